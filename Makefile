@@ -1,0 +1,133 @@
+# Everything a contributor types. Environments and wheels are stamped: a second run redoes only what changed.
+SHELL := bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+VENV := .venv
+STAMPS := $(VENV)/.stamps
+BIN := $(VENV)/bin
+INSTALL := $(BIN)/uv pip install --python $(BIN)/python
+# One interpreter for maturin, clippy and the tests; a change of it would compile the binding anew.
+export PYO3_PYTHON := $(CURDIR)/$(BIN)/python
+# The wheel that `make demo` uses: release, or dev, which builds faster and runs slower.
+PROFILE ?= release
+# Options for `agentrl train`, passed on by `make demo`.
+ARGS ?=
+
+# Folders are listed too: their time changes when a file in them is removed.
+SOURCES := pyproject.toml Cargo.toml Cargo.lock README.md LICENSE \
+	$(shell find crates python -not -name __pycache__ -not -name '*.pyc')
+# The binding holds no Rust tests, and linking it takes a Python library.
+RUST_TESTED := --workspace --exclude agentrl-python --locked
+PYTHON_CHECKED := python tests
+
+.PHONY: help
+help: ## List the targets.
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: demo
+demo: $(STAMPS)/demo $(STAMPS)/wheel-$(PROFILE) ## Train the demo's model: make demo ARGS="--recipe arpo --seed 1".
+	$(BIN)/agentrl train --run runs/demo $(ARGS)
+
+.PHONY: test test-rust test-python
+test: test-rust test-python ## Build, then run all Rust and Python tests.
+
+test-rust: | tools
+	@cargo nextest --version >/dev/null 2>&1 || { echo "installing cargo-nextest, once"; cargo install cargo-nextest --locked; }
+	cargo nextest run $(RUST_TESTED)
+	cargo test --doc $(RUST_TESTED)
+
+# The installed wheel is tested, never the source tree: its own doc examples included.
+test-python: $(STAMPS)/test $(STAMPS)/wheel-dev
+	$(BIN)/python -m pytest --pyargs ./tests agentrl_core
+
+.PHONY: check check-format lint types stubs
+check: check-format lint types stubs ## Check format, lints, types and stubs.
+
+check-format: $(STAMPS)/test
+	cargo fmt --all --check
+	$(BIN)/ruff format --check $(PYTHON_CHECKED)
+
+lint: $(STAMPS)/test ## Run clippy and ruff, and cargo-deny where it is installed.
+	cargo clippy --workspace --all-targets --locked -- --deny warnings
+	$(BIN)/ruff check $(PYTHON_CHECKED)
+	@if cargo deny --version >/dev/null 2>&1; then cargo deny --locked check; else echo "cargo-deny is not installed: skipped"; fi
+
+types: $(STAMPS)/test
+	$(BIN)/mypy
+
+stubs: $(STAMPS)/test $(STAMPS)/wheel-dev
+	$(BIN)/python -m mypy.stubtest agentrl_core._core --mypy-config-file pyproject.toml
+
+.PHONY: fmt
+fmt: $(STAMPS)/test ## Format Rust and Python.
+	cargo fmt --all
+	$(BIN)/ruff format $(PYTHON_CHECKED)
+	$(BIN)/ruff check --fix $(PYTHON_CHECKED)
+
+.PHONY: build
+build: target/wheels/.stamp ## Build the release wheel in target/wheels.
+
+.PHONY: develop
+develop: $(STAMPS)/test $(STAMPS)/wheel-dev ## Build with the dev profile and install into .venv, with what the tests need.
+
+.PHONY: clean
+clean: ## Remove what was built and installed; runs stay.
+	rm -rf target $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find crates python tests -name __pycache__ -prune -exec rm -rf {} +
+
+# Tools: one clear line for the first that is missing or too old.
+cargo_needed := $(shell sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
+cargo_found = $(or $(shell cargo --version 2>/dev/null | cut -d ' ' -f 2),none)
+cargo_is_new = $(filter $(cargo_needed),$(shell printf '%s\n' $(cargo_needed) $(cargo_found) | sort -V | head -n 1))
+cargo_error = cargo $(cargo_needed) or newer is needed, found $(cargo_found): install or update Rust with rustup
+python_found = $(or $(shell $(PYTHON) -c 'import platform; print(platform.python_version())' 2>/dev/null),none)
+python_is_new = $(shell $(PYTHON) -c 'import ensurepip, sys, venv; print("yes" if sys.version_info >= (3, 11) else "")' 2>/dev/null)
+python_error = Python 3.11 or newer with its venv module is needed, found $(python_found) as $(PYTHON): install it, or name one with PYTHON=
+
+.PHONY: tools
+tools:
+	@$(if $(cargo_is_new),,$(error $(cargo_error)))
+	@$(if $(python_is_new),,$(error $(python_error)))
+
+# The environment. All requirement files carry the same pins, so the targets share it in any order.
+$(BIN)/python: | tools
+	$(PYTHON) -m venv $(VENV)
+
+$(STAMPS)/build: requirements/build.txt | $(BIN)/python
+	$(BIN)/python -m pip install --requirement $<
+	@mkdir -p $(@D) && touch $@
+
+$(STAMPS)/demo: requirements/demo.txt requirements/overrides.txt $(STAMPS)/build
+	$(INSTALL) --requirement requirements/demo.txt --override requirements/overrides.txt
+	@touch $@
+
+$(STAMPS)/test: requirements/test.txt requirements/test-no-deps.in requirements/overrides.txt $(STAMPS)/build
+	$(INSTALL) --requirement requirements/test.txt --override requirements/overrides.txt
+	$(INSTALL) --requirement requirements/test-no-deps.in --no-deps
+	@touch $@
+
+# The wheels. A dev wheel shares its compiled dependencies with the Rust tests.
+target/wheels/.stamp: $(SOURCES) $(STAMPS)/build
+	rm -rf $(@D)
+	$(BIN)/maturin build --release --interpreter $(BIN)/python --out $(@D)
+	@touch $@
+
+target/wheels-dev/.stamp: $(SOURCES) $(STAMPS)/build
+	rm -rf $(@D)
+	$(BIN)/maturin build --interpreter $(BIN)/python --out $(@D)
+	@touch $@
+
+# One of the two is installed at a time; installing one takes a second.
+define install_wheel
+rm -f $(STAMPS)/wheel-*
+$(INSTALL) --no-deps --reinstall $(<D)/*.whl
+@touch $@
+endef
+
+$(STAMPS)/wheel-release: target/wheels/.stamp
+	$(install_wheel)
+
+$(STAMPS)/wheel-dev: target/wheels-dev/.stamp
+	$(install_wheel)

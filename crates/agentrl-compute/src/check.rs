@@ -1,0 +1,55 @@
+//! Checks that several functions share, so that the same mistake reads the same everywhere.
+
+use crate::{Error, Result};
+
+/// Two arguments must have one value for each other's value.
+pub(crate) fn same_length(name: &str, length: usize, other: &str, expected: usize) -> Result<()> {
+    if length == expected {
+        return Ok(());
+    }
+    Err(Error::invalid(format!(
+        "{name} has {length} values, but {other} has {expected}; give one value of each for every row"
+    )))
+}
+
+/// A mask, if given, must have one value for each row.
+pub(crate) fn mask_length(valid: Option<&[bool]>, other: &str, expected: usize) -> Result<()> {
+    valid.map_or(Ok(()), |valid| same_length("valid", valid.len(), other, expected))
+}
+
+/// A value of an argument must be a number.
+pub(crate) fn finite(name: &str, row: usize, value: f64) -> Result<f64> {
+    if value.is_finite() {
+        return Ok(value);
+    }
+    Err(Error::invalid(format!("{name}[{row}] is {value}, but must be finite; correct it or mark the row invalid")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_name_both_arguments_and_their_lengths() {
+        let message = same_length("groups", 3, "scores", 4).map_err(|error| error.to_string());
+        assert_eq!(
+            message,
+            Err("groups has 3 values, but scores has 4; give one value of each for every row".to_owned())
+        );
+        assert!(same_length("groups", 4, "scores", 4).is_ok());
+    }
+
+    #[test]
+    fn a_missing_mask_has_every_length() {
+        assert!(mask_length(None, "scores", 4).is_ok());
+        assert!(mask_length(Some(&[true; 3]), "scores", 4).is_err());
+    }
+
+    #[test]
+    fn only_numbers_are_finite() {
+        assert!(finite("scores", 0, 1.0).is_ok());
+        for value in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
+            assert!(finite("scores", 0, value).is_err());
+        }
+    }
+}

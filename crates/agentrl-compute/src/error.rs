@@ -1,0 +1,193 @@
+//! The one error of the project: a kind for programs, a message for people, and what caused it.
+//!
+//! The data crate and the binding use this same type, so an error crosses the whole stack without translation and the
+//! binding maps [`ErrorKind`] to an exception class in exactly one place.
+
+use std::error::Error as StdError;
+use std::fmt;
+
+/// What a caller can do about an [`Error`]; each kind becomes one exception class in Python.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ErrorKind {
+    /// An argument is wrong: the caller can correct it.
+    InvalidInput,
+    /// Something that was asked for by name or id does not exist.
+    NotFound,
+    /// A table does not have the columns or the types that are needed.
+    Schema,
+    /// Stored bytes are not what was written.
+    Corrupt,
+    /// The operating system refused a read or a write.
+    Io,
+    /// Another process holds what is needed; trying again later can succeed.
+    Busy,
+    /// A count or an offset does not fit its type.
+    Overflow,
+    /// The request is understood, but this version cannot do it.
+    Unsupported,
+    /// A defect of this library.
+    Internal,
+}
+
+impl ErrorKind {
+    /// The kind in plain words, for instance `"invalid input"`.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::InvalidInput => "invalid input",
+            Self::NotFound => "not found",
+            Self::Schema => "schema",
+            Self::Corrupt => "corrupt",
+            Self::Io => "io",
+            Self::Busy => "busy",
+            Self::Overflow => "overflow",
+            Self::Unsupported => "unsupported",
+            Self::Internal => "internal",
+        }
+    }
+}
+
+impl fmt::Display for ErrorKind {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(self.as_str())
+    }
+}
+
+/// An error with a kind, a message that names the argument, its value and what to do, and optionally its cause.
+///
+/// ```
+/// use agentrl_compute::error::{Error, ErrorKind};
+///
+/// let error = Error::invalid("gamma is 1.5, but must lie in [0, 1]");
+/// assert_eq!(error.kind(), ErrorKind::InvalidInput);
+/// assert_eq!(error.to_string(), "gamma is 1.5, but must lie in [0, 1]");
+/// ```
+#[derive(Debug)]
+pub struct Error {
+    kind: ErrorKind,
+    message: String,
+    source: Option<Box<dyn StdError + Send + Sync>>,
+}
+
+/// The result of everything in this project that can fail.
+pub type Result<T> = std::result::Result<T, Error>;
+
+impl Error {
+    /// An error of any kind.
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Self { kind, message: message.into(), source: None }
+    }
+
+    /// The same error with its cause, which [`std::error::Error::source`] gives back.
+    #[must_use]
+    pub fn with_source(mut self, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
+        self.source = Some(source.into());
+        self
+    }
+
+    /// An argument is wrong.
+    pub fn invalid(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::InvalidInput, message)
+    }
+
+    /// A name or an id does not exist.
+    pub fn not_found(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::NotFound, message)
+    }
+
+    /// A table has the wrong columns or types.
+    pub fn schema(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Schema, message)
+    }
+
+    /// Stored bytes are not what was written.
+    pub fn corrupt(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Corrupt, message)
+    }
+
+    /// The operating system refused; the message says which path and what was tried, the cause is kept.
+    pub fn io(message: impl Into<String>, source: std::io::Error) -> Self {
+        Self::new(ErrorKind::Io, message).with_source(source)
+    }
+
+    /// Another process holds what is needed.
+    pub fn busy(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Busy, message)
+    }
+
+    /// A count or an offset does not fit its type.
+    pub fn overflow(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Overflow, message)
+    }
+
+    /// This version cannot do it.
+    pub fn unsupported(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Unsupported, message)
+    }
+
+    /// A defect of this library.
+    pub fn internal(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Internal, message)
+    }
+
+    /// What kind of error this is.
+    pub const fn kind(&self) -> ErrorKind {
+        self.kind
+    }
+
+    /// The message without its cause.
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.message)
+    }
+}
+
+impl StdError for Error {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.source.as_deref().map(|source| source as &(dyn StdError + 'static))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_keeps_its_kind_message_and_cause() {
+        let cause = std::io::Error::new(std::io::ErrorKind::PermissionDenied, "denied");
+        let error = Error::io("cannot write nodes.arrow", cause);
+        assert_eq!(error.kind(), ErrorKind::Io);
+        assert_eq!(error.message(), "cannot write nodes.arrow");
+        assert_eq!(error.to_string(), "cannot write nodes.arrow");
+        assert_eq!(error.source().map(ToString::to_string), Some("denied".to_owned()));
+        assert!(Error::internal("x").source().is_none());
+    }
+
+    #[test]
+    fn every_constructor_gives_its_kind() {
+        let made = [
+            (Error::invalid("m"), "invalid input"),
+            (Error::not_found("m"), "not found"),
+            (Error::schema("m"), "schema"),
+            (Error::corrupt("m"), "corrupt"),
+            (Error::busy("m"), "busy"),
+            (Error::overflow("m"), "overflow"),
+            (Error::unsupported("m"), "unsupported"),
+            (Error::internal("m"), "internal"),
+        ];
+        for (error, words) in made {
+            assert_eq!(error.kind().to_string(), words);
+        }
+    }
+
+    #[test]
+    fn an_error_can_cross_threads() {
+        fn check<T: Send + Sync + 'static>() {}
+        check::<Error>();
+    }
+}

@@ -1,0 +1,68 @@
+//! The two float types that columns may have. Arithmetic is always f64.
+
+use crate::{Error, Result};
+
+mod sealed {
+    pub trait Sealed {}
+    impl Sealed for f32 {}
+    impl Sealed for f64 {}
+}
+
+/// A column's number: f32 or f64. Functions compute in f64 and round once, at the end.
+pub trait Float: sealed::Sealed + Copy + Send + Sync + std::fmt::Debug + 'static {
+    /// Name of the type in messages.
+    const NAME: &'static str;
+
+    /// The same number as f64, exactly.
+    fn to_f64(self) -> f64;
+
+    /// The nearest number of this type; infinite where it is too large.
+    fn from_f64(value: f64) -> Self;
+
+    /// A row's result in this type; an error where it is too large for it.
+    fn result(row: usize, value: f64) -> Result<Self> {
+        let rounded = Self::from_f64(value);
+        if rounded.to_f64().is_finite() {
+            return Ok(rounded);
+        }
+        Err(Error::overflow(format!("the result of row {row} is {value:e}, too large for {}; scale the input", Self::NAME)))
+    }
+}
+
+impl Float for f32 {
+    const NAME: &'static str = "f32";
+
+    fn to_f64(self) -> f64 {
+        f64::from(self)
+    }
+
+    fn from_f64(value: f64) -> Self {
+        value as f32
+    }
+}
+
+impl Float for f64 {
+    const NAME: &'static str = "f64";
+
+    fn to_f64(self) -> f64 {
+        self
+    }
+
+    fn from_f64(value: f64) -> Self {
+        value
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_result_that_does_not_fit_is_an_error() {
+        assert_eq!(f32::result(3, 0.1).ok().map(f32::to_bits), Some(0.1_f32.to_bits()));
+        let message = f32::result(3, 1e39).map_err(|error| error.to_string());
+        assert_eq!(message, Err("the result of row 3 is 1e39, too large for f32; scale the input".to_owned()));
+        assert!(f64::result(3, 1e39).is_ok());
+        assert!(f64::result(3, f64::NAN).is_err());
+    }
+}

@@ -1,0 +1,69 @@
+//! The frozen 128-bit content hash: the same bytes have the same hash in every version, on every machine.
+//!
+//! State keys are stored in files, so this function can never change. It is XXH3 with 128 bits and seed 0, in xxHash's
+//! canonical (big-endian) byte order: what `xxhash.xxh3_128_digest` gives in Python.
+
+use xxhash_rust::xxh3::{Xxh3, xxh3_128};
+
+/// Tokens converted to bytes at a time, without allocating.
+const BLOCK: usize = 256;
+
+/// The hash of some bytes.
+///
+/// ```
+/// use agentrl_compute::hash::hash_bytes;
+///
+/// assert_eq!(hash_bytes(b"")[..4], [0x99, 0xaa, 0x06, 0xd3]);
+/// ```
+pub fn hash_bytes(bytes: &[u8]) -> [u8; 16] {
+    xxh3_128(bytes).to_be_bytes()
+}
+
+/// The hash of some tokens: that of their little-endian bytes.
+///
+/// ```
+/// use agentrl_compute::hash::{hash_bytes, hash_tokens};
+///
+/// assert_eq!(hash_tokens(&[1, -2]), hash_bytes(&[1, 0, 0, 0, 0xfe, 0xff, 0xff, 0xff]));
+/// ```
+pub fn hash_tokens(tokens: &[i32]) -> [u8; 16] {
+    let mut hasher = Xxh3::new();
+    let mut bytes = [0; 4 * BLOCK];
+    for block in tokens.chunks(BLOCK) {
+        for (token, place) in block.iter().zip(bytes.chunks_exact_mut(4)) {
+            place.copy_from_slice(&token.to_le_bytes());
+        }
+        hasher.update(&bytes[..4 * block.len()]);
+    }
+    hasher.digest128().to_be_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn the_hash_never_changes() {
+        let counting: Vec<u8> = (0..=255).collect();
+        let golden: [(&[u8], u128); 4] = [
+            (b"", 0x99aa_06d3_0147_98d8_6001_c324_468d_497f),
+            (b"abc", 0),
+            (b"the state that an agent acted on", 0),
+            (&counting, 0),
+        ];
+        for (bytes, hash) in golden {
+            assert_eq!(format!("{:032x}", u128::from_be_bytes(hash_bytes(bytes))), format!("{hash:032x}"));
+        }
+        let hash = u128::from_be_bytes(hash_tokens(&[0, 1, -1, i32::MAX, i32::MIN]));
+        assert_eq!(format!("{hash:032x}"), format!("{:032x}", 0));
+    }
+
+    proptest! {
+        #[test]
+        fn tokens_hash_as_their_bytes(tokens in prop::collection::vec(any::<i32>(), 0..3 * BLOCK)) {
+            let bytes: Vec<u8> = tokens.iter().flat_map(|token| token.to_le_bytes()).collect();
+            prop_assert_eq!(hash_tokens(&tokens), hash_bytes(&bytes));
+        }
+    }
+}

@@ -1,0 +1,36 @@
+//! Numbers on slices: keys, group statistics, advantages, weights, packing. Knows neither Arrow nor Python.
+//!
+//! Every function is pure and deterministic: the same values give the same bits, and a statistic of a group does not
+//! depend on the order of its rows. Numbers are f32 or f64 in, the same out, and f64 inside. Groups are dense `u32` ids,
+//! made once by [`keys`].
+//!
+//! ```
+//! use agentrl_compute::group::{GroupOptions, group_relative};
+//! use agentrl_compute::keys::dense_bytes;
+//!
+//! let rewards = [1.0_f32, 0.0, 0.5, 0.5];
+//! let groups = dense_bytes([b"task-a", b"task-a", b"task-b", b"task-b"])?;
+//! let mut advantages = [0.0_f32; 4];
+//! group_relative(&rewards, &groups.ids, &GroupOptions::default(), None, &mut advantages)?;
+//! assert!((advantages[0] - 0.707_105_8).abs() < 1e-6 && advantages[1] == -advantages[0]);
+//! assert_eq!(advantages[2..], [0.0, 0.0]);
+//! # Ok::<(), agentrl_compute::Error>(())
+//! ```
+#![forbid(unsafe_code)]
+
+pub mod advantage;
+mod check;
+pub mod error;
+pub mod float;
+pub mod group;
+pub mod hash;
+pub mod keys;
+pub mod pack;
+pub mod ragged;
+pub mod returns;
+pub mod rng;
+pub mod rollout;
+pub mod weight;
+
+pub use error::{Error, ErrorKind, Result};
+pub use float::Float;

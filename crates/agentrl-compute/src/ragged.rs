@@ -1,0 +1,110 @@
+//! Rows of different length in one flat slice: the shape of every list column.
+
+use crate::{Error, Result};
+
+/// Flat values and the offsets of their rows, checked once.
+///
+/// Row `i` is `values[offsets[i]..offsets[i + 1]]`. The first offset may be positive and the last may end before the
+/// values do: that is how slices of list columns look.
+///
+/// ```
+/// use agentrl_compute::ragged::Ragged;
+///
+/// let rows = Ragged::new(&[1, 2, 3], &[0, 2, 2, 3])?;
+/// assert_eq!(rows.iter().collect::<Vec<_>>(), [&[1, 2][..], &[], &[3]]);
+/// # Ok::<(), agentrl_compute::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Ragged<'a, T> {
+    values: &'a [T],
+    offsets: &'a [i64],
+}
+
+impl<'a, T> Ragged<'a, T> {
+    /// Rows of some values.
+    ///
+    /// # Errors
+    /// `InvalidInput` unless the offsets start at zero or above, never decrease, and end within the values.
+    pub fn new(values: &'a [T], offsets: &'a [i64]) -> Result<Self> {
+        let (Some(&first), Some(&last)) = (offsets.first(), offsets.last()) else {
+            return Err(Error::invalid("offsets is empty; give one offset more than there are rows"));
+        };
+        if first < 0 {
+            return Err(Error::invalid(format!("offsets[0] is {first}, but offsets start at 0 or above")));
+        }
+        if let Some(row) = offsets.windows(2).position(|pair| pair[0] > pair[1]) {
+            return Err(Error::invalid(format!(
+                "offsets[{}] is {}, less than {} before it; offsets must not decrease",
+                row + 1,
+                offsets[row + 1],
+                offsets[row]
+            )));
+        }
+        if last as u64 > values.len() as u64 {
+            return Err(Error::invalid(format!(
+                "offsets end at {last}, but there are {} values; the last offset is at most their number",
+                values.len()
+            )));
+        }
+        Ok(Self { values, offsets })
+    }
+
+    /// Number of rows.
+    pub fn len(&self) -> usize {
+        self.offsets.len() - 1
+    }
+
+    /// Whether there is no row.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The rows in order.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = &'a [T]> + use<'a, T> {
+        let values = self.values;
+        self.offsets.windows(2).map(move |pair| &values[pair[0] as usize..pair[1] as usize])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn message(offsets: &[i64]) -> String {
+        Ragged::new(&[1, 2, 3], offsets).map_or_else(|error| error.to_string(), |_| "fine".to_owned())
+    }
+
+    #[test]
+    fn bad_offsets_are_refused_with_their_values() {
+        assert_eq!(message(&[]), "offsets is empty; give one offset more than there are rows");
+        assert_eq!(message(&[-1, 2]), "offsets[0] is -1, but offsets start at 0 or above");
+        assert_eq!(message(&[0, 2, 1]), "offsets[2] is 1, less than 2 before it; offsets must not decrease");
+        assert_eq!(
+            message(&[0, 4]),
+            "offsets end at 4, but there are 3 values; the last offset is at most their number"
+        );
+    }
+
+    #[test]
+    fn no_rows_and_slices_are_fine() {
+        assert_eq!(message(&[0]), "fine");
+        let sliced = Ragged::new(&[1, 2, 3], &[1, 2]).map(|rows| rows.iter().map(<[i32]>::to_vec).collect::<Vec<_>>());
+        assert_eq!(sliced.ok(), Some(vec![vec![2]]));
+    }
+
+    proptest! {
+        #[test]
+        fn rows_come_back(rows in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..5), 0..10)) {
+            let mut offsets = vec![0];
+            for row in &rows {
+                offsets.push(offsets[offsets.len() - 1] + row.len() as i64);
+            }
+            let values = rows.concat();
+            let ragged = Ragged::new(&values, &offsets)?;
+            prop_assert_eq!(ragged.len(), rows.len());
+            prop_assert_eq!(ragged.is_empty(), rows.is_empty());
+            prop_assert_eq!(ragged.iter().map(<[u8]>::to_vec).collect::<Vec<_>>(), rows);
+        }
+    }
+}

@@ -1,0 +1,388 @@
+//! Columns by name and level: facts of the tables, computed columns, and the broadcast from one level to the next.
+
+use std::sync::Arc;
+
+use agentrl_compute::keys;
+use arrow_array::cast::AsArray;
+use arrow_array::types::{Float32Type, Float64Type, Int32Type, Int64Type, UInt8Type, UInt32Type};
+use arrow_array::{Array, ArrayRef, ListArray, RecordBatch, UInt32Array};
+use arrow_schema::DataType;
+
+use super::{Batch, i32s, i64s, lists, u8s};
+use crate::schema::{Kind, Table};
+use crate::{Error, ErrorKind, Result, arrow_bug};
+
+/// What one value of a column belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Level {
+    /// A use of a trajectory in the batch.
+    Draw,
+    /// A step of a draw.
+    Step,
+    /// An action token of a step of a draw.
+    Token,
+    /// A stored token, however many draws share it.
+    NodeToken,
+}
+
+impl Level {
+    /// The level of a name.
+    pub fn from_name(name: &str) -> Result<Self> {
+        match name {
+            "draw" => Ok(Self::Draw),
+            "step" => Ok(Self::Step),
+            "token" => Ok(Self::Token),
+            "node_token" => Ok(Self::NodeToken),
+            _ => Err(Error::invalid(format!(
+                "level is {name:?}; use \"draw\", \"step\", \"token\" or \"node_token\""
+            ))),
+        }
+    }
+
+    /// The level's name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Draw => "draw",
+            Self::Step => "step",
+            Self::Token => "token",
+            Self::NodeToken => "node_token",
+        }
+    }
+}
+
+/// Values of a column.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Numbers {
+    /// 32-bit floats; NaN where unknown.
+    F32(Vec<f32>),
+    /// 64-bit floats; NaN where unknown.
+    F64(Vec<f64>),
+    /// 64-bit integers.
+    I64(Vec<i64>),
+    /// 32-bit integers.
+    I32(Vec<i32>),
+    /// Unsigned 32-bit integers.
+    U32(Vec<u32>),
+    /// Small codes and truth values.
+    U8(Vec<u8>),
+}
+
+/// Applies one expression to the vector of any kind of [`Numbers`].
+macro_rules! each {
+    ($numbers:expr, $values:ident => $body:expr) => {
+        match $numbers {
+            Numbers::F32($values) => Numbers::F32($body),
+            Numbers::F64($values) => Numbers::F64($body),
+            Numbers::I64($values) => Numbers::I64($body),
+            Numbers::I32($values) => Numbers::I32($body),
+            Numbers::U32($values) => Numbers::U32($body),
+            Numbers::U8($values) => Numbers::U8($body),
+        }
+    };
+}
+
+impl Numbers {
+    /// Number of values.
+    pub fn len(&self) -> usize {
+        match self {
+            Self::F32(values) => values.len(),
+            Self::F64(values) => values.len(),
+            Self::I64(values) => values.len(),
+            Self::I32(values) => values.len(),
+            Self::U32(values) => values.len(),
+            Self::U8(values) => values.len(),
+        }
+    }
+
+    /// Whether there is no value.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The values at some indices.
+    pub(crate) fn gather(&self, indices: impl Iterator<Item = usize>) -> Self {
+        each!(self, values => indices.map(|index| values[index]).collect())
+    }
+
+    /// Each value once for every element of its row.
+    pub(super) fn repeat(&self, offsets: &[i64]) -> Self {
+        let rows = offsets.windows(2).enumerate();
+        self.gather(rows.flat_map(|(row, pair)| std::iter::repeat_n(row, (pair[1] - pair[0]) as usize)))
+    }
+
+    /// The array's values; integers with nulls have no number to stand for the unknown and are refused.
+    pub(super) fn from_array(name: &str, array: &dyn Array) -> Result<Self> {
+        let nulls = array.null_count();
+        let numbers = match array.data_type() {
+            DataType::Float32 => {
+                let values = array.as_primitive::<Float32Type>();
+                return Ok(Self::F32(values.iter().map(|value| value.unwrap_or(f32::NAN)).collect()));
+            }
+            DataType::Float64 => {
+                let values = array.as_primitive::<Float64Type>();
+                return Ok(Self::F64(values.iter().map(|value| value.unwrap_or(f64::NAN)).collect()));
+            }
+            DataType::Int64 => Self::I64(array.as_primitive::<Int64Type>().values().to_vec()),
+            DataType::Int32 => Self::I32(array.as_primitive::<Int32Type>().values().to_vec()),
+            DataType::UInt32 => Self::U32(array.as_primitive::<UInt32Type>().values().to_vec()),
+            DataType::UInt8 => Self::U8(array.as_primitive::<UInt8Type>().values().to_vec()),
+            other => {
+                return Err(Error::invalid(format!(
+                    "column {name:?} holds {other}, not numbers; ask for keys({name:?}, …) or read its table"
+                )));
+            }
+        };
+        if nulls > 0 {
+            return Err(Error::invalid(format!(
+                "column {name:?} is unknown (null) in {nulls} of {} rows; read its table in Polars instead",
+                array.len()
+            )));
+        }
+        Ok(numbers)
+    }
+}
+
+/// A column computed for a batch.
+#[derive(Clone, Debug)]
+pub struct Column {
+    /// Name, in the field's terms.
+    pub name: String,
+    /// What its values belong to.
+    pub level: Level,
+    /// One value for each row of the level.
+    pub values: Arc<Numbers>,
+}
+
+impl Batch {
+    /// Number of rows of a level.
+    pub fn level_len(&self, level: Level) -> usize {
+        let layout = &self.layout;
+        match level {
+            Level::Draw => layout.trajectory_rows.len(),
+            Level::Step => layout.step_rows.len(),
+            Level::Token => layout.node_tokens.len(),
+            Level::NodeToken => layout.node_offsets.last().map_or(0, |&last| last as usize),
+        }
+    }
+
+    /// Offsets of the rows of a level within the level above: steps in draws, tokens in steps, tokens in nodes.
+    pub fn offsets(&self, level: Level) -> Result<&[i64]> {
+        match level {
+            Level::Draw => Err(Error::invalid("level \"draw\" is the outermost; ask for the offsets of \"step\"".to_owned())),
+            Level::Step => Ok(&self.layout.step_offsets),
+            Level::Token => Ok(&self.layout.token_offsets),
+            Level::NodeToken => Ok(&self.layout.node_offsets),
+        }
+    }
+
+    /// The batch with one more computed column; a column of the same name and level is replaced.
+    pub fn with_column(&self, name: &str, level: Level, values: Numbers) -> Result<Self> {
+        let (found, expected) = (values.len(), self.level_len(level));
+        if found != expected {
+            return Err(Error::invalid(format!(
+                "column {name:?} has {found} values, but the batch has {expected} at level {:?}",
+                level.name()
+            )));
+        }
+        let mut batch = self.clone();
+        batch.columns.retain(|column| (column.name.as_str(), column.level) != (name, level));
+        batch.columns.push(Column { name: name.to_owned(), level, values: Arc::new(values) });
+        Ok(batch)
+    }
+
+    /// Whether [`Batch::column`] finds a column.
+    pub fn has(&self, name: &str, level: Level) -> bool {
+        self.column(name, level).is_ok()
+    }
+
+    /// A column by name at a level: computed there, else computed one or more levels up and broadcast, else a fact.
+    pub fn column(&self, name: &str, level: Level) -> Result<Numbers> {
+        if let Some(column) = self.columns.iter().find(|column| column.name == name && column.level == level) {
+            return Ok(column.values.as_ref().clone());
+        }
+        let layout = &self.layout;
+        match level {
+            Level::NodeToken => self.node_fact(name).ok_or_else(|| self.no_column(name, level))?,
+            Level::Token => match name {
+                "node_token" => Ok(Numbers::I64(layout.node_tokens.clone())),
+                "position" => Ok(Numbers::I32(layout.positions.clone())),
+                _ if self.is_token_column(name) => {
+                    let nodes = self.column(name, Level::NodeToken)?;
+                    Ok(nodes.gather(layout.node_tokens.iter().map(|&token| token as usize)))
+                }
+                _ => {
+                    let steps = self.column(name, Level::Step).map_err(|error| self.at_level(error, name, level))?;
+                    Ok(steps.repeat(&layout.token_offsets))
+                }
+            },
+            Level::Step | Level::Draw => {
+                if level == Level::Step && self.columns.iter().any(|column| column.name == name && column.level == Level::Draw)
+                {
+                    return Ok(self.column(name, Level::Draw)?.repeat(&layout.step_offsets));
+                }
+                Numbers::from_array(name, self.fact(name, level)?.as_ref())
+            }
+        }
+    }
+
+    /// Dense ids, in order of first appearance, of an id, key or text column of the tables.
+    pub fn keys(&self, name: &str, level: Level) -> Result<Vec<u32>> {
+        match level {
+            Level::NodeToken => Err(Error::invalid("keys are made at level \"draw\", \"step\" or \"token\"".to_owned())),
+            Level::Token => {
+                let Numbers::U32(keys) = Numbers::U32(self.keys(name, Level::Step)?).repeat(&self.layout.token_offsets) else {
+                    return Ok(Vec::new());
+                };
+                Ok(keys)
+            }
+            Level::Draw | Level::Step => dense(name, self.fact(name, level)?.as_ref()),
+        }
+    }
+
+    /// A column of the tables, one value for each draw or step of a draw.
+    fn fact(&self, name: &str, level: Level) -> Result<ArrayRef> {
+        let layout = &self.layout;
+        let take = |rows: &RecordBatch, indices: &[usize]| {
+            let indices: UInt32Array = indices.iter().map(|&index| index as u32).collect();
+            let column = rows.column_by_name(name)?;
+            Some(arrow_select::take::take(column, &indices, None).map_err(arrow_bug))
+        };
+        let found = match level {
+            Level::Step => take(self.steps(), &layout.step_rows).or_else(|| {
+                let offsets = layout.step_offsets.windows(2).enumerate();
+                let draws: Vec<usize> =
+                    offsets.flat_map(|(draw, pair)| std::iter::repeat_n(draw, (pair[1] - pair[0]) as usize)).collect();
+                let rows: Vec<usize> = draws.iter().map(|&draw| layout.trajectory_rows[draw]).collect();
+                take(self.draws(), &draws).or_else(|| take(self.trajectories(), &rows))
+            }),
+            _ => self
+                .draws()
+                .column_by_name(name)
+                .map(|column| Ok(column.clone()))
+                .or_else(|| take(self.trajectories(), &layout.trajectory_rows)),
+        };
+        found.unwrap_or_else(|| Err(self.no_column(name, level)))
+    }
+
+    fn is_token_column(&self, name: &str) -> bool {
+        TOKEN_FACTS.contains(&name)
+            || self.columns.iter().any(|column| column.name == name && column.level == Level::NodeToken)
+    }
+
+    /// A fact of the nodes, one value for each stored token.
+    fn node_fact(&self, name: &str) -> Option<Result<Numbers>> {
+        let fact = || -> Result<Numbers> {
+            let nodes = self.nodes();
+            let offsets = &self.layout.node_offsets;
+            let scalars = |values: Numbers| values.repeat(offsets);
+            Ok(match name {
+                "token" => {
+                    let tokens = lists(nodes, "tokens")?;
+                    let (from, to) = span(tokens);
+                    Numbers::I32(tokens.values().as_primitive::<Int32Type>().values()[from..to].to_vec())
+                }
+                "behaviour_logprob" => Numbers::F32(spread(lists(nodes, "logprobs")?, offsets)),
+                "entropy" => Numbers::F32(spread(lists(nodes, "entropies")?, offsets)),
+                "trainable" => {
+                    let (mask, kinds) = (lists(nodes, "trainable")?, u8s(nodes, "kind")?);
+                    let values = mask.values().as_primitive::<UInt8Type>().values();
+                    let mut out = Vec::with_capacity(self.level_len(Level::NodeToken));
+                    let starts = i32s(nodes, "start")?;
+                    for (row, pair) in offsets.windows(2).enumerate() {
+                        let begin = out.len();
+                        if mask.is_null(row) {
+                            let all = u8::from(kinds.value(row) == Kind::Action as u8);
+                            out.extend(std::iter::repeat_n(all, (pair[1] - pair[0]) as usize));
+                        } else {
+                            out.extend_from_slice(&values[row_span(mask, row)]);
+                        }
+                        // Nothing comes before the first token of a path that could predict it.
+                        if starts.value(row) == 0 && out.len() > begin {
+                            out[begin] = 0;
+                        }
+                    }
+                    Numbers::U8(out)
+                }
+                "inverse_temperature" => {
+                    let sampling = super::array(nodes, "sampling")?.as_struct();
+                    let temperatures = sampling.column(0).as_primitive::<Float32Type>();
+                    // Tokens whose sampling is not recorded are scored by the model's own distribution.
+                    let inverse = (0..nodes.num_rows()).map(|row| {
+                        let temperature = temperatures.value(row);
+                        if sampling.is_null(row) || temperature <= 0.0 { 1.0 } else { 1.0 / temperature }
+                    });
+                    scalars(Numbers::F32(inverse.collect()))
+                }
+                _ => {
+                    let versions = i64s(nodes, "policy_version")?;
+                    scalars(Numbers::I64(versions.iter().map(|version| version.unwrap_or(-1)).collect()))
+                }
+            })
+        };
+        TOKEN_FACTS.contains(&name).then(fact)
+    }
+
+    fn no_column(&self, name: &str, level: Level) -> Error {
+        let mut made: Vec<&str> = self.columns.iter().map(|column| column.name.as_str()).collect();
+        made.sort_unstable();
+        Error::new(
+            ErrorKind::NotFound,
+            format!(
+                "the batch has no column {name:?} at level {:?} (computed so far: {made:?}); compute it with the recipe's \
+                 credit, or add it with with_columns or annotate",
+                level.name()
+            ),
+        )
+    }
+
+    fn at_level(&self, error: Error, name: &str, level: Level) -> Error {
+        if error.kind() == ErrorKind::NotFound { self.no_column(name, level) } else { error }
+    }
+}
+
+const TOKEN_FACTS: [&str; 6] =
+    ["token", "behaviour_logprob", "entropy", "trainable", "inverse_temperature", "policy_version"];
+
+fn span(list: &ListArray) -> (usize, usize) {
+    let offsets = list.value_offsets();
+    (offsets[0] as usize, offsets[offsets.len() - 1] as usize)
+}
+
+fn row_span(list: &ListArray, row: usize) -> std::ops::Range<usize> {
+    list.value_offsets()[row] as usize..list.value_offsets()[row + 1] as usize
+}
+
+/// One float for each token of each node, NaN where the node has none.
+fn spread(list: &ListArray, offsets: &[i64]) -> Vec<f32> {
+    let values = list.values().as_primitive::<Float32Type>().values();
+    let mut out = Vec::with_capacity(offsets.last().map_or(0, |&last| last as usize));
+    for (row, pair) in offsets.windows(2).enumerate() {
+        if list.is_null(row) {
+            out.extend(std::iter::repeat_n(f32::NAN, (pair[1] - pair[0]) as usize));
+        } else {
+            out.extend_from_slice(&values[row_span(list, row)]);
+        }
+    }
+    out
+}
+
+fn dense(name: &str, array: &dyn Array) -> Result<Vec<u32>> {
+    if array.null_count() > 0 {
+        return Err(Error::invalid(format!("column {name:?} has nulls, which belong to no group; fill them first")));
+    }
+    Ok(match array.data_type() {
+        DataType::Int64 => keys::dense_i64(array.as_primitive::<Int64Type>().values())?.ids,
+        DataType::FixedSizeBinary(_) => keys::dense_bytes(array.as_fixed_size_binary().iter().flatten())?.ids,
+        DataType::Utf8 => keys::dense_bytes(array.as_string::<i32>().iter().flatten().map(str::as_bytes))?.ids,
+        _ => {
+            let numbers = Numbers::from_array(name, array)?;
+            let values: Vec<i64> = match numbers {
+                Numbers::I32(values) => values.into_iter().map(i64::from).collect(),
+                Numbers::U32(values) => values.into_iter().map(i64::from).collect(),
+                Numbers::U8(values) => values.into_iter().map(i64::from).collect(),
+                _ => return Err(Error::invalid(format!("column {name:?} holds floats, which make no keys"))),
+            };
+            keys::dense_i64(&values)?.ids
+        }
+    })
+}

@@ -1,0 +1,128 @@
+//! The frozen, immutable form: five Arrow tables cut to one iteration's draws, and columns computed for them.
+
+mod combine;
+mod columns;
+mod layout;
+mod plan;
+mod weights;
+
+use std::sync::Arc;
+
+use arrow_array::cast::AsArray;
+use arrow_array::{Array, Int32Array, Int64Array, ListArray, RecordBatch, UInt8Array};
+
+pub use columns::{Column, Level, Numbers};
+pub use plan::PlannedPack;
+pub use weights::TokenWeights;
+
+use crate::schema::Table;
+use crate::{Error, ErrorKind, Result};
+use layout::Layout;
+
+/// First ids of a store's next rows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct NextIds {
+    /// Next `node_id`.
+    pub node: i64,
+    /// Next `group_id`.
+    pub group: i64,
+    /// Next `trajectory_id`.
+    pub trajectory: i64,
+    /// Next `draw_id`.
+    pub draw: i64,
+}
+
+/// Five tables and the columns computed for them. Cheap to clone: everything is shared.
+#[derive(Clone, Debug)]
+pub struct Batch {
+    tables: [RecordBatch; 5],
+    columns: Vec<Column>,
+    layout: Arc<Layout>,
+}
+
+impl Batch {
+    /// A batch of the five tables in the order of [`Table::ALL`]. The tables are checked: columns, types, references.
+    pub fn new(tables: [RecordBatch; 5]) -> Result<Self> {
+        for (table, rows) in Table::ALL.into_iter().zip(&tables) {
+            let (expected, found) = (table.schema(), rows.schema());
+            if expected.fields() != found.fields() {
+                return Err(Error::new(
+                    ErrorKind::Schema,
+                    format!("table {} has columns {found:?}; format v1 has {expected:?}", table.name()),
+                ));
+            }
+        }
+        let layout = Arc::new(Layout::build(&tables)?);
+        Ok(Self { tables, columns: Vec::new(), layout })
+    }
+
+    /// A batch with no rows.
+    pub fn empty() -> Result<Self> {
+        Self::new(Table::ALL.map(|table| RecordBatch::new_empty(table.schema())))
+    }
+
+    /// One table.
+    pub fn table(&self, table: Table) -> &RecordBatch {
+        &self.tables[table as usize]
+    }
+
+    /// Runs of tokens.
+    pub fn nodes(&self) -> &RecordBatch {
+        self.table(Table::Nodes)
+    }
+
+    /// Turns.
+    pub fn steps(&self) -> &RecordBatch {
+        self.table(Table::Steps)
+    }
+
+    /// Trajectories.
+    pub fn trajectories(&self) -> &RecordBatch {
+        self.table(Table::Trajectories)
+    }
+
+    /// Uses of trajectories.
+    pub fn draws(&self) -> &RecordBatch {
+        self.table(Table::Draws)
+    }
+
+    /// Task statistics.
+    pub fn tasks(&self) -> &RecordBatch {
+        self.table(Table::Tasks)
+    }
+
+    /// Number of draws.
+    pub fn num_draws(&self) -> usize {
+        self.draws().num_rows()
+    }
+
+    /// The columns computed so far.
+    pub fn computed(&self) -> &[Column] {
+        &self.columns
+    }
+
+    pub(crate) fn array(&self, table: Table, name: &str) -> Result<&dyn Array> {
+        array(self.table(table), name)
+    }
+}
+
+pub(crate) fn array<'a>(rows: &'a RecordBatch, name: &str) -> Result<&'a dyn Array> {
+    let missing = || Error::new(ErrorKind::NotFound, format!("the table has no column {name:?}"));
+    rows.column_by_name(name).map(AsRef::as_ref).ok_or_else(missing)
+}
+
+pub(crate) fn i64s<'a>(rows: &'a RecordBatch, name: &str) -> Result<&'a Int64Array> {
+    Ok(array(rows, name)?.as_primitive())
+}
+
+pub(crate) fn i32s<'a>(rows: &'a RecordBatch, name: &str) -> Result<&'a Int32Array> {
+    Ok(array(rows, name)?.as_primitive())
+}
+
+pub(crate) fn u8s<'a>(rows: &'a RecordBatch, name: &str) -> Result<&'a UInt8Array> {
+    Ok(array(rows, name)?.as_primitive())
+}
+
+pub(crate) fn lists<'a>(rows: &'a RecordBatch, name: &str) -> Result<&'a ListArray> {
+    Ok(array(rows, name)?.as_list())
+}

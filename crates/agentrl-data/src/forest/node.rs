@@ -1,0 +1,182 @@
+//! One run of tokens.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use agentrl_compute::hash::{hash_bytes, hash_tokens};
+
+use crate::schema::{FinishReason, Kind};
+use crate::{Error, Result};
+
+/// Log-probs a little over zero are rounding of the engine's; anything more is a mistake.
+const LOGPROB_TOLERANCE: f32 = 1e-4;
+
+/// Sampling options of an action.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Sampling {
+    /// Softmax temperature.
+    pub temperature: f32,
+    /// Nucleus mass; 1 keeps everything.
+    pub top_p: f32,
+    /// Number of tokens kept; 0 keeps everything.
+    pub top_k: i32,
+}
+
+/// What [`super::Forest::append`] takes.
+#[derive(Clone, Debug)]
+pub struct NewNode {
+    /// Source of the tokens.
+    pub kind: Kind,
+    /// Token ids.
+    pub tokens: Vec<i32>,
+    /// Behaviour log-prob of each token; only where tokens were sampled.
+    pub logprobs: Option<Vec<f32>>,
+    /// Entropy of the sampling distribution at each token, in nats.
+    pub entropies: Option<Vec<f32>>,
+    /// 1 where a token may be trained; `None` means all of an action and none of the rest.
+    pub trainable: Option<Vec<u8>>,
+    /// What the environment's state is known by; `None` on a prompt or observation means its own tokens.
+    pub state: Option<Vec<u8>>,
+    /// Which policy spoke, where there are several.
+    pub policy: i32,
+    /// Version of the weights that sampled the tokens.
+    pub policy_version: Option<i64>,
+    /// Seed of the segment.
+    pub seed: Option<i64>,
+    /// Sampling options of the segment.
+    pub sampling: Option<Sampling>,
+    /// Why sampling stopped.
+    pub finish_reason: FinishReason,
+}
+
+impl NewNode {
+    /// Tokens of a kind, with everything optional absent.
+    pub fn new(kind: Kind, tokens: Vec<i32>) -> Self {
+        Self {
+            kind,
+            tokens,
+            logprobs: None,
+            entropies: None,
+            trainable: None,
+            state: None,
+            policy: 0,
+            policy_version: None,
+            seed: None,
+            sampling: None,
+            finish_reason: FinishReason::None,
+        }
+    }
+
+    /// A prompt.
+    pub fn prompt(tokens: Vec<i32>) -> Self {
+        Self::new(Kind::Prompt, tokens)
+    }
+
+    /// An observation.
+    pub fn observation(tokens: Vec<i32>) -> Self {
+        Self::new(Kind::Observation, tokens)
+    }
+
+    /// A sampled action.
+    pub fn action(tokens: Vec<i32>, logprobs: Vec<f32>) -> Self {
+        Self { logprobs: Some(logprobs), ..Self::new(Kind::Action, tokens) }
+    }
+
+    pub(super) fn check(&self) -> Result<()> {
+        let count = self.tokens.len();
+        if count == 0 {
+            let what = if self.kind == Kind::Action { "an action" } else { "a node" };
+            return Err(Error::invalid(format!("tokens is empty; {what} has at least one token")));
+        }
+        if let Some(index) = self.tokens.iter().position(|&token| token < 0) {
+            return Err(Error::invalid(format!(
+                "tokens[{index}] is {}; token ids are zero or greater",
+                self.tokens[index]
+            )));
+        }
+        let lengths = [
+            ("logprobs", self.logprobs.as_ref().map(Vec::len)),
+            ("entropies", self.entropies.as_ref().map(Vec::len)),
+            ("trainable", self.trainable.as_ref().map(Vec::len)),
+        ];
+        for (name, length) in lengths {
+            if let Some(length) = length.filter(|&length| length != count) {
+                return Err(Error::invalid(format!("{name} has {length} values for {count} tokens; give one per token")));
+            }
+        }
+        if self.logprobs.is_some() && self.kind != Kind::Action {
+            return Err(Error::invalid(format!(
+                "logprobs is given for kind {:?}; only an action has behaviour log-probs",
+                self.kind
+            )));
+        }
+        let trains = |index: usize| self.trainable.as_ref().is_none_or(|mask| mask[index] != 0);
+        for (index, &value) in self.logprobs.iter().flatten().enumerate() {
+            if value.is_nan() || value > LOGPROB_TOLERANCE || (value.is_infinite() && trains(index)) {
+                return Err(Error::invalid(format!(
+                    "logprobs[{index}] is {value}; a behaviour log-prob is finite and at most 0 (mask the token with trainable=0 if it is unusable)"
+                )));
+            }
+        }
+        if let Some(index) = self.entropies.iter().flatten().position(|value| value.is_nan()) {
+            return Err(Error::invalid(format!("entropies[{index}] is NaN; leave entropies out where they are unknown")));
+        }
+        if let Some((index, value)) = self.trainable.iter().flatten().enumerate().find(|&(_, &value)| value > 1) {
+            return Err(Error::invalid(format!("trainable[{index}] is {value}; use 0 or 1")));
+        }
+        if self.kind != Kind::Action && self.trainable.iter().flatten().any(|&value| value != 0) {
+            return Err(Error::invalid(format!(
+                "trainable marks tokens of kind {:?}; only tokens of an action can be trained",
+                self.kind
+            )));
+        }
+        Ok(())
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Node {
+    /// The node before and how many of its tokens come before this one.
+    pub(super) parent: Option<(usize, u32)>,
+    pub(super) start: u32,
+    pub(super) kind: Kind,
+    pub(super) tokens: Vec<i32>,
+    pub(super) logprobs: Option<Vec<f32>>,
+    pub(super) entropies: Option<Vec<f32>>,
+    pub(super) trainable: Option<Vec<u8>>,
+    pub(super) policy: i32,
+    pub(super) policy_version: Option<i64>,
+    pub(super) seed: Option<i64>,
+    pub(super) sampling: Option<Sampling>,
+    pub(super) finish_reason: FinishReason,
+    /// Key of the state that an action after this node acts on.
+    pub(super) state_key: [u8; 16],
+    pub(super) created_us: i64,
+}
+
+impl Node {
+    /// `inherited` is the state key at the tip that the node is appended to.
+    pub(super) fn new(new: NewNode, parent: Option<(usize, u32)>, start: u32, inherited: [u8; 16]) -> Self {
+        let state_key = match (&new.state, new.kind) {
+            (Some(state), _) => hash_bytes(state),
+            (None, Kind::Prompt | Kind::Observation) => hash_tokens(&new.tokens),
+            (None, Kind::Action | Kind::Injected) => inherited,
+        };
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |age| age.as_micros() as i64);
+        Self {
+            parent,
+            start,
+            kind: new.kind,
+            tokens: new.tokens,
+            logprobs: new.logprobs,
+            entropies: new.entropies,
+            trainable: new.trainable,
+            policy: new.policy,
+            policy_version: new.policy_version,
+            seed: new.seed,
+            sampling: new.sampling,
+            finish_reason: new.finish_reason,
+            state_key,
+            created_us: now,
+        }
+    }
+}

@@ -1,0 +1,37 @@
+//! The three forms of the data in Arrow memory and files.
+//!
+//! [`forest::Forest`] is the live form while rollouts run, [`batch::Batch`] the frozen, immutable one (five tables cut to
+//! one iteration's draws), [`store::Store`] the durable one (a directory of sealed Arrow IPC files). Data flows one way:
+//!
+//! ```
+//! use agentrl_data::forest::{Forest, NewNode};
+//!
+//! # fn main() -> agentrl_data::Result<()> {
+//! let mut forest = Forest::new(0, 7);
+//! forest.add_group(0, "task-a")?;
+//! let trajectory = forest.start(0, 0)?;
+//! forest.append(trajectory, NewNode::prompt(vec![5, 6, 7]))?;
+//! forest.append(trajectory, NewNode::action(vec![8, 9], vec![-0.5, -0.25]))?;
+//! forest.step(trajectory, Default::default())?;
+//! forest.finish(trajectory, Default::default())?;
+//! let batch = forest.freeze()?;
+//! assert_eq!(batch.nodes().num_rows(), 2);
+//! # Ok(())
+//! # }
+//! ```
+#![forbid(unsafe_code)]
+
+pub mod batch;
+pub mod forest;
+pub mod schema;
+pub mod store;
+mod tasks;
+
+pub use agentrl_compute::error::{Error, ErrorKind, Result};
+pub use tasks::advance_tasks;
+
+/// An error from the Arrow crates on data that this crate built itself: a bug, never the user's doing.
+#[expect(clippy::needless_pass_by_value, reason = "used as `map_err(arrow_bug)`")]
+pub(crate) fn arrow_bug(error: arrow_schema::ArrowError) -> Error {
+    Error::new(ErrorKind::Internal, format!("building an Arrow table failed: {error}"))
+}

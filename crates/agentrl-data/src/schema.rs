@@ -1,0 +1,265 @@
+//! The five tables: names, columns and codes of format v1.
+//!
+//! Types are plain on purpose (i32, i64, u8, u32, f32, f64, utf8, list, struct, fixed binary, timestamp): what every
+//! reader of Arrow files understands.
+
+use std::collections::HashMap;
+use std::sync::{Arc, LazyLock};
+
+use arrow_schema::{DataType, Field, Fields, Schema, SchemaRef, TimeUnit};
+
+use crate::{Error, Result};
+
+/// Version of the table format, written in every file.
+pub const FORMAT_VERSION: u32 = 1;
+
+/// A table of facts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Table {
+    /// Runs of tokens from one source, stored once.
+    Nodes,
+    /// Turns of trajectories.
+    Steps,
+    /// Agents' views of episodes.
+    Trajectories,
+    /// Uses of trajectories in an iteration.
+    Draws,
+    /// Task statistics over the run.
+    Tasks,
+}
+
+impl Table {
+    /// All tables, in the order in which rows refer to each other.
+    pub const ALL: [Table; 5] = [Table::Nodes, Table::Steps, Table::Trajectories, Table::Draws, Table::Tasks];
+
+    /// Name of the table, which is also the name of its folder in a store.
+    pub fn name(self) -> &'static str {
+        match self {
+            Table::Nodes => "nodes",
+            Table::Steps => "steps",
+            Table::Trajectories => "trajectories",
+            Table::Draws => "draws",
+            Table::Tasks => "tasks",
+        }
+    }
+
+    /// Columns of the table.
+    pub fn schema(self) -> SchemaRef {
+        SCHEMAS[self as usize].clone()
+    }
+}
+
+/// What produced the tokens of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Kind {
+    /// The task as the policy first sees it.
+    Prompt = 0,
+    /// Sampled by the policy.
+    Action = 1,
+    /// Written by the environment.
+    Observation = 2,
+    /// Put into the context without being sampled now (a repeated or rewritten text).
+    Injected = 3,
+}
+
+impl Kind {
+    /// The kind of a code of the `kind` column.
+    pub fn from_code(code: u8) -> Option<Self> {
+        [Kind::Prompt, Kind::Action, Kind::Observation, Kind::Injected].get(usize::from(code)).copied()
+    }
+
+    /// The kind of a name.
+    pub fn from_name(name: &str) -> Result<Self> {
+        match name {
+            "prompt" => Ok(Kind::Prompt),
+            "action" => Ok(Kind::Action),
+            "observation" => Ok(Kind::Observation),
+            "injected" => Ok(Kind::Injected),
+            _ => Err(Error::invalid(format!(
+                "kind is {name:?}; use \"prompt\", \"action\", \"observation\" or \"injected\""
+            ))),
+        }
+    }
+}
+
+/// Why sampling of a node stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[repr(u8)]
+pub enum FinishReason {
+    /// Nothing was sampled, or it is not known.
+    #[default]
+    None = 0,
+    /// A stop token was sampled.
+    Stop = 1,
+    /// The token limit was reached.
+    Length = 2,
+    /// The request was aborted.
+    Abort = 3,
+}
+
+impl FinishReason {
+    /// The reason of a name.
+    pub fn from_name(name: &str) -> Result<Self> {
+        match name {
+            "stop" => Ok(Self::Stop),
+            "length" => Ok(Self::Length),
+            "abort" => Ok(Self::Abort),
+            _ => Err(Error::invalid(format!("finish_reason is {name:?}; use \"stop\", \"length\" or \"abort\""))),
+        }
+    }
+}
+
+/// How a trajectory ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[repr(u8)]
+pub enum Status {
+    /// The episode came to its end.
+    Finished = 0,
+    /// A limit ended it.
+    Truncated = 1,
+    /// Stopped from outside.
+    Aborted = 2,
+    /// Removed by the planner.
+    Pruned = 3,
+    /// The environment or the engine failed.
+    Failed = 4,
+    /// Not ended yet.
+    #[default]
+    Partial = 5,
+}
+
+impl Status {
+    /// The final status of a name; trajectories are pruned by their own call, and partial is not an end.
+    pub fn from_name(name: &str) -> Result<Self> {
+        match name {
+            "finished" => Ok(Self::Finished),
+            "truncated" => Ok(Self::Truncated),
+            "aborted" => Ok(Self::Aborted),
+            "failed" => Ok(Self::Failed),
+            _ => Err(Error::invalid(format!(
+                "status is {name:?}; use \"finished\", \"truncated\", \"aborted\" or \"failed\""
+            ))),
+        }
+    }
+
+    /// Whether a trajectory that ended so is drawn into the training batch.
+    pub fn is_drawn(self) -> bool {
+        matches!(self, Self::Finished | Self::Truncated)
+    }
+}
+
+/// `draws.source` of a trajectory used in the iteration that generated it.
+pub const SOURCE_FRESH: u8 = 0;
+
+/// `draws.old_logprob`: the ratio's denominator is the behaviour policy's stored log-prob.
+pub const OLD_LOGPROB_BEHAVIOUR: u8 = 0;
+
+/// The fields of `nodes.sampling`.
+pub fn sampling_fields() -> Fields {
+    Fields::from(vec![
+        Field::new("temperature", DataType::Float32, false),
+        Field::new("top_p", DataType::Float32, false),
+        Field::new("top_k", DataType::Int32, false),
+    ])
+}
+
+/// A list of values that are never null.
+pub fn list_of(item: DataType) -> DataType {
+    DataType::List(Arc::new(Field::new("item", item, false)))
+}
+
+fn codes(names: &[&str]) -> HashMap<String, String> {
+    let text = names.iter().enumerate().map(|(code, name)| format!("{code}={name}")).collect::<Vec<_>>().join(",");
+    HashMap::from([("codes".to_owned(), text)])
+}
+
+static SCHEMAS: LazyLock<[SchemaRef; 5]> = LazyLock::new(|| {
+    use DataType::{FixedSizeBinary, Float32, Float64, Int32, Int64, UInt8, UInt32, Utf8};
+    let must = |name: &str, kind: DataType| Field::new(name, kind, false);
+    let may = |name: &str, kind: DataType| Field::new(name, kind, true);
+    let status = || codes(&["finished", "truncated", "aborted", "pruned", "failed", "partial"]);
+    let nodes = vec![
+        must("node_id", Int64),
+        may("parent_id", Int64),
+        may("parent_end", Int32),
+        must("group_id", Int64),
+        must("start", Int32),
+        must("kind", UInt8).with_metadata(codes(&["prompt", "action", "observation", "injected"])),
+        must("tokens", list_of(Int32)),
+        may("logprobs", list_of(Float32)),
+        may("entropies", list_of(Float32)),
+        may("trainable", list_of(UInt8)),
+        must("policy", Int32),
+        may("policy_version", Int64),
+        may("seed", Int64),
+        may("sampling", DataType::Struct(sampling_fields())),
+        must("finish_reason", UInt8).with_metadata(codes(&["none", "stop", "length", "abort"])),
+        may("origin_node_id", Int64),
+        may("blobs", list_of(FixedSizeBinary(32))),
+        must("created_us", DataType::Timestamp(TimeUnit::Microsecond, None)),
+    ];
+    let steps = vec![
+        must("trajectory_id", Int64),
+        must("step", Int32),
+        must("first_node_id", Int64),
+        must("node_id", Int64),
+        must("origin_trajectory_id", Int64),
+        must("state_key", FixedSizeBinary(16)),
+        may("reward", Float32),
+        may("rewards", list_of(Float32)),
+        must("terminated", UInt8),
+        must("truncated", UInt8),
+        must("flags", UInt32),
+    ];
+    let trajectories = vec![
+        must("trajectory_id", Int64),
+        must("group_id", Int64),
+        must("episode_id", Int64),
+        must("agent", Int32),
+        must("task_id", Utf8),
+        must("iteration", Int64),
+        must("leaf_node_id", Int64),
+        may("final_state_key", FixedSizeBinary(16)),
+        may("reward", Float32),
+        may("rewards", list_of(Float32)),
+        may("success", UInt8),
+        must("status", UInt8).with_metadata(status()),
+        must("origin", UInt8).with_metadata(codes(&["generated", "expert", "imagined", "imported"])),
+        may("parent_trajectory", Int64),
+        may("branch_node", Int64),
+        may("branch_end", Int32),
+        may("min_policy_version", Int64),
+        may("max_policy_version", Int64),
+        may("info", Utf8),
+    ];
+    let draws = vec![
+        must("draw_id", Int64),
+        must("iteration", Int64),
+        must("position", Int32),
+        must("trajectory_id", Int64),
+        must("group_id", Int64),
+        must("source", UInt8).with_metadata(codes(&["fresh", "replay", "expert", "failed", "imagined"])),
+        may("probability", Float64),
+        must("old_logprob", UInt8).with_metadata(codes(&["behaviour", "recomputed", "none"])),
+        may("reason", Utf8),
+    ];
+    let tasks = vec![
+        must("task_id", Utf8),
+        may("domain", Utf8),
+        must("attempts", Int64),
+        must("successes", Int64),
+        must("alpha", Float64),
+        must("beta", Float64),
+        may("last_version", Int64),
+        may("difficulty", Float64),
+        must("uses", Int64),
+    ];
+    [nodes, steps, trajectories, draws, tasks].map(|fields| {
+        let metadata = HashMap::from([
+            ("agentrl_format".to_owned(), FORMAT_VERSION.to_string()),
+            ("entropies".to_owned(), "nats, of the distribution sampled from".to_owned()),
+        ]);
+        Arc::new(Schema::new_with_metadata(fields, metadata))
+    })
+});

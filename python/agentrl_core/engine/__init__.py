@@ -1,0 +1,41 @@
+"""Engines: token ids in, token ids and behaviour log-probabilities out.
+
+`Transformers` samples from a PyTorch model of Hugging Face, `Vllm` from vLLM in this process, `Scripted` says what a test
+tells it to. `Chat` turns text into the tokens of a chat and back. Names load on first use: importing this package imports
+neither torch nor vLLM.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from agentrl_core.engine.base import Engine, Request, Sampling, Segment
+    from agentrl_core.engine.chat import Chat
+    from agentrl_core.engine.scripted import Scripted
+    from agentrl_core.engine.transformers import Transformers
+    from agentrl_core.engine.vllm import Vllm
+
+_HOME = {
+    "Chat": "chat",
+    "Engine": "base",
+    "Request": "base",
+    "Sampling": "base",
+    "Scripted": "scripted",
+    "Segment": "base",
+    "Transformers": "transformers",
+    "Vllm": "vllm",
+}
+
+__all__ = ["Chat", "Engine", "Request", "Sampling", "Scripted", "Segment", "Transformers", "Vllm"]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

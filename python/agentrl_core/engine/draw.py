@@ -1,0 +1,57 @@
+"""One token for each row of logits, with the log-probability and entropy of the distribution it was drawn from."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+
+from agentrl_core.engine.base import Sampling
+
+
+class Drawn(NamedTuple):
+    """`token` int64 [B], `logprob` [B] and `entropy` [B] in the type of the log-softmax."""
+
+    token: torch.Tensor
+    logprob: torch.Tensor
+    entropy: torch.Tensor
+
+
+def draw(logits: torch.Tensor, uniform: torch.Tensor, sampling: Sampling) -> Drawn:
+    """Draw by inverse CDF: the first token whose cumulative probability exceeds `uniform`.
+
+        x = z / temperature, -inf outside top_k and top_p;  log p = x - logsumexp(x);  H = -sum p log p  (0 log 0 = 0)
+
+    `logits` [B, V] (taken to float32 unless float64), `uniform` float64 [B] in [0, 1). A row's result depends on its own
+    logits and uniform number only. A token with probability 0 is never drawn.
+    """
+    x = logits if logits.dtype == torch.float64 else logits.float()
+    if sampling.temperature == 0.0:
+        token = x.argmax(dim=-1)
+        zero = torch.zeros_like(token, dtype=x.dtype)
+        return Drawn(token, zero, zero)
+    if sampling.temperature != 1.0:
+        x = x / sampling.temperature
+    if 0 < sampling.top_k < x.shape[-1]:
+        smallest_kept = torch.topk(x, sampling.top_k, dim=-1).values[:, -1:]
+        x = x.masked_fill(x < smallest_kept, -torch.inf)
+    if sampling.top_p < 1.0:
+        x = x.masked_fill(_outside_top_p(x, sampling.top_p), -torch.inf)
+    log_p = torch.log_softmax(x, dim=-1)
+    p = log_p.exp()
+    cumulative = p.cumsum(dim=-1, dtype=torch.float64)
+    total = cumulative[:, -1]
+    # uniform < 1, but the product may round up to the total, which no cumulative sum exceeds.
+    level = torch.minimum(uniform * total, torch.nextafter(total, torch.zeros_like(total)))
+    token = torch.searchsorted(cumulative, level[:, None], right=True)
+    entropy = torch.special.entr(p).sum(dim=-1)
+    return Drawn(token[:, 0], log_p.gather(-1, token)[:, 0], entropy)
+
+
+def _outside_top_p(x: torch.Tensor, top_p: float) -> torch.Tensor:
+    """Which tokens are outside the smallest set of most likely ones whose probabilities sum to top_p or more."""
+    ordered, order = torch.sort(torch.softmax(x, dim=-1), dim=-1, descending=True, stable=True)
+    before = ordered.cumsum(dim=-1) - ordered
+    outside = before >= top_p
+    outside[:, 0] = False
+    return torch.zeros_like(outside).scatter(-1, order, outside)

@@ -1,0 +1,250 @@
+"""Tasks of the package `reasoning-gym`, solved in several turns with tools, scored by the package itself."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol, cast
+
+from agentrl_core.env.base import FORMAT_ERROR, TOOL_ERROR, TOOL_RESULT, Outcome, Split, Task, Tool
+from agentrl_core.env.calculator import Calculator
+from agentrl_core.exceptions import InvalidInputError, MissingDependencyError
+
+DEFAULT_FAMILIES: Mapping[str, Mapping[str, object]] = {
+    "chain_sum": {"min_terms": 2, "max_terms": 3, "min_digits": 1, "max_digits": 2},
+    "products": {"min_digits": 1, "max_digits": 2},
+    "lcm": {"min_value": 2, "max_value": 99},
+}
+"""Families that a very small model can learn with a calculator, and the settings used when only their name is given.
+
+`gcd` (guessing 1 often wins) and `fraction_simplification` (always some credit) make poor tasks.
+"""
+
+# An item of reasoning-gym is drawn from seed + index, so item i of seed s is item i - 1 of seed s + 1. Each split of each
+# environment seed therefore gets a range of seeds of its own, and an index never leaves it.
+_SEEDS_PER_SPLIT = 1 << 20
+# This many draws in a row that bring no new question: the family has run out of them.
+_DRAWS_WITHOUT_NEWS = 2000
+
+_ACTION = re.compile(r"<(call|answer)>([^<>]*)</\1>\s*\Z")
+
+
+class _Dataset(Protocol):
+    def __getitem__(self, index: int) -> dict[str, object]: ...
+
+    def score_answer(self, answer: str | None, entry: dict[str, object]) -> float: ...
+
+
+@dataclass(frozen=True)
+class _Payload:
+    family: str
+    entry: dict[str, object]
+
+
+class ReasoningGym:
+    """An environment on reasoning-gym's generators and scorers, with tools.
+
+    The first observation is the question. An action ends in one of two forms, with any text before it:
+
+        <call>73+15</call>      the tool replies: the next observation is `<result>88</result>`
+        <answer>88</answer>     the episode ends: reward 1.0 if reasoning-gym's score is exactly 1.0, else 0.0
+
+    Partial credit of the scorers is kept in `info["score"]` only. A call that fails is answered with
+    `<result>error text</result>` and flagged TOOL_ERROR; an action in neither form is answered with
+    `<result>no call or answer</result>` and flagged FORMAT_ERROR. The action number `max_turns` that does not answer
+    truncates the episode with reward 0.0. With several tools a call begins with the tool's name: `<call>calculator 1+2</call>`.
+
+    Tasks: the families in turn (`task i` is of family `i mod len(families)`). Within a family questions are distinct. The
+    held-out questions are drawn from seeds far from those of training, and a training task never has the text of a
+    held-out question.
+
+    Args:
+        families: names of reasoning-gym families, or names with settings. A bare name takes `DEFAULT_FAMILIES` or else the
+            package's own settings.
+        tools: what `<call>` reaches. Default: one `Calculator()`.
+        seed: which tasks; two seeds share no range of reasoning-gym's seeds.
+        max_turns: actions in an episode.
+        held_out: how many held-out tasks there are (over all families).
+
+    Raises:
+        MissingDependencyError: reasoning-gym is not installed.
+        InvalidInputError: an unknown family, a setting that the family refuses, or an argument out of range.
+
+    >>> world = ReasoningGym(["chain_sum"], seed=0)
+    >>> task = world.tasks(1)[0]
+    >>> episode = world.reset(task, seed=0)
+    >>> episode.step("<call>1+</call>").observation
+    '<result>syntax error</result>'
+    """
+
+    def __init__(
+        self,
+        families: Sequence[str] | Mapping[str, Mapping[str, object]] = tuple(DEFAULT_FAMILIES),
+        tools: Sequence[Tool] | None = None,
+        *,
+        seed: int = 0,
+        max_turns: int = 3,
+        held_out: int = 512,
+    ) -> None:
+        if isinstance(families, str) or not families:
+            raise InvalidInputError(f"ReasoningGym: families is {families!r}; give at least one name in a list")
+        if len(set(families)) != len(families):
+            raise InvalidInputError(f"ReasoningGym: families {list(families)} holds a name twice; name each once")
+        if seed < 0:
+            raise InvalidInputError(f"ReasoningGym: seed is {seed}; give an integer of at least 0")
+        if max_turns < 1:
+            raise InvalidInputError(f"ReasoningGym: max_turns is {max_turns}; give at least 1")
+        if held_out < 0:
+            raise InvalidInputError(f"ReasoningGym: held_out is {held_out}; give at least 0")
+        self.tools: dict[str, Tool] = {}
+        for tool in (Calculator(),) if tools is None else tools:
+            if tool.name in self.tools:
+                raise InvalidInputError(f"ReasoningGym: two tools are named {tool.name!r}; give each its own name")
+            self.tools[tool.name] = tool
+        self.seed = seed
+        self.max_turns = max_turns
+        settings = families if isinstance(families, Mapping) else {n: DEFAULT_FAMILIES.get(n, {}) for n in families}
+        self._families = tuple(settings)
+        self._held_out_count = held_out
+        self._streams: dict[Split, list[_Stream]] = {}
+        per_family = -(-held_out // len(settings))
+        held_out_streams, train_streams = [], []
+        for name, options in settings.items():
+            held = _Stream(name, _dataset(name, options, self._first_seed("held_out")), "held_out", frozenset())
+            questions = frozenset(held[i].question for i in range(per_family))
+            held_out_streams.append(held)
+            train_streams.append(_Stream(name, _dataset(name, options, self._first_seed("train")), "train", questions))
+        self._streams = {"train": train_streams, "held_out": held_out_streams}
+
+    def tasks(self, count: int, *, split: Split = "train", start: int = 0) -> list[Task]:
+        """Tasks `start` to `start + count` of a split; the same call always gives the same tasks.
+
+        Raises:
+            InvalidInputError: a negative number, an unknown split, more held-out tasks than there are, or more training
+                tasks than a family has distinct questions.
+        """
+        if count < 0 or start < 0:
+            raise InvalidInputError(f"tasks: count is {count} and start is {start}; neither may be negative")
+        if split not in self._streams:
+            raise InvalidInputError(f"tasks: split is {split!r}; give 'train' or 'held_out'")
+        if split == "held_out" and start + count > self._held_out_count:
+            raise InvalidInputError(
+                f"tasks: {start + count} held-out tasks asked for and there are {self._held_out_count}; "
+                f"ask for fewer or build ReasoningGym with a larger held_out"
+            )
+        streams = self._streams[split]
+        return [streams[i % len(streams)][i // len(streams)] for i in range(start, start + count)]
+
+    def reset(self, task: Task, seed: int) -> ReasoningGymEpisode:
+        """A fresh episode. Nothing in it is random, so `seed` changes nothing here.
+
+        Raises:
+            InvalidInputError: the task is not one of this environment's.
+        """
+        payload = task.payload
+        if not isinstance(payload, _Payload) or payload.family not in self._families:
+            raise InvalidInputError(f"reset: task {task.task_id!r} is not of this ReasoningGym; take one from its tasks()")
+        return ReasoningGymEpisode(self, task, self._streams["train"][self._families.index(payload.family)].dataset)
+
+    def call(self, text: str) -> tuple[str, bool]:
+        """What the tools reply to the text of a call, and whether that is an error."""
+        name = next(iter(self.tools), "")
+        if len(self.tools) > 1:
+            name, _, text = text.strip().partition(" ")
+        if name not in self.tools:
+            return "no such tool", True
+        return self.tools[name](text)
+
+    def _first_seed(self, split: Split) -> int:
+        return (2 * self.seed + (split == "held_out")) * _SEEDS_PER_SPLIT
+
+
+class ReasoningGymEpisode:
+    """One run of one task; see `ReasoningGym`."""
+
+    def __init__(self, environment: ReasoningGym, task: Task, dataset: _Dataset) -> None:
+        self.observation = task.question
+        self._environment = environment
+        self._task = task
+        self._dataset = dataset
+        self._seen = task.question
+        self._turns = 0
+        self._over = False
+
+    def step(self, action: str) -> Outcome:
+        """Give one action; see `ReasoningGym` for its two forms.
+
+        Raises:
+            InvalidInputError: the episode is over.
+        """
+        if self._over:
+            raise InvalidInputError(f"step: the episode of task {self._task.task_id!r} is over; reset the task")
+        self._turns += 1
+        match = _ACTION.search(action)
+        kind, text = match.groups() if match else ("", "")
+        if kind == "answer":
+            self._over = True
+            score = self._dataset.score_answer(text.strip(), cast(_Payload, self._task.payload).entry)
+            success = score == 1.0
+            return Outcome(None, float(success), True, False, 0, success, {"answer": text.strip(), "score": score})
+        if kind == "call":
+            reply, failed = self._environment.call(text)
+            flags = TOOL_RESULT | (TOOL_ERROR if failed else 0)
+        else:
+            reply, flags = "no call or answer", FORMAT_ERROR
+        if self._turns == self._environment.max_turns:
+            self._over = True
+            return Outcome(None, 0.0, False, True, flags, False, None)
+        self._seen = f"<result>{reply}</result>"
+        return Outcome(self._seen, None, False, False, flags, None, None)
+
+    def state_key(self) -> bytes:
+        """The question and the last observation, as UTF-8."""
+        return f"{self._task.question}\n{self._seen}".encode()
+
+
+class _Stream:
+    """The distinct questions of one family and one split, drawn as far as they were asked for."""
+
+    def __init__(self, family: str, dataset: _Dataset, split: Split, excluded: frozenset[str]) -> None:
+        self.dataset = dataset
+        self._family = family
+        self._split = split
+        self._seen = set(excluded)
+        self._tasks: list[Task] = []
+        self._drawn = 0
+
+    def __getitem__(self, index: int) -> Task:
+        quiet = 0
+        while len(self._tasks) <= index:
+            if quiet == _DRAWS_WITHOUT_NEWS or self._drawn == _SEEDS_PER_SPLIT:
+                raise InvalidInputError(
+                    f"ReasoningGym: {self._family} has only {len(self._tasks)} distinct questions for split "
+                    f"{self._split!r} with these settings; ask for fewer tasks or widen the settings"
+                )
+            entry = self.dataset[self._drawn]
+            question = str(entry["question"])
+            if question in self._seen:
+                quiet += 1
+            else:
+                quiet = 0
+                self._seen.add(question)
+                task_id = f"{self._family}/{self._split}/{self._drawn}"
+                self._tasks.append(Task(task_id, question, self._family, _Payload(self._family, entry)))
+            self._drawn += 1
+        return self._tasks[index]
+
+
+def _dataset(family: str, options: Mapping[str, object], seed: int) -> _Dataset:
+    try:
+        import reasoning_gym
+    except ImportError as error:
+        raise MissingDependencyError(
+            "ReasoningGym needs the package reasoning-gym: pip install reasoning-gym"
+        ) from error
+    try:
+        made = reasoning_gym.create_dataset(family, seed=seed, size=_SEEDS_PER_SPLIT, **options)
+    except (ValueError, TypeError, AssertionError) as error:
+        raise InvalidInputError(f"ReasoningGym: family {family!r} with {dict(options)} is refused: {error}") from error
+    return cast(_Dataset, made)
