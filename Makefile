@@ -79,17 +79,18 @@ clean: ## Remove what was built and installed; runs stay.
 
 # Tools: one clear line for the first that is missing or too old.
 cargo_needed := $(shell sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
-cargo_found = $(or $(shell cargo --version 2>/dev/null | cut -d ' ' -f 2),none)
-cargo_is_new = $(filter $(cargo_needed),$(shell printf '%s\n' $(cargo_needed) $(cargo_found) | sort -V | head -n 1))
-cargo_error = cargo $(cargo_needed) or newer is needed, found $(cargo_found): install or update Rust with rustup
-python_found = $(or $(shell $(PYTHON) -c 'import platform; print(platform.python_version())' 2>/dev/null),none)
-python_is_new = $(shell $(PYTHON) -c 'import ensurepip, sys, venv; print("yes" if sys.version_info >= (3, 11) else "")' 2>/dev/null)
-python_error = Python 3.11 or newer with its venv module is needed, found $(python_found) as $(PYTHON): install it, or name one with PYTHON=
+cargo_found = $(shell cargo --version 2>/dev/null | cut -d ' ' -f 2)
+cargo_oldest = $(shell printf '%s\n' $(cargo_needed) $(cargo_found) | sort -V | head -n 1)
+cargo_fits = $(and $(cargo_found),$(filter $(cargo_needed),$(cargo_oldest)))
+cargo_error = cargo $(cargo_needed) or newer is needed, found $(or $(cargo_found),none): install or update Rust with rustup
+python_found = $(shell $(PYTHON) -c 'import platform; print(platform.python_version())' 2>/dev/null)
+python_fits = $(filter yes,$(shell $(PYTHON) -c 'import ensurepip, sys, venv; sys.version_info >= (3, 11) and print("yes")' 2>/dev/null))
+python_error = Python 3.11 or newer with its venv module is needed, $(PYTHON) is $(or $(python_found),missing): install it, or name one with PYTHON=
 
 .PHONY: tools
 tools:
-	@$(if $(cargo_is_new),,$(error $(cargo_error)))
-	@$(if $(python_is_new),,$(error $(python_error)))
+	@$(if $(cargo_fits),,$(error $(cargo_error)))
+	@$(if $(python_fits),,$(error $(python_error)))
 
 # The environment. All requirement files carry the same pins, so the targets share it in any order.
 $(BIN)/python: | tools

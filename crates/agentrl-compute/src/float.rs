@@ -25,7 +25,10 @@ pub trait Float: sealed::Sealed + Copy + Send + Sync + std::fmt::Debug + 'static
         if rounded.to_f64().is_finite() {
             return Ok(rounded);
         }
-        Err(Error::overflow(format!("the result of row {row} is {value:e}, too large for {}; scale the input", Self::NAME)))
+        Err(Error::overflow(format!(
+            "the result of row {row} is {value:e}, too large for {}; scale the input",
+            Self::NAME
+        )))
     }
 }
 

@@ -44,12 +44,26 @@ pub fn uniform(seed: u64, counter: u64) -> f64 {
 mod tests {
     use super::*;
 
+    /// Expected values come from xxHash's own library.
     #[test]
     fn the_numbers_never_change() {
-        let seeds = [structural_seed(&[]), structural_seed(&[0]), structural_seed(&[7, 0, 3, 1])];
-        assert_eq!(seeds, [0, 0, 0]);
-        let bits = [uniform(0, 0), uniform(0, 1), uniform(u64::MAX, 12)].map(f64::to_bits);
-        assert_eq!(bits, [0, 0, 0]);
+        let many: Vec<u64> = (0..40).collect();
+        let seeds =
+            [structural_seed(&[]), structural_seed(&[0]), structural_seed(&[7, 0, 3, 1]), structural_seed(&many)];
+        assert_eq!(
+            seeds,
+            [
+                1_622_210_670_741_801_569,
+                7_187_073_606_193_763_948,
+                6_945_856_000_368_859_427,
+                3_275_732_639_833_027_255
+            ]
+        );
+        let numbers = [uniform(0, 0), uniform(0, 1), uniform(u64::MAX, 12)].map(f64::to_bits);
+        assert_eq!(
+            numbers,
+            [0.815_039_300_773_898_9_f64, 0.050_715_366_213_398_56, 0.764_506_236_743_473_3].map(f64::to_bits)
+        );
     }
 
     #[test]
@@ -69,7 +83,8 @@ mod tests {
     fn the_numbers_are_uniform_and_independent() {
         const COUNT: usize = 1 << 17;
         let count = COUNT as f64;
-        let sequences: [fn(u64) -> f64; 3] = [|i| uniform(5, i), |i| uniform(i, 0), |i| uniform(structural_seed(&[i]), 3)];
+        let sequences: [fn(u64) -> f64; 3] =
+            [|i| uniform(5, i), |i| uniform(i, 0), |i| uniform(structural_seed(&[i]), 3)];
         for sequence in sequences {
             let numbers: Vec<f64> = (0..COUNT as u64).map(sequence).collect();
             assert!(numbers.iter().all(|number| (0.0..1.0).contains(number)));

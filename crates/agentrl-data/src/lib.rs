@@ -23,6 +23,7 @@
 
 pub mod batch;
 pub mod forest;
+pub mod ipc;
 pub mod schema;
 pub mod store;
 mod tasks;

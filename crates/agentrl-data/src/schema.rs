@@ -43,6 +43,13 @@ impl Table {
         }
     }
 
+    /// The table of a name.
+    pub fn from_name(name: &str) -> Result<Self> {
+        Self::ALL.into_iter().find(|table| table.name() == name).ok_or_else(|| {
+            Error::not_found(format!("there is no table {name:?}; use one of {:?}", Self::ALL.map(Self::name)))
+        })
+    }
+
     /// Columns of the table.
     pub fn schema(self) -> SchemaRef {
         SCHEMAS[self as usize].clone()

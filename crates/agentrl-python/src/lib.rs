@@ -1,0 +1,37 @@
+//! The private extension module `agentrl_core._core`: thin wrappers and nothing else.
+//!
+//! Long work goes through [`enter::released`], the only place that releases the interpreter lock; every error goes
+//! through [`error`], the only place that names exception classes.
+
+mod arrays;
+mod batch;
+mod compute;
+mod enter;
+mod error;
+mod forest;
+mod store;
+mod table;
+
+/// The module that Python imports.
+#[pyo3::pymodule]
+mod _core {
+    #[pymodule_export]
+    use crate::batch::{Batch, PlannedPack};
+    #[pymodule_export]
+    use crate::compute::{
+        dense_keys, entropy_branches, gigpo, group_relative, leave_one_out, segment_entropy, step_returns, structural_seed,
+        uniform,
+    };
+    #[pymodule_export]
+    use crate::forest::Forest;
+    #[pymodule_export]
+    use crate::store::Store;
+    #[pymodule_export]
+    use crate::table::Table;
+
+    #[pymodule_init]
+    fn init(module: &pyo3::Bound<'_, pyo3::types::PyModule>) -> pyo3::PyResult<()> {
+        use pyo3::types::PyModuleMethods as _;
+        module.add("__version__", env!("CARGO_PKG_VERSION"))
+    }
+}

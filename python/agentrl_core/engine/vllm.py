@@ -15,6 +15,7 @@ from agentrl_core.engine.chat import Chat
 from agentrl_core.exceptions import InvalidInputError, MissingDependencyError
 
 if TYPE_CHECKING:
+    import torch
     from torch import nn
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -83,7 +84,8 @@ class Vllm:
             model.save_pretrained(path)
         defaults: dict[str, Any] = {"skip_tokenizer_init": True, "enable_prefix_caching": True, "logprobs_mode": _MODE}
         if not torch.cuda.is_available():
-            defaults |= {"dtype": "float32", "enforce_eager": True, "gpu_memory_utilization": 0.2}
+            # A prompt prefilled in parts rewinds its request's random generator, which a CPU generator cannot do.
+            defaults |= {"dtype": "float32", "enforce_eager": True, "enable_chunked_prefill": False}
         self._sampling_params: Any = vllm.SamplingParams
         self._llm: Any = vllm.LLM(str(path), **(defaults | options))
         self.vocabulary_size = int(self._llm.llm_engine.model_config.get_vocab_size())
@@ -120,7 +122,7 @@ class Vllm:
             raise InvalidInputError("update_weights: this Vllm engine is closed; make another")
         # Parameters, not the state dict: tied weights appear once, as in a checkpoint.
         weights = [(name, parameter.detach()) for name, parameter in model.named_parameters()]
-        self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": weights, "is_checkpoint_format": True})
+        self._llm.collective_rpc(_replace_weights, args=(weights,))
         # Keys and values under the old weights must not serve the new ones.
         self._llm.reset_prefix_cache()
         self.policy_version = version
@@ -171,8 +173,17 @@ class Vllm:
         )
 
 
+def _replace_weights(worker: Any, weights: list[tuple[str, torch.Tensor]]) -> None:
+    """Runs in vLLM's worker."""
+    worker.reload_weights(weights_iterator=weights, is_checkpoint_format=True)
+    model = worker.get_model()
+    if model.config.tie_word_embeddings:
+        # The head shares the embedding's memory, but on a CPU it works from a packed copy that the reload leaves behind.
+        model.lm_head.quant_method.process_weights_after_loading(model.lm_head)
+
+
 def _set_environment(cpu: bool) -> None:
-    settings = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_NO_USAGE_STATS": "1"}
+    settings = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
     if cpu:
         settings |= {
             "TORCHDYNAMO_DISABLE": "1",

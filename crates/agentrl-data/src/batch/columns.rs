@@ -9,7 +9,7 @@ use arrow_array::{Array, ArrayRef, ListArray, RecordBatch, UInt32Array};
 use arrow_schema::DataType;
 
 use super::{Batch, i32s, i64s, lists, u8s};
-use crate::schema::{Kind, Table};
+use crate::schema::Kind;
 use crate::{Error, ErrorKind, Result, arrow_bug};
 
 /// What one value of a column belongs to.
@@ -163,6 +163,11 @@ impl Batch {
             Level::Token => layout.node_tokens.len(),
             Level::NodeToken => layout.node_offsets.last().map_or(0, |&last| last as usize),
         }
+    }
+
+    /// Tokens of the drawn paths: what would be stored if nothing were shared.
+    pub fn path_tokens(&self) -> usize {
+        self.layout.path_tokens()
     }
 
     /// Offsets of the rows of a level within the level above: steps in draws, tokens in steps, tokens in nodes.

@@ -1,6 +1,5 @@
 //! Batches made of batches: draws selected, ids moved, parts joined; and the computed columns as tables.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
@@ -10,7 +9,7 @@ use arrow_array::{UInt8Array, UInt32Array};
 use arrow_buffer::{OffsetBuffer, ScalarBuffer};
 use arrow_schema::{Field, Schema};
 
-use super::{Batch, Column, Layout, Level, NextIds, Numbers, i32s, i64s};
+use super::{Batch, Column, Level, NextIds, Numbers, i32s, i64s};
 use crate::schema::Table;
 use crate::{Error, ErrorKind, Result, arrow_bug};
 
@@ -30,6 +29,7 @@ impl Batch {
         *rows = arrow_select::take::take_record_batch(rows, &indices).map_err(arrow_bug)?;
         let mut batch = Self::new(tables)?;
         batch.columns = self.columns.iter().map(|column| self.selected(column, draws)).collect();
+        batch.source.clone_from(&self.source);
         Ok(batch)
     }
 
@@ -51,7 +51,7 @@ impl Batch {
         for rows in &mut tables {
             *rows = moved(rows, first)?;
         }
-        Ok(Self { tables, columns: self.columns.clone(), layout: self.layout.clone() })
+        Ok(Self { tables, ..self.clone() })
     }
 
     /// The ids that rows after this batch may take.
@@ -93,6 +93,7 @@ impl Batch {
         }
         let tables = joined.try_into().map_err(|_| Error::internal("five tables became another number"))?;
         let mut batch = Self::new(tables)?;
+        batch.source.clone_from(&head.source);
         for column in &head.columns {
             let same = |part: &Self| {
                 part.columns.iter().find(|other| (&other.name, other.level) == (&column.name, column.level)).cloned()
@@ -117,7 +118,7 @@ impl Batch {
 
     /// The computed columns of a level as a table, keyed by ids: `draw_id`, `draw_id` and `step`, or `node_id`.
     /// Token values are lists, one per step or per node. `None` where nothing was computed.
-    pub fn computed_table(&self, level: Level, source: &HashMap<String, String>) -> Result<Option<RecordBatch>> {
+    pub fn computed_table(&self, level: Level) -> Result<Option<RecordBatch>> {
         let layout = &self.layout;
         let wanted = |column: &&Column| match level {
             Level::Draw | Level::NodeToken => column.level == level,
@@ -156,13 +157,14 @@ impl Batch {
             };
             add(&column.name, if let Some(offsets) = offsets { list(values, offsets)? } else { values });
         }
-        let schema = Arc::new(Schema::new_with_metadata(fields, source.clone()));
+        let schema = Arc::new(Schema::new_with_metadata(fields, self.source.clone().into_iter().collect()));
         RecordBatch::try_new(schema, arrays).map(Some).map_err(arrow_bug)
     }
 
     /// The batch with the columns of a table that [`Batch::computed_table`] made for these very draws and nodes.
     pub(crate) fn with_computed_table(&self, rows: &RecordBatch) -> Result<Self> {
         let mut batch = self.clone();
+        batch.source.extend(rows.schema().metadata().clone());
         let by_node = rows.column_by_name("node_id").is_some();
         let by_step = rows.column_by_name("step").is_some();
         for (field, array) in rows.schema().fields().iter().zip(rows.columns()) {

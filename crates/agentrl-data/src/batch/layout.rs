@@ -95,6 +95,11 @@ impl Layout {
         &self.path_nodes[self.path_offsets[draw]..self.path_offsets[draw + 1]]
     }
 
+    /// Tokens of all draws' paths, shared ones counted once for each.
+    pub(super) fn path_tokens(&self) -> usize {
+        self.path_nodes.iter().map(|node| node.used).sum()
+    }
+
     /// Steps of a draw, as a range of the step level.
     pub(super) fn steps(&self, draw: usize) -> std::ops::Range<usize> {
         self.step_offsets[draw] as usize..self.step_offsets[draw + 1] as usize

@@ -1,11 +1,13 @@
 //! The frozen, immutable form: five Arrow tables cut to one iteration's draws, and columns computed for them.
 
+mod bytes;
 mod combine;
 mod columns;
 mod layout;
 mod plan;
 mod weights;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
@@ -37,6 +39,8 @@ pub struct NextIds {
 pub struct Batch {
     tables: [RecordBatch; 5],
     columns: Vec<Column>,
+    /// What made the computed columns: recipe, options, version.
+    source: BTreeMap<String, String>,
     layout: Arc<Layout>,
 }
 
@@ -53,7 +57,7 @@ impl Batch {
             }
         }
         let layout = Arc::new(Layout::build(&tables)?);
-        Ok(Self { tables, columns: Vec::new(), layout })
+        Ok(Self { tables, columns: Vec::new(), source: BTreeMap::new(), layout })
     }
 
     /// A batch with no rows.
@@ -96,13 +100,17 @@ impl Batch {
         self.draws().num_rows()
     }
 
+    /// The batch with a note of what made its computed columns; it is kept in the metadata of their tables.
+    #[must_use]
+    pub fn with_source(&self, key: &str, value: &str) -> Self {
+        let mut batch = self.clone();
+        batch.source.insert(key.to_owned(), value.to_owned());
+        batch
+    }
+
     /// The columns computed so far.
     pub fn computed(&self) -> &[Column] {
         &self.columns
-    }
-
-    pub(crate) fn array(&self, table: Table, name: &str) -> Result<&dyn Array> {
-        array(self.table(table), name)
     }
 }
 

@@ -175,22 +175,20 @@ fn nodes(groups: &[Ordered<'_>]) -> Result<RecordBatch> {
             Arc::new(rows.iter().map(|(_, _, node)| node.finish_reason as u8).collect::<UInt8Array>()),
             new_null_array(&DataType::Int64, rows.len()),
             new_null_array(&list_of(DataType::FixedSizeBinary(32)), rows.len()),
-            Arc::new(rows.iter().map(|(_, _, node)| node.created_us).collect::<TimestampMicrosecondArray>()),
+            Arc::new(TimestampMicrosecondArray::from_iter_values(rows.iter().map(|(_, _, node)| node.created_us))),
         ],
     )
 }
 
 fn steps(groups: &[Ordered<'_>]) -> Result<RecordBatch> {
     use arrow_array::types::Float32Type;
-    let rows: Vec<_> = groups
-        .iter()
-        .flat_map(|entry| {
-            entry.rows().flat_map(move |(index, trajectory)| {
-                let number = |(step, row)| (entry, entry.trajectory_ids[index], step, row);
-                (0_i32..).zip(&trajectory.steps).map(number)
-            })
-        })
-        .collect();
+    let mut rows = Vec::new();
+    for entry in groups {
+        for (index, trajectory) in entry.rows() {
+            let id = entry.trajectory_ids[index];
+            rows.extend((0_i32..).zip(&trajectory.steps).map(|(step, row)| (entry, id, step, row)));
+        }
+    }
     let outcomes = || rows.iter().map(|(_, _, _, row)| &row.outcome);
     table(
         Table::Steps,

@@ -118,8 +118,8 @@ impl Forest {
         group.nodes.push(node);
         let entry = &mut group.trajectories[index];
         if kind == Kind::Action {
-            let open = entry.open.get_or_insert(OpenStep { first_node: local, start, state_key, last: None });
-            open.last = Some((local, start + tokens));
+            let last = (local, start + tokens);
+            entry.open.get_or_insert(OpenStep { first_node: local, start, state_key, last }).last = last;
         } else {
             entry.close_step(trajectory, &StepOutcome::default());
         }
@@ -177,11 +177,13 @@ impl Forest {
         child.tip = at;
         child.branch = Some(Branch { parent: index, at });
         child.steps = parent.steps.iter().take_while(|step| step.end <= position).cloned().collect();
-        // The step that the cut runs through goes on in the child, as the child's own.
+        // The action that the cut runs through goes on in the child, as the child's own.
         let cut = parent.steps.get(child.steps.len()).map(|step| (step.first_node, step.start, step.state_key));
         let cut = cut.or(parent.open.as_ref().map(|open| (open.first_node, open.start, open.state_key)));
-        if let Some((first_node, start, state_key)) = cut.filter(|&(_, start, _)| start < position) {
-            child.open = Some(OpenStep { first_node, start, state_key, last: None });
+        if let (Some((first_node, start, state_key)), Some((node, _))) = (cut, at)
+            && start < position
+        {
+            child.open = Some(OpenStep { first_node, start, state_key, last: (node, position) });
         }
         let group = self.group_mut(trajectory)?;
         group.trajectories[index].forks += 1;

@@ -82,8 +82,8 @@ pub(super) struct OpenStep {
     pub(super) first_node: usize,
     pub(super) start: u32,
     pub(super) state_key: [u8; 16],
-    /// Last node of the action that this trajectory appended; `None` in a fork that has not gone on yet.
-    pub(super) last: Option<(usize, u32)>,
+    /// Last node of the action so far, and the position after its last token.
+    pub(super) last: (usize, u32),
 }
 
 /// Where a trajectory left the one it shares its prefix with.
@@ -125,10 +125,10 @@ impl Trajectory {
         }
     }
 
-    /// Closes the open step, if this trajectory sampled any of its tokens; says whether it did.
+    /// Closes the open step, if there is one; says whether there was.
     pub(super) fn close_step(&mut self, trajectory: Handle, outcome: &StepOutcome) -> bool {
         let Some(open) = self.open.take() else { return false };
-        let Some((node, end)) = open.last else { return false };
+        let (node, end) = open.last;
         self.steps.push(Step {
             first_node: open.first_node,
             node,

@@ -13,9 +13,7 @@
 
 mod fs;
 mod manifest;
-mod segment;
 
-use std::collections::HashMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
@@ -24,7 +22,7 @@ use arrow_schema::SchemaRef;
 
 use crate::batch::{Batch, Level, NextIds};
 use crate::schema::Table;
-use crate::{Error, ErrorKind, Result, arrow_bug};
+use crate::{Error, ErrorKind, Result, arrow_bug, ipc};
 use manifest::{Manifest, Segment};
 
 /// Folders of computed columns and the level that each holds.
@@ -89,6 +87,7 @@ impl Store {
     /// Commits the tables of a batch whose ids were moved behind those of the store ([`Batch::rebase`]).
     /// Returns the commit's number; it is on disk when this returns.
     pub fn append(&mut self, batch: &Batch, iteration: i64) -> Result<u64> {
+        self.check_writable()?;
         let first = [
             (first_id(batch, Table::Nodes, "node_id")?, self.manifest.next.node, "node_id"),
             (first_id(batch, Table::Trajectories, "trajectory_id")?, self.manifest.next.trajectory, "trajectory_id"),
@@ -109,21 +108,26 @@ impl Store {
     }
 
     /// Closes an iteration: commits the columns computed for its batch, and the state to go on from.
-    pub fn close_iteration(
-        &mut self,
-        batch: &Batch,
-        source: &HashMap<String, String>,
-        state: serde_json::Value,
-    ) -> Result<u64> {
+    pub fn close_iteration(&mut self, batch: &Batch, state: serde_json::Value) -> Result<u64> {
+        self.check_writable()?;
         let mut tables = Vec::new();
         for (name, level) in COMPUTED {
-            if let Some(rows) = batch.computed_table(level, source)? {
+            if let Some(rows) = batch.computed_table(level)? {
                 tables.push((name, rows));
             }
         }
         let iteration = self.manifest.iteration;
-        let next = Manifest { iteration: iteration + 1, state, ..self.manifest.clone() };
+        let mut next = self.manifest.clone();
+        next.iteration += 1;
+        next.state = state;
         self.commit(next, tables.into_iter(), iteration)
+    }
+
+    fn check_writable(&self) -> Result<()> {
+        if self.lock.is_some() {
+            return Ok(());
+        }
+        Err(Error::invalid(format!("{} is open for reading only; open it with Store.open to write", self.path.display())))
     }
 
     fn commit(
@@ -132,16 +136,10 @@ impl Store {
         tables: impl Iterator<Item = (&'static str, RecordBatch)>,
         iteration: i64,
     ) -> Result<u64> {
-        if self.lock.is_none() {
-            return Err(Error::invalid(format!(
-                "{} is open for reading only; open it with Store.open to write",
-                self.path.display()
-            )));
-        }
         next.version += 1;
         for (table, rows) in tables {
             let file = format!("{table}/{:08}.arrow", next.version);
-            let bytes = segment::encode(&rows)?;
+            let bytes = ipc::encode(&rows)?;
             fs::publish(&self.path.join(&file), &bytes)?;
             next.segments.push(Segment::new(table, file, next.version, iteration, rows.num_rows(), &bytes));
         }
@@ -196,7 +194,7 @@ impl Store {
             let path = self.path.join(&segment.file);
             let bytes = fs::read(&path)?;
             segment.verify(&path, &bytes)?;
-            rows.extend(segment::decode(&path, bytes)?);
+            rows.push(ipc::decode(&path.display().to_string(), &bytes)?);
         }
         Ok(rows)
     }

@@ -1,5 +1,3 @@
-use std::collections::HashMap;
-
 use arrow_array::cast::AsArray;
 use arrow_array::types::Int64Type;
 
@@ -30,8 +28,8 @@ fn closed(store: &mut Store, iteration: i64) -> Batch {
     let weights = Numbers::F64((0..batch.level_len(Level::Token)).map(|token| token as f64).collect());
     let batch = batch.with_column("advantage", Level::Draw, advantages).unwrap();
     let batch = batch.with_column("weight", Level::Token, weights).unwrap();
-    let source = HashMap::from([("recipe".to_owned(), "grpo".to_owned())]);
-    store.close_iteration(&batch, &source, serde_json::json!({"seen": iteration})).unwrap();
+    let batch = batch.with_source("recipe", "grpo");
+    store.close_iteration(&batch, serde_json::json!({"seen": iteration})).unwrap();
     batch
 }
 

@@ -1,7 +1,6 @@
-//! One sealed Arrow IPC file.
+//! Tables as bytes: uncompressed Arrow IPC files, aligned so that mapped columns can be read in place.
 
 use std::io::Cursor;
-use std::path::Path;
 
 use arrow_array::RecordBatch;
 use arrow_ipc::MetadataVersion;
@@ -13,7 +12,8 @@ use crate::{Error, Result, arrow_bug};
 /// Bodies begin at multiples of this, so that mapped columns are aligned for every reader.
 const ALIGNMENT: usize = 64;
 
-pub(super) fn encode(rows: &RecordBatch) -> Result<Vec<u8>> {
+/// The bytes of an Arrow IPC file that holds one table.
+pub fn encode(rows: &RecordBatch) -> Result<Vec<u8>> {
     let options = IpcWriteOptions::try_new(ALIGNMENT, false, MetadataVersion::V5).map_err(arrow_bug)?;
     let mut writer = FileWriter::try_new_with_options(Vec::new(), &rows.schema(), options).map_err(arrow_bug)?;
     writer.write(rows).map_err(arrow_bug)?;
@@ -21,8 +21,11 @@ pub(super) fn encode(rows: &RecordBatch) -> Result<Vec<u8>> {
     writer.into_inner().map_err(arrow_bug)
 }
 
-pub(super) fn decode(path: &Path, bytes: Vec<u8>) -> Result<Vec<RecordBatch>> {
-    let corrupt = |error| Error::corrupt(format!("{} is not an Arrow file: {error}", path.display()));
+/// The table of an Arrow IPC file; `name` says in errors where the bytes came from.
+pub fn decode(name: &str, bytes: &[u8]) -> Result<RecordBatch> {
+    let corrupt = |error| Error::corrupt(format!("{name} is not an Arrow file: {error}"));
     let reader = FileReader::try_new(Cursor::new(bytes), None).map_err(corrupt)?;
-    reader.map(|rows| rows.map_err(corrupt)).collect()
+    let schema = reader.schema();
+    let parts = reader.collect::<std::result::Result<Vec<_>, _>>().map_err(corrupt)?;
+    arrow_select::concat::concat_batches(&schema, &parts).map_err(arrow_bug)
 }

@@ -1,0 +1,360 @@
+//! Group-in-group advantages (`GiGPO`): a step is compared with its group's episodes and with what was done in the same
+//! state.
+
+use crate::check::same_length;
+use crate::group::{Columns, GroupOptions, Scale, Singleton, relative_rules};
+use crate::keys::pair;
+use crate::{Error, Float, Result};
+
+/// What votes in the statistics of a group's episodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    /// Every step votes with its episode's score, so a long episode weighs more (the public code's default).
+    Step,
+    /// Every trajectory votes once in its group.
+    Trajectory,
+}
+
+impl Unit {
+    /// The unit of a name.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a name other than `step` and `trajectory`.
+    pub fn from_name(name: &str) -> Result<Self> {
+        match name {
+            "step" => Ok(Self::Step),
+            "trajectory" => Ok(Self::Trajectory),
+            _ => Err(Error::invalid(format!("unit is {name:?}; use \"step\" or \"trajectory\""))),
+        }
+    }
+}
+
+/// How the two comparisons are made and added.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct GigpoOptions {
+    /// Weight ω of the comparison within a state.
+    pub step_weight: f64,
+    /// What both centred scores are divided by.
+    pub scale: Scale,
+    /// What votes in the statistics of a group's episodes.
+    pub unit: Unit,
+    /// Both variances are sums of squares over `count - ddof`: 1 or 0.
+    pub ddof: u32,
+    /// Added to both standard deviations.
+    pub eps: f64,
+}
+
+impl Default for GigpoOptions {
+    /// The public code's: ω = 1, only centred, every step votes.
+    fn default() -> Self {
+        Self { step_weight: 1.0, scale: Scale::None, unit: Unit::Step, ddof: 1, eps: 1e-6 }
+    }
+}
+
+/// Columns of [`gigpo`]: one value for each step, in any order.
+#[derive(Clone, Copy, Debug)]
+pub struct GigpoColumns<'a, T> {
+    /// Score of the whole episode, the same at each of its steps.
+    pub episode_scores: &'a [T],
+    /// Discounted reward-to-go of the step ([`discounted`](crate::returns::discounted)).
+    pub step_returns: &'a [T],
+    /// Dense ids of the groups.
+    pub groups: &'a [u32],
+    /// Dense ids of the trajectories.
+    pub trajectories: &'a [u32],
+    /// Dense ids of the states in which the steps were taken.
+    pub anchors: &'a [u32],
+    /// Steps that count; `None` means all.
+    pub valid: Option<&'a [bool]>,
+}
+
+/// `A = A_E + ω · A_S` for each step; 0 for invalid ones.
+///
+/// `A_E` compares the episode's score with its group; `A_S` compares the step's return with those of all steps of the
+/// group that were taken in the same state, at whatever time and in whichever trajectory. Both are `x - mean`, or
+/// `(x - mean) / (std + eps)` with [`Scale::Std`]. A single voter of a group has `A_E = x` (over `1 + eps` if scaled); a
+/// single step of a state has `A_S = 0`. Source: arXiv:2505.10978, and the rules of verl-agent's
+/// public code.
+///
+/// ```
+/// use agentrl_compute::advantage::{GigpoColumns, GigpoOptions, gigpo};
+///
+/// // Two trajectories start in the same state; the first wins.
+/// let columns = GigpoColumns {
+///     episode_scores: &[1.0, 1.0, 0.0, 0.0],
+///     step_returns: &[0.5, 1.0, 0.0, 0.0],
+///     groups: &[0, 0, 0, 0],
+///     trajectories: &[0, 0, 1, 1],
+///     anchors: &[0, 1, 0, 2],
+///     valid: None,
+/// };
+/// let mut advantages = [0.0; 4];
+/// gigpo(&columns, &GigpoOptions::default(), &mut advantages)?;
+/// assert_eq!(advantages, [0.75, 0.5, -0.75, -0.5]);
+/// # Ok::<(), agentrl_compute::Error>(())
+/// ```
+///
+/// # Errors
+/// `InvalidInput` if lengths differ, ids are not dense, a valid value is not finite, an option is out of range, or, where
+/// trajectories vote, the steps of one differ in their episode's score; `Overflow` as in
+/// [`group_relative`](crate::group::group_relative). `out` is unspecified after an error.
+pub fn gigpo<T: Float>(columns: &GigpoColumns<'_, T>, options: &GigpoOptions, out: &mut [T]) -> Result<()> {
+    let &GigpoColumns { episode_scores, step_returns, groups, trajectories, anchors, valid } = columns;
+    let rows = episode_scores.len();
+    for (name, length) in [
+        ("step_returns", step_returns.len()),
+        ("groups", groups.len()),
+        ("trajectories", trajectories.len()),
+        ("anchors", anchors.len()),
+        ("out", out.len()),
+    ] {
+        same_length(name, length, "episode_scores", rows)?;
+    }
+    if !options.step_weight.is_finite() {
+        return Err(Error::invalid(format!("step_weight is {}, but must be finite", options.step_weight)));
+    }
+    let &GigpoOptions { scale, ddof, eps, .. } = options;
+    let episodes = Columns::new("episode_scores", episode_scores, groups, valid)?;
+    let by_group = GroupOptions { scale, ddof, eps, singleton: Singleton::Raw };
+    let episode_rules = match options.unit {
+        Unit::Step => relative_rules(&episodes, &by_group)?,
+        Unit::Trajectory => {
+            let votes = votes(&episodes, groups, trajectories)?;
+            relative_rules(&Columns::new("episode_scores", episode_scores, groups, Some(&votes))?, &by_group)?
+        }
+    };
+    let states = pair(groups, anchors)?.ids;
+    let steps = Columns::new("step_returns", step_returns, &states, valid)?;
+    let by_state = GroupOptions { singleton: Singleton::Zero, ..by_group };
+    let step_rules = relative_rules(&steps, &by_state)?;
+    out.fill(T::from_f64(0.0));
+    for ((row, group, score), (_, state, to_come)) in episodes.rows().zip(steps.rows()) {
+        let advantage = episode_rules[group].apply(score) + options.step_weight * step_rules[state].apply(to_come);
+        out[row] = T::result(row, advantage)?;
+    }
+    Ok(())
+}
+
+/// One valid row of each trajectory in each group.
+#[expect(clippy::float_cmp, reason = "copies of one score")]
+fn votes<T: Float>(episodes: &Columns<'_, T>, groups: &[u32], trajectories: &[u32]) -> Result<Vec<bool>> {
+    let members = pair(groups, trajectories)?;
+    let mut scores: Vec<Option<f64>> = vec![None; members.count as usize];
+    let mut votes = vec![false; episodes.len()];
+    for (row, _, score) in episodes.rows() {
+        let member = &mut scores[members.ids[row] as usize];
+        match *member {
+            None => votes[row] = true,
+            Some(before) if before == score => {}
+            Some(before) => {
+                return Err(Error::invalid(format!(
+                    "episode_scores[{row}] is {score}, but {before} at another step of trajectory {}; give every step its \
+                     episode's score, or use unit \"step\"",
+                    trajectories[row]
+                )));
+            }
+        }
+        *member = Some(score);
+    }
+    Ok(votes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::group::testing::{masked_groups, naive, shuffle};
+    use crate::rng::uniform;
+    use proptest::prelude::*;
+
+    const EPISODE: [f64; 7] = [1.0, 0.25, -0.5, 0.75, 0.3, 2.0, -1.5];
+    const RETURNS: [f64; 12] =
+        [0.126, -0.132, 0.640, 0.105, -0.536, 0.362, 1.304, 0.947, -0.704, -1.265, -0.623, 0.041];
+    const GROUPS: [u32; 12] = [0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 2, 3];
+    const TRAJECTORIES: [u32; 12] = [0, 0, 0, 1, 1, 2, 2, 3, 3, 4, 5, 6];
+    const ANCHORS: [u32; 12] = [0, 1, 0, 0, 2, 0, 1, 0, 1, 0, 0, 3];
+
+    fn run<T: Float>(columns: &GigpoColumns<'_, T>, options: &GigpoOptions) -> Result<Vec<T>> {
+        let mut out = vec![T::from_f64(7.0); columns.episode_scores.len()];
+        gigpo(columns, options, &mut out)?;
+        Ok(out)
+    }
+
+    /// Numbers that verl-agent's public code gives for the same input, ω = 0.5.
+    #[test]
+    fn as_the_public_code() -> Result<()> {
+        let scores = TRAJECTORIES.map(|trajectory| EPISODE[trajectory as usize]);
+        let columns = GigpoColumns {
+            episode_scores: &scores,
+            step_returns: &RETURNS,
+            groups: &GROUPS,
+            trajectories: &TRAJECTORIES,
+            anchors: &ANCHORS,
+            valid: None,
+        };
+        for (scale, unit, expected) in [
+            (
+                Scale::None,
+                Unit::Step,
+                [
+                    0.551_732, 0.283_857, 0.808_732, -0.208_768, -0.107_143, -0.830_268, -0.498_143, 0.703, 0.15,
+                    -0.853, 2.0, -1.5,
+                ],
+            ),
+            (
+                Scale::None,
+                Unit::Trajectory,
+                [0.658_875, 0.391, 0.915_875, -0.101_625, 0.0, -0.723_125, -0.391, 0.778, 0.225, -0.778, 2.0, -1.5],
+            ),
+            (
+                Scale::Std,
+                Unit::Step,
+                [
+                    0.588_135, 0.599_107, 1.616_205, -0.565_305, -0.158_777, -1.162_705, -0.916_66, 0.930_901,
+                    0.577_348, -1.508_249, 1.999_998, -1.499_999,
+                ],
+            ),
+            (
+                Scale::Std,
+                Unit::Trajectory,
+                [
+                    0.635_474, 0.646_446, 1.663_544, -0.406_528, 0.0, -0.892_491, -0.646_446, 1.060_658, 0.707_105,
+                    -1.060_658, 1.999_998, -1.499_999,
+                ],
+            ),
+        ] {
+            let found = run(&columns, &GigpoOptions { step_weight: 0.5, scale, unit, ..GigpoOptions::default() })?;
+            for (found, expected) in found.iter().zip(expected) {
+                assert!((found - expected).abs() < 2e-6, "{scale:?} {unit:?}: {found} {expected}");
+            }
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn no_rows_and_names() -> Result<()> {
+        let none = GigpoColumns::<f32> {
+            episode_scores: &[],
+            step_returns: &[],
+            groups: &[],
+            trajectories: &[],
+            anchors: &[],
+            valid: None,
+        };
+        assert!(run(&none, &GigpoOptions::default())?.is_empty());
+        assert_eq!((Unit::from_name("step")?, Unit::from_name("trajectory")?), (Unit::Step, Unit::Trajectory));
+        assert!(Unit::from_name("row").is_err());
+        Ok(())
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        let columns = GigpoColumns {
+            episode_scores: &[1.0, 2.0],
+            step_returns: &[1.0, 1.0],
+            groups: &[0, 0],
+            trajectories: &[1, 1],
+            anchors: &[0, 0],
+            valid: None,
+        };
+        let message = |columns: GigpoColumns<'_, f64>, options: GigpoOptions| {
+            run(&columns, &options).map_or_else(|error| error.to_string(), |_| "fine".to_owned())
+        };
+        let (default, per_trajectory) =
+            (GigpoOptions::default(), GigpoOptions { unit: Unit::Trajectory, ..GigpoOptions::default() });
+        assert_eq!(message(columns, default), "fine");
+        assert_eq!(
+            message(columns, per_trajectory),
+            "episode_scores[1] is 2, but 1 at another step of trajectory 1; give every step its episode's score, or use unit \
+             \"step\""
+        );
+        assert_eq!(
+            message(GigpoColumns { anchors: &[0], ..columns }, default),
+            "anchors has 1 values, but episode_scores has 2; give one value of each for every row"
+        );
+        assert_eq!(
+            message(GigpoColumns { step_returns: &[1.0, f64::NAN], ..columns }, default),
+            "step_returns[1] is NaN, but must be finite; correct it or mark the row invalid"
+        );
+        assert_eq!(
+            message(columns, GigpoOptions { step_weight: f64::NAN, ..default }),
+            "step_weight is NaN, but must be finite"
+        );
+        assert_eq!(
+            message(columns, GigpoOptions { ddof: 3, ..default }),
+            "ddof is 3; use 1 (unbiased variance) or 0 (population variance)"
+        );
+    }
+
+    fn at<V: Copy>(order: &[usize], values: &[V]) -> Vec<V> {
+        order.iter().map(|&row| values[row]).collect()
+    }
+
+    /// The comparison of `x` with some members, by the textbook.
+    fn compared(x: f64, members: &[f64], single: f64, std: bool) -> f64 {
+        let (mean, spread) = if members.len() == 1 { (single, 1.0) } else { naive(members, 1) };
+        (x - mean) / if std { spread + 1e-6 } else { 1.0 }
+    }
+
+    proptest! {
+        #[test]
+        fn as_the_formula_in_any_order(
+            (group, valid) in masked_groups(), seed in any::<u64>(), std in any::<bool>(), once in any::<bool>(),
+        ) {
+            let rows = group.groups.len();
+            let small = |part: u64, row: usize, range: f64| (uniform(seed.wrapping_add(part), row as u64) * range).floor();
+            let trajectories: Vec<u32> = (0..rows).map(|row| small(0, row, (rows as f64 / 3.0).ceil()) as u32).collect();
+            let anchors: Vec<u32> = (0..rows).map(|row| small(1, row, rows.min(4) as f64) as u32).collect();
+            let number = |part: u64, row: usize| if valid[row] { small(part, row, 9.0) / 4.0 - 1.0 } else { f64::NAN };
+            let returns: Vec<f64> = (0..rows).map(|row| number(2, row)).collect();
+            let scores: Vec<f64> = (0..rows)
+                .map(|row| if valid[row] { small(3, trajectories[row] as usize, 9.0) / 4.0 - 1.0 } else { f64::NAN })
+                .collect();
+            let columns = GigpoColumns {
+                episode_scores: &scores,
+                step_returns: &returns,
+                groups: &group.groups,
+                trajectories: &trajectories,
+                anchors: &anchors,
+                valid: Some(&valid),
+            };
+            let options = GigpoOptions {
+                step_weight: 0.7,
+                scale: if std { Scale::Std } else { Scale::None },
+                unit: if once { Unit::Trajectory } else { Unit::Step },
+                ..GigpoOptions::default()
+            };
+            let found = run(&columns, &options)?;
+            for row in 0..rows {
+                if !valid[row] {
+                    prop_assert_eq!(found[row].to_bits(), 0);
+                    continue;
+                }
+                let peers: Vec<usize> =
+                    (0..rows).filter(|&peer| valid[peer] && group.groups[peer] == group.groups[row]).collect();
+                let first = |&&peer: &&usize| {
+                    !once || peers.iter().find(|&&other| trajectories[other] == trajectories[peer]) == Some(&peer)
+                };
+                let episodes: Vec<f64> = peers.iter().filter(first).map(|&peer| scores[peer]).collect();
+                let in_state: Vec<f64> =
+                    peers.iter().filter(|&&peer| anchors[peer] == anchors[row]).map(|&peer| returns[peer]).collect();
+                let expected = compared(scores[row], &episodes, 0.0, std)
+                    + 0.7 * compared(returns[row], &in_state, returns[row], std);
+                // Where all are equal the textbook's rounding error is divided by eps.
+                prop_assert!((found[row] - expected).abs() < 1e-8, "{} {expected}", found[row]);
+            }
+            let order = shuffle(rows, seed);
+            let shuffled = run(
+                &GigpoColumns {
+                    episode_scores: &at(&order, &scores),
+                    step_returns: &at(&order, &returns),
+                    groups: &at(&order, &group.groups),
+                    trajectories: &at(&order, &trajectories),
+                    anchors: &at(&order, &anchors),
+                    valid: Some(&at(&order, &valid)),
+                },
+                &options,
+            )?;
+            prop_assert!(order.iter().zip(shuffled).all(|(&row, value)| found[row].to_bits() == value.to_bits()));
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! `Batch` and the plan of its packs for Python.
+
+use agentrl_compute::weight::{Denominator, Shared};
+use agentrl_data::batch::{self, Level, TokenWeights};
+use agentrl_data::schema;
+use numpy::{PyArray1, PyReadonlyArray1};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use crate::arrays::{slice, to_numbers, to_numpy};
+use crate::enter::{held, released};
+use crate::error::to_python;
+use crate::table::Table;
+
+/// The frozen form of the data.
+#[pyclass(frozen, module = "agentrl_core._core")]
+pub(crate) struct Batch(pub(crate) batch::Batch);
+
+impl Batch {
+    fn facts(&self, table: schema::Table) -> Table {
+        self.0.table(table).clone().into()
+    }
+
+    fn computed(&self, level: Level) -> PyResult<Option<Table>> {
+        held(|| Ok(self.0.computed_table(level)?.map(Table::from)))
+    }
+}
+
+#[pymethods]
+impl Batch {
+    #[getter]
+    fn nodes(&self) -> Table {
+        self.facts(schema::Table::Nodes)
+    }
+
+    #[getter]
+    fn steps(&self) -> Table {
+        self.facts(schema::Table::Steps)
+    }
+
+    #[getter]
+    fn trajectories(&self) -> Table {
+        self.facts(schema::Table::Trajectories)
+    }
+
+    #[getter]
+    fn draws(&self) -> Table {
+        self.facts(schema::Table::Draws)
+    }
+
+    #[getter]
+    fn tasks(&self) -> Table {
+        self.facts(schema::Table::Tasks)
+    }
+
+    #[getter]
+    fn draw_columns(&self) -> PyResult<Option<Table>> {
+        self.computed(Level::Draw)
+    }
+
+    #[getter]
+    fn step_columns(&self) -> PyResult<Option<Table>> {
+        self.computed(Level::Step)
+    }
+
+    #[getter]
+    fn node_columns(&self) -> PyResult<Option<Table>> {
+        self.computed(Level::NodeToken)
+    }
+
+    #[getter]
+    fn num_draws(&self) -> usize {
+        self.0.num_draws()
+    }
+
+    #[getter]
+    fn path_tokens(&self) -> usize {
+        self.0.path_tokens()
+    }
+
+    fn level_len(&self, level: &str) -> PyResult<usize> {
+        held(|| Ok(self.0.level_len(Level::from_name(level)?)))
+    }
+
+    fn column<'py>(&self, py: Python<'py>, name: &str, level: &str) -> PyResult<Bound<'py, PyAny>> {
+        released(py, || self.0.column(name, Level::from_name(level)?)).map(|numbers| to_numpy(py, numbers))
+    }
+
+    fn keys<'py>(&self, py: Python<'py>, name: &str, level: &str) -> PyResult<Bound<'py, PyArray1<u32>>> {
+        released(py, || self.0.keys(name, Level::from_name(level)?)).map(|keys| PyArray1::from_vec(py, keys))
+    }
+
+    fn offsets<'py>(&self, py: Python<'py>, level: &str) -> PyResult<Bound<'py, PyArray1<i64>>> {
+        held(|| self.0.offsets(Level::from_name(level)?)).map(|offsets| PyArray1::from_slice(py, offsets))
+    }
+
+    fn has(&self, name: &str, level: &str) -> PyResult<bool> {
+        held(|| Ok(self.0.has(name, Level::from_name(level)?)))
+    }
+
+    #[pyo3(signature = (level, **columns))]
+    fn with_columns(&self, level: &str, columns: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
+        let level = Level::from_name(level).map_err(to_python)?;
+        let mut batch = self.0.clone();
+        for (name, values) in columns.into_iter().flatten() {
+            let name: String = name.extract()?;
+            let values = to_numbers(&name, &values)?;
+            batch = held(|| batch.with_column(&name, level, values))?;
+        }
+        Ok(Self(batch))
+    }
+
+    fn with_source(&self, recipe: &str, options: &str) -> Self {
+        let version = env!("CARGO_PKG_VERSION");
+        Self(self.0.with_source("recipe", recipe).with_source("options", options).with_source("version", version))
+    }
+
+    fn select_draws(&self, py: Python<'_>, indices: PyReadonlyArray1<'_, i64>) -> PyResult<Self> {
+        let indices = slice("indices", &indices)?;
+        released(py, || self.0.select_draws(indices)).map(Self)
+    }
+
+    #[pyo3(signature = (draws, *, denominator, constant=None, shared="each", valid=None))]
+    fn token_weights<'py>(
+        &self,
+        py: Python<'py>,
+        draws: PyReadonlyArray1<'py, i64>,
+        denominator: &str,
+        constant: Option<f64>,
+        shared: &str,
+        valid: Option<PyReadonlyArray1<'py, bool>>,
+    ) -> PyResult<Bound<'py, PyArray1<f64>>> {
+        let draws = slice("draws", &draws)?;
+        let valid = valid.as_ref().map(|valid| slice("valid", valid)).transpose()?;
+        let weights = released(py, || {
+            let denominator = Denominator::from_name(denominator, constant)?;
+            self.0.token_weights(&TokenWeights { draws, denominator, shared: Shared::from_name(shared)?, valid })
+        })?;
+        Ok(PyArray1::from_vec(py, weights))
+    }
+
+    #[pyo3(signature = (draws, max_tokens))]
+    fn plan(&self, py: Python<'_>, draws: PyReadonlyArray1<'_, i64>, max_tokens: usize) -> PyResult<Vec<PlannedPack>> {
+        let draws = slice("draws", &draws)?;
+        let packs = released(py, || self.0.plan(draws, max_tokens))?;
+        Ok(packs.into_iter().map(|pack| PlannedPack::new(py, pack)).collect())
+    }
+
+    #[staticmethod]
+    fn concat(py: Python<'_>, parts: Vec<PyRef<'_, Self>>) -> PyResult<Self> {
+        let parts: Vec<batch::Batch> = parts.iter().map(|part| part.0.clone()).collect();
+        released(py, || batch::Batch::concat(&parts)).map(Self)
+    }
+
+    /// The batch with the rows of `tasks` that it changes, and the whole table after it.
+    fn advance_tasks(&self, previous: PyRef<'_, Self>) -> PyResult<(Self, Self)> {
+        held(|| {
+            let (changed, all) = agentrl_data::advance_tasks(previous.0.tasks(), &self.0)?;
+            Ok((Self(self.0.with_tasks(changed)?), Self(batch::Batch::empty()?.with_tasks(all)?)))
+        })
+    }
+
+    #[staticmethod]
+    fn empty() -> PyResult<Self> {
+        held(batch::Batch::empty).map(Self)
+    }
+
+    fn to_bytes<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, pyo3::types::PyBytes>>> {
+        let parts = released(py, || self.0.to_bytes())?;
+        Ok(parts.iter().map(|part| pyo3::types::PyBytes::new(py, part)).collect())
+    }
+
+    #[staticmethod]
+    fn from_bytes(py: Python<'_>, parts: Vec<Vec<u8>>) -> PyResult<Self> {
+        released(py, || batch::Batch::from_bytes(&parts)).map(Self)
+    }
+}
+
+/// Flat arrays of one forward pass.
+#[pyclass(frozen, get_all, module = "agentrl_core._core")]
+pub(crate) struct PlannedPack {
+    input_ids: Py<PyArray1<i64>>,
+    position_ids: Py<PyArray1<i64>>,
+    cu_seqlens: Py<PyArray1<i32>>,
+    max_seqlen: usize,
+    source_row: Py<PyArray1<i64>>,
+    target: Py<PyArray1<i64>>,
+    token: Py<PyArray1<i64>>,
+    node_token: Py<PyArray1<i64>>,
+    draw: Py<PyArray1<i64>>,
+}
+
+impl PlannedPack {
+    fn new(py: Python<'_>, pack: batch::PlannedPack) -> Self {
+        let long = |values: Vec<i64>| PyArray1::from_vec(py, values).unbind();
+        Self {
+            input_ids: long(pack.input_ids),
+            position_ids: long(pack.position_ids),
+            cu_seqlens: PyArray1::from_vec(py, pack.cu_seqlens).unbind(),
+            max_seqlen: pack.max_seqlen,
+            source_row: long(pack.source_row),
+            target: long(pack.target),
+            token: long(pack.token),
+            node_token: long(pack.node_token),
+            draw: long(pack.draw),
+        }
+    }
+}

@@ -1,0 +1,27 @@
+//! The door between Python and the core: nothing else releases the interpreter lock or lets a panic through.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use agentrl_data::{Error, Result};
+use pyo3::prelude::*;
+
+use crate::error::to_python;
+
+/// Runs work that can take more than about a millisecond, with the interpreter lock released.
+pub(crate) fn released<T: Send>(py: Python<'_>, work: impl FnOnce() -> Result<T> + Send) -> PyResult<T> {
+    py.detach(|| caught(work)).map_err(to_python)
+}
+
+/// Runs small work, keeping the lock: releasing it costs more than the work where another thread is busy.
+pub(crate) fn held<T>(work: impl FnOnce() -> Result<T>) -> PyResult<T> {
+    caught(work).map_err(to_python)
+}
+
+/// A panic is a bug of ours: it becomes an error, and never takes the interpreter down.
+fn caught<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
+        let text = text.unwrap_or("no message");
+        Err(Error::internal(format!("the core panicked: {text}; this is a bug in agentrl_core, please report it")))
+    })
+}

@@ -1,0 +1,97 @@
+//! A table that any Arrow library can read.
+
+use std::sync::Arc;
+
+use agentrl_data::Error;
+use arrow_array::{Array, ArrayRef, RecordBatch, StructArray};
+use arrow_schema::{ArrowError, Field, SchemaRef};
+use pyo3::prelude::*;
+use pyo3::types::PyCapsule;
+use pyo3_arrow::ffi::{ArrayIterator, to_schema_pycapsule, to_stream_pycapsule};
+
+use crate::error::to_python;
+
+/// Rows in Arrow memory. Every call of `__arrow_c_stream__` gives a fresh stream.
+#[pyclass(frozen, module = "agentrl_core._core")]
+pub(crate) struct Table {
+    schema: SchemaRef,
+    parts: Vec<RecordBatch>,
+}
+
+impl Table {
+    pub(crate) fn new(schema: SchemaRef, parts: Vec<RecordBatch>) -> Self {
+        Self { schema, parts }
+    }
+
+    fn field(&self) -> Field {
+        Field::new_struct("", self.schema.fields().clone(), false).with_metadata(self.schema.metadata().clone())
+    }
+}
+
+impl From<RecordBatch> for Table {
+    fn from(rows: RecordBatch) -> Self {
+        Self { schema: rows.schema(), parts: vec![rows] }
+    }
+}
+
+fn arrow_error(error: impl std::fmt::Display) -> PyErr {
+    to_python(Error::internal(format!("the table cannot be exported: {error}")))
+}
+
+#[pymethods]
+impl Table {
+    fn __arrow_c_schema__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyCapsule>> {
+        to_schema_pycapsule(py, self.schema.as_ref()).map_err(PyErr::from)
+    }
+
+    #[pyo3(signature = (requested_schema=None))]
+    fn __arrow_c_stream__<'py>(
+        &self,
+        py: Python<'py>,
+        requested_schema: Option<Bound<'py, PyCapsule>>,
+    ) -> PyResult<Bound<'py, PyCapsule>> {
+        let arrays = self.parts.clone().into_iter().map(|rows| Ok(Arc::new(StructArray::from(rows)) as ArrayRef));
+        let arrays: Vec<Result<ArrayRef, ArrowError>> = arrays.collect();
+        let reader = ArrayIterator::new(arrays, Arc::new(self.field()));
+        to_stream_pycapsule(py, Box::new(reader), requested_schema).map_err(PyErr::from)
+    }
+
+    /// Names of the columns.
+    #[getter]
+    fn column_names(&self) -> Vec<String> {
+        self.schema.fields().iter().map(|field| field.name().clone()).collect()
+    }
+
+    /// Number of rows.
+    #[getter]
+    fn num_rows(&self) -> usize {
+        self.parts.iter().map(RecordBatch::num_rows).sum()
+    }
+
+    /// Bytes held by the columns.
+    #[getter]
+    fn nbytes(&self) -> usize {
+        self.parts.iter().flat_map(RecordBatch::columns).map(|column| column.get_buffer_memory_size()).sum()
+    }
+
+    fn __len__(&self) -> usize {
+        self.num_rows()
+    }
+
+    fn __repr__(&self) -> String {
+        format!("Table({} rows: {})", self.num_rows(), self.column_names().join(", "))
+    }
+
+    fn __reduce__<'py>(slf: &Bound<'py, Self>) -> PyResult<(Bound<'py, PyAny>, (Vec<Vec<u8>>,))> {
+        let parts = slf.get().parts.iter().map(agentrl_data::ipc::encode).collect::<Result<Vec<_>, _>>();
+        Ok((slf.get_type().getattr("_from_bytes")?, (parts.map_err(to_python)?,)))
+    }
+
+    #[staticmethod]
+    fn _from_bytes(parts: Vec<Vec<u8>>) -> PyResult<Self> {
+        let parts = parts.iter().map(|part| agentrl_data::ipc::decode("a pickled table", part)).collect::<Result<Vec<_>, _>>();
+        let parts = parts.map_err(to_python)?;
+        let schema = parts.first().map(RecordBatch::schema).ok_or_else(|| arrow_error("it has no parts"))?;
+        Ok(Self { schema, parts })
+    }
+}

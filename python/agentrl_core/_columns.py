@@ -1,0 +1,127 @@
+"""Columns in: NumPy arrays, Arrow arrays of any library, Polars Series, torch CPU tensors and lists become NumPy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentrl_core import _core
+from agentrl_core.exceptions import InvalidInputError
+
+_STATE_BYTES = 16
+
+
+def numbers(values: object, name: str, *, length: int | None = None) -> NDArray[Any]:
+    """A column of numbers as `float32` or `float64` (what else there is becomes float64; nulls become NaN).
+
+    Args:
+        values: a one-dimensional column of any of the kinds above.
+        name: of the argument, for messages.
+        length: how many values there must be, if that is known.
+
+    Raises:
+        InvalidInputError: not one-dimensional, not numbers, or of another length.
+    """
+    array = _array(values, name)
+    if array.dtype.kind not in "fiub":
+        raise InvalidInputError(f"{name} has dtype {array.dtype}; give numbers (NaN where a value is missing)")
+    array = array.astype(array.dtype if array.dtype in (np.float32, np.float64) else np.float64, copy=False)
+    return np.ascontiguousarray(_checked(array, name, length))
+
+
+def integers(values: object, name: str, *, length: int | None = None) -> NDArray[np.int64]:
+    """A column of whole numbers as `int64`.
+
+    Raises:
+        InvalidInputError: not one-dimensional, not whole numbers, or of another length.
+    """
+    array = _array(values, name)
+    if array.dtype.kind not in "iu":
+        raise InvalidInputError(f"{name} has dtype {array.dtype}; give whole numbers without missing values")
+    return np.ascontiguousarray(_checked(array.astype(np.int64, copy=False), name, length))
+
+
+def mask(values: object | None, name: str, *, length: int) -> NDArray[np.bool_] | None:
+    """A column of booleans, or None as it is.
+
+    Raises:
+        InvalidInputError: not one-dimensional, not booleans, or of another length.
+    """
+    if values is None:
+        return None
+    array = _array(values, name)
+    if array.dtype != np.bool_:
+        raise InvalidInputError(f"{name} has dtype {array.dtype}; give booleans, True where the row counts")
+    return np.ascontiguousarray(_checked(array, name, length))
+
+
+def keys(values: object, name: str, *, length: int | None = None) -> NDArray[np.uint32]:
+    """A column of ids as dense `uint32` ids, 0 to k-1 in order of first appearance.
+
+    Args:
+        values: whole numbers, strings, bytes, or `uint8[n, 16]` hashes.
+        name: of the argument, for messages.
+        length: how many values there must be, if that is known.
+
+    Raises:
+        InvalidInputError: ids of another type, or of another length.
+    """
+    if isinstance(values, (list, tuple)):
+        dense, _ = _core.dense_keys(list(values))
+    elif hasattr(values, "__arrow_c_array__") or hasattr(values, "__arrow_c_stream__"):
+        try:
+            dense, _ = _core.dense_keys(values)  # strings and binary, without a copy
+        except InvalidInputError:
+            if _array(values, name).dtype.kind not in "iu":
+                raise
+            dense = _dense(values, name)
+    else:
+        dense = _dense(values, name)
+    return _checked(dense, name, length)
+
+
+def _dense(values: object, name: str) -> NDArray[np.uint32]:
+    array = _array(values, name, dimensions=(1, 2))
+    if array.ndim == 2:
+        if array.dtype != np.uint8 or array.shape[1] != _STATE_BYTES:
+            raise InvalidInputError(
+                f"{name} has dtype {array.dtype} and shape {array.shape}; "
+                f"two-dimensional ids are uint8[n, {_STATE_BYTES}]"
+            )
+        halves = np.ascontiguousarray(array).view(np.int64)
+        first, _ = _core.dense_keys(np.ascontiguousarray(halves[:, 0]))
+        second, count = _core.dense_keys(np.ascontiguousarray(halves[:, 1]))
+        dense, _ = _core.dense_keys(first.astype(np.int64) * count + second)
+    elif array.dtype.kind in "iu":
+        # An unsigned id beyond int64 wraps around, and stays different from every other.
+        dense, _ = _core.dense_keys(np.ascontiguousarray(array.astype(np.int64)))
+    elif array.dtype.kind in "USO":
+        dense, _ = _core.dense_keys(array.tolist())
+    else:
+        raise InvalidInputError(f"{name} has dtype {array.dtype}; ids are whole numbers, strings or bytes")
+    return dense
+
+
+def _array(values: object, name: str, *, dimensions: tuple[int, ...] = (1,)) -> NDArray[Any]:
+    if hasattr(values, "detach"):  # a torch tensor, without importing torch
+        values = values.detach()
+    try:
+        array = np.asarray(values)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InvalidInputError(
+            f"{name} of type {type(values).__name__} is no column: {error}; "
+            "give a NumPy or Arrow array, a Polars Series, a torch CPU tensor or a list"
+        ) from None
+    if array.size == 0 and array.ndim == 1 and isinstance(values, (list, tuple)):
+        array = array.astype(np.int64)  # an empty list has no type: let it be any of them
+    if array.ndim not in dimensions:
+        raise InvalidInputError(f"{name} has shape {array.shape}; give a one-dimensional column")
+    return array
+
+
+def _checked(array: NDArray[Any], name: str, length: int | None) -> NDArray[Any]:
+    if length is not None and len(array) != length:
+        raise InvalidInputError(f"{name} has {len(array)} rows but the first column has {length}; give one for each row")
+    return array

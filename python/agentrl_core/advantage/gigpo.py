@@ -1,0 +1,171 @@
+"""Group-in-group advantages: an episode part over the group, and a step part over steps taken from the same state."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentrl_core import _columns, _core
+from agentrl_core.component import BatchComponent, Column
+
+if TYPE_CHECKING:
+    from agentrl_core.batch import Batch
+
+
+def gigpo(
+    rewards: object,
+    group_ids: object,
+    trajectory_ids: object,
+    steps: object,
+    state_keys: object,
+    step_rewards: object,
+    *,
+    gamma: float = 0.95,
+    step_weight: float = 1.0,
+    scale: Literal["std", "none"] = "none",
+    unit: Literal["step", "trajectory"] = "step",
+    ddof: int = 1,
+    eps: float = 1e-6,
+    valid: object | None = None,
+) -> NDArray[Any]:
+    """Advantage of each step: how good its trajectory was in its group, and how good the step was at its state.
+
+    For step t of trajectory i with episode reward R_i and return G_t = sum_{k >= t} gamma^(k - t) r_k:
+
+        A = (R_i - mean(R of the group)) [/ (std + eps)] + step_weight * (G_t - mean(G of the anchor)) [/ (std + eps)]
+
+    The anchor of a step is every step of its group that acted on the same state, in any trajectory at any time. The
+    divisions are there with `scale="std"`. A step alone at its anchor gets no step part; a group of one counts as mean
+    0 and std 1. From GiGPO, arXiv:2505.10978.
+
+    Args:
+        rewards: n numbers, the episode reward of each step's trajectory. Columns may be NumPy, Arrow, Polars, torch on the
+            CPU, or lists; all have one row per step, in any order.
+        group_ids: n group ids, whole numbers or strings.
+        trajectory_ids: n trajectory ids, whole numbers or strings.
+        steps: n whole numbers, the position of each step in its trajectory.
+        state_keys: n keys of the states acted on: whole numbers, strings, bytes, or hashes as `uint8[n, 16]`.
+        step_rewards: n numbers, what the environment paid for each step.
+        gamma: discount, 0 to 1.
+        step_weight: weight of the step part.
+        scale: `none` or `std`.
+        unit: what votes once in the statistics of the group: every `step` (public code) or every `trajectory`.
+        ddof: the variance divides by (count - ddof); 0 or 1.
+        eps: added to the standard deviation.
+        valid: n booleans; rows that are False neither vote nor get a value (0). None: all rows are valid.
+
+    Returns:
+        `float64[n]`.
+
+    Raises:
+        InvalidInputError: lengths differ, a value is not finite, or an option is not possible.
+
+    Example:
+        >>> from agentrl_core import advantage
+        >>> advantage.gigpo(
+        ...     rewards=[1.0, 1.0, 0.0, 0.0],
+        ...     group_ids=["g", "g", "g", "g"],
+        ...     trajectory_ids=[0, 0, 1, 1],
+        ...     steps=[0, 1, 0, 1],
+        ...     state_keys=["door", "hall", "door", "cellar"],
+        ...     step_rewards=[0.0, 1.0, 0.0, 0.0],
+        ...     gamma=0.5,
+        ... ).tolist()
+        [0.75, 0.5, -0.75, -0.5]
+    """
+    scores = _columns.numbers(rewards, "rewards").astype(np.float64)
+    count = len(scores)
+    trajectories = _columns.keys(trajectory_ids, "trajectory_ids", length=count)
+    positions = _columns.integers(steps, "steps", length=count)
+    paid = _columns.numbers(step_rewards, "step_rewards", length=count).astype(np.float64)
+    order = np.lexsort((positions, trajectories))  # stable; returns need each trajectory's steps in a row
+    returns = np.empty(count, dtype=np.float64)
+    returns[order] = _core.step_returns(paid[order], trajectories[order], gamma)
+    return _core.gigpo(
+        scores,
+        returns,
+        _columns.keys(group_ids, "group_ids", length=count),
+        trajectories,
+        _columns.keys(state_keys, "state_keys", length=count),
+        step_weight=step_weight,
+        scale=scale,
+        unit=unit,
+        ddof=ddof,
+        eps=eps,
+        valid=_columns.mask(valid, "valid", length=count),
+    )
+
+
+@dataclass(frozen=True)
+class GiGPO(BatchComponent):
+    """`gigpo` on the steps of a batch: the score of the draw, the rewards of its steps (none paid: 0), their state keys.
+
+    Steps of draws without a finite score neither vote nor get a value. The inherited steps of a branch vote once for
+    each draw that has them.
+
+    Args:
+        gamma: discount of step rewards, 0 to 1.
+        step_weight: weight of the step part, at least 0.
+        scale: `none` (the code's `mean_norm`) or `std` (`mean_std_norm`).
+        unit: what votes once in the group: `step` or `trajectory`.
+        ddof: the variance divides by (count - ddof); 0 or 1.
+        eps: added to the standard deviation, at least 0.
+
+    Raises:
+        RecipeError: an option is out of range.
+
+    Example:
+        >>> from agentrl_core.advantage import GiGPO
+        >>> GiGPO().makes
+        (('step', 'advantage'),)
+    """
+
+    phase: ClassVar[str] = "advantage"
+
+    gamma: float = 0.95
+    step_weight: float = 1.0
+    scale: Literal["std", "none"] = "none"
+    unit: Literal["step", "trajectory"] = "step"
+    ddof: int = 1
+    eps: float = 1e-6
+
+    def check_options(self) -> None:
+        """Ranges as documented."""
+        self.require(0.0 <= self.gamma <= 1.0, "gamma", "give a number from 0 to 1")
+        self.require(self.step_weight >= 0.0, "step_weight", "give a number of at least 0")
+        self.require(self.ddof in (0, 1), "ddof", "give 0 or 1")
+        self.require(self.eps >= 0.0, "eps", "give a number of at least 0")
+
+    @property
+    def needs(self) -> tuple[Column, ...]:
+        """Score and group of each draw; reward and state of each step."""
+        return (("draw", "score"), ("draw", "group_id"), ("step", "reward"), ("step", "state_key"))
+
+    @property
+    def makes(self) -> tuple[Column, ...]:
+        """The advantage of each step."""
+        return (("step", "advantage"),)
+
+    def __call__(self, batch: Batch) -> Batch:
+        """Return `batch` with the column `advantage` on steps."""
+        steps = np.diff(batch.offsets("step"))
+        scores = np.repeat(np.asarray(batch.column("score", "draw"), np.float64), steps)
+        trajectories = np.repeat(np.arange(batch.num_draws, dtype=np.uint32), steps)
+        rewards = np.nan_to_num(np.asarray(batch.column("reward", "step"), np.float64), nan=0.0)
+        advantage = _core.gigpo(
+            scores,
+            _core.step_returns(rewards, trajectories, self.gamma),
+            batch.keys("group_id", "step"),
+            trajectories,
+            batch.keys("state_key", "step"),
+            step_weight=self.step_weight,
+            scale=self.scale,
+            unit=self.unit,
+            ddof=self.ddof,
+            eps=self.eps,
+            valid=np.isfinite(scores),
+        )
+        return batch.with_columns("step", advantage=advantage)

@@ -1,0 +1,234 @@
+"""Batch: the frozen, immutable form of the data, five Arrow tables cut to one iteration's draws."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from agentrl_core import _core
+from agentrl_core._core import PlannedPack, Table
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from agentrl_core.pack import Pack
+
+Level = Literal["draw", "step", "token", "node_token"]
+
+
+class Batch:
+    """The rollouts of one training batch. Nothing in it ever changes; methods that add something return a new Batch.
+
+    The five tables (`nodes`, `steps`, `trajectories`, `draws`, `tasks`) speak the Arrow C stream interface, so
+    `pl.DataFrame(batch.nodes)` works, without pyarrow. Numbers for training are columns at four levels:
+
+    - `draw`: one value for each draw, a use of a trajectory in this batch, in the order of the table `draws`;
+    - `step`: one for each step of a draw (draws in order, each with its trajectory's steps in order);
+    - `token`: one for each action token of a step of a draw;
+    - `node_token`: one for each stored token, however many draws share it.
+
+    Make one with `Forest.freeze`, `Store.batch` or `Batch.concat`. A Batch pickles.
+
+    Example:
+        >>> import agentrl_core as arl
+        >>> forest = arl.Forest()
+        >>> forest.add_group(0, "task")
+        >>> trajectory = forest.start(0, member=0)
+        >>> _ = forest.append(trajectory, [1, 2], kind="prompt")
+        >>> _ = forest.append(trajectory, [3, 4], kind="action", logprobs=[-0.5, -0.1])
+        >>> forest.finish(trajectory, reward=1.0)
+        >>> batch = forest.freeze()
+        >>> batch.column("token", "token").tolist(), batch.column("reward", "draw").tolist()
+        ([3, 4], [1.0])
+    """
+
+    __slots__ = ("_core",)
+
+    def __init__(self, core: _core.Batch) -> None:
+        self._core = core
+
+    @property
+    def nodes(self) -> Table:
+        """Runs of tokens from one source, each stored once."""
+        return self._core.nodes
+
+    @property
+    def steps(self) -> Table:
+        """Turns of trajectories: which nodes were the action, what the environment paid."""
+        return self._core.steps
+
+    @property
+    def trajectories(self) -> Table:
+        """Agents' views of episodes: task, leaf of the tree, reward, status."""
+        return self._core.trajectories
+
+    @property
+    def draws(self) -> Table:
+        """Uses of trajectories in this batch."""
+        return self._core.draws
+
+    @property
+    def tasks(self) -> Table:
+        """Statistics of the tasks that this batch attempted, over the whole run."""
+        return self._core.tasks
+
+    @property
+    def draw_columns(self) -> Table | None:
+        """Columns computed for draws, keyed by `draw_id`; None where there are none."""
+        return self._core.draw_columns
+
+    @property
+    def step_columns(self) -> Table | None:
+        """Columns computed for steps and (as lists) their tokens, keyed by `draw_id` and `step`."""
+        return self._core.step_columns
+
+    @property
+    def node_columns(self) -> Table | None:
+        """Columns computed for stored tokens (as lists), keyed by `node_id`."""
+        return self._core.node_columns
+
+    @property
+    def num_draws(self) -> int:
+        """Number of draws."""
+        return self._core.num_draws
+
+    @property
+    def num_groups(self) -> int:
+        """Number of groups that the draws belong to."""
+        return int(self.keys("group_id", "draw").max(initial=-1)) + 1
+
+    @property
+    def sharing_ratio(self) -> float:
+        """Tokens of the drawn paths over tokens stored: 1 without sharing, 2 where every token lies on two paths."""
+        return self._core.path_tokens / max(self._core.level_len("node_token"), 1)
+
+    def column(self, name: str, level: Level) -> NDArray[Any]:
+        """A column as a NumPy array that you own.
+
+        A computed column of that level comes first, then one of a level above (broadcast downwards), then the facts:
+        at `draw` the columns of `draws` and `trajectories`, at `step` those of `steps`, at `token` and `node_token`:
+        `token` i32, `behaviour_logprob` f32, `entropy` f32, `trainable` u8, `inverse_temperature` f32,
+        `policy_version` i64; at `token` also `node_token` i64 (index into that level) and `position` i32 (in the path).
+
+        Args:
+            name: name of the column.
+            level: `draw`, `step`, `token` or `node_token`.
+
+        Returns:
+            One value for each row of the level. Unknown floats are NaN.
+
+        Raises:
+            NotFoundError: no such column; the message says what was computed so far.
+            InvalidInputError: the column is text or has unknown integers; use `keys`, or read its table.
+        """
+        return self._core.column(name, level)
+
+    def keys(self, name: str, level: Level) -> NDArray[np.uint32]:
+        """Dense ids 0 … k-1, in order of first appearance, of an id, key or text column: `uint32[rows]`.
+
+        Raises:
+            NotFoundError: no such column.
+            InvalidInputError: the column holds floats or nulls.
+        """
+        return self._core.keys(name, level)
+
+    def offsets(self, level: Literal["step", "token", "node_token"]) -> NDArray[np.int64]:
+        """Where the rows of a level begin in the level above: steps in draws, tokens in steps, tokens in nodes."""
+        return self._core.offsets(level)
+
+    def has(self, name: str, level: Level) -> bool:
+        """Whether `column(name, level)` finds something."""
+        return self._core.has(name, level)
+
+    def with_columns(self, level: Level, **columns: ArrayLike) -> Batch:
+        """The batch with computed columns: one value for each row of the level, floats or integers.
+
+        Raises:
+            InvalidInputError: a column has another length or type.
+        """
+        arrays = {name: np.ascontiguousarray(values) for name, values in columns.items()}
+        return Batch(self._core.with_columns(level, **arrays))
+
+    def with_source(self, recipe: str, options: str | Mapping[str, Any]) -> Batch:
+        """The batch with a note of what made its computed columns; it is saved with them."""
+        text = options if isinstance(options, str) else json.dumps(options)
+        return Batch(self._core.with_source(recipe, text))
+
+    def select_draws(self, indices: ArrayLike) -> Batch:
+        """The batch with only some draws, in the given order; all nodes, steps and trajectories stay."""
+        return Batch(self._core.select_draws(np.ascontiguousarray(indices, dtype=np.int64)))
+
+    def annotate(self, column: str, model: nn.Module | Callable[[Pack], Any], *, max_tokens: int = 16_384) -> Batch:
+        """The batch with a column that only a model can make, such as `reference_logprob`.
+
+        Args:
+            column: name of the new column, at level `node_token`; NaN where no token is trained.
+            model: a causal language model (its log-prob of each trained token), or a function from a pack to `[N]` values.
+            max_tokens: tokens of one forward pass.
+        """
+        from agentrl_core.pack import annotate
+
+        return annotate(self, column, model, max_tokens=max_tokens)
+
+    def token_weights(
+        self,
+        draws: ArrayLike,
+        *,
+        denominator: str = "token_mean",
+        constant: float | None = None,
+        shared: str = "each",
+        valid: ArrayLike | None = None,
+    ) -> NDArray[np.float64]:
+        """Loss weights of the action tokens in an update: `float64[tokens]`, zero where nothing is trained.
+
+        With m = trainable · share, where share is 1 (`each`), 1 / number of these draws that contain the same step
+        (`split`), or 1 in the first of them only (`owner`), and K draws with sum m > 0:
+
+        - `token_mean`: m / sum of m over all tokens;
+        - `sequence_mean`: m / sum of m in its draw / K;
+        - `constant`: m / (constant · K) (Dr. GRPO, arXiv:2503.20783).
+
+        Args:
+            draws: indices of the update's draws.
+            denominator: one of the three.
+            constant: for `constant` only.
+            shared: `each`, `split` or `owner`.
+            valid: `bool[draws of the batch]`; others neither train nor count. None: all.
+        """
+        indices = np.ascontiguousarray(draws, dtype=np.int64)
+        mask = None if valid is None else np.ascontiguousarray(valid, dtype=np.bool_)
+        return self._core.token_weights(
+            indices, denominator=denominator, constant=constant, shared=shared, valid=mask
+        )
+
+    def plan(self, draws: ArrayLike, max_tokens: int) -> list[PlannedPack]:
+        """Packs of at most `max_tokens` tokens that hold the paths of some draws, first-fit decreasing by length.
+
+        Raises:
+            InvalidInputError: a single sequence is longer than `max_tokens`.
+        """
+        return self._core.plan(np.ascontiguousarray(draws, dtype=np.int64), max_tokens)
+
+    @staticmethod
+    def concat(parts: Iterable[Batch]) -> Batch:
+        """The rows of several batches as one; ids of each part are moved behind those of the parts before it."""
+        return Batch(_core.Batch.concat([part._core for part in parts]))
+
+    def __reduce__(self) -> tuple[Callable[[list[bytes]], Batch], tuple[list[bytes]]]:
+        """Pickle as Arrow IPC files."""
+        return _from_bytes, (self._core.to_bytes(),)
+
+    def __repr__(self) -> str:
+        """Sizes of the batch."""
+        return (
+            f"Batch({self.num_draws} draws in {self.num_groups} groups, {len(self.trajectories)} trajectories, "
+            f"{len(self.nodes)} nodes)"
+        )
+
+
+def _from_bytes(parts: list[bytes]) -> Batch:
+    return Batch(_core.Batch.from_bytes(parts))

@@ -1,0 +1,288 @@
+"""Pack: the flat tensors of one forward and backward pass, and how a model runs over them.
+
+The tokens of several sequences lie one after the other, without padding. The language-model head sees one row per
+*prediction pair* (source row, target token), and there are pairs for trained tokens only: prompts, tool results and
+padding never reach it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from agentrl_core._attention import SequenceLayout, sequence_attention
+from agentrl_core.exceptions import InvalidInputError, UnsupportedError
+
+if TYPE_CHECKING:
+    from agentrl_core._core import PlannedPack
+    from agentrl_core.batch import Batch
+
+_LOGITS_AT_ONCE = 2**27  # 512 MiB of fp32; beyond it the head runs in chunks that the backward pass recomputes
+# What a config may say that changes logits after the head; each is neutral when absent, None or 1.
+_LOGIT_OPTIONS = (
+    "final_logit_softcapping",
+    "logit_scale",
+    "logits_scaling",
+    "lm_head_multiplier",
+    "output_multiplier",
+)
+
+
+class Streams(dict[str, Tensor]):
+    """The token columns of a pack by name, `float32[N]` each; a name is also an attribute.
+
+    Example:
+        >>> import torch
+        >>> from agentrl_core.pack import Streams
+        >>> Streams(old_logprob=torch.zeros(2)).old_logprob.tolist()
+        [0.0, 0.0]
+    """
+
+    def __getattr__(self, name: str) -> Tensor:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(f"the pack has no stream {name!r}; it has: {', '.join(self) or 'none'}") from None
+
+
+@dataclass(frozen=True, eq=False)
+class PackOutput:
+    """What a model says about the prediction pairs of a pack.
+
+    Attributes:
+        logprob: `[N]`, log-prob of each target at the temperature it was sampled with; fp32, or fp64 for an fp64 model.
+        entropy: `[N]`, entropy in nats of the distribution it was drawn from.
+    """
+
+    logprob: Tensor
+    entropy: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Pack:
+    """Tensors of one forward and backward pass: T tokens in S sequences, N prediction pairs.
+
+    Attributes:
+        input_ids: `int64[T]`, the tokens of all sequences.
+        position_ids: `int64[T]`, position of each token in its sequence.
+        cu_seqlens: `int32[S + 1]`, where each sequence starts, then T.
+        max_seqlen: length of the longest sequence.
+        source_row: `int64[N]`, the row among the T hidden states that predicts.
+        target: `int64[N]`, the token that was generated there.
+        token: `int64[N]`, index of the pair in the batch's level `token`.
+        node_token: `int64[N]`, index of the pair in the batch's level `node_token`.
+        streams: `float32[N]` each. `inverse_temperature` is always there; an update adds what its loss needs.
+        entropy_gradient: whether `PackOutput.entropy` can be differentiated; without, a run needs less memory.
+    """
+
+    input_ids: Tensor
+    position_ids: Tensor
+    cu_seqlens: Tensor
+    max_seqlen: int
+    source_row: Tensor
+    target: Tensor
+    token: Tensor
+    node_token: Tensor
+    streams: Streams
+    entropy_gradient: bool = True
+    _copies: dict[torch.device, Pack] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def from_plan(
+        cls, plan: PlannedPack, streams: Mapping[str, NDArray[np.float32]], *, entropy_gradient: bool = True
+    ) -> Pack:
+        """Make the tensors of a planned pack.
+
+        Args:
+            plan: one element of `Batch.plan`.
+            streams: `float32[N]` arrays by name, aligned with `plan.token`.
+            entropy_gradient: see the class.
+        """
+        return cls(
+            input_ids=_tensor(plan.input_ids),
+            position_ids=_tensor(plan.position_ids),
+            cu_seqlens=_tensor(plan.cu_seqlens),
+            max_seqlen=int(plan.max_seqlen),
+            source_row=_tensor(plan.source_row),
+            target=_tensor(plan.target),
+            token=_tensor(plan.token),
+            node_token=_tensor(plan.node_token),
+            streams=Streams({name: _tensor(values) for name, values in streams.items()}),
+            entropy_gradient=entropy_gradient,
+        )
+
+    def to(self, device: torch.device | str) -> Pack:
+        """The pack on `device`: itself if it is there, else a copy, made once."""
+        target = torch.device(device)
+        if target == self.input_ids.device:
+            return self
+        if target not in self._copies:
+            moved = {
+                name: value.to(target, non_blocking=True)
+                for name, value in vars(self).items()
+                if isinstance(value, Tensor)
+            }
+            streams = Streams({name: value.to(target, non_blocking=True) for name, value in self.streams.items()})
+            self._copies[target] = replace(self, **moved, streams=streams, _copies={})
+        return self._copies[target]
+
+    def forward(self, model: nn.Module) -> Tensor:
+        """Hidden states of all tokens, `[T, hidden]`, on the model's device; gradients flow.
+
+        Every sequence attends to itself alone, so the result equals separate runs of each sequence.
+
+        Args:
+            model: a causal language model of Hugging Face transformers, decoder-only, in train or eval mode.
+
+        Raises:
+            UnsupportedError: the model has no decoder with ordinary full causal attention in every layer.
+        """
+        decoder = _decoder(model)
+        pack = self.to(_device(model))
+        layout = SequenceLayout(pack.cu_seqlens, pack.max_seqlen)
+        with sequence_attention(decoder):
+            output = decoder(
+                input_ids=pack.input_ids[None],
+                position_ids=pack.position_ids[None],
+                use_cache=False,
+                sequence_layout=layout,
+            )
+        layers = getattr(decoder.config, "num_hidden_layers", None)
+        if layout.layers != layers:
+            raise UnsupportedError(
+                f"{type(model).__name__} used the pack's attention in {layout.layers} of {layers} layers; "
+                "packs need softmax attention through transformers' AttentionInterface in every layer"
+            )
+        return cast("Tensor", output.last_hidden_state[0])
+
+    def run(self, model: nn.Module) -> PackOutput:
+        """Log-prob and entropy of every prediction pair.
+
+        With z the fp32 logits (fp64 for an fp64 model) of a pair's source row, times its inverse temperature:
+        log p = z_target - lse(z); H = log S - U / S with S = sum e^(z - max z), U = sum e^(z - max z) (z - max z).
+
+        Args:
+            model: as for `forward`, with an output layer that is a plain `torch.nn.Linear`.
+
+        Returns:
+            `PackOutput` with two `[N]` vectors on the model's device.
+
+        Raises:
+            UnsupportedError: the model cannot run packs (see `forward`), or changes its logits after the output layer.
+        """
+        head = _head(model)
+        pack = self.to(_device(model))
+        hidden = pack.forward(model).index_select(0, pack.source_row)
+        dtype = torch.float64 if hidden.dtype == torch.float64 else torch.float32
+        with torch.autocast(hidden.device.type, enabled=False):
+            weight = head.weight.to(dtype)
+            bias = None if head.bias is None else head.bias.to(dtype)
+            chunk = max(1, _LOGITS_AT_ONCE // weight.shape[0])
+            outputs = []
+            for rows, target, scale in zip(
+                hidden.split(chunk), pack.target.split(chunk), pack.streams.inverse_temperature.split(chunk), strict=True
+            ):
+                arguments = (rows.to(dtype), weight, bias, target, scale, self.entropy_gradient)
+                if len(hidden) > chunk and torch.is_grad_enabled():
+                    outputs.append(checkpoint(_score, *arguments, use_reentrant=False))
+                else:
+                    outputs.append(_score(*arguments))
+        logprob, entropy = (torch.cat(parts) for parts in zip(*outputs, strict=True))
+        return PackOutput(logprob=logprob, entropy=entropy)
+
+
+def annotate(
+    batch: Batch,
+    column: str,
+    model: nn.Module | Callable[[Pack], Tensor],
+    *,
+    max_tokens: int = 16_384,
+) -> Batch:
+    """Let a model answer for every trained token of a batch, once and without gradients.
+
+    Args:
+        batch: the batch; all its draws are run.
+        column: name of the new column, such as `reference_logprob` or `old_logprob`.
+        model: a model, whose log-probs (at each token's sampling temperature) become the column; or a function that
+            takes a `Pack` and returns `[N]` values. Dropout follows the model's mode: call `model.eval()` for a reference.
+        max_tokens: tokens of a pack.
+
+    Returns:
+        A batch with `column` at level `node_token`, float32, NaN where nothing was computed. Tokens find their value
+        through their node, so branches that share a token share the value.
+
+    Raises:
+        UnsupportedError: the model cannot run packs.
+        InvalidInputError: the function returned something else than N values, or a sequence exceeds `max_tokens`.
+    """
+    values = np.full(len(batch.column("token", "node_token")), np.nan, dtype=np.float32)
+    scale = np.asarray(batch.column("inverse_temperature", "token"), dtype=np.float32)
+    for plan in batch.plan(np.arange(batch.num_draws, dtype=np.int64), max_tokens=max_tokens):
+        pack = Pack.from_plan(plan, {"inverse_temperature": scale[plan.token]}, entropy_gradient=False)
+        with torch.no_grad():
+            answer = pack.run(model).logprob if isinstance(model, nn.Module) else model(pack)
+        if answer.shape != pack.target.shape:
+            raise InvalidInputError(
+                f"the function for column {column!r} returned shape {tuple(answer.shape)} for a pack of "
+                f"{len(pack.target)} prediction pairs; return one value per pair"
+            )
+        values[plan.node_token] = answer.to("cpu", torch.float32).numpy()
+    return batch.with_columns("node_token", **{column: values})
+
+
+def _score(
+    rows: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, scale: Tensor, entropy_gradient: bool
+) -> tuple[Tensor, Tensor]:
+    logits = nn.functional.linear(rows, weight, bias) * scale[:, None].to(rows.dtype)
+    shifted = logits - logits.detach().amax(dim=-1, keepdim=True)
+    logprob = shifted.gather(1, target[:, None]).squeeze(1) - shifted.logsumexp(dim=-1)
+    with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
+        exponential = shifted.exp()
+        total = exponential.sum(dim=-1)
+        entropy = total.log() - (exponential * shifted).sum(dim=-1) / total
+    return logprob, entropy
+
+
+def _tensor(array: NDArray[Any]) -> Tensor:
+    return torch.from_numpy(np.require(array, requirements=["C", "W"]))
+
+
+def _device(model: nn.Module) -> torch.device:
+    return next(model.parameters()).device
+
+
+def _decoder(model: nn.Module) -> nn.Module:
+    find = getattr(model, "get_decoder", None)
+    decoder = find() if callable(find) else None
+    if not isinstance(decoder, nn.Module) or not hasattr(decoder, "config"):
+        raise UnsupportedError(
+            f"{type(model).__name__} has no get_decoder() that gives a transformers decoder; pass a causal language "
+            "model of Hugging Face transformers, such as LlamaForCausalLM"
+        )
+    return decoder
+
+
+def _head(model: nn.Module) -> nn.Linear:
+    find = getattr(model, "get_output_embeddings", None)
+    head = find() if callable(find) else None
+    if type(head) is not nn.Linear:
+        raise UnsupportedError(
+            f"{type(model).__name__} has the output layer {type(head).__name__}; pack.run needs a plain torch.nn.Linear: "
+            "use a causal language model without an adapter on its head, or pack.forward and a head of your own"
+        )
+    config = _decoder(model).config
+    for option in _LOGIT_OPTIONS:
+        value = getattr(config, option, None)
+        if value is not None and value != 1:
+            raise UnsupportedError(
+                f"{type(model).__name__} has {option}={value}, which changes its logits after the output layer; "
+                "use pack.forward and a head of your own"
+            )
+    return head

@@ -1,0 +1,297 @@
+"""Recipe: one published system as a value, a component or none for each phase."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import json
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Self, cast, get_args
+
+from agentrl_core.component import PHASES, BatchComponent, Column, Component, find_component
+from agentrl_core.exceptions import RecipeError
+
+if TYPE_CHECKING:
+    from agentrl_core.batch import Batch
+    from agentrl_core.loss import Loss
+    from agentrl_core.rollout import Planner
+    from agentrl_core.select import Admission, Selector
+    from agentrl_core.update import Updates
+
+Shared = Literal["each", "split", "owner"]
+
+_LEVELS = ("draw", "step", "token")  # from coarse to fine; a coarser column is broadcast to a finer level
+_FACTS: dict[str, tuple[str, ...]] = {
+    "draw": ("reward", "success", "group_id", "trajectory_id", "agent", "iteration"),
+    "step": ("reward", "step", "terminated", "truncated", "flags", "origin_trajectory_id", "state_key"),
+    "token": (
+        "token",
+        "behaviour_logprob",
+        "entropy",
+        "trainable",
+        "inverse_temperature",
+        "policy_version",
+        "node_token",
+    ),
+}
+_COLLECTION = ("select", "rollout", "reward", "admit")
+_CREDIT = ("reward", "advantage", "weight")
+_MODEL_COLUMNS = {"reference_logprob": "reference", "old_logprob": "policy"}  # made by annotate with this model
+
+
+def _default(package: str, name: str) -> Callable[[], Any]:
+    """A component with its default options, imported when the first recipe is made."""
+
+    def make() -> Any:  # noqa: ANN401 - the class is known by name only
+        return getattr(importlib.import_module(f"agentrl_core.{package}"), name)()
+
+    return make
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """Components by phase and the options of the optimisation. A value: printable, comparable, to and from TOML.
+
+    Args:
+        name: unique, descriptive key.
+        source: where the system is published.
+        select: which tasks an iteration rolls out.
+        rollout: how many trajectories start, and where they fork.
+        reward: from what the environment paid to `score`.
+        admit: which finished groups enter the batch.
+        advantage: from scores to `advantage`. A recipe that trains needs one.
+        weight: makes `weight`, which multiplies the advantage and nothing else; or None.
+        loss: what an update minimises. A recipe that trains needs one.
+        replay: None in this version.
+        schedule: None in this version.
+        epochs: passes over a batch, at least 1.
+        minibatches: optimizer steps of a pass, at least 1.
+        shared: how the branches that share a sampled step count it: `each` in full, `split` equally, or only its
+            `owner`, the first of the update's draws that holds it.
+
+    Raises:
+        RecipeError: an option has the wrong type or is out of range.
+
+    Example:
+        >>> from agentrl_core import advantage, loss
+        >>> from agentrl_core.recipe import Recipe
+        >>> recipe = Recipe(name="mine", advantage=advantage.GroupRelative(), loss=loss.Policy())
+        >>> recipe.check()
+        >>> Recipe.from_toml(recipe.to_toml()) == recipe
+        True
+        >>> recipe.replace(epochs=2).epochs
+        2
+    """
+
+    name: str
+    source: str = ""
+    select: Selector = field(default_factory=_default("select", "Uniform"))
+    rollout: Planner = field(default_factory=_default("rollout", "Independent"))
+    reward: BatchComponent = field(default_factory=_default("reward", "Outcome"))
+    admit: Admission = field(default_factory=_default("select", "AcceptAll"))
+    advantage: BatchComponent | None = None
+    weight: BatchComponent | None = None
+    loss: Loss | None = None
+    replay: Component | None = None
+    schedule: Component | None = None
+    epochs: int = 1
+    minibatches: int = 1
+    shared: Shared = "each"
+
+    def __post_init__(self) -> None:
+        for option in ("name", "source"):
+            self._require(isinstance(getattr(self, option), str), option, "give a string")
+        self._require(bool(self.name), "name", "give it a name")
+        for option in ("epochs", "minibatches"):
+            value = getattr(self, option)
+            whole = isinstance(value, int) and not isinstance(value, bool)
+            self._require(whole and value >= 1, option, "give a whole number of at least 1")
+        self._require(self.shared in get_args(Shared), "shared", "give one of " + ", ".join(map(repr, get_args(Shared))))
+        for phase in PHASES:
+            component = getattr(self, phase)
+            if component is not None and not (isinstance(component, Component) and component.phase == phase):
+                raise RecipeError(
+                    f"recipe {self.name!r}: {component!r} is no component of phase {phase}; "
+                    f"give one from agentrl_core.{PHASES[phase]}"
+                )
+
+    def replace(self, **phases: Any) -> Self:  # noqa: ANN401 - each phase has its own type, checked when made
+        """The same recipe with other components or options.
+
+        Raises:
+            RecipeError: there is no such phase or option, or its value is not possible.
+        """
+        known = [option.name for option in dataclasses.fields(self)]
+        for name in phases:
+            if name not in known:
+                raise RecipeError(f"recipe {self.name!r}: there is no {name!r} to replace; it has: {', '.join(known)}")
+        return dataclasses.replace(self, **phases)
+
+    def check(self, batch: Batch | None = None) -> None:
+        """Refuse a recipe that cannot run, before it runs.
+
+        Args:
+            batch: when given, columns that only a model can make must be in it already. Without it they are taken as
+                to be annotated later.
+
+        Raises:
+            RecipeError: a phase has no component, or a component needs a column that nobody makes.
+        """
+        for phase in ("replay", "schedule"):
+            if getattr(self, phase) is not None:
+                raise RecipeError(f"recipe {self.name!r}: this version does not run phase {phase}; set {phase}=None")
+        self._check((*_COLLECTION, "advantage", "weight", "loss"), batch)
+
+    def credit(self, batch: Batch) -> Batch:
+        """The batch with its credit: phase advantage, then phase weight, as new columns.
+
+        Phase reward runs during collection, where admission needs it; on a batch that has no score yet it runs here.
+        The recipe and its options are recorded in the batch (`Batch.with_source`).
+
+        Raises:
+            RecipeError: the recipe has no advantage, or a component needs a column that nobody makes.
+        """
+        self._check(_CREDIT, batch)
+        if not all(batch.has(name, level) for level, name in self.reward.makes):
+            batch = self.reward(batch)
+        for component in (self.advantage, self.weight):
+            if component is not None:
+                batch = component(batch)
+        return batch.with_source(self.name, json.dumps(self.to_dict()))
+
+    def updates(self, batch: Batch, *, seed: int = 0) -> Updates:
+        """The optimizer steps of a batch, to iterate over.
+
+        Args:
+            batch: with its credit, and with the columns that a model makes for the loss.
+            seed: of the order in which draws are dealt into minibatches.
+
+        Raises:
+            RecipeError: a column is missing; the message has the call that adds it.
+        """
+        from agentrl_core.update import Updates  # noqa: PLC0415 - NumPy and the core are loaded on first use
+
+        self.check(batch)
+        for level, name in cast("BatchComponent", self.advantage).makes:
+            if not batch.has(name, level):
+                raise RecipeError(
+                    f"recipe {self.name!r}: the batch has no column {name!r} at level {level}; "
+                    "add the credit first: batch = recipe.credit(batch)"
+                )
+        return Updates(self, batch, seed=seed)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The recipe as a table of plain values and one table per component. Phases that are None are left out."""
+        table: dict[str, Any] = {}
+        for option in dataclasses.fields(self):
+            value = getattr(self, option.name)
+            if value is not None:
+                table[option.name] = value.to_dict() if isinstance(value, Component) else value
+        return dict(sorted(table.items(), key=lambda entry: isinstance(entry[1], dict)))
+
+    @classmethod
+    def from_dict(cls, table: Mapping[str, Any]) -> Self:
+        """Make a recipe from the table that `to_dict` gives.
+
+        Raises:
+            RecipeError: a key, component or option is unknown or not possible.
+        """
+        known = [option.name for option in dataclasses.fields(cls)]
+        name = table.get("name")
+        values: dict[str, Any] = {}
+        for key, value in table.items():
+            if key not in known:
+                raise RecipeError(f"recipe {name!r}: {key!r} is unknown; a recipe has: {', '.join(known)}")
+            if key in PHASES:
+                if not isinstance(value, Mapping):
+                    raise RecipeError(f"recipe {name!r}: {key}={value!r} is no table; write [{key}] with component = ...")
+                try:
+                    values[key] = find_component(f"agentrl_core.{PHASES[key]}", value)
+                except RecipeError as error:
+                    raise RecipeError(f"recipe {name!r}: {error}") from None
+            else:
+                values[key] = value
+        if name is None:
+            raise RecipeError('a recipe needs a name; add the line name = "..."')
+        return cls(**values)
+
+    def to_toml(self) -> str:
+        """The recipe as a TOML document, which `from_toml` reads back to an equal recipe."""
+        return "\n".join(_toml_lines(self.to_dict(), ()))
+
+    @classmethod
+    def from_toml(cls, source: str | Path) -> Self:
+        """Read a recipe.
+
+        Args:
+            source: the text of a TOML document, or the path of one: a `Path`, or a string that ends in `.toml`.
+
+        Raises:
+            RecipeError: the document is no TOML, or no recipe.
+            FileNotFoundError: there is no such file.
+        """
+        is_path = isinstance(source, Path) or source.endswith(".toml")
+        text = Path(source).read_text(encoding="utf-8") if is_path else str(source)
+        try:
+            table = tomllib.loads(text)
+        except tomllib.TOMLDecodeError as error:
+            where = str(source) if is_path else "the recipe"
+            raise RecipeError(f"{where} is no TOML document: {error}; correct it there") from None
+        return cls.from_dict(table)
+
+    def _check(self, phases: tuple[str, ...], batch: Batch | None) -> None:
+        made = {(level, name) for level, names in _FACTS.items() for name in names}
+        for phase in phases:
+            component: Component | None = getattr(self, phase)
+            if component is None:
+                if phase == "weight":
+                    continue
+                raise RecipeError(
+                    f"recipe {self.name!r}: phase {phase} has no component; "
+                    f"add one from agentrl_core.{PHASES[phase]}: replace({phase}=...)"
+                )
+            for column in component.needs:
+                self._check_column(phase, component, column, made, batch)
+            made.update(component.makes)
+
+    def _check_column(
+        self, phase: str, component: Component, column: Column, made: set[Column], batch: Batch | None
+    ) -> None:
+        level, name = column
+        reach = _LEVELS[: _LEVELS.index(level) + 1]
+        if any((coarser, name) in made for coarser in reach) or (batch is not None and batch.has(name, level)):
+            return
+        model = _MODEL_COLUMNS.get(name)
+        if model is not None and batch is None:
+            return
+        remedy = (
+            f"only a model can make it: batch = batch.annotate({name!r}, {model})"
+            if model is not None
+            else f"no component of this recipe makes it: add one that does, or batch = batch.annotate({name!r}, model)"
+        )
+        raise RecipeError(
+            f"recipe {self.name!r}: {component.title()} (phase {phase}) needs column {name!r} at level {level}; {remedy}"
+        )
+
+    def _require(self, condition: bool, option: str, remedy: str) -> None:
+        if not condition:
+            raise RecipeError(f"recipe {self.name!r}: {option}={getattr(self, option)!r} is not possible; {remedy}")
+
+
+def _toml_lines(table: Mapping[str, Any], path: tuple[str, ...]) -> list[str]:
+    """A table as TOML: its plain values, then its sub-tables. The keys are field names, hence bare."""
+    lines = [f"{key} = {_toml_value(value)}" for key, value in table.items() if not isinstance(value, Mapping)]
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            lines += ["", f"[{'.'.join((*path, key))}]", *_toml_lines(value, (*path, key))]
+    return lines if path else [*lines, ""]
+
+
+def _toml_value(value: bool | float | str) -> str:
+    if isinstance(value, str):
+        # A JSON string is a TOML string, but for the one control character that JSON does not escape.
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return str(value).lower() if isinstance(value, bool) else repr(value)

@@ -1,0 +1,272 @@
+"""Turn by turn: the engine generates, the environment answers, the planner forks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentrl_core import _core
+from agentrl_core.engine.base import Engine, Request, Sampling, Segment
+from agentrl_core.env.base import TOOL_RESULT, Environment, Episode, Task
+from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.forest import Forest
+from agentrl_core.rollout.planner import Frontier, Planner
+
+
+@dataclass
+class _Row:
+    """A trajectory while it runs."""
+
+    handle: int
+    group: int
+    task: Task
+    episode: Episode
+    episode_seed: int
+    context_node: int
+    """Last node before the segment that is generated next or was generated last."""
+    context_length: int
+    actions: list[str] = field(default_factory=list)
+    paid: list[float] = field(default_factory=list)
+    initial_entropy: float = float("nan")
+    after_tool: bool = False
+    """The next segment follows a tool result."""
+    over: bool = False
+
+
+def roll_out(
+    forest: Forest,
+    engine: Engine,
+    environment: Environment,
+    planner: Planner,
+    tasks: Sequence[Task],
+    *,
+    group_size: int,
+    sampling: Sampling,
+    context_tokens: int,
+    first_group: int = 0,
+    progress: Callable[[int], None] | None = None,
+) -> None:
+    """Roll out one group for each task until every trajectory of the forest's new groups has ended.
+
+    A turn is one engine call for all trajectories that are running. A trajectory that a planner forks replays its actions
+    in a fresh episode. A segment that ends at the token limit is followed by an injected end-of-turn token when the episode
+    goes on; a path that reaches `context_tokens` ends as truncated, unsolved, with what it was paid so far. The reward of
+    a trajectory is the sum of what its steps were paid.
+
+    Args:
+        forest: takes the groups, numbered from `first_group`.
+        engine: generates.
+        environment: answers.
+        planner: how many trajectories start, and where they fork.
+        tasks: one group each.
+        group_size: passed to the planner.
+        sampling: of every segment; the engine's stop tokens are added to its own.
+        context_tokens: the longest path.
+        first_group: number of the first group.
+        progress: called with the number of tokens after each turn.
+    """
+    driver = _Driver(forest, engine, environment, planner, sampling, context_tokens, first_group)
+    for index, task in enumerate(tasks):
+        forest.add_group(first_group + index, task.task_id)
+        driver.roots.append(0)
+        for _ in range(planner.roots(group_size)):
+            driver.start(index, task)
+    while True:
+        generated = driver.turn()
+        driver.top_up(tasks)
+        if progress is not None:
+            progress(generated)
+        if not driver.active:
+            return
+
+
+class _Driver:
+    def __init__(
+        self,
+        forest: Forest,
+        engine: Engine,
+        environment: Environment,
+        planner: Planner,
+        sampling: Sampling,
+        context_tokens: int,
+        first_group: int,
+    ) -> None:
+        self.forest = forest
+        self.engine = engine
+        self.environment = environment
+        self.planner = planner
+        stops = dict.fromkeys((*sampling.stop_token_ids, *engine.chat.stop_token_ids))
+        self.sampling = Sampling(
+            sampling.temperature, sampling.top_p, sampling.top_k, sampling.max_tokens, tuple(stops)
+        )
+        self.context_tokens = context_tokens
+        self.first_group = first_group
+        self.active: list[_Row] = []
+        self.roots: list[int] = []
+        """Roots started in each group; forks are counted by `existing`."""
+        self.forks: dict[int, int] = {}
+
+    def start(self, group: int, task: Task) -> None:
+        """Start another root of a group at the task's prompt."""
+        handle = self.forest.start(self.first_group + group, self.roots[group])
+        self.roots[group] += 1
+        seed = self.forest.segment_seed(handle)
+        episode = self.environment.reset(task, seed)
+        prompt = self.engine.chat.prompt(episode.observation)
+        if len(prompt) >= self.context_tokens:
+            raise InvalidInputError(
+                f"context_tokens={self.context_tokens} leaves no room behind the {len(prompt)} tokens of the prompt of "
+                f"task {task.task_id!r}; raise it"
+            )
+        node = self.forest.append(handle, prompt, kind="prompt", state=episode.state_key())
+        self.active.append(_Row(handle, group, task, episode, seed, node, len(prompt)))
+
+    def turn(self) -> int:
+        """Generate one segment for every running trajectory, let the environment answer and the planner fork."""
+        rows = self.active
+        requests = [
+            Request(
+                self.forest.tokens(row.handle),
+                self.forest.segment_seed(row.handle),
+                min(self.sampling.max_tokens, self.context_tokens - row.context_length),
+            )
+            for row in rows
+        ]
+        segments = self.engine.generate(requests, self.sampling)
+        measured = self._measure(segments)
+        before = [(row.context_node, row.context_length, row.after_tool) for row in rows]
+        for row, segment, entropy in zip(rows, segments, measured, strict=True):
+            if not row.actions:
+                row.initial_entropy = float(entropy)
+            self._answer(row, segment)
+        copies = self._plan(rows, segments, measured, [after for _, _, after in before])
+        self.active = [row for row in rows if not row.over]
+        for row, place, count in zip(rows, before, copies.tolist(), strict=True):
+            for _ in range(count):
+                self._fork(row, *place)
+        return sum(len(segment.tokens) for segment in segments)
+
+    def top_up(self, tasks: Sequence[Task]) -> None:
+        """Start the further roots that the planner asks for."""
+        active = np.bincount([row.group for row in self.active], minlength=len(tasks)).astype(np.uint32)
+        for group, count in enumerate(self.planner.top_up(self._existing(), active).tolist()):
+            for _ in range(count):
+                self.start(group, tasks[group])
+
+    def _existing(self) -> NDArray[np.uint32]:
+        forks = [self.forks.get(group, 0) for group in range(len(self.roots))]
+        return np.asarray(self.roots, np.uint32) + np.asarray(forks, np.uint32)
+
+    def _measure(self, segments: Sequence[Segment]) -> NDArray[np.float64]:
+        """The planner's entropy of each segment."""
+        known = [np.empty(0, np.float32) if s.entropies is None else s.entropies for s in segments]
+        offsets = np.cumsum([0, *(len(entropies) for entropies in known)], dtype=np.int64)
+        flat = np.concatenate(known).astype(np.float32, copy=False)
+        measured = self.planner.segment_entropy(flat, offsets, self.engine.vocabulary_size)
+        measured[[segment.entropies is None for segment in segments]] = np.nan
+        return measured
+
+    def _answer(self, row: _Row, segment: Segment) -> None:
+        """Store the segment, give it to the environment, store what it says."""
+        forest, chat = self.forest, self.engine.chat
+        forest.append(
+            row.handle,
+            segment.tokens,
+            kind="action",
+            logprobs=segment.logprobs,
+            entropies=segment.entropies,
+            policy_version=segment.policy_version,
+            seed=segment.seed,
+            temperature=self.sampling.temperature,
+            top_p=self.sampling.top_p,
+            top_k=self.sampling.top_k,
+            finish_reason=segment.finish_reason,
+        )
+        action = chat.decode(segment.tokens)
+        row.actions.append(action)
+        outcome = row.episode.step(action)
+        if outcome.reward is not None:
+            row.paid.append(outcome.reward)
+        following: NDArray[np.int32] | None = None
+        truncated = outcome.truncated
+        if outcome.observation is not None:
+            following = chat.observation(outcome.observation)
+            closing = 1 if segment.finish_reason == "length" else 0
+            row.context_length += len(segment.tokens) + closing + len(following)
+            truncated = truncated or row.context_length >= self.context_tokens
+        forest.step(
+            row.handle,
+            reward=outcome.reward,
+            terminated=outcome.terminated,
+            truncated=truncated,
+            flags=outcome.flags,
+        )
+        row.over = outcome.terminated or truncated
+        if row.over:
+            forest.finish(
+                row.handle,
+                reward=sum(row.paid),
+                success=bool(outcome.success),
+                info=outcome.info,
+                status="finished" if outcome.terminated else "truncated",
+            )
+        elif following is not None:
+            if segment.finish_reason == "length":
+                forest.append(row.handle, [chat.end_of_turn], kind="injected")
+            row.context_node = forest.append(
+                row.handle, following, kind="observation", state=row.episode.state_key()
+            )
+            row.after_tool = bool(outcome.flags & TOOL_RESULT)
+
+    def _plan(
+        self,
+        rows: Sequence[_Row],
+        segments: Sequence[Segment],
+        measured: NDArray[np.float64],
+        after_tool: Sequence[bool],
+    ) -> NDArray[np.uint32]:
+        columns = self.planner.random_columns
+        # A stream of its own for the planner: the segment's seed has drawn the segment's tokens.
+        seeds = np.array([_core.structural_seed(segment.seed, 1) for segment in segments], np.uint64)
+        uniform = [_core.uniform(seeds, column) for column in range(columns)]
+        frontier = Frontier(
+            trajectory=np.array([row.handle for row in rows], np.int64),
+            group=np.array([row.group for row in rows], np.uint32),
+            entropy=measured,
+            initial_entropy=np.array([row.initial_entropy for row in rows], np.float64),
+            is_after_tool=np.array(after_tool, np.bool_),
+            has_tool_result=np.array([row.after_tool and not row.over for row in rows], np.bool_),
+            existing=self._existing(),
+            uniform=np.stack(uniform, axis=1) if uniform else np.empty((len(rows), 0)),
+        )
+        return self.planner.plan(frontier)
+
+    def _fork(self, row: _Row, context_node: int, context_length: int, after_tool: bool) -> None:
+        """A copy of a row at the place that the planner wants, with an episode that has replayed its actions."""
+        if self.planner.fork_at == "end":
+            context_node, context_length, after_tool = row.context_node, row.context_length, row.after_tool
+            actions = list(row.actions)
+        else:
+            actions = row.actions[:-1]
+        handle = self.forest.fork(row.handle, node=context_node)
+        episode = self.environment.reset(row.task, row.episode_seed)
+        paid = [outcome.reward for outcome in map(episode.step, actions) if outcome.reward is not None]
+        self.forks[row.group] = self.forks.get(row.group, 0) + 1
+        self.active.append(
+            _Row(
+                handle,
+                row.group,
+                row.task,
+                episode,
+                row.episode_seed,
+                context_node,
+                context_length,
+                actions,
+                paid,
+                row.initial_entropy,
+                after_tool,
+            )
+        )

@@ -1,0 +1,166 @@
+"""Updates: the optimizer steps of one batch, and the packs of each."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentrl_core import _core
+from agentrl_core.exceptions import InvalidInputError, RecipeError, UnsupportedError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from agentrl_core.batch import Batch
+    from agentrl_core.loss import Loss
+    from agentrl_core.pack import Pack, PackOutput
+    from agentrl_core.recipe import Recipe
+
+_LAYOUTS = ("sequence",)
+
+
+class Updates:
+    """The optimizer steps of a batch, epochs x minibatches of them. `Recipe.updates` makes one.
+
+    In each epoch the draws with a finite score are put in a fresh order and dealt into `recipe.minibatches` parts of
+    equal size (up to one; a part is never empty, so a tiny batch has fewer). The order is keyed by (seed, epoch).
+
+    Attributes:
+        recipe: the recipe; its loss, `epochs`, `minibatches` and `shared` are used.
+        batch: the batch, with its credit.
+    """
+
+    def __init__(self, recipe: Recipe, batch: Batch, *, seed: int = 0) -> None:
+        if recipe.loss is None:
+            raise RecipeError(f"recipe {recipe.name!r}: phase loss has no component; add one: replace(loss=...)")
+        self.recipe = recipe
+        self.batch = batch
+        self._loss = recipe.loss
+        self._seed = seed
+        self._valid: NDArray[np.bool_] = np.isfinite(batch.column("score", "draw"))
+        self._sums: dict[str, Tensor] = {}
+        self._stepped = 0
+
+    def __len__(self) -> int:
+        """How many optimizer steps there are."""
+        return self.recipe.epochs * min(self.recipe.minibatches, int(self._valid.sum()))
+
+    def __iter__(self) -> Iterator[Update]:
+        """Yield the optimizer steps in order."""
+        draws = np.flatnonzero(self._valid).astype(np.int64)
+        parts = len(self) // self.recipe.epochs
+        for epoch in range(self.recipe.epochs if parts else 0):
+            base = np.uint64(_core.structural_seed(self._seed, epoch))
+            order = draws[np.argsort(_core.uniform(base + draws.astype(np.uint64), 0), kind="stable")]
+            for part in np.array_split(order, parts):
+                yield Update(self, np.sort(part))
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Means over what `Update.loss` has seen so far: `loss` per update, everything else per trained token.
+
+        Also `tokens`, how many trained tokens that were, and `updates`. Reading it waits for the device; nothing else does.
+        """
+        if not self._stepped:
+            return {}
+        sums = {name: float(value) for name, value in self._sums.items()}
+        tokens = sums.pop("tokens", 0.0)
+        means = {name: value / max(tokens, 1.0) for name, value in sums.items() if name != "loss"}
+        return {"loss": sums["loss"] / self._stepped, **means, "tokens": tokens, "updates": float(self._stepped)}
+
+    def _add(self, sums: dict[str, Tensor], *, first: bool) -> None:
+        self._stepped += first
+        for name, value in sums.items():
+            self._sums[name] = self._sums[name] + value if name in self._sums else value
+
+    @functools.cached_property
+    def _columns(self) -> dict[str, NDArray[np.float32]]:
+        """The token columns that do not change from update to update."""
+        needed = {"advantage": "advantage", "old_logprob": self._loss.old_logprob_column}
+        needed["inverse_temperature"] = "inverse_temperature"
+        if ("token", "reference_logprob") in self._loss.needs:
+            needed["reference_logprob"] = "reference_logprob"
+        if self.batch.has("weight", "token"):
+            needed["weight"] = "weight"
+        return {key: np.asarray(self.batch.column(name, "token"), np.float32) for key, name in needed.items()}
+
+
+class Update:
+    """One optimizer step: its draws, its denominators, its packs and its loss.
+
+    Attributes:
+        draws: `int64[k]`, indices of the draws it trains on.
+    """
+
+    def __init__(self, updates: Updates, draws: NDArray[np.int64]) -> None:
+        self.draws = draws
+        self._updates = updates
+        self._loss: Loss = updates._loss  # noqa: SLF001 - two halves of one thing
+        self._seen = False
+
+    def pack(self, *, max_tokens: int, layout: str = "sequence") -> Iterator[Pack]:
+        """Yield the packs of this step: at most `max_tokens` tokens each, every draw whole in one pack.
+
+        The denominators of the whole step are in the weights, so the losses of the packs add up to the loss of the step.
+
+        Args:
+            max_tokens: tokens of a pack; at least those of the longest trajectory up to its last trained token.
+            layout: `sequence`: each sequence stands for itself.
+
+        Raises:
+            UnsupportedError: another layout.
+            InvalidInputError: a sequence is longer than `max_tokens`, or a trained token has a value that is not finite.
+        """
+        if layout not in _LAYOUTS:
+            raise UnsupportedError(f"layout={layout!r} does not exist; this version has: {', '.join(_LAYOUTS)}")
+        from agentrl_core.pack import Pack  # noqa: PLC0415 - torch is loaded on first use
+
+        batch, columns = self._updates.batch, self._updates._columns  # noqa: SLF001
+        weight: NDArray[np.float64] = batch.token_weights(
+            self.draws,
+            denominator=self._loss.denominator,
+            constant=self._loss.denominator_constant,
+            shared=self._updates.recipe.shared,
+            valid=self._updates._valid,  # noqa: SLF001
+        )
+        self._refuse_unknown(weight)
+        second = columns.get("weight")
+        advantage = columns["advantage"] * weight * (1.0 if second is None else second)
+        streams = {
+            "inverse_temperature": columns["inverse_temperature"],
+            "advantage_positive": advantage.clip(min=0.0),
+            "advantage_negative": advantage.clip(max=0.0),
+            "weight_kl": weight,
+            "weight_entropy": weight,
+        }
+        streams |= {name: columns[name] for name in ("old_logprob", "reference_logprob") if name in columns}
+        for plan in batch.plan(self.draws, max_tokens=max_tokens):
+            trained = weight[plan.token] > 0
+            # A token without weight may lack an advantage or a log-prob; NaN times zero would spoil the sum.
+            taken = {
+                name: np.where(trained | (name == "inverse_temperature"), values[plan.token], 0.0).astype(np.float32)
+                for name, values in streams.items()
+            }
+            yield Pack.from_plan(plan, taken, entropy_gradient=self._loss.needs_entropy_gradient)
+
+    def loss(self, outputs: PackOutput, pack: Pack) -> Tensor:
+        """The loss of a pack, a scalar to call `backward` on. Its metrics go to `Updates.metrics`."""
+        value, sums = self._loss(outputs, pack)
+        self._updates._add({"loss": value.detach(), **sums}, first=not self._seen)  # noqa: SLF001
+        self._seen = True
+        return value
+
+    def _refuse_unknown(self, weight: NDArray[np.float64]) -> None:
+        names = {"old_logprob": self._loss.old_logprob_column}
+        for key, values in self._updates._columns.items():  # noqa: SLF001
+            unknown = np.flatnonzero((weight > 0) & ~np.isfinite(values))
+            if len(unknown):
+                raise InvalidInputError(
+                    f"column {names.get(key, key)!r} is {values[unknown[0]]} at token {unknown[0]}, which is trained "
+                    f"({len(unknown)} such tokens); mark these tokens as not trainable, or give them a value "
+                    "(batch.annotate for log-probs)"
+                )

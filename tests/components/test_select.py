@@ -1,0 +1,60 @@
+"""Task selection and the admission of groups."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from agentrl_core import select
+from agentrl_core.exceptions import InvalidInputError, RecipeError
+
+
+def test_uniform_is_distinct_keyed_and_grows_at_the_end() -> None:
+    chosen = select.Uniform().choose(50, 3, 20, seed=1)
+    assert chosen.dtype == np.int64
+    assert len(set(chosen.tolist())) == 20
+    assert chosen.min() >= 0
+    assert chosen.max() < 50
+    np.testing.assert_array_equal(chosen, select.Uniform().choose(50, 3, 50, seed=1)[:20])
+    assert chosen.tolist() != select.Uniform().choose(50, 4, 20, seed=1).tolist()
+    assert chosen.tolist() != select.Uniform().choose(50, 3, 20, seed=2).tolist()
+
+
+def test_uniform_is_uniform() -> None:
+    counts = np.zeros(10)
+    for iteration in range(2000):
+        counts[select.Uniform().choose(10, iteration, 3, seed=0)] += 1
+    expected, spread = 600.0, np.sqrt(2000 * 0.3 * 0.7)
+    assert (np.abs(counts - expected) < 4 * spread).all()
+
+
+@pytest.mark.parametrize("count", [-1, 6])
+def test_uniform_refuses_more_tasks_than_there_are(count: int) -> None:
+    with pytest.raises(InvalidInputError, match=f"count={count} tasks cannot be chosen from pool_size=5"):
+        select.Uniform().choose(5, 0, count, seed=0)
+
+
+def test_informative_groups() -> None:
+    nan = np.nan
+    scores = np.array([1.0, 0.0, 1.0, 0.0, nan, 0.5, nan, 0.0, 1.0, nan], dtype=np.float32)
+    groups = np.array([0, 1, 0, 1, 1, 2, 3, 4, 4, 4], dtype=np.uint32)
+    component = select.InformativeGroups(max_rounds=3)
+    # all 1; all 0 beside an invalid one; one alone; none valid; 0 and 1
+    assert component(scores, groups).tolist() == [False, False, True, False, True]
+    assert component.rounds == 3
+    assert select.AcceptAll()(scores, groups).tolist() == [True] * 5
+    assert select.AcceptAll().rounds == 1
+
+
+def test_no_groups() -> None:
+    empty = np.zeros(0), np.zeros(0, dtype=np.uint32)
+    assert select.InformativeGroups()(*empty).tolist() == []
+
+
+def test_admission_refuses_lengths_that_differ() -> None:
+    with pytest.raises(InvalidInputError, match=r"scores has shape \(2,\) and groups has shape \(1,\)"):
+        select.AcceptAll()(np.zeros(2), np.zeros(1, dtype=np.uint32))
+
+
+def test_max_rounds_is_at_least_one() -> None:
+    with pytest.raises(RecipeError, match="max_rounds=0"):
+        select.InformativeGroups(max_rounds=0)

@@ -1,0 +1,54 @@
+"""Denominators on ragged rows: their definitions, and the same numbers as a batch gives."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from agentrl_core import Forest, weight
+from agentrl_core.exceptions import InvalidInputError
+
+LENGTHS = [3, 1, 0, 4]
+VALID = [True, False, True, True]
+
+
+def test_definitions() -> None:
+    assert weight.token_mean(LENGTHS, valid=VALID).tolist() == [1 / 7] * 3 + [0.0] + [1 / 7] * 4
+    assert weight.sequence_mean(LENGTHS, valid=VALID).tolist() == [1 / 6] * 3 + [0.0] + [1 / 8] * 4
+    assert weight.constant(LENGTHS, 20, valid=VALID).tolist() == [1 / 40] * 3 + [0.0] + [1 / 40] * 4
+
+
+def test_nothing_trained_weighs_nothing() -> None:
+    assert weight.token_mean([]).tolist() == []
+    assert weight.sequence_mean([2], valid=[False]).tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("denominator", ["token_mean", "sequence_mean", "constant"])
+def test_a_batch_gives_the_same(denominator: str) -> None:
+    forest = Forest()
+    forest.add_group(0, "task")
+    lengths = [3, 1, 5]
+    for member, length in enumerate(lengths):
+        trajectory = forest.start(0, member)
+        forest.append(trajectory, [1, 2], kind="prompt")
+        forest.append(trajectory, list(range(length)), kind="action", logprobs=[-1.0] * length)
+        forest.finish(trajectory, reward=1.0)
+    valid = [True, True, False]
+    options = {"constant": 7.0} if denominator == "constant" else {}
+    batch = forest.freeze()
+    expected = batch.token_weights(np.arange(3), denominator=denominator, valid=np.array(valid), **options)
+    found = getattr(weight, denominator)(lengths, *options.values(), valid=valid)
+    np.testing.assert_allclose(found, expected, rtol=1e-15)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: weight.token_mean([1, -2]), r"lengths\[1\]=-2 is negative"),
+        (lambda: weight.token_mean([0.5]), "lengths has dtype float64; give whole numbers"),
+        (lambda: weight.sequence_mean([1], valid=[True, True]), "valid has 2 rows"),
+        (lambda: weight.constant([1], 0.0), "constant=0.0 is no denominator"),
+    ],
+)
+def test_bad_input(call: object, message: str) -> None:
+    with pytest.raises(InvalidInputError, match=message):
+        call()

@@ -1,0 +1,153 @@
+"""Hand-made packs and tiny models: what the tests of packs and losses run on, without a batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+import numpy as np
+import torch
+from agentrl_core.pack import Pack, Streams
+from numpy.typing import NDArray
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    PreTrainedModel,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+VOCABULARY = 37
+SHAPE = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+}
+FAMILIES = {
+    "llama": (LlamaConfig, LlamaForCausalLM, {}),
+    "mistral": (MistralConfig, MistralForCausalLM, {"sliding_window": None}),
+    "qwen2": (Qwen2Config, Qwen2ForCausalLM, {}),
+    "qwen3": (Qwen3Config, Qwen3ForCausalLM, {"head_dim": 8}),
+}
+
+
+def tiny_model(family: str, dtype: torch.dtype = torch.float64, **options: object) -> PreTrainedModel:
+    """A random model of two layers, with grouped-query attention."""
+    config, kind, extra = FAMILIES[family]
+    torch.manual_seed(7)
+    model = kind(config(**{**SHAPE, **extra, **options}))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))  # no weight is left at its neutral start
+    return model.to(dtype)
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """Random sequences: tokens, which of them are trained, and what the loss reads of each."""
+
+    tokens: list[NDArray[np.int64]]
+    trained: list[NDArray[np.bool_]]
+    old_logprob: list[NDArray[np.float64]]
+    reference_logprob: list[NDArray[np.float64]]
+    inverse_temperature: list[NDArray[np.float64]]
+    advantage: NDArray[np.float64]
+
+    @classmethod
+    def random(cls, lengths: list[int], seed: int = 0) -> Ragged:
+        """Sequences of these lengths; about half of the tokens behind the first are trained."""
+        rng = np.random.default_rng(seed)
+
+        def each(low: float, high: float) -> list[NDArray[np.float64]]:
+            return [rng.uniform(low, high, length) for length in lengths]
+
+        trained = [rng.random(length) < 0.5 for length in lengths]
+        for row in trained:
+            row[0] = False
+        return cls(
+            tokens=[rng.integers(0, VOCABULARY, length) for length in lengths],
+            trained=trained,
+            old_logprob=each(-5.0, -2.5),
+            reference_logprob=each(-5.0, -2.5),
+            inverse_temperature=each(0.5, 2.0),
+            advantage=rng.normal(size=len(lengths)),
+        )
+
+    def flat(self, column: list[NDArray[np.float64]]) -> NDArray[np.float64]:
+        """The trained entries of a column, one after the other."""
+        return np.concatenate([values[mask] for values, mask in zip(column, self.trained, strict=True)])
+
+    def weights(self, denominator: str, constant: float = 1.0) -> NDArray[np.float64]:
+        """The weight of each trained token, by the definition of the denominators."""
+        counts = np.array([mask.sum() for mask in self.trained], dtype=np.float64)
+        draws = (counts > 0).sum()
+        per_row = {
+            "token_mean": np.full(len(counts), 1.0 / counts.sum()),
+            "sequence_mean": 1.0 / np.maximum(counts, 1.0) / draws,
+            "constant": np.full(len(counts), 1.0 / constant / draws),
+        }[denominator]
+        return np.repeat(per_row, counts.astype(int))
+
+    def plan(self) -> SimpleNamespace:
+        """The plan of one pack that holds all sequences, as a batch would give it."""
+        ends = [int(np.flatnonzero(mask).max(initial=-1)) + 1 for mask in self.trained]
+        starts = np.cumsum([0, *ends])
+        rows = [start + np.flatnonzero(mask) for start, mask in zip(starts, self.trained, strict=False)]
+        count = sum(len(row) for row in rows)
+        return SimpleNamespace(
+            input_ids=np.concatenate([tokens[:end] for tokens, end in zip(self.tokens, ends, strict=True)]),
+            position_ids=np.concatenate([np.arange(end) for end in ends]),
+            cu_seqlens=np.unique(starts).astype(np.int32),
+            max_seqlen=max(ends),
+            source_row=np.concatenate(rows) - 1,
+            target=self.flat(self.tokens),
+            token=np.arange(count),
+            node_token=np.arange(count),
+        )
+
+    def streams(self, weights: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
+        """The streams of that pack, in fp64 so that comparisons can be tight."""
+        counts = [int(mask.sum()) for mask in self.trained]
+        advantage = np.repeat(self.advantage, counts) * weights
+        return {
+            "inverse_temperature": self.flat(self.inverse_temperature),
+            "advantage_positive": advantage.clip(min=0.0),
+            "advantage_negative": advantage.clip(max=0.0),
+            "old_logprob": self.flat(self.old_logprob),
+            "reference_logprob": self.flat(self.reference_logprob),
+            "weight_kl": weights,
+            "weight_entropy": weights,
+        }
+
+    def pack(self, denominator: str = "token_mean", constant: float = 1.0) -> Pack:
+        """All sequences in one pack."""
+        return Pack.from_plan(self.plan(), self.streams(self.weights(denominator, constant)))
+
+    def padded(self, column: list[NDArray[np.float64]]) -> torch.Tensor:
+        """A column as `[sequences, longest]`, zero behind the end."""
+        longest = max(len(values) for values in column)
+        return torch.from_numpy(np.stack([np.pad(values, (0, longest - len(values))) for values in column]))
+
+
+def loose_pack(streams: dict[str, torch.Tensor]) -> Pack:
+    """A pack that has streams only: for losses that are given log-probs, not a model."""
+    empty = torch.zeros(0, dtype=torch.int64)
+    return Pack(
+        input_ids=empty,
+        position_ids=empty,
+        cu_seqlens=torch.zeros(1, dtype=torch.int32),
+        max_seqlen=0,
+        source_row=empty,
+        target=empty,
+        token=empty,
+        node_token=empty,
+        streams=Streams(streams),
+    )

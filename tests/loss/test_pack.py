@@ -1,0 +1,223 @@
+"""Pack: hidden states, log-probs, entropies and gradients equal those of separate sequences."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from agentrl_core import _attention
+from agentrl_core import pack as pack_module
+from agentrl_core.exceptions import InvalidInputError, UnsupportedError
+from agentrl_core.pack import Pack, annotate
+from hand_made import FAMILIES, Ragged, tiny_model
+from torch import Tensor, nn
+from transformers import BertConfig, BertLMHeadModel, GPT2Config, GPT2LMHeadModel
+
+LENGTHS = [17, 3, 9, 16, 2, 30, 9]
+
+
+def naive(model: nn.Module, rows: Ragged) -> tuple[Tensor, Tensor]:
+    """Log-probs and entropies of the trained tokens, one sequence after the other through the model's own forward."""
+    logprobs, entropies = [], []
+    for tokens, trained, scale in zip(rows.tokens, rows.trained, rows.inverse_temperature, strict=True):
+        logits = model(input_ids=torch.from_numpy(tokens)[None]).logits[0, :-1]
+        distribution = (logits * torch.from_numpy(scale)[1:, None]).log_softmax(-1)
+        target = torch.from_numpy(tokens)[1:, None]
+        logprobs.append(distribution.gather(1, target)[trained[1:], 0])
+        entropies.append(-(distribution.exp() * distribution).sum(-1)[trained[1:]])
+    return torch.cat(logprobs), torch.cat(entropies)
+
+
+def gradients(model: nn.Module, logprob: Tensor, entropy: Tensor) -> dict[str, Tensor]:
+    model.zero_grad()
+    mix = torch.linspace(-1, 1, len(logprob), dtype=logprob.dtype)
+    (mix * logprob + mix.flip(0) * entropy).sum().backward()
+    return {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
+
+
+@pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_equals_separate_sequences(family: str, training: bool) -> None:
+    model = tiny_model(family).train(training)
+    rows = Ragged.random(LENGTHS)
+    before = model.config._attn_implementation
+    expected = naive(model, rows)
+    wanted = gradients(model, *expected)
+    output = rows.pack().run(model)
+    assert output.logprob.dtype == output.entropy.dtype == torch.float64
+    torch.testing.assert_close(output.logprob, expected[0], rtol=0, atol=1e-10)
+    torch.testing.assert_close(output.entropy, expected[1], rtol=0, atol=1e-10)
+    found = gradients(model, output.logprob, output.entropy)
+    for name, gradient in wanted.items():
+        torch.testing.assert_close(found[name], gradient, rtol=0, atol=1e-9, msg=name)
+    assert model.config._attn_implementation == before
+
+
+@pytest.mark.parametrize("lengths", [[5], [8, 8, 8, 8], [40, 2, 2, 2, 2], [2, 3]], ids=str)
+def test_any_mix_of_lengths(lengths: list[int]) -> None:
+    model = tiny_model("llama")
+    rows = Ragged.random(lengths, seed=3)
+    for trained in rows.trained:
+        trained[-1] = True
+    output = rows.pack().run(model)
+    torch.testing.assert_close(output.logprob, naive(model, rows)[0], rtol=0, atol=1e-10)
+
+
+def test_gradient_checkpointing_recomputes_with_the_same_attention() -> None:
+    model = tiny_model("qwen3").train()
+    rows = Ragged.random(LENGTHS)
+    wanted = gradients(model, *naive(model, rows))
+    model.gradient_checkpointing_enable()
+    output = rows.pack().run(model)
+    found = gradients(model, output.logprob, output.entropy)
+    for name, gradient in wanted.items():
+        torch.testing.assert_close(found[name], gradient, rtol=0, atol=1e-9, msg=name)
+    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": True})
+    with pytest.raises(UnsupportedError, match="use_reentrant"):
+        rows.pack().run(model)
+
+
+def test_head_in_chunks_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, rows = tiny_model("llama", tie_word_embeddings=True), Ragged.random(LENGTHS)
+    whole = rows.pack().run(model)
+    wanted = gradients(model, whole.logprob, whole.entropy)
+    monkeypatch.setattr(pack_module, "_LOGITS_AT_ONCE", 3 * model.config.vocab_size)
+    parts = rows.pack().run(model)
+    found = gradients(model, parts.logprob, parts.entropy)
+    torch.testing.assert_close(parts.logprob, whole.logprob, rtol=0, atol=1e-12)
+    for name, gradient in wanted.items():
+        torch.testing.assert_close(found[name], gradient, rtol=0, atol=1e-12, msg=name)
+
+
+def test_half_precision_has_fp32_log_probs_under_autocast_too() -> None:
+    rows = Ragged.random(LENGTHS)
+    exact = rows.pack().run(tiny_model("llama", torch.float64))
+    half = rows.pack().run(tiny_model("llama", torch.bfloat16))
+    assert half.logprob.dtype == half.entropy.dtype == torch.float32
+    torch.testing.assert_close(half.logprob.double(), exact.logprob, rtol=0, atol=0.3)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        mixed = rows.pack().run(tiny_model("llama", torch.float32))
+    assert mixed.logprob.dtype == torch.float32
+    torch.testing.assert_close(mixed.logprob.double(), exact.logprob, rtol=0, atol=0.3)
+
+
+def test_entropy_without_gradient_is_detached() -> None:
+    model, rows = tiny_model("llama"), Ragged.random(LENGTHS)
+    pack = Pack.from_plan(rows.plan(), rows.streams(rows.weights("token_mean")), entropy_gradient=False)
+    output = pack.run(model)
+    assert output.logprob.requires_grad
+    assert not output.entropy.requires_grad
+    torch.testing.assert_close(output.entropy, naive(model, rows)[1], rtol=0, atol=1e-10)
+
+
+def test_extreme_logits_stay_finite() -> None:
+    model, rows = tiny_model("llama", torch.float32), Ragged.random([6, 6])
+    with torch.no_grad():
+        model.lm_head.weight.mul_(1e4)
+    output = rows.pack().run(model)
+    (output.logprob.sum() + output.entropy.sum()).backward()
+    assert torch.isfinite(output.logprob).all()
+    assert (output.entropy >= 0).all()
+    assert all(torch.isfinite(parameter.grad).all() for parameter in model.parameters())
+
+
+def test_to_copies_once_and_streams_answer_by_name() -> None:
+    pack = Ragged.random([4, 5]).pack()
+    assert pack.to("cpu") is pack
+    meta = pack.to("meta")
+    assert meta is pack.to("meta")
+    assert meta.input_ids.device.type == meta.streams.old_logprob.device.type == "meta"
+    with pytest.raises(AttributeError, match="no stream 'value'; it has: inverse_temperature"):
+        _ = pack.streams.value
+
+
+def test_sliding_window() -> None:
+    rows = Ragged.random(LENGTHS)
+    wide = tiny_model("mistral", sliding_window=30)
+    torch.testing.assert_close(rows.pack().run(wide).logprob, naive(wide, rows)[0], rtol=0, atol=1e-10)
+    with pytest.raises(UnsupportedError, match="sliding_window=8"):
+        rows.pack().run(tiny_model("mistral", sliding_window=8))
+
+
+def test_attention_is_restored_after_an_error() -> None:
+    model = tiny_model("mistral", sliding_window=8)
+    before = model.config._attn_implementation
+    with pytest.raises(UnsupportedError):
+        Ragged.random(LENGTHS).pack().run(model)
+    assert model.config._attn_implementation == before
+
+
+def test_models_that_cannot_run_packs_say_why() -> None:
+    rows = Ragged.random([5, 6])
+    with pytest.raises(UnsupportedError, match="Linear has no get_decoder"):
+        rows.pack().forward(nn.Linear(2, 2))
+    capped = tiny_model("llama")
+    capped.config.final_logit_softcapping = 30.0
+    with pytest.raises(UnsupportedError, match="final_logit_softcapping=30"):
+        rows.pack().run(capped)
+    wrapped = tiny_model("llama")
+    wrapped.lm_head = nn.Sequential(wrapped.lm_head)
+    with pytest.raises(UnsupportedError, match="output layer Sequential"):
+        rows.pack().run(wrapped)
+    shape = {"vocab_size": 37, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    with pytest.raises(UnsupportedError):
+        rows.pack().forward(BertLMHeadModel(BertConfig(**shape, intermediate_size=8)))
+
+
+def test_gpt2_runs_too() -> None:
+    config = GPT2Config(vocab_size=37, n_embd=32, n_layer=2, n_head=2, n_positions=64)
+    model = GPT2LMHeadModel(config).double().eval()
+    rows = Ragged.random(LENGTHS)
+    torch.testing.assert_close(rows.pack().run(model).logprob, naive(model, rows)[0], rtol=0, atol=1e-10)
+
+
+def test_buckets_cover_every_row_once() -> None:
+    starts = torch.tensor([0, 4, 5, 15, 19], dtype=torch.int32)
+    shapes, rows, slots = _attention.SequenceLayout(starts, 10).buckets
+    assert sorted(shapes) == [(1, 1), (1, 10), (2, 4)]
+    assert rows[slots].tolist() == list(range(19))
+
+
+class FewDraws:
+    """The part of a batch that annotate uses: two packs over hand-made rows."""
+
+    def __init__(self, *parts: Ragged) -> None:
+        self.plans = [part.plan() for part in parts]
+        self.scale = np.concatenate([part.flat(part.inverse_temperature) for part in parts]).astype(np.float32)
+        self.plans[1].token = self.plans[1].node_token = self.plans[1].token + len(self.plans[0].token)
+        self.num_draws = 2
+        self.columns: dict[str, np.ndarray] = {}
+
+    def column(self, name: str, level: str) -> np.ndarray:
+        stored = np.zeros(len(self.scale) + 3, dtype=np.int32)  # three tokens are not trained
+        return {("inverse_temperature", "token"): self.scale, ("token", "node_token"): stored}[name, level]
+
+    def plan(self, draws: np.ndarray, *, max_tokens: int) -> list[SimpleNamespace]:
+        assert draws.tolist() == [0, 1]
+        assert max_tokens == 99
+        return self.plans
+
+    def with_columns(self, level: str, **columns: np.ndarray) -> FewDraws:
+        assert level == "node_token"
+        self.columns = columns
+        return self
+
+
+def test_annotate_with_a_model_and_with_a_function() -> None:
+    parts = Ragged.random(LENGTHS), Ragged.random([11, 4], seed=1)
+    model = tiny_model("llama")
+    values = annotate(FewDraws(*parts), "reference_logprob", model, max_tokens=99).columns["reference_logprob"]
+    expected = torch.cat([naive(model, part)[0] for part in parts]).detach()
+    np.testing.assert_allclose(values[:-3], expected, rtol=0, atol=1e-5)  # the scale is a float32 column
+    assert np.isnan(values[-3:]).all()
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+    squares = annotate(FewDraws(*parts), "square", lambda pack: pack.target.float() ** 2, max_tokens=99)
+    tokens = np.concatenate([part.flat(part.tokens) for part in parts])
+    np.testing.assert_array_equal(squares.columns["square"][:-3], tokens.astype(np.float32) ** 2)
+    with pytest.raises(InvalidInputError, match=r"column 'bad' returned shape \(1,\)"):
+        annotate(FewDraws(*parts), "bad", lambda _: torch.zeros(1), max_tokens=99)
+
+

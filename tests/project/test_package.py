@@ -1,0 +1,60 @@
+"""The installed package: what it costs to import it, and that its errors cross processes."""
+
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import agentrl_core
+from agentrl_core import exceptions
+
+LONGEST_IMPORT_MS = 50
+HEAVY = ("matplotlib", "polars", "pyarrow", "ray", "reasoning_gym", "rich", "torch", "transformers", "vllm")
+ERRORS = [value for value in vars(exceptions).values() if isinstance(value, type) and issubclass(value, Exception)]
+
+
+def fresh(program: str) -> str:
+    """What a program prints in an interpreter of its own."""
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_the_installed_package_is_tested(root: Path) -> None:
+    place = Path(str(agentrl_core.__file__)).resolve()
+    assert not place.is_relative_to(root / "python"), f"{place} is the source tree: run make develop"
+
+
+def test_errors_were_found() -> None:
+    assert exceptions.AgentRLError in ERRORS
+    assert len(ERRORS) > 1
+
+
+@pytest.mark.parametrize("error", ERRORS)
+def test_errors_share_a_base_and_pickle(error: type[Exception]) -> None:
+    assert issubclass(error, exceptions.AgentRLError)
+    assert error.__module__ == "agentrl_core.exceptions"
+    raised = error("scores has 3 values, groups has 4: pass one group for each score")
+    again = pickle.loads(pickle.dumps(raised))
+    assert (type(again), again.args, str(again)) == (error, raised.args, str(raised))
+
+
+def test_import_is_light() -> None:
+    program = "import sys, agentrl_core; print('agentrl_core' in sys.modules, *sys.modules)"
+    found, *modules = fresh(program).split()
+    assert found == "True"
+    assert not set(HEAVY) & set(modules)
+
+
+def test_import_is_fast(measured: Callable[[str], None]) -> None:
+    program = """
+import time
+import numpy
+start = time.perf_counter()
+import agentrl_core
+print((time.perf_counter() - start) * 1e3)
+"""
+    fastest = min(float(fresh(program)) for _ in range(5))
+    measured(f"import agentrl_core: {fastest:.1f} ms beyond NumPy")
+    assert fastest < LONGEST_IMPORT_MS

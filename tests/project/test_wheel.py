@@ -1,0 +1,42 @@
+"""The wheels that the Makefile built."""
+
+from collections.abc import Callable
+from pathlib import Path
+from zipfile import ZipFile
+
+import pytest
+
+LARGEST_WHEEL = 6 * 1024 * 1024
+
+
+@pytest.fixture(params=["wheels", "wheels-dev"])
+def wheel(request: pytest.FixtureRequest, root: Path) -> Path:
+    found = list((root / "target" / request.param).glob("agentrl_core-*.whl"))
+    if not found:
+        pytest.skip(f"no wheel in target/{request.param}")
+    assert len(found) == 1, f"more than one wheel: {found}"
+    return found[0]
+
+
+def test_one_wheel_serves_every_python_from_3_11(wheel: Path) -> None:
+    python, abi, platform = wheel.stem.split("-")[-3:]
+    assert (python, abi) == ("cp311", "abi3")
+    assert platform != "any"
+
+
+def test_wheel_holds_the_typed_package_and_its_licence(wheel: Path) -> None:
+    names = ZipFile(wheel).namelist()
+    assert {
+        "agentrl_core/__init__.py",
+        "agentrl_core/_core.abi3.so",
+        "agentrl_core/_core.pyi",
+        "agentrl_core/py.typed",
+    } <= set(names)
+    assert any(name.endswith("licenses/LICENSE") for name in names)
+
+
+def test_release_wheel_is_small(wheel: Path, measured: Callable[[str], None]) -> None:
+    size = wheel.stat().st_size
+    measured(f"{wheel.parent.name}: {size / 2**20:.1f} MiB")
+    if wheel.parent.name == "wheels":
+        assert size <= LARGEST_WHEEL
