@@ -8,7 +8,7 @@ VENV := .venv
 STAMPS := $(VENV)/.stamps
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/uv pip install --python $(BIN)/python
-# One interpreter for maturin, clippy and the tests; a change of it would compile the binding anew.
+# The interpreter that the binding is compiled for, whoever calls cargo.
 export PYO3_PYTHON := $(CURDIR)/$(BIN)/python
 # The wheel that `make demo` uses: release, or dev, which builds faster and runs slower.
 PROFILE ?= release
@@ -18,8 +18,6 @@ ARGS ?=
 # Folders are listed too: their time changes when a file in them is removed.
 SOURCES := pyproject.toml Cargo.toml Cargo.lock README.md LICENSE \
 	$(shell find crates python -not -name __pycache__ -not -name '*.pyc')
-# The binding holds no Rust tests, and linking it takes a Python library.
-RUST_TESTED := --workspace --exclude agentrl-python --locked
 PYTHON_CHECKED := python tests
 
 .PHONY: help
@@ -35,8 +33,8 @@ test: test-rust test-python ## Build, then run all Rust and Python tests.
 
 test-rust: | tools
 	@cargo nextest --version >/dev/null 2>&1 || { echo "installing cargo-nextest, once"; cargo install cargo-nextest --locked; }
-	cargo nextest run $(RUST_TESTED)
-	cargo test --doc $(RUST_TESTED)
+	cargo nextest run --workspace --locked
+	cargo test --doc --workspace --locked
 
 # The installed wheel is tested, never the source tree: its own doc examples included.
 test-python: $(STAMPS)/test $(STAMPS)/wheel-dev
@@ -49,8 +47,9 @@ check-format: $(STAMPS)/test
 	cargo fmt --all --check
 	$(BIN)/ruff format --check $(PYTHON_CHECKED)
 
+# Clippy gets a folder of its own: it sees the binding without maturin's settings, and would undo its builds.
 lint: $(STAMPS)/test ## Run clippy and ruff, and cargo-deny where it is installed.
-	cargo clippy --workspace --all-targets --locked -- --deny warnings
+	cargo clippy --workspace --all-targets --locked --target-dir target/clippy -- --deny warnings
 	$(BIN)/ruff check $(PYTHON_CHECKED)
 	@if cargo deny --version >/dev/null 2>&1; then cargo deny --locked check; else echo "cargo-deny is not installed: skipped"; fi
 

@@ -209,7 +209,7 @@ def annotate(
 
     Args:
         batch: the batch; all its draws are run.
-        column: name of the new column, such as `reference_logprob` or `old_logprob`.
+        column: name of the new column, such as `reference_logprob` or `recomputed_logprob`.
         model: a model, whose log-probs (at each token's sampling temperature) become the column; or a function that
             takes a `Pack` and returns `[N]` values. Dropout follows the model's mode: call `model.eval()` for a reference.
         max_tokens: tokens of a pack.

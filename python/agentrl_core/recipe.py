@@ -39,7 +39,7 @@ _FACTS: dict[str, tuple[str, ...]] = {
 }
 _COLLECTION = ("select", "rollout", "reward", "admit")
 _CREDIT = ("reward", "advantage", "weight")
-_MODEL_COLUMNS = {"reference_logprob": "reference", "old_logprob": "policy"}  # made by annotate with this model
+_MODEL_COLUMNS = {"reference_logprob": "reference", "recomputed_logprob": "policy"}  # made by annotate with this model
 
 
 def _default(package: str, name: str) -> Callable[[], Any]:

@@ -125,7 +125,7 @@ class Policy(Loss):
             `constant`, then mean over draws: Dr. GRPO, arXiv:2503.20783).
         constant: the constant of `constant`, above 0; None otherwise.
         old_logprob: `behaviour`: the log-probs recorded when the tokens were sampled; `recomputed`: the column
-            `old_logprob` that `batch.annotate("old_logprob", model)` makes before the first update.
+            `recomputed_logprob` that `batch.annotate("recomputed_logprob", policy)` makes before the first update.
 
     Metrics (sums over tokens with positive weight, except `loss`): `ratio`, `clip_fraction` (the clip is active),
     `approximate_kl` (k3 of the old policy to the current one), `entropy`, and with `kl` the penalty's `reference_kl`.
@@ -179,7 +179,7 @@ class Policy(Loss):
     @property
     def old_logprob_column(self) -> str:
         """The token column behind `old_logprob`."""
-        return "behaviour_logprob" if self.old_logprob == "behaviour" else "old_logprob"
+        return "behaviour_logprob" if self.old_logprob == "behaviour" else "recomputed_logprob"
 
     @property
     def needs_entropy_gradient(self) -> bool:

@@ -1,0 +1,118 @@
+"""The command line: `agentrl train`."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import sys
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from agentrl_core.exceptions import AgentRLError, MissingDependencyError, RecipeError
+
+if TYPE_CHECKING:
+    from agentrl_core.recipe import Recipe
+    from agentrl_core.train import TrainOptions
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit status: 0 done, 1 an error (one line says which), 130 interrupted."""
+    parser = argparse.ArgumentParser(prog="agentrl", description="Trajectories of LLM agents: train, and look at runs.")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    command = commands.add_parser(
+        "train",
+        help="train a small model to use a tool",
+        description="Train a language model on reasoning-gym tasks with a calculator, by a recipe.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    try:
+        _add_train_options(command)
+        given = vars(parser.parse_args(arguments))
+        return _train(given)
+    except KeyboardInterrupt:
+        print("interrupted; go on with --resume", file=sys.stderr)
+        return 130
+    except AgentRLError as error:
+        print(f"agentrl: {error}", file=sys.stderr)
+        return 1
+
+
+def _add_train_options(command: argparse.ArgumentParser) -> None:
+    from agentrl_core import recipes
+
+    command.add_argument(
+        "--recipe",
+        default="grpo",
+        help=f"one of {', '.join(recipes.names())}, or a TOML file (its table [train] holds these options)",
+    )
+    for option in dataclasses.fields(_options_class()):
+        flag = "--" + option.name.replace("_", "-")
+        text = option.metadata["help"]
+        # SUPPRESS: what is not given must not override the recipe file.
+        if isinstance(option.default, bool):
+            command.add_argument(flag, action="store_true", default=argparse.SUPPRESS, help=text)
+        elif isinstance(option.default, tuple):
+            shown = f"{text} (default: {' '.join(option.default)})"
+            command.add_argument(flag, nargs="+", default=argparse.SUPPRESS, help=shown, metavar="NAME")
+        else:
+            shown = f"{text} (default: {option.default!r})"
+            kind = type(option.default)
+            command.add_argument(flag, type=kind, default=argparse.SUPPRESS, help=shown, metavar=kind.__name__.upper())
+
+
+def _options_class() -> type[TrainOptions]:
+    try:
+        from agentrl_core.train import TrainOptions
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"agentrl train needs {error.name}: pip install 'agentrl-core[train]'"
+        ) from error
+    return TrainOptions
+
+
+def _train(given: dict[str, Any]) -> int:
+    from rich.console import Console
+
+    from agentrl_core.report import Live, learning_curve, show_summary
+    from agentrl_core.train import TrainOptions, train
+
+    recipe, table = _recipe(given.pop("recipe"))
+    del given["command"]
+    values = {**table, **given}
+    known = {option.name for option in dataclasses.fields(TrainOptions)}
+    for name in values:
+        if name not in known:
+            raise RecipeError(f"table [train]: there is no option {name!r}; use: {', '.join(sorted(known))}")
+    if "families" in values:
+        values["families"] = tuple(values["families"])
+    options = TrainOptions(**values)
+    console = Console()
+    with Live(console) as progress:
+        summary = train(options, recipe, progress)
+    run = Path(options.run)
+    learning_curve(run)
+    show_summary(console, run, summary)
+    return 0
+
+
+def _recipe(name: str) -> tuple[Recipe, dict[str, Any]]:
+    """A recipe by its name or from its file, and the file's table of options."""
+    from agentrl_core import recipes
+    from agentrl_core.recipe import Recipe
+
+    if not name.endswith(".toml"):
+        return recipes.get(name), {}
+    try:
+        table = tomllib.loads(Path(name).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise RecipeError(f"recipe file {name!r} cannot be read: {error.strerror}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise RecipeError(f"{name} is no TOML document: {error}; correct it there") from error
+    options = table.pop("train", {})
+    return Recipe.from_dict(table), options
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,287 @@
+"""`agentrl train`: the loop of the README, grown to one file that runs every recipe. Meant to be read and copied.
+
+A small model is built and warmed up (or a local one is loaded), evaluated on held-out tasks, trained by a recipe, and
+evaluated again. Everything it generates is in the run directory, which is a `Store`; beside it lie the checkpoints,
+`summary.json` and `learning_curve.png`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import torch
+
+from agentrl_core import engine as engines
+from agentrl_core import env
+from agentrl_core.batch import Batch
+from agentrl_core.collect import Collector, evaluate
+from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.recipe import Recipe
+from agentrl_core.store import Store
+from agentrl_core.warm_start import warm_start
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from agentrl_core.engine.base import Engine
+
+
+def _option(default: Any, text: str) -> Any:
+    return field(default=default, metadata={"help": text})
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainOptions:
+    """Options of a run; each is a flag of `agentrl train` and a key of the table `[train]` in a recipe file."""
+
+    run: str = _option("runs/demo", "directory of the run")
+    seed: int = _option(0, "seed of everything")
+    engine: str = _option("transformers", "what generates: transformers or vllm")
+    model: str = _option("", "directory of a local Hugging Face model; empty: a small one is built and warmed up")
+    device: str = _option("cpu", "where the policy is trained: cpu or cuda")
+    families: tuple[str, ...] = _option(("chain_sum", "products", "lcm"), "families of reasoning-gym tasks")
+    iterations: int = _option(40, "iterations of reinforcement learning")
+    rollouts: int = _option(256, "trajectories per iteration")
+    group_size: int = _option(8, "trajectories per task, unless the recipe's rollout has a budget of its own")
+    learning_rate: float = _option(5e-4, "highest learning rate; it warms up over 4 iterations and decays to a tenth")
+    gradient_clip: float = _option(0.5, "largest norm of the gradient")
+    turn_tokens: int = _option(32, "most tokens of one turn")
+    context_tokens: int = _option(256, "most tokens of a trajectory")
+    pack_tokens: int = _option(16_384, "most tokens of one forward and backward pass")
+    warm_start_steps: int = _option(300, "supervised steps before reinforcement learning")
+    held_out: int = _option(384, "held-out tasks that success is measured on")
+    resume: bool = _option(False, "go on with the run in the directory")
+
+    def __post_init__(self) -> None:
+        if self.engine not in ("transformers", "vllm"):
+            raise InvalidInputError(f"engine={self.engine!r}; use transformers or vllm")
+        for name in ("iterations", "rollouts", "group_size", "turn_tokens", "context_tokens", "pack_tokens", "held_out"):
+            if getattr(self, name) < 1:
+                raise InvalidInputError(f"{name}={getattr(self, name)} must be at least 1")
+        if self.learning_rate < 0 or self.gradient_clip <= 0:
+            raise InvalidInputError(
+                f"learning_rate={self.learning_rate} must be at least 0 and gradient_clip={self.gradient_clip} above 0"
+            )
+
+
+class Progress(Protocol):
+    """Who watches a run."""
+
+    def phase(self, name: str, total: int) -> None:
+        """A phase of `total` steps begins."""
+
+    def step(self, count: int = 1, **shown: float) -> None:
+        """Steps of the phase are done; `shown` are the latest numbers."""
+
+    def tokens(self, count: int) -> None:
+        """So many tokens were generated. May raise KeyboardInterrupt, which stops the run cleanly."""
+
+
+def train(options: TrainOptions, recipe: Recipe, progress: Progress) -> dict[str, Any]:
+    """Run a recipe from the warm start to the evaluation; returns what `summary.json` holds.
+
+    Raises:
+        InvalidInputError: the run directory has a run already and `resume` is not set, or the other way round.
+        KeyboardInterrupt: the run was interrupted; `resume` goes on.
+    """
+    recipe.check()
+    run = Path(options.run)
+    with Store.open(run) as store:
+        begun = (run / "start").is_dir()
+        if begun and not options.resume:
+            raise InvalidInputError(f"{run} holds a run already; pass --resume to go on with it, or another --run")
+        seconds: dict[str, float] = defaultdict(float, store.state.get("metrics", {}).get("seconds", {}))
+        torch.manual_seed(options.seed)
+        world = env.ReasoningGym(list(options.families), seed=options.seed, held_out=options.held_out)
+        with _timed(seconds, "warm_start"):
+            policy, tokenizer = _policy(options, run, world, store, progress)
+        generate = _engine(options, run, policy, tokenizer)
+        try:
+            return _learn(options, recipe, progress, store, world, policy, generate, seconds)
+        finally:
+            if isinstance(generate, engines.Vllm):
+                generate.close()
+
+
+def _learn(
+    options: TrainOptions,
+    recipe: Recipe,
+    progress: Progress,
+    store: Store,
+    world: env.ReasoningGym,
+    policy: PreTrainedModel,
+    generate: Engine,
+    seconds: dict[str, float],
+) -> dict[str, Any]:
+    run = Path(options.run)
+    optimizer = torch.optim.AdamW(policy.parameters(), lr=options.learning_rate, weight_decay=0.0)
+    sampling = engines.Sampling(max_tokens=options.turn_tokens)
+    limits = {"sampling": sampling, "context_tokens": options.context_tokens, "progress": progress.tokens}
+    collect = Collector(generate, world, recipe, store=store, seed=options.seed, **limits)  # type: ignore[arg-type]
+    measured = store.state.get("metrics", {})
+    if store.iteration:
+        optimizer.load_state_dict(_checkpoint(run, store)["optimizer"])
+        generate.update_weights(policy, version=store.iteration)
+    generated = int(measured.get("generated_tokens", 0))
+    needs_reference = recipe.loss is not None and ("token", "reference_logprob") in recipe.loss.needs
+    reference = _frozen_copy(policy, run) if needs_reference else None
+
+    def success(phase: str, seed: int) -> float:
+        progress.phase(phase, 1)
+        with _timed(seconds, "evaluate"):
+            found = evaluate(generate, world, tasks=options.held_out, seed=seed, **limits)  # type: ignore[arg-type]
+        progress.step(success=found)
+        return found
+
+    success_before = measured.get("success_before")
+    if success_before is None:
+        success_before = success("evaluate before", options.seed)
+    group = getattr(recipe.rollout, "budget", options.group_size)
+    progress.phase(f"train {recipe.name}", options.iterations)
+    progress.step(min(collect.iteration, options.iterations))
+    for iteration in range(collect.iteration, options.iterations):
+        with _timed(seconds, "collect"):
+            batch = collect(tasks=max(options.rollouts // group, 1), group_size=options.group_size)
+        with _timed(seconds, "update"):
+            if reference is not None:
+                batch = batch.annotate("reference_logprob", reference, max_tokens=options.pack_tokens)
+            batch = recipe.credit(batch)
+            updates = recipe.updates(batch, seed=options.seed + iteration)
+            for step in optimizer.param_groups:
+                step["lr"] = options.learning_rate * _schedule(iteration, options.iterations)
+            for update in updates:
+                for pack in update.pack(max_tokens=options.pack_tokens):
+                    update.loss(pack.run(policy), pack).backward()
+                torch.nn.utils.clip_grad_norm_(policy.parameters(), options.gradient_clip)
+                optimizer.step()
+                optimizer.zero_grad()
+            generate.update_weights(policy, version=iteration + 1)
+        with _timed(seconds, "store"):
+            shown = _shown(batch)
+            generated += int(shown["tokens"])
+            kept = {**updates.metrics, **shown, "generated_tokens": generated, "success_before": success_before}
+            checkpoint = _save_checkpoint(run, iteration + 1, policy, optimizer)
+            collect.update(batch, {**kept, "seconds": dict(seconds)}, checkpoint=checkpoint)  # type: ignore[dict-item]
+            _drop_checkpoints(run, checkpoint)
+        progress.step(**shown)
+    success_after = success("evaluate after", options.seed + 1)
+    summary = {
+        "seed": options.seed,
+        "recipe": recipe.name,
+        "engine": options.engine,
+        "success_before": success_before,
+        "success_after": success_after,
+        "held_out_tasks": options.held_out,
+        "iterations": options.iterations,
+        "generated_tokens": generated,
+        "seconds": {phase: round(value, 2) for phase, value in seconds.items()},
+    }
+    (run / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
+    return summary
+
+
+def _policy(
+    options: TrainOptions, run: Path, world: env.ReasoningGym, store: Store, progress: Progress
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """The model to train and its tokenizer: where the run stopped, or a local model, or a small one warmed up."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    start = run / "start"
+    if not start.is_dir():
+        if options.model:
+            policy = AutoModelForCausalLM.from_pretrained(options.model, local_files_only=True)
+            tokenizer = AutoTokenizer.from_pretrained(options.model, local_files_only=True)
+        else:
+            progress.phase("warm start", options.warm_start_steps)
+            policy, tokenizer = warm_start(
+                world,
+                seed=options.seed,
+                steps=options.warm_start_steps,
+                progress=lambda _, loss: progress.step(loss=loss),
+            )
+        # Renamed when complete, so that an interrupted warm start is no start.
+        half = run / "start.tmp"
+        policy.save_pretrained(half)
+        tokenizer.save_pretrained(half)
+        half.rename(start)
+    policy = AutoModelForCausalLM.from_pretrained(start, dtype=torch.float32, local_files_only=True)
+    tokenizer = AutoTokenizer.from_pretrained(start, local_files_only=True)
+    if store.iteration:
+        policy.load_state_dict(_checkpoint(run, store)["policy"])
+    return policy.to(options.device), tokenizer
+
+
+def _frozen_copy(policy: PreTrainedModel, run: Path) -> PreTrainedModel:
+    """The policy as it was before reinforcement learning."""
+    from transformers import AutoModelForCausalLM
+
+    reference = AutoModelForCausalLM.from_pretrained(run / "start", dtype=torch.float32, local_files_only=True)
+    return reference.to(policy.device).requires_grad_(requires_grad=False)  # type: ignore[no-any-return]
+
+
+def _engine(
+    options: TrainOptions, run: Path, policy: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
+) -> Engine:
+    if options.engine == "vllm":
+        return engines.Vllm(str(run / "start"), tokenizer, max_model_len=options.context_tokens)
+    return engines.Transformers(policy, tokenizer)
+
+
+def _schedule(iteration: int, iterations: int) -> float:
+    """Linear warm-up over 4 iterations, then a half cosine from 1 to 0.1."""
+    if iteration < 4:
+        return (iteration + 1) / 4
+    return 0.1 + 0.9 * 0.5 * (1 + math.cos(math.pi * (iteration - 3) / max(iterations - 3, 1)))
+
+
+def _shown(batch: Batch) -> dict[str, float]:
+    """The numbers of the progress bar."""
+    drawn = batch.num_draws > 0
+    entropy = batch.column("entropy", "node_token")
+    return {
+        "success": float(np.mean(batch.column("success", "draw"))) if drawn else math.nan,
+        "reward": float(np.nanmean(batch.column("reward", "draw"))) if drawn else math.nan,
+        "entropy": float(np.nanmean(entropy)) if np.isfinite(entropy).any() else math.nan,
+        "tokens": float(np.isfinite(batch.column("behaviour_logprob", "node_token")).sum()),
+        "sharing": batch.sharing_ratio,
+    }
+
+
+def _checkpoint(run: Path, store: Store) -> dict[str, Any]:
+    """The weights that belong to the last closed iteration."""
+    return torch.load(run / str(store.state["checkpoint"]), weights_only=True)  # type: ignore[no-any-return]
+
+
+def _save_checkpoint(run: Path, iteration: int, policy: PreTrainedModel, optimizer: torch.optim.Optimizer) -> str:
+    folder = run / "checkpoints"
+    folder.mkdir(exist_ok=True)
+    path = folder / f"{iteration:08d}.pt"
+    state: Mapping[str, Any] = {"policy": policy.state_dict(), "optimizer": optimizer.state_dict()}
+    torch.save(state, path.with_suffix(".tmp"))
+    path.with_suffix(".tmp").rename(path)
+    return str(path.relative_to(run))
+
+
+def _drop_checkpoints(run: Path, keep: str) -> None:
+    """The store names one checkpoint, the last; the others are of no use."""
+    for path in (run / "checkpoints").glob("*.pt"):
+        if path != run / keep:
+            path.unlink()
+
+
+@contextmanager
+def _timed(seconds: dict[str, float], phase: str) -> Iterator[None]:
+    begin = time.perf_counter()
+    try:
+        yield
+    finally:
+        seconds[phase] += time.perf_counter() - begin

@@ -1,0 +1,214 @@
+"""Recipe: a value, to and from TOML, refused before it runs, credit as new columns."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import subprocess
+import sys
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import pytest
+from agentrl_core import Batch, Recipe, advantage, loss, recipes, rollout, select
+from agentrl_core.component import BatchComponent, Column
+from agentrl_core.exceptions import RecipeError
+
+
+@dataclass(frozen=True)
+class Judged(BatchComponent):
+    """A user's weight: needs a column that nobody makes."""
+
+    phase: ClassVar[str] = "weight"
+    column: str = "judge"
+
+    @property
+    def needs(self) -> tuple[Column, ...]:
+        return (("draw", self.column),)
+
+    @property
+    def makes(self) -> tuple[Column, ...]:
+        return (("draw", "weight"),)
+
+    def __call__(self, batch: Batch) -> Batch:
+        return batch.with_columns("draw", weight=batch.column(self.column, "draw"))
+
+
+VARIANTS = {
+    **{name: recipes.get(name) for name in recipes.names()},
+    "odd": recipes.GRPO.replace(
+        name='a "quoted"\\name\n\x7f\u00e9',
+        admit=select.InformativeGroups(max_rounds=2),
+        rollout=rollout.EntropyBranching(reduce="mean", entropy_weight=1e-7),
+        loss=loss.Policy(clip=None, kl=loss.KL(0.25), aggregate="constant", constant=3),
+        epochs=2,
+        minibatches=4,
+        shared="split",
+    ),
+    "collect only": Recipe(name="collect only"),
+}
+
+
+@pytest.mark.parametrize("recipe", VARIANTS.values(), ids=VARIANTS)
+def test_round_trips(recipe: Recipe, tmp_path: Path) -> None:
+    assert Recipe.from_toml(recipe.to_toml()) == recipe
+    path = tmp_path / "recipe.toml"
+    path.write_text(recipe.to_toml(), encoding="utf-8")
+    assert Recipe.from_toml(path) == Recipe.from_toml(str(path)) == recipe
+    assert Recipe.from_dict(json.loads(json.dumps(recipe.to_dict()))) == recipe
+    assert pickle.loads(pickle.dumps(recipe)) == recipe
+    assert hash(recipe) == hash(recipe.replace())
+
+
+def test_names_are_the_files_and_the_values() -> None:
+    folder = Path(recipes.__file__).parent
+    assert recipes.names() == sorted(path.stem for path in folder.glob("*.py") if path.stem != "__init__")
+    for name in recipes.names():
+        recipe = recipes.get(name)
+        assert recipe.name == name
+        assert recipe is getattr(recipes, name.upper())
+        assert recipe.source.startswith("arXiv:")
+        recipe.check()
+    with pytest.raises(RecipeError, match="there is no recipe 'ppo'; use one of: arpo, gigpo, grpo, rloo"):
+        recipes.get("ppo")
+    with pytest.raises(AttributeError, match="PPO"):
+        _ = recipes.PPO
+
+
+def test_recipes_load_without_torch() -> None:
+    code = "import sys; from agentrl_core import recipes; recipes.get('arpo').check(); assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_replace() -> None:
+    recipe = recipes.GRPO.replace(rollout=rollout.EntropyBranching(), epochs=3)
+    assert recipe.rollout == rollout.EntropyBranching()
+    assert recipe.epochs == 3
+    assert recipes.GRPO.epochs == 1
+    with pytest.raises(RecipeError, match="recipe 'grpo': there is no 'epoch' to replace; it has: name, source, select"):
+        recipes.GRPO.replace(epoch=3)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"epochs": 0}, "recipe 'grpo': epochs=0 is not possible; give a whole number of at least 1"),
+        ({"minibatches": 1.5}, "minibatches=1.5"),
+        ({"shared": "all"}, "shared='all' is not possible; give one of 'each', 'split', 'owner'"),
+        ({"name": ""}, "name='' is not possible"),
+        ({"advantage": loss.Policy()}, r"Policy\(.*\) is no component of phase advantage; give one from agentrl_core.advantage"),
+        ({"loss": "policy"}, "'policy' is no component of phase loss"),
+        ({"rollout": rollout.EntropyBranching}, "is no component of phase rollout"),
+    ],
+)
+def test_impossible_options(change: dict[str, object], message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
+        recipes.GRPO.replace(**change)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("name = ", "is no TOML document"),
+        ('source = "x"', "a recipe needs a name"),
+        ('name = "x"\nepoch = 1', "recipe 'x': 'epoch' is unknown; a recipe has: name, source"),
+        ('name = "x"\nloss = "Policy"', r"recipe 'x': loss='Policy' is no table; write \[loss\] with component"),
+        ('name = "x"\n[loss]\ncomponent = "Policey"', "recipe 'x': loss: there is no component 'Policey'"),
+        ('name = "x"\n[loss]\ncomponent = "Policy"\nentropy = -1', r"recipe 'x': loss\.Policy: option entropy=-1\.0"),
+        ('name = "x"\n[replay]\ncomponent = "Any"', "recipe 'x': replay: this phase has no components"),
+        ('name = "x"\n[admit]\ncomponent = "Uniform"', "Uniform.* is no component of phase admit"),
+    ],
+)
+def test_bad_documents(text: str, message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
+        Recipe.from_toml(text)
+
+
+def test_a_file_that_is_not_there() -> None:
+    with pytest.raises(FileNotFoundError):
+        Recipe.from_toml("nowhere.toml")
+
+
+@pytest.mark.parametrize("phase", ["select", "rollout", "reward", "admit", "advantage", "loss"])
+def test_check_names_the_phase_without_a_component(phase: str) -> None:
+    recipe = recipes.GRPO.replace(**{phase: None})
+    with pytest.raises(RecipeError, match=rf"recipe 'grpo': phase {phase} has no component; add one .*replace\({phase}="):
+        recipe.check()
+
+
+def test_check_names_the_column_and_the_call(batch: Batch) -> None:
+    recipe = recipes.GRPO.replace(loss=loss.Policy(kl=loss.KL(0.1)))
+    recipe.check()  # without a batch: it will be annotated
+    with pytest.raises(
+        RecipeError,
+        match=r"recipe 'grpo': loss\.Policy \(phase loss\) needs column 'reference_logprob' at level token; "
+        r"only a model can make it: batch = batch\.annotate\('reference_logprob', reference\)",
+    ):
+        recipe.check(batch)
+    recipe.check(batch.with_columns("token", reference_logprob=np.zeros(len(batch.column("token", "token")))))
+
+    judged = recipes.GRPO.replace(weight=Judged())
+    with pytest.raises(RecipeError, match="Judged .phase weight. needs column 'judge' at level draw; no component"):
+        judged.check()
+    judged.check(batch.with_columns("draw", judge=np.ones(batch.num_draws)))
+
+
+def test_credit_is_new_columns(batch: Batch) -> None:
+    credited = recipes.GRPO.credit(batch)
+    assert not batch.has("advantage", "draw")
+    scores = batch.column("reward", "draw")
+    expected = advantage.group_relative(scores, batch.keys("group_id", "draw"), valid=np.isfinite(scores))
+    np.testing.assert_array_equal(credited.column("advantage", "draw"), expected)
+    np.testing.assert_array_equal(credited.column("score", "draw"), scores)
+    assert np.isnan(scores).sum() == 1
+    assert credited.column("advantage", "draw")[np.isnan(scores)] == 0
+    assert np.abs(expected).max() > 0.5
+
+
+def test_credit_keeps_a_score_that_is_there(batch: Batch) -> None:
+    scored = batch.with_columns("draw", score=np.arange(batch.num_draws, dtype=np.float32))
+    credited = recipes.RLOO.credit(scored)
+    np.testing.assert_array_equal(credited.column("score", "draw"), np.arange(batch.num_draws))
+    assert np.isfinite(credited.column("advantage", "draw")).all()
+
+
+def test_credit_needs_no_loss(batch: Batch) -> None:
+    assert recipes.GRPO.replace(loss=None).credit(batch).has("advantage", "draw")
+    with pytest.raises(RecipeError, match="phase advantage has no component"):
+        recipes.GRPO.replace(advantage=None).credit(batch)
+
+
+def test_credit_of_gigpo_is_per_step(batch: Batch) -> None:
+    credited = recipes.GIGPO.credit(batch)
+    steps = np.diff(batch.offsets("step"))
+    draws = np.repeat(np.arange(batch.num_draws), steps)
+    scores = batch.column("reward", "draw")
+    expected = advantage.gigpo(
+        np.repeat(scores, steps),
+        batch.keys("group_id", "step"),
+        draws,
+        batch.column("step", "step"),
+        batch.keys("state_key", "step"),
+        np.nan_to_num(batch.column("reward", "step")),
+        valid=np.isfinite(scores)[draws],
+    )
+    found = credited.column("advantage", "step")
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
+    within = [np.ptp(found[draws == draw]) for draw in range(batch.num_draws) if np.isfinite(scores[draw])]
+    assert max(within) > 0.1
+
+
+def test_weight_multiplies_the_advantage_only(batch: Batch) -> None:
+    recipe = recipes.GRPO.replace(weight=Judged())
+    judged = batch.with_columns("draw", judge=np.full(batch.num_draws, 2.0))
+    plain = next(next(iter(recipes.GRPO.updates(recipes.GRPO.credit(batch)))).pack(max_tokens=999))
+    double = next(next(iter(recipe.updates(recipe.credit(judged)))).pack(max_tokens=999))
+    for name, values in plain.streams.items():
+        factor = 2.0 if name.startswith("advantage") else 1.0
+        np.testing.assert_allclose(double.streams[name], factor * values, rtol=1e-6)
+
+
+def test_fields_are_documented() -> None:
+    assert all(f"{field.name}:" in Recipe.__doc__ for field in fields(Recipe))
