@@ -17,7 +17,7 @@ ARGS ?=
 
 # Folders are listed too: their time changes when a file in them is removed.
 SOURCES := pyproject.toml Cargo.toml Cargo.lock README.md LICENSE \
-	$(shell find crates python -not -name __pycache__ -not -name '*.pyc')
+	$(shell find crates python -not -name __pycache__ -not -name '*.pyc' -not -name '*.so')
 PYTHON_CHECKED := python tests
 
 .PHONY: help
@@ -26,7 +26,10 @@ help: ## List the targets.
 
 .PHONY: demo
 demo: $(STAMPS)/demo $(STAMPS)/wheel-$(PROFILE) ## Train the demo's model: make demo ARGS="--recipe arpo --seed 1".
-	$(BIN)/agentrl train --run runs/demo $(ARGS)
+	$(BIN)/agentrl train $(if $(filter --run --resume,$(ARGS)),,--run $(free_run)) $(ARGS)
+
+# The first of runs/demo, runs/demo-2, ... that is free: a run is never overwritten.
+free_run = $(shell run=runs/demo; n=1; while [ -e $$run ]; do n=$$((n + 1)); run=runs/demo-$$n; done; echo $$run)
 
 .PHONY: test test-rust test-python
 test: test-rust test-python ## Build, then run all Rust and Python tests.

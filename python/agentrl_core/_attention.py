@@ -1,9 +1,9 @@
 """Attention over a pack: every sequence attends to itself alone, and no mask is built.
 
 The flat tokens of a pack go through the linear layers of a model without padding. Only the attention needs to know
-where sequences start. On CUDA in half precision it is `torch.nn.attention.varlen`; elsewhere queries, keys and values are
-padded sequence by sequence, in buckets of similar length, for `scaled_dot_product_attention(is_causal=True)`. A padded
-key lies behind every real query of its row, so causality already hides it.
+where sequences start. On CUDA in half precision it is `torch.nn.attention.varlen`; elsewhere queries, keys and values
+are padded sequence by sequence, in buckets of similar length, for `scaled_dot_product_attention(is_causal=True)`. A
+padded key lies behind every real query of its row, so causality already hides it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class SequenceLayout:
 
     @functools.cached_property
     def buckets(self) -> tuple[list[tuple[int, int]], Tensor, Tensor]:
-        """Shapes (sequences, length) of the buckets, the flat row of each padded slot, and the slot of each flat row."""
+        """Shapes (sequences, length) of the buckets, the flat row of each padded slot, the slot of each flat row."""
         starts = self.cu_seqlens.to("cpu", torch.int64)
         lengths = starts.diff()
         order = lengths.argsort(descending=True, stable=True)
@@ -82,7 +82,7 @@ def sequence_attention(decoder: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def _implementation(config: Any) -> Iterator[None]:  # noqa: ANN401 - transformers is untyped here
+def _implementation(config: Any) -> Iterator[None]:
     before = config._attn_implementation  # noqa: SLF001 - the library's own switch, in no public name
     config._attn_implementation = NAME  # noqa: SLF001
     try:
@@ -92,7 +92,7 @@ def _implementation(config: Any) -> Iterator[None]:  # noqa: ANN401 - transforme
 
 
 @contextmanager
-def _checkpointing(layer: nn.Module, config: Any) -> Iterator[None]:  # noqa: ANN401 - transformers is untyped here
+def _checkpointing(layer: nn.Module, config: Any) -> Iterator[None]:
     own: Any = getattr(layer, "_gradient_checkpointing_func", None)
     if own is None:
         yield
@@ -140,7 +140,9 @@ def _attend(
     """The function that transformers calls: `[1, heads, T, D]` in, `[1, T, heads, D]` out."""
     name = type(module).__name__
     if sequence_layout is None or attention_mask is not None:
-        raise UnsupportedError(f"{name} does not hand the pack's sequences to its attention; this model cannot run packs")
+        raise UnsupportedError(
+            f"{name} does not hand the pack's sequences to its attention; this model cannot run packs"
+        )
     if sliding_window is not None and sliding_window < sequence_layout.max_seqlen:
         raise UnsupportedError(
             f"{name} has sliding_window={sliding_window} but the pack's longest sequence has "
@@ -171,9 +173,7 @@ def _attend(
     return out.unsqueeze(0), None
 
 
-def _padded(
-    q: Tensor, k: Tensor, v: Tensor, layout: SequenceLayout, scaling: float | None, dropout: float
-) -> Tensor:
+def _padded(q: Tensor, k: Tensor, v: Tensor, layout: SequenceLayout, scaling: float | None, dropout: float) -> Tensor:
     shapes, rows, slots = layout.buckets
     sizes = [count * length for count, length in shapes]
     parts = [states.index_select(0, rows).split(sizes) for states in (q, k, v)]

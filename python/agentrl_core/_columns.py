@@ -123,5 +123,7 @@ def _array(values: object, name: str, *, dimensions: tuple[int, ...] = (1,)) -> 
 
 def _checked(array: NDArray[Any], name: str, length: int | None) -> NDArray[Any]:
     if length is not None and len(array) != length:
-        raise InvalidInputError(f"{name} has {len(array)} rows but the first column has {length}; give one for each row")
+        raise InvalidInputError(
+            f"{name} has {len(array)} rows but the first column has {length}; give one for each row"
+        )
     return array

@@ -99,7 +99,7 @@ class Batch:
     @property
     def num_groups(self) -> int:
         """Number of groups that the draws belong to."""
-        return int(self.keys("group_id", "draw").max(initial=-1)) + 1
+        return len(np.unique(self.keys("group_id", "draw")))
 
     @property
     def sharing_ratio(self) -> float:

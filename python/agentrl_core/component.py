@@ -6,7 +6,6 @@ are the columns it reads and writes, so a recipe can be checked before anything 
 
 from __future__ import annotations
 
-import functools
 import importlib
 import inspect
 import math
@@ -22,8 +21,9 @@ from agentrl_core.exceptions import RecipeError
 if TYPE_CHECKING:
     from agentrl_core.batch import Batch
 
-Column = tuple[str, str]
-"""A column of a batch: its level (`draw`, `step` or `token`) and its name."""
+Level = Literal["draw", "step", "token"]
+Column = tuple[Level, str]
+"""A column of a batch: its level and its name."""
 
 PHASES: dict[str, str] = {
     "select": "select",
@@ -77,7 +77,7 @@ class Component:
         return f"{parts[1]}.{cls.__name__}" if parts[0] == "agentrl_core" and len(parts) > 1 else cls.__name__
 
     def __post_init__(self) -> None:
-        hints = _hints(type(self))
+        hints = typing.get_type_hints(type(self))
         for option in fields(self):
             value = getattr(self, option.name)
             fitted, fits = _fit(value, hints[option.name])
@@ -88,7 +88,7 @@ class Component:
     def check_options(self) -> None:
         """Check ranges and combinations of options with `require`. The types are already right."""
 
-    def require(self, condition: bool, option: str, remedy: str) -> None:
+    def require(self, condition: bool, option: str, remedy: str) -> None:  # noqa: FBT001 - as in assert
         """Raise a `RecipeError` about `option` unless `condition` holds; `remedy` says what to do."""
         if not condition:
             value = getattr(self, option)
@@ -116,7 +116,7 @@ class Component:
         Raises:
             RecipeError: an option is unknown, missing, of the wrong type or out of range.
         """
-        hints = _hints(cls)
+        hints = typing.get_type_hints(cls)
         options = {option.name: option for option in fields(cls)}
         package = cls.__module__.rpartition(".")[0] or cls.__module__
         values: dict[str, Any] = {}
@@ -173,19 +173,16 @@ def find_component(package: str, table: Mapping[str, Any]) -> Component:
     known: dict[str, type[Component]] = {
         key: kind
         for key in module.__all__
-        if isinstance(kind := getattr(module, key), type) and issubclass(kind, Component) and not inspect.isabstract(kind)
+        if isinstance(kind := getattr(module, key), type)
+        and issubclass(kind, Component)
+        and not inspect.isabstract(kind)
     }
     if name not in known:
         raise RecipeError(f"{short}: there is no component {name!r}; use one of: {', '.join(sorted(known))}")
     return known[name].from_dict(table)
 
 
-@functools.cache
-def _hints(cls: type[Component]) -> dict[str, Any]:
-    return typing.get_type_hints(cls)
-
-
-def _fit(value: object, hint: Any) -> tuple[object, bool]:  # noqa: ANN401 - a type hint has no type
+def _fit(value: object, hint: Any) -> tuple[object, bool]:
     """The value as `hint` wants it (an int where a float is asked becomes one), and whether it fits."""
     origin = typing.get_origin(hint)
     if origin in (types.UnionType, typing.Union):
@@ -205,7 +202,7 @@ def _fit(value: object, hint: Any) -> tuple[object, bool]:  # noqa: ANN401 - a t
     return value, isinstance(value, hint)
 
 
-def _describe(hint: Any) -> str:  # noqa: ANN401 - a type hint has no type
+def _describe(hint: Any) -> str:
     origin = typing.get_origin(hint)
     if origin in (types.UnionType, typing.Union):
         return " or ".join(_describe(part) for part in typing.get_args(hint))

@@ -187,13 +187,17 @@ class Pack:
             chunk = max(1, _LOGITS_AT_ONCE // weight.shape[0])
             outputs = []
             for rows, target, scale in zip(
-                hidden.split(chunk), pack.target.split(chunk), pack.streams.inverse_temperature.split(chunk), strict=True
+                hidden.split(chunk),
+                pack.target.split(chunk),
+                pack.streams.inverse_temperature.split(chunk),
+                strict=True,
             ):
-                arguments = (rows.to(dtype), weight, bias, target, scale, self.entropy_gradient)
+                arguments = (rows.to(dtype), weight, bias, target, scale)
+                keep = self.entropy_gradient
                 if len(hidden) > chunk and torch.is_grad_enabled():
-                    outputs.append(checkpoint(_score, *arguments, use_reentrant=False))
+                    outputs.append(checkpoint(_score, *arguments, entropy_gradient=keep, use_reentrant=False))
                 else:
-                    outputs.append(_score(*arguments))
+                    outputs.append(_score(*arguments, entropy_gradient=keep))
         logprob, entropy = (torch.cat(parts) for parts in zip(*outputs, strict=True))
         return PackOutput(logprob=logprob, entropy=entropy)
 
@@ -211,7 +215,8 @@ def annotate(
         batch: the batch; all its draws are run.
         column: name of the new column, such as `reference_logprob` or `recomputed_logprob`.
         model: a model, whose log-probs (at each token's sampling temperature) become the column; or a function that
-            takes a `Pack` and returns `[N]` values. Dropout follows the model's mode: call `model.eval()` for a reference.
+            takes a `Pack` and returns `[N]` values. Dropout follows the model's mode: call `model.eval()` for a
+            reference.
         max_tokens: tokens of a pack.
 
     Returns:
@@ -238,7 +243,7 @@ def annotate(
 
 
 def _score(
-    rows: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, scale: Tensor, entropy_gradient: bool
+    rows: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, scale: Tensor, *, entropy_gradient: bool
 ) -> tuple[Tensor, Tensor]:
     logits = nn.functional.linear(rows, weight, bias) * scale[:, None].to(rows.dtype)
     shifted = logits - logits.detach().amax(dim=-1, keepdim=True)
@@ -274,8 +279,9 @@ def _head(model: nn.Module) -> nn.Linear:
     head = find() if callable(find) else None
     if type(head) is not nn.Linear:
         raise UnsupportedError(
-            f"{type(model).__name__} has the output layer {type(head).__name__}; pack.run needs a plain torch.nn.Linear: "
-            "use a causal language model without an adapter on its head, or pack.forward and a head of your own"
+            f"{type(model).__name__} has the output layer {type(head).__name__}; pack.run needs a plain "
+            "torch.nn.Linear: use a causal language model without an adapter on its head, or pack.forward and "
+            "a head of your own"
         )
     config = _decoder(model).config
     for option in _LOGIT_OPTIONS:

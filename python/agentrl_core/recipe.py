@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, cast, get_args
 
-from agentrl_core.component import PHASES, BatchComponent, Column, Component, find_component
+from agentrl_core.component import PHASES, BatchComponent, Column, Component, Level, find_component
 from agentrl_core.exceptions import RecipeError
 
 if TYPE_CHECKING:
@@ -23,8 +23,12 @@ if TYPE_CHECKING:
 
 Shared = Literal["each", "split", "owner"]
 
-_LEVELS = ("draw", "step", "token")  # from coarse to fine; a coarser column is broadcast to a finer level
-_FACTS: dict[str, tuple[str, ...]] = {
+_LEVELS: tuple[Level, ...] = (
+    "draw",
+    "step",
+    "token",
+)  # from coarse to fine; a coarser column is broadcast to a finer level
+_FACTS: dict[Level, tuple[str, ...]] = {
     "draw": ("reward", "success", "group_id", "trajectory_id", "agent", "iteration"),
     "step": ("reward", "step", "terminated", "truncated", "flags", "origin_trajectory_id", "state_key"),
     "token": (
@@ -45,7 +49,7 @@ _MODEL_COLUMNS = {"reference_logprob": "reference", "recomputed_logprob": "polic
 def _default(package: str, name: str) -> Callable[[], Any]:
     """A component with its default options, imported when the first recipe is made."""
 
-    def make() -> Any:  # noqa: ANN401 - the class is known by name only
+    def make() -> Any:
         return getattr(importlib.import_module(f"agentrl_core.{package}"), name)()
 
     return make
@@ -109,7 +113,9 @@ class Recipe:
             value = getattr(self, option)
             whole = isinstance(value, int) and not isinstance(value, bool)
             self._require(whole and value >= 1, option, "give a whole number of at least 1")
-        self._require(self.shared in get_args(Shared), "shared", "give one of " + ", ".join(map(repr, get_args(Shared))))
+        self._require(
+            self.shared in get_args(Shared), "shared", "give one of " + ", ".join(map(repr, get_args(Shared)))
+        )
         for phase in PHASES:
             component = getattr(self, phase)
             if component is not None and not (isinstance(component, Component) and component.phase == phase):
@@ -118,7 +124,7 @@ class Recipe:
                     f"give one from agentrl_core.{PHASES[phase]}"
                 )
 
-    def replace(self, **phases: Any) -> Self:  # noqa: ANN401 - each phase has its own type, checked when made
+    def replace(self, **phases: Any) -> Self:
         """The same recipe with other components or options.
 
         Raises:
@@ -172,7 +178,7 @@ class Recipe:
         Raises:
             RecipeError: a column is missing; the message has the call that adds it.
         """
-        from agentrl_core.update import Updates  # noqa: PLC0415 - NumPy and the core are loaded on first use
+        from agentrl_core.update import Updates
 
         self.check(batch)
         for level, name in cast("BatchComponent", self.advantage).makes:
@@ -207,7 +213,9 @@ class Recipe:
                 raise RecipeError(f"recipe {name!r}: {key!r} is unknown; a recipe has: {', '.join(known)}")
             if key in PHASES:
                 if not isinstance(value, Mapping):
-                    raise RecipeError(f"recipe {name!r}: {key}={value!r} is no table; write [{key}] with component = ...")
+                    raise RecipeError(
+                        f"recipe {name!r}: {key}={value!r} is no table; write [{key}] with component = ..."
+                    )
                 try:
                     values[key] = find_component(f"agentrl_core.{PHASES[key]}", value)
                 except RecipeError as error:
@@ -243,7 +251,7 @@ class Recipe:
         return cls.from_dict(table)
 
     def _check(self, phases: tuple[str, ...], batch: Batch | None) -> None:
-        made = {(level, name) for level, names in _FACTS.items() for name in names}
+        made: set[Column] = {(level, name) for level, names in _FACTS.items() for name in names}
         for phase in phases:
             component: Component | None = getattr(self, phase)
             if component is None:
@@ -273,10 +281,11 @@ class Recipe:
             else f"no component of this recipe makes it: add one that does, or batch = batch.annotate({name!r}, model)"
         )
         raise RecipeError(
-            f"recipe {self.name!r}: {component.title()} (phase {phase}) needs column {name!r} at level {level}; {remedy}"
+            f"recipe {self.name!r}: {component.title()} (phase {phase}) needs column {name!r} at level {level}; "
+            f"{remedy}"
         )
 
-    def _require(self, condition: bool, option: str, remedy: str) -> None:
+    def _require(self, condition: bool, option: str, remedy: str) -> None:  # noqa: FBT001 - as in assert
         if not condition:
             raise RecipeError(f"recipe {self.name!r}: {option}={getattr(self, option)!r} is not possible; {remedy}")
 
@@ -290,7 +299,7 @@ def _toml_lines(table: Mapping[str, Any], path: tuple[str, ...]) -> list[str]:
     return lines if path else [*lines, ""]
 
 
-def _toml_value(value: bool | float | str) -> str:
+def _toml_value(value: Any) -> str:
     if isinstance(value, str):
         # A JSON string is a TOML string, but for the one control character that JSON does not escape.
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

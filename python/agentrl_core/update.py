@@ -63,7 +63,8 @@ class Updates:
     def metrics(self) -> dict[str, float]:
         """Means over what `Update.loss` has seen so far: `loss` per update, everything else per trained token.
 
-        Also `tokens`, how many trained tokens that were, and `updates`. Reading it waits for the device; nothing else does.
+        Also `tokens`, how many trained tokens that were, and `updates`. Reading it waits for the device; nothing else
+        does.
         """
         if not self._stepped:
             return {}
@@ -105,7 +106,7 @@ class Update:
     def pack(self, *, max_tokens: int, layout: str = "sequence") -> Iterator[Pack]:
         """Yield the packs of this step: at most `max_tokens` tokens each, every draw whole in one pack.
 
-        The denominators of the whole step are in the weights, so the losses of the packs add up to the loss of the step.
+        The denominators of the whole step are in the weights, so the losses of the packs add up to that of the step.
 
         Args:
             max_tokens: tokens of a pack; at least those of the longest trajectory up to its last trained token.
@@ -113,11 +114,11 @@ class Update:
 
         Raises:
             UnsupportedError: another layout.
-            InvalidInputError: a sequence is longer than `max_tokens`, or a trained token has a value that is not finite.
+            InvalidInputError: a sequence is longer than `max_tokens`, or a value of a trained token is not finite.
         """
         if layout not in _LAYOUTS:
             raise UnsupportedError(f"layout={layout!r} does not exist; this version has: {', '.join(_LAYOUTS)}")
-        from agentrl_core.pack import Pack  # noqa: PLC0415 - torch is loaded on first use
+        from agentrl_core.pack import Pack
 
         batch, columns = self._updates.batch, self._updates._columns  # noqa: SLF001
         weight: NDArray[np.float64] = batch.token_weights(

@@ -9,11 +9,12 @@ import polars as pl
 import pyarrow as pa
 import pytest
 import torch
-from agentrl_core import advantage
-from agentrl_core.exceptions import InvalidInputError, RecipeError
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+
+from agentrl_core import advantage
+from agentrl_core.exceptions import InvalidInputError, RecipeError
 
 REWARDS = [1.0, 0.0, 0.5, 0.25, 2.0, 2.0]
 GROUPS = [3, 3, 7, 7, 7, 9]
@@ -205,7 +206,10 @@ def test_gigpo_equals_its_definition(scale: str, unit: str, seed: int) -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: advantage.GroupRelative(ddof=2), r"advantage\.GroupRelative: option ddof=2 is not possible; give 0 or 1"),
+        (
+            lambda: advantage.GroupRelative(ddof=2),
+            r"advantage\.GroupRelative: option ddof=2 is not possible; give 0 or 1",
+        ),
         (lambda: advantage.GroupRelative(eps=-1.0), "eps=-1.0"),
         (lambda: advantage.GroupRelative(scale="mad"), "scale='mad'"),
         (lambda: advantage.LeaveOneOut(singleton="one"), "singleton='one'"),

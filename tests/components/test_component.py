@@ -6,6 +6,7 @@ import pickle
 from dataclasses import FrozenInstanceError, dataclass
 
 import pytest
+
 from agentrl_core import advantage, loss, reward, rollout, select
 from agentrl_core.component import Component, find_component
 from agentrl_core.exceptions import RecipeError
@@ -58,7 +59,10 @@ def test_none_that_is_not_the_default_is_written() -> None:
         ({"component": "annotations"}, "there is no component"),
         ({"component": "Loss"}, "there is no component 'Loss'"),
         ({"entropy": 0.1}, r"component = \"ClassName\"; it has component=None"),
-        ({"component": "Policy", "entropi": 0.1}, r"loss\.Policy: option 'entropi' is unknown; its options are: clip, kl"),
+        (
+            {"component": "Policy", "entropi": 0.1},
+            r"loss\.Policy: option 'entropi' is unknown; its options are: clip, kl",
+        ),
         ({"component": "Policy", "entropy": "much"}, "entropy='much' is not possible; give a finite number"),
         ({"component": "Policy", "entropy": True}, "entropy=True"),
         ({"component": "Policy", "kl": {"component": "KL"}}, r"loss\.KL: option 'coefficient' is missing; add it"),

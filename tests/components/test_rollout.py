@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
 from agentrl_core import rollout
 from agentrl_core.exceptions import InvalidInputError, RecipeError
 
@@ -41,7 +42,11 @@ def test_branches_where_the_entropy_rose() -> None:
 
 
 def test_only_rows_at_a_tool_result_branch() -> None:
-    columns = {"entropy": [9.0, 9.0, 9.0], "is_after_tool": [True, False, False], "has_tool_result": [False, True, False]}
+    columns = {
+        "entropy": [9.0, 9.0, 9.0],
+        "is_after_tool": [True, False, False],
+        "has_tool_result": [False, True, False],
+    }
     after = rollout.EntropyBranching(measure="after_tool")
     before = rollout.EntropyBranching(measure="before_tool")
     assert after.fork_at == "segment_start"
@@ -53,9 +58,7 @@ def test_only_rows_at_a_tool_result_branch() -> None:
 def test_the_budget_of_each_group_is_kept() -> None:
     planner = rollout.EntropyBranching(budget=5, initial=2, beam=4)
     plan = planner.plan(
-        frontier(
-            entropy=[9.0] * 5, group=[0, 1, 0, 1, 2], existing=[1, 4, 5], uniform=[[0.0, 0.0, 0.0]] * 5
-        )
+        frontier(entropy=[9.0] * 5, group=[0, 1, 0, 1, 2], existing=[1, 4, 5], uniform=[[0.0, 0.0, 0.0]] * 5)
     )
     assert plan.tolist() == [3, 1, 1, 0, 0]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
 from agentrl_core import select
 from agentrl_core.exceptions import InvalidInputError, RecipeError
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
 from agentrl_core import Forest, weight
 from agentrl_core.exceptions import InvalidInputError
 

@@ -7,7 +7,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import torch
-from agentrl_core.pack import Pack, Streams
 from numpy.typing import NDArray
 from transformers import (
     LlamaConfig,
@@ -20,6 +19,8 @@ from transformers import (
     Qwen3Config,
     Qwen3ForCausalLM,
 )
+
+from agentrl_core.pack import Pack, Streams
 
 VOCABULARY = 37
 SHAPE = {

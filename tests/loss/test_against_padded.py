@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from agentrl_core import loss
 from hand_made import Ragged, tiny_model
 from torch import Tensor, nn
+
+from agentrl_core import loss
 
 POLICIES = {
     "plain": loss.Policy(clip=None),

@@ -7,13 +7,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from hand_made import FAMILIES, Ragged, tiny_model
+from torch import Tensor, nn
+from transformers import BertConfig, BertLMHeadModel, GPT2Config, GPT2LMHeadModel
+
 from agentrl_core import _attention
 from agentrl_core import pack as pack_module
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
 from agentrl_core.pack import Pack, annotate
-from hand_made import FAMILIES, Ragged, tiny_model
-from torch import Tensor, nn
-from transformers import BertConfig, BertLMHeadModel, GPT2Config, GPT2LMHeadModel
 
 LENGTHS = [17, 3, 9, 16, 2, 30, 9]
 
@@ -219,5 +220,3 @@ def test_annotate_with_a_model_and_with_a_function() -> None:
     np.testing.assert_array_equal(squares.columns["square"][:-3], tokens.astype(np.float32) ** 2)
     with pytest.raises(InvalidInputError, match=r"column 'bad' returned shape \(1,\)"):
         annotate(FewDraws(*parts), "bad", lambda _: torch.zeros(1), max_tokens=99)
-
-

@@ -6,10 +6,11 @@ import math
 
 import pytest
 import torch
+from hand_made import loose_pack
+
 from agentrl_core import loss
 from agentrl_core.exceptions import RecipeError
 from agentrl_core.pack import PackOutput
-from hand_made import loose_pack
 
 
 def one_token(ratio: float, advantage: float, policy: loss.Policy) -> tuple[float, float]:

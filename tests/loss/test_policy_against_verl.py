@@ -8,9 +8,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from hand_made import Ragged, loose_pack
+
 from agentrl_core import loss
 from agentrl_core.pack import PackOutput
-from hand_made import Ragged, loose_pack
 
 core_algos = pytest.importorskip("verl.trainer.ppo.core_algos", reason="verl is installed by `make test`")
 verl_config = pytest.importorskip("verl.workers.config")

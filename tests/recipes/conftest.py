@@ -7,14 +7,15 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from agentrl_core import Batch, Forest
 from transformers import LlamaConfig, LlamaForCausalLM
+
+from agentrl_core import Batch, Forest
 
 VOCABULARY = 31
 
 
 def grow(seed: int = 0, *, groups: int = 3, unrewarded: tuple[int, int] | None = (1, 1)) -> Batch:
-    """Per group: three trajectories of one to three steps; one branch inside the first action of the first, one behind it."""
+    """Per group: three trajectories of one to three steps; of the first, a branch in its action and one behind it."""
     rng = np.random.default_rng(seed)
     forest = Forest(iteration=4, seed=seed)
 

@@ -8,23 +8,25 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
+from transformers import LlamaForCausalLM
+
 from agentrl_core import Batch, loss, recipes
 from agentrl_core.exceptions import InvalidInputError, RecipeError, UnsupportedError
 from agentrl_core.recipe import Recipe
-from transformers import LlamaForCausalLM
 
 
 def expected_loss(model: LlamaForCausalLM, batch: Batch, recipe: Recipe, reference: LlamaForCausalLM) -> torch.Tensor:
-    """Draw by draw, action by action, through the model's own forward; only the paths and levels of the batch are used."""
+    """Draw by draw through the model's own forward; only the paths and the levels of the batch are used."""
     policy = recipe.loss
     offsets, bounds = batch.offsets("step"), batch.offsets("token")
     position = batch.column("position", "token")
     advantages, old = batch.column("advantage", "token"), batch.column("behaviour_logprob", "token")
     scale = batch.column("inverse_temperature", "token")
-    nodes, owner = batch.column("node_token", "token").tolist(), {}
+    origins, numbers = batch.column("origin_trajectory_id", "step"), batch.column("step", "step")
+    owner: dict[tuple[int, int], int] = {}
     valid = np.isfinite(batch.column("score", "draw"))
     paths = paths_of(batch)
-    terms, shares, draws = [], [], []
+    terms, shares = [], []
     for draw in np.flatnonzero(valid):
         rows = np.arange(bounds[offsets[draw]], bounds[offsets[draw + 1]])
         inputs = torch.from_numpy(paths[draw])[None]
@@ -38,15 +40,14 @@ def expected_loss(model: LlamaForCausalLM, batch: Batch, recipe: Recipe, referen
         logprob, anchor = picked[0], picked[1].detach()
         ratio = (logprob - torch.from_numpy(old[rows])).exp()
         advantage = torch.from_numpy(advantages[rows])
-        objective = torch.minimum(
-            ratio * advantage, ratio.clamp(1 - policy.clip.low, 1 + policy.clip.high) * advantage
-        )
+        objective = torch.minimum(ratio * advantage, ratio.clamp(1 - policy.clip.low, 1 + policy.clip.high) * advantage)
         difference = anchor - logprob
         divergence = difference.exp() - difference - 1
         terms.append(-objective + policy.kl.coefficient * divergence - policy.entropy * entropy)
-        shares.append([float(owner.setdefault(node, draw) == draw) for node in nodes[rows[0] : rows[-1] + 1]])
-        draws.append(draw)
-    share = [torch.tensor(row) if recipe.shared == "owner" else torch.ones(len(row)) for row in shares]
+        steps = range(offsets[draw], offsets[draw + 1])
+        mine = [float(owner.setdefault((origins[step], numbers[step]), draw) == draw) for step in steps]
+        shares.append(np.repeat(mine, np.diff(bounds[offsets[draw] : offsets[draw + 1] + 1])))
+    share = [torch.from_numpy(row) if recipe.shared == "owner" else torch.ones(len(row)) for row in shares]
     if policy.aggregate == "token_mean":
         return sum((s * t).sum() for s, t in zip(share, terms, strict=True)) / sum(s.sum() for s in share)
     kept = [(s * t).sum() / s.sum() for s, t in zip(share, terms, strict=True) if s.sum() > 0]
@@ -73,9 +74,7 @@ def test_loss_and_gradients_of_a_batch_with_branches(
     batch: Batch, model: LlamaForCausalLM, aggregate: str, shared: str, max_tokens: int
 ) -> None:
     reference = LlamaForCausalLM(model.config).double()
-    recipe = recipes.GRPO.replace(
-        loss=loss.Policy(kl=loss.KL(0.1), entropy=0.05, aggregate=aggregate), shared=shared
-    )
+    recipe = recipes.GRPO.replace(loss=loss.Policy(kl=loss.KL(0.1), entropy=0.05, aggregate=aggregate), shared=shared)
     credited = recipe.credit(batch).annotate("reference_logprob", reference, max_tokens=50)
     expected = expected_loss(model, credited, recipe, reference)
     expected.backward()
@@ -192,5 +191,7 @@ def test_a_trained_token_without_a_log_prob_is_refused(batch: Batch) -> None:
     values[2] = np.nan
     credited = recipe.credit(batch).with_columns("token", reference_logprob=values)
     (update,) = recipe.updates(credited)
-    with pytest.raises(InvalidInputError, match=r"column 'reference_logprob' is nan at token 2, which is trained \(1 such"):
+    with pytest.raises(
+        InvalidInputError, match=r"column 'reference_logprob' is nan at token 2, which is trained \(1 such"
+    ):
         list(update.pack(max_tokens=999))

@@ -42,8 +42,8 @@ def gigpo(
     0 and std 1. From GiGPO, arXiv:2505.10978.
 
     Args:
-        rewards: n numbers, the episode reward of each step's trajectory. Columns may be NumPy, Arrow, Polars, torch on the
-            CPU, or lists; all have one row per step, in any order.
+        rewards: n numbers, the episode reward of each step's trajectory. Columns may be NumPy, Arrow, Polars, torch on
+            the CPU, or lists; all have one row per step, in any order.
         group_ids: n group ids, whole numbers or strings.
         trajectory_ids: n trajectory ids, whole numbers or strings.
         steps: n whole numbers, the position of each step in its trajectory.
@@ -101,10 +101,10 @@ def gigpo(
 
 @dataclass(frozen=True)
 class GiGPO(BatchComponent):
-    """`gigpo` on the steps of a batch: the score of the draw, the rewards of its steps (none paid: 0), their state keys.
+    """`gigpo` on the steps of a batch: the score of the draw, the rewards of its steps and their state keys.
 
-    Steps of draws without a finite score neither vote nor get a value. The inherited steps of a branch vote once for
-    each draw that has them.
+    A step that was paid nothing has reward 0. Steps of draws without a finite score neither vote nor get a value. The
+    inherited steps of a branch vote once for each draw that has them.
 
     Args:
         gamma: discount of step rewards, 0 to 1.

@@ -72,7 +72,8 @@ def leave_one_out(
 ) -> NDArray[Any]:
     """How much each reward lies above the mean of the others in its group.
 
-    A_i = R_i - mean(R_j of the group, j != i) = n / (n - 1) * (R_i - mean(R of the group)). From RLOO, arXiv:2402.14740.
+    A_i = R_i - mean(R_j of the group, j != i) = n / (n - 1) * (R_i - mean(R of the group)).
+    From RLOO, arXiv:2402.14740.
 
     Args:
         rewards: n numbers: NumPy, Arrow, Polars, torch on the CPU, or a list.

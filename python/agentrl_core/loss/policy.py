@@ -157,13 +157,15 @@ class Policy(Loss):
             )
         else:
             self.require(
-                self.constant is None, "constant", f"leave it None, or use aggregate='constant' (not {self.aggregate!r})"
+                self.constant is None,
+                "constant",
+                f"leave it None, or use aggregate='constant' (not {self.aggregate!r})",
             )
 
     @property
     def needs(self) -> tuple[Column, ...]:
         """Advantage and old log-prob of every token, and with `kl` the reference's log-prob."""
-        columns = (("token", "advantage"), ("token", self.old_logprob_column))
+        columns: tuple[Column, ...] = (("token", "advantage"), ("token", self.old_logprob_column))
         return columns if self.kl is None else (*columns, ("token", "reference_logprob"))
 
     @property

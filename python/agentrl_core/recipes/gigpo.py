@@ -1,13 +1,13 @@
 """GiGPO: group-in-group policy optimisation (arXiv:2505.10978).
 
-Each step has the advantage of its trajectory over the group plus that of the step over the steps which the group took from
-the same state:
+Each step has the advantage of its trajectory over the group plus that of the step over the steps which the group took
+from the same state:
 
     A = A_episode + A_step,   discount 0.95, means subtracted, no division by a standard deviation.
 
-The group's statistics count every step (public code), so that long trajectories weigh more; `GiGPO(unit="trajectory")` counts
-every trajectory once. The public scripts add 0.01 k3 to a reference (`loss=loss.Policy(kl=loss.KL(0.01))`) and a penalty of
-0.1 for invalid actions, which belongs to the environment.
+The group's statistics count every step (public code), so that long trajectories weigh more;
+`GiGPO(unit="trajectory")` counts every trajectory once. The public scripts add 0.01 k3 to a reference
+(`loss=loss.Policy(kl=loss.KL(0.01))`) and a penalty of 0.1 for invalid actions, which belongs to the environment.
 """
 
 from agentrl_core.advantage import GiGPO

@@ -2,8 +2,9 @@
 
     A_i = R_i - mean(R_j, j != i),   L = - mean_i sum_t r_t A_i
 
-with the ratio r in place of log p: same gradient at the behaviour policy, and no clip. The sum over tokens is not divided by
-the length, as in the paper. The paper's reward includes -beta KL to a reference; add `loss.KL` for a penalty in the loss instead.
+with the ratio r in place of log p: same gradient at the behaviour policy, and no clip. The sum over tokens is not
+divided by the length, as in the paper. The paper's reward includes -beta KL to a reference; add `loss.KL` for a penalty
+in the loss instead.
 """
 
 from agentrl_core.advantage import LeaveOneOut

@@ -66,7 +66,7 @@ class EntropyBranching(Planner):
         """Ranges as documented."""
         self.require(self.budget >= 1, "budget", "give a whole number of at least 1")
         self.require(1 <= self.initial <= self.budget, "initial", f"give a whole number from 1 to budget={self.budget}")
-        self.require(self.beam >= 2, "beam", "give at least 2, or use rollout.Independent for no branches")  # noqa: PLR2004
+        self.require(self.beam >= 2, "beam", "give at least 2, or use rollout.Independent for no branches")
         self.require(0.0 <= self.probability <= 1.0, "probability", "give a number from 0 to 1")
         self.require(self.entropy_weight >= 0.0, "entropy_weight", "give a number of at least 0")
         self.require(self.tokens >= 1, "tokens", "give a whole number of at least 1")
@@ -95,9 +95,7 @@ class EntropyBranching(Planner):
         self, entropies: NDArray[np.float32], offsets: NDArray[np.int64], vocabulary: int
     ) -> NDArray[np.float64]:
         """H of the class formula for each segment; 0 for an empty one."""
-        return _core.segment_entropy(
-            entropies, offsets, limit=self.tokens, vocabulary=vocabulary, reduce=self.reduce
-        )
+        return _core.segment_entropy(entropies, offsets, limit=self.tokens, vocabulary=vocabulary, reduce=self.reduce)
 
     def plan(self, frontier: Frontier) -> NDArray[np.uint32]:
         """How many copies each row makes, `uint32[rows]`.
@@ -111,8 +109,9 @@ class EntropyBranching(Planner):
         if len(unknown):
             row = int(unknown[0])
             raise InvalidInputError(
-                f"frontier.entropy[{row}]={frontier.entropy[row]} with initial_entropy={frontier.initial_entropy[row]}: "
-                "rollout.EntropyBranching needs finite entropies; use an engine that reports them"
+                f"frontier.entropy[{row}]={frontier.entropy[row]} with "
+                f"initial_entropy={frontier.initial_entropy[row]}: rollout.EntropyBranching needs finite "
+                "entropies; use an engine that reports them"
             )
         copies = np.zeros(len(eligible), dtype=np.uint32)
         copies[rows] = _core.entropy_branches(
@@ -130,4 +129,5 @@ class EntropyBranching(Planner):
 
     def top_up(self, existing: NDArray[np.uint32], active: NDArray[np.uint32]) -> NDArray[np.uint32]:
         """One root for each group that has nothing active and room left."""
-        return ((active == 0) & (existing < self.budget)).astype(np.uint32)
+        starved: NDArray[np.bool_] = (active == 0) & (existing < self.budget)
+        return starved.astype(np.uint32)

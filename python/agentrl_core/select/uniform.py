@@ -29,8 +29,8 @@ class Selector(Component, ABC):
 class Uniform(Selector):
     """Every task equally likely, without repetition inside an iteration.
 
-    Task i gets the counter-based number u_i = uniform(structural_seed(seed, iteration) + i); the iteration takes the tasks
-    in ascending order of u. So the choice depends on (seed, iteration) alone, and a larger count only adds tasks
+    Task i gets the counter-based number u_i = uniform(structural_seed(seed, iteration) + i); the iteration takes the
+    tasks in ascending order of u. So the choice depends on (seed, iteration) alone, and a larger count only adds tasks
     at the end: the second round of an iteration continues where the first stopped.
 
     Example:

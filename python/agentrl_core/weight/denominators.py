@@ -13,7 +13,7 @@ def token_mean(lengths: object, *, valid: object | None = None) -> NDArray[np.fl
     """Every token counts the same: w = 1 / (tokens of all valid rows). DAPO's loss, arXiv:2503.14476.
 
     Args:
-        lengths: n whole numbers, how many trained tokens each row has: NumPy, Arrow, Polars, torch on the CPU, or a list.
+        lengths: n whole numbers, the trained tokens of each row: NumPy, Arrow, Polars, torch on the CPU, or a list.
         valid: n booleans; the tokens of other rows get 0 and do not count. None: all rows are valid.
 
     Returns:
@@ -54,7 +54,9 @@ def sequence_mean(lengths: object, *, valid: object | None = None) -> NDArray[np
 
 
 def constant(lengths: object, constant: float, *, valid: object | None = None) -> NDArray[np.float64]:
-    """A token counts the same however long its row: w = 1 / constant / (valid rows with tokens). Dr. GRPO, arXiv:2503.20783.
+    """A token counts the same however long its row: w = 1 / constant / (valid rows with tokens).
+
+    From Dr. GRPO, arXiv:2503.20783.
 
     Args:
         lengths: as for `token_mean`.
@@ -83,6 +85,8 @@ def _rows(lengths: object, valid: object | None) -> tuple[NDArray[np.int64], NDA
     counts = _columns.integers(lengths, "lengths")
     if len(counts) and counts.min() < 0:
         row = int(counts.argmin())
-        raise InvalidInputError(f"lengths[{row}]={counts[row]} is negative; give the number of trained tokens of each row")
+        raise InvalidInputError(
+            f"lengths[{row}]={counts[row]} is negative; give the number of trained tokens of each row"
+        )
     mask = _columns.mask(valid, "valid", length=len(counts))
     return counts, (counts > 0) if mask is None else (counts > 0) & mask

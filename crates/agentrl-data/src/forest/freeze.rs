@@ -16,11 +16,13 @@ use crate::batch::Batch;
 use crate::schema::{OLD_LOGPROB_BEHAVIOUR, SOURCE_FRESH, Status, Table, list_of, sampling_fields};
 use crate::{Error, ErrorKind, Result, arrow_bug};
 
-/// A group with its rows put into canonical order: trajectories by fork path, nodes by owner and age.
+/// A group with its rows put into canonical order: trajectories by fork path, nodes by the first path that holds them.
 struct Ordered<'a> {
     group: &'a Group,
     /// Index in the group of each trajectory, in canonical order.
     trajectories: Vec<usize>,
+    /// Index in the group of each node, in canonical order.
+    nodes: Vec<usize>,
     /// Node id of each node of the group.
     node_ids: Vec<i64>,
     /// Trajectory id of each trajectory of the group.
@@ -29,10 +31,6 @@ struct Ordered<'a> {
 }
 
 impl Ordered<'_> {
-    fn nodes(&self) -> impl Iterator<Item = usize> {
-        self.trajectories.iter().flat_map(|&index| self.group.trajectories[index].own_nodes.iter().copied())
-    }
-
     fn rows(&self) -> impl Iterator<Item = (usize, &super::Trajectory)> {
         self.trajectories.iter().map(|&index| (index, &self.group.trajectories[index]))
     }
@@ -68,17 +66,21 @@ impl Forest {
 fn order<'a>(group: &'a Group, group_id: i64, next_node: &mut i64, next_trajectory: &mut i64) -> Ordered<'a> {
     let mut trajectories: Vec<usize> = (0..group.trajectories.len()).collect();
     trajectories.sort_by(|&a, &b| group.trajectories[a].fork_path.cmp(&group.trajectories[b].fork_path));
-    let mut node_ids = vec![0; group.nodes.len()];
+    let mut nodes = Vec::with_capacity(group.nodes.len());
+    let mut node_ids = vec![-1; group.nodes.len()];
     let mut trajectory_ids = vec![0; group.trajectories.len()];
     for &index in &trajectories {
         trajectory_ids[index] = *next_trajectory;
         *next_trajectory += 1;
-        for &node in &group.trajectories[index].own_nodes {
-            node_ids[node] = *next_node;
-            *next_node += 1;
+        for (node, _) in group.path(group.trajectories[index].tip) {
+            if node_ids[node] < 0 {
+                node_ids[node] = *next_node;
+                *next_node += 1;
+                nodes.push(node);
+            }
         }
     }
-    Ordered { group, trajectories, node_ids, trajectory_ids, group_id }
+    Ordered { group, trajectories, nodes, node_ids, trajectory_ids, group_id }
 }
 
 fn table(table: Table, columns: Vec<ArrayRef>) -> Result<RecordBatch> {
@@ -135,7 +137,7 @@ fn state_keys<'a>(keys: impl Iterator<Item = Option<&'a [u8; 16]>>) -> Result<Ar
 fn nodes(groups: &[Ordered<'_>]) -> Result<RecordBatch> {
     use arrow_array::types::{Float32Type, Int32Type, UInt8Type};
     let rows: Vec<_> =
-        groups.iter().flat_map(|entry| entry.nodes().map(move |node| (entry, node, &entry.group.nodes[node]))).collect();
+        groups.iter().flat_map(|entry| entry.nodes.iter().map(move |&node| (entry, node, &entry.group.nodes[node]))).collect();
     check_offsets(rows.iter().map(|(_, _, node)| node.tokens.len()).sum())?;
     let parents = rows.iter().map(|(entry, _, node)| {
         node.parent.map(|(parent, end)| {

@@ -37,6 +37,8 @@ fn split(handle: Handle) -> (u32, usize) {
 struct Group {
     task_id: String,
     nodes: Vec<Node>,
+    /// Prompts at the roots of the tree; members that begin alike share one.
+    roots: Vec<usize>,
     trajectories: Vec<Trajectory>,
 }
 
@@ -95,7 +97,8 @@ impl Forest {
         Ok(handle(group, entry.trajectories.len() - 1))
     }
 
-    /// Appends a node at the end of a trajectory's path and returns its handle.
+    /// Appends a node at the end of a trajectory's path and returns its handle. Members of a group that begin with the same
+    /// prompt share its node.
     pub fn append(&mut self, trajectory: Handle, new: NewNode) -> Result<Handle> {
         let (number, index) = split(trajectory);
         let group = self.live_group(trajectory)?;
@@ -115,6 +118,14 @@ impl Forest {
         let local = group.nodes.len();
         let node = Node::new(new, tip, start, state_key);
         let (kind, tokens) = (node.kind, node.tokens.len() as u32);
+        if tip.is_none() && kind == Kind::Prompt {
+            let same = |&&root: &&usize| group.nodes[root].begins_like(&node);
+            if let Some(&root) = group.roots.iter().find(same) {
+                group.trajectories[index].tip = Some((root, tokens));
+                return Ok(handle(number, root));
+            }
+            group.roots.push(local);
+        }
         group.nodes.push(node);
         let entry = &mut group.trajectories[index];
         if kind == Kind::Action {
@@ -124,7 +135,6 @@ impl Forest {
             entry.close_step(trajectory, &StepOutcome::default());
         }
         entry.tip = Some((local, tokens));
-        entry.own_nodes.push(local);
         Ok(handle(number, local))
     }
 

@@ -154,6 +154,11 @@ pub(super) struct Node {
 }
 
 impl Node {
+    /// Whether two prompts at the root of a tree are the same node.
+    pub(super) fn begins_like(&self, other: &Self) -> bool {
+        (&self.tokens, self.state_key) == (&other.tokens, other.state_key)
+    }
+
     /// `inherited` is the state key at the tip that the node is appended to.
     pub(super) fn new(new: NewNode, parent: Option<(usize, u32)>, start: u32, inherited: [u8; 16]) -> Self {
         let state_key = match (&new.state, new.kind) {

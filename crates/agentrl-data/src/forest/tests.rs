@@ -167,6 +167,26 @@ fn a_fork_before_the_first_token_is_another_root() {
 }
 
 #[test]
+fn members_that_begin_alike_share_their_prompt() {
+    let build = |order: [u32; 3]| {
+        let mut forest = Forest::new(0, 0);
+        forest.add_group(0, "task").unwrap();
+        for member in order {
+            let trajectory = forest.start(0, member).unwrap();
+            let prompt = if member == 2 { vec![1, 3] } else { vec![1, 2] };
+            forest.append(trajectory, NewNode::prompt(prompt)).unwrap();
+            forest.append(trajectory, NewNode::action(vec![5 + member as i32], vec![-1.0])).unwrap();
+            forest.finish(trajectory, Finish::default()).unwrap();
+        }
+        forest.freeze().unwrap()
+    };
+    let batch = build([0, 1, 2]);
+    assert_eq!(batch.nodes().num_rows(), 5, "two prompts and three actions");
+    assert_eq!(paths(&batch), BTreeMap::from([(0, vec![1, 2, 5]), (1, vec![1, 2, 6]), (2, vec![1, 3, 7])]));
+    assert_eq!(without_time(&batch), without_time(&build([2, 1, 0])));
+}
+
+#[test]
 fn a_freeze_that_fails_loses_nothing() {
     let mut forest = Forest::new(0, 0);
     forest.add_group(0, "task").unwrap();

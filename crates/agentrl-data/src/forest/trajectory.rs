@@ -103,7 +103,6 @@ pub(super) struct Trajectory {
     /// Last node of the path and how many of its tokens the path uses.
     pub(super) tip: Option<(usize, u32)>,
     pub(super) branch: Option<Branch>,
-    pub(super) own_nodes: Vec<usize>,
     pub(super) steps: Vec<Step>,
     pub(super) open: Option<OpenStep>,
     pub(super) status: Status,
@@ -117,7 +116,6 @@ impl Trajectory {
             forks: 0,
             tip: None,
             branch: None,
-            own_nodes: Vec::new(),
             steps: Vec::new(),
             open: None,
             status: Status::Partial,

@@ -52,7 +52,7 @@ fn every_batch_comes_back_as_it_was_trained() {
         }
     }
     let ids = store.whole_table(Table::Nodes).unwrap()["node_id"].as_primitive::<Int64Type>().values().to_vec();
-    assert_eq!(ids, (0..24).collect::<Vec<i64>>());
+    assert_eq!(ids, (0..18).collect::<Vec<i64>>());
     assert!(store.batch(3).unwrap_err().to_string().contains("no training batch of iteration 3"));
 }
 

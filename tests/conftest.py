@@ -1,0 +1,26 @@
+"""What several areas share: a small world and a tiny model that speaks its language."""
+
+import copy
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def world():
+    from agentrl_core import env
+
+    return env.ReasoningGym(["chain_sum", "lcm"], tools=[env.Calculator()], seed=0, held_out=32)
+
+
+@pytest.fixture(scope="session")
+def _warm_policy(world):
+    from agentrl_core.warm_start import warm_start
+
+    return warm_start(world, seed=0, steps=40)
+
+
+@pytest.fixture
+def warm_policy(_warm_policy):
+    """A model after a few supervised steps, and its tokenizer. The model is the test's own."""
+    policy, tokenizer = _warm_policy
+    return copy.deepcopy(policy), tokenizer

@@ -1,0 +1,172 @@
+"""The collector over a real environment and a real model."""
+
+import numpy as np
+import polars as pl
+import pytest
+
+import agentrl_core as arl
+from agentrl_core import engine, recipes, rollout, select
+from agentrl_core.collect import evaluate
+from agentrl_core.exceptions import InvalidInputError, RecipeError
+
+LIMITS = {"sampling": engine.Sampling(max_tokens=24), "context_tokens": 160, "task_pool": 64}
+
+
+def facts(batch):
+    """The tables without the time of their making."""
+    tables = [batch.nodes, batch.steps, batch.trajectories, batch.draws]
+    return [pl.DataFrame(table).drop("created_us", strict=False) for table in tables]
+
+
+def same(first, second):
+    return all(a.equals(b, null_equal=True) for a, b in zip(facts(first), facts(second), strict=True))
+
+
+def test_a_batch_depends_on_the_seed_alone(world, warm_policy):
+    policy, tokenizer = warm_policy
+    batches = []
+    for seed in (3, 3, 4):
+        collect = arl.Collector(engine.Transformers(policy, tokenizer), world, recipes.GRPO, seed=seed, **LIMITS)
+        batches.append(collect(tasks=3, group_size=4))
+    assert same(batches[0], batches[1])
+    assert not same(batches[0], batches[2])
+
+
+def test_every_sampled_token_is_stored_with_its_log_prob_and_version(world, warm_policy, tmp_path):
+    policy, tokenizer = warm_policy
+    generate = engine.Transformers(policy, tokenizer)
+    sampled = []
+
+    class Counting:
+        """The real engine, with a look at what it gives."""
+
+        def __getattr__(self, name):
+            return getattr(generate, name)
+
+        def generate(self, requests, sampling):
+            segments = generate.generate(requests, sampling)
+            sampled.extend(segments)
+            return segments
+
+    with arl.Store.open(tmp_path) as store:
+        collect = arl.Collector(Counting(), world, recipes.ARPO, store=store, **LIMITS)
+        for version in range(2):
+            generate.update_weights(policy, version=version)
+            batch = recipes.ARPO.credit(collect(tasks=2, group_size=8))
+            collect.update(batch, {})
+    actions = pl.scan_ipc(tmp_path / "nodes" / "*.arrow").filter(pl.col("kind") == 1).collect()
+    assert len(actions) == len(sampled) > 0
+    key = lambda tokens, logprobs, seed, version: (seed, version, tuple(tokens), tuple(np.float32(logprobs).tolist()))  # noqa: E731
+    expected = sorted(key(s.tokens.tolist(), s.logprobs, s.seed, s.policy_version) for s in sampled)
+    found = sorted(
+        key(row["tokens"], row["logprobs"], row["seed"], row["policy_version"]) for row in actions.iter_rows(named=True)
+    )
+    assert found == expected
+    assert set(actions["policy_version"]) == {0, 1}
+
+
+def test_entropy_branching_fills_its_budget_and_forks_behind_tool_results(world, warm_policy):
+    policy, tokenizer = warm_policy
+    planner = rollout.EntropyBranching(budget=6, initial=2, probability=1.0)
+    recipe = recipes.ARPO.replace(rollout=planner)
+    collect = arl.Collector(engine.Transformers(policy, tokenizer), world, recipe, **LIMITS)
+    batch = collect(tasks=4, group_size=8)
+    trajectories = pl.DataFrame(batch.trajectories)
+    assert trajectories.group_by("group_id").len()["len"].to_list() == [6] * 4
+    nodes = pl.DataFrame(batch.nodes)
+    forks = trajectories.filter(pl.col("parent_trajectory").is_not_null())
+    assert len(forks) > 0
+    left = forks.join(nodes, left_on="branch_node", right_on="node_id")
+    assert set(left["kind"]) == {2}, "branches leave behind an observation"
+    assert batch.sharing_ratio > 1.2
+    # A branch's inherited steps are those of its parent, to the token.
+    steps = pl.DataFrame(batch.steps)
+    inherited = steps.filter(pl.col("trajectory_id") != pl.col("origin_trajectory_id"))
+    own = steps.join(
+        inherited, left_on=["trajectory_id", "step"], right_on=["origin_trajectory_id", "step"], suffix="_inherited"
+    )
+    assert len(own) == len(inherited) > 0
+    assert (own["node_id"] == own["node_id_inherited"]).all()
+    assert (own["state_key"] == own["state_key_inherited"]).all()
+
+
+def test_an_interrupted_collection_is_saved_and_collected_again(world, warm_policy, tmp_path):
+    policy, tokenizer = warm_policy
+    generate = engine.Transformers(policy, tokenizer)
+    whole = arl.Collector(generate, world, recipes.GRPO, **LIMITS)(tasks=2, group_size=4)
+
+    def stop(tokens: int) -> None:
+        raise KeyboardInterrupt
+
+    with arl.Store.open(tmp_path) as store:
+        collect = arl.Collector(generate, world, recipes.GRPO, store=store, progress=stop, **LIMITS)
+        with pytest.raises(KeyboardInterrupt):
+            collect(tasks=2, group_size=4)
+        assert len(store.draws) == 0
+        assert not store.has_batch(0)
+        saved = pl.DataFrame(store.trajectories)
+        assert len(saved) == 8
+        assert (pl.DataFrame(store.nodes)["kind"] == 1).sum() == 8
+    with arl.Store.open(tmp_path) as store:
+        collect = arl.Collector(generate, world, recipes.GRPO, store=store, **LIMITS)
+        batch = collect(tasks=2, group_size=4)
+        assert batch.column("token", "token").tolist() == whole.column("token", "token").tolist()
+        assert len(store.draws) == 8
+        assert pl.DataFrame(store.trajectories)["trajectory_id"].n_unique() == 16
+
+
+def test_a_batch_that_was_not_trained_is_given_again(world, warm_policy, tmp_path):
+    policy, tokenizer = warm_policy
+    generate = engine.Transformers(policy, tokenizer)
+    with arl.Store.open(tmp_path) as store:
+        first = arl.Collector(generate, world, recipes.GRPO, store=store, **LIMITS)(tasks=2, group_size=4)
+    with arl.Store.open(tmp_path) as store:
+        again = arl.Collector(generate, world, recipes.GRPO, store=store, **LIMITS)
+        assert again.iteration == 0
+        batch = again(tasks=2, group_size=4)
+        assert all(a.equals(b, null_equal=True) for a, b in zip(facts(first), facts(batch), strict=True))
+        assert batch.column("score", "draw").tolist() == first.column("score", "draw").tolist()
+        again.update(recipes.GRPO.credit(batch), {"loss": 0.5}, checkpoint="weights.pt")
+        assert store.iteration == again.iteration == 1
+        assert store.state == {"metrics": {"loss": 0.5}, "checkpoint": "weights.pt"}
+        tasks = pl.DataFrame(store.tasks)
+        assert tasks["attempts"].to_list() == [4, 4]
+
+
+def test_groups_without_information_are_rolled_out_but_not_drawn(world, warm_policy):
+    policy, tokenizer = warm_policy
+    recipe = recipes.GRPO.replace(admit=select.InformativeGroups(max_rounds=3))
+    collect = arl.Collector(engine.Transformers(policy, tokenizer), world, recipe, **LIMITS)
+    batch = collect(tasks=4, group_size=4)
+    groups = batch.keys("group_id", "draw")
+    rolled = pl.DataFrame(batch.trajectories)["group_id"].n_unique()
+    assert rolled >= 4
+    for group in range(batch.num_groups):
+        assert len(set(batch.column("score", "draw")[groups == group])) > 1
+    assert batch.num_groups <= 4
+
+
+def test_evaluation_counts_solved_tasks(world, warm_policy):
+    _, tokenizer = warm_policy
+    chat = engine.Chat(tokenizer)
+    tasks = world.tasks(8, split="held_out")
+    answers = {task.question: task.payload.entry["answer"] for task in tasks[:6]}
+
+    def reply(tokens):
+        question = next((q for q in answers if np.array_equal(chat.prompt(q), tokens)), None)
+        return f"<answer>{answers.get(question, 'no')}</answer>"
+
+    assert evaluate(engine.Scripted(tokenizer, reply), world, tasks=8) == 6 / 8
+
+
+def test_wrong_calls(world, warm_policy):
+    policy, tokenizer = warm_policy
+    generate = engine.Transformers(policy, tokenizer)
+    with pytest.raises(InvalidInputError, match="tasks=0"):
+        arl.Collector(generate, world, recipes.GRPO, **LIMITS)(tasks=0, group_size=4)
+    with pytest.raises(InvalidInputError, match="count=65"):
+        arl.Collector(generate, world, recipes.GRPO, **LIMITS)(tasks=65, group_size=1)
+    with pytest.raises(InvalidInputError, match="context_tokens=4"):
+        arl.Collector(generate, world, recipes.GRPO, context_tokens=4)(tasks=1, group_size=1)
+    with pytest.raises(RecipeError, match="advantage"):
+        arl.Collector(generate, world, recipes.GRPO.replace(advantage=None))

@@ -1,0 +1,97 @@
+"""The main job, in short."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+
+import polars as pl
+import pytest
+import torch
+
+from agentrl_core.cli import main
+
+SHORT = ["--iterations", "2", "--rollouts", "16", "--group-size", "4", "--warm-start-steps", "5", "--held-out", "16"]
+
+
+def weights(run, name="start"):
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM.from_pretrained(run / name).state_dict()
+
+
+@pytest.mark.parametrize("recipe", ["grpo", "arpo", "gigpo", "rloo"])
+def test_a_run_leaves_what_it_promises(tmp_path, capsys, recipe):
+    run = tmp_path / "run"
+    assert main(["train", "--run", str(run), "--recipe", recipe, *SHORT]) == 0
+    summary = json.loads((run / "summary.json").read_text())
+    assert summary["recipe"] == recipe
+    assert summary["iterations"] == 2
+    assert summary["held_out_tasks"] == 16
+    assert 0 <= summary["success_before"] <= 1
+    assert 0 <= summary["success_after"] <= 1
+    assert set(summary["seconds"]) == {"warm_start", "evaluate", "collect", "update", "store"}
+    nodes = pl.scan_ipc(run / "nodes" / "*.arrow").filter(pl.col("kind") == 1)
+    assert summary["generated_tokens"] == nodes.select(pl.col("tokens").list.len().sum()).collect().item()
+    assert (run / "learning_curve.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+    printed = capsys.readouterr().out
+    lines = printed[printed.index("import polars") :]
+    exec(lines, {})
+    assert "success" in capsys.readouterr().out
+    assert main(["train", "--run", str(run), *SHORT]) == 1
+    assert "--resume" in capsys.readouterr().err
+
+
+def test_without_a_learning_rate_nothing_changes(tmp_path):
+    run = tmp_path / "run"
+    assert main(["train", "--run", str(run), "--learning-rate", "0", *SHORT]) == 0
+    summary = json.loads((run / "summary.json").read_text())
+    assert summary["success_after"] == summary["success_before"]
+    checkpoint = torch.load(next((run / "checkpoints").glob("*.pt")), weights_only=True)["policy"]
+    start = weights(run)
+    assert len(start) > 10
+    assert all(torch.equal(checkpoint[name], value) for name, value in start.items())
+
+
+def test_a_recipe_file_holds_options(tmp_path, capsys):
+    from agentrl_core import recipes
+
+    file = tmp_path / "mine.toml"
+    options = '[train]\niterations = 1\nrollouts = 8\nheld_out = 8\nwarm_start_steps = 3\nfamilies = ["lcm"]\n'
+    file.write_text(recipes.GRPO.replace(name="mine", minibatches=2).to_toml() + options)
+    assert main(["train", "--recipe", str(file), "--run", str(tmp_path / "run"), "--iterations", "2"]) == 0
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert (summary["recipe"], summary["iterations"], summary["held_out_tasks"]) == ("mine", 2, 8)
+    domains = pl.scan_ipc(tmp_path / "run" / "trajectories" / "*.arrow").select(pl.col("task_id").str.head(3)).collect()
+    assert set(domains["task_id"]) == {"lcm"}
+    file.write_text("[train]\nspeed = 3\n" + recipes.GRPO.to_toml().replace("name", "nome"))
+    assert main(["train", "--recipe", str(file)]) == 1
+    assert main(["train", "--recipe", "nothing"]) == 1
+    assert "grpo" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_ctrl_c_saves_and_resume_goes_on(tmp_path):
+    run = tmp_path / "run"
+    command = [sys.executable, "-m", "agentrl_core", "train", "--run", str(run), *SHORT]
+    command[command.index("--iterations") + 1] = "6"
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    deadline = time.monotonic() + 100
+    while len(list((run / "draw_columns").glob("*.arrow"))) < 2:
+        assert process.poll() is None, process.stdout.read()
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 130, output
+    assert "--resume" in output
+    assert not (run / "summary.json").exists()
+    before = pl.scan_ipc(run / "nodes" / "*.arrow").collect()
+    assert main(["train", "--run", str(run), *SHORT, "--iterations", "6", "--resume"]) == 0
+    after = pl.scan_ipc(run / "nodes" / "*.arrow").collect()
+    assert after.head(len(before)).equals(before, null_equal=True)
+    draws = pl.scan_ipc(run / "draws" / "*.arrow").collect()
+    assert draws["iteration"].unique().sort().to_list() == list(range(6))
+    assert draws["trajectory_id"].is_unique().all()
+    assert json.loads((run / "summary.json").read_text())["iterations"] == 6
