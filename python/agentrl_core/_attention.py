@@ -175,13 +175,17 @@ def _attend(
 
 def _padded(q: Tensor, k: Tensor, v: Tensor, layout: SequenceLayout, scaling: float | None, dropout: float) -> Tensor:
     shapes, rows, slots = layout.buckets
-    sizes = [count * length for count, length in shapes]
-    parts = [states.index_select(0, rows).split(sizes) for states in (q, k, v)]
     outs = []
-    for (count, length), *qkv in zip(shapes, *parts, strict=True):
-        padded = [states.view(count, length, *states.shape[1:]).transpose(1, 2) for states in qkv]
+    begin = 0
+    for count, length in shapes:
+        members = rows[begin : begin + count * length]
+        begin += count * length
+        query, key, value = (
+            states.index_select(0, members).view(count, length, *states.shape[1:]).transpose(1, 2)
+            for states in (q, k, v)
+        )
         out = nn.functional.scaled_dot_product_attention(
-            *padded, dropout_p=dropout, is_causal=True, scale=scaling, enable_gqa=q.shape[1] != k.shape[1]
+            query, key, value, dropout_p=dropout, is_causal=True, scale=scaling, enable_gqa=q.shape[1] != k.shape[1]
         )
         outs.append(out.transpose(1, 2).flatten(0, 1))
     return torch.cat(outs).index_select(0, slots)
@@ -198,11 +202,12 @@ def _fits_varlen(q: Tensor, v: Tensor, dropout: float) -> bool:
 
 
 @functools.cache
-def _varlen() -> Callable[..., Tensor] | None:
+def _varlen() -> Callable[..., Any] | None:
     """`varlen_attn` where this torch has it in the form used here."""
     try:
         from torch.nn.attention.varlen import varlen_attn
     except ImportError:
         return None
     wanted = {"scale", "window_size", "enable_gqa"}
-    return varlen_attn if wanted <= set(inspect.signature(varlen_attn).parameters) else None
+    found: Callable[..., Any] = varlen_attn
+    return found if wanted <= set(inspect.signature(found).parameters) else None

@@ -7,6 +7,7 @@ padding never reach it.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
@@ -124,7 +125,7 @@ class Pack:
         if target == self.input_ids.device:
             return self
         if target not in self._copies:
-            moved = {
+            moved: dict[str, Any] = {
                 name: value.to(target, non_blocking=True)
                 for name, value in vars(self).items()
                 if isinstance(value, Tensor)
@@ -183,21 +184,23 @@ class Pack:
         dtype = torch.float64 if hidden.dtype == torch.float64 else torch.float32
         with torch.autocast(hidden.device.type, enabled=False):
             weight = head.weight.to(dtype)
-            bias = None if head.bias is None else head.bias.to(dtype)
+            bias = None if head.bias is None else head.bias.to(dtype)  # type: ignore[redundant-expr]  # Linear(bias=False)
             chunk = max(1, _LOGITS_AT_ONCE // weight.shape[0])
+            score = functools.partial(_score, entropy_gradient=self.entropy_gradient)
             outputs = []
-            for rows, target, scale in zip(
-                hidden.split(chunk),
-                pack.target.split(chunk),
-                pack.streams.inverse_temperature.split(chunk),
-                strict=True,
-            ):
-                arguments = (rows.to(dtype), weight, bias, target, scale)
-                keep = self.entropy_gradient
+            for begin in range(0, max(len(hidden), 1), chunk):
+                rows = slice(begin, begin + chunk)
+                arguments = (
+                    hidden[rows].to(dtype),
+                    weight,
+                    bias,
+                    pack.target[rows],
+                    pack.streams.inverse_temperature[rows],
+                )
                 if len(hidden) > chunk and torch.is_grad_enabled():
-                    outputs.append(checkpoint(_score, *arguments, entropy_gradient=keep, use_reentrant=False))
+                    outputs.append(checkpoint(score, *arguments, use_reentrant=False))
                 else:
-                    outputs.append(_score(*arguments, entropy_gradient=keep))
+                    outputs.append(score(*arguments))
         logprob, entropy = (torch.cat(parts) for parts in zip(*outputs, strict=True))
         return PackOutput(logprob=logprob, entropy=entropy)
 

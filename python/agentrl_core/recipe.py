@@ -181,7 +181,7 @@ class Recipe:
         from agentrl_core.update import Updates
 
         self.check(batch)
-        for level, name in cast("BatchComponent", self.advantage).makes:
+        for level, name in cast("Loss", self.loss).needs:
             if not batch.has(name, level):
                 raise RecipeError(
                     f"recipe {self.name!r}: the batch has no column {name!r} at level {level}; "

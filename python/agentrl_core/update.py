@@ -26,7 +26,7 @@ _LAYOUTS = ("sequence",)
 class Updates:
     """The optimizer steps of a batch, epochs x minibatches of them. `Recipe.updates` makes one.
 
-    In each epoch the draws with a finite score are put in a fresh order and dealt into `recipe.minibatches` parts of
+    In each epoch the draws whose score is finite are put in a fresh order and dealt into `recipe.minibatches` parts of
     equal size (up to one; a part is never empty, so a tiny batch has fewer). The order is keyed by (seed, epoch).
 
     Attributes:
@@ -41,7 +41,10 @@ class Updates:
         self.batch = batch
         self._loss = recipe.loss
         self._seed = seed
-        self._valid: NDArray[np.bool_] = np.isfinite(batch.column("score", "draw"))
+        scored = batch.has("score", "draw")  # an advantage of one's own may come without a score
+        self._valid: NDArray[np.bool_] = (
+            np.isfinite(batch.column("score", "draw")) if scored else np.ones(batch.num_draws, dtype=np.bool_)
+        )
         self._sums: dict[str, Tensor] = {}
         self._stepped = 0
 

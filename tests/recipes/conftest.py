@@ -54,11 +54,11 @@ def grow(seed: int = 0, *, groups: int = 3, unrewarded: tuple[int, int] | None =
                 go_on(branch, 1)
                 late = forest.fork(trajectory, node=first)
                 go_on(late, 2)
-                forest.finish(late, reward=float(rng.integers(0, 3)))
-                forest.finish(branch, reward=float(rng.integers(0, 3)))
+                forest.finish(late, reward=float(rng.integers(0, 3)), success=True)
+                forest.finish(branch, reward=float(rng.integers(0, 3)), success=True)
             go_on(trajectory, member)
             known = (group, member) != unrewarded
-            forest.finish(trajectory, reward=float(rng.integers(0, 3)) if known else None)
+            forest.finish(trajectory, reward=float(rng.integers(0, 3)) if known else None, success=False)
     return forest.freeze()
 
 

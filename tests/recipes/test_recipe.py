@@ -16,6 +16,7 @@ import pytest
 from agentrl_core import Batch, Recipe, advantage, loss, recipes, rollout, select
 from agentrl_core.component import BatchComponent, Column
 from agentrl_core.exceptions import RecipeError
+from agentrl_core.recipe import _FACTS
 
 
 @dataclass(frozen=True)
@@ -222,3 +223,9 @@ def test_weight_multiplies_the_advantage_only(batch: Batch) -> None:
 
 def test_fields_are_documented() -> None:
     assert all(f"{field.name}:" in Recipe.__doc__ for field in fields(Recipe))
+
+
+def test_facts_that_check_relies_on_exist(batch: Batch) -> None:
+    for level, names in _FACTS.items():
+        for name in names:
+            assert batch.has(name, level) or len(batch.keys(name, level)), (level, name)

@@ -195,3 +195,11 @@ def test_a_trained_token_without_a_log_prob_is_refused(batch: Batch) -> None:
         InvalidInputError, match=r"column 'reference_logprob' is nan at token 2, which is trained \(1 such"
     ):
         list(update.pack(max_tokens=999))
+
+
+def test_an_advantage_of_ones_own_needs_no_score(batch: Batch) -> None:
+    own = batch.with_columns("token", advantage=np.ones(len(batch.column("token", "token"))))
+    (update,) = recipes.GRPO.updates(own)
+    assert len(update.draws) == batch.num_draws
+    (pack,) = update.pack(max_tokens=999)
+    torch.testing.assert_close(pack.streams.advantage_positive, pack.streams.weight_kl)
