@@ -2,6 +2,8 @@
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
+# Both wheels go into one environment; cargo and uv use all cores by themselves.
+.NOTPARALLEL:
 
 PYTHON ?= python3
 VENV := .venv
@@ -10,8 +12,6 @@ BIN := $(VENV)/bin
 INSTALL := $(BIN)/uv pip install --python $(BIN)/python
 # The interpreter that the binding is compiled for, whoever calls cargo.
 export PYO3_PYTHON := $(CURDIR)/$(BIN)/python
-# The wheel that `make demo` uses: release, or dev, which builds faster and runs slower.
-PROFILE ?= release
 # Options for `agentrl train`, passed on by `make demo`.
 ARGS ?=
 
@@ -25,7 +25,7 @@ help: ## List the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: demo
-demo: $(STAMPS)/demo $(STAMPS)/wheel-$(PROFILE) ## Train the demo's model: make demo ARGS="--recipe arpo --seed 1".
+demo: $(STAMPS)/demo $(STAMPS)/wheel-release ## Train the demo's model: make demo ARGS="--recipe arpo --seed 1".
 	$(BIN)/agentrl train $(if $(filter --run --resume,$(ARGS)),,--run $(free_run)) $(ARGS)
 
 # The first of runs/demo, runs/demo-2, ... that is free: a run is never overwritten.
@@ -34,8 +34,9 @@ free_run = $(shell run=runs/demo; n=1; while [ -e $$run ]; do n=$$((n + 1)); run
 .PHONY: test test-rust test-python
 test: test-rust test-python ## Build, then run all Rust and Python tests.
 
+# The pinned cargo-nextest is the last that the oldest supported cargo builds.
 test-rust: | tools
-	@cargo nextest --version >/dev/null 2>&1 || { echo "installing cargo-nextest, once"; cargo install cargo-nextest --locked; }
+	@cargo nextest --version >/dev/null 2>&1 || { echo "installing cargo-nextest, once"; cargo install cargo-nextest@0.9.128 --locked; }
 	cargo nextest run --workspace --locked
 	cargo test --doc --workspace --locked
 
@@ -43,23 +44,30 @@ test-rust: | tools
 test-python: $(STAMPS)/test $(STAMPS)/wheel-dev
 	$(BIN)/python -m pytest --pyargs ./tests agentrl_core
 
-.PHONY: check check-format lint types stubs
-check: check-format lint types stubs ## Check format, lints, types and stubs.
+.PHONY: check format-rust format-python lint lint-rust lint-python types stubs
+check: format-rust format-python lint types stubs ## Check format, lints, types and stubs.
 
-check-format: $(STAMPS)/test
+format-rust: | tools
 	cargo fmt --all --check
+
+format-python: $(STAMPS)/test
 	$(BIN)/ruff format --check $(PYTHON_CHECKED)
 
+lint: lint-rust lint-python ## Run clippy and ruff, and cargo-deny where it is installed.
+
 # Clippy gets a folder of its own: it sees the binding without maturin's settings, and would undo its builds.
-lint: $(STAMPS)/test ## Run clippy and ruff, and cargo-deny where it is installed.
+lint-rust: | $(BIN)/python
 	cargo clippy --workspace --all-targets --locked --target-dir target/clippy -- --deny warnings
-	$(BIN)/ruff check $(PYTHON_CHECKED)
 	@if cargo deny --version >/dev/null 2>&1; then cargo deny --locked check; else echo "cargo-deny is not installed: skipped"; fi
+
+lint-python: $(STAMPS)/test
+	$(BIN)/ruff check $(PYTHON_CHECKED)
 
 types: $(STAMPS)/test
 	$(BIN)/mypy
 
-stubs: $(STAMPS)/test $(STAMPS)/wheel-dev
+# Stubtest passes over a private module that has no stub, so the stub is named.
+stubs: python/agentrl_core/_core.pyi $(STAMPS)/test $(STAMPS)/wheel-dev
 	$(BIN)/python -m mypy.stubtest agentrl_core._core --mypy-config-file pyproject.toml
 
 .PHONY: fmt
@@ -111,7 +119,7 @@ $(STAMPS)/test: requirements/test.txt requirements/test-no-deps.in requirements/
 	$(INSTALL) --requirement requirements/test-no-deps.in --no-deps
 	@touch $@
 
-# The wheels. A dev wheel shares its compiled dependencies with the Rust tests.
+# The wheels: release for the demo; dev, which builds faster and checks for overflow, for the tests.
 target/wheels/.stamp: $(SOURCES) $(STAMPS)/build
 	rm -rf $(@D)
 	$(BIN)/maturin build --release --interpreter $(BIN)/python --out $(@D)

@@ -12,7 +12,7 @@
 //! let trajectory = forest.start(0, 0)?;
 //! forest.append(trajectory, NewNode::prompt(vec![5, 6, 7]))?;
 //! forest.append(trajectory, NewNode::action(vec![8, 9], vec![-0.5, -0.25]))?;
-//! forest.step(trajectory, Default::default())?;
+//! forest.step(trajectory, &Default::default())?;
 //! forest.finish(trajectory, Default::default())?;
 //! let batch = forest.freeze()?;
 //! assert_eq!(batch.nodes().num_rows(), 2);

@@ -1,8 +1,11 @@
-//! NumPy arrays in and out.
+//! Arrays of `NumPy` in and out, and whole numbers in.
+
+use std::fmt::Display;
 
 use agentrl_data::batch::Numbers;
 use numpy::{Element, IntoPyArray as _, PyArray1, PyArrayMethods as _, PyReadonlyArray1};
 use pyo3::prelude::*;
+use pyo3::{Borrowed, FromPyObject};
 
 use crate::error::invalid;
 
@@ -20,29 +23,39 @@ pub(crate) fn to_numpy(py: Python<'_>, numbers: Numbers) -> Bound<'_, PyAny> {
 
 /// The values of a one-dimensional array of one of the types that a column may have.
 pub(crate) fn to_numbers(name: &str, array: &Bound<'_, PyAny>) -> PyResult<Numbers> {
-    fn read<T: Element + Copy>(array: &Bound<'_, PyAny>) -> Option<Vec<T>> {
-        array.cast::<PyArray1<T>>().ok().map(|array| array.readonly().as_array().to_vec())
-    }
-    read(array)
+    values(array)
         .map(Numbers::F32)
-        .or_else(|| read(array).map(Numbers::F64))
-        .or_else(|| read(array).map(Numbers::I64))
-        .or_else(|| read(array).map(Numbers::I32))
-        .or_else(|| read(array).map(Numbers::U32))
-        .or_else(|| read(array).map(Numbers::U8))
-        .or_else(|| read(array).map(|values: Vec<bool>| Numbers::U8(values.into_iter().map(u8::from).collect())))
-        .ok_or_else(|| unusable(name, array, "a one-dimensional array of floats, integers or bools"))
+        .or_else(|| values(array).map(Numbers::F64))
+        .or_else(|| values(array).map(Numbers::I64))
+        .or_else(|| values(array).map(Numbers::I32))
+        .or_else(|| values(array).map(Numbers::U32))
+        .or_else(|| values(array).map(Numbers::U8))
+        .or_else(|| values(array).map(|values: Vec<bool>| Numbers::U8(values.into_iter().map(u8::from).collect())))
+        .ok_or_else(|| {
+            unusable(name, array, "a one-dimensional array of float32, float64, int32, int64, uint32, uint8 or bool")
+        })
+}
+
+/// The values of an array if it is one-dimensional and has this type.
+fn values<T: Element + Copy>(array: &Bound<'_, PyAny>) -> Option<Vec<T>> {
+    let read = |array: &Bound<'_, PyAny>| {
+        let array = array.cast::<PyArray1<T>>().ok()?.readonly();
+        Some(array.as_slice().ok()?.to_vec())
+    };
+    // Memory with strides or out of alignment is none that Rust may look at: NumPy makes a copy that is.
+    read(array).or_else(|| {
+        array.cast::<PyArray1<T>>().ok()?;
+        read(&array.call_method0("copy").ok()?)
+    })
 }
 
 /// Token ids: an int32 or int64 array, or a list of ints.
 pub(crate) fn tokens(name: &str, value: &Bound<'_, PyAny>) -> PyResult<Vec<i32>> {
-    let wide: Vec<i64> = if let Ok(array) = value.cast::<PyArray1<i32>>() {
-        return Ok(array.readonly().as_array().to_vec());
-    } else if let Ok(array) = value.cast::<PyArray1<i64>>() {
-        array.readonly().as_array().to_vec()
-    } else {
-        value.extract().map_err(|_| unusable(name, value, "a list of ints or an int32 or int64 array"))?
-    };
+    if let Some(tokens) = values(value) {
+        return Ok(tokens);
+    }
+    let wide: Option<Vec<i64>> = values(value).or_else(|| value.extract().ok());
+    let wide = wide.ok_or_else(|| unusable(name, value, "a list of ints or a one-dimensional int32 or int64 array"))?;
     let narrow = |(index, &token): (usize, &i64)| {
         i32::try_from(token).map_err(|_| invalid(format!("{name}[{index}] is {token}; token ids fit 32 bits")))
     };
@@ -51,13 +64,9 @@ pub(crate) fn tokens(name: &str, value: &Bound<'_, PyAny>) -> PyResult<Vec<i32>>
 
 /// Floats for one node: a float32 or float64 array, or a list.
 pub(crate) fn floats(name: &str, value: &Bound<'_, PyAny>) -> PyResult<Vec<f32>> {
-    if let Ok(array) = value.cast::<PyArray1<f32>>() {
-        return Ok(array.readonly().as_array().to_vec());
-    }
-    if let Ok(array) = value.cast::<PyArray1<f64>>() {
-        return Ok(array.readonly().as_array().iter().map(|&value| value as f32).collect());
-    }
-    value.extract().map_err(|_| unusable(name, value, "a list of floats or a float32 or float64 array"))
+    let wide = || values(value).map(|wide: Vec<f64>| wide.into_iter().map(|value| value as f32).collect());
+    let found = values(value).or_else(wide).or_else(|| value.extract().ok());
+    found.ok_or_else(|| unusable(name, value, "a list of floats or a one-dimensional float32 or float64 array"))
 }
 
 /// A 0/1 mask of one node.
@@ -68,13 +77,58 @@ pub(crate) fn mask(name: &str, value: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
     }
 }
 
+/// A whole number from Python that may not fit its type; the error is made where the argument's name is known.
+pub(crate) struct Whole<T>(Result<T, String>);
+
+impl<T: Bounded> Whole<T> {
+    /// The number, or an error that names the argument.
+    pub(crate) fn named(self, name: &str) -> PyResult<T> {
+        self.0.map_err(|value| {
+            invalid(format!("{name} is {value}; give a whole number from {} to {}", T::LEAST, T::MOST))
+        })
+    }
+}
+
+impl<T> From<T> for Whole<T> {
+    fn from(value: T) -> Self {
+        Self(Ok(value))
+    }
+}
+
+impl<'a, 'py, T: FromPyObject<'a, 'py>> FromPyObject<'a, 'py> for Whole<T> {
+    type Error = PyErr;
+
+    fn extract(value: Borrowed<'a, 'py, PyAny>) -> PyResult<Self> {
+        let shown = || value.repr().map_or_else(|_| "not a number".to_owned(), |text| text.to_string());
+        Ok(Self(value.extract().map_err(|_| shown())))
+    }
+}
+
+/// The smallest and the largest number of a type.
+pub(crate) trait Bounded: Display {
+    const LEAST: Self;
+    const MOST: Self;
+}
+
+macro_rules! bounded {
+    ($($type:ty),+) => {
+        $(impl Bounded for $type {
+            const LEAST: Self = Self::MIN;
+            const MOST: Self = Self::MAX;
+        })+
+    };
+}
+
+bounded!(i32, i64, u32, u64, usize);
+
 /// A contiguous view of a one-dimensional array.
 pub(crate) fn slice<'a, T: Element>(name: &str, array: &'a PyReadonlyArray1<'_, T>) -> PyResult<&'a [T]> {
-    array.as_slice().map_err(|_| invalid(format!("{name} is not contiguous; pass numpy.ascontiguousarray({name})")))
+    array.as_slice().map_err(|_| invalid(format!("{name} is not contiguous or not aligned; pass {name}.copy()")))
 }
 
 fn unusable(name: &str, value: &Bound<'_, PyAny>, wanted: &str) -> PyErr {
     let kind = value.get_type().qualname().map_or_else(|_| "an unknown type".to_owned(), |name| name.to_string());
-    let shape = value.getattr("dtype").map_or(String::new(), |dtype| format!(" of dtype {dtype}"));
-    invalid(format!("{name} is {kind}{shape}; give {wanted}"))
+    let dtype = value.getattr("dtype").map_or(String::new(), |dtype| format!(" of dtype {dtype}"));
+    let shape = value.getattr("shape").map_or(String::new(), |shape| format!(" and shape {shape}"));
+    invalid(format!("{name} is {kind}{dtype}{shape}; give {wanted}"))
 }

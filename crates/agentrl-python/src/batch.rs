@@ -7,7 +7,7 @@ use numpy::{PyArray1, PyReadonlyArray1};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::arrays::{slice, to_numbers, to_numpy};
+use crate::arrays::{Whole, slice, to_numbers, to_numpy};
 use crate::enter::{held, released};
 use crate::error::to_python;
 use crate::table::Table;
@@ -140,7 +140,13 @@ impl Batch {
     }
 
     #[pyo3(signature = (draws, max_tokens))]
-    fn plan(&self, py: Python<'_>, draws: PyReadonlyArray1<'_, i64>, max_tokens: usize) -> PyResult<Vec<PlannedPack>> {
+    fn plan(
+        &self,
+        py: Python<'_>,
+        draws: PyReadonlyArray1<'_, i64>,
+        max_tokens: Whole<usize>,
+    ) -> PyResult<Vec<PlannedPack>> {
+        let max_tokens = max_tokens.named("max_tokens")?;
         let draws = slice("draws", &draws)?;
         let packs = released(py, || self.0.plan(draws, max_tokens))?;
         Ok(packs.into_iter().map(|pack| PlannedPack::new(py, pack)).collect())

@@ -52,7 +52,10 @@ macro_rules! kernel {
 }
 
 #[pyfunction]
-pub(crate) fn dense_keys<'py>(py: Python<'py>, values: &Bound<'py, PyAny>) -> PyResult<(Bound<'py, PyArray1<u32>>, u32)> {
+pub(crate) fn dense_keys<'py>(
+    py: Python<'py>,
+    values: &Bound<'py, PyAny>,
+) -> PyResult<(Bound<'py, PyArray1<u32>>, u32)> {
     let made = if let Ok(values) = values.extract::<PyReadonlyArray1<'_, i64>>() {
         let values = slice("values", &values)?;
         released(py, || keys::dense_i64(values))?
@@ -110,7 +113,9 @@ fn item_bytes(item: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
 
 fn not_keys(value: &Bound<'_, PyAny>) -> PyErr {
     let kind = value.get_type().qualname().map_or_else(|_| "an unknown type".to_owned(), |name| name.to_string());
-    invalid(format!("values holds {kind}; keys are an int64 array, an Arrow string array, or a list of str, bytes or int"))
+    invalid(format!(
+        "values holds {kind}; keys are an int64 array, an Arrow string array, or a list of str, bytes or int"
+    ))
 }
 
 fn flags<'a>(valid: Option<&'a PyReadonlyArray1<'_, bool>>) -> PyResult<Option<&'a [bool]>> {
@@ -131,7 +136,8 @@ pub(crate) fn group_relative<'py>(
     valid: Option<PyReadonlyArray1<'py, bool>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let (groups, valid) = (slice("groups", &groups)?, flags(valid.as_ref())?);
-    let options = || Ok(GroupOptions { scale: Scale::from_name(scale)?, ddof, eps, singleton: Singleton::from_name(singleton)? });
+    let options =
+        || Ok(GroupOptions { scale: Scale::from_name(scale)?, ddof, eps, singleton: Singleton::from_name(singleton)? });
     let options = options().map_err(to_python)?;
     kernel!(py, [scores], |out| group::group_relative(scores, groups, &options, valid, out))
 }
@@ -183,7 +189,8 @@ pub(crate) fn gigpo<'py>(
     let trajectories = slice("trajectories", &trajectories)?;
     let anchors = slice("anchors", &anchors)?;
     let valid = flags(valid.as_ref())?;
-    let options = || Ok(GigpoOptions { step_weight, scale: Scale::from_name(scale)?, unit: Unit::from_name(unit)?, ddof, eps });
+    let options =
+        || Ok(GigpoOptions { step_weight, scale: Scale::from_name(scale)?, unit: Unit::from_name(unit)?, ddof, eps });
     let options = options().map_err(to_python)?;
     kernel!(py, [episode_scores, step_returns], |out| {
         let columns = GigpoColumns { episode_scores, step_returns, groups, trajectories, anchors, valid };

@@ -16,7 +16,9 @@ mod classes {
 pub(crate) fn to_python(error: Error) -> PyErr {
     let message = error.to_string();
     match error.kind() {
-        ErrorKind::InvalidInput | ErrorKind::Schema | ErrorKind::Overflow => classes::InvalidInputError::new_err(message),
+        ErrorKind::InvalidInput | ErrorKind::Schema | ErrorKind::Overflow => {
+            classes::InvalidInputError::new_err(message)
+        }
         ErrorKind::NotFound => classes::NotFoundError::new_err(message),
         ErrorKind::Corrupt => classes::CorruptError::new_err(message),
         ErrorKind::Io | ErrorKind::Busy => classes::StoreError::new_err(message),

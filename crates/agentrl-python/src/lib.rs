@@ -2,6 +2,7 @@
 //!
 //! Long work goes through [`enter::released`], the only place that releases the interpreter lock; every error goes
 //! through [`error`], the only place that names exception classes.
+#![expect(clippy::needless_pass_by_value, reason = "arguments come from Python's side by value")]
 
 mod arrays;
 mod batch;
@@ -19,8 +20,8 @@ mod _core {
     use crate::batch::{Batch, PlannedPack};
     #[pymodule_export]
     use crate::compute::{
-        dense_keys, entropy_branches, gigpo, group_relative, leave_one_out, segment_entropy, step_returns, structural_seed,
-        uniform,
+        dense_keys, entropy_branches, gigpo, group_relative, leave_one_out, segment_entropy, step_returns,
+        structural_seed, uniform,
     };
     #[pymodule_export]
     use crate::forest::Forest;

@@ -8,6 +8,7 @@ use agentrl_data::store;
 use agentrl_data::{Error, Result};
 use pyo3::prelude::*;
 
+use crate::arrays::Whole;
 use crate::batch::Batch;
 use crate::enter::{held, released};
 use crate::table::Table;
@@ -22,7 +23,9 @@ fn closed() -> Error {
 
 impl Store {
     fn lock(&self) -> Result<MutexGuard<'_, Option<store::Store>>> {
-        self.0.lock().map_err(|_| Error::internal("an earlier call on this Store failed inside the core; open it again"))
+        self.0
+            .lock()
+            .map_err(|_| Error::internal("an earlier call on this Store failed inside the core; open it again"))
     }
 
     fn with<T>(&self, work: impl FnOnce(&mut store::Store) -> Result<T>) -> Result<T> {
@@ -35,9 +38,8 @@ impl Store {
     #[staticmethod]
     #[pyo3(signature = (path, *, read_only=false))]
     fn open(py: Python<'_>, path: PathBuf, read_only: bool) -> PyResult<Self> {
-        let store = released(py, || {
-            if read_only { store::Store::open_read_only(&path) } else { store::Store::open(&path) }
-        })?;
+        let store =
+            released(py, || if read_only { store::Store::open_read_only(&path) } else { store::Store::open(&path) })?;
         Ok(Self(Mutex::new(Some(store))))
     }
 
@@ -80,7 +82,8 @@ impl Store {
         held(|| self.with(|store| batch.0.rebase(store.next_ids()))).map(Batch)
     }
 
-    fn append(&self, py: Python<'_>, batch: PyRef<'_, Batch>, iteration: i64) -> PyResult<u64> {
+    fn append(&self, py: Python<'_>, batch: PyRef<'_, Batch>, iteration: Whole<i64>) -> PyResult<u64> {
+        let iteration = iteration.named("iteration")?;
         let batch = &batch.0;
         released(py, || self.with(|store| store.append(batch, iteration)))
     }
@@ -88,17 +91,19 @@ impl Store {
     fn close_iteration(&self, py: Python<'_>, batch: PyRef<'_, Batch>, state: &str) -> PyResult<u64> {
         let batch = &batch.0;
         released(py, || {
-            let state = serde_json::from_str(state)
-                .map_err(|error| Error::invalid(format!("state is not JSON: {error}")))?;
+            let state =
+                serde_json::from_str(state).map_err(|error| Error::invalid(format!("state is not JSON: {error}")))?;
             self.with(|store| store.close_iteration(batch, state))
         })
     }
 
-    fn has_batch(&self, iteration: i64) -> PyResult<bool> {
+    fn has_batch(&self, iteration: Whole<i64>) -> PyResult<bool> {
+        let iteration = iteration.named("iteration")?;
         held(|| self.with(|store| Ok(store.has_batch(iteration))))
     }
 
-    fn batch(&self, py: Python<'_>, iteration: i64) -> PyResult<Batch> {
+    fn batch(&self, py: Python<'_>, iteration: Whole<i64>) -> PyResult<Batch> {
+        let iteration = iteration.named("iteration")?;
         released(py, || self.with(|store| store.batch(iteration))).map(Batch)
     }
 

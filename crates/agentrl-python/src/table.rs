@@ -34,6 +34,9 @@ impl From<RecordBatch> for Table {
     }
 }
 
+/// What Python pickles: a function, and the Arrow files that it takes.
+type Pickled<'py> = (Bound<'py, PyAny>, (Vec<Vec<u8>>,));
+
 fn arrow_error(error: impl std::fmt::Display) -> PyErr {
     to_python(Error::internal(format!("the table cannot be exported: {error}")))
 }
@@ -71,7 +74,7 @@ impl Table {
     /// Bytes held by the columns.
     #[getter]
     fn nbytes(&self) -> usize {
-        self.parts.iter().flat_map(RecordBatch::columns).map(|column| column.get_buffer_memory_size()).sum()
+        self.parts.iter().flat_map(RecordBatch::columns).map(Array::get_buffer_memory_size).sum()
     }
 
     fn __len__(&self) -> usize {
@@ -82,14 +85,19 @@ impl Table {
         format!("Table({} rows: {})", self.num_rows(), self.column_names().join(", "))
     }
 
-    fn __reduce__<'py>(slf: &Bound<'py, Self>) -> PyResult<(Bound<'py, PyAny>, (Vec<Vec<u8>>,))> {
-        let parts = slf.get().parts.iter().map(agentrl_data::ipc::encode).collect::<Result<Vec<_>, _>>();
+    fn __reduce__<'py>(slf: &Bound<'py, Self>) -> PyResult<Pickled<'py>> {
+        let Self { schema, parts } = slf.get();
+        // The schema travels with the rows: there is a part even where there are no rows.
+        let none = [RecordBatch::new_empty(schema.clone())];
+        let parts = if parts.is_empty() { &none } else { parts.as_slice() };
+        let parts = parts.iter().map(agentrl_data::ipc::encode).collect::<Result<Vec<_>, _>>();
         Ok((slf.get_type().getattr("_from_bytes")?, (parts.map_err(to_python)?,)))
     }
 
     #[staticmethod]
     fn _from_bytes(parts: Vec<Vec<u8>>) -> PyResult<Self> {
-        let parts = parts.iter().map(|part| agentrl_data::ipc::decode("a pickled table", part)).collect::<Result<Vec<_>, _>>();
+        let parts =
+            parts.iter().map(|part| agentrl_data::ipc::decode("a pickled table", part)).collect::<Result<Vec<_>, _>>();
         let parts = parts.map_err(to_python)?;
         let schema = parts.first().map(RecordBatch::schema).ok_or_else(|| arrow_error("it has no parts"))?;
         Ok(Self { schema, parts })

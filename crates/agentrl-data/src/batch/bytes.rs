@@ -20,7 +20,8 @@ impl Batch {
 
     /// The batch of [`Batch::to_bytes`].
     pub fn from_bytes<B: AsRef<[u8]>>(parts: &[B]) -> Result<Self> {
-        let rows = parts.iter().map(|part| ipc::decode("part of a batch", part.as_ref())).collect::<Result<Vec<_>>>()?;
+        let rows =
+            parts.iter().map(|part| ipc::decode("part of a batch", part.as_ref())).collect::<Result<Vec<_>>>()?;
         let (facts, computed) = rows.split_at_checked(5).ok_or_else(|| {
             Error::corrupt(format!("{} parts are given, but a batch has at least its five tables", rows.len()))
         })?;

@@ -33,9 +33,7 @@ impl Level {
             "step" => Ok(Self::Step),
             "token" => Ok(Self::Token),
             "node_token" => Ok(Self::NodeToken),
-            _ => Err(Error::invalid(format!(
-                "level is {name:?}; use \"draw\", \"step\", \"token\" or \"node_token\""
-            ))),
+            _ => Err(Error::invalid(format!("level is {name:?}; use \"draw\", \"step\", \"token\" or \"node_token\""))),
         }
     }
 
@@ -173,14 +171,17 @@ impl Batch {
     /// Offsets of the rows of a level within the level above: steps in draws, tokens in steps, tokens in nodes.
     pub fn offsets(&self, level: Level) -> Result<&[i64]> {
         match level {
-            Level::Draw => Err(Error::invalid("level \"draw\" is the outermost; ask for the offsets of \"step\"".to_owned())),
+            Level::Draw => {
+                Err(Error::invalid("level \"draw\" is the outermost; ask for the offsets of \"step\"".to_owned()))
+            }
             Level::Step => Ok(&self.layout.step_offsets),
             Level::Token => Ok(&self.layout.token_offsets),
             Level::NodeToken => Ok(&self.layout.node_offsets),
         }
     }
 
-    /// The batch with one more computed column; a column of the same name and level is replaced.
+    /// The batch with one more computed column. A name stands for one column: one of the same name is replaced, whatever
+    /// its level.
     pub fn with_column(&self, name: &str, level: Level, values: Numbers) -> Result<Self> {
         let (found, expected) = (values.len(), self.level_len(level));
         if found != expected {
@@ -189,8 +190,13 @@ impl Batch {
                 level.name()
             )));
         }
+        if KEYS.contains(&name) {
+            return Err(Error::invalid(format!(
+                "column {name:?} is a key of the tables of computed columns; give it another name than {KEYS:?}"
+            )));
+        }
         let mut batch = self.clone();
-        batch.columns.retain(|column| (column.name.as_str(), column.level) != (name, level));
+        batch.columns.retain(|column| column.name != name);
         batch.columns.push(Column { name: name.to_owned(), level, values: Arc::new(values) });
         Ok(batch)
     }
@@ -202,49 +208,62 @@ impl Batch {
 
     /// A column by name at a level: computed there, else computed one or more levels up and broadcast, else a fact.
     pub fn column(&self, name: &str, level: Level) -> Result<Numbers> {
-        if let Some(column) = self.columns.iter().find(|column| column.name == name && column.level == level) {
-            return Ok(column.values.as_ref().clone());
+        if let Some(numbers) = self.computed_at(name, level) {
+            return Ok(numbers);
         }
         let layout = &self.layout;
-        match level {
-            Level::NodeToken => self.node_fact(name).ok_or_else(|| self.no_column(name, level))?,
-            Level::Token => match name {
-                "node_token" => Ok(Numbers::I64(layout.node_tokens.clone())),
-                "position" => Ok(Numbers::I32(layout.positions.clone())),
-                _ if self.is_token_column(name) => {
-                    let nodes = self.column(name, Level::NodeToken)?;
-                    Ok(nodes.gather(layout.node_tokens.iter().map(|&token| token as usize)))
-                }
-                _ => {
-                    let steps = self.column(name, Level::Step).map_err(|error| self.at_level(error, name, level))?;
-                    Ok(steps.repeat(&layout.token_offsets))
-                }
+        match (level, name) {
+            (Level::NodeToken, _) => self.node_fact(name).ok_or_else(|| self.no_column(name, level))?,
+            (Level::Token, "node_token") => Ok(Numbers::I64(layout.node_tokens.clone())),
+            (Level::Token, "position") => Ok(Numbers::I32(layout.positions.clone())),
+            (Level::Token, _) => match self.node_fact(name) {
+                Some(numbers) => Ok(self.to_tokens(&numbers?)),
+                None => Ok(Numbers::from_array(name, self.fact(name, level)?.as_ref())?.repeat(&layout.token_offsets)),
             },
-            Level::Step | Level::Draw => {
-                if level == Level::Step && self.columns.iter().any(|column| column.name == name && column.level == Level::Draw)
-                {
-                    return Ok(self.column(name, Level::Draw)?.repeat(&layout.step_offsets));
-                }
-                Numbers::from_array(name, self.fact(name, level)?.as_ref())
-            }
+            (Level::Step | Level::Draw, _) => Numbers::from_array(name, self.fact(name, level)?.as_ref()),
         }
     }
 
-    /// Dense ids, in order of first appearance, of an id, key or text column of the tables.
+    /// A computed column at its own level or broadcast to a finer one.
+    fn computed_at(&self, name: &str, level: Level) -> Option<Numbers> {
+        let layout = &self.layout;
+        let column = self.columns.iter().find(|column| column.name == name)?;
+        let values = column.values.as_ref();
+        match (column.level, level) {
+            (made, asked) if made == asked => Some(values.clone()),
+            (Level::Draw, Level::Step) => Some(values.repeat(&layout.step_offsets)),
+            (Level::Draw, Level::Token) => Some(values.repeat(&layout.step_offsets).repeat(&layout.token_offsets)),
+            (Level::Step, Level::Token) => Some(values.repeat(&layout.token_offsets)),
+            (Level::NodeToken, Level::Token) => Some(self.to_tokens(values)),
+            _ => None,
+        }
+    }
+
+    /// Values of stored tokens at the action tokens of draws.
+    fn to_tokens(&self, values: &Numbers) -> Numbers {
+        values.gather(self.layout.node_tokens.iter().map(|&token| token as usize))
+    }
+
+    /// Dense ids, in order of first appearance, of an id, key or text column: a computed one, else one of the tables.
     pub fn keys(&self, name: &str, level: Level) -> Result<Vec<u32>> {
+        if let Some(numbers) = self.computed_at(name, level) {
+            return dense_numbers(name, numbers);
+        }
         match level {
-            Level::NodeToken => Err(Error::invalid("keys are made at level \"draw\", \"step\" or \"token\"".to_owned())),
+            Level::NodeToken => Err(Error::invalid(format!(
+                "level is {:?}; keys are made at \"draw\", \"step\" or \"token\"",
+                level.name()
+            ))),
             Level::Token => {
-                let Numbers::U32(keys) = Numbers::U32(self.keys(name, Level::Step)?).repeat(&self.layout.token_offsets) else {
-                    return Ok(Vec::new());
-                };
-                Ok(keys)
+                let keys = dense(name, self.fact(name, level)?.as_ref())?;
+                let steps = keys.iter().zip(self.layout.token_offsets.windows(2));
+                Ok(steps.flat_map(|(&key, pair)| std::iter::repeat_n(key, (pair[1] - pair[0]) as usize)).collect())
             }
             Level::Draw | Level::Step => dense(name, self.fact(name, level)?.as_ref()),
         }
     }
 
-    /// A column of the tables, one value for each draw or step of a draw.
+    /// A column of the tables, one value for each draw, or for each step of a draw at all finer levels.
     fn fact(&self, name: &str, level: Level) -> Result<ArrayRef> {
         let layout = &self.layout;
         let take = |rows: &RecordBatch, indices: &[usize]| {
@@ -253,25 +272,20 @@ impl Batch {
             Some(arrow_select::take::take(column, &indices, None).map_err(arrow_bug))
         };
         let found = match level {
-            Level::Step => take(self.steps(), &layout.step_rows).or_else(|| {
+            Level::Step | Level::Token | Level::NodeToken => take(self.steps(), &layout.step_rows).or_else(|| {
                 let offsets = layout.step_offsets.windows(2).enumerate();
                 let draws: Vec<usize> =
                     offsets.flat_map(|(draw, pair)| std::iter::repeat_n(draw, (pair[1] - pair[0]) as usize)).collect();
                 let rows: Vec<usize> = draws.iter().map(|&draw| layout.trajectory_rows[draw]).collect();
                 take(self.draws(), &draws).or_else(|| take(self.trajectories(), &rows))
             }),
-            _ => self
+            Level::Draw => self
                 .draws()
                 .column_by_name(name)
                 .map(|column| Ok(column.clone()))
                 .or_else(|| take(self.trajectories(), &layout.trajectory_rows)),
         };
         found.unwrap_or_else(|| Err(self.no_column(name, level)))
-    }
-
-    fn is_token_column(&self, name: &str) -> bool {
-        TOKEN_FACTS.contains(&name)
-            || self.columns.iter().any(|column| column.name == name && column.level == Level::NodeToken)
     }
 
     /// A fact of the nodes, one value for each stored token.
@@ -339,11 +353,10 @@ impl Batch {
             ),
         )
     }
-
-    fn at_level(&self, error: Error, name: &str, level: Level) -> Error {
-        if error.kind() == ErrorKind::NotFound { self.no_column(name, level) } else { error }
-    }
 }
+
+/// Keys of the tables of computed columns.
+pub(super) const KEYS: [&str; 3] = ["draw_id", "step", "node_id"];
 
 const TOKEN_FACTS: [&str; 6] =
     ["token", "behaviour_logprob", "entropy", "trainable", "inverse_temperature", "policy_version"];
@@ -379,15 +392,21 @@ fn dense(name: &str, array: &dyn Array) -> Result<Vec<u32>> {
         DataType::Int64 => keys::dense_i64(array.as_primitive::<Int64Type>().values())?.ids,
         DataType::FixedSizeBinary(_) => keys::dense_bytes(array.as_fixed_size_binary().iter().flatten())?.ids,
         DataType::Utf8 => keys::dense_bytes(array.as_string::<i32>().iter().flatten().map(str::as_bytes))?.ids,
-        _ => {
-            let numbers = Numbers::from_array(name, array)?;
-            let values: Vec<i64> = match numbers {
-                Numbers::I32(values) => values.into_iter().map(i64::from).collect(),
-                Numbers::U32(values) => values.into_iter().map(i64::from).collect(),
-                Numbers::U8(values) => values.into_iter().map(i64::from).collect(),
-                _ => return Err(Error::invalid(format!("column {name:?} holds floats, which make no keys"))),
-            };
-            keys::dense_i64(&values)?.ids
-        }
+        _ => dense_numbers(name, Numbers::from_array(name, array)?)?,
     })
+}
+
+fn dense_numbers(name: &str, numbers: Numbers) -> Result<Vec<u32>> {
+    let values: Vec<i64> = match numbers {
+        Numbers::I64(values) => values,
+        Numbers::I32(values) => values.into_iter().map(i64::from).collect(),
+        Numbers::U32(values) => values.into_iter().map(i64::from).collect(),
+        Numbers::U8(values) => values.into_iter().map(i64::from).collect(),
+        Numbers::F32(_) | Numbers::F64(_) => {
+            return Err(Error::invalid(format!(
+                "column {name:?} holds floats, which make no keys; make it whole numbers"
+            )));
+        }
+    };
+    Ok(keys::dense_i64(&values)?.ids)
 }

@@ -9,6 +9,7 @@ use arrow_array::{UInt8Array, UInt32Array};
 use arrow_buffer::{OffsetBuffer, ScalarBuffer};
 use arrow_schema::{Field, Schema};
 
+use super::columns::KEYS;
 use super::{Batch, Column, Level, NextIds, Numbers, i32s, i64s};
 use crate::schema::Table;
 use crate::{Error, ErrorKind, Result, arrow_bug};
@@ -16,13 +17,7 @@ use crate::{Error, ErrorKind, Result, arrow_bug};
 impl Batch {
     /// The batch with only some of its draws, in the given order. Nodes, steps and trajectories stay.
     pub fn select_draws(&self, draws: &[i64]) -> Result<Self> {
-        let count = self.num_draws();
-        for (place, &draw) in draws.iter().enumerate() {
-            if usize::try_from(draw).is_ok_and(|draw| draw < count) {
-                continue;
-            }
-            return Err(self.no_draw("indices", place, draw));
-        }
+        self.chosen("indices", draws)?;
         let indices: UInt32Array = draws.iter().map(|&draw| draw as u32).collect();
         let mut tables = self.tables.clone();
         let rows = &mut tables[Table::Draws as usize];
@@ -169,7 +164,7 @@ impl Batch {
         let by_step = rows.column_by_name("step").is_some();
         for (field, array) in rows.schema().fields().iter().zip(rows.columns()) {
             let name = field.name();
-            if ["draw_id", "step", "node_id"].contains(&name.as_str()) {
+            if KEYS.contains(&name.as_str()) {
                 continue;
             }
             let list = array.as_list_opt::<i32>();
@@ -233,7 +228,9 @@ fn list(values: ArrayRef, offsets: &[i64]) -> Result<ArrayRef> {
 /// Which counter an id column belongs to.
 fn offset_of(column: &str, first: NextIds) -> Option<i64> {
     match column {
-        "node_id" | "parent_id" | "first_node_id" | "leaf_node_id" | "branch_node" | "origin_node_id" => Some(first.node),
+        "node_id" | "parent_id" | "first_node_id" | "leaf_node_id" | "branch_node" | "origin_node_id" => {
+            Some(first.node)
+        }
         "trajectory_id" | "origin_trajectory_id" | "parent_trajectory" | "episode_id" => Some(first.trajectory),
         "group_id" => Some(first.group),
         "draw_id" => Some(first.draw),

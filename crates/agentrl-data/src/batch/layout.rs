@@ -72,9 +72,9 @@ impl Layout {
         let mut from = 0;
         for step in steps.of(trajectory) {
             let find = |id: i64, from: usize| {
-                path[from..].iter().position(|node| nodes.ids[node.row] == id).map(|found| from + found).ok_or_else(|| {
-                    broken(format!("a step of trajectory {trajectory} names node {id}, which is not on its path"))
-                })
+                path[from..].iter().position(|node| nodes.ids[node.row] == id).map(|found| from + found).ok_or_else(
+                    || broken(format!("a step of trajectory {trajectory} names node {id}, which is not on its path")),
+                )
             };
             from = find(steps.first_nodes.value(step), from)?;
             let last = find(steps.last_nodes.value(step), from)?;

@@ -1,8 +1,8 @@
 //! The frozen, immutable form: five Arrow tables cut to one iteration's draws, and columns computed for them.
 
 mod bytes;
-mod combine;
 mod columns;
+mod combine;
 mod layout;
 mod plan;
 mod weights;

@@ -40,11 +40,13 @@ impl Batch {
         let Numbers::U8(trainable) = self.column("trainable", Level::Token)? else {
             return Err(Error::invalid("column \"trainable\" is not a mask of 0 and 1".to_owned()));
         };
+        self.chosen("draws", draws)?;
+        // Sequence bounds are 32-bit, which is what attention kernels take.
+        let max_tokens = max_tokens.min(i32::MAX as usize);
         let mut rows = Vec::with_capacity(draws.len());
         let mut lengths = Vec::with_capacity(draws.len());
-        for (place, &draw) in draws.iter().enumerate() {
-            let index = usize::try_from(draw).ok().filter(|&index| index < self.num_draws());
-            let index = index.ok_or_else(|| self.no_draw("draws", place, draw))?;
+        for &draw in draws {
+            let index = draw as usize;
             let last = layout.tokens(index).rev().find(|&token| trainable[token] != 0);
             if let Some(last) = last {
                 let length = layout.positions[last] as usize;

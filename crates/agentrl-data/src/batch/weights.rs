@@ -22,9 +22,12 @@ pub struct TokenWeights<'a> {
 impl Batch {
     /// One weight for each action token, zero where it is not trained in this update. See [`agentrl_compute::weight`].
     pub fn token_weights(&self, options: &TokenWeights<'_>) -> Result<Vec<f64>> {
-        let chosen = self.chosen(options.draws)?;
+        let chosen = self.chosen("draws", options.draws)?;
         if let Some(found) = options.valid.map(<[bool]>::len).filter(|&found| found != chosen.len()) {
-            return Err(Error::invalid(format!("valid has {found} values for {} draws; give one per draw", chosen.len())));
+            return Err(Error::invalid(format!(
+                "valid has {found} values for {} draws; give one per draw",
+                chosen.len()
+            )));
         }
         let valid: Vec<bool> =
             chosen.iter().enumerate().map(|(draw, &chosen)| chosen && options.valid.is_none_or(|v| v[draw])).collect();
@@ -52,20 +55,20 @@ impl Batch {
         weight::token_weights(&draw_of_token, &share_of_token, &trainable, &valid, options.denominator)
     }
 
-    /// A mask of draws from their indices.
-    fn chosen(&self, draws: &[i64]) -> Result<Vec<bool>> {
+    /// A mask of draws from their indices, each of which must exist and be given once.
+    pub(super) fn chosen(&self, argument: &str, draws: &[i64]) -> Result<Vec<bool>> {
         let mut chosen = vec![false; self.num_draws()];
         for (place, &draw) in draws.iter().enumerate() {
-            let entry = usize::try_from(draw).ok().and_then(|draw| chosen.get_mut(draw));
-            *entry.ok_or_else(|| self.no_draw("draws", place, draw))? = true;
+            let entry = usize::try_from(draw).ok().and_then(|draw| chosen.get_mut(draw)).ok_or_else(|| {
+                Error::invalid(format!(
+                    "{argument}[{place}] is {draw}, but the batch has {} draws; use indices from 0",
+                    self.num_draws()
+                ))
+            })?;
+            if std::mem::replace(entry, true) {
+                return Err(Error::invalid(format!("{argument}[{place}] is {draw} once more; give each draw once")));
+            }
         }
         Ok(chosen)
-    }
-
-    pub(super) fn no_draw(&self, argument: &str, place: usize, draw: i64) -> Error {
-        Error::invalid(format!(
-            "{argument}[{place}] is {draw}, but the batch has {} draws; use indices from 0",
-            self.num_draws()
-        ))
     }
 }

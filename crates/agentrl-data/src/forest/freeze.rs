@@ -6,7 +6,9 @@ use arrow_array::builder::{
     FixedSizeBinaryBuilder, Float32Builder, Int32Builder, Int64Builder, ListBuilder, PrimitiveBuilder, StringBuilder,
 };
 use arrow_array::types::ArrowPrimitiveType;
-use arrow_array::{ArrayRef, Float32Array, Int32Array, Int64Array, RecordBatch, TimestampMicrosecondArray, UInt8Array, UInt32Array};
+use arrow_array::{
+    ArrayRef, Float32Array, Int32Array, Int64Array, RecordBatch, TimestampMicrosecondArray, UInt8Array, UInt32Array,
+};
 use arrow_array::{StringArray, StructArray, new_null_array};
 use arrow_buffer::NullBuffer;
 use arrow_schema::{DataType, Field};
@@ -19,13 +21,13 @@ use crate::{Error, ErrorKind, Result, arrow_bug};
 /// A group with its rows put into canonical order: trajectories by fork path, nodes by the first path that holds them.
 struct Ordered<'a> {
     group: &'a Group,
-    /// Index in the group of each trajectory, in canonical order.
+    /// Index in the group of each trajectory that has tokens, in canonical order.
     trajectories: Vec<usize>,
     /// Index in the group of each node, in canonical order.
     nodes: Vec<usize>,
     /// Node id of each node of the group.
     node_ids: Vec<i64>,
-    /// Trajectory id of each trajectory of the group.
+    /// Trajectory id of each trajectory of the group; -1 where it has no tokens.
     trajectory_ids: Vec<i64>,
     group_id: i64,
 }
@@ -39,9 +41,13 @@ impl Ordered<'_> {
 impl Forest {
     /// Freezes every group whose trajectories have all ended and takes it out of the forest; the rest stays live.
     ///
-    /// Rows are numbered canonically from zero; each finished or truncated trajectory becomes one fresh draw.
+    /// Rows are numbered canonically from zero; each finished or truncated trajectory becomes one fresh draw. A trajectory
+    /// that ended before its first token leaves no row.
     pub fn freeze(&mut self) -> Result<Batch> {
-        let ended = |group: &Group| group.trajectories.iter().all(|entry| entry.status != Status::Partial);
+        let ended = |group: &Group| {
+            let running = |entry: &super::Trajectory| entry.status == Status::Partial;
+            !group.trajectories.is_empty() && !group.trajectories.iter().any(running)
+        };
         let ready: Vec<u32> = self.groups.iter().filter(|(_, group)| ended(group)).map(|(&number, _)| number).collect();
         let (mut next_node, mut next_trajectory) = (0, 0);
         let mut groups = Vec::with_capacity(ready.len());
@@ -64,11 +70,12 @@ impl Forest {
 }
 
 fn order<'a>(group: &'a Group, group_id: i64, next_node: &mut i64, next_trajectory: &mut i64) -> Ordered<'a> {
-    let mut trajectories: Vec<usize> = (0..group.trajectories.len()).collect();
+    let mut trajectories: Vec<usize> =
+        (0..group.trajectories.len()).filter(|&index| group.trajectories[index].tip.is_some()).collect();
     trajectories.sort_by(|&a, &b| group.trajectories[a].fork_path.cmp(&group.trajectories[b].fork_path));
     let mut nodes = Vec::with_capacity(group.nodes.len());
     let mut node_ids = vec![-1; group.nodes.len()];
-    let mut trajectory_ids = vec![0; group.trajectories.len()];
+    let mut trajectory_ids = vec![-1; group.trajectories.len()];
     for &index in &trajectories {
         trajectory_ids[index] = *next_trajectory;
         *next_trajectory += 1;
@@ -136,8 +143,10 @@ fn state_keys<'a>(keys: impl Iterator<Item = Option<&'a [u8; 16]>>) -> Result<Ar
 
 fn nodes(groups: &[Ordered<'_>]) -> Result<RecordBatch> {
     use arrow_array::types::{Float32Type, Int32Type, UInt8Type};
-    let rows: Vec<_> =
-        groups.iter().flat_map(|entry| entry.nodes.iter().map(move |&node| (entry, node, &entry.group.nodes[node]))).collect();
+    let rows: Vec<_> = groups
+        .iter()
+        .flat_map(|entry| entry.nodes.iter().map(move |&node| (entry, node, &entry.group.nodes[node])))
+        .collect();
     check_offsets(rows.iter().map(|(_, _, node)| node.tokens.len()).sum())?;
     let parents = rows.iter().map(|(entry, _, node)| {
         node.parent.map(|(parent, end)| {
@@ -146,7 +155,7 @@ fn nodes(groups: &[Ordered<'_>]) -> Result<RecordBatch> {
         })
     });
     let parents: Vec<_> = parents.collect();
-    let sampled = NullBuffer::from_iter(rows.iter().map(|(_, _, node)| node.sampling.is_some()));
+    let sampled = rows.iter().map(|(_, _, node)| node.sampling.is_some()).collect::<NullBuffer>();
     let sampling = rows.iter().map(|(_, _, node)| node.sampling);
     let sampling = StructArray::try_new(
         sampling_fields(),
@@ -228,22 +237,18 @@ fn trajectories(groups: &[Ordered<'_>], iteration: i64) -> Result<RecordBatch> {
     let mut infos = StringBuilder::new();
     for entry in groups {
         for (index, trajectory) in entry.rows() {
-            let Some((leaf, _)) = trajectory.tip else {
-                return Err(Error::invalid(format!(
-                    "a trajectory of task {:?} (fork path {:?}) has no tokens; append its prompt before freezing",
-                    entry.group.task_id, trajectory.fork_path
-                )));
-            };
+            let leaf = trajectory.tip.map(|(node, _)| node);
             ids.append_value(entry.trajectory_ids[index]);
             group_ids.append_value(entry.group_id);
             task_ids.append_value(&entry.group.task_id);
-            leaves.append_value(entry.node_ids[leaf]);
-            final_states.push(Some(&entry.group.nodes[leaf].state_key));
+            leaves.append_option(leaf.map(|leaf| entry.node_ids[leaf]));
+            final_states.push(leaf.map(|leaf| &entry.group.nodes[leaf].state_key));
             rewards.append_option(known(trajectory.finish.reward));
             components.push(trajectory.finish.rewards.as_deref());
             successes.push(trajectory.finish.success.map(u8::from));
             statuses.push(trajectory.status as u8);
-            parents.append_option(trajectory.branch.map(|branch| entry.trajectory_ids[branch.parent]));
+            let parent = trajectory.branch.map(|branch| entry.trajectory_ids[branch.parent]);
+            parents.append_option(parent.filter(|&id| id >= 0));
             let branch = trajectory.branch.and_then(|branch| branch.at);
             branch_nodes.append_option(branch.map(|(node, _)| entry.node_ids[node]));
             branch_ends.append_option(branch.map(|(_, end)| end as i32));

@@ -97,8 +97,8 @@ impl Forest {
         Ok(handle(group, entry.trajectories.len() - 1))
     }
 
-    /// Appends a node at the end of a trajectory's path and returns its handle. Members of a group that begin with the same
-    /// prompt share its node.
+    /// Appends a node at the end of a trajectory's path and returns its handle. Members of a group that begin with the
+    /// same prompt share its node.
     pub fn append(&mut self, trajectory: Handle, new: NewNode) -> Result<Handle> {
         let (number, index) = split(trajectory);
         let group = self.live_group(trajectory)?;
@@ -139,11 +139,11 @@ impl Forest {
     }
 
     /// Closes the action just appended and records what the environment paid for it.
-    pub fn step(&mut self, trajectory: Handle, outcome: StepOutcome) -> Result<()> {
+    pub fn step(&mut self, trajectory: Handle, outcome: &StepOutcome) -> Result<()> {
         outcome.check()?;
         let (_, index) = split(trajectory);
         let entry = &mut self.live_group(trajectory)?.trajectories[index];
-        if entry.close_step(trajectory, &outcome) {
+        if entry.close_step(trajectory, outcome) {
             Ok(())
         } else {
             Err(Error::invalid(format!(
@@ -159,16 +159,23 @@ impl Forest {
         let group = self.group(trajectory)?;
         let parent = &group.trajectories[index];
         if parent.status == Status::Pruned {
-            return Err(Error::invalid(format!("trajectory {trajectory} was pruned; fork one that is still in the tree")));
+            return Err(Error::invalid(format!(
+                "trajectory {trajectory} was pruned; fork one that is still in the tree"
+            )));
         }
         let path = group.path(parent.tip);
         let at = match node {
             None if end.is_none() => parent.tip,
-            None => return Err(Error::invalid("end is given without node; name the node that the fork cuts".to_owned())),
+            None => {
+                return Err(Error::invalid("end is given without node; name the node that the fork cuts".to_owned()));
+            }
             Some(node) => {
                 let local = path.iter().find(|&&(local, _)| handle(number, local) == node);
                 let &(local, used) = local.ok_or_else(|| {
-                    Error::new(ErrorKind::NotFound, format!("node {node} is not on the path of trajectory {trajectory}"))
+                    Error::new(
+                        ErrorKind::NotFound,
+                        format!("node {node} is not on the path of trajectory {trajectory}"),
+                    )
                 })?;
                 let end = end.unwrap_or(used);
                 if end > used {

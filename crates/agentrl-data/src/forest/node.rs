@@ -21,6 +21,22 @@ pub struct Sampling {
     pub top_k: i32,
 }
 
+impl Sampling {
+    fn check(self) -> Result<()> {
+        let Self { temperature, top_p, top_k } = self;
+        if !(temperature.is_finite() && temperature >= 0.0) {
+            return Err(Error::invalid(format!("temperature is {temperature}; give a finite number of at least 0")));
+        }
+        if !(top_p > 0.0 && top_p <= 1.0) {
+            return Err(Error::invalid(format!("top_p is {top_p}; give a number above 0 and up to 1")));
+        }
+        if top_k < 0 {
+            return Err(Error::invalid(format!("top_k is {top_k}; give 0 (all tokens) or more")));
+        }
+        Ok(())
+    }
+}
+
 /// What [`super::Forest::append`] takes.
 #[derive(Clone, Debug)]
 pub struct NewNode {
@@ -100,7 +116,9 @@ impl NewNode {
         ];
         for (name, length) in lengths {
             if let Some(length) = length.filter(|&length| length != count) {
-                return Err(Error::invalid(format!("{name} has {length} values for {count} tokens; give one per token")));
+                return Err(Error::invalid(format!(
+                    "{name} has {length} values for {count} tokens; give one per token"
+                )));
             }
         }
         if self.logprobs.is_some() && self.kind != Kind::Action {
@@ -117,9 +135,13 @@ impl NewNode {
                 )));
             }
         }
-        if let Some(index) = self.entropies.iter().flatten().position(|value| value.is_nan()) {
-            return Err(Error::invalid(format!("entropies[{index}] is NaN; leave entropies out where they are unknown")));
+        if let Some((index, value)) = self.entropies.iter().flatten().enumerate().find(|(_, value)| !value.is_finite())
+        {
+            return Err(Error::invalid(format!(
+                "entropies[{index}] is {value}; an entropy is finite (leave entropies out where they are unknown)"
+            )));
         }
+        self.sampling.map_or(Ok(()), Sampling::check)?;
         if let Some((index, value)) = self.trainable.iter().flatten().enumerate().find(|&(_, &value)| value > 1) {
             return Err(Error::invalid(format!("trainable[{index}] is {value}; use 0 or 1")));
         }
@@ -156,7 +178,13 @@ pub(super) struct Node {
 impl Node {
     /// Whether two prompts at the root of a tree are the same node.
     pub(super) fn begins_like(&self, other: &Self) -> bool {
-        (&self.tokens, self.state_key) == (&other.tokens, other.state_key)
+        // All but the time: what a batch holds must not depend on who came first.
+        self.tokens == other.tokens
+            && self.state_key == other.state_key
+            && self.trainable == other.trainable
+            && self.entropies == other.entropies
+            && (self.policy, self.policy_version, self.seed) == (other.policy, other.policy_version, other.seed)
+            && (self.sampling, self.finish_reason) == (other.sampling, other.finish_reason)
     }
 
     /// `inherited` is the state key at the tip that the node is appended to.

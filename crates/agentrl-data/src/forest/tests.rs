@@ -63,9 +63,9 @@ fn a_fork_inside_an_action_shares_its_tokens_and_cuts_no_node() {
     let (mut forest, trunk, _, action) = small();
     let branch = forest.fork(trunk, Some(action), Some(2)).unwrap();
     forest.append(branch, NewNode::action(vec![8], vec![-0.7])).unwrap();
-    forest.step(branch, StepOutcome { reward: Some(1.0), ..StepOutcome::default() }).unwrap();
+    forest.step(branch, &StepOutcome { reward: Some(1.0), ..StepOutcome::default() }).unwrap();
     forest.finish(branch, Finish::default()).unwrap();
-    forest.step(trunk, StepOutcome::default()).unwrap();
+    forest.step(trunk, &StepOutcome::default()).unwrap();
     forest.finish(trunk, Finish::default()).unwrap();
     let batch = forest.freeze().unwrap();
     assert!(forest.is_empty());
@@ -83,12 +83,12 @@ fn a_fork_inside_an_action_shares_its_tokens_and_cuts_no_node() {
 #[test]
 fn a_fork_after_a_step_inherits_it() {
     let (mut forest, trunk, _, _) = small();
-    forest.step(trunk, StepOutcome { reward: Some(0.5), ..StepOutcome::default() }).unwrap();
+    forest.step(trunk, &StepOutcome { reward: Some(0.5), ..StepOutcome::default() }).unwrap();
     let result = forest.append(trunk, NewNode::observation(vec![9])).unwrap();
     let branch = forest.fork(trunk, Some(result), None).unwrap();
     for (trajectory, token) in [(trunk, 10), (branch, 11)] {
         forest.append(trajectory, NewNode::action(vec![token], vec![-1.0])).unwrap();
-        forest.step(trajectory, StepOutcome::default()).unwrap();
+        forest.step(trajectory, &StepOutcome::default()).unwrap();
         forest.finish(trajectory, Finish::default()).unwrap();
     }
     let batch = forest.freeze().unwrap();
@@ -96,7 +96,8 @@ fn a_fork_after_a_step_inherits_it() {
     assert_eq!(origins, [0, 0, 0, 1]);
     assert_eq!(batch.keys("state_key", Level::Step).unwrap(), [0, 1, 0, 1]);
     let Numbers::F32(rewards) = batch.column("reward", Level::Step).unwrap() else { panic!("rewards are f32") };
-    assert!(rewards[0] == 0.5 && rewards[2] == 0.5 && rewards[1].is_nan() && rewards[3].is_nan());
+    assert_eq!(rewards.iter().map(|reward| reward.is_nan()).collect::<Vec<_>>(), [false, true, false, true]);
+    assert_eq!([rewards[0].to_bits(), rewards[2].to_bits()], [0.5_f32.to_bits(); 2]);
 }
 
 #[test]
@@ -106,7 +107,7 @@ fn pruned_and_aborted_trajectories_are_kept_but_not_drawn() {
     forest.prune(branch, "too \"slow\"").unwrap();
     let other = forest.start(0, 1).unwrap();
     forest.append(other, NewNode::prompt(vec![1])).unwrap();
-    forest.step(trunk, StepOutcome::default()).unwrap();
+    forest.step(trunk, &StepOutcome::default()).unwrap();
     forest.finish(trunk, Finish::default()).unwrap();
     assert_eq!(forest.freeze().unwrap().num_draws(), 0, "a live group stays");
     forest.abort();
@@ -121,6 +122,10 @@ fn pruned_and_aborted_trajectories_are_kept_but_not_drawn() {
 fn wrong_calls_say_what_is_wrong() {
     let (mut forest, trunk, prompt, action) = small();
     let message = |result: Result<()>| result.unwrap_err().to_string();
+    let sampled = |temperature, top_p, top_k| {
+        let sampling = Some(Sampling { temperature, top_p, top_k });
+        NewNode { sampling, ..NewNode::action(vec![1], vec![-1.0]) }
+    };
     let bad = [
         (NewNode::action(vec![], vec![]), "tokens is empty; an action has at least one token"),
         (NewNode::action(vec![1], vec![]), "logprobs has 0 values for 1 tokens"),
@@ -131,6 +136,11 @@ fn wrong_calls_say_what_is_wrong() {
         (NewNode { logprobs: Some(vec![-1.0]), ..NewNode::prompt(vec![1]) }, "only an action has behaviour log-probs"),
         (NewNode { trainable: Some(vec![1]), ..NewNode::prompt(vec![1]) }, "only tokens of an action can be trained"),
         (NewNode { trainable: Some(vec![2]), ..NewNode::action(vec![1], vec![-1.0]) }, "trainable[0] is 2"),
+        (NewNode { entropies: Some(vec![f32::INFINITY]), ..NewNode::prompt(vec![1]) }, "entropies[0] is inf"),
+        (sampled(f32::NAN, 1.0, 0), "temperature is NaN"),
+        (sampled(-1.0, 1.0, 0), "temperature is -1"),
+        (sampled(1.0, 0.0, 0), "top_p is 0"),
+        (sampled(1.0, 1.0, -1), "top_k is -1"),
     ];
     for (node, expected) in bad {
         let found = message(forest.append(trunk, node).map(drop));
@@ -141,14 +151,16 @@ fn wrong_calls_say_what_is_wrong() {
     assert!(message(forest.fork(trunk, Some(action), Some(5)).map(drop)).contains("end is 5"));
     assert!(message(forest.fork(trunk, Some(99), None).map(drop)).contains("node 99 is not on the path"));
     assert!(message(forest.fork(trunk, None, Some(1)).map(drop)).contains("end is given without node"));
-    assert!(message(forest.append(77, NewNode::prompt(vec![1])).map(drop)).contains("trajectory 77 is not in the forest"));
+    assert!(
+        message(forest.append(77, NewNode::prompt(vec![1])).map(drop)).contains("trajectory 77 is not in the forest")
+    );
     assert!(message(forest.start(5, 0).map(drop)).contains("group 5"));
     assert!(message(forest.start(0, 0).map(drop)).contains("member 0 of group 0"));
     assert!(message(forest.add_group(0, "x")).contains("group 0 exists"));
     let infinite = StepOutcome { reward: Some(f32::INFINITY), ..StepOutcome::default() };
-    assert!(message(forest.step(trunk, infinite)).contains("reward is inf"));
-    forest.step(trunk, StepOutcome::default()).unwrap();
-    assert!(message(forest.step(trunk, StepOutcome::default())).contains("no open action"));
+    assert!(message(forest.step(trunk, &infinite)).contains("reward is inf"));
+    forest.step(trunk, &StepOutcome::default()).unwrap();
+    assert!(message(forest.step(trunk, &StepOutcome::default())).contains("no open action"));
     let fresh = forest.fork(trunk, Some(prompt), None).unwrap();
     assert!(message(forest.finish(fresh, Finish::default())).contains("without an action"));
     forest.finish(trunk, Finish::default()).unwrap();
@@ -187,13 +199,33 @@ fn members_that_begin_alike_share_their_prompt() {
 }
 
 #[test]
-fn a_freeze_that_fails_loses_nothing() {
+fn trajectories_without_tokens_leave_no_rows() {
+    let (mut forest, trunk, prompt, _) = small();
+    forest.add_group(1, "not begun").unwrap();
+    let interrupted = forest.start(0, 1).unwrap();
+    let before_all = forest.fork(trunk, Some(prompt), Some(0)).unwrap();
+    let child = forest.fork(before_all, None, None).unwrap();
+    forest.append(child, NewNode::prompt(vec![9])).unwrap();
+    forest.prune(interrupted, "never used").unwrap();
+    forest.abort();
+    let batch = forest.freeze().unwrap();
+    assert_eq!(paths(&batch), BTreeMap::from([(0, vec![1, 2, 3, 4, 5, 6, 7]), (1, vec![9])]));
+    assert_eq!(batch.trajectories()["parent_trajectory"].null_count(), 2, "its parent has no row");
+    assert_eq!(forest.len(), 1, "a group that has not begun stays");
+    forest.start(1, 0).unwrap();
+}
+
+#[test]
+fn prompts_that_differ_in_anything_are_not_shared() {
     let mut forest = Forest::new(0, 0);
     forest.add_group(0, "task").unwrap();
-    let empty = forest.start(0, 0).unwrap();
-    forest.prune(empty, "never used").unwrap();
-    assert!(forest.freeze().unwrap_err().to_string().contains("has no tokens"));
-    assert_eq!(forest.len(), 1);
+    for (member, version) in [(0, 1), (1, 2), (2, 1)] {
+        let trajectory = forest.start(0, member).unwrap();
+        let prompt = NewNode { policy_version: Some(version), ..NewNode::prompt(vec![1, 2]) };
+        forest.append(trajectory, prompt).unwrap();
+    }
+    forest.abort();
+    assert_eq!(forest.freeze().unwrap().nodes().num_rows(), 2);
 }
 
 /// One operation on a trajectory that is chosen among those of its group.
@@ -223,7 +255,10 @@ struct Player {
 }
 
 /// Plays the operations of each group, in an order given by `schedule`, beside a plain list-of-lists model.
-fn play(scripts: &[Vec<(prop::sample::Index, Operation)>], schedule: &[prop::sample::Index]) -> (Batch, Vec<Vec<Vec<i32>>>) {
+fn play(
+    scripts: &[Vec<(prop::sample::Index, Operation)>],
+    schedule: &[prop::sample::Index],
+) -> (Batch, Vec<Vec<Vec<i32>>>) {
     let mut forest = Forest::new(1, 2);
     let mut groups: Vec<Vec<Player>> = Vec::new();
     for number in 0..scripts.len() {
@@ -263,7 +298,8 @@ fn play(scripts: &[Vec<(prop::sample::Index, Operation)>], schedule: &[prop::sam
             }
             Operation::Fork(at) => {
                 let cut = 1 + at.index(length);
-                let &(node, start, _) = player.nodes.iter().find(|&&(_, start, end)| start <= cut && cut <= end).unwrap();
+                let &(node, start, _) =
+                    player.nodes.iter().find(|&&(_, start, end)| start <= cut && cut <= end).unwrap();
                 let handle = forest.fork(player.handle, Some(node), Some((cut - start) as u32)).unwrap();
                 let mut nodes: Vec<_> = player.nodes.iter().copied().filter(|&(_, start, _)| start < cut).collect();
                 if let Some(last) = nodes.last_mut() {

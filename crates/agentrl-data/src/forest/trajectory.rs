@@ -55,10 +55,14 @@ impl Finish {
 
 fn check_rewards(reward: Option<f32>, rewards: Option<&[f32]>) -> Result<()> {
     if let Some(value) = reward.filter(|value| value.is_infinite()) {
-        return Err(Error::invalid(format!("reward is {value}; give a finite number, or None (or NaN) where it is unknown")));
+        return Err(Error::invalid(format!(
+            "reward is {value}; give a finite number, or None (or NaN) where it is unknown"
+        )));
     }
     if let Some(index) = rewards.unwrap_or_default().iter().position(|value| value.is_infinite()) {
-        return Err(Error::invalid(format!("rewards[{index}] is infinite; give a finite number, or NaN where it is unknown")));
+        return Err(Error::invalid(format!(
+            "rewards[{index}] is infinite; give a finite number, or NaN where it is unknown"
+        )));
     }
     Ok(())
 }

@@ -8,7 +8,8 @@ use std::path::Path;
 use crate::{Error, Result};
 
 pub(super) fn create_folder(path: &Path) -> Result<()> {
-    std::fs::create_dir_all(path).map_err(|error| Error::io(format!("cannot create folder {}: {error}", path.display()), error))
+    std::fs::create_dir_all(path)
+        .map_err(|error| Error::io(format!("cannot create folder {}: {error}", path.display()), error))
 }
 
 /// Takes the writer's lock; it is released when the file is closed, however the process ends.
@@ -43,6 +44,10 @@ pub(super) fn list(folder: &Path) -> Result<Vec<String>> {
     }
     names.sort_unstable();
     Ok(names)
+}
+
+pub(super) fn remove(path: &Path) -> Result<()> {
+    std::fs::remove_file(path).map_err(|error| Error::io(format!("cannot remove {}: {error}", path.display()), error))
 }
 
 /// Makes a file appear whole or not at all: temporary name, sync, rename, sync of the folder.

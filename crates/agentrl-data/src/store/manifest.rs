@@ -78,8 +78,9 @@ impl Manifest {
     /// The last manifest of a folder, or none.
     pub(super) fn latest(folder: &Path) -> Result<Option<Self>> {
         let names = fs::list(folder)?;
-        let Some(name) = names.iter().rev().find(|name| name.ends_with(".json")) else { return Ok(None) };
-        let path = folder.join(name);
+        let versions = names.iter().filter_map(|name| name.strip_suffix(".json")?.parse::<u64>().ok());
+        let Some(version) = versions.max() else { return Ok(None) };
+        let path = folder.join(Self::name(version));
         let bytes = fs::read(&path)?;
         let corrupt = |what: &str| Error::corrupt(format!("{} {what}; restore it from a copy", path.display()));
         let text = std::str::from_utf8(&bytes).map_err(|_| corrupt("is not text"))?;
@@ -87,7 +88,8 @@ impl Manifest {
         if hex(body.as_bytes()) != checksum {
             return Err(corrupt("is damaged: its checksum is not the written one"));
         }
-        let manifest: Self = serde_json::from_str(body).map_err(|error| corrupt(&format!("cannot be read: {error}")))?;
+        let manifest: Self =
+            serde_json::from_str(body).map_err(|error| corrupt(&format!("cannot be read: {error}")))?;
         if manifest.format != FORMAT_VERSION || !manifest.reader_flags.is_empty() {
             return Err(Error::unsupported(format!(
                 "{} has format {} and needs {:?}; this version reads format {FORMAT_VERSION}: install a newer agentrl_core",
@@ -104,10 +106,14 @@ impl Manifest {
         let body = serde_json::to_string(self)
             .map_err(|error| Error::internal("the manifest cannot be written as JSON").with_source(error))?;
         let text = format!("{body}\n{}\n", hex(body.as_bytes()));
-        fs::publish(&folder.join(format!("{:08}.json", self.version)), text.as_bytes())
+        fs::publish(&folder.join(Self::name(self.version)), text.as_bytes())
+    }
+
+    fn name(version: u64) -> String {
+        format!("{version:08}.json")
     }
 }
 
 fn hex(bytes: &[u8]) -> String {
-    hash_bytes(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+    format!("{:032x}", u128::from_be_bytes(hash_bytes(bytes)))
 }

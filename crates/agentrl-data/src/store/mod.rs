@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use arrow_array::RecordBatch;
 use arrow_schema::SchemaRef;
 
-use crate::batch::{Batch, Level, NextIds};
+use crate::batch::{Batch, Level, NextIds, i64s};
 use crate::schema::Table;
 use crate::{Error, ErrorKind, Result, arrow_bug, ipc};
 use manifest::{Manifest, Segment};
@@ -43,19 +43,22 @@ impl Store {
     pub fn open(path: &Path) -> Result<Self> {
         fs::create_folder(path)?;
         let lock = fs::lock(&path.join("lock"))?;
-        let folders = Table::ALL.iter().map(|table| table.name()).chain(COMPUTED.iter().map(|&(name, _)| name));
-        for folder in folders.chain(["manifest"]) {
-            fs::create_folder(&path.join(folder))?;
-        }
+        fs::create_folder(&path.join("manifest"))?;
         let manifest = Manifest::latest(&path.join("manifest"))?.unwrap_or_default();
+        let tables = Table::ALL.iter().map(|table| table.name()).chain(COMPUTED.iter().map(|&(name, _)| name));
+        let mut left_behind = unfinished(&path.join("manifest"), manifest.version)?;
+        for table in tables {
+            fs::create_folder(&path.join(table))?;
+            left_behind.extend(unfinished(&path.join(table), manifest.version)?);
+        }
+        left_behind.iter().try_for_each(|path| fs::remove(path))?;
         Ok(Self { path: path.to_owned(), manifest, lock: Some(lock) })
     }
 
     /// Opens a store for reading: the commits there are now.
     pub fn open_read_only(path: &Path) -> Result<Self> {
-        let manifest = Manifest::latest(&path.join("manifest"))?.ok_or_else(|| {
-            Error::not_found(format!("{} holds no store; check the path of the run", path.display()))
-        })?;
+        let manifest = Manifest::latest(&path.join("manifest"))?
+            .ok_or_else(|| Error::not_found(format!("{} holds no store; check the path of the run", path.display())))?;
         Ok(Self { path: path.to_owned(), manifest, lock: None })
     }
 
@@ -117,17 +120,39 @@ impl Store {
             }
         }
         let iteration = self.manifest.iteration;
+        self.check_trained(batch, iteration)?;
         let mut next = self.manifest.clone();
         next.iteration += 1;
         next.state = state;
         self.commit(next, tables.into_iter(), iteration)
     }
 
+    /// Computed columns belong to draws: those of a batch with other draws could never be read back.
+    fn check_trained(&self, batch: &Batch, iteration: i64) -> Result<()> {
+        let committed = match self.commit_of(iteration) {
+            Some(commit) => self.read(|segment| segment.table == Table::Draws.name() && segment.commit == commit)?,
+            None => Vec::new(),
+        };
+        let committed = joined(&Table::Draws.schema(), &committed)?;
+        if i64s(&committed, "draw_id")?.values() == i64s(batch.draws(), "draw_id")?.values() {
+            return Ok(());
+        }
+        Err(Error::invalid(format!(
+            "the batch has {} draws that are not the {} draws committed for iteration {iteration}; close it with the batch \
+             that was appended, with all its draws in their order",
+            batch.num_draws(),
+            committed.num_rows()
+        )))
+    }
+
     fn check_writable(&self) -> Result<()> {
         if self.lock.is_some() {
             return Ok(());
         }
-        Err(Error::invalid(format!("{} is open for reading only; open it with Store.open to write", self.path.display())))
+        Err(Error::invalid(format!(
+            "{} is open for reading only; open it with Store.open to write",
+            self.path.display()
+        )))
     }
 
     fn commit(
@@ -160,11 +185,11 @@ impl Store {
 
     /// The batch of an iteration as it was trained, from its draws: tables and computed columns.
     pub fn batch(&self, iteration: i64) -> Result<Batch> {
-        let drawn = |segment: &&Segment| segment.table == Table::Draws.name() && segment.iteration == iteration;
-        let commit = self.manifest.segments.iter().rev().find(drawn).map(|segment| segment.commit).ok_or_else(|| {
+        let commit = self.commit_of(iteration).ok_or_else(|| {
             Error::not_found(format!(
-                "the store has no training batch of iteration {iteration}; iterations 0 to {} are closed",
-                self.manifest.iteration - 1
+                "the store has no training batch of iteration {iteration}; {} iterations are closed, from 0 on (one whose \
+                 groups were all rejected has no batch)",
+                self.manifest.iteration
             ))
         })?;
         let mut tables = Vec::with_capacity(5);
@@ -184,8 +209,13 @@ impl Store {
 
     /// Whether the batch of an iteration was committed with draws.
     pub fn has_batch(&self, iteration: i64) -> bool {
-        let drawn = |segment: &Segment| segment.table == Table::Draws.name() && segment.iteration == iteration;
-        self.manifest.segments.iter().any(drawn)
+        self.commit_of(iteration).is_some()
+    }
+
+    /// The commit that holds the training batch of an iteration.
+    fn commit_of(&self, iteration: i64) -> Option<u64> {
+        let drawn = |segment: &&Segment| segment.table == Table::Draws.name() && segment.iteration == iteration;
+        self.manifest.segments.iter().rev().find(drawn).map(|segment| segment.commit)
     }
 
     fn read(&self, wanted: impl Fn(&Segment) -> bool) -> Result<Vec<RecordBatch>> {
@@ -200,8 +230,27 @@ impl Store {
     }
 }
 
+/// What a writer left in a folder that died before its commit; readers of the folder would take it for committed.
+fn unfinished(folder: &Path, version: u64) -> Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for name in fs::list(folder)? {
+        let path = folder.join(&name);
+        let number = name.strip_suffix(".arrow").and_then(|number| number.parse::<u64>().ok());
+        // Only the commit after the last one can be unfinished.
+        if name.strip_suffix(".tmp").is_some() || number == Some(version + 1) {
+            found.push(path);
+        } else if number.is_some_and(|number| number > version) {
+            return Err(Error::corrupt(format!(
+                "{} belongs to a later commit than the last manifest, {version}; restore the folder manifest from a copy",
+                path.display()
+            )));
+        }
+    }
+    Ok(found)
+}
+
 fn first_id(batch: &Batch, table: Table, name: &str) -> Result<Option<i64>> {
-    Ok(crate::batch::i64s(batch.table(table), name)?.values().iter().min().copied())
+    Ok(i64s(batch.table(table), name)?.values().iter().min().copied())
 }
 
 fn joined(schema: &SchemaRef, rows: &[RecordBatch]) -> Result<RecordBatch> {

@@ -13,7 +13,7 @@ fn batch(iteration: i64) -> Batch {
             let trajectory = forest.start(group, member).unwrap();
             forest.append(trajectory, NewNode::prompt(vec![1, 2, 3])).unwrap();
             forest.append(trajectory, NewNode::action(vec![4, 5], vec![-0.5, -0.25])).unwrap();
-            forest.step(trajectory, StepOutcome::default()).unwrap();
+            forest.step(trajectory, &StepOutcome::default()).unwrap();
             let finish = Finish { reward: Some(member as f32), success: Some(member == 1), ..Finish::default() };
             forest.finish(trajectory, finish).unwrap();
         }
@@ -104,12 +104,50 @@ fn a_commit_that_was_not_finished_is_not_there() {
     let folder = tempfile::tempdir().unwrap();
     let mut store = Store::open(folder.path()).unwrap();
     let expected = closed(&mut store, 0);
-    // A writer that died after its files and before its manifest.
-    fs::publish(&folder.path().join("nodes/00000003.arrow"), b"half").unwrap();
+    // A writer that died after some of its files and before its manifest.
+    let unfinished =
+        ["nodes/00000003.arrow", "tasks/00000003.arrow", "steps/00000003.tmp"].map(|name| folder.path().join(name));
+    for path in &unfinished {
+        fs::publish(path, b"half").unwrap();
+    }
     drop(store);
+    Store::open_read_only(folder.path()).unwrap();
+    assert!(unfinished.iter().all(|path| path.is_file()), "a reader changes nothing");
     let mut store = Store::open(folder.path()).unwrap();
     assert_eq!(store.whole_table(Table::Nodes).unwrap().num_rows(), expected.nodes().num_rows());
+    assert!(!unfinished.iter().any(|path| path.exists()), "stock tools would read them");
     closed(&mut store, 1);
     assert_eq!(store.iteration(), 2);
     assert_eq!(store.whole_table(Table::Nodes).unwrap().num_rows(), 2 * expected.nodes().num_rows());
+}
+
+#[test]
+fn files_of_commits_that_no_manifest_knows_are_not_touched() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut store = Store::open(folder.path()).unwrap();
+    closed(&mut store, 0);
+    closed(&mut store, 1);
+    drop(store);
+    for version in 1..=4 {
+        fs::remove(&folder.path().join(format!("manifest/{version:08}.json"))).unwrap();
+    }
+    let error = Store::open(folder.path()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupt);
+    assert!(error.to_string().contains("nodes/00000003.arrow"), "{error}");
+    assert!(folder.path().join("nodes/00000001.arrow").is_file());
+}
+
+#[test]
+fn an_iteration_is_closed_with_the_batch_that_was_committed() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut store = Store::open(folder.path()).unwrap();
+    let whole = batch(0);
+    store.append(&whole, 0).unwrap();
+    for other in [whole.select_draws(&[0, 1]).unwrap(), whole.select_draws(&[1, 0, 2, 3]).unwrap()] {
+        let error = store.close_iteration(&other, serde_json::Value::Null).unwrap_err();
+        assert!(error.to_string().contains("the 4 draws committed for iteration 0"), "{error}");
+    }
+    store.close_iteration(&whole, serde_json::Value::Null).unwrap();
+    assert!(store.close_iteration(&whole, serde_json::Value::Null).unwrap_err().to_string().contains("iteration 1"));
+    store.close_iteration(&Batch::empty().unwrap(), serde_json::Value::Null).unwrap();
 }
