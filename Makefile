@@ -68,7 +68,7 @@ types: $(STAMPS)/test
 
 # Stubtest passes over a private module that has no stub, so the stub is named.
 stubs: python/agentrl_core/_core.pyi $(STAMPS)/test $(STAMPS)/wheel-dev
-	$(BIN)/python -m mypy.stubtest agentrl_core._core --mypy-config-file pyproject.toml
+	$(BIN)/python -m mypy.stubtest agentrl_core._core --mypy-config-file .config/stubtest.ini
 
 .PHONY: fmt
 fmt: $(STAMPS)/test ## Format Rust and Python.

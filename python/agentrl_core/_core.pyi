@@ -1,13 +1,12 @@
-"""The compiled core: what the Python classes and functions of this package are thin forms of. Private.
-
-Arrays that come back are new and belong to the caller. Every function raises the classes of `agentrl_core.exceptions`,
-and nothing else on purpose; it raises `TypeError` where an argument has a type that Python itself refuses.
-"""
+# The compiled core: what the Python classes and functions of this package are thin forms of. Private.
+#
+# Arrays that come back are new and belong to the caller. Every function raises the classes of `agentrl_core.exceptions`,
+# and nothing else on purpose; it raises `TypeError` where an argument has a type that Python itself refuses.
 
 from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal, Self, TypeVar, final
+from typing import Any, Literal, Self, TypeAlias, TypeVar, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,11 +32,11 @@ __all__ = [
 __version__: str
 
 _Float = TypeVar("_Float", np.float32, np.float64)
-_Level = Literal["draw", "step", "token", "node_token"]
+_Level: TypeAlias = Literal["draw", "step", "token", "node_token"]
 
 @final
 class Forest:
-    def __new__(cls, *, iteration: int = 0, seed: int = 0) -> Self: ...
+    def __new__(cls, *, iteration: int = ..., seed: int = ...) -> Self: ...
     @property
     def iteration(self) -> int: ...
     def __len__(self) -> int: ...
@@ -53,12 +52,12 @@ class Forest:
         entropies: Sequence[float] | NDArray[np.floating[Any]] | None = None,
         trainable: Sequence[int] | NDArray[np.bool_] | NDArray[np.uint8] | None = None,
         state: bytes | None = None,
-        policy: int = 0,
+        policy: int = ...,
         policy_version: int | None = None,
         seed: int | None = None,
         temperature: float | None = None,
         top_p: float = 1.0,
-        top_k: int = 0,
+        top_k: int = ...,
         finish_reason: str | None = None,
     ) -> int: ...
     def step(
@@ -69,7 +68,7 @@ class Forest:
         rewards: Sequence[float] | None = None,
         terminated: bool = False,
         truncated: bool = False,
-        flags: int = 0,
+        flags: int = ...,
     ) -> None: ...
     def fork(self, trajectory: int, *, node: int | None = None, end: int | None = None) -> int: ...
     def finish(
@@ -181,8 +180,6 @@ class Store:
 
 @final
 class Table:
-    """Rows in Arrow memory, for every library that speaks the Arrow PyCapsule interface: `pl.DataFrame(table)`."""
-
     @property
     def column_names(self) -> list[str]: ...
     @property
@@ -212,9 +209,7 @@ def leave_one_out(
     singleton: str = "zero",
     valid: NDArray[np.bool_] | None = None,
 ) -> NDArray[_Float]: ...
-def step_returns(
-    rewards: NDArray[_Float], trajectories: NDArray[np.uint32], gamma: float
-) -> NDArray[_Float]: ...
+def step_returns(rewards: NDArray[_Float], trajectories: NDArray[np.uint32], gamma: float) -> NDArray[_Float]: ...
 def gigpo(
     episode_scores: NDArray[_Float],
     step_returns: NDArray[_Float],
