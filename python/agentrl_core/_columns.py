@@ -24,11 +24,11 @@ def numbers(values: object, name: str, *, length: int | None = None) -> NDArray[
     Raises:
         InvalidInputError: not one-dimensional, not numbers, or of another length.
     """
-    array = _array(values, name)
+    array = column(values, name)
     if array.dtype.kind not in "fiub":
         raise InvalidInputError(f"{name} has dtype {array.dtype}; give numbers (NaN where a value is missing)")
     array = array.astype(array.dtype if array.dtype in (np.float32, np.float64) else np.float64, copy=False)
-    return np.ascontiguousarray(_checked(array, name, length))
+    return _flat(_checked(array, name, length))
 
 
 def integers(values: object, name: str, *, length: int | None = None) -> NDArray[np.int64]:
@@ -37,13 +37,13 @@ def integers(values: object, name: str, *, length: int | None = None) -> NDArray
     Raises:
         InvalidInputError: not one-dimensional, not whole numbers, or of another length.
     """
-    array = _array(values, name)
+    array = column(values, name)
     if array.dtype.kind not in "iu":
         raise InvalidInputError(f"{name} has dtype {array.dtype}; give whole numbers without missing values")
-    return np.ascontiguousarray(_checked(array.astype(np.int64, copy=False), name, length))
+    return _flat(_checked(array.astype(np.int64, copy=False), name, length))
 
 
-def mask(values: object | None, name: str, *, length: int) -> NDArray[np.bool_] | None:
+def mask(values: object | None, name: str, *, length: int | None = None) -> NDArray[np.bool_] | None:
     """A column of booleans, or None as it is.
 
     Raises:
@@ -51,10 +51,10 @@ def mask(values: object | None, name: str, *, length: int) -> NDArray[np.bool_] 
     """
     if values is None:
         return None
-    array = _array(values, name)
+    array = column(values, name)
     if array.dtype != np.bool_:
         raise InvalidInputError(f"{name} has dtype {array.dtype}; give booleans, True where the row counts")
-    return np.ascontiguousarray(_checked(array, name, length))
+    return _flat(_checked(array, name, length))
 
 
 def keys(values: object, name: str, *, length: int | None = None) -> NDArray[np.uint32]:
@@ -74,7 +74,7 @@ def keys(values: object, name: str, *, length: int | None = None) -> NDArray[np.
         try:
             dense, _ = _core.dense_keys(values)  # strings and binary, without a copy
         except InvalidInputError:
-            if _array(values, name).dtype.kind not in "iu":
+            if column(values, name).dtype.kind not in "iu":
                 raise
             dense = _dense(values, name)
     else:
@@ -83,7 +83,7 @@ def keys(values: object, name: str, *, length: int | None = None) -> NDArray[np.
 
 
 def _dense(values: object, name: str) -> NDArray[np.uint32]:
-    array = _array(values, name, dimensions=(1, 2))
+    array = column(values, name, dimensions=(1, 2))
     if array.ndim == 2:
         if array.dtype != np.uint8 or array.shape[1] != _STATE_BYTES:
             raise InvalidInputError(
@@ -96,7 +96,7 @@ def _dense(values: object, name: str) -> NDArray[np.uint32]:
         dense, _ = _core.dense_keys(first.astype(np.int64) * count + second)
     elif array.dtype.kind in "iu":
         # An unsigned id beyond int64 wraps around, and stays different from every other.
-        dense, _ = _core.dense_keys(np.ascontiguousarray(array.astype(np.int64)))
+        dense, _ = _core.dense_keys(_flat(array.astype(np.int64)))
     elif array.dtype.kind in "USO":
         dense, _ = _core.dense_keys(array.tolist())
     else:
@@ -104,7 +104,12 @@ def _dense(values: object, name: str) -> NDArray[np.uint32]:
     return dense
 
 
-def _array(values: object, name: str, *, dimensions: tuple[int, ...] = (1,)) -> NDArray[Any]:
+def column(values: object, name: str, *, dimensions: tuple[int, ...] = (1,)) -> NDArray[Any]:
+    """A column of any of the kinds above as the NumPy array that it is.
+
+    Raises:
+        InvalidInputError: no array can be made of it, or one of another number of dimensions.
+    """
     if hasattr(values, "detach"):  # a torch tensor, without importing torch
         values = values.detach()
     try:
@@ -119,6 +124,11 @@ def _array(values: object, name: str, *, dimensions: tuple[int, ...] = (1,)) -> 
     if array.ndim not in dimensions:
         raise InvalidInputError(f"{name} has shape {array.shape}; give a one-dimensional column")
     return array
+
+
+def _flat(array: NDArray[Any]) -> NDArray[Any]:
+    """Memory that the core may look at: without strides, and aligned."""
+    return np.require(array, requirements=("C", "A"))
 
 
 def _checked(array: NDArray[Any], name: str, length: int | None) -> NDArray[Any]:

@@ -1,7 +1,7 @@
 # The compiled core: what the Python classes and functions of this package are thin forms of. Private.
 #
-# Arrays that come back are new and belong to the caller. Every function raises the classes of `agentrl_core.exceptions`,
-# and nothing else on purpose; it raises `TypeError` where an argument has a type that Python itself refuses.
+# Arrays that come back are new and belong to the caller. What is raised on purpose are the classes of
+# `agentrl_core.exceptions`, and `TypeError` where an argument has a type that Python itself refuses.
 
 from collections.abc import Sequence
 from os import PathLike

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from agentrl_core import _core
+from agentrl_core import _columns, _core
 from agentrl_core._core import PlannedPack, Table
+from agentrl_core._json import to_json
 
 if TYPE_CHECKING:
     from torch import nn
@@ -130,6 +130,8 @@ class Batch:
     def keys(self, name: str, level: Level) -> NDArray[np.uint32]:
         """Dense ids 0 … k-1, in order of first appearance, of an id, key or text column: `uint32[rows]`.
 
+        A computed column comes first, as in `column`.
+
         Raises:
             NotFoundError: no such column.
             InvalidInputError: the column holds floats or nulls.
@@ -147,27 +149,37 @@ class Batch:
     def with_columns(self, level: Level, **columns: ArrayLike) -> Batch:
         """The batch with computed columns: one value for each row of the level, floats or integers.
 
+        A name stands for one column: an earlier one of the same name is replaced, whatever its level.
+
         Raises:
-            InvalidInputError: a column has another length or type.
+            InvalidInputError: a column has another length or type, or the name of a key (`draw_id`, `step`, `node_id`).
         """
-        arrays = {name: np.ascontiguousarray(values) for name, values in columns.items()}
+        arrays = {name: _columns.column(values, name) for name, values in columns.items()}
         return Batch(self._core.with_columns(level, **arrays))
 
     def with_source(self, recipe: str, options: str | Mapping[str, Any]) -> Batch:
         """The batch with a note of what made its computed columns; it is saved with them."""
-        text = options if isinstance(options, str) else json.dumps(options)
+        text = options if isinstance(options, str) else to_json(options, "options")
         return Batch(self._core.with_source(recipe, text))
 
     def select_draws(self, indices: ArrayLike) -> Batch:
-        """The batch with only some draws, in the given order; all nodes, steps and trajectories stay."""
-        return Batch(self._core.select_draws(np.ascontiguousarray(indices, dtype=np.int64)))
+        """The batch with only some draws, in the given order; all nodes, steps and trajectories stay.
+
+        Args:
+            indices: whole numbers, each draw at most once; of a mask, `np.flatnonzero(mask)`.
+
+        Raises:
+            InvalidInputError: no such draw, or one that is given twice.
+        """
+        return Batch(self._core.select_draws(_columns.integers(indices, "indices")))
 
     def annotate(self, column: str, model: nn.Module | Callable[[Pack], Any], *, max_tokens: int = 16_384) -> Batch:
         """The batch with a column that only a model can make, such as `reference_logprob`.
 
         Args:
             column: name of the new column, at level `node_token`; NaN where no token is trained.
-            model: a causal language model (its log-prob of each trained token), or a function from a pack to `[N]` values.
+            model: a causal language model (its log-prob of each trained token), or a function from a pack to `[N]`
+                values.
             max_tokens: tokens of one forward pass.
         """
         from agentrl_core.pack import annotate
@@ -198,20 +210,25 @@ class Batch:
             constant: for `constant` only.
             shared: `each`, `split` or `owner`.
             valid: `bool[draws of the batch]`; others neither train nor count. None: all.
+
+        Raises:
+            InvalidInputError: no such draw, one that is given twice, a mask of another length, or an impossible option.
         """
-        indices = np.ascontiguousarray(draws, dtype=np.int64)
-        mask = None if valid is None else np.ascontiguousarray(valid, dtype=np.bool_)
         return self._core.token_weights(
-            indices, denominator=denominator, constant=constant, shared=shared, valid=mask
+            _columns.integers(draws, "draws"),
+            denominator=denominator,
+            constant=constant,
+            shared=shared,
+            valid=_columns.mask(valid, "valid"),
         )
 
     def plan(self, draws: ArrayLike, max_tokens: int) -> list[PlannedPack]:
         """Packs of at most `max_tokens` tokens that hold the paths of some draws, first-fit decreasing by length.
 
         Raises:
-            InvalidInputError: a single sequence is longer than `max_tokens`.
+            InvalidInputError: a single sequence is longer than `max_tokens`, no such draw, or one that is given twice.
         """
-        return self._core.plan(np.ascontiguousarray(draws, dtype=np.int64), max_tokens)
+        return self._core.plan(_columns.integers(draws, "draws"), max_tokens)
 
     @staticmethod
     def concat(parts: Iterable[Batch]) -> Batch:

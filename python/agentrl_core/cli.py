@@ -66,9 +66,7 @@ def _options_class() -> type[TrainOptions]:
     try:
         from agentrl_core.train import TrainOptions
     except ImportError as error:
-        raise MissingDependencyError(
-            f"agentrl train needs {error.name}: pip install 'agentrl-core[train]'"
-        ) from error
+        raise MissingDependencyError(f"agentrl train needs {error.name}: pip install 'agentrl-core[train]'") from error
     return TrainOptions
 
 

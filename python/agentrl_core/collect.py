@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import numpy as np
 
@@ -22,10 +21,10 @@ from agentrl_core.store import Store
 class Collector:
     """Makes the training batch of each iteration, and closes the iteration after the update.
 
-    One call selects tasks, rolls out a group for each, runs the recipe's reward, lets the recipe admit groups, and repeats
-    with further tasks until enough groups are admitted (or the admission's rounds are over). With a store the batch is
-    committed before it is returned; an iteration that was committed but not closed (a kill in the middle of training) is
-    given back as it is, so no task is skipped or rolled out twice.
+    One call selects tasks, rolls out a group for each, runs the recipe's reward, lets the recipe admit groups, and
+    repeats with further tasks until enough groups are admitted (or the admission's rounds are over). With a store the
+    batch is committed before it is returned; an iteration that was committed but not closed (a kill in the middle of
+    training) is given back as it is, so no task is skipped or rolled out twice.
 
     Args:
         engine: generates segments.
@@ -90,7 +89,8 @@ class Collector:
             group_size: trajectories that a group starts with (planners that have a budget of their own use that).
 
         Returns:
-            A batch with column `score` at level `draw`. It can hold fewer groups than asked for when admission rejects many.
+            A batch with column `score` at level `draw`. It can hold fewer groups than asked for when admission rejects
+            many.
 
         Raises:
             InvalidInputError: `tasks` or `group_size` is not positive, or there are not enough tasks.
@@ -114,14 +114,14 @@ class Collector:
         self._tasks = changed_tasks
         return batch
 
-    def update(self, batch: Batch, metrics: Mapping[str, float], *, checkpoint: str | None = None) -> None:
+    def update(self, batch: Batch, metrics: Mapping[str, object], *, checkpoint: str | None = None) -> None:
         """Close the iteration: its computed columns and metrics go to the store, and the next one begins.
 
         Args:
             batch: the batch that was trained, with its computed columns.
-            metrics: `Updates.metrics`, and whatever else should be kept.
-            checkpoint: name of the user's own checkpoint of the weights after this update, so that a restart knows which
-                weights belong to the data.
+            metrics: `Updates.metrics`, and whatever else should be kept; saved as JSON (NaN and infinity as null).
+            checkpoint: name of the user's own checkpoint of the weights after this update, so that a restart knows
+                which weights belong to the data.
         """
         if self.store is not None:
             self.store.close_iteration(batch, {"metrics": dict(metrics), "checkpoint": checkpoint})
@@ -151,10 +151,13 @@ class Collector:
                 progress=self.progress,
             )
             used += len(chosen)
-            batch = self._scored(forest.freeze())
+            # In the list before anybody's code can fail on it: what was rolled out is kept.
+            parts.append(forest.freeze())
+            batch = parts[-1] = self._scored(parts[-1])
             groups = batch.keys("group_id", "draw")
             accepted = recipe.admit(batch.column("score", "draw"), groups)
-            parts.append(batch if accepted.all() else batch.select_draws(np.flatnonzero(accepted[groups])))
+            if not accepted.all():
+                parts[-1] = batch.select_draws(np.flatnonzero(accepted[groups]))
             admitted += int(accepted.sum())
             if admitted >= tasks:
                 break

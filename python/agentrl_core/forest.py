@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -10,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentrl_core import _core
+from agentrl_core._json import to_json
 from agentrl_core.batch import Batch
 
 Tokens = Sequence[int] | NDArray[np.int32] | NDArray[np.int64]
@@ -20,8 +20,8 @@ class Forest:
     """Groups of trajectories that grow turn by turn, fork at any token, and freeze into a `Batch`.
 
     A node is a run of tokens from one source; it is never cut or changed. A fork shares all that lies before it. What a
-    forest freezes to depends on the place of each operation (group, member, fork path, step), never on the order in which
-    trajectories took turns. Methods may be called from several threads.
+    forest freezes to depends on the place of each operation (group, member, fork path, step), never on the order in
+    which trajectories took turns. Methods may be called from several threads.
 
     Args:
         iteration: the iteration that is collected.
@@ -87,7 +87,8 @@ class Forest:
         Args:
             trajectory: handle.
             tokens: token ids, int32, at least one.
-            kind: `prompt`, `action` (sampled by the policy), `observation` or `injected` (context that was not sampled).
+            kind: `prompt`, `action` (sampled by the policy), `observation`, or `injected` (context that was not
+                sampled).
             logprobs: behaviour log-prob of each token, in nats, of the distribution really sampled from; actions only.
             entropies: entropy of that distribution at each token, in nats.
             trainable: 0/1 for each token of an action; None: all of them.
@@ -102,8 +103,8 @@ class Forest:
             finish_reason: why sampling stopped.
 
         Raises:
-            InvalidInputError: an array has another length than `tokens`, a log-prob is NaN or positive, an action is empty,
-                the trajectory has ended. Nothing is stored then.
+            InvalidInputError: an array has another length than `tokens`, a log-prob is NaN or positive, an action is
+                empty, the trajectory has ended. Nothing is stored then.
             NotFoundError: no such trajectory.
         """
         return self._core.append(
@@ -182,10 +183,10 @@ class Forest:
             reward: outcome reward of the whole trajectory; None or NaN: not known.
             rewards: its components.
             success: whether the task was solved, before any shaping.
-            info: facts of the environment, saved as JSON.
+            info: facts of the environment, saved as JSON (NaN and infinity as null).
             status: how it ended.
         """
-        text = None if info is None else json.dumps(info)
+        text = None if info is None else to_json(info, "info")
         self._core.finish(trajectory, reward=reward, rewards=rewards, success=success, info=text, status=status)
 
     def prune(self, trajectory: int, reason: str) -> None:

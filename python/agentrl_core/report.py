@@ -28,11 +28,11 @@ class Live:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
         self._bar = Progress(
-            TextColumn("{task.description:16}"),
-            BarColumn(bar_width=20),
+            # The numbers have a line of their own: beside the bar a narrow terminal would cut them off.
+            TextColumn("{task.description}\n  [dim]{task.fields[shown]}"),
+            BarColumn(bar_width=16),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
-            TextColumn("{task.fields[shown]}"),
             console=console,
         )
         self._task: Any = None
@@ -57,10 +57,11 @@ class Live:
         """A phase of `total` steps begins."""
         self._task = self._bar.add_task(name, total=total, shown="")
 
-    def step(self, count: int = 1, **shown: float) -> None:
+    def step(self, count: int = 1, /, **shown: float) -> None:
         """Steps of the phase are done; `shown` are the latest numbers."""
         if shown:
-            shown = {**shown, "total tokens": self._tokens} if "tokens" in shown else shown
+            if "tokens" in shown:
+                shown["tokens"] = self._tokens
             text = "  ".join(f"{name} {_number(value)}" for name, value in shown.items())
             self._bar.update(self._task, shown=text)
         self._bar.advance(self._task, count)

@@ -9,14 +9,15 @@ from typing import Any, Self
 
 from agentrl_core import _core
 from agentrl_core._core import Table
+from agentrl_core._json import to_json
 from agentrl_core.batch import Batch
 
 
 class Store:
     """A run on disk: sealed Arrow IPC files, one per table and commit, and a manifest that names those that count.
 
-    `pl.scan_ipc("run/nodes/*.arrow")` reads whole files at any moment; `pl.DataFrame(store.nodes)` reads exactly what is
-    committed. One process writes, any number read.
+    `pl.scan_ipc("run/nodes/*.arrow")` reads whole files at any moment; `pl.DataFrame(store.nodes)` reads exactly what
+    is committed. One process writes, any number read.
 
     Example:
         >>> import tempfile
@@ -101,8 +102,20 @@ class Store:
         return self._core.append(batch._core, iteration)
 
     def close_iteration(self, batch: Batch, state: dict[str, Any]) -> int:
-        """Commit the computed columns of the iteration's batch and the state to go on from; count the iteration."""
-        return self._core.close_iteration(batch._core, json.dumps(state))
+        """Commit the computed columns of the iteration's batch and the state to go on from; count the iteration.
+
+        Args:
+            batch: what was appended for the iteration, all draws in their order, with computed columns.
+            state: saved as JSON (NaN and infinity as null).
+
+        Returns:
+            The number of the commit, which is on disk then.
+
+        Raises:
+            InvalidInputError: the batch has other draws, or the state cannot be saved as JSON.
+            StoreError: the files cannot be written.
+        """
+        return self._core.close_iteration(batch._core, to_json(state, "state"))
 
     def has_batch(self, iteration: int) -> bool:
         """Whether the training batch of an iteration is committed."""

@@ -56,15 +56,25 @@ class TrainOptions:
     gradient_clip: float = _option(0.5, "largest norm of the gradient")
     turn_tokens: int = _option(32, "most tokens of one turn")
     context_tokens: int = _option(256, "most tokens of a trajectory")
+    task_pool: int = _option(16_384, "training tasks to choose from; the warm start has seen the first 4096")
     pack_tokens: int = _option(16_384, "most tokens of one forward and backward pass")
     warm_start_steps: int = _option(300, "supervised steps before reinforcement learning")
     held_out: int = _option(384, "held-out tasks that success is measured on")
-    resume: bool = _option(False, "go on with the run in the directory")
+    resume: bool = _option(default=False, text="go on with the run in the directory")
 
     def __post_init__(self) -> None:
         if self.engine not in ("transformers", "vllm"):
             raise InvalidInputError(f"engine={self.engine!r}; use transformers or vllm")
-        for name in ("iterations", "rollouts", "group_size", "turn_tokens", "context_tokens", "pack_tokens", "held_out"):
+        for name in (
+            "iterations",
+            "rollouts",
+            "group_size",
+            "turn_tokens",
+            "context_tokens",
+            "task_pool",
+            "pack_tokens",
+            "held_out",
+        ):
             if getattr(self, name) < 1:
                 raise InvalidInputError(f"{name}={getattr(self, name)} must be at least 1")
         if self.learning_rate < 0 or self.gradient_clip <= 0:
@@ -79,7 +89,7 @@ class Progress(Protocol):
     def phase(self, name: str, total: int) -> None:
         """A phase of `total` steps begins."""
 
-    def step(self, count: int = 1, **shown: float) -> None:
+    def step(self, count: int = 1, /, **shown: float) -> None:
         """Steps of the phase are done; `shown` are the latest numbers."""
 
     def tokens(self, count: int) -> None:
@@ -126,7 +136,15 @@ def _learn(
     optimizer = torch.optim.AdamW(policy.parameters(), lr=options.learning_rate, weight_decay=0.0)
     sampling = engines.Sampling(max_tokens=options.turn_tokens)
     limits = {"sampling": sampling, "context_tokens": options.context_tokens, "progress": progress.tokens}
-    collect = Collector(generate, world, recipe, store=store, seed=options.seed, **limits)  # type: ignore[arg-type]
+    collect = Collector(
+        generate,
+        world,
+        recipe,
+        store=store,
+        seed=options.seed,
+        task_pool=options.task_pool,
+        **limits,  # type: ignore[arg-type]
+    )
     measured = store.state.get("metrics", {})
     if store.iteration:
         optimizer.load_state_dict(_checkpoint(run, store)["optimizer"])
@@ -171,7 +189,7 @@ def _learn(
             generated += int(shown["tokens"])
             kept = {**updates.metrics, **shown, "generated_tokens": generated, "success_before": success_before}
             checkpoint = _save_checkpoint(run, iteration + 1, policy, optimizer)
-            collect.update(batch, {**kept, "seconds": dict(seconds)}, checkpoint=checkpoint)  # type: ignore[dict-item]
+            collect.update(batch, {**kept, "seconds": dict(seconds)}, checkpoint=checkpoint)
             _drop_checkpoints(run, checkpoint)
         progress.step(**shown)
     success_after = success("evaluate after")
@@ -195,7 +213,9 @@ def _policy(
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """The model to train and its tokenizer: where the run stopped, or a local model, or a small one warmed up."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers.utils import logging
 
+    logging.disable_progress_bar()  # the run has its own
     start = run / "start"
     if not start.is_dir():
         if options.model:
@@ -218,7 +238,8 @@ def _policy(
     tokenizer = AutoTokenizer.from_pretrained(start, local_files_only=True)
     if store.iteration:
         policy.load_state_dict(_checkpoint(run, store)["policy"])
-    return policy.to(options.device), tokenizer
+    # transformers wraps `to` in a way that hides its first parameter from type checkers.
+    return policy.to(options.device), tokenizer  # type: ignore[arg-type]
 
 
 def _frozen_copy(policy: PreTrainedModel, run: Path) -> PreTrainedModel:
@@ -226,12 +247,10 @@ def _frozen_copy(policy: PreTrainedModel, run: Path) -> PreTrainedModel:
     from transformers import AutoModelForCausalLM
 
     reference = AutoModelForCausalLM.from_pretrained(run / "start", dtype=torch.float32, local_files_only=True)
-    return reference.to(policy.device).requires_grad_(requires_grad=False)  # type: ignore[no-any-return]
+    return reference.to(policy.device).requires_grad_(requires_grad=False)  # type: ignore[no-any-return, arg-type]
 
 
-def _engine(
-    options: TrainOptions, run: Path, policy: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
-) -> Engine:
+def _engine(options: TrainOptions, run: Path, policy: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Engine:
     if options.engine == "vllm":
         return engines.Vllm(str(run / "start"), tokenizer, max_model_len=options.context_tokens)
     return engines.Transformers(policy, tokenizer)

@@ -96,6 +96,7 @@ def test_an_interrupted_collection_is_saved_and_collected_again(world, warm_poli
     whole = arl.Collector(generate, world, recipes.GRPO, **LIMITS)(tasks=2, group_size=4)
 
     def stop(tokens: int) -> None:
+        assert tokens > 0
         raise KeyboardInterrupt
 
     with arl.Store.open(tmp_path) as store:

@@ -31,7 +31,10 @@ def test_the_training_loop_runs_and_its_files_are_read(blocks, tmp_path, monkeyp
     names: dict[str, object] = {}
     exec(
         shortened(
-            loop, ("collect.iteration, 40", "collect.iteration, 2"), ("seed=0)  ", "seed=0, steps=3)"), ("tasks=16", "tasks=2")
+            loop,
+            ("collect.iteration, 40", "collect.iteration, 2"),
+            ("seed=0)  ", "seed=0, steps=3)"),
+            ("tasks=16", "tasks=2"),
         ),
         names,
     )
@@ -47,7 +50,8 @@ DESIGN_LOOP = """
 policy, optimizer = make_policy()
 generate = engine.Transformers(policy, tokenizer)
 world    = env.ReasoningGym(["chain_sum", "lcm"], tools=[env.Calculator()], seed=0)
-recipe   = recipes.ARPO.replace(rollout=rollout.EntropyBranching(budget=4, initial=2), loss=loss.Policy(kl=loss.KL(0.01)))
+planner  = rollout.EntropyBranching(budget=4, initial=2)
+recipe   = recipes.ARPO.replace(rollout=planner, loss=loss.Policy(kl=loss.KL(0.01)))
 store    = arl.Store.open("runs/arpo")
 collect  = arl.Collector(generate, world, recipe, store=store)
 

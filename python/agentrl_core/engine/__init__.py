@@ -1,8 +1,8 @@
 """Engines: token ids in, token ids and behaviour log-probabilities out.
 
-`Transformers` samples from a PyTorch model of Hugging Face, `Vllm` from vLLM in this process, `Scripted` says what a test
-tells it to. `Chat` turns text into the tokens of a chat and back. Names load on first use: importing this package imports
-neither torch nor vLLM.
+`Transformers` samples from a PyTorch model of Hugging Face, `Vllm` from vLLM in this process, `Scripted` says what a
+test tells it to. `Chat` turns text into the tokens of a chat and back. Names load on first use: importing this package
+imports neither torch nor vLLM.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from agentrl_core.engine.base import Engine, Request, Sampling, Segment
     from agentrl_core.engine.chat import Chat
-    from agentrl_core.engine.scripted import Scripted
+    from agentrl_core.engine.scripted import Reply, Scripted
     from agentrl_core.engine.transformers import Transformers
     from agentrl_core.engine.vllm import Vllm
 
 _HOME = {
     "Chat": "chat",
     "Engine": "base",
+    "Reply": "scripted",
     "Request": "base",
     "Sampling": "base",
     "Scripted": "scripted",
@@ -28,7 +29,7 @@ _HOME = {
     "Vllm": "vllm",
 }
 
-__all__ = ["Chat", "Engine", "Request", "Sampling", "Scripted", "Segment", "Transformers", "Vllm"]
+__all__ = ["Chat", "Engine", "Reply", "Request", "Sampling", "Scripted", "Segment", "Transformers", "Vllm"]
 
 
 def __getattr__(name: str) -> object:

@@ -80,8 +80,8 @@ class Request:
 class Segment:
     """What was generated for one request: n >= 1 tokens, the stop token included.
 
-    `tokens` int32 [n]; `logprobs` float32 [n]: log p of each token as sampled (see `Sampling`); `entropies` float32 [n]:
-    -sum p log p in nats at each token, or None where the engine cannot say; `finish_reason`: "stop" or "length".
+    `tokens` int32 [n]; `logprobs` float32 [n]: log p of each token as sampled (see `Sampling`); `entropies` float32
+    [n]: -sum p log p in nats at each token, or None where the engine cannot say; `finish_reason`: "stop" or "length".
     """
 
     tokens: NDArray[np.int32]

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 _QUESTION = "agentrl question"
 _ANSWER = "agentrl answer"
 _RESULT = "agentrl result"
+_FIRST_TURNS = (("user", _QUESTION), ("assistant", _ANSWER))
 
 
 class Chat:
@@ -56,7 +57,7 @@ class Chat:
         self._cached_observation = lru_cache(maxsize=4096)(self._observation)
 
     def prompt(self, text: str) -> NDArray[np.int32]:
-        """The tokens up to the first action: a user's turn with `text`, then the opening of the assistant's. int32 [n]."""
+        """The tokens up to the first action, int32 [n]: a user's turn with `text`, the opening of the assistant's."""
         return self._cached_prompt(text).copy()
 
     def observation(self, text: str) -> NDArray[np.int32]:
@@ -78,25 +79,17 @@ class Chat:
         return str(self.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
     def _prompt(self, text: str) -> NDArray[np.int32]:
-        return self._encode(self._render([{"role": "user", "content": text}], True))
+        return self._encode(self._render(("user", text), open_turn=True))
 
     def _observation(self, text: str) -> NDArray[np.int32]:
-        rendered = self._render(
-            [
-                {"role": "user", "content": _QUESTION},
-                {"role": "assistant", "content": _ANSWER},
-                {"role": self._observation_role, "content": text},
-            ],
-            True,
-        )
+        rendered = self._render(*_FIRST_TURNS, (self._observation_role, text), open_turn=True)
         end = self.tokenizer.convert_ids_to_tokens(self.end_of_turn)
         behind_answer = rendered.index(_ANSWER) + len(_ANSWER)
         return self._encode(rendered[rendered.index(end, behind_answer) + len(end) :])
 
-    def _render(self, messages: list[dict[str, str]], add_generation_prompt: bool) -> str:
-        return str(
-            self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=add_generation_prompt)
-        )
+    def _render(self, *turns: tuple[str, str], open_turn: bool) -> str:
+        messages = [{"role": role, "content": content} for role, content in turns]
+        return str(self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=open_turn))
 
     def _encode(self, rendered: str) -> NDArray[np.int32]:
         return np.asarray(self.tokenizer(rendered, add_special_tokens=False)["input_ids"], dtype=np.int32)
@@ -104,24 +97,19 @@ class Chat:
     def _renders_tool(self) -> bool:
         from jinja2 import TemplateError
 
-        messages = [
-            {"role": "user", "content": _QUESTION},
-            {"role": "assistant", "content": _ANSWER},
-            {"role": "tool", "content": _RESULT},
-        ]
         try:
-            return _RESULT in self._render(messages, True)
+            return _RESULT in self._render(*_FIRST_TURNS, ("tool", _RESULT), open_turn=True)
         except TemplateError:  # many templates refuse roles that they do not know
             return False
 
     def _find_end_of_turn(self) -> int:
-        rendered = self._render([{"role": "user", "content": _QUESTION}, {"role": "assistant", "content": _ANSWER}], False)
+        rendered = self._render(*_FIRST_TURNS, open_turn=False)
         special = set(self.tokenizer.all_special_ids) | set(self.tokenizer.added_tokens_decoder)
         behind_answer = rendered[rendered.index(_ANSWER) + len(_ANSWER) :]
         for token in self._encode(behind_answer).tolist():
             if token in special:
                 return int(token)
         raise UnsupportedError(
-            f"Chat: the template of tokenizer {self.tokenizer.name_or_path!r} ends an assistant's turn without a special "
-            f"token ({behind_answer!r}); take a template that writes one"
+            f"Chat: the template of tokenizer {self.tokenizer.name_or_path!r} ends an assistant's turn without a "
+            f"special token ({behind_answer!r}); take a template that writes one"
         )

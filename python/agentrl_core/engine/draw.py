@@ -22,8 +22,8 @@ def draw(logits: torch.Tensor, uniform: torch.Tensor, sampling: Sampling) -> Dra
 
         x = z / temperature, -inf outside top_k and top_p;  log p = x - logsumexp(x);  H = -sum p log p  (0 log 0 = 0)
 
-    `logits` [B, V] (taken to float32 unless float64), `uniform` float64 [B] in [0, 1). A row's result depends on its own
-    logits and uniform number only. A token with probability 0 is never drawn.
+    `logits` [B, V] (taken to float32 unless float64), `uniform` float64 [B] in [0, 1). A row's result depends on its
+    own logits and uniform number only. A token with probability 0 is never drawn.
     """
     x = logits if logits.dtype == torch.float64 else logits.float()
     if sampling.temperature == 0.0:

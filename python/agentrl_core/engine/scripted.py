@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentrl_core.engine.base import Request, Sampling, Segment, check_requests
+from agentrl_core.engine.chat import Chat
 from agentrl_core.exceptions import InvalidInputError
 
 if TYPE_CHECKING:
     from torch import nn
-
-    from agentrl_core.engine.chat import Chat
+    from transformers import PreTrainedTokenizerBase
 
 
 @dataclass(frozen=True)
@@ -37,47 +37,56 @@ class Scripted:
     `max_tokens`, as a real engine would.
 
     Args:
+        tokenizer: with a chat template; its length is the vocabulary's.
         replies: texts, `Reply`s, or a function from the request's tokens (int32 [n]) to one of them.
-        chat: turns text into tokens.
 
     Raises:
-        InvalidInputError (in generate): the list is used up; a reply is empty; logprobs or entropies of another length
-            than the reply's tokens; a token outside the vocabulary.
+        InvalidInputError: the tokenizer has no chat template; replies is one text.
 
+    Example:
         >>> from agentrl_core import engine, env, warm_start
-        >>> chat = engine.Chat(warm_start.build(env.ReasoningGym(), seed=0)[1])
-        >>> says = engine.Scripted(["<answer>4</answer>"], chat)
-        >>> [segment] = says.generate([engine.Request(chat.prompt("2 + 2 ="), seed=0)], engine.Sampling())
-        >>> chat.decode(segment.tokens)
+        >>> _, tokenizer = warm_start.build(env.ReasoningGym(["chain_sum"]), seed=0)
+        >>> says = engine.Scripted(tokenizer, ["<answer>4</answer>"])
+        >>> [segment] = says.generate([engine.Request(says.chat.prompt("2 + 2 ="), seed=0)], engine.Sampling())
+        >>> says.chat.decode(segment.tokens)
         '<answer>4</answer>'
     """
 
     entropy_estimator = "exact"
 
     def __init__(
-        self, replies: Sequence[str | Reply] | Callable[[NDArray[np.int32]], str | Reply], chat: Chat
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        replies: Sequence[str | Reply] | Callable[[NDArray[np.int32]], str | Reply],
     ) -> None:
         if isinstance(replies, str):
             raise InvalidInputError(f"Scripted: replies is the text {replies!r}; give a list of texts or a function")
-        self.chat = chat
+        self.chat = Chat(tokenizer)
         self.policy_version = 0
-        self.vocabulary_size = len(chat.tokenizer)
+        self.vocabulary_size = len(self.chat.tokenizer)
         self._function = replies if callable(replies) else None
         self._left = [] if callable(replies) else list(replies)[::-1]
 
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Segment]:
-        """One segment for each request, in their order; see the class."""
+        """One segment for each request, in their order; see the class.
+
+        Raises:
+            InvalidInputError: the list is used up; a reply is empty; logprobs or entropies of another length than the
+                reply's tokens; a requested token outside the vocabulary.
+        """
         check_requests(requests, self.vocabulary_size)
         return [self._segment(request, sampling) for request in requests]
 
-    def update_weights(self, model: nn.Module, version: int) -> None:
+    def update_weights(self, model: nn.Module, version: int) -> None:  # noqa: ARG002 -- the protocol's argument
         """Stamp segments with `version` from now on; a script has no weights."""
         self.policy_version = version
 
     def _segment(self, request: Request, sampling: Sampling) -> Segment:
         said = self._function(request.tokens) if self._function else self._next()
         reply = Reply(said) if isinstance(said, str) else said
-        tokens = self.chat.action(reply.content) if isinstance(reply.content, str) else np.array(reply.content, np.int32)
+        tokens = (
+            self.chat.action(reply.content) if isinstance(reply.content, str) else np.array(reply.content, np.int32)
+        )
         stops = np.flatnonzero(np.isin(tokens, sampling.stop_token_ids))
         length = min(int(stops[0]) + 1 if len(stops) else len(tokens), request.max_tokens or sampling.max_tokens)
         if length == 0:
@@ -94,7 +103,9 @@ class Scripted:
 
     def _next(self) -> str | Reply:
         if not self._left:
-            raise InvalidInputError("Scripted: the list of replies is used up; give as many replies as there are requests")
+            raise InvalidInputError(
+                "Scripted: the list of replies is used up; give as many replies as there are requests"
+            )
         return self._left.pop()
 
 
@@ -102,5 +113,7 @@ def _numbers(name: str, values: Sequence[float] | None, count: int) -> NDArray[n
     if values is None:
         return np.zeros(count, dtype=np.float32)
     if len(values) != count:
-        raise InvalidInputError(f"Scripted: a reply of {count} tokens has {len(values)} {name}; give one for each token")
+        raise InvalidInputError(
+            f"Scripted: a reply of {count} tokens has {len(values)} {name}; give one for each token"
+        )
     return np.array(values, dtype=np.float32)

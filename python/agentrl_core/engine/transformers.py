@@ -32,8 +32,8 @@ class Transformers:
     """Samples from a causal language model of Hugging Face, on the model's own device.
 
     The model is held by reference: when it is the policy that is being trained, its latest weights are always the ones
-    sampled from. Identical prompts are computed once. All rows advance together, one token a step; a row's draws depend on
-    its seed and its tokens alone (token i of a segment uses `uniform(seed, i)`), not on the rows beside it.
+    sampled from. Identical prompts are computed once. All rows advance together, one token a step; a row's draws depend
+    on its seed and its tokens alone (token i of a segment uses `uniform(seed, i)`), not on the rows beside it.
 
     Log-probabilities and entropies are those of the distribution sampled from, after temperature, top_k and top_p, in
     float32 (float64 for a float64 model). `entropy_estimator` is "exact".
@@ -48,10 +48,9 @@ class Transformers:
         UnsupportedError: the model attends through a sliding window, or by an attention implementation other than sdpa
             and eager.
 
-    A tiny model learns nothing here, but it does speak:
-
+    Example:
         >>> from agentrl_core import engine, env, warm_start
-        >>> model, tokenizer = warm_start.build(env.ReasoningGym(), seed=0)
+        >>> model, tokenizer = warm_start.build(env.ReasoningGym(["chain_sum"]), seed=0)
         >>> generate = engine.Transformers(model, tokenizer)
         >>> request = engine.Request(generate.chat.prompt("2 + 2 ="), seed=1)
         >>> [segment] = generate.generate([request], engine.Sampling(max_tokens=4))
@@ -114,7 +113,7 @@ class Transformers:
         entropies = torch.zeros(rows, most, device=device)
         lengths = torch.zeros(rows, dtype=torch.int64, device=device)
 
-        # The last token of each prompt is the first one fed below, so that the head runs on positions that are drawn from.
+        # The last token of each prompt is the first one fed below: the head runs only where a token is drawn.
         cache = self._prefill([prompt[:-1] for prompt in prompts])
         token = torch.tensor([int(prompt[-1]) for prompt in prompts], device=device)
         active = torch.arange(rows, device=device)
@@ -173,7 +172,7 @@ class Transformers:
 
 
 class _RowCache(Cache):
-    """Keys and values [B, heads, capacity, width] of every layer; row b holds its tokens at positions 0 .. position[b] - 1.
+    """Keys and values [B, heads, capacity, width] of every layer; row b has tokens at positions 0 .. position[b] - 1.
 
     During a step every row writes at its own position, and sees through the mask what it has written.
     """
@@ -190,9 +189,9 @@ class _RowCache(Cache):
 
     def fill(self, rows: torch.Tensor, computed: DynamicCache) -> None:
         """Take the keys and values of a prefill for some rows."""
-        for layer, source in enumerate(computed.layers):
+        layers: list[Any] = computed.layers
+        for layer, source in enumerate(layers):
             for store, value in ((self._keys, source.keys), (self._values, source.values)):
-                assert value is not None
                 if layer == len(store):
                     store.append(self._room(value, len(self.position), self._capacity))
                 store[layer][rows, :, : value.shape[2]] = value
@@ -227,7 +226,12 @@ class _RowCache(Cache):
         self.position = self.position + 1
 
     def update(
-        self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: object, **kwargs: object
+        self,
+        key_states: torch.Tensor,
+        value_states: torch.Tensor,
+        layer_idx: int,
+        *args: object,  # noqa: ARG002 -- what other caches need
+        **kwargs: object,  # noqa: ARG002
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Called by the model's attention: write one token a row, give back all."""
         if layer_idx == len(self._keys):  # no prompt had more than one token
@@ -238,7 +242,7 @@ class _RowCache(Cache):
         values[self._row, :, self.position] = value_states[:, :, 0]
         return keys[:, :, : self._longest], values[:, :, : self._longest]
 
-    def get_seq_length(self, layer_idx: int = 0) -> int:
+    def get_seq_length(self, layer_idx: int = 0) -> int:  # noqa: ARG002 -- all layers are alike
         """Tokens of the longest row."""
         return self._longest
 
@@ -281,7 +285,8 @@ def _segments(
 def _distinct(prompts: list[NDArray[np.int32]]) -> tuple[list[NDArray[np.int32]], list[int]]:
     """The different prompts, and for each row which of them it has."""
     index: dict[bytes, int] = {}
-    distinct, of_row = [], []
+    distinct: list[NDArray[np.int32]] = []
+    of_row: list[int] = []
     for prompt in prompts:
         key = prompt.astype(np.int32, copy=False).tobytes()
         if key not in index:
@@ -312,7 +317,7 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
             module.training = True
 
 
-def _tokenizer_of(model: PreTrainedModel) -> object:
+def _tokenizer_of(model: PreTrainedModel) -> Any:
     path = model.name_or_path
     try:
         return AutoTokenizer.from_pretrained(path)
@@ -332,8 +337,9 @@ def _check_attention(model: Any) -> None:
             f"Transformers: {type(model).__name__} has layers without full attention "
             f"({sorted(windowed) or 'a sliding window'}); generate with engine.Vllm"
         )
-    if config._attn_implementation not in ("sdpa", "eager"):
+    implementation = config._attn_implementation  # noqa: SLF001 -- transformers has no public name for it
+    if implementation not in ("sdpa", "eager"):
         raise UnsupportedError(
-            f"Transformers: the model's attention implementation is {config._attn_implementation!r}; "
+            f"Transformers: the model's attention implementation is {implementation!r}; "
             f"load it with attn_implementation='sdpa'"
         )

@@ -44,7 +44,8 @@ class Vllm:
 
     Raises:
         MissingDependencyError: vLLM is not installed.
-        InvalidInputError: `logprobs_mode` other than "processed_logprobs"; no tokenizer, or one without a chat template.
+        InvalidInputError: `logprobs_mode` other than "processed_logprobs"; no tokenizer is found, or it has no chat
+            template.
     """
 
     entropy_estimator = "top_10"
@@ -57,8 +58,8 @@ class Vllm:
     ) -> None:
         if options.get("logprobs_mode", _MODE) != _MODE:
             raise InvalidInputError(
-                f"Vllm: logprobs_mode is {options['logprobs_mode']!r}; only {_MODE!r} gives the log-probabilities of the "
-                f"distribution sampled from: leave the option out"
+                f"Vllm: logprobs_mode is {options['logprobs_mode']!r}; only {_MODE!r} gives the log-probabilities of "
+                f"the distribution sampled from: leave the option out"
             )
         import torch
         from transformers import AutoTokenizer
@@ -95,8 +96,8 @@ class Vllm:
         """One segment for each request, in their order.
 
         Raises:
-            InvalidInputError: a token id outside the vocabulary; a temperature between 0 and 0.01, which vLLM would clamp;
-                the engine is closed.
+            InvalidInputError: a token id outside the vocabulary; a temperature between 0 and 0.01, which vLLM would
+                clamp; the engine is closed.
         """
         if self._llm is None:
             raise InvalidInputError("generate: this Vllm engine is closed; make another")
@@ -110,7 +111,9 @@ class Vllm:
         check_requests(requests, self.vocabulary_size)
         prompts = [{"prompt_token_ids": request.tokens.tolist()} for request in requests]
         outputs = self._llm.generate(prompts, [self._params(request, sampling) for request in requests], use_tqdm=False)
-        return [self._segment(request, out.outputs[0], sampling) for request, out in zip(requests, outputs, strict=True)]
+        return [
+            self._segment(request, out.outputs[0], sampling) for request, out in zip(requests, outputs, strict=True)
+        ]
 
     def update_weights(self, model: nn.Module, version: int) -> None:
         """Copy `model`'s weights into vLLM, forget cached prefixes, and stamp segments with `version` from now on.
@@ -178,11 +181,11 @@ def _replace_weights(worker: Any, weights: list[tuple[str, torch.Tensor]]) -> No
     worker.reload_weights(weights_iterator=weights, is_checkpoint_format=True)
     model = worker.get_model()
     if model.config.tie_word_embeddings:
-        # The head shares the embedding's memory, but on a CPU it works from a packed copy that the reload leaves behind.
+        # The head shares the embedding's memory, but on a CPU it works from a packed copy, which is still the old one.
         model.lm_head.quant_method.process_weights_after_loading(model.lm_head)
 
 
-def _set_environment(cpu: bool) -> None:
+def _set_environment(*, cpu: bool) -> None:
     settings = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
     if cpu:
         settings |= {

@@ -1,7 +1,7 @@
 """Environments: where tasks come from, what answers an action, and what it paid.
 
-`Environment` and `Episode` are protocols: any object with their methods will do. `ReasoningGym` is a real environment on
-the package of that name, `Calculator` a safe tool. Names load on first use, so importing this package stays cheap.
+`Environment` and `Episode` are protocols: any object with their methods will do. `ReasoningGym` is a real environment
+on the package of that name, `Calculator` a safe tool. Names load on first use, so importing this package stays cheap.
 """
 
 from __future__ import annotations

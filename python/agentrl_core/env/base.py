@@ -21,8 +21,8 @@ TOOL_RESULT = 4
 class Task:
     """One problem to solve.
 
-    `task_id` names it for the whole run and in every process; `question` is the text of the first observation; `domain` is
-    the kind of problem (statistics are kept by it); `payload` is the environment's own and nobody else reads it.
+    `task_id` names it for the whole run and in every process; `question` is the text of the first observation; `domain`
+    is the kind of problem (statistics are kept by it); `payload` is the environment's own and nobody else reads it.
     """
 
     task_id: str
@@ -35,9 +35,9 @@ class Task:
 class Outcome:
     """What one action gave.
 
-    `observation` is the text of the next observation, None where the episode is over. `reward` is what this action was paid,
-    None where nothing was paid yet. `terminated`: the environment says it is over; `truncated`: a limit says so. `success`
-    is the unshaped verdict on the episode, None while it goes on. `info` holds JSON-able facts for the record.
+    `observation` is the text of the next observation, None where the episode is over. `reward` is what this action was
+    paid, None where nothing was paid yet. `terminated`: the environment says it is over; `truncated`: a limit says so.
+    `success` is the unshaped verdict on the episode, None while it goes on. `info` holds facts for the record, as JSON.
     """
 
     observation: str | None

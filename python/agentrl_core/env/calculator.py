@@ -15,7 +15,7 @@ _TOKEN = re.compile(r"\s*(?:([0-9]+)|(lcm|gcd)(?![A-Za-z0-9_])|(//|[-+*/(),]))")
 _FUNCTIONS: dict[str, Callable[..., int]] = {"lcm": math.lcm, "gcd": math.gcd}
 
 
-class _Refused(Exception):
+class _RefusedError(Exception):
     """The text cannot be worked out; its message is the reply. Never leaves this module."""
 
 
@@ -36,15 +36,16 @@ class Calculator:
         max_length: longest text taken, in characters.
         max_digits: longest result printed, in characters, the sign included.
 
-    Every failure is a short text with `error=True`, never an exception: `too long`, `too large`, `too deep` (more than 12
-    brackets inside each other), `syntax error`, `division by zero`, `not an integer`.
+    Every failure is a short text with `error=True`, never an exception: `too long`, `too large`, `too deep` (more than
+    11 brackets inside each other), `syntax error`, `division by zero`, `not an integer`.
 
-    >>> Calculator()("73+15+43")
-    ToolReply(text='131', error=False)
-    >>> Calculator()("lcm(7, 35)*-2").text
-    '-70'
-    >>> Calculator()("7/2")
-    ToolReply(text='not an integer', error=True)
+    Example:
+        >>> Calculator()("73+15+43")
+        ToolReply(text='131', error=False)
+        >>> Calculator()("lcm(7, 35)*-2").text
+        '-70'
+        >>> Calculator()("7/2")
+        ToolReply(text='not an integer', error=True)
     """
 
     max_length: int = 40
@@ -64,14 +65,14 @@ class Calculator:
 
     def __call__(self, text: str) -> ToolReply:
         """Work out `text`; see the class."""
+        if len(text) > self.max_length:
+            return ToolReply("too long", error=True)
         try:
-            if len(text) > self.max_length:
-                raise _Refused("too long")
             result = str(_Parser(_tokens(text)).parse())
-            if len(result) > self.max_digits:
-                raise _Refused("too large")
-        except _Refused as refused:
+        except _RefusedError as refused:
             return ToolReply(str(refused), error=True)
+        if len(result) > self.max_digits:
+            return ToolReply("too large", error=True)
         return ToolReply(result, error=False)
 
 
@@ -82,7 +83,7 @@ def _tokens(text: str) -> list[str]:
     while position < len(text):
         match = _TOKEN.match(text, position)
         if match is None:
-            raise _Refused("syntax error")
+            raise _RefusedError("syntax error")
         tokens.append(match.group(match.lastindex or 0))
         position = match.end()
     return tokens
@@ -99,7 +100,7 @@ class _Parser:
     def parse(self) -> int:
         value = self._sum()
         if self._next != len(self._tokens):
-            raise _Refused("syntax error")
+            raise _RefusedError("syntax error")
         return value
 
     def _peek(self) -> str:
@@ -115,7 +116,7 @@ class _Parser:
     def _sum(self) -> int:
         self._depth += 1
         if self._depth > _MAX_DEPTH:
-            raise _Refused("too deep")
+            raise _RefusedError("too deep")
         value = self._product()
         while operator := self._take("+", "-"):
             right = self._product()
@@ -131,10 +132,10 @@ class _Parser:
                 value *= right
                 continue
             if right == 0:
-                raise _Refused("division by zero")
+                raise _RefusedError("division by zero")
             value, remainder = divmod(value, right)
             if operator == "/" and remainder:
-                raise _Refused("not an integer")
+                raise _RefusedError("not an integer")
         return value
 
     def _factor(self) -> int:
@@ -147,10 +148,10 @@ class _Parser:
             return sign * int(token)
         function = self._take(*_FUNCTIONS)
         if not self._take("("):
-            raise _Refused("syntax error")
+            raise _RefusedError("syntax error")
         values = [self._sum()]
         while function and self._take(","):
             values.append(self._sum())
         if not self._take(")"):
-            raise _Refused("syntax error")
+            raise _RefusedError("syntax error")
         return sign * (_FUNCTIONS[function](*values) if function else values[0])

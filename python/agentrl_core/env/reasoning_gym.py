@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, cast
@@ -21,10 +22,10 @@ DEFAULT_FAMILIES: Mapping[str, Mapping[str, object]] = {
 `gcd` (guessing 1 often wins) and `fraction_simplification` (always some credit) make poor tasks.
 """
 
-# An item of reasoning-gym is drawn from seed + index, so item i of seed s is item i - 1 of seed s + 1. Each split of each
-# environment seed therefore gets a range of seeds of its own, and an index never leaves it.
+# An item of reasoning-gym is drawn from seed + index, so item i of seed s is item i - 1 of seed s + 1. Each split of
+# each environment seed therefore gets a range of seeds of its own, and an index never leaves it.
 _SEEDS_PER_SPLIT = 1 << 20
-# This many draws in a row that bring no new question: the family has run out of them.
+# This many draws in a row that bring no question to use: the family has run out of them.
 _DRAWS_WITHOUT_NEWS = 2000
 
 _ACTION = re.compile(r"<(call|answer)>([^<>]*)</\1>\s*\Z")
@@ -53,15 +54,16 @@ class ReasoningGym:
     Partial credit of the scorers is kept in `info["score"]` only. A call that fails is answered with
     `<result>error text</result>` and flagged TOOL_ERROR; an action in neither form is answered with
     `<result>no call or answer</result>` and flagged FORMAT_ERROR. The action number `max_turns` that does not answer
-    truncates the episode with reward 0.0. With several tools a call begins with the tool's name: `<call>calculator 1+2</call>`.
+    truncates the episode with reward 0.0. With several tools a call begins with the tool's name:
+    `<call>calculator 1+2</call>`.
 
-    Tasks: the families in turn (`task i` is of family `i mod len(families)`). Within a family questions are distinct. The
-    held-out questions are drawn from seeds far from those of training, and a training task never has the text of a
+    Tasks: the families in turn (`task i` is of family `i mod len(families)`). Held-out questions are distinct; training
+    questions repeat as they are drawn. The held-out questions are drawn from seeds far from those of training, and a training task never has the text of a
     held-out question.
 
     Args:
-        families: names of reasoning-gym families, or names with settings. A bare name takes `DEFAULT_FAMILIES` or else the
-            package's own settings.
+        families: names of reasoning-gym families, or names with settings. A bare name takes `DEFAULT_FAMILIES` or else
+            the package's own settings.
         tools: what `<call>` reaches. Default: one `Calculator()`.
         seed: which tasks; two seeds share no range of reasoning-gym's seeds.
         max_turns: actions in an episode.
@@ -71,11 +73,16 @@ class ReasoningGym:
         MissingDependencyError: reasoning-gym is not installed.
         InvalidInputError: an unknown family, a setting that the family refuses, or an argument out of range.
 
-    >>> world = ReasoningGym(["chain_sum"], seed=0)
-    >>> task = world.tasks(1)[0]
-    >>> episode = world.reset(task, seed=0)
-    >>> episode.step("<call>1+</call>").observation
-    '<result>syntax error</result>'
+    Example:
+        >>> world = ReasoningGym(["chain_sum"], seed=0)
+        >>> [task] = world.tasks(1)
+        >>> task.question
+        'State the final answer to the following arithmetic problem: 15 - 43 - 75 ='
+        >>> episode = world.reset(task, seed=0)
+        >>> episode.step("<call>15-43-75</call>").observation
+        '<result>-103</result>'
+        >>> episode.step("<answer>-103</answer>").reward
+        1.0
     """
 
     def __init__(
@@ -122,7 +129,7 @@ class ReasoningGym:
 
         Raises:
             InvalidInputError: a negative number, an unknown split, more held-out tasks than there are, or more training
-                tasks than a family has distinct questions.
+                tasks than a family has questions.
         """
         if count < 0 or start < 0:
             raise InvalidInputError(f"tasks: count is {count} and start is {start}; neither may be negative")
@@ -136,7 +143,7 @@ class ReasoningGym:
         streams = self._streams[split]
         return [streams[i % len(streams)][i // len(streams)] for i in range(start, start + count)]
 
-    def reset(self, task: Task, seed: int) -> ReasoningGymEpisode:
+    def reset(self, task: Task, seed: int) -> ReasoningGymEpisode:  # noqa: ARG002 -- the protocol's argument
         """A fresh episode. Nothing in it is random, so `seed` changes nothing here.
 
         Raises:
@@ -144,7 +151,9 @@ class ReasoningGym:
         """
         payload = task.payload
         if not isinstance(payload, _Payload) or payload.family not in self._families:
-            raise InvalidInputError(f"reset: task {task.task_id!r} is not of this ReasoningGym; take one from its tasks()")
+            raise InvalidInputError(
+                f"reset: task {task.task_id!r} is not of this ReasoningGym; take one from its tasks()"
+            )
         return ReasoningGymEpisode(self, task, self._streams["train"][self._families.index(payload.family)].dataset)
 
     def call(self, text: str) -> tuple[str, bool]:
@@ -187,17 +196,32 @@ class ReasoningGymEpisode:
             self._over = True
             score = self._dataset.score_answer(text.strip(), cast(_Payload, self._task.payload).entry)
             success = score == 1.0
-            return Outcome(None, float(success), True, False, 0, success, {"answer": text.strip(), "score": score})
+            return Outcome(
+                observation=None,
+                reward=float(success),
+                terminated=True,
+                truncated=False,
+                flags=0,
+                success=success,
+                info={"answer": text.strip(), "score": score},
+            )
         if kind == "call":
             reply, failed = self._environment.call(text)
             flags = TOOL_RESULT | (TOOL_ERROR if failed else 0)
         else:
             reply, flags = "no call or answer", FORMAT_ERROR
-        if self._turns == self._environment.max_turns:
-            self._over = True
-            return Outcome(None, 0.0, False, True, flags, False, None)
-        self._seen = f"<result>{reply}</result>"
-        return Outcome(self._seen, None, False, False, flags, None, None)
+        self._over = self._turns == self._environment.max_turns
+        if not self._over:
+            self._seen = f"<result>{reply}</result>"
+        return Outcome(
+            observation=None if self._over else self._seen,
+            reward=0.0 if self._over else None,
+            terminated=False,
+            truncated=self._over,
+            flags=flags,
+            success=False if self._over else None,
+            info=None,
+        )
 
     def state_key(self) -> bytes:
         """The question and the last observation, as UTF-8."""
@@ -205,13 +229,18 @@ class ReasoningGymEpisode:
 
 
 class _Stream:
-    """The distinct questions of one family and one split, drawn as far as they were asked for."""
+    """The questions of one family and one split, drawn as far as they were asked for.
+
+    Held-out questions are distinct. Training questions repeat as they are drawn (a repeated question is the same task):
+    without repetition short numbers, of which there are few, would be rare in training and common in the held-out set.
+    """
 
     def __init__(self, family: str, dataset: _Dataset, split: Split, excluded: frozenset[str]) -> None:
         self.dataset = dataset
         self._family = family
         self._split = split
-        self._seen = set(excluded)
+        self._excluded = excluded
+        self._known: dict[str, Task] = {}
         self._tasks: list[Task] = []
         self._drawn = 0
 
@@ -220,25 +249,31 @@ class _Stream:
         while len(self._tasks) <= index:
             if quiet == _DRAWS_WITHOUT_NEWS or self._drawn == _SEEDS_PER_SPLIT:
                 raise InvalidInputError(
-                    f"ReasoningGym: {self._family} has only {len(self._tasks)} distinct questions for split "
+                    f"ReasoningGym: {self._family} has only {len(self._tasks)} questions for split "
                     f"{self._split!r} with these settings; ask for fewer tasks or widen the settings"
                 )
             entry = self.dataset[self._drawn]
             question = str(entry["question"])
-            if question in self._seen:
+            known = self._known.get(question)
+            if question in self._excluded or (known is not None and self._split == "held_out"):
                 quiet += 1
             else:
                 quiet = 0
-                self._seen.add(question)
-                task_id = f"{self._family}/{self._split}/{self._drawn}"
-                self._tasks.append(Task(task_id, question, self._family, _Payload(self._family, entry)))
+                if known is None:
+                    task_id = f"{self._family}/{self._split}/{self._drawn}"
+                    known = Task(task_id, question, self._family, _Payload(self._family, entry))
+                    self._known[question] = known
+                self._tasks.append(known)
             self._drawn += 1
         return self._tasks[index]
 
 
 def _dataset(family: str, options: Mapping[str, object], seed: int) -> _Dataset:
     try:
-        import reasoning_gym
+        with warnings.catch_warnings():
+            # A package that reasoning-gym imports compares with literals by `is`; Python says so when it compiles it.
+            warnings.simplefilter("ignore", SyntaxWarning)
+            import reasoning_gym
     except ImportError as error:
         raise MissingDependencyError(
             "ReasoningGym needs the package reasoning-gym: pip install reasoning-gym"

@@ -51,10 +51,10 @@ def roll_out(
 ) -> None:
     """Roll out one group for each task until every trajectory of the forest's new groups has ended.
 
-    A turn is one engine call for all trajectories that are running. A trajectory that a planner forks replays its actions
-    in a fresh episode. A segment that ends at the token limit is followed by an injected end-of-turn token when the episode
-    goes on; a path that reaches `context_tokens` ends as truncated, unsolved, with what it was paid so far. The reward of
-    a trajectory is the sum of what its steps were paid.
+    A turn is one engine call for all trajectories that are running. A trajectory that a planner forks replays its
+    actions in a fresh episode. A segment that ends at the token limit is followed by an injected end-of-turn token when
+    the episode goes on; a path that reaches `context_tokens` ends as truncated, unsolved, with what it was paid so far.
+    The reward of a trajectory is the sum of what its steps were paid.
 
     Args:
         forest: takes the groups, numbered from `first_group`.
@@ -144,9 +144,9 @@ class _Driver:
             self._answer(row, segment)
         copies = self._plan(rows, segments, measured, [after for _, _, after in before])
         self.active = [row for row in rows if not row.over]
-        for row, place, count in zip(rows, before, copies.tolist(), strict=True):
+        for row, (node, length, after), count in zip(rows, before, copies.tolist(), strict=True):
             for _ in range(count):
-                self._fork(row, *place)
+                self._fork(row, node, length, after_tool=after)
         return sum(len(segment.tokens) for segment in segments)
 
     def top_up(self, tasks: Sequence[Task]) -> None:
@@ -216,9 +216,7 @@ class _Driver:
         elif following is not None:
             if segment.finish_reason == "length":
                 forest.append(row.handle, [chat.end_of_turn], kind="injected")
-            row.context_node = forest.append(
-                row.handle, following, kind="observation", state=row.episode.state_key()
-            )
+            row.context_node = forest.append(row.handle, following, kind="observation", state=row.episode.state_key())
             row.after_tool = bool(outcome.flags & TOOL_RESULT)
 
     def _plan(
@@ -244,7 +242,7 @@ class _Driver:
         )
         return self.planner.plan(frontier)
 
-    def _fork(self, row: _Row, context_node: int, context_length: int, after_tool: bool) -> None:
+    def _fork(self, row: _Row, context_node: int, context_length: int, *, after_tool: bool) -> None:
         """A copy of a row at the place that the planner wants, with an episode that has replayed its actions."""
         if self.planner.fork_at == "end":
             context_node, context_length, after_tool = row.context_node, row.context_length, row.after_tool

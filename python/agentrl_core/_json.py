@@ -1,0 +1,40 @@
+"""What is kept beside the tables, as JSON text."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from agentrl_core.exceptions import InvalidInputError
+
+
+def to_json(value: object, name: str) -> str:
+    """JSON text of numbers, texts, lists and dicts; scalars of NumPy and torch are numbers, and NaN and infinity null.
+
+    Args:
+        value: what is saved.
+        name: of the argument, for messages.
+
+    Raises:
+        InvalidInputError: something in it has no form in JSON.
+    """
+    try:
+        return json.dumps(_plain(value), allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise InvalidInputError(
+            f"{name} cannot be saved as JSON: {error}; give numbers, texts, lists and dicts of them"
+        ) from None
+
+
+def _plain(value: Any) -> Any:
+    if hasattr(value, "item"):
+        value = value.item()
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: _plain(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(entry) for entry in value]
+    return value
