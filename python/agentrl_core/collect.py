@@ -131,7 +131,7 @@ class Collector:
         """Roll out, reward and admit until `tasks` groups are in, at most the admission's number of rounds."""
         recipe = self.recipe
         pool = self._task_pool()
-        most = min(len(pool), tasks * recipe.admit.rounds)
+        most = max(tasks, min(len(pool), tasks * recipe.admit.rounds))
         order = recipe.select.choose(len(pool), self._iteration, most, self.seed)
         admitted = used = 0
         for _ in range(recipe.admit.rounds):

@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 Family = Literal["qwen3", "llama"]
 
 _TASKS = 4096
-_TRACES_A_STEP = 32
+_TRACES_A_STEP = 16
 _LEARNING_RATE = 2e-3
 _RAMP_STEPS = 20
 # Copying digits emerges quickly from correct traces and slowly from a mixture with wrong ones, so the model first
 # learns to copy and then to fail.
-_CORRECT_ONLY_SHARE = 0.6
+_CORRECT_ONLY_SHARE = 0.75
 _MIXTURE = {"correct": 0.30, "guess": 0.26, "malformed": 0.22, "wrong_digit": 0.22}
 
 _PAD, _END = "<pad>", "<end>"
@@ -68,7 +68,7 @@ def warm_start(
     environment: Environment,
     *,
     seed: int,
-    steps: int = 300,
+    steps: int = 480,
     family: Family = "qwen3",
     progress: Callable[[int, float], None] | None = None,
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
@@ -154,7 +154,7 @@ def build(
         intermediate_size=512,
         max_position_embeddings=512,
         # Contexts are short: with the usual base of 10 000 most dimensions hardly turn, and copying comes later.
-        rope_parameters={"rope_type": "default", "rope_theta": 100.0},
+        rope_parameters={"rope_type": "default", "rope_theta": 30.0},
         tie_word_embeddings=True,
         bos_token_id=None,
         eos_token_id=tokenizer.eos_token_id,
@@ -240,8 +240,11 @@ def _loss(model: PreTrainedModel, traces: Sequence[_Trace]) -> torch.Tensor:
 
 
 def _schedule(step: int, steps: int) -> float:
-    """Linear ramp, then a cosine from 1 to 0.05."""
-    return min(1.0, (step + 1) / _RAMP_STEPS) * (0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * step / steps)))
+    """Linear ramp and a cosine from 1 to 0.25 while traces are correct, then linear to 0."""
+    copying = _CORRECT_ONLY_SHARE * steps
+    if step < copying:
+        return min(1.0, (step + 1) / _RAMP_STEPS) * (0.25 + 0.75 * 0.5 * (1 + math.cos(math.pi * step / copying)))
+    return 0.25 * (steps - step) / (steps - copying)
 
 
 def _expression(task: Task) -> str:

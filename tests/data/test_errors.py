@@ -1,0 +1,250 @@
+"""Wrong input: the class says what a caller can do, the message names the argument and its value, and nothing is lost."""
+
+from __future__ import annotations
+
+import copy
+import math
+import pickle
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from forests import grow
+
+from agentrl_core import Batch, Collector, Forest, _core, exceptions, recipes
+from agentrl_core.exceptions import AgentRLError, InvalidInputError, NotFoundError
+
+ACT = {"kind": "action", "logprobs": [-1.0, -1.0]}
+
+
+@pytest.fixture
+def forest() -> Forest:
+    """A group, and trajectory 0 with the prompt [1, 2, 3] as node 0 and the open action [4, 5] as node 1."""
+    forest = Forest()
+    forest.add_group(0, "task")
+    forest.start(0, 0)
+    forest.append(0, [1, 2, 3], kind="prompt")
+    forest.append(0, [4, 5], **ACT)
+    return forest
+
+
+@pytest.fixture(scope="module")
+def batch() -> Batch:
+    return grow(0)[0]
+
+
+FOREST = {
+    "logprobs too few": (lambda f: f.append(0, [1, 2], kind="action", logprobs=[-1.0]), "logprobs has 1 values for 2 tokens"),
+    "entropies too many": (lambda f: f.append(0, [1, 2], **ACT, entropies=[1.0] * 3), "entropies has 3 values for 2 tokens"),
+    "trainable too few": (lambda f: f.append(0, [1, 2], **ACT, trainable=[True]), "trainable has 1 values for 2 tokens"),
+    "empty action": (lambda f: f.append(0, [], kind="action", logprobs=[]), "tokens is empty; an action has at least one"),
+    "empty prompt": (lambda f: f.append(0, [], kind="prompt"), "tokens is empty"),
+    "NaN log-prob": (lambda f: f.append(0, [1, 2], kind="action", logprobs=[-1.0, math.nan]), r"logprobs\[1\] is NaN"),
+    "positive log-prob": (lambda f: f.append(0, [1], kind="action", logprobs=[0.5]), r"logprobs\[0\] is 0.5"),
+    "infinite log-prob": (lambda f: f.append(0, [1], kind="action", logprobs=[-math.inf]), r"logprobs\[0\] is -inf"),
+    "infinite entropy": (lambda f: f.append(0, [1, 2], **ACT, entropies=[1.0, math.inf]), r"entropies\[1\] is inf"),
+    "log-prob of a prompt": (lambda f: f.append(0, [1], kind="prompt", logprobs=[-1.0]), "logprobs is given for kind Prompt"),
+    "a trained prompt": (lambda f: f.append(0, [1], kind="prompt", trainable=[1]), "trainable marks tokens of kind Prompt"),
+    "mask of 2": (lambda f: f.append(0, [1, 2], **ACT, trainable=[1, 2]), r"trainable\[1\] is 2; use 0 or 1"),
+    "mask of -1": (lambda f: f.append(0, [1, 2], **ACT, trainable=[1, -1]), "trainable is list"),
+    "negative token": (lambda f: f.append(0, [1, -7], kind="prompt"), r"tokens\[1\] is -7"),
+    "huge token": (lambda f: f.append(0, [2**31], kind="prompt"), r"tokens\[0\] is 2147483648; token ids fit 32 bits"),
+    "float tokens": (lambda f: f.append(0, np.zeros(2), kind="prompt"), r"tokens is ndarray of dtype float64 and shape \(2,\)"),
+    "matrix of tokens": (lambda f: f.append(0, np.zeros((2, 2), np.int32), kind="prompt"), r"tokens is .* shape \(2, 2\)"),
+    "a number of tokens": (lambda f: f.append(0, np.array(3), kind="prompt"), r"tokens is .* shape \(\)"),
+    "text for tokens": (lambda f: f.append(0, "abc", kind="prompt"), "tokens is str"),
+    "text for log-probs": (lambda f: f.append(0, [1], kind="action", logprobs="a"), "logprobs is str"),
+    "a tensor for tokens": (lambda f: f.append(0, torch.zeros(2, 2), kind="prompt"), "tokens is Tensor of dtype torch.float32"),
+    "kind": (lambda f: f.append(0, [1], kind="tool"), 'kind is "tool"; use "prompt"'),
+    "finish reason": (lambda f: f.append(0, [1, 2], **ACT, finish_reason="eos"), 'finish_reason is "eos"; use "stop"'),
+    "temperature": (lambda f: f.append(0, [1, 2], **ACT, temperature=math.nan), "temperature is NaN"),
+    "negative temperature": (lambda f: f.append(0, [1, 2], **ACT, temperature=-0.5), "temperature is -0.5"),
+    "top_p": (lambda f: f.append(0, [1, 2], **ACT, temperature=1.0, top_p=1.5), "top_p is 1.5"),
+    "top_k": (lambda f: f.append(0, [1, 2], **ACT, temperature=1.0, top_k=-1), "top_k is -1"),
+    "huge handle": (lambda f: f.append(2**63, [1], kind="prompt"), "trajectory is 9223372036854775808; give a whole number"),
+    "fractional handle": (lambda f: f.tokens(0.5), "trajectory is 0.5; give a whole number"),
+    "negative group": (lambda f: f.add_group(-1, "task"), "group is -1; give a whole number from 0 to"),
+    "huge group": (lambda f: f.add_group(2**31, "task"), "group is 2147483648; it must be at most 2147483647"),
+    "huger group": (lambda f: f.add_group(2**40, "task"), "group is 1099511627776"),
+    "group again": (lambda f: f.add_group(0, "task"), "group 0 exists already"),
+    "negative member": (lambda f: f.start(0, -1), "member is -1"),
+    "member again": (lambda f: f.start(0, 0), "member 0 of group 0 was started already"),
+    "fork too far": (lambda f: f.fork(0, node=1, end=3), "end is 3, but trajectory 0 uses 2 tokens of node 1"),
+    "fork at -1": (lambda f: f.fork(0, node=1, end=-1), "end is -1"),
+    "fork without node": (lambda f: f.fork(0, end=1), "end is given without node"),
+    "flags": (lambda f: f.step(0, flags=-1), "flags is -1"),
+    "infinite reward": (lambda f: f.step(0, reward=math.inf), "reward is inf"),
+    "infinite component": (lambda f: f.finish(0, rewards=[0.0, -math.inf]), r"rewards\[1\] is infinite"),
+    "status": (lambda f: f.finish(0, status="done"), 'status is "done"; use "finished"'),
+    "info": (lambda f: f.finish(0, info={"a": object()}), "info cannot be saved as JSON: Object of type object"),
+    "seed": (lambda _: Forest(seed=-1), "seed is -1; give a whole number from 0"),
+    "iteration": (lambda _: Forest(iteration=2**70), f"iteration is {2**70}"),
+}
+
+
+@pytest.mark.parametrize(("call", "message"), FOREST.values(), ids=FOREST)
+def test_a_forest_refuses_and_keeps_what_it_has(forest: Forest, call: Callable[[Forest], object], message: str) -> None:
+    with pytest.raises(InvalidInputError, match=message):
+        call(forest)
+    assert forest.tokens(0).tolist() == [1, 2, 3, 4, 5]
+    forest.step(0, reward=1.0)
+    forest.finish(0, reward=1.0)
+    batch = forest.freeze()
+    assert (len(batch.nodes), len(batch.steps), batch.num_draws) == (2, 1, 1)
+
+
+MISSING = {
+    "trajectory": (lambda f: f.tokens(77), "trajectory 77 is not in the forest"),
+    "negative trajectory": (lambda f: f.append(-1, [1], kind="prompt"), "trajectory -1 is not in the forest"),
+    "huge trajectory": (lambda f: f.finish(2**62), f"trajectory {2**62} is not in the forest"),
+    "node": (lambda f: f.fork(0, node=99), "node 99 is not on the path of trajectory 0"),
+    "negative node": (lambda f: f.fork(0, node=-(2**63)), f"node {-(2**63)} is not on the path"),
+    "group": (lambda f: f.start(5, 0), "group 5 is not in the forest; add it"),
+}
+
+
+@pytest.mark.parametrize(("call", "message"), MISSING.values(), ids=MISSING)
+def test_what_is_not_in_a_forest_is_not_found(forest: Forest, call: Callable[[Forest], object], message: str) -> None:
+    with pytest.raises(NotFoundError, match=message) as caught:
+        call(forest)
+    assert isinstance(caught.value, LookupError)
+
+
+def test_ended_trajectories_stay_ended(forest: Forest) -> None:
+    branch = forest.fork(0, node=0)
+    with pytest.raises(InvalidInputError, match=f"trajectory {branch} ends without an action"):
+        forest.finish(branch)
+    with pytest.raises(InvalidInputError, match=f"trajectory {branch} has no open action to close"):
+        forest.step(branch)
+    forest.prune(branch, "dull")
+    with pytest.raises(InvalidInputError, match=f"trajectory {branch} was pruned; fork one that is still in the tree"):
+        forest.fork(branch)
+    forest.finish(0)
+    for call in (lambda: forest.append(0, [1], kind="prompt"), lambda: forest.step(0), lambda: forest.finish(0)):
+        with pytest.raises(InvalidInputError, match=r"trajectory 0 has ended \(Finished\); fork it"):
+            call()
+    forest.freeze()
+    with pytest.raises(NotFoundError, match="trajectory 0 is not in the forest .*frozen"):
+        forest.tokens(0)
+
+
+BATCH = {
+    "level": (lambda b: b.column("reward", "tokens"), 'level is "tokens"; use "draw", "step"'),
+    "level of new columns": (lambda b: b.with_columns("row", a=[1.0]), 'level is "row"'),
+    "offsets of draws": (lambda b: b.offsets("draw"), 'level "draw" is the outermost'),
+    "keys of stored tokens": (lambda b: b.keys("group_id", "node_token"), 'level is "node_token"; keys are made at'),
+    "keys of floats": (lambda b: b.keys("probability", "draw"), 'column "probability" has nulls'),
+    "keys of computed floats": (lambda b: b.with_columns("draw", a=np.zeros(b.num_draws)).keys("a", "draw"), "holds floats"),
+    "text as numbers": (lambda b: b.column("task_id", "draw"), 'column "task_id" holds Utf8, not numbers'),
+    "unknown integers": (lambda b: b.column("parent_trajectory", "draw"), 'column "parent_trajectory" is unknown'),
+    "too short": (lambda b: b.with_columns("draw", a=[1.0]), r'column "a" has 1 values, but the batch has \d+ at level "draw"'),
+    "a scalar": (lambda b: b.with_columns("draw", a=1.0), r"a has shape \(\)"),
+    "a matrix": (lambda b: b.with_columns("draw", a=np.zeros((2, 2))), r"a has shape \(2, 2\)"),
+    "texts": (lambda b: b.with_columns("draw", a=["x"] * b.num_draws), "a is ndarray of dtype <U1"),
+    "complex": (lambda b: b.with_columns("draw", a=np.zeros(b.num_draws, complex)), "a is ndarray of dtype complex128"),
+    "half floats": (lambda b: b.with_columns("draw", a=np.zeros(b.num_draws, np.float16)), "a is ndarray of dtype float16"),
+    "a column of ids": (lambda b: b.with_columns("draw", draw_id=np.zeros(b.num_draws)), 'column "draw_id" is a key'),
+    "negative draw": (lambda b: b.select_draws([0, -1]), r"indices\[1\] is -1, but the batch has \d+ draws"),
+    "draw too large": (lambda b: b.select_draws([99]), r"indices\[0\] is 99"),
+    "draw twice": (lambda b: b.select_draws([0, 1, 0]), r"indices\[2\] is 0 once more; give each draw once"),
+    "a mask of draws": (lambda b: b.select_draws(np.ones(b.num_draws, bool)), "indices has dtype bool"),
+    "fractional draws": (lambda b: b.plan([0.7], 100), "draws has dtype float64"),
+    "planned twice": (lambda b: b.plan([1, 1], 100), r"draws\[1\] is 1 once more"),
+    "plan of -1": (lambda b: b.plan([-1], 100), r"draws\[0\] is -1"),
+    "no room": (lambda b: b.plan([0], 0), "max_tokens is 0, but draw 0 has a sequence of"),
+    "negative room": (lambda b: b.plan([0], -1), "max_tokens is -1; give a whole number from 0"),
+    "huge room": (lambda b: b.plan([0], 2**70), f"max_tokens is {2**70}"),
+    "weights of no draw": (lambda b: b.token_weights([10**6]), r"draws\[0\] is 1000000"),
+    "weights of a draw twice": (lambda b: b.token_weights([2, 2]), r"draws\[1\] is 2 once more"),
+    "short mask": (lambda b: b.token_weights([0], valid=[True]), r"valid has 1 values for \d+ draws"),
+    "mask of floats": (lambda b: b.token_weights([0], valid=[0.5]), "valid has dtype float64; give booleans"),
+    "denominator": (lambda b: b.token_weights([0], denominator="mean"), 'denominator is "mean"; use "token_mean"'),
+    "no constant": (lambda b: b.token_weights([0], denominator="constant"), "constant is missing"),
+    "constant of 0": (lambda b: b.token_weights([0], denominator="constant", constant=0.0), "constant is 0"),
+    "constant too many": (lambda b: b.token_weights([0], constant=2.0), "constant is 2"),
+    "shared": (lambda b: b.token_weights([0], shared="both"), 'shared is "both"; use "each"'),
+    "options": (lambda b: b.with_source("mine", {"a": {1}}), "options cannot be saved as JSON"),
+}
+
+
+@pytest.mark.parametrize(("call", "message"), BATCH.values(), ids=BATCH)
+def test_a_batch_refuses(batch: Batch, call: Callable[[Batch], object], message: str) -> None:
+    with pytest.raises(InvalidInputError, match=message):
+        call(batch)
+
+
+def test_a_column_that_is_not_there_is_not_found(batch: Batch) -> None:
+    made = batch.with_columns("draw", score=np.zeros(batch.num_draws)).with_columns("token", weight=batch.token_weights([0]))
+    for name, level in [("advantage", "draw"), ("advantage", "token"), ("weight", "step"), ("score", "node_token")]:
+        assert not made.has(name, level)
+        message = rf'no column "{name}" at level "{level}" \(computed so far: \["score", "weight"\]\)'
+        with pytest.raises(NotFoundError, match=message):
+            made.column(name, level)
+    with pytest.raises(NotFoundError, match='no column "nothing"'):
+        batch.keys("nothing", "token")
+
+
+@pytest.mark.parametrize("parts", [[], [b"nothing"], [b""] * 5, [b"ARROW1\0\0"] * 6])
+def test_bytes_that_are_no_batch_are_corrupt(parts: list[bytes]) -> None:
+    with pytest.raises(exceptions.CorruptError, match="5|five|part of a batch is not an Arrow file"):
+        _core.Batch.from_bytes(parts)
+
+
+def test_bytes_that_are_cut_are_corrupt(batch: Batch) -> None:
+    parts = batch._core.to_bytes()
+    for cut in (1, len(parts[0]) // 2):
+        with pytest.raises(exceptions.CorruptError, match="part of a batch is not an Arrow file"):
+            _core.Batch.from_bytes([parts[0][:-cut], *parts[1:]])
+    with pytest.raises(AgentRLError, match="table nodes has columns"):
+        _core.Batch.from_bytes([parts[1], *parts[1:]])
+
+
+def test_rewards_that_are_not_known_neither_vote_nor_train() -> None:
+    forest = Forest()
+    for group, rewards in enumerate([[1.0, math.nan, 0.0], [None, 1.0], [2.0], [3.0, 3.0]]):
+        forest.add_group(group, f"task {group}")
+        for member, reward in enumerate(rewards):
+            trajectory = forest.start(group, member)
+            forest.append(trajectory, [1, 2], kind="prompt")
+            forest.append(trajectory, [3, 4], **ACT)
+            forest.step(trajectory, reward=math.nan if reward is None else reward)
+            forest.finish(trajectory, reward=reward)
+    batch = recipes.GRPO.reward(forest.freeze())
+    for recipe in (recipes.GRPO, recipes.RLOO):
+        advantage = recipe.credit(batch).column("advantage", "draw")
+        assert np.isfinite(advantage).all()
+        # Not known, alone in its group, or equal to all others: nothing to learn.
+        assert np.flatnonzero(advantage).tolist() == [0, 2]
+        assert advantage[0] == -advantage[2] > 0
+    valid = np.isfinite(batch.column("score", "draw"))
+    weights = batch.token_weights(np.arange(batch.num_draws), valid=valid)
+    assert weights.reshape(-1, 2).sum(axis=1).tolist() == [1 / 6, 0, 1 / 6, 0, 1 / 6, 1 / 6, 1 / 6, 1 / 6]
+
+
+CLASSES = [getattr(exceptions, name) for name in vars(exceptions) if name.endswith("Error")]
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_errors_pickle(kind: type[AgentRLError]) -> None:
+    error = kind("reward is inf; give a finite number")
+    for again in (pickle.loads(pickle.dumps(error)), copy.copy(error)):
+        assert type(again) is kind
+        assert str(again) == str(error)
+        assert again.args == error.args
+    assert issubclass(kind, AgentRLError)
+
+
+def test_errors_of_the_core_pickle(forest: Forest) -> None:
+    for call in (lambda: forest.append(0, [], kind="prompt"), lambda: forest.tokens(77)):
+        with pytest.raises(AgentRLError) as caught:
+            call()
+        again = pickle.loads(pickle.dumps(caught.value))
+        assert (type(again), str(again)) == (type(caught.value), str(caught.value))
+
+
+def test_a_collector_needs_work_to_do() -> None:
+    for tasks, group_size in [(0, 4), (4, 0), (-1, 1)]:
+        collect = Collector(object(), object(), recipes.GRPO)
+        with pytest.raises(InvalidInputError, match=f"tasks={tasks} and group_size={group_size}"):
+            collect(tasks=tasks, group_size=group_size)

@@ -1,0 +1,211 @@
+"""Ctrl-C and failures at every place of a collection: what was rolled out is in the store, and the run goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+from agentrl_core import Collector, Store, recipes, select
+from agentrl_core.engine import Request, Sampling, Segment
+from agentrl_core.env.base import Outcome, Task
+from agentrl_core.exceptions import StoreError
+from agentrl_core.recipe import Recipe
+
+END = 9
+PLACES = ("tasks", "reset", "step", "state_key", "generate", "prompt", "progress", "reward", "admit")
+
+
+@dataclass
+class Trap:
+    """Raises at the `count`-th call of a place."""
+
+    place: str = ""
+    count: int = 1
+    error: type[BaseException] = KeyboardInterrupt
+    seen: dict[str, int] = field(default_factory=dict)
+
+    def __call__(self, place: str) -> None:
+        self.seen[place] = self.seen.get(place, 0) + 1
+        if place == self.place and self.seen[place] == self.count:
+            raise self.error(place)
+
+
+class Count:
+    """Two turns: the second one ends the episode. A world and an engine in one, with a trap in every method."""
+
+    vocabulary_size = 10
+    entropy_estimator = "exact"
+
+    def __init__(self, trap: Trap) -> None:
+        self.trap = trap
+        self.policy_version = 0
+        self.generated: list[Segment] = []
+        self.chat: Any = SimpleNamespace(
+            prompt=self._prompt,
+            observation=lambda text: np.array([1, len(text) % 9], np.int32),
+            decode=lambda tokens: " ".join(map(str, tokens)),
+            stop_token_ids=(END,),
+            end_of_turn=END,
+        )
+
+    def _prompt(self, text: str) -> np.ndarray:
+        self.trap("prompt")
+        return np.array([1, 2, len(text) % 9], np.int32)
+
+    def tasks(self, count: int, *, split: str = "train", start: int = 0) -> list[Task]:
+        self.trap("tasks")
+        return [Task(f"{split} {start + index}", "?" * index, "count", None) for index in range(count)]
+
+    def reset(self, task: Task, seed: int) -> Any:
+        self.trap("reset")
+        turns = []
+
+        def step(action: str) -> Outcome:
+            self.trap("step")
+            turns.append(action)
+            over = len(turns) == 2
+            return Outcome(None if over else "go on", float(seed % 2) if over else None, over, False, 0, over or None, {"seed": seed})
+
+        def state_key() -> bytes:
+            self.trap("state_key")
+            return f"{task.task_id} {len(turns)}".encode()
+
+        return SimpleNamespace(observation=task.question, step=step, state_key=state_key)
+
+    def generate(self, requests: list[Request], sampling: Sampling) -> list[Segment]:
+        self.trap("generate")
+        assert END in sampling.stop_token_ids
+        made = []
+        for request in requests:
+            rng = np.random.default_rng(request.seed)
+            tokens = np.append(rng.integers(2, 8, 3), END).astype(np.int32)
+            logprobs = -rng.random(4, np.float32)
+            made.append(Segment(tokens, logprobs, None, "stop", self.policy_version, request.seed))
+        self.generated.extend(made)
+        return made
+
+    def update_weights(self, model: object, version: int) -> None:
+        self.policy_version = version
+
+
+def recipe(trap: Trap) -> Recipe:
+    """GRPO that samples groups until they differ, with traps in the recipe's own phases."""
+
+    class Reward(type(recipes.GRPO.reward)):
+        def __call__(self, batch: Any) -> Any:
+            trap("reward")
+            return super().__call__(batch)
+
+    class Admit(select.InformativeGroups):
+        def __call__(self, scores: Any, groups: Any) -> Any:
+            trap("admit")
+            return super().__call__(scores, groups)
+
+    return recipes.GRPO.replace(reward=Reward(), admit=Admit(max_rounds=4))
+
+
+def collector(trap: Trap, store: Store | None = None) -> tuple[Collector, Count]:
+    world = Count(trap)
+    collect = Collector(world, world, recipe(trap), store=store, seed=3, task_pool=64, progress=lambda _: trap("progress"))
+    return collect, world
+
+
+def sampled(nodes: object) -> list[tuple]:
+    actions = pl.DataFrame(nodes).filter(pl.col("kind") == 1)
+    rows = zip(actions["seed"], actions["tokens"].to_list(), actions["logprobs"].to_list(), strict=True)
+    return sorted((seed, tuple(tokens), tuple(logprobs)) for seed, tokens, logprobs in rows)
+
+
+def made(world: Count) -> list[tuple]:
+    return sorted((s.seed, tuple(s.tokens.tolist()), tuple(s.logprobs.tolist())) for s in world.generated)
+
+
+@pytest.fixture(scope="module")
+def undisturbed() -> tuple[list[int], dict[str, int]]:
+    trap = Trap()
+    batch = collector(trap)[0](tasks=6, group_size=2)
+    assert trap.seen["reward"] > 1, "more than one round"
+    return batch.column("token", "token").tolist(), trap.seen
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
+@pytest.mark.parametrize("place", PLACES)
+def test_what_was_rolled_out_is_saved_wherever_it_stops(
+    tmp_path: Path, place: str, error: type[BaseException], undisturbed: tuple[list[int], dict[str, int]]
+) -> None:
+    tokens, calls = undisturbed
+    # At the first call, at the last, and at one between.
+    for count in sorted({1, (calls[place] + 1) // 2, calls[place]}):
+        folder = tmp_path / str(count)
+        with Store.open(folder) as store:
+            collect, world = collector(Trap(place, count, error), store)
+            with pytest.raises(error, match=place):
+                collect(tasks=6, group_size=2)
+            answered = made(world)
+            saved = sampled(store.nodes)
+            if place in ("step", "state_key"):
+                # The segments of the turn that broke are the engine's until the environment has taken them.
+                assert set(saved) <= set(answered)
+                assert len(answered) - len(saved) < 12
+            else:
+                assert saved == answered
+            assert len(store.draws) == len(store.tasks) == 0
+            assert set(pl.DataFrame(store.trajectories)["status"]) <= {0, 2}
+        with Store.open(folder) as store:
+            collect, _ = collector(Trap(), store)
+            assert collect.iteration == 0
+            batch = collect(tasks=6, group_size=2)
+            assert batch.column("token", "token").tolist() == tokens, "nothing is skipped and nothing differs"
+            collect.update(recipes.GRPO.credit(batch), {"loss": float("nan")})
+            assert store.batch(0).column("advantage", "draw").tolist() == recipes.GRPO.credit(batch).column("advantage", "draw").tolist()
+
+
+def test_a_failure_of_the_store_reaches_the_caller(tmp_path: Path) -> None:
+    with Store.open(tmp_path) as store:
+        collect, _ = collector(Trap(), store)
+        for path in (tmp_path / "nodes", tmp_path / "steps"):
+            path.rmdir()
+            path.write_text("in the way")
+        with pytest.raises(StoreError, match="cannot write .*nodes"):
+            collect(tasks=2, group_size=2)
+        for path in (tmp_path / "nodes", tmp_path / "steps"):
+            path.unlink()
+            path.mkdir()
+        assert collect(tasks=2, group_size=2).num_groups == 2, "nothing was half committed"
+        assert pl.DataFrame(store.nodes)["node_id"].to_list() == list(range(len(store.nodes)))
+
+
+def test_an_iteration_without_a_group_to_train_on_is_closed(tmp_path: Path) -> None:
+    class Nothing(select.AcceptAll):
+        def __call__(self, scores: Any, groups: Any) -> Any:
+            return ~super().__call__(scores, groups)
+
+    world = Count(Trap())
+    with Store.open(tmp_path) as store:
+        collect = Collector(world, world, recipes.GRPO.replace(admit=Nothing()), store=store, task_pool=8)
+        for iteration in range(2):
+            batch = collect(tasks=2, group_size=2)
+            assert (batch.num_draws, len(batch.trajectories)) == (0, 4)
+            updates = recipes.GRPO.updates(recipes.GRPO.credit(batch))
+            assert list(updates) == []
+            collect.update(recipes.GRPO.credit(batch), updates.metrics)
+            assert store.iteration == collect.iteration == iteration + 1
+        assert len(store.trajectories) == 8
+
+
+MOMENTS: dict[str, Callable[[Collector], object]] = {
+    "tasks": lambda collect: collect(tasks=65, group_size=1),
+    "rounds": lambda collect: collect(tasks=64, group_size=1),
+}
+
+
+def test_all_tasks_of_the_pool_can_be_used() -> None:
+    collect, _ = collector(Trap())
+    assert MOMENTS["rounds"](collect).num_groups <= 64

@@ -1,0 +1,64 @@
+"""Two tiny families, a tokenizer of the same vocabulary, and the model's own word on what an engine says."""
+
+import numpy as np
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
+
+
+@pytest.fixture(scope="session")
+def tokenizer():
+    from agentrl_core import env, warm_start
+
+    return warm_start.build(env.ReasoningGym(["chain_sum", "lcm"], held_out=8), seed=0)[1]
+
+
+def _model(family, vocabulary, seed=0, **options):
+    make_config, make_model = {
+        "llama": (LlamaConfig, LlamaForCausalLM),
+        "qwen3": (Qwen3Config, Qwen3ForCausalLM),
+    }[family]
+    config = make_config(
+        vocab_size=vocabulary,
+        hidden_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=32,
+        intermediate_size=96,
+        max_position_embeddings=256,
+        initializer_range=0.2,  # sharp enough that probabilities differ
+        **options,
+    )
+    torch.manual_seed(seed)
+    return make_model(config).eval()
+
+
+@pytest.fixture(scope="session")
+def make_model(tokenizer):
+    """make_model(family, seed=0, **config): a model with this session's vocabulary."""
+    return lambda family, **options: _model(family, len(tokenizer), **options)
+
+
+@pytest.fixture(scope="session")
+def own_words():
+    """own_words(model, request, segment, sampling): log-probs and entropies by one plain forward over all tokens."""
+
+    def compute(model, request, segment, sampling):
+        ids = torch.from_numpy(np.concatenate([request.tokens, segment.tokens]).astype(np.int64))[None]
+        with torch.no_grad():
+            x = model(ids).logits[0, len(request.tokens) - 1 : -1].double() / sampling.temperature
+        if sampling.top_k:
+            kept = torch.topk(x, sampling.top_k).indices
+            x = torch.full_like(x, -torch.inf).scatter(-1, kept, x.gather(-1, kept))
+        if sampling.top_p < 1:
+            for row in x:
+                p, order = torch.softmax(row, -1).sort(descending=True)
+                count = int((p.cumsum(-1) < sampling.top_p).sum()) + 1
+                row[order[count:]] = -torch.inf
+        log_p = torch.log_softmax(x, -1)
+        chosen = log_p.gather(-1, ids[0, len(request.tokens) :, None])[:, 0]
+        entropy = -(log_p.exp() * log_p.clamp(min=-1e30)).sum(-1)
+        return chosen.numpy(), entropy.numpy()
+
+    return compute

@@ -1,0 +1,76 @@
+"""One draw: the distribution sampled from is the one reported."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentrl_core.engine import Sampling
+from agentrl_core.engine.draw import draw
+
+
+def naive(logits, sampling):
+    """The distribution by the definition, in float64."""
+    x = np.asarray(logits, np.float64) / sampling.temperature
+    kept = np.ones(len(x), bool)
+    if 0 < sampling.top_k < len(x):
+        kept &= x >= np.sort(x)[-sampling.top_k]
+    p = np.where(kept, np.exp(x - x[kept].max()), 0)
+    p /= p.sum()
+    if sampling.top_p < 1:
+        order = np.argsort(-p, kind="stable")
+        count = int((np.cumsum(p[order]) < sampling.top_p - 1e-7).sum()) + 1
+        p[order[count:]] = 0
+        p /= p.sum()
+    return p
+
+
+samplings = st.builds(
+    Sampling,
+    temperature=st.floats(0.1, 3),
+    top_k=st.integers(0, 12),
+    # Between sums of probabilities: where a sum equals top_p, rounding decides.
+    top_p=st.sampled_from([1.0, 0.9137, 0.5123, 0.0101]),
+)
+
+
+@given(
+    logits=st.lists(st.integers(-40, 40).map(lambda i: i / 8), min_size=1, max_size=10),
+    sampling=samplings,
+    uniform=st.floats(0, 1, exclude_max=True),
+)
+def test_a_draw_is_the_inverse_of_the_cumulative_distribution(logits, sampling, uniform):
+    drawn = draw(torch.tensor([logits]), torch.tensor([uniform], dtype=torch.float64), sampling)
+    p = naive(logits, sampling)
+    token = int(drawn.token)
+    assert p[token] > 0
+    below = p[:token].sum()
+    assert below - 1e-5 <= uniform <= below + p[token] + 1e-5
+    assert float(drawn.logprob) == pytest.approx(np.log(p[token]), abs=1e-5)
+    assert float(drawn.entropy) == pytest.approx(-sum(q * np.log(q) for q in p if q > 0), abs=1e-5)
+
+
+def test_frequencies_are_probabilities():
+    logits = torch.tensor([0.0, 1.0, -1.0, 3.0, -torch.inf])
+    count = 40_000
+    uniform = (torch.arange(count, dtype=torch.float64) + 0.5) / count
+    sampling = Sampling(temperature=1.5, top_k=3)
+    drawn = draw(logits.expand(count, -1), uniform, sampling)
+    found = torch.bincount(drawn.token, minlength=5) / count
+    np.testing.assert_allclose(found, naive(logits.numpy(), sampling), atol=1e-4)
+
+
+@pytest.mark.parametrize("uniform", [0.0, float(np.nextafter(1, 0))])
+def test_tokens_without_probability_are_never_drawn(uniform):
+    logits = torch.tensor([[-torch.inf, 0.0, 1.0, -torch.inf], [-200.0, -torch.inf, 0.0, -200.0]])
+    drawn = draw(logits, torch.full((2,), uniform, dtype=torch.float64), Sampling())
+    assert torch.isfinite(drawn.logprob).all()
+    assert torch.isfinite(drawn.entropy).all()
+    assert drawn.token.tolist() == ([1, 2] if uniform == 0 else [2, 2])
+
+
+def test_float64_stays_float64_and_bfloat16_becomes_float32():
+    uniform = torch.tensor([0.5], dtype=torch.float64)
+    assert draw(torch.zeros(1, 3, dtype=torch.float64), uniform, Sampling()).logprob.dtype == torch.float64
+    assert draw(torch.zeros(1, 3, dtype=torch.bfloat16), uniform, Sampling()).logprob.dtype == torch.float32

@@ -1,0 +1,111 @@
+"""The real vLLM: its log-probs are the model's own, before and after a weight update."""
+
+import numpy as np
+import pytest
+
+from agentrl_core import engine
+from agentrl_core.engine import Request, Sampling
+from agentrl_core.exceptions import InvalidInputError
+
+pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(300)]
+pytest.importorskip("vllm")
+
+
+@pytest.fixture(scope="module")
+def policy(make_model):
+    """With tied embeddings: their copy in the head is the part that an update forgets most easily."""
+    return make_model("qwen3", tie_word_embeddings=True)
+
+
+@pytest.fixture(scope="module")
+def generate(policy, tokenizer):
+    made = engine.Vllm(policy, tokenizer, max_model_len=128)
+    yield made
+    made.close()
+    made.close()
+    with pytest.raises(InvalidInputError, match="closed"):
+        made.generate([Request(np.array([1], np.int32), seed=0)], Sampling())
+
+
+def some_requests(vocabulary, count=24):
+    random = np.random.default_rng(3)
+    prompts = [random.integers(0, vocabulary, random.integers(1, 60), dtype=np.int32) for _ in range(count // 2)]
+    # Hashed seeds are this large.
+    return [Request(prompts[i % len(prompts)], seed=(1 << 63) - 1 - 12345 * i) for i in range(count)]
+
+
+def check(generate, model, own_words, sampling, version):
+    requests = some_requests(generate.vocabulary_size)
+    for request, segment in zip(requests, generate.generate(requests, sampling), strict=True):
+        logprobs, entropies = own_words(model, request, segment, sampling)
+        np.testing.assert_allclose(segment.logprobs, logprobs, atol=1e-5)
+        assert (segment.entropies <= entropies + 1e-5).all(), "ten tokens have no more entropy than all"
+        assert (segment.entropies > 0.2 * entropies - 1e-5).all()
+        assert (segment.policy_version, segment.seed) == (version, request.seed)
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        Sampling(max_tokens=10),
+        Sampling(temperature=0.7, max_tokens=10),
+        Sampling(temperature=0.7, top_k=5, max_tokens=10),
+        Sampling(temperature=1.2, top_p=0.8, max_tokens=10),
+    ],
+    ids=str,
+)
+def test_log_probs_equal_the_models_own_forward(sampling, generate, policy, own_words):
+    check(generate, policy, own_words, sampling, version=0)
+
+
+def test_ten_tokens_are_all_there_is_with_a_small_top_k(generate, policy, own_words):
+    sampling = Sampling(temperature=0.7, top_k=8, max_tokens=10)
+    [request] = some_requests(generate.vocabulary_size)[:1]
+    [segment] = generate.generate([request], sampling)
+    np.testing.assert_allclose(segment.entropies, own_words(policy, request, segment, sampling)[1], atol=1e-4)
+
+
+def test_segments_stop_behind_the_stop_token_or_at_the_limit(generate):
+    stops = tuple(range(0, generate.vocabulary_size, 5))
+    reasons = set()
+    for segment in generate.generate(some_requests(generate.vocabulary_size), Sampling(max_tokens=6, stop_token_ids=stops)):
+        reasons.add(segment.finish_reason)
+        assert not set(segment.tokens[:-1].tolist()) & set(stops)
+        assert (segment.finish_reason == "stop") == (int(segment.tokens[-1]) in stops)
+        assert len(segment.tokens) == 6 or segment.finish_reason == "stop"
+    assert reasons == {"stop", "length"}
+
+
+def test_a_seed_decides_a_segment_and_temperature_zero_needs_none(generate):
+    [first, second, *_] = some_requests(generate.vocabulary_size)
+    sampling = Sampling(max_tokens=12)
+    one, two = (generate.generate([first], sampling)[0] for _ in range(2))
+    assert one.tokens.tolist() == two.tokens.tolist()
+    among = generate.generate([second, first], sampling)[1]
+    assert one.tokens.tolist() == among.tokens.tolist()
+    other = generate.generate([Request(first.tokens, seed=5)], sampling)[0]
+    assert one.tokens.tolist() != other.tokens.tolist()
+    [greedy] = generate.generate([first], Sampling(temperature=0.0, max_tokens=12))
+    assert not greedy.logprobs.any()
+    assert not greedy.entropies.any()
+
+
+def test_updated_weights_are_the_ones_sampled_from(generate, make_model, policy, own_words):
+    sampling = Sampling(temperature=0.7, max_tokens=10)
+    check(generate, policy, own_words, sampling, version=0)  # fills the prefix cache
+    other = make_model("qwen3", tie_word_embeddings=True, seed=1)
+    for version, model in ((1, other), (2, policy)):
+        generate.update_weights(model, version=version)
+        check(generate, model, own_words, sampling, version=version)
+    assert generate.policy_version == 2
+
+
+def test_wrong_calls(generate, policy, tokenizer, tmp_path):
+    with pytest.raises(InvalidInputError, match="logprobs_mode is 'raw_logprobs'"):
+        engine.Vllm(policy, tokenizer, logprobs_mode="raw_logprobs")
+    with pytest.raises(InvalidInputError, match="no tokenizer is found"):
+        engine.Vllm(tmp_path)
+    with pytest.raises(InvalidInputError, match="0.001"):
+        generate.generate(some_requests(generate.vocabulary_size), Sampling(temperature=0.001))
+    with pytest.raises(InvalidInputError, match="outside the vocabulary"):
+        generate.generate([Request(np.array([10**6], np.int32), seed=0)], Sampling())
