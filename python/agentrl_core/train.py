@@ -215,7 +215,9 @@ def _policy(
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from transformers.utils import logging
 
-    logging.disable_progress_bar()  # the run has its own
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # the run has its own
+    policy: Any
+    tokenizer: Any
     start = run / "start"
     if not start.is_dir():
         if options.model:
@@ -238,8 +240,7 @@ def _policy(
     tokenizer = AutoTokenizer.from_pretrained(start, local_files_only=True)
     if store.iteration:
         policy.load_state_dict(_checkpoint(run, store)["policy"])
-    # transformers wraps `to` in a way that hides its first parameter from type checkers.
-    return policy.to(options.device), tokenizer  # type: ignore[arg-type]
+    return policy.to(options.device), tokenizer
 
 
 def _frozen_copy(policy: PreTrainedModel, run: Path) -> PreTrainedModel:

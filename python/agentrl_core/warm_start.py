@@ -35,7 +35,7 @@ _RAMP_STEPS = 20
 # Copying digits emerges quickly from correct traces and slowly from a mixture with wrong ones, so the model first
 # learns to copy and then to fail.
 _CORRECT_ONLY_SHARE = 0.75
-_MIXTURE = {"correct": 0.30, "guess": 0.26, "malformed": 0.22, "wrong_digit": 0.22}
+_MIXTURE = {"correct": 0.26, "guess": 0.28, "malformed": 0.23, "wrong_digit": 0.23}
 
 _PAD, _END = "<pad>", "<end>"
 _SPECIAL_TOKENS = (

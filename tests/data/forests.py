@@ -1,4 +1,4 @@
-"""Plain lists beside a Forest: what the tests of this folder compare the core with. Only Polars reads the tables here."""
+"""Plain lists beside a Forest, which the tests of this folder compare it with. Only Polars reads the tables here."""
 
 from __future__ import annotations
 
@@ -99,14 +99,13 @@ class Played:
 
     def fork(self, path: Path, end: int) -> Path:
         """Share the first `end` tokens; where two nodes meet, the fork is after the first of them."""
-        node, begin = None, 0
-        for node, stop in path.nodes:
-            if end <= stop:
-                break
-            begin = stop
         if end == len(path.tokens):
             handle = self.forest.fork(path.handle)
         else:
+            begins = [0, *(stop for _, stop in path.nodes)]
+            node, begin = next(
+                (node, begin) for (node, stop), begin in zip(path.nodes, begins, strict=False) if end <= stop
+            )
             handle = self.forest.fork(path.handle, node=node, end=end - begin)
         child = path.fork(handle, end)
         self.paths.append(child)

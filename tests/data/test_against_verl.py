@@ -1,6 +1,8 @@
-"""A batch's credit and weights against verl's on the same rollouts, padded; and the functions on every kind of column."""
+"""Credit and weights of a batch against verl's on the same rollouts, padded; the functions on every kind of column."""
 
 from __future__ import annotations
+
+from itertools import pairwise
 
 import numpy as np
 import polars as pl
@@ -22,7 +24,7 @@ groups = st.lists(st.lists(st.floats(-100, 100, width=32), min_size=1, max_size=
 def padded(batch: Batch, name: str) -> torch.Tensor:
     """A token column as a matrix: a row for each draw, zeros behind."""
     bounds = batch.offsets("token")[batch.offsets("step")]
-    rows = [torch.from_numpy(batch.column(name, "token")[a:b].astype(np.float64)) for a, b in zip(bounds, bounds[1:], strict=False)]
+    rows = [torch.from_numpy(batch.column(name, "token")[a:b].astype(np.float64)) for a, b in pairwise(bounds)]
     return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
 
 
@@ -34,7 +36,9 @@ def verl(estimator: str, rewards: np.ndarray, ids: np.ndarray, **options: object
 
 @settings(max_examples=40, deadline=None)
 @given(groups, st.integers(0, 2**32 - 1), st.sampled_from(["numpy", "torch", "polars", "arrow"]), st.booleans())
-def test_functions_equal_verl_on_every_kind_of_column(rows: list[list[float]], seed: int, kind: str, named: bool) -> None:
+def test_functions_equal_verl_on_every_kind_of_column(
+    rows: list[list[float]], seed: int, kind: str, named: bool
+) -> None:
     rng = np.random.default_rng(seed)
     ids = np.repeat(rng.permutation(1000)[: len(rows)], [len(row) for row in rows])
     order = rng.permutation(len(ids))
@@ -76,13 +80,14 @@ def test_credit_of_a_batch_equals_verl(component: object, estimator: str, option
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize(
-    ("denominator", "mode"), [("token_mean", "token-mean"), ("sequence_mean", "seq-mean-token-mean"), ("constant", "seq-mean-token-sum-norm")]
+    ("denominator", "mode"),
+    [("token_mean", "token-mean"), ("sequence_mean", "seq-mean-token-mean"), ("constant", "seq-mean-token-sum-norm")],
 )
 def test_weights_of_a_batch_equal_verls_aggregation(denominator: str, mode: str, seed: int) -> None:
     batch = grow(seed)[0]
     bounds = batch.offsets("token")[batch.offsets("step")]
     trainable = batch.column("trainable", "token")
-    trains = [bool(trainable[a:b].any()) for a, b in zip(bounds, bounds[1:], strict=False)]
+    trains = [bool(trainable[a:b].any()) for a, b in pairwise(bounds)]
     batch = batch.select_draws(np.flatnonzero(trains))
     loss = np.random.default_rng(seed).normal(size=batch.offsets("token")[-1])
     options = {"constant": 13.0} if denominator == "constant" else {}
@@ -90,4 +95,5 @@ def test_weights_of_a_batch_equal_verls_aggregation(denominator: str, mode: str,
     matrix = padded(batch.with_columns("token", loss=loss), "loss")
     scale = {"loss_scale_factor": 13.0} if denominator == "constant" else {}
     expected = core_algos.agg_loss(matrix, padded(batch, "trainable"), mode, **scale)
-    assert (weights * loss).sum() == pytest.approx(float(expected), rel=1e-9)
+    # verl adds 1e-8 to the length of a sequence.
+    assert (weights * loss).sum() == pytest.approx(float(expected), rel=1e-7)

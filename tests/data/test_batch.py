@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from itertools import pairwise
 
 import numpy as np
 import polars as pl
@@ -145,7 +146,7 @@ def test_packs_are_filled() -> None:
     batch, _ = grow(1, groups=8)
     packs = batch.plan(np.arange(batch.num_draws), 100)
     sizes = sorted(len(pack.input_ids) for pack in packs)
-    assert all(a + b > 100 for a, b in zip(sizes, sizes[1:], strict=False)), "no two packs would fit into one"
+    assert all(a + b > 100 for a, b in pairwise(sizes)), "no two packs would fit into one"
 
 
 def test_a_sequence_that_does_not_fit_is_refused() -> None:

@@ -205,11 +205,8 @@ def test_a_seed_belongs_to_a_place_not_to_a_time() -> None:
         return found
 
     assert seeds([0, 1, 2]) == seeds([2, 0, 1])
-    everything = [
-        seed
-        for found in (seeds([0, 1]), seeds([0, 1], seed=5), seeds([0, 1], iteration=3))
-        for seed in sum(found.values(), [])
-    ]
+    runs = (seeds([0, 1]), seeds([0, 1], seed=5), seeds([0, 1], iteration=3))
+    everything = [seed for found in runs for of_member in found.values() for seed in of_member]
     assert len(set(everything)) == len(everything) == 18
     assert all(0 <= seed < 2**63 for seed in everything)
 

@@ -133,7 +133,8 @@ def test_a_stream_can_be_read_again_and_outlives_its_table() -> None:
 
 def test_a_reader_may_ask_for_other_types(batch: Batch) -> None:
     wanted = pa.schema(
-        field.with_type(pa.large_string()) if field.type == pa.string() else field for field in pa.schema(batch.trajectories)
+        field.with_type(pa.large_string()) if field.type == pa.string() else field
+        for field in pa.schema(batch.trajectories)
     )
     cast = pa.RecordBatchReader.from_stream(batch.trajectories, schema=wanted).read_all()
     assert cast.schema.field("task_id").type == pa.large_string()
@@ -151,7 +152,9 @@ def test_a_table_of_many_commits_is_one_stream(tmp_path: Path) -> None:
         assert pa.table(nodes).to_pylist() == pl.DataFrame(nodes).to_dicts()
 
 
-@pytest.mark.parametrize("kind", ["list", "int32", "int64", "int16", "big endian", "strided", "reversed", "read only", "unaligned"])
+@pytest.mark.parametrize(
+    "kind", ["list", "int32", "int64", "int16", "big endian", "strided", "reversed", "read only", "unaligned"]
+)
 def test_every_kind_of_token_array(kind: str) -> None:
     raw = b"\0" + np.array([5, 6, 7], np.int32).tobytes()
     read_only = np.array([5, 6, 7])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -71,7 +70,15 @@ class Count:
             self.trap("step")
             turns.append(action)
             over = len(turns) == 2
-            return Outcome(None if over else "go on", float(seed % 2) if over else None, over, False, 0, over or None, {"seed": seed})
+            return Outcome(
+                None if over else "go on",
+                float(seed % 2) if over else None,
+                over,
+                False,
+                0,
+                over or None,
+                {"seed": seed},
+            )
 
         def state_key() -> bytes:
             self.trap("state_key")
@@ -91,7 +98,7 @@ class Count:
         self.generated.extend(made)
         return made
 
-    def update_weights(self, model: object, version: int) -> None:
+    def update_weights(self, _model: object, version: int) -> None:
         self.policy_version = version
 
 
@@ -113,7 +120,9 @@ def recipe(trap: Trap) -> Recipe:
 
 def collector(trap: Trap, store: Store | None = None) -> tuple[Collector, Count]:
     world = Count(trap)
-    collect = Collector(world, world, recipe(trap), store=store, seed=3, task_pool=64, progress=lambda _: trap("progress"))
+    collect = Collector(
+        world, world, recipe(trap), store=store, seed=3, task_pool=64, progress=lambda _: trap("progress")
+    )
     return collect, world
 
 
@@ -148,14 +157,7 @@ def test_what_was_rolled_out_is_saved_wherever_it_stops(
             collect, world = collector(Trap(place, count, error), store)
             with pytest.raises(error, match=place):
                 collect(tasks=6, group_size=2)
-            answered = made(world)
-            saved = sampled(store.nodes)
-            if place in ("step", "state_key"):
-                # The segments of the turn that broke are the engine's until the environment has taken them.
-                assert set(saved) <= set(answered)
-                assert len(answered) - len(saved) < 12
-            else:
-                assert saved == answered
+            assert sampled(store.nodes) == made(world)
             assert len(store.draws) == len(store.tasks) == 0
             assert set(pl.DataFrame(store.trajectories)["status"]) <= {0, 2}
         with Store.open(folder) as store:
@@ -164,7 +166,10 @@ def test_what_was_rolled_out_is_saved_wherever_it_stops(
             batch = collect(tasks=6, group_size=2)
             assert batch.column("token", "token").tolist() == tokens, "nothing is skipped and nothing differs"
             collect.update(recipes.GRPO.credit(batch), {"loss": float("nan")})
-            assert store.batch(0).column("advantage", "draw").tolist() == recipes.GRPO.credit(batch).column("advantage", "draw").tolist()
+            assert (
+                store.batch(0).column("advantage", "draw").tolist()
+                == recipes.GRPO.credit(batch).column("advantage", "draw").tolist()
+            )
 
 
 def test_a_failure_of_the_store_reaches_the_caller(tmp_path: Path) -> None:
@@ -173,7 +178,7 @@ def test_a_failure_of_the_store_reaches_the_caller(tmp_path: Path) -> None:
         for path in (tmp_path / "nodes", tmp_path / "steps"):
             path.rmdir()
             path.write_text("in the way")
-        with pytest.raises(StoreError, match="cannot write .*nodes"):
+        with pytest.raises(StoreError, match=r"cannot write .*nodes"):
             collect(tasks=2, group_size=2)
         for path in (tmp_path / "nodes", tmp_path / "steps"):
             path.unlink()
@@ -198,14 +203,3 @@ def test_an_iteration_without_a_group_to_train_on_is_closed(tmp_path: Path) -> N
             collect.update(recipes.GRPO.credit(batch), updates.metrics)
             assert store.iteration == collect.iteration == iteration + 1
         assert len(store.trajectories) == 8
-
-
-MOMENTS: dict[str, Callable[[Collector], object]] = {
-    "tasks": lambda collect: collect(tasks=65, group_size=1),
-    "rounds": lambda collect: collect(tasks=64, group_size=1),
-}
-
-
-def test_all_tasks_of_the_pool_can_be_used() -> None:
-    collect, _ = collector(Trap())
-    assert MOMENTS["rounds"](collect).num_groups <= 64

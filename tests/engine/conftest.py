@@ -42,9 +42,12 @@ def make_model(tokenizer):
 
 @pytest.fixture(scope="session")
 def own_words():
-    """own_words(model, request, segment, sampling): log-probs and entropies by one plain forward over all tokens."""
+    """own_words(model, request, segment, sampling): log-probs and entropies by one plain forward over all tokens.
 
-    def compute(model, request, segment, sampling):
+    With top=10 the entropies are sums over the ten most likely tokens alone.
+    """
+
+    def compute(model, request, segment, sampling, top=None):
         ids = torch.from_numpy(np.concatenate([request.tokens, segment.tokens]).astype(np.int64))[None]
         with torch.no_grad():
             x = model(ids).logits[0, len(request.tokens) - 1 : -1].double() / sampling.temperature
@@ -58,6 +61,7 @@ def own_words():
                 row[order[count:]] = -torch.inf
         log_p = torch.log_softmax(x, -1)
         chosen = log_p.gather(-1, ids[0, len(request.tokens) :, None])[:, 0]
+        log_p = log_p if top is None else log_p.topk(top).values
         entropy = -(log_p.exp() * log_p.clamp(min=-1e30)).sum(-1)
         return chosen.numpy(), entropy.numpy()
 

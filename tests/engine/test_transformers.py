@@ -54,7 +54,7 @@ def test_a_segment_does_not_depend_on_its_batch(family, make_model, tokenizer):
         np.testing.assert_allclose(one.logprobs, three.logprobs, atol=1e-5)
 
 
-def test_a_continued_segment_is_the_uninterrupted_one_under_teacher_forcing(make_model, tokenizer, own_words):
+def test_long_segments_outgrow_the_first_room_of_the_cache(make_model, tokenizer, own_words):
     # Longer than the first room of the cache, so that it has to grow.
     model = make_model("qwen3")
     generate = engine.Transformers(model, tokenizer)

@@ -37,10 +37,9 @@ def some_requests(vocabulary, count=24):
 def check(generate, model, own_words, sampling, version):
     requests = some_requests(generate.vocabulary_size)
     for request, segment in zip(requests, generate.generate(requests, sampling), strict=True):
-        logprobs, entropies = own_words(model, request, segment, sampling)
+        logprobs, entropies = own_words(model, request, segment, sampling, top=10)
         np.testing.assert_allclose(segment.logprobs, logprobs, atol=1e-5)
-        assert (segment.entropies <= entropies + 1e-5).all(), "ten tokens have no more entropy than all"
-        assert (segment.entropies > 0.2 * entropies - 1e-5).all()
+        np.testing.assert_allclose(segment.entropies, entropies, atol=1e-5)
         assert (segment.policy_version, segment.seed) == (version, request.seed)
 
 
@@ -58,17 +57,12 @@ def test_log_probs_equal_the_models_own_forward(sampling, generate, policy, own_
     check(generate, policy, own_words, sampling, version=0)
 
 
-def test_ten_tokens_are_all_there_is_with_a_small_top_k(generate, policy, own_words):
-    sampling = Sampling(temperature=0.7, top_k=8, max_tokens=10)
-    [request] = some_requests(generate.vocabulary_size)[:1]
-    [segment] = generate.generate([request], sampling)
-    np.testing.assert_allclose(segment.entropies, own_words(policy, request, segment, sampling)[1], atol=1e-4)
-
-
 def test_segments_stop_behind_the_stop_token_or_at_the_limit(generate):
     stops = tuple(range(0, generate.vocabulary_size, 5))
     reasons = set()
-    for segment in generate.generate(some_requests(generate.vocabulary_size), Sampling(max_tokens=6, stop_token_ids=stops)):
+    for segment in generate.generate(
+        some_requests(generate.vocabulary_size), Sampling(max_tokens=6, stop_token_ids=stops)
+    ):
         reasons.add(segment.finish_reason)
         assert not set(segment.tokens[:-1].tolist()) & set(stops)
         assert (segment.finish_reason == "stop") == (int(segment.tokens[-1]) in stops)

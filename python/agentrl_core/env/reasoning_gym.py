@@ -58,8 +58,8 @@ class ReasoningGym:
     `<call>calculator 1+2</call>`.
 
     Tasks: the families in turn (`task i` is of family `i mod len(families)`). Held-out questions are distinct; training
-    questions repeat as they are drawn. The held-out questions are drawn from seeds far from those of training, and a training task never has the text of a
-    held-out question.
+    questions repeat as they are drawn, each under one task_id. The held-out questions are drawn from seeds far from
+    those of training, and a training task never has the text of a held-out question.
 
     Args:
         families: names of reasoning-gym families, or names with settings. A bare name takes `DEFAULT_FAMILIES` or else

@@ -138,6 +138,9 @@ class _Driver:
         segments = self.engine.generate(requests, self.sampling)
         measured = self._measure(segments)
         before = [(row.context_node, row.context_length, row.after_tool) for row in rows]
+        # All of them before anything else, so that an environment that fails loses no sampled token.
+        for row, segment in zip(rows, segments, strict=True):
+            self._store(row, segment)
         for row, segment, entropy in zip(rows, segments, measured, strict=True):
             if not row.actions:
                 row.initial_entropy = float(entropy)
@@ -169,10 +172,8 @@ class _Driver:
         measured[[segment.entropies is None for segment in segments]] = np.nan
         return measured
 
-    def _answer(self, row: _Row, segment: Segment) -> None:
-        """Store the segment, give it to the environment, store what it says."""
-        forest, chat = self.forest, self.engine.chat
-        forest.append(
+    def _store(self, row: _Row, segment: Segment) -> None:
+        self.forest.append(
             row.handle,
             segment.tokens,
             kind="action",
@@ -185,6 +186,10 @@ class _Driver:
             top_k=self.sampling.top_k,
             finish_reason=segment.finish_reason,
         )
+
+    def _answer(self, row: _Row, segment: Segment) -> None:
+        """Give the segment to the environment, store what it says."""
+        forest, chat = self.forest, self.engine.chat
         action = chat.decode(segment.tokens)
         row.actions.append(action)
         outcome = row.episode.step(action)
