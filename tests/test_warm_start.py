@@ -79,7 +79,7 @@ def test_a_few_steps_lower_the_loss(family, gym):
     losses = {}
     model, tokenizer = warm_start(gym, seed=0, steps=24, family=family, progress=losses.__setitem__)
     assert list(losses) == list(range(1, 25))
-    assert losses[1] > 5 > 3 > losses[18]
+    assert losses[18] < losses[1] - 1
     assert not model.training
     assert model.config.model_type == family
     assert model.config.vocab_size == len(tokenizer)

@@ -215,10 +215,10 @@ class _TraceWriter:
         return f"-{number}" if right.startswith("-") else str(number)
 
     def _broken(self, expression: str) -> str:
-        """The expression with something too many in it, so that it does not parse."""
+        """The expression with something too much in it, so that it does not parse."""
         places = [index for index, character in enumerate(expression) if not character.isdigit()]
         place = self._random.choice([*places, len(expression)])
-        return expression[:place] + self._random.choice(["(", "*", ")", "+*"]) + expression[place:]
+        return expression[:place] + self._random.choice(["(", ")", "+*"]) + expression[place:]
 
     def _with_wrong_digit(self, expression: str) -> str:
         place = self._random.choice([index for index, character in enumerate(expression) if character.isdigit()])

@@ -158,8 +158,8 @@ def test_threads_that_append_at_once_give_the_batch_of_one_thread() -> None:
                 branch = forest.fork(trajectory)
                 forest.append(branch, [1, 2], kind="action", logprobs=[-1, -1])
                 forest.finish(branch, reward=0.0)
-            node = forest.append(trajectory, rng.integers(0, 99, 3), kind="observation")
-            assert len(forest.tokens(trajectory)) > node & 0
+            forest.append(trajectory, rng.integers(0, 99, 3), kind="observation")
+            assert forest.tokens(trajectory)[:3].tolist() == [group, group, 7]
         forest.finish(trajectory, reward=float(rng.random()))
 
     def grown(threads: int) -> Batch:

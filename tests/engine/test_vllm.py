@@ -99,7 +99,7 @@ def test_wrong_calls(generate, policy, tokenizer, tmp_path):
         engine.Vllm(policy, tokenizer, logprobs_mode="raw_logprobs")
     with pytest.raises(InvalidInputError, match="no tokenizer is found"):
         engine.Vllm(tmp_path)
-    with pytest.raises(InvalidInputError, match="0.001"):
+    with pytest.raises(InvalidInputError, match=r"temperature is 0\.001"):
         generate.generate(some_requests(generate.vocabulary_size), Sampling(temperature=0.001))
     with pytest.raises(InvalidInputError, match="outside the vocabulary"):
         generate.generate([Request(np.array([10**6], np.int32), seed=0)], Sampling())

@@ -14,7 +14,7 @@ ERRORS = {"too long", "too large", "too deep", "syntax error", "division by zero
 large = Calculator(max_length=4000, max_digits=4000)
 
 
-class Inexact(Exception):
+class InexactError(Exception):
     """Python's own answer would not be an integer."""
 
 
@@ -23,7 +23,7 @@ class Exact(int):
 
     def __truediv__(self, other):
         if self % other:
-            raise Inexact
+            raise InexactError
         return Exact(self // other)
 
 
@@ -62,7 +62,7 @@ def test_expressions_agree_with_pythons_integers(text):
         expected = ToolReply(str(by_python(text)), error=False)
     except ZeroDivisionError:
         expected = ToolReply("division by zero", error=True)
-    except Inexact:
+    except InexactError:
         expected = ToolReply("not an integer", error=True)
     found = large(text)
     if found.text == "too deep":

@@ -320,7 +320,7 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
 def _tokenizer_of(model: PreTrainedModel) -> Any:
     path = model.name_or_path
     try:
-        return AutoTokenizer.from_pretrained(path)
+        return AutoTokenizer.from_pretrained(path, local_files_only=True)
     except (OSError, ValueError) as error:
         raise InvalidInputError(
             f"Transformers: no tokenizer is given and none is found at model.name_or_path {path!r}; "

@@ -67,7 +67,7 @@ class Vllm:
         path = model if isinstance(model, (str, os.PathLike)) else model.name_or_path
         if tokenizer is None:
             try:
-                tokenizer = AutoTokenizer.from_pretrained(path)
+                tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True)
             except (OSError, ValueError) as error:
                 raise InvalidInputError(f"Vllm: no tokenizer is found at {str(path)!r}; pass tokenizer=") from error
         self.chat = Chat(tokenizer)
@@ -83,7 +83,12 @@ class Vllm:
             self._directory = tempfile.TemporaryDirectory(prefix="agentrl-vllm-")
             path = Path(self._directory.name)
             model.save_pretrained(path)
-        defaults: dict[str, Any] = {"skip_tokenizer_init": True, "enable_prefix_caching": True, "logprobs_mode": _MODE}
+        defaults: dict[str, Any] = {
+            "skip_tokenizer_init": True,
+            "enable_prefix_caching": True,
+            "logprobs_mode": _MODE,
+            "use_tqdm_on_load": False,
+        }
         if not torch.cuda.is_available():
             # A prompt prefilled in parts rewinds its request's random generator, which a CPU generator cannot do.
             defaults |= {"dtype": "float32", "enforce_eager": True, "enable_chunked_prefill": False}
