@@ -16,7 +16,7 @@ def world():
 def _warm_policy(world):
     from agentrl_core.warm_start import warm_start
 
-    return warm_start(world, seed=0, steps=40)
+    return warm_start(world, seed=0, steps=150)
 
 
 @pytest.fixture

@@ -108,11 +108,12 @@ def learning_curve(run: Path) -> Path:
     import polars as pl
     from matplotlib import pyplot as plt
 
+    drawn = pl.scan_ipc(run / "draws" / "*.arrow").select("trajectory_id")
     success = (
         pl.scan_ipc(run / "trajectories" / "*.arrow")
-        .filter(pl.col("status") < 2)  # finished or truncated
+        .join(drawn, on="trajectory_id", how="semi")
         .group_by("iteration")
-        .agg(pl.col("success").mean(), pl.col("group_id").first())
+        .agg(pl.col("success").mean())
         .sort("iteration")
         .collect()
     )

@@ -58,7 +58,7 @@ class TrainOptions:
     context_tokens: int = _option(256, "most tokens of a trajectory")
     task_pool: int = _option(16_384, "training tasks to choose from; the warm start has seen the first 4096")
     pack_tokens: int = _option(16_384, "most tokens of one forward and backward pass")
-    warm_start_steps: int = _option(300, "supervised steps before reinforcement learning")
+    warm_start_steps: int = _option(480, "supervised steps before reinforcement learning")
     held_out: int = _option(384, "held-out tasks that success is measured on")
     resume: bool = _option(default=False, text="go on with the run in the directory")
 
