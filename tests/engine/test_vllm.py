@@ -19,7 +19,8 @@ def policy(make_model):
 
 @pytest.fixture(scope="module")
 def generate(policy, tokenizer):
-    made = engine.Vllm(policy, tokenizer, max_model_len=128)
+    # Blocks small enough that prefixes are cached, and steps small enough that not all prompts fit into one.
+    made = engine.Vllm(policy, tokenizer, max_model_len=128, block_size=32, max_num_batched_tokens=128)
     yield made
     made.close()
     made.close()
