@@ -65,6 +65,10 @@ class TrainOptions:
     def __post_init__(self) -> None:
         if self.engine not in ("transformers", "vllm"):
             raise InvalidInputError(f"engine={self.engine!r}; use transformers or vllm")
+        if self.device.startswith("cuda") and not torch.cuda.is_available():
+            raise InvalidInputError(f"device={self.device!r}, but torch sees no GPU here; use cpu")
+        if self.model and not (Path(self.model) / "config.json").is_file():
+            raise InvalidInputError(f"model={self.model!r} holds no config.json; give the directory of a saved model")
         for name in (
             "iterations",
             "rollouts",

@@ -54,6 +54,32 @@ def test_without_a_learning_rate_nothing_changes(tmp_path):
     assert all(torch.equal(checkpoint[name], value) for name, value in start.items())
 
 
+def test_a_local_model_is_trained_instead(tmp_path, capsys, warm_policy):
+    policy, tokenizer = warm_policy
+    model = tmp_path / "model"
+    policy.save_pretrained(model)
+    tokenizer.save_pretrained(model)
+    run = tmp_path / "run"
+    assert main(["train", "--run", str(run), "--model", str(model), *SHORT]) == 0
+    start = weights(run)
+    assert all(torch.equal(start[name], value) for name, value in policy.state_dict().items())
+    checkpoint = torch.load(next((run / "checkpoints").glob("*.pt")), weights_only=True)["policy"]
+    assert not all(torch.equal(checkpoint[name], value) for name, value in start.items())
+    capsys.readouterr()
+    for wrong, message in (
+        (["--model", str(tmp_path / "nothing")], "config.json"),
+        (["--device", "cuda"], "no GPU"),
+        (["--engine", "magic"], "transformers or vllm"),
+        (["--iterations", "0"], "iterations=0"),
+    ):
+        if wrong == ["--device", "cuda"] and torch.cuda.is_available():
+            continue
+        assert main(["train", "--run", str(tmp_path / "other"), *wrong]) == 1
+        printed = capsys.readouterr().err
+        assert message in printed
+        assert len(printed.splitlines()) == 1
+
+
 def test_a_recipe_file_holds_options(tmp_path, capsys):
     from agentrl_core import recipes
 
