@@ -42,11 +42,12 @@ class Collector:
 
     Example:
         >>> import agentrl_core as arl
-        >>> from agentrl_core import engine, env, recipes
-        >>> world = env.ReasoningGym(["chain_sum"], seed=0)
-        >>> replies = engine.Scripted(lambda text: "<answer>1</answer>")            # doctest: +SKIP
-        >>> collect = arl.Collector(replies, world, recipes.GRPO)                   # doctest: +SKIP
-        >>> batch = collect(tasks=2, group_size=4)                                  # doctest: +SKIP
+        >>> from agentrl_core import engine, env, recipes, warm_start
+        >>> world = env.ReasoningGym(["lcm"], seed=0, held_out=0)
+        >>> _, tokenizer = warm_start.build(world, seed=0)
+        >>> script = engine.Scripted(tokenizer, lambda tokens: "<answer>12</answer>")
+        >>> arl.Collector(script, world, recipes.GRPO)(tasks=2, group_size=4)
+        Batch(8 draws in 2 groups, 8 trajectories, 10 nodes)
     """
 
     def __init__(

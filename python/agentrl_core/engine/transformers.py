@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from torch import nn
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-# Padded prompt tokens of one forward pass before the first draw: bounds its memory.
-_PREFILL_TOKENS = 8192
+# Padded prompt tokens of one forward pass before the first draw: bounds its memory, and its padding, since the prompts
+# of a part have like lengths.
+_PREFILL_TOKENS = 2048
 # The cache grows by this many positions at a time.
 _GROWTH = 32
 # Finished rows are dropped when at most this share of the rows is still being generated: dropping copies the cache.
@@ -33,7 +34,8 @@ class Transformers:
 
     The model is held by reference: when it is the policy that is being trained, its latest weights are always the ones
     sampled from. Identical prompts are computed once. All rows advance together, one token a step; a row's draws depend
-    on its seed and its tokens alone (token i of a segment uses `uniform(seed, i)`), not on the rows beside it.
+    on its seed and its tokens alone (token i of a segment uses `uniform(seed, i)`), not on the rows beside it, but for
+    the rounding of matrix products.
 
     Log-probabilities and entropies are those of the distribution sampled from, after temperature, top_k and top_p, in
     float32 (float64 for a float64 model). `entropy_estimator` is "exact".
