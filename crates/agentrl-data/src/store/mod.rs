@@ -44,7 +44,9 @@ impl Store {
         fs::create_folder(path)?;
         let lock = fs::lock(&path.join("lock"))?;
         fs::create_folder(&path.join("manifest"))?;
-        let manifest = Manifest::latest(&path.join("manifest"))?.unwrap_or_default();
+        let latest = Manifest::latest(&path.join("manifest"))?;
+        let is_new = latest.is_none();
+        let manifest = latest.unwrap_or_default();
         let tables = Table::ALL.iter().map(|table| table.name()).chain(COMPUTED.iter().map(|&(name, _)| name));
         let mut left_behind = unfinished(&path.join("manifest"), manifest.version)?;
         for table in tables {
@@ -52,6 +54,10 @@ impl Store {
             left_behind.extend(unfinished(&path.join(table), manifest.version)?);
         }
         left_behind.iter().try_for_each(|path| fs::remove(path))?;
+        if is_new {
+            // Readers can open a store before its first commit.
+            manifest.publish(&path.join("manifest"))?;
+        }
         Ok(Self { path: path.to_owned(), manifest, lock: Some(lock) })
     }
 

@@ -79,6 +79,17 @@ fn a_second_writer_is_refused_and_a_reader_is_not() {
 }
 
 #[test]
+fn a_store_without_a_commit_can_be_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let writer = Store::open(folder.path()).unwrap();
+    let reader = Store::open_read_only(folder.path()).unwrap();
+    assert_eq!((reader.version(), reader.iteration()), (0, 0));
+    assert_eq!(reader.whole_table(Table::Nodes).unwrap().num_rows(), 0);
+    drop(writer);
+    assert_eq!(Store::open(folder.path()).unwrap().version(), 0);
+}
+
+#[test]
 fn damage_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let mut store = Store::open(folder.path()).unwrap();
