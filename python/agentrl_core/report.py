@@ -25,16 +25,16 @@ class Live:
     """
 
     def __init__(self, console: Console) -> None:
+        from rich.live import Live as Display
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
         self._bar = Progress(
-            # The numbers have a line of their own: beside the bar a narrow terminal would cut them off.
-            TextColumn("{task.description}\n  [dim]{task.fields[shown]}"),
-            BarColumn(bar_width=16),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            console=console,
+            TextColumn("{task.description}"), BarColumn(bar_width=20), MofNCompleteColumn(), TimeElapsedColumn()
         )
+        self._phase = ""
+        self._numbers: dict[str, str] = {}
+        self._display = Display(get_renderable=self._render, console=console)
+        self._console = console
         self._task: Any = None
         self._tokens = 0
         self._interrupted = False
@@ -43,27 +43,28 @@ class Live:
     def __enter__(self) -> Self:
         """Show the bar; take over Ctrl-C."""
         self._before = signal.signal(signal.SIGINT, self._interrupt)
-        self._bar.start()
+        self._display.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Take the bar down; give Ctrl-C back."""
-        self._bar.stop()
+        self._display.stop()
+        self._console.print()
         signal.signal(signal.SIGINT, self._before)
 
     def phase(self, name: str, total: int) -> None:
         """A phase of `total` steps begins."""
-        self._task = self._bar.add_task(name, total=total, shown="")
+        self._phase = name
+        self._task = self._bar.add_task(name, total=total)
 
     def step(self, count: int = 1, /, **shown: float) -> None:
         """Steps of the phase are done; `shown` are the latest numbers."""
         if shown:
             if "tokens" in shown:
                 shown["tokens"] = self._tokens
-            text = "  ".join(f"{name} {_number(value)}" for name, value in shown.items())
-            self._bar.update(self._task, shown=text)
+            self._numbers[self._phase] = "  ".join(f"{name} {_number(value)}" for name, value in shown.items())
         self._bar.advance(self._task, count)
         self._stop_if_interrupted()
 
@@ -76,7 +77,14 @@ class Live:
         if self._interrupted:
             signal.default_int_handler(number, frame)
         self._interrupted = True
-        self._bar.console.print("stopping after this turn; what was collected is saved (Ctrl-C again: at once)")
+        self._console.print("stopping after this turn; what was collected is saved (Ctrl-C again: at once)")
+
+    def _render(self) -> Any:
+        """The bars, and the latest numbers of each phase on a line of their own, which a narrow terminal wraps."""
+        from rich.console import Group
+        from rich.text import Text
+
+        return Group(self._bar, Text("\n".join(f"{phase}: {numbers}" for phase, numbers in self._numbers.items())))
 
     def _stop_if_interrupted(self) -> None:
         if self._interrupted:
