@@ -44,8 +44,8 @@ def _add_train_options(command: argparse.ArgumentParser) -> None:
 
     command.add_argument(
         "--recipe",
-        default="grpo",
-        help=f"one of {', '.join(recipes.names())}, or a TOML file (its table [train] holds these options)",
+        help=f"one of {', '.join(recipes.names())}, or a TOML file, whose table [train] can hold these options "
+        "(default: grpo; with --resume: that of the run)",
     )
     for option in dataclasses.fields(_options_class()):
         flag = "--" + option.name.replace("_", "-")
@@ -76,7 +76,11 @@ def _train(given: dict[str, Any]) -> int:
     from agentrl_core.report import Live, learning_curve, show_summary
     from agentrl_core.train import TrainOptions, train
 
-    recipe, table = _recipe(given.pop("recipe"))
+    begun = Path(given.get("run", TrainOptions.run)) / "recipe.toml"
+    resumed = str(begun) if given.get("resume") and begun.is_file() else None
+    recipe, table = _recipe(given.pop("recipe") or resumed or "grpo")
+    if resumed:
+        table = {**_recipe(resumed)[1], **table}
     del given["command"]
     values = {**table, **given}
     known = {option.name for option in dataclasses.fields(TrainOptions)}

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 POLARS_LINES = """\
 import polars as pl
-t = pl.scan_ipc("{run}/trajectories/*.arrow")
+t = pl.scan_ipc("{run}/trajectories/*.arrow").join(pl.scan_ipc("{run}/draws/*.arrow"), on="trajectory_id", how="semi")
 print(t.group_by("iteration").agg(pl.col("success").mean(), pl.len()).sort("iteration").collect())"""
 
 
@@ -116,7 +116,9 @@ def learning_curve(run: Path) -> Path:
     import polars as pl
     from matplotlib import pyplot as plt
 
-    drawn = pl.scan_ipc(run / "draws" / "*.arrow").select("trajectory_id")
+    # A run whose every group was rejected has no draws at all.
+    files = sorted((run / "draws").glob("*.arrow"))
+    drawn = pl.scan_ipc(files).select("trajectory_id") if files else pl.LazyFrame(schema={"trajectory_id": pl.Int64})
     success = (
         pl.scan_ipc(run / "trajectories" / "*.arrow")
         .join(drawn, on="trajectory_id", how="semi")

@@ -59,6 +59,11 @@ class Store:
         return self._core.iteration
 
     @property
+    def version(self) -> int:
+        """Number of the last commit; 0 before the first."""
+        return self._core.version
+
+    @property
     def state(self) -> dict[str, Any]:
         """What the last `close_iteration` left to go on from."""
         return json.loads(self._core.state) or {}

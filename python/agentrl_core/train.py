@@ -1,8 +1,8 @@
 """`agentrl train`: the loop of the README, grown to one file that runs every recipe. Meant to be read and copied.
 
 A small model is built and warmed up (or a local one is loaded), evaluated on held-out tasks, trained by a recipe, and
-evaluated again. Everything it generates is in the run directory, which is a `Store`; beside it lie the checkpoints,
-`summary.json` and `learning_curve.png`.
+evaluated again. Everything that training generates is in the run directory, which is a `Store`; beside it lie
+`recipe.toml` (recipe and options), the checkpoints, `summary.json` and `learning_curve.png`.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ from __future__ import annotations
 import json
 import math
 import time
+import tomllib
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -63,6 +64,8 @@ class TrainOptions:
     resume: bool = _option(default=False, text="go on with the run in the directory")
 
     def __post_init__(self) -> None:
+        for option in fields(self):
+            _check_type(option.name, getattr(self, option.name), option.default)
         if self.engine not in ("transformers", "vllm"):
             raise InvalidInputError(f"engine={self.engine!r}; use transformers or vllm")
         if self.device.startswith("cuda") and not torch.cuda.is_available():
@@ -87,6 +90,19 @@ class TrainOptions:
             )
 
 
+def _check_type(name: str, value: object, default: object) -> None:
+    """Options can come from a file, where any type can stand."""
+    if isinstance(default, tuple):
+        fits = isinstance(value, tuple) and all(isinstance(item, str) for item in value)
+    elif isinstance(default, float):
+        fits = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    else:
+        fits = type(value) is type(default)
+    if not fits:
+        wanted = "a list of strings" if isinstance(default, tuple) else f"a value like {default!r}"
+        raise InvalidInputError(f"{name}={value!r} is not possible; give {wanted}")
+
+
 class Progress(Protocol):
     """Who watches a run."""
 
@@ -104,15 +120,14 @@ def train(options: TrainOptions, recipe: Recipe, progress: Progress) -> dict[str
     """Run a recipe from the warm start to the evaluation; returns what `summary.json` holds.
 
     Raises:
-        InvalidInputError: the run directory has a run already and `resume` is not set, or the other way round.
+        InvalidInputError: the run directory holds a run and `resume` is not set; or the run that is resumed had another
+            recipe or other options.
         KeyboardInterrupt: the run was interrupted; `resume` goes on.
     """
     recipe.check()
     run = Path(options.run)
     with Store.open(run) as store:
-        begun = (run / "start").is_dir()
-        if begun and not options.resume:
-            raise InvalidInputError(f"{run} holds a run already; pass --resume to go on with it, or another --run")
+        _begin(options, recipe, run, store)
         seconds: dict[str, float] = defaultdict(float, store.state.get("metrics", {}).get("seconds", {}))
         torch.manual_seed(options.seed)
         world = env.ReasoningGym(list(options.families), seed=options.seed, held_out=options.held_out)
@@ -124,6 +139,40 @@ def train(options: TrainOptions, recipe: Recipe, progress: Progress) -> dict[str
         finally:
             if isinstance(generate, engines.Vllm):
                 generate.close()
+
+
+def _begin(options: TrainOptions, recipe: Recipe, run: Path, store: Store) -> None:
+    """Write down what the run is; refuse to go on with another one."""
+    about = run / "recipe.toml"
+    if not about.is_file():
+        if store.version:
+            raise InvalidInputError(f"{run} holds a store that agentrl train did not begin; choose another --run")
+        about.write_text(recipe.to_toml() + _options_toml(options), encoding="utf-8")
+        return
+    if not options.resume:
+        raise InvalidInputError(f"{run} holds a run already; pass --resume to go on with it, or another --run")
+    table = tomllib.loads(about.read_text(encoding="utf-8"))
+    before = table.pop("train")
+    if Recipe.from_dict(table) != recipe:
+        raise InvalidInputError(
+            f"{run} was begun with another recipe (see {about}); leave --recipe out to go on with it"
+        )
+    for name, value in _kept_options(options).items():
+        if before.get(name) != value:
+            raise InvalidInputError(
+                f"{run} was begun with {name}={before.get(name)!r}, not {value!r}; leave the option out to go on with it"
+            )
+
+
+def _kept_options(options: TrainOptions) -> dict[str, Any]:
+    """The options that a run keeps when it goes on; its length and the machine may change."""
+    values = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(options).items()}
+    return {name: value for name, value in values.items() if name not in ("run", "resume", "iterations", "device")}
+
+
+def _options_toml(options: TrainOptions) -> str:
+    lines = (f"{name} = {json.dumps(value)}" for name, value in _kept_options(options).items())
+    return "\n".join(["", "[train]", *lines, ""])
 
 
 def _learn(
@@ -191,7 +240,7 @@ def _learn(
         with _timed(seconds, "store"):
             shown = _shown(batch)
             generated += int(shown["tokens"])
-            kept = {**updates.metrics, **shown, "generated_tokens": generated, "success_before": success_before}
+            kept = {"update": updates.metrics, **shown, "generated_tokens": generated, "success_before": success_before}
             checkpoint = _save_checkpoint(run, iteration + 1, policy, optimizer)
             collect.update(batch, {**kept, "seconds": dict(seconds)}, checkpoint=checkpoint)
             _drop_checkpoints(run, checkpoint)
@@ -283,7 +332,7 @@ def _shown(batch: Batch) -> dict[str, float]:
 
 def _checkpoint(run: Path, store: Store) -> dict[str, Any]:
     """The weights that belong to the last closed iteration."""
-    return torch.load(run / str(store.state["checkpoint"]), weights_only=True)  # type: ignore[no-any-return]
+    return torch.load(run / str(store.state["checkpoint"]), map_location="cpu", weights_only=True)  # type: ignore[no-any-return]
 
 
 def _save_checkpoint(run: Path, iteration: int, policy: PreTrainedModel, optimizer: torch.optim.Optimizer) -> str:

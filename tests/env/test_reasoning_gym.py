@@ -187,3 +187,9 @@ def test_wrong_calls(gym):
         gym.tasks(97, split="held_out")
     with pytest.raises(InvalidInputError, match="'other/1' is not of this ReasoningGym"):
         gym.reset(env.Task("other/1", "?", "other", None), seed=0)
+
+
+def test_an_answer_that_the_scorer_cannot_parse_is_wrong():
+    world = env.ReasoningGym(["prime_factorization"], seed=0, held_out=0)
+    outcome = world.reset(world.tasks(1)[0], seed=0).step("<answer>abc</answer>")
+    assert (outcome.reward, outcome.success, outcome.terminated) == (0.0, False, True)

@@ -27,7 +27,7 @@ def blocks() -> list[str]:
 def test_the_training_loop_runs_and_its_files_are_read(blocks, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     loop, columns, reading = blocks
-    assert len([line for line in loop.splitlines() if line.strip()]) <= 24
+    assert len([line for line in loop.splitlines() if line.strip()]) <= 20
     names: dict[str, object] = {}
     exec(
         shortened(

@@ -97,6 +97,40 @@ def test_a_recipe_file_holds_options(tmp_path, capsys):
     assert "grpo" in capsys.readouterr().err
 
 
+def test_a_run_goes_on_as_what_it_was(tmp_path, capsys):
+    run = tmp_path / "run"
+    begin = ["train", "--run", str(run), "--recipe", "rloo", "--seed", "3", *SHORT, "--iterations", "1"]
+    assert main(begin) == 0
+    assert main(["train", "--run", str(run), "--resume", "--iterations", "2"]) == 0
+    summary = json.loads((run / "summary.json").read_text())
+    assert (summary["recipe"], summary["seed"], summary["iterations"], summary["held_out_tasks"]) == ("rloo", 3, 2, 16)
+    capsys.readouterr()
+    for other, message in ((["--seed", "4"], "seed=3, not 4"), (["--recipe", "grpo"], "another recipe")):
+        assert main(["train", "--run", str(run), "--resume", *other]) == 1
+        assert message in capsys.readouterr().err
+
+
+def test_options_of_a_wrong_type_are_named(tmp_path, capsys):
+    from agentrl_core import recipes
+
+    file = tmp_path / "mine.toml"
+    for line, message in (('iterations = "2"', "iterations='2'"), ("learning_rate = nan", "learning_rate=nan")):
+        file.write_text(recipes.GRPO.to_toml() + f"[train]\n{line}\n")
+        assert main(["train", "--recipe", str(file), "--run", str(tmp_path / "run")]) == 1
+        assert message in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_reinforcement_learning_gains_45_points(tmp_path):
+    run = tmp_path / "run"
+    assert main(["train", "--run", str(run), "--seed", "1"]) == 0
+    summary = json.loads((run / "summary.json").read_text())
+    assert summary["held_out_tasks"] == 384
+    assert summary["success_before"] < 0.45
+    assert summary["success_after"] >= summary["success_before"] + 0.45
+
+
 @pytest.mark.slow
 def test_ctrl_c_saves_and_resume_goes_on(tmp_path):
     run = tmp_path / "run"

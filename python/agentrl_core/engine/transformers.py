@@ -38,7 +38,7 @@ class Transformers:
     the rounding of matrix products.
 
     Log-probabilities and entropies are those of the distribution sampled from, after temperature, top_k and top_p, in
-    float32 (float64 for a float64 model). `entropy_estimator` is "exact".
+    float32 (computed in float64 for a float64 model). `entropy_estimator` is "exact".
 
     Args:
         model: a decoder with full attention in every layer (Llama, Qwen2, Qwen3 and their like).

@@ -194,7 +194,7 @@ class ReasoningGymEpisode:
         kind, text = match.groups() if match else ("", "")
         if kind == "answer":
             self._over = True
-            score = self._dataset.score_answer(text.strip(), cast(_Payload, self._task.payload).entry)
+            score = self._score(text.strip())
             success = score == 1.0
             return Outcome(
                 observation=None,
@@ -222,6 +222,12 @@ class ReasoningGymEpisode:
             success=False if self._over else None,
             info=None,
         )
+
+    def _score(self, answer: str) -> float:
+        try:
+            return self._dataset.score_answer(answer, cast("_Payload", self._task.payload).entry)
+        except Exception:  # noqa: BLE001 - some scorers raise on what they cannot parse, which is a wrong answer
+            return 0.0
 
     def state_key(self) -> bytes:
         """The question and the last observation, as UTF-8."""
