@@ -23,8 +23,8 @@ class EntropyBranching(Planner):
 
     and a row whose segment lies at a tool result makes each of its up to `beam - 1` copies with probability
     clip(probability + entropy_weight * (H - H_initial), 0, 1) (at probability 1: always), decided by its own
-    u ~ U[0, 1): p = clip(u - entropy_weight * (H - H_initial), 0, 1), copy iff p <= probability. Rows are served in order until
-    the group is full. A group with nothing active and budget left starts one fresh root at a time.
+    u ~ U[0, 1): p = clip(u - entropy_weight * (H - H_initial), 0, 1), copy iff p <= probability. Rows are served in
+    order until the group is full. A group with nothing active and budget left starts one fresh root at a time.
 
     Args:
         budget: trajectories per group in the end. It takes the place of the collector's `group_size`.
