@@ -160,7 +160,7 @@ def _begin(options: TrainOptions, recipe: Recipe, run: Path, store: Store) -> No
     for name, value in _kept_options(options).items():
         if before.get(name) != value:
             raise InvalidInputError(
-                f"{run} was begun with {name}={before.get(name)!r}, not {value!r}; leave the option out to go on with it"
+                f"{run} was begun with {name}={before.get(name)!r}, not {value!r}; leave the option out to go on"
             )
 
 
