@@ -107,11 +107,6 @@ impl Batch {
         batch.source.insert(key.to_owned(), value.to_owned());
         batch
     }
-
-    /// The columns computed so far.
-    pub fn computed(&self) -> &[Column] {
-        &self.columns
-    }
 }
 
 pub(crate) fn array<'a>(rows: &'a RecordBatch, name: &str) -> Result<&'a dyn Array> {
