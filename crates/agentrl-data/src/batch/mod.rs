@@ -42,7 +42,12 @@ pub struct Batch {
     /// What made the computed columns: recipe, options, version.
     source: BTreeMap<String, String>,
     layout: Arc<Layout>,
+    base: NextIds,
+    blobs: Blobs,
 }
+
+/// Contents of blobs (images, screenshots) by their SHA-256.
+pub type Blobs = Arc<BTreeMap<[u8; 32], Arc<[u8]>>>;
 
 impl Batch {
     /// A batch of the five tables in the order of [`Table::ALL`]. The tables are checked: columns, types, references.
@@ -57,7 +62,8 @@ impl Batch {
             }
         }
         let layout = Arc::new(Layout::build(&tables)?);
-        Ok(Self { tables, columns: Vec::new(), source: BTreeMap::new(), layout })
+        let (base, blobs) = (NextIds::default(), Blobs::default());
+        Ok(Self { tables, columns: Vec::new(), source: BTreeMap::new(), layout, base, blobs })
     }
 
     /// A batch with no rows.
@@ -98,6 +104,28 @@ impl Batch {
     /// Number of draws.
     pub fn num_draws(&self) -> usize {
         self.draws().num_rows()
+    }
+
+    /// First ids of the rows that are new in this batch; rows with smaller ids are in a store already.
+    pub fn base(&self) -> NextIds {
+        self.base
+    }
+
+    /// The batch with its rows below `base` taken for rows that are in a store already.
+    #[must_use]
+    pub fn with_base(&self, base: NextIds) -> Self {
+        Self { base, ..self.clone() }
+    }
+
+    /// Contents of the blobs that the nodes refer to, as far as they are in memory.
+    pub fn blobs(&self) -> &Blobs {
+        &self.blobs
+    }
+
+    /// The batch with other contents of blobs.
+    #[must_use]
+    pub fn with_blobs(&self, blobs: Blobs) -> Self {
+        Self { blobs, ..self.clone() }
     }
 
     /// The batch with a note of what made its computed columns; it is kept in the metadata of their tables.
