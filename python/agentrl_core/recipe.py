@@ -122,12 +122,11 @@ class Recipe:
             self.shared in get_args(Shared), "shared", "give one of " + ", ".join(map(repr, get_args(Shared)))
         )
         for phase in PHASES:
-            value = getattr(self, phase)
-            if isinstance(value, tuple) and phase in _CREDIT:
+            links = getattr(self, phase)
+            if isinstance(links, tuple) and phase in _CREDIT and len(links) < 2:
                 # One link is the component itself, no link is none: equal recipes compare equal.
-                value = value if len(value) > 1 else value[0] if value else None
-                object.__setattr__(self, phase, value)
-            for component in self.chain(phase):
+                object.__setattr__(self, phase, links[0] if links else None)
+            for component in cast("tuple[object, ...]", self.chain(phase)):
                 if not (isinstance(component, Component) and component.phase == phase):
                     raise RecipeError(
                         f"recipe {self.name!r}: {component!r} is no component of phase {phase}; "
