@@ -38,6 +38,16 @@ impl Accumulator {
         };
     }
 
+    /// The sum in steps of the grid.
+    pub(crate) fn integer(&self) -> i128 {
+        self.sum
+    }
+
+    /// The same grid with another sum.
+    pub(crate) fn with(self, sum: i128) -> Self {
+        Self { sum, ..self }
+    }
+
     /// The sum divided by a number; infinite where that is too large for a float.
     pub(crate) fn divided_by(&self, divisor: f64) -> f64 {
         times_power_of_two(self.sum as f64 / divisor, self.exponent)
