@@ -51,13 +51,13 @@ class Forest:
     """Groups of trajectories that grow turn by turn, fork at any token, and freeze into a `Batch`.
 
     A node is a run of tokens from one source; it is never cut or changed. A fork shares all that lies before it. What a
-    forest freezes to depends on the place of each operation (group, member, branch position, ordinal, content), never on
-    the order in which trajectories took turns. Methods may be called from several threads and from asyncio tasks.
+    forest freezes to depends on the place of each operation (group, member, branch position, ordinal, content), never
+    on the order in which trajectories took turns. Methods may be called from several threads and from asyncio tasks.
 
     Args:
         iteration: the iteration that is collected.
         seed: the run's seed; every segment's own seed follows from it.
-        reward_components: names of the values in `rewards`, kept with the tables; then each list has one value for each.
+        reward_components: names of the values in `rewards`, kept with the tables; one value of a list for each.
         entropies: how entropies are estimated (`exact`, `top_10`, ...), kept with the tables.
         max_blob_bytes: the largest blob that `add_blob` takes; None: 64 MiB.
 
@@ -142,8 +142,8 @@ class Forest:
             member: number of the trajectory among those of its agent in the group, chosen by the caller.
             agent: which role it plays, where several share an episode.
             episode: a trajectory of the same episode, in any group; None: it begins one.
-            parent: the trajectory that it answers without sharing tokens, in any group (observer and pioneer, solver and
-                proposer, recovery and failure). Groups that are linked so freeze together.
+            parent: the trajectory that it answers without sharing tokens, in any group (observer and pioneer,
+                solver and proposer, recovery and failure). Groups that are linked so freeze together.
             origin: where it comes from.
 
         Raises:
@@ -169,8 +169,8 @@ class Forest:
     ) -> int:
         """Take a stored trajectory into the tree of a live group; returns its handle.
 
-        Its row, its steps and the nodes of its paths keep their ids and come with the frozen batch; new rows are numbered
-        behind them. It can be forked at any token and spliced. A partial trajectory is resumed by `fork(handle)`, which
+        Its row, its steps and the nodes of its paths keep their ids and come with the frozen batch; new rows are
+        numbered behind them. It can be forked at any token and spliced. A partial trajectory is resumed by `fork(handle)`, which
         inherits its steps and goes on with the action that it was in the middle of.
 
         Args:
@@ -403,13 +403,13 @@ class Forest:
 
         Args:
             trajectory: the one to share with.
-            node: last shared node; None: the whole path so far. Where the context was rewritten and several contexts hold
-                the node, the earliest counts.
+            node: last shared node; None: the whole path so far. Where the context was rewritten and several contexts
+                hold the node, the earliest counts.
             end: how many of that node's tokens are shared; None: all.
             count: fork so many ways, and return a list; None: one way.
-            ordinal: number of the (first) fork among those that leave the trajectory at the same token, which gives it its
-                seeds and its place among the rows. None: in order of arrival for seeds, by content for rows; give one where
-                several threads fork at the same place and seeds must not depend on which comes first.
+            ordinal: number of the (first) fork among those that leave the trajectory at the same token, which gives it
+                its seeds and its place among the rows. None: in order of arrival for seeds, by content for rows; give
+                one where several threads fork at the same place and seeds must not depend on which comes first.
 
         Raises:
             InvalidInputError: pruned, more tokens than the path uses of the node, or an ordinal that is taken.
@@ -503,8 +503,8 @@ class Forest:
         """Give a trajectory another context (memory, summary, window, sub-agent); returns how many tokens are shared.
 
         The context enters the tree where it first differs from the trajectory's own path. The rest is one node of kind
-        `injected`: generated text that it repeats is not trained again. Steps taken before keep their own context, and the
-        trajectory trains as one sequence for each context.
+        `injected`: generated text that it repeats is not trained again. Steps taken before keep their own context, and
+        the trajectory trains as one sequence for each context.
 
         Args:
             trajectory: handle; an action that is open is closed.
@@ -565,8 +565,8 @@ class Forest:
         Args:
             trajectory: handle, running or ended.
             reason: why.
-            gradient_only: it still goes on, is drawn and votes in its group's statistics; only its tokens are not trained
-                (flag `UNTRAINED` on its steps). Tokens that it shares are trained by the other branches.
+            gradient_only: it still goes on, is drawn and votes in its group's statistics; only its tokens are not
+                trained (flag `UNTRAINED` on its steps). Tokens that it shares are trained by the other branches.
 
         Raises:
             InvalidInputError: an adopted trajectory, which is stored and never changes.
@@ -582,7 +582,7 @@ class Forest:
         operation: Operation,
         trajectory: int,
         *,
-        round: int,
+        in_round: int,
         ordinal: int | None = None,
         node: int | None = None,
         end: int | None = None,
@@ -595,8 +595,9 @@ class Forest:
         Args:
             operation: what was decided.
             trajectory: the trajectory acted on.
-            round: round of the search, from 0.
-            ordinal: place within the round of the group, where the order matters; None: in the order of what is acted on.
+            in_round: round of the search, from 0.
+            ordinal: place within the round of the group, where the order matters; None: in the order of what is
+                acted on.
             node: the node acted at.
             end: how many of its tokens come before the place acted at.
             result: the trajectory that came of it.
@@ -610,12 +611,12 @@ class Forest:
             >>> trunk = forest.start(0, 0)
             >>> _ = forest.append(trunk, [1], kind="prompt")
             >>> branch = forest.fork(trunk, ordinal=0)
-            >>> forest.decide("fork", trunk, round=0, result=branch, score=1.25)
+            >>> forest.decide("fork", trunk, in_round=0, result=branch, score=1.25)
         """
         self._core.decide(
             operation,
             trajectory,
-            round=round,
+            round=in_round,
             ordinal=ordinal,
             node=node,
             end=end,
@@ -648,12 +649,13 @@ class Forest:
     def freeze(self, *, partial: bool = False) -> Batch:
         """Freeze every group whose trajectories have all ended, and take it out; the rest stays live.
 
-        Groups with trajectories that answer each other freeze together. Rows are numbered canonically, from zero or behind
-        what was adopted; each finished or truncated trajectory is one draw. Other threads go on with the groups that stay.
+        Groups with trajectories that answer each other freeze together. Rows are numbered canonically, from zero or
+        behind what was adopted; each finished or truncated trajectory is one draw. Other threads go on with the groups
+        that stay.
 
         Args:
-            partial: freeze the others too: trajectories that are running get status `partial`, are not drawn, and can be
-                resumed by `adopt` and `fork` in a later forest.
+            partial: freeze the others too: trajectories that are running get status `partial`, are not drawn, and can
+                be resumed by `adopt` and `fork` in a later forest.
         """
         return Batch(self._core.freeze(partial))
 

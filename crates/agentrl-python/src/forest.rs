@@ -319,7 +319,7 @@ impl Forest {
         })
     }
 
-    #[pyo3(signature = (operation, trajectory, *, round, ordinal=None, node=None, end=None, result=None, score=None,
+    #[pyo3(signature = (operation, trajectory, *, in_round, ordinal=None, node=None, end=None, result=None, score=None,
         reason=None))]
     #[expect(clippy::too_many_arguments, reason = "the columns of a decision, all by name")]
     fn decide(
@@ -327,7 +327,7 @@ impl Forest {
         py: Python<'_>,
         operation: &str,
         trajectory: Whole<i64>,
-        round: Whole<u32>,
+        in_round: Whole<u32>,
         ordinal: Option<Whole<u32>>,
         node: Option<Whole<i64>>,
         end: Option<Whole<u32>>,
@@ -343,7 +343,7 @@ impl Forest {
             result: optional("result", result)?,
             score,
             reason,
-            ..Decision::new(operation, trajectory.named("trajectory")?, round.named("round")?)
+            ..Decision::new(operation, trajectory.named("trajectory")?, in_round.named("in_round")?)
         };
         self.with(py, |forest| forest.decide(decision))
     }

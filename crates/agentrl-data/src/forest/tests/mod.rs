@@ -1,3 +1,5 @@
+mod operations;
+
 use std::collections::BTreeMap;
 
 use arrow_array::cast::AsArray;
