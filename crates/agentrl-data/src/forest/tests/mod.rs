@@ -1,3 +1,4 @@
+mod machine;
 mod operations;
 
 use std::collections::BTreeMap;
