@@ -616,7 +616,7 @@ class Forest:
         self._core.decide(
             operation,
             trajectory,
-            round=in_round,
+            in_round=in_round,
             ordinal=ordinal,
             node=node,
             end=end,
