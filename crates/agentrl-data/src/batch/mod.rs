@@ -1,10 +1,11 @@
-//! The frozen, immutable form: five Arrow tables cut to one iteration's draws, and columns computed for them.
+//! The frozen, immutable form: Arrow tables cut to one iteration's draws, and columns computed for them.
 
 mod bytes;
 mod columns;
 mod combine;
-mod layout;
+pub(crate) mod layout;
 mod plan;
+mod tree;
 mod weights;
 
 use std::collections::BTreeMap;
@@ -15,9 +16,10 @@ use arrow_array::{Array, Int32Array, Int64Array, ListArray, RecordBatch, UInt8Ar
 
 pub use columns::{Column, Level, Numbers};
 pub use plan::PlannedPack;
+pub use tree::Tree;
 pub use weights::TokenWeights;
 
-use crate::schema::Table;
+use crate::schema::{ENTROPIES, REWARD_COMPONENTS, Table};
 use crate::{Error, ErrorKind, Result};
 use layout::Layout;
 
@@ -34,10 +36,10 @@ pub struct NextIds {
     pub draw: i64,
 }
 
-/// Five tables and the columns computed for them. Cheap to clone: everything is shared.
+/// The tables and the columns computed for them. Cheap to clone: everything is shared.
 #[derive(Clone, Debug)]
 pub struct Batch {
-    tables: [RecordBatch; 5],
+    tables: [RecordBatch; Table::COUNT],
     columns: Vec<Column>,
     /// What made the computed columns: recipe, options, version.
     source: BTreeMap<String, String>,
@@ -52,8 +54,8 @@ pub struct Batch {
 pub type Blobs = Arc<BTreeMap<[u8; 32], Arc<[u8]>>>;
 
 impl Batch {
-    /// A batch of the five tables in the order of [`Table::ALL`]. The tables are checked: columns, types, references.
-    pub fn new(tables: [RecordBatch; 5]) -> Result<Self> {
+    /// A batch of the tables in the order of [`Table::ALL`]. The tables are checked: columns, types, references.
+    pub fn new(tables: [RecordBatch; Table::COUNT]) -> Result<Self> {
         for (table, rows) in Table::ALL.into_iter().zip(&tables) {
             let (expected, found) = (table.schema(), rows.schema());
             if expected.fields() != found.fields() {
@@ -76,6 +78,10 @@ impl Batch {
     /// One table.
     pub fn table(&self, table: Table) -> &RecordBatch {
         &self.tables[table as usize]
+    }
+
+    pub(crate) fn tables(&self) -> &[RecordBatch; Table::COUNT] {
+        &self.tables
     }
 
     /// Runs of tokens.
@@ -103,9 +109,28 @@ impl Batch {
         self.table(Table::Tasks)
     }
 
+    /// What planners decided.
+    pub fn decisions(&self) -> &RecordBatch {
+        self.table(Table::Decisions)
+    }
+
     /// Number of draws.
     pub fn num_draws(&self) -> usize {
         self.draws().num_rows()
+    }
+
+    /// Names of the components of `rewards`, where they have names.
+    pub fn reward_components(&self) -> Result<Option<Vec<String>>> {
+        let schema = self.steps().schema();
+        let names = schema.metadata().get(REWARD_COMPONENTS).map(|names| serde_json::from_str(names));
+        names
+            .transpose()
+            .map_err(|error| Error::corrupt("the names of reward components are no JSON list").with_source(error))
+    }
+
+    /// How `entropies` were estimated: `exact`, `top_10`, …
+    pub fn entropies(&self) -> Option<String> {
+        self.nodes().schema().metadata().get(ENTROPIES).cloned()
     }
 
     /// First ids of the rows that are new in this batch; rows with smaller ids are in a store already.
