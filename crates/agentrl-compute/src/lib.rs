@@ -26,6 +26,7 @@ pub mod group;
 pub mod hash;
 pub mod keys;
 pub mod pack;
+pub mod prefix;
 pub mod ragged;
 pub mod returns;
 pub mod rng;
