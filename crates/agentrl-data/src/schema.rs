@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
 
+use arrow_array::RecordBatch;
 use arrow_schema::{DataType, Field, Fields, Schema, SchemaRef, TimeUnit};
 
 use crate::{Error, Result};
@@ -61,6 +62,15 @@ impl Table {
     pub fn schema(self) -> SchemaRef {
         SCHEMAS[self as usize].clone()
     }
+
+    /// Columns of the table for rows that are joined from parts: with what the first of them says about its rows (names of
+    /// reward components, the estimator of entropies).
+    pub fn schema_of(self, parts: &[RecordBatch]) -> SchemaRef {
+        let metadata = parts.first().map_or_else(HashMap::new, |part| part.schema().metadata().clone());
+        let known = self.schema();
+        let metadata = known.metadata().clone().into_iter().chain(metadata).collect();
+        Arc::new(known.as_ref().clone().with_metadata(metadata))
+    }
 }
 
 /// What produced the tokens of a node.
@@ -113,6 +123,11 @@ pub enum FinishReason {
 }
 
 impl FinishReason {
+    /// The reason of a code of the `finish_reason` column.
+    pub fn from_code(code: u8) -> Option<Self> {
+        [Self::None, Self::Stop, Self::Length, Self::Abort].get(usize::from(code)).copied()
+    }
+
     /// The reason of a name.
     pub fn from_name(name: &str) -> Result<Self> {
         match name {
@@ -144,6 +159,12 @@ pub enum Status {
 }
 
 impl Status {
+    /// The status of a code of the `status` column.
+    pub fn from_code(code: u8) -> Option<Self> {
+        let all = [Self::Finished, Self::Truncated, Self::Aborted, Self::Pruned, Self::Failed, Self::Partial];
+        all.get(usize::from(code)).copied()
+    }
+
     /// The final status of a name; trajectories are pruned by their own call, and partial is not an end.
     pub fn from_name(name: &str) -> Result<Self> {
         match name {
@@ -167,11 +188,114 @@ impl Status {
 /// only). The lower bits belong to the environment.
 pub const FLAG_UNTRAINED: u32 = 1 << 31;
 
-/// `draws.source` of a trajectory used in the iteration that generated it.
-pub const SOURCE_FRESH: u8 = 0;
+/// An enumeration whose variants are the codes of a column, in order.
+macro_rules! coded {
+    ($(#[$about:meta])* $name:ident($argument:literal) { $($(#[$what:meta])* $variant:ident = $text:literal,)+ }) => {
+        $(#[$about])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        #[repr(u8)]
+        pub enum $name {
+            $($(#[$what])* $variant,)+
+        }
+
+        impl $name {
+            /// Names of the codes, in their order.
+            pub const NAMES: [&str; [$($text),+].len()] = [$($text),+];
+            const ALL: [Self; Self::NAMES.len()] = [$(Self::$variant),+];
+
+            /// The variant of a name.
+            pub fn from_name(name: &str) -> Result<Self> {
+                let found = Self::ALL.into_iter().find(|&variant| Self::NAMES[variant as usize] == name);
+                found.ok_or_else(|| Error::invalid(format!(
+                    concat!($argument, " is {:?}; use one of {:?}"), name, Self::NAMES
+                )))
+            }
+
+            /// The variant of a code of the column.
+            pub fn from_code(code: u8) -> Option<Self> {
+                Self::ALL.get(usize::from(code)).copied()
+            }
+        }
+    };
+}
+
+coded! {
+    /// Where a trajectory comes from.
+    Origin("origin") {
+        /// The policy that is trained sampled it.
+        Generated = "generated",
+        /// An expert gave it.
+        Expert = "expert",
+        /// A model of the environment answered its actions.
+        Imagined = "imagined",
+        /// It was recorded elsewhere.
+        Imported = "imported",
+    }
+}
+
+coded! {
+    /// How a trajectory came into a training batch.
+    Source("source") {
+        /// It was generated in the iteration that uses it.
+        Fresh = "fresh",
+        /// It was used or kept before.
+        Replay = "replay",
+        /// An expert's.
+        Expert = "expert",
+        /// It failed before, and is used for what went wrong.
+        Failed = "failed",
+        /// A model of the environment answered its actions.
+        Imagined = "imagined",
+    }
+}
+
+coded! {
+    /// What a planner decided.
+    Operation("operation") {
+        /// A trajectory starts at the root of its group's tree.
+        Start = "start",
+        /// A trajectory leaves another one.
+        Fork = "fork",
+        /// A trajectory goes on.
+        Continue = "continue",
+        /// Tokens are put into a trajectory's context.
+        Inject = "inject",
+        /// A trajectory is made of the beginning of one and the end of another.
+        Splice = "splice",
+        /// A trajectory goes back to an earlier token.
+        Rollback = "rollback",
+        /// A trajectory takes the place of another.
+        Replace = "replace",
+        /// A trajectory is taken out.
+        Prune = "prune",
+        /// A trajectory ends here.
+        Stop = "stop",
+        /// A stored partial trajectory goes on.
+        Resume = "resume",
+    }
+}
+
+coded! {
+    /// How a turn that was ingested agrees with the turns before it.
+    Drift("drift") {
+        /// Its prompt continues what is stored.
+        Clean = "clean",
+        /// The last tokens were replaced by other tokens that mean the same text.
+        Realigned = "realigned",
+        /// The context was rewritten.
+        Rewritten = "rewritten",
+        /// The same text came as other tokens.
+        Retokenised = "retokenised",
+        /// The beginning or the end of the context is missing.
+        Truncated = "truncated",
+    }
+}
 
 /// `draws.old_logprob`: the ratio's denominator is the behaviour policy's stored log-prob.
 pub const OLD_LOGPROB_BEHAVIOUR: u8 = 0;
+
+/// `draws.old_logprob`: some of the trajectory's actions were not sampled, so that no stored log-prob is a denominator.
+pub const OLD_LOGPROB_NONE: u8 = 2;
 
 /// The fields of `nodes.sampling`.
 pub fn sampling_fields() -> Fields {
@@ -181,6 +305,12 @@ pub fn sampling_fields() -> Fields {
         Field::new("top_k", DataType::Int32, false),
     ])
 }
+
+/// Key of the metadata of `nodes` that says how `entropies` (nats, of the distribution sampled from) were estimated.
+pub const ENTROPIES: &str = "entropies";
+
+/// Key of the metadata of `steps` and `trajectories` that names the components of `rewards`, as a JSON list.
+pub const REWARD_COMPONENTS: &str = "reward_components";
 
 /// A list of values that are never null.
 pub fn list_of(item: DataType) -> DataType {
@@ -222,6 +352,7 @@ static SCHEMAS: LazyLock<[SchemaRef; Table::COUNT]> = LazyLock::new(|| {
         must("step", Int32),
         must("first_node_id", Int64),
         must("node_id", Int64),
+        may("end", Int32),
         must("origin_trajectory_id", Int64),
         must("state_key", FixedSizeBinary(16)),
         may("reward", Float32),
@@ -229,7 +360,7 @@ static SCHEMAS: LazyLock<[SchemaRef; Table::COUNT]> = LazyLock::new(|| {
         must("terminated", UInt8),
         must("truncated", UInt8),
         must("flags", UInt32),
-        may("drift", UInt8).with_metadata(codes(&["clean", "realigned", "rewritten", "retokenised", "truncated"])),
+        may("drift", UInt8).with_metadata(codes(&Drift::NAMES)),
         may("drift_at", Int32),
     ];
     let trajectories = vec![
@@ -240,12 +371,13 @@ static SCHEMAS: LazyLock<[SchemaRef; Table::COUNT]> = LazyLock::new(|| {
         must("task_id", Utf8),
         must("iteration", Int64),
         must("leaf_node_id", Int64),
+        may("leaf_end", Int32),
         may("final_state_key", FixedSizeBinary(16)),
         may("reward", Float32),
         may("rewards", list_of(Float32)),
         may("success", UInt8),
         must("status", UInt8).with_metadata(status()),
-        must("origin", UInt8).with_metadata(codes(&["generated", "expert", "imagined", "imported"])),
+        must("origin", UInt8).with_metadata(codes(&Origin::NAMES)),
         may("parent_trajectory", Int64),
         may("branch_node", Int64),
         may("branch_end", Int32),
@@ -259,7 +391,7 @@ static SCHEMAS: LazyLock<[SchemaRef; Table::COUNT]> = LazyLock::new(|| {
         must("position", Int32),
         must("trajectory_id", Int64),
         must("group_id", Int64),
-        must("source", UInt8).with_metadata(codes(&["fresh", "replay", "expert", "failed", "imagined"])),
+        must("source", UInt8).with_metadata(codes(&Source::NAMES)),
         may("probability", Float64),
         must("old_logprob", UInt8).with_metadata(codes(&["behaviour", "recomputed", "none"])),
         may("reason", Utf8),
@@ -275,14 +407,12 @@ static SCHEMAS: LazyLock<[SchemaRef; Table::COUNT]> = LazyLock::new(|| {
         may("difficulty", Float64),
         must("uses", Int64),
     ];
-    let operations =
-        ["start", "fork", "continue", "inject", "splice", "rollback", "replace", "prune", "stop", "resume"];
     let decisions = vec![
         must("iteration", Int64),
         must("group_id", Int64),
         must("round", Int32),
         must("ordinal", Int32),
-        must("operation", UInt8).with_metadata(codes(&operations)),
+        must("operation", UInt8).with_metadata(codes(&Operation::NAMES)),
         must("trajectory_id", Int64),
         may("node_id", Int64),
         may("end", Int32),
@@ -291,10 +421,7 @@ static SCHEMAS: LazyLock<[SchemaRef; Table::COUNT]> = LazyLock::new(|| {
         may("reason", Utf8),
     ];
     [nodes, steps, trajectories, draws, tasks, decisions].map(|fields| {
-        let metadata = HashMap::from([
-            ("agentrl_format".to_owned(), FORMAT_VERSION.to_string()),
-            ("entropies".to_owned(), "nats, of the distribution sampled from".to_owned()),
-        ]);
+        let metadata = HashMap::from([("agentrl_format".to_owned(), FORMAT_VERSION.to_string())]);
         Arc::new(Schema::new_with_metadata(fields, metadata))
     })
 });

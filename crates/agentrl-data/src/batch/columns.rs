@@ -9,7 +9,7 @@ use arrow_array::{Array, ArrayRef, ListArray, RecordBatch, UInt32Array};
 use arrow_schema::DataType;
 
 use super::{Batch, i32s, i64s, lists, u8s};
-use crate::schema::Kind;
+use crate::schema::{FLAG_UNTRAINED, Kind};
 use crate::{Error, ErrorKind, Result, arrow_bug};
 
 /// What one value of a column belongs to.
@@ -216,12 +216,28 @@ impl Batch {
             (Level::NodeToken, _) => self.node_fact(name).ok_or_else(|| self.no_column(name, level))?,
             (Level::Token, "node_token") => Ok(Numbers::I64(layout.node_tokens.clone())),
             (Level::Token, "position") => Ok(Numbers::I32(layout.positions.clone())),
+            (Level::Token, "trainable") => self.trainable(),
             (Level::Token, _) => match self.node_fact(name) {
                 Some(numbers) => Ok(self.to_tokens(&numbers?)),
                 None => Ok(Numbers::from_array(name, self.fact(name, level)?.as_ref())?.repeat(&layout.token_offsets)),
             },
             (Level::Step | Level::Draw, _) => Numbers::from_array(name, self.fact(name, level)?.as_ref()),
         }
+    }
+
+    /// Whether each action token of a step of a draw is trained: its node allows it, and its step does.
+    fn trainable(&self) -> Result<Numbers> {
+        let of_nodes = self.node_fact("trainable").ok_or_else(|| self.no_column("trainable", Level::Token))??;
+        let Numbers::U8(mut mask) = self.to_tokens(&of_nodes) else {
+            return Err(Error::internal("the mask of trainable tokens is of another type"));
+        };
+        let flags = super::array(self.steps(), "flags")?.as_primitive::<UInt32Type>();
+        for (step, &row) in self.layout.step_rows.iter().enumerate() {
+            if flags.value(row) & FLAG_UNTRAINED != 0 {
+                mask[self.layout.tokens_of(step..step + 1)].fill(0);
+            }
+        }
+        Ok(Numbers::U8(mask))
     }
 
     /// A computed column at its own level or broadcast to a finer one.

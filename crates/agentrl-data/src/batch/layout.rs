@@ -1,6 +1,8 @@
 //! Where the tokens of each draw lie: the index that joins draws, steps and tokens, built once for a batch.
 
-use arrow_array::{Array, Int64Array, RecordBatch};
+use std::ops::Range;
+
+use arrow_array::{Array, Int32Array, Int64Array, RecordBatch};
 
 use super::{i32s, i64s, lists};
 use crate::schema::Table;
@@ -8,9 +10,19 @@ use crate::{Error, ErrorKind, Result};
 
 /// Part of a path: a row of `nodes` and how many of its tokens the path uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct PathNode {
-    pub(super) row: usize,
-    pub(super) used: usize,
+pub(crate) struct PathNode {
+    pub(crate) row: usize,
+    pub(crate) used: usize,
+}
+
+/// A context of a trajectory: a path, and the steps that were taken along it. Where a context is never rewritten, a
+/// trajectory has one.
+#[derive(Clone, Debug)]
+pub(crate) struct Context {
+    /// Root first.
+    pub(crate) path: Vec<PathNode>,
+    /// Rows in `steps`.
+    pub(crate) steps: Range<usize>,
 }
 
 /// Joins made once. Levels nest: draws, steps of draws, action tokens of those steps.
@@ -30,59 +42,65 @@ pub(super) struct Layout {
     pub(super) node_tokens: Vec<i64>,
     /// Row in `nodes` of each action token.
     pub(super) node_rows: Vec<usize>,
-    /// Position in its path of each action token.
+    /// Position in the path of its context of each action token.
     pub(super) positions: Vec<i32>,
+    /// Contexts of draw `i` are `context_offsets[i]..context_offsets[i + 1]`.
+    context_offsets: Vec<usize>,
+    /// Steps of context `k` are `context_steps[k]..context_steps[k + 1]`.
+    context_steps: Vec<usize>,
     path_offsets: Vec<usize>,
     path_nodes: Vec<PathNode>,
 }
 
 impl Layout {
     pub(super) fn build(tables: &[RecordBatch; Table::COUNT]) -> Result<Self> {
-        let nodes = Nodes::new(&tables[Table::Nodes as usize])?;
-        let steps = Steps::new(&tables[Table::Steps as usize])?;
-        let trajectories = &tables[Table::Trajectories as usize];
-        let trajectory_ids = ascending(trajectories, "trajectory_id", Table::Trajectories)?;
-        let leaves = i64s(trajectories, "leaf_node_id")?;
-        let (branch_nodes, branch_ends) = (i64s(trajectories, "branch_node")?, i32s(trajectories, "branch_end")?);
+        let index = Index::new(tables)?;
         let drawn = i64s(&tables[Table::Draws as usize], "trajectory_id")?;
-
-        let mut layout = Self { node_offsets: nodes.token_offsets(), ..Self::default() };
-        layout.step_offsets.push(0);
-        layout.token_offsets.push(0);
-        layout.path_offsets.push(0);
+        let mut layout = Self {
+            node_offsets: index.nodes.token_offsets(),
+            step_offsets: vec![0],
+            token_offsets: vec![0],
+            context_offsets: vec![0],
+            context_steps: vec![0],
+            path_offsets: vec![0],
+            ..Self::default()
+        };
         for &trajectory in drawn.values() {
-            let row = row_of(trajectory_ids, trajectory)
+            let row = index
+                .row(trajectory)
                 .ok_or_else(|| broken(format!("a draw names trajectory {trajectory}, which is not in the batch")))?;
-            let leaf = leaves.value(row);
-            // A fork without tokens of its own ends where it left its parent.
-            let cut = (!branch_nodes.is_null(row) && branch_nodes.value(row) == leaf && !branch_ends.is_null(row))
-                .then(|| branch_ends.value(row));
-            let path = nodes.path(leaf, cut)?;
             layout.trajectory_rows.push(row);
-            layout.add_steps(trajectory, &path, &nodes, &steps)?;
+            for context in index.contexts(row)? {
+                layout.add_steps(trajectory, &context, &index)?;
+                layout.context_steps.push(layout.step_rows.len());
+                layout.path_nodes.extend(context.path);
+                layout.path_offsets.push(layout.path_nodes.len());
+            }
             layout.step_offsets.push(layout.step_rows.len() as i64);
-            layout.path_nodes.extend(path);
-            layout.path_offsets.push(layout.path_nodes.len());
+            layout.context_offsets.push(layout.path_offsets.len() - 1);
         }
         Ok(layout)
     }
 
-    fn add_steps(&mut self, trajectory: i64, path: &[PathNode], nodes: &Nodes<'_>, steps: &Steps<'_>) -> Result<()> {
+    fn add_steps(&mut self, trajectory: i64, context: &Context, index: &Index<'_>) -> Result<()> {
+        let (nodes, path) = (&index.nodes, &context.path);
         // Steps follow each other along the path, so one walk finds all of them.
         let mut from = 0;
-        for step in steps.of(trajectory) {
+        for step in context.steps.clone() {
             let find = |id: i64, from: usize| {
                 path[from..].iter().position(|node| nodes.ids[node.row] == id).map(|found| from + found).ok_or_else(
                     || broken(format!("a step of trajectory {trajectory} names node {id}, which is not on its path")),
                 )
             };
-            from = find(steps.first_nodes.value(step), from)?;
-            let last = find(steps.last_nodes.value(step), from)?;
-            for node in &path[from..=last] {
+            from = find(index.steps.first_nodes.value(step), from)?;
+            let (id, end) = index.steps.last(step);
+            let last = find(id, from)?;
+            for (place, node) in path[..=last].iter().enumerate().skip(from) {
                 let (first, start) = (self.node_offsets[node.row], nodes.starts.value(node.row));
-                self.node_tokens.extend((0..node.used as i64).map(|token| first + token));
-                self.positions.extend((0..node.used as i32).map(|token| start + token));
-                self.node_rows.extend(std::iter::repeat_n(node.row, node.used));
+                let used = end.filter(|_| place == last).unwrap_or(node.used);
+                self.node_tokens.extend((0..used as i64).map(|token| first + token));
+                self.positions.extend((0..used as i32).map(|token| start + token));
+                self.node_rows.extend(std::iter::repeat_n(node.row, used));
             }
             self.step_rows.push(step);
             self.token_offsets.push(self.node_tokens.len() as i64);
@@ -90,33 +108,100 @@ impl Layout {
         Ok(())
     }
 
-    /// The path of a draw, root first.
-    pub(super) fn path(&self, draw: usize) -> &[PathNode] {
-        &self.path_nodes[self.path_offsets[draw]..self.path_offsets[draw + 1]]
+    /// The contexts of a draw in their order: the path, root first, and its steps as a range of the step level.
+    pub(super) fn contexts(&self, draw: usize) -> impl Iterator<Item = (&[PathNode], Range<usize>)> {
+        (self.context_offsets[draw]..self.context_offsets[draw + 1]).map(|context| {
+            let path = &self.path_nodes[self.path_offsets[context]..self.path_offsets[context + 1]];
+            (path, self.context_steps[context]..self.context_steps[context + 1])
+        })
     }
 
-    /// Tokens of all draws' paths, shared ones counted once for each.
+    /// Tokens of all draws' contexts, shared ones counted once for each.
     pub(super) fn path_tokens(&self) -> usize {
         self.path_nodes.iter().map(|node| node.used).sum()
     }
 
     /// Steps of a draw, as a range of the step level.
-    pub(super) fn steps(&self, draw: usize) -> std::ops::Range<usize> {
+    pub(super) fn steps(&self, draw: usize) -> Range<usize> {
         self.step_offsets[draw] as usize..self.step_offsets[draw + 1] as usize
     }
 
-    /// Action tokens of a draw, as a range of the token level.
-    pub(super) fn tokens(&self, draw: usize) -> std::ops::Range<usize> {
-        let steps = self.steps(draw);
+    /// Action tokens of some steps, as a range of the token level.
+    pub(super) fn tokens_of(&self, steps: Range<usize>) -> Range<usize> {
         self.token_offsets[steps.start] as usize..self.token_offsets[steps.end] as usize
+    }
+
+    /// Action tokens of a draw, as a range of the token level.
+    pub(super) fn tokens(&self, draw: usize) -> Range<usize> {
+        self.tokens_of(self.steps(draw))
+    }
+}
+
+/// The tables of a batch, to be looked up by id.
+pub(crate) struct Index<'a> {
+    nodes: Nodes<'a>,
+    steps: Steps<'a>,
+    trajectories: &'a [i64],
+    leaves: &'a Int64Array,
+    leaf_ends: &'a Int32Array,
+}
+
+impl<'a> Index<'a> {
+    pub(crate) fn new(tables: &'a [RecordBatch; Table::COUNT]) -> Result<Self> {
+        let trajectories = &tables[Table::Trajectories as usize];
+        Ok(Self {
+            nodes: Nodes::new(&tables[Table::Nodes as usize])?,
+            steps: Steps::new(&tables[Table::Steps as usize])?,
+            trajectories: ascending(trajectories, "trajectory_id", Table::Trajectories)?,
+            leaves: i64s(trajectories, "leaf_node_id")?,
+            leaf_ends: i32s(trajectories, "leaf_end")?,
+        })
+    }
+
+    /// Row of a trajectory.
+    pub(crate) fn row(&self, trajectory: i64) -> Option<usize> {
+        row_of(self.trajectories, trajectory)
+    }
+
+    /// Row of a node.
+    pub(crate) fn node_row(&self, node: i64) -> Option<usize> {
+        row_of(self.nodes.ids, node)
+    }
+
+    /// The contexts of the trajectory in a row: maximal runs of steps whose paths extend each other. The last one goes on
+    /// to the trajectory's leaf.
+    pub(crate) fn contexts(&self, row: usize) -> Result<Vec<Context>> {
+        let end = (!self.leaf_ends.is_null(row)).then(|| self.leaf_ends.value(row) as usize);
+        let mut path = self.nodes.path(self.leaves.value(row), end)?;
+        let steps = self.steps.of(self.trajectories[row]);
+        let (mut before, mut last) = (path.len(), steps.end);
+        let mut contexts = Vec::new();
+        // Backwards, because the path of a step is the beginning of the path of the next one in the same context.
+        for step in steps.clone().rev() {
+            let (id, end) = self.steps.last(step);
+            let holds = |node: &PathNode| {
+                self.nodes.ids[node.row] == id && node.used >= end.unwrap_or_else(|| self.nodes.length(node.row))
+            };
+            if let Some(found) = path[..before].iter().rposition(holds) {
+                before = found + 1;
+            } else {
+                let earlier = self.nodes.path(id, end)?;
+                before = earlier.len();
+                contexts.push(Context { path: std::mem::replace(&mut path, earlier), steps: step + 1..last });
+                last = step + 1;
+            }
+        }
+        contexts.push(Context { path, steps: steps.start..last });
+        contexts.reverse();
+        Ok(contexts)
     }
 }
 
 struct Nodes<'a> {
     ids: &'a [i64],
     parents: &'a Int64Array,
-    parent_ends: &'a arrow_array::Int32Array,
-    starts: &'a arrow_array::Int32Array,
+    parent_ends: &'a Int32Array,
+    starts: &'a Int32Array,
     offsets: &'a [i32],
 }
 
@@ -135,21 +220,26 @@ impl<'a> Nodes<'a> {
         self.offsets.iter().map(|&offset| i64::from(offset - self.offsets[0])).collect()
     }
 
+    /// Number of tokens of the node in a row.
+    fn length(&self, row: usize) -> usize {
+        (self.offsets[row + 1] - self.offsets[row]) as usize
+    }
+
     /// The path to a node, root first; `cut` is the number of the last node's tokens that are used.
-    fn path(&self, leaf: i64, cut: Option<i32>) -> Result<Vec<PathNode>> {
+    fn path(&self, leaf: i64, cut: Option<usize>) -> Result<Vec<PathNode>> {
         let mut path = Vec::new();
         let mut next = Some((leaf, cut));
         while let Some((id, cut)) = next {
             let row = row_of(self.ids, id).ok_or_else(|| broken(format!("node {id} is not in the batch")))?;
-            let length = (self.offsets[row + 1] - self.offsets[row]) as usize;
-            let used = cut.map_or(length, |cut| cut as usize);
+            let length = self.length(row);
+            let used = cut.unwrap_or(length);
             // Ids of parents are smaller, so a walk upwards always ends.
             let parent = (!self.parents.is_null(row)).then(|| self.parents.value(row));
             if used > length || parent.is_some_and(|parent| parent >= id) {
                 return Err(broken(format!("node {id} is cut after its end or comes before its parent")));
             }
             path.push(PathNode { row, used });
-            let end = (!self.parent_ends.is_null(row)).then(|| self.parent_ends.value(row));
+            let end = (!self.parent_ends.is_null(row)).then(|| self.parent_ends.value(row) as usize);
             next = parent.map(|parent| (parent, end));
         }
         path.reverse();
@@ -161,6 +251,7 @@ struct Steps<'a> {
     trajectories: &'a [i64],
     first_nodes: &'a Int64Array,
     last_nodes: &'a Int64Array,
+    ends: &'a Int32Array,
 }
 
 impl<'a> Steps<'a> {
@@ -169,10 +260,16 @@ impl<'a> Steps<'a> {
         if !trajectories.is_sorted() {
             return Err(broken("the rows of steps are not in the order of their trajectories".to_owned()));
         }
-        Ok(Self { trajectories, first_nodes: i64s(rows, "first_node_id")?, last_nodes: i64s(rows, "node_id")? })
+        let (first_nodes, last_nodes) = (i64s(rows, "first_node_id")?, i64s(rows, "node_id")?);
+        Ok(Self { trajectories, first_nodes, last_nodes, ends: i32s(rows, "end")? })
     }
 
-    fn of(&self, trajectory: i64) -> std::ops::Range<usize> {
+    /// Last node of a step's action, and how many of its tokens belong to it, unless all.
+    fn last(&self, step: usize) -> (i64, Option<usize>) {
+        (self.last_nodes.value(step), (!self.ends.is_null(step)).then(|| self.ends.value(step) as usize))
+    }
+
+    fn of(&self, trajectory: i64) -> Range<usize> {
         let from = self.trajectories.partition_point(|&id| id < trajectory);
         from..from + self.trajectories[from..].partition_point(|&id| id == trajectory)
     }
@@ -187,7 +284,7 @@ fn ascending<'a>(rows: &'a RecordBatch, name: &str, table: Table) -> Result<&'a 
 }
 
 /// Row of an id among ascending ids, which are dense almost always.
-fn row_of(ids: &[i64], id: i64) -> Option<usize> {
+pub(super) fn row_of(ids: &[i64], id: i64) -> Option<usize> {
     let guess = id.checked_sub(*ids.first()?).and_then(|guess| usize::try_from(guess).ok())?;
     if ids.get(guess) == Some(&id) { Some(guess) } else { ids.binary_search(&id).ok() }
 }

@@ -3,8 +3,9 @@
 mod bytes;
 mod columns;
 mod combine;
-mod layout;
+pub(crate) mod layout;
 mod plan;
+mod tree;
 mod weights;
 
 use std::collections::BTreeMap;
@@ -15,6 +16,7 @@ use arrow_array::{Array, Int32Array, Int64Array, ListArray, RecordBatch, UInt8Ar
 
 pub use columns::{Column, Level, Numbers};
 pub use plan::PlannedPack;
+pub use tree::Tree;
 pub use weights::TokenWeights;
 
 use crate::schema::Table;
@@ -74,6 +76,10 @@ impl Batch {
     /// One table.
     pub fn table(&self, table: Table) -> &RecordBatch {
         &self.tables[table as usize]
+    }
+
+    pub(crate) fn tables(&self) -> &[RecordBatch; Table::COUNT] {
+        &self.tables
     }
 
     /// Runs of tokens.

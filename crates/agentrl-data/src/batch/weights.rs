@@ -3,7 +3,7 @@
 use agentrl_compute::keys;
 use agentrl_compute::weight::{self, Denominator, Shared};
 
-use super::{Batch, Level, Numbers, i32s, i64s};
+use super::{Batch, Level, Numbers};
 use crate::{Error, Result};
 
 /// What [`Batch::token_weights`] needs to know.
@@ -13,7 +13,7 @@ pub struct TokenWeights<'a> {
     pub draws: &'a [i64],
     /// What the sum over tokens is divided by.
     pub denominator: Denominator,
-    /// How draws that inherited a step count it.
+    /// How draws that share a stored token count it.
     pub shared: Shared,
     /// Draws that may vote; `None` means all.
     pub valid: Option<&'a [bool]>,
@@ -31,26 +31,24 @@ impl Batch {
         }
         let valid: Vec<bool> =
             chosen.iter().enumerate().map(|(draw, &chosen)| chosen && options.valid.is_none_or(|v| v[draw])).collect();
-        let layout = &self.layout;
-        let steps = self.steps();
-        let (origins, numbers) = (i64s(steps, "origin_trajectory_id")?, i32s(steps, "step")?);
-        let origins: Vec<i64> = layout.step_rows.iter().map(|&row| origins.value(row)).collect();
-        let numbers: Vec<i64> = layout.step_rows.iter().map(|&row| i64::from(numbers.value(row))).collect();
-        let physical = keys::pair(&keys::dense_i64(&origins)?.ids, &keys::dense_i64(&numbers)?.ids)?.ids;
-        let mut draw_of_step = vec![0_u32; layout.step_rows.len()];
-        for draw in 0..self.num_draws() {
-            draw_of_step[layout.steps(draw)].fill(draw as u32);
-        }
-        let shares = weight::shares(&physical, &draw_of_step, &valid, options.shared)?;
         let Numbers::U8(trainable) = self.column("trainable", Level::Token)? else {
             return Err(Error::invalid("column \"trainable\" is not a mask of 0 and 1".to_owned()));
         };
-        let mut draw_of_token = Vec::with_capacity(layout.node_tokens.len());
-        let mut share_of_token = Vec::with_capacity(layout.node_tokens.len());
-        for (step, pair) in layout.token_offsets.windows(2).enumerate() {
-            let count = (pair[1] - pair[0]) as usize;
-            draw_of_token.extend(std::iter::repeat_n(draw_of_step[step], count));
-            share_of_token.extend(std::iter::repeat_n(shares[step], count));
+        let layout = &self.layout;
+        let mut draw_of_token = vec![0_u32; layout.node_tokens.len()];
+        for draw in 0..self.num_draws() {
+            draw_of_token[layout.tokens(draw)].fill(draw as u32);
+        }
+        let mut share_of_token = vec![1.0; layout.node_tokens.len()];
+        if options.shared != Shared::Each {
+            // Tokens that are trained, by the place where they are stored: a branch may share part of an action only.
+            let trained: Vec<usize> = (0..trainable.len()).filter(|&token| trainable[token] != 0).collect();
+            let stored: Vec<i64> = trained.iter().map(|&token| layout.node_tokens[token]).collect();
+            let draws: Vec<u32> = trained.iter().map(|&token| draw_of_token[token]).collect();
+            let shares = weight::shares(&keys::dense_i64(&stored)?.ids, &draws, &valid, options.shared)?;
+            for (token, share) in trained.into_iter().zip(shares) {
+                share_of_token[token] = share;
+            }
         }
         weight::token_weights(&draw_of_token, &share_of_token, &trainable, &valid, options.denominator)
     }

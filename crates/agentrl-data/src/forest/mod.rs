@@ -2,28 +2,47 @@
 //!
 //! A node is never cut or changed. A fork inside a node is a child that remembers how many of the parent's tokens come
 //! before it, so forks cost nothing and frozen nodes can be forked too. Everything is identified by its place (group,
-//! member, fork path, step), never by the order of arrival: the same operations in any interleaving over trajectories
-//! freeze to the same Batch.
+//! member, branch position, ordinal, content), never by the order of arrival: the same rollouts freeze to the same Batch,
+//! however many threads made them.
 
+mod adopt;
+mod branch;
+mod decision;
 mod freeze;
 mod node;
+mod order;
+mod rows;
 mod trajectory;
+mod view;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use agentrl_compute::hash::hash_bytes;
 use agentrl_compute::rng::structural_seed;
+use sha2::{Digest, Sha256};
 
-pub use node::{NewNode, Sampling};
-pub use trajectory::{Finish, StepOutcome};
+pub use decision::Decision;
+pub use freeze::Cut;
+pub use node::{BlobHash, NewNode, Sampling};
+pub use trajectory::{Finish, Start, StepOutcome};
+pub use view::Frontier;
 
+use crate::batch::NextIds;
 use crate::schema::{Kind, Status};
 use crate::{Error, ErrorKind, Result};
+use adopt::Adopted;
 use node::Node;
-use trajectory::{Branch, OpenStep, Trajectory};
+use trajectory::{OpenStep, Trajectory, check_rewards};
 
 /// Handle of a trajectory or a node: its group in the high half, its place in the group in the low half.
 pub type Handle = i64;
+
+/// A node of a group and how many of its tokens a path uses.
+type Place = (usize, u32);
+
+/// Largest blob that a forest takes, unless it is told otherwise.
+const MAX_BLOB_BYTES: usize = 64 << 20;
 
 fn handle(group: u32, index: usize) -> Handle {
     (i64::from(group) << 32) | index as i64
@@ -35,11 +54,16 @@ fn split(handle: Handle) -> (u32, usize) {
 
 #[derive(Clone, Debug, Default)]
 struct Group {
+    number: u32,
     task_id: String,
     nodes: Vec<Node>,
     /// Prompts at the roots of the tree; members that begin alike share one.
     roots: Vec<usize>,
     trajectories: Vec<Trajectory>,
+    /// Members and agents that were started.
+    started: BTreeSet<(u32, i32)>,
+    decisions: Vec<Decision>,
+    adopted: Adopted,
 }
 
 /// The live form of the data. See the module's documentation.
@@ -48,12 +72,48 @@ pub struct Forest {
     iteration: i64,
     seed: u64,
     groups: BTreeMap<u32, Group>,
+    /// Pairs of groups with a trajectory in one that answers a trajectory in the other: they freeze together.
+    links: BTreeSet<(u32, u32)>,
+    /// First ids of new rows: those below are of adopted rows and of the store that they come from.
+    base: NextIds,
+    blobs: BTreeMap<BlobHash, Arc<[u8]>>,
+    max_blob_bytes: usize,
+    reward_components: Option<Vec<String>>,
+    entropies: String,
 }
 
 impl Forest {
     /// An empty forest of one iteration; `seed` is the run's seed, from which all others follow.
     pub fn new(iteration: i64, seed: u64) -> Self {
-        Self { iteration, seed, groups: BTreeMap::new() }
+        Self {
+            iteration,
+            seed,
+            groups: BTreeMap::new(),
+            links: BTreeSet::new(),
+            base: NextIds::default(),
+            blobs: BTreeMap::new(),
+            max_blob_bytes: MAX_BLOB_BYTES,
+            reward_components: None,
+            entropies: "exact".to_owned(),
+        }
+    }
+
+    /// The forest with names for the components of rewards; every list of components then has one value for each.
+    #[must_use]
+    pub fn with_reward_components(self, names: Vec<String>) -> Self {
+        Self { reward_components: Some(names), ..self }
+    }
+
+    /// The forest with a word on how entropies are estimated (`exact`, `top_10`, …), which is kept beside them.
+    #[must_use]
+    pub fn with_entropies(self, estimator: &str) -> Self {
+        Self { entropies: estimator.to_owned(), ..self }
+    }
+
+    /// The forest with another limit for the size of a blob.
+    #[must_use]
+    pub fn with_max_blob_bytes(self, max_blob_bytes: usize) -> Self {
+        Self { max_blob_bytes, ..self }
     }
 
     /// The iteration that the forest collects for.
@@ -79,71 +139,108 @@ impl Forest {
         if self.groups.contains_key(&group) {
             return Err(Error::invalid(format!("group {group} exists already; give each group its own number")));
         }
-        self.groups.insert(group, Group { task_id: task_id.to_owned(), ..Group::default() });
+        self.groups.insert(group, Group { number: group, task_id: task_id.to_owned(), ..Group::default() });
         Ok(())
+    }
+
+    /// Keeps a blob (an image, a screenshot) and returns its SHA-256, by which nodes refer to it. The same bytes are kept
+    /// once.
+    pub fn add_blob(&mut self, bytes: &[u8]) -> Result<BlobHash> {
+        if bytes.len() > self.max_blob_bytes {
+            return Err(Error::invalid(format!(
+                "the blob has {} bytes, but max_blob_bytes is {}; make it smaller, or raise the limit of the Forest",
+                bytes.len(),
+                self.max_blob_bytes
+            )));
+        }
+        let hash: BlobHash = Sha256::digest(bytes).into();
+        self.blobs.entry(hash).or_insert_with(|| bytes.into());
+        Ok(hash)
     }
 
     /// Starts trajectory `member` of a group at an empty path.
     pub fn start(&mut self, group: u32, member: u32) -> Result<Handle> {
+        self.start_as(group, &Start { member, ..Start::default() })
+    }
+
+    /// Starts a trajectory of a group at an empty path: of one of several agents, of an episode that others are part of,
+    /// or as the answer to another trajectory.
+    pub fn start_as(&mut self, group: u32, start: &Start) -> Result<Handle> {
+        let Start { member, agent, .. } = *start;
+        let parent_of_episode = start.episode.map(|other| self.trajectory(other)).transpose()?;
+        let episode = parent_of_episode.and_then(|found| found.episode).or(start.episode);
+        if let Some(parent) = start.parent {
+            self.trajectory(parent)?;
+        }
         let entry = self.groups.get_mut(&group).ok_or_else(|| {
             Error::new(ErrorKind::NotFound, format!("group {group} is not in the forest; add it with add_group first"))
         })?;
-        if entry.trajectories.iter().any(|other| other.fork_path == [member]) {
+        if !entry.started.insert((member, agent)) {
+            let of_agent = if agent == 0 { String::new() } else { format!(" of agent {agent}") };
             return Err(Error::invalid(format!(
-                "member {member} of group {group} was started already; give each root its own member number"
+                "member {member}{of_agent} of group {group} was started already; give each root its own member number"
             )));
         }
-        entry.trajectories.push(Trajectory::root(member));
-        Ok(handle(group, entry.trajectories.len() - 1))
+        entry.trajectories.push(Trajectory { episode, parent: start.parent, ..Trajectory::root(start) });
+        let index = entry.trajectories.len() - 1;
+        self.links.extend([episode, start.parent].into_iter().flatten().map(|other| (split(other).0, group)));
+        Ok(handle(group, index))
     }
 
     /// Appends a node at the end of a trajectory's path and returns its handle. Members of a group that begin with the
     /// same prompt share its node.
     pub fn append(&mut self, trajectory: Handle, new: NewNode) -> Result<Handle> {
+        self.check_append(trajectory, &new, 0)?;
+        let (number, index) = split(trajectory);
+        let node = self.group_mut(trajectory)?.attach(index, new);
+        Ok(handle(number, node))
+    }
+
+    /// Appends many nodes, in order. If one of them is refused, none is appended.
+    pub fn append_many(&mut self, rows: Vec<(Handle, NewNode)>) -> Result<Vec<Handle>> {
+        let mut before: BTreeMap<Handle, usize> = BTreeMap::new();
+        for (row, (trajectory, new)) in rows.iter().enumerate() {
+            let before = before.entry(*trajectory).or_default();
+            self.check_append(*trajectory, new, *before)
+                .map_err(|error| Error::new(error.kind(), format!("row {row}: {error}; nothing was appended")))?;
+            *before += new.tokens.len();
+        }
+        let mut appended = Vec::with_capacity(rows.len());
+        for (trajectory, new) in rows {
+            let (number, index) = split(trajectory);
+            let node = self.group_mut(trajectory)?.attach(index, new);
+            appended.push(handle(number, node));
+        }
+        Ok(appended)
+    }
+
+    /// Whether a node may be appended to a trajectory after `before` further tokens.
+    fn check_append(&self, trajectory: Handle, new: &NewNode, before: usize) -> Result<()> {
         let (number, index) = split(trajectory);
         let group = self.live_group(trajectory)?;
         new.check()?;
-        let tip = group.trajectories[index].tip;
-        let start = match tip {
-            Some((node, end)) => group.nodes[node].start + end,
-            None => 0,
-        };
-        start.checked_add(new.tokens.len() as u32).filter(|&end| i32::try_from(end).is_ok()).ok_or_else(|| {
-            Error::new(ErrorKind::Overflow, format!("trajectory {trajectory} would grow over {} tokens", i32::MAX))
-        })?;
-        let state_key = match tip {
-            Some((node, _)) => group.nodes[node].state_key,
-            None => hash_bytes(b""),
-        };
-        let local = group.nodes.len();
-        let node = Node::new(new, tip, start, state_key);
-        let (kind, tokens) = (node.kind, node.tokens.len() as u32);
-        if tip.is_none() && kind == Kind::Prompt {
-            let same = |&&root: &&usize| group.nodes[root].begins_like(&node);
-            if let Some(&root) = group.roots.iter().find(same) {
-                group.trajectories[index].tip = Some((root, tokens));
-                return Ok(handle(number, root));
+        if let Some(origin) = new.origin {
+            let (of, node) = split(origin);
+            if of != number || node >= group.nodes.len() {
+                return Err(Error::not_found(format!("origin is {origin}, which is not a node of group {number}")));
             }
-            group.roots.push(local);
         }
-        group.nodes.push(node);
-        let entry = &mut group.trajectories[index];
-        if kind == Kind::Action {
-            let last = (local, start + tokens);
-            entry.open.get_or_insert(OpenStep { first_node: local, start, state_key, last }).last = last;
-        } else {
-            entry.close_step(trajectory, &StepOutcome::default());
+        if let Some(hash) = new.blobs.iter().find(|hash| !self.blobs.contains_key(*hash)) {
+            let hex: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
+            return Err(Error::not_found(format!("blob {hex} is not in the forest; add it with add_blob first")));
         }
-        entry.tip = Some((local, tokens));
-        Ok(handle(number, local))
+        let length = group.position(group.trajectories[index].tip) as usize + before;
+        length.checked_add(new.tokens.len()).filter(|&end| i32::try_from(end).is_ok()).map(drop).ok_or_else(|| {
+            Error::new(ErrorKind::Overflow, format!("trajectory {trajectory} would grow over {} tokens", i32::MAX))
+        })
     }
 
     /// Closes the action just appended and records what the environment paid for it.
     pub fn step(&mut self, trajectory: Handle, outcome: &StepOutcome) -> Result<()> {
-        outcome.check()?;
+        check_rewards(outcome.reward, outcome.rewards.as_deref(), self.reward_components.as_deref())?;
         let (_, index) = split(trajectory);
-        let entry = &mut self.live_group(trajectory)?.trajectories[index];
-        if entry.close_step(trajectory, outcome) {
+        self.live_group(trajectory)?;
+        if self.group_mut(trajectory)?.trajectories[index].close_step(index, outcome) {
             Ok(())
         } else {
             Err(Error::invalid(format!(
@@ -152,98 +249,29 @@ impl Forest {
         }
     }
 
-    /// Starts a trajectory that shares a prefix with `trajectory`: its path up to and including the first `end` tokens
-    /// of `node` (`None`: all of the node; both `None`: the whole path so far). The parent may be finished.
-    pub fn fork(&mut self, trajectory: Handle, node: Option<Handle>, end: Option<u32>) -> Result<Handle> {
-        let (number, index) = split(trajectory);
-        let group = self.group(trajectory)?;
-        let parent = &group.trajectories[index];
-        if parent.status == Status::Pruned {
-            return Err(Error::invalid(format!(
-                "trajectory {trajectory} was pruned; fork one that is still in the tree"
-            )));
-        }
-        let path = group.path(parent.tip);
-        let at = match node {
-            None if end.is_none() => parent.tip,
-            None => {
-                return Err(Error::invalid("end is given without node; name the node that the fork cuts".to_owned()));
-            }
-            Some(node) => {
-                let local = path.iter().find(|&&(local, _)| handle(number, local) == node);
-                let &(local, used) = local.ok_or_else(|| {
-                    Error::new(
-                        ErrorKind::NotFound,
-                        format!("node {node} is not on the path of trajectory {trajectory}"),
-                    )
-                })?;
-                let end = end.unwrap_or(used);
-                if end > used {
-                    return Err(Error::invalid(format!(
-                        "end is {end}, but trajectory {trajectory} uses {used} tokens of node {node}; use 0 to {used}"
-                    )));
-                }
-                // Before a node's first token means after all that its own parent contributes.
-                if end == 0 { group.nodes[local].parent } else { Some((local, end)) }
-            }
-        };
-        let position = at.map_or(0, |(node, end)| group.nodes[node].start + end);
-        let mut child = Trajectory::root(0);
-        child.fork_path.clone_from(&parent.fork_path);
-        child.fork_path.push(parent.forks);
-        child.tip = at;
-        child.branch = Some(Branch { parent: index, at });
-        child.steps = parent.steps.iter().take_while(|step| step.end <= position).cloned().collect();
-        // The action that the cut runs through goes on in the child, as the child's own.
-        let cut = parent.steps.get(child.steps.len()).map(|step| (step.first_node, step.start, step.state_key));
-        let cut = cut.or(parent.open.as_ref().map(|open| (open.first_node, open.start, open.state_key)));
-        if let (Some((first_node, start, state_key)), Some((node, _))) = (cut, at)
-            && start < position
-        {
-            child.open = Some(OpenStep { first_node, start, state_key, last: (node, position) });
-        }
-        let group = self.group_mut(trajectory)?;
-        group.trajectories[index].forks += 1;
-        group.trajectories.push(child);
-        Ok(handle(number, group.trajectories.len() - 1))
-    }
-
     /// Ends a trajectory.
     pub fn finish(&mut self, trajectory: Handle, finish: Finish) -> Result<()> {
-        finish.check()?;
+        check_rewards(finish.reward, finish.rewards.as_deref(), self.reward_components.as_deref())?;
         let (_, index) = split(trajectory);
-        let entry = &mut self.live_group(trajectory)?.trajectories[index];
+        let entry = &self.live_group(trajectory)?.trajectories[index];
         if entry.steps.is_empty() && entry.open.is_none() && finish.status.is_drawn() {
             return Err(Error::invalid(format!(
                 "trajectory {trajectory} ends without an action; append one, or finish it with status \"aborted\" or \"failed\""
             )));
         }
-        entry.close_step(trajectory, &StepOutcome::default());
+        let entry = &mut self.group_mut(trajectory)?.trajectories[index];
+        entry.close_step(index, &StepOutcome::default());
         entry.status = finish.status;
         entry.finish = finish;
         Ok(())
     }
 
-    /// Removes a trajectory from training; its tokens stay in the files with status `pruned` and the reason in `info`
-    /// (`{"pruned": reason, "info": …}`).
-    pub fn prune(&mut self, trajectory: Handle, reason: &str) -> Result<()> {
-        let (_, index) = split(trajectory);
-        let entry = &mut self.group_mut(trajectory)?.trajectories[index];
-        entry.close_step(trajectory, &StepOutcome::default());
-        entry.status = Status::Pruned;
-        let info = entry.finish.info.take().unwrap_or_else(|| "null".to_owned());
-        entry.finish.info = Some(format!("{{\"pruned\":{},\"info\":{info}}}", serde_json::Value::from(reason)));
-        Ok(())
-    }
-
     /// Marks every trajectory that is still running as aborted, so that its group can freeze (an interrupted run).
     pub fn abort(&mut self) {
-        for (&number, group) in &mut self.groups {
-            for (index, entry) in group.trajectories.iter_mut().enumerate() {
-                if entry.status == Status::Partial {
-                    entry.close_step(handle(number, index), &StepOutcome::default());
-                    entry.status = Status::Aborted;
-                }
+        for group in self.groups.values_mut() {
+            for (index, entry) in group.trajectories.iter_mut().enumerate().filter(|(_, entry)| entry.is_running()) {
+                entry.close_step(index, &StepOutcome::default());
+                entry.status = Status::Aborted;
             }
         }
     }
@@ -253,17 +281,17 @@ impl Forest {
         let (_, index) = split(trajectory);
         let group = self.group(trajectory)?;
         let path = group.path(group.trajectories[index].tip);
-        Ok(path.iter().flat_map(|&(node, used)| &group.nodes[node].tokens[..used as usize]).copied().collect())
+        Ok(path.iter().flat_map(|&(node, used)| &group.nodes[node].content.tokens[..used as usize]).copied().collect())
     }
 
     /// Seed of the next segment that is sampled for a trajectory: a hash of the run's seed and the segment's place.
     pub fn segment_seed(&self, trajectory: Handle) -> Result<u64> {
-        let (number, index) = split(trajectory);
-        let entry = &self.group(trajectory)?.trajectories[index];
+        let (number, _) = split(trajectory);
+        let entry = self.trajectory(trajectory)?;
         let mut parts = vec![self.seed, self.iteration as u64, u64::from(number)];
-        parts.extend(entry.fork_path.iter().map(|&part| u64::from(part)));
-        // A length in front of the step keeps (fork path, step) apart from a longer fork path.
-        parts.extend([entry.fork_path.len() as u64, entry.steps.len() as u64]);
+        parts.extend(entry.place);
+        parts.push(entry.steps.len() as u64);
+        parts.extend(entry.open.map(|open| u64::from(open.segments)));
         Ok(structural_seed(&parts))
     }
 
@@ -279,16 +307,23 @@ impl Forest {
         group.ok_or_else(|| unknown(trajectory))
     }
 
+    fn trajectory(&self, trajectory: Handle) -> Result<&Trajectory> {
+        Ok(&self.group(trajectory)?.trajectories[split(trajectory).1])
+    }
+
     /// The group of a trajectory that has not ended.
-    fn live_group(&mut self, trajectory: Handle) -> Result<&mut Group> {
+    fn live_group(&self, trajectory: Handle) -> Result<&Group> {
         let (_, index) = split(trajectory);
-        let group = self.group_mut(trajectory)?;
-        match group.trajectories[index].status {
-            Status::Partial => Ok(group),
-            status => Err(Error::invalid(format!(
-                "trajectory {trajectory} has ended ({status:?}); fork it to go on from one of its tokens"
-            ))),
+        let group = self.group(trajectory)?;
+        let entry = &group.trajectories[index];
+        if entry.is_running() {
+            return Ok(group);
         }
+        let why = if entry.stored.is_some() { "is stored" } else { "has ended" };
+        Err(Error::invalid(format!(
+            "trajectory {trajectory} {why} ({:?}); fork it to go on from one of its tokens",
+            entry.status
+        )))
     }
 }
 
@@ -296,12 +331,62 @@ fn unknown(trajectory: Handle) -> Error {
     Error::new(ErrorKind::NotFound, format!("trajectory {trajectory} is not in the forest (never started, or frozen)"))
 }
 
+impl Trajectory {
+    /// Whether the trajectory takes further tokens.
+    fn is_running(&self) -> bool {
+        self.status == Status::Partial && self.stored.is_none()
+    }
+}
+
 impl Group {
     /// Nodes of a path from its root, each with the number of its tokens that the path uses.
-    fn path(&self, tip: Option<(usize, u32)>) -> Vec<(usize, u32)> {
+    fn path(&self, tip: Option<Place>) -> Vec<Place> {
         let mut path: Vec<_> = std::iter::successors(tip, |&(node, _)| self.nodes[node].parent).collect();
         path.reverse();
         path
+    }
+
+    /// Number of tokens before the end of a path.
+    fn position(&self, tip: Option<Place>) -> u32 {
+        tip.map_or(0, |(node, end)| self.nodes[node].start + end)
+    }
+
+    /// Key of the state that the next action of a trajectory acts on.
+    fn state_key(&self, index: usize) -> [u8; 16] {
+        let entry = &self.trajectories[index];
+        let of_node = entry.tip.map(|(node, _)| self.nodes[node].state_key);
+        entry.state_key.or(of_node).unwrap_or_else(|| hash_bytes(b""))
+    }
+
+    /// Appends a node that was checked to a trajectory: what [`Forest::append`] does after its checks.
+    fn attach(&mut self, index: usize, new: NewNode) -> usize {
+        let tip = self.trajectories[index].tip;
+        let start = self.position(tip);
+        let state_key = self.state_key(index);
+        let node = Node::new(new, tip, start, state_key);
+        let (kind, tokens) = (node.content.kind, node.len());
+        let entry = &mut self.trajectories[index];
+        entry.state_key = None;
+        if tip.is_none() && kind == Kind::Prompt {
+            let same = |&&root: &&usize| self.nodes[root].begins_like(&node);
+            if let Some(&root) = self.roots.iter().find(same) {
+                entry.tip = Some((root, tokens));
+                return root;
+            }
+            self.roots.push(self.nodes.len());
+        }
+        let local = self.nodes.len();
+        self.nodes.push(node);
+        if kind == Kind::Action {
+            let last = (local, start + tokens);
+            let begun = OpenStep { first_node: local, start, state_key, last, segments: 0 };
+            let open = entry.open.get_or_insert(begun);
+            *open = OpenStep { last, segments: open.segments + 1, ..*open };
+        } else {
+            entry.close_step(index, &StepOutcome::default());
+        }
+        entry.tip = Some((local, tokens));
+        local
     }
 }
 

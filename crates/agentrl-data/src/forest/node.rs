@@ -4,6 +4,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use agentrl_compute::hash::{hash_bytes, hash_tokens};
 
+use super::{Handle, Place};
 use crate::schema::{FinishReason, Kind};
 use crate::{Error, Result};
 
@@ -37,8 +38,11 @@ impl Sampling {
     }
 }
 
+/// SHA-256 of a blob.
+pub type BlobHash = [u8; 32];
+
 /// What [`super::Forest::append`] takes.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct NewNode {
     /// Source of the tokens.
     pub kind: Kind,
@@ -62,6 +66,10 @@ pub struct NewNode {
     pub sampling: Option<Sampling>,
     /// Why sampling stopped.
     pub finish_reason: FinishReason,
+    /// The node of the same group whose tokens this one repeats or rewrites.
+    pub origin: Option<Handle>,
+    /// Images and the like that belong to the tokens, by the hash that [`super::Forest::add_blob`] gave.
+    pub blobs: Vec<BlobHash>,
 }
 
 impl NewNode {
@@ -79,6 +87,8 @@ impl NewNode {
             seed: None,
             sampling: None,
             finish_reason: FinishReason::None,
+            origin: None,
+            blobs: Vec::new(),
         }
     }
 
@@ -158,58 +168,36 @@ impl NewNode {
 #[derive(Clone, Debug)]
 pub(super) struct Node {
     /// The node before and how many of its tokens come before this one.
-    pub(super) parent: Option<(usize, u32)>,
+    pub(super) parent: Option<Place>,
     pub(super) start: u32,
-    pub(super) kind: Kind,
-    pub(super) tokens: Vec<i32>,
-    pub(super) logprobs: Option<Vec<f32>>,
-    pub(super) entropies: Option<Vec<f32>>,
-    pub(super) trainable: Option<Vec<u8>>,
-    pub(super) policy: i32,
-    pub(super) policy_version: Option<i64>,
-    pub(super) seed: Option<i64>,
-    pub(super) sampling: Option<Sampling>,
-    pub(super) finish_reason: FinishReason,
+    /// What was appended; `state` is not kept.
+    pub(super) content: NewNode,
     /// Key of the state that an action after this node acts on.
     pub(super) state_key: [u8; 16],
     pub(super) created_us: i64,
+    /// The row's id, where the node was taken from a stored batch.
+    pub(super) stored: Option<i64>,
 }
 
 impl Node {
-    /// Whether two prompts at the root of a tree are the same node.
-    pub(super) fn begins_like(&self, other: &Self) -> bool {
-        // All but the time: what a batch holds must not depend on who came first.
-        self.tokens == other.tokens
-            && self.state_key == other.state_key
-            && self.trainable == other.trainable
-            && self.entropies == other.entropies
-            && (self.policy, self.policy_version, self.seed) == (other.policy, other.policy_version, other.seed)
-            && (self.sampling, self.finish_reason) == (other.sampling, other.finish_reason)
-    }
-
     /// `inherited` is the state key at the tip that the node is appended to.
-    pub(super) fn new(new: NewNode, parent: Option<(usize, u32)>, start: u32, inherited: [u8; 16]) -> Self {
-        let state_key = match (&new.state, new.kind) {
-            (Some(state), _) => hash_bytes(state),
-            (None, Kind::Prompt | Kind::Observation) => hash_tokens(&new.tokens),
+    pub(super) fn new(mut content: NewNode, parent: Option<Place>, start: u32, inherited: [u8; 16]) -> Self {
+        let state_key = match (content.state.take(), content.kind) {
+            (Some(state), _) => hash_bytes(&state),
+            (None, Kind::Prompt | Kind::Observation) => hash_tokens(&content.tokens),
             (None, Kind::Action | Kind::Injected) => inherited,
         };
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |age| age.as_micros() as i64);
-        Self {
-            parent,
-            start,
-            kind: new.kind,
-            tokens: new.tokens,
-            logprobs: new.logprobs,
-            entropies: new.entropies,
-            trainable: new.trainable,
-            policy: new.policy,
-            policy_version: new.policy_version,
-            seed: new.seed,
-            sampling: new.sampling,
-            finish_reason: new.finish_reason,
-            state_key,
-            created_us: now,
-        }
+        let created_us = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |age| age.as_micros() as i64);
+        Self { parent, start, content, state_key, created_us, stored: None }
+    }
+
+    /// Whether two prompts at the root of a tree are the same node: in all but the time, because what a batch holds must
+    /// not depend on who came first.
+    pub(super) fn begins_like(&self, other: &Self) -> bool {
+        self.stored.is_none() && self.content == other.content && self.state_key == other.state_key
+    }
+
+    pub(super) fn len(&self) -> u32 {
+        self.content.tokens.len() as u32
     }
 }

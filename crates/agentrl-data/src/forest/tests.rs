@@ -20,8 +20,8 @@ fn paths(batch: &Batch) -> BTreeMap<i64, Vec<i32>> {
     let mut found = BTreeMap::new();
     for row in 0..trajectories.num_rows() {
         let leaf = i64s(trajectories, "leaf_node_id").value(row);
-        let (branch, end) = (i64s(trajectories, "branch_node"), i32s(trajectories, "branch_end"));
-        let mut cut = (!branch.is_null(row) && branch.value(row) == leaf).then(|| end.value(row) as usize);
+        let end = i32s(trajectories, "leaf_end");
+        let mut cut = (!end.is_null(row)).then(|| end.value(row) as usize);
         let mut path: Vec<i32> = Vec::new();
         let mut node = Some(leaf);
         while let Some(id) = node {
@@ -104,7 +104,7 @@ fn a_fork_after_a_step_inherits_it() {
 fn pruned_and_aborted_trajectories_are_kept_but_not_drawn() {
     let (mut forest, trunk, _, _) = small();
     let branch = forest.fork(trunk, None, None).unwrap();
-    forest.prune(branch, "too \"slow\"").unwrap();
+    forest.prune(branch, "too \"slow\"", false).unwrap();
     let other = forest.start(0, 1).unwrap();
     forest.append(other, NewNode::prompt(vec![1])).unwrap();
     forest.step(trunk, &StepOutcome::default()).unwrap();
@@ -206,7 +206,7 @@ fn trajectories_without_tokens_leave_no_rows() {
     let before_all = forest.fork(trunk, Some(prompt), Some(0)).unwrap();
     let child = forest.fork(before_all, None, None).unwrap();
     forest.append(child, NewNode::prompt(vec![9])).unwrap();
-    forest.prune(interrupted, "never used").unwrap();
+    forest.prune(interrupted, "never used", false).unwrap();
     forest.abort();
     let batch = forest.freeze().unwrap();
     assert_eq!(paths(&batch), BTreeMap::from([(0, vec![1, 2, 3, 4, 5, 6, 7]), (1, vec![9])]));
@@ -311,7 +311,7 @@ fn play(
             }
             Operation::Prune => {
                 if who != 0 {
-                    forest.prune(player.handle, "test").unwrap();
+                    forest.prune(player.handle, "test", false).unwrap();
                     player.pruned = true;
                 }
             }

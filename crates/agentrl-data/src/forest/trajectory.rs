@@ -1,9 +1,12 @@
 //! One agent's view of one episode, while it runs.
 
-use crate::schema::Status;
-use crate::{Error, Result};
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::Handle;
+use agentrl_compute::rng::structural_seed;
+
+use super::{Handle, Place};
+use crate::schema::{Drift, Origin, Source, Status};
+use crate::{Error, Result};
 
 /// What the environment said to an action.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -16,14 +19,13 @@ pub struct StepOutcome {
     pub terminated: bool,
     /// A limit ended the episode.
     pub truncated: bool,
-    /// Facts about the turn (tool error, format error, …), a bit each.
+    /// Facts about the turn (tool error, format error, …), a bit each; [`crate::schema::FLAG_UNTRAINED`] keeps its tokens
+    /// out of the gradient.
     pub flags: u32,
-}
-
-impl StepOutcome {
-    pub(super) fn check(&self) -> Result<()> {
-        check_rewards(self.reward, self.rewards.as_deref())
-    }
+    /// Where the turn was ingested: how it agrees with the turns before it.
+    pub drift: Option<Drift>,
+    /// Position of the first token that differs.
+    pub drift_at: Option<u32>,
 }
 
 /// How a trajectory ends.
@@ -47,13 +49,23 @@ impl Default for Finish {
     }
 }
 
-impl Finish {
-    pub(super) fn check(&self) -> Result<()> {
-        check_rewards(self.reward, self.rewards.as_deref())
-    }
+/// Who a trajectory is; see [`super::Forest::start_as`].
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Start {
+    /// Number of the trajectory among those of its agent in the group.
+    pub member: u32,
+    /// Which role it plays, where several share an episode.
+    pub agent: i32,
+    /// A trajectory of the same episode; `None`: the trajectory begins one.
+    pub episode: Option<Handle>,
+    /// The trajectory that it answers (observer and pioneer, solver and proposer, recovery and failure), without sharing
+    /// tokens with it.
+    pub parent: Option<Handle>,
+    /// Where it comes from.
+    pub origin: Option<Origin>,
 }
 
-fn check_rewards(reward: Option<f32>, rewards: Option<&[f32]>) -> Result<()> {
+pub(super) fn check_rewards(reward: Option<f32>, rewards: Option<&[f32]>, components: Option<&[String]>) -> Result<()> {
     if let Some(value) = reward.filter(|value| value.is_infinite()) {
         return Err(Error::invalid(format!(
             "reward is {value}; give a finite number, or None (or NaN) where it is unknown"
@@ -64,7 +76,22 @@ fn check_rewards(reward: Option<f32>, rewards: Option<&[f32]>) -> Result<()> {
             "rewards[{index}] is infinite; give a finite number, or NaN where it is unknown"
         )));
     }
-    Ok(())
+    match (rewards, components) {
+        (Some(rewards), Some(names)) if rewards.len() != names.len() => Err(Error::invalid(format!(
+            "rewards has {} values, but the forest's reward_components are {names:?}; give one for each",
+            rewards.len()
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// Whose action a step is.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum StepOrigin {
+    /// A trajectory of the group.
+    Live(usize),
+    /// A stored trajectory.
+    Stored(i64),
 }
 
 /// A closed step. Positions count tokens from the start of the path.
@@ -74,61 +101,157 @@ pub(super) struct Step {
     pub(super) node: usize,
     pub(super) start: u32,
     pub(super) end: u32,
-    /// Index of the trajectory that took the step.
-    pub(super) origin: usize,
+    /// Number of the trajectory's context that the step was taken in.
+    pub(super) context: u32,
+    pub(super) origin: StepOrigin,
     pub(super) state_key: [u8; 16],
     pub(super) outcome: StepOutcome,
 }
 
 /// An action that is still growing.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct OpenStep {
     pub(super) first_node: usize,
     pub(super) start: u32,
     pub(super) state_key: [u8; 16],
     /// Last node of the action so far, and the position after its last token.
     pub(super) last: (usize, u32),
+    /// Number of segments so far.
+    pub(super) segments: u32,
 }
 
-/// Where a trajectory left the one it shares its prefix with.
+/// Number of a fork among those that leave the same trajectory at the same token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ordinal {
+    /// By the caller.
+    Given(u32),
+    /// In order of arrival, which decides seeds but never the order of rows.
+    Arrival(u32),
+}
+
+/// Where a trajectory stands among those of its group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Lineage {
+    Root { member: u32, agent: i32 },
+    Fork { parent: usize, context: u32, position: u32, ordinal: Ordinal },
+    Stored { id: i64 },
+}
+
+/// What was said about a trajectory that is not trained as it is.
+#[derive(Clone, Debug)]
+pub(super) enum Note {
+    Pruned(String),
+    Untrained(String),
+    ReplacedBy(usize),
+}
+
+/// A trajectory that was taken from a stored batch.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Branch {
-    pub(super) parent: usize,
-    /// Node and number of its tokens; `None` at the very start.
-    pub(super) at: Option<(usize, u32)>,
+pub(super) struct Stored {
+    pub(super) id: i64,
+    /// How it is drawn; `None`: it is not.
+    pub(super) source: Option<Source>,
+}
+
+/// Ordinals of the forks at one token.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Ordinals {
+    pub(super) arrived: u32,
+    pub(super) given: BTreeSet<u32>,
 }
 
 #[derive(Clone, Debug)]
 pub(super) struct Trajectory {
-    /// Member number of the root, then the ordinal of each fork.
-    pub(super) fork_path: Vec<u32>,
-    /// Number of forks taken from this trajectory so far.
-    pub(super) forks: u32,
+    pub(super) lineage: Lineage,
+    /// What its segments' seeds follow from, beside the run, the iteration and the group.
+    pub(super) place: [u64; 2],
+    pub(super) agent: i32,
+    pub(super) origin: Origin,
+    /// First trajectory of the episode; `None`: itself.
+    pub(super) episode: Option<Handle>,
+    /// The trajectory it shares a prefix with or answers.
+    pub(super) parent: Option<Handle>,
+    /// Where it left the parent; `None`: nowhere, or before its first token.
+    pub(super) branch: Option<Place>,
+    /// Ordinals of the forks taken from this trajectory, by context and position.
+    pub(super) forks: BTreeMap<(u32, u32), Ordinals>,
     /// Last node of the path and how many of its tokens the path uses.
-    pub(super) tip: Option<(usize, u32)>,
-    pub(super) branch: Option<Branch>,
+    pub(super) tip: Option<Place>,
+    /// Where the paths ended that were given up when the context was rewritten.
+    pub(super) contexts: Vec<Place>,
+    /// Key of the state that the next action acts on, where it is not that of the last node.
+    pub(super) state_key: Option<[u8; 16]>,
     pub(super) steps: Vec<Step>,
     pub(super) open: Option<OpenStep>,
     pub(super) status: Status,
     pub(super) finish: Finish,
+    pub(super) note: Option<Note>,
+    pub(super) stored: Option<Stored>,
 }
 
 impl Trajectory {
-    pub(super) fn root(member: u32) -> Self {
+    pub(super) fn new(lineage: Lineage, place: [u64; 2]) -> Self {
         Self {
-            fork_path: vec![member],
-            forks: 0,
-            tip: None,
+            lineage,
+            place,
+            agent: 0,
+            origin: Origin::Generated,
+            episode: None,
+            parent: None,
             branch: None,
+            forks: BTreeMap::new(),
+            tip: None,
+            contexts: Vec::new(),
+            state_key: None,
             steps: Vec::new(),
             open: None,
             status: Status::Partial,
             finish: Finish { status: Status::Partial, ..Finish::default() },
+            note: None,
+            stored: None,
         }
     }
 
-    /// Closes the open step, if there is one; says whether there was.
-    pub(super) fn close_step(&mut self, trajectory: Handle, outcome: &StepOutcome) -> bool {
+    pub(super) fn root(start: &Start) -> Self {
+        // The marks 0 to 3 keep the four kinds of places apart.
+        let place = match start.agent {
+            0 => [u64::from(start.member), 1],
+            agent => [structural_seed(&[u64::from(start.member), agent as u64]), 0],
+        };
+        let lineage = Lineage::Root { member: start.member, agent: start.agent };
+        let origin = start.origin.unwrap_or(Origin::Generated);
+        Self { agent: start.agent, origin, ..Self::new(lineage, place) }
+    }
+
+    pub(super) fn stored(id: i64, source: Option<Source>) -> Self {
+        let stored = Some(Stored { id, source });
+        Self { stored, ..Self::new(Lineage::Stored { id }, [structural_seed(&[id as u64]), 3]) }
+    }
+
+    /// A trajectory that leaves this one, which is number `parent` of its group.
+    pub(super) fn child(&self, parent: usize, context: u32, position: u32, ordinal: Ordinal) -> Self {
+        let (tag, number) = match ordinal {
+            Ordinal::Arrival(number) => (0, number),
+            Ordinal::Given(number) => (1, number),
+        };
+        let parts = [self.place[0], self.place[1], u64::from(context), u64::from(position), tag, u64::from(number)];
+        let lineage = Lineage::Fork { parent, context, position, ordinal };
+        let child = Self::new(lineage, [structural_seed(&parts), 2]);
+        Self { agent: self.agent, origin: self.origin, ..child }
+    }
+
+    /// Number of the context that the trajectory is in.
+    pub(super) fn context(&self) -> u32 {
+        self.contexts.len() as u32
+    }
+
+    /// Where the paths of all its contexts end, the last one's last.
+    pub(super) fn tips(&self) -> impl DoubleEndedIterator<Item = Place> + '_ {
+        self.contexts.iter().copied().chain(self.tip)
+    }
+
+    /// Closes the open step, if there is one; says whether there was. `index` is the trajectory's own.
+    pub(super) fn close_step(&mut self, index: usize, outcome: &StepOutcome) -> bool {
         let Some(open) = self.open.take() else { return false };
         let (node, end) = open.last;
         self.steps.push(Step {
@@ -136,10 +259,24 @@ impl Trajectory {
             node,
             start: open.start,
             end,
-            origin: super::split(trajectory).1,
+            context: self.context(),
+            origin: StepOrigin::Live(index),
             state_key: open.state_key,
             outcome: outcome.clone(),
         });
         true
+    }
+
+    /// The note as part of the environment's facts: `{"pruned": reason, "info": …}`. `id_of` gives the id of a trajectory
+    /// of the group.
+    pub(super) fn info(&self, id_of: impl Fn(usize) -> i64) -> Option<String> {
+        let info = self.finish.info.as_deref();
+        let (key, value) = match &self.note {
+            None => return info.map(str::to_owned),
+            Some(Note::Pruned(reason)) => ("pruned", serde_json::Value::from(reason.as_str())),
+            Some(Note::Untrained(reason)) => ("untrained", serde_json::Value::from(reason.as_str())),
+            Some(Note::ReplacedBy(other)) => ("replaced_by", serde_json::Value::from(id_of(*other))),
+        };
+        Some(format!("{{\"{key}\":{value},\"info\":{}}}", info.unwrap_or("null")))
     }
 }

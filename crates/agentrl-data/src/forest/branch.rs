@@ -1,0 +1,338 @@
+//! Operations that make a trajectory of another one, or take one out: nothing is ever lost, only left behind.
+
+use agentrl_compute::hash::hash_bytes;
+
+use super::trajectory::{Lineage, Note, OpenStep, Ordinal, Trajectory};
+use super::{Forest, Group, Handle, NewNode, Place, StepOutcome, handle, split};
+use crate::schema::{Kind, Status};
+use crate::{Error, Result};
+
+/// Where a prefix of a trajectory ends.
+#[derive(Clone, Copy, Debug)]
+struct Cut {
+    /// Number of the trajectory's context.
+    context: u32,
+    /// Last node and how many of its tokens; `None` before the first token.
+    place: Option<Place>,
+    /// Number of tokens.
+    position: u32,
+}
+
+impl Forest {
+    /// Starts a trajectory that shares a prefix with `trajectory`: its path up to and including the first `end` tokens
+    /// of `node` (`None`: all of the node; both `None`: the whole path so far). The parent may be finished, or stored.
+    pub fn fork(&mut self, trajectory: Handle, node: Option<Handle>, end: Option<u32>) -> Result<Handle> {
+        Ok(self.fork_many(trajectory, node, end, 1, None)?[0])
+    }
+
+    /// Forks `count` ways at once. `ordinal` numbers the first of the forks among those that leave the trajectory at the
+    /// same token, the others follow; rows of forks without one are ordered by their content.
+    ///
+    /// A node that lies in several contexts of the trajectory is taken in the earliest.
+    pub fn fork_many(
+        &mut self,
+        trajectory: Handle,
+        node: Option<Handle>,
+        end: Option<u32>,
+        count: u32,
+        ordinal: Option<u32>,
+    ) -> Result<Vec<Handle>> {
+        let (number, index) = split(trajectory);
+        let group = self.group(trajectory)?;
+        let cut = group.locate(trajectory, node, end)?;
+        if count == 0 {
+            return Err(Error::invalid("count is 0; fork at least once"));
+        }
+        let parent = &group.trajectories[index];
+        let taken = parent.forks.get(&(cut.context, cut.position));
+        if let Some(first) = ordinal {
+            let last = first.checked_add(count - 1);
+            let last = last.ok_or_else(|| Error::invalid(format!("ordinal is {first}; it must fit 32 bits")))?;
+            if let Some(found) = taken.and_then(|taken| taken.given.range(first..=last).next()) {
+                return Err(Error::invalid(format!(
+                    "ordinal {found} was given to another fork of trajectory {trajectory} at the same token; give each its own"
+                )));
+            }
+        }
+        let group = self.group_mut(trajectory)?;
+        Ok((0..count).map(|way| handle(number, group.fork(index, cut, ordinal.map(|first| first + way)))).collect())
+    }
+
+    /// Takes a trajectory back to an earlier token: what goes on is a fork, and what was left behind stays in the files,
+    /// pruned. Returns the trajectory that goes on.
+    pub fn rollback(&mut self, trajectory: Handle, node: Handle, end: Option<u32>) -> Result<Handle> {
+        let (_, index) = split(trajectory);
+        if self.trajectory(trajectory)?.stored.is_some() {
+            return Err(stored(trajectory));
+        }
+        let back = self.fork(trajectory, Some(node), end)?;
+        self.group_mut(trajectory)?.take_out(index, Note::Pruned("rolled back".to_owned()));
+        Ok(back)
+    }
+
+    /// Puts `by` in the place of a trajectory of the same group: the old one stays in the files, pruned, and says by which
+    /// it was replaced.
+    pub fn replace(&mut self, trajectory: Handle, by: Handle) -> Result<()> {
+        let ((number, index), (other, by_index)) = (split(trajectory), split(by));
+        let (old, new) = (self.trajectory(trajectory)?, self.trajectory(by)?);
+        if number != other || index == by_index {
+            return Err(Error::invalid(format!("by is {by}; a trajectory is replaced by another one of its group")));
+        }
+        if old.stored.is_some() {
+            return Err(stored(trajectory));
+        }
+        if new.status == Status::Pruned {
+            return Err(Error::invalid(format!(
+                "by is {by}, which was pruned; replace by one that is still in the tree"
+            )));
+        }
+        self.group_mut(trajectory)?.take_out(index, Note::ReplacedBy(by_index));
+        Ok(())
+    }
+
+    /// Removes a trajectory from training; its tokens stay in the files with status `pruned` and the reason in `info`
+    /// (`{"pruned": reason, "info": …}`). With `gradient_only` it still goes on and votes in its group's statistics, but
+    /// its steps carry [`crate::schema::FLAG_UNTRAINED`].
+    pub fn prune(&mut self, trajectory: Handle, reason: &str, gradient_only: bool) -> Result<()> {
+        let (_, index) = split(trajectory);
+        let entry = self.trajectory(trajectory)?;
+        if entry.stored.is_some() {
+            return Err(stored(trajectory));
+        }
+        if gradient_only && entry.status == Status::Pruned {
+            return Err(Error::invalid(format!("trajectory {trajectory} was pruned already; it has no gradient")));
+        }
+        let group = self.group_mut(trajectory)?;
+        if gradient_only {
+            group.trajectories[index].note = Some(Note::Untrained(reason.to_owned()));
+        } else {
+            group.take_out(index, Note::Pruned(reason.to_owned()));
+        }
+        Ok(())
+    }
+
+    /// Makes a trajectory of the beginning of one and the end of another of the same group: `prefix` up to `end` tokens of
+    /// `node`, then the path of `suffix` from token `start` of node `from` on.
+    ///
+    /// The suffix is copied: nodes of the same kinds that name their origin and have no log-probs, because they were not
+    /// sampled behind this prefix, and its steps with what they were paid. The new trajectory goes on running.
+    pub fn splice(
+        &mut self,
+        prefix: Handle,
+        (node, end): (Option<Handle>, Option<u32>),
+        suffix: Handle,
+        (from, start): (Handle, u32),
+    ) -> Result<Handle> {
+        let ((number, index), (other, suffix_index)) = (split(prefix), split(suffix));
+        let group = self.group(prefix)?;
+        if self.group(suffix).is_ok() && number != other {
+            return Err(Error::invalid(format!("suffix is {suffix}; splice joins trajectories of one group")));
+        }
+        self.group(suffix)?;
+        let cut = group.locate(prefix, node, end)?;
+        let (copies, steps) = group.copied(suffix, from, start)?;
+        let length: usize = copies.iter().map(|(_, new)| new.tokens.len()).sum();
+        if i32::try_from(cut.position as usize + length).is_err() {
+            return Err(Error::overflow(format!("the spliced trajectory would grow over {} tokens", i32::MAX)));
+        }
+        let shift = i64::from(cut.position) - i64::from(group.nodes[split(from).1].start + start);
+        let group = self.group_mut(prefix)?;
+        let spliced = group.fork(index, cut, None);
+        let mut steps = steps.into_iter().peekable();
+        for (original, new) in copies {
+            let (kind, tokens) = (new.kind, new.tokens.len() as u32);
+            let copy = group.attach(spliced, new);
+            if !matches!(kind, Kind::Action | Kind::Injected) {
+                group.nodes[copy].state_key = group.nodes[original].state_key;
+            }
+            let position = i64::from(group.nodes[copy].start + tokens);
+            let ends = |&step: &usize| i64::from(group.trajectories[suffix_index].steps[step].end) + shift <= position;
+            if let Some(step) = steps.next_if(ends) {
+                let outcome = group.trajectories[suffix_index].steps[step].outcome.clone();
+                group.trajectories[spliced].close_step(spliced, &outcome);
+            }
+        }
+        Ok(handle(number, spliced))
+    }
+
+    /// Gives a trajectory another context (a memory, a summary, a window, the view of a sub-agent), from which it goes on.
+    ///
+    /// The context enters the tree where it first differs from the trajectory's own path; the rest is one node of kind
+    /// injected, so generated text that it repeats is not trained again. The state acted on next is `state`, or else what
+    /// it was. Returns the number of tokens that are shared.
+    pub fn rewrite(&mut self, trajectory: Handle, tokens: &[i32], state: Option<&[u8]>) -> Result<u32> {
+        let (_, index) = split(trajectory);
+        let group = self.live_group(trajectory)?;
+        NewNode::new(Kind::Injected, tokens.to_vec()).check()?;
+        if i32::try_from(tokens.len()).is_err() {
+            return Err(Error::overflow(format!(
+                "tokens has {} values; a path has at most {}",
+                tokens.len(),
+                i32::MAX
+            )));
+        }
+        let tip = group.trajectories[index].tip;
+        let (mut place, mut shared) = (None, 0);
+        for (node, used) in group.path(tip) {
+            let own = &group.nodes[node].content.tokens[..used as usize];
+            let same = own.iter().zip(&tokens[shared..]).take_while(|(mine, other)| mine == other).count();
+            shared += same;
+            if same > 0 {
+                place = Some((node, same as u32));
+            }
+            if same < own.len() {
+                break;
+            }
+        }
+        let state_key = state.map_or_else(|| group.state_key(index), hash_bytes);
+        let group = self.group_mut(trajectory)?;
+        let entry = &mut group.trajectories[index];
+        entry.close_step(index, &StepOutcome::default());
+        if place != tip {
+            entry.contexts.extend(tip);
+            entry.tip = place;
+        }
+        entry.state_key = Some(state_key);
+        if shared < tokens.len() {
+            group.attach(index, NewNode::new(Kind::Injected, tokens[shared..].to_vec()));
+        }
+        Ok(shared as u32)
+    }
+}
+
+fn stored(trajectory: Handle) -> Error {
+    Error::invalid(format!("trajectory {trajectory} is stored, and what is stored never changes; fork it instead"))
+}
+
+impl Group {
+    /// Where the prefix of a trajectory that ends after `end` tokens of `node` lies.
+    fn locate(&self, trajectory: Handle, node: Option<Handle>, end: Option<u32>) -> Result<Cut> {
+        let (number, index) = split(trajectory);
+        let parent = &self.trajectories[index];
+        if parent.status == Status::Pruned {
+            return Err(Error::invalid(format!(
+                "trajectory {trajectory} was pruned; fork one that is still in the tree"
+            )));
+        }
+        let cut = |context, place| Cut { context, place, position: self.position(place) };
+        let Some(node) = node else {
+            if end.is_some() {
+                return Err(Error::invalid("end is given without node; name the node that the fork cuts"));
+            }
+            return Ok(cut(parent.context(), parent.tip));
+        };
+        let (of, local) = split(node);
+        let mut most = None;
+        if of == number {
+            for (context, tip) in (0..).zip(parent.tips()) {
+                // Parents come before their children, so a walk upwards can stop early.
+                let above = std::iter::successors(Some(tip), |&(node, _)| self.nodes[node].parent);
+                let found = above.take_while(|&(node, _)| node >= local).find(|&(node, _)| node == local);
+                let Some((_, used)) = found else { continue };
+                let end = end.unwrap_or(used);
+                if end <= used {
+                    // Before a node's first token means after all that its own parent contributes.
+                    return Ok(cut(context, if end == 0 { self.nodes[local].parent } else { Some((local, end)) }));
+                }
+                most = most.max(Some(used));
+            }
+        }
+        Err(match (most, end) {
+            (Some(used), Some(end)) => Error::invalid(format!(
+                "end is {end}, but trajectory {trajectory} uses {used} tokens of node {node}; use 0 to {used}"
+            )),
+            _ => Error::not_found(format!("node {node} is not on the path of trajectory {trajectory}")),
+        })
+    }
+
+    /// Adds a trajectory that leaves another one.
+    fn fork(&mut self, index: usize, cut: Cut, ordinal: Option<u32>) -> usize {
+        let Cut { context, place, position } = cut;
+        let number = self.trajectories.len();
+        let parent = &mut self.trajectories[index];
+        let ordinals = parent.forks.entry((context, position)).or_default();
+        let ordinal = if let Some(ordinal) = ordinal {
+            ordinals.given.insert(ordinal);
+            Ordinal::Given(ordinal)
+        } else {
+            ordinals.arrived += 1;
+            Ordinal::Arrival(ordinals.arrived - 1)
+        };
+        let mut child = parent.child(index, context, position, ordinal);
+        child.contexts = parent.contexts[..context as usize].to_vec();
+        child.tip = place;
+        child.branch = place;
+        child.state_key = parent.state_key.filter(|_| (context, place) == (parent.context(), parent.tip));
+        let inherited = parent.steps.iter().take_while(|step| (step.context, step.end) <= (context, position));
+        child.steps = inherited.cloned().collect();
+        // The action that the cut runs through goes on in the child, as the child's own.
+        let cut = parent.steps.get(child.steps.len()).filter(|step| step.context == context);
+        let cut = cut.map(|step| (step.first_node, step.start, step.state_key));
+        let open = parent.open.filter(|_| context == parent.context());
+        let cut = cut.or(open.map(|open| (open.first_node, open.start, open.state_key)));
+        if let (Some((first_node, start, state_key)), Some((node, _))) = (cut, place)
+            && start < position
+        {
+            child.open = Some(OpenStep { first_node, start, state_key, last: (node, position), segments: 1 });
+        }
+        child.parent = Some(handle(self.number, index));
+        self.trajectories.push(child);
+        number
+    }
+
+    /// Ends a trajectory that is not trained.
+    fn take_out(&mut self, index: usize, note: Note) {
+        let entry = &mut self.trajectories[index];
+        entry.close_step(index, &StepOutcome::default());
+        entry.status = Status::Pruned;
+        entry.note = Some(note);
+    }
+
+    /// What a splice copies of a trajectory: the nodes of its present context from a token on, each with its original, and
+    /// the indices of the steps that end in them.
+    fn copied(&self, suffix: Handle, from: Handle, start: u32) -> Result<(Vec<(usize, NewNode)>, Vec<usize>)> {
+        let (number, index) = split(suffix);
+        let entry: &Trajectory = &self.trajectories[index];
+        let path = self.path(entry.tip);
+        let first = path.iter().position(|&(node, _)| handle(number, node) == from);
+        let first =
+            first.ok_or_else(|| Error::not_found(format!("node {from} is not on the path of trajectory {suffix}")))?;
+        let (node, used) = path[first];
+        if start >= used {
+            return Err(Error::invalid(format!(
+                "start is {start}, but trajectory {suffix} uses {used} tokens of node {from}; use 0 to {}",
+                used - 1
+            )));
+        }
+        let position = self.nodes[node].start + start;
+        let copies = path[first..].iter().enumerate().map(|(place, &(node, used))| {
+            let skipped = if place == 0 { start as usize } else { 0 };
+            let content = &self.nodes[node].content;
+            let part = skipped..used as usize;
+            let new = NewNode {
+                trainable: content.trainable.as_ref().map(|mask| mask[part.clone()].to_vec()),
+                policy: content.policy,
+                policy_version: content.policy_version,
+                origin: Some(handle(number, node)),
+                blobs: content.blobs.clone(),
+                ..NewNode::new(content.kind, content.tokens[part].to_vec())
+            };
+            (node, new)
+        });
+        let copied = |&step: &usize| {
+            let step = &entry.steps[step];
+            step.context == entry.context() && step.end > position
+        };
+        Ok((copies.collect(), (0..entry.steps.len()).filter(copied).collect()))
+    }
+}
+
+impl Lineage {
+    /// The trajectory of the group that this one left, and where: context and position.
+    pub(super) fn fork_of(self) -> Option<(usize, u32, u32)> {
+        match self {
+            Self::Fork { parent, context, position, .. } => Some((parent, context, position)),
+            Self::Root { .. } | Self::Stored { .. } => None,
+        }
+    }
+}

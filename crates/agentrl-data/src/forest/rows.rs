@@ -1,0 +1,336 @@
+//! The tables of a cut: rows of groups in canonical order as Arrow columns.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use arrow_array::builder::{FixedSizeBinaryBuilder, ListBuilder, PrimitiveBuilder};
+use arrow_array::types::{ArrowPrimitiveType, Float32Type, Int32Type, UInt8Type};
+use arrow_array::{
+    ArrayRef, Float32Array, Float64Array, Int32Array, Int64Array, RecordBatch, StringArray, StructArray,
+    TimestampMicrosecondArray, UInt8Array, UInt32Array, new_null_array,
+};
+use arrow_buffer::NullBuffer;
+use arrow_schema::{DataType, Field};
+
+use super::freeze::{Cut, Ids, Ordered};
+use super::trajectory::{Note, Step, StepOrigin};
+use super::{Group, Place, Trajectory, adopt, split};
+use crate::schema::{
+    ENTROPIES, FLAG_UNTRAINED, Kind, OLD_LOGPROB_BEHAVIOUR, OLD_LOGPROB_NONE, REWARD_COMPONENTS, Table, sampling_fields,
+};
+use crate::{Error, ErrorKind, Result, arrow_bug};
+
+pub(super) fn tables(cut: &Cut, groups: &[Ordered<'_>], ids: &Ids<'_>) -> Result<[RecordBatch; Table::COUNT]> {
+    let names = cut.reward_components.as_ref().map(|names| serde_json::Value::from(names.clone()).to_string());
+    let rewards = names.map(|names| (REWARD_COMPONENTS, names));
+    let entropies = Some((ENTROPIES, cut.entropies.clone()));
+    let adopted =
+        |part: usize| cut.groups.iter().flat_map(move |group| group.adopted.rows.iter().map(move |rows| &rows[part]));
+    let whole = |table: Table, part: usize, keys: &[&str], new: RecordBatch, metadata: Option<(&str, String)>| {
+        let stored: Vec<RecordBatch> = adopted(part).cloned().collect();
+        let stored = adopt::merged(table, &stored, keys)?;
+        let rows = arrow_select::concat::concat_batches(&table.schema(), [&stored, &new]).map_err(arrow_bug)?;
+        described(&rows, metadata)
+    };
+    Ok([
+        whole(Table::Nodes, 0, &["node_id"], nodes(groups)?, entropies)?,
+        whole(Table::Steps, 1, &["trajectory_id", "step"], steps(groups)?, rewards.clone())?,
+        whole(Table::Trajectories, 2, &["trajectory_id"], trajectories(groups, ids, cut.iteration)?, rewards)?,
+        draws(groups, cut)?,
+        RecordBatch::new_empty(Table::Tasks.schema()),
+        decisions(groups, ids, cut.iteration)?,
+    ])
+}
+
+/// A table whose schema says one thing more.
+fn described(rows: &RecordBatch, metadata: Option<(&str, String)>) -> Result<RecordBatch> {
+    let schema = rows.schema();
+    let known: HashMap<String, String> = schema.metadata().clone();
+    let all = known.into_iter().chain(metadata.map(|(key, value)| (key.to_owned(), value))).collect();
+    let schema = Arc::new(schema.as_ref().clone().with_metadata(all));
+    RecordBatch::try_new(schema, rows.columns().to_vec()).map_err(arrow_bug)
+}
+
+fn table(table: Table, columns: Vec<ArrayRef>) -> Result<RecordBatch> {
+    RecordBatch::try_new(table.schema(), columns).map_err(arrow_bug)
+}
+
+/// Refuses tables whose lists would not fit 32-bit offsets.
+fn check_offsets(tokens: usize) -> Result<()> {
+    if i32::try_from(tokens).is_ok() {
+        return Ok(());
+    }
+    Err(Error::new(
+        ErrorKind::Overflow,
+        format!("{tokens} tokens in one batch are more than a list column holds; freeze fewer groups at a time"),
+    ))
+}
+
+/// NaN and absent mean the same: not known.
+fn known(reward: Option<f32>) -> Option<f32> {
+    reward.filter(|reward| !reward.is_nan())
+}
+
+/// A column of values that are never null.
+macro_rules! column {
+    ($kind:ident, $rows:expr, $value:expr) => {
+        Arc::new($rows.iter().map($value).collect::<$kind>()) as ArrayRef
+    };
+}
+
+/// A list column whose items are never null.
+fn lists<'a, T, I>(item: DataType, rows: I) -> ArrayRef
+where
+    T: ArrowPrimitiveType,
+    I: Iterator<Item = Option<&'a [T::Native]>>,
+{
+    let field = Field::new("item", item, false);
+    let mut builder = ListBuilder::new(PrimitiveBuilder::<T>::new()).with_field(field);
+    for row in rows {
+        match row {
+            Some(values) => {
+                builder.values().append_slice(values);
+                builder.append(true);
+            }
+            None => builder.append(false),
+        }
+    }
+    Arc::new(builder.finish())
+}
+
+fn binaries<K: AsRef<[u8]>>(width: i32, keys: impl Iterator<Item = K>) -> Result<ArrayRef> {
+    let mut builder = FixedSizeBinaryBuilder::new(width);
+    for key in keys {
+        builder.append_value(key).map_err(arrow_bug)?;
+    }
+    Ok(Arc::new(builder.finish()))
+}
+
+impl Ordered<'_> {
+    /// A place as columns: the node's id, and how many of its tokens, unless all.
+    fn place(&self, place: Option<Place>) -> (Option<i64>, Option<i32>) {
+        let whole = |(node, end): Place| self.group.nodes[node].len() == end;
+        (place.map(|(node, _)| self.node_ids[node]), place.filter(|&place| !whole(place)).map(|(_, end)| end as i32))
+    }
+}
+
+fn nodes(groups: &[Ordered<'_>]) -> Result<RecordBatch> {
+    let rows: Vec<_> = groups
+        .iter()
+        .flat_map(|entry| entry.nodes.iter().map(move |&node| (entry, node, &entry.group.nodes[node])))
+        .collect();
+    check_offsets(rows.iter().map(|(_, _, node)| node.content.tokens.len()).sum())?;
+    let parents: Vec<_> = rows.iter().map(|(entry, _, node)| entry.place(node.parent)).collect();
+    let contents: Vec<_> = rows.iter().map(|(_, _, node)| &node.content).collect();
+    let sampled = contents.iter().map(|content| content.sampling.is_some()).collect::<NullBuffer>();
+    let sampling = StructArray::try_new(
+        sampling_fields(),
+        vec![
+            column!(Float32Array, contents, |content| content.sampling.map_or(0.0, |s| s.temperature)),
+            column!(Float32Array, contents, |content| content.sampling.map_or(0.0, |s| s.top_p)),
+            column!(Int32Array, contents, |content| content.sampling.map_or(0, |s| s.top_k)),
+        ],
+        Some(sampled),
+    );
+    let origins = rows.iter().map(|(entry, _, node)| node.content.origin.map(|origin| entry.node_ids[split(origin).1]));
+    let mut blobs = ListBuilder::new(FixedSizeBinaryBuilder::new(32)).with_field(Field::new(
+        "item",
+        DataType::FixedSizeBinary(32),
+        false,
+    ));
+    for content in &contents {
+        for hash in &content.blobs {
+            blobs.values().append_value(hash).map_err(arrow_bug)?;
+        }
+        blobs.append(!content.blobs.is_empty());
+    }
+    table(
+        Table::Nodes,
+        vec![
+            column!(Int64Array, rows, |(entry, index, _)| entry.node_ids[*index]),
+            column!(Int64Array, parents, |parent| parent.0),
+            column!(Int32Array, parents, |parent| parent.1),
+            column!(Int64Array, rows, |(entry, _, _)| entry.group_id),
+            column!(Int32Array, rows, |(_, _, node)| node.start as i32),
+            column!(UInt8Array, contents, |content| content.kind as u8),
+            lists::<Int32Type, _>(DataType::Int32, contents.iter().map(|content| Some(content.tokens.as_slice()))),
+            lists::<Float32Type, _>(DataType::Float32, contents.iter().map(|content| content.logprobs.as_deref())),
+            lists::<Float32Type, _>(DataType::Float32, contents.iter().map(|content| content.entropies.as_deref())),
+            lists::<UInt8Type, _>(DataType::UInt8, contents.iter().map(|content| content.trainable.as_deref())),
+            column!(Int32Array, contents, |content| content.policy),
+            column!(Int64Array, contents, |content| content.policy_version),
+            column!(Int64Array, contents, |content| content.seed),
+            Arc::new(sampling.map_err(arrow_bug)?),
+            column!(UInt8Array, contents, |content| content.finish_reason as u8),
+            Arc::new(origins.collect::<Int64Array>()),
+            Arc::new(blobs.finish()),
+            Arc::new(TimestampMicrosecondArray::from_iter_values(rows.iter().map(|(_, _, node)| node.created_us))),
+        ],
+    )
+}
+
+fn steps(groups: &[Ordered<'_>]) -> Result<RecordBatch> {
+    let mut rows: Vec<(&Ordered<'_>, usize, i32, &Step)> = Vec::new();
+    for entry in groups {
+        for (index, trajectory) in entry.rows() {
+            rows.extend((0_i32..).zip(&trajectory.steps).map(|(step, row)| (entry, index, step, row)));
+        }
+    }
+    let outcomes: Vec<_> = rows.iter().map(|(_, _, _, row)| &row.outcome).collect();
+    let ends = |(entry, _, _, row): &(&Ordered<'_>, usize, i32, &Step)| {
+        entry.place(Some((row.node, row.end - entry.group.nodes[row.node].start))).1
+    };
+    let flags = |(entry, index, _, row): &(&Ordered<'_>, usize, i32, &Step)| {
+        let untrained = matches!(entry.group.trajectories[*index].note, Some(Note::Untrained(_)));
+        row.outcome.flags | if untrained { FLAG_UNTRAINED } else { 0 }
+    };
+    table(
+        Table::Steps,
+        vec![
+            column!(Int64Array, rows, |(entry, index, _, _)| entry.trajectory_ids[*index]),
+            column!(Int32Array, rows, |&(_, _, step, _)| step),
+            column!(Int64Array, rows, |(entry, _, _, row)| entry.node_ids[row.first_node]),
+            column!(Int64Array, rows, |(entry, _, _, row)| entry.node_ids[row.node]),
+            column!(Int32Array, rows, ends),
+            column!(Int64Array, rows, |(entry, _, _, row)| match row.origin {
+                StepOrigin::Live(index) => entry.trajectory_ids[index],
+                StepOrigin::Stored(id) => id,
+            }),
+            binaries(16, rows.iter().map(|(_, _, _, row)| row.state_key))?,
+            column!(Float32Array, outcomes, |outcome| known(outcome.reward)),
+            lists::<Float32Type, _>(DataType::Float32, outcomes.iter().map(|outcome| outcome.rewards.as_deref())),
+            column!(UInt8Array, outcomes, |outcome| u8::from(outcome.terminated)),
+            column!(UInt8Array, outcomes, |outcome| u8::from(outcome.truncated)),
+            column!(UInt32Array, rows, flags),
+            column!(UInt8Array, outcomes, |outcome| outcome.drift.map(|drift| drift as u8)),
+            column!(Int32Array, outcomes, |outcome| outcome.drift_at.map(|at| at as i32)),
+        ],
+    )
+}
+
+/// Lowest and highest policy version on the paths of a trajectory.
+fn versions(group: &Group, trajectory: &Trajectory) -> (Option<i64>, Option<i64>) {
+    let paths = trajectory.tips().flat_map(|tip| group.path(Some(tip)));
+    let mut found = paths.filter_map(|(node, _)| group.nodes[node].content.policy_version);
+    let first = found.next();
+    found.fold((first, first), |(low, high), version| (low.min(Some(version)), high.max(Some(version))))
+}
+
+fn trajectories(groups: &[Ordered<'_>], ids: &Ids<'_>, iteration: i64) -> Result<RecordBatch> {
+    let rows: Vec<(&Ordered<'_>, usize, &Trajectory)> =
+        groups.iter().flat_map(|entry| entry.rows().map(move |(index, row)| (entry, index, row))).collect();
+    let id = |entry: &Ordered<'_>, index: usize| entry.trajectory_ids[index];
+    let leaves: Vec<_> = rows.iter().map(|(entry, _, row)| entry.place(row.tip)).collect();
+    let branches = rows.iter().map(|(entry, _, row)| {
+        let end = row.branch.map(|(_, end)| end as i32);
+        (row.branch.map(|(node, _)| entry.node_ids[node]), end)
+    });
+    let branches: Vec<_> = branches.collect();
+    let versions: Vec<_> = rows.iter().map(|(entry, _, row)| versions(entry.group, row)).collect();
+    let infos = rows.iter().map(|(entry, _, row)| row.info(|other| id(entry, other)));
+    table(
+        Table::Trajectories,
+        vec![
+            column!(Int64Array, rows, |(entry, index, _)| id(entry, *index)),
+            column!(Int64Array, rows, |(entry, _, _)| entry.group_id),
+            column!(Int64Array, rows, |(entry, index, row)| {
+                row.episode.and_then(|first| ids.of(first)).unwrap_or(id(entry, *index))
+            }),
+            column!(Int32Array, rows, |(_, _, row)| row.agent),
+            Arc::new(StringArray::from_iter_values(rows.iter().map(|(entry, _, _)| &entry.group.task_id))),
+            Arc::new(Int64Array::from(vec![iteration; rows.len()])),
+            column!(Int64Array, leaves, |leaf| leaf.0),
+            column!(Int32Array, leaves, |leaf| leaf.1),
+            binaries(16, rows.iter().map(|(entry, index, _)| entry.group.state_key(*index)))?,
+            column!(Float32Array, rows, |(_, _, row)| known(row.finish.reward)),
+            lists::<Float32Type, _>(DataType::Float32, rows.iter().map(|(_, _, row)| row.finish.rewards.as_deref())),
+            column!(UInt8Array, rows, |(_, _, row)| row.finish.success.map(u8::from)),
+            column!(UInt8Array, rows, |(_, _, row)| row.status as u8),
+            column!(UInt8Array, rows, |(_, _, row)| row.origin as u8),
+            column!(Int64Array, rows, |(_, _, row)| row.parent.and_then(|parent| ids.of(parent))),
+            column!(Int64Array, branches, |branch| branch.0),
+            column!(Int32Array, branches, |branch| branch.1),
+            column!(Int64Array, versions, |&(low, _)| low),
+            column!(Int64Array, versions, |&(_, high)| high),
+            Arc::new(infos.collect::<StringArray>()),
+        ],
+    )
+}
+
+/// Whether every action of a trajectory that can be trained was sampled.
+fn sampled(group: &Group, trajectory: &Trajectory) -> bool {
+    trajectory.tips().flat_map(|tip| group.path(Some(tip))).all(|(node, _)| {
+        let content = &group.nodes[node].content;
+        let trained = content.trainable.as_ref().is_none_or(|mask| mask.contains(&1));
+        content.kind != Kind::Action || content.logprobs.is_some() || !trained
+    })
+}
+
+fn draws(groups: &[Ordered<'_>], cut: &Cut) -> Result<RecordBatch> {
+    let drawn = groups.iter().flat_map(|entry| entry.drawn().map(move |(index, source)| (entry, index, source)));
+    let drawn: Vec<_> = drawn.collect();
+    let count = drawn.len();
+    let first = cut.base.draw;
+    table(
+        Table::Draws,
+        vec![
+            Arc::new(Int64Array::from_iter_values(first..first + count as i64)),
+            Arc::new(Int64Array::from(vec![cut.iteration; count])),
+            Arc::new(Int32Array::from_iter_values(0..count as i32)),
+            column!(Int64Array, drawn, |&(entry, index, _)| entry.trajectory_ids[index]),
+            column!(Int64Array, drawn, |(entry, _, _)| entry.group_id),
+            column!(UInt8Array, drawn, |&(_, _, source)| source as u8),
+            new_null_array(&DataType::Float64, count),
+            column!(UInt8Array, drawn, |&(entry, index, _)| {
+                let behaviour = sampled(entry.group, &entry.group.trajectories[index]);
+                if behaviour { OLD_LOGPROB_BEHAVIOUR } else { OLD_LOGPROB_NONE }
+            }),
+            Arc::new(StringArray::new_null(count)),
+        ],
+    )
+}
+
+/// What planners decided, in an order that does not depend on arrival, numbered within each group and round.
+fn decisions(groups: &[Ordered<'_>], ids: &Ids<'_>, iteration: i64) -> Result<RecordBatch> {
+    let mut rows = Vec::new();
+    for entry in groups {
+        let found = entry.group.decisions.iter().filter_map(|decision| {
+            let node = decision.node.map(|node| entry.node_ids[split(node).1]);
+            let result = decision.result.and_then(|result| ids.of(result));
+            Some((entry.group_id, ids.of(decision.trajectory)?, node.filter(|&node| node >= 0), result, decision))
+        });
+        let begin = rows.len();
+        rows.extend(found);
+        rows[begin..].sort_by(|a, b| {
+            let key =
+                |&(_, trajectory, node, result, decision): &(i64, i64, Option<i64>, Option<i64>, &super::Decision)| {
+                    let ordinal = decision.ordinal.unwrap_or(u32::MAX);
+                    (decision.round, ordinal, trajectory, decision.operation, node, decision.end, result)
+                };
+            let rest = |decision: &super::Decision| (decision.score.map(f64::to_bits), decision.reason.clone());
+            key(a).cmp(&key(b)).then_with(|| rest(a.4).cmp(&rest(b.4)))
+        });
+    }
+    let mut ordinals = Vec::with_capacity(rows.len());
+    for (index, row) in rows.iter().enumerate() {
+        let before = index.checked_sub(1).map(|index| &rows[index]);
+        let same = before.is_some_and(|before| (before.0, before.4.round) == (row.0, row.4.round));
+        ordinals.push(if same { ordinals[index - 1] + 1 } else { 0 });
+    }
+    table(
+        Table::Decisions,
+        vec![
+            Arc::new(Int64Array::from(vec![iteration; rows.len()])),
+            column!(Int64Array, rows, |row| row.0),
+            column!(Int32Array, rows, |row| row.4.round as i32),
+            Arc::new(Int32Array::from(ordinals)),
+            column!(UInt8Array, rows, |row| row.4.operation as u8),
+            column!(Int64Array, rows, |row| row.1),
+            column!(Int64Array, rows, |row| row.2),
+            column!(Int32Array, rows, |row| row.4.end.map(|end| end as i32)),
+            column!(Int64Array, rows, |row| row.3),
+            column!(Float64Array, rows, |row| row.4.score),
+            Arc::new(rows.iter().map(|row| row.4.reason.as_deref()).collect::<StringArray>()),
+        ],
+    )
+}

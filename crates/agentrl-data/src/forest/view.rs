@@ -1,0 +1,61 @@
+//! What planners see of a forest while it grows: the trees, and where trajectories stand.
+
+use super::{Forest, Handle, handle};
+use crate::batch::Tree;
+use crate::{Error, Result};
+
+/// Trajectories that are running, one row each, in the order in which they were started.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Frontier {
+    /// Handle.
+    pub trajectory: Vec<Handle>,
+    /// Group number.
+    pub group: Vec<u32>,
+    /// Last node of the path; -1 before the first.
+    pub node: Vec<Handle>,
+    /// How many of the node's tokens the path uses.
+    pub end: Vec<u32>,
+    /// Number of tokens of the path.
+    pub length: Vec<u32>,
+    /// Number of steps that were closed.
+    pub steps: Vec<u32>,
+    /// Number of times that the context was rewritten.
+    pub context: Vec<u32>,
+}
+
+impl Forest {
+    /// The trajectories of a group, or of all, that are running.
+    pub fn frontier(&self, group: Option<u32>) -> Result<Frontier> {
+        if let Some(group) = group {
+            self.of_number(group)?;
+        }
+        let mut frontier = Frontier::default();
+        for entry in self.groups.values().filter(|entry| group.is_none_or(|group| group == entry.number)) {
+            for (index, row) in entry.trajectories.iter().enumerate().filter(|(_, row)| row.is_running()) {
+                frontier.trajectory.push(handle(entry.number, index));
+                frontier.group.push(entry.number);
+                frontier.node.push(row.tip.map_or(-1, |(node, _)| handle(entry.number, node)));
+                frontier.end.push(row.tip.map_or(0, |(_, end)| end));
+                frontier.length.push(entry.position(row.tip));
+                frontier.steps.push(row.steps.len() as u32);
+                frontier.context.push(row.context());
+            }
+        }
+        Ok(frontier)
+    }
+
+    /// The token tree of a group, whose nodes are known by their handles.
+    pub fn tree(&self, group: u32) -> Result<Tree> {
+        let entry = self.of_number(group)?;
+        let nodes = (0..entry.nodes.len()).map(|node| handle(group, node)).collect();
+        let parents: Vec<i64> =
+            entry.nodes.iter().map(|node| node.parent.map_or(-1, |(parent, _)| parent as i64)).collect();
+        Tree::new(nodes, &parents)
+    }
+
+    fn of_number(&self, group: u32) -> Result<&super::Group> {
+        self.groups
+            .get(&group)
+            .ok_or_else(|| Error::not_found(format!("group {group} is not in the forest (never added, or frozen)")))
+    }
+}
