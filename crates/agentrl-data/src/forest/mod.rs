@@ -9,6 +9,7 @@ mod adopt;
 mod branch;
 mod decision;
 mod freeze;
+mod ingest;
 mod node;
 mod order;
 mod rows;
@@ -24,6 +25,7 @@ use sha2::{Digest, Sha256};
 
 pub use decision::Decision;
 pub use freeze::Cut;
+pub use ingest::{Ingested, Role, Rows, Turns};
 pub use node::{BlobHash, NewNode, Sampling};
 pub use trajectory::{Finish, Start, StepOutcome};
 pub use view::Frontier;

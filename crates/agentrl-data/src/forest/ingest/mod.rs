@@ -97,7 +97,7 @@ impl Forest {
         let (number, index) = split(trajectory);
         let group = self.group_mut(trajectory)?;
         let rules = Rules { realign: turns.realign, vocabulary: turns.vocabulary };
-        let (place, alignment, pieces) = group.meet(index, prompt, &rules, number);
+        let (place, alignment, pieces) = group.meet(index, prompt, &rules);
         if let Some(at) = prompt[alignment.at..].iter().position(|&token| token < 0) {
             let at = alignment.at + at;
             return Err(Error::invalid(format!("prompts[{at}] is {}; token ids are zero or greater", prompt[at])));
@@ -195,13 +195,7 @@ type Piece = (Kind, usize, Option<Handle>);
 
 impl Group {
     /// Where a prompt enters the tree of a trajectory, how it agrees with what is there, and what it adds.
-    fn meet(
-        &self,
-        index: usize,
-        prompt: &[i32],
-        rules: &Rules<'_>,
-        number: u32,
-    ) -> (Option<Place>, Alignment, Vec<Piece>) {
+    fn meet(&self, index: usize, prompt: &[i32], rules: &Rules<'_>) -> (Option<Place>, Alignment, Vec<Piece>) {
         let entry = &self.trajectories[index];
         let kind = |place: Option<Place>| if place.is_none() { Kind::Prompt } else { Kind::Observation };
         // The last context first: as a rule the turn goes on from it.
@@ -224,23 +218,22 @@ impl Group {
         let tokens: Vec<i32> = path.iter().flat_map(|&place| self.used(place)).copied().collect();
         let alignment = align(&tokens, self.last_output(&path), prompt, at, rules);
         let Alignment { replaced, repeated, .. } = alignment;
-        let source = |position: usize| {
-            let (node, _) = path[path.partition_point(|&(node, _)| self.nodes[node].start as usize <= position) - 1];
-            (node, Some(handle(number, node)))
+        // The place on the old path that holds a position.
+        let holder = |position: usize| {
+            path[path.partition_point(|&(node, _)| self.nodes[node].start as usize <= position).saturating_sub(1)]
         };
+        let origin = |node: usize| Some(handle(self.number, node));
         let mut pieces = Vec::new();
         if replaced == prompt.len() && place.is_none() {
             // Nothing of what was there: a context of its own, and no rewrite of another.
             pieces.push((Kind::Prompt, prompt.len(), None));
         } else {
-            pieces.push((Kind::Injected, replaced - at, source(at).1));
+            pieces.push((Kind::Injected, replaced - at, origin(holder(at).0)));
             let mut position = tokens.len() - (repeated - replaced);
             while position < tokens.len() {
-                let (node, origin) = source(position);
-                let end = path.iter().find(|&&(other, _)| other == node).map_or(tokens.len(), |&(node, used)| {
-                    self.nodes[node].start as usize + used as usize
-                });
-                pieces.push((Kind::Injected, end - position, origin));
+                let from = holder(position);
+                let end = self.position(Some(from)) as usize;
+                pieces.push((Kind::Injected, end - position, origin(from.0)));
                 position = end;
             }
             pieces.push((Kind::Observation, prompt.len() - repeated, None));
