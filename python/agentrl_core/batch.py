@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from agentrl_core import _columns, _core
-from agentrl_core._core import PlannedPack, Table
+from agentrl_core._core import PlannedPack, Table, Tree
 from agentrl_core._json import to_json
 
 if TYPE_CHECKING:
@@ -80,6 +80,20 @@ class Batch:
     def decisions(self) -> Table:
         """What planners decided while the rollouts ran, so that a search can be replayed."""
         return self._core.decisions
+
+    @property
+    def reward_components(self) -> list[str] | None:
+        """Names of the values in `rewards`, where the forest gave them names."""
+        return self._core.reward_components
+
+    @property
+    def entropies(self) -> str | None:
+        """How entropies were estimated: `exact`, `top_10`, ..."""
+        return self._core.entropies
+
+    def tree(self) -> Tree:
+        """The token trees; nodes are known by their ids. Its columns and questions are those of `Tree`."""
+        return self._core.tree()
 
     @property
     def draw_columns(self) -> Table | None:
@@ -202,8 +216,8 @@ class Batch:
     ) -> NDArray[np.float64]:
         """Loss weights of the action tokens in an update: `float64[tokens]`, zero where nothing is trained.
 
-        With m = trainable · share, where share is 1 (`each`), 1 / number of these draws that contain the same step
-        (`split`), or 1 in the first of them only (`owner`), and K draws with sum m > 0:
+        With m = trainable · share, where share is 1 (`each`), 1 / number of these draws that train the same stored
+        token (`split`), or 1 in the first of them only (`owner`), and K draws with sum m > 0:
 
         - `token_mean`: m / sum of m over all tokens;
         - `sequence_mean`: m / sum of m in its draw / K;

@@ -102,7 +102,7 @@ class Collector:
         if self.store is not None and self.store.has_batch(self._iteration):
             return self._scored(self.store.batch(self._iteration))
         parts: list[Batch] = []
-        forest = Forest(iteration=self._iteration, seed=self.seed)
+        forest = Forest(iteration=self._iteration, seed=self.seed, entropies=self.engine.entropy_estimator)
         try:
             self._fill(parts, forest, tasks, group_size)
         except BaseException:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -31,7 +32,8 @@ class Path:
 
     handle: int
     group: int
-    fork_path: tuple[int, ...]
+    fork_path: tuple[Any, ...]
+    """Member, then the position and the ordinal of each fork: the order of rows."""
     tokens: list[Token] = field(default_factory=list)
     nodes: list[tuple[int, int]] = field(default_factory=list)
     """Handle of each node, and the position after the last token of it that the path uses."""
@@ -45,7 +47,7 @@ class Path:
     def fork(self, handle: int, end: int) -> Path:
         """The path that shares the first `end` tokens with this one."""
         self.forks += 1
-        child = Path(handle, self.group, (*self.fork_path, self.forks - 1), self.tokens[:end])
+        child = Path(handle, self.group, (*self.fork_path, (end, self.forks - 1)), self.tokens[:end])
         begin = 0
         for node, stop in self.nodes:
             if begin < end:
@@ -100,13 +102,13 @@ class Played:
     def fork(self, path: Path, end: int) -> Path:
         """Share the first `end` tokens; where two nodes meet, the fork is after the first of them."""
         if end == len(path.tokens):
-            handle = self.forest.fork(path.handle)
+            handle = self.forest.fork(path.handle, ordinal=path.forks)
         else:
             begins = [0, *(stop for _, stop in path.nodes)]
             node, begin = next(
                 (node, begin) for (node, stop), begin in zip(path.nodes, begins, strict=False) if end <= stop
             )
-            handle = self.forest.fork(path.handle, node=node, end=end - begin)
+            handle = self.forest.fork(path.handle, node=node, end=end - begin, ordinal=path.forks)
         child = path.fork(handle, end)
         self.paths.append(child)
         return child
@@ -149,7 +151,7 @@ def rebuilt(nodes: pl.DataFrame, trajectories: pl.DataFrame) -> list[list[Token]
     for trajectory in trajectories.iter_rows(named=True):
         parts: list[list[Token]] = []
         node: int | None = trajectory["leaf_node_id"]
-        end = trajectory["branch_end"] if trajectory["branch_node"] == node else None
+        end = trajectory["leaf_end"]
         while node is not None:
             row = rows[node]
             action = row["kind"] == ACTION
@@ -237,7 +239,7 @@ def play(scripts: list[list[list[Turn]]], pick: Callable[[int], int]) -> tuple[B
 
     def act(path: Path, script: list[Turn], salt: int) -> Iterator[None]:
         for place, (what, number) in enumerate(script):
-            rng = np.random.default_rng([path.group, *path.fork_path, place, number, salt])
+            rng = np.random.default_rng([path.group, *np.hstack(path.fork_path), place, number, salt])
             if what == "act":
                 played.append(path, action_of(rng, 1 + number % 5))
             elif what == "observe":

@@ -11,6 +11,7 @@ use crate::arrays::{Whole, slice, to_numbers, to_numpy};
 use crate::enter::{held, released};
 use crate::error::to_python;
 use crate::table::Table;
+use crate::tree::Tree;
 
 /// The frozen form of the data.
 #[pyclass(frozen, module = "agentrl_core._core")]
@@ -56,6 +57,20 @@ impl Batch {
     #[getter]
     fn decisions(&self) -> Table {
         self.facts(schema::Table::Decisions)
+    }
+
+    #[getter]
+    fn reward_components(&self) -> PyResult<Option<Vec<String>>> {
+        held(|| self.0.reward_components())
+    }
+
+    #[getter]
+    fn entropies(&self) -> Option<String> {
+        self.0.entropies()
+    }
+
+    fn tree(&self, py: Python<'_>) -> PyResult<Tree> {
+        released(py, || self.0.tree()).map(Tree)
     }
 
     #[getter]

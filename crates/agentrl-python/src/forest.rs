@@ -2,52 +2,129 @@
 
 use std::sync::{Mutex, MutexGuard};
 
-use agentrl_data::forest::{self, Finish, NewNode, Sampling, StepOutcome};
-use agentrl_data::schema::{FinishReason, Kind, Status};
+use agentrl_data::forest::{self, Decision, Finish, NewNode, Sampling, Start, StepOutcome};
+use agentrl_data::schema::{FinishReason, Kind, Operation, Origin, Source, Status};
 use agentrl_data::{Error, Result};
+use numpy::{IntoPyArray as _, PyArray1, PyReadonlyArray1};
 use pyo3::prelude::*;
+use pyo3::sync::MutexExt as _;
+use pyo3::types::{PyBytes, PyDict};
 
-use crate::arrays::{Whole, floats, mask, tokens};
+use crate::arrays::{Whole, floats, mask, slice, tokens};
 use crate::batch::Batch;
 use crate::enter::{held, released};
-use crate::error::to_python;
+use crate::error::{invalid, to_python};
+use crate::tree::{Tree, frontier_columns};
 
 /// The live form of the data. Safe to use from several threads.
 #[pyclass(frozen, module = "agentrl_core._core")]
 pub(crate) struct Forest(Mutex<forest::Forest>);
 
+fn usable<T>(guard: std::sync::LockResult<T>) -> Result<T> {
+    guard.map_err(|_| Error::internal("an earlier call on this Forest failed inside the core; it is not safe any more"))
+}
+
 impl Forest {
-    fn lock(&self) -> Result<MutexGuard<'_, forest::Forest>> {
-        self.0.lock().map_err(|_| {
-            Error::internal("an earlier call on this Forest failed inside the core; freeze is not safe any more")
-        })
+    /// Small work on the forest. Where another thread is in it, the interpreter is let go while waiting.
+    fn with<T>(&self, py: Python<'_>, work: impl FnOnce(&mut forest::Forest) -> Result<T>) -> PyResult<T> {
+        let mut guard: MutexGuard<'_, forest::Forest> = usable(self.0.lock_py_attached(py)).map_err(to_python)?;
+        held(|| work(&mut guard))
     }
+}
+
+fn optional<T: crate::arrays::Bounded>(name: &str, value: Option<Whole<T>>) -> PyResult<Option<T>> {
+    value.map(|value| value.named(name)).transpose()
+}
+
+fn named<T>(name: Option<&str>, from_name: impl Fn(&str) -> Result<T>) -> PyResult<Option<T>> {
+    name.map(from_name).transpose().map_err(to_python)
+}
+
+fn hashes(blobs: Option<Vec<Vec<u8>>>) -> PyResult<Vec<[u8; 32]>> {
+    let hash = |(index, blob): (usize, Vec<u8>)| {
+        let found = blob.len();
+        let wrong = |_| invalid(format!("blobs[{index}] has {found} bytes; give the 32 bytes that add_blob returned"));
+        <[u8; 32]>::try_from(blob).map_err(wrong)
+    };
+    blobs.unwrap_or_default().into_iter().enumerate().map(hash).collect()
 }
 
 #[pymethods]
 impl Forest {
     #[new]
-    #[pyo3(signature = (*, iteration=0.into(), seed=0.into()))]
-    fn new(iteration: Whole<i64>, seed: Whole<u64>) -> PyResult<Self> {
-        let (iteration, seed) = (iteration.named("iteration")?, seed.named("seed")?);
-        Ok(Self(Mutex::new(forest::Forest::new(iteration, seed))))
+    #[pyo3(signature = (*, iteration=0.into(), seed=0.into(), reward_components=None, entropies="exact",
+        max_blob_bytes=None))]
+    fn new(
+        iteration: Whole<i64>,
+        seed: Whole<u64>,
+        reward_components: Option<Vec<String>>,
+        entropies: &str,
+        max_blob_bytes: Option<Whole<usize>>,
+    ) -> PyResult<Self> {
+        let mut forest =
+            forest::Forest::new(iteration.named("iteration")?, seed.named("seed")?).with_entropies(entropies);
+        if let Some(names) = reward_components {
+            forest = forest.with_reward_components(names);
+        }
+        if let Some(limit) = optional("max_blob_bytes", max_blob_bytes)? {
+            forest = forest.with_max_blob_bytes(limit);
+        }
+        Ok(Self(Mutex::new(forest)))
     }
 
-    fn add_group(&self, group: Whole<u32>, task_id: &str) -> PyResult<()> {
+    fn add_group(&self, py: Python<'_>, group: Whole<u32>, task_id: &str) -> PyResult<()> {
         let group = group.named("group")?;
-        held(|| self.lock()?.add_group(group, task_id))
+        self.with(py, |forest| forest.add_group(group, task_id))
     }
 
-    fn start(&self, group: Whole<u32>, member: Whole<u32>) -> PyResult<i64> {
-        let (group, member) = (group.named("group")?, member.named("member")?);
-        held(|| self.lock()?.start(group, member))
+    fn add_blob<'py>(&self, py: Python<'py>, blob: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
+        let hash = self.with(py, |forest| forest.add_blob(blob))?;
+        Ok(PyBytes::new(py, &hash))
+    }
+
+    #[pyo3(signature = (group, member, *, agent=0.into(), episode=None, parent=None, origin=None))]
+    fn start(
+        &self,
+        py: Python<'_>,
+        group: Whole<u32>,
+        member: Whole<u32>,
+        agent: Whole<i32>,
+        episode: Option<Whole<i64>>,
+        parent: Option<Whole<i64>>,
+        origin: Option<&str>,
+    ) -> PyResult<i64> {
+        let group = group.named("group")?;
+        let start = Start {
+            member: member.named("member")?,
+            agent: agent.named("agent")?,
+            episode: optional("episode", episode)?,
+            parent: optional("parent", parent)?,
+            origin: named(origin, Origin::from_name)?,
+        };
+        self.with(py, |forest| forest.start_as(group, &start))
+    }
+
+    #[pyo3(signature = (group, batch, trajectory_id, *, source=None))]
+    fn adopt(
+        &self,
+        py: Python<'_>,
+        group: Whole<u32>,
+        batch: PyRef<'_, Batch>,
+        trajectory_id: Whole<i64>,
+        source: Option<&str>,
+    ) -> PyResult<i64> {
+        let (group, id) = (group.named("group")?, trajectory_id.named("trajectory_id")?);
+        let source = named(source, Source::from_name)?;
+        self.with(py, |forest| forest.adopt(group, &batch.0, id, source))
     }
 
     #[pyo3(signature = (trajectory, tokens, *, kind, logprobs=None, entropies=None, trainable=None, state=None, policy=0.into(),
-        policy_version=None, seed=None, temperature=None, top_p=1.0, top_k=0.into(), finish_reason=None))]
+        policy_version=None, seed=None, temperature=None, top_p=1.0, top_k=0.into(), finish_reason=None, origin=None,
+        blobs=None))]
     #[expect(clippy::too_many_arguments, reason = "the columns of a node, all by name")]
     fn append(
         &self,
+        py: Python<'_>,
         trajectory: Whole<i64>,
         tokens: Bound<'_, PyAny>,
         kind: &str,
@@ -62,6 +139,8 @@ impl Forest {
         top_p: f32,
         top_k: Whole<i32>,
         finish_reason: Option<&str>,
+        origin: Option<Whole<i64>>,
+        blobs: Option<Vec<Vec<u8>>>,
     ) -> PyResult<i64> {
         let trajectory = trajectory.named("trajectory")?;
         let top_k = top_k.named("top_k")?;
@@ -71,22 +150,73 @@ impl Forest {
             trainable: trainable.map(|value| mask("trainable", &value)).transpose()?,
             state,
             policy: policy.named("policy")?,
-            policy_version: policy_version.map(|version| version.named("policy_version")).transpose()?,
-            seed: seed.map(|seed| seed.named("seed")).transpose()?,
+            policy_version: optional("policy_version", policy_version)?,
+            seed: optional("seed", seed)?,
             sampling: temperature.map(|temperature| Sampling { temperature, top_p, top_k }),
-            finish_reason: finish_reason
-                .map(FinishReason::from_name)
-                .transpose()
-                .map_err(to_python)?
-                .unwrap_or_default(),
+            finish_reason: named(finish_reason, FinishReason::from_name)?.unwrap_or_default(),
+            origin: optional("origin", origin)?,
+            blobs: hashes(blobs)?,
             ..NewNode::new(Kind::from_name(kind).map_err(to_python)?, self::tokens("tokens", &tokens)?)
         };
-        held(|| self.lock()?.append(trajectory, node))
+        self.with(py, |forest| forest.append(trajectory, node))
+    }
+
+    #[pyo3(signature = (trajectories, tokens, offsets, *, kind, logprobs=None, entropies=None, trainable=None, states=None,
+        policy=0.into(), policy_version=None, seeds=None, temperature=None, top_p=1.0, top_k=0.into(),
+        finish_reasons=None))]
+    #[expect(clippy::too_many_arguments, reason = "the columns of nodes, all by name")]
+    fn append_many<'py>(
+        &self,
+        py: Python<'py>,
+        trajectories: PyReadonlyArray1<'py, i64>,
+        tokens: PyReadonlyArray1<'py, i32>,
+        offsets: PyReadonlyArray1<'py, i64>,
+        kind: &str,
+        logprobs: Option<PyReadonlyArray1<'py, f32>>,
+        entropies: Option<PyReadonlyArray1<'py, f32>>,
+        trainable: Option<PyReadonlyArray1<'py, bool>>,
+        states: Option<Vec<Option<Vec<u8>>>>,
+        policy: Whole<i32>,
+        policy_version: Option<Whole<i64>>,
+        seeds: Option<PyReadonlyArray1<'py, i64>>,
+        temperature: Option<f32>,
+        top_p: f32,
+        top_k: Whole<i32>,
+        finish_reasons: Option<Vec<Option<String>>>,
+    ) -> PyResult<Bound<'py, PyArray1<i64>>> {
+        let floats = |name, values: &Option<PyReadonlyArray1<'py, f32>>| -> PyResult<Option<Vec<f32>>> {
+            values.as_ref().map(|values| slice(name, values).map(<[f32]>::to_vec)).transpose()
+        };
+        let top_k = top_k.named("top_k")?;
+        let reason =
+            |name: Option<String>| named(name.as_deref(), FinishReason::from_name).map(Option::unwrap_or_default);
+        let nodes = ManyNodes {
+            trajectories: slice("trajectories", &trajectories)?,
+            tokens: slice("tokens", &tokens)?,
+            offsets: slice("offsets", &offsets)?,
+            kind: Kind::from_name(kind).map_err(to_python)?,
+            logprobs: floats("logprobs", &logprobs)?,
+            entropies: floats("entropies", &entropies)?,
+            trainable: trainable.as_ref().map(|mask| slice("trainable", mask)).transpose()?,
+            states,
+            policy: policy.named("policy")?,
+            policy_version: optional("policy_version", policy_version)?,
+            seeds: seeds.as_ref().map(|seeds| slice("seeds", seeds)).transpose()?,
+            sampling: temperature.map(|temperature| Sampling { temperature, top_p, top_k }),
+            finish_reasons: finish_reasons.map(|names| names.into_iter().map(reason).collect()).transpose()?,
+        };
+        let appended = released(py, || {
+            let rows = nodes.rows()?;
+            usable(self.0.lock())?.append_many(rows)
+        })?;
+        Ok(appended.into_pyarray(py))
     }
 
     #[pyo3(signature = (trajectory, *, reward=None, rewards=None, terminated=false, truncated=false, flags=0.into()))]
+    #[expect(clippy::too_many_arguments, reason = "the columns of a step, all by name")]
     fn step(
         &self,
+        py: Python<'_>,
         trajectory: Whole<i64>,
         reward: Option<f32>,
         rewards: Option<Vec<f32>>,
@@ -95,20 +225,75 @@ impl Forest {
         flags: Whole<u32>,
     ) -> PyResult<()> {
         let (trajectory, flags) = (trajectory.named("trajectory")?, flags.named("flags")?);
-        held(|| self.lock()?.step(trajectory, &StepOutcome { reward, rewards, terminated, truncated, flags }))
+        let outcome = StepOutcome { reward, rewards, terminated, truncated, flags, ..StepOutcome::default() };
+        self.with(py, |forest| forest.step(trajectory, &outcome))
     }
 
-    #[pyo3(signature = (trajectory, *, node=None, end=None))]
-    fn fork(&self, trajectory: Whole<i64>, node: Option<Whole<i64>>, end: Option<Whole<u32>>) -> PyResult<i64> {
+    #[pyo3(signature = (trajectory, *, node=None, end=None, count=1.into(), ordinal=None))]
+    fn fork(
+        &self,
+        py: Python<'_>,
+        trajectory: Whole<i64>,
+        node: Option<Whole<i64>>,
+        end: Option<Whole<u32>>,
+        count: Whole<u32>,
+        ordinal: Option<Whole<u32>>,
+    ) -> PyResult<Vec<i64>> {
+        let (trajectory, count) = (trajectory.named("trajectory")?, count.named("count")?);
+        let (node, end, ordinal) = (optional("node", node)?, optional("end", end)?, optional("ordinal", ordinal)?);
+        self.with(py, |forest| forest.fork_many(trajectory, node, end, count, ordinal))
+    }
+
+    fn splice(
+        &self,
+        py: Python<'_>,
+        prefix: Whole<i64>,
+        node: Option<Whole<i64>>,
+        end: Option<Whole<u32>>,
+        suffix: Whole<i64>,
+        from_node: Whole<i64>,
+        start: Whole<u32>,
+    ) -> PyResult<i64> {
+        let (prefix, suffix) = (prefix.named("prefix")?, suffix.named("suffix")?);
+        let (at, from) =
+            ((optional("node", node)?, optional("end", end)?), (from_node.named("from_node")?, start.named("start")?));
+        self.with(py, |forest| forest.splice(prefix, at, suffix, from))
+    }
+
+    fn rollback(
+        &self,
+        py: Python<'_>,
+        trajectory: Whole<i64>,
+        node: Whole<i64>,
+        end: Option<Whole<u32>>,
+    ) -> PyResult<i64> {
+        let (trajectory, node) = (trajectory.named("trajectory")?, node.named("node")?);
+        let end = optional("end", end)?;
+        self.with(py, |forest| forest.rollback(trajectory, node, end))
+    }
+
+    fn replace(&self, py: Python<'_>, trajectory: Whole<i64>, by: Whole<i64>) -> PyResult<()> {
+        let (trajectory, by) = (trajectory.named("trajectory")?, by.named("by")?);
+        self.with(py, |forest| forest.replace(trajectory, by))
+    }
+
+    fn rewrite(
+        &self,
+        py: Python<'_>,
+        trajectory: Whole<i64>,
+        tokens: Bound<'_, PyAny>,
+        state: Option<Vec<u8>>,
+    ) -> PyResult<u32> {
         let trajectory = trajectory.named("trajectory")?;
-        let node = node.map(|node| node.named("node")).transpose()?;
-        let end = end.map(|end| end.named("end")).transpose()?;
-        held(|| self.lock()?.fork(trajectory, node, end))
+        let tokens = self::tokens("tokens", &tokens)?;
+        self.with(py, |forest| forest.rewrite(trajectory, &tokens, state.as_deref()))
     }
 
     #[pyo3(signature = (trajectory, *, reward=None, rewards=None, success=None, info=None, status="finished"))]
+    #[expect(clippy::too_many_arguments, reason = "the columns of an end, all by name")]
     fn finish(
         &self,
+        py: Python<'_>,
         trajectory: Whole<i64>,
         reward: Option<f32>,
         rewards: Option<Vec<f32>>,
@@ -117,45 +302,158 @@ impl Forest {
         status: &str,
     ) -> PyResult<()> {
         let trajectory = trajectory.named("trajectory")?;
-        held(|| {
-            let status = Status::from_name(status)?;
-            self.lock()?.finish(trajectory, Finish { reward, rewards, success, info, status })
-        })
+        let status = Status::from_name(status).map_err(to_python)?;
+        self.with(py, |forest| forest.finish(trajectory, Finish { reward, rewards, success, info, status }))
     }
 
-    fn prune(&self, trajectory: Whole<i64>, reason: &str) -> PyResult<()> {
+    #[pyo3(signature = (trajectory, reason, *, gradient_only=false))]
+    fn prune(&self, py: Python<'_>, trajectory: Whole<i64>, reason: &str, gradient_only: bool) -> PyResult<()> {
         let trajectory = trajectory.named("trajectory")?;
-        held(|| self.lock()?.prune(trajectory, reason))
+        self.with(py, |forest| forest.prune(trajectory, reason, gradient_only))
     }
 
-    fn abort(&self) -> PyResult<()> {
-        held(|| {
-            self.lock()?.abort();
+    fn abort(&self, py: Python<'_>) -> PyResult<()> {
+        self.with(py, |forest| {
+            forest.abort();
             Ok(())
         })
     }
 
-    fn tokens<'py>(&self, py: Python<'py>, trajectory: Whole<i64>) -> PyResult<Bound<'py, numpy::PyArray1<i32>>> {
-        let trajectory = trajectory.named("trajectory")?;
-        let tokens = held(|| self.lock()?.tokens(trajectory))?;
-        Ok(numpy::PyArray1::from_vec(py, tokens))
+    #[pyo3(signature = (operation, trajectory, *, round, ordinal=None, node=None, end=None, result=None, score=None,
+        reason=None))]
+    #[expect(clippy::too_many_arguments, reason = "the columns of a decision, all by name")]
+    fn decide(
+        &self,
+        py: Python<'_>,
+        operation: &str,
+        trajectory: Whole<i64>,
+        round: Whole<u32>,
+        ordinal: Option<Whole<u32>>,
+        node: Option<Whole<i64>>,
+        end: Option<Whole<u32>>,
+        result: Option<Whole<i64>>,
+        score: Option<f64>,
+        reason: Option<String>,
+    ) -> PyResult<()> {
+        let operation = Operation::from_name(operation).map_err(to_python)?;
+        let decision = Decision {
+            ordinal: optional("ordinal", ordinal)?,
+            node: optional("node", node)?,
+            end: optional("end", end)?,
+            result: optional("result", result)?,
+            score,
+            reason,
+            ..Decision::new(operation, trajectory.named("trajectory")?, round.named("round")?)
+        };
+        self.with(py, |forest| forest.decide(decision))
     }
 
-    fn segment_seed(&self, trajectory: Whole<i64>) -> PyResult<u64> {
+    fn tokens<'py>(&self, py: Python<'py>, trajectory: Whole<i64>) -> PyResult<Bound<'py, PyArray1<i32>>> {
         let trajectory = trajectory.named("trajectory")?;
-        held(|| self.lock()?.segment_seed(trajectory))
+        let tokens = self.with(py, |forest| forest.tokens(trajectory))?;
+        Ok(PyArray1::from_vec(py, tokens))
     }
 
-    fn freeze(&self, py: Python<'_>) -> PyResult<Batch> {
-        released(py, || self.lock()?.freeze()).map(Batch)
+    fn segment_seed(&self, py: Python<'_>, trajectory: Whole<i64>) -> PyResult<u64> {
+        let trajectory = trajectory.named("trajectory")?;
+        self.with(py, |forest| forest.segment_seed(trajectory))
+    }
+
+    fn frontier<'py>(&self, py: Python<'py>, group: Option<Whole<u32>>) -> PyResult<Bound<'py, PyDict>> {
+        let group = optional("group", group)?;
+        let frontier = self.with(py, |forest| forest.frontier(group))?;
+        frontier_columns(py, frontier)
+    }
+
+    fn tree(&self, py: Python<'_>, group: Whole<u32>) -> PyResult<Tree> {
+        let group = group.named("group")?;
+        self.with(py, |forest| forest.tree(group)).map(Tree)
+    }
+
+    fn freeze(&self, py: Python<'_>, partial: bool) -> PyResult<Batch> {
+        let frozen = released(py, || {
+            let cut = usable(self.0.lock())?.cut(partial);
+            // Others go on while the batch is made.
+            let frozen = cut.freeze();
+            if frozen.is_err() {
+                usable(self.0.lock())?.restore(cut);
+            }
+            frozen
+        });
+        frozen.map(Batch)
     }
 
     #[getter]
-    fn iteration(&self) -> PyResult<i64> {
-        held(|| Ok(self.lock()?.iteration()))
+    fn iteration(&self, py: Python<'_>) -> PyResult<i64> {
+        self.with(py, |forest| Ok(forest.iteration()))
     }
 
-    fn __len__(&self) -> PyResult<usize> {
-        held(|| Ok(self.lock()?.len()))
+    fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
+        self.with(py, |forest| Ok(forest.len()))
+    }
+}
+
+/// Nodes as columns: what `append_many` takes.
+struct ManyNodes<'a> {
+    trajectories: &'a [i64],
+    tokens: &'a [i32],
+    offsets: &'a [i64],
+    kind: Kind,
+    logprobs: Option<Vec<f32>>,
+    entropies: Option<Vec<f32>>,
+    trainable: Option<&'a [bool]>,
+    states: Option<Vec<Option<Vec<u8>>>>,
+    policy: i32,
+    policy_version: Option<i64>,
+    seeds: Option<&'a [i64]>,
+    sampling: Option<Sampling>,
+    finish_reasons: Option<Vec<FinishReason>>,
+}
+
+impl ManyNodes<'_> {
+    fn rows(mut self) -> Result<Vec<(i64, NewNode)>> {
+        let (count, total) = (self.trajectories.len(), self.tokens.len());
+        let bounds = (self.offsets.first(), self.offsets.last()) == (Some(&0), Some(&(total as i64)));
+        if self.offsets.len() != count + 1 || !bounds || !self.offsets.is_sorted() {
+            return Err(Error::invalid(format!(
+                "offsets must be {} ascending numbers from 0 to the number of tokens, {total}, for {count} trajectories",
+                count + 1
+            )));
+        }
+        let per_row = [
+            ("states", self.states.as_ref().map(Vec::len)),
+            ("seeds", self.seeds.map(<[i64]>::len)),
+            ("finish_reasons", self.finish_reasons.as_ref().map(Vec::len)),
+        ];
+        let per_token = [
+            ("logprobs", self.logprobs.as_ref().map(Vec::len)),
+            ("entropies", self.entropies.as_ref().map(Vec::len)),
+            ("trainable", self.trainable.map(<[bool]>::len)),
+        ];
+        let expected = per_row.iter().map(|part| (part, count)).chain(per_token.iter().map(|part| (part, total)));
+        for ((name, found), expected) in expected {
+            if let Some(found) = found.filter(|&found| found != expected) {
+                return Err(Error::invalid(format!("{name} has {found} values; give {expected}")));
+            }
+        }
+        let mut rows = Vec::with_capacity(count);
+        for (row, &trajectory) in self.trajectories.iter().enumerate() {
+            let part = self.offsets[row] as usize..self.offsets[row + 1] as usize;
+            let floats = |values: &Option<Vec<f32>>| values.as_ref().map(|values| values[part.clone()].to_vec());
+            let node = NewNode {
+                logprobs: floats(&self.logprobs),
+                entropies: floats(&self.entropies),
+                trainable: self.trainable.map(|mask| mask[part.clone()].iter().map(|&value| u8::from(value)).collect()),
+                state: self.states.as_mut().and_then(|states| states[row].take()),
+                policy: self.policy,
+                policy_version: self.policy_version,
+                seed: self.seeds.map(|seeds| seeds[row]),
+                sampling: self.sampling,
+                finish_reason: self.finish_reasons.as_ref().map_or_else(FinishReason::default, |reasons| reasons[row]),
+                ..NewNode::new(self.kind, self.tokens[part.clone()].to_vec())
+            };
+            rows.push((trajectory, node));
+        }
+        Ok(rows)
     }
 }

@@ -12,6 +12,7 @@ mod error;
 mod forest;
 mod store;
 mod table;
+mod tree;
 
 /// The module that Python imports.
 #[pyo3::pymodule]
@@ -29,6 +30,8 @@ mod _core {
     use crate::store::Store;
     #[pymodule_export]
     use crate::table::Table;
+    #[pymodule_export]
+    use crate::tree::Tree;
 
     #[pymodule_init]
     fn init(module: &pyo3::Bound<'_, pyo3::types::PyModule>) -> pyo3::PyResult<()> {

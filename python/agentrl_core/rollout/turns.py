@@ -108,6 +108,12 @@ class _Driver:
         self.roots: list[int] = []
         """Roots started in each group; forks are counted by `existing`."""
         self.forks: dict[int, int] = {}
+        self.copies: dict[tuple[int, int], int] = {}
+        """Copies made of each trajectory at each node."""
+        self.decisions: dict[int, int] = {}
+        """Decisions logged so far in each group."""
+        self.round = 0
+        """Turn of the search, for the log of the planner's decisions."""
 
     def start(self, group: int, task: Task) -> None:
         """Start another root of a group at the task's prompt."""
@@ -122,6 +128,7 @@ class _Driver:
                 f"task {task.task_id!r}; raise it"
             )
         node = self.forest.append(handle, prompt, kind="prompt", state=episode.state_key())
+        self.forest.decide("start", handle, round=self.round, ordinal=self._decided(group))
         self.active.append(_Row(handle, group, task, episode, seed, node, len(prompt)))
 
     def turn(self) -> int:
@@ -147,9 +154,10 @@ class _Driver:
             self._answer(row, segment)
         copies = self._plan(rows, segments, measured, [after for _, _, after in before])
         self.active = [row for row in rows if not row.over]
-        for row, (node, length, after), count in zip(rows, before, copies.tolist(), strict=True):
+        for row, (node, length, after), entropy, count in zip(rows, before, measured, copies.tolist(), strict=True):
             for _ in range(count):
-                self._fork(row, node, length, after_tool=after)
+                self._fork(row, node, length, after_tool=after, score=float(entropy))
+        self.round += 1
         return sum(len(segment.tokens) for segment in segments)
 
     def top_up(self, tasks: Sequence[Task]) -> None:
@@ -158,6 +166,11 @@ class _Driver:
         for group, count in enumerate(self.planner.top_up(self._existing(), active).tolist()):
             for _ in range(count):
                 self.start(group, tasks[group])
+
+    def _decided(self, group: int) -> int:
+        """Number of the next decision about a group."""
+        number = self.decisions[group] = self.decisions.get(group, -1) + 1
+        return number
 
     def _existing(self) -> NDArray[np.uint32]:
         forks = [self.forks.get(group, 0) for group in range(len(self.roots))]
@@ -247,14 +260,25 @@ class _Driver:
         )
         return self.planner.plan(frontier)
 
-    def _fork(self, row: _Row, context_node: int, context_length: int, *, after_tool: bool) -> None:
+    def _fork(self, row: _Row, context_node: int, context_length: int, *, after_tool: bool, score: float) -> None:
         """A copy of a row at the place that the planner wants, with an episode that has replayed its actions."""
         if self.planner.fork_at == "end":
             context_node, context_length, after_tool = row.context_node, row.context_length, row.after_tool
             actions = list(row.actions)
         else:
             actions = row.actions[:-1]
-        handle = self.forest.fork(row.handle, node=context_node)
+        place = (row.handle, context_node)
+        ordinal = self.copies[place] = self.copies.get(place, -1) + 1
+        handle = self.forest.fork(row.handle, node=context_node, ordinal=ordinal)
+        self.forest.decide(
+            "fork",
+            row.handle,
+            round=self.round,
+            ordinal=self._decided(row.group),
+            node=context_node,
+            result=handle,
+            score=None if np.isnan(score) else score,
+        )
         episode = self.environment.reset(row.task, row.episode_seed)
         paid = [outcome.reward for outcome in map(episode.step, actions) if outcome.reward is not None]
         self.forks[row.group] = self.forks.get(row.group, 0) + 1

@@ -19,7 +19,7 @@ pub use plan::PlannedPack;
 pub use tree::Tree;
 pub use weights::TokenWeights;
 
-use crate::schema::Table;
+use crate::schema::{ENTROPIES, REWARD_COMPONENTS, Table};
 use crate::{Error, ErrorKind, Result};
 use layout::Layout;
 
@@ -115,6 +115,20 @@ impl Batch {
     /// Number of draws.
     pub fn num_draws(&self) -> usize {
         self.draws().num_rows()
+    }
+
+    /// Names of the components of `rewards`, where they have names.
+    pub fn reward_components(&self) -> Result<Option<Vec<String>>> {
+        let schema = self.steps().schema();
+        let names = schema.metadata().get(REWARD_COMPONENTS).map(|names| serde_json::from_str(names));
+        names
+            .transpose()
+            .map_err(|error| Error::corrupt("the names of reward components are no JSON list").with_source(error))
+    }
+
+    /// How `entropies` were estimated: `exact`, `top_10`, …
+    pub fn entropies(&self) -> Option<String> {
+        self.nodes().schema().metadata().get(ENTROPIES).cloned()
     }
 
     /// First ids of the rows that are new in this batch; rows with smaller ids are in a store already.
