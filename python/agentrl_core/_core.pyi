@@ -18,10 +18,13 @@ __all__ = [
     "Store",
     "Table",
     "__version__",
+    "append_chats",
+    "append_many",
     "dense_keys",
     "entropy_branches",
     "gigpo",
     "group_relative",
+    "ingest",
     "leave_one_out",
     "segment_entropy",
     "step_returns",
@@ -81,25 +84,6 @@ class Forest:
         origin: int | None = None,
         blobs: list[bytes] | None = None,
     ) -> int: ...
-    def append_many(
-        self,
-        trajectories: NDArray[np.int64],
-        tokens: NDArray[np.int32],
-        offsets: NDArray[np.int64],
-        *,
-        kind: str,
-        logprobs: NDArray[np.float32] | None = None,
-        entropies: NDArray[np.float32] | None = None,
-        trainable: NDArray[np.bool_] | None = None,
-        states: list[bytes | None] | None = None,
-        policy: int = ...,
-        policy_version: int | None = None,
-        seeds: NDArray[np.int64] | None = None,
-        temperature: float | None = None,
-        top_p: float = 1.0,
-        top_k: int = ...,
-        finish_reasons: Sequence[str | None] | None = None,
-    ) -> NDArray[np.int64]: ...
     def step(
         self,
         trajectory: int,
@@ -352,3 +336,9 @@ def segment_entropy(
 ) -> NDArray[np.float64]: ...
 def structural_seed(*parts: int) -> int: ...
 def uniform(seeds: NDArray[np.uint64], counter: int) -> NDArray[np.float64]: ...
+
+def ingest(
+    forest: Forest, columns: dict[str, Any], realign: int
+) -> tuple[NDArray[np.int64], NDArray[np.uint8], NDArray[np.int32]]: ...
+def append_many(forest: Forest, columns: dict[str, Any], kinds: NDArray[np.uint8]) -> NDArray[np.int64]: ...
+def append_chats(forest: Forest, columns: dict[str, Any]) -> NDArray[np.int64]: ...

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from agentrl_core import _columns, _core
+from agentrl_core import ingest as _ingest
 from agentrl_core._core import Tree
 from agentrl_core._json import to_json
 from agentrl_core.batch import Batch
@@ -267,81 +268,9 @@ class Forest:
             blobs=None if blobs is None else list(blobs),
         )
 
-    def append_many(
-        self,
-        trajectories: ArrayLike,
-        tokens: ArrayLike,
-        offsets: ArrayLike,
-        *,
-        kind: Kind,
-        logprobs: ArrayLike | None = None,
-        entropies: ArrayLike | None = None,
-        trainable: ArrayLike | None = None,
-        states: Sequence[bytes | None] | None = None,
-        policy: int = 0,
-        policy_version: int | None = None,
-        seeds: ArrayLike | None = None,
-        temperature: float | None = None,
-        top_p: float = 1.0,
-        top_k: int = 0,
-        finish_reasons: Sequence[Literal["stop", "length", "abort"] | None] | None = None,
-    ) -> NDArray[np.int64]:
-        """Append one node to each of many trajectories at once, without holding the interpreter lock.
-
-        Args:
-            trajectories: `int64[rows]`, handles.
-            tokens: `int32[tokens]`, of all rows.
-            offsets: `int64[rows + 1]`, where each row begins in `tokens`.
-            kind: of all rows.
-            logprobs: `float32[tokens]`, as in `append`; so are `entropies` and `trainable` (`bool[tokens]`).
-            entropies: `float32[tokens]`.
-            trainable: `bool[tokens]`.
-            states: one for each row.
-            policy: of all rows.
-            policy_version: of all rows.
-            seeds: `int64[rows]`.
-            temperature: of all rows, as are `top_p` and `top_k`.
-            top_p: nucleus mass.
-            top_k: number of tokens kept.
-            finish_reasons: one for each row.
-
-        Returns:
-            `int64[rows]`, handles of the nodes.
-
-        Raises:
-            InvalidInputError: as in `append`, with the number of the row. Nothing at all is stored then.
-
-        Example:
-            >>> import agentrl_core as arl
-            >>> forest = arl.Forest()
-            >>> forest.add_group(0, "task")
-            >>> members = [forest.start(0, member) for member in range(2)]
-            >>> nodes = forest.append_many(members, [1, 2, 3], [0, 1, 3], kind="observation")
-            >>> [forest.tokens(member).tolist() for member in members]
-            [[1], [2, 3]]
-        """
-        flat = _columns.integers(tokens, "tokens")
-        narrow = flat.astype(np.int32)
-        if not np.array_equal(narrow, flat):
-            row = int(np.flatnonzero(narrow != flat)[0])
-            raise InvalidInputError(f"tokens[{row}] is {flat[row]}; token ids fit 32 bits")
-        return self._core.append_many(
-            _columns.integers(trajectories, "trajectories"),
-            narrow,
-            _columns.integers(offsets, "offsets"),
-            kind=kind,
-            logprobs=_float32(logprobs, "logprobs"),
-            entropies=_float32(entropies, "entropies"),
-            trainable=_columns.mask(trainable, "trainable"),
-            states=None if states is None else list(states),
-            policy=policy,
-            policy_version=policy_version,
-            seeds=None if seeds is None else _columns.integers(seeds, "seeds"),
-            temperature=temperature,
-            top_p=top_p,
-            top_k=top_k,
-            finish_reasons=None if finish_reasons is None else list(finish_reasons),
-        )
+    ingest = _ingest.ingest
+    append_many = _ingest.append_many
+    append_chats = _ingest.append_chats
 
     def step(
         self,

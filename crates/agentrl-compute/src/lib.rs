@@ -27,6 +27,7 @@ pub mod hash;
 pub mod keys;
 pub mod pack;
 pub mod par;
+pub mod prefix;
 pub mod ragged;
 pub mod returns;
 pub mod rng;

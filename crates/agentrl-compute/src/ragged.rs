@@ -59,6 +59,12 @@ impl<'a, T> Ragged<'a, T> {
         self.len() == 0
     }
 
+    /// Row `index`; `None` beyond the last.
+    pub fn get(&self, index: usize) -> Option<&'a [T]> {
+        let (start, end) = (*self.offsets.get(index)?, *self.offsets.get(index.checked_add(1)?)?);
+        Some(&self.values[start as usize..end as usize])
+    }
+
     /// The rows in order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &'a [T]> + use<'a, T> {
         let values = self.values;
@@ -104,6 +110,10 @@ mod tests {
             let ragged = Ragged::new(&values, &offsets)?;
             prop_assert_eq!(ragged.len(), rows.len());
             prop_assert_eq!(ragged.is_empty(), rows.is_empty());
+            prop_assert_eq!(ragged.get(rows.len()), None);
+            for (index, row) in rows.iter().enumerate() {
+                prop_assert_eq!(ragged.get(index), Some(row.as_slice()));
+            }
             prop_assert_eq!(ragged.iter().map(<[u8]>::to_vec).collect::<Vec<_>>(), rows);
         }
     }

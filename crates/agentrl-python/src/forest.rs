@@ -5,12 +5,12 @@ use std::sync::{Mutex, MutexGuard};
 use agentrl_data::forest::{self, Decision, Finish, NewNode, Sampling, Start, StepOutcome};
 use agentrl_data::schema::{FinishReason, Kind, Operation, Origin, Source, Status};
 use agentrl_data::{Error, Result};
-use numpy::{IntoPyArray as _, PyArray1, PyReadonlyArray1};
+use numpy::PyArray1;
 use pyo3::prelude::*;
 use pyo3::sync::MutexExt as _;
 use pyo3::types::{PyBytes, PyDict};
 
-use crate::arrays::{Whole, floats, mask, slice, tokens};
+use crate::arrays::{Whole, floats, mask, tokens};
 use crate::batch::Batch;
 use crate::enter::{held, released};
 use crate::error::{invalid, to_python};
@@ -25,6 +25,11 @@ fn usable<T>(guard: std::sync::LockResult<T>) -> Result<T> {
 }
 
 impl Forest {
+    /// The forest, for work that runs without the interpreter's lock.
+    pub(crate) fn detached(&self) -> Result<MutexGuard<'_, forest::Forest>> {
+        usable(self.0.lock())
+    }
+
     /// Small work on the forest. Where another thread is in it, the interpreter is let go while waiting.
     fn with<T>(&self, py: Python<'_>, work: impl FnOnce(&mut forest::Forest) -> Result<T>) -> PyResult<T> {
         let mut guard: MutexGuard<'_, forest::Forest> = usable(self.0.lock_py_attached(py)).map_err(to_python)?;
@@ -159,57 +164,6 @@ impl Forest {
             ..NewNode::new(Kind::from_name(kind).map_err(to_python)?, self::tokens("tokens", &tokens)?)
         };
         self.with(py, |forest| forest.append(trajectory, node))
-    }
-
-    #[pyo3(signature = (trajectories, tokens, offsets, *, kind, logprobs=None, entropies=None, trainable=None, states=None,
-        policy=0.into(), policy_version=None, seeds=None, temperature=None, top_p=1.0, top_k=0.into(),
-        finish_reasons=None))]
-    #[expect(clippy::too_many_arguments, reason = "the columns of nodes, all by name")]
-    fn append_many<'py>(
-        &self,
-        py: Python<'py>,
-        trajectories: PyReadonlyArray1<'py, i64>,
-        tokens: PyReadonlyArray1<'py, i32>,
-        offsets: PyReadonlyArray1<'py, i64>,
-        kind: &str,
-        logprobs: Option<PyReadonlyArray1<'py, f32>>,
-        entropies: Option<PyReadonlyArray1<'py, f32>>,
-        trainable: Option<PyReadonlyArray1<'py, bool>>,
-        states: Option<Vec<Option<Vec<u8>>>>,
-        policy: Whole<i32>,
-        policy_version: Option<Whole<i64>>,
-        seeds: Option<PyReadonlyArray1<'py, i64>>,
-        temperature: Option<f32>,
-        top_p: f32,
-        top_k: Whole<i32>,
-        finish_reasons: Option<Vec<Option<String>>>,
-    ) -> PyResult<Bound<'py, PyArray1<i64>>> {
-        let floats = |name, values: &Option<PyReadonlyArray1<'py, f32>>| -> PyResult<Option<Vec<f32>>> {
-            values.as_ref().map(|values| slice(name, values).map(<[f32]>::to_vec)).transpose()
-        };
-        let top_k = top_k.named("top_k")?;
-        let reason =
-            |name: Option<String>| named(name.as_deref(), FinishReason::from_name).map(Option::unwrap_or_default);
-        let nodes = ManyNodes {
-            trajectories: slice("trajectories", &trajectories)?,
-            tokens: slice("tokens", &tokens)?,
-            offsets: slice("offsets", &offsets)?,
-            kind: Kind::from_name(kind).map_err(to_python)?,
-            logprobs: floats("logprobs", &logprobs)?,
-            entropies: floats("entropies", &entropies)?,
-            trainable: trainable.as_ref().map(|mask| slice("trainable", mask)).transpose()?,
-            states,
-            policy: policy.named("policy")?,
-            policy_version: optional("policy_version", policy_version)?,
-            seeds: seeds.as_ref().map(|seeds| slice("seeds", seeds)).transpose()?,
-            sampling: temperature.map(|temperature| Sampling { temperature, top_p, top_k }),
-            finish_reasons: finish_reasons.map(|names| names.into_iter().map(reason).collect()).transpose()?,
-        };
-        let appended = released(py, || {
-            let rows = nodes.rows()?;
-            usable(self.0.lock())?.append_many(rows)
-        })?;
-        Ok(appended.into_pyarray(py))
     }
 
     #[pyo3(signature = (trajectory, *, reward=None, rewards=None, terminated=false, truncated=false, flags=0.into()))]
@@ -390,70 +344,5 @@ impl Forest {
 
     fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
         self.with(py, |forest| Ok(forest.len()))
-    }
-}
-
-/// Nodes as columns: what `append_many` takes.
-struct ManyNodes<'a> {
-    trajectories: &'a [i64],
-    tokens: &'a [i32],
-    offsets: &'a [i64],
-    kind: Kind,
-    logprobs: Option<Vec<f32>>,
-    entropies: Option<Vec<f32>>,
-    trainable: Option<&'a [bool]>,
-    states: Option<Vec<Option<Vec<u8>>>>,
-    policy: i32,
-    policy_version: Option<i64>,
-    seeds: Option<&'a [i64]>,
-    sampling: Option<Sampling>,
-    finish_reasons: Option<Vec<FinishReason>>,
-}
-
-impl ManyNodes<'_> {
-    fn rows(mut self) -> Result<Vec<(i64, NewNode)>> {
-        let (count, total) = (self.trajectories.len(), self.tokens.len());
-        let bounds = (self.offsets.first(), self.offsets.last()) == (Some(&0), Some(&(total as i64)));
-        if self.offsets.len() != count + 1 || !bounds || !self.offsets.is_sorted() {
-            return Err(Error::invalid(format!(
-                "offsets must be {} ascending numbers from 0 to the number of tokens, {total}, for {count} trajectories",
-                count + 1
-            )));
-        }
-        let per_row = [
-            ("states", self.states.as_ref().map(Vec::len)),
-            ("seeds", self.seeds.map(<[i64]>::len)),
-            ("finish_reasons", self.finish_reasons.as_ref().map(Vec::len)),
-        ];
-        let per_token = [
-            ("logprobs", self.logprobs.as_ref().map(Vec::len)),
-            ("entropies", self.entropies.as_ref().map(Vec::len)),
-            ("trainable", self.trainable.map(<[bool]>::len)),
-        ];
-        let expected = per_row.iter().map(|part| (part, count)).chain(per_token.iter().map(|part| (part, total)));
-        for ((name, found), expected) in expected {
-            if let Some(found) = found.filter(|&found| found != expected) {
-                return Err(Error::invalid(format!("{name} has {found} values; give {expected}")));
-            }
-        }
-        let mut rows = Vec::with_capacity(count);
-        for (row, &trajectory) in self.trajectories.iter().enumerate() {
-            let part = self.offsets[row] as usize..self.offsets[row + 1] as usize;
-            let floats = |values: &Option<Vec<f32>>| values.as_ref().map(|values| values[part.clone()].to_vec());
-            let node = NewNode {
-                logprobs: floats(&self.logprobs),
-                entropies: floats(&self.entropies),
-                trainable: self.trainable.map(|mask| mask[part.clone()].iter().map(|&value| u8::from(value)).collect()),
-                state: self.states.as_mut().and_then(|states| states[row].take()),
-                policy: self.policy,
-                policy_version: self.policy_version,
-                seed: self.seeds.map(|seeds| seeds[row]),
-                sampling: self.sampling,
-                finish_reason: self.finish_reasons.as_ref().map_or_else(FinishReason::default, |reasons| reasons[row]),
-                ..NewNode::new(self.kind, self.tokens[part.clone()].to_vec())
-            };
-            rows.push((trajectory, node));
-        }
-        Ok(rows)
     }
 }

@@ -10,6 +10,8 @@ mod compute;
 mod enter;
 mod error;
 mod forest;
+mod ingest;
+mod lists;
 mod store;
 mod table;
 mod tree;
@@ -26,6 +28,8 @@ mod _core {
     };
     #[pymodule_export]
     use crate::forest::Forest;
+    #[pymodule_export]
+    use crate::ingest::{append_chats, append_many, ingest};
     #[pymodule_export]
     use crate::store::Store;
     #[pymodule_export]

@@ -9,6 +9,7 @@ mod adopt;
 mod branch;
 mod decision;
 mod freeze;
+mod ingest;
 mod node;
 mod order;
 mod rows;
@@ -24,6 +25,7 @@ use sha2::{Digest, Sha256};
 
 pub use decision::Decision;
 pub use freeze::Cut;
+pub use ingest::{Ingested, Role, Rows, Turns};
 pub use node::{BlobHash, NewNode, Sampling};
 pub use trajectory::{Finish, Start, StepOutcome};
 pub use view::Frontier;
@@ -190,32 +192,14 @@ impl Forest {
     /// Appends a node at the end of a trajectory's path and returns its handle. Members of a group that begin with the
     /// same prompt share its node.
     pub fn append(&mut self, trajectory: Handle, new: NewNode) -> Result<Handle> {
-        self.check_append(trajectory, &new, 0)?;
+        self.check_append(trajectory, &new)?;
         let (number, index) = split(trajectory);
         let node = self.group_mut(trajectory)?.attach(index, new);
         Ok(handle(number, node))
     }
 
-    /// Appends many nodes, in order. If one of them is refused, none is appended.
-    pub fn append_many(&mut self, rows: Vec<(Handle, NewNode)>) -> Result<Vec<Handle>> {
-        let mut before: BTreeMap<Handle, usize> = BTreeMap::new();
-        for (row, (trajectory, new)) in rows.iter().enumerate() {
-            let before = before.entry(*trajectory).or_default();
-            self.check_append(*trajectory, new, *before)
-                .map_err(|error| Error::new(error.kind(), format!("row {row}: {error}; nothing was appended")))?;
-            *before += new.tokens.len();
-        }
-        let mut appended = Vec::with_capacity(rows.len());
-        for (trajectory, new) in rows {
-            let (number, index) = split(trajectory);
-            let node = self.group_mut(trajectory)?.attach(index, new);
-            appended.push(handle(number, node));
-        }
-        Ok(appended)
-    }
-
-    /// Whether a node may be appended to a trajectory after `before` further tokens.
-    fn check_append(&self, trajectory: Handle, new: &NewNode, before: usize) -> Result<()> {
+    /// Whether a node may be appended to a trajectory.
+    fn check_append(&self, trajectory: Handle, new: &NewNode) -> Result<()> {
         let (number, index) = split(trajectory);
         let group = self.live_group(trajectory)?;
         new.check()?;
@@ -229,7 +213,7 @@ impl Forest {
             let hex: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
             return Err(Error::not_found(format!("blob {hex} is not in the forest; add it with add_blob first")));
         }
-        let length = group.position(group.trajectories[index].tip) as usize + before;
+        let length = group.position(group.trajectories[index].tip) as usize;
         length.checked_add(new.tokens.len()).filter(|&end| i32::try_from(end).is_ok()).map(drop).ok_or_else(|| {
             Error::new(ErrorKind::Overflow, format!("trajectory {trajectory} would grow over {} tokens", i32::MAX))
         })

@@ -1,0 +1,179 @@
+//! How the prompt of a turn agrees with the tokens of the turns before it.
+
+use agentrl_compute::prefix::{common_prefix, repeated_end};
+use agentrl_compute::ragged::Ragged;
+
+use crate::schema::Drift;
+
+/// So many tokens in a row that end the old context and occur in the new one are a repetition, never chance.
+const CERTAIN_REPEAT: usize = 8;
+
+/// What stands where in a prompt that is compared with the context before it.
+///
+/// Up to `at` the two are the same, `at..replaced` stands for other tokens of the old context, `replaced..repeated` is
+/// the end of the old context once more, and the rest is new.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Alignment {
+    pub(super) drift: Drift,
+    pub(super) at: usize,
+    pub(super) replaced: usize,
+    pub(super) repeated: usize,
+}
+
+/// What is known beside the tokens.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rules<'a> {
+    /// At the end of an output, up to so many tokens may differ before the context counts as rewritten.
+    pub(super) realign: usize,
+    /// Text of each token id, if it is known.
+    pub(super) vocabulary: Option<Ragged<'a, u8>>,
+}
+
+/// Aligns a prompt with the context before it, in linear time. `output` is where the last output begins in `old`; both
+/// begin with the same `at` tokens.
+pub(super) fn align(old: &[i32], output: usize, prompt: &[i32], at: usize, rules: &Rules<'_>) -> Alignment {
+    debug_assert_eq!(at, common_prefix(old, prompt));
+    let (lost, rest) = (&old[at..], &prompt[at..]);
+    let aligned = |drift, replaced, repeated| Alignment { drift, at, replaced: at + replaced, repeated: at + repeated };
+    if lost.is_empty() {
+        return aligned(Drift::Clean, 0, 0);
+    }
+    if rest.is_empty() {
+        return aligned(Drift::Truncated, 0, 0);
+    }
+    if let Some(taken) = rules.vocabulary.and_then(|vocabulary| same_text(lost, rest, vocabulary)) {
+        return aligned(Drift::Retokenised, taken, taken);
+    }
+    if at >= output && lost.len() <= rules.realign {
+        let found = repeated_end(lost, &rest[..rest.len().min(lost.len() + rules.realign)]);
+        return aligned(Drift::Realigned, found.end - found.length, found.end);
+    }
+    let found = repeated_end(lost, rest);
+    let last_output = old.len() - output;
+    let certain = if last_output == 0 { CERTAIN_REPEAT } else { last_output.min(CERTAIN_REPEAT) };
+    if found.length < certain {
+        return aligned(Drift::Rewritten, rest.len(), rest.len());
+    }
+    let cut = found.end == found.length && found.length >= last_output;
+    let drift = if cut { Drift::Truncated } else { Drift::Rewritten };
+    aligned(drift, found.end - found.length, found.end)
+}
+
+/// The number of tokens of `new` that spell all of `old` (the last one may spell more); `None` where the texts differ, or
+/// a token has none.
+fn same_text(old: &[i32], new: &[i32], vocabulary: Ragged<'_, u8>) -> Option<usize> {
+    let text = |token: i32| vocabulary.get(usize::try_from(token).ok()?);
+    let mut spelled: &[u8] = &[];
+    let mut taken = 0;
+    for &token in old {
+        let mut wanted = text(token)?;
+        while !wanted.is_empty() {
+            if spelled.is_empty() {
+                spelled = text(*new.get(taken)?)?;
+                taken += 1;
+                continue;
+            }
+            let length = wanted.len().min(spelled.len());
+            if wanted[..length] != spelled[..length] {
+                return None;
+            }
+            (wanted, spelled) = (&wanted[length..], &spelled[length..]);
+        }
+    }
+    Some(taken)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const RULES: Rules<'static> = Rules { realign: 2, vocabulary: None };
+
+    fn aligned(old: &[i32], output: usize, prompt: &[i32], rules: &Rules<'_>) -> (Drift, [usize; 3]) {
+        let found = align(old, output, prompt, common_prefix(old, prompt), rules);
+        (found.drift, [found.at, found.replaced, found.repeated])
+    }
+
+    #[test]
+    fn each_class_by_hand() {
+        // Two messages, then an output of four tokens that ends with token 9.
+        let old = [1, 2, 3, 4, 5, 6, 7, 9];
+        let cases: [(&[i32], Drift, [usize; 3]); 11] = [
+            (&[1, 2, 3, 4, 5, 6, 7, 9, 20, 21], Drift::Clean, [8, 8, 8]),
+            (&[1, 2, 3, 4, 5, 6, 7, 9], Drift::Clean, [8, 8, 8]),
+            // The token that ended the output is gone.
+            (&[1, 2, 3, 4, 5, 6, 7, 20, 21], Drift::Realigned, [7, 7, 7]),
+            // The one before it is another.
+            (&[1, 2, 3, 4, 5, 6, 17, 9, 20], Drift::Realigned, [6, 7, 8]),
+            // More of the output than the rules allow.
+            (&[1, 2, 3, 4, 15, 6, 7, 9, 20], Drift::Rewritten, [4, 9, 9]),
+            // A message before the output is another; the output is repeated.
+            (&[1, 2, 13, 4, 5, 6, 7, 9, 20], Drift::Rewritten, [2, 3, 8]),
+            // All is summed up.
+            (&[1, 30, 31, 32], Drift::Rewritten, [1, 4, 4]),
+            (&[40, 41], Drift::Rewritten, [0, 2, 2]),
+            // The second message is dropped, the first is kept.
+            (&[1, 2, 5, 6, 7, 9, 20], Drift::Truncated, [2, 2, 6]),
+            // The whole beginning is dropped.
+            (&[4, 5, 6, 7, 9, 20], Drift::Truncated, [0, 0, 5]),
+            // The end is dropped.
+            (&[1, 2, 3, 4, 5], Drift::Truncated, [5, 5, 5]),
+        ];
+        for (prompt, drift, places) in cases {
+            assert_eq!(aligned(&old, 4, prompt, &RULES), (drift, places), "{prompt:?}");
+        }
+    }
+
+    #[test]
+    fn the_same_text_in_other_tokens_is_told_by_the_vocabulary() -> crate::Result<()> {
+        // Ids 0 to 5 are "a", "b", "ab", "<end>", "b<end>" and nothing.
+        let vocabulary = Ragged::new(b"abab<end>b<end>", &[0, 1, 2, 4, 9, 15, 15])?;
+        let rules = Rules { realign: 2, vocabulary: Some(vocabulary) };
+        let cases: [(&[i32], &[i32], Drift, [usize; 3]); 6] = [
+            (&[9, 0, 1, 3], &[9, 2, 3, 1], Drift::Retokenised, [1, 3, 3]),
+            (&[9, 2, 3], &[9, 0, 4, 1], Drift::Retokenised, [1, 3, 3]),
+            // The last token of the new text goes on beyond the old.
+            (&[9, 0, 1], &[9, 0, 4, 0], Drift::Retokenised, [2, 3, 3]),
+            // Tokens without text change nothing.
+            (&[9, 2, 5], &[9, 0, 5, 1, 0], Drift::Retokenised, [1, 4, 4]),
+            (&[9, 0, 1, 1], &[9, 2, 0, 1], Drift::Rewritten, [1, 4, 4]),
+            // The text of id 9 is not known.
+            (&[9, 9, 1, 1], &[9, 2, 1, 1], Drift::Rewritten, [1, 4, 4]),
+        ];
+        for (old, prompt, drift, places) in cases {
+            assert_eq!(aligned(old, 1, prompt, &rules), (drift, places), "{old:?} {prompt:?}");
+        }
+        Ok(())
+    }
+
+    proptest! {
+        /// Whatever the prompt, its parts are in order, and each is what it is said to be.
+        #[test]
+        fn parts_are_what_they_are_said_to_be(
+            old in prop::collection::vec(0..3, 1..14),
+            prompt in prop::collection::vec(0..3, 1..14),
+            output in any::<prop::sample::Index>(),
+            realign in 0_usize..4,
+        ) {
+            let output = output.index(old.len() + 1);
+            let rules = Rules { realign, vocabulary: None };
+            let (drift, [at, replaced, repeated]) = aligned(&old, output, &prompt, &rules);
+            prop_assert!(at <= replaced && replaced <= repeated && repeated <= prompt.len());
+            prop_assert_eq!(&old[..at], &prompt[..at]);
+            prop_assert!(old.ends_with(&prompt[replaced..repeated]) || replaced == repeated);
+            let kept = repeated - replaced;
+            let lost = old.len() - at - kept;
+            match drift {
+                Drift::Clean => prop_assert_eq!([at, replaced, repeated], [old.len(); 3]),
+                Drift::Truncated => {
+                    prop_assert!(lost > 0 && replaced == at);
+                    prop_assert!(at == prompt.len() || kept >= old.len() - output);
+                }
+                Drift::Realigned => prop_assert!(at >= output && lost <= realign && repeated - at <= old.len() - at + realign),
+                Drift::Rewritten => prop_assert!(at < output || old.len() - at > realign),
+                Drift::Retokenised => prop_assert!(false, "nothing is known of texts"),
+            }
+        }
+    }
+}

@@ -1,0 +1,316 @@
+//! Turns, chats and small appends by the column: many rows of many trajectories in one call, which stores all or none.
+
+mod columns;
+mod drift;
+mod undo;
+
+use std::iter::successors;
+
+use agentrl_compute::hash::hash_bytes;
+use agentrl_compute::prefix::common_prefix;
+use agentrl_compute::ragged::Ragged;
+
+pub use columns::Rows;
+
+use super::{Forest, Group, Handle, NewNode, Place, StepOutcome, handle, split};
+use crate::schema::{Drift, Kind};
+use crate::{Error, Result};
+use drift::{Alignment, Rules, align};
+
+/// Turns of a policy as an engine saw them: all of the context, and what was sampled behind it.
+#[derive(Clone, Copy, Debug)]
+pub struct Turns<'a> {
+    /// What was sampled, a row a turn; turns of one trajectory are in their order.
+    pub outputs: Rows<'a>,
+    /// The whole context of each turn.
+    pub prompts: Ragged<'a, i32>,
+    /// At the end of an output, up to so many tokens may differ before a context counts as rewritten.
+    pub realign: usize,
+    /// Text of each token id, which tells the same text in other tokens from another text.
+    pub vocabulary: Option<Ragged<'a, u8>>,
+}
+
+/// What became of the turns, a row a turn.
+#[derive(Clone, Debug, Default)]
+pub struct Ingested {
+    /// Node of the output.
+    pub nodes: Vec<Handle>,
+    /// How the prompt agrees with the turns before: codes of [`Drift`].
+    pub drift: Vec<u8>,
+    /// Position of the first token that differs; -1 where none does.
+    pub drift_at: Vec<i32>,
+}
+
+/// What a row is, where it may be told from what came before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Tokens of this kind.
+    Kind(Kind),
+    /// What was said to the policy: the prompt before its first action, an observation after it.
+    Context,
+}
+
+impl Forest {
+    /// Stores turns: every context by its longest common prefix with the trajectory's contexts, every output as an action
+    /// of its own step.
+    ///
+    /// A turn whose context continues one that the trajectory had is clean. Where it differs, the trajectory gets another
+    /// context, which enters the tree at the first token that differs: what stands there for earlier tokens, or repeats
+    /// them, is `injected` and names the node it comes from. The earlier output stays as it was sampled, in the context
+    /// that it was sampled in; so every output is trained once, whatever later contexts make of it.
+    pub fn ingest(&mut self, turns: &Turns<'_>) -> Result<Ingested> {
+        let rows = &turns.outputs;
+        rows.check()?;
+        rows.as_long(("prompts", turns.prompts.len()))?;
+        self.all_or_nothing(rows.trajectories, |forest| {
+            let mut ingested = Ingested::default();
+            for (row, &trajectory) in rows.trajectories.iter().enumerate() {
+                let refused = |error: Error| refused("turn", row, trajectory, &error);
+                let (node, outcome) = forest.ingest_turn(turns, row).map_err(refused)?;
+                ingested.nodes.push(node);
+                ingested.drift.push(outcome.drift.map_or(0, |drift| drift as u8));
+                ingested.drift_at.push(outcome.drift_at.map_or(-1, |at| at as i32));
+            }
+            Ok(ingested)
+        })
+    }
+
+    fn ingest_turn(&mut self, turns: &Turns<'_>, row: usize) -> Result<(Handle, StepOutcome)> {
+        let trajectory = turns.outputs.trajectories[row];
+        let prompt = turns.prompts.get(row).unwrap_or_default();
+        let output = turns.outputs.tokens_of(row);
+        for (name, tokens) in [("prompts", prompt), ("outputs", output)] {
+            if tokens.is_empty() {
+                return Err(Error::invalid(format!("{name} is empty; a turn has a context and at least one sampled token")));
+            }
+        }
+        if i32::try_from(prompt.len() + output.len()).is_err() {
+            return Err(Error::overflow(format!(
+                "prompts and outputs have {} tokens together; a path has at most {}",
+                prompt.len() + output.len(),
+                i32::MAX
+            )));
+        }
+        let mut action = turns.outputs.node(row, 0..output.len(), Kind::Action)?;
+        let state = action.state.take();
+        action.check().map_err(|error| Error::new(error.kind(), format!("outputs: {error}")))?;
+        let (number, index) = split(trajectory);
+        let group = self.group_mut(trajectory)?;
+        let rules = Rules { realign: turns.realign, vocabulary: turns.vocabulary };
+        let (place, alignment, pieces) = group.meet(index, prompt, &rules);
+        if let Some(at) = prompt[alignment.at..].iter().position(|&token| token < 0) {
+            let at = alignment.at + at;
+            return Err(Error::invalid(format!("prompts[{at}] is {}; token ids are zero or greater", prompt[at])));
+        }
+        group.enter(index, place);
+        group.extend(index, pieces, &prompt[alignment.at..], state);
+        let node = group.attach(index, action);
+        let clean = alignment.drift == Drift::Clean;
+        let outcome = StepOutcome {
+            drift: Some(alignment.drift),
+            drift_at: (!clean).then_some(alignment.at as u32),
+            ..turns.outputs.outcome(row).unwrap_or_default()
+        };
+        self.step(trajectory, &outcome)?;
+        Ok((handle(number, node), outcome))
+    }
+
+    /// Appends a node a row, in order; where a row says what the environment paid, its step is closed with it. Returns
+    /// the nodes.
+    pub fn append_rows(&mut self, rows: &Rows<'_>, roles: &[Role]) -> Result<Vec<Handle>> {
+        rows.check()?;
+        rows.as_long(("kinds", roles.len()))?;
+        self.all_or_nothing(rows.trajectories, |forest| {
+            let mut nodes = Vec::with_capacity(rows.len());
+            for (row, (&trajectory, &role)) in rows.trajectories.iter().zip(roles).enumerate() {
+                let appended = forest.append_row(rows, row, 0..rows.tokens_of(row).len(), role);
+                nodes.push(appended.map_err(|error| refused("row", row, trajectory, &error))?);
+            }
+            Ok(nodes)
+        })
+    }
+
+    /// Appends whole chats, a row a chat: runs of tokens with `sampled` 1 are actions, each a step, and the rest is
+    /// context. What the environment paid belongs to the last action. Returns the last node of each chat.
+    pub fn append_chats(&mut self, rows: &Rows<'_>, sampled: Ragged<'_, u8>) -> Result<Vec<Handle>> {
+        rows.check()?;
+        rows.as_long(("sampled", sampled.len()))?;
+        self.all_or_nothing(rows.trajectories, |forest| {
+            let mut nodes = Vec::with_capacity(rows.len());
+            for (row, &trajectory) in rows.trajectories.iter().enumerate() {
+                let sampled = sampled.get(row).unwrap_or_default();
+                let appended = forest.append_chat(rows, row, sampled);
+                nodes.push(appended.map_err(|error| refused("chat", row, trajectory, &error))?);
+            }
+            Ok(nodes)
+        })
+    }
+
+    fn append_chat(&mut self, rows: &Rows<'_>, row: usize, sampled: &[u8]) -> Result<Handle> {
+        let count = rows.tokens_of(row).len();
+        if sampled.len() != count {
+            return Err(Error::invalid(format!("sampled has {} values for {count} tokens; give one per token", sampled.len())));
+        }
+        if let Some(at) = sampled.iter().position(|&value| value > 1) {
+            return Err(Error::invalid(format!("sampled[{at}] is {}; use 0 or 1", sampled[at])));
+        }
+        let last_action = sampled.iter().rposition(|&value| value == 1);
+        let without = Rows { reward: None, rewards: None, terminated: None, truncated: None, flags: None, ..*rows };
+        let mut start = 0;
+        let mut node = None;
+        for run in sampled.chunk_by(|a, b| a == b) {
+            let part = start..start + run.len();
+            let role = if run[0] == 1 { Role::Kind(Kind::Action) } else { Role::Context };
+            let last = last_action.is_some_and(|last| part.contains(&last));
+            node = Some(self.append_row(if last { rows } else { &without }, row, part, role)?);
+            start += run.len();
+        }
+        node.ok_or_else(|| Error::invalid("tokens is empty; a chat has at least one token"))
+    }
+
+    fn append_row(&mut self, rows: &Rows<'_>, row: usize, part: std::ops::Range<usize>, role: Role) -> Result<Handle> {
+        let trajectory = rows.trajectories[row];
+        let kind = match role {
+            Role::Kind(kind) => kind,
+            Role::Context => {
+                let entry = self.trajectory(trajectory)?;
+                let begun = entry.open.is_some() || !entry.steps.is_empty();
+                if begun { Kind::Observation } else { Kind::Prompt }
+            }
+        };
+        let node = self.append(trajectory, rows.node(row, part, kind)?)?;
+        if let Some(outcome) = rows.outcome(row) {
+            self.step(trajectory, &outcome)?;
+        }
+        Ok(node)
+    }
+}
+
+fn refused(what: &str, row: usize, trajectory: Handle, error: &Error) -> Error {
+    Error::new(error.kind(), format!("{what} {row} (trajectory {trajectory}): {error}; nothing of the call was stored"))
+}
+
+/// A run of a prompt that is new in the tree: its kind, its length, and the node that it rewrites or repeats.
+type Piece = (Kind, usize, Option<Handle>);
+
+impl Group {
+    /// Where a prompt enters the tree of a trajectory, how it agrees with what is there, and what it adds.
+    fn meet(&self, index: usize, prompt: &[i32], rules: &Rules<'_>) -> (Option<Place>, Alignment, Vec<Piece>) {
+        let entry = &self.trajectories[index];
+        let kind = |place: Option<Place>| if place.is_none() { Kind::Prompt } else { Kind::Observation };
+        // The last context first: as a rule the turn goes on from it.
+        let mut tips = std::iter::once(entry.tip).chain(entry.contexts.iter().rev().copied().map(Some));
+        if let Some(tip) = tips.clone().find(|&tip| self.extends(tip, prompt)) {
+            let at = self.position(tip) as usize;
+            let clean = Alignment { drift: Drift::Clean, at, replaced: at, repeated: at };
+            return (tip, clean, vec![(kind(tip), prompt.len() - at, None)]);
+        }
+        let first = tips.next().flatten();
+        let mut old = first;
+        let (mut at, mut place) = self.shared(first, prompt);
+        for tip in tips {
+            let (shared, last) = self.shared(tip, prompt);
+            if shared > at {
+                (old, at, place) = (tip, shared, last);
+            }
+        }
+        let path = self.path(old);
+        let tokens: Vec<i32> = path.iter().flat_map(|&place| self.used(place)).copied().collect();
+        let alignment = align(&tokens, self.last_output(&path), prompt, at, rules);
+        let Alignment { replaced, repeated, .. } = alignment;
+        // The place on the old path that holds a position.
+        let holder = |position: usize| {
+            path[path.partition_point(|&(node, _)| self.nodes[node].start as usize <= position).saturating_sub(1)]
+        };
+        let origin = |node: usize| Some(handle(self.number, node));
+        let mut pieces = Vec::new();
+        if replaced == prompt.len() && place.is_none() {
+            // Nothing of what was there: a context of its own, and no rewrite of another.
+            pieces.push((Kind::Prompt, prompt.len(), None));
+        } else {
+            pieces.push((Kind::Injected, replaced - at, origin(holder(at).0)));
+            let mut position = tokens.len() - (repeated - replaced);
+            while position < tokens.len() {
+                let from = holder(position);
+                let end = self.position(Some(from)) as usize;
+                pieces.push((Kind::Injected, end - position, origin(from.0)));
+                position = end;
+            }
+            pieces.push((Kind::Observation, prompt.len() - repeated, None));
+        }
+        (place, alignment, pieces)
+    }
+
+    /// The tokens of a node that a path uses.
+    fn used(&self, (node, used): Place) -> &[i32] {
+        &self.nodes[node].content.tokens[..used as usize]
+    }
+
+    /// Whether a prompt begins with all the tokens of a path.
+    fn extends(&self, tip: Option<Place>, prompt: &[i32]) -> bool {
+        // The last node first: where contexts differ, it is most likely to tell.
+        prompt.len() >= self.position(tip) as usize
+            && successors(tip, |&(node, _)| self.nodes[node].parent).all(|place| {
+                let start = self.nodes[place.0].start as usize;
+                prompt[start..start + place.1 as usize] == *self.used(place)
+            })
+    }
+
+    /// Number of tokens with which a path and a prompt begin, and where on the path they end.
+    fn shared(&self, tip: Option<Place>, prompt: &[i32]) -> (usize, Option<Place>) {
+        let mut last = None;
+        for place in self.path(tip) {
+            let start = self.nodes[place.0].start as usize;
+            let same = common_prefix(self.used(place), &prompt[start..]);
+            if same > 0 {
+                last = Some((place.0, same as u32));
+            }
+            if same < place.1 as usize {
+                return (start + same, last);
+            }
+        }
+        (self.position(tip) as usize, last)
+    }
+
+    /// Where the last action of a path begins; at its end, if there is none.
+    fn last_output(&self, path: &[Place]) -> usize {
+        let is_action = |&&(node, _): &&Place| self.nodes[node].content.kind == Kind::Action;
+        let end = path.last().map_or(0, |&last| self.position(Some(last)) as usize);
+        let behind = path.iter().rev().skip_while(|place| !is_action(place));
+        behind.take_while(is_action).last().map_or(end, |&(node, _)| self.nodes[node].start as usize)
+    }
+
+    /// Lets a trajectory go on from a place in one of its contexts.
+    fn enter(&mut self, index: usize, place: Option<Place>) {
+        let entry = &mut self.trajectories[index];
+        entry.close_step(index, &StepOutcome::default());
+        if place != entry.tip {
+            entry.contexts.extend(entry.tip);
+            entry.tip = place;
+            entry.state_key = None;
+        }
+    }
+
+    /// Appends the pieces of `added`; the state acted on next is `state`, or else what was added.
+    fn extend(&mut self, index: usize, pieces: Vec<Piece>, added: &[i32], state: Option<Vec<u8>>) {
+        let mut pieces: Vec<_> = pieces.into_iter().filter(|&(_, length, _)| length > 0).collect();
+        let Some(last) = pieces.pop() else {
+            let key = state.map(|state| hash_bytes(&state));
+            let entry = &mut self.trajectories[index];
+            entry.state_key = key.or(entry.state_key);
+            return;
+        };
+        let bytes = || added.iter().flat_map(|token| token.to_le_bytes()).collect();
+        let state = state.or_else(|| (last.0 == Kind::Injected).then(bytes));
+        let states = std::iter::repeat_n(None, pieces.len()).chain([state]);
+        let mut start = 0;
+        for ((kind, length, origin), state) in pieces.into_iter().chain([last]).zip(states) {
+            let tokens = added[start..start + length].to_vec();
+            self.attach(index, NewNode { origin, state, ..NewNode::new(kind, tokens) });
+            start += length;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

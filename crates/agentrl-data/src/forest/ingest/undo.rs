@@ -1,0 +1,70 @@
+//! Calls that store many rows, or none.
+
+use std::collections::BTreeMap;
+
+use crate::forest::trajectory::OpenStep;
+use crate::forest::{Forest, Handle, Place, split};
+use crate::Result;
+
+/// How long a group's lists were.
+#[derive(Clone, Copy, Debug)]
+struct GroupMark {
+    nodes: usize,
+    roots: usize,
+}
+
+/// Where a trajectory stood.
+#[derive(Clone, Copy, Debug)]
+struct TrajectoryMark {
+    tip: Option<Place>,
+    contexts: usize,
+    steps: usize,
+    open: Option<OpenStep>,
+    state_key: Option<[u8; 16]>,
+}
+
+impl Forest {
+    /// Runs work that appends to the end of some running trajectories; if it fails, all that it did is undone.
+    pub(super) fn all_or_nothing<T>(
+        &mut self,
+        trajectories: &[Handle],
+        work: impl FnOnce(&mut Self) -> Result<T>,
+    ) -> Result<T> {
+        let mut groups = BTreeMap::new();
+        let mut marks = BTreeMap::new();
+        for &trajectory in trajectories {
+            if marks.contains_key(&trajectory) {
+                continue;
+            }
+            let (number, index) = split(trajectory);
+            let group = self.live_group(trajectory)?;
+            groups.entry(number).or_insert(GroupMark { nodes: group.nodes.len(), roots: group.roots.len() });
+            let entry = &group.trajectories[index];
+            let mark = TrajectoryMark {
+                tip: entry.tip,
+                contexts: entry.contexts.len(),
+                steps: entry.steps.len(),
+                open: entry.open,
+                state_key: entry.state_key,
+            };
+            marks.insert(trajectory, mark);
+        }
+        work(self).inspect_err(|_| {
+            for (trajectory, mark) in &marks {
+                let (number, index) = split(*trajectory);
+                let Some(group) = self.groups.get_mut(&number) else { continue };
+                let entry = &mut group.trajectories[index];
+                entry.tip = mark.tip;
+                entry.contexts.truncate(mark.contexts);
+                entry.steps.truncate(mark.steps);
+                entry.open = mark.open;
+                entry.state_key = mark.state_key;
+            }
+            for (number, mark) in &groups {
+                let Some(group) = self.groups.get_mut(number) else { continue };
+                group.nodes.truncate(mark.nodes);
+                group.roots.truncate(mark.roots);
+            }
+        })
+    }
+}

@@ -1,0 +1,162 @@
+//! Columns of turns, chats and nodes into a `Forest`.
+
+use agentrl_data::forest::{Handle, Role, Rows, Sampling, Turns};
+use agentrl_data::schema::Kind;
+use numpy::{Element, PyArray1, PyReadonlyArray1};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use crate::arrays::slice;
+use crate::enter::released;
+use crate::error::invalid;
+use crate::forest::Forest;
+use crate::lists::{Item, Lists};
+
+type Scalars<'py, T> = Option<PyReadonlyArray1<'py, T>>;
+
+/// The columns of [`Rows`], in Python's memory.
+struct Columns<'py> {
+    trajectories: PyReadonlyArray1<'py, i64>,
+    tokens: Lists<'py, i32>,
+    logprobs: Option<Lists<'py, f32>>,
+    entropies: Option<Lists<'py, f32>>,
+    trainable: Option<Lists<'py, u8>>,
+    state: Option<Lists<'py, u8>>,
+    policy: Scalars<'py, i32>,
+    policy_version: Scalars<'py, i64>,
+    seed: Scalars<'py, i64>,
+    sampling: Option<Sampling>,
+    finish_reason: Scalars<'py, u8>,
+    reward: Scalars<'py, f32>,
+    rewards: Option<Lists<'py, f32>>,
+    terminated: Scalars<'py, u8>,
+    truncated: Scalars<'py, u8>,
+    flags: Scalars<'py, u32>,
+}
+
+fn missing(name: &str) -> PyErr {
+    invalid(format!("{name} is missing"))
+}
+
+fn lists<'py, T: Item>(columns: &Bound<'py, PyDict>, name: &str) -> PyResult<Option<Lists<'py, T>>> {
+    columns.get_item(name)?.map(|value| Lists::read(name, &value)).transpose()
+}
+
+fn scalars<'py, T: Element>(columns: &Bound<'py, PyDict>, name: &str) -> PyResult<Scalars<'py, T>> {
+    let wrong = |value: Bound<'py, PyAny>| value.extract().map_err(|_| invalid(format!("{name} has another dtype")));
+    columns.get_item(name)?.map(wrong).transpose()
+}
+
+impl<'py> Columns<'py> {
+    fn read(columns: &Bound<'py, PyDict>, tokens: &str) -> PyResult<Self> {
+        let sampling: Option<(f32, f32, i32)> = columns.get_item("sampling")?.map(|value| value.extract()).transpose()?;
+        Ok(Self {
+            trajectories: scalars(columns, "trajectories")?.ok_or_else(|| missing("trajectories"))?,
+            tokens: lists(columns, tokens)?.ok_or_else(|| missing(tokens))?,
+            logprobs: lists(columns, "logprobs")?,
+            entropies: lists(columns, "entropies")?,
+            trainable: lists(columns, "trainable")?,
+            state: lists(columns, "state")?,
+            policy: scalars(columns, "policy")?,
+            policy_version: scalars(columns, "policy_version")?,
+            seed: scalars(columns, "seed")?,
+            sampling: sampling.map(|(temperature, top_p, top_k)| Sampling { temperature, top_p, top_k }),
+            finish_reason: scalars(columns, "finish_reason")?,
+            reward: scalars(columns, "reward")?,
+            rewards: lists(columns, "rewards")?,
+            terminated: scalars(columns, "terminated")?,
+            truncated: scalars(columns, "truncated")?,
+            flags: scalars(columns, "flags")?,
+        })
+    }
+
+    fn rows(&self, tokens: &str) -> PyResult<Rows<'_>> {
+        fn flat<'a, T: Element>(name: &str, values: &'a Scalars<'_, T>) -> PyResult<Option<&'a [T]>> {
+            values.as_ref().map(|values| slice(name, values)).transpose()
+        }
+        macro_rules! ragged {
+            ($name:ident) => {
+                self.$name.as_ref().map(|rows| rows.rows(stringify!($name))).transpose()?
+            };
+        }
+        macro_rules! flat {
+            ($name:ident) => {
+                flat(stringify!($name), &self.$name)?
+            };
+        }
+        Ok(Rows {
+            logprobs: ragged!(logprobs),
+            entropies: ragged!(entropies),
+            trainable: ragged!(trainable),
+            state: ragged!(state),
+            policy: flat!(policy),
+            policy_version: flat!(policy_version),
+            seed: flat!(seed),
+            sampling: self.sampling,
+            finish_reason: flat!(finish_reason),
+            reward: flat!(reward),
+            rewards: ragged!(rewards),
+            terminated: flat!(terminated),
+            truncated: flat!(truncated),
+            flags: flat!(flags),
+            ..Rows::new(slice("trajectories", &self.trajectories)?, self.tokens.rows(tokens)?)
+        })
+    }
+}
+
+type Ints<'py, T> = Bound<'py, PyArray1<T>>;
+
+/// Turns as an engine saw them: returns the action's node, the drift and the first token that differs, a row a turn.
+#[pyfunction]
+pub(crate) fn ingest<'py>(
+    py: Python<'py>,
+    forest: &Bound<'py, Forest>,
+    columns: &Bound<'py, PyDict>,
+    realign: usize,
+) -> PyResult<(Ints<'py, i64>, Ints<'py, u8>, Ints<'py, i32>)> {
+    let held = Columns::read(columns, "outputs")?;
+    let prompts = lists(columns, "prompts")?.ok_or_else(|| missing("prompts"))?;
+    let vocabulary = lists(columns, "vocabulary")?;
+    let vocabulary = vocabulary.as_ref().map(|texts: &Lists<'_, u8>| texts.rows("vocabulary")).transpose()?;
+    let (outputs, prompts) = (held.rows("outputs")?, prompts.rows("prompts")?);
+    let turns = Turns { outputs, prompts, realign, vocabulary };
+    let forest = forest.get();
+    let made = released(py, || forest.detached()?.ingest(&turns))?;
+    Ok((
+        PyArray1::from_vec(py, made.nodes),
+        PyArray1::from_vec(py, made.drift),
+        PyArray1::from_vec(py, made.drift_at),
+    ))
+}
+
+/// A node a row; `kinds` are codes of `nodes.kind`, or one more: what was said to the policy.
+#[pyfunction]
+pub(crate) fn append_many<'py>(
+    py: Python<'py>,
+    forest: &Bound<'py, Forest>,
+    columns: &Bound<'py, PyDict>,
+    kinds: PyReadonlyArray1<'py, u8>,
+) -> PyResult<Ints<'py, Handle>> {
+    let held = Columns::read(columns, "tokens")?;
+    let rows = held.rows("tokens")?;
+    let roles = slice("kinds", &kinds)?;
+    let roles: Vec<Role> = roles.iter().map(|&code| Kind::from_code(code).map_or(Role::Context, Role::Kind)).collect();
+    let forest = forest.get();
+    let nodes = released(py, || forest.detached()?.append_rows(&rows, &roles))?;
+    Ok(PyArray1::from_vec(py, nodes))
+}
+
+/// A chat a row, with 1 where a token was sampled.
+#[pyfunction]
+pub(crate) fn append_chats<'py>(
+    py: Python<'py>,
+    forest: &Bound<'py, Forest>,
+    columns: &Bound<'py, PyDict>,
+) -> PyResult<Ints<'py, Handle>> {
+    let held = Columns::read(columns, "tokens")?;
+    let sampled: Lists<'_, u8> = lists(columns, "sampled")?.ok_or_else(|| missing("sampled"))?;
+    let (rows, sampled) = (held.rows("tokens")?, sampled.rows("sampled")?);
+    let forest = forest.get();
+    let nodes = released(py, || forest.detached()?.append_chats(&rows, sampled))?;
+    Ok(PyArray1::from_vec(py, nodes))
+}

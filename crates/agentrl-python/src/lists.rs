@@ -1,0 +1,204 @@
+//! Columns of lists: rows of different length, from Arrow arrays of any library or as flat values and offsets.
+
+use agentrl_data::{Error, Result};
+use agentrl_compute::ragged::Ragged;
+use arrow_array::cast::AsArray as _;
+use arrow_array::types::{ArrowPrimitiveType, Float32Type, Float64Type, Int32Type, Int64Type, UInt8Type, UInt32Type};
+use arrow_array::{Array, ArrayRef, OffsetSizeTrait};
+use arrow_buffer::{ArrowNativeType, NullBuffer, OffsetBuffer, ScalarBuffer};
+use arrow_schema::DataType;
+use numpy::{Element, PyReadonlyArray1};
+use pyo3::prelude::*;
+use pyo3_arrow::input::AnyArray;
+
+use crate::arrays::slice;
+use crate::error::{invalid, to_python};
+
+/// Rows of different length; where Python's memory has the type, it is looked at in place.
+pub(crate) struct Lists<'py, T: Item> {
+    values: Values<'py, T>,
+    offsets: Vec<i64>,
+}
+
+enum Values<'py, T: Item> {
+    Numpy(PyReadonlyArray1<'py, T>),
+    Arrow(ScalarBuffer<T>),
+    Made(Vec<T>),
+}
+
+impl<'py, T: Item> Lists<'py, T> {
+    /// Reads flat values and their offsets, two arrays of `NumPy`, or an Arrow array of lists.
+    pub(crate) fn read(name: &str, value: &Bound<'py, PyAny>) -> PyResult<Self> {
+        if let Ok((values, offsets)) = value.extract::<(PyReadonlyArray1<'py, T>, PyReadonlyArray1<'py, i64>)>() {
+            let offsets = slice("offsets", &offsets)?.to_vec();
+            return Ok(Self { values: Values::Numpy(values), offsets });
+        }
+        let array = value.extract::<AnyArray>().map_err(|_| {
+            invalid(format!("{name} is no column of lists; give an Arrow list array, or flat values and their offsets"))
+        })?;
+        let chunks = array.into_chunked_array().map_err(PyErr::from)?;
+        let chunks = chunks.chunks().iter().map(|chunk| from_arrow(name, chunk)).collect::<Result<Vec<_>>>();
+        Ok(Self::joined(chunks.map_err(to_python)?))
+    }
+
+    /// The rows of many columns as one.
+    fn joined(mut chunks: Vec<(ScalarBuffer<T>, Vec<i64>)>) -> Self {
+        if chunks.len() == 1
+            && let Some((values, offsets)) = chunks.pop()
+        {
+            return Self { values: Values::Arrow(values), offsets };
+        }
+        let mut made = (Vec::new(), vec![0]);
+        for (values, offsets) in chunks {
+            for row in offsets.windows(2) {
+                made.0.extend_from_slice(&values[row[0] as usize..row[1] as usize]);
+                made.1.push(made.0.len() as i64);
+            }
+        }
+        Self { values: Values::Made(made.0), offsets: made.1 }
+    }
+
+    /// The rows, checked.
+    pub(crate) fn rows(&self, name: &str) -> PyResult<Ragged<'_, T>> {
+        let values = match &self.values {
+            Values::Numpy(values) => slice(name, values)?,
+            Values::Arrow(values) => values,
+            Values::Made(values) => values,
+        };
+        let rows = Ragged::new(values, &self.offsets);
+        rows.map_err(|error| to_python(Error::new(error.kind(), format!("{name}: {error}"))))
+    }
+}
+
+/// Flat values and offsets of an Arrow array of lists, texts or bytes.
+fn from_arrow<T: Item>(name: &str, array: &ArrayRef) -> Result<(ScalarBuffer<T>, Vec<i64>)> {
+    fn wide<O: OffsetSizeTrait>(offsets: &OffsetBuffer<O>) -> Vec<i64> {
+        offsets.iter().map(|offset| offset.as_usize() as i64).collect()
+    }
+    let (values, offsets) = match array.data_type() {
+        DataType::List(_) => (array.as_list::<i32>().values(), wide(array.as_list::<i32>().offsets())),
+        DataType::LargeList(_) => (array.as_list::<i64>().values(), wide(array.as_list::<i64>().offsets())),
+        DataType::FixedSizeList(_, size) => {
+            let size = i64::from(*size);
+            (array.as_fixed_size_list().values(), (0..=array.len() as i64).map(|row| row * size).collect())
+        }
+        other => {
+            let (bytes, offsets) = match other {
+                DataType::Utf8 => (array.as_string::<i32>().values(), wide(array.as_string::<i32>().offsets())),
+                DataType::LargeUtf8 => (array.as_string::<i64>().values(), wide(array.as_string::<i64>().offsets())),
+                DataType::Binary => (array.as_binary::<i32>().values(), wide(array.as_binary::<i32>().offsets())),
+                DataType::LargeBinary => (array.as_binary::<i64>().values(), wide(array.as_binary::<i64>().offsets())),
+                _ => return Err(unusable::<T>(name, other)),
+            };
+            let bytes = T::from_bytes(ScalarBuffer::from(bytes.clone())).ok_or_else(|| unusable::<T>(name, other))?;
+            return Ok(without_nulls(bytes, offsets, array.nulls()));
+        }
+    };
+    if values.null_count() > 0 {
+        return Err(Error::invalid(format!(
+            "{name} has {} missing values inside its rows; only a whole row may be missing",
+            values.null_count()
+        )));
+    }
+    let values = T::from_values(name, values).unwrap_or_else(|| Err(unusable::<T>(name, array.data_type())))?;
+    Ok(without_nulls(values, offsets, array.nulls()))
+}
+
+fn unusable<T: Item>(name: &str, found: &DataType) -> Error {
+    Error::invalid(format!("{name} has Arrow type {found}; give {}", T::WANTED))
+}
+
+/// Missing rows as empty ones.
+fn without_nulls<T: Item>(
+    values: ScalarBuffer<T>,
+    offsets: Vec<i64>,
+    nulls: Option<&NullBuffer>,
+) -> (ScalarBuffer<T>, Vec<i64>) {
+    let Some(nulls) = nulls.filter(|nulls| {
+        let hidden = |(row, pair): (usize, &[i64])| nulls.is_null(row) && pair[0] != pair[1];
+        offsets.windows(2).enumerate().any(hidden)
+    }) else {
+        return (values, offsets);
+    };
+    let mut kept = (Vec::new(), vec![0]);
+    for (row, pair) in offsets.windows(2).enumerate() {
+        if nulls.is_valid(row) {
+            kept.0.extend_from_slice(&values[pair[0] as usize..pair[1] as usize]);
+        }
+        kept.1.push(kept.0.len() as i64);
+    }
+    (kept.0.into(), kept.1)
+}
+
+/// A type of the values of lists.
+pub(crate) trait Item: Element + ArrowNativeType {
+    /// What an argument should be, for messages.
+    const WANTED: &str;
+
+    /// The values of an Arrow array that has this type, or one that converts without loss of meaning.
+    fn from_values(name: &str, values: &ArrayRef) -> Option<Result<ScalarBuffer<Self>>>;
+
+    /// Bytes, where this is their type.
+    fn from_bytes(_bytes: ScalarBuffer<u8>) -> Option<ScalarBuffer<Self>> {
+        None
+    }
+}
+
+fn whole<T: ArrowPrimitiveType>(name: &str, values: &ArrayRef) -> Result<ScalarBuffer<i32>>
+where
+    T::Native: Copy + std::fmt::Display,
+    i32: TryFrom<T::Native>,
+{
+    let narrow = |(index, &value): (usize, &T::Native)| {
+        let narrow = i32::try_from(value);
+        narrow.map_err(|_| Error::invalid(format!("value {index} of {name} is {value}; token ids fit 32 bits")))
+    };
+    values.as_primitive::<T>().values().iter().enumerate().map(narrow).collect::<Result<Vec<i32>>>().map(Into::into)
+}
+
+impl Item for i32 {
+    const WANTED: &str = "lists of int32 or int64";
+
+    fn from_values(name: &str, values: &ArrayRef) -> Option<Result<ScalarBuffer<Self>>> {
+        match values.data_type() {
+            DataType::Int32 => Some(Ok(values.as_primitive::<Int32Type>().values().clone())),
+            DataType::Int64 => Some(whole::<Int64Type>(name, values)),
+            DataType::UInt32 => Some(whole::<UInt32Type>(name, values)),
+            DataType::Null => Some(Ok(ScalarBuffer::from(Vec::new()))),
+            _ => None,
+        }
+    }
+}
+
+impl Item for f32 {
+    const WANTED: &str = "lists of float32 or float64";
+
+    fn from_values(_name: &str, values: &ArrayRef) -> Option<Result<ScalarBuffer<Self>>> {
+        match values.data_type() {
+            DataType::Float32 => Some(Ok(values.as_primitive::<Float32Type>().values().clone())),
+            DataType::Float64 => {
+                let values = values.as_primitive::<Float64Type>().values();
+                Some(Ok(values.iter().map(|&value| value as f32).collect()))
+            }
+            DataType::Null => Some(Ok(ScalarBuffer::from(Vec::new()))),
+            _ => None,
+        }
+    }
+}
+
+impl Item for u8 {
+    const WANTED: &str = "lists of bool or uint8, or binary";
+
+    fn from_values(_name: &str, values: &ArrayRef) -> Option<Result<ScalarBuffer<Self>>> {
+        match values.data_type() {
+            DataType::UInt8 => Some(Ok(values.as_primitive::<UInt8Type>().values().clone())),
+            DataType::Boolean => Some(Ok(values.as_boolean().values().iter().map(u8::from).collect())),
+            DataType::Null => Some(Ok(ScalarBuffer::from(Vec::new()))),
+            _ => None,
+        }
+    }
+
+    fn from_bytes(bytes: ScalarBuffer<u8>) -> Option<ScalarBuffer<Self>> {
+        Some(bytes)
+    }
+}

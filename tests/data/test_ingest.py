@@ -1,0 +1,328 @@
+"""Ingest of turns, chats and columns of nodes, against plain lists and the rules of other systems."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentrl_core import Batch, Forest
+from agentrl_core.exceptions import InvalidInputError, NotFoundError
+from agentrl_core.ingest import DRIFT
+
+Turn = tuple[list[int], list[int]]
+
+
+def session(members: int = 1, **options: Any) -> tuple[Forest, list[int]]:
+    forest = Forest()
+    forest.add_group(0, "task")
+    return forest, [forest.start(0, member, **options) for member in range(members)]
+
+
+def names(drift: np.ndarray) -> list[str]:
+    return [DRIFT[code] for code in drift]
+
+
+def frames(batch: Batch) -> tuple[pl.DataFrame, pl.DataFrame]:
+    return pl.DataFrame(batch.nodes), pl.DataFrame(batch.steps)
+
+
+def turns_of(batch: Batch, trajectory: int = 0) -> list[Turn]:
+    """Context and action of each step, by following parents in the table of nodes."""
+    nodes, steps = frames(batch)
+    rows = {row["node_id"]: row for row in nodes.iter_rows(named=True)}
+    found = []
+    for step in steps.filter(pl.col("trajectory_id") == trajectory).iter_rows(named=True):
+        action = rows[step["node_id"]]
+        assert step["first_node_id"] == step["node_id"]
+        context: list[int] = []
+        node = action
+        while node["parent_id"] is not None:
+            end, node = node["parent_end"], rows[node["parent_id"]]
+            context = node["tokens"][:end] + context
+        found.append((context, action["tokens"]))
+    return found
+
+
+def skyrl_rows(turns: list[Turn]) -> list[tuple[list[int], list[int]]]:
+    """Prefix-aware merging of steps, from its definition: tokens and loss mask of each row."""
+    rows: list[tuple[list[int], list[int]]] = []
+    for prompt, output in turns:
+        if rows and prompt[: len(rows[-1][0])] == rows[-1][0]:
+            tokens, mask = rows.pop()
+        else:
+            tokens, mask = [], []
+        mask = mask + [0] * (len(prompt) - len(tokens)) + [1] * len(output)
+        rows.append((prompt + output, mask))
+    return rows
+
+
+CHAT: list[Turn] = [([1, 2, 3], [4, 5, 9]), ([1, 2, 3, 4, 5, 9, 6], [7, 9]), ([1, 2, 3, 4, 5, 9, 6, 7, 9, 8], [9])]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "drift", "at"),
+    [
+        ([1, 2, 3, 4, 5, 6, 7, 9, 20], "clean", -1),
+        ([1, 2, 3, 4, 5, 6, 7, 20], "realigned", 7),
+        ([1, 2, 3, 4, 5, 6, 17, 9, 20], "realigned", 6),
+        ([1, 2, 13, 4, 5, 6, 7, 9, 20], "rewritten", 2),
+        ([1, 30, 31], "rewritten", 1),
+        ([30, 31], "rewritten", 0),
+        ([1, 2, 5, 6, 7, 9, 20], "truncated", 2),
+        ([5, 6, 7, 9, 20], "truncated", 0),
+        ([1, 2, 3, 4, 5], "truncated", 5),
+    ],
+)
+def test_each_class_of_drift_by_hand(prompt: list[int], drift: str, at: int) -> None:
+    forest, [chat] = session()
+    found = forest.ingest([chat, chat], [[1, 2, 3, 4], prompt], [[5, 6, 7, 9], [40]], realign=2)
+    assert (names(found.drift), found.drift_at.tolist()) == (["clean", drift], [-1, at])
+    assert found.counts()[drift] == 1 + (drift == "clean")
+    forest.finish(chat)
+    batch = forest.freeze()
+    assert turns_of(batch) == [([1, 2, 3, 4], [5, 6, 7, 9]), (prompt, [40])]
+    _, steps = frames(batch)
+    assert steps["drift"].to_list() == found.drift.tolist()
+    assert steps["drift_at"].to_list() == [None, None if at < 0 else at]
+
+
+def test_the_same_text_in_other_tokens_needs_the_vocabulary() -> None:
+    texts = [b"a", b"b", b"ab", b"<end>", b"?"]
+    prompts, outputs = [[4], [4, 2, 2, 3, 4]], [[0, 1, 0, 1, 3], [0]]
+    for vocabulary, expected in [(None, "rewritten"), (texts, "retokenised"), (pa.array(texts), "retokenised")]:
+        forest, [chat] = session()
+        found = forest.ingest([chat, chat], prompts, outputs, vocabulary=vocabulary, realign=2)
+        assert names(found.drift) == ["clean", expected]
+    forest.finish(chat)
+    nodes, _ = frames(forest.freeze())
+    rows = nodes.select("tokens", "kind", "origin_node_id").rows()
+    assert rows == [([4], 0, None), ([0, 1, 0, 1, 3], 1, None), ([2, 2, 3], 3, 1), ([4], 2, None), ([0], 1, None)]
+
+
+def test_slime_merges_a_short_rewrite_and_here_its_output_stays_trained() -> None:
+    # slime: REALIGN overwrites the drifted output by context, so turn 0 would not be trained.
+    turns: list[Turn] = [([1, 2], [3, 4, 9]), ([1, 2, 3, 4, 5], [6, 9])]
+    forest, [chat] = session()
+    forest.ingest([chat] * 2, *map(list, zip(*turns, strict=True)))
+    forest.finish(chat)
+    batch = forest.freeze()
+    assert turns_of(batch) == turns
+    assert trained(batch) == [[3, 4, 9], [6, 9]]
+
+
+def trained(batch: Batch) -> list[list[int]]:
+    """The tokens of each step of drawn trajectories."""
+    return [action for row in range(batch.num_draws) for _, action in turns_of(batch, row)]
+
+
+def test_sub_agents_come_back_to_the_main_context() -> None:
+    turns: list[Turn] = [([1, 2], [3]), ([50, 51], [52]), ([50, 51, 52, 53], [54]), ([1, 2, 3, 4], [5])]
+    forest, [chat] = session()
+    found = forest.ingest([chat] * 4, *map(list, zip(*turns, strict=True)))
+    assert names(found.drift) == ["clean", "rewritten", "clean", "clean"]
+    forest.finish(chat)
+    batch = forest.freeze()
+    assert turns_of(batch) == turns
+    nodes, _ = frames(batch)
+    assert sum(map(len, nodes["tokens"])) == 2 + 1 + 1 + 1 + 2 + 1 + 1 + 1
+
+
+FORMS: dict[str, Callable[[list[list[int]]], Any]] = {
+    "lists": lambda rows: rows,
+    "tuples": lambda rows: [tuple(row) for row in rows],
+    "arrays": lambda rows: [np.array(row) for row in rows],
+    "flat": lambda rows: (np.concatenate(rows).astype(np.int32), np.cumsum([0, *map(len, rows)])),
+    "arrow": lambda rows: pa.array(rows, pa.list_(pa.int32())),
+    "arrow, large and wide": lambda rows: pa.array(rows, pa.large_list(pa.int64())),
+    "arrow, chunked": lambda rows: pa.chunked_array([pa.array(rows[:1]), pa.array(rows[1:])]),
+    "arrow, sliced": lambda rows: pa.array([[77], *rows, [78]])[1:-1],
+    "polars": lambda rows: pl.Series(rows),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_columns_of_lists_come_in_every_form(form: str) -> None:
+    forest, [chat] = session()
+    make = FORMS[form]
+    prompts, outputs = ([list(part) for part in column] for column in zip(*CHAT, strict=True))
+    logprobs = [[-float(len(row))] * len(row) for row in outputs]
+    floats = logprobs if form in {"lists", "tuples", "flat"} else pa.array(logprobs)
+    forest.ingest([chat] * 3, make(prompts), make(outputs), logprobs=floats, policy_version=3, reward=[0.5, 1, np.nan])
+    forest.finish(chat)
+    batch = forest.freeze()
+    assert turns_of(batch) == CHAT
+    nodes, steps = frames(batch)
+    assert nodes["tokens"].to_list() == [[1, 2, 3], [4, 5, 9], [6], [7, 9], [8], [9]]
+    assert nodes["logprobs"].drop_nulls().to_list() == logprobs
+    assert nodes["policy_version"].to_list() == [None, 3, None, 3, None, 3]
+    assert steps["reward"].to_list() == [0.5, 1.0, None]
+
+
+def test_rows_with_nothing_known_are_empty_or_missing() -> None:
+    for logprobs in ([None, [-1.0]], [[], [-1.0]], pa.array([None, [-1.0]]), pl.Series([None, [-1.0]])):
+        forest, chats = session(2)
+        forest.ingest(chats, [[1], [1]], [[2], [3]], logprobs=logprobs)
+        for chat in chats:
+            forest.finish(chat)
+        nodes, _ = frames(forest.freeze())
+        assert nodes["logprobs"].to_list() == [None, None, [-1.0]]
+
+
+def test_all_that_is_said_of_a_turn_is_stored() -> None:
+    forest, [chat] = session()
+    options: dict[str, Any] = {
+        "entropies": [[0.5, 0.25], [0.125]],
+        "trainable": [[1, 0], [True]],
+        "state": ["here", b"there"],
+        "policy": 2,
+        "policy_version": np.array([5, 6]),
+        "seed": [11, 12],
+        "sampling": (0.5, 0.75, 20),
+        "finish_reason": ["stop", "length"],
+        "reward": [1.0, 2.0],
+        "rewards": [[0.5, 0.5], [1.0, 1.0]],
+        "terminated": [False, True],
+        "truncated": [0, 1],
+        "flags": [1, 4],
+    }
+    forest.ingest([chat, chat], [[1], [1, 2, 3, 4]], [[2, 3], [5]], logprobs=[[-1.0, -2.0], [-3.0]], **options)
+    forest.finish(chat)
+    nodes, steps = frames(forest.freeze())
+    actions = nodes.filter(pl.col("kind") == 1)
+    for name in ("entropies", "trainable"):
+        assert actions[name].to_list() == [[float(value) for value in row] for row in options[name]]
+    assert actions["policy"].to_list() == [2, 2]
+    assert actions["policy_version"].to_list() == [5, 6]
+    assert actions["seed"].to_list() == [11, 12]
+    assert actions["sampling"].to_list() == [{"temperature": 0.5, "top_p": 0.75, "top_k": 20}] * 2
+    assert actions["finish_reason"].to_list() == [1, 2]
+    for name in ("reward", "rewards", "flags"):
+        assert steps[name].to_list() == options[name]
+    assert steps["terminated"].to_list() == [0, 1]
+    assert steps["truncated"].to_list() == [0, 1]
+    assert steps["state_key"].n_unique() == 2
+
+
+def test_append_many_is_append_row_by_row() -> None:
+    kinds = ["system", "user", "assistant", "tool", "assistant", "injected", "assistant"]
+    tokens = [[1], [2, 3], [4], [5], [6, 7], [8], [9]]
+    logprobs = [[], [], [-1.0], None, [-2.0, -3.0], [], [-4.0]]
+    nan = float("nan")
+    many, [chat] = session()
+    many.append_many([chat] * 7, tokens, kind=kinds, logprobs=logprobs, reward=[nan, nan, 1, nan, nan, nan, 2])
+    one, [other] = session()
+    plain = ["prompt", "prompt", "action", "observation", "action", "injected", "action"]
+    for kind, row, values in zip(plain, tokens, logprobs, strict=True):
+        one.append(other, row, kind=kind, logprobs=values or None)
+        if row in ([4], [9]):
+            one.step(other, reward=1.0 if row == [4] else 2.0)
+    tables = []
+    for forest, handle in ((many, chat), (one, other)):
+        forest.finish(handle)
+        batch = forest.freeze()
+        tables.append([frame.drop("created_us", strict=False) for frame in frames(batch)])
+    assert all(left.equals(right) for left, right in zip(*tables, strict=True))
+
+
+def test_imported_chats_are_actions_and_context() -> None:
+    forest, [chat] = session(origin="expert")
+    last = forest.append_chats(
+        [chat], [[1, 2, 3, 4, 5, 6]], [[0, 0, 1, 1, 0, 1]], logprobs=[[0, 0, -1, -2, 0, -3]], reward=2.0
+    )
+    assert last.tolist() == [3]
+    forest.finish(chat)
+    batch = forest.freeze()
+    assert turns_of(batch) == [([1, 2], [3, 4]), ([1, 2, 3, 4, 5], [6])]
+    nodes, steps = frames(batch)
+    assert nodes["logprobs"].to_list() == [None, [-1.0, -2.0], None, [-3.0]]
+    assert steps["reward"].to_list() == [None, 2.0]
+
+
+BAD: dict[str, tuple[dict[str, Any], str]] = {
+    "prompt": ({"prompts": [[1], [-5]]}, r"turn 1 \(trajectory 0\): prompts\[0\] is -5; token ids are zero or greater"),
+    "output": ({"outputs": [[2], []]}, r"turn 1 \(trajectory 0\): outputs is empty; a turn has a context and"),
+    "logprobs": ({"logprobs": [[-1.0], [-1.0, -2.0]]}, r"turn 1 \(trajectory 0\): logprobs has 2 values for 1 tokens"),
+    "nan": ({"logprobs": [[float("nan")], []]}, r"turn 0 \(trajectory 0\): outputs: logprobs\[0\] is NaN"),
+    "rows": ({"logprobs": [[-1.0]]}, "logprobs has 1 rows, but trajectories has 2; give one for each"),
+    "length": ({"reward": [1.0]}, "reward has 1 rows"),
+    "wide": ({"outputs": [[2], [1 << 40]]}, r"outputs\[1\] is no list of int32"),
+    "float": ({"outputs": [[2], [1.5]]}, r"outputs\[1\] is no list of int32"),
+    "reason": ({"finish_reason": ["stop", "eos"]}, r"finish_reason is 'eos'; use one of"),
+    "version": ({"policy": 1 << 40}, r"policy\[0\] is 1099511627776, which does not fit int32"),
+    "realign": ({"realign": -1}, "realign is -1; give a number of tokens, 0 or more"),
+    "type": ({"outputs": pa.array([["a"], ["b"]])}, "outputs has Arrow type List.*; give lists of int32 or int64"),
+    "hole": ({"outputs": pa.array([[2], [None]])}, "outputs has 1 missing values inside its rows"),
+    "mask": ({"trainable": [[2], [1]]}, r"turn 0 \(trajectory 0\): outputs: trainable\[0\] is 2; use 0 or 1"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_a_refused_call_names_what_is_wrong_and_stores_nothing(case: str) -> None:
+    change, message = BAD[case]
+    forest, [chat] = session()
+    good: dict[str, Any] = {"prompts": [[1], [1, 2, 3]], "outputs": [[2], [4]]}
+    with pytest.raises(InvalidInputError, match=message):
+        forest.ingest([chat, chat], **(good | change))
+    assert forest.tokens(chat).tolist() == []
+    forest.ingest([chat, chat], **good)
+    assert forest.tokens(chat).tolist() == [1, 2, 3, 4]
+
+
+def test_an_unknown_or_ended_trajectory_is_refused() -> None:
+    forest, [chat, ended] = session(2)
+    forest.ingest([ended], [[1]], [[2]])
+    forest.finish(ended)
+    with pytest.raises(NotFoundError, match="trajectory 77 is not in the forest"):
+        forest.ingest([chat, 77], [[1], [1]], [[2], [2]])
+    with pytest.raises(InvalidInputError, match="has ended"):
+        forest.append_many([chat, ended], [[1], [1]], kind="prompt")
+    assert forest.tokens(chat).tolist() == []
+
+
+tokens = st.lists(st.integers(0, 3), max_size=3)
+changes = st.tuples(st.integers(0, 30), st.integers(0, 30), tokens, tokens)
+
+
+@given(st.lists(st.tuples(st.integers(0, 1), changes, st.lists(st.integers(0, 3), min_size=1, max_size=3)), max_size=10))
+def test_every_output_is_trained_once_and_rows_are_those_of_skyrl(
+    plays: list[tuple[int, tuple[int, int, list[int], list[int]], list[int]]],
+) -> None:
+    forest, chats = session(2)
+    contexts: list[list[list[int]]] = [[], []]
+    turns: list[tuple[int, Turn]] = []
+    for member, (cut, skip, middle, new), output in plays:
+        base = contexts[member][skip % len(contexts[member])] if contexts[member] else []
+        # Mostly the context goes on; else a part of it is replaced.
+        prompt = (base if cut > 10 else base[:cut] + middle + base[cut + skip % 4 :]) + new or [0]
+        contexts[member].append(prompt + output)
+        turns.append((member, (prompt, output)))
+    handles = [chats[member] for member, _ in turns]
+    logprobs = [[-1.0 - token for token in output] for _, (_, output) in turns]
+    found = forest.ingest(handles, [turn[0] for _, turn in turns], [turn[1] for _, turn in turns], logprobs=logprobs)
+    assert len(found.nodes) == len(set(found.nodes.tolist())) == len(turns)
+    for member, chat in enumerate(chats):
+        forest.finish(chat, status="finished" if contexts[member] else "aborted")
+    batch = forest.freeze()
+    nodes, _ = frames(batch)
+    row = 0
+    for member in range(2):
+        own = [turn for of, turn in turns if of == member]
+        if not own:
+            continue
+        assert turns_of(batch, row) == own
+        # As many tokens are trained as in SkyRL's rows, and no row of its stores less than the tree.
+        rows = skyrl_rows(own)
+        assert sum(len(output) for _, output in own) == sum(sum(mask) for _, mask in rows)
+        row += 1
+    merged = sum(len(tokens) for member in range(2) for tokens, _ in skyrl_rows([t for of, t in turns if of == member]))
+    assert sum(map(len, nodes["tokens"])) <= merged
+    actions = nodes.filter(pl.col("kind") == 1)
+    assert sorted(map(sum, actions["logprobs"])) == sorted(map(sum, logprobs))
+    assert nodes.filter(pl.col("kind") != 1)["logprobs"].null_count() == len(nodes) - len(turns)
