@@ -5,6 +5,7 @@ mod columns;
 mod combine;
 mod layout;
 mod plan;
+mod rows;
 mod weights;
 
 use std::collections::BTreeMap;
@@ -15,6 +16,7 @@ use arrow_array::{Array, Int32Array, Int64Array, ListArray, RecordBatch, UInt8Ar
 
 pub use columns::{Column, Level, Numbers};
 pub use plan::PlannedPack;
+pub use rows::NewDraws;
 pub use weights::TokenWeights;
 
 use crate::schema::Table;
