@@ -7,7 +7,9 @@ mod maintenance;
 mod memory;
 mod model;
 
+use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Mutex;
 
 use super::folders::FOLDERS;
 use super::*;
@@ -43,8 +45,14 @@ impl Random {
     }
 }
 
-/// Rollouts of one iteration, as a loop makes them: some groups of two members that share their prompt.
+/// Rollouts of one iteration, as a loop makes them: some groups of two members that share their prompt. The same ones for
+/// the same arguments, the time of their making included.
 fn grown(iteration: i64, seed: u64) -> Batch {
+    static GROWN: Mutex<BTreeMap<(i64, u64), Batch>> = Mutex::new(BTreeMap::new());
+    GROWN.lock().unwrap().entry((iteration, seed)).or_insert_with(|| grow(iteration, seed)).clone()
+}
+
+fn grow(iteration: i64, seed: u64) -> Batch {
     let mut random = Random::new(seed << 32);
     let mut forest = Forest::new(iteration, seed);
     for group in 0..1 + random.below(2) as u32 {
