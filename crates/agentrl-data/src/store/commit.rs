@@ -240,51 +240,46 @@ impl Commit {
         Self { next, staged: Vec::new(), replaced: Vec::new() }
     }
 
-    /// New rows behind those of a folder. A small last file is written anew with them.
-    fn add(&mut self, store: &Store, folder: &'static str, mut parts: Vec<RecordBatch>) -> Result<()> {
-        let mut first_row = store.head.end(folder);
-        let segments = self.next.segments.entry(folder.to_owned()).or_default();
-        if let Some(last) = segments.last().filter(|last| last.bytes() < SMALL_BYTES) {
+    /// New rows behind those of a folder. A small last file is written anew, with them behind its own.
+    fn add(&mut self, store: &Store, folder: &'static str, parts: Vec<RecordBatch>) -> Result<()> {
+        let mut row = store.head.end(folder);
+        let mut runs = runs(parts);
+        let last = store.files.of(folder).last().filter(|last| last.bytes() < SMALL_BYTES);
+        if let (Some(last), Some((schema, new))) = (last, runs.first()) {
             let indices: Vec<usize> = last.pieces().map(|piece| piece.index).collect();
-            let (schema, mut rows) = last.read(store.fs.as_ref(), &store.path.join(folder), &indices)?;
-            if parts.first().is_some_and(|part| part.schema() == schema) {
-                first_row = last.first_row;
-                rows.append(&mut parts);
-                parts = rows;
-                segments.pop();
+            let (found, kept) = last.read(store.fs.as_ref(), &store.path.join(folder), &indices)?;
+            let (first_row, commit) = (last.first_row, self.next.head.version);
+            if found == *schema {
+                let (segment, bytes) = Segment::seal(schema, &kept, new, key_of(folder), first_row, commit)?;
+                if segment.extends(last) {
+                    self.next.segments.entry(folder.to_owned()).or_default().pop();
+                    row = self.stage(store, folder, segment, &bytes)?;
+                    runs.remove(0);
+                }
             }
         }
-        self.seal(store, folder, parts, first_row)?;
+        self.seal(store, folder, runs, row)
+    }
+
+    /// Rows as files of a folder, one for each run of parts with the same columns.
+    pub(super) fn seal(&mut self, store: &Store, folder: &'static str, runs: Vec<Run>, mut row: u64) -> Result<()> {
+        for (schema, run) in runs {
+            let (segment, bytes) = Segment::seal(&schema, &[], &run, key_of(folder), row, self.next.head.version)?;
+            row = self.stage(store, folder, segment, &bytes)?;
+        }
         Ok(())
     }
 
-    /// Rows as files of a folder, one for each run of parts with the same columns. Returns the row after the last one.
-    pub(super) fn seal(
-        &mut self,
-        store: &Store,
-        folder: &'static str,
-        parts: Vec<RecordBatch>,
-        first_row: u64,
-    ) -> Result<u64> {
-        let mut runs: Vec<(SchemaRef, Vec<RecordBatch>)> = Vec::new();
-        for part in parts {
-            match runs.last_mut().filter(|(schema, _)| *schema == part.schema()) {
-                Some((_, run)) => run.push(part),
-                None => runs.push((part.schema(), vec![part])),
-            }
-        }
-        let mut row = first_row;
-        for (schema, run) in runs {
-            let (segment, bytes) = Segment::seal(&schema, &run, key_of(folder), row, self.next.head.version)?;
-            write(store.fs.as_ref(), &segment.staged(&store.path.join(folder)), &bytes, store.sync())?;
-            row = segment.end_row();
-            let segments = self.next.segments.entry(folder.to_owned()).or_default();
-            let place = segments.partition_point(|other| other.first_row < segment.first_row);
-            segments.insert(place, segment.clone());
-            self.staged.push((folder, segment));
-        }
+    /// Writes a file under its temporary name. Returns the row after its last one.
+    fn stage(&mut self, store: &Store, folder: &'static str, segment: Segment, bytes: &[u8]) -> Result<u64> {
+        write(store.fs.as_ref(), &segment.staged(&store.path.join(folder)), bytes, store.sync())?;
+        let row = segment.end_row();
         let end = self.next.head.rows.entry(folder.to_owned()).or_default();
         *end = row.max(*end);
+        let segments = self.next.segments.entry(folder.to_owned()).or_default();
+        let place = segments.partition_point(|other| other.first_row < segment.first_row);
+        segments.insert(place, segment.clone());
+        self.staged.push((folder, segment));
         Ok(row)
     }
 
@@ -336,6 +331,21 @@ impl Store {
     pub(super) fn sync(&self) -> Sync {
         self.writer.as_ref().map_or(Sync::Batch, |writer| writer.sync)
     }
+}
+
+/// Parts with the same columns, one after the other.
+type Run = (SchemaRef, Vec<RecordBatch>);
+
+/// Parts, put together where neighbours have the same columns.
+pub(super) fn runs(parts: Vec<RecordBatch>) -> Vec<Run> {
+    let mut runs: Vec<Run> = Vec::new();
+    for part in parts {
+        match runs.last_mut().filter(|(schema, _)| *schema == part.schema()) {
+            Some((_, run)) => run.push(part),
+            None => runs.push((part.schema(), vec![part])),
+        }
+    }
+    runs
 }
 
 /// The smallest new id of a column.

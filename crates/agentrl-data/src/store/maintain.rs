@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use arrow_array::cast::AsArray;
 use arrow_array::{Array, RecordBatch, UInt32Array};
 
-use super::commit::Commit;
+use super::commit::{Commit, runs};
 use super::folders::{FOLDERS, JOURNAL};
 use super::journal::Kind;
 use super::segment::Segment;
@@ -43,13 +43,13 @@ impl Store {
         let (Some(first), Some(last)) = (group.first(), group.last()) else { return Ok(0) };
         let (first_row, end_row) = (first.first_row, last.end_row());
         let rows = self.numbered(folder, first_row..end_row)?;
-        let runs = 1 + rows.windows(2).filter(|pair| pair[0].schema() != pair[1].schema()).count();
-        let fewer = group.len().saturating_sub(runs);
+        let runs = runs(rows);
+        let fewer = group.len().saturating_sub(runs.len());
         if fewer > 0 {
             self.poisoning(|store| {
                 let mut commit = Commit::begin(store);
                 commit.replace(store, folder, |segment| (first_row..end_row).contains(&segment.first_row));
-                commit.seal(store, folder, rows, first_row)?;
+                commit.seal(store, folder, runs, first_row)?;
                 commit.finish(store)
             })?;
         }
@@ -135,7 +135,7 @@ impl Store {
                 rows.insert(0, carried);
             }
             commit.replace(self, folder, |segment| segment.first_row < cut);
-            commit.seal(self, folder, rows, first_row)?;
+            commit.seal(self, folder, runs(rows), first_row)?;
         }
         commit.finish(self)
     }

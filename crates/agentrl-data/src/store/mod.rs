@@ -13,8 +13,9 @@
 //! The rows of a folder are numbered through, and a file is named after its first row. A commit writes its files under
 //! temporary names, syncs them, and publishes a manifest that names them: from there on it is durable, and the files get
 //! their own names. So stock tools that read `*.arrow` never see a row that is not committed. A file is never changed: a
-//! small last file is replaced, at once, by one that holds its rows and the new ones, so files stay few and every reader
-//! finds the same rows in front. A crash between manifest and names is made good by the next open.
+//! small last file is replaced, at once, by one that begins with the same bytes and goes on with the new rows, so files
+//! stay few and every reader finds its rows where they were. A crash between manifest and names is made good by the next
+//! open.
 
 mod blobs;
 mod commit;

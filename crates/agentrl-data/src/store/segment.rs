@@ -59,15 +59,18 @@ pub(super) struct Piece {
 }
 
 impl Segment {
-    /// Seals rows: the segment, and the bytes of its file.
+    /// Seals rows: the segment, and the bytes of its file. `kept` are the record batches of the file that it takes the
+    /// place of.
     pub(super) fn seal(
         schema: &SchemaRef,
+        kept: &[RecordBatch],
         parts: &[RecordBatch],
         key: Option<&str>,
         first_row: u64,
         commit: u64,
     ) -> Result<(Self, Vec<u8>)> {
-        let chunks = chunked(schema, parts)?;
+        let mut chunks = kept.to_vec();
+        chunks.extend(chunked(schema, parts)?);
         let bytes = ipc::encode(schema, &chunks)?;
         let footer = Footer::read("a new segment", &bytes)?;
         let (mut blocks, mut from) = (Vec::with_capacity(chunks.len() + 1), 0);
@@ -82,6 +85,13 @@ impl Segment {
             from = end;
         }
         Ok((Self { first_row, commit, blocks }, bytes))
+    }
+
+    /// Whether its file begins with the very record batches of another one. Then it may take that one's place even under
+    /// the eyes of a reader that opens a file twice, for its footer and for its rows, as Polars does.
+    pub(super) fn extends(&self, other: &Self) -> bool {
+        let batches = &other.blocks[..other.blocks.len() - 1];
+        self.first_row == other.first_row && self.blocks.starts_with(batches)
     }
 
     /// Number of the row after its last one, where its blocks are in order.

@@ -158,7 +158,9 @@ impl Store {
             let mut row = self.files.of(folder).first().map_or(0, |segment| segment.first_row);
             commit.replace(self, folder, |_| true);
             for part in rows.iter().flat_map(|part| (0..part.num_rows()).map(|row| part.slice(row, 1))) {
-                row = commit.seal(self, folder, vec![part], row).unwrap();
+                let rows = part.num_rows() as u64;
+                commit.seal(self, folder, commit::runs(vec![part]), row).unwrap();
+                row += rows;
             }
         }
         commit.finish(self).unwrap();
