@@ -89,7 +89,7 @@ def test_nothing_acknowledged_is_lost_in_two_hundred_kills(tmp_path: Path) -> No
             process = start(tmp_path)
             assert process.stdout is not None
             lines = [process.stdout.readline()]
-            time.sleep(rng.uniform(0.0, 0.04))
+            time.sleep(rng.uniform(0.0, 0.06))
             process.send_signal(signal.SIGKILL)
             lines += process.stdout.readlines()
             process.stdout.close()
@@ -109,7 +109,7 @@ def test_nothing_acknowledged_is_lost_in_two_hundred_kills(tmp_path: Path) -> No
                     assert batch.column("token", "token").tolist()[: len(expected)] == expected
                 moments.add((left, store.has_batch(store.iteration)))
     assert len(moments) >= 3, "killed inside of commits, between them, and between a batch and its close"
-    assert seen[-1] > KILLS, "the reader kept up"
+    assert len(set(seen)) > 10, "the reader saw it grow"
     with Store.open(tmp_path) as store:
         assert store.verify() == []
         assert not list(tmp_path.rglob("*.tmp"))

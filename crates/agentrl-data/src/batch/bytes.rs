@@ -14,6 +14,8 @@ use crate::{Error, Result, ipc};
 #[derive(Serialize, Deserialize)]
 struct Header {
     base: NextIds,
+    /// Number of tables of computed columns.
+    computed: usize,
     /// Hashes of the blobs whose contents are the last parts.
     blobs: Vec<[u8; 32]>,
 }
@@ -21,18 +23,16 @@ struct Header {
 impl Batch {
     /// A header, the tables and the tables of computed columns (each an Arrow IPC file), and the contents of blobs.
     pub fn to_bytes(&self) -> Result<Vec<Vec<u8>>> {
-        let header = Header { base: self.base, blobs: self.blobs.keys().copied().collect() };
-        let header = serde_json::to_vec(&header)
+        let mut computed = Vec::new();
+        for level in [Level::Draw, Level::Step, Level::NodeToken] {
+            computed.extend(self.computed_table(level)?);
+        }
+        let blobs = self.blobs.keys().copied().collect();
+        let header = serde_json::to_vec(&Header { base: self.base, computed: computed.len(), blobs })
             .map_err(|error| Error::internal("the header of a batch cannot be written as JSON").with_source(error))?;
         let mut parts = vec![header];
-        let encode = |rows: &RecordBatch| ipc::encode(&rows.schema(), std::slice::from_ref(rows));
-        for table in Table::ALL {
-            parts.push(encode(self.table(table))?);
-        }
-        for level in [Level::Draw, Level::Step, Level::NodeToken] {
-            if let Some(rows) = self.computed_table(level)? {
-                parts.push(encode(&rows)?);
-            }
+        for rows in Table::ALL.iter().map(|&table| self.table(table)).chain(&computed) {
+            parts.push(ipc::encode(&rows.schema(), std::slice::from_ref(rows))?);
         }
         parts.extend(self.blobs.values().map(|content| content.to_vec()));
         Ok(parts)
@@ -48,8 +48,11 @@ impl Batch {
         let header: Header = serde_json::from_slice(header)
             .map_err(|error| Error::corrupt(format!("the first part is not the header of a batch: {error}")))?;
         let (facts, rest) = parts.split_at_checked(Table::COUNT).ok_or_else(few)?;
-        let computed = rest.len().checked_sub(header.blobs.len()).ok_or_else(few)?;
-        let (computed, contents) = rest.split_at(computed);
+        let (computed, contents) = rest.split_at_checked(header.computed).ok_or_else(few)?;
+        if contents.len() != header.blobs.len() {
+            let (found, expected) = (contents.len(), header.blobs.len());
+            return Err(Error::corrupt(format!("the batch has {found} of its {expected} blobs; send all of its parts")));
+        }
         let decode = |part: &Buffer| ipc::decode("part of a batch", part);
         let tables = facts.iter().map(decode).collect::<Result<Vec<_>>>()?;
         let tables: [RecordBatch; Table::COUNT] =

@@ -307,3 +307,5 @@ fn joined(parts: &[Batch], columns: &[Column], nodes: Option<&[(usize, usize)]>)
     Ok(values.gather(tokens))
 }
 
+#[cfg(test)]
+mod tests;

@@ -216,8 +216,12 @@ impl Store {
             entries.push(entry);
         }
         added.insert(JOURNAL, vec![journal::to_rows(&entries, self.head.sequence + 1)?]);
-        for (folder, parts) in added {
-            commit.add(self, folder, parts)?;
+        // In the order in which rows refer to each other, which is the order in which files get their names: what stock
+        // tools see of a commit that is just being named refers to rows that they see as well.
+        for &folder in FOLDERS.iter() {
+            if let Some(parts) = added.remove(folder) {
+                commit.add(self, folder, parts)?;
+            }
         }
         commit.next.head.sequence += entries.len() as u64;
         commit.next.head.next = after;

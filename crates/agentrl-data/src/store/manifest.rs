@@ -176,7 +176,7 @@ impl Manifest {
     pub(super) fn to_bytes(&self) -> Result<Vec<u8>> {
         let body = serde_json::to_string(self)
             .map_err(|error| Error::internal("the manifest cannot be written as JSON").with_source(error))?;
-        Ok(format!("{body}\n{}\n", checksum_of(&body)).into_bytes())
+        Ok(with_checksum(&body).into_bytes())
     }
 }
 
@@ -194,6 +194,11 @@ pub(super) fn path(store: &Path, version: u64) -> PathBuf {
 /// The commit whose manifest has a name.
 pub(super) fn number(name: &str) -> Option<u64> {
     name.strip_suffix(".json")?.parse().ok()
+}
+
+/// The text of a manifest: its JSON, and a line that tells whether that is whole.
+pub(super) fn with_checksum(body: &str) -> String {
+    format!("{body}\n{}\n", checksum_of(body))
 }
 
 fn checksum_of(body: &str) -> String {

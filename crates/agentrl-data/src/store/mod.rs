@@ -223,5 +223,17 @@ pub fn check_process(opened: u32) -> Result<()> {
     )))
 }
 
+/// Reads the bytes of a manifest and says what is wrong with them; for the fuzzers.
+#[doc(hidden)]
+pub fn read_manifest(bytes: &[u8]) -> Result<()> {
+    Manifest::parse(Path::new("manifest"), bytes).map(drop)
+}
+
+/// Reads the JSON of a manifest as if its checksum were right; for the fuzzers.
+#[doc(hidden)]
+pub fn read_manifest_body(body: &str) -> Result<()> {
+    Manifest::parse(Path::new("manifest"), manifest::with_checksum(body).as_bytes()).map(drop)
+}
+
 #[cfg(test)]
 mod tests;
