@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from pickle import PickleBuffer
+from typing import TYPE_CHECKING, Any, Literal, SupportsIndex
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -265,12 +266,59 @@ class Batch:
 
     @staticmethod
     def concat(parts: Iterable[Batch]) -> Batch:
-        """The rows of several batches as one; ids of each part are moved behind those of the parts before it."""
+        """The rows of several batches as one; ids of each part's new rows are moved behind those before them.
+
+        Rows that are in a store already keep their ids and are kept once, whichever parts bring them.
+        """
         return Batch(_core.Batch.concat([part._core for part in parts]))
 
-    def __reduce__(self) -> tuple[Callable[[list[bytes], str], Batch], tuple[list[bytes], str]]:
-        """Pickle as Arrow IPC files."""
-        return _from_bytes, (self._core.to_bytes(), self._core.state)
+    def draw(
+        self,
+        trajectory_ids: ArrayLike,
+        *,
+        group_ids: ArrayLike | None = None,
+        source: Literal["fresh", "replay", "expert", "failed", "imagined"] = "replay",
+        probability: ArrayLike | None = None,
+        old_logprob: Literal["behaviour", "recomputed", "none"] = "behaviour",
+        reason: str | None = None,
+        iteration: int | None = None,
+    ) -> Batch:
+        """The batch with more draws of trajectories that it has, behind the draws it has.
+
+        One trajectory can be drawn into several groups and iterations; its tokens are stored once. Columns computed for
+        draws, their steps and tokens do not cover new draws and are left out.
+
+        Args:
+            trajectory_ids: `int64[draws]`, from table `trajectories` of this batch.
+            group_ids: the group that each draw votes in, `int64[draws]`; None: that of its trajectory.
+            source: where the trajectories come from.
+            probability: how probable each draw was, `float64[draws]`, where that is known.
+            old_logprob: the ratio's denominator: as sampled, recomputed with the policy before the update, or none.
+            reason: why, in words.
+            iteration: the one that trains on the draws; None: that of the draws that the batch has.
+
+        Raises:
+            InvalidInputError: the batch does not have a trajectory, a length differs, or there is no iteration to take.
+        """
+        groups = None if group_ids is None else _columns.integers(group_ids, "group_ids")
+        chances = None if probability is None else np.ascontiguousarray(probability, np.float64).reshape(-1)
+        return Batch(
+            self._core.draw(
+                _columns.integers(trajectory_ids, "trajectory_ids"),
+                group_ids=groups,
+                source=source,
+                probability=chances,
+                old_logprob=old_logprob,
+                reason=reason,
+                iteration=iteration,
+            )
+        )
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Callable[[list[Any]], Batch], tuple[list[Any]]]:
+        """Pickle as Arrow IPC files, from protocol 5 on as buffers that can travel out of band."""
+        parts = self._core.to_bytes()
+        buffers = [PickleBuffer(part) if protocol.__index__() >= 5 else part.tobytes() for part in parts]
+        return _from_bytes, (buffers,)
 
     def __repr__(self) -> str:
         """Sizes of the batch."""
@@ -280,5 +328,5 @@ class Batch:
         )
 
 
-def _from_bytes(parts: list[bytes], state: str) -> Batch:
-    return Batch(_core.Batch.from_bytes(parts).with_state(state))
+def _from_bytes(parts: list[Any]) -> Batch:
+    return Batch(_core.Batch.from_bytes([np.frombuffer(part, np.uint8) for part in parts]))

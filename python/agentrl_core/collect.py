@@ -115,6 +115,7 @@ class Collector:
         if self.store is not None:
             batch = self.store.rebase(batch)
             self.store.append(batch, iteration=self._iteration)
+            self.store.flush()
         self._tasks = changed_tasks
         return batch
 
@@ -190,7 +191,8 @@ class Collector:
         forest.abort()
         batch = Batch.concat([*parts, forest.freeze()]).select_draws([])
         if len(batch.nodes):
-            self.store.append(self.store.rebase(batch), iteration=self._iteration)
+            self.store.append(self.store.rebase(batch), iteration=self._iteration, partial=True)
+            self.store.flush()
 
 
 def evaluate(

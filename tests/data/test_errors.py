@@ -228,17 +228,19 @@ def test_a_column_that_is_not_there_is_not_found(batch: Batch) -> None:
 
 @pytest.mark.parametrize("parts", [[], [b"nothing"], [b""] * 5, [b"ARROW1\0\0"] * 6])
 def test_bytes_that_are_no_batch_are_corrupt(parts: list[bytes]) -> None:
-    with pytest.raises(exceptions.CorruptError, match=r"its 6 tables|part of a batch is not an Arrow file"):
-        _core.Batch.from_bytes(parts)
+    with pytest.raises(exceptions.CorruptError, match=r"a header and 6 tables|is not the header of a batch"):
+        _core.Batch.from_bytes([np.frombuffer(part, np.uint8) for part in parts])
 
 
 def test_bytes_that_are_cut_are_corrupt(batch: Batch) -> None:
     parts = batch._core.to_bytes()
-    for cut in (1, len(parts[0]) // 2):
+    for cut in (1, len(parts[1]) // 2):
         with pytest.raises(exceptions.CorruptError, match="part of a batch is not an Arrow file"):
-            _core.Batch.from_bytes([parts[0][:-cut], *parts[1:]])
+            _core.Batch.from_bytes([parts[0], parts[1][:-cut], *parts[2:]])
+        with pytest.raises(exceptions.CorruptError, match="is not the header of a batch"):
+            _core.Batch.from_bytes([parts[0][: len(parts[0]) // 2], *parts[1:]])
     with pytest.raises(AgentRLError, match="table nodes has columns"):
-        _core.Batch.from_bytes([parts[1], *parts[1:]])
+        _core.Batch.from_bytes([parts[0], parts[2], *parts[2:]])
 
 
 def test_rewards_that_are_not_known_neither_vote_nor_train() -> None:

@@ -142,10 +142,10 @@ def test_a_reader_may_ask_for_other_types(batch: Batch) -> None:
 
 
 def test_a_table_of_many_commits_is_one_stream(tmp_path: Path) -> None:
-    with Store.open(tmp_path) as store:
+    with Store.open(tmp_path, sync="always") as store:
         assert pa.table(store.nodes).num_rows == 0
         for iteration in range(3):
-            store.append(store.rebase(grow(iteration)[0]), iteration=iteration)
+            store.append(store.rebase(grow(iteration, iteration=iteration)[0]), iteration=iteration)
         nodes = store.nodes
         assert len(nodes) == len(pa.table(nodes)) == len(pl.DataFrame(nodes))
         assert pa.table(nodes)["node_id"].num_chunks == 3

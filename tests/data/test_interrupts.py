@@ -178,11 +178,15 @@ def test_a_failure_of_the_store_reaches_the_caller(tmp_path: Path) -> None:
         for path in (tmp_path / "nodes", tmp_path / "steps"):
             path.rmdir()
             path.write_text("in the way")
-        with pytest.raises(StoreError, match=r"cannot write .*nodes"):
+        with pytest.raises(StoreError, match=r"cannot .*nodes"):
             collect(tasks=2, group_size=2)
         for path in (tmp_path / "nodes", tmp_path / "steps"):
             path.unlink()
             path.mkdir()
+        with pytest.raises(StoreError, match="open it again"):
+            collect(tasks=2, group_size=2)
+    with Store.open(tmp_path) as store:
+        collect, _ = collector(Trap(), store)
         assert collect(tasks=2, group_size=2).num_groups == 2, "nothing was half committed"
         assert pl.DataFrame(store.nodes)["node_id"].to_list() == list(range(len(store.nodes)))
 

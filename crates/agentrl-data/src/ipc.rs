@@ -1,31 +1,124 @@
 //! Tables as bytes: uncompressed Arrow IPC files, aligned so that mapped columns can be read in place.
+//!
+//! The reading side takes bytes from anywhere: lengths are compared with the bytes there are before anything is
+//! allocated, only types that this format writes are let through, and what the Arrow crates panic on is an error.
 
-use std::io::Cursor;
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 
 use arrow_array::RecordBatch;
-use arrow_ipc::MetadataVersion;
-use arrow_ipc::reader::FileReader;
+use arrow_buffer::Buffer;
+use arrow_ipc::convert::fb_to_schema;
+use arrow_ipc::reader::{FileDecoder, read_footer_length};
 use arrow_ipc::writer::{FileWriter, IpcWriteOptions};
+use arrow_ipc::{Block, MetadataVersion, root_as_footer};
+use arrow_schema::{DataType, Schema, SchemaRef};
 
 use crate::{Error, Result, arrow_bug};
 
 /// Bodies begin at multiples of this, so that mapped columns are aligned for every reader.
 const ALIGNMENT: usize = 64;
 
-/// The bytes of an Arrow IPC file that holds one table.
-pub fn encode(rows: &RecordBatch) -> Result<Vec<u8>> {
+/// Bytes at the end of a file that say how long the footer is.
+const TRAILER: usize = 10;
+
+/// What the end of a file says about the rest of it.
+pub(crate) struct Footer {
+    pub(crate) schema: SchemaRef,
+    version: MetadataVersion,
+    /// Where each record batch lies, in order.
+    blocks: Vec<Block>,
+}
+
+impl Footer {
+    /// The footer of a file from bytes that end where the file ends.
+    pub(crate) fn read(name: &str, bytes: &[u8]) -> Result<Self> {
+        guarded(name, || {
+            let trailer = bytes.last_chunk::<TRAILER>().ok_or("it is shorter than a footer")?;
+            let length = read_footer_length(*trailer).map_err(|error| error.to_string())?;
+            let rest = bytes.len() - TRAILER;
+            let start = rest.checked_sub(length).ok_or("its footer is longer than the file")?;
+            let footer = root_as_footer(&bytes[start..rest]).map_err(|error| error.to_string())?;
+            if footer.dictionaries().is_some_and(|found| !found.is_empty()) {
+                return Err("it has dictionaries, which this format does not use".to_owned());
+            }
+            let schema = fb_to_schema(footer.schema().ok_or("its footer has no schema")?);
+            check_types(&schema)?;
+            let blocks = footer.recordBatches().map(|blocks| blocks.iter().copied().collect()).unwrap_or_default();
+            Ok(Self { schema: Arc::new(schema), version: footer.version(), blocks })
+        })
+    }
+
+    /// Where each record batch ends in the file.
+    pub(crate) fn ends(&self) -> impl Iterator<Item = u64> {
+        self.blocks.iter().map(|block| (block.offset() + i64::from(block.metaDataLength()) + block.bodyLength()) as u64)
+    }
+
+    /// One record batch, from bytes of the file that begin at `from`.
+    pub(crate) fn rows(&self, name: &str, index: usize, bytes: &Buffer, from: u64) -> Result<RecordBatch> {
+        guarded(name, || {
+            let block = self.blocks.get(index).ok_or("it has fewer record batches than rows need")?;
+            let range = span(block, from, bytes.len()).ok_or("a record batch lies outside of the file")?;
+            let message = bytes.slice_with_length(range.start, range.len());
+            let decoder = FileDecoder::new(self.schema.clone(), self.version);
+            let rows = decoder.read_record_batch(block, &message).map_err(|error| error.to_string())?;
+            rows.ok_or_else(|| "a record batch is empty".to_owned())
+        })
+    }
+}
+
+/// The bytes of a record batch in a piece of the file; `None` where it is not whole.
+fn span(block: &Block, from: u64, length: usize) -> Option<Range<usize>> {
+    let start = usize::try_from(u64::try_from(block.offset()).ok()?.checked_sub(from)?).ok()?;
+    let head = usize::try_from(block.metaDataLength()).ok()?;
+    let end = start.checked_add(head)?.checked_add(usize::try_from(block.bodyLength()).ok()?)?;
+    (end <= length).then_some(start..end)
+}
+
+/// Every value takes room in the file: a type without (null, empty struct) could claim any number of rows.
+fn check_types(schema: &Schema) -> std::result::Result<(), String> {
+    fn known(kind: &DataType, depth: usize) -> bool {
+        use DataType::{FixedSizeBinary, Float32, Float64, Int32, Int64, List, Struct, Timestamp, UInt8, UInt32, Utf8};
+        match kind {
+            Int32 | Int64 | UInt8 | UInt32 | Float32 | Float64 | Utf8 | Timestamp(_, None) => true,
+            FixedSizeBinary(size) => *size > 0,
+            List(item) => depth > 0 && known(item.data_type(), depth - 1),
+            Struct(fields) => {
+                depth > 0 && !fields.is_empty() && fields.iter().all(|field| known(field.data_type(), depth - 1))
+            }
+            _ => false,
+        }
+    }
+    match schema.fields().iter().find(|field| !known(field.data_type(), 2)) {
+        Some(field) => Err(format!("column {:?} has type {}, which this format does not use", field.name(), field.data_type())),
+        None => Ok(()),
+    }
+}
+
+/// Turns what the Arrow crates make of bytes that are no Arrow file, panics included, into one error.
+fn guarded<T>(name: &str, read: impl FnOnce() -> std::result::Result<T, String>) -> Result<T> {
+    catch_unwind(AssertUnwindSafe(read))
+        .unwrap_or_else(|_| Err("its parts contradict each other".to_owned()))
+        .map_err(|why| Error::corrupt(format!("{name} is not an Arrow file of this format: {why}")))
+}
+
+/// The bytes of an Arrow IPC file with some record batches of one schema.
+pub fn encode(schema: &Schema, parts: &[RecordBatch]) -> Result<Vec<u8>> {
     let options = IpcWriteOptions::try_new(ALIGNMENT, false, MetadataVersion::V5).map_err(arrow_bug)?;
-    let mut writer = FileWriter::try_new_with_options(Vec::new(), &rows.schema(), options).map_err(arrow_bug)?;
-    writer.write(rows).map_err(arrow_bug)?;
+    let mut writer = FileWriter::try_new_with_options(Vec::new(), schema, options).map_err(arrow_bug)?;
+    parts.iter().try_for_each(|rows| writer.write(rows)).map_err(arrow_bug)?;
     writer.finish().map_err(arrow_bug)?;
     writer.into_inner().map_err(arrow_bug)
 }
 
-/// The table of an Arrow IPC file; `name` says in errors where the bytes came from.
-pub fn decode(name: &str, bytes: &[u8]) -> Result<RecordBatch> {
-    let corrupt = |error| Error::corrupt(format!("{name} is not an Arrow file: {error}"));
-    let reader = FileReader::try_new(Cursor::new(bytes), None).map_err(corrupt)?;
-    let schema = reader.schema();
-    let parts = reader.collect::<std::result::Result<Vec<_>, _>>().map_err(corrupt)?;
-    arrow_select::concat::concat_batches(&schema, &parts).map_err(arrow_bug)
+/// The table of an Arrow IPC file; `name` says in errors where the bytes came from. Columns share the buffer's memory.
+pub fn decode(name: &str, bytes: &Buffer) -> Result<RecordBatch> {
+    let footer = Footer::read(name, bytes)?;
+    let mut parts = (0..footer.blocks.len()).map(|index| footer.rows(name, index, bytes, 0)).collect::<Result<Vec<_>>>()?;
+    match parts.len() {
+        1 => Ok(parts.swap_remove(0)),
+        _ => arrow_select::concat::concat_batches(&footer.schema, &parts)
+            .map_err(|error| Error::corrupt(format!("{name} holds more than one table can: {error}"))),
+    }
 }

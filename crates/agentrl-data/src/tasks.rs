@@ -50,7 +50,8 @@ pub fn advance_tasks(previous: &RecordBatch, batch: &Batch) -> Result<(RecordBat
 
 /// Attempts and successes of a batch, by task.
 fn attempts(batch: &Batch) -> Result<BTreeMap<String, Task>> {
-    let trajectories = batch.trajectories();
+    // Replayed trajectories were counted when they were new.
+    let trajectories = &batch.new_rows(Table::Trajectories)?;
     let names = array(trajectories, "task_id")?.as_string::<i32>();
     let statuses = u8s(trajectories, "status")?;
     let successes = u8s(trajectories, "success")?;

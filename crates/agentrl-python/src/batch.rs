@@ -1,8 +1,9 @@
 //! `Batch` and the plan of its packs for Python.
 
 use agentrl_compute::weight::{Denominator, Shared};
-use agentrl_data::batch::{self, Level, TokenWeights};
+use agentrl_data::batch::{self, Level, NewDraws, TokenWeights};
 use agentrl_data::schema;
+use arrow_buffer::Buffer;
 use numpy::{PyArray1, PyReadonlyArray1};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -184,6 +185,31 @@ impl Batch {
         Ok(packs.into_iter().map(|pack| PlannedPack::new(py, pack)).collect())
     }
 
+    #[pyo3(signature = (trajectory_ids, *, group_ids, source, probability, old_logprob, reason, iteration))]
+    #[expect(clippy::too_many_arguments, reason = "keywords in Python")]
+    fn draw(
+        &self,
+        py: Python<'_>,
+        trajectory_ids: PyReadonlyArray1<'_, i64>,
+        group_ids: Option<PyReadonlyArray1<'_, i64>>,
+        source: &str,
+        probability: Option<PyReadonlyArray1<'_, f64>>,
+        old_logprob: &str,
+        reason: Option<&str>,
+        iteration: Option<Whole<i64>>,
+    ) -> PyResult<Self> {
+        let new = NewDraws {
+            trajectory_ids: slice("trajectory_ids", &trajectory_ids)?,
+            group_ids: group_ids.as_ref().map(|ids| slice("group_ids", ids)).transpose()?,
+            source,
+            probability: probability.as_ref().map(|values| slice("probability", values)).transpose()?,
+            old_logprob,
+            reason,
+            iteration: iteration.map(|iteration| iteration.named("iteration")).transpose()?,
+        };
+        released(py, || self.0.draw(&new)).map(Self)
+    }
+
     #[staticmethod]
     fn concat(py: Python<'_>, parts: Vec<PyRef<'_, Self>>) -> PyResult<Self> {
         let parts: Vec<batch::Batch> = parts.iter().map(|part| part.0.clone()).collect();
@@ -203,14 +229,20 @@ impl Batch {
         held(batch::Batch::empty).map(Self)
     }
 
-    fn to_bytes<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, pyo3::types::PyBytes>>> {
+    /// Parts as NumPy arrays, whose memory pickle can send without a copy.
+    fn to_bytes<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyArray1<u8>>>> {
         let parts = released(py, || self.0.to_bytes())?;
-        Ok(parts.iter().map(|part| pyo3::types::PyBytes::new(py, part)).collect())
+        Ok(parts.into_iter().map(|part| PyArray1::from_vec(py, part)).collect())
     }
 
     #[staticmethod]
-    fn from_bytes(py: Python<'_>, parts: Vec<Vec<u8>>) -> PyResult<Self> {
-        released(py, || batch::Batch::from_bytes(&parts)).map(Self)
+    fn from_bytes(py: Python<'_>, parts: Vec<PyReadonlyArray1<'_, u8>>) -> PyResult<Self> {
+        let parts = parts.iter().map(|part| slice("part", part)).collect::<PyResult<Vec<_>>>()?;
+        released(py, || {
+            let parts: Vec<Buffer> = parts.into_iter().map(Buffer::from).collect();
+            batch::Batch::from_bytes(&parts)
+        })
+        .map(Self)
     }
 }
 

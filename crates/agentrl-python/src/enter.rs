@@ -12,6 +12,23 @@ pub(crate) fn released<T: Send>(py: Python<'_>, work: impl FnOnce() -> Result<T>
     py.detach(|| caught(work)).map_err(to_python)
 }
 
+/// Runs long work with the interpreter lock released. The work calls what it is given between its steps; where Ctrl-C was
+/// pressed that is an error, which ends the work.
+pub(crate) fn interruptible<T: Send>(
+    py: Python<'_>,
+    work: impl FnOnce(&mut dyn FnMut() -> Result<()>) -> Result<T> + Send,
+) -> PyResult<T> {
+    let mut interrupt = None;
+    let mut check = || {
+        Python::attach(|py| py.check_signals()).map_err(|error| {
+            interrupt = Some(error);
+            Error::internal("interrupted")
+        })
+    };
+    let done = released(py, || work(&mut check));
+    interrupt.map_or(done, Err)
+}
+
 /// Runs small work, keeping the lock: releasing it costs more than the work where another thread is busy.
 pub(crate) fn held<T>(work: impl FnOnce() -> Result<T>) -> PyResult<T> {
     caught(work).map_err(to_python)

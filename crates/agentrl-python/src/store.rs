@@ -4,31 +4,41 @@ use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard};
 
 use agentrl_data::schema;
-use agentrl_data::store;
+use agentrl_data::store::{self, Sync};
 use agentrl_data::{Error, Result};
+use numpy::PyReadonlyArray1;
 use pyo3::prelude::*;
+use pyo3::types::PyBytes;
 
-use crate::arrays::Whole;
+use crate::arrays::{Whole, slice};
 use crate::batch::Batch;
-use crate::enter::{held, released};
+use crate::enter::{interruptible, released};
 use crate::table::Table;
 
 /// The durable form of the data; `None` once it is closed.
+///
+/// Every call releases the interpreter: long ones take it back to look for Ctrl-C while they hold the lock.
 #[pyclass(frozen, module = "agentrl_core._core")]
-pub(crate) struct Store(Mutex<Option<store::Store>>);
-
-fn closed() -> Error {
-    Error::invalid("the store is closed; open it again with Store.open")
+pub(crate) struct Store {
+    /// Looked at before the lock, which a thread of the parent may hold for ever in a forked child.
+    process: u32,
+    store: Mutex<Option<store::Store>>,
 }
 
 impl Store {
+    fn new(store: store::Store) -> Self {
+        Self { process: store.process(), store: Mutex::new(Some(store)) }
+    }
+
     fn lock(&self) -> Result<MutexGuard<'_, Option<store::Store>>> {
-        self.0
+        store::check_process(self.process)?;
+        self.store
             .lock()
             .map_err(|_| Error::internal("an earlier call on this Store failed inside the core; open it again"))
     }
 
     fn with<T>(&self, work: impl FnOnce(&mut store::Store) -> Result<T>) -> Result<T> {
+        let closed = || Error::invalid("the store is closed; open it again with Store.open");
         work(self.lock()?.as_mut().ok_or_else(closed)?)
     }
 }
@@ -36,39 +46,60 @@ impl Store {
 #[pymethods]
 impl Store {
     #[staticmethod]
-    #[pyo3(signature = (path, *, read_only=false))]
-    fn open(py: Python<'_>, path: PathBuf, read_only: bool) -> PyResult<Self> {
-        let store =
-            released(py, || if read_only { store::Store::open_read_only(&path) } else { store::Store::open(&path) })?;
-        Ok(Self(Mutex::new(Some(store))))
+    #[pyo3(signature = (path, *, read_only=false, sync="batch"))]
+    fn open(py: Python<'_>, path: PathBuf, read_only: bool, sync: &str) -> PyResult<Self> {
+        let open = || {
+            let sync = Sync::from_name(sync)?;
+            if read_only { store::Store::open_read_only(&path) } else { store::Store::open(&path, sync) }
+        };
+        released(py, open).map(Self::new)
     }
 
-    fn close(&self) -> PyResult<()> {
-        held(|| {
-            self.lock()?.take();
-            Ok(())
+    #[staticmethod]
+    fn open_snapshot(py: Python<'_>, path: PathBuf, snapshot: &str) -> PyResult<Self> {
+        released(py, || store::Store::open_snapshot(&path, snapshot)).map(Self::new)
+    }
+
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        released(py, || {
+            let store = self.lock()?.take();
+            store.map_or(Ok(()), store::Store::close)
         })
     }
 
     #[getter]
-    fn path(&self) -> PyResult<PathBuf> {
-        held(|| self.with(|store| Ok(store.path().to_owned())))
+    fn path(&self, py: Python<'_>) -> PyResult<PathBuf> {
+        released(py, || self.with(|store| Ok(store.path().to_owned())))
     }
 
     #[getter]
-    fn iteration(&self) -> PyResult<i64> {
-        held(|| self.with(|store| Ok(store.iteration())))
+    fn iteration(&self, py: Python<'_>) -> PyResult<i64> {
+        released(py, || self.with(|store| Ok(store.iteration())))
     }
 
     #[getter]
-    fn version(&self) -> PyResult<u64> {
-        held(|| self.with(|store| Ok(store.version())))
+    fn version(&self, py: Python<'_>) -> PyResult<u64> {
+        released(py, || self.with(|store| Ok(store.version())))
+    }
+
+    #[getter]
+    fn sequence(&self, py: Python<'_>) -> PyResult<u64> {
+        released(py, || self.with(|store| Ok(store.sequence())))
+    }
+
+    #[getter]
+    fn snapshot(&self, py: Python<'_>) -> PyResult<String> {
+        released(py, || self.with(|store| store.snapshot()))
     }
 
     /// JSON text of what the last closed iteration left to go on from.
     #[getter]
-    fn state(&self) -> PyResult<String> {
-        held(|| self.with(|store| Ok(store.state().to_string())))
+    fn state(&self, py: Python<'_>) -> PyResult<String> {
+        released(py, || self.with(|store| Ok(store.state().to_string())))
+    }
+
+    fn refresh(&self, py: Python<'_>) -> PyResult<()> {
+        released(py, || self.with(store::Store::refresh))
     }
 
     fn table(&self, py: Python<'_>, name: &str) -> PyResult<Table> {
@@ -78,14 +109,24 @@ impl Store {
         })
     }
 
-    fn rebase(&self, batch: PyRef<'_, Batch>) -> PyResult<Batch> {
-        held(|| self.with(|store| batch.0.rebase(store.next_ids()))).map(Batch)
+    fn journal(&self, py: Python<'_>) -> PyResult<Table> {
+        released(py, || self.with(store::Store::journal)).map(Table::from)
     }
 
-    fn append(&self, py: Python<'_>, batch: PyRef<'_, Batch>, iteration: Whole<i64>) -> PyResult<u64> {
+    fn rebase(&self, py: Python<'_>, batch: PyRef<'_, Batch>) -> PyResult<Batch> {
+        let batch = &batch.0;
+        released(py, || self.with(|store| batch.rebase(store.next_ids()))).map(Batch)
+    }
+
+    #[pyo3(signature = (batch, iteration, *, partial=false))]
+    fn append(&self, py: Python<'_>, batch: PyRef<'_, Batch>, iteration: Whole<i64>, partial: bool) -> PyResult<u64> {
         let iteration = iteration.named("iteration")?;
         let batch = &batch.0;
-        released(py, || self.with(|store| store.append(batch, iteration)))
+        released(py, || self.with(|store| store.append(batch, iteration, partial)))
+    }
+
+    fn flush(&self, py: Python<'_>) -> PyResult<u64> {
+        released(py, || self.with(store::Store::flush))
     }
 
     fn close_iteration(&self, py: Python<'_>, batch: PyRef<'_, Batch>, state: &str) -> PyResult<u64> {
@@ -97,14 +138,46 @@ impl Store {
         })
     }
 
-    fn has_batch(&self, iteration: Whole<i64>) -> PyResult<bool> {
+    fn has_batch(&self, py: Python<'_>, iteration: Whole<i64>) -> PyResult<bool> {
         let iteration = iteration.named("iteration")?;
-        held(|| self.with(|store| Ok(store.has_batch(iteration))))
+        released(py, || self.with(|store| store.has_batch(iteration)))
     }
 
     fn batch(&self, py: Python<'_>, iteration: Whole<i64>) -> PyResult<Batch> {
         let iteration = iteration.named("iteration")?;
         released(py, || self.with(|store| store.batch(iteration))).map(Batch)
+    }
+
+    fn batch_of(&self, py: Python<'_>, trajectory_ids: PyReadonlyArray1<'_, i64>) -> PyResult<Batch> {
+        let ids = slice("ids", &trajectory_ids)?;
+        released(py, || self.with(|store| store.trajectories(ids))).map(Batch)
+    }
+
+    fn blob<'py>(&self, py: Python<'py>, hash: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
+        let content = released(py, || {
+            let hash = hash.try_into().map_err(|_| {
+                Error::invalid(format!("hash has {} bytes; give the 32 of a SHA-256", hash.len()))
+            })?;
+            self.with(|store| store.blob(&hash))
+        })?;
+        Ok(PyBytes::new(py, &content))
+    }
+
+    fn compact(&self, py: Python<'_>) -> PyResult<usize> {
+        interruptible(py, |check| self.with(|store| store.compact(check)))
+    }
+
+    #[pyo3(signature = (iteration, *, rewrite=false))]
+    fn drop_before(&self, py: Python<'_>, iteration: Whole<i64>, rewrite: bool) -> PyResult<()> {
+        let iteration = iteration.named("iteration")?;
+        interruptible(py, |check| self.with(|store| store.drop_before(iteration, rewrite, check)))
+    }
+
+    /// Folder, kind, id and message of each finding.
+    #[expect(clippy::type_complexity, reason = "a row of four columns, made for this one call")]
+    fn verify(&self, py: Python<'_>) -> PyResult<Vec<(String, &'static str, Option<i64>, String)>> {
+        let findings = interruptible(py, |check| self.with(|store| store.verify(check)))?;
+        Ok(findings.into_iter().map(|found| (found.folder, found.kind, found.id, found.message)).collect())
     }
 
     /// An empty batch with the task statistics of the whole run, the latest row of a task last.

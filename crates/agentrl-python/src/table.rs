@@ -90,14 +90,15 @@ impl Table {
         // The schema travels with the rows: there is a part even where there are no rows.
         let none = [RecordBatch::new_empty(schema.clone())];
         let parts = if parts.is_empty() { &none } else { parts.as_slice() };
-        let parts = parts.iter().map(agentrl_data::ipc::encode).collect::<Result<Vec<_>, _>>();
+        let encode = |rows: &RecordBatch| agentrl_data::ipc::encode(&rows.schema(), std::slice::from_ref(rows));
+        let parts = parts.iter().map(encode).collect::<Result<Vec<_>, _>>();
         Ok((slf.get_type().getattr("_from_bytes")?, (parts.map_err(to_python)?,)))
     }
 
     #[staticmethod]
     fn _from_bytes(parts: Vec<Vec<u8>>) -> PyResult<Self> {
-        let parts =
-            parts.iter().map(|part| agentrl_data::ipc::decode("a pickled table", part)).collect::<Result<Vec<_>, _>>();
+        let decode = |part: Vec<u8>| agentrl_data::ipc::decode("a pickled table", &part.into());
+        let parts = parts.into_iter().map(decode).collect::<Result<Vec<_>, _>>();
         let parts = parts.map_err(to_python)?;
         let schema = parts.first().map(RecordBatch::schema).ok_or_else(|| arrow_error("it has no parts"))?;
         Ok(Self { schema, parts })

@@ -1,16 +1,16 @@
-//! Batches made of batches: draws selected, ids moved, parts joined; and the computed columns as tables.
+//! Batches made of batches: draws selected, task statistics set; and the computed columns as tables.
 
 use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
-use arrow_array::types::{Int32Type, Int64Type};
+use arrow_array::types::Int64Type;
 use arrow_array::{Array, ArrayRef, Float32Array, Float64Array, Int32Array, Int64Array, ListArray, RecordBatch};
 use arrow_array::{UInt8Array, UInt32Array};
 use arrow_buffer::{OffsetBuffer, ScalarBuffer};
 use arrow_schema::{Field, Schema};
 
 use super::columns::KEYS;
-use super::{Batch, Column, Level, NextIds, Numbers, i32s, i64s};
+use super::{Batch, Column, Level, Numbers, i32s, i64s};
 use crate::schema::Table;
 use crate::{Error, ErrorKind, Result, arrow_bug};
 
@@ -22,9 +22,9 @@ impl Batch {
         let mut tables = self.tables.clone();
         let rows = &mut tables[Table::Draws as usize];
         *rows = arrow_select::take::take_record_batch(rows, &indices).map_err(arrow_bug)?;
-        let layout = Self::new(tables.clone())?.layout;
-        let columns = self.columns.iter().map(|column| self.selected(column, draws)).collect();
-        Ok(Self { tables, columns, layout, ..self.clone() })
+        let mut batch = self.rebuilt(tables)?;
+        batch.columns = self.columns.iter().map(|column| self.selected(column, draws)).collect();
+        Ok(batch)
     }
 
     /// A computed column cut to some draws.
@@ -37,67 +37,6 @@ impl Batch {
             Level::NodeToken => column.values.clone(),
         };
         Column { name: column.name.clone(), level: column.level, values }
-    }
-
-    /// The batch with every id moved so that its smallest possible id is `first`; ids of a frozen batch start at zero.
-    pub fn rebase(&self, first: NextIds) -> Result<Self> {
-        let mut tables = self.tables.clone();
-        for rows in &mut tables {
-            *rows = moved(rows, first)?;
-        }
-        Ok(Self { tables, ..self.clone() })
-    }
-
-    /// The ids that rows after this batch may take.
-    pub fn next_ids(&self) -> Result<NextIds> {
-        let after = |table: Table, name: &str| -> Result<i64> {
-            Ok(i64s(self.table(table), name)?.values().iter().max().map_or(0, |&last| last + 1))
-        };
-        Ok(NextIds {
-            node: after(Table::Nodes, "node_id")?,
-            group: after(Table::Trajectories, "group_id")?,
-            trajectory: after(Table::Trajectories, "trajectory_id")?,
-            draw: after(Table::Draws, "draw_id")?,
-        })
-    }
-
-    /// The rows of several batches as one; each part's ids are moved behind those of the parts before it.
-    ///
-    /// A computed column is kept where every part has it.
-    pub fn concat(parts: &[Self]) -> Result<Self> {
-        let Some(head) = parts.first() else { return Self::empty() };
-        let mut next = NextIds::default();
-        let mut position = 0;
-        let mut tables: [Vec<RecordBatch>; Table::COUNT] = Default::default();
-        for part in parts {
-            let part = part.rebase(next)?;
-            next = part.next_ids()?.max(next);
-            for (rows, table) in tables.iter_mut().zip(Table::ALL) {
-                rows.push(part.table(table).clone());
-            }
-            let draws = &mut tables[Table::Draws as usize];
-            if let Some(last) = draws.last_mut() {
-                *last = repositioned(last, position)?;
-                position += last.num_rows() as i32;
-            }
-        }
-        let mut joined = Vec::with_capacity(Table::COUNT);
-        for (rows, table) in tables.iter().zip(Table::ALL) {
-            joined.push(arrow_select::concat::concat_batches(&table.schema(), rows).map_err(arrow_bug)?);
-        }
-        let tables = joined.try_into().map_err(|_| Error::internal("the tables became another number"))?;
-        let mut batch = Self::new(tables)?;
-        batch.source.clone_from(&head.source);
-        for column in &head.columns {
-            let same = |part: &Self| {
-                part.columns.iter().find(|other| (&other.name, other.level) == (&column.name, column.level)).cloned()
-            };
-            if let Some(found) = parts.iter().map(same).collect::<Option<Vec<_>>>() {
-                let values = Numbers::join(found.iter().map(|part| part.values.as_ref()))?;
-                batch = batch.with_column(&column.name, column.level, values)?;
-            }
-        }
-        Ok(batch)
     }
 
     /// The batch with another table of task statistics.
@@ -158,6 +97,23 @@ impl Batch {
     /// The batch with the columns of a table that [`Batch::computed_table`] made for these very draws and nodes.
     pub(crate) fn with_computed_table(&self, rows: &RecordBatch) -> Result<Self> {
         let mut batch = self.clone();
+        let expected = [("node_id", self.nodes()), ("draw_id", self.draws())];
+        for (key, facts) in expected {
+            if let Some(found) = rows.column_by_name(key) {
+                let found = found.as_primitive_opt::<Int64Type>().map(|ids| ids.values().to_vec()).unwrap_or_default();
+                let mut expected = i64s(facts, key)?.values().to_vec();
+                if rows.column_by_name("step").is_some() {
+                    let offsets = self.layout.step_offsets.windows(2);
+                    let repeated = expected.iter().zip(offsets).flat_map(|(&id, pair)| {
+                        std::iter::repeat_n(id, (pair[1] - pair[0]) as usize)
+                    });
+                    expected = repeated.collect();
+                }
+                if found != expected {
+                    return Err(Error::corrupt(format!("a table of computed columns has other {key}s than the batch")));
+                }
+            }
+        }
         batch.source.extend(rows.schema().metadata().clone());
         let by_node = rows.column_by_name("node_id").is_some();
         let by_step = rows.column_by_name("step").is_some();
@@ -173,22 +129,14 @@ impl Batch {
                 (_, _, true) => Level::Step,
                 _ => Level::Draw,
             };
-            let values = list.map_or(array, ListArray::values);
+            // A slice of a longer table shares its values.
+            let values = list.map_or_else(|| array.clone(), |list| {
+                let (first, last) = (list.value_offsets()[0], list.value_offsets()[list.len()]);
+                list.values().slice(first as usize, (last - first) as usize)
+            });
             batch = batch.with_column(name, level, Numbers::from_array(name, values.as_ref())?)?;
         }
         Ok(batch)
-    }
-}
-
-impl NextIds {
-    /// The greater of each id.
-    pub(crate) fn max(self, other: Self) -> Self {
-        Self {
-            node: self.node.max(other.node),
-            group: self.group.max(other.group),
-            trajectory: self.trajectory.max(other.trajectory),
-            draw: self.draw.max(other.draw),
-        }
     }
 }
 
@@ -205,7 +153,7 @@ impl Numbers {
         }
     }
 
-    fn join<'a>(parts: impl Iterator<Item = &'a Self>) -> Result<Self> {
+    pub(super) fn join<'a>(parts: impl Iterator<Item = &'a Self>) -> Result<Self> {
         let arrays: Vec<ArrayRef> = parts.map(Self::to_array).collect();
         let references: Vec<&dyn Array> = arrays.iter().map(AsRef::as_ref).collect();
         let joined = arrow_select::concat::concat(&references)
@@ -222,50 +170,4 @@ fn list(values: ArrayRef, offsets: &[i64]) -> Result<ArrayRef> {
     })?;
     let offsets = OffsetBuffer::new(ScalarBuffer::from(offsets));
     Ok(Arc::new(ListArray::try_new(field, offsets, values, None).map_err(arrow_bug)?))
-}
-
-/// Which counter an id column belongs to.
-fn offset_of(column: &str, first: NextIds) -> Option<i64> {
-    match column {
-        "node_id" | "parent_id" | "first_node_id" | "leaf_node_id" | "branch_node" | "origin_node_id" => {
-            Some(first.node)
-        }
-        "trajectory_id" | "origin_trajectory_id" | "result_trajectory_id" | "parent_trajectory" | "episode_id" => {
-            Some(first.trajectory)
-        }
-        "group_id" => Some(first.group),
-        "draw_id" => Some(first.draw),
-        _ => None,
-    }
-}
-
-fn moved(rows: &RecordBatch, first: NextIds) -> Result<RecordBatch> {
-    let schema = rows.schema();
-    let columns = schema.fields().iter().zip(rows.columns()).map(|(field, column)| {
-        match offset_of(field.name(), first).filter(|&offset| offset != 0) {
-            Some(offset) => {
-                let ids = column.as_primitive::<Int64Type>();
-                let moved = ids.try_unary::<_, Int64Type, _>(|id| {
-                    id.checked_add(offset).ok_or_else(|| Error::overflow("the store has no more ids"))
-                })?;
-                Ok(Arc::new(moved) as ArrayRef)
-            }
-            None => Ok(column.clone()),
-        }
-    });
-    let columns = columns.collect::<Result<Vec<_>>>()?;
-    RecordBatch::try_new(schema.clone(), columns).map_err(arrow_bug)
-}
-
-/// Draws whose positions are counted on from `first`.
-fn repositioned(draws: &RecordBatch, first: i32) -> Result<RecordBatch> {
-    let schema = draws.schema();
-    let columns = schema.fields().iter().zip(draws.columns()).map(|(field, column)| -> ArrayRef {
-        if field.name() == "position" {
-            Arc::new(column.as_primitive::<Int32Type>().unary::<_, Int32Type>(|position| position + first))
-        } else {
-            column.clone()
-        }
-    });
-    RecordBatch::try_new(schema.clone(), columns.collect()).map_err(arrow_bug)
 }

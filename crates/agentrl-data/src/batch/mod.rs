@@ -6,6 +6,7 @@ mod combine;
 pub(crate) mod layout;
 mod plan;
 mod tree;
+mod rows;
 mod weights;
 
 use std::collections::BTreeMap;
@@ -17,6 +18,7 @@ use arrow_array::{Array, Int32Array, Int64Array, ListArray, RecordBatch, UInt8Ar
 pub use columns::{Column, Level, Numbers};
 pub use plan::PlannedPack;
 pub use tree::Tree;
+pub use rows::NewDraws;
 pub use weights::TokenWeights;
 
 use crate::schema::{ENTROPIES, REWARD_COMPONENTS, Table};

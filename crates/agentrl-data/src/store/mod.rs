@@ -1,71 +1,154 @@
-//! The durable form: a directory of sealed Arrow IPC files, and numbered manifests that say which of them count.
+//! The durable form: a directory of sealed Arrow IPC files, and a numbered manifest that says which of them count.
 //!
 //! ```text
 //! run/
-//!   nodes/00000003.arrow  steps/…  trajectories/…  draws/…  tasks/…       facts, one file per table and commit
-//!   draw_columns/…  step_columns/…  node_columns/…                        what was computed for them
-//!   manifest/00000003.json                                                 the commit: the files that exist since then
-//!   lock                                                                   held by the one writer
+//!   nodes/000000000000.arrow  steps/…  trajectories/…  draws/…  tasks/…  decisions/…   facts
+//!   draw_columns/…  step_columns/…  node_columns/…                                     what was computed for them
+//!   journal/…                      one row for each append and closed iteration: its rows, its state
+//!   blobs/ab/abcd…                 contents of images and the like, by their SHA-256
+//!   manifest/00000003.json         the last commit
+//!   lock                           held by the one writer
 //! ```
 //!
-//! Every file is written under a temporary name, synced, and renamed; the manifest comes last. A file is never changed
-//! afterwards, so stock tools can read the folders while training runs.
+//! The rows of a folder are numbered through, and a file is named after its first row. A commit writes its files under
+//! temporary names, syncs them, and publishes a manifest that names them: from there on it is durable, and the files get
+//! their own names. So stock tools that read `*.arrow` never see a row that is not committed. A file is never changed: a
+//! small last file is replaced, at once, by one that begins with the same bytes and goes on with the new rows, so files
+//! stay few and every reader finds its rows where they were. A crash between manifest and names is made good by the next
+//! open.
 
+mod blobs;
+mod commit;
+mod folders;
 mod fs;
+mod journal;
+mod maintain;
 mod manifest;
+mod read;
+mod recover;
+mod segment;
+mod verify;
 
-use std::fs::File;
+use std::any::Any;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use arrow_array::RecordBatch;
-use arrow_schema::SchemaRef;
+use crate::batch::NextIds;
+use crate::{Error, Result};
+use commit::Write;
+use fs::{Disk, Fs, failed, writer_lock};
+use manifest::{Head, Manifest};
 
-use crate::batch::{Batch, Level, NextIds, i64s};
-use crate::schema::Table;
-use crate::{Error, ErrorKind, Result, arrow_bug, ipc};
-use manifest::{Manifest, Segment};
+pub use maintain::Check;
+pub use verify::Finding;
 
-/// Folders of computed columns and the level that each holds.
-const COMPUTED: [(&str, Level); 3] =
-    [("draw_columns", Level::Draw), ("step_columns", Level::Step), ("node_columns", Level::NodeToken)];
+/// When a write is durable.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Sync {
+    /// Appends are queued; [`Store::flush`], [`Store::close_iteration`] and [`Store::close`] make them durable.
+    #[default]
+    Batch,
+    /// Every write is durable when its call returns.
+    Always,
+    /// As `Batch`, but the system decides when files reach the disk: a killed process loses nothing that was flushed, a
+    /// crash of the machine can.
+    Never,
+}
 
-/// A store on disk. One writer at a time; readers see the commits that were there when they opened.
+impl Sync {
+    /// The mode of a name.
+    pub fn from_name(name: &str) -> Result<Self> {
+        match name {
+            "batch" => Ok(Self::Batch),
+            "always" => Ok(Self::Always),
+            "never" => Ok(Self::Never),
+            _ => Err(Error::invalid(format!("sync is {name:?}; use \"batch\", \"always\" or \"never\""))),
+        }
+    }
+}
+
+/// A store on disk. One writer at a time; readers see the commits that were there when they opened, until they
+/// [`refresh`](Store::refresh).
 #[derive(Debug)]
 pub struct Store {
     path: PathBuf,
-    manifest: Manifest,
-    /// Held open by the writer; the lock goes with it.
-    lock: Option<File>,
+    fs: Arc<dyn Fs>,
+    /// The process that opened it; a forked child has neither its lock nor its place in the files.
+    process: u32,
+    /// The rows that are seen.
+    head: Head,
+    /// The files they lie in: as of the head's commit, or of a later one.
+    files: Manifest,
+    writer: Option<Writer>,
+}
+
+/// What only the writer has.
+#[derive(Debug)]
+struct Writer {
+    sync: Sync,
+    /// Writes that are not durable yet, and how many bytes they hold.
+    queue: Vec<Write>,
+    queued_bytes: usize,
+    /// Next ids and sequence number after the queue.
+    next: NextIds,
+    sequence: u64,
+    /// What failed; set once and for all, because a disk that lost one write can claim that the next one succeeded.
+    poisoned: Option<String>,
+    _lock: Box<dyn Any + Send + std::marker::Sync>,
 }
 
 impl Store {
     /// Opens a store for writing, creating it if there is none.
-    pub fn open(path: &Path) -> Result<Self> {
-        fs::create_folder(path)?;
-        let lock = fs::lock(&path.join("lock"))?;
-        fs::create_folder(&path.join("manifest"))?;
-        let latest = Manifest::latest(&path.join("manifest"))?;
-        let is_new = latest.is_none();
-        let manifest = latest.unwrap_or_default();
-        let tables = Table::ALL.iter().map(|table| table.name()).chain(COMPUTED.iter().map(|&(name, _)| name));
-        let mut left_behind = unfinished(&path.join("manifest"), manifest.version)?;
-        for table in tables {
-            fs::create_folder(&path.join(table))?;
-            left_behind.extend(unfinished(&path.join(table), manifest.version)?);
-        }
-        left_behind.iter().try_for_each(|path| fs::remove(path))?;
-        if is_new {
-            // Readers can open a store before its first commit.
-            manifest.publish(&path.join("manifest"))?;
-        }
-        Ok(Self { path: path.to_owned(), manifest, lock: Some(lock) })
+    pub fn open(path: &Path, sync: Sync) -> Result<Self> {
+        Self::open_on(Arc::new(Disk), path, sync)
     }
 
     /// Opens a store for reading: the commits there are now.
     pub fn open_read_only(path: &Path) -> Result<Self> {
-        let manifest = Manifest::latest(&path.join("manifest"))?
+        Self::read_on(Arc::new(Disk), path)
+    }
+
+    /// Opens a store for reading what another [`Store`] saw when its [`snapshot`](Store::snapshot) was taken.
+    pub fn open_snapshot(path: &Path, snapshot: &str) -> Result<Self> {
+        let head: Head = serde_json::from_str(snapshot)
+            .map_err(|error| Error::invalid(format!("snapshot is not one of Store.snapshot: {error}")))?;
+        let store = Self::open_read_only(path)?;
+        if store.head.version < head.version {
+            return Err(Error::not_found(format!(
+                "{} ends with commit {}, the snapshot is of commit {}; check the path of the run",
+                path.display(),
+                store.head.version,
+                head.version
+            )));
+        }
+        Ok(Self { head, ..store })
+    }
+
+    fn open_on(fs: Arc<dyn Fs>, path: &Path, sync: Sync) -> Result<Self> {
+        fs.create_folder(path).map_err(failed("create folder", path))?;
+        let lock = writer_lock(fs.as_ref(), &path.join("lock"))?;
+        let files = recover::recover(fs.as_ref(), path, sync)?;
+        let writer = Writer {
+            sync,
+            queue: Vec::new(),
+            queued_bytes: 0,
+            next: files.head.next,
+            sequence: files.head.sequence,
+            poisoned: None,
+            _lock: lock,
+        };
+        Ok(Self::new(fs, path, files, Some(writer)))
+    }
+
+    fn read_on(fs: Arc<dyn Fs>, path: &Path) -> Result<Self> {
+        let files = Manifest::latest(fs.as_ref(), path)?
             .ok_or_else(|| Error::not_found(format!("{} holds no store; check the path of the run", path.display())))?;
-        Ok(Self { path: path.to_owned(), manifest, lock: None })
+        Ok(Self::new(fs, path, files, None))
+    }
+
+    fn new(fs: Arc<dyn Fs>, path: &Path, files: Manifest, writer: Option<Writer>) -> Self {
+        let (path, head) = (path.to_owned(), files.head.clone());
+        Self { path, fs, process: std::process::id(), head, files, writer }
     }
 
     /// The directory.
@@ -73,199 +156,83 @@ impl Store {
         &self.path
     }
 
+    /// The process that opened the store.
+    pub fn process(&self) -> u32 {
+        self.process
+    }
+
     /// Number of iterations that are closed: where a run goes on.
     pub fn iteration(&self) -> i64 {
-        self.manifest.iteration
+        self.head.iteration
     }
 
     /// Number of the last commit.
     pub fn version(&self) -> u64 {
-        self.manifest.version
+        self.head.version
+    }
+
+    /// Number of the last write (append or closed iteration) that is durable.
+    pub fn sequence(&self) -> u64 {
+        self.head.sequence
     }
 
     /// What the last [`Store::close_iteration`] was told to remember, as JSON.
     pub fn state(&self) -> &serde_json::Value {
-        &self.manifest.state
+        &self.head.state
     }
 
     /// First ids that the next batch may take.
     pub fn next_ids(&self) -> NextIds {
-        self.manifest.next
+        self.writer.as_ref().map_or(self.head.next, |writer| writer.next)
     }
 
-    /// Commits the tables of a batch whose ids were moved behind those of the store ([`Batch::rebase`]).
-    /// Returns the commit's number; it is on disk when this returns.
-    pub fn append(&mut self, batch: &Batch, iteration: i64) -> Result<u64> {
-        self.check_writable()?;
-        let first = [
-            (first_id(batch, Table::Nodes, "node_id")?, self.manifest.next.node, "node_id"),
-            (first_id(batch, Table::Trajectories, "trajectory_id")?, self.manifest.next.trajectory, "trajectory_id"),
-            (first_id(batch, Table::Trajectories, "group_id")?, self.manifest.next.group, "group_id"),
-            (first_id(batch, Table::Draws, "draw_id")?, self.manifest.next.draw, "draw_id"),
-        ];
-        for (found, next, name) in first {
-            if let Some(found) = found.filter(|&found| found < next) {
-                return Err(Error::invalid(format!(
-                    "the batch has {name} {found}, but ids below {next} are taken in the store; append store.rebase(batch)"
-                )));
-            }
-        }
-        let tables = Table::ALL.into_iter().map(|table| (table.name(), batch.table(table).clone()));
-        let mut next = self.manifest.clone();
-        next.next = next.next.max(batch.next_ids()?);
-        self.commit(next, tables.filter(|(_, rows)| rows.num_rows() > 0), iteration)
+    /// What this store sees, as text: [`Store::open_snapshot`] finds the same rows in any process.
+    pub fn snapshot(&self) -> Result<String> {
+        serde_json::to_string(&self.head)
+            .map_err(|error| Error::internal("the snapshot cannot be written as JSON").with_source(error))
     }
 
-    /// Closes an iteration: commits the columns computed for its batch, and the state to go on from.
-    pub fn close_iteration(&mut self, batch: &Batch, state: serde_json::Value) -> Result<u64> {
-        self.check_writable()?;
-        let mut tables = Vec::new();
-        for (name, level) in COMPUTED {
-            if let Some(rows) = batch.computed_table(level)? {
-                tables.push((name, rows));
-            }
-        }
-        let iteration = self.manifest.iteration;
-        self.check_trained(batch, iteration)?;
-        let mut next = self.manifest.clone();
-        next.iteration += 1;
-        next.state = state;
-        self.commit(next, tables.into_iter(), iteration)
-    }
-
-    /// Computed columns belong to draws: those of a batch with other draws could never be read back.
-    fn check_trained(&self, batch: &Batch, iteration: i64) -> Result<()> {
-        let committed = match self.commit_of(iteration) {
-            Some(commit) => self.read(|segment| segment.table == Table::Draws.name() && segment.commit == commit)?,
-            None => Vec::new(),
-        };
-        let committed = joined(&Table::Draws.schema(), &committed)?;
-        if i64s(&committed, "draw_id")?.values() == i64s(batch.draws(), "draw_id")?.values() {
+    /// Moves a reader on to the commits that are there now; a writer sees all of its own at all times.
+    pub fn refresh(&mut self) -> Result<()> {
+        check_process(self.process)?;
+        if self.writer.is_some() {
             return Ok(());
         }
-        Err(Error::invalid(format!(
-            "the batch has {} draws that are not the {} draws committed for iteration {iteration}; close it with the batch \
-             that was appended, with all its draws in their order",
-            batch.num_draws(),
-            committed.num_rows()
-        )))
+        *self = Self::read_on(self.fs.clone(), &self.path)?;
+        Ok(())
     }
 
-    fn check_writable(&self) -> Result<()> {
-        if self.lock.is_some() {
-            return Ok(());
+    /// Makes what is queued durable and gives the lock back.
+    pub fn close(mut self) -> Result<()> {
+        if self.writer.as_ref().is_some_and(|writer| !writer.queue.is_empty()) {
+            self.flush()?;
         }
-        Err(Error::invalid(format!(
-            "{} is open for reading only; open it with Store.open to write",
-            self.path.display()
-        )))
-    }
-
-    fn commit(
-        &mut self,
-        mut next: Manifest,
-        tables: impl Iterator<Item = (&'static str, RecordBatch)>,
-        iteration: i64,
-    ) -> Result<u64> {
-        next.version += 1;
-        for (table, rows) in tables {
-            let file = format!("{table}/{:08}.arrow", next.version);
-            let bytes = ipc::encode(&rows)?;
-            fs::publish(&self.path.join(&file), &bytes)?;
-            next.segments.push(Segment::new(table, file, next.version, iteration, rows.num_rows(), &bytes));
-        }
-        next.publish(&self.path.join("manifest"))?;
-        self.manifest = next;
-        Ok(self.manifest.version)
-    }
-
-    /// The committed rows of a table, of all iterations, in the order of commits.
-    pub fn table(&self, table: Table) -> Result<Vec<RecordBatch>> {
-        self.read(|segment| segment.table == table.name())
-    }
-
-    /// The committed rows of a table as one; empty where there are none.
-    pub fn whole_table(&self, table: Table) -> Result<RecordBatch> {
-        joined(&table.schema(), &self.table(table)?)
-    }
-
-    /// The batch of an iteration as it was trained, from its draws: tables and computed columns.
-    pub fn batch(&self, iteration: i64) -> Result<Batch> {
-        let commit = self.commit_of(iteration).ok_or_else(|| {
-            Error::not_found(format!(
-                "the store has no training batch of iteration {iteration}; {} iterations are closed, from 0 on (one whose \
-                 groups were all rejected has no batch)",
-                self.manifest.iteration
-            ))
-        })?;
-        let mut tables = Vec::with_capacity(Table::COUNT);
-        for table in Table::ALL {
-            let rows = self.read(|segment| segment.table == table.name() && segment.commit == commit)?;
-            tables.push(joined(&table.schema(), &rows)?);
-        }
-        let tables = tables.try_into().map_err(|_| Error::internal("the tables became another number"))?;
-        let mut batch = Batch::new(tables)?;
-        for (name, _) in COMPUTED {
-            for rows in self.read(|segment| segment.table == name && segment.iteration == iteration)? {
-                batch = batch.with_computed_table(&rows)?;
-            }
-        }
-        Ok(batch)
-    }
-
-    /// Whether the batch of an iteration was committed with draws.
-    pub fn has_batch(&self, iteration: i64) -> bool {
-        self.commit_of(iteration).is_some()
-    }
-
-    /// The commit that holds the training batch of an iteration.
-    fn commit_of(&self, iteration: i64) -> Option<u64> {
-        let drawn = |segment: &&Segment| segment.table == Table::Draws.name() && segment.iteration == iteration;
-        self.manifest.segments.iter().rev().find(drawn).map(|segment| segment.commit)
-    }
-
-    fn read(&self, wanted: impl Fn(&Segment) -> bool) -> Result<Vec<RecordBatch>> {
-        let mut rows = Vec::new();
-        for segment in self.manifest.segments.iter().filter(|segment| wanted(segment)) {
-            let path = self.path.join(&segment.file);
-            let bytes = fs::read(&path)?;
-            segment.verify(&path, &bytes)?;
-            rows.push(ipc::decode(&path.display().to_string(), &bytes)?);
-        }
-        Ok(rows)
+        Ok(())
     }
 }
 
-/// What a writer left in a folder that died before its commit; readers of the folder would take it for committed.
-fn unfinished(folder: &Path, version: u64) -> Result<Vec<PathBuf>> {
-    let mut found = Vec::new();
-    for name in fs::list(folder)? {
-        let path = folder.join(&name);
-        let number = name.strip_suffix(".arrow").and_then(|number| number.parse::<u64>().ok());
-        // Only the commit after the last one can be unfinished.
-        if name.strip_suffix(".tmp").is_some() || number == Some(version + 1) {
-            found.push(path);
-        } else if number.is_some_and(|number| number > version) {
-            return Err(Error::corrupt(format!(
-                "{} belongs to a later commit than the last manifest, {version}; restore the folder manifest from a copy",
-                path.display()
-            )));
-        }
+/// Refuses a store that was opened before this process was forked.
+pub fn check_process(opened: u32) -> Result<()> {
+    let here = std::process::id();
+    if opened == here {
+        return Ok(());
     }
-    Ok(found)
+    Err(Error::unsupported(format!(
+        "this Store was opened in process {opened} and is used in process {here}, which was forked from it; open it again \
+         here, read-only while the other process writes"
+    )))
 }
 
-fn first_id(batch: &Batch, table: Table, name: &str) -> Result<Option<i64>> {
-    Ok(i64s(batch.table(table), name)?.values().iter().min().copied())
+/// Reads the bytes of a manifest and says what is wrong with them; for the fuzzers.
+#[doc(hidden)]
+pub fn read_manifest(bytes: &[u8]) -> Result<()> {
+    Manifest::parse(Path::new("manifest"), bytes).map(drop)
 }
 
-fn joined(schema: &SchemaRef, rows: &[RecordBatch]) -> Result<RecordBatch> {
-    for part in rows {
-        if part.schema().fields() != schema.fields() {
-            return Err(Error::new(ErrorKind::Schema, "a segment has other columns than format v1".to_owned()));
-        }
-    }
-    arrow_select::concat::concat_batches(schema, rows).map_err(arrow_bug)
+/// Reads the JSON of a manifest as if its checksum were right; for the fuzzers.
+#[doc(hidden)]
+pub fn read_manifest_body(body: &str) -> Result<()> {
+    Manifest::parse(Path::new("manifest"), manifest::with_checksum(body).as_bytes()).map(drop)
 }
 
 #[cfg(test)]

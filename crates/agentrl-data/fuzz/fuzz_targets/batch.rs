@@ -1,0 +1,24 @@
+//! A pickled batch: parts of the given lengths.
+#![no_main]
+
+use agentrl_data::batch::{Batch, Level};
+use arrow_buffer::Buffer;
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|data: &[u8]| {
+    // Each part has its length in front of it, in three bytes.
+    let (mut parts, mut rest) = (Vec::new(), data);
+    while let [a, b, c, tail @ ..] = rest {
+        let length = usize::from(*a) | usize::from(*b) << 8 | usize::from(*c) << 16;
+        let (part, tail) = tail.split_at(length.min(tail.len()));
+        parts.push(Buffer::from(part));
+        rest = tail;
+    }
+    let Ok(batch) = Batch::from_bytes(&parts) else { return };
+    for level in [Level::Draw, Level::Step, Level::Token, Level::NodeToken] {
+        _ = batch.column("token", level);
+        _ = batch.computed_table(level);
+    }
+    let draws: Vec<i64> = (0..batch.num_draws() as i64).collect();
+    _ = batch.plan(&draws, 64);
+});

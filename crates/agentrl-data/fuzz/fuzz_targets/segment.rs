@@ -1,0 +1,24 @@
+//! A file of rows: the first byte says of which table.
+#![no_main]
+
+use agentrl_data::batch::{Batch, Level};
+use agentrl_data::ipc;
+use agentrl_data::schema::Table;
+use arrow_buffer::Buffer;
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|data: &[u8]| {
+    let Some((&which, bytes)) = data.split_first() else { return };
+    let Ok(rows) = ipc::decode("fuzz", &Buffer::from(bytes)) else { return };
+    let Ok(empty) = Batch::empty() else { return };
+    let mut tables = Table::ALL.map(|table| empty.table(table).clone());
+    tables[usize::from(which) % Table::COUNT] = rows;
+    let Ok(batch) = Batch::new(tables) else { return };
+    for level in [Level::Draw, Level::Step, Level::Token, Level::NodeToken] {
+        for name in ["token", "behaviour_logprob", "trainable", "reward", "policy_version"] {
+            _ = batch.column(name, level);
+        }
+    }
+    _ = Batch::concat(&[batch.clone(), batch.clone()]);
+    _ = batch.to_bytes();
+});

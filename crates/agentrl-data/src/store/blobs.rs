@@ -1,0 +1,105 @@
+//! Contents of images and the like: each once, under its SHA-256.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+use sha2::{Digest as _, Sha256};
+
+use super::fs::failed;
+use super::recover::write;
+use super::{Store, Sync, check_process};
+use crate::batch::Blobs;
+use crate::{Error, Result};
+
+/// The folder of blobs.
+pub(super) const FOLDER: &str = "blobs";
+
+impl Store {
+    /// The content of a blob that nodes refer to, compared with its hash.
+    pub fn blob(&mut self, hash: &[u8; 32]) -> Result<Vec<u8>> {
+        self.settle()?;
+        let path = self.blob_path(hash);
+        let content = self.fs.read(&path, None).map_err(|error| match error.kind() {
+            std::io::ErrorKind::NotFound => Error::not_found(format!(
+                "the store has no blob {}; hashes are in column blobs of store.nodes",
+                hex(hash)
+            )),
+            _ => failed("read", &path)(error),
+        })?;
+        if Sha256::digest(&content)[..] == hash[..] {
+            return Ok(content.to_vec());
+        }
+        Err(Error::corrupt(format!(
+            "{} is damaged in bytes 0 to {}: its SHA-256 is not its name; restore it from a copy",
+            path.display(),
+            content.len()
+        )))
+    }
+
+    /// Writes blobs that are not there yet. They are durable when this returns, before the commit that refers to them.
+    pub(super) fn write_blobs(&self, blobs: &Blobs) -> Result<()> {
+        check_process(self.process)?;
+        let (fs, sync) = (self.fs.as_ref(), self.sync());
+        let mut changed = BTreeSet::new();
+        for (hash, content) in blobs.iter() {
+            let path = self.blob_path(hash);
+            let folder = path.parent().unwrap_or(&self.path).to_owned();
+            fs.create_folder(&folder).map_err(failed("create folder", &folder))?;
+            let names = fs.list(&folder).map_err(failed("list", &folder))?;
+            if names.contains(&hex(hash)) {
+                continue;
+            }
+            let staged = path.with_extension("tmp");
+            write(fs, &staged, content, sync)?;
+            fs.rename(&staged, &path).map_err(failed("rename", &staged))?;
+            changed.insert(folder);
+        }
+        if sync != Sync::Never && !changed.is_empty() {
+            changed.extend([self.path.join(FOLDER), self.path.clone()]);
+            for folder in changed {
+                fs.sync_folder(&folder).map_err(failed("sync folder", &folder))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes away what no node refers to any more, and what a crash left behind.
+    pub(super) fn remove_blobs_except(&self, kept: &BTreeSet<[u8; 32]>) -> Result<()> {
+        let kept: BTreeSet<String> = kept.iter().map(hex).collect();
+        for (path, name) in self.blob_files()? {
+            if !kept.contains(&name) {
+                self.fs.remove(&path).map_err(failed("remove", &path))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Path and name of each file in the folders of blobs.
+    pub(super) fn blob_files(&self) -> Result<Vec<(PathBuf, String)>> {
+        let top = self.path.join(FOLDER);
+        let mut files = Vec::new();
+        for folder in self.fs.list(&top).map_err(failed("list", &top))? {
+            let folder = top.join(folder);
+            let names = self.fs.list(&folder).map_err(failed("list", &folder))?;
+            files.extend(names.into_iter().map(|name| (folder.join(&name), name)));
+        }
+        Ok(files)
+    }
+
+    fn blob_path(&self, hash: &[u8; 32]) -> PathBuf {
+        let name = hex(hash);
+        self.path.join(FOLDER).join(&name[..2]).join(name)
+    }
+}
+
+/// Refuses contents that are not what their hash says.
+pub(super) fn check_blobs(blobs: &Blobs) -> Result<()> {
+    match blobs.iter().find(|(hash, content)| Sha256::digest(content)[..] != hash[..]) {
+        None => Ok(()),
+        Some((hash, _)) => Err(Error::invalid(format!("the content of blob {} has another SHA-256", hex(hash)))),
+    }
+}
+
+pub(super) fn hex(hash: &[u8; 32]) -> String {
+    hash.iter().map(|byte| format!("{byte:02x}")).collect()
+}

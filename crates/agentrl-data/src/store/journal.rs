@@ -1,0 +1,91 @@
+//! The journal: what each write was, and which rows of the other folders came with it.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use arrow_array::builder::{Int64Builder, ListBuilder};
+use arrow_array::cast::AsArray;
+use arrow_array::types::Int64Type;
+use arrow_array::{Array, ArrayRef, Int64Array, RecordBatch, StringArray, UInt8Array};
+use arrow_schema::{DataType, Field};
+
+use super::folders::{FOLDERS, JOURNAL, schema_of};
+use crate::batch::{array, i64s, lists, u8s};
+use crate::{Error, Result, arrow_bug};
+
+/// What a write was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Rows of the training batch of an iteration.
+    Batch = 0,
+    /// Rollouts of an iteration that was broken off.
+    Partial = 1,
+    /// Computed columns and state: the end of an iteration.
+    Close = 2,
+}
+
+/// One row of the journal.
+#[derive(Clone, Debug)]
+pub(super) struct Entry {
+    pub(super) iteration: i64,
+    pub(super) kind: Kind,
+    /// JSON that an iteration was closed with.
+    pub(super) state: Option<String>,
+    /// Trajectories of the batch that were in the store before.
+    pub(super) stored: Vec<i64>,
+    /// The new rows of each folder.
+    pub(super) rows: BTreeMap<&'static str, Range<u64>>,
+}
+
+/// Entries as rows of the journal, numbered from `sequence`.
+pub(super) fn to_rows(entries: &[Entry], sequence: u64) -> Result<RecordBatch> {
+    let mut stored = ListBuilder::new(Int64Builder::new()).with_field(Field::new("item", DataType::Int64, false));
+    for entry in entries {
+        stored.values().append_slice(&entry.stored);
+        stored.append(true);
+    }
+    let mut columns: Vec<ArrayRef> = vec![
+        Arc::new((0..entries.len() as i64).map(|row| sequence as i64 + row).collect::<Int64Array>()),
+        Arc::new(entries.iter().map(|entry| entry.iteration).collect::<Int64Array>()),
+        Arc::new(entries.iter().map(|entry| entry.kind as u8).collect::<UInt8Array>()),
+        Arc::new(entries.iter().map(|entry| entry.state.as_deref()).collect::<StringArray>()),
+        Arc::new(stored.finish()),
+    ];
+    for folder in FOLDERS.iter().filter(|&&folder| folder != JOURNAL) {
+        for bound in [|rows: &Range<u64>| rows.start, |rows: &Range<u64>| rows.end] {
+            let bounds = entries.iter().map(|entry| entry.rows.get(folder).map_or(0, bound) as i64);
+            columns.push(Arc::new(bounds.collect::<Int64Array>()));
+        }
+    }
+    let schema = schema_of(JOURNAL).ok_or_else(|| Error::internal("the journal has no schema"))?;
+    RecordBatch::try_new(schema, columns).map_err(arrow_bug)
+}
+
+/// The entries of an iteration, or all.
+pub(super) fn from_rows(rows: &RecordBatch, iteration: Option<i64>) -> Result<Vec<Entry>> {
+    let (iterations, kinds, stored) = (i64s(rows, "iteration")?, u8s(rows, "kind")?, lists(rows, "stored_trajectories")?);
+    let states = array(rows, "state")?.as_string::<i32>();
+    let wanted = (0..rows.num_rows()).filter(|&row| iteration.is_none_or(|wanted| iterations.value(row) == wanted));
+    let entry = |row: usize| {
+        let kind = match kinds.value(row) {
+            0 => Kind::Batch,
+            1 => Kind::Partial,
+            2 => Kind::Close,
+            other => return Err(Error::corrupt(format!("row {row} of the journal has the unknown kind {other}"))),
+        };
+        let mut ranges = BTreeMap::new();
+        for &folder in FOLDERS.iter().filter(|&&folder| folder != JOURNAL) {
+            let bound = |bound: &str| -> Result<u64> { Ok(i64s(rows, &format!("{folder}_{bound}"))?.value(row) as u64) };
+            ranges.insert(folder, bound("first")?..bound("end")?);
+        }
+        Ok(Entry {
+            iteration: iterations.value(row),
+            kind,
+            state: (!states.is_null(row)).then(|| states.value(row).to_owned()),
+            stored: stored.value(row).as_primitive::<Int64Type>().values().to_vec(),
+            rows: ranges,
+        })
+    };
+    wanted.map(entry).collect()
+}

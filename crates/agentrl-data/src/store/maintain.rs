@@ -1,0 +1,198 @@
+//! Upkeep: many files merged into few, and old iterations dropped. Each is a commit like any other.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use arrow_array::cast::AsArray;
+use arrow_array::{Array, RecordBatch, UInt32Array};
+
+use super::commit::{Commit, runs};
+use super::folders::{FOLDERS, JOURNAL};
+use super::journal::Kind;
+use super::segment::Segment;
+use super::Store;
+use crate::batch::{array, i64s, lists};
+use crate::schema::Table;
+use crate::{Error, Result, arrow_bug};
+
+/// Files are merged up to this size.
+const MERGED_BYTES: u64 = 64 << 20;
+
+/// Called between steps of long work; an error (Ctrl-C) ends it, with everything done so far in place.
+pub type Check<'a> = &'a mut dyn FnMut() -> Result<()>;
+
+impl Store {
+    /// Merges neighbouring files of up to 64 MB, and removes blobs that no node refers to. Rows and their order stay, so
+    /// readers go on undisturbed. Returns by how many files the store became smaller.
+    pub fn compact(&mut self, check: Check<'_>) -> Result<usize> {
+        self.writable()?;
+        self.settle()?;
+        let mut fewer = 0;
+        for &folder in FOLDERS.iter() {
+            for group in groups(self.files.of(folder)) {
+                check()?;
+                fewer += self.merge(folder, &group)?;
+            }
+        }
+        check()?;
+        self.remove_unused_blobs()?;
+        Ok(fewer)
+    }
+
+    /// Merges neighbouring files. Where their columns differ there is nothing to merge.
+    fn merge(&mut self, folder: &'static str, group: &[Segment]) -> Result<usize> {
+        let (Some(first), Some(last)) = (group.first(), group.last()) else { return Ok(0) };
+        let (first_row, end_row) = (first.first_row, last.end_row());
+        let rows = self.numbered(folder, first_row..end_row)?;
+        let runs = runs(rows);
+        let fewer = group.len().saturating_sub(runs.len());
+        if fewer > 0 {
+            self.poisoning(|store| {
+                let mut commit = Commit::begin(store);
+                commit.replace(store, folder, |segment| (first_row..end_row).contains(&segment.first_row));
+                commit.seal(store, folder, runs, first_row)?;
+                commit.finish(store)
+            })?;
+        }
+        Ok(fewer)
+    }
+
+    /// Drops the iterations below `iteration`, their journal excepted. Later rows can need older ones (a replayed
+    /// trajectory, a node that was forked): with `rewrite` those stay, else the call is refused.
+    pub fn drop_before(&mut self, iteration: i64, rewrite: bool, check: Check<'_>) -> Result<()> {
+        self.writable()?;
+        self.settle()?;
+        if iteration > self.head.iteration {
+            return Err(Error::invalid(format!(
+                "iteration is {iteration}, but only the {} iterations that are closed can be dropped",
+                self.head.iteration
+            )));
+        }
+        if iteration <= self.head.dropped {
+            return Ok(());
+        }
+        check()?;
+        let entries = self.entries(None)?;
+        let boundary = entries.iter().position(|entry| entry.iteration >= iteration);
+        let kept = &entries[boundary.unwrap_or(entries.len())..];
+        let cut = |folder: &str| kept.first().map_or(self.head.end(folder), |entry| entry.rows[folder].start);
+        let cuts: BTreeMap<&str, u64> =
+            FOLDERS.iter().filter(|&&folder| folder != JOURNAL).map(|&folder| (folder, cut(folder))).collect();
+
+        let mut trajectories: BTreeSet<i64> =
+            kept.iter().filter(|entry| entry.kind == Kind::Batch).flat_map(|entry| entry.stored.iter().copied()).collect();
+        self.remove_ids(&mut trajectories, "trajectories", "trajectory_id", &cuts)?;
+        let trajectories: Vec<i64> = trajectories.into_iter().collect();
+        let older = self.with_keys(Table::Trajectories.name(), &trajectories)?;
+        check()?;
+        let mut leaves: BTreeSet<i64> = i64s(&older, "leaf_node_id")?.values().iter().copied().collect();
+        for (folder, column) in [("trajectories", "leaf_node_id"), ("nodes", "parent_id")] {
+            for rows in self.numbered(folder, cuts[folder]..self.head.end(folder))? {
+                leaves.extend(i64s(&rows, column)?.iter().flatten());
+            }
+            check()?;
+        }
+        self.remove_ids(&mut leaves, "nodes", "node_id", &cuts)?;
+        let needed = trajectories.len() + leaves.len();
+        if needed > 0 && !rewrite {
+            let mut which = Vec::new();
+            which.extend(trajectories.first().map(|id| format!("trajectory {id}, which is drawn again")));
+            which.extend(leaves.first().map(|id| format!("node {id}, which is on a later path")));
+            return Err(Error::invalid(format!(
+                "iterations from {iteration} on need {needed} rows of older ones, such as {}; give rewrite=True to keep those \
+                 rows",
+                which.join(" and ")
+            )));
+        }
+        let mut carried: BTreeMap<&str, RecordBatch> = BTreeMap::new();
+        carried.insert(Table::Steps.name(), self.with_keys(Table::Steps.name(), &trajectories)?);
+        carried.insert(Table::Trajectories.name(), older);
+        carried.insert(Table::Nodes.name(), self.paths(&leaves)?);
+        carried.insert(Table::Tasks.name(), self.latest_tasks(cuts[Table::Tasks.name()])?);
+        check()?;
+        self.poisoning(|store| store.drop_rows(iteration, &cuts, carried))?;
+        check()?;
+        self.remove_unused_blobs()
+    }
+
+    /// One commit in which the files before the cuts make room for the carried rows and the rest of the file that is cut.
+    fn drop_rows(
+        &mut self,
+        iteration: i64,
+        cuts: &BTreeMap<&str, u64>,
+        mut carried: BTreeMap<&str, RecordBatch>,
+    ) -> Result<()> {
+        let mut commit = Commit::begin(self);
+        commit.next.head.dropped = iteration;
+        for &folder in FOLDERS.iter().filter(|&&folder| folder != JOURNAL) {
+            let cut = cuts[folder];
+            let old = self.files.of(folder).iter().filter(|segment| segment.first_row < cut);
+            let Some(end) = old.map(Segment::end_row).max() else { continue };
+            let mut rows = if end > cut { self.numbered(folder, cut..end)? } else { Vec::new() };
+            // Rows keep their numbers; those that are carried over take the last ones before the cut.
+            let mut first_row = cut;
+            if let Some(carried) = carried.remove(folder).filter(|carried| carried.num_rows() > 0) {
+                first_row -= carried.num_rows() as u64;
+                rows.insert(0, carried);
+            }
+            commit.replace(self, folder, |segment| segment.first_row < cut);
+            commit.seal(self, folder, runs(rows), first_row)?;
+        }
+        commit.finish(self)
+    }
+
+    /// Takes out the ids that rows behind the cut have.
+    fn remove_ids(&mut self, ids: &mut BTreeSet<i64>, folder: &str, key: &str, cuts: &BTreeMap<&str, u64>) -> Result<()> {
+        for rows in self.numbered(folder, cuts[folder]..self.head.end(folder))? {
+            i64s(&rows, key)?.values().iter().for_each(|id| _ = ids.remove(id));
+        }
+        Ok(())
+    }
+
+    /// The last row before `cut` of each task.
+    fn latest_tasks(&mut self, cut: u64) -> Result<RecordBatch> {
+        let rows = super::read::joined(&Table::Tasks.schema(), &self.numbered(Table::Tasks.name(), 0..cut)?)?;
+        let names = array(&rows, "task_id")?.as_string::<i32>();
+        let latest: BTreeMap<&str, u32> = (0..rows.num_rows()).map(|row| (names.value(row), row as u32)).collect();
+        let latest: BTreeSet<u32> = latest.into_values().collect();
+        arrow_select::take::take_record_batch(&rows, &latest.into_iter().collect::<UInt32Array>()).map_err(arrow_bug)
+    }
+
+    fn remove_unused_blobs(&mut self) -> Result<()> {
+        if self.blob_files()?.is_empty() {
+            return Ok(());
+        }
+        let kept = self.blobs_in_use()?;
+        self.remove_blobs_except(&kept)
+    }
+
+    /// Hashes that nodes refer to.
+    pub(super) fn blobs_in_use(&mut self) -> Result<BTreeSet<[u8; 32]>> {
+        let mut found = BTreeSet::new();
+        for rows in self.all_rows(Table::Nodes.name())? {
+            let blobs = lists(&rows, "blobs")?;
+            for list in (0..blobs.len()).filter(|&row| !blobs.is_null(row)).map(|row| blobs.value(row)) {
+                found.extend(list.as_fixed_size_binary().iter().flatten().filter_map(|hash| <[u8; 32]>::try_from(hash).ok()));
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// Neighbouring files that together stay below [`MERGED_BYTES`].
+fn groups(segments: &[Segment]) -> Vec<Vec<Segment>> {
+    let mut groups: Vec<Vec<Segment>> = Vec::new();
+    let mut bytes = 0;
+    for segment in segments {
+        let follows = groups.last().and_then(|group| group.last()).is_some_and(|last| last.end_row() == segment.first_row);
+        bytes += segment.bytes();
+        match groups.last_mut().filter(|_| follows && bytes <= MERGED_BYTES) {
+            Some(group) => group.push(segment.clone()),
+            None => {
+                bytes = segment.bytes();
+                groups.push(vec![segment.clone()]);
+            }
+        }
+    }
+    groups.retain(|group| group.len() > 1);
+    groups
+}

@@ -1,0 +1,284 @@
+//! Reading: rows by number and by key, whole batches, and trajectories of any age.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+use arrow_array::{Array, RecordBatch, UInt32Array};
+use arrow_schema::SchemaRef;
+
+use super::folders::{COMPUTED, JOURNAL, key_of, schema_of};
+use super::journal::{self, Entry, Kind};
+use super::manifest::Manifest;
+use super::segment::{Segment, is_other};
+use super::{Store, check_process};
+use crate::batch::{Batch, i64s};
+use crate::schema::Table;
+use crate::{Error, ErrorKind, Result, arrow_bug};
+
+/// How often a reader looks for rows whose file the writer replaces again and again.
+const ATTEMPTS: usize = 100;
+
+impl Store {
+    /// The rows of a table, of all iterations, in the order in which they were appended.
+    pub fn table(&mut self, table: Table) -> Result<Vec<RecordBatch>> {
+        self.settle()?;
+        self.all_rows(table.name())
+    }
+
+    /// The rows of a table as one; empty where there are none.
+    pub fn whole_table(&mut self, table: Table) -> Result<RecordBatch> {
+        joined(&table.schema(), &self.table(table)?)
+    }
+
+    /// The journal: one row for each write, with the rows it brought and the state that an iteration was closed with.
+    pub fn journal(&mut self) -> Result<RecordBatch> {
+        self.settle()?;
+        let rows = self.all_rows(JOURNAL)?;
+        joined(&known_schema(JOURNAL)?, &rows)
+    }
+
+    /// Whether an iteration has its training batch, which can be one without draws.
+    pub fn has_batch(&mut self, iteration: i64) -> Result<bool> {
+        self.settle()?;
+        let entries = self.entries(Some(iteration))?;
+        Ok(iteration >= self.head.dropped && entries.iter().any(|entry| entry.kind == Kind::Batch))
+    }
+
+    /// The batch of an iteration as it was trained: its rows, the older rows that its draws use, and computed columns.
+    pub fn batch(&mut self, iteration: i64) -> Result<Batch> {
+        self.settle()?;
+        let entries = self.entries(Some(iteration))?;
+        let of = |kind: Kind| entries.iter().filter(move |entry| entry.kind == kind);
+        if iteration < self.head.dropped || of(Kind::Batch).next().is_none() {
+            return Err(Error::not_found(format!(
+                "the store has no training batch of iteration {iteration}; {} iterations are closed, those from {} on are \
+                 kept",
+                self.head.iteration, self.head.dropped
+            )));
+        }
+        let mut tables = Vec::with_capacity(Table::COUNT);
+        for table in Table::ALL {
+            let mut rows = Vec::new();
+            for entry in of(Kind::Batch) {
+                rows.extend(self.entry_rows(entry, table.name())?);
+            }
+            tables.push(rows);
+        }
+        let stored: BTreeSet<i64> = of(Kind::Batch).flat_map(|entry| entry.stored.iter().copied()).collect();
+        let stored: Vec<i64> = stored.into_iter().collect();
+        let older = self.with_keys(Table::Trajectories.name(), &stored)?;
+        let mut needed = outside(&tables[Table::Nodes as usize], "node_id", "parent_id")?;
+        for trajectories in tables[Table::Trajectories as usize].iter().chain([&older]) {
+            needed.extend(i64s(trajectories, "leaf_node_id")?.values());
+        }
+        for nodes in &tables[Table::Nodes as usize] {
+            i64s(nodes, "node_id")?.values().iter().for_each(|id| _ = needed.remove(id));
+        }
+        tables[Table::Nodes as usize].insert(0, self.paths(&needed)?);
+        tables[Table::Steps as usize].insert(0, self.with_keys(Table::Steps.name(), &stored)?);
+        tables[Table::Trajectories as usize].insert(0, older);
+        let mut batch = to_batch(&tables)?;
+        for (folder, _) in COMPUTED {
+            for entry in of(Kind::Close) {
+                let rows = self.entry_rows(entry, folder)?;
+                if let Some(first) = rows.first() {
+                    batch = batch.with_computed_table(&joined(&first.schema(), &rows)?)?;
+                }
+            }
+        }
+        Ok(batch.with_base(self.head.next))
+    }
+
+    /// Trajectories of any age as a batch of their own: with their steps and the nodes of their paths, without draws.
+    /// All of its rows are in the store, so that appending it adds only what is drawn from it.
+    pub fn trajectories(&mut self, ids: &[i64]) -> Result<Batch> {
+        self.settle()?;
+        let wanted: Vec<i64> = ids.iter().copied().collect::<BTreeSet<_>>().into_iter().collect();
+        let trajectories = self.with_keys(Table::Trajectories.name(), &wanted)?;
+        let found = i64s(&trajectories, "trajectory_id")?.values();
+        if let Some(missing) = wanted.iter().find(|id| found.binary_search(id).is_err()) {
+            return Err(Error::not_found(format!(
+                "the store has no trajectory {missing}; ids are in column trajectory_id of store.trajectories_table, and \
+                 those of iterations below {} were dropped",
+                self.head.dropped
+            )));
+        }
+        let leaves = i64s(&trajectories, "leaf_node_id")?.values().iter().copied().collect();
+        let mut tables: Vec<Vec<RecordBatch>> = vec![Vec::new(); Table::COUNT];
+        tables[Table::Nodes as usize].push(self.paths(&leaves)?);
+        tables[Table::Steps as usize].push(self.with_keys(Table::Steps.name(), &wanted)?);
+        tables[Table::Trajectories as usize].push(trajectories);
+        Ok(to_batch(&tables)?.with_base(self.head.next))
+    }
+
+    /// Makes what this writer appended readable, by making it durable: what is read is what a crash leaves.
+    pub(super) fn settle(&mut self) -> Result<()> {
+        check_process(self.process)?;
+        let writer = self.writer.as_ref();
+        if writer.is_some_and(|writer| !writer.queue.is_empty() && writer.poisoned.is_none()) {
+            self.flush()?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn entries(&mut self, iteration: Option<i64>) -> Result<Vec<Entry>> {
+        let rows = self.all_rows(JOURNAL)?;
+        journal::from_rows(&joined(&known_schema(JOURNAL)?, &rows)?, iteration)
+    }
+
+    pub(super) fn all_rows(&mut self, folder: &str) -> Result<Vec<RecordBatch>> {
+        self.numbered(folder, 0..self.head.end(folder))
+    }
+
+    fn entry_rows(&mut self, entry: &Entry, folder: &str) -> Result<Vec<RecordBatch>> {
+        self.numbered(folder, entry.rows.get(folder).cloned().unwrap_or_default())
+    }
+
+    /// Rows by their numbers.
+    pub(super) fn numbered(&mut self, folder: &str, range: Range<u64>) -> Result<Vec<RecordBatch>> {
+        self.located(|store| {
+            let mut found = Vec::new();
+            for segment in store.files.of(folder) {
+                let pieces = segment.pieces().filter(|piece| piece.first_row < range.end && piece.end_row > range.start);
+                let pieces: Vec<_> = pieces.collect();
+                let indices: Vec<usize> = pieces.iter().map(|piece| piece.index).collect();
+                for (piece, rows) in pieces.iter().zip(store.pieces(folder, segment, &indices)?) {
+                    let from = range.start.max(piece.first_row) - piece.first_row;
+                    let to = range.end.min(piece.end_row) - piece.first_row;
+                    found.push(rows.slice(from as usize, (to - from) as usize));
+                }
+            }
+            Ok(found)
+        })
+    }
+
+    /// Rows whose key is among some sorted ones, in the order of the rows.
+    pub(super) fn with_keys(&mut self, folder: &str, keys: &[i64]) -> Result<RecordBatch> {
+        let key = key_of(folder).ok_or_else(|| Error::internal("a folder without keys was searched"))?;
+        let found = self.located(|store| {
+            let mut found = Vec::new();
+            for segment in store.files.of(folder) {
+                let near = |(first, last): (i64, i64)| {
+                    keys.get(keys.partition_point(|&key| key < first)).is_some_and(|&key| key <= last)
+                };
+                let indices: Vec<usize> =
+                    segment.pieces().filter(|piece| near(piece.keys)).map(|piece| piece.index).collect();
+                if indices.is_empty() {
+                    continue;
+                }
+                for rows in store.pieces(folder, segment, &indices)? {
+                    let chosen = i64s(&rows, key)?.values().iter().enumerate();
+                    let chosen = chosen.filter(|(_, key)| keys.binary_search(key).is_ok());
+                    found.push(taken(&rows, chosen.map(|(row, _)| row as u32).collect())?);
+                }
+            }
+            Ok(found)
+        })?;
+        joined(&known_schema(folder)?, &found)
+    }
+
+    /// Some nodes and all their ancestors.
+    pub(super) fn paths(&mut self, leaves: &BTreeSet<i64>) -> Result<RecordBatch> {
+        let nodes = Table::Nodes.name();
+        let found = self.located(|store| {
+            let mut needed = leaves.clone();
+            let mut found = Vec::new();
+            // Ids of parents are smaller: one walk from the last rows to the first finds all.
+            for segment in store.files.of(nodes).iter().rev() {
+                for piece in segment.pieces().collect::<Vec<_>>().into_iter().rev() {
+                    if needed.range(piece.keys.0..=piece.keys.1).next().is_none() {
+                        continue;
+                    }
+                    for rows in store.pieces(nodes, segment, &[piece.index])? {
+                        let (ids, parents) = (i64s(&rows, "node_id")?, i64s(&rows, "parent_id")?);
+                        let mut chosen = Vec::new();
+                        for row in (0..rows.num_rows()).rev() {
+                            if needed.remove(&ids.value(row)) {
+                                chosen.push(row as u32);
+                                needed.extend((!parents.is_null(row)).then(|| parents.value(row)));
+                            }
+                        }
+                        chosen.reverse();
+                        found.push(taken(&rows, chosen)?);
+                    }
+                }
+            }
+            found.reverse();
+            match needed.first() {
+                None => Ok(found),
+                Some(id) => Err(Error::corrupt(format!("node {id} is on a path, but not in the store; run store.verify()"))),
+            }
+        })?;
+        joined(&Table::Nodes.schema(), &found)
+    }
+
+    /// Some record batches of a file.
+    fn pieces(&self, folder: &str, segment: &Segment, indices: &[usize]) -> Result<Vec<RecordBatch>> {
+        if indices.is_empty() {
+            return Ok(Vec::new());
+        }
+        let (schema, rows) = segment.read(self.fs.as_ref(), &self.path.join(folder), indices)?;
+        if schema_of(folder).is_some_and(|known| known.fields() != schema.fields()) {
+            let path = segment.path(&self.path.join(folder));
+            return Err(Error::new(ErrorKind::Schema, format!("{} has other columns than format v1", path.display())));
+        }
+        Ok(rows)
+    }
+
+    /// Reads where the files are. A reader whose files the writer merged meanwhile finds the rows in the new ones.
+    fn located<T>(&mut self, read: impl Fn(&Self) -> Result<T>) -> Result<T> {
+        for _ in 0..ATTEMPTS {
+            let found = read(self);
+            if found.as_ref().err().is_some_and(is_other) && self.writer.is_none() {
+                let latest = Manifest::latest(self.fs.as_ref(), &self.path)?.unwrap_or_default();
+                if latest.head.version > self.files.head.version {
+                    self.files = latest;
+                    continue;
+                }
+            }
+            if self.files.head.dropped > self.head.dropped {
+                return Err(Error::not_found(format!(
+                    "iterations below {} were dropped since this store was opened; call refresh(), or open it again",
+                    self.files.head.dropped
+                )));
+            }
+            return found;
+        }
+        Err(Error::busy(format!("{} changes faster than it can be read; try again", self.path.display())))
+    }
+}
+
+/// Ids that a column names and no row has.
+fn outside(parts: &[RecordBatch], key: &str, column: &str) -> Result<BTreeSet<i64>> {
+    let mut named = BTreeSet::new();
+    for rows in parts {
+        named.extend(i64s(rows, column)?.iter().flatten());
+    }
+    for rows in parts {
+        i64s(rows, key)?.values().iter().for_each(|id| _ = named.remove(id));
+    }
+    Ok(named)
+}
+
+fn taken(rows: &RecordBatch, chosen: Vec<u32>) -> Result<RecordBatch> {
+    if chosen.len() == rows.num_rows() {
+        return Ok(rows.clone());
+    }
+    arrow_select::take::take_record_batch(rows, &UInt32Array::from(chosen)).map_err(arrow_bug)
+}
+
+fn to_batch(tables: &[Vec<RecordBatch>]) -> Result<Batch> {
+    let tables = tables.iter().zip(Table::ALL).map(|(rows, table)| joined(&table.schema(), rows));
+    let tables = tables.collect::<Result<Vec<_>>>()?;
+    Batch::new(tables.try_into().map_err(|_| Error::internal("the tables became another number"))?)
+}
+
+fn known_schema(folder: &str) -> Result<SchemaRef> {
+    schema_of(folder).ok_or_else(|| Error::internal(format!("folder {folder:?} has no schema of its own")))
+}
+
+/// Rows as one table; a table can hold no more list values than 32 bits count.
+pub(super) fn joined(schema: &SchemaRef, rows: &[RecordBatch]) -> Result<RecordBatch> {
+    arrow_select::concat::concat_batches(schema, rows)
+        .map_err(|error| Error::overflow(format!("the rows do not fit one table; read fewer at once: {error}")))
+}

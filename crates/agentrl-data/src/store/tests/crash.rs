@@ -1,0 +1,207 @@
+//! Every crash point: a run that stops before any write, sync or rename comes back as it was before or after its commit.
+
+use super::memory::{Crash, Image};
+use super::*;
+
+/// A random run on a disk: what it looked like after each commit, and the number of operations until then.
+struct Workload {
+    memory: Memory,
+    seen: Vec<(usize, Seen)>,
+}
+
+impl Workload {
+    fn new(memory: Memory) -> Self {
+        Self { memory, seen: Vec::new() }
+    }
+
+    /// The state after what was just done is one that a crash may come back to.
+    fn acknowledge(&mut self) {
+        let mut reader = Store::read_on(Arc::new(self.memory.clone()), run()).unwrap();
+        self.seen.push((self.memory.operations(), Seen::of(&mut reader)));
+    }
+
+    /// Some writes, chosen at random. Ends at the first error.
+    fn play(&mut self, seed: u64) -> Result<()> {
+        let mut random = Random::new(seed << 20);
+        let mut store = Store::open_on(Arc::new(self.memory.clone()), run(), Sync::Batch)?;
+        self.acknowledge();
+        for step in 0..3 + random.below(3) as u64 {
+            let iteration = store.iteration();
+            let fresh = grown(iteration, seed * 10 + step);
+            match random.below(8) {
+                0 => {
+                    let partial = fresh.select_draws(&[]).unwrap().rebase(store.next_ids())?;
+                    store.append(&partial, iteration, true)?;
+                    store.flush()?;
+                }
+                1 => {
+                    store.compact(&mut || Ok(()))?;
+                }
+                2 if iteration > 0 => store.drop_before(iteration, true, &mut || Ok(()))?,
+                3 => {
+                    store.close()?;
+                    store = Store::open_on(Arc::new(self.memory.clone()), run(), Sync::Batch)?;
+                }
+                _ => {
+                    let known = store.whole_table(Table::Trajectories)?;
+                    let known = crate::batch::i64s(&known, "trajectory_id")?.values().to_vec();
+                    let replayed = if known.is_empty() { vec![] } else { vec![known[random.below(known.len())]] };
+                    let batch = with_replay(&mut store, &fresh, &replayed, iteration).rebase(store.next_ids())?;
+                    store.append(&batch, iteration, false)?;
+                    if random.below(2) == 0 {
+                        store.flush()?;
+                        self.acknowledge();
+                    }
+                    let blobs = Arc::new([blob(&[step as u8; 9])].into());
+                    store.append(&grown_with(&store, iteration).with_blobs(blobs), iteration, true)?;
+                    let batch = store.batch(iteration)?;
+                    self.acknowledge();
+                    store.close_iteration(&credited(&batch, step), serde_json::json!({"step": step}))?;
+                }
+            }
+            self.acknowledge();
+        }
+        Ok(())
+    }
+}
+
+fn grown_with(store: &Store, iteration: i64) -> Batch {
+    grown(iteration, 3).select_draws(&[]).unwrap().rebase(store.next_ids()).unwrap()
+}
+
+fn blob(content: &[u8]) -> ([u8; 32], Arc<[u8]>) {
+    use sha2::Digest as _;
+    (sha2::Sha256::digest(content).into(), content.into())
+}
+
+/// Opens a disk and compares what is there with the states before and after what the run was doing.
+fn check(image: Image, allowed: &[&Seen], what: &str) {
+    let memory = Memory::from(image);
+    let mut store = match Store::open_on(Arc::new(memory.clone()), run(), Sync::Batch) {
+        Ok(store) => store,
+        Err(error) => panic!("{what}: {error}"),
+    };
+    let found = Seen::of(&mut store);
+    assert!(
+        allowed.contains(&&found),
+        "{what}: write {} of iteration {}, expected one of {:?}",
+        found.sequence,
+        found.iteration,
+        allowed.iter().map(|seen| (seen.sequence, seen.iteration)).collect::<Vec<_>>()
+    );
+    let left: Vec<_> = memory.image().files().into_keys().filter(|path| !path.starts_with("/run/blobs")).collect();
+    let stray = left.iter().filter(|path| path.extension().is_some_and(|end| end == "tmp")).count();
+    let files = left.iter().filter(|path| path.extension().is_some_and(|end| end == "arrow")).count();
+    assert_eq!((stray, files), (0, store.files.segments.values().map(Vec::len).sum()), "{what}: {left:?}");
+}
+
+/// All crash points of a workload; returns how many there were.
+fn all_points(seed: u64) -> usize {
+    let memory = Memory::new();
+    memory.record();
+    let mut workload = Workload::new(memory.clone());
+    workload.play(seed).unwrap();
+    let mut random = Random::new(seed);
+    let empty = Seen::of(&mut open(&Memory::new()));
+    let (mut before, mut points) = (Vec::new(), 0);
+    for (at, image) in memory.history().into_iter().enumerate() {
+        let done = workload.seen.partition_point(|(operations, _)| *operations <= at);
+        let last = if done == 0 { &empty } else { &workload.seen[done - 1].1 };
+        let next = workload.seen.get(done).map_or(last, |(_, seen)| seen);
+        for crash in [Crash::Kill, Crash::LoseAll, Crash::LoseSome] {
+            let after = image.after(crash, &mut random);
+            let files = after.files();
+            if before.contains(&files) {
+                continue;
+            }
+            points += 1;
+            let what = format!("workload {seed} stopped before operation {at} ({crash:?})");
+            // The recovery can be stopped as well.
+            if random.below(8) == 0 {
+                let recovered = Memory::from(after.clone());
+                recovered.record();
+                drop(open(&recovered));
+                for (again, image) in recovered.history().into_iter().enumerate() {
+                    let what = format!("{what}, recovery stopped before operation {again}");
+                    check(image.after(Crash::LoseSome, &mut random), &[last, next], &what);
+                }
+            }
+            check(after, &[last, next], &what);
+            before.push(files);
+            before = before.split_off(before.len().saturating_sub(3));
+        }
+    }
+    points
+}
+
+macro_rules! workloads {
+    ($($name:ident: $seeds:expr;)*) => {$(
+        #[test]
+        fn $name() {
+            let points: usize = $seeds.map(all_points).sum();
+            assert!(points > 1000, "{points}");
+        }
+    )*};
+}
+
+workloads! {
+    every_crash_point_of_workloads_0_to_49: 0..50;
+    every_crash_point_of_workloads_50_to_99: 50..100;
+    every_crash_point_of_workloads_100_to_149: 100..150;
+    every_crash_point_of_workloads_150_to_199: 150..200;
+}
+
+/// No space, no permission, a sync that fails: the run ends with an error, and nothing acknowledged is lost.
+#[test]
+fn every_failing_operation_stops_the_run_and_loses_nothing() {
+    let (full, denied, broken) = (28, 13, 5);
+    let empty = Seen::of(&mut open(&Memory::new()));
+    for (seed, error) in [(1, full), (2, denied), (3, broken), (4, broken), (8, full)] {
+        let whole = Workload::new(Memory::new());
+        let mut reference = Workload { ..whole };
+        reference.play(seed).unwrap();
+        let total = reference.memory.operations();
+        for at in 0..total {
+            let memory = Memory::new();
+            memory.fail(at, error);
+            let mut workload = Workload::new(memory.clone());
+            let failed = workload.play(seed).unwrap_err();
+            assert_eq!(failed.kind(), crate::ErrorKind::Io, "{failed}");
+            let done = workload.seen.len();
+            let last = workload.seen.last().map_or(&empty, |(_, seen)| seen);
+            let next = &reference.seen[done.min(reference.seen.len() - 1)].1;
+            check(memory.image(), &[last, next], &format!("workload {seed}, operation {at} failed"));
+        }
+    }
+}
+
+#[test]
+fn after_a_failure_nothing_more_is_written() {
+    let memory = Memory::new();
+    let mut store = open(&memory);
+    let first = trained(&mut store, &[]);
+    let seen = Seen::of(&mut store);
+    let batch = grown(1, 1).rebase(store.next_ids()).unwrap();
+    store.append(&batch, 1, false).unwrap();
+    // The third operation of the commit is the sync of its first file.
+    memory.fail(memory.operations() + 2, 5);
+    let error = store.flush().unwrap_err();
+    assert!(error.to_string().contains("cannot sync /run/"), "{error}");
+    let operations = memory.operations();
+    for error in [
+        store.flush().unwrap_err(),
+        store.append(&batch, 1, false).unwrap_err(),
+        store.close_iteration(&batch, serde_json::Value::Null).unwrap_err(),
+        store.compact(&mut || Ok(())).unwrap_err(),
+        store.drop_before(1, true, &mut || Ok(())).unwrap_err(),
+    ] {
+        assert_eq!(error.kind(), crate::ErrorKind::Io);
+        assert!(error.to_string().contains("open it again") && error.to_string().contains("cannot sync"), "{error}");
+    }
+    assert_eq!(memory.operations(), operations, "nothing was touched");
+    assert_same(&store.batch(0).unwrap(), &first);
+    drop(store);
+    let mut store = open(&memory);
+    assert_eq!(Seen::of(&mut store), seen);
+    trained(&mut store, &[0]);
+}

@@ -1,0 +1,323 @@
+//! A file system in memory that knows what a crash can lose: bytes and names that were not synced.
+
+use std::any::Any;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use arrow_buffer::Buffer;
+
+use super::Random;
+use crate::store::fs::Fs;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Entry {
+    File(usize),
+    Folder,
+}
+
+#[derive(Clone, Debug)]
+enum Change {
+    Set(String, Entry),
+    Move(String, String),
+    Unset(String),
+}
+
+#[derive(Clone, Debug, Default)]
+struct Folder {
+    now: BTreeMap<String, Entry>,
+    durable: BTreeMap<String, Entry>,
+    /// What lies between the two.
+    changes: Vec<Change>,
+}
+
+impl Folder {
+    fn change(&mut self, change: Change) {
+        apply(&mut self.now, &change);
+        self.changes.push(change);
+    }
+}
+
+fn apply(names: &mut BTreeMap<String, Entry>, change: &Change) {
+    match change {
+        Change::Set(name, entry) => _ = names.insert(name.clone(), *entry),
+        Change::Unset(name) => _ = names.remove(name),
+        Change::Move(from, to) => {
+            if let Some(entry) = names.remove(from) {
+                names.insert(to.clone(), entry);
+            }
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+struct File {
+    now: Arc<[u8]>,
+    durable: Arc<[u8]>,
+}
+
+/// Everything on a disk at one moment.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Image {
+    files: Vec<File>,
+    folders: BTreeMap<PathBuf, Folder>,
+}
+
+/// What a crash does to what was not synced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Crash {
+    /// The process is killed: nothing is lost.
+    Kill,
+    /// The machine stops: all of it is lost.
+    LoseAll,
+    /// Each name and each file is lost, kept, or (bytes) torn by itself.
+    LoseSome,
+}
+
+impl Image {
+    /// What is on the disk after a crash.
+    pub(super) fn after(&self, crash: Crash, random: &mut Random) -> Self {
+        let mut image = self.clone();
+        for file in &mut image.files {
+            let torn = random.below(file.now.len() + 1);
+            file.now = match (crash, random.below(3)) {
+                (Crash::Kill, _) | (Crash::LoseSome, 0) => file.now.clone(),
+                (Crash::LoseAll, _) | (Crash::LoseSome, 1) => file.durable.clone(),
+                (Crash::LoseSome, _) if file.now != file.durable => file.now[..torn].into(),
+                (Crash::LoseSome, _) => file.now.clone(),
+            };
+            file.durable = file.now.clone();
+        }
+        for folder in image.folders.values_mut() {
+            let mut names = folder.durable.clone();
+            for change in &folder.changes {
+                if crash == Crash::Kill || crash == Crash::LoseSome && random.below(2) == 0 {
+                    apply(&mut names, change);
+                }
+            }
+            *folder = Folder { now: names.clone(), durable: names, changes: Vec::new() };
+        }
+        // A folder whose name is lost is lost.
+        while let Some(lost) = image.folders.keys().find(|path| !image.is_named(path)).cloned() {
+            image.folders.remove(&lost);
+        }
+        image
+    }
+
+    fn is_named(&self, path: &Path) -> bool {
+        let (Some(above), Some(name)) = (path.parent(), path.file_name()) else { return true };
+        self.folders.get(above).is_some_and(|folder| folder.now.contains_key(&*name.to_string_lossy()))
+    }
+
+    /// Path and bytes of each file.
+    pub(super) fn files(&self) -> BTreeMap<PathBuf, Arc<[u8]>> {
+        let entries = self.folders.iter().flat_map(|(path, folder)| folder.now.iter().map(move |entry| (path, entry)));
+        let files = entries.filter_map(|(path, (name, entry))| match entry {
+            Entry::File(id) => Some((path.join(name), self.files[*id].now.clone())),
+            Entry::Folder => None,
+        });
+        files.collect()
+    }
+
+    /// The disk with other bytes in a file.
+    pub(super) fn with_bytes(&self, path: &Path, bytes: &[u8]) -> Self {
+        let mut image = self.clone();
+        let id = image.id(path).unwrap();
+        image.files[id].now = bytes.into();
+        image
+    }
+
+    fn id(&self, path: &Path) -> io::Result<usize> {
+        let (folder, name) = split(path);
+        match self.folders.get(folder).and_then(|folder| folder.now.get(name)) {
+            Some(Entry::File(id)) => Ok(*id),
+            _ => Err(io::ErrorKind::NotFound.into()),
+        }
+    }
+
+    fn folder(&mut self, path: &Path) -> io::Result<&mut Folder> {
+        self.folders.get_mut(path).ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+}
+
+fn split(path: &Path) -> (&Path, &str) {
+    (path.parent().unwrap(), path.file_name().unwrap().to_str().unwrap())
+}
+
+#[derive(Debug, Default)]
+struct State {
+    image: Image,
+    /// The disk before each operation, where they are recorded.
+    history: Option<Vec<Image>>,
+    operations: usize,
+    /// The operation that fails, and how.
+    fault: Option<(usize, i32)>,
+    locked: BTreeSet<PathBuf>,
+    lock_error: Option<i32>,
+}
+
+/// A disk in memory. Clones share it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Memory(Arc<Mutex<State>>);
+
+impl Memory {
+    pub(super) fn new() -> Self {
+        Self::from(Image { folders: [("/".into(), Folder::default())].into(), ..Image::default() })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap()
+    }
+
+    pub(super) fn image(&self) -> Image {
+        self.state().image.clone()
+    }
+
+    /// Keeps the disk as it is before each operation from now on.
+    pub(super) fn record(&self) {
+        self.state().history = Some(Vec::new());
+    }
+
+    /// The disk before each operation since [`Memory::record`].
+    pub(super) fn history(&self) -> Vec<Image> {
+        self.state().history.clone().unwrap_or_default()
+    }
+
+    pub(super) fn operations(&self) -> usize {
+        self.state().operations
+    }
+
+    /// Makes an operation (counted from the beginning) fail with an error number, once.
+    pub(super) fn fail(&self, operation: usize, error: i32) {
+        self.state().fault = Some((operation, error));
+    }
+
+    /// Makes locking fail with an error number.
+    pub(super) fn without_locks(&self, error: i32) {
+        self.state().lock_error = Some(error);
+    }
+
+    fn operate<T>(&self, work: impl FnOnce(&mut Image) -> io::Result<T>) -> io::Result<T> {
+        let mut state = self.state();
+        let State { image, history, operations, fault, .. } = &mut *state;
+        history.iter_mut().for_each(|history| history.push(image.clone()));
+        *operations += 1;
+        match fault {
+            Some((at, error)) if *operations > *at => {
+                let error = *error;
+                *fault = None;
+                Err(io::Error::from_raw_os_error(error))
+            }
+            _ => work(image),
+        }
+    }
+}
+
+impl From<Image> for Memory {
+    fn from(image: Image) -> Self {
+        Self(Arc::new(Mutex::new(State { image, ..State::default() })))
+    }
+}
+
+impl Fs for Memory {
+    fn create_folder(&self, path: &Path) -> io::Result<()> {
+        let missing: Vec<&Path> = path.ancestors().filter(|path| !self.state().image.folders.contains_key(*path)).collect();
+        for path in missing.into_iter().rev() {
+            self.operate(|image| {
+                let (above, name) = split(path);
+                image.folder(above)?.change(Change::Set(name.to_owned(), Entry::Folder));
+                image.folders.insert(path.to_owned(), Folder::default());
+                Ok(())
+            })?;
+        }
+        Ok(())
+    }
+
+    fn list(&self, folder: &Path) -> io::Result<Vec<String>> {
+        Ok(self.state().image.folders.get(folder).map_or_else(Vec::new, |folder| folder.now.keys().cloned().collect()))
+    }
+
+    fn read(&self, path: &Path, range: Option<Range<u64>>) -> io::Result<Buffer> {
+        let state = self.state();
+        let bytes = &state.image.files[state.image.id(path)?].now;
+        let range = range.map_or(0..bytes.len(), |range| range.start as usize..range.end as usize);
+        bytes.get(range).map(Buffer::from).ok_or_else(|| {
+            io::Error::new(io::ErrorKind::UnexpectedEof, format!("the file ends at byte {}", bytes.len()))
+        })
+    }
+
+    fn write(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
+        // A kill can come when half of the bytes are written.
+        for part in [&bytes[..bytes.len() / 2], bytes] {
+            self.operate(|image| {
+                let id = image.id(path).or_else(|_| {
+                    let (folder, name) = split(path);
+                    let id = image.files.len();
+                    image.folder(folder)?.change(Change::Set(name.to_owned(), Entry::File(id)));
+                    image.files.push(File { now: Arc::default(), durable: Arc::default() });
+                    Ok::<_, io::Error>(id)
+                })?;
+                image.files[id].now = part.into();
+                Ok(())
+            })?;
+        }
+        Ok(())
+    }
+
+    fn sync(&self, path: &Path) -> io::Result<()> {
+        self.operate(|image| {
+            let id = image.id(path)?;
+            image.files[id].durable = image.files[id].now.clone();
+            Ok(())
+        })
+    }
+
+    fn sync_folder(&self, folder: &Path) -> io::Result<()> {
+        self.operate(|image| {
+            let folder = image.folder(folder)?;
+            folder.durable = folder.now.clone();
+            folder.changes.clear();
+            Ok(())
+        })
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.operate(|image| {
+            image.id(from)?;
+            let ((folder, from), (other, to)) = (split(from), split(to));
+            assert_eq!(folder, other, "a rename between folders is two names, each lost by itself");
+            image.folder(folder)?.change(Change::Move(from.to_owned(), to.to_owned()));
+            Ok(())
+        })
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        self.operate(|image| {
+            image.id(path)?;
+            let (folder, name) = split(path);
+            image.folder(folder)?.change(Change::Unset(name.to_owned()));
+            Ok(())
+        })
+    }
+
+    fn lock(&self, path: &Path) -> io::Result<Box<dyn Any + Send + Sync>> {
+        let mut state = self.state();
+        if let Some(error) = state.lock_error {
+            return Err(io::Error::from_raw_os_error(error));
+        }
+        if !state.locked.insert(path.to_owned()) {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        Ok(Box::new(Guard(self.clone(), path.to_owned())))
+    }
+}
+
+struct Guard(Memory, PathBuf);
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        self.0.state().locked.remove(&self.1);
+    }
+}

@@ -1,0 +1,143 @@
+//! The store against plain lists, on disks that fail.
+
+mod basics;
+mod crash;
+mod damage;
+mod maintenance;
+mod memory;
+mod model;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Mutex;
+
+use super::folders::FOLDERS;
+use super::*;
+use crate::batch::{Batch, Level, NewDraws, Numbers};
+use crate::forest::{Finish, Forest, NewNode, StepOutcome};
+use crate::schema::Table;
+use agentrl_compute::hash::hash_bytes;
+use arrow_array::RecordBatch;
+use memory::Memory;
+
+/// Where stores lie in [`Memory`].
+fn run() -> &'static Path {
+    Path::new("/run")
+}
+
+fn open(memory: &Memory) -> Store {
+    Store::open_on(Arc::new(memory.clone()), run(), Sync::Batch).unwrap()
+}
+
+/// Numbers that look random and are the same in every run.
+pub(super) struct Random(u64);
+
+impl Random {
+    fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    /// A number from 0 to `bound - 1`.
+    pub(super) fn below(&mut self, bound: usize) -> usize {
+        self.0 += 1;
+        let hash = u128::from_le_bytes(hash_bytes(&self.0.to_le_bytes()));
+        (hash % bound as u128) as usize
+    }
+}
+
+/// Rollouts of one iteration, as a loop makes them: some groups of two members that share their prompt. The same ones for
+/// the same arguments, the time of their making included.
+fn grown(iteration: i64, seed: u64) -> Batch {
+    static GROWN: Mutex<BTreeMap<(i64, u64), Batch>> = Mutex::new(BTreeMap::new());
+    GROWN.lock().unwrap().entry((iteration, seed)).or_insert_with(|| grow(iteration, seed)).clone()
+}
+
+fn grow(iteration: i64, seed: u64) -> Batch {
+    let mut random = Random::new(seed << 32);
+    let mut forest = Forest::new(iteration, seed);
+    for group in 0..1 + random.below(2) as u32 {
+        forest.add_group(group, &format!("task-{}", random.below(3))).unwrap();
+        for member in 0..2 {
+            let trajectory = forest.start(group, member).unwrap();
+            forest.append(trajectory, NewNode::prompt(vec![1, 2, group as i32])).unwrap();
+            let tokens: Vec<i32> = (0..1 + random.below(4)).map(|_| random.below(50) as i32).collect();
+            let logprobs = tokens.iter().map(|&token| -0.01 * (1 + token) as f32).collect();
+            forest.append(trajectory, NewNode::action(tokens, logprobs)).unwrap();
+            forest.step(trajectory, &StepOutcome::default()).unwrap();
+            let finish = Finish { reward: Some(random.below(2) as f32), success: Some(member == 1), ..Finish::default() };
+            forest.finish(trajectory, finish).unwrap();
+        }
+    }
+    forest.freeze().unwrap()
+}
+
+/// Columns as a recipe computes them.
+fn credited(batch: &Batch, seed: u64) -> Batch {
+    let mut random = Random::new(seed);
+    let advantages = (0..batch.num_draws()).map(|_| random.below(9) as f32).collect();
+    let weights = (0..batch.level_len(Level::Token)).map(|_| random.below(9) as f64).collect();
+    let values = (0..batch.level_len(Level::NodeToken)).map(|_| random.below(9) as f32).collect();
+    let batch = batch.with_column("advantage", Level::Draw, Numbers::F32(advantages)).unwrap();
+    let batch = batch.with_column("weight", Level::Token, Numbers::F64(weights)).unwrap();
+    let batch = batch.with_column("value", Level::NodeToken, Numbers::F32(values)).unwrap();
+    batch.with_source("recipe", "grpo")
+}
+
+/// A batch that also draws older trajectories.
+fn with_replay(store: &mut Store, fresh: &Batch, ids: &[i64], iteration: i64) -> Batch {
+    let batch = Batch::concat(&[fresh.clone(), store.trajectories(ids).unwrap()]).unwrap();
+    let new = NewDraws {
+        trajectory_ids: ids,
+        group_ids: None,
+        source: "replay",
+        probability: None,
+        old_logprob: "behaviour",
+        reason: Some("kept"),
+        iteration: Some(iteration),
+    };
+    batch.draw(&new).unwrap()
+}
+
+/// One iteration as a loop does it.
+fn trained(store: &mut Store, replayed: &[i64]) -> Batch {
+    let iteration = store.iteration();
+    let batch = with_replay(store, &grown(iteration, iteration as u64), replayed, iteration);
+    let batch = batch.rebase(store.next_ids()).unwrap();
+    store.append(&batch, iteration, false).unwrap();
+    let batch = credited(&batch, iteration as u64);
+    store.close_iteration(&batch, serde_json::json!({"closed": iteration})).unwrap();
+    batch
+}
+
+fn assert_same(found: &Batch, expected: &Batch) {
+    for table in Table::ALL {
+        assert_eq!(found.table(table), expected.table(table), "table {}", table.name());
+    }
+    for level in [Level::Draw, Level::Step, Level::NodeToken] {
+        let (found, expected) = (found.computed_table(level).unwrap(), expected.computed_table(level).unwrap());
+        assert_eq!(found, expected, "columns at level {}", level.name());
+    }
+}
+
+/// Everything a reader can see.
+#[derive(Clone, Debug, PartialEq)]
+struct Seen {
+    sequence: u64,
+    iteration: i64,
+    dropped: i64,
+    state: serde_json::Value,
+    rows: Vec<Vec<RecordBatch>>,
+}
+
+impl Seen {
+    fn of(store: &mut Store) -> Self {
+        let one = |rows: Vec<RecordBatch>| {
+            let Some(first) = rows.first() else { return rows };
+            vec![arrow_select::concat::concat_batches(&first.schema(), &rows).unwrap()]
+        };
+        let rows = FOLDERS.iter().map(|folder| one(store.all_rows(folder).unwrap())).collect();
+        let head = &store.head;
+        let (sequence, iteration) = (head.sequence, head.iteration);
+        Self { sequence, iteration, dropped: head.dropped, state: head.state.clone(), rows }
+    }
+}

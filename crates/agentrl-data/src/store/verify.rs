@@ -1,0 +1,256 @@
+//! `verify`: every byte against its checksum, and every rule that ties rows together.
+
+use std::collections::BTreeSet;
+
+use arrow_array::cast::AsArray;
+use arrow_array::types::{Float32Type, UInt8Type};
+use arrow_array::{Array, Int32Array, Int64Array, ListArray, RecordBatch};
+
+use super::blobs::hex;
+use super::folders::FOLDERS;
+use super::maintain::Check;
+use super::{Store, check_process};
+use crate::batch::{array, i32s, i64s, lists};
+use crate::schema::Table;
+use crate::{Error, ErrorKind, Result};
+
+/// Findings of one kind after which the rest are only counted.
+const MOST: usize = 100;
+
+/// Something that is not as it must be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// The folder.
+    pub folder: String,
+    /// What kind of rule is broken: `damage`, `reference`, `length`, `value`, `duplicate` or `blob`.
+    pub kind: &'static str,
+    /// Id of the row, in the folder's first column, where it is about a row.
+    pub id: Option<i64>,
+    /// What is wrong.
+    pub message: String,
+}
+
+/// Where a node begins and ends.
+#[derive(Clone, Copy)]
+struct Extent {
+    id: i64,
+    start: i32,
+    length: i32,
+}
+
+#[derive(Default)]
+struct Findings(Vec<Finding>);
+
+impl Findings {
+    fn add(&mut self, folder: &str, kind: &'static str, id: Option<i64>, message: String) {
+        let alike = self.0.iter().rev().take_while(|found| found.folder == folder).filter(|found| found.kind == kind);
+        let alike = alike.count();
+        if alike < MOST {
+            self.0.push(Finding { folder: folder.to_owned(), kind, id, message });
+        } else if alike == MOST {
+            self.0.push(Finding { folder: folder.to_owned(), kind, id: None, message: "and more of this kind".to_owned() });
+        }
+    }
+}
+
+impl Store {
+    /// Everything that is wrong with the store: damaged files, rows that refer to no row, lists of unequal length, log-probs
+    /// and rewards that are no numbers, a trajectory that trains twice in one group of one iteration, blobs. Empty: nothing.
+    pub fn verify(&mut self, check: Check<'_>) -> Result<Vec<Finding>> {
+        check_process(self.process)?;
+        self.settle()?;
+        let mut findings = Findings::default();
+        for &folder in FOLDERS.iter() {
+            check()?;
+            self.verify_files(folder, &mut findings, check)?;
+        }
+        if !findings.0.is_empty() {
+            // What cannot be read cannot be compared with anything.
+            return Ok(findings.0);
+        }
+        let nodes = self.verify_nodes(&mut findings, check)?;
+        let trajectories = self.verify_trajectories(&nodes, &mut findings, check)?;
+        check()?;
+        self.verify_steps(&nodes, &trajectories, &mut findings)?;
+        check()?;
+        self.verify_draws(&trajectories, &mut findings)?;
+        check()?;
+        for hash in self.blobs_in_use()? {
+            check()?;
+            match self.blob(&hash) {
+                Ok(_) => {}
+                Err(error) if [ErrorKind::NotFound, ErrorKind::Corrupt].contains(&error.kind()) => {
+                    findings.add("blobs", "blob", None, format!("blob {}: {error}", hex(&hash)));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(findings.0)
+    }
+
+    fn verify_files(&mut self, folder: &str, findings: &mut Findings, check: Check<'_>) -> Result<()> {
+        let segments = self.files.of(folder).to_vec();
+        let mut row = None;
+        for segment in segments {
+            check()?;
+            if row.is_some_and(|row| row != segment.first_row) {
+                let message = format!("rows {} to {} are in no file", row.unwrap_or(0), segment.first_row);
+                findings.add(folder, "damage", None, message);
+            }
+            row = Some(segment.end_row());
+            match self.numbered(folder, segment.first_row..segment.end_row()) {
+                Ok(_) => {}
+                Err(error) if [ErrorKind::Corrupt, ErrorKind::Schema, ErrorKind::Io].contains(&error.kind()) => {
+                    findings.add(folder, "damage", None, error.to_string());
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    fn verify_nodes(&mut self, findings: &mut Findings, check: Check<'_>) -> Result<Vec<Extent>> {
+        let mut extents: Vec<Extent> = Vec::new();
+        for rows in self.all_rows("nodes")? {
+            check()?;
+            let (ids, starts) = (i64s(&rows, "node_id")?, i32s(&rows, "start")?);
+            let (parents, ends) = (i64s(&rows, "parent_id")?, i32s(&rows, "parent_end")?);
+            let tokens = lists(&rows, "tokens")?;
+            for row in 0..rows.num_rows() {
+                let extent = Extent { id: ids.value(row), start: starts.value(row), length: tokens.value_length(row) };
+                let mut add = |kind, message| findings.add("nodes", kind, Some(extent.id), message);
+                if extents.last().is_some_and(|last| last.id >= extent.id) {
+                    add("reference", "its id does not come after the one before it".to_owned());
+                }
+                let parent = (!parents.is_null(row)).then(|| (parents.value(row), value(ends, row)));
+                match parent.map(|(id, end)| (id, end, extent_of(&extents, id))) {
+                    None if extent.start == 0 => {}
+                    None => add("reference", format!("it has no parent, but starts at token {}", extent.start)),
+                    Some((id, _, None)) => add("reference", format!("its parent {id} is not there")),
+                    Some((id, end, Some(parent))) => {
+                        let used = end.unwrap_or(parent.length);
+                        if !(0..=parent.length).contains(&used) {
+                            add("reference", format!("it uses {used} of the {} tokens of its parent {id}", parent.length));
+                        } else if parent.start.checked_add(used) != Some(extent.start) {
+                            add("reference", format!("it starts at token {}, where its parent {id} does not end", extent.start));
+                        }
+                    }
+                }
+                extents.push(extent);
+            }
+            check_lists(&rows, tokens, findings)?;
+        }
+        Ok(extents)
+    }
+
+    fn verify_trajectories(&mut self, nodes: &[Extent], findings: &mut Findings, check: Check<'_>) -> Result<BTreeSet<i64>> {
+        let mut found = BTreeSet::new();
+        for rows in self.all_rows("trajectories")? {
+            check()?;
+            let (ids, leaves) = (i64s(&rows, "trajectory_id")?, i64s(&rows, "leaf_node_id")?);
+            for row in 0..rows.num_rows() {
+                let (id, leaf) = (ids.value(row), leaves.value(row));
+                if !found.insert(id) {
+                    findings.add("trajectories", "duplicate", Some(id), "it is there twice".to_owned());
+                }
+                if extent_of(nodes, leaf).is_none() {
+                    findings.add("trajectories", "reference", Some(id), format!("its leaf, node {leaf}, is not there"));
+                }
+            }
+            check_rewards("trajectories", &rows, ids, findings)?;
+        }
+        Ok(found)
+    }
+
+    fn verify_steps(&mut self, nodes: &[Extent], trajectories: &BTreeSet<i64>, findings: &mut Findings) -> Result<()> {
+        let mut last = None;
+        for rows in self.all_rows("steps")? {
+            let (ids, steps) = (i64s(&rows, "trajectory_id")?, i32s(&rows, "step")?);
+            let (from, to) = (i64s(&rows, "first_node_id")?, i64s(&rows, "node_id")?);
+            for row in 0..rows.num_rows() {
+                let (id, step) = (ids.value(row), steps.value(row));
+                let mut add = |kind, what: String| findings.add("steps", kind, Some(id), format!("step {step}: {what}"));
+                if !trajectories.contains(&id) {
+                    add("reference", "its trajectory is not there".to_owned());
+                }
+                if last.replace((id, step)).is_some_and(|last| last >= (id, step)) {
+                    add("duplicate", "it does not come after the step before it".to_owned());
+                }
+                for node in [from.value(row), to.value(row)] {
+                    if extent_of(nodes, node).is_none() {
+                        add("reference", format!("node {node} is not there"));
+                    }
+                }
+            }
+            check_rewards("steps", &rows, ids, findings)?;
+        }
+        Ok(())
+    }
+
+    fn verify_draws(&mut self, trajectories: &BTreeSet<i64>, findings: &mut Findings) -> Result<()> {
+        let (mut ids_seen, mut uses) = (BTreeSet::new(), BTreeSet::new());
+        for rows in self.all_rows(Table::Draws.name())? {
+            let (ids, iterations) = (i64s(&rows, "draw_id")?, i64s(&rows, "iteration")?);
+            let (drawn, groups) = (i64s(&rows, "trajectory_id")?, i64s(&rows, "group_id")?);
+            for row in 0..rows.num_rows() {
+                let (id, iteration, trajectory) = (ids.value(row), iterations.value(row), drawn.value(row));
+                let mut add = |kind, message| findings.add("draws", kind, Some(id), message);
+                if !ids_seen.insert(id) {
+                    add("duplicate", "its id is there twice".to_owned());
+                }
+                if !trajectories.contains(&trajectory) {
+                    add("reference", format!("its trajectory {trajectory} is not there"));
+                }
+                if !uses.insert((iteration, groups.value(row), trajectory)) {
+                    let group = groups.value(row);
+                    let message = format!("iteration {iteration} trains trajectory {trajectory} twice in group {group}");
+                    add("duplicate", message);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn extent_of(nodes: &[Extent], id: i64) -> Option<Extent> {
+    nodes.binary_search_by_key(&id, |extent| extent.id).ok().map(|row| nodes[row])
+}
+
+fn value(column: &Int32Array, row: usize) -> Option<i32> {
+    (!column.is_null(row)).then(|| column.value(row))
+}
+
+/// Lists of a node: as long as its tokens or absent, log-probs and entropies numbers, masks of 0 and 1.
+fn check_lists(rows: &RecordBatch, tokens: &ListArray, findings: &mut Findings) -> Result<()> {
+    let ids = i64s(rows, "node_id")?;
+    for name in ["logprobs", "entropies", "trainable"] {
+        let lists = lists(rows, name)?;
+        let fits = |position: usize| match lists.values().as_primitive_opt::<Float32Type>() {
+            Some(values) => values.value(position).is_finite(),
+            None => lists.values().as_primitive::<UInt8Type>().value(position) <= 1,
+        };
+        for row in (0..rows.num_rows()).filter(|&row| !lists.is_null(row)) {
+            let (found, expected) = (lists.value_length(row), tokens.value_length(row));
+            if found != expected {
+                let message = format!("{name} has {found} values for {expected} tokens");
+                findings.add("nodes", "length", Some(ids.value(row)), message);
+            }
+            let begin = lists.value_offsets()[row] as usize;
+            if let Some(at) = (0..found as usize).find(|&at| !fits(begin + at)) {
+                findings.add("nodes", "value", Some(ids.value(row)), format!("{name}[{at}] is no possible value"));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn check_rewards(folder: &str, rows: &RecordBatch, ids: &Int64Array, findings: &mut Findings) -> Result<()> {
+    let rewards = array(rows, "reward")?.as_primitive_opt::<Float32Type>();
+    let rewards = rewards.ok_or_else(|| Error::internal("rewards are not 32-bit floats"))?;
+    for row in (0..rows.num_rows()).filter(|&row| !rewards.is_null(row)) {
+        if rewards.value(row).is_nan() {
+            findings.add(folder, "value", Some(ids.value(row)), "its reward is NaN".to_owned());
+        }
+    }
+    Ok(())
+}

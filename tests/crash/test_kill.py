@@ -1,0 +1,139 @@
+"""A real process, killed at random moments: nothing acknowledged is lost, and stock tools read at every moment."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from writer import tokens_of
+
+from agentrl_core import Store
+
+HERE = Path(__file__).parent
+KILLS = 200
+FACTS = ("nodes", "steps", "trajectories", "draws")
+
+
+def start(folder: Path, *options: str) -> subprocess.Popen[str]:
+    command = [sys.executable, str(HERE / "writer.py"), str(folder), *options]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+def scan(folder: Path, name: str) -> pl.DataFrame:
+    files = sorted((folder / name).glob("*.arrow"))
+    return pl.scan_ipc(files).collect() if files else pl.DataFrame()
+
+
+def check_scan(folder: Path) -> int:
+    """What stock Polars reads from the folders is whole, whoever is in the middle of what; returns the trajectories."""
+    # Rows refer to rows of tables read later, which can only have become more.
+    draws, trajectories = scan(folder, "draws"), scan(folder, "trajectories")
+    steps, nodes = scan(folder, "steps"), scan(folder, "nodes")
+    if not len(draws):
+        return 0
+    assert nodes["node_id"].to_list() == list(range(len(nodes)))
+    assert draws["draw_id"].to_list() == list(range(len(draws)))
+    assert trajectories["trajectory_id"].to_list() == list(range(len(trajectories)))
+    assert set(draws["trajectory_id"]) <= set(trajectories["trajectory_id"])
+    assert set(trajectories["leaf_node_id"]) <= set(nodes["node_id"])
+    assert set(steps["node_id"]) <= set(nodes["node_id"])
+    actions = nodes.filter(pl.col("kind") == 1)["tokens"].to_list()
+    assert all(tokens == tokens_of(row // 4, row % 4) for row, tokens in enumerate(actions))
+    return len(trajectories)
+
+
+@contextmanager
+def reading(folder: Path) -> Iterator[list[int]]:
+    """A reader that scans all the while; gives the number of trajectories that it saw each time."""
+    seen: list[int] = []
+    failures: list[BaseException] = []
+    stop = threading.Event()
+
+    def read() -> None:
+        while not stop.is_set():
+            try:
+                seen.append(check_scan(folder))
+            except BaseException as error:
+                failures.append(error)
+                return
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    try:
+        yield seen
+    finally:
+        stop.set()
+        thread.join()
+    assert not failures, failures[0]
+    assert seen == sorted(seen), "rows never go away"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_nothing_acknowledged_is_lost_in_two_hundred_kills(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    closed = flushed = 0
+    moments = set()
+    with reading(tmp_path) as seen:
+        for _ in range(KILLS):
+            process = start(tmp_path)
+            assert process.stdout is not None
+            lines = [process.stdout.readline()]
+            time.sleep(rng.uniform(0.0, 0.06))
+            process.send_signal(signal.SIGKILL)
+            lines += process.stdout.readlines()
+            process.stdout.close()
+            assert process.wait() == -signal.SIGKILL
+            for word, number in (line.split() for line in lines if line.endswith("\n")):
+                closed = max(closed, int(number)) if word in ("open", "closed") else closed
+                flushed = max(flushed, int(number) + 1) if word == "flushed" else flushed
+            check_scan(tmp_path)
+            left = bool(list(tmp_path.rglob("*.tmp")))
+            with Store.open(tmp_path, read_only=True) as store:
+                assert store.iteration in (closed, closed + 1), "the last close may be done with nobody left to say so"
+                assert flushed <= store.iteration or store.has_batch(flushed - 1)
+                for iteration in range(max(store.iteration - 3, 0), store.iteration):
+                    batch = store.batch(iteration)
+                    assert batch.column("advantage", "draw").tolist() == [0.5] * batch.num_draws
+                    expected = [token for member in range(4) for token in tokens_of(iteration, member)]
+                    assert batch.column("token", "token").tolist()[: len(expected)] == expected
+                moments.add((left, store.has_batch(store.iteration)))
+    assert len(moments) >= 3, "killed inside of commits, between them, and between a batch and its close"
+    assert len(set(seen)) > 10, "the reader saw it grow"
+    with Store.open(tmp_path) as store:
+        assert store.verify() == []
+        assert not list(tmp_path.rglob("*.tmp"))
+        for name in FACTS:
+            assert scan(tmp_path, name).equals(pl.DataFrame(getattr(store, name)), null_equal=True)
+        for iteration in range(store.iteration):
+            assert store.batch(iteration).num_draws == (6 if iteration % 3 == 2 else 4)
+
+
+def test_a_killed_writer_frees_the_lock_while_its_worker_lives(tmp_path: Path) -> None:
+    process = start(tmp_path, "fork")
+    assert process.stdout is not None
+    assert process.stdout.readline().startswith("open")
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    assert len(children) == 1
+    with pytest.raises(OSError, match="is locked"):
+        Store.open(tmp_path)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    try:
+        os.kill(int(children[0]), 0)
+        with Store.open(tmp_path) as store:
+            assert store.verify() == []
+        os.kill(int(children[0]), 0)
+    finally:
+        os.kill(int(children[0]), signal.SIGKILL)
+        process.stdout.close()
