@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from os import PathLike
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -92,6 +93,17 @@ class Store:
     def tasks(self) -> Table:
         """Task statistics; rows are appended when they change, so the last one of a task wins."""
         return self._core.table("tasks")
+
+    def files(self, table: str) -> list[Path]:
+        """The committed Arrow files of a table, in the order of commits: what a scanner reads for this very snapshot.
+
+        Args:
+            table: one of the tables, or `draw_columns`, `step_columns`, `node_columns`.
+
+        Raises:
+            NotFoundError: there is no such table.
+        """
+        return self._core.files(table)
 
     def rebase(self, batch: Batch) -> Batch:
         """The batch with its ids moved behind all that the store has; ids of a fresh batch begin at zero."""

@@ -78,6 +78,10 @@ impl Store {
         })
     }
 
+    fn files(&self, name: &str) -> PyResult<Vec<PathBuf>> {
+        held(|| self.with(|store| store.files(name)))
+    }
+
     fn rebase(&self, batch: PyRef<'_, Batch>) -> PyResult<Batch> {
         held(|| self.with(|store| batch.0.rebase(store.next_ids()))).map(Batch)
     }

@@ -184,6 +184,15 @@ impl Store {
         self.read(|segment| segment.table == table.name())
     }
 
+    /// The committed files of a table of facts or of computed columns, in the order of commits.
+    pub fn files(&self, name: &str) -> Result<Vec<PathBuf>> {
+        if COMPUTED.iter().all(|&(computed, _)| computed != name) {
+            Table::from_name(name)?;
+        }
+        let segments = self.manifest.segments.iter().filter(|segment| segment.table == name);
+        Ok(segments.map(|segment| self.path.join(&segment.file)).collect())
+    }
+
     /// The committed rows of a table as one; empty where there are none.
     pub fn whole_table(&self, table: Table) -> Result<RecordBatch> {
         joined(&table.schema(), &self.table(table)?)
