@@ -1,4 +1,4 @@
-"""Batch: the frozen, immutable form of the data, five Arrow tables cut to one iteration's draws."""
+"""Batch: the frozen, immutable form of the data, Arrow tables cut to one iteration's draws."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Level = Literal["draw", "step", "token", "node_token"]
 class Batch:
     """The rollouts of one training batch. Nothing in it ever changes; methods that add something return a new Batch.
 
-    The five tables (`nodes`, `steps`, `trajectories`, `draws`, `tasks`) speak the Arrow C stream interface, so
+    The tables (`nodes`, `steps`, `trajectories`, `draws`, `tasks`, `decisions`) speak the Arrow C stream interface, so
     `pl.DataFrame(batch.nodes)` works, without pyarrow. Numbers for training are columns at four levels:
 
     - `draw`: one value for each draw, a use of a trajectory in this batch, in the order of the table `draws`;
@@ -76,6 +76,11 @@ class Batch:
     def tasks(self) -> Table:
         """Statistics of the tasks that this batch attempted, over the whole run."""
         return self._core.tasks
+
+    @property
+    def decisions(self) -> Table:
+        """What planners decided while the rollouts ran, so that a search can be replayed."""
+        return self._core.decisions
 
     @property
     def draw_columns(self) -> Table | None:

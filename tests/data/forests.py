@@ -10,7 +10,7 @@ import polars as pl
 
 from agentrl_core import Batch, Forest
 
-TABLES = ("nodes", "steps", "trajectories", "draws", "tasks")
+TABLES = ("nodes", "steps", "trajectories", "draws", "tasks", "decisions")
 ACTION = 1
 
 

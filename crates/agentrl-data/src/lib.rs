@@ -1,7 +1,7 @@
 //! The three forms of the data in Arrow memory and files.
 //!
-//! [`forest::Forest`] is the live form while rollouts run, [`batch::Batch`] the frozen, immutable one (five tables cut to
-//! one iteration's draws), [`store::Store`] the durable one (a directory of sealed Arrow IPC files). Data flows one way:
+//! [`forest::Forest`] is the live form while rollouts run, [`batch::Batch`] the frozen, immutable one (tables cut to one
+//! iteration's draws), [`store::Store`] the durable one (a directory of sealed Arrow IPC files). Data flows one way:
 //!
 //! ```
 //! use agentrl_data::forest::{Forest, NewNode};

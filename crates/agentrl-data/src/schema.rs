@@ -1,4 +1,4 @@
-//! The five tables: names, columns and codes of format v1.
+//! The tables: names, columns and codes of format v1.
 //!
 //! Types are plain on purpose (i32, i64, u8, u32, f32, f64, utf8, list, struct, fixed binary, timestamp): what every
 //! reader of Arrow files understands.
@@ -26,11 +26,17 @@ pub enum Table {
     Draws,
     /// Task statistics over the run.
     Tasks,
+    /// What planners decided while the rollouts ran.
+    Decisions,
 }
 
 impl Table {
     /// All tables, in the order in which rows refer to each other.
-    pub const ALL: [Table; 5] = [Table::Nodes, Table::Steps, Table::Trajectories, Table::Draws, Table::Tasks];
+    pub const ALL: [Table; Table::COUNT] =
+        [Table::Nodes, Table::Steps, Table::Trajectories, Table::Draws, Table::Tasks, Table::Decisions];
+
+    /// Number of tables.
+    pub const COUNT: usize = 6;
 
     /// Name of the table, which is also the name of its folder in a store.
     pub fn name(self) -> &'static str {
@@ -40,6 +46,7 @@ impl Table {
             Table::Trajectories => "trajectories",
             Table::Draws => "draws",
             Table::Tasks => "tasks",
+            Table::Decisions => "decisions",
         }
     }
 
@@ -156,6 +163,10 @@ impl Status {
     }
 }
 
+/// Bit of `steps.flags`: the step's tokens are in the data but not trained (its trajectory was pruned from the gradient
+/// only). The lower bits belong to the environment.
+pub const FLAG_UNTRAINED: u32 = 1 << 31;
+
 /// `draws.source` of a trajectory used in the iteration that generated it.
 pub const SOURCE_FRESH: u8 = 0;
 
@@ -181,7 +192,7 @@ fn codes(names: &[&str]) -> HashMap<String, String> {
     HashMap::from([("codes".to_owned(), text)])
 }
 
-static SCHEMAS: LazyLock<[SchemaRef; 5]> = LazyLock::new(|| {
+static SCHEMAS: LazyLock<[SchemaRef; Table::COUNT]> = LazyLock::new(|| {
     use DataType::{FixedSizeBinary, Float32, Float64, Int32, Int64, UInt8, UInt32, Utf8};
     let must = |name: &str, kind: DataType| Field::new(name, kind, false);
     let may = |name: &str, kind: DataType| Field::new(name, kind, true);
@@ -218,6 +229,8 @@ static SCHEMAS: LazyLock<[SchemaRef; 5]> = LazyLock::new(|| {
         must("terminated", UInt8),
         must("truncated", UInt8),
         must("flags", UInt32),
+        may("drift", UInt8).with_metadata(codes(&["clean", "realigned", "rewritten", "retokenised", "truncated"])),
+        may("drift_at", Int32),
     ];
     let trajectories = vec![
         must("trajectory_id", Int64),
@@ -262,7 +275,22 @@ static SCHEMAS: LazyLock<[SchemaRef; 5]> = LazyLock::new(|| {
         may("difficulty", Float64),
         must("uses", Int64),
     ];
-    [nodes, steps, trajectories, draws, tasks].map(|fields| {
+    let operations =
+        ["start", "fork", "continue", "inject", "splice", "rollback", "replace", "prune", "stop", "resume"];
+    let decisions = vec![
+        must("iteration", Int64),
+        must("group_id", Int64),
+        must("round", Int32),
+        must("ordinal", Int32),
+        must("operation", UInt8).with_metadata(codes(&operations)),
+        must("trajectory_id", Int64),
+        may("node_id", Int64),
+        may("end", Int32),
+        may("result_trajectory_id", Int64),
+        may("score", Float64),
+        may("reason", Utf8),
+    ];
+    [nodes, steps, trajectories, draws, tasks, decisions].map(|fields| {
         let metadata = HashMap::from([
             ("agentrl_format".to_owned(), FORMAT_VERSION.to_string()),
             ("entropies".to_owned(), "nats, of the distribution sampled from".to_owned()),

@@ -54,6 +54,11 @@ impl Batch {
     }
 
     #[getter]
+    fn decisions(&self) -> Table {
+        self.facts(schema::Table::Decisions)
+    }
+
+    #[getter]
     fn draw_columns(&self) -> PyResult<Option<Table>> {
         self.computed(Level::Draw)
     }

@@ -22,11 +22,15 @@ impl Batch {
     pub fn from_bytes<B: AsRef<[u8]>>(parts: &[B]) -> Result<Self> {
         let rows =
             parts.iter().map(|part| ipc::decode("part of a batch", part.as_ref())).collect::<Result<Vec<_>>>()?;
-        let (facts, computed) = rows.split_at_checked(5).ok_or_else(|| {
-            Error::corrupt(format!("{} parts are given, but a batch has at least its five tables", rows.len()))
+        let (facts, computed) = rows.split_at_checked(Table::COUNT).ok_or_else(|| {
+            Error::corrupt(format!(
+                "{} parts are given, but a batch has at least its {} tables",
+                rows.len(),
+                Table::COUNT
+            ))
         })?;
-        let tables: [RecordBatch; 5] =
-            facts.to_vec().try_into().map_err(|_| Error::internal("five tables became another number"))?;
+        let tables: [RecordBatch; Table::COUNT] =
+            facts.to_vec().try_into().map_err(|_| Error::internal("the tables became another number"))?;
         computed.iter().try_fold(Self::new(tables)?, |batch, rows| batch.with_computed_table(rows))
     }
 }

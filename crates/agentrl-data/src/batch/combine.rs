@@ -69,7 +69,7 @@ impl Batch {
         let Some(head) = parts.first() else { return Self::empty() };
         let mut next = NextIds::default();
         let mut position = 0;
-        let mut tables: [Vec<RecordBatch>; 5] = Default::default();
+        let mut tables: [Vec<RecordBatch>; Table::COUNT] = Default::default();
         for part in parts {
             let part = part.rebase(next)?;
             next = part.next_ids()?.max(next);
@@ -82,11 +82,11 @@ impl Batch {
                 position += last.num_rows() as i32;
             }
         }
-        let mut joined = Vec::with_capacity(5);
+        let mut joined = Vec::with_capacity(Table::COUNT);
         for (rows, table) in tables.iter().zip(Table::ALL) {
             joined.push(arrow_select::concat::concat_batches(&table.schema(), rows).map_err(arrow_bug)?);
         }
-        let tables = joined.try_into().map_err(|_| Error::internal("five tables became another number"))?;
+        let tables = joined.try_into().map_err(|_| Error::internal("the tables became another number"))?;
         let mut batch = Self::new(tables)?;
         batch.source.clone_from(&head.source);
         for column in &head.columns {
@@ -231,7 +231,9 @@ fn offset_of(column: &str, first: NextIds) -> Option<i64> {
         "node_id" | "parent_id" | "first_node_id" | "leaf_node_id" | "branch_node" | "origin_node_id" => {
             Some(first.node)
         }
-        "trajectory_id" | "origin_trajectory_id" | "parent_trajectory" | "episode_id" => Some(first.trajectory),
+        "trajectory_id" | "origin_trajectory_id" | "result_trajectory_id" | "parent_trajectory" | "episode_id" => {
+            Some(first.trajectory)
+        }
         "group_id" => Some(first.group),
         "draw_id" => Some(first.draw),
         _ => None,

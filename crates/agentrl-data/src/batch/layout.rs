@@ -37,7 +37,7 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    pub(super) fn build(tables: &[RecordBatch; 5]) -> Result<Self> {
+    pub(super) fn build(tables: &[RecordBatch; Table::COUNT]) -> Result<Self> {
         let nodes = Nodes::new(&tables[Table::Nodes as usize])?;
         let steps = Steps::new(&tables[Table::Steps as usize])?;
         let trajectories = &tables[Table::Trajectories as usize];

@@ -1,4 +1,4 @@
-//! The frozen, immutable form: five Arrow tables cut to one iteration's draws, and columns computed for them.
+//! The frozen, immutable form: Arrow tables cut to one iteration's draws, and columns computed for them.
 
 mod bytes;
 mod columns;
@@ -34,10 +34,10 @@ pub struct NextIds {
     pub draw: i64,
 }
 
-/// Five tables and the columns computed for them. Cheap to clone: everything is shared.
+/// The tables and the columns computed for them. Cheap to clone: everything is shared.
 #[derive(Clone, Debug)]
 pub struct Batch {
-    tables: [RecordBatch; 5],
+    tables: [RecordBatch; Table::COUNT],
     columns: Vec<Column>,
     /// What made the computed columns: recipe, options, version.
     source: BTreeMap<String, String>,
@@ -50,8 +50,8 @@ pub struct Batch {
 pub type Blobs = Arc<BTreeMap<[u8; 32], Arc<[u8]>>>;
 
 impl Batch {
-    /// A batch of the five tables in the order of [`Table::ALL`]. The tables are checked: columns, types, references.
-    pub fn new(tables: [RecordBatch; 5]) -> Result<Self> {
+    /// A batch of the tables in the order of [`Table::ALL`]. The tables are checked: columns, types, references.
+    pub fn new(tables: [RecordBatch; Table::COUNT]) -> Result<Self> {
         for (table, rows) in Table::ALL.into_iter().zip(&tables) {
             let (expected, found) = (table.schema(), rows.schema());
             if expected.fields() != found.fields() {
@@ -99,6 +99,11 @@ impl Batch {
     /// Task statistics.
     pub fn tasks(&self) -> &RecordBatch {
         self.table(Table::Tasks)
+    }
+
+    /// What planners decided.
+    pub fn decisions(&self) -> &RecordBatch {
+        self.table(Table::Decisions)
     }
 
     /// Number of draws.

@@ -60,6 +60,7 @@ impl Forest {
             trajectories(&groups, self.iteration)?,
             draws(&groups, self.iteration)?,
             RecordBatch::new_empty(Table::Tasks.schema()),
+            RecordBatch::new_empty(Table::Decisions.schema()),
         ];
         let batch = Batch::new(tables)?;
         for number in ready {
@@ -215,6 +216,8 @@ fn steps(groups: &[Ordered<'_>]) -> Result<RecordBatch> {
             Arc::new(outcomes().map(|outcome| u8::from(outcome.terminated)).collect::<UInt8Array>()),
             Arc::new(outcomes().map(|outcome| u8::from(outcome.truncated)).collect::<UInt8Array>()),
             Arc::new(outcomes().map(|outcome| outcome.flags).collect::<UInt32Array>()),
+            new_null_array(&DataType::UInt8, rows.len()),
+            new_null_array(&DataType::Int32, rows.len()),
         ],
     )
 }

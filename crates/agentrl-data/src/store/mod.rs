@@ -207,12 +207,12 @@ impl Store {
                 self.manifest.iteration
             ))
         })?;
-        let mut tables = Vec::with_capacity(5);
+        let mut tables = Vec::with_capacity(Table::COUNT);
         for table in Table::ALL {
             let rows = self.read(|segment| segment.table == table.name() && segment.commit == commit)?;
             tables.push(joined(&table.schema(), &rows)?);
         }
-        let tables = tables.try_into().map_err(|_| Error::internal("five tables became another number"))?;
+        let tables = tables.try_into().map_err(|_| Error::internal("the tables became another number"))?;
         let mut batch = Batch::new(tables)?;
         for (name, _) in COMPUTED {
             for rows in self.read(|segment| segment.table == name && segment.iteration == iteration)? {
