@@ -157,7 +157,7 @@ def flat(values: object, name: str, offsets: NDArray[np.int64]) -> NDArray[Any]:
     wrong = np.flatnonzero(known & (lengths != expected))
     if len(wrong):
         raise InvalidInputError(
-            f"{name} has a list of {lengths[wrong[0]]} values in row {wrong[0]}, which has {expected[wrong[0]]} elements"
+            f"{name} has a list of {lengths[wrong[0]]} values in row {wrong[0]}, which has {expected[wrong[0]]} tokens"
         )
     if known.all():
         return found

@@ -1,0 +1,150 @@
+"""Tokens of paths and of actions as Polars frames: what `agentrl_core.polars` adds to frames."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import polars as pl
+
+from agentrl_core._codes import ACTION
+from agentrl_core._paths import PathNodes, Tree, find, ranges, walk
+from agentrl_core.exceptions import InvalidInputError, NotFoundError
+
+if TYPE_CHECKING:
+    from agentrl_core.polars import Tables
+
+# Lists of nodes, and the name of one of their values.
+SINGULAR = {"tokens": "token", "kinds": "kind", "logprobs": "logprob", "entropies": "entropy"}
+
+
+class _Nodes(NamedTuple):
+    """The nodes of some groups: as a frame, and as a tree."""
+
+    frame: pl.DataFrame
+    tree: Tree
+
+
+def path_nodes(frame: pl.DataFrame, tables: Tables) -> pl.DataFrame:
+    """`agentrl.nodes`."""
+    nodes, found = _paths_of(frame, tables)
+    prefix = {name: f"node_{name}" for name in nodes.frame.columns if name in frame.columns or name == "end"}
+    rows = frame[found.path].with_columns(end=pl.Series(found.end, dtype=pl.Int32))
+    return pl.concat([rows, nodes.frame[found.node].rename(prefix)], how="horizontal")
+
+
+def paths(frame: pl.DataFrame, tables: Tables) -> pl.DataFrame:
+    """`agentrl.paths`."""
+    nodes, found = _paths_of(frame, tables)
+    return _with_lists(frame, nodes, found, tables)
+
+
+def steps(frame: pl.DataFrame, tables: Tables) -> pl.DataFrame:
+    """`agentrl.steps`."""
+    wanted = frame.select(pl.col("trajectory_id").unique())
+    taken = tables.steps.join(wanted.lazy(), on="trajectory_id", how="semi").collect()
+    taken = taken.rename({"reward": "step_reward", "rewards": "step_rewards"})
+    prefix = {name: f"step_{name}" for name in taken.columns if name in frame.columns and name != "trajectory_id"}
+    rows = frame.join(taken.rename(prefix), on="trajectory_id", how="inner", maintain_order="left_right")
+    groups = _trajectories(frame, tables, "group_id")
+    nodes = _nodes(groups["group_id"], tables)
+    ids = nodes.tree.node_id
+    first = find(ids, rows[prefix.get("first_node_id", "first_node_id")].to_numpy())
+    last = find(ids, rows[prefix.get("node_id", "node_id")].to_numpy())
+    _refuse_taken(rows, "start")
+    rows = rows.with_columns(start=nodes.frame["start"][first])
+    return _with_lists(rows, nodes, walk(nodes.tree, last, first), tables)
+
+
+def exploded(frame: pl.DataFrame, given: Sequence[str]) -> pl.DataFrame:
+    """`agentrl.tokens`: the lists that were added to the columns `given` become single values."""
+    lists = [
+        name
+        for name, kind in frame.schema.items()
+        if name not in given and isinstance(kind, pl.List) and not kind.inner.is_nested() and name != "step_rewards"
+    ]
+    renamed = {name: SINGULAR.get(name, name) for name in lists}
+    for name in ("token_position", *renamed.values()):
+        if name not in lists:
+            _refuse_taken(frame, name)
+    position = pl.int_ranges("start", pl.col("start") + pl.col("tokens").list.len(), dtype=pl.Int32)
+    frame = frame.with_columns(*map(_filled, lists), token_position=position)
+    return frame.explode("token_position", *lists).rename(renamed)
+
+
+def joined(frame: pl.LazyFrame, computed: pl.LazyFrame, keys: tuple[str, ...]) -> pl.LazyFrame:
+    """The frame with computed columns."""
+    for name in computed.collect_schema().names():
+        if name not in keys:
+            _refuse_taken(frame, name)
+    return frame.join(computed, on=list(keys), how="left", maintain_order="left")
+
+
+def _paths_of(frame: pl.DataFrame, tables: Tables) -> tuple[_Nodes, PathNodes]:
+    rows = _trajectories(frame, tables, "group_id", "leaf_node_id")
+    nodes = _nodes(rows["group_id"], tables)
+    return nodes, walk(nodes.tree, find(nodes.tree.node_id, rows["leaf_node_id"].to_numpy()))
+
+
+def _trajectories(frame: pl.DataFrame, tables: Tables, *columns: str) -> pl.DataFrame:
+    """Facts of each row's trajectory. The group of a draw is the one it votes in, which can be another."""
+    ids = frame.select("trajectory_id")
+    wanted = ids.unique().lazy()
+    facts = tables.trajectories.select("trajectory_id", *columns).join(wanted, on="trajectory_id", how="semi")
+    rows = ids.join(facts.collect(), on="trajectory_id", how="left", maintain_order="left")
+    missing = rows.filter(pl.col(columns[0]).is_null())
+    if len(missing):
+        raise NotFoundError(f"trajectory {missing['trajectory_id'][0]} is not in the table trajectories")
+    return rows
+
+
+def _nodes(groups: pl.Series, tables: Tables) -> _Nodes:
+    wanted = groups.unique().to_frame().lazy()
+    frame = tables.nodes.join(wanted, on="group_id", how="semi").collect()
+    columns = frame.select(
+        "node_id",
+        pl.col("parent_id").fill_null(-1),
+        pl.col("parent_end").cast(pl.Int64).fill_null(-1),
+        pl.col("tokens").list.len().cast(pl.Int64),
+    )
+    return _Nodes(frame, Tree.of(*(column.to_numpy() for column in columns)))
+
+
+def _with_lists(rows: pl.DataFrame, nodes: _Nodes, found: PathNodes, tables: Tables) -> pl.DataFrame:
+    """The rows with lists of what the tokens of their nodes have, `found` being a path for each row."""
+    length = nodes.tree.length
+    taken = ranges((np.cumsum(length) - length)[found.node], found.end)
+    path = np.repeat(found.path, found.end)
+    values = {name: column[taken] for name, column in _token_columns(nodes.frame, tables).items()}
+    for name in values:
+        _refuse_taken(rows, name)
+    flat = pl.DataFrame({"path": pl.Series(path, dtype=pl.Int64), **values})
+    lists = flat.group_by("path", maintain_order=True).agg(pl.all()).drop("path")
+    return pl.concat([rows, lists], how="horizontal")
+
+
+def _token_columns(nodes: pl.DataFrame, tables: Tables) -> dict[str, pl.Series]:
+    """What each token of each node has, all in a row."""
+    computed = tables.node_columns.join(nodes.lazy().select("node_id"), on="node_id", how="semi").collect()
+    nodes = nodes.join(computed, on="node_id", how="left", maintain_order="left")
+    count = pl.col("tokens").list.len()
+    allowed = (pl.col("kind") == ACTION).cast(pl.UInt8).repeat_by(count)
+    lists = nodes.select(
+        "tokens",
+        pl.col("kind").repeat_by(count).alias("kinds"),
+        pl.col("trainable").fill_null(allowed),
+        *(_filled(name) for name in ("logprobs", "entropies", *computed.drop("node_id").columns)),
+    )
+    return lists.explode(lists.columns).to_dict()
+
+
+def _filled(name: str) -> pl.Expr:
+    """A list column with a null for each token where there is no list."""
+    nulls = pl.lit(None).repeat_by(pl.col("tokens").list.len())
+    return pl.when(pl.col(name).is_null()).then(nulls).otherwise(pl.col(name)).alias(name)
+
+
+def _refuse_taken(frame: pl.DataFrame | pl.LazyFrame, name: str) -> None:
+    if name in frame.collect_schema().names():
+        raise InvalidInputError(f"the frame has a column {name} already, which would be added; rename or drop it")
