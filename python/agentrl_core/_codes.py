@@ -13,3 +13,6 @@ CODES = {
 
 PROMPT, ACTION, OBSERVATION, INJECTED = range(4)
 """Codes of `nodes.kind`."""
+
+UNTRAINED = 1 << 31
+"""Bit of `steps.flags`: the step's tokens are in the data but not trained; the lower bits are the environment's."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
-from agentrl_core._codes import ACTION
-from agentrl_core._paths import PathNodes, Tree, find, ranges, walk
+from agentrl_core._codes import ACTION, UNTRAINED
+from agentrl_core._paths import Indices, PathNodes, Tree, find, ranges, walk
 from agentrl_core.exceptions import InvalidInputError, NotFoundError
 
 if TYPE_CHECKING:
@@ -57,8 +57,24 @@ def steps(frame: pl.DataFrame, tables: Tables) -> pl.DataFrame:
     return _with_lists(rows, nodes, walk(nodes.tree, last, first), tables)
 
 
-def exploded(frame: pl.DataFrame, given: Sequence[str]) -> pl.DataFrame:
-    """`agentrl.tokens`: the lists that were added to the columns `given` become single values."""
+def computed(frame: pl.LazyFrame, tables: Tables) -> pl.LazyFrame:
+    """`agentrl.computed`."""
+    names = set(frame.collect_schema().names())
+    if "draw_id" in names:
+        frame = _joined(frame, tables.draw_columns, "draw_id")
+    if {"draw_id", "step"} <= names:
+        frame = _joined(frame, tables.step_columns, "draw_id", "step")
+    if "node_id" in names and "step" not in names:
+        frame = _joined(frame, tables.node_columns, "node_id")
+    return frame
+
+
+def tokens(frame: pl.DataFrame, tables: Tables) -> pl.DataFrame:
+    """`agentrl.tokens`."""
+    given = frame.columns
+    frame = steps(frame, tables)
+    if "draw_id" in given:
+        frame = computed(frame.lazy(), tables).collect()
     lists = [
         name
         for name, kind in frame.schema.items()
@@ -73,12 +89,74 @@ def exploded(frame: pl.DataFrame, given: Sequence[str]) -> pl.DataFrame:
     return frame.explode("token_position", *lists).rename(renamed)
 
 
-def joined(frame: pl.LazyFrame, computed: pl.LazyFrame, keys: tuple[str, ...]) -> pl.LazyFrame:
+def sequences(frame: pl.DataFrame, tables: Tables) -> pl.DataFrame:
+    """`agentrl.sequences`."""
+    _refuse_taken(frame, "sequence")
+    # A frame may hold a draw twice: its rows are told apart by their number.
+    keyed = frame.select("draw_id", "trajectory_id").with_row_index("row")
+    taken = steps(keyed, tables)
+    nodes = _nodes(_trajectories(frame, tables, "group_id")["group_id"], tables)
+    last = find(nodes.tree.node_id, taken["node_id"].to_numpy())
+    ends = _last_of_context(taken["row"].to_numpy(), nodes.tree, last)
+    sequence = np.concatenate([[0], np.cumsum(ends)[:-1]]).astype(np.int64) if len(ends) else np.zeros(0, np.int64)
+    row = taken["row"].to_numpy()[ends]
+    rows = frame[row].with_columns(sequence=pl.Series(row, dtype=pl.UInt32))
+    rows = rows.with_columns(pl.int_range(pl.len(), dtype=pl.Int32).over("sequence").alias("sequence"))
+    rows = computed(rows.lazy(), tables).collect()
+    found = walk(nodes.tree, last[ends])
+    rows = _with_lists(rows, nodes, found, tables)
+    return _with_step_lists(rows, taken.with_columns(sequence=sequence), tables)
+
+
+def _last_of_context(row: Indices, tree: Tree, last: Indices) -> NDArray[np.bool_]:
+    """Which steps end a sequence: those whose action is not wholly in the context of the next step of their row."""
+    found = walk(tree, last)
+    whole = found.end == tree.length[found.node]
+    on_path = found.path[whole] * len(tree.node_id) + found.node[whole]
+    goes_on = np.isin(np.arange(1, len(last)) * len(tree.node_id) + last[:-1], on_path) & (row[1:] == row[:-1])
+    return ~np.append(goes_on, np.zeros(min(len(last), 1), bool))
+
+
+def _with_step_lists(rows: pl.DataFrame, taken: pl.DataFrame, tables: Tables) -> pl.DataFrame:
+    """The rows of sequences with what belongs to the tokens of their steps `taken`."""
+    length = rows["tokens"].list.len().to_numpy().astype(np.int64)
+    made = _joined(taken.lazy(), tables.step_columns, "draw_id", "step").collect()
+    names = [name for name in made.columns if name not in taken.columns]
+    count = pl.col("tokens").list.len()
+    per_token = (
+        _filled(name) if isinstance(made.schema[name], pl.List) else pl.col(name).repeat_by(count) for name in names
+    )
+    made = made.with_columns(
+        trainable=pl.when(pl.col("flags") & UNTRAINED == 0)
+        .then("trainable")
+        .otherwise(pl.lit(0, pl.UInt8).repeat_by(count))
+    )
+    flat = made.select("trainable", *per_token).explode("trainable", *names)
+    offsets = np.cumsum(length) - length
+    starts = offsets[taken["sequence"].to_numpy()] + taken["start"].to_numpy()
+    place = ranges(starts, taken["tokens"].list.len().to_numpy().astype(np.int64))
+    source = np.full(length.sum(), -1, np.int64)
+    source[place] = np.arange(len(place))
+    index = pl.Series(source).replace(-1, None)
+    values = {name: flat[name].gather(index) for name in names}
+    values["trainable"] = flat["trainable"].gather(index).fill_null(0)
+    for name in names:
+        _refuse_taken(rows, name)
+    return rows.with_columns(_lists(np.repeat(np.arange(len(rows)), length), values))
+
+
+def _lists(row: Indices, values: dict[str, pl.Series]) -> pl.DataFrame:
+    """The values of each row as lists; `row` counts up and leaves none out."""
+    flat = pl.DataFrame({"_row": pl.Series(row, dtype=pl.Int64), **values})
+    return flat.group_by("_row", maintain_order=True).agg(pl.all()).drop("_row")
+
+
+def _joined(frame: pl.LazyFrame, made: pl.LazyFrame, *keys: str) -> pl.LazyFrame:
     """The frame with computed columns."""
-    for name in computed.collect_schema().names():
+    for name in made.collect_schema().names():
         if name not in keys:
             _refuse_taken(frame, name)
-    return frame.join(computed, on=list(keys), how="left", maintain_order="left")
+    return frame.join(made, on=list(keys), how="left", maintain_order="left")
 
 
 def _paths_of(frame: pl.DataFrame, tables: Tables) -> tuple[_Nodes, PathNodes]:
@@ -119,22 +197,20 @@ def _with_lists(rows: pl.DataFrame, nodes: _Nodes, found: PathNodes, tables: Tab
     values = {name: column[taken] for name, column in _token_columns(nodes.frame, tables).items()}
     for name in values:
         _refuse_taken(rows, name)
-    flat = pl.DataFrame({"path": pl.Series(path, dtype=pl.Int64), **values})
-    lists = flat.group_by("path", maintain_order=True).agg(pl.all()).drop("path")
-    return pl.concat([rows, lists], how="horizontal")
+    return pl.concat([rows, _lists(path, values)], how="horizontal")
 
 
 def _token_columns(nodes: pl.DataFrame, tables: Tables) -> dict[str, pl.Series]:
     """What each token of each node has, all in a row."""
-    computed = tables.node_columns.join(nodes.lazy().select("node_id"), on="node_id", how="semi").collect()
-    nodes = nodes.join(computed, on="node_id", how="left", maintain_order="left")
+    made = tables.node_columns.join(nodes.lazy().select("node_id"), on="node_id", how="semi").collect()
+    nodes = nodes.join(made, on="node_id", how="left", maintain_order="left")
     count = pl.col("tokens").list.len()
     allowed = (pl.col("kind") == ACTION).cast(pl.UInt8).repeat_by(count)
     lists = nodes.select(
         "tokens",
         pl.col("kind").repeat_by(count).alias("kinds"),
         pl.col("trainable").fill_null(allowed),
-        *(_filled(name) for name in ("logprobs", "entropies", *computed.drop("node_id").columns)),
+        *(_filled(name) for name in ("logprobs", "entropies", *made.drop("node_id").columns)),
     )
     return lists.explode(lists.columns).to_dict()
 

@@ -263,18 +263,7 @@ class _Namespace(Generic[Frame]):
             [(0, 0.5), (1, -0.5)]
         """
         tables = scan(source)
-
-        def join(frame: pl.LazyFrame) -> pl.LazyFrame:
-            names = set(frame.collect_schema().names())
-            if "draw_id" in names:
-                frame = _token_frames.joined(frame, tables.draw_columns, ("draw_id",))
-            if {"draw_id", "step"} <= names:
-                frame = _token_frames.joined(frame, tables.step_columns, ("draw_id", "step"))
-            if "node_id" in names and "step" not in names:
-                frame = _token_frames.joined(frame, tables.node_columns, ("node_id",))
-            return frame
-
-        return self._lazily(join, "draw_id", "node_id")
+        return self._lazily(lambda frame: _token_frames.computed(frame, tables), "draw_id", "node_id")
 
     def tokens(self, source: Source) -> Frame:
         """A row for each token of each action of each row's trajectory, with all that was computed for it.
@@ -298,13 +287,35 @@ class _Namespace(Generic[Frame]):
             >>> tokens.select("draw_id", "token_position", "token", "advantage").collect().rows()
             [(0, 2, 3, 0.5), (0, 3, 4, 0.5), (0, 4, 5, 0.5), (1, 2, 3, -0.5), (1, 3, 7, -0.5)]
         """
+        return self._eagerly(_token_frames.tokens, source, "trajectory_id")
 
-        def explode(frame: pl.DataFrame, tables: Tables) -> pl.DataFrame:
-            steps: Any = _token_frames.steps(frame, tables)
-            computed = steps.agentrl.computed(tables) if "draw_id" in frame.columns else steps
-            return _token_frames.exploded(computed, frame.columns)
+    def sequences(self, source: Source) -> Frame:
+        """A row for each token sequence that a draw trains: what to hand to a trainer.
 
-        return self._eagerly(explode, source, "trajectory_id")
+        That is one for a draw whose context only grows, and one more each time its context was rewritten: steps whose
+        contexts extend each other share a sequence, which ends with the action of the last of them. So every trained
+        token is in one sequence.
+
+        Args:
+            source: where the nodes, steps, trajectories and computed columns are.
+
+        Returns:
+            The frame, `sequence` (i32, which of the draw's), what was computed for the draw, and lists of one length as
+            in `paths`, with `trainable` 0 outside the actions of the sequence's steps; what was computed for steps or
+            their tokens is a list too, null outside of them. A draw without a step has no row.
+
+        Raises:
+            InvalidInputError: the frame has no column `draw_id` or `trajectory_id`, or has one that would be added.
+            NotFoundError: a node of a path is missing.
+
+        Example:
+            >>> from agentrl_core.polars import example, scan
+            >>> run = scan(example())
+            >>> run.draws.agentrl.sequences(run).select("tokens", "trainable", "advantage").collect().rows()
+            [([1, 2, 3, 4, 5], [0, 0, 1, 1, 1], 0.5), ([1, 2, 3, 7], [0, 0, 1, 1], -0.5)]
+        """
+        self._require("draw_id")
+        return self._eagerly(_token_frames.sequences, source, "trajectory_id")
 
     def group_relative(
         self, score: str = "reward", by: str = "group_id", *, name: str = "advantage", **options: Any
@@ -350,26 +361,29 @@ class _Namespace(Generic[Frame]):
         made: Frame = self._frame.with_columns(*words)
         return made
 
-    def _lazily(self, work: Callable[[pl.LazyFrame], pl.LazyFrame], *keys: str) -> Frame:
+    def _lazily(self, work: Callable[[pl.LazyFrame], Any], *keys: str) -> Frame:
         self._require(*keys)
-        found: Any = work(self._frame.lazy())
-        made: Frame = found if isinstance(self._frame, pl.LazyFrame) else found.collect()
+        found = work(self._frame.lazy())
+        made: Frame = found if self._is_lazy() else found.collect()
         return made
 
-    def _eagerly(self, work: Callable[[pl.DataFrame, Tables], pl.DataFrame], source: Source, key: str) -> Frame:
+    def _eagerly(self, work: Callable[[pl.DataFrame, Tables], Any], source: Source, key: str) -> Frame:
         self._require(key)
         tables = scan(source)
 
-        def schema() -> pl.Schema:
+        def schema() -> Any:
             nothing = Tables(**{field.name: getattr(tables, field.name).clear() for field in fields(Tables)})
             return work(pl.DataFrame(schema=self._frame.collect_schema()), nothing).schema
 
         made: Frame = (
-            work(self._frame, tables)
-            if isinstance(self._frame, pl.DataFrame)
-            else self._frame.map_batches(lambda frame: work(frame, tables), schema=schema())
+            self._frame.map_batches(lambda frame: work(frame, tables), schema=schema())
+            if self._is_lazy()
+            else work(self._frame, tables)
         )
         return made
+
+    def _is_lazy(self) -> bool:
+        return isinstance(self._frame, pl.LazyFrame)
 
     def _require(self, *keys: str) -> None:
         names = self._frame.collect_schema().names()
