@@ -74,7 +74,7 @@ def keys(values: object, name: str, *, length: int | None = None) -> NDArray[np.
         try:
             dense, _ = _core.dense_keys(values, name)  # strings and binary, without a copy
         except InvalidInputError:
-            if column(values, name).dtype.kind not in "iu":
+            if not _holds_integers(values, name):
                 raise
             dense = _dense(values, name)
     else:
@@ -114,8 +114,8 @@ def column(values: object, name: str, *, dimensions: tuple[int, ...] = (1,)) -> 
         values = values.detach()
     arrow = _is_arrow(values)
     try:
-        # Without a copy where the library can: no nulls, one part.
-        array = np.asarray(values) if hasattr(values, "__array__") or not arrow else None
+        # Without a copy where the library can; what it makes of nulls differs, so those are read by the core.
+        array = None if arrow and not _is_whole(values) else np.asarray(values)
     except (TypeError, ValueError, RuntimeError) as error:
         if not arrow:
             raise InvalidInputError(
@@ -164,6 +164,19 @@ def flat(values: object, name: str, offsets: NDArray[np.int64]) -> NDArray[Any]:
     filled = np.full(offsets[-1], np.nan, found.dtype if found.dtype.kind == "f" else np.float64)
     filled[np.repeat(known, expected)] = found
     return filled
+
+
+def _holds_integers(values: object, name: str) -> bool:
+    try:
+        return column(values, name).dtype.kind in "iu"
+    except InvalidInputError:
+        return False
+
+
+def _is_whole(values: Any) -> bool:
+    """Whether NumPy can read an Arrow column: it speaks NumPy's protocol and has no nulls."""
+    nulls = getattr(values, "null_count", 0)
+    return hasattr(values, "__array__") and not (nulls() if callable(nulls) else nulls)
 
 
 def _is_arrow(values: object) -> bool:

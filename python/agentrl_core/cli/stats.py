@@ -32,7 +32,7 @@ _COLUMNS = """
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     """`RUN`."""
-    command.description = "Statistics of the training batch of each iteration, and bytes per token on disk. Works while the run is written."
+    command.description = "Statistics of the training batch of each iteration. Works while the run is written."
     command.epilog = f"examples:\n  agentrl stats runs/demo\n  agentrl stats runs/demo | tail -5\n\ncolumns:{_COLUMNS}"
     command.add_argument("path", metavar="RUN", help="directory of the run")
 
