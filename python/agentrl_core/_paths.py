@@ -61,8 +61,8 @@ def find(node_id: Indices, wanted: Indices) -> Indices:
     return found
 
 
-def walk(tree: Tree, last: Indices, first: Indices | None = None) -> PathNodes:
-    """The nodes of the paths that end with all of node `last[i]` and begin at a root, or at node `first[i]`.
+def walk(tree: Tree, last: Indices, end: Indices, first: Indices | None = None) -> PathNodes:
+    """The nodes of the paths that end behind `end[i]` tokens of node `last[i]` and begin at a root, or node `first[i]`.
 
     A node that a later one of the path continues in its middle counts with `parent_end` of its tokens. One round for
     each generation, so the cost is that of the rows that come out.
@@ -70,6 +70,7 @@ def walk(tree: Tree, last: Indices, first: Indices | None = None) -> PathNodes:
     Args:
         tree: the nodes.
         last: index of the last node of each path.
+        end: how many of its tokens are on the path; -1: all.
         first: index of the first one, an ancestor of the last or the same.
 
     Raises:
@@ -77,7 +78,7 @@ def walk(tree: Tree, last: Indices, first: Indices | None = None) -> PathNodes:
     """
     rounds: list[PathNodes] = []
     path = np.arange(len(last))
-    node, end = last, tree.length[last]
+    node, end = last, np.where(end < 0, tree.length[last], end)
     while len(path):
         if len(rounds) > len(tree.node_id):
             raise CorruptError(f"node {tree.node_id[node[0]]} is its own ancestor; run agentrl verify")

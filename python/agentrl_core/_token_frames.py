@@ -42,19 +42,22 @@ def paths(frame: pl.DataFrame, tables: Tables) -> pl.DataFrame:
 
 def steps(frame: pl.DataFrame, tables: Tables) -> pl.DataFrame:
     """`agentrl.steps`."""
-    wanted = frame.select(pl.col("trajectory_id").unique())
-    taken = tables.steps.join(wanted.lazy(), on="trajectory_id", how="semi").collect()
+    facts = _trajectories(frame, tables)
+    taken = tables.steps.join(facts.lazy(), on="trajectory_id", how="semi").collect()
     taken = taken.rename({"reward": "step_reward", "rewards": "step_rewards"})
     prefix = {name: f"step_{name}" for name in taken.columns if name in frame.columns and name != "trajectory_id"}
     rows = frame.join(taken.rename(prefix), on="trajectory_id", how="inner", maintain_order="left_right")
-    groups = _trajectories(frame, tables, "group_id")
-    nodes = _nodes(groups["group_id"], tables)
+    nodes = _nodes(facts["group_id"], tables)
     ids = nodes.tree.node_id
     first = find(ids, rows[prefix.get("first_node_id", "first_node_id")].to_numpy())
-    last = find(ids, rows[prefix.get("node_id", "node_id")].to_numpy())
+    node_id = rows[prefix.get("node_id", "node_id")]
+    last = find(ids, node_id.to_numpy())
+    own = rows.select("trajectory_id").join(facts.unique("trajectory_id"), on="trajectory_id", maintain_order="left")
+    # The action of a branch that did not go on ends where the branch does.
+    end = np.where(node_id == own["leaf_node_id"], own["leaf_end"], -1)
     _refuse_taken(rows, "start")
     rows = rows.with_columns(start=nodes.frame["start"][first])
-    return _with_lists(rows, nodes, walk(nodes.tree, last, first), tables)
+    return _with_lists(rows, nodes, walk(nodes.tree, last, end, first), tables)
 
 
 def computed(frame: pl.LazyFrame, tables: Tables) -> pl.LazyFrame:
@@ -63,7 +66,7 @@ def computed(frame: pl.LazyFrame, tables: Tables) -> pl.LazyFrame:
     if "draw_id" in names:
         frame = _joined(frame, tables.draw_columns, "draw_id")
     if {"draw_id", "step"} <= names:
-        frame = _joined(frame, tables.step_columns, "draw_id", "step")
+        frame = _with_steps(frame, tables)
     if "node_id" in names and "step" not in names:
         frame = _joined(frame, tables.node_columns, "node_id")
     return frame
@@ -89,28 +92,51 @@ def tokens(frame: pl.DataFrame, tables: Tables) -> pl.DataFrame:
     return frame.explode("token_position", *lists).rename(renamed)
 
 
+def _with_steps(frame: pl.LazyFrame, tables: Tables) -> pl.LazyFrame:
+    """The frame, which has the columns of draws, with those of steps; one that both have is filled from the draw."""
+    twice = _names(tables.draw_columns, "draw_id") & _names(tables.step_columns, "draw_id", "step")
+    frame = _joined(frame.rename({name: f"_{name}" for name in twice}), tables.step_columns, "draw_id", "step")
+    schema = frame.collect_schema()
+    filled = []
+    for name in twice:
+        of_draw = pl.col(f"_{name}")
+        if isinstance(schema[name], pl.List):
+            if "tokens" not in schema:
+                continue
+            of_draw = of_draw.repeat_by(pl.col("tokens").list.len()).cast(schema[name])
+        filled.append(pl.coalesce(name, of_draw).alias(name))
+    return frame.with_columns(*filled).drop(f"_{name}" for name in twice)
+
+
+def _names(made: pl.LazyFrame, *keys: str) -> set[str]:
+    return set(made.collect_schema().names()).difference(keys)
+
+
 def sequences(frame: pl.DataFrame, tables: Tables) -> pl.DataFrame:
     """`agentrl.sequences`."""
     _refuse_taken(frame, "sequence")
     # A frame may hold a draw twice: its rows are told apart by their number.
     keyed = frame.select("draw_id", "trajectory_id").with_row_index("row")
     taken = steps(keyed, tables)
-    nodes = _nodes(_trajectories(frame, tables, "group_id")["group_id"], tables)
+    nodes = _nodes(_trajectories(frame, tables)["group_id"], tables)
     last = find(nodes.tree.node_id, taken["node_id"].to_numpy())
+    stop = (taken["start"] + taken["tokens"].list.len()).to_numpy()
     ends = _last_of_context(taken["row"].to_numpy(), nodes.tree, last)
     sequence = np.concatenate([[0], np.cumsum(ends)[:-1]]).astype(np.int64) if len(ends) else np.zeros(0, np.int64)
     row = taken["row"].to_numpy()[ends]
     rows = frame[row].with_columns(sequence=pl.Series(row, dtype=pl.UInt32))
     rows = rows.with_columns(pl.int_range(pl.len(), dtype=pl.Int32).over("sequence").alias("sequence"))
-    rows = computed(rows.lazy(), tables).collect()
-    found = walk(nodes.tree, last[ends])
+    of_draws = tables.draw_columns.drop(_names(tables.step_columns, "draw_id", "step"), strict=False)
+    rows = _joined(rows.lazy(), of_draws, "draw_id").collect()
+    begin = nodes.frame["start"].to_numpy()[last[ends]]
+    found = walk(nodes.tree, last[ends], stop[ends] - begin)
     rows = _with_lists(rows, nodes, found, tables)
     return _with_step_lists(rows, taken.with_columns(sequence=sequence), tables)
 
 
 def _last_of_context(row: Indices, tree: Tree, last: Indices) -> NDArray[np.bool_]:
     """Which steps end a sequence: those whose action is not wholly in the context of the next step of their row."""
-    found = walk(tree, last)
+    found = walk(tree, last, np.full(len(last), -1))
     whole = found.end == tree.length[found.node]
     on_path = found.path[whole] * len(tree.node_id) + found.node[whole]
     goes_on = np.isin(np.arange(1, len(last)) * len(tree.node_id) + last[:-1], on_path) & (row[1:] == row[:-1])
@@ -120,8 +146,8 @@ def _last_of_context(row: Indices, tree: Tree, last: Indices) -> NDArray[np.bool
 def _with_step_lists(rows: pl.DataFrame, taken: pl.DataFrame, tables: Tables) -> pl.DataFrame:
     """The rows of sequences with what belongs to the tokens of their steps `taken`."""
     length = rows["tokens"].list.len().to_numpy().astype(np.int64)
-    made = _joined(taken.lazy(), tables.step_columns, "draw_id", "step").collect()
-    names = [name for name in made.columns if name not in taken.columns]
+    made = computed(taken.lazy(), tables).collect()
+    names = [name for name in made.columns if name in _names(tables.step_columns, "draw_id", "step")]
     count = pl.col("tokens").list.len()
     per_token = (
         _filled(name) if isinstance(made.schema[name], pl.List) else pl.col(name).repeat_by(count) for name in names
@@ -160,18 +186,26 @@ def _joined(frame: pl.LazyFrame, made: pl.LazyFrame, *keys: str) -> pl.LazyFrame
 
 
 def _paths_of(frame: pl.DataFrame, tables: Tables) -> tuple[_Nodes, PathNodes]:
-    rows = _trajectories(frame, tables, "group_id", "leaf_node_id")
-    nodes = _nodes(rows["group_id"], tables)
-    return nodes, walk(nodes.tree, find(nodes.tree.node_id, rows["leaf_node_id"].to_numpy()))
+    facts = _trajectories(frame, tables)
+    nodes = _nodes(facts["group_id"], tables)
+    last = find(nodes.tree.node_id, facts["leaf_node_id"].to_numpy())
+    return nodes, walk(nodes.tree, last, facts["leaf_end"].to_numpy())
 
 
-def _trajectories(frame: pl.DataFrame, tables: Tables, *columns: str) -> pl.DataFrame:
-    """Facts of each row's trajectory. The group of a draw is the one it votes in, which can be another."""
+def _trajectories(frame: pl.DataFrame, tables: Tables) -> pl.DataFrame:
+    """Group, last node and its end (-1: all of its tokens) of each row's trajectory.
+
+    The group of a draw is the one it votes in, which can be another.
+    """
+    branch = pl.col("branch_node") == pl.col("leaf_node_id")
+    # A branch without tokens of its own ends where it left its parent.
+    end = pl.when(branch).then("branch_end").fill_null(-1).cast(pl.Int64)
     ids = frame.select("trajectory_id")
     wanted = ids.unique().lazy()
-    facts = tables.trajectories.select("trajectory_id", *columns).join(wanted, on="trajectory_id", how="semi")
+    columns = tables.trajectories.select("trajectory_id", "group_id", "leaf_node_id", leaf_end=end)
+    facts = columns.join(wanted, on="trajectory_id", how="semi")
     rows = ids.join(facts.collect(), on="trajectory_id", how="left", maintain_order="left")
-    missing = rows.filter(pl.col(columns[0]).is_null())
+    missing = rows.filter(pl.col("group_id").is_null())
     if len(missing):
         raise NotFoundError(f"trajectory {missing['trajectory_id'][0]} is not in the table trajectories")
     return rows

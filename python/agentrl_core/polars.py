@@ -24,18 +24,19 @@ from typing import Any, Generic, Literal, TypeVar
 
 import numpy as np
 
-from agentrl_core import _token_frames
-from agentrl_core._codes import CODES
-from agentrl_core.advantage import group_relative
-from agentrl_core.batch import Batch
 from agentrl_core.exceptions import InvalidInputError, MissingDependencyError
-from agentrl_core.forest import Forest
-from agentrl_core.store import Store
 
 try:
     import polars as pl
 except ImportError as error:
     raise MissingDependencyError("agentrl_core.polars needs Polars: pip install 'agentrl-core[polars]'") from error
+
+from agentrl_core import _token_frames
+from agentrl_core._codes import CODES
+from agentrl_core.advantage import group_relative
+from agentrl_core.batch import Batch
+from agentrl_core.forest import Forest
+from agentrl_core.store import Store
 
 __all__ = ["Tables", "example", "scan"]
 
@@ -52,7 +53,9 @@ class Tables:
     """The tables of a run as lazy frames; see the design of each in `Batch` and `Store`.
 
     `draw_columns`, `step_columns` and `node_columns` hold what was computed for draws, for steps of draws (and, as
-    lists, their tokens), and for stored tokens (as lists); without rows and values where nothing was computed.
+    lists, their tokens), and for stored tokens (as lists); without rows and values where nothing was computed. Where a
+    name is in one iteration that of values of steps and in another that of lists of tokens, the lists have `_of_tokens`
+    behind it.
     """
 
     nodes: pl.LazyFrame
@@ -129,9 +132,21 @@ def _of_store(store: Store, name: str, empty: Batch) -> pl.LazyFrame:
         return _of_batch(empty, name)
     if name in _COMPUTED:
         # Each iteration has the columns of its recipe.
-        parts = [pl.scan_ipc(file) for file in files]
-        return pl.concat(parts, how="diagonal_relaxed")
+        return _diagonal([pl.scan_ipc(file) for file in files])
     return pl.scan_ipc(files)
+
+
+def _diagonal(parts: list[pl.LazyFrame]) -> pl.LazyFrame:
+    """Parts of different columns below each other. Lists get another name where there are values of their name too."""
+    schemas = [part.collect_schema() for part in parts]
+    values = {name for schema in schemas for name, kind in schema.items() if not isinstance(kind, pl.List)}
+    renamed = [
+        part.rename(
+            {name: f"{name}_of_tokens" for name, kind in schema.items() if isinstance(kind, pl.List) and name in values}
+        )
+        for part, schema in zip(parts, schemas, strict=True)
+    ]
+    return pl.concat(renamed, how="diagonal_relaxed")
 
 
 class _Namespace(Generic[Frame]):
@@ -251,7 +266,8 @@ class _Namespace(Generic[Frame]):
 
         Returns:
             The frame and those of `draw_columns` if it has `draw_id`, of `step_columns` if it has `step` too, of
-            `node_columns` if it has `node_id` and no `step`; null where nothing was computed.
+            `node_columns` if it has `node_id` and no `step`; null where nothing was computed. Where a draw and its
+            steps have a column of one name, that of the step counts, and that of the draw where there is none.
 
         Raises:
             InvalidInputError: the frame has neither `draw_id` nor `node_id`, or has a column that would be added.

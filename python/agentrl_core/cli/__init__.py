@@ -59,7 +59,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     except ModuleNotFoundError as error:
         extra = "train" if name == "train" else "cli"
-        print(f"agentrl: {name} needs {error.name}: pip install 'agentrl-core[{extra}]'", file=sys.stderr)
+        print(
+            f"agentrl: {name} needs {str(error.name).partition('.')[0]}: pip install 'agentrl-core[{extra}]'",
+            file=sys.stderr,
+        )
         return 1
     except AgentRLError as error:
         print(f"agentrl: {error}", file=sys.stderr)

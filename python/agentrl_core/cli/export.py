@@ -51,7 +51,12 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument("path", metavar="RUN", help="directory of the run")
     command.add_argument("--to", required=True, metavar="FILE", help="the file to write")
-    command.add_argument("--format", choices=_FORMATS, help="its format (default: what the name of the file ends with)")
+    command.add_argument(
+        "--format",
+        choices=_FORMATS,
+        metavar="FORMAT",
+        help="parquet or jsonl (default: what the name of the file ends with)",
+    )
     command.add_argument(
         "--table",
         choices=("rows", *_TABLES),
