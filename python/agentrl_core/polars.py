@@ -130,10 +130,10 @@ def _of_store(store: Store, name: str, empty: Batch) -> pl.LazyFrame:
     files = store.files(name)
     if not files:
         return _of_batch(empty, name)
-    if name in _COMPUTED:
-        # Each iteration has the columns of its recipe.
-        return _diagonal([pl.scan_ipc(file) for file in files])
-    return pl.scan_ipc(files)
+    # A file can have grown since the store was opened: what counts are the rows of its snapshot.
+    parts = [pl.scan_ipc(file).head(rows) for file, rows in files]
+    # Each iteration has the computed columns of its recipe.
+    return _diagonal(parts) if name in _COMPUTED else pl.concat(parts)
 
 
 def _diagonal(parts: list[pl.LazyFrame]) -> pl.LazyFrame:

@@ -94,8 +94,8 @@ class Store:
         """Task statistics; rows are appended when they change, so the last one of a task wins."""
         return self._core.table("tasks")
 
-    def files(self, table: str) -> list[Path]:
-        """The committed Arrow files of a table, in the order of commits: what a scanner reads for this very snapshot.
+    def files(self, table: str) -> list[tuple[Path, int]]:
+        """The Arrow files of a table, and how many rows of each are committed: what a scanner reads for this snapshot.
 
         Args:
             table: one of the tables, or `draw_columns`, `step_columns`, `node_columns`.

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from forests import grow
 from agentrl_core import Store
 from agentrl_core.cli import COMMANDS, main
 from agentrl_core.cli._words import Words
-from agentrl_core.polars import scan
+from agentrl_core.polars import Tables, scan
 
 LOOKING = ("ls", "show", "stats", "export")
 
@@ -210,7 +211,7 @@ def test_show_without_a_tokenizer_shows_ids(agentrl, recorded, tmp_path) -> None
     assert "holds no tokenizer" in agentrl("show", run, 0, "--tokenizer", tmp_path, status=1)
 
 
-def test_text_cannot_control_the_terminal(agentrl, tmp_path) -> None:
+def test_text_cannot_control_the_terminal() -> None:
     words = Words(lambda tokens: "".join(chr(token) for token in tokens))
     assert words.pieces([0x1B, ord("["), ord("\n"), 0x7F, ord("ü")]) == ["\\x1b", "[", "\n", "\\x7f", "ü"]
 
@@ -276,10 +277,7 @@ def test_training_rows_are_exported(agentrl, recorded, tmp_path, form) -> None:
     assert [path.name for path in tmp_path.iterdir()] == [target.name]
 
 
-@pytest.mark.parametrize(
-    "table",
-    ["nodes", "steps", "trajectories", "draws", "tasks", "decisions", "draw_columns", "step_columns", "node_columns"],
-)
+@pytest.mark.parametrize("table", [field.name for field in fields(Tables)])
 def test_tables_are_exported(agentrl, recorded, tmp_path, table) -> None:
     target = tmp_path / "table.parquet"
     agentrl("export", recorded, "--to", target, "--table", table)
@@ -334,7 +332,7 @@ def test_exports_that_cannot_be(agentrl, recorded, tmp_path) -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
-def test_a_full_disk_leaves_nothing(agentrl, recorded, tmp_path, monkeypatch) -> None:
+def test_a_full_disk_leaves_nothing(agentrl, recorded, tmp_path) -> None:
     target = tmp_path / "rows.jsonl"
     half = tmp_path / f".rows.jsonl.{os.getpid()}.tmp"
     half.symlink_to("/dev/full")
@@ -370,6 +368,33 @@ def test_an_interrupted_export_leaves_nothing(recorded, tmp_path) -> None:
     assert time.monotonic() - began < 20
     assert (process.returncode, errors) == (130, "interrupted\n")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("columns", [40, 200, None])
+def test_verify_lists_what_is_wrong(agentrl, recorded, monkeypatch, capsys, columns) -> None:
+    findings: list[dict[str, Any]] = []
+    monkeypatch.setattr(Store, "verify", lambda _: findings, raising=False)
+    assert "nothing is wrong" in agentrl("verify", recorded, columns=columns)
+    findings += [
+        {"folder": "nodes", "kind": "value", "id": 7, "message": "logprobs[2] is NaN"},
+        {"folder": "steps", "kind": "damage", "id": None, "message": "its \x1b checksum is not the written one"},
+    ]
+    assert main(["verify", str(recorded)]) == 1
+    printed = re.sub(r"\s+", " ", capsys.readouterr().out)
+    assert "nodes value 7: logprobs[2] is NaN steps damage: its \\x1b checksum is not the written one" in printed
+    assert "2 findings" in printed
+
+
+@pytest.mark.skipif(not hasattr(Store, "verify"), reason="this store cannot verify")
+def test_verify_finds_a_flipped_bit(agentrl, recorded, tmp_path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(recorded, run)
+    assert "nothing is wrong" in agentrl("verify", run)
+    file = next((run / "nodes").glob("*.arrow"))
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+    assert main(["verify", str(run)]) == 1
 
 
 def test_a_pipe_that_is_closed_is_no_error(recorded) -> None:

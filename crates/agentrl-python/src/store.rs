@@ -78,7 +78,7 @@ impl Store {
         })
     }
 
-    fn files(&self, name: &str) -> PyResult<Vec<PathBuf>> {
+    fn files(&self, name: &str) -> PyResult<Vec<(PathBuf, usize)>> {
         held(|| self.with(|store| store.files(name)))
     }
 

@@ -59,8 +59,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     except ModuleNotFoundError as error:
         extra = "train" if name == "train" else "cli"
+        package = str(error.name).partition(".")[0]
         print(
-            f"agentrl: {name} needs {str(error.name).partition('.')[0]}: pip install 'agentrl-core[{extra}]'",
+            f"agentrl: {name} needs {package}: pip install 'agentrl-core[{extra}]'",
             file=sys.stderr,
         )
         return 1

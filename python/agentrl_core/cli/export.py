@@ -55,7 +55,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         "--format",
         choices=_FORMATS,
         metavar="FORMAT",
-        help="parquet or jsonl (default: what the name of the file ends with)",
+        help="parquet or jsonl (default: the ending of FILE)",
     )
     command.add_argument(
         "--table",
@@ -154,8 +154,8 @@ def _table(store: Store, tables: Tables, table: str, chosen: tuple[int, int]) ->
             owners = tables.nodes.join(owners, on="group_id", how="semi")
         wanted = owners.select(pl.col(key).unique()).collect()
 
-    def rows(file: Path) -> pl.DataFrame:
-        frame = pl.scan_ipc(file)
+    def rows(file: Path, count: int) -> pl.DataFrame:
+        frame = pl.scan_ipc(file).head(count)
         there = frame.collect_schema().names()
         if wanted is not None:
             frame = frame.join(wanted.lazy(), on=wanted.columns, how="semi", maintain_order="left")
@@ -167,7 +167,7 @@ def _table(store: Store, tables: Tables, table: str, chosen: tuple[int, int]) ->
         )
         return frame.select(*columns).collect()
 
-    return [partial(rows, file) for file in store.files(table)], schema
+    return [partial(rows, file, count) for file, count in store.files(table)], schema
 
 
 def _streamed(parts: Iterable[Callable[[], pl.DataFrame]], schema: pl.Schema) -> pl.LazyFrame:

@@ -184,13 +184,14 @@ impl Store {
         self.read(|segment| segment.table == table.name())
     }
 
-    /// The committed files of a table of facts or of computed columns, in the order of commits.
-    pub fn files(&self, name: &str) -> Result<Vec<PathBuf>> {
+    /// The files of a table of facts or of computed columns, in the order of commits, and how many of the rows of each
+    /// are committed.
+    pub fn files(&self, name: &str) -> Result<Vec<(PathBuf, usize)>> {
         if COMPUTED.iter().all(|&(computed, _)| computed != name) {
             Table::from_name(name)?;
         }
         let segments = self.manifest.segments.iter().filter(|segment| segment.table == name);
-        Ok(segments.map(|segment| self.path.join(&segment.file)).collect())
+        Ok(segments.map(|segment| (self.path.join(&segment.file), segment.rows)).collect())
     }
 
     /// The committed rows of a table as one; empty where there are none.
