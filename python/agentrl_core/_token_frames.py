@@ -173,7 +173,7 @@ def _with_step_lists(rows: pl.DataFrame, taken: pl.DataFrame, tables: Tables) ->
 
 def _lists(row: Indices, values: dict[str, pl.Series]) -> pl.DataFrame:
     """The values of each row as lists; `row` counts up and leaves none out."""
-    flat = pl.DataFrame({"_row": pl.Series(row, dtype=pl.Int64), **values})
+    flat = pl.DataFrame({"_row": pl.Series(row, dtype=pl.Int64).set_sorted(), **values})
     return flat.group_by("_row", maintain_order=True).agg(pl.all()).drop("_row")
 
 

@@ -130,8 +130,11 @@ def _of_store(store: Store, name: str, empty: Batch) -> pl.LazyFrame:
     files = store.files(name)
     if not files:
         return _of_batch(empty, name)
-    # A file can have grown since the store was opened: what counts are the rows of its snapshot.
-    parts = [pl.scan_ipc(file).head(rows) for file, rows in files]
+    # A writer replaces the last file by one that has more rows: that one is opened now and stays as it is, and of all
+    # files only the rows of the snapshot count.
+    parts = [pl.scan_ipc(file).head(rows) for file, rows in files[:-1]]
+    last, rows = files[-1]
+    parts.append(pl.read_ipc(last, n_rows=rows).lazy())
     # Each iteration has the computed columns of its recipe.
     return _diagonal(parts) if name in _COMPUTED else pl.concat(parts)
 

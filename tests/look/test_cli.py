@@ -235,7 +235,7 @@ def test_unknown_trajectories_name_their_neighbours(agentrl, recorded) -> None:
 def test_what_is_no_run_is_said_so(agentrl, recorded, tmp_path, command) -> None:
     more = {"show": ["0"], "export": ["--to", str(tmp_path / "x.jsonl")]}.get(command, [])
     missing = agentrl(command, tmp_path / "none", *more, status=1)
-    assert missing.startswith(f"agentrl: {tmp_path / 'none'} does not exist; give the directory")
+    assert missing.startswith(f"agentrl: {tmp_path / 'none'} does not exist; give the directory of a run")
     above = agentrl(command, recorded.parent, *more, status=1)
     assert above == f"agentrl: {recorded.parent} is no run; runs in it: {recorded}\n"
 
@@ -368,6 +368,18 @@ def test_an_interrupted_export_leaves_nothing(recorded, tmp_path) -> None:
     assert time.monotonic() - began < 20
     assert (process.returncode, errors) == (130, "interrupted\n")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("command", LOOKING)
+def test_a_damaged_file_is_named(agentrl, recorded, tmp_path, command) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(recorded, run)
+    file = next((run / "trajectories").glob("*.arrow"))
+    file.write_bytes(file.read_bytes()[:-100])
+    more = {"show": ["0"], "export": ["--to", str(tmp_path / "x.jsonl")]}.get(command, [])
+    message = agentrl(command, run, *more, status=1)
+    assert message.startswith(f"agentrl: {run} cannot be read: ")
+    assert message.endswith(f"; run agentrl verify {run}\n")
 
 
 @pytest.mark.parametrize("columns", [40, 200, None])

@@ -319,6 +319,19 @@ def test_a_scan_is_what_is_committed_when_it_is_made(tmp_path: Path) -> None:
         scan(tmp_path / "nothing")
 
 
+def test_a_file_that_grows_keeps_its_old_rows_in_a_scan(tmp_path: Path) -> None:
+    batch, _ = grow(0)
+    with Store.open(tmp_path) as store:
+        store.append(batch, iteration=0)
+    run = scan(tmp_path)
+    before = run.nodes.collect()
+    (file,) = (tmp_path / "nodes").glob("*.arrow")
+    grown = tmp_path / "grown"
+    pl.concat([before, before]).write_ipc(grown)
+    grown.replace(file)
+    assert_frame_equal(run.nodes.collect(), before)
+
+
 def test_wrong_frames_are_refused(recorded: Path) -> None:
     run = scan(recorded)
     draws = run.draws.collect()

@@ -44,7 +44,7 @@ fn cast(name: &str, part: &ArrayRef, kind: &DataType) -> Result<ArrayRef> {
 
 /// The texts of an Arrow array of any string or binary type.
 pub(crate) fn texts<'a>(name: &str, parts: &'a [ArrayRef]) -> Result<Vec<&'a [u8]>> {
-    let mut out = Vec::with_capacity(parts.iter().map(|part| part.len()).sum());
+    let mut out = Vec::with_capacity(parts.iter().map(Array::len).sum());
     for part in parts {
         if part.null_count() > 0 {
             return Err(Error::invalid(format!(
@@ -84,15 +84,14 @@ pub(crate) fn arrow_numbers<'py>(py: Python<'py>, values: AnyArray, name: &str) 
     Ok(to_numpy(py, made))
 }
 
+/// The values of lists one after the other, and the length of each list.
+type Lists<'py> = (Bound<'py, PyAny>, Bound<'py, PyArray1<i64>>);
+
 /// The values of an Arrow column of lists, all in a row, and the length of each list: -1 where there is none.
 ///
 /// None where the column holds no lists.
 #[pyfunction]
-pub(crate) fn arrow_lists<'py>(
-    py: Python<'py>,
-    values: AnyArray,
-    name: &str,
-) -> PyResult<Option<(Bound<'py, PyAny>, Bound<'py, PyArray1<i64>>)>> {
+pub(crate) fn arrow_lists<'py>(py: Python<'py>, values: AnyArray, name: &str) -> PyResult<Option<Lists<'py>>> {
     let parts = parts(name, values)?;
     let list = |part: &ArrayRef| {
         matches!(
@@ -146,7 +145,7 @@ fn large_lists(name: &str, part: &ArrayRef) -> Result<LargeListArray> {
 }
 
 fn truths(name: &str, parts: &[ArrayRef]) -> Result<Vec<bool>> {
-    let nulls: usize = parts.iter().map(|part| part.null_count()).sum();
+    let nulls: usize = parts.iter().map(Array::null_count).sum();
     if nulls > 0 {
         return Err(Error::invalid(format!("{name} has {nulls} nulls among its booleans; fill them first")));
     }
@@ -176,7 +175,7 @@ fn numbers(name: &str, parts: &[ArrayRef]) -> Result<Numbers> {
 }
 
 fn gathered<T>(name: &str, parts: &[ArrayRef], kind: &DataType, read: impl Fn(&ArrayRef) -> Vec<T>) -> Result<Vec<T>> {
-    let mut out = Vec::with_capacity(parts.iter().map(|part| part.len()).sum());
+    let mut out = Vec::with_capacity(parts.iter().map(Array::len).sum());
     for part in parts {
         out.extend(read(&cast(name, part, kind)?));
     }

@@ -10,44 +10,41 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agentrl_core.exceptions import NotFoundError, StoreError
+from agentrl_core.exceptions import CorruptError, NotFoundError, StoreError
 from agentrl_core.store import Store
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from agentrl_core.polars import Tables
-
 _UNLIMITED = 100_000
 
 
 @contextmanager
-def opened(path: str) -> Iterator[tuple[Store, Tables]]:
-    """A run for reading, which never needs the writer's lock: its store and its tables, both of the same snapshot.
+def opened(path: str) -> Iterator[Store]:
+    """The store of a run for reading, which never needs the writer's lock.
 
     Raises:
         NotFoundError: there is no run; the message names those that lie there.
         StoreError: the writer merged files away while they were read.
+        CorruptError: Polars cannot read a file.
     """
-    from agentrl_core.polars import scan
-
     try:
         store = Store.open(path, read_only=True)
     except NotFoundError:
         folder = Path(path)
         runs = sorted(str(manifest.parent) for manifest in folder.glob("*/manifest"))
         what = "is no run" if folder.is_dir() else "does not exist"
-        hint = (
-            f"; runs in it: {', '.join(runs[:10])}" if runs else "; give the directory that agentrl train --run names"
-        )
+        hint = f"; runs in it: {', '.join(runs[:10])}" if runs else "; give the directory of a run"
         raise NotFoundError(f"{path} {what}{hint}") from None
     with store:
         try:
-            yield store, scan(store)
+            yield store
         except FileNotFoundError as error:
-            raise StoreError(
-                f"a file of {path} was merged away while it was read; run the command again: {error}"
-            ) from None
+            raise StoreError(f"a file of {path} was merged away; run the command again: {error}") from None
+        except Exception as error:
+            if not type(error).__module__.startswith("polars"):
+                raise
+            raise CorruptError(f"{path} cannot be read: {error}; run agentrl verify {path}") from None
 
 
 def console() -> Console:

@@ -78,6 +78,8 @@ def run(path: str, to: str, format: str | None, table: str, iterations: str | No
     from rich.console import Console
     from rich.progress import track
 
+    from agentrl_core.polars import scan
+
     target = Path(to)
     form = format or target.suffix.removeprefix(".")
     if form not in _FORMATS:
@@ -85,7 +87,8 @@ def run(path: str, to: str, format: str | None, table: str, iterations: str | No
     chosen = _range(iterations)
     if chosen != _ALL and table == "tasks":
         raise InvalidInputError("--iterations: tasks are counted over the whole run; leave it out")
-    with opened(path) as (store, tables):
+    with opened(path) as store:
+        tables = scan(store)
         parts, schema = _rows(tables, chosen) if table == "rows" else _table(store, tables, table, chosen)
         shown = Console(stderr=True)
         shown_parts = track(parts, f"{table} of {path}", console=shown, disable=not shown.is_terminal)

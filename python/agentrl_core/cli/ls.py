@@ -29,7 +29,10 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 def run(path: str, iteration: int | None) -> int:
     """Print the list."""
     out = console()
-    with opened(path) as (store, tables):
+    from agentrl_core.polars import scan
+
+    with opened(path) as store:
+        tables = scan(store)
         if iteration is None:
             _iterations(out, store, tables)
         else:

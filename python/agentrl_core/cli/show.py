@@ -52,8 +52,10 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 def run(path: str, trajectory: int, tokenizer: str | None) -> int:
     """Print tree and path."""
     out = console()
-    with opened(path) as (_, tables):
-        _show(out, tables, trajectory, Words.find(path, tokenizer))
+    from agentrl_core.polars import scan
+
+    with opened(path) as store:
+        _show(out, scan(store), trajectory, Words.find(path, tokenizer))
     return 0
 
 

@@ -40,7 +40,10 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 def run(path: str) -> int:
     """Print the table."""
     out = console()
-    with opened(path) as (store, tables):
+    from agentrl_core.polars import scan
+
+    with opened(path) as store:
+        tables = scan(store)
         rows = statistics(tables)
         print_columns(out, rows.columns, [[number(value) for value in row] for row in rows.rows()])
         out.print(_bytes(store, tables))

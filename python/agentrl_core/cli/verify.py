@@ -22,7 +22,7 @@ def run(path: str) -> int:
     from rich.text import Text
 
     out = console()
-    with opened(path) as (store, _):
+    with opened(path) as store:
         findings = store.verify()
         for finding in findings:
             where = " ".join(str(value) for name, value in finding.items() if name != "message" and value is not None)
