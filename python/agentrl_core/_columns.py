@@ -69,12 +69,12 @@ def keys(values: object, name: str, *, length: int | None = None) -> NDArray[np.
         InvalidInputError: ids of another type, or of another length.
     """
     if isinstance(values, (list, tuple)):
-        dense, _ = _core.dense_keys(list(values))
-    elif hasattr(values, "__arrow_c_array__") or hasattr(values, "__arrow_c_stream__"):
+        dense, _ = _core.dense_keys(list(values), name)
+    elif _is_arrow(values):
         try:
-            dense, _ = _core.dense_keys(values)  # strings and binary, without a copy
+            dense, _ = _core.dense_keys(values, name)  # strings and binary, without a copy
         except InvalidInputError:
-            if column(values, name).dtype.kind not in "iu":
+            if not _holds_integers(values, name):
                 raise
             dense = _dense(values, name)
     else:
@@ -98,7 +98,7 @@ def _dense(values: object, name: str) -> NDArray[np.uint32]:
         # An unsigned id beyond int64 wraps around, and stays different from every other.
         dense, _ = _core.dense_keys(_flat(array.astype(np.int64)))
     elif array.dtype.kind in "USO":
-        dense, _ = _core.dense_keys(array.tolist())
+        dense, _ = _core.dense_keys(array.tolist(), name)
     else:
         raise InvalidInputError(f"{name} has dtype {array.dtype}; ids are whole numbers, strings or bytes")
     return dense
@@ -112,18 +112,75 @@ def column(values: object, name: str, *, dimensions: tuple[int, ...] = (1,)) -> 
     """
     if hasattr(values, "detach"):  # a torch tensor, without importing torch
         values = values.detach()
+    arrow = _is_arrow(values)
     try:
-        array = np.asarray(values)
+        # Without a copy where the library can; what it makes of nulls differs, so those are read by the core.
+        array = None if arrow and not _is_whole(values) else np.asarray(values)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise InvalidInputError(
-            f"{name} of type {type(values).__name__} is no column: {error}; "
-            "give a NumPy or Arrow array, a Polars Series, a torch CPU tensor or a list"
-        ) from None
+        if not arrow:
+            raise InvalidInputError(
+                f"{name} of type {type(values).__name__} is no column: {error}; "
+                "give a NumPy or Arrow array, a Polars Series, a torch CPU tensor or a list"
+            ) from None
+        array = None
+    if array is None or (arrow and array.dtype == np.object_):
+        array = _core.arrow_numbers(values, name)
     if array.size == 0 and array.ndim == 1 and isinstance(values, (list, tuple)):
         array = array.astype(np.int64)  # an empty list has no type: let it be any of them
     if array.ndim not in dimensions:
         raise InvalidInputError(f"{name} has shape {array.shape}; give a one-dimensional column")
     return array
+
+
+def flat(values: object, name: str, offsets: NDArray[np.int64]) -> NDArray[Any]:
+    """One value for each element of ragged rows, of a flat column or of a column of lists, one list for each row.
+
+    Args:
+        values: a column of any of the kinds above, or an Arrow or Polars column of lists; all is unknown (NaN) where
+            there is no list.
+        name: of the argument, for messages.
+        offsets: where each row begins.
+
+    Raises:
+        InvalidInputError: no column, or a list of another length than its row.
+    """
+    if not _is_arrow(values):
+        return column(values, name)
+    lists = _core.arrow_lists(values, name)
+    if lists is None:
+        return column(values, name)
+    found, lengths = lists
+    expected = np.diff(offsets)
+    if len(lengths) != len(expected):
+        raise InvalidInputError(f"{name} has {len(lengths)} lists; give one for each of {len(expected)} rows")
+    known = lengths >= 0
+    wrong = np.flatnonzero(known & (lengths != expected))
+    if len(wrong):
+        raise InvalidInputError(
+            f"{name} has a list of {lengths[wrong[0]]} values in row {wrong[0]}, which has {expected[wrong[0]]} tokens"
+        )
+    if known.all():
+        return found
+    filled = np.full(offsets[-1], np.nan, found.dtype if found.dtype.kind == "f" else np.float64)
+    filled[np.repeat(known, expected)] = found
+    return filled
+
+
+def _holds_integers(values: object, name: str) -> bool:
+    try:
+        return column(values, name).dtype.kind in "iu"
+    except InvalidInputError:
+        return False
+
+
+def _is_whole(values: Any) -> bool:
+    """Whether NumPy can read an Arrow column: it speaks NumPy's protocol and has no nulls."""
+    nulls = getattr(values, "null_count", 0)
+    return hasattr(values, "__array__") and not (nulls() if callable(nulls) else nulls)
+
+
+def _is_arrow(values: object) -> bool:
+    return hasattr(values, "__arrow_c_array__") or hasattr(values, "__arrow_c_stream__")
 
 
 def _flat(array: NDArray[Any]) -> NDArray[Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pickle import PickleBuffer
 from typing import TYPE_CHECKING, Any, Literal, SupportsIndex
 
@@ -170,12 +171,16 @@ class Batch:
     def with_columns(self, level: Level, **columns: ArrayLike) -> Batch:
         """The batch with computed columns: one value for each row of the level, floats or integers.
 
-        A name stands for one column: an earlier one of the same name is replaced, whatever its level.
+        A name stands for one column: an earlier one of the same name is replaced, whatever its level. Tokens may also
+        come as an Arrow or Polars column of lists: one list for each step of a draw (`token`) or node (`node_token`).
 
         Raises:
             InvalidInputError: a column has another length or type, or the name of a key (`draw_id`, `step`, `node_id`).
         """
-        arrays = {name: _columns.column(values, name) for name, values in columns.items()}
+        read = _columns.column
+        if level in ("token", "node_token"):
+            read = partial(_columns.flat, offsets=self.offsets(level))
+        arrays = {name: read(values, name) for name, values in columns.items()}
         return Batch(self._core.with_columns(level, **arrays))
 
     def with_source(self, recipe: str, options: str | Mapping[str, Any]) -> Batch:

@@ -116,21 +116,19 @@ def learning_curve(run: Path) -> Path:
     import polars as pl
     from matplotlib import pyplot as plt
 
-    # A run whose every group was rejected has no draws at all.
-    files = sorted((run / "draws").glob("*.arrow"))
-    drawn = pl.scan_ipc(files).select("trajectory_id") if files else pl.LazyFrame(schema={"trajectory_id": pl.Int64})
+    from agentrl_core.polars import scan
+
+    tables = scan(run)
     success = (
-        pl.scan_ipc(run / "trajectories" / "*.arrow")
-        .join(drawn, on="trajectory_id", how="semi")
+        tables.trajectories.join(tables.draws, on="trajectory_id", how="semi")
         .group_by("iteration")
         .agg(pl.col("success").mean())
         .sort("iteration")
         .collect()
     )
-    iterations = pl.scan_ipc(run / "trajectories" / "*.arrow").select("group_id", "iteration").unique()
+    iterations = tables.trajectories.select("group_id", "iteration").unique()
     entropy = (
-        pl.scan_ipc(run / "nodes" / "*.arrow")
-        .filter(pl.col("entropies").is_not_null())
+        tables.nodes.filter(pl.col("entropies").is_not_null())
         .select("group_id", pl.col("entropies").list.mean())
         .join(iterations, on="group_id")
         .group_by("iteration")

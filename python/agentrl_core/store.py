@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from os import PathLike
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
@@ -135,6 +136,16 @@ class Store:
     def journal(self) -> Table:
         """One row for each write: its iteration, its kind, the state an iteration was closed with, its rows by folder."""
         return self._core.journal()
+    def files(self, table: str) -> list[tuple[Path, int]]:
+        """The Arrow files of a table, and how many rows of each are committed: what a scanner reads for this snapshot.
+
+        Args:
+            table: one of the tables, or `draw_columns`, `step_columns`, `node_columns`.
+
+        Raises:
+            NotFoundError: there is no such table.
+        """
+        return self._core.files(table)
 
     def rebase(self, batch: Batch) -> Batch:
         """The batch with the ids of its new rows moved behind all that the store has; stored rows keep theirs."""

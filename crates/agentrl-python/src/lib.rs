@@ -6,6 +6,7 @@
 
 mod arrays;
 mod batch;
+mod columns;
 mod compute;
 mod enter;
 mod error;
@@ -21,6 +22,8 @@ mod tree;
 mod _core {
     #[pymodule_export]
     use crate::batch::{Batch, PlannedPack};
+    #[pymodule_export]
+    use crate::columns::{arrow_lists, arrow_numbers};
     #[pymodule_export]
     use crate::compute::{
         dense_keys, entropy_branches, gigpo, group_relative, leave_one_out, segment_entropy, step_returns,

@@ -113,6 +113,10 @@ impl Store {
         released(py, || self.with(store::Store::journal)).map(Table::from)
     }
 
+    fn files(&self, py: Python<'_>, name: &str) -> PyResult<Vec<(PathBuf, u64)>> {
+        released(py, || self.with(|store| store.files(name)))
+    }
+
     fn rebase(&self, py: Python<'_>, batch: PyRef<'_, Batch>) -> PyResult<Batch> {
         let batch = &batch.0;
         released(py, || self.with(|store| batch.rebase(store.next_ids()))).map(Batch)

@@ -2,11 +2,13 @@
 
 use std::collections::BTreeSet;
 use std::ops::Range;
+use std::path::PathBuf;
 
 use arrow_array::{Array, RecordBatch, UInt32Array};
 use arrow_schema::SchemaRef;
 
 use super::folders::{COMPUTED, JOURNAL, key_of, schema_of};
+use super::fs::failed;
 use super::journal::{self, Entry, Kind};
 use super::manifest::Manifest;
 use super::segment::{Segment, is_other};
@@ -35,6 +37,28 @@ impl Store {
         self.settle()?;
         let rows = self.all_rows(JOURNAL)?;
         joined(&known_schema(JOURNAL)?, &rows)
+    }
+
+    /// The files of a folder (a table, or a level of computed columns) in the order of their rows, and how many rows of
+    /// each belong to what this store sees.
+    pub fn files(&mut self, name: &str) -> Result<Vec<(PathBuf, u64)>> {
+        if COMPUTED.iter().all(|&(folder, _)| folder != name) {
+            Table::from_name(name)?;
+        }
+        self.settle()?;
+        let (folder, end) = (self.path.join(name), self.head.end(name));
+        self.located(|store| {
+            let names = store.fs.list(&folder).map_err(failed("list", &folder))?;
+            let segments = store.files.of(name).iter().filter(|segment| segment.first_row < end);
+            let found = segments.map(|segment| {
+                let path = segment.path(&folder);
+                let renamed = path.file_name().is_some_and(|name| names.iter().any(|found| name == found.as_str()));
+                // A commit renames its files when its manifest is there.
+                let path = if renamed { path } else { segment.staged(&folder) };
+                (path, segment.end_row().min(end) - segment.first_row)
+            });
+            Ok(found.collect())
+        })
     }
 
     /// Whether an iteration has its training batch, which can be one without draws.
@@ -67,15 +91,20 @@ impl Store {
         let stored: BTreeSet<i64> = of(Kind::Batch).flat_map(|entry| entry.stored.iter().copied()).collect();
         let stored: Vec<i64> = stored.into_iter().collect();
         let older = self.with_keys(Table::Trajectories.name(), &stored)?;
+        let older_steps = self.with_keys(Table::Steps.name(), &stored)?;
         let mut needed = outside(&tables[Table::Nodes as usize], "node_id", "parent_id")?;
         for trajectories in tables[Table::Trajectories as usize].iter().chain([&older]) {
             needed.extend(i64s(trajectories, "leaf_node_id")?.values());
+        }
+        // A step whose context was rewritten later does not lie on the path to the leaf.
+        for steps in tables[Table::Steps as usize].iter().chain([&older_steps]) {
+            needed.extend(i64s(steps, "node_id")?.values());
         }
         for nodes in &tables[Table::Nodes as usize] {
             i64s(nodes, "node_id")?.values().iter().for_each(|id| _ = needed.remove(id));
         }
         tables[Table::Nodes as usize].insert(0, self.paths(&needed)?);
-        tables[Table::Steps as usize].insert(0, self.with_keys(Table::Steps.name(), &stored)?);
+        tables[Table::Steps as usize].insert(0, older_steps);
         tables[Table::Trajectories as usize].insert(0, older);
         let mut batch = to_batch(&tables)?;
         for (folder, _) in COMPUTED {
@@ -103,10 +132,12 @@ impl Store {
                 self.head.dropped
             )));
         }
-        let leaves = i64s(&trajectories, "leaf_node_id")?.values().iter().copied().collect();
+        let steps = self.with_keys(Table::Steps.name(), &wanted)?;
+        let (leaves, actions) = (i64s(&trajectories, "leaf_node_id")?, i64s(&steps, "node_id")?);
+        let ends = leaves.values().iter().chain(actions.values()).copied().collect();
         let mut tables: Vec<Vec<RecordBatch>> = vec![Vec::new(); Table::COUNT];
-        tables[Table::Nodes as usize].push(self.paths(&leaves)?);
-        tables[Table::Steps as usize].push(self.with_keys(Table::Steps.name(), &wanted)?);
+        tables[Table::Nodes as usize].push(self.paths(&ends)?);
+        tables[Table::Steps as usize].push(steps);
         tables[Table::Trajectories as usize].push(trajectories);
         Ok(to_batch(&tables)?.with_base(self.head.next))
     }

@@ -5,14 +5,13 @@ use agentrl_compute::group::{GroupOptions, Scale, Singleton};
 use agentrl_compute::ragged::Ragged;
 use agentrl_compute::rollout::{BranchColumns, BranchOptions, Reduce};
 use agentrl_compute::{Result, advantage, group, keys, returns, rng, rollout};
-use arrow_array::cast::AsArray as _;
 use numpy::{PyArray1, PyReadonlyArray1};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString};
-use pyo3_arrow::PyChunkedArray;
 use pyo3_arrow::input::AnyArray;
 
 use crate::arrays::slice;
+use crate::columns;
 use crate::enter::{held, released};
 use crate::error::{invalid, to_python};
 
@@ -52,69 +51,42 @@ macro_rules! kernel {
 }
 
 #[pyfunction]
+#[pyo3(signature = (values, name="values"))]
 pub(crate) fn dense_keys<'py>(
     py: Python<'py>,
     values: &Bound<'py, PyAny>,
+    name: &str,
 ) -> PyResult<(Bound<'py, PyArray1<u32>>, u32)> {
     let made = if let Ok(values) = values.extract::<PyReadonlyArray1<'_, i64>>() {
-        let values = slice("values", &values)?;
+        let values = slice(name, &values)?;
         released(py, || keys::dense_i64(values))?
     } else if let Ok(array) = values.extract::<AnyArray>() {
-        let array = array.into_chunked_array().map_err(PyErr::from)?;
-        released(py, || keys::dense_bytes(texts(&array)?))?
+        let parts = columns::parts(name, array)?;
+        released(py, || keys::dense_bytes(columns::texts(name, &parts)?))?
     } else {
-        let items: Vec<Bound<'py, PyAny>> = values.extract().map_err(|_| not_keys(values))?;
-        let items = items.iter().map(item_bytes).collect::<PyResult<Vec<_>>>()?;
+        let items: Vec<Bound<'py, PyAny>> = values.extract().map_err(|_| not_keys(name, values))?;
+        let items = items.iter().map(|item| item_bytes(name, item)).collect::<PyResult<Vec<_>>>()?;
         held(|| keys::dense_bytes(items.iter().map(Vec::as_slice)))?
     };
     Ok((PyArray1::from_vec(py, made.ids), made.count))
 }
 
-/// The texts of an Arrow array of any string or binary type.
-fn texts(array: &PyChunkedArray) -> Result<Vec<&[u8]>> {
-    use arrow_schema::DataType;
-    let mut out = Vec::with_capacity(array.chunks().iter().map(|chunk| chunk.len()).sum());
-    for chunk in array.chunks() {
-        if chunk.null_count() > 0 {
-            return Err(agentrl_compute::Error::invalid(format!(
-                "values has {} nulls, which belong to no group; fill them first",
-                chunk.null_count()
-            )));
-        }
-        match chunk.data_type() {
-            DataType::Utf8 => out.extend(chunk.as_string::<i32>().iter().flatten().map(str::as_bytes)),
-            DataType::LargeUtf8 => out.extend(chunk.as_string::<i64>().iter().flatten().map(str::as_bytes)),
-            DataType::Utf8View => out.extend(chunk.as_string_view().iter().flatten().map(str::as_bytes)),
-            DataType::Binary => out.extend(chunk.as_binary::<i32>().iter().flatten()),
-            DataType::LargeBinary => out.extend(chunk.as_binary::<i64>().iter().flatten()),
-            DataType::BinaryView => out.extend(chunk.as_binary_view().iter().flatten()),
-            DataType::FixedSizeBinary(_) => out.extend(chunk.as_fixed_size_binary().iter().flatten()),
-            other => {
-                return Err(agentrl_compute::Error::invalid(format!(
-                    "values has Arrow type {other}; keys are integers (int64), strings or binary"
-                )));
-            }
-        }
-    }
-    Ok(out)
-}
-
 /// One key of a list as bytes; a byte in front keeps texts, bytes and integers apart.
-fn item_bytes(item: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
+fn item_bytes(name: &str, item: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
     let tagged = |tag: u8, bytes: &[u8]| [&[tag], bytes].concat();
     if let Ok(text) = item.cast::<PyString>() {
         Ok(tagged(0, text.to_str()?.as_bytes()))
     } else if let Ok(bytes) = item.cast::<PyBytes>() {
         Ok(tagged(1, bytes.as_bytes()))
     } else {
-        item.extract::<i64>().map(|number| tagged(2, &number.to_le_bytes())).map_err(|_| not_keys(item))
+        item.extract::<i64>().map(|number| tagged(2, &number.to_le_bytes())).map_err(|_| not_keys(name, item))
     }
 }
 
-fn not_keys(value: &Bound<'_, PyAny>) -> PyErr {
+fn not_keys(name: &str, value: &Bound<'_, PyAny>) -> PyErr {
     let kind = value.get_type().qualname().map_or_else(|_| "an unknown type".to_owned(), |name| name.to_string());
     invalid(format!(
-        "values holds {kind}; keys are an int64 array, an Arrow string array, or a list of str, bytes or int"
+        "{name} holds {kind}; keys are an int64 array, an Arrow string array, or a list of str, bytes or int"
     ))
 }
 

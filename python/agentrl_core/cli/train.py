@@ -1,4 +1,4 @@
-"""The command line: `agentrl train`."""
+"""`agentrl train`: train a language model on tasks with a tool."""
 
 from __future__ import annotations
 
@@ -6,48 +6,28 @@ import argparse
 import dataclasses
 import sys
 import tomllib
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agentrl_core.exceptions import AgentRLError, MissingDependencyError, RecipeError
+from agentrl_core.exceptions import RecipeError
 
 if TYPE_CHECKING:
     from agentrl_core.recipe import Recipe
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """An argument for each option of `TrainOptions`."""
+    from agentrl_core import recipes
     from agentrl_core.train import TrainOptions
 
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit status: 0 done, 1 an error (one line says which), 130 interrupted."""
-    parser = argparse.ArgumentParser(prog="agentrl", description="Trajectories of LLM agents: train, and look at runs.")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    command = commands.add_parser(
-        "train",
-        help="train a small model to use a tool",
-        description="Train a language model on reasoning-gym tasks with a calculator, by a recipe.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-    )
-    try:
-        _add_train_options(command)
-        given = vars(parser.parse_args(arguments))
-        return _train(given)
-    except KeyboardInterrupt:
-        print("interrupted; go on with --resume", file=sys.stderr)
-        return 130
-    except AgentRLError as error:
-        print(f"agentrl: {error}", file=sys.stderr)
-        return 1
-
-
-def _add_train_options(command: argparse.ArgumentParser) -> None:
-    from agentrl_core import recipes
-
+    command.description = "Train a language model on reasoning-gym tasks with a calculator, by a recipe."
+    command.formatter_class = argparse.ArgumentDefaultsHelpFormatter
     command.add_argument(
         "--recipe",
         help=f"one of {', '.join(recipes.names())}, or a TOML file, whose table [train] can hold these options "
         "(default: grpo; with --resume: that of the run)",
     )
-    for option in dataclasses.fields(_options_class()):
+    for option in dataclasses.fields(TrainOptions):
         flag = "--" + option.name.replace("_", "-")
         text = option.metadata["help"]
         # SUPPRESS: what is not given must not override the recipe file.
@@ -62,15 +42,8 @@ def _add_train_options(command: argparse.ArgumentParser) -> None:
             command.add_argument(flag, type=kind, default=argparse.SUPPRESS, help=shown, metavar=kind.__name__.upper())
 
 
-def _options_class() -> type[TrainOptions]:
-    try:
-        from agentrl_core.train import TrainOptions
-    except ImportError as error:
-        raise MissingDependencyError(f"agentrl train needs {error.name}: pip install 'agentrl-core[train]'") from error
-    return TrainOptions
-
-
-def _train(given: dict[str, Any]) -> int:
+def run(**given: Any) -> int:
+    """Train, and show how it went."""
     from rich.console import Console
 
     from agentrl_core.report import Live, learning_curve, show_summary
@@ -81,7 +54,6 @@ def _train(given: dict[str, Any]) -> int:
     recipe, table = _recipe(given.pop("recipe") or resumed or "grpo")
     if resumed:
         table = {**_recipe(resumed)[1], **table}
-    del given["command"]
     values = {**table, **given}
     known = {option.name for option in dataclasses.fields(TrainOptions)}
     for name in values:
@@ -91,11 +63,15 @@ def _train(given: dict[str, Any]) -> int:
         values["families"] = tuple(values["families"])
     options = TrainOptions(**values)
     console = Console()
-    with Live(console) as progress:
-        summary = train(options, recipe, progress)
-    run = Path(options.run)
-    learning_curve(run)
-    show_summary(console, run, summary)
+    try:
+        with Live(console) as progress:
+            summary = train(options, recipe, progress)
+    except KeyboardInterrupt:
+        print("interrupted; go on with --resume", file=sys.stderr)
+        return 130
+    folder = Path(options.run)
+    learning_curve(folder)
+    show_summary(console, folder, summary)
     return 0
 
 
@@ -114,7 +90,3 @@ def _recipe(name: str) -> tuple[Recipe, dict[str, Any]]:
         raise RecipeError(f"{name} is no TOML document: {error}; correct it there") from error
     options = table.pop("train", {})
     return Recipe.from_dict(table), options
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,0 +1,105 @@
+"""Paths through the token tree as columns: from the last node of each path back to its root, all paths at once."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentrl_core.exceptions import CorruptError, NotFoundError
+
+Indices = NDArray[np.int64]
+
+
+class Tree(NamedTuple):
+    """Nodes as columns, in any order.
+
+    `node_id` int64[n]; `parent` int64[n], index of the parent, -1 for a root; `parent_end` int64[n], how many of the
+    parent's tokens come before the node, -1: all; `length` int64[n], tokens of the node.
+    """
+
+    node_id: Indices
+    parent: Indices
+    parent_end: Indices
+    length: Indices
+
+    @classmethod
+    def of(cls, node_id: Indices, parent_id: Indices, parent_end: Indices, length: Indices) -> Tree:
+        """The tree of node columns, where -1 stands for no parent and for all of the parent's tokens."""
+        parent = np.full(len(node_id), -1, np.int64)
+        has_parent = parent_id >= 0
+        parent[has_parent] = find(node_id, parent_id[has_parent])
+        return cls(node_id, parent, parent_end, length)
+
+
+class PathNodes(NamedTuple):
+    """One row for each node of each path, paths in order, each from its first node to its last.
+
+    `path` int64[m], which path; `node` int64[m], index of the node; `end` int64[m], how many of its tokens are on it.
+    """
+
+    path: Indices
+    node: Indices
+    end: Indices
+
+
+def find(node_id: Indices, wanted: Indices) -> Indices:
+    """Index of each wanted node.
+
+    Raises:
+        NotFoundError: there is no such node.
+    """
+    order = np.argsort(node_id, kind="stable")
+    place = np.searchsorted(node_id, wanted, sorter=order)
+    found = order[np.minimum(place, len(order) - 1)] if len(order) else np.full(len(wanted), -1)
+    missing = np.flatnonzero(node_id[found] != wanted) if len(order) else np.arange(len(wanted))
+    if len(missing):
+        raise NotFoundError(
+            f"node {wanted[missing[0]]} of a path is not in the table nodes; give all nodes of the groups"
+        )
+    return found
+
+
+def walk(tree: Tree, last: Indices, end: Indices, first: Indices | None = None) -> PathNodes:
+    """The nodes of the paths that end behind `end[i]` tokens of node `last[i]` and begin at a root, or node `first[i]`.
+
+    A node that a later one of the path continues in its middle counts with `parent_end` of its tokens. One round for
+    each generation, so the cost is that of the rows that come out.
+
+    Args:
+        tree: the nodes.
+        last: index of the last node of each path.
+        end: how many of its tokens are on the path; -1: all.
+        first: index of the first one, an ancestor of the last or the same.
+
+    Raises:
+        CorruptError: the parents form a circle, or `first` is no ancestor.
+    """
+    rounds: list[PathNodes] = []
+    path = np.arange(len(last))
+    node, end = last, np.where(end < 0, tree.length[last], end)
+    while len(path):
+        if len(rounds) > len(tree.node_id):
+            raise CorruptError(f"node {tree.node_id[node[0]]} is its own ancestor; run agentrl verify")
+        rounds.append(PathNodes(path, node, end))
+        above = tree.parent[node]
+        goes_on = above >= 0 if first is None else node != first[path]
+        if first is not None and (goes_on & (above < 0)).any():
+            lost = path[goes_on & (above < 0)][0]
+            begin, end_id = tree.node_id[first[lost]], tree.node_id[last[lost]]
+            raise CorruptError(f"node {begin} is no ancestor of node {end_id}; run agentrl verify")
+        cut = tree.parent_end[node][goes_on]
+        path, node = path[goes_on], above[goes_on]
+        end = np.where(cut < 0, tree.length[node], cut)
+    if not rounds:
+        return PathNodes(path, node, end)
+    columns = [np.concatenate(parts) for parts in zip(*reversed(rounds), strict=True)]
+    order = np.argsort(columns[0], kind="stable")
+    return PathNodes(*(column[order] for column in columns))
+
+
+def ranges(starts: Indices, lengths: Indices) -> Indices:
+    """The indices `starts[i]`, `starts[i] + 1`, … of each range, one range after the other."""
+    ends = np.cumsum(lengths)
+    return np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - ends + lengths, lengths)

@@ -1,0 +1,71 @@
+"""The command line `agentrl`: train, and look at runs. A file for each command, imported when it is the one given."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from agentrl_core.exceptions import AgentRLError
+
+COMMANDS = {
+    "train": "train a small model to use a tool",
+    "ls": "list the iterations of a run, or the trajectories of one",
+    "show": "show a trajectory: its group's tree, and what was said",
+    "stats": "how training went, iteration by iteration",
+    "verify": "check that a run's files are whole and agree",
+    "export": "write training rows or a table as Parquet or JSONL",
+}
+"""Names of the commands, which are the modules of this package, and what each does."""
+
+
+class _Help(argparse.HelpFormatter):
+    """Keeps the lines of examples."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return text if text.startswith("examples:") else super()._fill_text(text, width, indent)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line.
+
+    Returns:
+        The exit status: 0 done, 1 an error (one line says which) or something found by `verify`, 2 a wrong call, 130
+        interrupted.
+    """
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    name = given[0] if given and given[0] in COMMANDS else ""
+    parser = argparse.ArgumentParser(prog="agentrl", description="Trajectories of LLM agents: train, and look at runs.")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    parsers = {
+        command: commands.add_parser(command, help=text, formatter_class=_Help) for command, text in COMMANDS.items()
+    }
+    try:
+        if not name:
+            parser.parse_args(given)  # which shows the help, or says what is wrong, and exits
+        command = import_module(f"agentrl_core.cli.{name}")
+        command.add_arguments(parsers[name])
+        options = vars(parser.parse_args(given))
+        del options["command"]
+        status: int = command.run(**options)
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # the reader of a pipe has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except ModuleNotFoundError as error:
+        extra = "train" if name == "train" else "cli"
+        package = str(error.name).partition(".")[0]
+        print(
+            f"agentrl: {name} needs {package}: pip install 'agentrl-core[{extra}]'",
+            file=sys.stderr,
+        )
+        return 1
+    except AgentRLError as error:
+        print(f"agentrl: {error}", file=sys.stderr)
+        return 1
+    return status

@@ -1,0 +1,102 @@
+"""What the commands share: a run that is open, columns that fit the terminal, numbers as text."""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from agentrl_core.exceptions import CorruptError, NotFoundError, StoreError
+from agentrl_core.store import Store
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_UNLIMITED = 100_000
+
+
+@contextmanager
+def opened(path: str) -> Iterator[Store]:
+    """The store of a run for reading, which never needs the writer's lock.
+
+    Raises:
+        NotFoundError: there is no run; the message names those that lie there.
+        StoreError: the writer merged files away while they were read.
+        CorruptError: Polars cannot read a file.
+    """
+    try:
+        store = Store.open(path, read_only=True)
+    except NotFoundError:
+        folder = Path(path)
+        runs = sorted(str(manifest.parent) for manifest in folder.glob("*/manifest"))
+        what = "is no run" if folder.is_dir() else "does not exist"
+        hint = f"; runs in it: {', '.join(runs[:10])}" if runs else "; give the directory of a run"
+        raise NotFoundError(f"{path} {what}{hint}") from None
+    with store:
+        try:
+            yield store
+        except FileNotFoundError as error:
+            raise StoreError(f"a file of {path} was merged away; run the command again: {error}") from None
+        except Exception as error:
+            if not type(error).__module__.startswith("polars"):
+                raise
+            raise CorruptError(f"{path} cannot be read: {error}; run agentrl verify {path}") from None
+
+
+def console() -> Console:
+    """Where results are printed: as wide as the terminal, or as COLUMNS says, and without a limit in a pipe."""
+    from rich.console import Console
+
+    limited = sys.stdout.isatty() or "COLUMNS" in os.environ
+    return Console(width=None if limited else _UNLIMITED, highlight=False)
+
+
+def print_columns(out: Console, names: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """A table; columns that do not fit beside each other stand below each other, each part with the first column."""
+    from rich.cells import cell_len
+    from rich.table import Table
+    from rich.text import Text
+
+    def width(index: int) -> int:
+        return max(cell_len(name) for name in (names[index], *(row[index] for row in rows))) + 2
+
+    parts: list[list[int]] = []
+    for index in range(1, len(names)):
+        if parts and width(0) + sum(map(width, parts[-1])) + width(index) <= out.width + 2:
+            parts[-1].append(index)
+        else:
+            parts.append([index])
+    for number, part in enumerate(parts):
+        if number:
+            out.print()
+        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+        for index in (0, *part):
+            numeric = all(row[index][:1].isdigit() or row[index][:1] in "+-" for row in rows if row[index])
+            table.add_column(names[index], justify="right" if numeric else "left", overflow="fold")
+        for row in rows:
+            table.add_row(*(Text(row[index]) for index in (0, *part)))
+        out.print(table)
+
+
+def number(value: Any, digits: int = 3) -> str:
+    """A number as text: whole ones with separators, unknown ones as a dash."""
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
+        return "-"
+    return f"{value:,}" if isinstance(value, int) else f"{value:.{digits}f}"
+
+
+def nearest(wanted: int, ids: Sequence[int]) -> str:
+    """The ids next to one that does not exist, for a message."""
+    close = sorted(sorted(ids, key=lambda candidate: abs(candidate - wanted))[:3])
+    return f"nearest: {', '.join(map(str, close))}" if close else "there are none yet"
+
+
+def escaped(text: str) -> str:
+    """Text of a model or an environment that a terminal can show: what would control it is escaped."""
+    return "".join(
+        character if character.isprintable() or character == "\n" else repr(character)[1:-1] for character in text
+    )

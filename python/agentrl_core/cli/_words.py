@@ -1,0 +1,72 @@
+"""Tokens as text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from agentrl_core.cli._view import escaped
+from agentrl_core.exceptions import InvalidInputError
+
+_UNFINISHED = "\ufffd"
+_LONGEST_CHARACTER = 4  # bytes, hence tokens
+
+
+class Words:
+    """Makes text of tokens, by a tokenizer or, without one, as their ids.
+
+    Args:
+        decode: text of a list of tokens.
+    """
+
+    def __init__(self, decode: Callable[[Sequence[int]], str] | None = None) -> None:
+        self._decode = decode
+
+    @classmethod
+    def find(cls, run: str, given: str | None) -> Words:
+        """Those of a tokenizer that is given, or else of the one that training left in the run.
+
+        Raises:
+            InvalidInputError: there is no tokenizer where one was said to be.
+            ModuleNotFoundError: one is given, and the package tokenizers is not installed.
+        """
+        path = Path(run, "start") if given is None else Path(given)
+        file = path / "tokenizer.json" if path.is_dir() else path
+        if not file.is_file():
+            if given is None:
+                return cls()
+            raise InvalidInputError(f"--tokenizer {given}: there is no {file}; give a tokenizer.json or its directory")
+        try:
+            from tokenizers import Tokenizer
+        except ModuleNotFoundError:
+            if given is None:
+                return cls()
+            raise
+        try:
+            tokenizer = Tokenizer.from_file(str(file))
+        except Exception as error:  # noqa: BLE001  # the package raises nothing narrower
+            raise InvalidInputError(f"--tokenizer: {file} holds no tokenizer: {error}") from None
+        return cls(lambda tokens: str(tokenizer.decode(list(tokens), skip_special_tokens=False)))
+
+    def pieces(self, tokens: Sequence[int]) -> list[str]:
+        """The text of each token; a character of several tokens stands with the last of them."""
+        if self._decode is None:
+            return [f"{token} " for token in tokens]
+        made: list[str] = []
+        begin = 0
+        for end in range(1, len(tokens) + 1):
+            # The token before keeps the space that a decoder drops at the beginning of a text.
+            context = tokens[max(begin - 1, 0) : begin]
+            before = self._decode(context) if context else ""
+            text = self._decode([*context, *tokens[begin:end]])[len(before) :]
+            if text.endswith(_UNFINISHED) and end < len(tokens) and end - begin < _LONGEST_CHARACTER:
+                made.append("")
+                continue
+            made.append(escaped(text))
+            begin = end
+        return made
+
+    def preview(self, tokens: Sequence[int], length: int) -> str:
+        """The beginning of a text in one line, of at most so many characters."""
+        text = "".join(self.pieces(tokens[:length])).replace("\n", "⏎")
+        return text if len(text) <= length and len(tokens) <= length else text[: length - 1] + "…"

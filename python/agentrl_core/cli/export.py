@@ -1,0 +1,216 @@
+"""`agentrl export`: training rows or a table as one file of another format."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from agentrl_core.cli._view import opened
+from agentrl_core.exceptions import InvalidInputError, StoreError
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from agentrl_core.polars import Tables
+    from agentrl_core.store import Store
+
+    _Parts = Sequence[Callable[[], pl.DataFrame]]
+
+_ALL = (0, 2**62)
+_DRAWS_AT_ONCE = 4096
+_FORMATS = ("parquet", "jsonl")
+# How the rows of a table belong to an iteration: the column that names it, or a key of a table that does.
+_KEYS = {
+    "nodes": ("group_id", "trajectories"),
+    "steps": ("trajectory_id", "trajectories"),
+    "draw_columns": ("draw_id", "draws"),
+    "step_columns": ("draw_id", "draws"),
+    "node_columns": ("node_id", "nodes"),
+}
+_TABLES = ("trajectories", "draws", "decisions", "tasks", *_KEYS)
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """`RUN --to FILE --format FORMAT --table TABLE --iterations A:B`."""
+    command.description = (
+        "Write training rows, or a table of the run, as one Parquet or JSONL file. Training rows: one for each token "
+        "sequence that a draw trained, with its tokens, which of them are trained, log-probs, rewards, and what was "
+        "computed for it. The file appears when it is whole; one that is there is never overwritten."
+    )
+    command.epilog = (
+        "examples:\n  agentrl export runs/demo --to rows.parquet\n"
+        "  agentrl export runs/demo --to last.jsonl --iterations 30:\n"
+        "  agentrl export runs/demo --to nodes.parquet --table nodes"
+    )
+    command.add_argument("path", metavar="RUN", help="directory of the run")
+    command.add_argument("--to", required=True, metavar="FILE", help="the file to write")
+    command.add_argument(
+        "--format",
+        choices=_FORMATS,
+        metavar="FORMAT",
+        help="parquet or jsonl (default: the ending of FILE)",
+    )
+    command.add_argument(
+        "--table",
+        choices=("rows", *_TABLES),
+        default="rows",
+        metavar="TABLE",
+        help=f"rows (training rows, the default), or one of {', '.join(_TABLES)}",
+    )
+    command.add_argument(
+        "--iterations",
+        metavar="A:B",
+        help="from iteration A up to and without B; either may be left out (default: all)",
+    )
+
+
+def run(path: str, to: str, format: str | None, table: str, iterations: str | None) -> int:  # noqa: A002
+    """Write the file."""
+    import polars as pl
+    import polars.selectors as cs
+    from rich.console import Console
+    from rich.progress import track
+
+    from agentrl_core.polars import scan
+
+    target = Path(to)
+    form = format or target.suffix.removeprefix(".")
+    if form not in _FORMATS:
+        raise InvalidInputError(f"--to {to}: its name ends with neither .parquet nor .jsonl; give --format")
+    chosen = _range(iterations)
+    if chosen != _ALL and table == "tasks":
+        raise InvalidInputError("--iterations: tasks are counted over the whole run; leave it out")
+    with opened(path) as store:
+        tables = scan(store)
+        parts, schema = _rows(tables, chosen) if table == "rows" else _table(store, tables, table, chosen)
+        shown = Console(stderr=True)
+        shown_parts = track(parts, f"{table} of {path}", console=shown, disable=not shown.is_terminal)
+        with _whole(target) as half:
+            frame = _streamed(shown_parts, schema)
+            if form == "parquet":
+                frame.sink_parquet(half)
+            else:
+                # JSON has no bytes: hashes become hexadecimal text. Nor has it NaN, which Polars writes as null.
+                blobs = pl.element().bin.encode("hex")
+                hexadecimal = (
+                    cs.by_dtype(pl.Binary).bin.encode("hex"),
+                    cs.by_dtype(pl.List(pl.Binary)).list.eval(blobs),
+                )
+                frame.with_columns(*hexadecimal).sink_ndjson(half, check_extension=False)
+    print(f"{to}: {target.stat().st_size:,} bytes", file=sys.stderr)
+    return 0
+
+
+def _range(text: str | None) -> tuple[int, int]:
+    """`A:B` as two bounds, the second excluded."""
+    if text is None:
+        return _ALL
+    begin, colon, end = text.partition(":")
+    try:
+        found = (int(begin or _ALL[0]), int(end or _ALL[1])) if colon else (int(text), int(text) + 1)
+    except ValueError:
+        found = (0, 0)
+    if not 0 <= found[0] < found[1]:
+        raise InvalidInputError(
+            f"--iterations {text}: give A:B with A below B, such as 3:10, 30: or :10, or one number"
+        )
+    return found
+
+
+def _rows(tables: Tables, chosen: tuple[int, int]) -> tuple[_Parts, pl.Schema]:
+    """Training rows, some draws at a time."""
+    import polars as pl
+
+    draws = tables.draws.filter(pl.col("iteration").is_between(*chosen, closed="left")).sort("draw_id").collect()
+    facts = tables.trajectories.select("trajectory_id", "task_id", "reward", "success")
+
+    def rows(part: Any, of: Tables) -> pl.DataFrame:
+        part = part.select("iteration", "draw_id", "trajectory_id", "group_id", "source").lazy()
+        part = part.join(facts, on="trajectory_id", how="left", maintain_order="left").collect()
+        made: pl.DataFrame = part.agentrl.words().agentrl.sequences(of)
+        return made
+
+    schema = rows(draws.clear(), tables).schema
+    parts = [draws[begin : begin + _DRAWS_AT_ONCE] for begin in range(0, len(draws), _DRAWS_AT_ONCE)]
+    return [partial(rows, part, tables) for part in parts], schema
+
+
+def _table(store: Store, tables: Tables, table: str, chosen: tuple[int, int]) -> tuple[_Parts, pl.Schema]:
+    """A table, file by file."""
+    import polars as pl
+
+    schema = getattr(tables, table).collect_schema()
+    inside = pl.col("iteration").is_between(*chosen, closed="left")
+    wanted: pl.DataFrame | None = None
+    if chosen != _ALL and table in _KEYS:
+        key, of = _KEYS[table]
+        owners = tables.draws if of == "draws" else tables.trajectories
+        owners = owners.filter(inside)
+        if of == "nodes":
+            owners = tables.nodes.join(owners, on="group_id", how="semi")
+        wanted = owners.select(pl.col(key).unique()).collect()
+
+    def rows(file: Path, count: int) -> pl.DataFrame:
+        frame = pl.scan_ipc(file).head(count)
+        there = frame.collect_schema().names()
+        if wanted is not None:
+            frame = frame.join(wanted.lazy(), on=wanted.columns, how="semi", maintain_order="left")
+        elif chosen != _ALL:
+            frame = frame.filter(inside)
+        # Files of computed columns have those of their iteration.
+        columns = (
+            (pl.col(name) if name in there else pl.lit(None)).cast(kind).alias(name) for name, kind in schema.items()
+        )
+        return frame.select(*columns).collect()
+
+    return [partial(rows, file, count) for file, count in store.files(table)], schema
+
+
+def _streamed(parts: Iterable[Callable[[], pl.DataFrame]], schema: pl.Schema) -> pl.LazyFrame:
+    """The parts as one frame that is never whole in memory."""
+    from polars.io.plugins import register_io_source
+
+    def source(columns: list[str] | None, _: object, __: int | None, ___: int | None) -> Iterator[pl.DataFrame]:
+        for part in parts:
+            frame = part()
+            yield frame if columns is None else frame.select(columns)
+
+    return register_io_source(source, schema=schema)
+
+
+@contextmanager
+def _whole(target: Path) -> Iterator[Path]:
+    """Where to write a file that appears under its name when it is whole, or not at all.
+
+    Raises:
+        InvalidInputError: there is a file of that name, or no folder for it.
+        StoreError: it cannot be written.
+    """
+    from polars.exceptions import PolarsError
+
+    if target.exists():
+        raise InvalidInputError(f"{target} exists and is not overwritten; remove it, or give another name")
+    if not target.parent.is_dir():
+        raise InvalidInputError(f"--to {target}: there is no folder {target.parent}; make it first")
+    half = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        yield half
+        with half.open("rb") as file:
+            os.fsync(file.fileno())
+        half.rename(target)
+    except (OSError, PolarsError) as error:
+        raise StoreError(f"{target} cannot be written: {error}") from error
+    except KeyboardInterrupt:
+        # Polars and then Python report one and the same interrupt: the second must not stop the cleaning up.
+        with suppress(KeyboardInterrupt):
+            time.sleep(0.05)
+        raise
+    finally:
+        half.unlink(missing_ok=True)

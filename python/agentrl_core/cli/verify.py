@@ -1,0 +1,34 @@
+"""`agentrl verify`: whether a run's files are whole and agree."""
+
+from __future__ import annotations
+
+import argparse
+
+from agentrl_core.cli._view import console, escaped, opened
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """`RUN`."""
+    command.description = (
+        "Check every byte of a run against its checksum, and every rule that ties its rows together. Exits with 1 if "
+        "anything is wrong. Works while the run is written; it checks the commits that are there when it begins."
+    )
+    command.epilog = "examples:\n  agentrl verify runs/demo"
+    command.add_argument("path", metavar="RUN", help="directory of the run")
+
+
+def run(path: str) -> int:
+    """Print what is wrong."""
+    from rich.text import Text
+
+    out = console()
+    with opened(path) as store:
+        findings = store.verify()
+        for finding in findings:
+            where = " ".join(str(value) for name, value in finding.items() if name != "message" and value is not None)
+            line = Text(where, style="bold red").append(f": {escaped(finding['message'])}", style="default")
+            out.print(line)
+        out.print(
+            f"commit {store.version} of {path}: " + (f"{len(findings)} findings" if findings else "nothing is wrong")
+        )
+    return 1 if findings else 0

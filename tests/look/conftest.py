@@ -1,0 +1,54 @@
+"""A run as training leaves it, and the plain lists of the tests of the data."""
+
+import hashlib
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+sys.path.append(str(Path(__file__).parents[1] / "data"))
+
+ITERATIONS = ("arpo", "gigpo", "grpo")
+"""Recipe of each iteration: the computed columns differ."""
+
+
+@pytest.fixture(scope="session")
+def recorded(tmp_path_factory, world):
+    """A run directory of three iterations, not to be changed."""
+    import agentrl_core as arl
+    from agentrl_core import engine, recipes, warm_start
+
+    run = tmp_path_factory.mktemp("runs") / "demo"
+    _, tokenizer = warm_start.build(world, seed=0)
+    answers = {task.question: task.payload.entry["answer"] for task in world.tasks(64)}
+    chat = engine.Chat(tokenizer)
+    prompts = {tuple(chat.prompt(question).tolist()): answer for question, answer in answers.items()}
+    told = 0
+
+    def reply(tokens):
+        """First a tool call, at times a wrong one; then an answer, at times a wrong one."""
+        nonlocal told
+        told += 1
+        chance = hashlib.sha256(bytes(str(told), "ascii")).digest()[0]
+        answer = prompts.get(tuple(tokens.tolist()))
+        if answer is not None:
+            text = "<call>6*7</call>" if chance < 200 else "<call>6**</call>"
+        else:
+            solved = next(known for prompt, known in prompts.items() if tuple(tokens[: len(prompt)].tolist()) == prompt)
+            text = f"<answer>{solved if chance < 128 else 0}</answer>"
+        count = len(chat.action(text))
+        rng = np.random.default_rng(told)
+        return engine.Reply(text, logprobs=(-rng.random(count)).tolist(), entropies=rng.random(count).tolist())
+
+    generate = engine.Scripted(tokenizer, reply)
+    limits = {"sampling": engine.Sampling(max_tokens=24), "context_tokens": 160, "task_pool": 64}
+    with arl.Store.open(run) as store:
+        for name in ITERATIONS:
+            recipe = recipes.get(name)
+            collect = arl.Collector(generate, world, recipe, store=store, **limits)
+            batch = recipe.credit(collect(tasks=3, group_size=6))
+            batch = batch.with_columns("node_token", value=np.arange(batch.offsets("node_token")[-1]) / 8)
+            collect.update(batch, {})
+    tokenizer.save_pretrained(run / "start")
+    return run

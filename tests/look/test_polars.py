@@ -1,0 +1,354 @@
+"""The Polars namespace against plain lists, and against what a Batch says of itself."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pytest
+from forests import grow
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from polars.testing import assert_frame_equal
+
+from agentrl_core import Batch, Store, advantage
+from agentrl_core._codes import CODES
+from agentrl_core.exceptions import CorruptError, InvalidInputError, NotFoundError
+from agentrl_core.polars import Tables, example, scan
+
+
+def collected(batch_or_run: Any, name: str = "trajectories") -> Any:
+    return getattr(scan(batch_or_run), name).collect()
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 10_000))
+def test_paths_are_the_tokens_that_were_appended(seed: int) -> None:
+    batch, paths = grow(seed, groups=3, turns=5)
+    found = collected(batch).agentrl.paths(scan(batch))
+    assert found["trajectory_id"].to_list() == list(range(len(paths)))
+    for path, row in zip(paths, found.rows(named=True), strict=True):
+        assert row["tokens"] == [token.token for token in path.tokens]
+        assert [CODES["kind"][kind] for kind in row["kinds"]] == [token.kind for token in path.tokens]
+        assert row["trainable"] == [int(token.trainable) for token in path.tokens]
+        expected = [None if token.logprob is None else float(np.float32(token.logprob)) for token in path.tokens]
+        assert row["logprobs"] == expected
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 10_000))
+def test_steps_are_the_actions_that_were_closed(seed: int) -> None:
+    batch, paths = grow(seed, groups=3, turns=5)
+    found = collected(batch).agentrl.steps(scan(batch)).partition_by("trajectory_id", as_dict=True)
+    for number, path in enumerate(paths):
+        rows = found[(number,)].rows(named=True) if (number,) in found else []
+        assert [row["step"] for row in rows] == list(range(len(path.steps)))
+        for row, (begin, end, reward) in zip(rows, path.steps, strict=True):
+            assert row["start"] == begin
+            assert row["tokens"] == [token.token for token in path.tokens[begin:end]]
+            assert row["step_reward"] == (None if reward is None else float(np.float32(reward)))
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 10_000))
+def test_nodes_of_a_path_make_the_path(seed: int) -> None:
+    batch, _ = grow(seed, groups=3, turns=5)
+    run = scan(batch)
+    nodes = collected(batch).agentrl.nodes(run)
+    cut = nodes.with_columns(pl.col("tokens").list.head("end"))
+    joined = cut.group_by("trajectory_id", maintain_order=True).agg(pl.col("tokens").list.explode())
+    assert joined["tokens"].to_list() == collected(batch).agentrl.paths(run)["tokens"].to_list()
+    assert (nodes["end"] <= nodes["tokens"].list.len()).all()
+
+
+def computed(seed: int) -> Batch:
+    batch, _ = grow(seed, groups=3, turns=5)
+    rng = np.random.default_rng(seed)
+    batch = batch.with_columns("draw", score=rng.random(batch.num_draws, np.float32))
+    batch = batch.with_columns("step", bonus=rng.random(len(batch.offsets("token")) - 1))
+    batch = batch.with_columns("token", weight=rng.random(batch.offsets("token")[-1]))
+    return batch.with_columns("node_token", value=rng.random(batch.offsets("node_token")[-1]))
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 10_000))
+def test_tokens_are_the_token_level_of_the_batch(seed: int) -> None:
+    batch = computed(seed)
+    found = collected(batch, "draws").agentrl.tokens(scan(batch))
+    names = {"token": "token", "logprob": "behaviour_logprob", "trainable": "trainable", "token_position": "position"}
+    for mine, theirs in {**names, **{name: name for name in ("score", "bonus", "weight", "value")}}.items():
+        column = found[mine].fill_null(np.nan) if found[mine].dtype.is_float() else found[mine]
+        np.testing.assert_array_equal(column.to_numpy(), batch.column(theirs, "token"), err_msg=mine)
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 10_000))
+def test_a_sequence_has_every_trained_token_of_its_draw(seed: int) -> None:
+    batch = computed(seed)
+    run = scan(batch)
+    draws = collected(batch, "draws")
+    rows = draws.agentrl.sequences(run)
+    tokens = draws.agentrl.tokens(run)
+    assert rows["draw_id"].to_list() == tokens["draw_id"].unique(maintain_order=True).to_list()
+    assert rows["sequence"].unique().to_list() == [0], "these contexts only grow"
+    lists = ("tokens", "trainable", "kinds", "logprobs", "bonus", "weight", "value")
+    exploded = rows.select("draw_id", "score", *lists).with_columns(
+        token_position=pl.int_ranges(0, pl.col("tokens").list.len(), dtype=pl.Int32)
+    )
+    exploded = exploded.explode("token_position", *lists)
+    inside = tokens.select("draw_id", "token_position", "bonus", "weight", "score", token_trainable="trainable")
+    both = exploded.join(inside, on=["draw_id", "token_position"], how="left", suffix="_of_token")
+    for name in ("bonus", "weight", "score"):
+        expected = both[f"{name}_of_token"]
+        got = both[name] if name != "score" else both.select(pl.when(expected.is_not_null()).then("score"))["score"]
+        assert got.equals(expected, null_equal=True), name
+    assert both["trainable"].to_list() == both["token_trainable"].fill_null(0).to_list()
+    assert exploded["trainable"].sum() == tokens["trainable"].sum()
+    paths = draws.select("trajectory_id").agentrl.paths(run)["tokens"].to_list()
+    for tokens_of_draw, path in zip(rows["tokens"].to_list(), paths, strict=True):
+        assert path[: len(tokens_of_draw)] == tokens_of_draw
+
+
+def rewritten() -> Tables:
+    """Prompt 1 2, action 3, observation 4, action 5 6; then the context begins anew: 1 2, injected 7, action 8.
+
+    A second trajectory leaves the action 5 6 after its first token with 9, and was pruned from the gradient.
+    """
+    empty = scan(Batch.concat([]))
+
+    def table(name: str, rows: list[dict[str, Any]]) -> pl.LazyFrame:
+        schema = getattr(empty, name).collect_schema()
+        return pl.DataFrame(rows, schema=schema).lazy()
+
+    def node(
+        node_id: int, parent: int | None, end: int | None, start: int, kind: int, tokens: list[int]
+    ) -> dict[str, Any]:
+        return {
+            "node_id": node_id,
+            "parent_id": parent,
+            "parent_end": end,
+            "group_id": 0,
+            "start": start,
+            "kind": kind,
+            "tokens": tokens,
+            "logprobs": [-0.5] * len(tokens) if kind == 1 else None,
+            "entropies": None,
+            "trainable": None,
+        }
+
+    nodes = [
+        node(10, None, None, 0, 0, [1, 2]),
+        node(11, 10, None, 2, 1, [3]),
+        node(12, 11, None, 3, 2, [4]),
+        node(13, 12, None, 4, 1, [5, 6]),
+        node(14, 10, None, 2, 3, [7]),
+        node(15, 14, None, 3, 1, [8]),
+        node(16, 13, 1, 5, 1, [9]),
+    ]
+    steps = [(0, 0, 11, 11, 0), (0, 1, 13, 13, 0), (0, 2, 15, 15, 0), (1, 0, 11, 11, 0), (1, 1, 13, 16, 1 << 31)]
+    return Tables(
+        nodes=table("nodes", nodes),
+        steps=table(
+            "steps",
+            [
+                {
+                    "trajectory_id": t,
+                    "step": s,
+                    "first_node_id": f,
+                    "node_id": n,
+                    "reward": None,
+                    "rewards": None,
+                    "flags": x,
+                }
+                for t, s, f, n, x in steps
+            ],
+        ),
+        trajectories=table(
+            "trajectories",
+            [{"trajectory_id": t, "group_id": 0, "leaf_node_id": leaf} for t, leaf in ((0, 15), (1, 16))],
+        ),
+        draws=table("draws", [{"draw_id": d, "trajectory_id": t} for d, t in ((0, 0), (1, 1))]),
+        tasks=empty.tasks,
+        decisions=empty.decisions,
+        draw_columns=empty.draw_columns,
+        step_columns=pl.DataFrame(
+            {
+                "draw_id": [0, 0, 0, 1, 1],
+                "step": pl.Series([0, 1, 2, 0, 1], dtype=pl.Int32),
+                "advantage": [1.0, 2.0, 3.0, 4.0, 5.0],
+            }
+        ).lazy(),
+        node_columns=empty.node_columns,
+    )
+
+
+def test_a_rewritten_context_is_a_sequence_of_its_own() -> None:
+    run = rewritten()
+    rows = run.draws.agentrl.sequences(run).collect()
+    assert rows.select("draw_id", "sequence", "tokens", "trainable", "advantage").rows() == [
+        (0, 0, [1, 2, 3, 4, 5, 6], [0, 0, 1, 0, 1, 1], [None, None, 1.0, None, 2.0, 2.0]),
+        (0, 1, [1, 2, 7, 8], [0, 0, 0, 1], [None, None, None, 3.0]),
+        (1, 0, [1, 2, 3, 4, 5, 9], [0, 0, 1, 0, 0, 0], [None, None, 4.0, None, 5.0, 5.0]),
+    ]
+    paths = run.trajectories.agentrl.paths(run).collect()
+    assert paths["tokens"].to_list() == [[1, 2, 7, 8], [1, 2, 3, 4, 5, 9]]
+    steps = run.trajectories.agentrl.steps(run).collect()
+    assert steps.select("start", "tokens").rows() == [(2, [3]), (4, [5, 6]), (3, [8]), (2, [3]), (4, [5, 9])]
+
+
+def test_damaged_trees_are_named() -> None:
+    run = rewritten()
+    lost = Tables(**{**vars(run), "nodes": run.nodes.filter(pl.col("node_id") != 12)})
+    with pytest.raises(NotFoundError, match="node 12 of a path is not in the table nodes"):
+        run.trajectories.collect().agentrl.paths(lost)
+    circle = run.nodes.with_columns(parent_id=pl.when(pl.col("node_id") == 10).then(12).otherwise("parent_id"))
+    with pytest.raises(CorruptError, match=r"node \d+ is its own ancestor; run agentrl verify"):
+        run.trajectories.collect().agentrl.paths(Tables(**{**vars(run), "nodes": circle}))
+    stray = run.steps.with_columns(first_node_id=pl.lit(15))
+    with pytest.raises(CorruptError, match="node 15 is no ancestor of node 11; run agentrl verify"):
+        run.trajectories.collect().agentrl.steps(Tables(**{**vars(run), "steps": stray}))
+
+
+METHODS = ("trajectories", "nodes", "paths", "steps", "computed", "tokens", "sequences")
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_lazy_frames_give_the_same(recorded: Path, method: str) -> None:
+    run = scan(recorded)
+    chosen = run.draws.filter(pl.col("iteration") != 1, pl.col("draw_id") % 3 > 0).sort("draw_id", descending=True)
+    lazy = getattr(chosen.agentrl, method)(run)
+    eager = getattr(chosen.collect().agentrl, method)(run)
+    assert isinstance(lazy, pl.LazyFrame)
+    assert lazy.collect_schema() == eager.schema
+    assert_frame_equal(lazy.collect(), eager)
+    assert eager["draw_id"].unique(maintain_order=True).to_list() == chosen.collect()["draw_id"].to_list()
+    assert lazy.select("draw_id").collect().equals(eager.select("draw_id"))
+    nothing = getattr(chosen.filter(draw_id=-1).agentrl, method)(run).collect()
+    assert (len(nothing), nothing.schema) == (0, eager.schema)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_row_twice_is_two_rows(recorded: Path, method: str) -> None:
+    run = scan(recorded)
+    once = run.draws.head(3).collect().with_columns(copy=pl.lit(0))
+    twice = pl.concat([once, once.with_columns(copy=pl.lit(1))])
+    found = getattr(twice.agentrl, method)(run)
+    expected = getattr(once.agentrl, method)(run)
+    for copy in (0, 1):
+        assert_frame_equal(found.filter(copy=copy).drop("copy"), expected.drop("copy"))
+
+
+def test_each_iteration_has_the_columns_of_its_recipe(recorded: Path) -> None:
+    run = scan(recorded)
+    with Store.open(recorded, read_only=True) as store:
+        for iteration in range(3):
+            batch = store.batch(iteration)
+            tokens = run.draws.filter(iteration=iteration).agentrl.tokens(run).collect()
+            for name in ("advantage", "score", "value"):
+                np.testing.assert_array_equal(tokens[name].fill_null(np.nan).to_numpy(), batch.column(name, "token"))
+
+
+def test_facts_of_trajectories_and_tasks(recorded: Path) -> None:
+    run = scan(recorded)
+    found = run.draws.agentrl.trajectories(run).collect()
+    assert len(found) == len(run.draws.collect()) > 0
+    latest = {row["task_id"]: row["attempts"] for row in run.tasks.collect().rows(named=True)}
+    assert found["task_attempts"].to_list() == [latest[task] for task in found["task_id"]]
+    rewards = dict(run.trajectories.select("trajectory_id", "reward").collect().rows())
+    assert found["reward"].to_list() == [rewards[trajectory] for trajectory in found["trajectory_id"]]
+    assert (found["trajectory_group_id"] == found["group_id"]).all()
+
+
+@pytest.mark.parametrize("kind", [pl.Float32, pl.Float64, pl.Int8, pl.Int64])
+def test_group_relative_is_the_kernel(kind: Any) -> None:
+    rng = np.random.default_rng(0)
+    rewards = pl.Series("reward", rng.integers(0, 5, 200)).cast(kind)
+    frame = pl.DataFrame({"reward": rewards, "group_id": rng.integers(0, 9, 200)})
+    scores = rewards.to_numpy() if rewards.dtype.is_float() else rewards.to_numpy().astype(np.float64)
+    for options in ({}, {"scale": "none"}, {"ddof": 0, "eps": 0.5}):
+        expected = advantage.group_relative(scores, frame["group_id"], **options)
+        for found in (
+            frame.agentrl.group_relative("reward", **options),
+            frame.lazy().agentrl.group_relative("reward", name="advantage", **options).collect(),
+            frame.with_columns(advantage=pl.col("reward").agentrl.group_relative(pl.col("group_id"), **options)),
+        ):
+            np.testing.assert_array_equal(found["advantage"].to_numpy(), expected, strict=True)
+    schema = frame.lazy().agentrl.group_relative("reward").collect_schema()
+    assert schema["advantage"] == (pl.Float32 if kind == pl.Float32 else pl.Float64)
+
+
+def test_unknown_scores_neither_vote_nor_get_a_value() -> None:
+    rewards = [1.0, None, 3.0, float("nan"), float("inf"), 7.0]
+    frame = pl.DataFrame({"reward": rewards, "group_id": ["a", "a", "a", "a", "a", "b"]})
+    found = frame.agentrl.group_relative("reward", scale="none", singleton="raw")["advantage"].to_list()
+    assert found == [-1.0, None, 1.0, None, None, 7.0]
+
+
+def test_words_are_those_of_the_files() -> None:
+    batch = example()
+    for name in ("nodes", "trajectories", "draws", "steps"):
+        for field in pa.schema(getattr(batch, name)):
+            if field.metadata and b"codes" in field.metadata:
+                codes = field.metadata[b"codes"].decode().split(",")
+                assert [f"{code}={word}" for code, word in enumerate(CODES[field.name])] == codes
+    run = scan(batch)
+    assert run.trajectories.agentrl.words().collect()["status"].to_list() == ["finished"] * 2
+    odd = pl.DataFrame({"kind": pl.Series([1, 77], dtype=pl.UInt8), "other": [1, 2]})
+    assert odd.agentrl.words().rows() == [("action", 1), (None, 2)]
+
+
+def test_a_scan_is_what_is_committed_when_it_is_made(tmp_path: Path) -> None:
+    batch, _ = grow(0)
+    with Store.open(tmp_path) as store:
+        empty = scan(tmp_path)
+        assert all(getattr(empty, name).collect().is_empty() for name in vars(empty))
+        store.append(batch, iteration=0)
+        first = scan(tmp_path)
+        (tmp_path / "nodes" / "00000009.arrow").write_bytes(b"not committed")
+        assert len(scan(tmp_path).nodes.collect()) == len(batch.nodes)
+        store.append(store.rebase(batch), iteration=1)
+        assert len(first.draws.collect()) == batch.num_draws
+        assert len(scan(store).draws.collect()) == len(scan(tmp_path).draws.collect()) == 2 * batch.num_draws
+        assert scan(first) is first
+    with pytest.raises(NotFoundError, match="holds no store"):
+        scan(tmp_path / "nothing")
+
+
+def test_a_file_that_grows_keeps_its_old_rows_in_a_scan(tmp_path: Path) -> None:
+    batch, _ = grow(0)
+    with Store.open(tmp_path) as store:
+        store.append(batch, iteration=0)
+    run = scan(tmp_path)
+    before = run.nodes.collect()
+    (file,) = (tmp_path / "nodes").glob("*.arrow")
+    grown = tmp_path / "grown"
+    pl.concat([before, before]).write_ipc(grown)
+    grown.replace(file)
+    assert_frame_equal(run.nodes.collect(), before)
+
+
+def test_wrong_frames_are_refused(recorded: Path) -> None:
+    run = scan(recorded)
+    draws = run.draws.collect()
+    with pytest.raises(InvalidInputError, match="the frame has no column trajectory_id, only task_id, domain"):
+        run.tasks.agentrl.paths(run)
+    with pytest.raises(InvalidInputError, match="the frame has no column draw_id or node_id, only"):
+        run.trajectories.agentrl.computed(run)
+    with pytest.raises(InvalidInputError, match="the frame has no column draw_id, only"):
+        run.trajectories.agentrl.sequences(run)
+    for method, name in (("paths", "tokens"), ("steps", "start"), ("tokens", "token"), ("computed", "advantage")):
+        with pytest.raises(InvalidInputError, match=f"the frame has a column {name} already"):
+            getattr(draws.with_columns(pl.lit(0).alias(name)).agentrl, method)(run)
+    with pytest.raises(NotFoundError, match="trajectory 99999 is not in the table trajectories"):
+        draws.with_columns(trajectory_id=pl.lit(99_999)).agentrl.paths(run)
+
+
+def test_without_polars_the_message_names_the_extra() -> None:
+    code = "import sys; sys.modules['polars'] = None; import agentrl_core.polars"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "MissingDependencyError: agentrl_core.polars needs Polars: pip install 'agentrl-core[polars]'" in done.stderr
