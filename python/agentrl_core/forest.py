@@ -170,8 +170,8 @@ class Forest:
         """Take a stored trajectory into the tree of a live group; returns its handle.
 
         Its row, its steps and the nodes of its paths keep their ids and come with the frozen batch; new rows are
-        numbered behind them. It can be forked at any token and spliced. A partial trajectory is resumed by `fork(handle)`, which
-        inherits its steps and goes on with the action that it was in the middle of.
+        numbered behind them. It can be forked at any token and spliced. A partial trajectory is resumed by
+        `fork(handle)`, which inherits its steps and goes on with the action that it was in the middle of.
 
         Args:
             group: number of the group.
