@@ -14,7 +14,7 @@ type Array<'py, T> = Bound<'py, PyArray1<T>>;
 /// Nodes of token trees, one row each, and the shape that their parents make.
 ///
 /// Made by `Forest.tree(group)`, where nodes are known by their handles, and by `Batch.tree()`, where they are known by
-/// their ids. Columns are NumPy arrays with one value for each node; a question about one node takes and gives handles
+/// their ids. Columns are `NumPy` arrays with one value for each node; a question about one node takes and gives handles
 /// or ids. Everything is found in O(nodes); a lowest common ancestor in O(log depth).
 #[pyclass(frozen, module = "agentrl_core._core")]
 pub(crate) struct Tree(pub(crate) batch::Tree);
