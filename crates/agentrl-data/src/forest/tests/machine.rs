@@ -331,4 +331,72 @@ proptest! {
         let (one, other) = (play(&programs, &choices).0, play(&programs, &others).0);
         prop_assert_eq!(without_time(&one), without_time(&other));
     }
+
+    #[test]
+    fn adopted_trajectories_go_on_where_they_stopped(
+        programs in prop::collection::vec(prop::collection::vec(turn(), 0..12), 1..4),
+        choices in prop::collection::vec(any::<u8>(), 1..40),
+    ) {
+        let (stored, _) = play(&programs, &choices);
+        let drawn = stored.draws()["trajectory_id"].as_primitive::<Int64Type>().values().to_vec();
+        let mut later = Forest::new(2, 3);
+        later.add_group(0, "task")?;
+        for &id in &drawn {
+            let adopted = later.adopt(0, &stored, id, Some(crate::schema::Source::Replay))?;
+            let resumed = later.fork(adopted, None, None)?;
+            later.append(resumed, NewNode::observation(vec![7]))?;
+            later.append(resumed, NewNode::action(vec![8, 9], vec![-0.5, -0.5]))?;
+            later.finish(resumed, Finish::default())?;
+        }
+        let batch = later.freeze()?;
+        if drawn.is_empty() {
+            prop_assert_eq!(batch.num_draws(), 0);
+            return Ok(());
+        }
+        // What was adopted is there as it was: the same rows, the same training batch.
+        let count = drawn.len();
+        let adopted = batch.select_draws(&(0..count as i64).collect::<Vec<_>>())?;
+        for name in ["token", "position", "trainable"] {
+            prop_assert_eq!(adopted.column(name, Level::Token)?, stored.column(name, Level::Token)?);
+        }
+        for (name, level) in [("reward", Level::Step), ("behaviour_logprob", Level::Token)] {
+            let bits = |batch: &Batch| -> Result<Vec<u32>> {
+                let Numbers::F32(values) = batch.column(name, level)? else { panic!("{name} is f32") };
+                Ok(values.into_iter().map(f32::to_bits).collect())
+            };
+            prop_assert_eq!(bits(&adopted)?, bits(&stored)?);
+        }
+        prop_assert_eq!(adopted.keys("state_key", Level::Step)?, stored.keys("state_key", Level::Step)?);
+        // What goes on has the same steps, and one more.
+        let (steps, offsets) = (batch.offsets(Level::Step)?, batch.offsets(Level::Token)?);
+        let Numbers::I32(tokens) = batch.column("token", Level::Token)? else { panic!("tokens are i32") };
+        let of = |draw: usize| &tokens[offsets[steps[draw] as usize] as usize..offsets[steps[draw + 1] as usize] as usize];
+        let Numbers::I64(ids) = batch.column("trajectory_id", Level::Draw)? else { panic!("ids are i64") };
+        let Numbers::I64(parents) = Numbers::from_array("parent", &batch.trajectories()["parent_trajectory"].slice(
+            batch.trajectories().num_rows() - count,
+            count,
+        ))? else { panic!("ids are i64") };
+        for (draw, parent) in (count..).zip(parents) {
+            let old = ids[..count].iter().position(|&id| id == parent).unwrap();
+            prop_assert_eq!(of(draw), [of(old), &[8, 9]].concat());
+        }
+        let kept: Vec<i64> = batch.nodes()["node_id"].as_primitive::<Int64Type>().values().iter().copied()
+            .filter(|&id| id < batch.base().node).collect();
+        let rows = |batch: &Batch, table: Table, key: &str, kept: &dyn Fn(i64) -> bool| {
+            let rows = batch.table(table).clone();
+            let mask: arrow_array::BooleanArray =
+                rows[key].as_primitive::<Int64Type>().values().iter().map(|&id| Some(kept(id))).collect();
+            arrow_select::filter::filter_record_batch(&rows, &mask).unwrap().columns().to_vec()
+        };
+        let of_nodes = |id: i64| kept.contains(&id);
+        prop_assert_eq!(
+            rows(&batch, Table::Nodes, "node_id", &of_nodes), rows(&stored, Table::Nodes, "node_id", &of_nodes)
+        );
+        let of_drawn = |id: i64| drawn.contains(&id);
+        for table in [Table::Steps, Table::Trajectories] {
+            prop_assert_eq!(
+                rows(&batch, table, "trajectory_id", &of_drawn), rows(&stored, table, "trajectory_id", &of_drawn)
+            );
+        }
+    }
 }
