@@ -107,6 +107,56 @@ struct Player {
     name: String,
 }
 
+/// Keeps so many tokens of the context and puts others behind them.
+fn rewrite(forest: &mut Forest, handle: Handle, model: &mut Model, kept: usize, count: u8) {
+    let mut tokens = model.path()[..kept].to_vec();
+    tokens.extend(vec![6; usize::from(count)]);
+    let shared = model.path().iter().zip(&tokens).take_while(|(a, b)| a == b).count();
+    assert_eq!(forest.rewrite(handle, &tokens, None).unwrap() as usize, shared);
+    model.close(None);
+    let (nodes, path) = (model.nodes.last().unwrap().clone(), model.path().clone());
+    if shared < path.len() {
+        model.contexts.push(path);
+        model.nodes.push(nodes);
+        model.path().truncate(shared);
+        let nodes = model.nodes.last_mut().unwrap();
+        nodes.retain(|&(_, begin, _)| begin < shared);
+        if let Some(node) = nodes.last_mut() {
+            node.2 = node.2.min(shared);
+        }
+    }
+    if shared < tokens.len() {
+        let frontier = forest.frontier(None).unwrap();
+        let row = frontier.trajectory.iter().position(|&other| other == handle).unwrap();
+        model.append(frontier.node[row], &tokens[shared..], false);
+    }
+    assert_eq!(forest.tokens(handle).unwrap(), tokens);
+}
+
+/// The own prefix, and the own context from a token on.
+fn splice(forest: &mut Forest, handle: Handle, model: &mut Model, end: usize, from: usize) -> (Handle, Model) {
+    let (node, used) = model.at(end);
+    let &(first, begin, _) = model.nodes[0].iter().find(|&&(_, begin, end)| begin <= from && from < end).unwrap();
+    let start = (from - begin) as u32;
+    let spliced = forest.splice(handle, (Some(node), Some(used)), handle, (first, start)).unwrap();
+    let copied = model.path()[from..].to_vec();
+    let mut child = model.prefix(end);
+    // Copied kinds follow from the steps: an action token is one that some step holds.
+    let acted = |position: usize| {
+        let mut spans = model.steps.iter().map(|step| (step.1, step.2));
+        spans.any(|(begin, end)| begin <= position && position < end) || model.open.is_some_and(|open| open <= position)
+    };
+    let ends = |position: usize| model.steps.iter().find(|step| step.2 == position);
+    for (token, position) in copied.iter().zip(from..) {
+        child.append(-1, &[*token], acted(position));
+        if let Some(step) = ends(position + 1) {
+            child.close(step.3);
+        }
+    }
+    assert_eq!(forest.tokens(spliced).unwrap(), child.contexts[0]);
+    (spliced, child)
+}
+
 /// Plays members' programs. `choices` says who takes each turn and which of several branches plays which part: all that
 /// may depend on the order of arrival.
 fn play(programs: &[Vec<Turn>], choices: &[u8]) -> (Batch, BTreeMap<String, Model>) {
@@ -151,8 +201,7 @@ fn play(programs: &[Vec<Turn>], choices: &[u8]) -> (Batch, BTreeMap<String, Mode
             }
             Turn::Observe(count) => {
                 let tokens = vec![5; usize::from(count)];
-                let node = forest.append(handle, NewNode::observation(tokens.clone())).unwrap();
-                model.append(node, &tokens, false);
+                model.append(forest.append(handle, NewNode::observation(tokens.clone())).unwrap(), &tokens, false);
             }
             Turn::Pay(amount) => {
                 if model.open.is_some() {
@@ -184,57 +233,13 @@ fn play(programs: &[Vec<Turn>], choices: &[u8]) -> (Batch, BTreeMap<String, Mode
                     new.push(Player { handle: back, model, turns: std::mem::take(turns), name });
                 }
             }
-            Turn::Rewrite(at, count) => {
-                let kept = place(at, model.len());
-                let mut tokens = model.path()[..kept].to_vec();
-                tokens.extend(vec![6; usize::from(count)]);
-                let shared = model.path().iter().zip(&tokens).take_while(|(a, b)| a == b).count();
-                assert_eq!(forest.rewrite(handle, &tokens, None).unwrap() as usize, shared);
-                model.close(None);
-                let (nodes, path) = (model.nodes.last().unwrap().clone(), model.path().clone());
-                if shared < path.len() {
-                    model.contexts.push(path);
-                    model.nodes.push(nodes);
-                    model.path().truncate(shared);
-                    let nodes = model.nodes.last_mut().unwrap();
-                    nodes.retain(|&(_, begin, _)| begin < shared);
-                    if let Some(node) = nodes.last_mut() {
-                        node.2 = node.2.min(shared);
-                    }
-                }
-                if shared < tokens.len() {
-                    let frontier = forest.frontier(None).unwrap();
-                    let row = frontier.trajectory.iter().position(|&other| other == handle).unwrap();
-                    model.append(frontier.node[row], &tokens[shared..], false);
-                }
-                assert_eq!(forest.tokens(handle).unwrap(), tokens);
-            }
+            Turn::Rewrite(at, count) => rewrite(&mut forest, handle, model, place(at, model.len()), count),
             Turn::Splice(at, from) => {
                 if model.contexts.len() == 1 {
                     let (end, from) = (place(at, model.len()), usize::from(from) % model.len());
-                    let (node, used) = model.at(end);
-                    let &(first, begin, _) =
-                        model.nodes[0].iter().find(|&&(_, begin, end)| begin <= from && from < end).unwrap();
-                    let start = (from - begin) as u32;
-                    let spliced = forest.splice(handle, (Some(node), Some(used)), handle, (first, start)).unwrap();
-                    let copied = model.path()[from..].to_vec();
-                    let mut child = model.prefix(end);
-                    // Copied kinds follow from the steps: an action token is one that some step holds.
-                    let acted = |position: usize| {
-                        let mut spans = model.steps.iter().map(|step| (step.1, step.2));
-                        spans.any(|(begin, end)| begin <= position && position < end)
-                            || model.open.is_some_and(|open| open <= position)
-                    };
-                    let ends = |position: usize| model.steps.iter().find(|step| step.2 == position);
-                    for (token, position) in copied.iter().zip(from..) {
-                        child.append(-1, &[*token], acted(position));
-                        if let Some(step) = ends(position + 1) {
-                            child.close(step.3);
-                        }
-                    }
-                    assert_eq!(forest.tokens(spliced).unwrap(), child.contexts[0]);
+                    let (spliced, model) = splice(&mut forest, handle, model, end, from);
                     let (name, turns) = (format!("{name}/{}s", turns.len()), VecDeque::new());
-                    new.push(Player { handle: spliced, model: child, turns, name });
+                    new.push(Player { handle: spliced, model, turns, name });
                 }
             }
             Turn::Untrain => {
