@@ -14,6 +14,7 @@ from forests import GROUPS, MEMBERS, empty, frames, grow_member, grown, rebuilt,
 from agentrl_core import Batch, Forest
 from agentrl_core.exceptions import InvalidInputError, NotFoundError
 
+
 def alone() -> Batch:
     return grown(range(GROUPS))
 
@@ -122,14 +123,18 @@ def test_many_appends_at_once_are_single_appends() -> None:
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        ({"offsets": [0, 2]}, InvalidInputError, "offsets must be 3 ascending numbers from 0 to the number of tokens, 3"),
+        (
+            {"offsets": [0, 2]},
+            InvalidInputError,
+            "offsets must be 3 ascending numbers from 0 to the number of tokens, 3",
+        ),
         ({"offsets": [0, 4, 3]}, InvalidInputError, "offsets must be 3 ascending"),
         ({"tokens": [1, 2, 1 << 40]}, InvalidInputError, r"tokens\[2\] is 1099511627776"),
         ({"logprobs": [-1.0]}, InvalidInputError, "logprobs has 1 values; give 3"),
         ({"logprobs": [-1.0, -1.0, 1.0]}, InvalidInputError, r"row 1: logprobs\[1\] is 1; .*; nothing was appended"),
         ({"seeds": [1]}, InvalidInputError, "seeds has 1 values; give 2"),
         ({"trajectories": [0, 99]}, NotFoundError, "row 1: trajectory 99"),
-        ({"kind": "song"}, InvalidInputError, "kind is \"song\""),
+        ({"kind": "song"}, InvalidInputError, 'kind is "song"'),
     ],
 )
 def test_wrong_columns_are_named(change: dict[str, object], error: type[Exception], message: str) -> None:

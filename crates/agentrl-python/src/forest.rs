@@ -88,6 +88,7 @@ impl Forest {
     }
 
     #[pyo3(signature = (group, member, *, agent=0.into(), episode=None, parent=None, origin=None))]
+    #[expect(clippy::too_many_arguments, reason = "what a trajectory is, all by name")]
     fn start(
         &self,
         py: Python<'_>,
@@ -198,6 +199,7 @@ impl Forest {
         self.with(py, |forest| forest.fork_many(trajectory, node, end, count, ordinal))
     }
 
+    #[expect(clippy::too_many_arguments, reason = "two places of two trajectories")]
     fn splice(
         &self,
         py: Python<'_>,

@@ -107,6 +107,56 @@ struct Player {
     name: String,
 }
 
+/// Keeps so many tokens of the context and puts others behind them.
+fn rewrite(forest: &mut Forest, handle: Handle, model: &mut Model, kept: usize, count: u8) {
+    let mut tokens = model.path()[..kept].to_vec();
+    tokens.extend(vec![6; usize::from(count)]);
+    let shared = model.path().iter().zip(&tokens).take_while(|(a, b)| a == b).count();
+    assert_eq!(forest.rewrite(handle, &tokens, None).unwrap() as usize, shared);
+    model.close(None);
+    let (nodes, path) = (model.nodes.last().unwrap().clone(), model.path().clone());
+    if shared < path.len() {
+        model.contexts.push(path);
+        model.nodes.push(nodes);
+        model.path().truncate(shared);
+        let nodes = model.nodes.last_mut().unwrap();
+        nodes.retain(|&(_, begin, _)| begin < shared);
+        if let Some(node) = nodes.last_mut() {
+            node.2 = node.2.min(shared);
+        }
+    }
+    if shared < tokens.len() {
+        let frontier = forest.frontier(None).unwrap();
+        let row = frontier.trajectory.iter().position(|&other| other == handle).unwrap();
+        model.append(frontier.node[row], &tokens[shared..], false);
+    }
+    assert_eq!(forest.tokens(handle).unwrap(), tokens);
+}
+
+/// The own prefix, and the own context from a token on.
+fn splice(forest: &mut Forest, handle: Handle, model: &mut Model, end: usize, from: usize) -> (Handle, Model) {
+    let (node, used) = model.at(end);
+    let &(first, begin, _) = model.nodes[0].iter().find(|&&(_, begin, end)| begin <= from && from < end).unwrap();
+    let start = (from - begin) as u32;
+    let spliced = forest.splice(handle, (Some(node), Some(used)), handle, (first, start)).unwrap();
+    let copied = model.path()[from..].to_vec();
+    let mut child = model.prefix(end);
+    // Copied kinds follow from the steps: an action token is one that some step holds.
+    let acted = |position: usize| {
+        let mut spans = model.steps.iter().map(|step| (step.1, step.2));
+        spans.any(|(begin, end)| begin <= position && position < end) || model.open.is_some_and(|open| open <= position)
+    };
+    let ends = |position: usize| model.steps.iter().find(|step| step.2 == position);
+    for (token, position) in copied.iter().zip(from..) {
+        child.append(-1, &[*token], acted(position));
+        if let Some(step) = ends(position + 1) {
+            child.close(step.3);
+        }
+    }
+    assert_eq!(forest.tokens(spliced).unwrap(), child.contexts[0]);
+    (spliced, child)
+}
+
 /// Plays members' programs. `choices` says who takes each turn and which of several branches plays which part: all that
 /// may depend on the order of arrival.
 fn play(programs: &[Vec<Turn>], choices: &[u8]) -> (Batch, BTreeMap<String, Model>) {
@@ -151,8 +201,7 @@ fn play(programs: &[Vec<Turn>], choices: &[u8]) -> (Batch, BTreeMap<String, Mode
             }
             Turn::Observe(count) => {
                 let tokens = vec![5; usize::from(count)];
-                let node = forest.append(handle, NewNode::observation(tokens.clone())).unwrap();
-                model.append(node, &tokens, false);
+                model.append(forest.append(handle, NewNode::observation(tokens.clone())).unwrap(), &tokens, false);
             }
             Turn::Pay(amount) => {
                 if model.open.is_some() {
@@ -184,57 +233,13 @@ fn play(programs: &[Vec<Turn>], choices: &[u8]) -> (Batch, BTreeMap<String, Mode
                     new.push(Player { handle: back, model, turns: std::mem::take(turns), name });
                 }
             }
-            Turn::Rewrite(at, count) => {
-                let kept = place(at, model.len());
-                let mut tokens = model.path()[..kept].to_vec();
-                tokens.extend(vec![6; usize::from(count)]);
-                let shared = model.path().iter().zip(&tokens).take_while(|(a, b)| a == b).count();
-                assert_eq!(forest.rewrite(handle, &tokens, None).unwrap() as usize, shared);
-                model.close(None);
-                let (nodes, path) = (model.nodes.last().unwrap().clone(), model.path().clone());
-                if shared < path.len() {
-                    model.contexts.push(path);
-                    model.nodes.push(nodes);
-                    model.path().truncate(shared);
-                    let nodes = model.nodes.last_mut().unwrap();
-                    nodes.retain(|&(_, begin, _)| begin < shared);
-                    if let Some(node) = nodes.last_mut() {
-                        node.2 = node.2.min(shared);
-                    }
-                }
-                if shared < tokens.len() {
-                    let frontier = forest.frontier(None).unwrap();
-                    let row = frontier.trajectory.iter().position(|&other| other == handle).unwrap();
-                    model.append(frontier.node[row], &tokens[shared..], false);
-                }
-                assert_eq!(forest.tokens(handle).unwrap(), tokens);
-            }
+            Turn::Rewrite(at, count) => rewrite(&mut forest, handle, model, place(at, model.len()), count),
             Turn::Splice(at, from) => {
                 if model.contexts.len() == 1 {
                     let (end, from) = (place(at, model.len()), usize::from(from) % model.len());
-                    let (node, used) = model.at(end);
-                    let &(first, begin, _) =
-                        model.nodes[0].iter().find(|&&(_, begin, end)| begin <= from && from < end).unwrap();
-                    let start = (from - begin) as u32;
-                    let spliced = forest.splice(handle, (Some(node), Some(used)), handle, (first, start)).unwrap();
-                    let copied = model.path()[from..].to_vec();
-                    let mut child = model.prefix(end);
-                    // Copied kinds follow from the steps: an action token is one that some step holds.
-                    let acted = |position: usize| {
-                        let mut spans = model.steps.iter().map(|step| (step.1, step.2));
-                        spans.any(|(begin, end)| begin <= position && position < end)
-                            || model.open.is_some_and(|open| open <= position)
-                    };
-                    let ends = |position: usize| model.steps.iter().find(|step| step.2 == position);
-                    for (token, position) in copied.iter().zip(from..) {
-                        child.append(-1, &[*token], acted(position));
-                        if let Some(step) = ends(position + 1) {
-                            child.close(step.3);
-                        }
-                    }
-                    assert_eq!(forest.tokens(spliced).unwrap(), child.contexts[0]);
+                    let (spliced, model) = splice(&mut forest, handle, model, end, from);
                     let (name, turns) = (format!("{name}/{}s", turns.len()), VecDeque::new());
-                    new.push(Player { handle: spliced, model: child, turns, name });
+                    new.push(Player { handle: spliced, model, turns, name });
                 }
             }
             Turn::Untrain => {
@@ -330,5 +335,73 @@ proptest! {
     ) {
         let (one, other) = (play(&programs, &choices).0, play(&programs, &others).0);
         prop_assert_eq!(without_time(&one), without_time(&other));
+    }
+
+    #[test]
+    fn adopted_trajectories_go_on_where_they_stopped(
+        programs in prop::collection::vec(prop::collection::vec(turn(), 0..12), 1..4),
+        choices in prop::collection::vec(any::<u8>(), 1..40),
+    ) {
+        let (stored, _) = play(&programs, &choices);
+        let drawn = stored.draws()["trajectory_id"].as_primitive::<Int64Type>().values().to_vec();
+        let mut later = Forest::new(2, 3);
+        later.add_group(0, "task")?;
+        for &id in &drawn {
+            let adopted = later.adopt(0, &stored, id, Some(crate::schema::Source::Replay))?;
+            let resumed = later.fork(adopted, None, None)?;
+            later.append(resumed, NewNode::observation(vec![7]))?;
+            later.append(resumed, NewNode::action(vec![8, 9], vec![-0.5, -0.5]))?;
+            later.finish(resumed, Finish::default())?;
+        }
+        let batch = later.freeze()?;
+        if drawn.is_empty() {
+            prop_assert_eq!(batch.num_draws(), 0);
+            return Ok(());
+        }
+        // What was adopted is there as it was: the same rows, the same training batch.
+        let count = drawn.len();
+        let adopted = batch.select_draws(&(0..count as i64).collect::<Vec<_>>())?;
+        for name in ["token", "position", "trainable"] {
+            prop_assert_eq!(adopted.column(name, Level::Token)?, stored.column(name, Level::Token)?);
+        }
+        for (name, level) in [("reward", Level::Step), ("behaviour_logprob", Level::Token)] {
+            let bits = |batch: &Batch| -> Result<Vec<u32>> {
+                let Numbers::F32(values) = batch.column(name, level)? else { panic!("{name} is f32") };
+                Ok(values.into_iter().map(f32::to_bits).collect())
+            };
+            prop_assert_eq!(bits(&adopted)?, bits(&stored)?);
+        }
+        prop_assert_eq!(adopted.keys("state_key", Level::Step)?, stored.keys("state_key", Level::Step)?);
+        // What goes on has the same steps, and one more.
+        let (steps, offsets) = (batch.offsets(Level::Step)?, batch.offsets(Level::Token)?);
+        let Numbers::I32(tokens) = batch.column("token", Level::Token)? else { panic!("tokens are i32") };
+        let of = |draw: usize| &tokens[offsets[steps[draw] as usize] as usize..offsets[steps[draw + 1] as usize] as usize];
+        let Numbers::I64(ids) = batch.column("trajectory_id", Level::Draw)? else { panic!("ids are i64") };
+        let Numbers::I64(parents) = Numbers::from_array("parent", &batch.trajectories()["parent_trajectory"].slice(
+            batch.trajectories().num_rows() - count,
+            count,
+        ))? else { panic!("ids are i64") };
+        for (draw, parent) in (count..).zip(parents) {
+            let old = ids[..count].iter().position(|&id| id == parent).unwrap();
+            prop_assert_eq!(of(draw), [of(old), &[8, 9]].concat());
+        }
+        let kept: Vec<i64> = batch.nodes()["node_id"].as_primitive::<Int64Type>().values().iter().copied()
+            .filter(|&id| id < batch.base().node).collect();
+        let rows = |batch: &Batch, table: Table, key: &str, kept: &dyn Fn(i64) -> bool| {
+            let rows = batch.table(table).clone();
+            let mask: arrow_array::BooleanArray =
+                rows[key].as_primitive::<Int64Type>().values().iter().map(|&id| Some(kept(id))).collect();
+            arrow_select::filter::filter_record_batch(&rows, &mask).unwrap().columns().to_vec()
+        };
+        let of_nodes = |id: i64| kept.contains(&id);
+        prop_assert_eq!(
+            rows(&batch, Table::Nodes, "node_id", &of_nodes), rows(&stored, Table::Nodes, "node_id", &of_nodes)
+        );
+        let of_drawn = |id: i64| drawn.contains(&id);
+        for table in [Table::Steps, Table::Trajectories] {
+            prop_assert_eq!(
+                rows(&batch, table, "trajectory_id", &of_drawn), rows(&stored, table, "trajectory_id", &of_drawn)
+            );
+        }
     }
 }
