@@ -91,7 +91,9 @@ fn check_types(schema: &Schema) -> std::result::Result<(), String> {
         }
     }
     match schema.fields().iter().find(|field| !known(field.data_type(), 2)) {
-        Some(field) => Err(format!("column {:?} has type {}, which this format does not use", field.name(), field.data_type())),
+        Some(field) => {
+            Err(format!("column {:?} has type {}, which this format does not use", field.name(), field.data_type()))
+        }
         None => Ok(()),
     }
 }
@@ -115,7 +117,8 @@ pub fn encode(schema: &Schema, parts: &[RecordBatch]) -> Result<Vec<u8>> {
 /// The table of an Arrow IPC file; `name` says in errors where the bytes came from. Columns share the buffer's memory.
 pub fn decode(name: &str, bytes: &Buffer) -> Result<RecordBatch> {
     let footer = Footer::read(name, bytes)?;
-    let mut parts = (0..footer.blocks.len()).map(|index| footer.rows(name, index, bytes, 0)).collect::<Result<Vec<_>>>()?;
+    let mut parts =
+        (0..footer.blocks.len()).map(|index| footer.rows(name, index, bytes, 0)).collect::<Result<Vec<_>>>()?;
     match parts.len() {
         1 => Ok(parts.swap_remove(0)),
         _ => arrow_select::concat::concat_batches(&footer.schema, &parts)

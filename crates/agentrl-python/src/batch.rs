@@ -229,7 +229,7 @@ impl Batch {
         held(batch::Batch::empty).map(Self)
     }
 
-    /// Parts as NumPy arrays, whose memory pickle can send without a copy.
+    /// Parts as `NumPy` arrays, whose memory pickle can send without a copy.
     fn to_bytes<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyArray1<u8>>>> {
         let parts = released(py, || self.0.to_bytes())?;
         Ok(parts.into_iter().map(|part| PyArray1::from_vec(py, part)).collect())

@@ -20,7 +20,7 @@ pub(crate) fn interruptible<T: Send>(
 ) -> PyResult<T> {
     let mut interrupt = None;
     let mut check = || {
-        Python::attach(|py| py.check_signals()).map_err(|error| {
+        Python::attach(Python::check_signals).map_err(|error| {
             interrupt = Some(error);
             Error::internal("interrupted")
         })

@@ -138,7 +138,7 @@ impl Store {
         released(py, || {
             let state =
                 serde_json::from_str(state).map_err(|error| Error::invalid(format!("state is not JSON: {error}")))?;
-            self.with(|store| store.close_iteration(batch, state))
+            self.with(|store| store.close_iteration(batch, &state))
         })
     }
 
@@ -159,9 +159,9 @@ impl Store {
 
     fn blob<'py>(&self, py: Python<'py>, hash: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
         let content = released(py, || {
-            let hash = hash.try_into().map_err(|_| {
-                Error::invalid(format!("hash has {} bytes; give the 32 of a SHA-256", hash.len()))
-            })?;
+            let hash = hash
+                .try_into()
+                .map_err(|_| Error::invalid(format!("hash has {} bytes; give the 32 of a SHA-256", hash.len())))?;
             self.with(|store| store.blob(&hash))
         })?;
         Ok(PyBytes::new(py, &content))

@@ -44,7 +44,10 @@ impl Batch {
     pub fn from_bytes(parts: &[Buffer]) -> Result<Self> {
         let few = || {
             let (found, least) = (parts.len(), Table::COUNT + 1);
-            Error::corrupt(format!("{found} parts are given, but a batch has at least a header and {} tables", least - 1))
+            Error::corrupt(format!(
+                "{found} parts are given, but a batch has at least a header and {} tables",
+                least - 1
+            ))
         };
         let (header, parts) = parts.split_first().ok_or_else(few)?;
         let header: Header = serde_json::from_slice(header)
@@ -53,7 +56,9 @@ impl Batch {
         let (computed, contents) = rest.split_at_checked(header.computed).ok_or_else(few)?;
         if contents.len() != header.blobs.len() {
             let (found, expected) = (contents.len(), header.blobs.len());
-            return Err(Error::corrupt(format!("the batch has {found} of its {expected} blobs; send all of its parts")));
+            return Err(Error::corrupt(format!(
+                "the batch has {found} of its {expected} blobs; send all of its parts"
+            )));
         }
         let decode = |part: &Buffer| ipc::decode("part of a batch", part);
         let tables = facts.iter().map(decode).collect::<Result<Vec<_>>>()?;

@@ -97,16 +97,17 @@ impl Batch {
     /// The batch with the columns of a table that [`Batch::computed_table`] made for these very draws and nodes.
     pub(crate) fn with_computed_table(&self, rows: &RecordBatch) -> Result<Self> {
         let mut batch = self.clone();
-        let expected = [("node_id", self.nodes()), ("draw_id", self.draws())];
-        for (key, facts) in expected {
+        let keys = [("node_id", self.nodes()), ("draw_id", self.draws())];
+        for (key, facts) in keys {
             if let Some(found) = rows.column_by_name(key) {
                 let found = found.as_primitive_opt::<Int64Type>().map(|ids| ids.values().to_vec()).unwrap_or_default();
                 let mut expected = i64s(facts, key)?.values().to_vec();
                 if rows.column_by_name("step").is_some() {
                     let offsets = self.layout.step_offsets.windows(2);
-                    let repeated = expected.iter().zip(offsets).flat_map(|(&id, pair)| {
-                        std::iter::repeat_n(id, (pair[1] - pair[0]) as usize)
-                    });
+                    let repeated = expected
+                        .iter()
+                        .zip(offsets)
+                        .flat_map(|(&id, pair)| std::iter::repeat_n(id, (pair[1] - pair[0]) as usize));
                     expected = repeated.collect();
                 }
                 if found != expected {
@@ -130,10 +131,13 @@ impl Batch {
                 _ => Level::Draw,
             };
             // A slice of a longer table shares its values.
-            let values = list.map_or_else(|| array.clone(), |list| {
-                let (first, last) = (list.value_offsets()[0], list.value_offsets()[list.len()]);
-                list.values().slice(first as usize, (last - first) as usize)
-            });
+            let values = list.map_or_else(
+                || array.clone(),
+                |list| {
+                    let (from, to) = (list.value_offsets()[0], list.value_offsets()[list.len()]);
+                    list.values().slice(from as usize, (to - from) as usize)
+                },
+            );
             batch = batch.with_column(name, level, Numbers::from_array(name, values.as_ref())?)?;
         }
         Ok(batch)

@@ -135,26 +135,29 @@ impl Batch {
         };
         let source = code("source", &SOURCES, new.source)? as u8;
         let old_logprob = code("old_logprob", &OLD_LOGPROBS, new.old_logprob)? as u8;
-        let lengths = [("group_ids", new.group_ids.map(<[i64]>::len)), ("probability", new.probability.map(<[f64]>::len))];
+        let lengths =
+            [("group_ids", new.group_ids.map(<[i64]>::len)), ("probability", new.probability.map(<[f64]>::len))];
         for (argument, length) in lengths {
             if let Some(length) = length.filter(|&length| length != count) {
-                return Err(Error::invalid(format!("{argument} has {length} values for {count} trajectory_ids; give one each")));
+                return Err(Error::invalid(format!(
+                    "{argument} has {length} values for {count} trajectory_ids; give one each"
+                )));
             }
         }
-        let known = i64s(self.trajectories(), "trajectory_id")?.values();
+        let present = i64s(self.trajectories(), "trajectory_id")?.values();
         let groups = i64s(self.trajectories(), "group_id")?.values();
         let mut own_groups = Vec::with_capacity(count);
         for (place, id) in new.trajectory_ids.iter().enumerate() {
-            let row = known.binary_search(id).map_err(|_| {
+            let row = present.binary_search(id).map_err(|_| {
                 Error::invalid(format!(
                     "trajectory_ids[{place}] is {id}, which the batch does not have; join it first: \
-                     Batch.concat([batch, store.trajectories(ids)])"
+                     Batch.concat([batch, store.trajectory_batch(ids)])"
                 ))
             })?;
             own_groups.push(groups[row]);
         }
-        let drawn = i64s(self.draws(), "iteration")?.values();
-        let iteration = new.iteration.or_else(|| drawn.last().copied()).ok_or_else(|| {
+        let iterations = i64s(self.draws(), "iteration")?.values();
+        let iteration = new.iteration.or_else(|| iterations.last().copied()).ok_or_else(|| {
             Error::invalid("the batch has no draws that tell its iteration; give draw(…, iteration=…)")
         })?;
         let first = self.next_ids()?.draw;
@@ -252,7 +255,9 @@ fn order(table: Table, parts: &[Batch]) -> Result<Option<Vec<(usize, usize)>>> {
             } else if *giver.entry(id).or_insert(index) == index {
                 stored.push((id, index, row));
             } else if table == Table::Draws {
-                return Err(Error::invalid(format!("draw {id} is in two of the parts; draw its trajectory again with Batch.draw")));
+                return Err(Error::invalid(format!(
+                    "draw {id} is in two of the parts; draw its trajectory again with Batch.draw"
+                )));
             }
         }
     }

@@ -101,5 +101,6 @@ pub(super) fn check_blobs(blobs: &Blobs) -> Result<()> {
 }
 
 pub(super) fn hex(hash: &[u8; 32]) -> String {
-    hash.iter().map(|byte| format!("{byte:02x}")).collect()
+    let digits = hash.iter().flat_map(|byte| [byte >> 4, byte & 15]);
+    digits.filter_map(|digit| char::from_digit(u32::from(digit), 16)).collect()
 }

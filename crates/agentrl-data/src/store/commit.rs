@@ -38,7 +38,7 @@ impl Store {
     /// of the write; it is durable when [`Store::sequence`] has reached it.
     pub fn append(&mut self, batch: &Batch, iteration: i64, partial: bool) -> Result<u64> {
         let next = self.writable()?.next;
-        self.check_new(batch, next, iteration)?;
+        Self::check_new(batch, next, iteration)?;
         let rows = Table::ALL.into_iter().map(|table| Ok((table.name(), batch.new_rows(table)?)));
         let rows: Vec<_> = rows.collect::<Result<_>>()?;
         check_blobs(batch.blobs())?;
@@ -52,7 +52,7 @@ impl Store {
 
     /// Closes an iteration: commits the columns computed for its batch, and the state to go on from. Durable when this
     /// returns, with all that was queued before.
-    pub fn close_iteration(&mut self, batch: &Batch, state: serde_json::Value) -> Result<u64> {
+    pub fn close_iteration(&mut self, batch: &Batch, state: &serde_json::Value) -> Result<u64> {
         let next = self.writable()?.next;
         let iteration = self.head.iteration;
         self.check_trained(batch, iteration)?;
@@ -99,13 +99,18 @@ impl Store {
     }
 
     /// New ids begin where the store ends, draws are new and of this iteration, and rows that are not new are there.
-    fn check_new(&self, batch: &Batch, next: NextIds, iteration: i64) -> Result<()> {
+    fn check_new(batch: &Batch, next: NextIds, iteration: i64) -> Result<()> {
         let (base, trajectories) = (batch.base(), batch.trajectories());
         let draws = batch.new_rows(Table::Draws)?;
         let draw_ids = i64s(&draws, "draw_id")?.values();
         let first = [
             (first_id(batch.nodes(), "node_id", base.node)?, base.node, next.node, "node_id"),
-            (first_id(trajectories, "trajectory_id", base.trajectory)?, base.trajectory, next.trajectory, "trajectory_id"),
+            (
+                first_id(trajectories, "trajectory_id", base.trajectory)?,
+                base.trajectory,
+                next.trajectory,
+                "trajectory_id",
+            ),
             // New trajectories and draws can belong to groups that are in the store.
             (first_id(trajectories, "group_id", base.group)?, base.group, next.group, "group_id"),
             (first_id(&draws, "group_id", base.group)?, base.group, next.group, "group_id"),
@@ -146,7 +151,9 @@ impl Store {
         }
         for write in self.writable()?.queue.iter().filter(|write| write.entry.kind == Kind::Batch) {
             if write.entry.iteration == iteration {
-                appended.extend(write.rows.iter().filter(|(folder, _)| *folder == Table::Draws.name()).map(|(_, r)| r.clone()));
+                appended.extend(
+                    write.rows.iter().filter(|(folder, _)| *folder == Table::Draws.name()).map(|(_, r)| r.clone()),
+                );
             }
         }
         let mut expected = Vec::new();
@@ -169,9 +176,7 @@ impl Store {
         check_process(self.process)?;
         let path = self.path.display();
         match self.writer.as_mut() {
-            None => {
-                Err(Error::invalid(format!("{path} is open for reading only; open it with Store.open to write")))
-            }
+            None => Err(Error::invalid(format!("{path} is open for reading only; open it with Store.open to write"))),
             Some(Writer { poisoned: Some(why), .. }) => Err(Error::io(
                 format!(
                     "{path} cannot be written any more because a write failed: {why}; what was durable before is safe: \
@@ -210,8 +215,8 @@ impl Store {
             }
             if let (Kind::Close, Some(state)) = (entry.kind, &entry.state) {
                 commit.next.head.iteration += 1;
-                commit.next.head.state =
-                    serde_json::from_str(state).map_err(|error| Error::internal(format!("a state is lost: {error}")))?;
+                commit.next.head.state = serde_json::from_str(state)
+                    .map_err(|error| Error::internal(format!("a state is lost: {error}")))?;
             }
             entries.push(entry);
         }

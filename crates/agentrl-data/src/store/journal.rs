@@ -64,7 +64,8 @@ pub(super) fn to_rows(entries: &[Entry], sequence: u64) -> Result<RecordBatch> {
 
 /// The entries of an iteration, or all.
 pub(super) fn from_rows(rows: &RecordBatch, iteration: Option<i64>) -> Result<Vec<Entry>> {
-    let (iterations, kinds, stored) = (i64s(rows, "iteration")?, u8s(rows, "kind")?, lists(rows, "stored_trajectories")?);
+    let (iterations, kinds, stored) =
+        (i64s(rows, "iteration")?, u8s(rows, "kind")?, lists(rows, "stored_trajectories")?);
     let states = array(rows, "state")?.as_string::<i32>();
     let wanted = (0..rows.num_rows()).filter(|&row| iteration.is_none_or(|wanted| iterations.value(row) == wanted));
     let entry = |row: usize| {
@@ -76,7 +77,8 @@ pub(super) fn from_rows(rows: &RecordBatch, iteration: Option<i64>) -> Result<Ve
         };
         let mut ranges = BTreeMap::new();
         for &folder in FOLDERS.iter().filter(|&&folder| folder != JOURNAL) {
-            let bound = |bound: &str| -> Result<u64> { Ok(i64s(rows, &format!("{folder}_{bound}"))?.value(row) as u64) };
+            let bound =
+                |bound: &str| -> Result<u64> { Ok(i64s(rows, &format!("{folder}_{bound}"))?.value(row) as u64) };
             ranges.insert(folder, bound("first")?..bound("end")?);
         }
         Ok(Entry {

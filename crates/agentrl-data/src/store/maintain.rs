@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use arrow_array::cast::AsArray;
 use arrow_array::{Array, RecordBatch, UInt32Array};
 
+use super::Store;
 use super::commit::{Commit, runs};
 use super::folders::{FOLDERS, JOURNAL};
 use super::journal::Kind;
 use super::segment::Segment;
-use super::Store;
 use crate::batch::{array, i64s, lists};
 use crate::schema::Table;
 use crate::{Error, Result, arrow_bug};
@@ -78,8 +78,11 @@ impl Store {
         let cuts: BTreeMap<&str, u64> =
             FOLDERS.iter().filter(|&&folder| folder != JOURNAL).map(|&folder| (folder, cut(folder))).collect();
 
-        let mut trajectories: BTreeSet<i64> =
-            kept.iter().filter(|entry| entry.kind == Kind::Batch).flat_map(|entry| entry.stored.iter().copied()).collect();
+        let mut trajectories: BTreeSet<i64> = kept
+            .iter()
+            .filter(|entry| entry.kind == Kind::Batch)
+            .flat_map(|entry| entry.stored.iter().copied())
+            .collect();
         self.remove_ids(&mut trajectories, "trajectories", "trajectory_id", &cuts)?;
         let trajectories: Vec<i64> = trajectories.into_iter().collect();
         let older = self.with_keys(Table::Trajectories.name(), &trajectories)?;
@@ -141,7 +144,13 @@ impl Store {
     }
 
     /// Takes out the ids that rows behind the cut have.
-    fn remove_ids(&mut self, ids: &mut BTreeSet<i64>, folder: &str, key: &str, cuts: &BTreeMap<&str, u64>) -> Result<()> {
+    fn remove_ids(
+        &mut self,
+        ids: &mut BTreeSet<i64>,
+        folder: &str,
+        key: &str,
+        cuts: &BTreeMap<&str, u64>,
+    ) -> Result<()> {
         for rows in self.numbered(folder, cuts[folder]..self.head.end(folder))? {
             i64s(&rows, key)?.values().iter().for_each(|id| _ = ids.remove(id));
         }
@@ -171,7 +180,9 @@ impl Store {
         for rows in self.all_rows(Table::Nodes.name())? {
             let blobs = lists(&rows, "blobs")?;
             for list in (0..blobs.len()).filter(|&row| !blobs.is_null(row)).map(|row| blobs.value(row)) {
-                found.extend(list.as_fixed_size_binary().iter().flatten().filter_map(|hash| <[u8; 32]>::try_from(hash).ok()));
+                found.extend(
+                    list.as_fixed_size_binary().iter().flatten().filter_map(|hash| <[u8; 32]>::try_from(hash).ok()),
+                );
             }
         }
         Ok(found)
@@ -183,14 +194,14 @@ fn groups(segments: &[Segment]) -> Vec<Vec<Segment>> {
     let mut groups: Vec<Vec<Segment>> = Vec::new();
     let mut bytes = 0;
     for segment in segments {
-        let follows = groups.last().and_then(|group| group.last()).is_some_and(|last| last.end_row() == segment.first_row);
+        let follows =
+            groups.last().and_then(|group| group.last()).is_some_and(|last| last.end_row() == segment.first_row);
         bytes += segment.bytes();
-        match groups.last_mut().filter(|_| follows && bytes <= MERGED_BYTES) {
-            Some(group) => group.push(segment.clone()),
-            None => {
-                bytes = segment.bytes();
-                groups.push(vec![segment.clone()]);
-            }
+        if let Some(group) = groups.last_mut().filter(|_| follows && bytes <= MERGED_BYTES) {
+            group.push(segment.clone());
+        } else {
+            bytes = segment.bytes();
+            groups.push(vec![segment.clone()]);
         }
     }
     groups.retain(|group| group.len() > 1);

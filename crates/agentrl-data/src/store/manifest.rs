@@ -149,7 +149,9 @@ impl Manifest {
                 if segment.first_row < row || segment.commit > self.head.version {
                     return Err(format!("a file of {folder} does not come after the one before it"));
                 }
-                row = segment.checked_end().ok_or_else(|| format!("the blocks of a file of {folder} are out of order"))?;
+                row = segment
+                    .checked_end()
+                    .ok_or_else(|| format!("the blocks of a file of {folder} are out of order"))?;
             }
             if row > self.head.end(folder) {
                 return Err(format!("{folder} has more rows than were written"));

@@ -127,7 +127,7 @@ impl Store {
         let found = i64s(&trajectories, "trajectory_id")?.values();
         if let Some(missing) = wanted.iter().find(|id| found.binary_search(id).is_err()) {
             return Err(Error::not_found(format!(
-                "the store has no trajectory {missing}; ids are in column trajectory_id of store.trajectories_table, and \
+                "the store has no trajectory {missing}; ids are in column trajectory_id of store.trajectories, and \
                  those of iterations below {} were dropped",
                 self.head.dropped
             )));
@@ -170,7 +170,8 @@ impl Store {
         self.located(|store| {
             let mut found = Vec::new();
             for segment in store.files.of(folder) {
-                let pieces = segment.pieces().filter(|piece| piece.first_row < range.end && piece.end_row > range.start);
+                let pieces =
+                    segment.pieces().filter(|piece| piece.first_row < range.end && piece.end_row > range.start);
                 let pieces: Vec<_> = pieces.collect();
                 let indices: Vec<usize> = pieces.iter().map(|piece| piece.index).collect();
                 for (piece, rows) in pieces.iter().zip(store.pieces(folder, segment, &indices)?) {
@@ -237,7 +238,9 @@ impl Store {
             found.reverse();
             match needed.first() {
                 None => Ok(found),
-                Some(id) => Err(Error::corrupt(format!("node {id} is on a path, but not in the store; run store.verify()"))),
+                Some(id) => {
+                    Err(Error::corrupt(format!("node {id} is on a path, but not in the store; run store.verify()")))
+                }
             }
         })?;
         joined(&Table::Nodes.schema(), &found)

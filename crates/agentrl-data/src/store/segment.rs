@@ -176,7 +176,11 @@ impl Segment {
             std::io::ErrorKind::UnexpectedEof => corrupt(&error.to_string()),
             _ => failed("read", path)(error),
         })?;
-        if xxh3_64(&bytes) == block.hash { Ok((from, bytes)) } else { Err(corrupt("its checksum is not the written one")) }
+        if xxh3_64(&bytes) == block.hash {
+            Ok((from, bytes))
+        } else {
+            Err(corrupt("its checksum is not the written one"))
+        }
     }
 }
 

@@ -48,7 +48,12 @@ impl Findings {
         if alike < MOST {
             self.0.push(Finding { folder: folder.to_owned(), kind, id, message });
         } else if alike == MOST {
-            self.0.push(Finding { folder: folder.to_owned(), kind, id: None, message: "and more of this kind".to_owned() });
+            self.0.push(Finding {
+                folder: folder.to_owned(),
+                kind,
+                id: None,
+                message: "and more of this kind".to_owned(),
+            });
         }
     }
 }
@@ -130,9 +135,15 @@ impl Store {
                     Some((id, end, Some(parent))) => {
                         let used = end.unwrap_or(parent.length);
                         if !(0..=parent.length).contains(&used) {
-                            add("reference", format!("it uses {used} of the {} tokens of its parent {id}", parent.length));
+                            add(
+                                "reference",
+                                format!("it uses {used} of the {} tokens of its parent {id}", parent.length),
+                            );
                         } else if parent.start.checked_add(used) != Some(extent.start) {
-                            add("reference", format!("it starts at token {}, where its parent {id} does not end", extent.start));
+                            add(
+                                "reference",
+                                format!("it starts at token {}, where its parent {id} does not end", extent.start),
+                            );
                         }
                     }
                 }
@@ -143,7 +154,12 @@ impl Store {
         Ok(extents)
     }
 
-    fn verify_trajectories(&mut self, nodes: &[Extent], findings: &mut Findings, check: Check<'_>) -> Result<BTreeSet<i64>> {
+    fn verify_trajectories(
+        &mut self,
+        nodes: &[Extent],
+        findings: &mut Findings,
+        check: Check<'_>,
+    ) -> Result<BTreeSet<i64>> {
         let mut found = BTreeSet::new();
         for rows in self.all_rows("trajectories")? {
             check()?;
@@ -169,7 +185,8 @@ impl Store {
             let (from, to) = (i64s(&rows, "first_node_id")?, i64s(&rows, "node_id")?);
             for row in 0..rows.num_rows() {
                 let (id, step) = (ids.value(row), steps.value(row));
-                let mut add = |kind, what: String| findings.add("steps", kind, Some(id), format!("step {step}: {what}"));
+                let mut add =
+                    |kind, what: String| findings.add("steps", kind, Some(id), format!("step {step}: {what}"));
                 if !trajectories.contains(&id) {
                     add("reference", "its trajectory is not there".to_owned());
                 }
@@ -203,7 +220,8 @@ impl Store {
                 }
                 if !uses.insert((iteration, groups.value(row), trajectory)) {
                     let group = groups.value(row);
-                    let message = format!("iteration {iteration} trains trajectory {trajectory} twice in group {group}");
+                    let message =
+                        format!("iteration {iteration} trains trajectory {trajectory} twice in group {group}");
                     add("duplicate", message);
                 }
             }

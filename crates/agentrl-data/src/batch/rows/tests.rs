@@ -99,7 +99,8 @@ fn a_trajectory_is_drawn_into_several_groups() {
     for (wrong, message) in wrong {
         assert!(batch.draw(&wrong).unwrap_err().to_string().contains(message));
     }
-    let none = Batch::empty().unwrap().draw(&NewDraws { trajectory_ids: &[], group_ids: None, probability: None, ..new });
+    let none =
+        Batch::empty().unwrap().draw(&NewDraws { trajectory_ids: &[], group_ids: None, probability: None, ..new });
     assert!(none.unwrap_err().to_string().contains("iteration=…"));
 }
 

@@ -174,12 +174,12 @@ fn an_iteration_is_closed_with_the_batch_that_was_appended() {
     let whole = grown(0, 0);
     store.append(&whole, 0, false).unwrap();
     for other in [whole.select_draws(&[0]).unwrap(), whole.select_draws(&[1, 0]).unwrap()] {
-        let error = store.close_iteration(&other, serde_json::Value::Null).unwrap_err();
+        let error = store.close_iteration(&other, &serde_json::Value::Null).unwrap_err();
         assert!(error.to_string().contains("draws appended for iteration 0"), "{error}");
     }
-    store.close_iteration(&whole, serde_json::Value::Null).unwrap();
-    assert!(store.close_iteration(&whole, serde_json::Value::Null).unwrap_err().to_string().contains("iteration 1"));
-    store.close_iteration(&Batch::empty().unwrap(), serde_json::Value::Null).unwrap();
+    store.close_iteration(&whole, &serde_json::Value::Null).unwrap();
+    assert!(store.close_iteration(&whole, &serde_json::Value::Null).unwrap_err().to_string().contains("iteration 1"));
+    store.close_iteration(&Batch::empty().unwrap(), &serde_json::Value::Null).unwrap();
 }
 
 #[test]
@@ -201,7 +201,7 @@ fn an_iteration_without_draws_has_a_batch_and_a_broken_off_one_has_none() {
     assert!(store.has_batch(0).unwrap());
     let found = store.batch(0).unwrap();
     assert_eq!((found.num_draws(), found.trajectories().num_rows()), (0, rejected.trajectories().num_rows()));
-    store.close_iteration(&found, serde_json::Value::Null).unwrap();
+    store.close_iteration(&found, &serde_json::Value::Null).unwrap();
     assert_eq!(store.iteration(), 1);
 }
 
@@ -210,9 +210,8 @@ fn trajectories_of_any_age_are_a_batch_of_their_own() {
     let memory = Memory::new();
     let mut store = open(&memory);
     let batches: Vec<Batch> = (0..4).map(|_| trained(&mut store, &[])).collect();
-    let wanted = [batches[3].clone(), batches[0].clone()].map(|batch| {
-        batch.trajectories()["trajectory_id"].as_primitive::<Int64Type>().value(0)
-    });
+    let wanted = [batches[3].clone(), batches[0].clone()]
+        .map(|batch| batch.trajectories()["trajectory_id"].as_primitive::<Int64Type>().value(0));
     let found = store.trajectories(&wanted).unwrap();
     assert_eq!(found.trajectories().num_rows(), 2);
     assert_eq!(found.num_draws(), 0);
@@ -254,7 +253,8 @@ fn blobs_are_stored_once_and_checked() {
     assert_eq!(store.blob(&[7; 32]).unwrap_err().kind(), ErrorKind::NotFound);
     let wrong = grown(0, 5).rebase(store.next_ids()).unwrap().with_blobs(Arc::new([([7; 32], content)].into()));
     assert!(store.append(&wrong, 0, false).unwrap_err().to_string().contains("another SHA-256"));
-    let mut damaged = Store::read_on(Arc::new(Memory::from(memory.image().with_bytes(&files[0], b"other"))), run()).unwrap();
+    let mut damaged =
+        Store::read_on(Arc::new(Memory::from(memory.image().with_bytes(&files[0], b"other"))), run()).unwrap();
     let error = damaged.blob(&hash).unwrap_err();
     assert!(error.kind() == ErrorKind::Corrupt && error.to_string().contains("bytes 0 to 5"), "{error}");
 }

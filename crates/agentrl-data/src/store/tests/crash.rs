@@ -56,7 +56,7 @@ impl Workload {
                     store.append(&grown_with(&store, iteration).with_blobs(blobs), iteration, true)?;
                     let batch = store.batch(iteration)?;
                     self.acknowledge();
-                    store.close_iteration(&credited(&batch, step), serde_json::json!({"step": step}))?;
+                    store.close_iteration(&credited(&batch, step), &serde_json::json!({"step": step}))?;
                 }
             }
             self.acknowledge();
@@ -191,7 +191,7 @@ fn after_a_failure_nothing_more_is_written() {
     for error in [
         store.flush().unwrap_err(),
         store.append(&batch, 1, false).unwrap_err(),
-        store.close_iteration(&batch, serde_json::Value::Null).unwrap_err(),
+        store.close_iteration(&batch, &serde_json::Value::Null).unwrap_err(),
         store.compact(&mut || Ok(())).unwrap_err(),
         store.drop_before(1, true, &mut || Ok(())).unwrap_err(),
     ] {

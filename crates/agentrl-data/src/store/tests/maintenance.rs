@@ -3,6 +3,7 @@
 use super::*;
 use crate::ErrorKind;
 
+#[expect(clippy::unnecessary_wraps, reason = "what long work asks between its steps")]
 fn go_on() -> Result<()> {
     Ok(())
 }
@@ -36,7 +37,7 @@ fn merging_changes_files_and_nothing_else() {
     let batch = grown(3, 3).rebase(store.next_ids()).unwrap();
     store.append(&batch, 3, false).unwrap();
     let extra = batch.with_column("other", Level::Draw, Numbers::U8(vec![1; batch.num_draws()])).unwrap();
-    store.close_iteration(&extra, serde_json::Value::Null).unwrap();
+    store.close_iteration(&extra, &serde_json::Value::Null).unwrap();
     assert_eq!(store.files.of("draw_columns").len(), 2);
     let seen = Seen::of_parts(&mut store);
     store.split_for_test();
@@ -58,7 +59,9 @@ fn old_iterations_are_dropped_and_what_later_ones_need_stays() {
     let memory = Memory::new();
     let (mut store, batches) = scattered(&memory, 6, &[0, 1]);
     let error = store.drop_before(3, false, &mut go_on).unwrap_err();
-    assert!(error.to_string().contains("trajectory 0, which is drawn again") && error.to_string().contains("rewrite=True"));
+    assert!(
+        error.to_string().contains("trajectory 0, which is drawn again") && error.to_string().contains("rewrite=True")
+    );
     let mut reader = Store::read_on(Arc::new(memory.clone()), run()).unwrap();
     store.drop_before(3, true, &mut go_on).unwrap();
     for (iteration, batch) in batches.iter().enumerate() {

@@ -202,7 +202,9 @@ impl Memory {
     fn operate<T>(&self, work: impl FnOnce(&mut Image) -> io::Result<T>) -> io::Result<T> {
         let mut state = self.state();
         let State { image, history, operations, fault, .. } = &mut *state;
-        history.iter_mut().for_each(|history| history.push(image.clone()));
+        if let Some(history) = history {
+            history.push(image.clone());
+        }
         *operations += 1;
         match fault {
             Some((at, error)) if *operations > *at => {
@@ -223,7 +225,8 @@ impl From<Image> for Memory {
 
 impl Fs for Memory {
     fn create_folder(&self, path: &Path) -> io::Result<()> {
-        let missing: Vec<&Path> = path.ancestors().filter(|path| !self.state().image.folders.contains_key(*path)).collect();
+        let missing: Vec<&Path> =
+            path.ancestors().filter(|path| !self.state().image.folders.contains_key(*path)).collect();
         for path in missing.into_iter().rev() {
             self.operate(|image| {
                 let (above, name) = split(path);

@@ -55,16 +55,17 @@ fn grown(iteration: i64, seed: u64) -> Batch {
 fn grow(iteration: i64, seed: u64) -> Batch {
     let mut random = Random::new(seed << 32);
     let mut forest = Forest::new(iteration, seed);
-    for group in 0..1 + random.below(2) as u32 {
+    for group in 0..=random.below(2) as u32 {
         forest.add_group(group, &format!("task-{}", random.below(3))).unwrap();
         for member in 0..2 {
             let trajectory = forest.start(group, member).unwrap();
             forest.append(trajectory, NewNode::prompt(vec![1, 2, group as i32])).unwrap();
-            let tokens: Vec<i32> = (0..1 + random.below(4)).map(|_| random.below(50) as i32).collect();
+            let tokens: Vec<i32> = (0..=random.below(4)).map(|_| random.below(50) as i32).collect();
             let logprobs = tokens.iter().map(|&token| -0.01 * (1 + token) as f32).collect();
             forest.append(trajectory, NewNode::action(tokens, logprobs)).unwrap();
             forest.step(trajectory, &StepOutcome::default()).unwrap();
-            let finish = Finish { reward: Some(random.below(2) as f32), success: Some(member == 1), ..Finish::default() };
+            let finish =
+                Finish { reward: Some(random.below(2) as f32), success: Some(member == 1), ..Finish::default() };
             forest.finish(trajectory, finish).unwrap();
         }
     }
@@ -105,7 +106,7 @@ fn trained(store: &mut Store, replayed: &[i64]) -> Batch {
     let batch = batch.rebase(store.next_ids()).unwrap();
     store.append(&batch, iteration, false).unwrap();
     let batch = credited(&batch, iteration as u64);
-    store.close_iteration(&batch, serde_json::json!({"closed": iteration})).unwrap();
+    store.close_iteration(&batch, &serde_json::json!({"closed": iteration})).unwrap();
     batch
 }
 
