@@ -6,7 +6,7 @@
 mod accumulator;
 mod beta;
 mod columns;
-mod members;
+mod grouped;
 mod moments;
 mod normalise;
 mod options;
@@ -19,11 +19,12 @@ pub use columns::Columns;
 pub use moments::{Extent, Moments, Statistics};
 pub use normalise::{Extra, normalise};
 pub use options::{Center, Middle, Options, Scale, Singleton};
-pub use order::{Method, quantile};
+pub use order::quantile;
 pub use reduce::{Map, arg_extreme, log_mean_exp, map};
 pub use statistics::statistics;
 pub use sums::sums;
 
+pub(crate) use accumulator::Accumulator;
 pub(crate) use columns::group_count;
 
 #[cfg(test)]
