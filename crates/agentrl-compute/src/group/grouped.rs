@@ -34,7 +34,8 @@ impl<'a, T: Float> Columns<'a, T> {
                     starts[group] = row as u32;
                 }
             }
-            starts[count] = self.groups.len() as u32;
+            // Ranks may have no rows of the last groups.
+            starts[group + 1..].fill(self.groups.len() as u32);
             Places::Runs(starts)
         } else {
             let of = |(row, &group): (usize, &u32)| if self.votes(row) { group } else { u32::MAX };
@@ -119,6 +120,11 @@ impl<T: Float> Group<'_, '_, T> {
     fn places(&self) -> std::ops::Range<usize> {
         let starts = self.columns.starts();
         starts[self.index] as usize..starts[self.index + 1] as usize
+    }
+
+    /// Its id.
+    pub(crate) fn index(&self) -> usize {
+        self.index
     }
 
     /// Its votes, in row order.

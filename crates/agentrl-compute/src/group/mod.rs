@@ -11,6 +11,7 @@ mod moments;
 mod normalise;
 mod options;
 mod order;
+mod partial;
 mod reduce;
 mod statistics;
 mod sums;
@@ -20,11 +21,11 @@ pub use moments::{Extent, Moments, Statistics};
 pub use normalise::{Extra, normalise};
 pub use options::{Center, Middle, Options, Scale, Singleton};
 pub use order::quantile;
+pub use partial::{extents, moments};
 pub use reduce::{Map, arg_extreme, log_mean_exp, map};
 pub use statistics::statistics;
 pub use sums::sums;
 
-pub(crate) use accumulator::Accumulator;
 pub(crate) use columns::group_count;
 
 #[cfg(test)]

@@ -11,10 +11,10 @@ use std::hash::Hasher;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 pub use history::{History, history};
-pub use similar::{Sketch, Similarity, sequence_ratio, similar};
+pub use similar::{Similarity, Sketch, sequence_ratio, similar};
 
-use crate::check::same_length;
 use crate::Result;
+use crate::check::same_length;
 
 /// Ids of the keys of some rows.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,7 +57,8 @@ integers!(i8, i16, i32, i64, u8, u16, u32, u64);
 /// # Errors
 /// `Overflow` for more than 2³² - 2 rows, here and in all functions of this module.
 pub fn dense_integers<K: Integer>(keys: &[K]) -> Result<Keys> {
-    let (least, most) = keys.iter().fold((u64::MAX, 0), |(least, most), key| (least.min(key.key()), most.max(key.key())));
+    let (least, most) =
+        keys.iter().fold((u64::MAX, 0), |(least, most), key| (least.min(key.key()), most.max(key.key())));
     // A table with a place for every number in the range beats hashing as long as it is about as large as the column.
     if !keys.is_empty() && most - least < 2 * keys.len() as u64 + 1024 {
         return table::direct(keys.len(), (most - least) as usize + 1, |row| (keys[row].key() - least) as usize);

@@ -85,7 +85,9 @@ pub fn similar(texts: &[&str], groups: &[u32], threshold: f64, similarity: Simil
                 let band_keys: Vec<u64> = mine
                     .chunks(hashes / bands)
                     .zip(0..)
-                    .map(|(band, place)| band.iter().fold(mix(u64::from(groups[row]), place), |key, &hash| mix(key, hash)))
+                    .map(|(band, place)| {
+                        band.iter().fold(mix(u64::from(groups[row]), place), |key, &hash| mix(key, hash))
+                    })
                     .collect();
                 let mut candidates: Vec<u32> =
                     band_keys.iter().filter_map(|key| buckets.get(key)).flatten().copied().collect();
@@ -123,7 +125,9 @@ fn minima(text: &str, words: usize, hashes: usize) -> Vec<u64> {
     let words_of: Vec<u64> = text.split_whitespace().map(|word| xxh3_64_with_seed(word.as_bytes(), 0)).collect();
     let shingles: Vec<u64> = match words_of.len() < words {
         true => vec![words_of.iter().fold(words as u64, |key, &word| mix(key, word))],
-        false => words_of.windows(words).map(|part| part.iter().fold(words as u64, |key, &word| mix(key, word))).collect(),
+        false => {
+            words_of.windows(words).map(|part| part.iter().fold(words as u64, |key, &word| mix(key, word))).collect()
+        }
     };
     let smallest = |seed: u64| shingles.iter().map(|&shingle| mix(mix(seed, 1), shingle)).min().unwrap_or(u64::MAX);
     (0..hashes as u64).map(smallest).collect()
@@ -312,7 +316,9 @@ mod tests {
     #[test]
     fn sketches_find_texts_that_share_most_words() -> Result<()> {
         let page = |topic: &str, edit: usize| -> String {
-            (0..200).map(|word| if word == edit { "changed ".to_owned() } else { format!("{topic}{} ", word % 97) }).collect()
+            (0..200)
+                .map(|word| if word == edit { "changed ".to_owned() } else { format!("{topic}{} ", word % 97) })
+                .collect()
         };
         let texts: Vec<String> = (0..30).map(|row| page(["hall", "door", "lamp"][row % 3], row)).collect();
         let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
