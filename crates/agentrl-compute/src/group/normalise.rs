@@ -80,11 +80,24 @@ pub fn normalise<T: Float, O: Float>(
         }
     };
     let bound = options.clip.unwrap_or(f64::INFINITY);
-    let raw = options.divisor(1.0);
+    let by_rule_alone = spreads.is_none()
+        && columns.valid.is_none()
+        && matches!((options.center, options.scale), (Center::None | Center::Mean | Center::Median, scale) if scale != Scale::Divisor);
+    if by_rule_alone {
+        return par::fill(out, |start, piece| {
+            let rows = columns.values[start..].iter().zip(&columns.groups[start..]);
+            for ((place, (value, &group)), row) in piece.iter_mut().zip(rows).zip(start..) {
+                let rule = rules[group as usize];
+                let made = ((value.to_f64() - rule.centre) / rule.divisor).clamp(-bound, bound) + 0.0;
+                *place = O::result(row, made)?;
+            }
+            Ok(())
+        });
+    }
     let row_of = |row: usize| {
         let (rule, value) = (&rules[columns.groups[row] as usize], columns.values[row].to_f64());
         if rule.small {
-            return if options.singleton == Singleton::Raw { value / raw } else { 0.0 };
+            return value / rule.divisor;
         }
         let scale = match (&spreads, divisor) {
             (Some((groups, rules)), _) => rules[groups[row] as usize].divisor,
@@ -150,7 +163,7 @@ struct Rule {
     /// Infinite where rows get 0.
     divisor: f64,
     weight: f64,
-    /// Whether there are too few votes.
+    /// Whether there are too few votes: then values are divided as they are.
     small: bool,
 }
 
@@ -191,8 +204,11 @@ fn rules<T: Float>(columns: &Columns<'_, T>, count: usize, sorted: bool, options
         };
         // Frequencies of 1 or less in all leave nothing for an unbiased variance.
         let no_spread = options.scale == Scale::Std && found.std.is_nan();
-        let alone = options.center == Center::LeaveOneOut && found.least >= found.most && found.count < 2;
-        Rule { centre, divisor, weight: found.weight, small: found.count < fewest || no_spread || alone }
+        if found.count < fewest || no_spread {
+            let divisor = if options.singleton == Singleton::Raw { options.divisor(1.0) } else { f64::INFINITY };
+            return Rule { centre: 0.0, divisor, weight: found.weight, small: true };
+        }
+        Rule { centre, divisor, weight: found.weight, small: false }
     };
     Ok(statistics.iter().enumerate().map(rule).collect())
 }
