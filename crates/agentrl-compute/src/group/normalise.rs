@@ -5,7 +5,7 @@ use super::columns::Columns;
 use super::moments::Statistics;
 use super::options::{Center, Options, Scale, Singleton};
 use super::order::median;
-use super::statistics::of_votes;
+use super::statistics::{check_distance, of_votes};
 use crate::check::{finite, same_length};
 use crate::{Error, Float, Result, par};
 
@@ -180,24 +180,26 @@ impl Options {
 
 /// The rule of each group of checked columns without units.
 fn rules<T: Float>(columns: &Columns<'_, T>, count: usize, sorted: bool, options: &Options) -> Result<Vec<Rule>> {
-    let statistics = of_votes(columns, count, sorted, options.ddof)?;
-    let medians = if options.center == Center::Median || options.scale == Scale::Mad {
-        columns.grouped(count, sorted).each(|group| Ok(median(group.votes(), options.median)))?
-    } else {
-        Vec::new()
+    let shape = match options.scale {
+        Scale::Beta => fit(columns.name, &of_votes(columns, count, sorted, options.ddof)?, options.ddof)?,
+        _ => (1.0, 1.0),
     };
-    let shape = if options.scale == Scale::Beta { fit(columns.name, &statistics, options.ddof)? } else { (1.0, 1.0) };
     let fewest = options.fewest();
-    let rule = |(group, found): (usize, &Statistics)| {
+    let needs_median = options.center == Center::Median || options.scale == Scale::Mad;
+    columns.grouped(count, sorted).each(|group| {
+        let found = group.statistics(options.ddof)?;
+        check_distance(columns.name, group.index(), &found)?;
+        let (middle, distance) =
+            if needs_median { median(group.votes(), options.median) } else { (f64::NAN, f64::NAN) };
         let centre = match options.center {
             Center::None | Center::Baseline => 0.0,
             Center::Mean | Center::LeaveOneOut => found.mean,
-            Center::Median => medians[group].0,
+            Center::Median => middle,
         };
         let divisor = match options.scale {
             Scale::None | Scale::Divisor => 1.0,
             Scale::Std => options.divisor(found.std),
-            Scale::Mad => options.divisor(medians[group].1),
+            Scale::Mad => options.divisor(distance),
             Scale::Range => options.divisor(found.most - found.least),
             // The weight 1 / density is at most a million.
             Scale::Beta => beta::density(found.mean, shape.0, shape.1).max(1e-6),
@@ -206,11 +208,10 @@ fn rules<T: Float>(columns: &Columns<'_, T>, count: usize, sorted: bool, options
         let no_spread = options.scale == Scale::Std && found.std.is_nan();
         if found.count < fewest || no_spread {
             let divisor = if options.singleton == Singleton::Raw { options.divisor(1.0) } else { f64::INFINITY };
-            return Rule { centre: 0.0, divisor, weight: found.weight, small: true };
+            return Ok(Rule { centre: 0.0, divisor, weight: found.weight, small: true });
         }
-        Rule { centre, divisor, weight: found.weight, small: false }
-    };
-    Ok(statistics.iter().enumerate().map(rule).collect())
+        Ok(Rule { centre, divisor, weight: found.weight, small: false })
+    })
 }
 
 /// The Beta shape of the means of all groups that have votes.
