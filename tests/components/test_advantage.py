@@ -132,7 +132,7 @@ def test_nothing_in_nothing_out() -> None:
         (lambda: advantage.group_relative([1.0, None], [1, 1]), "rewards has dtype object"),
         (lambda: advantage.group_relative([1.0, 2.0], np.array([0.5, 1.5])), "group_ids has dtype float64"),
         (lambda: advantage.group_relative([1.0, 2.0], [1, 1], valid=[1, 0]), "valid has dtype int64; give booleans"),
-        (lambda: advantage.group_relative([1.0, 2.0], [1, 1], scale="mad"), "mad"),
+        (lambda: advantage.group_relative([1.0, 2.0], [1, 1], scale="best"), "best"),
         (lambda: advantage.group_relative([1.0, 2.0], [1, 1], singleton="one"), "one"),
         (lambda: advantage.group_relative([1.0], np.zeros((1, 3), np.uint8)), r"shape \(1, 3\)"),
         (lambda: advantage.leave_one_out([1.0, 2.0], [1]), "group_ids has 1 rows"),

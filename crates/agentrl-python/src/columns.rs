@@ -1,4 +1,4 @@
-//! Columns of any Arrow library: numbers, lists of numbers, and texts.
+//! Columns of any Arrow library: numbers, and lists of numbers.
 
 use agentrl_compute::{Error, Result};
 use agentrl_data::batch::Numbers;
@@ -40,34 +40,6 @@ fn cast(name: &str, part: &ArrayRef, kind: &DataType) -> Result<ArrayRef> {
     let options = CastOptions { safe: false, ..CastOptions::default() };
     cast_with_options(part, kind, &options)
         .map_err(|error| Error::invalid(format!("{name} has Arrow type {}: {error}", part.data_type())))
-}
-
-/// The texts of an Arrow array of any string or binary type.
-pub(crate) fn texts<'a>(name: &str, parts: &'a [ArrayRef]) -> Result<Vec<&'a [u8]>> {
-    let mut out = Vec::with_capacity(parts.iter().map(Array::len).sum());
-    for part in parts {
-        if part.null_count() > 0 {
-            return Err(Error::invalid(format!(
-                "{name} has {} nulls, which belong to no group; fill them first",
-                part.null_count()
-            )));
-        }
-        match part.data_type() {
-            DataType::Utf8 => out.extend(part.as_string::<i32>().iter().flatten().map(str::as_bytes)),
-            DataType::LargeUtf8 => out.extend(part.as_string::<i64>().iter().flatten().map(str::as_bytes)),
-            DataType::Utf8View => out.extend(part.as_string_view().iter().flatten().map(str::as_bytes)),
-            DataType::Binary => out.extend(part.as_binary::<i32>().iter().flatten()),
-            DataType::LargeBinary => out.extend(part.as_binary::<i64>().iter().flatten()),
-            DataType::BinaryView => out.extend(part.as_binary_view().iter().flatten()),
-            DataType::FixedSizeBinary(_) => out.extend(part.as_fixed_size_binary().iter().flatten()),
-            other => {
-                return Err(Error::invalid(format!(
-                    "{name} has Arrow type {other}; keys are integers (int64), strings or binary"
-                )));
-            }
-        }
-    }
-    Ok(out)
 }
 
 /// The numbers of an Arrow column as an array that Python owns: float32, float64, int64, or bool.

@@ -57,7 +57,7 @@ impl Batch {
             let trained: Vec<usize> = (0..trainable.len()).filter(|&token| trainable[token] != 0).collect();
             let stored: Vec<i64> = trained.iter().map(|&token| layout.node_tokens[token]).collect();
             let draws: Vec<u32> = trained.iter().map(|&token| draw_of_token[token]).collect();
-            let shares = weight::shares(&keys::dense_i64(&stored)?.ids, &draws, &valid, options.shared)?;
+            let shares = weight::shares(&keys::dense_integers(&stored)?.ids, &draws, &valid, options.shared)?;
             for (token, share) in trained.into_iter().zip(shares) {
                 share_of_token[token] = share;
             }
