@@ -30,6 +30,7 @@ pub mod ragged;
 pub mod returns;
 pub mod rng;
 pub mod rollout;
+pub mod tree;
 pub mod weight;
 
 pub use error::{Error, ErrorKind, Result};
