@@ -93,7 +93,7 @@ fn dense<K: Hash + Eq + Copy>(keys: impl Iterator<Item = K>) -> Result<Keys> {
 
 /// Hashes words by one multiplication and everything else by XXH3: several times faster than the standard hasher.
 #[derive(Default)]
-struct FixedHasher(u64);
+pub(crate) struct FixedHasher(u64);
 
 impl Hasher for FixedHasher {
     fn write(&mut self, bytes: &[u8]) {

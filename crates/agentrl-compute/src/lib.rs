@@ -25,6 +25,7 @@ pub mod float;
 pub mod group;
 pub mod hash;
 pub mod keys;
+mod members;
 pub mod pack;
 pub mod ragged;
 pub mod returns;

@@ -38,6 +38,12 @@ impl Accumulator {
         };
     }
 
+    /// Adds what another sum holds. Both must have been made for the same magnitude and count, which bound their total.
+    pub(crate) fn merge(&mut self, other: &Self) {
+        debug_assert_eq!(self.exponent, other.exponent);
+        self.sum += other.sum;
+    }
+
     /// The sum divided by a number; infinite where that is too large for a float.
     pub(crate) fn divided_by(&self, divisor: f64) -> f64 {
         times_power_of_two(self.sum as f64 / divisor, self.exponent)

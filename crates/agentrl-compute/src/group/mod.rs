@@ -18,6 +18,7 @@ pub use relative::group_relative;
 pub use statistics::{Statistics, statistics};
 pub use sums::sums;
 
+pub(crate) use accumulator::Accumulator;
 pub(crate) use columns::{Columns, group_count};
 pub(crate) use rule::relative_rules;
 
