@@ -25,6 +25,27 @@ pub(crate) fn finite(name: &str, row: usize, value: f64) -> Result<f64> {
     Err(Error::invalid(format!("{name}[{row}] is {value}, but must be finite; correct it or mark the row invalid")))
 }
 
+/// All values of an argument must be numbers.
+pub(crate) fn all_finite(name: &str, values: &[f64]) -> Result<()> {
+    values.iter().enumerate().try_for_each(|(row, &value)| finite(name, row, value).map(drop))
+}
+
+/// A column must be as long as another and hold numbers where it is valid; what is invalid may be anything.
+pub(crate) fn column(name: &str, values: &[f64], other: &str, expected: usize, valid: Option<&[bool]>) -> Result<()> {
+    same_length(name, values.len(), other, expected)?;
+    let counted = |&row: &usize| valid.is_none_or(|valid| valid[row]);
+    (0..values.len()).filter(counted).try_for_each(|row| finite(name, row, values[row]).map(drop))
+}
+
+/// An option must lie in a range, both ends included.
+pub(crate) fn within(name: &str, value: f64, least: f64, most: f64) -> Result<()> {
+    if (least..=most).contains(&value) {
+        return Ok(());
+    }
+    let range = if most < f64::MAX { format!("from {least} to {most}") } else { format!("of at least {least}") };
+    Err(Error::invalid(format!("{name} is {value}; give a number {range}")))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
