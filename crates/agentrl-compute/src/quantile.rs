@@ -1,4 +1,4 @@
-//! Quantiles of sorted values, by NumPy's definitions.
+//! Quantiles of sorted values, by the definitions of `NumPy`.
 
 use crate::check::within;
 use crate::{Error, Result};

@@ -37,18 +37,13 @@ pub fn tracked_quantiles(
     }
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
-    let tracked = match state {
-        Some(state) => {
-            crate::check::column("state", state, "levels", levels.len(), None)?;
-            state.to_vec()
-        }
-        None => {
-            let found = levels.iter().map(|&level| quantile(&sorted, level, Interpolation::Linear));
-            let found: Option<Vec<f64>> = found.collect::<Result<_>>()?;
-            found.ok_or_else(|| {
-                Error::invalid("values is empty and there is no state yet; give the scores of a batch")
-            })?
-        }
+    let tracked = if let Some(state) = state {
+        crate::check::column("state", state, "levels", levels.len(), None)?;
+        state.to_vec()
+    } else {
+        let found = levels.iter().map(|&level| quantile(&sorted, level, Interpolation::Linear));
+        let found: Option<Vec<f64>> = found.collect::<Result<_>>()?;
+        found.ok_or_else(|| Error::invalid("values is empty and there is no state yet; give the scores of a batch"))?
     };
     let next = tracked.iter().zip(levels).map(|(&tracked, level)| {
         if sorted.is_empty() {
