@@ -21,6 +21,7 @@
 pub mod advantage;
 mod check;
 pub mod error;
+pub mod filters;
 pub mod float;
 pub mod group;
 pub mod hash;

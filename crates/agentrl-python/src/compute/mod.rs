@@ -1,5 +1,11 @@
 //! Compute functions for Python: columns in, columns out.
 
+mod columns;
+pub(crate) mod filters;
+pub(crate) mod reward;
+pub(crate) mod tree;
+pub(crate) mod weight;
+
 use agentrl_compute::advantage::{GigpoColumns, GigpoOptions, Unit};
 use agentrl_compute::group::{GroupOptions, Scale, Singleton};
 use agentrl_compute::ragged::Ragged;
