@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -162,6 +163,16 @@ class Batch:
         text = options if isinstance(options, str) else to_json(options, "options")
         return Batch(self._core.with_source(recipe, text))
 
+    @property
+    def state(self) -> dict[str, Any]:
+        """What the components that made the computed columns remember, by component; see `StatefulComponent`."""
+        state: dict[str, Any] = json.loads(self._core.state or "{}")
+        return state
+
+    def with_state(self, state: Mapping[str, Any]) -> Batch:
+        """The batch with another state of its components: a table of plain values that JSON can hold."""
+        return Batch(self._core.with_state(json.dumps(state)))
+
     def select_draws(self, indices: ArrayLike) -> Batch:
         """The batch with only some draws, in the given order; all nodes, steps and trajectories stay.
 
@@ -194,11 +205,12 @@ class Batch:
         constant: float | None = None,
         shared: str = "each",
         valid: ArrayLike | None = None,
+        keep: ArrayLike | None = None,
     ) -> NDArray[np.float64]:
         """Loss weights of the action tokens in an update: `float64[tokens]`, zero where nothing is trained.
 
-        With m = trainable · share, where share is 1 (`each`), 1 / number of these draws that contain the same step
-        (`split`), or 1 in the first of them only (`owner`), and K draws with sum m > 0:
+        With m = trainable · keep · share, where share is 1 (`each`), 1 / number of these draws that contain the same
+        step (`split`), or 1 in the first of them only (`owner`), and K draws with sum m > 0:
 
         - `token_mean`: m / sum of m over all tokens;
         - `sequence_mean`: m / sum of m in its draw / K;
@@ -210,6 +222,7 @@ class Batch:
             constant: for `constant` only.
             shared: `each`, `split` or `owner`.
             valid: `bool[draws of the batch]`; others neither train nor count. None: all.
+            keep: `bool[action tokens of the batch]`; others neither train nor count. None: all.
 
         Raises:
             InvalidInputError: no such draw, one that is given twice, a mask of another length, or an impossible option.
@@ -220,6 +233,7 @@ class Batch:
             constant=constant,
             shared=shared,
             valid=_columns.mask(valid, "valid"),
+            keep=_columns.mask(keep, "keep"),
         )
 
     def plan(self, draws: ArrayLike, max_tokens: int) -> list[PlannedPack]:
@@ -235,9 +249,9 @@ class Batch:
         """The rows of several batches as one; ids of each part are moved behind those of the parts before it."""
         return Batch(_core.Batch.concat([part._core for part in parts]))
 
-    def __reduce__(self) -> tuple[Callable[[list[bytes]], Batch], tuple[list[bytes]]]:
+    def __reduce__(self) -> tuple[Callable[[list[bytes], str], Batch], tuple[list[bytes], str]]:
         """Pickle as Arrow IPC files."""
-        return _from_bytes, (self._core.to_bytes(),)
+        return _from_bytes, (self._core.to_bytes(), self._core.state)
 
     def __repr__(self) -> str:
         """Sizes of the batch."""
@@ -247,5 +261,5 @@ class Batch:
         )
 
 
-def _from_bytes(parts: list[bytes]) -> Batch:
-    return Batch(_core.Batch.from_bytes(parts))
+def _from_bytes(parts: list[bytes], state: str) -> Batch:
+    return Batch(_core.Batch.from_bytes(parts).with_state(state))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -76,6 +77,7 @@ class Collector:
         self._pool: list[Task] | None = None
         self._iteration = 0 if store is None else store.iteration
         self._tasks = _core.Batch.empty() if store is None else store._core.tasks()
+        self._state: dict[str, Any] = {} if store is None else store.state.get("components", {})
 
     @property
     def iteration(self) -> int:
@@ -109,6 +111,7 @@ class Collector:
             self._save_unfinished(parts, forest)
             raise
         batch, changed_tasks = self._with_tasks(parts[0] if len(parts) == 1 else Batch.concat(parts))
+        batch = batch.with_state(self._state)
         if self.store is not None:
             batch = self.store.rebase(batch)
             self.store.append(batch, iteration=self._iteration)
@@ -125,7 +128,9 @@ class Collector:
                 which weights belong to the data.
         """
         if self.store is not None:
-            self.store.close_iteration(batch, {"metrics": dict(metrics), "checkpoint": checkpoint})
+            state = {"metrics": dict(metrics), "checkpoint": checkpoint, "components": batch.state}
+            self.store.close_iteration(batch, state)
+        self._state = batch.state
         self._iteration += 1
 
     def _fill(self, parts: list[Batch], forest: Forest, tasks: int, group_size: int) -> None:
@@ -164,7 +169,9 @@ class Collector:
                 break
 
     def _scored(self, batch: Batch) -> Batch:
-        return self.recipe.reward(batch)
+        batch = self.recipe.score(batch.with_state(self._state))
+        self._state = batch.state
+        return batch
 
     def _task_pool(self) -> list[Task]:
         if self._pool is None:

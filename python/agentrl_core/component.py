@@ -150,6 +150,30 @@ class BatchComponent(Component, ABC):
         """Return `batch` with the columns of `makes` added. `batch` itself stays as it is."""
 
 
+@dataclass(frozen=True)
+class StatefulComponent(BatchComponent, ABC):
+    """A component that remembers from batch to batch, and is pure all the same: its state goes in and comes out.
+
+    The state is a table of plain values that JSON can hold (numbers, strings, lists, tables). `Batch.state` carries it,
+    `Collector.update` commits it with the store's, and after a restart the next batch carries it again.
+    """
+
+    @abstractmethod
+    def initial_state(self) -> dict[str, Any]:
+        """The state before the first batch."""
+
+    @abstractmethod
+    def advance(self, batch: Batch, state: dict[str, Any]) -> tuple[Batch, dict[str, Any]]:
+        """Return `batch` with the columns of `makes` added, and the next state. Both arguments stay as they are."""
+
+    def __call__(self, batch: Batch) -> Batch:
+        """Return `batch` with the columns of `makes` added, and its state moved on."""
+        name = f"{self.phase}.{type(self).__name__}"
+        state = batch.state.get(name)
+        batch, state = self.advance(batch, self.initial_state() if state is None else state)
+        return batch.with_state({**batch.state, name: state})
+
+
 def find_component(package: str, table: Mapping[str, Any]) -> Component:
     """Make the component that `table` describes, looked up by class name in the phase package `package`.
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from agentrl_core.update import Updates
 
 Shared = Literal["each", "split", "owner"]
+Chain = BatchComponent | tuple[BatchComponent, ...]
 
 _LEVELS: tuple[Level, ...] = (
     "draw",
@@ -42,7 +43,7 @@ _FACTS: dict[Level, tuple[str, ...]] = {
     ),
 }
 _COLLECTION = ("select", "rollout", "reward", "admit")
-_CREDIT = ("reward", "advantage", "weight")
+_CREDIT = ("reward", "advantage", "weight")  # phases that may hold a chain of components
 _MODEL_COLUMNS = {"reference_logprob": "reference", "recomputed_logprob": "policy"}  # made by annotate with this model
 
 
@@ -59,6 +60,9 @@ def _default(package: str, name: str) -> Callable[[], Any]:
 class Recipe:
     """Components by phase and the options of the optimisation. A value: printable, comparable, to and from TOML.
 
+    Phases reward, advantage and weight hold one component or a tuple of them: a chain, run in order, each link on the
+    columns that those before it made.
+
     Args:
         name: unique, descriptive key.
         source: where the system is published.
@@ -67,7 +71,8 @@ class Recipe:
         reward: from what the environment paid to `score`.
         admit: which finished groups enter the batch.
         advantage: from scores to `advantage`. A recipe that trains needs one.
-        weight: makes `weight`, which multiplies the advantage and nothing else; or None.
+        weight: makes `weight`, which multiplies the advantage and nothing else, and `keep`, which leaves draws or
+            tokens out of the loss; or None.
         loss: what an update minimises. A recipe that trains needs one.
         replay: None in this version.
         schedule: None in this version.
@@ -94,10 +99,10 @@ class Recipe:
     source: str = ""
     select: Selector = field(default_factory=_default("select", "Uniform"))
     rollout: Planner = field(default_factory=_default("rollout", "Independent"))
-    reward: BatchComponent = field(default_factory=_default("reward", "Outcome"))
+    reward: Chain = field(default_factory=_default("reward", "Outcome"))
     admit: Admission = field(default_factory=_default("select", "AcceptAll"))
-    advantage: BatchComponent | None = None
-    weight: BatchComponent | None = None
+    advantage: Chain | None = None
+    weight: Chain | None = None
     loss: Loss | None = None
     replay: Component | None = None
     schedule: Component | None = None
@@ -117,12 +122,21 @@ class Recipe:
             self.shared in get_args(Shared), "shared", "give one of " + ", ".join(map(repr, get_args(Shared)))
         )
         for phase in PHASES:
-            component = getattr(self, phase)
-            if component is not None and not (isinstance(component, Component) and component.phase == phase):
-                raise RecipeError(
-                    f"recipe {self.name!r}: {component!r} is no component of phase {phase}; "
-                    f"give one from agentrl_core.{PHASES[phase]}"
-                )
+            links = getattr(self, phase)
+            if isinstance(links, tuple) and phase in _CREDIT and len(links) < 2:
+                # One link is the component itself, no link is none: equal recipes compare equal.
+                object.__setattr__(self, phase, links[0] if links else None)
+            for component in cast("tuple[object, ...]", self.chain(phase)):
+                if not (isinstance(component, Component) and component.phase == phase):
+                    raise RecipeError(
+                        f"recipe {self.name!r}: {component!r} is no component of phase {phase}; "
+                        f"give one from agentrl_core.{PHASES[phase]}"
+                    )
+
+    def chain(self, phase: str) -> tuple[Component, ...]:
+        """The components of a phase in the order they run: none, one, or the links of its chain."""
+        value = getattr(self, phase)
+        return () if value is None else value if isinstance(value, tuple) else (value,)
 
     def replace(self, **phases: Any) -> Self:
         """The same recipe with other components or options.
@@ -161,12 +175,19 @@ class Recipe:
             RecipeError: the recipe has no advantage, or a component needs a column that nobody makes.
         """
         self._check(_CREDIT, batch)
-        if not all(batch.has(name, level) for level, name in self.reward.makes):
-            batch = self.reward(batch)
-        for component in (self.advantage, self.weight):
-            if component is not None:
-                batch = component(batch)
+        if not all(batch.has(name, level) for link in self.chain("reward") for level, name in link.makes):
+            batch = self.score(batch)
+        batch = self._run("weight", self._run("advantage", batch))
         return batch.with_source(self.name, json.dumps(self.to_dict()))
+
+    def score(self, batch: Batch) -> Batch:
+        """The batch with what phase reward makes, `score` above all."""
+        return self._run("reward", batch)
+
+    def _run(self, phase: str, batch: Batch) -> Batch:
+        for component in self.chain(phase):
+            batch = cast("BatchComponent", component)(batch)
+        return batch
 
     def updates(self, batch: Batch, *, seed: int = 0) -> Updates:
         """The optimizer steps of a batch, to iterate over.
@@ -195,8 +216,8 @@ class Recipe:
         for option in dataclasses.fields(self):
             value = getattr(self, option.name)
             if value is not None:
-                table[option.name] = value.to_dict() if isinstance(value, Component) else value
-        return dict(sorted(table.items(), key=lambda entry: isinstance(entry[1], dict)))
+                table[option.name] = _plain(value)
+        return dict(sorted(table.items(), key=lambda entry: isinstance(entry[1], (dict, list))))
 
     @classmethod
     def from_dict(cls, table: Mapping[str, Any]) -> Self:
@@ -212,14 +233,17 @@ class Recipe:
             if key not in known:
                 raise RecipeError(f"recipe {name!r}: {key!r} is unknown; a recipe has: {', '.join(known)}")
             if key in PHASES:
-                if not isinstance(value, Mapping):
-                    raise RecipeError(
-                        f"recipe {name!r}: {key}={value!r} is no table; write [{key}] with component = ..."
-                    )
+                links = value if key in _CREDIT and isinstance(value, list) else [value]
+                for link in links:
+                    if not isinstance(link, Mapping):
+                        raise RecipeError(
+                            f"recipe {name!r}: {key}={link!r} is no table; write [{key}] with component = ..."
+                        )
                 try:
-                    values[key] = find_component(f"agentrl_core.{PHASES[key]}", value)
+                    chain = tuple(find_component(f"agentrl_core.{PHASES[key]}", link) for link in links)
                 except RecipeError as error:
                     raise RecipeError(f"recipe {name!r}: {error}") from None
+                values[key] = chain if isinstance(value, list) else chain[0]
             else:
                 values[key] = value
         if name is None:
@@ -253,17 +277,16 @@ class Recipe:
     def _check(self, phases: tuple[str, ...], batch: Batch | None) -> None:
         made: set[Column] = {(level, name) for level, names in _FACTS.items() for name in names}
         for phase in phases:
-            component: Component | None = getattr(self, phase)
-            if component is None:
-                if phase == "weight":
-                    continue
+            chain = self.chain(phase)
+            if not chain and phase != "weight":
                 raise RecipeError(
                     f"recipe {self.name!r}: phase {phase} has no component; "
                     f"add one from agentrl_core.{PHASES[phase]}: replace({phase}=...)"
                 )
-            for column in component.needs:
-                self._check_column(phase, component, column, made, batch)
-            made.update(component.makes)
+            for component in chain:
+                for column in component.needs:
+                    self._check_column(phase, component, column, made, batch)
+                made.update(component.makes)
 
     def _check_column(
         self, phase: str, component: Component, column: Column, made: set[Column], batch: Batch | None
@@ -290,12 +313,23 @@ class Recipe:
             raise RecipeError(f"recipe {self.name!r}: {option}={getattr(self, option)!r} is not possible; {remedy}")
 
 
+def _plain(value: Any) -> Any:
+    """A component as its table, a chain as the list of its tables, another option as it is."""
+    if isinstance(value, tuple):
+        return [_plain(link) for link in value]
+    return value.to_dict() if isinstance(value, Component) else value
+
+
 def _toml_lines(table: Mapping[str, Any], path: tuple[str, ...]) -> list[str]:
     """A table as TOML: its plain values, then its sub-tables. The keys are field names, hence bare."""
-    lines = [f"{key} = {_toml_value(value)}" for key, value in table.items() if not isinstance(value, Mapping)]
+    lines = [f"{key} = {_toml_value(value)}" for key, value in table.items() if not isinstance(value, (Mapping, list))]
     for key, value in table.items():
+        name = ".".join((*path, key))
         if isinstance(value, Mapping):
-            lines += ["", f"[{'.'.join((*path, key))}]", *_toml_lines(value, (*path, key))]
+            lines += ["", f"[{name}]", *_toml_lines(value, (*path, key))]
+        elif isinstance(value, list):
+            for link in value:
+                lines += ["", f"[[{name}]]", *_toml_lines(link, (*path, key))]
     return lines if path else [*lines, ""]
 
 

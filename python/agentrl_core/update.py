@@ -88,8 +88,8 @@ class Updates:
         needed["inverse_temperature"] = "inverse_temperature"
         if ("token", "reference_logprob") in self._loss.needs:
             needed["reference_logprob"] = "reference_logprob"
-        if self.batch.has("weight", "token"):
-            needed["weight"] = "weight"
+        optional = ("weight", "keep", "kl_weight", "advantage_positive", "advantage_negative")
+        needed |= {name: name for name in optional if self.batch.has(name, "token")}
         return {key: np.asarray(self.batch.column(name, "token"), np.float32) for key, name in needed.items()}
 
 
@@ -130,15 +130,18 @@ class Update:
             constant=self._loss.denominator_constant,
             shared=self._updates.recipe.shared,
             valid=self._updates._valid,  # noqa: SLF001
+            keep=columns["keep"] != 0 if "keep" in columns else None,
         )
         self._refuse_unknown(weight)
-        second = columns.get("weight")
-        advantage = columns["advantage"] * weight * (1.0 if second is None else second)
+        factor = weight * columns.get("weight", 1.0)
+        # Two advantages of one token (a gain and a loss that are clipped apart), or the two signs of one.
+        first = columns.get("advantage_positive", columns["advantage"].clip(min=0.0)) * factor
+        second = columns.get("advantage_negative", columns["advantage"].clip(max=0.0)) * factor
         streams = {
             "inverse_temperature": columns["inverse_temperature"],
-            "advantage_positive": advantage.clip(min=0.0),
-            "advantage_negative": advantage.clip(max=0.0),
-            "weight_kl": weight,
+            "advantage_positive": first.clip(min=0.0) + second.clip(min=0.0),
+            "advantage_negative": first.clip(max=0.0) + second.clip(max=0.0),
+            "weight_kl": weight * columns.get("kl_weight", 1.0),
             "weight_entropy": weight,
         }
         streams |= {name: columns[name] for name in ("old_logprob", "reference_logprob") if name in columns}

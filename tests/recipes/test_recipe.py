@@ -8,13 +8,13 @@ import subprocess
 import sys
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 
 from agentrl_core import Batch, Recipe, advantage, loss, recipes, rollout, select
-from agentrl_core.component import BatchComponent, Column
+from agentrl_core.component import BatchComponent, Column, StatefulComponent
 from agentrl_core.exceptions import RecipeError
 from agentrl_core.recipe import _FACTS
 
@@ -38,6 +38,20 @@ class Judged(BatchComponent):
         return batch.with_columns("draw", weight=batch.column(self.column, "draw"))
 
 
+@dataclass(frozen=True)
+class Visits(StatefulComponent):
+    """A weight that counts the batches it has seen."""
+
+    phase: ClassVar[str] = "weight"
+
+    def initial_state(self) -> dict[str, Any]:
+        return {"batches": 0}
+
+    def advance(self, batch: Batch, state: dict[str, Any]) -> tuple[Batch, dict[str, Any]]:
+        seen = state["batches"] + 1
+        return batch.with_columns("draw", visits=np.full(batch.num_draws, seen)), {"batches": seen}
+
+
 VARIANTS = {
     **{name: recipes.get(name) for name in recipes.names()},
     "odd": recipes.GRPO.replace(
@@ -50,6 +64,7 @@ VARIANTS = {
         shared="split",
     ),
     "collect only": Recipe(name="collect only"),
+    "chain": recipes.GRPO.replace(advantage=(advantage.LeaveOneOut(), advantage.GroupRelative(eps=0.5))),
 }
 
 
@@ -219,6 +234,62 @@ def test_weight_multiplies_the_advantage_only(batch: Batch) -> None:
     for name, values in plain.streams.items():
         factor = 2.0 if name.startswith("advantage") else 1.0
         np.testing.assert_allclose(double.streams[name], factor * values, rtol=1e-6)
+
+
+def test_a_chain_runs_in_order_and_each_link_sees_what_came_before(batch: Batch) -> None:
+    first, second = advantage.LeaveOneOut(), advantage.GroupRelative()
+    np.testing.assert_array_equal(
+        recipes.GRPO.replace(advantage=(first, second)).credit(batch).column("advantage", "draw"),
+        recipes.GRPO.replace(advantage=second).credit(batch).column("advantage", "draw"),
+    )
+    recipe = recipes.GRPO.replace(weight=(Judged(), Judged(column="weight")))
+    recipe.check(batch.with_columns("draw", judge=np.ones(batch.num_draws)))
+    with pytest.raises(RecipeError, match="needs column 'judge'"):
+        recipe.check(batch)
+
+
+def test_a_chain_of_one_is_the_link_and_of_none_is_nothing() -> None:
+    assert recipes.GRPO.replace(weight=(Judged(),)) == recipes.GRPO.replace(weight=Judged())
+    assert recipes.GRPO.replace(weight=()).weight is None
+    with pytest.raises(RecipeError, match="is no component of phase weight"):
+        recipes.GRPO.replace(weight=(Judged(), advantage.GroupRelative()))
+
+
+def test_what_a_component_remembers_goes_from_batch_to_batch(batch: Batch) -> None:
+    recipe = recipes.GRPO.replace(weight=(Visits(),))
+    once = recipe.credit(batch)
+    twice = recipe.credit(batch.with_state(once.state))
+    assert (once.state, twice.state) == ({"weight.Visits": {"batches": 1}}, {"weight.Visits": {"batches": 2}})
+    assert (once.column("visits", "draw") == 1).all()
+    assert (twice.column("visits", "draw") == 2).all()
+    assert batch.state == {}
+    assert pickle.loads(pickle.dumps(twice)).state == twice.select_draws([0]).state == twice.state
+
+
+def test_tokens_that_are_not_kept_are_in_no_denominator(batch: Batch) -> None:
+    credited = recipes.GRPO.credit(batch)
+    keep = np.arange(len(credited.column("token", "token"))) % 3 > 0
+    cut = credited.with_columns("token", keep=keep.astype(np.uint8))
+    (pack,) = next(iter(recipes.GRPO.updates(cut))).pack(max_tokens=999)
+    (whole,) = next(iter(recipes.GRPO.updates(credited))).pack(max_tokens=999)
+    weights = pack.streams["weight_kl"]
+    assert 0 < int((weights > 0).sum()) < int((whole.streams["weight_kl"] > 0).sum())
+    np.testing.assert_allclose([float(weights.sum()), float(whole.streams["weight_kl"].sum())], 1.0, rtol=1e-6)
+
+
+def test_two_advantages_of_one_token(batch: Batch) -> None:
+    credited = recipes.GRPO.credit(batch)
+    advantages = credited.column("advantage", "token")
+    pair = credited.with_columns(
+        "token", advantage_positive=advantages.clip(0) + 1.0, advantage_negative=advantages.clip(max=0) - 2.0
+    ).with_columns("draw", weight=np.full(batch.num_draws, -1.0))
+    (pack,) = next(iter(recipes.GRPO.updates(pair))).pack(max_tokens=999)
+    (plain,) = next(iter(recipes.GRPO.updates(credited))).pack(max_tokens=999)
+    weight = plain.streams["weight_kl"]
+    # A negative factor turns the gain into a loss and the loss into a gain.
+    positive, negative = plain.streams["advantage_positive"], plain.streams["advantage_negative"]
+    np.testing.assert_allclose(pack.streams["advantage_positive"], 2.0 * weight - negative, rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(pack.streams["advantage_negative"], -weight - positive, rtol=1e-5, atol=1e-7)
 
 
 def test_fields_are_documented() -> None:

@@ -1,7 +1,7 @@
 //! Masks of rows and groups that are worth training on. They follow the statistics: a row that is filtered has voted.
 
 use crate::check::{column, mask_length, same_length, within};
-use crate::group::statistics;
+use crate::group::{Columns, statistics};
 use crate::keys::pair;
 use crate::ragged::Ragged;
 use crate::weight::{Amount, Ties, top};
@@ -47,7 +47,7 @@ pub fn group_band(scores: &[f64], groups: &[u32], valid: Option<&[bool]>, band: 
     }
     // Too few rows for a deviation are not known to differ.
     let spread = |std: f64| band.min_std.is_none_or(|least| std > least);
-    let inside: Vec<bool> = statistics(scores, groups, band.ddof, valid)?
+    let inside: Vec<bool> = statistics(&Columns { valid, ..Columns::new("scores", scores, groups) }, band.ddof)?
         .iter()
         .map(|found| found.count >= band.min_count && (low..=high).contains(&found.mean) && spread(found.std))
         .collect();
@@ -76,7 +76,7 @@ pub fn top_groups(
     fraction: f64,
 ) -> Result<Vec<bool>> {
     let amount = Amount::from_options(None, Some(fraction), "floor", 1)?;
-    let found = statistics(scores, groups, ddof, valid)?;
+    let found = statistics(&Columns { valid, ..Columns::new("scores", scores, groups) }, ddof)?;
     let counted: Vec<bool> = found.iter().map(|found| found.count > 0).collect();
     let spreads: Vec<f64> = found.iter().map(|found| if found.std > 0.0 { found.std } else { 0.0 }).collect();
     let chosen = top(&spreads, &vec![0; spreads.len()], Some(&counted), amount, true, Ties::First)?;

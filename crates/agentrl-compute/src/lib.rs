@@ -5,13 +5,13 @@
 //! made once by [`keys`].
 //!
 //! ```
-//! use agentrl_compute::group::{GroupOptions, group_relative};
+//! use agentrl_compute::group::{Columns, Extra, Options, normalise};
 //! use agentrl_compute::keys::dense_bytes;
 //!
 //! let rewards = [1.0_f32, 0.0, 0.5, 0.5];
 //! let groups = dense_bytes([b"task-a", b"task-a", b"task-b", b"task-b"])?;
 //! let mut advantages = [0.0_f32; 4];
-//! group_relative(&rewards, &groups.ids, &GroupOptions::default(), None, &mut advantages)?;
+//! normalise(&Columns::new("rewards", &rewards, &groups.ids), &Options::default(), Extra::default(), &mut advantages)?;
 //! assert!((advantages[0] - 0.707_105_8).abs() < 1e-6 && advantages[1] == -advantages[0]);
 //! assert_eq!(advantages[2..], [0.0, 0.0]);
 //! # Ok::<(), agentrl_compute::Error>(())
@@ -28,7 +28,7 @@ pub mod hash;
 pub mod keys;
 mod members;
 pub mod pack;
-pub mod quantile;
+pub mod par;
 pub mod ragged;
 pub mod returns;
 pub mod reward;

@@ -110,6 +110,15 @@ impl Batch {
         Ok(Self(batch))
     }
 
+    #[getter]
+    fn state(&self) -> &str {
+        self.0.state()
+    }
+
+    fn with_state(&self, state: &str) -> Self {
+        Self(self.0.with_state(state))
+    }
+
     fn with_source(&self, recipe: &str, options: &str) -> Self {
         let version = env!("CARGO_PKG_VERSION");
         Self(self.0.with_source("recipe", recipe).with_source("options", options).with_source("version", version))
@@ -120,7 +129,7 @@ impl Batch {
         released(py, || self.0.select_draws(indices)).map(Self)
     }
 
-    #[pyo3(signature = (draws, *, denominator, constant=None, shared="each", valid=None))]
+    #[pyo3(signature = (draws, *, denominator, constant=None, shared="each", valid=None, keep=None))]
     fn token_weights<'py>(
         &self,
         py: Python<'py>,
@@ -129,12 +138,15 @@ impl Batch {
         constant: Option<f64>,
         shared: &str,
         valid: Option<PyReadonlyArray1<'py, bool>>,
+        keep: Option<PyReadonlyArray1<'py, bool>>,
     ) -> PyResult<Bound<'py, PyArray1<f64>>> {
         let draws = slice("draws", &draws)?;
         let valid = valid.as_ref().map(|valid| slice("valid", valid)).transpose()?;
+        let keep = keep.as_ref().map(|keep| slice("keep", keep)).transpose()?;
         let weights = released(py, || {
             let denominator = Denominator::from_name(denominator, constant)?;
-            self.0.token_weights(&TokenWeights { draws, denominator, shared: Shared::from_name(shared)?, valid })
+            let shared = Shared::from_name(shared)?;
+            self.0.token_weights(&TokenWeights { draws, denominator, shared, valid, keep })
         })?;
         Ok(PyArray1::from_vec(py, weights))
     }

@@ -2,9 +2,9 @@
 //! state.
 
 use crate::check::same_length;
-use crate::group::{Columns, GroupOptions, Scale, Singleton, relative_rules};
+use crate::group::{Columns, Extra, Options, Scale, Singleton, normalise};
 use crate::keys::pair;
-use crate::{Error, Float, Result};
+use crate::{Error, Float, Result, par};
 
 /// What votes in the statistics of a group's episodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,9 +95,8 @@ pub struct GigpoColumns<'a, T> {
 /// ```
 ///
 /// # Errors
-/// `InvalidInput` if lengths differ, ids are not dense, a valid value is not finite, an option is out of range, or, where
-/// trajectories vote, the steps of one differ in their episode's score; `Overflow` as in
-/// [`group_relative`](crate::group::group_relative). `out` is unspecified after an error.
+/// `InvalidInput` if lengths differ, ids are not dense, a valid value is not finite or an option is out of range; `Overflow`
+/// as in [`normalise`]. `out` is unspecified after an error.
 pub fn gigpo<T: Float>(columns: &GigpoColumns<'_, T>, options: &GigpoOptions, out: &mut [T]) -> Result<()> {
     let &GigpoColumns { episode_scores, step_returns, groups, trajectories, anchors, valid } = columns;
     let rows = episode_scores.len();
@@ -113,56 +112,31 @@ pub fn gigpo<T: Float>(columns: &GigpoColumns<'_, T>, options: &GigpoOptions, ou
     if !options.step_weight.is_finite() {
         return Err(Error::invalid(format!("step_weight is {}, but must be finite", options.step_weight)));
     }
-    let &GigpoOptions { scale, ddof, eps, .. } = options;
-    let episodes = Columns::new("episode_scores", episode_scores, groups, valid)?;
-    let by_group = GroupOptions { scale, ddof, eps, singleton: Singleton::Raw };
-    let episode_rules = match options.unit {
-        Unit::Step => relative_rules(&episodes, &by_group)?,
-        Unit::Trajectory => {
-            let votes = votes(&episodes, groups, trajectories)?;
-            relative_rules(&Columns::new("episode_scores", episode_scores, groups, Some(&votes))?, &by_group)?
-        }
+    let &GigpoOptions { step_weight, scale, unit, ddof, eps } = options;
+    let by_group = Options { scale, ddof, eps, singleton: Singleton::Raw, ..Options::default() };
+    let episodes = Columns {
+        units: (unit == Unit::Trajectory).then_some(trajectories),
+        valid,
+        ..Columns::new("episode_scores", episode_scores, groups)
     };
+    let mut by_episode = vec![0.0_f64; rows];
+    normalise(&episodes, &by_group, Extra::default(), &mut by_episode)?;
     let states = pair(groups, anchors)?.ids;
-    let steps = Columns::new("step_returns", step_returns, &states, valid)?;
-    let by_state = GroupOptions { singleton: Singleton::Zero, ..by_group };
-    let step_rules = relative_rules(&steps, &by_state)?;
-    out.fill(T::from_f64(0.0));
-    for ((row, group, score), (_, state, to_come)) in episodes.rows().zip(steps.rows()) {
-        let advantage = episode_rules[group].apply(score) + options.step_weight * step_rules[state].apply(to_come);
-        out[row] = T::result(row, advantage)?;
-    }
-    Ok(())
-}
-
-/// One valid row of each trajectory in each group.
-#[expect(clippy::float_cmp, reason = "copies of one score")]
-fn votes<T: Float>(episodes: &Columns<'_, T>, groups: &[u32], trajectories: &[u32]) -> Result<Vec<bool>> {
-    let members = pair(groups, trajectories)?;
-    let mut scores: Vec<Option<f64>> = vec![None; members.count as usize];
-    let mut votes = vec![false; episodes.len()];
-    for (row, _, score) in episodes.rows() {
-        let member = &mut scores[members.ids[row] as usize];
-        match *member {
-            None => votes[row] = true,
-            Some(before) if before == score => {}
-            Some(before) => {
-                return Err(Error::invalid(format!(
-                    "episode_scores[{row}] is {score}, but {before} at another step of trajectory {}; give every step its \
-                     episode's score, or use unit \"step\"",
-                    trajectories[row]
-                )));
-            }
+    let steps = Columns { valid, ..Columns::new("step_returns", step_returns, &states) };
+    let mut by_state = vec![0.0_f64; rows];
+    normalise(&steps, &Options { singleton: Singleton::Zero, ..by_group }, Extra::default(), &mut by_state)?;
+    par::fill(out, |start, piece| {
+        for (row, place) in (start..).zip(piece) {
+            *place = T::result(row, by_episode[row] + step_weight * by_state[row])?;
         }
-        *member = Some(score);
-    }
-    Ok(votes)
+        Ok(())
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::group::testing::{masked_groups, naive, shuffle};
+    use crate::group::testing::{at, masked_groups, naive, shuffle};
     use crate::rng::uniform;
     use proptest::prelude::*;
 
@@ -259,14 +233,8 @@ mod tests {
         let message = |columns: GigpoColumns<'_, f64>, options: GigpoOptions| {
             run(&columns, &options).map_or_else(|error| error.to_string(), |_| "fine".to_owned())
         };
-        let (default, per_trajectory) =
-            (GigpoOptions::default(), GigpoOptions { unit: Unit::Trajectory, ..GigpoOptions::default() });
+        let default = GigpoOptions::default();
         assert_eq!(message(columns, default), "fine");
-        assert_eq!(
-            message(columns, per_trajectory),
-            "episode_scores[1] is 2, but 1 at another step of trajectory 1; give every step its episode's score, or use unit \
-             \"step\""
-        );
         assert_eq!(
             message(GigpoColumns { anchors: &[0], ..columns }, default),
             "anchors has 1 values, but episode_scores has 2; give one value of each for every row"
@@ -283,10 +251,6 @@ mod tests {
             message(columns, GigpoOptions { ddof: 3, ..default }),
             "ddof is 3; use 1 (unbiased variance) or 0 (population variance)"
         );
-    }
-
-    fn at<V: Copy>(order: &[usize], values: &[V]) -> Vec<V> {
-        order.iter().map(|&row| values[row]).collect()
     }
 
     /// The comparison of `x` with some members, by the textbook.

@@ -38,10 +38,14 @@ impl Accumulator {
         };
     }
 
-    /// Adds what another sum holds. Both must have been made for the same magnitude and count, which bound their total.
-    pub(crate) fn merge(&mut self, other: &Self) {
-        debug_assert_eq!(self.exponent, other.exponent);
-        self.sum += other.sum;
+    /// The sum in steps of the grid.
+    pub(crate) fn integer(&self) -> i128 {
+        self.sum
+    }
+
+    /// The same grid with another sum.
+    pub(crate) fn with(self, sum: i128) -> Self {
+        Self { sum, ..self }
     }
 
     /// The sum divided by a number; infinite where that is too large for a float.

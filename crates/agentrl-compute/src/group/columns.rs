@@ -1,124 +1,179 @@
 //! The rows of groups, checked once.
 
-use crate::check::{finite, mask_length, same_length};
-use crate::{Error, Float, Result};
+use crate::check::{mask_length, same_length};
+use crate::keys::pair;
+use crate::{Error, Float, Result, par};
 
-/// Values by group, and which rows count; every value that counts is finite and every group below `count`.
+/// Values by group, and how each row votes in the statistics of its group.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Columns<'a, T> {
-    name: &'a str,
-    values: &'a [T],
-    groups: &'a [u32],
-    valid: Option<&'a [bool]>,
-    count: usize,
+pub struct Columns<'a, T> {
+    /// What the caller calls the values.
+    pub name: &'a str,
+    /// One number for each row.
+    pub values: &'a [T],
+    /// Dense ids of the groups.
+    pub groups: &'a [u32],
+    /// How often a row's vote counts, 0 or more; `None`: once.
+    pub weights: Option<&'a [f64]>,
+    /// Dense ids: rows of a group with the same unit are one vote, the mean of their values. `None`: every row is one.
+    pub units: Option<&'a [u32]>,
+    /// Rows that are not valid neither vote nor get a value, and may hold anything; `None`: all are valid.
+    pub valid: Option<&'a [bool]>,
 }
 
 impl<'a, T: Float> Columns<'a, T> {
-    /// Checked columns; `name` is what the caller calls the values. The number of groups follows from the ids.
-    pub(crate) fn new(name: &'a str, values: &'a [T], groups: &'a [u32], valid: Option<&'a [bool]>) -> Result<Self> {
-        same_length("groups", groups.len(), name, values.len())?;
-        Self::with_count(name, values, groups, valid, group_count("groups", groups)?)
-    }
-
-    /// Checked columns of a known number of groups.
-    pub(crate) fn with_count(
-        name: &'a str,
-        values: &'a [T],
-        groups: &'a [u32],
-        valid: Option<&'a [bool]>,
-        count: usize,
-    ) -> Result<Self> {
-        same_length("groups", groups.len(), name, values.len())?;
-        mask_length(valid, name, values.len())?;
-        if let Some(row) = groups.iter().position(|&group| group as usize >= count) {
-            return Err(Error::invalid(format!(
-                "groups[{row}] is {}, but there are {count} groups; ids lie below their number",
-                groups[row]
-            )));
-        }
-        let columns = Self { name, values, groups, valid, count };
-        for (row, _, value) in columns.rows() {
-            finite(name, row, value)?;
-        }
-        Ok(columns)
-    }
-
-    /// What the caller calls the values.
-    pub(crate) fn name(&self) -> &'a str {
-        self.name
-    }
-
-    /// Number of groups, empty ones included.
-    pub(crate) fn count(&self) -> usize {
-        self.count
-    }
-
-    /// Number of rows.
-    pub(crate) fn len(&self) -> usize {
-        self.values.len()
+    /// Columns of rows that all count once.
+    pub fn new(name: &'a str, values: &'a [T], groups: &'a [u32]) -> Self {
+        Self { name, values, groups, weights: None, units: None, valid: None }
     }
 
     /// Whether a row is valid.
-    fn counts(&self, row: usize) -> bool {
+    pub(crate) fn counts(&self, row: usize) -> bool {
         self.valid.is_none_or(|valid| valid[row])
     }
 
-    /// Row, group and value of each valid row.
-    pub(crate) fn rows(&self) -> impl Iterator<Item = (usize, usize, f64)> {
-        let rows = self.groups.iter().zip(self.values).enumerate();
-        rows.filter(|&(row, _)| self.counts(row)).map(|(row, (&group, &value))| (row, group as usize, value.to_f64()))
+    /// Whether a row has a say in the statistics of its group.
+    pub(crate) fn votes(&self, row: usize) -> bool {
+        self.counts(row) && self.weights.is_none_or(|weights| weights[row] > 0.0)
     }
+
+    /// Lengths, ids, values and weights; gives the number of groups, and whether their ids never decrease.
+    pub(crate) fn check(&self) -> Result<(usize, bool)> {
+        let rows = self.values.len();
+        same_length("groups", self.groups.len(), self.name, rows)?;
+        mask_length(self.valid, self.name, rows)?;
+        if let Some(weights) = self.weights {
+            same_length("weights", weights.len(), self.name, rows)?;
+        }
+        if let Some(units) = self.units {
+            same_length("units", units.len(), self.name, rows)?;
+        }
+        let found = par::each(par::pieces(rows), |piece| {
+            let ids = &self.groups[piece.clone()];
+            let (mut largest, mut before, mut sorted) = (0, self.groups[piece.start.saturating_sub(1)], true);
+            for &id in ids {
+                largest = largest.max(id);
+                sorted &= before <= id;
+                before = id;
+            }
+            if largest as usize >= rows {
+                let row = piece.start + ids.iter().position(|&id| id as usize >= rows).unwrap_or(0);
+                return Err(sparse("groups", row, self.groups[row], rows));
+            }
+            let fine = self.values[piece.clone()].iter().all(|value| value.to_f64().is_finite());
+            for row in piece.clone().filter(|&row| !fine && self.counts(row)) {
+                crate::check::finite(self.name, row, self.values[row].to_f64())?;
+            }
+            if let Some(weights) = self.weights {
+                let bad =
+                    piece.into_iter().find(|&row| self.counts(row) && !(0.0..f64::INFINITY).contains(&weights[row]));
+                if let Some(row) = bad {
+                    return Err(Error::invalid(format!(
+                        "weights[{row}] is {}, but a vote counts 0 times or more; correct it or mark the row invalid",
+                        weights[row]
+                    )));
+                }
+            }
+            Ok((largest, sorted))
+        })?;
+        let count = found.iter().map(|&(largest, _)| largest as usize + 1).max().unwrap_or(0);
+        Ok((count, found.iter().all(|&(_, sorted)| sorted)))
+    }
+
+    /// The means of units as rows of their own, and the row of them for each row here.
+    pub(crate) fn by_unit(&self, units: &[u32]) -> Result<Units> {
+        let keys = pair(self.groups, units)?;
+        let mut groups = vec![0; keys.count as usize];
+        for (&unit, &group) in keys.ids.iter().zip(self.groups) {
+            groups[unit as usize] = group;
+        }
+        let of_units = Columns { groups: &keys.ids, units: None, ..*self };
+        let members = of_units.members(groups.len(), keys.ids.is_sorted());
+        let means: Vec<f64> = members.each(|group| Ok(group.statistics(0)?.mean))?;
+        let valid = means.iter().map(|mean| !mean.is_nan()).collect();
+        Ok(Units { means, groups, valid, rows: keys.ids })
+    }
+}
+
+/// Units as rows.
+#[derive(Debug)]
+pub(crate) struct Units {
+    /// Mean of each unit; NaN where none of its rows votes.
+    pub(crate) means: Vec<f64>,
+    pub(crate) groups: Vec<u32>,
+    pub(crate) valid: Vec<bool>,
+    /// The unit of each row.
+    pub(crate) rows: Vec<u32>,
+}
+
+impl Units {
+    pub(crate) fn columns<'a>(&'a self, name: &'a str) -> Columns<'a, f64> {
+        Columns { valid: Some(&self.valid), ..Columns::new(name, &self.means, &self.groups) }
+    }
+}
+
+fn sparse(name: &str, row: usize, id: u32, rows: usize) -> Error {
+    Error::invalid(format!(
+        "{name}[{row}] is {id}, but dense ids lie below the number of rows, {rows}; make them with keys"
+    ))
 }
 
 /// Number of groups of dense ids, which never exceeds the number of rows.
 pub(crate) fn group_count(name: &str, groups: &[u32]) -> Result<usize> {
-    let sparse = groups.iter().position(|&group| group as usize >= groups.len());
-    if let Some(row) = sparse {
-        return Err(Error::invalid(format!(
-            "{name}[{row}] is {}, but dense ids lie below the number of rows, {}; make them with keys",
-            groups[row],
-            groups.len()
-        )));
+    match groups.iter().position(|&group| group as usize >= groups.len()) {
+        Some(row) => Err(sparse(name, row, groups[row], groups.len())),
+        None => Ok(groups.iter().max().map_or(0, |&largest| largest as usize + 1)),
     }
-    Ok(groups.iter().max().map_or(0, |&largest| largest as usize + 1))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn message(values: &[f64], groups: &[u32], valid: Option<&[bool]>) -> String {
-        Columns::new("scores", values, groups, valid).map_or_else(|error| error.to_string(), |_| "fine".to_owned())
+    fn message(columns: Columns<'_, f64>) -> String {
+        columns.check().map_or_else(|error| error.to_string(), |_| "fine".to_owned())
     }
 
     #[test]
     fn what_is_wrong_is_named() {
+        let columns = Columns::new("scores", &[1.0, 2.0], &[0, 0]);
+        assert_eq!(message(columns), "fine");
         assert_eq!(
-            message(&[1.0], &[0, 0], None),
+            message(Columns { values: &[1.0], ..columns }),
             "groups has 2 values, but scores has 1; give one value of each for every row"
         );
+        for (name, wrong) in [
+            ("valid", Columns { valid: Some(&[]), ..columns }),
+            ("weights", Columns { weights: Some(&[]), ..columns }),
+            ("units", Columns { units: Some(&[]), ..columns }),
+        ] {
+            assert_eq!(
+                message(wrong),
+                format!("{name} has 0 values, but scores has 2; give one value of each for every row")
+            );
+        }
         assert_eq!(
-            message(&[1.0], &[0], Some(&[])),
-            "valid has 0 values, but scores has 1; give one value of each for every row"
-        );
-        assert_eq!(
-            message(&[1.0, 2.0], &[0, 7], None),
+            message(Columns { groups: &[0, 7], ..columns }),
             "groups[1] is 7, but dense ids lie below the number of rows, 2; make them with keys"
         );
         assert_eq!(
-            message(&[1.0, f64::NAN], &[0, 0], None),
+            message(Columns { values: &[1.0, f64::NAN], ..columns }),
             "scores[1] is NaN, but must be finite; correct it or mark the row invalid"
         );
-        let beyond = Columns::with_count("scores", &[1.0], &[2], None, 2).map_err(|error| error.to_string());
         assert_eq!(
-            beyond.map(|columns| columns.len()),
-            Err("groups[0] is 2, but there are 2 groups; ids lie below their number".to_owned())
+            message(Columns { weights: Some(&[1.0, -1.0]), ..columns }),
+            "weights[1] is -1, but a vote counts 0 times or more; correct it or mark the row invalid"
         );
     }
 
     #[test]
     fn invalid_rows_may_hold_anything() {
-        assert_eq!(message(&[1.0, f64::NAN], &[0, 0], Some(&[true, false])), "fine");
-        assert_eq!(message(&[], &[], None), "fine");
+        let columns = Columns {
+            valid: Some(&[true, false]),
+            weights: Some(&[1.0, f64::NAN]),
+            ..Columns::new("scores", &[1.0, f64::NAN], &[0, 0])
+        };
+        assert_eq!(message(columns), "fine");
+        assert_eq!(message(Columns::new("scores", &[], &[])), "fine");
     }
 }

@@ -1,26 +1,31 @@
 //! Statistics of groups of rows, and advantages made from them.
 //!
-//! A statistic of a group has the same bits in whatever order the group's rows stand, because its sums are exact integer
-//! additions ([`sums`] says how). Rows that are not valid neither vote nor get a value.
+//! A statistic of a group has the same bits in whatever order the group's rows stand, and on any number of threads,
+//! because its sums are exact integer additions. Rows that are not valid neither vote nor get a value.
 
 mod accumulator;
+mod beta;
 mod columns;
-mod leave_one_out;
+mod members;
+mod moments;
+mod normalise;
 mod options;
-mod relative;
-mod rule;
+mod order;
+mod reduce;
 mod statistics;
 mod sums;
 
-pub use leave_one_out::leave_one_out;
-pub use options::{GroupOptions, Scale, Singleton};
-pub use relative::group_relative;
-pub use statistics::{Statistics, statistics};
+pub use columns::Columns;
+pub use moments::{Extent, Moments, Statistics};
+pub use normalise::{Extra, normalise};
+pub use options::{Center, Middle, Options, Scale, Singleton};
+pub use order::{Method, quantile};
+pub use reduce::{Map, arg_extreme, log_mean_exp, map};
+pub use statistics::statistics;
 pub use sums::sums;
 
 pub(crate) use accumulator::Accumulator;
-pub(crate) use columns::{Columns, group_count};
-pub(crate) use rule::relative_rules;
+pub(crate) use columns::group_count;
 
 #[cfg(test)]
 pub(crate) mod testing;

@@ -2,83 +2,167 @@
 
 use crate::{Error, Result};
 
-/// What a centred score is divided by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scale {
-    /// Nothing.
-    None,
-    /// The group's standard deviation plus `eps`.
-    Std,
+/// Declares an option with named choices.
+macro_rules! choices {
+    ($(#[$about:meta])* $option:literal $kind:ident { $($(#[$meaning:meta])* $choice:ident = $name:literal,)+ }) => {
+        $(#[$about])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum $kind {
+            $($(#[$meaning])* $choice,)+
+        }
+
+        impl $kind {
+            /// The choice of a name.
+            ///
+            /// # Errors
+            /// `InvalidInput` for an unknown name; the message lists those there are.
+            pub fn from_name(name: &str) -> Result<Self> {
+                match name {
+                    $($name => Ok(Self::$choice),)+
+                    _ => Err(Error::invalid(format!(
+                        concat!($option, " is {:?}; use one of: {}"), name, [$($name),+].join(", ")
+                    ))),
+                }
+            }
+        }
+    };
 }
 
-impl Scale {
-    /// The scale of a name.
-    ///
-    /// # Errors
-    /// `InvalidInput` for a name other than `none` and `std`.
-    pub fn from_name(name: &str) -> Result<Self> {
-        match name {
-            "none" => Ok(Self::None),
-            "std" => Ok(Self::Std),
-            _ => Err(Error::invalid(format!("scale is {name:?}; use \"std\" or \"none\""))),
-        }
+choices! {
+    /// What is subtracted from a value.
+    "center" Center {
+        /// Nothing.
+        None = "none",
+        /// The mean of the group's votes.
+        Mean = "mean",
+        /// The median of the group's votes.
+        Median = "median",
+        /// The mean of the group's other votes.
+        LeaveOneOut = "leave_one_out",
+        /// The number that the caller gives for the row.
+        Baseline = "baseline",
     }
 }
 
-/// What the only member of a group gets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Singleton {
-    /// Zero: it has nothing to be compared with.
-    Zero,
-    /// Its own score, as if the mean were 0 and the standard deviation 1 (verl).
-    Raw,
-}
-
-impl Singleton {
-    /// The rule of a name.
-    ///
-    /// # Errors
-    /// `InvalidInput` for a name other than `zero` and `raw`.
-    pub fn from_name(name: &str) -> Result<Self> {
-        match name {
-            "zero" => Ok(Self::Zero),
-            "raw" => Ok(Self::Raw),
-            _ => Err(Error::invalid(format!("singleton is {name:?}; use \"zero\" or \"raw\""))),
-        }
+choices! {
+    /// What a centred value is divided by.
+    "scale" Scale {
+        /// Nothing.
+        None = "none",
+        /// The standard deviation of the votes.
+        Std = "std",
+        /// The median distance from the median.
+        Mad = "mad",
+        /// The largest value minus the smallest.
+        Range = "range",
+        /// The density of a Beta distribution, fitted to the means of all groups, at the group's mean (`BNPO`).
+        Beta = "beta",
+        /// The number that the caller gives for the row.
+        Divisor = "divisor",
     }
 }
 
-/// How a score is compared with its group.
+choices! {
+    /// Which median an even number of values has.
+    "median" Middle {
+        /// The mean of the two in the middle (`NumPy`).
+        Midpoint = "midpoint",
+        /// The lower of the two in the middle (`PyTorch`).
+        Lower = "lower",
+    }
+}
+
+choices! {
+    /// What the rows of a group with too few votes get.
+    "singleton" Singleton {
+        /// Zero: there is nothing to compare with.
+        Zero = "zero",
+        /// Their own value, as if the centre were 0 and the spread 1 (verl).
+        Raw = "raw",
+    }
+}
+
+/// How a value is compared with its group: see [`normalise`](super::normalise).
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct GroupOptions {
-    /// What the centred score is divided by.
+pub struct Options {
+    /// What is subtracted.
+    pub center: Center,
+    /// What the difference is divided by.
     pub scale: Scale,
+    /// Which median an even number of values has.
+    pub median: Middle,
     /// The variance is the sum of squares over `count - ddof`: 1 (unbiased) or 0.
     pub ddof: u32,
-    /// Added to the standard deviation.
+    /// Added to the spread.
     pub eps: f64,
-    /// What the only member of a group gets.
+    /// Added to the square of the spread, under the root.
+    pub variance_eps: f64,
+    /// The spread is at least this.
+    pub floor: f64,
+    /// A group whose spread is at most this gives 0.
+    pub min_scale: f64,
+    /// Groups with fewer votes follow `singleton`; `None`: the fewest that centre and scale have a meaning for.
+    pub min_count: Option<u64>,
+    /// What the rows of a group with too few votes get.
     pub singleton: Singleton,
+    /// Results are cut to at most this size.
+    pub clip: Option<f64>,
 }
 
-impl Default for GroupOptions {
-    /// GRPO's: unbiased standard deviation plus 1e-6; nothing for single members.
+impl Default for Options {
+    /// GRPO's: mean, unbiased standard deviation plus 1e-6; nothing for single members.
     fn default() -> Self {
-        Self { scale: Scale::Std, ddof: 1, eps: 1e-6, singleton: Singleton::Zero }
+        Self {
+            center: Center::Mean,
+            scale: Scale::Std,
+            median: Middle::Midpoint,
+            ddof: 1,
+            eps: 1e-6,
+            variance_eps: 0.0,
+            floor: 0.0,
+            min_scale: 0.0,
+            min_count: None,
+            singleton: Singleton::Zero,
+            clip: None,
+        }
     }
 }
 
-impl GroupOptions {
+impl Options {
     pub(super) fn check(&self) -> Result<()> {
         check_ddof(self.ddof)?;
-        if self.eps.is_finite() && self.eps >= 0.0 {
-            return Ok(());
+        let clip = self.clip.unwrap_or(f64::MAX);
+        for (name, value) in [
+            ("eps", self.eps),
+            ("variance_eps", self.variance_eps),
+            ("floor", self.floor),
+            ("min_scale", self.min_scale),
+            ("clip", clip),
+        ] {
+            if !(0.0..f64::INFINITY).contains(&value) {
+                return Err(Error::invalid(format!("{name} is {value}, but must be a number of at least 0")));
+            }
         }
-        Err(Error::invalid(format!("eps is {}, but must be a number of at least 0", self.eps)))
+        Ok(())
+    }
+
+    /// The fewest votes that a group is normalised with.
+    pub(super) fn fewest(&self) -> u64 {
+        let center = match self.center {
+            Center::Mean | Center::Median | Center::LeaveOneOut => 2,
+            Center::None | Center::Baseline => 0,
+        };
+        let scale = match self.scale {
+            Scale::Std | Scale::Mad | Scale::Range => 2,
+            Scale::Beta => 1,
+            Scale::None | Scale::Divisor => 0,
+        };
+        let needed = self.min_count.unwrap_or(0).max(center);
+        needed.max(scale)
     }
 }
 
-pub(super) fn check_ddof(ddof: u32) -> Result<()> {
+pub(crate) fn check_ddof(ddof: u32) -> Result<()> {
     if ddof <= 1 {
         return Ok(());
     }
@@ -91,25 +175,24 @@ mod tests {
 
     #[test]
     fn names() -> Result<()> {
-        assert_eq!((Scale::from_name("std")?, Scale::from_name("none")?), (Scale::Std, Scale::None));
-        assert_eq!((Singleton::from_name("raw")?, Singleton::from_name("zero")?), (Singleton::Raw, Singleton::Zero));
-        let messages = [
-            Scale::from_name("mad").map_err(|error| error.to_string()).err(),
-            Singleton::from_name("one").map_err(|error| error.to_string()).err(),
-        ];
-        assert_eq!(messages[0].as_deref(), Some("scale is \"mad\"; use \"std\" or \"none\""));
-        assert_eq!(messages[1].as_deref(), Some("singleton is \"one\"; use \"zero\" or \"raw\""));
+        assert_eq!((Scale::from_name("std")?, Scale::from_name("beta")?), (Scale::Std, Scale::Beta));
+        assert_eq!((Singleton::from_name("raw")?, Center::from_name("none")?), (Singleton::Raw, Center::None));
+        assert_eq!(Middle::from_name("lower")?, Middle::Lower);
+        let message = Singleton::from_name("one").map_err(|error| error.to_string());
+        assert_eq!(message, Err("singleton is \"one\"; use one of: zero, raw".to_owned()));
         Ok(())
     }
 
     #[test]
     fn options_out_of_range_are_refused() {
         let bad = [
-            GroupOptions { ddof: 2, ..GroupOptions::default() },
-            GroupOptions { eps: -1.0, ..GroupOptions::default() },
-            GroupOptions { eps: f64::NAN, ..GroupOptions::default() },
+            Options { ddof: 2, ..Options::default() },
+            Options { eps: -1.0, ..Options::default() },
+            Options { variance_eps: f64::NAN, ..Options::default() },
+            Options { floor: f64::INFINITY, ..Options::default() },
+            Options { clip: Some(-1.0), ..Options::default() },
         ];
         assert!(bad.iter().all(|options| options.check().is_err()));
-        assert!(GroupOptions::default().check().is_ok());
+        assert!(Options::default().check().is_ok());
     }
 }

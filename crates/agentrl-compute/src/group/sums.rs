@@ -1,7 +1,7 @@
 //! Keyed sums.
 
 use super::accumulator::Accumulator;
-use super::columns::Columns;
+use crate::check::{finite, same_length};
 use crate::{Error, Float, Result};
 
 /// The sum of the values of each of `count` groups; 0 for a group without rows. Its bits do not depend on row order.
@@ -22,17 +22,21 @@ use crate::{Error, Float, Result};
 /// `InvalidInput` if the lengths differ, an id is not below `count` or a value is not finite; `Overflow` if a sum is too
 /// large for a float.
 pub fn sums<T: Float>(values: &[T], groups: &[u32], count: usize) -> Result<Vec<f64>> {
-    let columns = Columns::with_count("values", values, groups, None, count)?;
+    same_length("groups", groups.len(), "values", values.len())?;
     let mut extents = vec![(0.0_f64, 0_u64); count];
-    for (_, group, value) in columns.rows() {
-        let (largest, count) = &mut extents[group];
-        *largest = largest.max(value.abs());
-        *count += 1;
+    for (row, (&value, &group)) in values.iter().zip(groups).enumerate() {
+        let Some((largest, members)) = extents.get_mut(group as usize) else {
+            return Err(Error::invalid(format!(
+                "groups[{row}] is {group}, but there are {count} groups; ids lie below their number"
+            )));
+        };
+        *largest = largest.max(finite("values", row, value.to_f64())?.abs());
+        *members += 1;
     }
     let mut sums: Vec<Accumulator> =
         extents.into_iter().map(|(largest, count)| Accumulator::new(largest, count)).collect();
-    for (_, group, value) in columns.rows() {
-        sums[group].add(value);
+    for (value, &group) in values.iter().zip(groups) {
+        sums[group as usize].add(value.to_f64());
     }
     let sums: Vec<f64> = sums.iter().map(|sum| sum.divided_by(1.0)).collect();
     match sums.iter().position(|sum| sum.is_infinite()) {
@@ -54,6 +58,18 @@ mod tests {
         assert_eq!(sums::<f32>(&[], &[], 0)?, Vec::<f64>::new());
         assert_eq!(sums::<f32>(&[], &[], 2)?, vec![0.0, 0.0]);
         Ok(())
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        for (values, expected) in [
+            (&[1.0, 2.0][..], "groups[1] is 2, but there are 2 groups; ids lie below their number"),
+            (&[f64::NAN, 2.0], "values[0] is NaN, but must be finite; correct it or mark the row invalid"),
+            (&[1.0], "groups has 2 values, but values has 1; give one value of each for every row"),
+        ] {
+            let message = sums(values, &[0, 2], 2).map_err(|error| error.to_string());
+            assert_eq!(message, Err(expected.to_owned()));
+        }
     }
 
     #[test]

@@ -59,6 +59,11 @@ pub(crate) fn shuffle(rows: usize, seed: u64) -> Vec<usize> {
     order
 }
 
+/// Some rows of a column.
+pub(crate) fn at<V: Copy>(order: &[usize], values: &[V]) -> Vec<V> {
+    order.iter().map(|&row| values[row]).collect()
+}
+
 /// Mean and standard deviation by the textbook, in plain floats of values brought near 1.
 pub(crate) fn naive(members: &[f64], ddof: u32) -> (f64, f64) {
     let largest = members.iter().fold(f64::MIN_POSITIVE, |largest: f64, value| largest.max(value.abs()));

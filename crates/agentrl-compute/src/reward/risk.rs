@@ -1,7 +1,7 @@
 //! Risk measures of scores, and quantiles that are tracked from batch to batch.
 
 use crate::check::{all_finite, within};
-use crate::quantile::{Interpolation, quantile};
+use crate::group::{Columns, Method, quantile};
 use crate::{Error, Result};
 
 /// Quantiles that follow the scores of the batches: `q ← q + rate · (level - mean 1[x < q])`.
@@ -41,9 +41,12 @@ pub fn tracked_quantiles(
         crate::check::column("state", state, "levels", levels.len(), None)?;
         state.to_vec()
     } else {
-        let found = levels.iter().map(|&level| quantile(&sorted, level, Interpolation::Linear));
-        let found: Option<Vec<f64>> = found.collect::<Result<_>>()?;
-        found.ok_or_else(|| Error::invalid("values is empty and there is no state yet; give the scores of a batch"))?
+        if values.is_empty() {
+            return Err(Error::invalid("values is empty and there is no state yet; give the scores of a batch"));
+        }
+        let one_group = vec![0; values.len()];
+        let columns = Columns::new("values", values, &one_group);
+        levels.iter().map(|&level| Ok(quantile(&columns, level, Method::Linear)?[0])).collect::<Result<_>>()?
     };
     let next = tracked.iter().zip(levels).map(|(&tracked, level)| {
         if sorted.is_empty() {

@@ -1,7 +1,7 @@
 //! Factors of tokens, steps and rows, and the scores that selectors read.
 
 use crate::check::{all_finite, column, finite, mask_length, same_length, within};
-use crate::group::{group_count, statistics};
+use crate::group::{Columns, group_count, statistics};
 use crate::members::Members;
 use crate::{Error, Result};
 
@@ -20,8 +20,8 @@ use crate::{Error, Result};
 /// `InvalidInput` if lengths differ, groups are not dense or a valid number is not finite.
 pub fn covariance(first: &[f64], second: &[f64], groups: &[u32], valid: Option<&[bool]>) -> Result<Vec<f64>> {
     same_length("second", second.len(), "first", first.len())?;
-    let means = |values: &[f64]| statistics(values, groups, 0, valid);
-    let (first_means, second_means) = (means(first)?, means(second)?);
+    let means = |name, values| statistics(&Columns { valid, ..Columns::new(name, values, groups) }, 0);
+    let (first_means, second_means) = (means("first", first)?, means("second", second)?);
     let product = |row: usize| {
         let group = groups[row] as usize;
         (first[row] - first_means[group].mean) * (second[row] - second_means[group].mean)
@@ -216,7 +216,7 @@ pub fn novelty_bonus(
     within("cap", cap, 0.0, f64::MAX)?;
     mask_length(valid, "advantages", advantages.len())?;
     column("advantages", advantages, "mean_logprobs", mean_logprobs.len(), valid)?;
-    let means = statistics(mean_logprobs, groups, 0, valid)?;
+    let means = statistics(&Columns { valid, ..Columns::new("mean_logprobs", mean_logprobs, groups) }, 0)?;
     let bonus = |row: usize| {
         if advantages[row] <= 0.0 || valid.is_some_and(|valid| !valid[row]) {
             return 0.0;

@@ -1,9 +1,8 @@
 //! From scores to masks: which rows or tokens of each group are chosen.
 
 use crate::check::{column, mask_length, same_length, within};
-use crate::group::group_count;
+use crate::group::{Columns, Method, group_count, quantile};
 use crate::members::Members;
-use crate::quantile::{Interpolation, quantile};
 use crate::rng::structural_seed;
 use crate::{Error, Result};
 
@@ -147,10 +146,10 @@ pub fn top(
 /// The rows of each group whose score is at least its `q`-quantile (with `strict`: above it).
 ///
 /// ```
-/// use agentrl_compute::quantile::Interpolation;
+/// use agentrl_compute::group::Method;
 /// use agentrl_compute::weight::above_quantile;
 ///
-/// let chosen = above_quantile(&[1.0, 2.0, 3.0, 4.0], &[0; 4], None, 0.5, Interpolation::Linear, false)?;
+/// let chosen = above_quantile(&[1.0, 2.0, 3.0, 4.0], &[0; 4], None, 0.5, Method::Linear, false)?;
 /// assert_eq!(chosen, [false, false, true, true]);
 /// # Ok::<(), agentrl_compute::Error>(())
 /// ```
@@ -162,20 +161,15 @@ pub fn above_quantile(
     groups: &[u32],
     valid: Option<&[bool]>,
     q: f64,
-    interpolation: Interpolation,
+    method: Method,
     strict: bool,
 ) -> Result<Vec<bool>> {
-    choose(scores, groups, valid, |rows, chosen| {
-        let mut sorted: Vec<f64> = rows.iter().map(|&row| scores[row as usize]).collect();
-        sorted.sort_unstable_by(f64::total_cmp);
-        if let Some(threshold) = quantile(&sorted, q, interpolation)? {
-            for &row in rows {
-                let score = scores[row as usize];
-                chosen[row as usize] = if strict { score > threshold } else { score >= threshold };
-            }
-        }
-        Ok(())
-    })
+    let thresholds = quantile(&Columns { valid, ..Columns::new("scores", scores, groups) }, q, method)?;
+    let above = |(row, &score): (usize, &f64)| {
+        let threshold = thresholds[groups[row] as usize];
+        valid.is_none_or(|valid| valid[row]) && if strict { score > threshold } else { score >= threshold }
+    };
+    Ok(scores.iter().enumerate().map(above).collect())
 }
 
 /// Options of [`sample_band`].

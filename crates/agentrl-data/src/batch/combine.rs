@@ -22,10 +22,9 @@ impl Batch {
         let mut tables = self.tables.clone();
         let rows = &mut tables[Table::Draws as usize];
         *rows = arrow_select::take::take_record_batch(rows, &indices).map_err(arrow_bug)?;
-        let mut batch = Self::new(tables)?;
-        batch.columns = self.columns.iter().map(|column| self.selected(column, draws)).collect();
-        batch.source.clone_from(&self.source);
-        Ok(batch)
+        let layout = Self::new(tables.clone())?.layout;
+        let columns = self.columns.iter().map(|column| self.selected(column, draws)).collect();
+        Ok(Self { tables, columns, layout, ..self.clone() })
     }
 
     /// A computed column cut to some draws.

@@ -44,6 +44,8 @@ pub struct Batch {
     layout: Arc<Layout>,
     base: NextIds,
     blobs: Blobs,
+    /// What components remember, as JSON; empty where nothing does.
+    state: Arc<str>,
 }
 
 /// Contents of blobs (images, screenshots) by their SHA-256.
@@ -62,8 +64,8 @@ impl Batch {
             }
         }
         let layout = Arc::new(Layout::build(&tables)?);
-        let (base, blobs) = (NextIds::default(), Blobs::default());
-        Ok(Self { tables, columns: Vec::new(), source: BTreeMap::new(), layout, base, blobs })
+        let (base, blobs, state) = (NextIds::default(), Blobs::default(), Arc::default());
+        Ok(Self { tables, columns: Vec::new(), source: BTreeMap::new(), layout, base, blobs, state })
     }
 
     /// A batch with no rows.
@@ -126,6 +128,17 @@ impl Batch {
     #[must_use]
     pub fn with_blobs(&self, blobs: Blobs) -> Self {
         Self { blobs, ..self.clone() }
+    }
+
+    /// What the components that made its columns remember, as JSON; empty where nothing does.
+    pub fn state(&self) -> &str {
+        &self.state
+    }
+
+    /// The batch with another state of its components.
+    #[must_use]
+    pub fn with_state(&self, state: &str) -> Self {
+        Self { state: state.into(), ..self.clone() }
     }
 
     /// The batch with a note of what made its computed columns; it is kept in the metadata of their tables.

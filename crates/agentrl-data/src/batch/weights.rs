@@ -17,6 +17,8 @@ pub struct TokenWeights<'a> {
     pub shared: Shared,
     /// Draws that may vote; `None` means all.
     pub valid: Option<&'a [bool]>,
+    /// Action tokens that stay in the loss; `None` means all. The others are in no denominator either.
+    pub keep: Option<&'a [bool]>,
 }
 
 impl Batch {
@@ -42,9 +44,19 @@ impl Batch {
             draw_of_step[layout.steps(draw)].fill(draw as u32);
         }
         let shares = weight::shares(&physical, &draw_of_step, &valid, options.shared)?;
-        let Numbers::U8(trainable) = self.column("trainable", Level::Token)? else {
+        let Numbers::U8(mut trainable) = self.column("trainable", Level::Token)? else {
             return Err(Error::invalid("column \"trainable\" is not a mask of 0 and 1".to_owned()));
         };
+        if let Some(keep) = options.keep {
+            if keep.len() != trainable.len() {
+                return Err(Error::invalid(format!(
+                    "keep has {} values for {} action tokens; give one per token",
+                    keep.len(),
+                    trainable.len()
+                )));
+            }
+            trainable.iter_mut().zip(keep).for_each(|(trainable, &keep)| *trainable &= u8::from(keep));
+        }
         let mut draw_of_token = Vec::with_capacity(layout.node_tokens.len());
         let mut share_of_token = Vec::with_capacity(layout.node_tokens.len());
         for (step, pair) in layout.token_offsets.windows(2).enumerate() {

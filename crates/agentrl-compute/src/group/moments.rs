@@ -1,0 +1,359 @@
+//! Mean and variance as integers: sums on a grid that is chosen before the first addition.
+//!
+//! An [`Extent`] (count and range) fixes the grid, [`Moments`] are integer sums on it. Both merge exactly, so any order of
+//! the rows and any split over threads or ranks gives the same bits. Values are taken relative to the middle of their range
+//! where that is far from zero, so a large offset costs no digits.
+
+use super::accumulator::{Accumulator, binary_order, times_power_of_two};
+
+/// How many values there are, between which bounds, and the largest weight.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Extent {
+    /// Number of values.
+    pub count: u64,
+    /// Smallest value; infinity where there is none.
+    pub least: f64,
+    /// Largest value; minus infinity where there is none.
+    pub most: f64,
+    /// Largest weight; 1 for values without weights, 0 where there is no value.
+    pub heaviest: f64,
+}
+
+impl Extent {
+    /// Of no values.
+    pub const EMPTY: Self = Self { count: 0, least: f64::INFINITY, most: f64::NEG_INFINITY, heaviest: 0.0 };
+
+    /// Of finite values and their positive weights.
+    pub(crate) fn of(values: &[f64], weights: &[f64]) -> Self {
+        let (mut least, mut most) = (f64::INFINITY, f64::NEG_INFINITY);
+        for &value in values {
+            least = if value < least { value } else { least };
+            most = if value > most { value } else { most };
+        }
+        let heaviest = match (values.is_empty(), weights.is_empty()) {
+            (true, _) => 0.0,
+            (false, true) => 1.0,
+            (false, false) => weights.iter().fold(0.0, |heaviest: f64, &weight| heaviest.max(weight)),
+        };
+        Self { count: values.len() as u64, least, most, heaviest }
+    }
+
+    /// Of the values of both.
+    #[must_use]
+    pub fn merge(self, other: Self) -> Self {
+        Self {
+            count: self.count + other.count,
+            least: self.least.min(other.least),
+            most: self.most.max(other.most),
+            heaviest: self.heaviest.max(other.heaviest),
+        }
+    }
+
+    /// What values are taken relative to: 0, or the middle of a range that is far from it.
+    fn origin(self) -> f64 {
+        let range = self.most - self.least;
+        if 2.0 * range >= self.most.abs().max(self.least.abs()) { 0.0 } else { self.least + 0.5 * range }
+    }
+}
+
+/// Where values are rounded to integers: multiples of a power of two, relative to an origin.
+#[derive(Clone, Copy, Debug)]
+struct Grid {
+    origin: f64,
+    /// A value's distance from the origin, times this power of two, is an integer; in two factors, for it can exceed a float.
+    scale: [f64; 2],
+    exponent: i32,
+}
+
+impl Grid {
+    /// The finest grid on which sums of squares of these values fit an `i128`.
+    fn of(extent: Extent) -> Self {
+        let origin = extent.origin();
+        let furthest = (extent.most - origin).abs().max((extent.least - origin).abs());
+        let headroom = (u64::BITS - extent.count.saturating_sub(1).leading_zeros()).cast_signed();
+        let digits = ((126 - headroom) / 2).min(61);
+        let exponent = digits - 1 - binary_order(furthest);
+        let first = exponent.min(1000);
+        Self { origin, scale: [times_power_of_two(1.0, first), times_power_of_two(1.0, exponent - first)], exponent }
+    }
+
+    fn round(&self, value: f64) -> i64 {
+        let scaled = (value - self.origin) * self.scale[0] * self.scale[1];
+        (scaled + 0.5_f64.copysign(scaled)) as i64
+    }
+}
+
+/// Sums of weights, values and squares on the grid of an [`Extent`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Moments {
+    /// Sum of the weights; 0 where all weigh the same.
+    pub weight: i128,
+    /// Sum of the values.
+    pub first: i128,
+    /// Sum of the squares.
+    pub second: i128,
+}
+
+impl Moments {
+    /// Of some of the values that the extent describes.
+    pub(crate) fn of(extent: Extent, values: &[f64], weights: &[f64]) -> Self {
+        let mut sums = Self::default();
+        if extent.count == 0 || extent.least >= extent.most && weights.is_empty() {
+            return sums;
+        }
+        let grid = Grid::of(extent);
+        if weights.is_empty() {
+            for &value in values {
+                let value = i128::from(grid.round(value));
+                sums.first += value;
+                sums.second += value * value;
+            }
+            return sums;
+        }
+        let units = Units::of(extent);
+        let [mut weight_sum, mut first, mut second] = [units.empty; 3];
+        for (&value, &weight) in values.iter().zip(weights) {
+            let distance = (value - units.origin) * units.distance;
+            let weight = weight * units.weight;
+            weight_sum.add(weight);
+            first.add(weight * distance);
+            second.add(weight * distance * distance);
+        }
+        Self { weight: weight_sum.integer(), first: first.integer(), second: second.integer() }
+    }
+
+    /// Of the values of both.
+    #[must_use]
+    pub fn merge(self, other: Self) -> Self {
+        Self { weight: self.weight + other.weight, first: self.first + other.first, second: self.second + other.second }
+    }
+}
+
+/// How values with weights enter their sums: both scaled by powers of two to at most 2.
+#[derive(Clone, Copy, Debug)]
+struct Units {
+    origin: f64,
+    /// Distances from the origin are below two to the power of this plus one.
+    order: i32,
+    distance: f64,
+    weight: f64,
+    empty: Accumulator,
+}
+
+impl Units {
+    fn of(extent: Extent) -> Self {
+        let origin = extent.origin();
+        let furthest = (extent.most - origin).abs().max((extent.least - origin).abs());
+        let order = binary_order(furthest);
+        Self {
+            origin,
+            order,
+            distance: times_power_of_two(1.0, -order),
+            weight: times_power_of_two(1.0, -binary_order(extent.heaviest)),
+            // A weight times two distances is at most 8.
+            empty: Accumulator::new(8.0, extent.count),
+        }
+    }
+}
+
+/// What is known of one group.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Statistics {
+    /// Number of votes.
+    pub count: u64,
+    /// Sum of their weights; the count where all weigh the same.
+    pub weight: f64,
+    /// Mean; NaN for a group without votes. Exactly the value if all are equal.
+    pub mean: f64,
+    /// Standard deviation `sqrt(Σ w (x - mean)² / (Σ w - ddof))`; NaN where the divisor is not above 0. Exactly 0 if all
+    /// values are equal.
+    pub std: f64,
+    /// Smallest value; NaN for a group without votes.
+    pub least: f64,
+    /// Largest value; NaN for a group without votes.
+    pub most: f64,
+}
+
+impl Statistics {
+    /// From the sums of all votes.
+    pub fn finish(extent: Extent, moments: Moments, ddof: u32) -> Self {
+        let Extent { count, least, most, .. } = extent;
+        if count == 0 {
+            return Self { count, weight: 0.0, mean: f64::NAN, std: f64::NAN, least: f64::NAN, most: f64::NAN };
+        }
+        let weighted = moments.weight != 0;
+        let weight = if weighted {
+            let units = Units::of(extent);
+            units.empty.with(moments.weight).divided_by(1.0) / units.weight
+        } else {
+            count as f64
+        };
+        let (mean, variance) = match (least >= most, weighted) {
+            (true, _) => (least, (0.0, 0)),
+            (false, true) => weighted_moments(extent, moments, weight - f64::from(ddof)),
+            (false, false) => plain_moments(extent, moments, weight - f64::from(ddof)),
+        };
+        let std = if weight > f64::from(ddof) { times_power_of_two(variance.0.sqrt(), variance.1) } else { f64::NAN };
+        // Rounding can miss the range by one digit.
+        Self { count, weight, mean: mean.clamp(least, most), std, least, most }
+    }
+}
+
+/// Mean, and the variance times a power of four with the exponent of its root.
+fn plain_moments(extent: Extent, Moments { first, second, .. }: Moments, divisor: f64) -> (f64, (f64, i32)) {
+    let (grid, count) = (Grid::of(extent), i128::from(extent.count));
+    let mean = grid.origin + times_power_of_two(first as f64 / extent.count as f64, -grid.exponent);
+    // Squares about the nearest integer m below the mean, exactly: intermediate results may wrap, for the last one fits.
+    let (nearest, rest) = (first.div_euclid(count), first.rem_euclid(count));
+    let about = second.wrapping_sub(nearest.wrapping_mul((2 * first).wrapping_sub(nearest.wrapping_mul(count))));
+    // Then about the mean itself: Σ (q - m)² - rest² / count.
+    let squares = match about.checked_mul(count) {
+        Some(product) => (product - rest * rest) as f64 / count as f64,
+        None => about as f64 - rest as f64 * (rest as f64 / count as f64),
+    };
+    (mean, (squares.max(0.0) / divisor, -grid.exponent))
+}
+
+/// The same of values with weights.
+fn weighted_moments(extent: Extent, moments: Moments, divisor: f64) -> (f64, (f64, i32)) {
+    let units = Units::of(extent);
+    let [weight, first, second] = [moments.weight, moments.first, moments.second].map(Double::of);
+    let mean = first.0 / weight.0;
+    // Σ w (d - q)² = Σ w d² - q (2 Σ w d - q Σ w), whatever q is; 106 digits, for the terms may nearly cancel.
+    let cross = first.plus(first).plus(weight.times(-mean)).times(-mean);
+    let squares = units.empty.with(1).divided_by(1.0) * second.plus(cross).0.max(0.0);
+    let variance = squares / (divisor * units.weight);
+    (units.origin + mean / units.distance, (variance, units.order))
+}
+
+/// An unevaluated sum of two floats.
+#[derive(Clone, Copy)]
+struct Double(f64, f64);
+
+impl Double {
+    fn of(integer: i128) -> Self {
+        let high = integer as f64;
+        Self(high, integer.wrapping_sub(high as i128) as f64)
+    }
+
+    fn normal(high: f64, low: f64) -> Self {
+        let sum = high + low;
+        Self(sum, low - (sum - high))
+    }
+
+    fn plus(self, other: Self) -> Self {
+        let sum = self.0 + other.0;
+        let part = sum - self.0;
+        let lost = (self.0 - (sum - part)) + (other.0 - part);
+        Self::normal(sum, lost + self.1 + other.1)
+    }
+
+    fn times(self, factor: f64) -> Self {
+        let product = self.0 * factor;
+        // Dekker: halves of 26 digits have exact products.
+        let halves = |value: f64| {
+            let shifted = value * 134_217_729.0;
+            let high = shifted - (shifted - value);
+            (high, value - high)
+        };
+        let ((a, b), (c, d)) = (halves(self.0), halves(factor));
+        let lost = ((a * c - product) + a * d + b * c) + b * d;
+        Self::normal(product, lost + self.1 * factor)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::group::testing::naive;
+    use proptest::prelude::*;
+
+    fn one_shot(values: &[f64], weights: &[f64], ddof: u32) -> Statistics {
+        let extent = Extent::of(values, weights);
+        Statistics::finish(extent, Moments::of(extent, values, weights), ddof)
+    }
+
+    #[test]
+    fn by_hand() {
+        let found = one_shot(&[2.0, 4.0, 4.0, 4.0, 5.0, 5.0, 7.0, 9.0], &[], 0);
+        assert_eq!(found, Statistics { count: 8, weight: 8.0, mean: 5.0, std: 2.0, least: 2.0, most: 9.0 });
+        let found = one_shot(&[1.0, 3.0], &[3.0, 1.0], 0);
+        assert_eq!(found, Statistics { count: 2, weight: 4.0, mean: 1.5, std: 0.75_f64.sqrt(), least: 1.0, most: 3.0 });
+        let none = one_shot(&[], &[], 1);
+        assert!(none.count == 0 && none.mean.is_nan() && none.std.is_nan() && none.least.is_nan());
+    }
+
+    /// Weights that are counts are the same as rows that repeat.
+    #[test]
+    fn a_weight_is_a_frequency() {
+        let found = one_shot(&[1.0, 0.1, -3.0], &[2.0, 3.0, 1.0], 1);
+        let repeated = one_shot(&[1.0, 1.0, 0.1, 0.1, 0.1, -3.0], &[], 1);
+        assert!((found.mean - repeated.mean).abs() < 1e-15 && (found.std - repeated.std).abs() < 1e-15);
+        assert_eq!(found.weight.to_bits(), 6.0_f64.to_bits());
+    }
+
+    #[test]
+    fn neither_an_offset_nor_size_nor_one_heavy_weight_costs_digits() {
+        let pattern = [1.0, 2.0, 3.0, 4.0];
+        let std = (5.0_f64 / 3.0).sqrt();
+        let offset = one_shot(&pattern.map(|value| value + 1e12), &[], 1);
+        assert_eq!(offset.mean.to_bits(), (1e12_f64 + 2.5).to_bits());
+        assert!((offset.std / std - 1.0).abs() < 1e-15);
+        for size in [1e-320, 1e-300, 1e300, 4e307] {
+            for weights in [&[][..], &[1.0; 4], &[1e-310; 4], &[1e300; 4]] {
+                let found = one_shot(&pattern.map(|value| value * size), weights, 0);
+                let tolerance = if size < 1e-310 { 1e-3 } else { 1e-14 };
+                assert!((found.mean / size / 2.5 - 1.0).abs() < tolerance, "{size} {weights:?} {found:?}");
+                assert!((found.std / size / 1.25_f64.sqrt() - 1.0).abs() < tolerance, "{size} {weights:?} {found:?}");
+            }
+        }
+        let heavy = one_shot(&[1.0, 0.0], &[1e12, 1.0], 0);
+        let exact = 1e6 / (1e12 + 1.0);
+        assert!((heavy.std / exact - 1.0).abs() < 1e-14, "{heavy:?}");
+    }
+
+    /// 1/3, 0.1 and their like times a count are not floats, so sum and quotient are rounded; the mean must not be.
+    #[test]
+    fn equal_values_are_their_own_mean() {
+        for count in 1..200 {
+            for value in [0.1, 1.0 / 3.0, -0.7, 1e300, f64::MAX, 5e-324, 0.0] {
+                for weights in [vec![], vec![0.3; count]] {
+                    let found = one_shot(&vec![value; count], &weights, 0);
+                    assert_eq!((found.mean - value).to_bits(), 0);
+                    assert_eq!(found.std.to_bits(), 0);
+                }
+            }
+        }
+    }
+
+    proptest! {
+        /// Parts of any size, in any order, give the bits of the whole.
+        #[test]
+        fn parts_merge_exactly(
+            rows in prop::collection::vec((prop::num::f64::NORMAL | prop::num::f64::SUBNORMAL, 0.1_f64..1e9), 1..40),
+            cut in 0_usize..40,
+            weighted in any::<bool>(),
+        ) {
+            let (values, weights): (Vec<f64>, Vec<f64>) = rows.iter().map(|&(value, weight)| (value / 4.0, weight)).unzip();
+            let weights = if weighted { weights } else { vec![] };
+            let cut = cut % values.len();
+            let parts = [(&values[cut..], weights.get(cut..).unwrap_or(&[])), (&values[..cut], weights.get(..cut).unwrap_or(&[]))];
+            let extent = parts.map(|(values, weights)| Extent::of(values, weights));
+            let extent = extent[0].merge(extent[1]);
+            let moments = parts.map(|(values, weights)| Moments::of(extent, values, weights));
+            let merged = Statistics::finish(extent, moments[0].merge(moments[1]), 1);
+            let whole = one_shot(&values, &weights, 1);
+            prop_assert_eq!((merged.mean.to_bits(), merged.std.to_bits()), (whole.mean.to_bits(), whole.std.to_bits()));
+        }
+
+        #[test]
+        fn as_the_textbook(values in prop::collection::vec(-10.0_f64..10.0, 2..60), ddof in 0_u32..2) {
+            let (mean, std) = naive(&values, ddof);
+            for weights in [vec![], vec![1.0; values.len()]] {
+                let found = one_shot(&values, &weights, ddof);
+                prop_assert!((found.mean - mean).abs() < 1e-14 * 10.0, "{} {mean}", found.mean);
+                prop_assert!((found.std - std).abs() < 1e-13 * 10.0, "{} {std}", found.std);
+            }
+        }
+    }
+}

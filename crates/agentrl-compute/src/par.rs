@@ -1,0 +1,130 @@
+//! Threads for large columns, without a pool: a forked child has nothing that it could wait for.
+//!
+//! Work is cut into pieces of fixed size, whatever the number of threads, and results are taken in the order of the
+//! pieces. So the same columns give the same bits on 1 thread and on 64.
+
+use std::cell::Cell;
+use std::ops::Range;
+use std::panic::resume_unwind;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+
+use crate::{Error, Result};
+
+/// Rows of one piece. Starting a thread costs about 40 µs, a row of most kernels 1 to 5 ns: fewer rows are not worth one.
+pub(crate) const PIECE: usize = 1 << 15;
+
+static THREADS: AtomicUsize = AtomicUsize::new(0);
+
+thread_local! {
+    /// Whether this thread is one of several that share some work: then it starts no more.
+    static SHARING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Number of threads that large columns use: what [`set_threads`] said, or else the cores that this process may use.
+pub fn threads() -> usize {
+    let set = THREADS.load(Ordering::Relaxed);
+    if set > 0 {
+        return set;
+    }
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    // Asking costs several system calls, so the answer is kept, unless another thread has set a number meanwhile.
+    THREADS.compare_exchange(0, cores, Ordering::Relaxed, Ordering::Relaxed).err().unwrap_or(cores)
+}
+
+/// Sets the number of threads for all that follows in this process. Results do not depend on it.
+///
+/// # Errors
+/// `InvalidInput` for 0.
+pub fn set_threads(count: usize) -> Result<()> {
+    if count == 0 {
+        return Err(Error::invalid("threads is 0; give 1 or more"));
+    }
+    THREADS.store(count, Ordering::Relaxed);
+    Ok(())
+}
+
+/// Does some work on every item and gives the results in the order of the items; of several errors, the first in that order.
+pub(crate) fn each<I: Send, R: Send>(items: Vec<I>, work: impl Fn(I) -> Result<R> + Sync) -> Result<Vec<R>> {
+    let threads = threads().min(items.len());
+    if threads < 2 || SHARING.get() {
+        return items.into_iter().map(work).collect();
+    }
+    let queue = Mutex::new(items.into_iter().enumerate());
+    let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).next();
+    let run = || {
+        SHARING.set(true);
+        let mut done = Vec::new();
+        while let Some((place, item)) = next() {
+            done.push((place, work(item)));
+        }
+        SHARING.set(false);
+        done
+    };
+    let mut done = thread::scope(|scope| {
+        // Where the system refuses a thread, the others do its work.
+        let others: Vec<_> =
+            (1..threads).filter_map(|_| thread::Builder::new().spawn_scoped(scope, run).ok()).collect();
+        let mut done = run();
+        for other in others {
+            done.extend(other.join().unwrap_or_else(|panic| resume_unwind(panic)));
+        }
+        done
+    });
+    done.sort_unstable_by_key(|&(place, _)| place);
+    done.into_iter().map(|(_, result)| result).collect()
+}
+
+/// The pieces of some rows.
+pub(crate) fn pieces(rows: usize) -> Vec<Range<usize>> {
+    (0..rows).step_by(PIECE).map(|start| start..rows.min(start + PIECE)).collect()
+}
+
+/// Fills a column piece by piece; `work` gets a piece and the row it starts at.
+pub(crate) fn fill<T: Send>(out: &mut [T], work: impl Fn(usize, &mut [T]) -> Result<()> + Sync) -> Result<()> {
+    let items: Vec<_> = out.chunks_mut(PIECE).enumerate().map(|(place, piece)| (place * PIECE, piece)).collect();
+    each(items, |(start, piece)| work(start, piece)).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_stand_in_order_whatever_the_number_of_threads() -> Result<()> {
+        for count in [1, 2, 4, 7] {
+            set_threads(count)?;
+            assert_eq!(threads(), count);
+            let squares = each((0..100_u64).collect(), |item| Ok(item * item))?;
+            assert!(squares.into_iter().eq((0..100).map(|item| item * item)));
+            let mut column = vec![0; 3 * PIECE + 5];
+            fill(&mut column, |start, piece| {
+                piece.iter_mut().enumerate().for_each(|(row, value)| *value = start + row);
+                Ok(())
+            })?;
+            assert!(column.iter().copied().eq(0..column.len()));
+        }
+        assert!(set_threads(0).is_err());
+        Ok(())
+    }
+
+    #[test]
+    fn the_first_error_counts_and_a_panic_is_passed_on() -> Result<()> {
+        set_threads(3)?;
+        let late_first =
+            |item: u32| if item < 40 { Ok(item) } else { Err(Error::invalid(format!("{item} is too much"))) };
+        let message = each((0..100).collect(), late_first).map_err(|error| error.to_string());
+        assert_eq!(message, Err("40 is too much".to_owned()));
+        let panic =
+            std::panic::catch_unwind(|| each(vec![1, 2, 3], |item: i32| -> Result<i32> { panic!("at {item}") }));
+        assert!(panic.is_err());
+        Ok(())
+    }
+
+    #[test]
+    fn pieces_cover_the_rows() {
+        assert!(pieces(0).is_empty());
+        assert_eq!(pieces(PIECE + 1), [0..PIECE, PIECE..PIECE + 1]);
+    }
+}
