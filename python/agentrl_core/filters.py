@@ -1,4 +1,4 @@
-"""Masks of rows that are worth training on. Nothing is removed: statistics come first, and what is filtered has voted."""
+"""Masks of rows that are worth training on. Nothing is removed, and what is filtered has voted."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ def group_band(
 ) -> NDArray[np.bool_]:
     """Keep the rows of groups with std > min_std, low <= mean <= high and at least min_count valid rows.
 
-    With the defaults: dynamic sampling, which drops groups whose scores are all equal (DAPO, arXiv:2503.14476). Accuracy
+    With the defaults: dynamic sampling, which drops groups whose scores are all equal (DAPO, arXiv:2503.14476).
+    Accuracy
     bands: PRIME, arXiv:2502.01456, [0.2, 0.8]; SimpleTIR, arXiv:2509.02479, [0.1, 0.9] with min_std 1e-3.
 
     Args:

@@ -197,7 +197,8 @@ def ancestor_relative(
         parents: m whole numbers, -1 for a root.
         nodes: n whole numbers, the node at which each row ends.
         values: n numbers.
-        weighting: w_a is the weight of the rows through a (`size`, TreePO's `group_size`) or 1 (`equal`, its `average`).
+        weighting: w_a is the weight of the rows through a (`size`, TreePO's `group_size`) or 1 (`equal`, its
+            `average`).
         skip_constant: leave out ancestors (but the root) below which all values are equal.
         singleton: the only row of a tree gets 0 (`zero`) or its value (`raw`, the public code).
         weights: n numbers of at least 0; None: 1.
@@ -268,13 +269,15 @@ def isotonic(
         margin: at least 0.
         radius: see above.
         weights: m positive numbers; None: 1.
-        valid: m booleans; nodes that are False are skipped (their children hang on the next valid node above) and get 0.
+        valid: m booleans; nodes that are False are skipped (their children hang on the next valid node above) and get
+            0.
 
     Returns:
         `float32[m]` for float32 values, else `float64[m]`.
 
     Raises:
-        InvalidInputError: lengths differ, a valid value is not finite, a weight is not positive or `margin` is negative.
+        InvalidInputError: lengths differ, a valid value is not finite, a weight is not positive or `margin` is
+            negative.
 
     Example:
         >>> from agentrl_core import tree

@@ -16,7 +16,8 @@ class ChecklistRewards(NamedTuple):
 
     Attributes:
         earned: `float64[steps, items]`, at most one positive entry for an item of a turn.
-        backfilled: `float64[steps, items]`, the same for every step that could have earned the item before it was earned.
+        backfilled: `float64[steps, items]`, the same for every step that could have earned the item before it was
+            earned.
         eligible: `bool[steps, items]`, whether the step could earn the item.
     """
 
@@ -146,9 +147,9 @@ def success_distance(
 ) -> NDArray[np.float64]:
     """Partial credit for failures by how near they came to a success of their group. From SRPO, arXiv:2511.15605.
 
-    1 for a success; for a failure ceiling * sigmoid(slope * (0.5 - d)), where d is its Euclidean distance to the nearest
-    centre of the successes, from 0 for the group's nearest failure to 1 for its furthest. Centres are those of clusters of
-    standardised successes (DBSCAN), or the mean of all successes where there is none.
+    1 for a success; for a failure ceiling * sigmoid(slope * (0.5 - d)), where d is its Euclidean distance to the
+    nearest centre of the successes, from 0 for the group's nearest failure to 1 for its furthest. Centres are those of
+    clusters of standardised successes (DBSCAN), or the mean of all successes where there is none.
 
     Args:
         embeddings: `[n, width]` numbers.

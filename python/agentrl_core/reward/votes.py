@@ -100,8 +100,8 @@ def cluster_votes(
 ) -> Votes:
     """Shares, winners and entropies of the answers of each group.
 
-    Shares are EMPO's reward (arXiv:2504.05812), winners TTRL's pseudo-label (arXiv:2504.16084), entropies the measure of
-    SEED-GRPO (arXiv:2505.12346).
+    Shares are EMPO's reward (arXiv:2504.05812), winners TTRL's pseudo-label (arXiv:2504.16084), entropies the measure
+    of SEED-GRPO (arXiv:2505.12346).
 
     Args:
         clusters: n ids of clusters (from `answer_clusters`, or texts themselves).

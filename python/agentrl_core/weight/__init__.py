@@ -1,7 +1,7 @@
 """Phase weight: how much each token counts.
 
-Denominators for ragged rows of your own (a `Batch` has `token_weights`), selectors that turn scores into masks, factors,
-and importance weights.
+Denominators for ragged rows of your own (a `Batch` has `token_weights`), selectors that turn scores into masks,
+factors, and importance weights.
 """
 
 from agentrl_core.weight.denominators import constant, sequence_mean, shares, token_mean, turn_mean

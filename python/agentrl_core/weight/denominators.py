@@ -137,8 +137,8 @@ def shares(
 ) -> NDArray[np.float64]:
     """How much a step counts in each draw that contains it: branches share the steps before their fork.
 
-    `each`: 1 in every draw. `split`: 1 / (number of valid draws that contain it). `owner`: 1 in the first valid draw and 0
-    in the others. Take them as weights of statistics, and as factors of loss weights.
+    `each`: 1 in every draw. `split`: 1 / (number of valid draws that contain it). `owner`: 1 in the first valid draw
+    and 0 in the others. Take them as weights of statistics, and as factors of loss weights.
 
     Args:
         step_ids: n ids, equal where rows are the same physical step.

@@ -49,7 +49,7 @@ def covariance(
 def entropy_change(
     advantages: object, logprobs: object, old_logprobs: object, entropies: object, *, valid: object | None = None
 ) -> NDArray[Any]:
-    """|A / pi_old * pi * (1 - pi) * (ln pi + H)|: how much an update changes a token's entropy. STEER, arXiv:2510.10150.
+    """|A / pi_old * pi * (1 - pi) * (ln pi + H)|: an update's change of entropy. STEER, arXiv:2510.10150.
 
     Args:
         advantages: n numbers.
@@ -152,7 +152,8 @@ def probability_shape(
 def by_sign(advantages: object, *, positive: object = 1.0, negative: object = 1.0) -> NDArray[Any]:
     """The factor of each row by the sign of its advantage: `positive`, `negative`, or 1 where it is 0.
 
-    W-REINFORCE, arXiv:2506.01347: positive=0.1; GUI-Libra, arXiv:2602.22190: negative = clamp(b + c * group mean, 0, 1).
+    W-REINFORCE, arXiv:2506.01347: positive=0.1; GUI-Libra, arXiv:2602.22190: negative = clamp(b + c * group mean, 0,
+    1).
 
     Args:
         advantages: n numbers.
@@ -225,7 +226,7 @@ def novelty_bonus(
 def conflict_tokens(
     tokens: object, offsets: object, group_ids: object, advantages: object
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Tokens that good and bad rows of a group share at the same place, in the runs at either end. GTPO, arXiv:2508.03772.
+    """Tokens that good and bad rows of a group share at the same place, at either end. GTPO, arXiv:2508.03772.
 
     Args:
         tokens: token ids, row after row.

@@ -29,7 +29,7 @@ class Bounds(NamedTuple):
 
 
 class Diagnostics(NamedTuple):
-    """How far two policies are apart on tokens drawn from one of them; r is the ratio of a token, w its product over a row.
+    """How far two policies are apart; r is the ratio of a token, w its product over a row.
 
     Attributes:
         effective_sample_size: (sum w)^2 / sum w^2 over rows.
@@ -72,10 +72,11 @@ def importance_weights(
     """Importance weights of tokens, with which the loss is multiplied.
 
     With r_t = pi(token) / mu(token): `token` r_t; `segment` and `sequence` the product over a segment or row;
-    `segment_geometric` and `geometric` its geometric mean (GSPO, arXiv:2507.18071); `prefix` the product up to the token;
+    `segment_geometric` and `geometric` its geometric mean (GSPO, arXiv:2507.18071); `prefix` the product up to the
+    token;
     `prefix_min` r_t times the smallest r before it (MinPRO, arXiv:2601.22718). Beyond the bounds: `truncate` to them
-    (TIS), `mask` to 0 (IcePop, MIS), `veto` the whole row to 0. Log-ratios of what shares a weight are kept within +-20,
-    as verl's `rollout_corr_helper` does.
+    (TIS), `mask` to 0 (IcePop, MIS), `veto` the whole row to 0. Log-ratios of what shares a weight are kept within
+    +-20, as verl's `rollout_corr_helper` does.
 
     Args:
         log_ratios: n numbers, log pi - log mu.
@@ -91,8 +92,8 @@ def importance_weights(
         `float32[n]` for float32 log_ratios, else `float64[n]`.
 
     Raises:
-        InvalidInputError: lengths differ, a log-ratio that takes part is not finite, bounds are not 0 < lower <= upper, or
-            segments are missing or cross rows.
+        InvalidInputError: lengths differ, a log-ratio that takes part is not finite, bounds are not 0 < lower <=
+            upper, or segments are missing or cross rows.
 
     Example:
         >>> from agentrl_core import weight
@@ -127,7 +128,8 @@ def trust_region(
 ) -> NDArray[np.bool_]:
     """Which tokens are near enough to be trained: alone (`token`), or with the sum, mean or largest of their row.
 
-    With d = log pi - log mu: k1 = -d, k2 = d^2 / 2, k3 = exp(d) - 1 - d. These are verl's `rollout_rs` modes, `token_k1` to
+    With d = log pi - log mu: k1 = -d, k2 = d^2 / 2, k3 = exp(d) - 1 - d. These are verl's `rollout_rs` modes,
+    `token_k1` to
     `seq_max_k3`; where it takes ratios a and b as bounds of k1, give lower=ln(a) and upper=ln(b).
 
     Args:
@@ -200,8 +202,8 @@ def balanced_bounds(
 ) -> Bounds:
     """Clip bounds, raised until positive advantages contribute their target part. BAPO, arXiv:2510.18927.
 
-    First the lower bound rises, then the upper, each by its step and up to its limit, while the measure is below target:
-    P / (P + N) (`share`, the paper) or P / N (`odds`, the public code).
+    First the lower bound rises, then the upper, each by its step and up to its limit, while the measure is below
+    target: P / (P + N) (`share`, the paper) or P / N (`odds`, the public code).
 
     Args:
         ratios: n numbers, pi / pi_old.
@@ -214,7 +216,8 @@ def balanced_bounds(
         valid: n booleans; rows that are False do not count. None: all rows are valid.
 
     Raises:
-        InvalidInputError: lengths differ, a valid number is not finite, a step is not positive or a limit below its start.
+        InvalidInputError: lengths differ, a valid number is not finite, a step is not positive or a limit below its
+            start.
 
     Example:
         >>> from agentrl_core import weight
@@ -240,8 +243,8 @@ def second_moment_bound(
 ) -> float:
     """The largest k such that the squared log-ratios of harmful tokens, cut at k^2, have a mean of at most `budget`.
 
-    Harmful are tokens whose ratio has moved the way of their advantage; clip the ratio to [exp(-k), exp(k)]. Infinite if
-    no cut is needed. M2PO, arXiv:2510.01161.
+    Harmful are tokens whose ratio has moved the way of their advantage; clip the ratio to [exp(-k), exp(k)]. Infinite
+    if no cut is needed. M2PO, arXiv:2510.01161.
 
     Args:
         log_ratios: n numbers.

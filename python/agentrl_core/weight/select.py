@@ -40,7 +40,8 @@ def top(
         valid: n booleans; rows that are False are not chosen. None: all rows are valid.
 
     Raises:
-        InvalidInputError: lengths differ, a valid score is not finite, or not exactly one of count and fraction is given.
+        InvalidInputError: lengths differ, a valid score is not finite, or not exactly one of count and fraction is
+            given.
 
     Example:
         >>> from agentrl_core import weight
