@@ -12,7 +12,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from agentrl_core import advantage, engine, env, loss, recipes, reward, rollout, select, weight
+    from agentrl_core import advantage, engine, env, filters, loss, recipes, reward, rollout, select, tree, weight
     from agentrl_core._core import Table, __version__
     from agentrl_core.batch import Batch
     from agentrl_core.collect import Collector
@@ -31,11 +31,13 @@ __all__ = [
     "advantage",
     "engine",
     "env",
+    "filters",
     "loss",
     "recipes",
     "reward",
     "rollout",
     "select",
+    "tree",
     "weight",
 ]
 
