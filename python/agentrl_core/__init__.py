@@ -12,8 +12,23 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from agentrl_core import advantage, engine, env, filters, loss, recipes, reward, rollout, select, tree, weight
-    from agentrl_core._core import Table, __version__
+    from agentrl_core import (
+        advantage,
+        engine,
+        env,
+        filters,
+        group,
+        keys,
+        loss,
+        recipes,
+        returns,
+        reward,
+        rollout,
+        select,
+        tree,
+        weight,
+    )
+    from agentrl_core._core import Table, __version__, num_threads, set_num_threads
     from agentrl_core.batch import Batch
     from agentrl_core.collect import Collector
     from agentrl_core.forest import Forest
@@ -32,11 +47,16 @@ __all__ = [
     "engine",
     "env",
     "filters",
+    "group",
+    "keys",
     "loss",
+    "num_threads",
     "recipes",
+    "returns",
     "reward",
     "rollout",
     "select",
+    "set_num_threads",
     "tree",
     "weight",
 ]
@@ -49,6 +69,8 @@ _HOMES = {
     "Store": "store",
     "Table": "_core",
     "__version__": "_core",
+    "num_threads": "_core",
+    "set_num_threads": "_core",
 }
 
 

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from agentrl_core import _columns, _core
+from agentrl_core import _columns
 from agentrl_core.component import BatchComponent, Column
+from agentrl_core.group.normalise import normalise
 
 if TYPE_CHECKING:
     from agentrl_core.batch import Batch
@@ -50,17 +51,7 @@ def group_relative(
         >>> advantage.group_relative([1.0, 0.0, 5.0, 5.0], ["a", "a", "b", "b"], eps=0.0).round(4).tolist()
         [0.7071, -0.7071, 0.0, 0.0]
     """
-    scores = _columns.numbers(rewards, "rewards")
-    count = len(scores)
-    return _core.group_relative(
-        scores,
-        _columns.keys(group_ids, "group_ids", length=count),
-        scale=scale,
-        ddof=ddof,
-        eps=eps,
-        singleton=singleton,
-        valid=_columns.mask(valid, "valid", length=count),
-    )
+    return _named(rewards, group_ids, valid, scale=scale, ddof=ddof, eps=eps, singleton=singleton)
 
 
 def leave_one_out(
@@ -92,14 +83,14 @@ def leave_one_out(
         >>> advantage.leave_one_out([3.0, 0.0, 0.0], [7, 7, 7]).tolist()
         [3.0, -1.5, -1.5]
     """
+    return _named(rewards, group_ids, valid, center="leave_one_out", scale="none", singleton=singleton)
+
+
+def _named(rewards: object, group_ids: object, valid: object | None, **options: Any) -> NDArray[Any]:
+    """`group.normalise`, with the names that these two functions give their arguments."""
     scores = _columns.numbers(rewards, "rewards")
-    count = len(scores)
-    return _core.leave_one_out(
-        scores,
-        _columns.keys(group_ids, "group_ids", length=count),
-        singleton=singleton,
-        valid=_columns.mask(valid, "valid", length=count),
-    )
+    groups = _columns.keys(group_ids, "group_ids", length=len(scores))
+    return normalise(scores, groups, valid=valid, **options)
 
 
 @dataclass(frozen=True)
@@ -151,7 +142,7 @@ class GroupRelative(_OfDraws):
     def __call__(self, batch: Batch) -> Batch:
         """Return `batch` with the column `advantage` on draws."""
         scores = batch.column("score", "draw")
-        advantage = _core.group_relative(
+        advantage = normalise(
             scores,
             batch.keys("group_id", "draw"),
             scale=self.scale,
@@ -181,7 +172,12 @@ class LeaveOneOut(_OfDraws):
     def __call__(self, batch: Batch) -> Batch:
         """Return `batch` with the column `advantage` on draws."""
         scores = batch.column("score", "draw")
-        advantage = _core.leave_one_out(
-            scores, batch.keys("group_id", "draw"), singleton=self.singleton, valid=np.isfinite(scores)
+        advantage = normalise(
+            scores,
+            batch.keys("group_id", "draw"),
+            center="leave_one_out",
+            scale="none",
+            singleton=self.singleton,
+            valid=np.isfinite(scores),
         )
         return batch.with_columns("draw", advantage=advantage)

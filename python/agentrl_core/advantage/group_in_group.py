@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from agentrl_core import _columns, _core
+from agentrl_core import _columns, _core, returns
 from agentrl_core.component import BatchComponent, Column
 
 if TYPE_CHECKING:
@@ -82,11 +82,11 @@ def gigpo(
     positions = _columns.integers(steps, "steps", length=count)
     paid = _columns.numbers(step_rewards, "step_rewards", length=count).astype(np.float64)
     order = np.lexsort((positions, trajectories))  # stable; returns need each trajectory's steps in a row
-    returns = np.empty(count, dtype=np.float64)
-    returns[order] = _core.step_returns(paid[order], trajectories[order], gamma)
+    to_come = np.empty(count, dtype=np.float64)
+    to_come[order] = returns.discounted(paid[order], trajectories[order], gamma=gamma)
     return _core.gigpo(
         scores,
-        returns,
+        to_come,
         _columns.keys(group_ids, "group_ids", length=count),
         trajectories,
         _columns.keys(state_keys, "state_keys", length=count),
@@ -157,7 +157,7 @@ class GiGPO(BatchComponent):
         rewards = np.nan_to_num(np.asarray(batch.column("reward", "step"), np.float64), nan=0.0)
         advantage = _core.gigpo(
             scores,
-            _core.step_returns(rewards, trajectories, self.gamma),
+            returns.discounted(rewards, offsets=batch.offsets("step"), gamma=self.gamma),
             batch.keys("group_id", "step"),
             trajectories,
             batch.keys("state_key", "step"),

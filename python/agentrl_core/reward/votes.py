@@ -121,7 +121,7 @@ def cluster_votes(
     ids = _columns.keys(clusters, "clusters")
     count = len(ids)
     mask = _columns.mask(valid, "valid", length=count)
-    votes = None if weights is None else _columns.doubles(weights, "weights", length=count)
+    votes = _columns.optional_numbers(weights, "weights", length=count)
     answered = _columns.mask(parsed, "parsed", length=count)
     if mask is not None:
         answered = mask if answered is None else answered & mask

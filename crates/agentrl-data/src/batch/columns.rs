@@ -389,7 +389,7 @@ fn dense(name: &str, array: &dyn Array) -> Result<Vec<u32>> {
         return Err(Error::invalid(format!("column {name:?} has nulls, which belong to no group; fill them first")));
     }
     Ok(match array.data_type() {
-        DataType::Int64 => keys::dense_i64(array.as_primitive::<Int64Type>().values())?.ids,
+        DataType::Int64 => keys::dense_integers(array.as_primitive::<Int64Type>().values())?.ids,
         DataType::FixedSizeBinary(_) => keys::dense_bytes(array.as_fixed_size_binary().iter().flatten())?.ids,
         DataType::Utf8 => keys::dense_bytes(array.as_string::<i32>().iter().flatten().map(str::as_bytes))?.ids,
         _ => dense_numbers(name, Numbers::from_array(name, array)?)?,
@@ -408,5 +408,5 @@ fn dense_numbers(name: &str, numbers: Numbers) -> Result<Vec<u32>> {
             )));
         }
     };
-    Ok(keys::dense_i64(&values)?.ids)
+    Ok(keys::dense_integers(&values)?.ids)
 }
