@@ -11,12 +11,14 @@ from typing import Any, Literal, Self, TypeAlias, TypeVar, final
 import numpy as np
 from numpy.typing import NDArray
 
+# fmt: off
 __all__ = [
     "Batch",
     "Forest",
     "PlannedPack",
     "Store",
     "Table",
+    "Tree",
     "__version__",
     "append_chats",
     "append_many",
@@ -25,9 +27,14 @@ __all__ = [
     "dense_keys",
     "discounted",
     "entropy_branches",
+    "filter_first_of_equal",
+    "filter_group_band",
+    "filter_not_overlong",
+    "filter_round_rows",
+    "filter_top_groups",
+    "filter_unflagged",
     "gae",
     "gigpo",
-    "ingest",
     "group_arg_extreme",
     "group_extents",
     "group_finish",
@@ -38,22 +45,71 @@ __all__ = [
     "group_statistics",
     "group_sums",
     "history_keys",
+    "ingest",
     "n_step",
     "normalise",
     "num_threads",
     "optimal_token_baseline",
     "pair_keys",
+    "reward_checklist",
+    "reward_cluster_votes",
+    "reward_dither",
+    "reward_excess_penalty",
+    "reward_gate",
+    "reward_implicit",
+    "reward_information_gain",
+    "reward_max_at_k",
+    "reward_success_distance",
+    "reward_tail_risk",
+    "reward_tiers",
+    "reward_top_gap",
+    "reward_tracked_quantiles",
+    "reward_weighted_sum",
+    "reward_win_rates",
     "segment_entropy",
     "set_num_threads",
     "similar_keys",
     "structural_seed",
+    "tree_ancestor_relative",
+    "tree_build",
+    "tree_fuse",
+    "tree_isotonic",
+    "tree_path_sum",
+    "tree_peers",
+    "tree_topology",
     "uniform",
     "v_trace",
+    "weight_above_quantile",
+    "weight_balanced_bounds",
+    "weight_by_sign",
+    "weight_conflict_tokens",
+    "weight_constant",
+    "weight_covariance",
+    "weight_damping",
+    "weight_entropy_change",
+    "weight_importance",
+    "weight_importance_diagnostics",
+    "weight_max_variance",
+    "weight_mean_of_means",
+    "weight_novelty_bonus",
+    "weight_probability_shape",
+    "weight_quota",
+    "weight_sample_band",
+    "weight_second_moment_bound",
+    "weight_shares",
+    "weight_top",
+    "weight_trust_region",
 ]
+# fmt: on
 
 __version__: str
 
 _Float = TypeVar("_Float", np.float32, np.float64)
+_F64: TypeAlias = NDArray[np.float64]
+_I64: TypeAlias = NDArray[np.int64]
+_I32: TypeAlias = NDArray[np.int32]
+_U32: TypeAlias = NDArray[np.uint32]
+_Bool: TypeAlias = NDArray[np.bool_]
 _Level: TypeAlias = Literal["draw", "step", "token", "node_token"]
 
 @final
@@ -548,3 +604,76 @@ def ingest(
 ) -> tuple[NDArray[np.int64], NDArray[np.uint8], NDArray[np.int32]]: ...
 def append_many(forest: Forest, columns: dict[str, Any], kinds: NDArray[np.uint8]) -> NDArray[np.int64]: ...
 def append_chats(forest: Forest, columns: dict[str, Any]) -> NDArray[np.int64]: ...
+# fmt: off
+def filter_group_band(scores: _F64, groups: _U32, *, min_std: float | None, ddof: int, low: float | None, high: float
+    | None, min_count: int, valid: _Bool | None = None) -> _Bool: ...
+def filter_top_groups(scores: _F64, groups: _U32, *, fraction: float, ddof: int, valid: _Bool | None =
+    None) -> _Bool: ...
+def filter_unflagged(flags: _Bool, offsets: _I64) -> _Bool: ...
+def filter_not_overlong(lengths: _I64, limit: int, *, truncated: _Bool | None = None) -> _Bool: ...
+def filter_first_of_equal(contents: _U32, groups: _U32, *, valid: _Bool | None = None) -> _Bool: ...
+def filter_round_rows(keep: _Bool, scores: _F64, *, multiple: int, up: bool, valid: _Bool | None = None) -> _Bool: ...
+def reward_weighted_sum(components: Sequence[_F64], weights: _F64) -> _F64: ...
+def reward_gate(scores: _F64, passed: _Bool, failed: float) -> _F64: ...
+def reward_excess_penalty(amounts: _F64, free: float, limit: float, weight: float, cap: float | None) -> _F64: ...
+def reward_tiers(qualities: _F64, count: int) -> _F64: ...
+def reward_dither(scores: _F64, ids: _I64, seed: int, amplitude: float, law: str) -> _F64: ...
+def reward_max_at_k(rewards: _F64, groups: _U32, *, k: int, leave_one_out: bool, ratio_excess: _F64 | None = None,
+    valid: _Bool | None = None) -> _F64: ...
+def reward_top_gap(rewards: _F64, groups: _U32, *, valid: _Bool | None = None) -> _F64: ...
+def reward_win_rates(first: _U32, second: _U32, probability: _F64, count: int) -> _F64: ...
+def reward_cluster_votes(clusters: _U32, groups: _U32, *, parsed: _Bool | None = None, weights: _F64 | None =
+    None) -> dict[str, Any]: ...
+def reward_tracked_quantiles(state: _F64 | None, values: _F64, levels: _F64, rate: float) -> tuple[_F64, _F64]: ...
+def reward_tail_risk(scores: _F64, low: _F64, high: _F64, *, alpha_low: float, alpha_high: float, omega: float,
+    natural_baseline: bool) -> _F64: ...
+def reward_information_gain(answer_logprobs: _F64, offsets: _I64, before: _F64, unit: str) -> _F64: ...
+def reward_implicit(logprobs: _F64, reference_logprobs: _F64, offsets: _I64 | None, beta: float) -> _F64: ...
+def reward_checklist(satisfied: _Bool, items: int, dependencies: _Bool, offsets: _I64, delay:
+    float) -> tuple[_F64, _F64, _Bool]: ...
+def reward_success_distance(embeddings: _F64, width: int, success: _Bool, groups: _U32, *, radius: float, min_samples:
+    int, ceiling: float, slope: float) -> _F64: ...
+def tree_build(elements: _I64, offsets: _I64) -> tuple[_I64, _U32]: ...
+def tree_topology(parents: _I64) -> dict[str, Any]: ...
+def tree_fuse(parents: _I64, nodes: _U32, values: _F64, *, how: str, alpha: float, edge_logprobs: _F64 | None = None,
+    weights: _F64 | None = None, valid: _Bool | None = None) -> tuple[_F64, _F64]: ...
+def tree_path_sum(parents: _I64, values: _F64) -> _F64: ...
+def tree_ancestor_relative(parents: _I64, nodes: _U32, values: _F64, *, weighting: str, skip_constant: bool,
+    singleton: str, weights: _F64 | None = None, valid: _Bool | None = None) -> _F64: ...
+def tree_peers(parents: _I64, of: str) -> _U32: ...
+def tree_isotonic(parents: _I64, values: _F64, *, margin: float, radius: str, weights: _F64 | None = None, valid:
+    _Bool | None = None) -> _F64: ...
+def weight_shares(step_keys: _U32, draws: _U32, valid: _Bool, shared: str) -> _F64: ...
+def weight_mean_of_means(shares: _F64, units: Sequence[_U32]) -> _F64: ...
+def weight_constant(shares: _F64, units: _U32, constant: float) -> _F64: ...
+def weight_top(scores: _F64, groups: _U32, *, count: int | None, fraction: float | None, rounding: str, minimum: int,
+    largest: bool, ties: str, valid: _Bool | None = None) -> _Bool: ...
+def weight_above_quantile(scores: _F64, groups: _U32, *, q: float, interpolation: str, strict: bool, valid: _Bool |
+    None = None) -> _Bool: ...
+def weight_sample_band(scores: _F64, groups: _U32, ids: _I64, *, low: float, high: float, count: int | None, fraction:
+    float | None, rounding: str, minimum: int, seed: int, valid: _Bool | None = None) -> _Bool: ...
+def weight_max_variance(scores: _F64, groups: _U32, *, count: int | None, fraction: float | None, rounding: str,
+    minimum: int, valid: _Bool | None = None) -> _Bool: ...
+def weight_quota(penalties: _F64, success: _Bool, groups: _U32, ids: _I64, *, target: int, minimum_failures: int,
+    minimum_successes: int, seed: int | None, valid: _Bool | None = None) -> _Bool: ...
+def weight_covariance(first: _F64, second: _F64, groups: _U32, *, valid: _Bool | None = None) -> _F64: ...
+def weight_entropy_change(advantages: _F64, logprobs: _F64, old_logprobs: _F64, entropies: _F64, *, valid: _Bool |
+    None = None) -> _F64: ...
+def weight_damping(scores: _F64, groups: _U32, *, least: float, floor: float, valid: _Bool | None = None) -> _F64: ...
+def weight_probability_shape(logprobs: _F64, shape: str, constant: float) -> _F64: ...
+def weight_by_sign(advantages: _F64, positive: _F64, negative: _F64) -> _F64: ...
+def weight_novelty_bonus(advantages: _F64, mean_logprobs: _F64, groups: _U32, *, rate: float, cap: float, valid: _Bool
+    | None = None) -> _F64: ...
+def weight_conflict_tokens(tokens: _I32, offsets: _I64, groups: _U32, advantages: _F64) -> tuple[_Bool, _Bool]: ...
+def weight_balanced_bounds(ratios: _F64, advantages: _F64, *, start: tuple[float, float], limit: tuple[float, float],
+    step: tuple[float, float], target: float, measure: str, valid: _Bool | None =
+    None) -> tuple[float, float, float, float]: ...
+def weight_second_moment_bound(log_ratios: _F64, advantages: _F64, *, budget: float, valid: _Bool | None =
+    None) -> float: ...
+def weight_importance(log_ratios: _F64, offsets: _I64, *, level: str, lower: float | None, upper: float | None,
+    action: str, segments: _I64 | None = None, mask: _Bool | None = None) -> _F64: ...
+def weight_trust_region(log_ratios: _F64, offsets: _I64, *, divergence: str, aggregate: str, lower: float | None,
+    upper: float, mask: _Bool | None = None) -> _Bool: ...
+def weight_importance_diagnostics(log_ratios: _F64, offsets: _I64, *, mask: _Bool | None =
+    None) -> dict[str, Any]: ...
+# fmt: on

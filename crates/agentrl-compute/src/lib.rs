@@ -21,6 +21,7 @@
 pub mod advantage;
 mod check;
 pub mod error;
+pub mod filters;
 pub mod float;
 pub mod group;
 pub mod hash;
@@ -32,6 +33,7 @@ pub mod prefix;
 pub mod quantile;
 pub mod ragged;
 pub mod returns;
+pub mod reward;
 pub mod rng;
 pub mod rollout;
 pub mod tree;

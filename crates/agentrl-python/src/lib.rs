@@ -25,6 +25,28 @@ mod _core {
     #[pymodule_export]
     use crate::columns::{arrow_lists, arrow_numbers};
     #[pymodule_export]
+    use crate::compute::filters::{
+        filter_first_of_equal, filter_group_band, filter_not_overlong, filter_round_rows, filter_top_groups,
+        filter_unflagged,
+    };
+    #[pymodule_export]
+    use crate::compute::reward::{
+        reward_checklist, reward_cluster_votes, reward_dither, reward_excess_penalty, reward_gate, reward_implicit,
+        reward_information_gain, reward_max_at_k, reward_success_distance, reward_tail_risk, reward_tiers,
+        reward_top_gap, reward_tracked_quantiles, reward_weighted_sum, reward_win_rates,
+    };
+    #[pymodule_export]
+    use crate::compute::tree::{
+        tree_ancestor_relative, tree_build, tree_fuse, tree_isotonic, tree_path_sum, tree_peers, tree_topology,
+    };
+    #[pymodule_export]
+    use crate::compute::weight::{
+        weight_above_quantile, weight_balanced_bounds, weight_by_sign, weight_conflict_tokens, weight_constant,
+        weight_covariance, weight_damping, weight_entropy_change, weight_importance, weight_importance_diagnostics,
+        weight_max_variance, weight_mean_of_means, weight_novelty_bonus, weight_probability_shape, weight_quota,
+        weight_sample_band, weight_second_moment_bound, weight_shares, weight_top, weight_trust_region,
+    };
+    #[pymodule_export]
     use crate::compute::{
         dense_keys, discounted, entropy_branches, gae, gigpo, group_arg_extreme, group_extents, group_finish,
         group_log_mean_exp, group_map, group_moments, group_quantile, group_statistics, group_sums, history_keys,

@@ -1,5 +1,28 @@
 """Phase reward: from what the environment paid to the score that training uses."""
 
 from agentrl_core.reward.outcome import Outcome
+from agentrl_core.reward.process import checklist, implicit_rewards, information_gain, success_distance
+from agentrl_core.reward.ranked import max_at_k, top_gap, win_rates
+from agentrl_core.reward.risk import tail_risk, tracked_quantiles
+from agentrl_core.reward.shape import dither, excess_penalty, gate, tiers, weighted_sum
+from agentrl_core.reward.votes import answer_clusters, cluster_votes
 
-__all__ = ["Outcome"]
+__all__ = [
+    "Outcome",
+    "answer_clusters",
+    "checklist",
+    "cluster_votes",
+    "dither",
+    "excess_penalty",
+    "gate",
+    "implicit_rewards",
+    "information_gain",
+    "max_at_k",
+    "success_distance",
+    "tail_risk",
+    "tiers",
+    "top_gap",
+    "tracked_quantiles",
+    "weighted_sum",
+    "win_rates",
+]

@@ -26,6 +26,7 @@ pub use reduce::{Map, arg_extreme, log_mean_exp, map};
 pub use statistics::statistics;
 pub use sums::sums;
 
+pub(crate) use accumulator::Accumulator;
 pub(crate) use columns::group_count;
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 //! is as fine as a bush.
 
 use crate::check::same_length;
+use crate::members::Members;
 use crate::{Error, Result};
 
 /// Marks a root among parents.
@@ -40,8 +41,7 @@ pub struct Topology {
     /// An ancestor of each node, further away the deeper the node is; roots have themselves. With it and the parents, any
     /// ancestor that can be told by a monotone test is found in O(log depth) (Myers, skew-binary jump pointers).
     jumps: Vec<u32>,
-    children: Vec<u32>,
-    child_offsets: Vec<u32>,
+    children: Members,
 }
 
 impl Topology {
@@ -70,14 +70,13 @@ impl Topology {
     fn build(parents: impl Iterator<Item = Result<u32>>) -> Result<Self> {
         let parents = parents.collect::<Result<Vec<u32>>>()?;
         let count = parents.len();
-        let (children, child_offsets) = children_of(&parents);
+        let children = Members::new(parents.iter().copied(), count);
         // Level by level: a node comes after its parent. What is in or below a cycle is never reached.
         let mut levels: Vec<u32> = (0..count as u32).filter(|&node| parents[node as usize] == NONE).collect();
         levels.reserve_exact(count - levels.len());
         let mut next = 0;
         while let Some(&node) = levels.get(next) {
-            let (start, end) = (child_offsets[node as usize], child_offsets[node as usize + 1]);
-            levels.extend_from_slice(&children[start as usize..end as usize]);
+            levels.extend_from_slice(children.rows(node as usize));
             next += 1;
         }
         if levels.len() < count {
@@ -112,7 +111,7 @@ impl Topology {
             free[row] = enter[row] + 1;
             order[enter[row] as usize] = node;
         }
-        Ok(Self { parents, order, enter, exit, depths, jumps, children, child_offsets })
+        Ok(Self { parents, order, enter, exit, depths, jumps, children })
     }
 
     /// Number of nodes.
@@ -152,7 +151,7 @@ impl Topology {
 
     /// The children of a node, in the order of their rows.
     pub fn children(&self, node: u32) -> &[u32] {
-        &self.children[self.child_offsets[node as usize] as usize..self.child_offsets[node as usize + 1] as usize]
+        self.children.rows(node as usize)
     }
 
     /// Whether a node has no children.
@@ -261,24 +260,6 @@ impl Topology {
         // A node is never its own parent, and both are rows: the pair is there.
         values.get_disjoint_mut([parent, node as usize]).ok().map(|[parent, child]| (parent, child))
     }
-}
-
-/// The children of each node in the order of their rows, and where each node's begin.
-fn children_of(parents: &[u32]) -> (Vec<u32>, Vec<u32>) {
-    let mut offsets = vec![0_u32; parents.len() + 1];
-    for &parent in parents.iter().filter(|&&parent| parent != NONE) {
-        offsets[parent as usize + 1] += 1;
-    }
-    for node in 0..parents.len() {
-        offsets[node + 1] += offsets[node];
-    }
-    let mut free = offsets.clone();
-    let mut children = vec![0_u32; offsets[parents.len()] as usize];
-    for (node, &parent) in (0_u32..).zip(parents).filter(|&(_, &parent)| parent != NONE) {
-        children[free[parent as usize] as usize] = node;
-        free[parent as usize] += 1;
-    }
-    (children, offsets)
 }
 
 /// Names one cycle among parents that have one.

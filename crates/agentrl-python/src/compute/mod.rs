@@ -1,9 +1,14 @@
 //! Compute functions for Python: columns in, columns out.
 
+mod columns;
+pub(crate) mod filters;
 mod group;
 mod keys;
 mod returns;
+pub(crate) mod reward;
 mod rollout;
+pub(crate) mod tree;
+pub(crate) mod weight;
 
 use agentrl_compute::Result;
 use numpy::{Element, PyArray1, PyArrayMethods as _, PyReadonlyArray1, PyUntypedArrayMethods as _};

@@ -1,37 +1,8 @@
-//! How much each token counts in the loss: which branch trains a shared step, and what the sum is divided by.
-//!
-//! The loss is a plain sum over tokens of `weight · something`, so every denominator is here. Draws that are not valid
-//! count nowhere: not in a share, not in a denominator.
+//! What the sum over tokens is divided by.
 
 use crate::check::{finite, same_length};
 use crate::group::{group_count, sums};
 use crate::{Error, Result};
-
-/// How draws that contain the same step (a branch inherits the steps before it) count it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Shared {
-    /// Every draw counts it fully.
-    Each,
-    /// The draws that contain it share it evenly.
-    Split,
-    /// The first draw that contains it counts it, the others do not.
-    Owner,
-}
-
-impl Shared {
-    /// The rule of a name.
-    ///
-    /// # Errors
-    /// `InvalidInput` for a name other than `each`, `split` and `owner`.
-    pub fn from_name(name: &str) -> Result<Self> {
-        match name {
-            "each" => Ok(Self::Each),
-            "split" => Ok(Self::Split),
-            "owner" => Ok(Self::Owner),
-            _ => Err(Error::invalid(format!("shared is {name:?}; use \"each\", \"split\" or \"owner\""))),
-        }
-    }
-}
 
 /// What the sum over tokens is divided by, where `m` is a token's share (0 if untrained) and K the number of valid draws
 /// with any `m > 0`.
@@ -67,55 +38,6 @@ impl Denominator {
     }
 }
 
-/// The share of each step of each draw: 1, 1/(draws that contain the same step), or 1 in the first of them and else 0.
-///
-/// `step_keys[i]` is the dense id of the physical step in row `i` (equal where branches share it), `draw_of_step[i]` its
-/// draw, in ascending order; `valid` has one value for each draw, and steps of invalid draws have share 0.
-///
-/// ```
-/// use agentrl_compute::weight::{Shared, shares};
-///
-/// // Two branches share their first step.
-/// let (steps, draws) = ([0, 1, 0, 2], [0, 0, 1, 1]);
-/// assert_eq!(shares(&steps, &draws, &[true, true], Shared::Split)?, [0.5, 1.0, 0.5, 1.0]);
-/// assert_eq!(shares(&steps, &draws, &[true, true], Shared::Owner)?, [1.0, 1.0, 0.0, 1.0]);
-/// assert_eq!(shares(&steps, &draws, &[false, true], Shared::Owner)?, [0.0, 0.0, 1.0, 1.0]);
-/// # Ok::<(), agentrl_compute::Error>(())
-/// ```
-///
-/// # Errors
-/// `InvalidInput` if lengths differ, draws are not in ascending order or have no value in `valid`, or keys are not dense.
-pub fn shares(step_keys: &[u32], draw_of_step: &[u32], valid: &[bool], shared: Shared) -> Result<Vec<f64>> {
-    same_length("step_keys", step_keys.len(), "draw_of_step", draw_of_step.len())?;
-    check_draws("draw_of_step", draw_of_step, valid)?;
-    if let Some(row) = draw_of_step.windows(2).position(|pair| pair[0] > pair[1]) {
-        return Err(Error::invalid(format!(
-            "draw_of_step[{}] is {}, less than {} before it; give the steps draw by draw",
-            row + 1,
-            draw_of_step[row + 1],
-            draw_of_step[row]
-        )));
-    }
-    let steps = group_count("step_keys", step_keys)?;
-    // Of each physical step: in how many draws it is, the first of them, and the last seen so far.
-    let mut found: Vec<Option<(u32, u32, u32)>> = vec![None; steps];
-    for (&key, &draw) in step_keys.iter().zip(draw_of_step).filter(|&(_, &draw)| valid[draw as usize]) {
-        let entry = found[key as usize].get_or_insert((0, draw, u32::MAX));
-        if entry.2 != draw {
-            *entry = (entry.0 + 1, entry.1, draw);
-        }
-    }
-    let share = |(&key, &draw): (&u32, &u32)| match found[key as usize].filter(|_| valid[draw as usize]) {
-        None => 0.0,
-        Some((draws, first, _)) => match shared {
-            Shared::Each => 1.0,
-            Shared::Split => 1.0 / f64::from(draws),
-            Shared::Owner => f64::from(u8::from(draw == first)),
-        },
-    };
-    Ok(step_keys.iter().zip(draw_of_step).map(share).collect())
-}
-
 /// The weight of each token in the loss; see [`Denominator`] for the formulas.
 ///
 /// Token `i` belongs to draw `draw_of_token[i]`, its step counts `share_of_token[i]` (from [`shares`]), and it is trained
@@ -149,29 +71,112 @@ pub fn token_weights(
     {
         return Err(Error::invalid(format!("constant is {constant}, but must be a positive number")));
     }
-    let mut weights = Vec::with_capacity(draw_of_token.len());
-    for (row, &share) in share_of_token.iter().enumerate() {
-        if finite("share_of_token", row, share)? < 0.0 {
-            return Err(Error::invalid(format!("share_of_token[{row}] is {share}, but must not be negative")));
+    let counts = |row: usize| trainable[row] != 0 && valid[draw_of_token[row] as usize];
+    let shares: Vec<f64> =
+        (0..share_of_token.len()).map(|row| if counts(row) { share_of_token[row] } else { 0.0 }).collect();
+    check_shares("share_of_token", share_of_token)?;
+    match denominator {
+        Denominator::TokenMean => nested(&shares, &[]),
+        Denominator::SequenceMean => nested(&shares, &[(draw_of_token, valid.len())]),
+        Denominator::Constant(constant) => {
+            let total = constant * active(&shares, draw_of_token, valid.len()) as f64;
+            Ok(shares.iter().map(|share| if *share > 0.0 { share / total } else { 0.0 }).collect())
         }
-        let counts = trainable[row] != 0 && valid[draw_of_token[row] as usize];
-        weights.push(if counts { share } else { 0.0 });
     }
-    let of_draw = sums(&weights, draw_of_token, valid.len())?;
-    let draws = of_draw.iter().filter(|&&sum| sum > 0.0).count() as f64;
-    let total = match denominator {
-        Denominator::TokenMean => sums(&weights, &vec![0; weights.len()], 1)?[0],
-        Denominator::SequenceMean => draws,
-        Denominator::Constant(constant) => constant * draws,
+}
+
+/// The mean over units of the mean over smaller units: `units` name the unit of each token, smallest first.
+///
+/// With none, every token counts the same (by its share); with draws, every draw; with the rollouts that rows were split
+/// from, every rollout; with turns and then trajectories, every turn of a trajectory and every trajectory. A unit without
+/// a share counts nowhere. The weights sum to 1, or are all 0.
+///
+/// ```
+/// use agentrl_compute::weight::mean_of_means;
+///
+/// let (turns, trajectories) = ([0, 0, 1, 2], [0, 0, 0, 1]);
+/// assert_eq!(mean_of_means(&[1.0; 4], &[&turns, &trajectories])?, [0.125, 0.125, 0.25, 0.5]);
+/// assert_eq!(mean_of_means(&[1.0; 4], &[])?, [0.25; 4]);
+/// # Ok::<(), agentrl_compute::Error>(())
+/// ```
+///
+/// # Errors
+/// `InvalidInput` if lengths differ, ids are not dense, a share is negative or not a number, or a unit lies in two larger
+/// ones.
+pub fn mean_of_means(shares: &[f64], units: &[&[u32]]) -> Result<Vec<f64>> {
+    check_shares("shares", shares)?;
+    let mut counted = Vec::with_capacity(units.len());
+    for (level, &unit) in units.iter().enumerate() {
+        let name = format!("units[{level}]");
+        same_length(&name, unit.len(), "shares", shares.len())?;
+        counted.push((unit, group_count(&name, unit)?));
+    }
+    nested(shares, &counted)
+}
+
+/// [`mean_of_means`] of checked columns: units and their number.
+fn nested(shares: &[f64], units: &[(&[u32], usize)]) -> Result<Vec<f64>> {
+    let mut weights = shares.to_vec();
+    let mut divide = |of_unit: &[f64], unit_of: &dyn Fn(usize) -> usize| {
+        for (row, weight) in weights.iter_mut().enumerate().filter(|(_, weight)| **weight > 0.0) {
+            *weight /= of_unit[unit_of(row)];
+        }
     };
-    for (weight, &draw) in weights.iter_mut().zip(draw_of_token).filter(|(weight, _)| **weight > 0.0) {
-        let own = if denominator == Denominator::SequenceMean { of_draw[draw as usize] } else { 1.0 };
-        *weight = *weight / own / total;
+    let mut finer: Option<(&[u32], usize)> = None;
+    for (level, &(unit, count)) in units.iter().enumerate() {
+        let of_unit = match finer {
+            None => sums(shares, unit, count)?,
+            Some(finer) => members(shares, finer, unit, count, level)?,
+        };
+        divide(&of_unit, &|row| unit[row] as usize);
+        finer = Some((unit, count));
     }
+    let total = match finer {
+        None => sums(shares, &vec![0; shares.len()], 1)?[0],
+        Some((unit, count)) => active(shares, unit, count) as f64,
+    };
+    divide(&[total], &|_| 0);
     Ok(weights)
 }
 
-fn check_draws(name: &str, draws: &[u32], valid: &[bool]) -> Result<()> {
+/// Number of units that have a share, of `count` at most.
+fn active(shares: &[f64], units: &[u32], count: usize) -> usize {
+    let mut seen = vec![false; count];
+    for (&unit, _) in units.iter().zip(shares).filter(|(_, share)| **share > 0.0) {
+        seen[unit as usize] = true;
+    }
+    seen.iter().filter(|&&seen| seen).count()
+}
+
+/// Number of smaller units with a share in each larger one.
+fn members(shares: &[f64], finer: (&[u32], usize), unit: &[u32], count: usize, level: usize) -> Result<Vec<f64>> {
+    let mut inside: Vec<Option<u32>> = vec![None; finer.1];
+    let mut members = vec![0.0; count];
+    for (row, (&small, &large)) in finer.0.iter().zip(unit).enumerate().filter(|&(row, _)| shares[row] > 0.0) {
+        match inside[small as usize].replace(large) {
+            None => members[large as usize] += 1.0,
+            Some(other) if other == large => {}
+            Some(other) => {
+                return Err(Error::invalid(format!(
+                    "units[{level}][{row}] is {large}, but unit {small} of units[{}] also lies in {other}; it must lie in one",
+                    level - 1
+                )));
+            }
+        }
+    }
+    Ok(members)
+}
+
+fn check_shares(name: &str, shares: &[f64]) -> Result<()> {
+    for (row, &share) in shares.iter().enumerate() {
+        if finite(name, row, share)? < 0.0 {
+            return Err(Error::invalid(format!("{name}[{row}] is {share}, but must not be negative")));
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn check_draws(name: &str, draws: &[u32], valid: &[bool]) -> Result<()> {
     draws.iter().position(|&draw| draw as usize >= valid.len()).map_or(Ok(()), |row| {
         Err(Error::invalid(format!(
             "{name}[{row}] is {}, but valid has {} values; give one for each draw",
@@ -192,13 +197,9 @@ mod tests {
 
     #[test]
     fn names() -> Result<()> {
-        assert_eq!(Shared::from_name("each")?, Shared::Each);
-        assert_eq!(Shared::from_name("split")?, Shared::Split);
-        assert_eq!(Shared::from_name("owner")?, Shared::Owner);
         assert_eq!(Denominator::from_name("token_mean", None)?, Denominator::TokenMean);
         assert_eq!(Denominator::from_name("sequence_mean", None)?, Denominator::SequenceMean);
         assert_eq!(Denominator::from_name("constant", Some(8.0))?, Denominator::Constant(8.0));
-        assert_eq!(message(Shared::from_name("all")), "shared is \"all\"; use \"each\", \"split\" or \"owner\"");
         assert_eq!(
             message(Denominator::from_name("mean", None)),
             "denominator is \"mean\"; use \"token_mean\", \"sequence_mean\" or \"constant\""
@@ -216,33 +217,11 @@ mod tests {
 
     #[test]
     fn what_is_wrong_is_named() {
-        assert_eq!(
-            message(shares(&[0], &[], &[true], Shared::Each)),
-            "step_keys has 1 values, but draw_of_step has 0; give one value of each for every row"
-        );
-        assert_eq!(
-            message(shares(&[0, 1], &[1, 0], &[true; 2], Shared::Each)),
-            "draw_of_step[1] is 0, less than 1 before it; give the steps draw by draw"
-        );
-        assert_eq!(
-            message(shares(&[0], &[1], &[true], Shared::Each)),
-            "draw_of_step[0] is 1, but valid has 1 values; give one for each draw"
-        );
-        assert_eq!(
-            message(shares(&[3], &[0], &[true], Shared::Each)),
-            "step_keys[0] is 3, but dense ids lie below the number of rows, 1; make them with keys"
-        );
         let weights = |share, constant| token_weights(&[0], &[share], &[1], &[true], Denominator::Constant(constant));
         assert_eq!(message(weights(-1.0, 1.0)), "share_of_token[0] is -1, but must not be negative");
         assert_eq!(message(weights(1.0, 0.0)), "constant is 0, but must be a positive number");
         assert_eq!(message(weights(1.0, f64::NAN)), "constant is NaN, but must be a positive number");
         assert!(message(weights(f64::NAN, 1.0)).starts_with("share_of_token[0] is NaN"));
-    }
-
-    #[test]
-    fn a_draw_that_returns_to_a_step_contains_it_once() -> Result<()> {
-        assert_eq!(shares(&[0, 1, 0, 0], &[0, 0, 0, 1], &[true, true], Shared::Split)?, vec![0.5, 1.0, 0.5, 0.5]);
-        Ok(())
     }
 
     #[test]
@@ -269,27 +248,36 @@ mod tests {
         Ok(())
     }
 
+    #[test]
+    fn a_unit_lies_in_one_larger_unit() {
+        assert_eq!(
+            message(mean_of_means(&[1.0, 1.0], &[&[0, 0], &[0, 1]])),
+            "units[1][1] is 1, but unit 0 of units[0] also lies in 0; it must lie in one"
+        );
+        // What has no share is in nobody's way.
+        assert_eq!(message(mean_of_means(&[1.0, 0.0], &[&[0, 0], &[0, 1]])), "fine");
+        assert_eq!(
+            message(mean_of_means(&[1.0], &[&[0, 0]])),
+            "units[0] has 2 values, but shares has 1; give one value of each for every row"
+        );
+    }
+
     proptest! {
-        /// Each physical step counts once in all under split and owner, and as often as it is drawn under each.
+        /// However the tokens of a trajectory are cut into rows, nothing changes as long as the units stay.
         #[test]
-        fn shares_of_a_step_sum_to_one(rows in prop::collection::btree_set((0_usize..5, 0_u32..8), 0..30), seed in any::<u64>()) {
-            let valid: Vec<bool> = (0..5).map(|draw| crate::rng::uniform(seed, draw) < 0.7).collect();
-            let steps: Vec<u32> = rows.iter().map(|&(_, step)| step).collect();
-            let keys = crate::keys::pair(&steps, &vec![0; steps.len()])?.ids;
-            let draws: Vec<u32> = rows.iter().map(|&(draw, _)| draw as u32).collect();
-            for shared in [Shared::Each, Shared::Split, Shared::Owner] {
-                let found = shares(&keys, &draws, &valid, shared)?;
-                for key in &keys {
-                    let of_key: Vec<usize> = (0..keys.len()).filter(|&row| keys[row] == *key).collect();
-                    let voters = of_key.iter().filter(|&&row| valid[draws[row] as usize]).count();
-                    let expected = match shared {
-                        Shared::Each => voters as f64,
-                        Shared::Split | Shared::Owner => f64::from(u8::from(voters > 0)),
-                    };
-                    let sum: f64 = of_key.iter().map(|&row| found[row]).sum();
-                    prop_assert!((sum - expected).abs() < 1e-12);
-                }
-                prop_assert!((0..keys.len()).all(|row| valid[draws[row] as usize] || found[row] == 0.0));
+        fn means_of_means_by_definition(rows in prop::collection::vec((0_u32..6, 0_u32..3), 1..30)) {
+            // Turn t lies in trajectory t / 2; every third token has no share.
+            let turns: Vec<u32> = rows.iter().map(|row| row.0 % rows.len() as u32).collect();
+            let trajectories: Vec<u32> = turns.iter().map(|turn| turn / 2).collect();
+            let shares: Vec<f64> = rows.iter().map(|row| f64::from(row.1)).collect();
+            let found = mean_of_means(&shares, &[&turns, &trajectories])?;
+            let of_turn = |turn: u32| (0..rows.len()).filter(|&row| turns[row] == turn).map(|row| shares[row]).sum::<f64>();
+            let turns_of = |trajectory: u32| (0..6).filter(|&turn| turn / 2 == trajectory && of_turn(turn) > 0.0).count() as f64;
+            let count = (0..3).filter(|&trajectory| turns_of(trajectory) > 0.0).count() as f64;
+            for row in 0..rows.len() {
+                let below = of_turn(turns[row]) * turns_of(trajectories[row]) * count;
+                let expected = if shares[row] > 0.0 { shares[row] / below } else { 0.0 };
+                prop_assert!((found[row] - expected).abs() < 1e-12);
             }
         }
 

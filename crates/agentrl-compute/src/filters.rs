@@ -1,0 +1,232 @@
+//! Masks of rows and groups that are worth training on. They follow the statistics: a row that is filtered has voted.
+
+use crate::check::{column, mask_length, same_length, within};
+use crate::group::{Columns, statistics};
+use crate::keys::pair;
+use crate::ragged::Ragged;
+use crate::weight::{Amount, Ties, top};
+use crate::{Error, Result};
+
+/// What the scores of a group must be like.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct GroupBand {
+    /// The standard deviation must be larger than this; 0 drops the groups whose scores are all equal.
+    pub min_std: Option<f64>,
+    /// The variance divides by `count - ddof`.
+    pub ddof: u32,
+    /// The least mean.
+    pub low: Option<f64>,
+    /// The largest mean.
+    pub high: Option<f64>,
+    /// The least number of valid rows.
+    pub min_count: u64,
+}
+
+/// Which rows are valid and of a group whose scores lie in the band (dynamic sampling of DAPO, arXiv:2503.14476, and the
+/// accuracy bands of PRIME and others).
+///
+/// ```
+/// use agentrl_compute::filters::{GroupBand, group_band};
+///
+/// let band = GroupBand { min_std: Some(0.0), ddof: 0, low: Some(0.2), high: Some(0.8), min_count: 2 };
+/// let keep = group_band(&[1.0, 0.0, 1.0, 1.0, 0.5], &[0, 0, 1, 1, 2], None, &band)?;
+/// assert_eq!(keep, [true, true, false, false, false]);
+/// # Ok::<(), agentrl_compute::Error>(())
+/// ```
+///
+/// # Errors
+/// `InvalidInput` if lengths differ, groups are not dense, a valid score is not finite, a bound is NaN or `low` is above
+/// `high`.
+pub fn group_band(scores: &[f64], groups: &[u32], valid: Option<&[bool]>, band: &GroupBand) -> Result<Vec<bool>> {
+    let (low, high) = (band.low.unwrap_or(f64::NEG_INFINITY), band.high.unwrap_or(f64::INFINITY));
+    if low.is_nan() || high.is_nan() || low > high {
+        return Err(Error::invalid(format!("low is {low} and high is {high}; give low <= high")));
+    }
+    if let Some(min_std) = band.min_std {
+        within("min_std", min_std, 0.0, f64::MAX)?;
+    }
+    // Too few rows for a deviation are not known to differ.
+    let spread = |std: f64| band.min_std.is_none_or(|least| std > least);
+    let inside: Vec<bool> = statistics(&Columns { valid, ..Columns::new("scores", scores, groups) }, band.ddof)?
+        .iter()
+        .map(|found| found.count >= band.min_count && (low..=high).contains(&found.mean) && spread(found.std))
+        .collect();
+    let keep = |(row, &group): (usize, &u32)| valid.is_none_or(|valid| valid[row]) && inside[group as usize];
+    Ok(groups.iter().enumerate().map(keep).collect())
+}
+
+/// Which rows are valid and of the groups with the largest standard deviations, a part of all groups with a valid row (at
+/// least one); of equal ones the earlier.
+///
+/// ```
+/// use agentrl_compute::filters::top_groups;
+///
+/// let keep = top_groups(&[1.0, 0.0, 0.5, 0.5], &[0, 0, 1, 1], None, 0, 0.5)?;
+/// assert_eq!(keep, [true, true, false, false]);
+/// # Ok::<(), agentrl_compute::Error>(())
+/// ```
+///
+/// # Errors
+/// `InvalidInput` if lengths differ, groups are not dense, a valid score is not finite or `fraction` is outside [0, 1].
+pub fn top_groups(
+    scores: &[f64],
+    groups: &[u32],
+    valid: Option<&[bool]>,
+    ddof: u32,
+    fraction: f64,
+) -> Result<Vec<bool>> {
+    let amount = Amount::from_options(None, Some(fraction), "floor", 1)?;
+    let found = statistics(&Columns { valid, ..Columns::new("scores", scores, groups) }, ddof)?;
+    let counted: Vec<bool> = found.iter().map(|found| found.count > 0).collect();
+    let spreads: Vec<f64> = found.iter().map(|found| if found.std > 0.0 { found.std } else { 0.0 }).collect();
+    let chosen = top(&spreads, &vec![0; spreads.len()], Some(&counted), amount, true, Ties::First)?;
+    let keep = |(row, &group): (usize, &u32)| valid.is_none_or(|valid| valid[row]) && chosen[group as usize];
+    Ok(groups.iter().enumerate().map(keep).collect())
+}
+
+/// Which rows have no flagged part: no void turn, no failed judge (`SimpleTIR`, arXiv:2509.02479). A row without parts is kept.
+///
+/// ```
+/// use agentrl_compute::filters::unflagged;
+/// use agentrl_compute::ragged::Ragged;
+///
+/// assert_eq!(unflagged(Ragged::new(&[false, true, false], &[0, 2, 3])?), [false, true]);
+/// # Ok::<(), agentrl_compute::Error>(())
+/// ```
+pub fn unflagged(flags: Ragged<'_, bool>) -> Vec<bool> {
+    flags.iter().map(|row| !row.contains(&true)).collect()
+}
+
+/// Which rows ended by themselves: shorter than `limit` and, where it is known, not cut off.
+///
+/// ```
+/// use agentrl_compute::filters::not_overlong;
+///
+/// assert_eq!(not_overlong(&[3, 8, 2], 8, Some(&[false, false, true]))?, [true, false, false]);
+/// # Ok::<(), agentrl_compute::Error>(())
+/// ```
+///
+/// # Errors
+/// `InvalidInput` if lengths differ.
+pub fn not_overlong(lengths: &[i64], limit: i64, truncated: Option<&[bool]>) -> Result<Vec<bool>> {
+    if let Some(truncated) = truncated {
+        same_length("truncated", truncated.len(), "lengths", lengths.len())?;
+    }
+    let keep = |(row, &length): (usize, &i64)| length < limit && truncated.is_none_or(|truncated| !truncated[row]);
+    Ok(lengths.iter().enumerate().map(keep).collect())
+}
+
+/// Which rows are valid and the first of their group with their content.
+///
+/// ```
+/// use agentrl_compute::filters::first_of_equal;
+///
+/// assert_eq!(first_of_equal(&[0, 0, 1, 0], &[0, 0, 0, 1], None)?, [true, false, true, true]);
+/// # Ok::<(), agentrl_compute::Error>(())
+/// ```
+///
+/// # Errors
+/// `InvalidInput` if lengths differ.
+pub fn first_of_equal(contents: &[u32], groups: &[u32], valid: Option<&[bool]>) -> Result<Vec<bool>> {
+    mask_length(valid, "groups", groups.len())?;
+    let keys = pair(groups, contents)?;
+    let mut seen = vec![false; keys.count as usize];
+    let keep = |(row, &key): (usize, &u32)| {
+        valid.is_none_or(|valid| valid[row]) && !std::mem::replace(&mut seen[key as usize], true)
+    };
+    Ok(keys.ids.iter().enumerate().map(keep).collect())
+}
+
+/// A mask with as many rows as a multiple: the kept rows with the smallest scores are dropped, or, with `up`, the dropped rows
+/// with the largest scores are taken back (where there are not enough valid ones, rows are dropped). Of equal scores, earlier
+/// rows stay.
+///
+/// ```
+/// use agentrl_compute::filters::round_rows;
+///
+/// let (keep, scores) = ([true, true, true, false], [0.3, 0.1, 0.2, 0.4]);
+/// assert_eq!(round_rows(&keep, &scores, None, 2, false)?, [true, false, true, false]);
+/// assert_eq!(round_rows(&keep, &scores, None, 2, true)?, [true; 4]);
+/// # Ok::<(), agentrl_compute::Error>(())
+/// ```
+///
+/// # Errors
+/// `InvalidInput` if lengths differ, a valid score is not finite or the multiple is 0.
+pub fn round_rows(
+    keep: &[bool],
+    scores: &[f64],
+    valid: Option<&[bool]>,
+    multiple: usize,
+    up: bool,
+) -> Result<Vec<bool>> {
+    mask_length(valid, "keep", keep.len())?;
+    column("scores", scores, "keep", keep.len(), valid)?;
+    if multiple == 0 {
+        return Err(Error::invalid("multiple is 0; give at least 1"));
+    }
+    let counted = |row: usize| valid.is_none_or(|valid| valid[row]);
+    let kept = (0..keep.len()).filter(|&row| keep[row] && counted(row)).count();
+    let all = (0..keep.len()).filter(|&row| counted(row)).count();
+    let raised = kept.next_multiple_of(multiple);
+    let target = if up && raised <= all { raised } else { kept / multiple * multiple };
+    // Kept rows first, then by score: the first rows in this order.
+    let mut order: Vec<usize> = (0..keep.len()).filter(|&row| counted(row)).collect();
+    order.sort_by(|&a, &b| keep[b].cmp(&keep[a]).then(scores[b].total_cmp(&scores[a])));
+    let mut rounded = vec![false; keep.len()];
+    for &row in &order[..target] {
+        rounded[row] = true;
+    }
+    Ok(rounded)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::group::testing::{Group, masked_groups};
+    use proptest::prelude::*;
+
+    const ANY: GroupBand = GroupBand { min_std: None, ddof: 0, low: None, high: None, min_count: 0 };
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        let message = |result: Result<Vec<bool>>| result.map_or_else(|error| error.to_string(), |_| "fine".to_owned());
+        let band = |band: GroupBand| message(group_band(&[1.0], &[0], None, &band));
+        assert_eq!(
+            band(GroupBand { low: Some(0.9), high: Some(0.1), ..ANY }),
+            "low is 0.9 and high is 0.1; give low <= high"
+        );
+        assert_eq!(band(GroupBand { min_std: Some(-1.0), ..ANY }), "min_std is -1; give a number of at least 0");
+        assert_eq!(message(top_groups(&[1.0], &[0], None, 0, 2.0)), "fraction is 2; give a number from 0 to 1");
+        assert_eq!(message(round_rows(&[true], &[1.0], None, 0, true)), "multiple is 0; give at least 1");
+        assert!(message(not_overlong(&[1], 2, Some(&[]))).starts_with("truncated has 0 values"));
+    }
+
+    #[test]
+    fn a_single_row_has_no_spread() -> Result<()> {
+        for ddof in [0, 1] {
+            assert_eq!(group_band(&[1.0], &[0], None, &GroupBand { min_std: Some(0.0), ddof, ..ANY })?, [false]);
+            assert_eq!(top_groups(&[1.0, 0.0, 3.0], &[0, 1, 1], None, ddof, 0.5)?, [false, true, true]);
+        }
+        assert_eq!(round_rows(&[true, false], &[0.0, 0.0], Some(&[true, false]), 2, true)?, [false, false]);
+        Ok(())
+    }
+
+    proptest! {
+        #[test]
+        fn groups_are_kept_whole((group, valid) in masked_groups(), multiple in 1_usize..5, up in any::<bool>()) {
+            let Group { values, groups, .. } = group;
+            let keep = group_band(&values, &groups, Some(&valid), &GroupBand { min_std: Some(0.0), ..ANY })?;
+            for row in 0..values.len() {
+                let same = (0..values.len()).filter(|&other| groups[other] == groups[row] && valid[other]);
+                let differs = same.map(|other| values[other]).any(|other| (other - values[row]).abs() > 0.0);
+                prop_assert_eq!(keep[row], valid[row] && differs);
+            }
+            let rounded = round_rows(&keep, &values, Some(&valid), multiple, up)?;
+            let count = |mask: &[bool]| mask.iter().filter(|&&kept| kept).count();
+            prop_assert_eq!(count(&rounded) % multiple, 0);
+            prop_assert!(count(&rounded).abs_diff(count(&keep)) < multiple);
+            let worst = (0..values.len()).filter(|&row| rounded[row] && keep[row]).map(|row| values[row]).fold(f64::INFINITY, f64::min);
+            prop_assert!((0..values.len()).all(|row| !keep[row] || rounded[row] || values[row] <= worst));
+        }
+    }
+}

@@ -1,0 +1,19 @@
+//! Scores of trajectories and steps, made of what the environment paid and of what a model was asked.
+
+mod checklist;
+mod clusters;
+mod process;
+mod progress;
+mod ranked;
+mod risk;
+mod shape;
+mod wins;
+
+pub use checklist::{Checklist, ChecklistRewards, checklist};
+pub use clusters::{Votes, cluster_votes};
+pub use process::{Gain, implicit_rewards, information_gain};
+pub use progress::{ProgressOptions, success_distance};
+pub use ranked::{MaxAtK, max_at_k, top_gap};
+pub use risk::{TailRisk, tail_risk, tracked_quantiles};
+pub use shape::{Noise, dither, excess_penalty, gate, tiers, weighted_sum};
+pub use wins::win_rates;

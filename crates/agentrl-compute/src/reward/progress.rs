@@ -1,0 +1,177 @@
+//! Partial credit for failures that came near a success of their group.
+
+use crate::check::{all_finite, same_length, within};
+use crate::group::group_count;
+use crate::members::Members;
+use crate::{Error, Result};
+
+/// Options of [`success_distance`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ProgressOptions {
+    /// Successes at most this far apart (in standard deviations of the successes) are neighbours.
+    pub radius: f64,
+    /// A success with at least so many neighbours, itself included, makes a cluster.
+    pub min_samples: u32,
+    /// The reward of a failure is below this.
+    pub ceiling: f64,
+    /// How steeply the reward falls with the distance.
+    pub slope: f64,
+}
+
+impl Default for ProgressOptions {
+    /// SRPO's.
+    fn default() -> Self {
+        Self { radius: 0.5, min_samples: 2, ceiling: 0.6, slope: 10.0 }
+    }
+}
+
+/// Rewards of rows by how near they came to a success of their group: 1 for a success, and for a failure
+/// `ceiling · σ(slope · (0.5 - d̂))`, where `d̂` is its distance to the nearest centre of the group's successes, from 0 for the
+/// nearest failure to 1 for the furthest (0.5 if all are equally near).
+///
+/// Successes are standardised for clustering (DBSCAN) only; centres are the means of clusters, or of all successes where
+/// there is no cluster; distances are Euclidean. Failures of a group without a success get 0. `embeddings` has `width` numbers
+/// a row. Source: SRPO, arXiv:2511.15605.
+///
+/// ```
+/// use agentrl_compute::reward::{ProgressOptions, success_distance};
+///
+/// let places = [0.0, 0.0, 1.0, 3.0];
+/// let found = success_distance(&places, 1, &[true, true, false, false], &[0; 4], &ProgressOptions::default())?;
+/// assert!(found[..2] == [1.0, 1.0] && found[2] > 0.59 && found[3] < 0.01);
+/// # Ok::<(), agentrl_compute::Error>(())
+/// ```
+///
+/// # Errors
+/// `InvalidInput` if sizes do not fit, a number is not finite, or an option is out of range.
+pub fn success_distance(
+    embeddings: &[f64],
+    width: usize,
+    success: &[bool],
+    groups: &[u32],
+    options: &ProgressOptions,
+) -> Result<Vec<f64>> {
+    same_length("success", success.len(), "groups", groups.len())?;
+    if width == 0 || embeddings.len() != groups.len() * width {
+        return Err(Error::invalid(format!(
+            "embeddings has {} numbers for {} rows of {width}; give as many for every row, at least one",
+            embeddings.len(),
+            groups.len()
+        )));
+    }
+    all_finite("embeddings", embeddings)?;
+    within("radius", options.radius, 0.0, f64::MAX)?;
+    within("slope", options.slope, 0.0, f64::MAX)?;
+    all_finite("ceiling", &[options.ceiling])?;
+    let place = |row: u32| &embeddings[row as usize * width..(row as usize + 1) * width];
+    let mut rewards: Vec<f64> = success.iter().map(|&success| f64::from(u8::from(success))).collect();
+    for rows in Members::of(groups, group_count("groups", groups)?, None).iter() {
+        let (won, lost): (Vec<u32>, Vec<u32>) = rows.iter().partition(|&&row| success[row as usize]);
+        if won.is_empty() || lost.is_empty() {
+            continue;
+        }
+        let won: Vec<&[f64]> = won.iter().map(|&row| place(row)).collect();
+        let centres = centres(&won, options);
+        let nearest =
+            |row: u32| centres.iter().map(|centre| distance(centre, place(row))).fold(f64::INFINITY, f64::min);
+        let distances: Vec<f64> = lost.iter().map(|&row| nearest(row)).collect();
+        let least = distances.iter().copied().fold(f64::INFINITY, f64::min);
+        let range = distances.iter().copied().fold(f64::NEG_INFINITY, f64::max) - least;
+        for (&row, distance) in lost.iter().zip(distances) {
+            let relative = if range < 1e-6 { 0.5 } else { (distance - least) / range };
+            rewards[row as usize] = options.ceiling / (1.0 + (-options.slope * (0.5 - relative)).exp());
+        }
+    }
+    Ok(rewards)
+}
+
+/// The mean of each cluster of successes; of all of them where none is dense.
+fn centres(points: &[&[f64]], options: &ProgressOptions) -> Vec<Vec<f64>> {
+    let mean = |members: &[usize]| -> Vec<f64> {
+        let of =
+            |column: usize| members.iter().map(|&member| points[member][column]).sum::<f64>() / members.len() as f64;
+        (0..points[0].len()).map(of).collect()
+    };
+    let all: Vec<usize> = (0..points.len()).collect();
+    let centre = mean(&all);
+    // A column without spread is centred but not scaled, as scikit-learn's StandardScaler does.
+    let spread = |column: usize| {
+        let squares = points.iter().map(|point| (point[column] - centre[column]).powi(2)).sum::<f64>();
+        let spread = (squares / points.len() as f64).sqrt();
+        if spread > 0.0 { spread } else { 1.0 }
+    };
+    let spreads: Vec<f64> = (0..centre.len()).map(spread).collect();
+    let standard = |point: &[f64]| -> Vec<f64> {
+        point.iter().enumerate().map(|(column, value)| (value - centre[column]) / spreads[column]).collect()
+    };
+    let standardised: Vec<Vec<f64>> = points.iter().map(|point| standard(point)).collect();
+    let neighbours = |point: usize| -> Vec<usize> {
+        all.iter()
+            .copied()
+            .filter(|&other| distance(&standardised[point], &standardised[other]) <= options.radius)
+            .collect()
+    };
+    let mut cluster_of: Vec<Option<usize>> = vec![None; points.len()];
+    let mut clusters: Vec<Vec<usize>> = Vec::new();
+    for start in 0..points.len() {
+        if cluster_of[start].is_some() || neighbours(start).len() < options.min_samples as usize {
+            continue;
+        }
+        let cluster = clusters.len();
+        cluster_of[start] = Some(cluster);
+        let mut members = vec![start];
+        let mut next = 0;
+        while let Some(&member) = members.get(next) {
+            next += 1;
+            let near = neighbours(member);
+            if near.len() < options.min_samples as usize {
+                continue;
+            }
+            for other in near {
+                if cluster_of[other].is_none() {
+                    cluster_of[other] = Some(cluster);
+                    members.push(other);
+                }
+            }
+        }
+        clusters.push(members);
+    }
+    if clusters.is_empty() { vec![centre] } else { clusters.iter().map(|members| mean(members)).collect() }
+}
+
+fn distance(first: &[f64], second: &[f64]) -> f64 {
+    first.iter().zip(second).map(|(a, b)| (a - b).powi(2)).sum::<f64>().sqrt()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_nearest_cluster_counts_and_not_the_mean_of_all() -> Result<()> {
+        // Successes near 0 and near 10, failures at 1, 5 and 10.5.
+        let places = [0.0, 0.1, 10.0, 10.1, 1.0, 5.0, 10.5];
+        let success = [true, true, true, true, false, false, false];
+        let found = success_distance(&places, 1, &success, &[0; 7], &ProgressOptions::default())?;
+        assert!(found[6] > found[4] && found[4] > found[5]);
+        let sigmoid = |x: f64| 0.6 / (1.0 + (-10.0 * (0.5 - x)).exp());
+        let (near, far) = (10.5 - 10.05, 5.0 - 0.05);
+        assert!((found[6] - sigmoid(0.0)).abs() < 1e-12 && (found[5] - sigmoid(1.0)).abs() < 1e-12);
+        assert!((found[4] - sigmoid((0.95 - near) / (far - near))).abs() < 1e-12);
+        Ok(())
+    }
+
+    #[test]
+    fn groups_of_one_kind_are_not_shaped() -> Result<()> {
+        let found =
+            success_distance(&[1.0, 2.0, 3.0], 1, &[true, false, false], &[0, 1, 1], &ProgressOptions::default())?;
+        assert_eq!(found, [1.0, 0.0, 0.0]);
+        // One success has no cluster: its own place is the centre. Equally near failures get half the ceiling.
+        let found =
+            success_distance(&[0.0, 1.0, -1.0], 1, &[true, false, false], &[0; 3], &ProgressOptions::default())?;
+        assert_eq!(found, [1.0, 0.3, 0.3]);
+        let message = success_distance(&[0.0], 2, &[true], &[0], &ProgressOptions::default());
+        assert!(message.is_err_and(|error| error.to_string().starts_with("embeddings has 1 numbers for 1 rows of 2")));
+        Ok(())
+    }
+}

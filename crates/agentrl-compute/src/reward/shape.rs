@@ -1,0 +1,195 @@
+//! Scores row by row: sums and gates of components, penalties, tiers, noise.
+
+use crate::check::{all_finite, same_length, within};
+use crate::rng::{structural_seed, uniform};
+use crate::{Error, Result};
+
+/// `Σ_k weights[k] · components[k]`, one column for each component.
+///
+/// ```
+/// use agentrl_compute::reward::weighted_sum;
+///
+/// assert_eq!(weighted_sum(&[&[1.0, 0.0], &[1.0, 1.0]], &[0.5, 0.25])?, [0.75, 0.25]);
+/// # Ok::<(), agentrl_compute::Error>(())
+/// ```
+///
+/// # Errors
+/// `InvalidInput` without a component, if lengths differ, or for a number that is not finite.
+pub fn weighted_sum(components: &[&[f64]], weights: &[f64]) -> Result<Vec<f64>> {
+    same_length("weights", weights.len(), "components", components.len())?;
+    all_finite("weights", weights)?;
+    let Some(first) = components.first() else {
+        return Err(Error::invalid("components is empty; give at least one column"));
+    };
+    let mut sums = vec![0.0; first.len()];
+    for (index, (component, weight)) in components.iter().zip(weights).enumerate() {
+        let name = format!("components[{index}]");
+        same_length(&name, component.len(), "components[0]", sums.len())?;
+        all_finite(&name, component)?;
+        sums.iter_mut().zip(*component).for_each(|(sum, value)| *sum += weight * value);
+    }
+    Ok(sums)
+}
+
+/// The score where a row passed, `failed` elsewhere (a format gate, a veto).
+///
+/// ```
+/// use agentrl_compute::reward::gate;
+///
+/// assert_eq!(gate(&[1.0, 1.0], &[true, false], -1.0)?, [1.0, -1.0]);
+/// # Ok::<(), agentrl_compute::Error>(())
+/// ```
+///
+/// # Errors
+/// `InvalidInput` if lengths differ, or a score that passed or `failed` is not finite.
+pub fn gate(scores: &[f64], passed: &[bool], failed: f64) -> Result<Vec<f64>> {
+    same_length("passed", passed.len(), "scores", scores.len())?;
+    all_finite("failed", &[failed])?;
+    let gated: Vec<f64> =
+        scores.iter().zip(passed).map(|(&score, &passed)| if passed { score } else { failed }).collect();
+    all_finite("scores", &gated)?;
+    Ok(gated)
+}
+
+/// `-weight · min(max(amount - free, 0) / (limit - free), cap)`: nothing up to `free`, linear beyond, `-weight` at `limit`.
+///
+/// DAPO's soft overlong punishment (arXiv:2503.14476) with `free = longest - buffer` and `limit = longest`; a price for
+/// each tool call beyond the first ones with `limit = free + 1`.
+///
+/// ```
+/// use agentrl_compute::reward::excess_penalty;
+///
+/// assert_eq!(excess_penalty(&[5.0, 15.0, 30.0], 10.0, 20.0, 1.0, Some(1.0))?, [0.0, -0.5, -1.0]);
+/// # Ok::<(), agentrl_compute::Error>(())
+/// ```
+///
+/// # Errors
+/// `InvalidInput` if a number is not finite, `limit` is not above `free`, or `weight` or `cap` is negative.
+pub fn excess_penalty(amounts: &[f64], free: f64, limit: f64, weight: f64, cap: Option<f64>) -> Result<Vec<f64>> {
+    all_finite("amounts", amounts)?;
+    within("weight", weight, 0.0, f64::MAX)?;
+    let cap = cap.unwrap_or(f64::INFINITY);
+    within("cap", cap, 0.0, f64::INFINITY)?;
+    if !(free.is_finite() && limit.is_finite() && limit > free) {
+        return Err(Error::invalid(format!("limit is {limit}, but must lie above free, {free}")));
+    }
+    let penalty = |&amount: &f64| {
+        let excess = ((amount - free).max(0.0) / (limit - free)).min(cap);
+        if excess > 0.0 { -weight * excess } else { 0.0 }
+    };
+    Ok(amounts.iter().map(penalty).collect())
+}
+
+/// `ceil(count · x) / count`: the tier of a quality in [0, 1], each closed above; 0 stays 0.
+///
+/// ```
+/// use agentrl_compute::reward::tiers;
+///
+/// assert_eq!(tiers(&[0.0, 0.1, 0.25, 0.26, 1.0], 4)?, [0.0, 0.25, 0.25, 0.5, 1.0]);
+/// # Ok::<(), agentrl_compute::Error>(())
+/// ```
+///
+/// # Errors
+/// `InvalidInput` if `count` is 0 or a quality is outside [0, 1].
+pub fn tiers(qualities: &[f64], count: u32) -> Result<Vec<f64>> {
+    if count == 0 {
+        return Err(Error::invalid("count is 0; give at least one tier"));
+    }
+    let count = f64::from(count);
+    let tier = |(row, &quality): (usize, &f64)| {
+        if !(0.0..=1.0).contains(&quality) {
+            return Err(Error::invalid(format!("qualities[{row}] is {quality}, but must lie in [0, 1]")));
+        }
+        Ok((count * quality).ceil() / count)
+    };
+    qualities.iter().enumerate().map(tier).collect()
+}
+
+/// The law of noise with standard deviation `amplitude / √3`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Noise {
+    /// Uniform in [-amplitude, amplitude].
+    Uniform,
+    /// Normal.
+    Normal,
+}
+
+impl Noise {
+    /// The law of a name.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a name other than `uniform` and `normal`.
+    pub fn from_name(name: &str) -> Result<Self> {
+        match name {
+            "uniform" => Ok(Self::Uniform),
+            "normal" => Ok(Self::Normal),
+            _ => Err(Error::invalid(format!("law is {name:?}; use \"uniform\" or \"normal\""))),
+        }
+    }
+}
+
+/// Scores plus noise with mean 0 (`ReDit`, arXiv:2506.18631). The noise of a row follows from `seed` and its id alone.
+///
+/// ```
+/// use agentrl_compute::reward::{Noise, dither};
+///
+/// let noisy = dither(&[1.0, 0.0], &[7, 8], 42, 0.05, Noise::Uniform)?;
+/// assert!((noisy[0] - 1.0).abs() <= 0.05 && noisy[1].abs() <= 0.05);
+/// assert_eq!(dither(&[0.0, 1.0], &[8, 7], 42, 0.05, Noise::Uniform)?, [noisy[1], noisy[0]]);
+/// # Ok::<(), agentrl_compute::Error>(())
+/// ```
+///
+/// # Errors
+/// `InvalidInput` if lengths differ, a score is not finite or the amplitude is negative.
+pub fn dither(scores: &[f64], ids: &[i64], seed: u64, amplitude: f64, law: Noise) -> Result<Vec<f64>> {
+    same_length("ids", ids.len(), "scores", scores.len())?;
+    all_finite("scores", scores)?;
+    within("amplitude", amplitude, 0.0, f64::MAX)?;
+    let noise = |id: i64| {
+        let own = structural_seed(&[seed, id.cast_unsigned()]);
+        let (first, second) = (uniform(own, 0), uniform(own, 1));
+        match law {
+            Noise::Uniform => 2.0 * first - 1.0,
+            // Box and Muller; 1 - first is never 0.
+            Noise::Normal => (-2.0 * (1.0 - first).ln() / 3.0).sqrt() * (std::f64::consts::TAU * second).cos(),
+        }
+    };
+    Ok(scores.iter().zip(ids).map(|(score, &id)| score + amplitude * noise(id)).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message<T>(result: Result<T>) -> String {
+        result.map_or_else(|error| error.to_string(), |_| "fine".to_owned())
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        assert_eq!(message(weighted_sum(&[], &[])), "components is empty; give at least one column");
+        assert!(message(weighted_sum(&[&[1.0], &[1.0, 2.0]], &[1.0; 2])).starts_with("components[1] has 2 values"));
+        assert!(message(gate(&[f64::NAN], &[true], 0.0)).starts_with("scores[0] is NaN"));
+        assert_eq!(message(gate(&[f64::NAN], &[false], 0.0)), "fine");
+        assert_eq!(message(excess_penalty(&[1.0], 2.0, 2.0, 1.0, None)), "limit is 2, but must lie above free, 2");
+        assert_eq!(message(excess_penalty(&[1.0], 2.0, 3.0, -1.0, None)), "weight is -1; give a number of at least 0");
+        assert_eq!(message(tiers(&[1.5], 4)), "qualities[0] is 1.5, but must lie in [0, 1]");
+        assert_eq!(message(tiers(&[], 0)), "count is 0; give at least one tier");
+        assert!(Noise::from_name("pink").is_err());
+    }
+
+    #[test]
+    fn noise_has_the_promised_moments() -> Result<()> {
+        let ids: Vec<i64> = (0..40_000).collect();
+        for law in [Noise::Uniform, Noise::Normal] {
+            let noise = dither(&vec![0.0; ids.len()], &ids, 3, 3.0, law)?;
+            let count = ids.len() as f64;
+            let mean = noise.iter().sum::<f64>() / count;
+            let variance = noise.iter().map(|x| x * x).sum::<f64>() / count;
+            // The variance is amplitude² / 3 = 3; five standard errors.
+            assert!(mean.abs() < 5.0 * (3.0 / count).sqrt(), "{law:?} {mean}");
+            assert!((variance - 3.0).abs() < 5.0 * (18.0 / count).sqrt(), "{law:?} {variance}");
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,130 @@
+//! Credit of rows against everyone they share a prefix with, at every depth of the tree at once (`TreePO`).
+
+use super::Topology;
+use super::fuse::{Fused, Fusion, Rows, fuse};
+use crate::group::Singleton;
+use crate::{Error, Result};
+
+/// How the comparisons of a row at its ancestors are averaged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Weighting {
+    /// By the weight of the rows below the ancestor (`TreePO`'s `group_size`).
+    Size,
+    /// Every ancestor the same (`TreePO`'s `average`).
+    Equal,
+}
+
+impl Weighting {
+    /// The weighting of a name.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a name other than `size` and `equal`.
+    pub fn from_name(name: &str) -> Result<Self> {
+        match name {
+            "size" => Ok(Self::Size),
+            "equal" => Ok(Self::Equal),
+            _ => Err(Error::invalid(format!("weighting is {name:?}; use \"size\" or \"equal\""))),
+        }
+    }
+}
+
+/// What an ancestor must be like to be compared with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AncestorOptions {
+    /// How the comparisons are averaged.
+    pub weighting: Weighting,
+    /// Leave out ancestors below which all values are equal (the root stays).
+    pub skip_constant: bool,
+    /// What the only row of a tree gets.
+    pub singleton: Singleton,
+}
+
+/// How much better each row is than the rows it shares a prefix with, averaged over its ancestors:
+/// `A_i = Σ_a w_a · (R_i - V(a)) / Σ_a w_a`, where `V(a)` is the mean of the rows through `a`.
+///
+/// An ancestor counts if at least two rows go through it; the root always does. O(nodes + rows): `Σ w·V` and `Σ w` are
+/// collected once on the way down. Source: `TreePO`, arXiv:2508.17445.
+///
+/// ```
+/// use agentrl_compute::group::Singleton;
+/// use agentrl_compute::tree::{AncestorOptions, Rows, Topology, Weighting, ancestor_relative};
+///
+/// // Two branches of two leaves each.
+/// let tree = Topology::new(&[-1, 0, 0, 1, 1, 2, 2])?;
+/// let rows = Rows { nodes: &[3, 4, 5, 6], values: &[1.0, 0.0, 0.0, 0.0], weights: None, valid: None };
+/// let options = AncestorOptions { weighting: Weighting::Size, skip_constant: false, singleton: Singleton::Zero };
+/// // Leaf 3: (4 · (1 - 1/4) + 2 · (1 - 1/2)) / 6.
+/// assert_eq!(ancestor_relative(&tree, &rows, &options)?, [4.0 / 6.0, -2.0 / 6.0, -1.0 / 6.0, -1.0 / 6.0]);
+/// # Ok::<(), agentrl_compute::Error>(())
+/// ```
+///
+/// # Errors
+/// As [`fuse`].
+pub fn ancestor_relative(tree: &Topology, rows: &Rows<'_>, options: &AncestorOptions) -> Result<Vec<f64>> {
+    let Fused { values, masses } = fuse(tree, rows, Fusion::Leaves, None)?;
+    let mut counts = vec![0_u32; tree.len()];
+    for row in (0..rows.values.len()).filter(|&row| rows.valid.is_none_or(|valid| valid[row])) {
+        counts[rows.nodes[row] as usize] += 1;
+    }
+    tree.fold_up(&mut counts, |parent, child| *parent += child)?;
+    let mut constant = vec![false; tree.len()];
+    if options.skip_constant {
+        let most = fuse(tree, rows, Fusion::Max, None)?.values;
+        let least = fuse(tree, rows, Fusion::Min, None)?.values;
+        constant = most.iter().zip(least).map(|(most, least)| *most <= least).collect();
+    }
+    // Of each node: Σ w·V and Σ w over it and its ancestors.
+    let mut sums: Vec<(f64, f64)> = (0..tree.len())
+        .map(|node| {
+            let is_root = tree.parent(node as u32).is_none();
+            if masses[node] <= 0.0 || (!is_root && (counts[node] < 2 || constant[node])) {
+                return (0.0, 0.0);
+            }
+            let weight = if options.weighting == Weighting::Size { masses[node] } else { 1.0 };
+            (weight * values[node], weight)
+        })
+        .collect();
+    tree.fold_down(&mut sums, |above, own| *own = (own.0 + above.0, own.1 + above.1))?;
+    let roots = tree.root_of_each();
+    let credit = |row: usize| {
+        let node = rows.nodes[row] as usize;
+        let (value, (weighted, weight)) = (rows.values[row], sums[node]);
+        if rows.valid.is_some_and(|valid| !valid[row]) || weight <= 0.0 {
+            0.0
+        } else if counts[roots[node] as usize] == 1 {
+            if options.singleton == Singleton::Raw { value } else { 0.0 }
+        } else {
+            value - weighted / weight
+        }
+    };
+    Ok((0..rows.values.len()).map(credit).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OPTIONS: AncestorOptions =
+        AncestorOptions { weighting: Weighting::Equal, skip_constant: false, singleton: Singleton::Zero };
+
+    #[test]
+    fn ancestors_below_which_all_are_equal_can_be_left_out() -> Result<()> {
+        let tree = Topology::new(&[-1, 0, 0, 1, 1, 2, 2])?;
+        let rows = Rows { nodes: &[3, 4, 5, 6], values: &[1.0, 0.0, 0.0, 0.0], weights: None, valid: None };
+        assert_eq!(ancestor_relative(&tree, &rows, &OPTIONS)?, [0.625, -0.375, -0.125, -0.125]);
+        let skip = AncestorOptions { skip_constant: true, ..OPTIONS };
+        assert_eq!(ancestor_relative(&tree, &rows, &skip)?, [0.625, -0.375, -0.25, -0.25]);
+        Ok(())
+    }
+
+    #[test]
+    fn a_row_alone_in_its_tree() -> Result<()> {
+        let tree = Topology::new(&[-1, 0, -1, 2])?;
+        let valid = [true, false, true];
+        let rows = Rows { nodes: &[1, 1, 3], values: &[5.0, 9.0, 3.0], weights: None, valid: Some(&valid) };
+        assert_eq!(ancestor_relative(&tree, &rows, &OPTIONS)?, [0.0, 0.0, 0.0]);
+        let raw = AncestorOptions { singleton: Singleton::Raw, ..OPTIONS };
+        assert_eq!(ancestor_relative(&tree, &rows, &raw)?, [5.0, 0.0, 3.0]);
+        Ok(())
+    }
+}

@@ -1,0 +1,302 @@
+//! Values that flow through a tree: from the rows that end at nodes up to the roots, and down the paths again.
+
+use super::Topology;
+use crate::check::{finite, mask_length, same_length};
+use crate::group::Accumulator;
+use crate::members::Members;
+use crate::{Error, Result};
+
+/// How the value of a node is made of the values below it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Fusion {
+    /// The mean of all rows that go through it, by weight (the success rate of a subtree).
+    Leaves,
+    /// The mean of its children, each counted once (`BranchGRPO`, uniform).
+    Children,
+    /// `Σ_c softmax_c(alpha · logp(c)) · V(c)` over its children (`BranchGRPO`, path probability).
+    Path {
+        /// Multiplies the log-probabilities of the edges.
+        alpha: f64,
+    },
+    /// The largest value below it (any success).
+    Max,
+    /// The smallest value below it (no failure).
+    Min,
+    /// The sum of the values below it.
+    Sum,
+}
+
+impl Fusion {
+    /// The fusion of a name; `alpha` belongs to `"path"`.
+    ///
+    /// # Errors
+    /// `InvalidInput` for another name than `leaves`, `children`, `path`, `max`, `min` and `sum`.
+    pub fn from_name(name: &str, alpha: f64) -> Result<Self> {
+        match name {
+            "leaves" => Ok(Self::Leaves),
+            "children" => Ok(Self::Children),
+            "path" => Ok(Self::Path { alpha }),
+            "max" => Ok(Self::Max),
+            "min" => Ok(Self::Min),
+            "sum" => Ok(Self::Sum),
+            _ => Err(Error::invalid(format!(
+                "how is {name:?}; use \"leaves\", \"children\", \"path\", \"max\", \"min\" or \"sum\""
+            ))),
+        }
+    }
+}
+
+/// The rows whose values enter a tree.
+#[derive(Clone, Copy, Debug)]
+pub struct Rows<'a> {
+    /// The node at which each row ends; several rows may share one, and it may have children.
+    pub nodes: &'a [u32],
+    /// The value of each row.
+    pub values: &'a [f64],
+    /// How much each row counts, at least 0; `None` means 1.
+    pub weights: Option<&'a [f64]>,
+    /// Which rows count; `None` means all.
+    pub valid: Option<&'a [bool]>,
+}
+
+impl Rows<'_> {
+    /// The rows that count, by node.
+    fn members(&self, tree: &Topology) -> Result<Members> {
+        let count = self.values.len();
+        same_length("nodes", self.nodes.len(), "values", count)?;
+        mask_length(self.valid, "values", count)?;
+        if let Some(row) = self.nodes.iter().position(|&node| node as usize >= tree.len()) {
+            return Err(Error::invalid(format!(
+                "nodes[{row}] is {}, but the tree has {} nodes; give the row of a node",
+                self.nodes[row],
+                tree.len()
+            )));
+        }
+        if let Some(weights) = self.weights {
+            same_length("weights", weights.len(), "values", count)?;
+        }
+        let mut counted = vec![u32::MAX; count];
+        for row in (0..count).filter(|&row| self.valid.is_none_or(|valid| valid[row])) {
+            finite("values", row, self.values[row])?;
+            let weight = self.weight(row);
+            if finite("weights", row, weight)? < 0.0 {
+                return Err(Error::invalid(format!("weights[{row}] is {weight}, but must not be negative")));
+            }
+            if weight > 0.0 {
+                counted[row] = self.nodes[row];
+            }
+        }
+        Ok(Members::new(counted.iter().copied(), tree.len()))
+    }
+
+    fn weight(&self, row: usize) -> f64 {
+        self.weights.map_or(1.0, |weights| weights[row])
+    }
+}
+
+/// The value of each node and the total weight of the rows below it: 0 where there is none, and then the value is 0 too.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Fused {
+    /// One value for each node.
+    pub values: Vec<f64>,
+    /// The weight of the rows at and below each node.
+    pub masses: Vec<f64>,
+}
+
+/// The value of each node, made bottom-up from the rows that end at or below it, in O(nodes + rows).
+///
+/// Rows that end at a node with children count like one more child (their weighted mean). The result does not depend on
+/// the order of rows or nodes, to the last bit, and is exactly the common value where all values below are equal.
+///
+/// ```
+/// use agentrl_compute::tree::{Fusion, Rows, Topology, fuse};
+///
+/// let tree = Topology::new(&[-1, 0, 0, 1, 1])?;
+/// let rows = Rows { nodes: &[3, 4, 2], values: &[1.0, 0.0, 1.0], weights: None, valid: None };
+/// assert_eq!(fuse(&tree, &rows, Fusion::Children, None)?.values, [0.75, 0.5, 1.0, 1.0, 0.0]);
+/// let leaves = fuse(&tree, &rows, Fusion::Leaves, None)?;
+/// assert_eq!((leaves.values[0], leaves.masses[0]), (2.0 / 3.0, 3.0));
+/// # Ok::<(), agentrl_compute::Error>(())
+/// ```
+///
+/// # Errors
+/// `InvalidInput` if lengths differ, a node does not exist, a value or weight is not finite, a weight is negative, or log-
+/// probabilities of the edges are missing or given without need, or a row ends above other nodes although the fusion weighs
+/// children by probability.
+pub fn fuse(tree: &Topology, rows: &Rows<'_>, fusion: Fusion, edge_logprobs: Option<&[f64]>) -> Result<Fused> {
+    let members = rows.members(tree)?;
+    let logprobs = edges(tree, fusion, edge_logprobs)?;
+    let mut values = vec![0.0; tree.len()];
+    let mut masses = vec![0.0; tree.len()];
+    for &node in tree.preorder().iter().rev() {
+        let own = members.rows(node as usize).iter().map(|&row| (rows.values[row as usize], rows.weight(row as usize)));
+        let below = tree.children(node).iter().map(|&child| child as usize).filter(|&child| masses[child] > 0.0);
+        if logprobs.is_some() && own.len() > 0 && below.clone().next().is_some() {
+            return Err(Error::invalid(format!(
+                "a row ends at node {node}, which has children; path fusion has no probability for it: end rows at leaves"
+            )));
+        }
+        let mass = total(own.clone().map(|(_, weight)| weight).chain(below.clone().map(|child| masses[child])));
+        let children = below.clone().map(|child| (values[child], masses[child]));
+        // The rows of a node vote by their weights; where children vote once each, so do these rows together.
+        let alone = (own.len() > 0).then(|| mean(own.clone()));
+        let value = match fusion {
+            _ if mass <= 0.0 => 0.0,
+            Fusion::Leaves => mean(own.chain(children)),
+            Fusion::Children => {
+                mean(alone.into_iter().map(|value| (value, 1.0)).chain(children.map(|(value, _)| (value, 1.0))))
+            }
+            Fusion::Path { alpha } => match (alone, logprobs) {
+                (None, Some(logprobs)) => {
+                    let score = |child: usize| alpha * logprobs[child];
+                    let most = below.clone().map(score).fold(f64::NEG_INFINITY, f64::max);
+                    mean(below.map(|child| (values[child], (score(child) - most).exp())))
+                }
+                (alone, _) => alone.unwrap_or(0.0),
+            },
+            Fusion::Max => own.chain(children).map(|(value, _)| value).fold(f64::NEG_INFINITY, f64::max),
+            Fusion::Min => own.chain(children).map(|(value, _)| value).fold(f64::INFINITY, f64::min),
+            Fusion::Sum => total(own.map(|(value, weight)| value * weight).chain(children.map(|(value, _)| value))),
+        };
+        if !(value.is_finite() && mass.is_finite()) {
+            return Err(Error::overflow(format!("the value of node {node} is too large for f64; scale the values")));
+        }
+        values[node as usize] = value;
+        masses[node as usize] = mass;
+    }
+    Ok(Fused { values, masses })
+}
+
+/// The log-probabilities of the edges, which path fusion needs and no other takes.
+fn edges<'a>(tree: &Topology, fusion: Fusion, logprobs: Option<&'a [f64]>) -> Result<Option<&'a [f64]>> {
+    match (fusion, logprobs) {
+        (Fusion::Path { alpha }, Some(logprobs)) => {
+            same_length("edge_logprobs", logprobs.len(), "parents", tree.len())?;
+            if !alpha.is_finite() {
+                return Err(Error::invalid(format!("alpha is {alpha}, but must be finite")));
+            }
+            for (row, &logprob) in logprobs.iter().enumerate() {
+                finite("edge_logprobs", row, logprob)?;
+            }
+            Ok(Some(logprobs))
+        }
+        (Fusion::Path { .. }, None) => {
+            Err(Error::invalid("edge_logprobs is missing; how=\"path\" weighs children by them"))
+        }
+        (_, None) => Ok(None),
+        (_, Some(_)) => Err(Error::invalid("edge_logprobs is given, but only how=\"path\" uses it; leave it out")),
+    }
+}
+
+/// A sum that does not depend on the order of its terms.
+pub(super) fn total(terms: impl Iterator<Item = f64> + Clone) -> f64 {
+    let (largest, count) =
+        terms.clone().fold((0.0_f64, 0_u64), |(most, count), term| (most.max(term.abs()), count + 1));
+    let mut sum = Accumulator::new(largest, count);
+    for term in terms {
+        sum.add(term);
+    }
+    sum.divided_by(1.0)
+}
+
+/// `Σ w·x / Σ w` in any order; exactly `x` if all are equal.
+pub(super) fn mean(items: impl Iterator<Item = (f64, f64)> + Clone) -> f64 {
+    let values = items.clone().map(|(value, _)| value);
+    let (least, most) = values.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), x| (low.min(x), high.max(x)));
+    if least >= most {
+        return least;
+    }
+    let weight = total(items.clone().map(|(_, weight)| weight));
+    (total(items.map(|(value, weight)| value * weight)) / weight).clamp(least, most)
+}
+
+/// The sum of each node's value and those of its ancestors: what a leaf collects on its way from the root.
+///
+/// ```
+/// use agentrl_compute::tree::{Topology, path_sum};
+///
+/// let tree = Topology::new(&[-1, 0, 1])?;
+/// assert_eq!(path_sum(&tree, &[1.0, 2.0, 4.0])?, [1.0, 3.0, 7.0]);
+/// # Ok::<(), agentrl_compute::Error>(())
+/// ```
+///
+/// # Errors
+/// `InvalidInput` unless there is one finite value for each node.
+pub fn path_sum(tree: &Topology, values: &[f64]) -> Result<Vec<f64>> {
+    same_length("values", values.len(), "parents", tree.len())?;
+    for (row, &value) in values.iter().enumerate() {
+        finite("values", row, value)?;
+    }
+    let mut sums = values.to_vec();
+    tree.fold_down(&mut sums, |above, own| *own += above)?;
+    Ok(sums)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(rows: &Rows<'_>, fusion: Fusion, logprobs: Option<&[f64]>) -> String {
+        let tree = Topology::new(&[-1, 0, 0]).expect("a tree");
+        fuse(&tree, rows, fusion, logprobs).map_or_else(|error| error.to_string(), |_| "fine".to_owned())
+    }
+
+    #[test]
+    fn every_fusion_by_hand() -> Result<()> {
+        //        0
+        //      /   \
+        //     1     2 (a row of its own)
+        //    / \     \
+        //   3   4     5
+        let tree = Topology::new(&[-1, 0, 0, 1, 1, 2])?;
+        let rows = Rows { nodes: &[3, 4, 5, 2], values: &[1.0, 0.0, 4.0, 2.0], weights: None, valid: None };
+        let value = |fusion| fuse(&tree, &rows, fusion, None).map(|found| found.values);
+        assert_eq!(value(Fusion::Leaves)?, [1.75, 0.5, 3.0, 1.0, 0.0, 4.0]);
+        assert_eq!(value(Fusion::Children)?, [1.75, 0.5, 3.0, 1.0, 0.0, 4.0]);
+        assert_eq!(value(Fusion::Max)?, [4.0, 1.0, 4.0, 1.0, 0.0, 4.0]);
+        assert_eq!(value(Fusion::Min)?, [0.0, 0.0, 2.0, 1.0, 0.0, 4.0]);
+        assert_eq!(value(Fusion::Sum)?, [7.0, 1.0, 6.0, 1.0, 0.0, 4.0]);
+        let valid = [true, false, true, false];
+        let some = fuse(&tree, &Rows { valid: Some(&valid), ..rows }, Fusion::Leaves, None)?;
+        assert_eq!(
+            (some.values, some.masses),
+            (vec![2.5, 1.0, 4.0, 1.0, 0.0, 4.0], vec![2.0, 1.0, 1.0, 1.0, 0.0, 1.0])
+        );
+        Ok(())
+    }
+
+    #[test]
+    fn children_count_by_their_probability() -> Result<()> {
+        let tree = Topology::new(&[-1, 0, 0])?;
+        let rows = Rows { nodes: &[1, 2], values: &[1.0, 0.0], weights: None, valid: None };
+        let logprobs = [0.0, 0.75_f64.ln(), 0.25_f64.ln()];
+        let by = |alpha| fuse(&tree, &rows, Fusion::Path { alpha }, Some(&logprobs)).map(|found| found.values[0]);
+        assert!((by(1.0)? - 0.75).abs() < 1e-15);
+        assert!((by(2.0)? - 0.9).abs() < 1e-15);
+        assert!((by(0.0)? - 0.5).abs() < 1e-15);
+        Ok(())
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        let rows = Rows { nodes: &[1, 2], values: &[1.0, 0.0], weights: None, valid: None };
+        assert_eq!(
+            message(&Rows { nodes: &[1, 3], ..rows }, Fusion::Leaves, None),
+            "nodes[1] is 3, but the tree has 3 nodes; give the row of a node"
+        );
+        assert_eq!(
+            message(&Rows { weights: Some(&[1.0, -1.0]), ..rows }, Fusion::Leaves, None),
+            "weights[1] is -1, but must not be negative"
+        );
+        assert!(message(&rows, Fusion::Path { alpha: 1.0 }, None).starts_with("edge_logprobs is missing"));
+        assert!(message(&rows, Fusion::Max, Some(&[0.0; 3])).starts_with("edge_logprobs is given"));
+        let inner = Rows { nodes: &[0, 2], ..rows };
+        assert!(message(&inner, Fusion::Path { alpha: 1.0 }, Some(&[0.0; 3])).starts_with("a row ends at node 0"));
+        assert!(message(&Rows { values: &[f64::NAN, 0.0], ..rows }, Fusion::Max, None).contains("values[0] is NaN"));
+        assert_eq!(
+            message(&Rows { values: &[f64::MAX, f64::MAX], ..rows }, Fusion::Sum, None),
+            "the value of node 0 is too large for f64; scale the values"
+        );
+        assert!(Fusion::from_name("mode", 1.0).is_err());
+    }
+}

@@ -1,0 +1,56 @@
+//! Whom a node is compared with: groups of nodes, for the statistics of [`group`](crate::group).
+
+use super::Topology;
+use crate::keys;
+use crate::{Error, Result};
+
+/// The nodes that a node is compared with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Peers {
+    /// The children of the same parent (`TreeRPO`); roots have no siblings.
+    Siblings,
+    /// The nodes of the same tree at the same depth (`BranchGRPO`).
+    Depth,
+    /// The nodes of the same tree.
+    Tree,
+}
+
+impl Peers {
+    /// The peers of a name.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a name other than `siblings`, `depth` and `tree`.
+    pub fn from_name(name: &str) -> Result<Self> {
+        match name {
+            "siblings" => Ok(Self::Siblings),
+            "depth" => Ok(Self::Depth),
+            "tree" => Ok(Self::Tree),
+            _ => Err(Error::invalid(format!("of is {name:?}; use \"siblings\", \"depth\" or \"tree\""))),
+        }
+    }
+}
+
+/// Dense ids that are equal for nodes that are peers. A root is no one's sibling: it has an id of its own.
+///
+/// ```
+/// use agentrl_compute::tree::{Peers, Topology, peers};
+///
+/// let tree = Topology::new(&[-1, 0, 0, 1, 2])?;
+/// assert_eq!(peers(&tree, Peers::Siblings)?, [0, 1, 1, 2, 3]);
+/// assert_eq!(peers(&tree, Peers::Depth)?, [0, 1, 1, 2, 2]);
+/// # Ok::<(), agentrl_compute::Error>(())
+/// ```
+///
+/// # Errors
+/// None that a tree can cause.
+pub fn peers(tree: &Topology, of: Peers) -> Result<Vec<u32>> {
+    let made = match of {
+        Peers::Siblings => {
+            let parents = (0..tree.len() as u32).map(|node| tree.parent(node).map_or(-1 - i64::from(node), i64::from));
+            keys::dense_integers(&parents.collect::<Vec<_>>())?
+        }
+        Peers::Depth => keys::pair(&tree.root_of_each(), tree.depths())?,
+        Peers::Tree => keys::pair(&tree.root_of_each(), &vec![0; tree.len()])?,
+    };
+    Ok(made.ids)
+}

@@ -1,0 +1,431 @@
+//! Importance ratios between the policy that is trained and the one that acted: weights, masks, and how far they are apart.
+
+use crate::check::{column, same_length};
+use crate::ragged::Ragged;
+use crate::{Error, Result};
+
+/// Log-ratios are kept within ± this before they are exponentiated, as verl does.
+const MOST_LOG_RATIO: f64 = 20.0;
+
+/// `log π(token) - log μ(token)` of ragged rows.
+#[derive(Clone, Copy, Debug)]
+pub struct Ratios<'a> {
+    /// One for each token.
+    pub log_ratios: &'a [f64],
+    /// Where the rows (sequences) begin and end; they cover all tokens.
+    pub offsets: &'a [i64],
+    /// Which tokens were acted; the others (tool output, prompts) take no part and get 0. `None` means all.
+    pub mask: Option<&'a [bool]>,
+}
+
+impl<'a> Ratios<'a> {
+    fn rows(&self) -> Result<Vec<std::ops::Range<usize>>> {
+        if let Some(mask) = self.mask {
+            same_length("mask", mask.len(), "log_ratios", self.log_ratios.len())?;
+        }
+        column("log_ratios", self.log_ratios, "log_ratios", self.log_ratios.len(), self.mask)?;
+        ranges("offsets", self.offsets, self.log_ratios.len())
+    }
+
+    fn acted(&self, token: usize) -> bool {
+        self.mask.is_none_or(|mask| mask[token])
+    }
+
+    /// Those of a range that take part.
+    fn of(&self, tokens: std::ops::Range<usize>) -> impl Iterator<Item = f64> + Clone + use<'a> {
+        let Self { log_ratios, mask, .. } = *self;
+        tokens.filter(move |&token| mask.is_none_or(|mask| mask[token])).map(|token| log_ratios[token])
+    }
+}
+
+fn ranges(name: &str, offsets: &[i64], count: usize) -> Result<Vec<std::ops::Range<usize>>> {
+    Ragged::new(&vec![(); count], offsets)?;
+    if offsets[0] != 0 || offsets[offsets.len() - 1] as usize != count {
+        return Err(Error::invalid(format!(
+            "{name} go from {} to {}, but there are {count} tokens; cover them all",
+            offsets[0],
+            offsets[offsets.len() - 1]
+        )));
+    }
+    Ok(offsets.windows(2).map(|pair| pair[0] as usize..pair[1] as usize).collect())
+}
+
+/// What shares one importance weight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Level {
+    /// Each token: `ρ_t`.
+    Token,
+    /// Each segment (turn, chunk): `Π ρ` over its tokens.
+    Segment,
+    /// Each segment: the geometric mean of `ρ` over its tokens.
+    SegmentGeometric,
+    /// Each row: `Π ρ`.
+    Sequence,
+    /// Each row: the geometric mean of `ρ` (GSPO, arXiv:2507.18071).
+    Geometric,
+    /// Each token: `Π ρ` up to it.
+    Prefix,
+    /// Each token: `ρ_t` times the smallest `ρ` before it in its row, 1 for the first (`MinPRO`, arXiv:2601.22718).
+    PrefixMin,
+}
+
+impl Level {
+    /// The level of a name.
+    ///
+    /// # Errors
+    /// `InvalidInput` for an unknown name.
+    pub fn from_name(name: &str) -> Result<Self> {
+        match name {
+            "token" => Ok(Self::Token),
+            "segment" => Ok(Self::Segment),
+            "segment_geometric" => Ok(Self::SegmentGeometric),
+            "sequence" => Ok(Self::Sequence),
+            "geometric" => Ok(Self::Geometric),
+            "prefix" => Ok(Self::Prefix),
+            "prefix_min" => Ok(Self::PrefixMin),
+            _ => Err(Error::invalid(format!(
+                "level is {name:?}; use \"token\", \"segment\", \"segment_geometric\", \"sequence\", \"geometric\", \
+                 \"prefix\" or \"prefix_min\""
+            ))),
+        }
+    }
+}
+
+/// What happens to weights beyond the bounds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// They become the bound (TIS).
+    Truncate,
+    /// They become 0 (`IcePop`, masked importance sampling).
+    Mask,
+    /// All weights of their row become 0.
+    Veto,
+}
+
+impl Action {
+    /// The action of a name.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a name other than `truncate`, `mask` and `veto`.
+    pub fn from_name(name: &str) -> Result<Self> {
+        match name {
+            "truncate" => Ok(Self::Truncate),
+            "mask" => Ok(Self::Mask),
+            "veto" => Ok(Self::Veto),
+            _ => Err(Error::invalid(format!("action is {name:?}; use \"truncate\", \"mask\" or \"veto\""))),
+        }
+    }
+}
+
+/// Options of [`importance_weights`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ImportanceOptions<'a> {
+    /// What shares one weight.
+    pub level: Level,
+    /// Where segments begin and end, for the levels that have them; they must not cross rows.
+    pub segments: Option<&'a [i64]>,
+    /// The least weight within bounds, above 0.
+    pub lower: Option<f64>,
+    /// The largest weight within bounds.
+    pub upper: Option<f64>,
+    /// What happens beyond them.
+    pub action: Action,
+}
+
+/// Importance weights of tokens, to multiply the loss with. Log-ratios (summed over what shares a weight) are kept within ± 20.
+///
+/// Truncated at token level: TIS; masked there: `IcePop`. As verl's `rollout_corr_helper`.
+///
+/// ```
+/// use agentrl_compute::weight::{Action, ImportanceOptions, Level, Ratios, importance_weights};
+///
+/// let ratios = Ratios { log_ratios: &[0.0, 1.0, -1.0], offsets: &[0, 3], mask: None };
+/// let options =
+///     ImportanceOptions { level: Level::Token, segments: None, lower: None, upper: Some(2.0), action: Action::Truncate };
+/// assert_eq!(importance_weights(&ratios, &options)?, [1.0, 2.0, (-1.0_f64).exp()]);
+/// let sequence = ImportanceOptions { level: Level::Sequence, ..options };
+/// assert_eq!(importance_weights(&ratios, &sequence)?, [1.0; 3]);
+/// # Ok::<(), agentrl_compute::Error>(())
+/// ```
+///
+/// # Errors
+/// `InvalidInput` if lengths differ, offsets do not cover the tokens, a log-ratio is not finite where it takes part, bounds
+/// are not `0 < lower <= upper`, or segments are missing, given without need, or cross rows.
+pub fn importance_weights(ratios: &Ratios<'_>, options: &ImportanceOptions<'_>) -> Result<Vec<f64>> {
+    let rows = ratios.rows()?;
+    let (lower, upper) = (options.lower.unwrap_or(0.0), options.upper.unwrap_or(f64::INFINITY));
+    if options.lower.is_some_and(|lower| lower.is_nan() || lower <= 0.0) || upper.is_nan() || lower > upper {
+        return Err(Error::invalid(format!("lower is {lower} and upper {upper}; give 0 < lower <= upper")));
+    }
+    let mut weights = raw_weights(ratios, &rows, options)?;
+    for row in rows {
+        let outside = |weight: f64| weight < lower || weight > upper;
+        let vetoed =
+            options.action == Action::Veto && row.clone().any(|token| ratios.acted(token) && outside(weights[token]));
+        for token in row {
+            let weight = weights[token];
+            weights[token] = match options.action {
+                _ if !ratios.acted(token) || vetoed => 0.0,
+                Action::Truncate => weight.clamp(lower, upper),
+                Action::Mask if outside(weight) => 0.0,
+                Action::Mask | Action::Veto => weight,
+            };
+        }
+    }
+    Ok(weights)
+}
+
+/// The weights before any bound; whatever for tokens that take no part.
+fn raw_weights(
+    ratios: &Ratios<'_>,
+    rows: &[std::ops::Range<usize>],
+    options: &ImportanceOptions<'_>,
+) -> Result<Vec<f64>> {
+    let exp = |log_ratio: f64| log_ratio.clamp(-MOST_LOG_RATIO, MOST_LOG_RATIO).exp();
+    let mut weights = vec![0.0; ratios.log_ratios.len()];
+    let segments = segments(ratios, rows, options)?;
+    let units = segments.as_deref().unwrap_or(rows);
+    for unit in units {
+        let sum = ratios.of(unit.clone()).sum::<f64>();
+        let count = ratios.of(unit.clone()).count().max(1) as f64;
+        let (mut so_far, mut least) = (0.0, f64::INFINITY);
+        for token in unit.clone().filter(|&token| ratios.acted(token)) {
+            let own = ratios.log_ratios[token];
+            so_far += own;
+            weights[token] = match options.level {
+                Level::Token => exp(own),
+                Level::Segment | Level::Sequence => exp(sum),
+                Level::SegmentGeometric | Level::Geometric => exp(sum / count),
+                Level::Prefix => exp(so_far),
+                Level::PrefixMin => exp(own + if least.is_finite() { least } else { 0.0 }),
+            };
+            least = least.min(own);
+        }
+    }
+    Ok(weights)
+}
+
+/// The segments, for the levels that have them.
+fn segments(
+    ratios: &Ratios<'_>,
+    rows: &[std::ops::Range<usize>],
+    options: &ImportanceOptions<'_>,
+) -> Result<Option<Vec<std::ops::Range<usize>>>> {
+    match (matches!(options.level, Level::Segment | Level::SegmentGeometric), options.segments) {
+        (false, None) => Ok(None),
+        (false, Some(_)) => {
+            Err(Error::invalid("segments is given, but only levels \"segment\" and \"segment_geometric\" use it"))
+        }
+        (true, None) => Err(Error::invalid("segments is missing; its level shares weights within segments")),
+        (true, Some(offsets)) => {
+            let segments = ranges("segments", offsets, ratios.log_ratios.len())?;
+            let mut bounds = offsets.iter().peekable();
+            for row in rows {
+                while bounds.next_if(|&&bound| (bound as usize) < row.end).is_some() {}
+                if row.end > 0 && bounds.peek().is_none_or(|&&bound| bound as usize != row.end) {
+                    return Err(Error::invalid(format!(
+                        "a segment crosses token {}, where a row ends; no segment may lie in two rows",
+                        row.end
+                    )));
+                }
+            }
+            Ok(Some(segments))
+        }
+    }
+}
+
+/// An estimate of the divergence of two policies at a token, of its log-ratio `d = log π - log μ`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Divergence {
+    /// `-d`: unbiased for KL(μ ‖ π), of either sign.
+    K1,
+    /// `d² / 2`.
+    K2,
+    /// `exp(d) - 1 - d`: unbiased and never negative.
+    K3,
+}
+
+impl Divergence {
+    /// The estimate of a name.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a name other than `k1`, `k2` and `k3`.
+    pub fn from_name(name: &str) -> Result<Self> {
+        match name {
+            "k1" => Ok(Self::K1),
+            "k2" => Ok(Self::K2),
+            "k3" => Ok(Self::K3),
+            _ => Err(Error::invalid(format!("divergence is {name:?}; use \"k1\", \"k2\" or \"k3\""))),
+        }
+    }
+
+    fn of(self, log_ratio: f64) -> f64 {
+        let d = log_ratio.clamp(-MOST_LOG_RATIO, MOST_LOG_RATIO);
+        match self {
+            Self::K1 => -d,
+            Self::K2 => 0.5 * d * d,
+            Self::K3 => d.exp_m1() - d,
+        }
+    }
+}
+
+/// Over what a divergence is compared with its bounds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Aggregate {
+    /// Each token by itself.
+    Token,
+    /// The sum over a row.
+    Sum,
+    /// The mean over a row.
+    Mean,
+    /// The largest of a row.
+    Max,
+}
+
+impl Aggregate {
+    /// The aggregate of a name.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a name other than `token`, `sum`, `mean` and `max`.
+    pub fn from_name(name: &str) -> Result<Self> {
+        match name {
+            "token" => Ok(Self::Token),
+            "sum" => Ok(Self::Sum),
+            "mean" => Ok(Self::Mean),
+            "max" => Ok(Self::Max),
+            _ => Err(Error::invalid(format!("aggregate is {name:?}; use \"token\", \"sum\", \"mean\" or \"max\""))),
+        }
+    }
+}
+
+/// What a token or row must not exceed to be trained.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct TrustRegion {
+    /// What is measured.
+    pub divergence: Divergence,
+    /// Over what.
+    pub aggregate: Aggregate,
+    /// The least divergence that is kept; `None`: any.
+    pub lower: Option<f64>,
+    /// The largest divergence that is kept.
+    pub upper: f64,
+}
+
+/// Which tokens are kept: those that take part and lie, alone or with their row, within the bounds. verl's `rollout_rs` modes
+/// are `token_k1` … `seq_max_k3`; its bounds of `k1` are ratios, here their logarithms.
+///
+/// ```
+/// use agentrl_compute::weight::{Aggregate, Divergence, Ratios, TrustRegion, trust_region};
+///
+/// let ratios = Ratios { log_ratios: &[0.0, 2.0, 0.1], offsets: &[0, 2, 3], mask: None };
+/// let region = TrustRegion { divergence: Divergence::K2, aggregate: Aggregate::Max, lower: None, upper: 0.5 };
+/// assert_eq!(trust_region(&ratios, &region)?, [false, false, true]);
+/// # Ok::<(), agentrl_compute::Error>(())
+/// ```
+///
+/// # Errors
+/// `InvalidInput` if lengths differ, offsets do not cover the tokens, a log-ratio is not finite where it takes part, or the
+/// lower bound is above the upper.
+pub fn trust_region(ratios: &Ratios<'_>, region: &TrustRegion) -> Result<Vec<bool>> {
+    let lower = region.lower.unwrap_or(f64::NEG_INFINITY);
+    if lower > region.upper || lower.is_nan() || region.upper.is_nan() {
+        return Err(Error::invalid(format!("lower is {lower} and upper {}; give lower <= upper", region.upper)));
+    }
+    let inside = |value: f64| lower <= value && value <= region.upper;
+    let mut keep = vec![false; ratios.log_ratios.len()];
+    for row in ratios.rows()? {
+        let values = ratios.of(row.clone()).map(|log_ratio| region.divergence.of(log_ratio));
+        let whole = match region.aggregate {
+            Aggregate::Token => true,
+            Aggregate::Sum => inside(values.sum()),
+            Aggregate::Mean => inside(values.clone().sum::<f64>() / values.count().max(1) as f64),
+            Aggregate::Max => inside(values.fold(f64::NEG_INFINITY, f64::max)),
+        };
+        for token in row {
+            let own = region.aggregate != Aggregate::Token || inside(region.divergence.of(ratios.log_ratios[token]));
+            keep[token] = ratios.acted(token) && whole && own;
+        }
+    }
+    Ok(keep)
+}
+
+/// How far two policies are apart on the tokens that were drawn from one of them.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Diagnostics {
+    /// `(Σ w)² / Σ w²` over rows, `w = Π ρ`: how many rows of the trained policy they are worth.
+    pub effective_sample_size: f64,
+    /// The same as a part of the rows that have tokens.
+    pub effective_fraction: f64,
+    /// Means of the estimates over tokens.
+    pub k1: f64,
+    /// See `k1`.
+    pub k2: f64,
+    /// See `k1`.
+    pub k3: f64,
+    /// `mean(ρ²) - 1` over tokens.
+    pub chi_squared_token: f64,
+    /// `mean((Π ρ)²) - 1` over rows.
+    pub chi_squared_sequence: f64,
+    /// The largest `ρ` of a token.
+    pub ratio_max: f64,
+    /// The smallest `ρ` of a token.
+    pub ratio_min: f64,
+    /// Rows with a token that takes part.
+    pub rows: u64,
+    /// Tokens that take part.
+    pub tokens: u64,
+}
+
+/// Measures how far off-policy some rows are.
+///
+/// ```
+/// use agentrl_compute::weight::{Ratios, importance_diagnostics};
+///
+/// let on_policy = Ratios { log_ratios: &[0.0; 4], offsets: &[0, 1, 4], mask: None };
+/// let found = importance_diagnostics(&on_policy)?;
+/// assert_eq!((found.effective_sample_size, found.k3, found.chi_squared_sequence), (2.0, 0.0, 0.0));
+/// # Ok::<(), agentrl_compute::Error>(())
+/// ```
+///
+/// # Errors
+/// `InvalidInput` if lengths differ, offsets do not cover the tokens, a log-ratio is not finite where it takes part, or no
+/// token takes part.
+pub fn importance_diagnostics(ratios: &Ratios<'_>) -> Result<Diagnostics> {
+    let rows = ratios.rows()?;
+    let sums: Vec<f64> = rows
+        .into_iter()
+        .filter(|row| row.clone().any(|token| ratios.acted(token)))
+        .map(|row| ratios.of(row).sum::<f64>())
+        .collect();
+    let tokens = || ratios.of(0..ratios.log_ratios.len());
+    let count = tokens().count() as f64;
+    if sums.is_empty() {
+        return Err(Error::invalid("mask has no token that takes part; give at least one"));
+    }
+    let kept = |log_ratio: f64| log_ratio.clamp(-MOST_LOG_RATIO, MOST_LOG_RATIO);
+    let mean = |of: &dyn Fn(f64) -> f64| total(tokens().map(of).collect()) / count;
+    // Relative to the largest weight, so that no product leaves the range of a float.
+    let most = sums.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let of_weights = |power: f64| total(sums.iter().map(|sum| (power * (sum - most)).exp()).collect());
+    let effective = of_weights(1.0).powi(2) / of_weights(2.0);
+    let found = sums.len() as f64;
+    Ok(Diagnostics {
+        effective_sample_size: effective,
+        effective_fraction: effective / found,
+        k1: mean(&|d| Divergence::K1.of(d)),
+        k2: mean(&|d| Divergence::K2.of(d)),
+        k3: mean(&|d| Divergence::K3.of(d)),
+        chi_squared_token: mean(&|d| (2.0 * kept(d)).exp_m1()),
+        chi_squared_sequence: total(sums.iter().map(|&sum| (2.0 * kept(sum)).exp_m1()).collect()) / found,
+        ratio_max: kept(tokens().fold(f64::NEG_INFINITY, f64::max)).exp(),
+        ratio_min: kept(tokens().fold(f64::INFINITY, f64::min)).exp(),
+        rows: sums.len() as u64,
+        tokens: count as u64,
+    })
+}
+
+/// A sum that does not depend on the order of its terms, which are sorted first.
+fn total(mut terms: Vec<f64>) -> f64 {
+    terms.sort_unstable_by(f64::total_cmp);
+    terms.iter().sum::<f64>() + 0.0
+}

@@ -1,0 +1,130 @@
+//! Tests of [`importance`](super::importance): against products and minima by definition.
+
+use proptest::prelude::*;
+
+use super::importance::{
+    Action, Aggregate, Divergence, ImportanceOptions, Level, Ratios, TrustRegion, importance_diagnostics,
+    importance_weights, trust_region,
+};
+use crate::Result;
+
+const PLAIN: ImportanceOptions<'_> =
+    ImportanceOptions { level: Level::Token, segments: None, lower: None, upper: None, action: Action::Truncate };
+
+fn message<T>(result: Result<T>) -> String {
+    result.map_or_else(|error| error.to_string(), |_| "fine".to_owned())
+}
+
+#[test]
+fn what_is_wrong_is_named() {
+    let ratios = Ratios { log_ratios: &[0.0, 0.5, 1.0], offsets: &[0, 2, 3], mask: None };
+    let weights = |options: ImportanceOptions<'_>| message(importance_weights(&ratios, &options));
+    assert!(weights(ImportanceOptions { lower: Some(0.0), ..PLAIN }).starts_with("lower is 0 and upper inf"));
+    assert!(weights(ImportanceOptions { lower: Some(3.0), upper: Some(2.0), ..PLAIN }).starts_with("lower is 3"));
+    assert!(weights(ImportanceOptions { level: Level::Segment, ..PLAIN }).starts_with("segments is missing"));
+    assert!(weights(ImportanceOptions { segments: Some(&[0, 3]), ..PLAIN }).starts_with("segments is given"));
+    let segment = |segments| ImportanceOptions { level: Level::Segment, segments: Some(segments), ..PLAIN };
+    assert!(weights(segment(&[0, 3])).starts_with("a segment crosses token 2"));
+    assert!(weights(segment(&[0, 2])).starts_with("segments go from 0 to 2, but there are 3 tokens"));
+    assert_eq!(weights(segment(&[0, 1, 2, 2, 3])), "fine");
+    let none = Ratios { mask: Some(&[false; 3]), ..ratios };
+    assert!(message(importance_diagnostics(&none)).starts_with("mask has no token"));
+    let region = TrustRegion { divergence: Divergence::K1, aggregate: Aggregate::Token, lower: Some(1.0), upper: 0.0 };
+    assert_eq!(message(trust_region(&ratios, &region)), "lower is 1 and upper 0; give lower <= upper");
+    let bad = Ratios { log_ratios: &[0.0, f64::NAN, 1.0], ..ratios };
+    assert!(message(importance_weights(&bad, &PLAIN)).starts_with("log_ratios[1] is NaN"));
+    assert_eq!(message(importance_weights(&Ratios { mask: Some(&[true, false, true]), ..bad }, &PLAIN)), "fine");
+    assert!(Level::from_name("word").is_err() && Action::from_name("cut").is_err());
+    assert!(Divergence::from_name("k4").is_err() && Aggregate::from_name("min").is_err());
+}
+
+#[test]
+fn beyond_the_bounds() -> Result<()> {
+    let ratios = Ratios { log_ratios: &[0.0, 2.0, -2.0, 0.5], offsets: &[0, 3, 4], mask: None };
+    let options = |action| ImportanceOptions { lower: Some(0.5), upper: Some(2.0), action, ..PLAIN };
+    let last = 0.5_f64.exp();
+    assert_eq!(importance_weights(&ratios, &options(Action::Truncate))?, [1.0, 2.0, 0.5, last]);
+    assert_eq!(importance_weights(&ratios, &options(Action::Mask))?, [1.0, 0.0, 0.0, last]);
+    assert_eq!(importance_weights(&ratios, &options(Action::Veto))?, [0.0, 0.0, 0.0, last]);
+    Ok(())
+}
+
+#[test]
+fn weights_far_apart_do_not_overflow() -> Result<()> {
+    let far = Ratios { log_ratios: &[500.0, 500.0, 400.0], offsets: &[0, 1, 2, 3], mask: None };
+    let found = importance_diagnostics(&far)?;
+    assert!((found.effective_sample_size - 2.0).abs() < 1e-12);
+    assert!((found.ratio_max / 20.0_f64.exp() - 1.0).abs() < 1e-12);
+    Ok(())
+}
+
+proptest! {
+    #[test]
+    fn levels_by_definition(rows in prop::collection::vec(prop::collection::vec((-2.0_f64..2.0, 0_u8..4), 0..7), 0..6)) {
+        let mut offsets = vec![0];
+        offsets.extend(rows.iter().scan(0, |end, row| { *end += row.len() as i64; Some(*end) }));
+        let tokens: Vec<(f64, u8)> = rows.concat();
+        let log_ratios: Vec<f64> = tokens.iter().map(|token| token.0).collect();
+        let mask: Vec<bool> = tokens.iter().map(|token| token.1 > 0).collect();
+        let ratios = Ratios { log_ratios: &log_ratios, offsets: &offsets, mask: Some(&mask) };
+        // Every row is cut into segments of two tokens.
+        let mut segments = vec![0];
+        for (row, start) in rows.iter().zip(&offsets) {
+            segments.extend((0..row.len()).step_by(2).map(|at| start + (at + 2).min(row.len()) as i64));
+        }
+        for level in ["token", "segment", "segment_geometric", "sequence", "geometric", "prefix", "prefix_min"] {
+            let has_segments = level.starts_with("segment");
+            let options = ImportanceOptions {
+                level: Level::from_name(level)?, segments: has_segments.then_some(&segments[..]), ..PLAIN
+            };
+            let found = importance_weights(&ratios, &options)?;
+            let mut token = 0;
+            for row in &rows {
+                for at in 0..row.len() {
+                    let of = |range: std::ops::Range<usize>| -> Vec<f64> {
+                        row[range].iter().filter(|token| token.1 > 0).map(|token| token.0.exp()).collect()
+                    };
+                    let near = of(at / 2 * 2..(at / 2 * 2 + 2).min(row.len()));
+                    let product = |values: Vec<f64>| values.iter().product::<f64>();
+                    let geometric = |values: Vec<f64>| product(values.clone()).powf(1.0 / values.len() as f64);
+                    let own = row[at].0.exp();
+                    let expected = match level {
+                        _ if row[at].1 == 0 => 0.0,
+                        "token" => own,
+                        "segment" => product(near),
+                        "segment_geometric" => geometric(near),
+                        "sequence" => product(of(0..row.len())),
+                        "geometric" => geometric(of(0..row.len())),
+                        "prefix" => product(of(0..at + 1)),
+                        _ => own * of(0..at).into_iter().reduce(f64::min).unwrap_or(1.0),
+                    };
+                    prop_assert!((found[token] - expected).abs() <= 1e-9 * expected.max(1.0), "{level} {} {expected}", found[token]);
+                    token += 1;
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn divergences_by_definition(d in prop::collection::vec(-1.0_f64..1.0, 1..9), cut in 0.0_f64..0.5) {
+        let offsets = [0, d.len() as i64];
+        let ratios = Ratios { log_ratios: &d, offsets: &offsets, mask: None };
+        let count = d.len() as f64;
+        let k3: Vec<f64> = d.iter().map(|d| d.exp() - 1.0 - d).collect();
+        for (aggregate, value) in [
+            (Aggregate::Sum, k3.iter().sum::<f64>()),
+            (Aggregate::Mean, k3.iter().sum::<f64>() / count),
+            (Aggregate::Max, k3.iter().copied().fold(0.0, f64::max)),
+        ] {
+            let region = TrustRegion { divergence: Divergence::K3, aggregate, lower: None, upper: cut };
+            prop_assert!((value - cut).abs() < 1e-12 || trust_region(&ratios, &region)?.iter().all(|&keep| keep == (value < cut)));
+        }
+        let found = importance_diagnostics(&ratios)?;
+        prop_assert!((found.k1 + d.iter().sum::<f64>() / count).abs() < 1e-12);
+        prop_assert!((found.k2 - d.iter().map(|d| d * d / 2.0).sum::<f64>() / count).abs() < 1e-12);
+        prop_assert!((found.k3 - k3.iter().sum::<f64>() / count).abs() < 1e-12);
+        prop_assert!((found.chi_squared_token + 1.0 - d.iter().map(|d| (2.0 * d).exp()).sum::<f64>() / count).abs() < 1e-12);
+        prop_assert!((found.chi_squared_sequence + 1.0 - (2.0 * d.iter().sum::<f64>()).exp()).abs() < 1e-9 * (found.chi_squared_sequence + 1.0));
+        prop_assert_eq!((found.rows, found.tokens), (1, d.len() as u64));
+    }
+}

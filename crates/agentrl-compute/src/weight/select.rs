@@ -1,0 +1,466 @@
+//! From scores to masks: which rows or tokens of each group are chosen.
+
+use crate::check::{column, mask_length, same_length, within};
+use crate::group::{Columns, group_count, quantile};
+use crate::members::Members;
+use crate::quantile::Interpolation;
+use crate::rng::structural_seed;
+use crate::{Error, Result};
+
+/// How a part of a number of rows becomes whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rounding {
+    /// Down.
+    Floor,
+    /// Up.
+    Ceil,
+    /// To the nearest; halves to even.
+    Nearest,
+}
+
+impl Rounding {
+    /// The rounding of a name.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a name other than `floor`, `ceil` and `nearest`.
+    pub fn from_name(name: &str) -> Result<Self> {
+        match name {
+            "floor" => Ok(Self::Floor),
+            "ceil" => Ok(Self::Ceil),
+            "nearest" => Ok(Self::Nearest),
+            _ => Err(Error::invalid(format!("rounding is {name:?}; use \"floor\", \"ceil\" or \"nearest\""))),
+        }
+    }
+}
+
+/// How many rows of a group.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Amount {
+    /// So many, or all if there are fewer.
+    Count(usize),
+    /// A part of the valid rows, at least `minimum` of them.
+    Fraction {
+        /// From 0 to 1.
+        fraction: f64,
+        /// How the part becomes whole.
+        rounding: Rounding,
+        /// The least number, where there are as many.
+        minimum: usize,
+    },
+}
+
+impl Amount {
+    /// The amount of a count or a fraction, exactly one of which is given.
+    ///
+    /// # Errors
+    /// `InvalidInput` for both or none, or a fraction outside [0, 1].
+    pub fn from_options(count: Option<usize>, fraction: Option<f64>, rounding: &str, minimum: usize) -> Result<Self> {
+        match (count, fraction) {
+            (Some(count), None) => Ok(Self::Count(count)),
+            (None, Some(fraction)) => {
+                within("fraction", fraction, 0.0, 1.0)?;
+                Ok(Self::Fraction { fraction, rounding: Rounding::from_name(rounding)?, minimum })
+            }
+            _ => Err(Error::invalid("count and fraction name the same thing; give exactly one of them")),
+        }
+    }
+
+    fn of(self, rows: usize) -> usize {
+        match self {
+            Self::Count(count) => count.min(rows),
+            Self::Fraction { fraction, rounding, minimum } => {
+                let part = fraction * rows as f64;
+                let part = match rounding {
+                    Rounding::Floor => part.floor(),
+                    Rounding::Ceil => part.ceil(),
+                    Rounding::Nearest => part.round_ties_even(),
+                };
+                (part as usize).max(minimum).min(rows)
+            }
+        }
+    }
+}
+
+/// What happens to rows that equal the last chosen one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ties {
+    /// Earlier rows are chosen first, so that the number is exact.
+    First,
+    /// All are chosen.
+    All,
+}
+
+impl Ties {
+    /// The rule of a name.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a name other than `first` and `all`.
+    pub fn from_name(name: &str) -> Result<Self> {
+        match name {
+            "first" => Ok(Self::First),
+            "all" => Ok(Self::All),
+            _ => Err(Error::invalid(format!("ties is {name:?}; use \"first\" or \"all\""))),
+        }
+    }
+}
+
+/// The rows of each group with the largest scores (with `largest` false: the smallest). O(n).
+///
+/// ```
+/// use agentrl_compute::weight::{Amount, Ties, top};
+///
+/// let chosen = top(&[1.0, 3.0, 2.0, 9.0], &[0, 0, 0, 1], None, Amount::Count(1), true, Ties::First)?;
+/// assert_eq!(chosen, [false, true, false, true]);
+/// # Ok::<(), agentrl_compute::Error>(())
+/// ```
+///
+/// # Errors
+/// `InvalidInput` if lengths differ, groups are not dense or a valid score is not finite.
+pub fn top(
+    scores: &[f64],
+    groups: &[u32],
+    valid: Option<&[bool]>,
+    amount: Amount,
+    largest: bool,
+    ties: Ties,
+) -> Result<Vec<bool>> {
+    choose(scores, groups, valid, |rows, chosen| {
+        let count = amount.of(rows.len());
+        if count == 0 {
+            return Ok(());
+        }
+        let score = |row: u32| if largest { -scores[row as usize] } else { scores[row as usize] };
+        let mut order = rows.to_vec();
+        let by = |a: &u32, b: &u32| score(*a).total_cmp(&score(*b)).then(a.cmp(b));
+        let last = *order.select_nth_unstable_by(count - 1, by).1;
+        for &row in rows {
+            let before = match ties {
+                Ties::First => by(&row, &last).is_le(),
+                Ties::All => score(row) <= score(last),
+            };
+            chosen[row as usize] = before;
+        }
+        Ok(())
+    })
+}
+
+/// The rows of each group whose score is at least its `q`-quantile (with `strict`: above it).
+///
+/// ```
+/// use agentrl_compute::quantile::Interpolation;
+/// use agentrl_compute::weight::above_quantile;
+///
+/// let chosen = above_quantile(&[1.0, 2.0, 3.0, 4.0], &[0; 4], None, 0.5, Interpolation::Linear, false)?;
+/// assert_eq!(chosen, [false, false, true, true]);
+/// # Ok::<(), agentrl_compute::Error>(())
+/// ```
+///
+/// # Errors
+/// As [`top`], or if `q` is outside [0, 1].
+pub fn above_quantile(
+    scores: &[f64],
+    groups: &[u32],
+    valid: Option<&[bool]>,
+    q: f64,
+    interpolation: Interpolation,
+    strict: bool,
+) -> Result<Vec<bool>> {
+    let thresholds = quantile(&Columns { valid, ..Columns::new("scores", scores, groups) }, q, interpolation)?;
+    let above = |(row, &score): (usize, &f64)| {
+        let threshold = thresholds[groups[row] as usize];
+        valid.is_none_or(|valid| valid[row]) && if strict { score > threshold } else { score >= threshold }
+    };
+    Ok(scores.iter().enumerate().map(above).collect())
+}
+
+/// Options of [`sample_band`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Band {
+    /// Candidates have a score above this
+    pub low: f64,
+    /// and below this.
+    pub high: f64,
+    /// How many of them, as a part of all valid rows of the group.
+    pub amount: Amount,
+    /// Of the random choice.
+    pub seed: u64,
+}
+
+/// Rows of each group chosen at random from those with `low < score < high`, without replacement; all candidates if there
+/// are not enough. Which ones follows from the seed and the ids of the rows alone (Clip-Cov, arXiv:2505.22617).
+///
+/// ```
+/// use agentrl_compute::weight::{Amount, Band, sample_band};
+///
+/// let band = Band { low: 1.0, high: 5.0, amount: Amount::Count(1), seed: 3 };
+/// let chosen = sample_band(&[0.0, 2.0, 3.0, 9.0], &[0; 4], None, &[10, 11, 12, 13], &band)?;
+/// assert!(!chosen[0] && chosen[1] != chosen[2] && !chosen[3]);
+/// # Ok::<(), agentrl_compute::Error>(())
+/// ```
+///
+/// # Errors
+/// As [`top`], or if a bound is NaN.
+pub fn sample_band(
+    scores: &[f64],
+    groups: &[u32],
+    valid: Option<&[bool]>,
+    ids: &[i64],
+    band: &Band,
+) -> Result<Vec<bool>> {
+    same_length("ids", ids.len(), "scores", scores.len())?;
+    if band.low.is_nan() || band.high.is_nan() {
+        return Err(Error::invalid(format!("low is {} and high is {}; give two numbers", band.low, band.high)));
+    }
+    choose(scores, groups, valid, |rows, chosen| {
+        let inside = |&row: &u32| band.low < scores[row as usize] && scores[row as usize] < band.high;
+        let place =
+            |row: u32| (structural_seed(&[band.seed, ids[row as usize].cast_unsigned()]), ids[row as usize], row);
+        let mut candidates: Vec<_> = rows.iter().copied().filter(inside).map(place).collect();
+        candidates.sort_unstable();
+        for &(.., row) in candidates.iter().take(band.amount.of(rows.len())) {
+            chosen[row as usize] = true;
+        }
+        Ok(())
+    })
+}
+
+/// The rows of each group whose scores have the largest variance among all choices of so many: the lowest `i` and the highest
+/// `count - i`, for the best `i`. Equal scores: the first rows. O(n log n). Sources: PODS, arXiv:2504.13818; D3S,
+/// arXiv:2509.22115.
+///
+/// ```
+/// use agentrl_compute::weight::{Amount, max_variance_subset};
+///
+/// let chosen = max_variance_subset(&[0.0, 0.5, 0.6, 1.0], &[0; 4], None, Amount::Count(2))?;
+/// assert_eq!(chosen, [true, false, false, true]);
+/// # Ok::<(), agentrl_compute::Error>(())
+/// ```
+///
+/// # Errors
+/// As [`top`].
+pub fn max_variance_subset(
+    scores: &[f64],
+    groups: &[u32],
+    valid: Option<&[bool]>,
+    amount: Amount,
+) -> Result<Vec<bool>> {
+    choose(scores, groups, valid, |rows, chosen| {
+        let count = amount.of(rows.len());
+        let mut order = rows.to_vec();
+        order.sort_unstable_by(|&a, &b| scores[a as usize].total_cmp(&scores[b as usize]).then(a.cmp(&b)));
+        let (Some(&lowest), Some(&highest), true) = (order.first(), order.last(), count > 0) else { return Ok(()) };
+        // Relative to the lowest and to the range, so that neither an offset nor size costs digits.
+        let range = scores[highest as usize] / 2.0 - scores[lowest as usize] / 2.0;
+        let relative = |row: u32| {
+            let above = scores[row as usize] / 2.0 - scores[lowest as usize] / 2.0;
+            if range > 0.0 { above / range - 0.5 } else { 0.0 }
+        };
+        let sums =
+            |rows: &[u32]| rows.iter().fold((0.0, 0.0), |(s, q), &row| (s + relative(row), q + relative(row).powi(2)));
+        let spread = |(sum, squares): (f64, f64)| squares - sum * sum / count as f64;
+        let mut taken = sums(&order[..count]);
+        let (mut best, mut below) = (spread(taken), count);
+        for low in (0..count).rev() {
+            // One fewer from below, one more from above.
+            let (out, into) = (relative(order[low]), relative(order[order.len() - count + low]));
+            taken = (taken.0 - out + into, taken.1 - out * out + into * into);
+            if spread(taken) > best + 1e-12 {
+                (best, below) = (spread(taken), low);
+            }
+        }
+        for &row in order[..below].iter().chain(&order[order.len() - (count - below)..]) {
+            chosen[row as usize] = true;
+        }
+        Ok(())
+    })
+}
+
+/// Options of [`quota`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Quota {
+    /// How many rows of each group are chosen.
+    pub target: usize,
+    /// The least number of failures and of successes, where there are as many.
+    pub minimum: (usize, usize),
+    /// The seed by which failures are chosen; without one, the first ones.
+    pub seed: Option<u64>,
+}
+
+/// So many rows of each group, successes and failures in about their proportion: the successes with the smallest penalty and
+/// failures without preference (Resample-on-Correct of rStar2-Agent, arXiv:2508.20722).
+///
+/// Where both kinds would fall to their minimum, all rows are chosen; of a group with fewer rows than `target`, none.
+///
+/// ```
+/// use agentrl_compute::weight::{Quota, quota};
+///
+/// let success = [true, true, true, false, false, false];
+/// let options = Quota { target: 4, minimum: (1, 1), seed: None };
+/// let chosen = quota(&[0.9, 0.1, 0.5, 0.0, 0.0, 0.0], &success, &[0; 6], None, &[0, 1, 2, 3, 4, 5], &options)?;
+/// assert_eq!(chosen, [false, true, true, true, true, false]);
+/// # Ok::<(), agentrl_compute::Error>(())
+/// ```
+///
+/// # Errors
+/// As [`top`].
+pub fn quota(
+    penalties: &[f64],
+    success: &[bool],
+    groups: &[u32],
+    valid: Option<&[bool]>,
+    ids: &[i64],
+    options: &Quota,
+) -> Result<Vec<bool>> {
+    same_length("success", success.len(), "scores", penalties.len())?;
+    same_length("ids", ids.len(), "scores", penalties.len())?;
+    let target = options.target;
+    choose(penalties, groups, valid, |rows, chosen| {
+        if rows.len() < target {
+            return Ok(());
+        }
+        let (mut won, mut lost): (Vec<u32>, Vec<u32>) = rows.iter().partition(|&&row| success[row as usize]);
+        let share = |members: usize| (members as f64 * target as f64 / rows.len() as f64).round_ties_even() as usize;
+        let least = (options.minimum.0.min(lost.len()), options.minimum.1.min(won.len()));
+        let (mut failures, mut successes) = (share(lost.len()), share(won.len()));
+        if failures <= least.0 && successes <= least.1 {
+            (failures, successes) = (lost.len(), won.len());
+        } else if failures <= least.0 {
+            failures = least.0.min(target);
+            successes = target - failures;
+        } else {
+            successes = if successes <= least.1 { least.1.min(target) } else { target - failures };
+            failures = target - successes;
+        }
+        won.sort_by(|&a, &b| penalties[a as usize].total_cmp(&penalties[b as usize]));
+        if let Some(seed) = options.seed {
+            lost.sort_by_key(|&row| (structural_seed(&[seed, ids[row as usize].cast_unsigned()]), row));
+        }
+        for &row in won.iter().take(successes).chain(lost.iter().take(failures)) {
+            chosen[row as usize] = true;
+        }
+        Ok(())
+    })
+}
+
+/// Checks the columns and lets `mark` choose among the valid rows of each group.
+fn choose(
+    scores: &[f64],
+    groups: &[u32],
+    valid: Option<&[bool]>,
+    mut mark: impl FnMut(&[u32], &mut [bool]) -> Result<()>,
+) -> Result<Vec<bool>> {
+    same_length("groups", groups.len(), "scores", scores.len())?;
+    mask_length(valid, "scores", scores.len())?;
+    column("scores", scores, "scores", scores.len(), valid)?;
+    let mut chosen = vec![false; scores.len()];
+    for rows in Members::of(groups, group_count("groups", groups)?, valid).iter() {
+        mark(rows, &mut chosen)?;
+    }
+    Ok(chosen)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::group::testing::{Group, masked_groups};
+    use proptest::prelude::*;
+
+    #[test]
+    fn names_and_amounts() -> Result<()> {
+        let message = |result: Result<Amount>| result.map_or_else(|error| error.to_string(), |_| "fine".to_owned());
+        assert!(message(Amount::from_options(None, None, "floor", 0)).starts_with("count and fraction"));
+        assert!(message(Amount::from_options(Some(1), Some(0.5), "floor", 0)).starts_with("count and fraction"));
+        assert_eq!(
+            message(Amount::from_options(None, Some(1.5), "floor", 0)),
+            "fraction is 1.5; give a number from 0 to 1"
+        );
+        assert!(message(Amount::from_options(None, Some(0.5), "half", 0)).starts_with("rounding is \"half\""));
+        for (rounding, expected) in [("floor", 2), ("ceil", 3), ("nearest", 2)] {
+            assert_eq!(Amount::from_options(None, Some(0.5), rounding, 0)?.of(5), expected);
+        }
+        assert_eq!(Amount::from_options(None, Some(0.0), "floor", 1)?.of(5), 1);
+        assert_eq!(Amount::from_options(None, Some(0.0), "floor", 1)?.of(0), 0);
+        assert!(Ties::from_name("some").is_err());
+        Ok(())
+    }
+
+    #[test]
+    fn equal_scores() -> Result<()> {
+        let pick = |ties| top(&[1.0, 2.0, 2.0, 2.0], &[0; 4], None, Amount::Count(2), true, ties);
+        assert_eq!(pick(Ties::First)?, [false, true, true, false]);
+        assert_eq!(pick(Ties::All)?, [false, true, true, true]);
+        assert_eq!(max_variance_subset(&[0.3; 4], &[0; 4], None, Amount::Count(2))?, [true, true, false, false]);
+        Ok(())
+    }
+
+    #[test]
+    fn quotas_of_the_reference() -> Result<()> {
+        let choose = |won: usize, lost: usize, target, minimum| {
+            let success: Vec<bool> = (0..won + lost).map(|row| row < won).collect();
+            let ids: Vec<i64> = (0..(won + lost) as i64).collect();
+            let options = Quota { target, minimum, seed: Some(1) };
+            let chosen = quota(&vec![0.0; won + lost], &success, &vec![0; won + lost], None, &ids, &options)?;
+            let kept = |wanted: bool| {
+                chosen.iter().zip(&success).filter(|&(&chosen, &success)| chosen && success == wanted).count()
+            };
+            Ok::<_, Error>((kept(true), kept(false)))
+        };
+        assert_eq!(choose(16, 16, 16, (2, 2))?, (8, 8));
+        assert_eq!(choose(31, 1, 16, (2, 2))?, (15, 1));
+        assert_eq!(choose(1, 31, 16, (2, 2))?, (1, 15));
+        assert_eq!(choose(2, 2, 3, (2, 2))?, (2, 2));
+        assert_eq!(choose(3, 3, 8, (2, 2))?, (0, 0));
+        Ok(())
+    }
+
+    proptest! {
+        #[test]
+        fn top_rows_are_no_smaller_than_the_others((group, valid) in masked_groups(), count in 0_usize..6, largest in any::<bool>()) {
+            let Group { values, groups, count: groups_count, .. } = group;
+            let exact = top(&values, &groups, Some(&valid), Amount::Count(count), largest, Ties::First)?;
+            let all = top(&values, &groups, Some(&valid), Amount::Count(count), largest, Ties::All)?;
+            for id in 0..groups_count {
+                let rows: Vec<usize> = (0..values.len()).filter(|&row| groups[row] as usize == id && valid[row]).collect();
+                let mut sorted = rows.clone();
+                sorted.sort_by(|&a, &b| if largest { values[b].total_cmp(&values[a]) } else { values[a].total_cmp(&values[b]) });
+                let expected: Vec<usize> = sorted[..count.min(rows.len())].to_vec();
+                prop_assert!(rows.iter().all(|row| exact[*row] == expected.contains(row)));
+                prop_assert!(rows.iter().all(|&row| all[row] == expected.iter().any(|&other| (values[other] - values[row]).abs() == 0.0)));
+            }
+            prop_assert!((0..values.len()).all(|row| valid[row] || !(exact[row] || all[row])));
+        }
+
+        #[test]
+        fn the_variance_is_that_of_the_best_subset(scores in prop::collection::vec(-4_i8..5, 1..9), pick in any::<u32>()) {
+            let scores: Vec<f64> = scores.into_iter().map(f64::from).collect();
+            let count = pick as usize % scores.len() + 1;
+            let spread = |rows: &[usize]| {
+                let mean = rows.iter().map(|&row| scores[row]).sum::<f64>() / rows.len() as f64;
+                rows.iter().map(|&row| (scores[row] - mean).powi(2)).sum::<f64>()
+            };
+            let chosen = max_variance_subset(&scores, &vec![0; scores.len()], None, Amount::Count(count))?;
+            let rows: Vec<usize> = (0..scores.len()).filter(|&row| chosen[row]).collect();
+            prop_assert_eq!(rows.len(), count);
+            let best = (0_u32..1 << scores.len())
+                .filter(|mask| mask.count_ones() as usize == count)
+                .map(|mask| spread(&(0..scores.len()).filter(|row| mask >> row & 1 == 1).collect::<Vec<_>>()))
+                .fold(0.0, f64::max);
+            prop_assert!((spread(&rows) - best).abs() < 1e-9);
+        }
+
+        #[test]
+        fn a_band_is_drawn_evenly_whatever_the_order(seed in any::<u64>()) {
+            let scores: Vec<f64> = (0..12).map(f64::from).collect();
+            let ids: Vec<i64> = (100..112).collect();
+            let amount = Amount::Fraction { fraction: 0.25, rounding: Rounding::Floor, minimum: 1 };
+            let band = Band { low: 2.0, high: 9.0, amount, seed };
+            let chosen = sample_band(&scores, &[0; 12], None, &ids, &band)?;
+            prop_assert_eq!(chosen.iter().filter(|&&chosen| chosen).count(), 3);
+            prop_assert!((0..12).all(|row| !chosen[row] || (3..9).contains(&row)));
+            let (backwards, their_ids): (Vec<f64>, Vec<i64>) = scores.iter().copied().zip(ids.iter().copied()).rev().unzip();
+            let mut theirs = sample_band(&backwards, &[0; 12], None, &their_ids, &band)?;
+            theirs.reverse();
+            prop_assert_eq!(chosen, theirs);
+        }
+    }
+}

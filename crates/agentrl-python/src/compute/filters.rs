@@ -1,0 +1,93 @@
+//! Filters for Python: masks of rows and groups.
+
+use agentrl_compute::filters::{self, GroupBand};
+use agentrl_compute::ragged::Ragged;
+use pyo3::prelude::*;
+
+use super::columns::{Column, Made, made, optional};
+use crate::arrays::slice;
+
+#[pyfunction]
+#[pyo3(signature = (scores, groups, *, min_std, ddof, low, high, min_count, valid=None))]
+#[expect(clippy::too_many_arguments, reason = "columns in order, options by name")]
+pub(crate) fn filter_group_band<'py>(
+    py: Python<'py>,
+    scores: Column<'py, f64>,
+    groups: Column<'py, u32>,
+    min_std: Option<f64>,
+    ddof: u32,
+    low: Option<f64>,
+    high: Option<f64>,
+    min_count: u64,
+    valid: Option<Column<'py, bool>>,
+) -> PyResult<Made<'py, bool>> {
+    let (scores, groups) = (slice("scores", &scores)?, slice("groups", &groups)?);
+    let valid = optional("valid", valid.as_ref())?;
+    let band = GroupBand { min_std, ddof, low, high, min_count };
+    made(py, scores.len(), || filters::group_band(scores, groups, valid, &band))
+}
+
+#[pyfunction]
+#[pyo3(signature = (scores, groups, *, fraction, ddof, valid=None))]
+pub(crate) fn filter_top_groups<'py>(
+    py: Python<'py>,
+    scores: Column<'py, f64>,
+    groups: Column<'py, u32>,
+    fraction: f64,
+    ddof: u32,
+    valid: Option<Column<'py, bool>>,
+) -> PyResult<Made<'py, bool>> {
+    let (scores, groups) = (slice("scores", &scores)?, slice("groups", &groups)?);
+    let valid = optional("valid", valid.as_ref())?;
+    made(py, scores.len(), || filters::top_groups(scores, groups, valid, ddof, fraction))
+}
+
+#[pyfunction]
+pub(crate) fn filter_unflagged<'py>(
+    py: Python<'py>,
+    flags: Column<'py, bool>,
+    offsets: Column<'py, i64>,
+) -> PyResult<Made<'py, bool>> {
+    let (flags, offsets) = (slice("flags", &flags)?, slice("offsets", &offsets)?);
+    made(py, flags.len(), || Ok(filters::unflagged(Ragged::new(flags, offsets)?)))
+}
+
+#[pyfunction]
+#[pyo3(signature = (lengths, limit, *, truncated=None))]
+pub(crate) fn filter_not_overlong<'py>(
+    py: Python<'py>,
+    lengths: Column<'py, i64>,
+    limit: i64,
+    truncated: Option<Column<'py, bool>>,
+) -> PyResult<Made<'py, bool>> {
+    let (lengths, truncated) = (slice("lengths", &lengths)?, optional("truncated", truncated.as_ref())?);
+    made(py, lengths.len(), || filters::not_overlong(lengths, limit, truncated))
+}
+
+#[pyfunction]
+#[pyo3(signature = (contents, groups, *, valid=None))]
+pub(crate) fn filter_first_of_equal<'py>(
+    py: Python<'py>,
+    contents: Column<'py, u32>,
+    groups: Column<'py, u32>,
+    valid: Option<Column<'py, bool>>,
+) -> PyResult<Made<'py, bool>> {
+    let (contents, groups) = (slice("contents", &contents)?, slice("groups", &groups)?);
+    let valid = optional("valid", valid.as_ref())?;
+    made(py, contents.len(), || filters::first_of_equal(contents, groups, valid))
+}
+
+#[pyfunction]
+#[pyo3(signature = (keep, scores, *, multiple, up, valid=None))]
+pub(crate) fn filter_round_rows<'py>(
+    py: Python<'py>,
+    keep: Column<'py, bool>,
+    scores: Column<'py, f64>,
+    multiple: usize,
+    up: bool,
+    valid: Option<Column<'py, bool>>,
+) -> PyResult<Made<'py, bool>> {
+    let (keep, scores) = (slice("keep", &keep)?, slice("scores", &scores)?);
+    let valid = optional("valid", valid.as_ref())?;
+    made(py, keep.len(), || filters::round_rows(keep, scores, valid, multiple, up))
+}

@@ -1,0 +1,228 @@
+//! Rewards for Python: columns in, columns out.
+
+use agentrl_compute::ragged::Ragged;
+use agentrl_compute::reward::{self, Checklist, Gain, MaxAtK, Noise, ProgressOptions, TailRisk};
+use numpy::{IntoPyArray as _, PyArray1};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use super::columns::{Column, Made, made, optional, run};
+use crate::arrays::{Whole, slice};
+
+#[pyfunction]
+pub(crate) fn reward_weighted_sum<'py>(
+    py: Python<'py>,
+    components: Vec<Column<'py, f64>>,
+    weights: Column<'py, f64>,
+) -> PyResult<Made<'py, f64>> {
+    let columns: Vec<&[f64]> = components.iter().map(|column| slice("components", column)).collect::<PyResult<_>>()?;
+    let weights = slice("weights", &weights)?;
+    made(py, columns.first().map_or(0, |column| column.len()), || reward::weighted_sum(&columns, weights))
+}
+
+#[pyfunction]
+pub(crate) fn reward_gate<'py>(
+    py: Python<'py>,
+    scores: Column<'py, f64>,
+    passed: Column<'py, bool>,
+    failed: f64,
+) -> PyResult<Made<'py, f64>> {
+    let (scores, passed) = (slice("scores", &scores)?, slice("passed", &passed)?);
+    made(py, scores.len(), || reward::gate(scores, passed, failed))
+}
+
+#[pyfunction]
+pub(crate) fn reward_excess_penalty<'py>(
+    py: Python<'py>,
+    amounts: Column<'py, f64>,
+    free: f64,
+    limit: f64,
+    weight: f64,
+    cap: Option<f64>,
+) -> PyResult<Made<'py, f64>> {
+    let amounts = slice("amounts", &amounts)?;
+    made(py, amounts.len(), || reward::excess_penalty(amounts, free, limit, weight, cap))
+}
+
+#[pyfunction]
+pub(crate) fn reward_tiers<'py>(
+    py: Python<'py>,
+    qualities: Column<'py, f64>,
+    count: Whole<u32>,
+) -> PyResult<Made<'py, f64>> {
+    let (qualities, count) = (slice("qualities", &qualities)?, count.named("count")?);
+    made(py, qualities.len(), || reward::tiers(qualities, count))
+}
+
+#[pyfunction]
+pub(crate) fn reward_dither<'py>(
+    py: Python<'py>,
+    scores: Column<'py, f64>,
+    ids: Column<'py, i64>,
+    seed: Whole<u64>,
+    amplitude: f64,
+    law: &str,
+) -> PyResult<Made<'py, f64>> {
+    let (scores, ids, seed) = (slice("scores", &scores)?, slice("ids", &ids)?, seed.named("seed")?);
+    made(py, scores.len(), || reward::dither(scores, ids, seed, amplitude, Noise::from_name(law)?))
+}
+
+#[pyfunction]
+#[pyo3(signature = (rewards, groups, *, k, leave_one_out, ratio_excess=None, valid=None))]
+pub(crate) fn reward_max_at_k<'py>(
+    py: Python<'py>,
+    rewards: Column<'py, f64>,
+    groups: Column<'py, u32>,
+    k: Whole<u32>,
+    leave_one_out: bool,
+    ratio_excess: Option<Column<'py, f64>>,
+    valid: Option<Column<'py, bool>>,
+) -> PyResult<Made<'py, f64>> {
+    let (rewards, groups) = (slice("rewards", &rewards)?, slice("groups", &groups)?);
+    let valid = optional("valid", valid.as_ref())?;
+    let ratio_excess = optional("ratio_excess", ratio_excess.as_ref())?;
+    let options = MaxAtK { k: k.named("k")?, leave_one_out, ratio_excess };
+    made(py, rewards.len(), || reward::max_at_k(rewards, groups, valid, &options))
+}
+
+#[pyfunction]
+#[pyo3(signature = (rewards, groups, *, valid=None))]
+pub(crate) fn reward_top_gap<'py>(
+    py: Python<'py>,
+    rewards: Column<'py, f64>,
+    groups: Column<'py, u32>,
+    valid: Option<Column<'py, bool>>,
+) -> PyResult<Made<'py, f64>> {
+    let (rewards, groups) = (slice("rewards", &rewards)?, slice("groups", &groups)?);
+    let valid = optional("valid", valid.as_ref())?;
+    made(py, rewards.len(), || reward::top_gap(rewards, groups, valid))
+}
+
+#[pyfunction]
+pub(crate) fn reward_win_rates<'py>(
+    py: Python<'py>,
+    first: Column<'py, u32>,
+    second: Column<'py, u32>,
+    probability: Column<'py, f64>,
+    count: Whole<usize>,
+) -> PyResult<Made<'py, f64>> {
+    let (first, second) = (slice("first", &first)?, slice("second", &second)?);
+    let (probability, count) = (slice("probability", &probability)?, count.named("count")?);
+    made(py, first.len(), || reward::win_rates(first, second, probability, count))
+}
+
+#[pyfunction]
+#[pyo3(signature = (clusters, groups, *, parsed=None, weights=None))]
+pub(crate) fn reward_cluster_votes<'py>(
+    py: Python<'py>,
+    clusters: Column<'py, u32>,
+    groups: Column<'py, u32>,
+    parsed: Option<Column<'py, bool>>,
+    weights: Option<Column<'py, f64>>,
+) -> PyResult<Bound<'py, PyDict>> {
+    let (clusters, groups) = (slice("clusters", &clusters)?, slice("groups", &groups)?);
+    let (parsed, weights) = (optional("parsed", parsed.as_ref())?, optional("weights", weights.as_ref())?);
+    let votes = run(py, clusters.len(), || reward::cluster_votes(clusters, groups, parsed, weights))?;
+    let columns = PyDict::new(py);
+    columns.set_item("share", votes.shares.into_pyarray(py))?;
+    columns.set_item("winner", votes.winners.into_pyarray(py))?;
+    columns.set_item("entropy", votes.entropies.into_pyarray(py))?;
+    columns.set_item("cluster_entropy", votes.cluster_entropies.into_pyarray(py))?;
+    columns.set_item("count", votes.counts.into_pyarray(py))?;
+    Ok(columns)
+}
+
+#[pyfunction]
+pub(crate) fn reward_tracked_quantiles<'py>(
+    py: Python<'py>,
+    state: Option<Column<'py, f64>>,
+    values: Column<'py, f64>,
+    levels: Column<'py, f64>,
+    rate: f64,
+) -> PyResult<(Made<'py, f64>, Made<'py, f64>)> {
+    let (values, levels) = (slice("values", &values)?, slice("levels", &levels)?);
+    let state = optional("state", state.as_ref())?;
+    let (read, next) = run(py, values.len(), || reward::tracked_quantiles(state, values, levels, rate))?;
+    Ok((PyArray1::from_vec(py, read), PyArray1::from_vec(py, next)))
+}
+
+#[pyfunction]
+#[pyo3(signature = (scores, low, high, *, alpha_low, alpha_high, omega, natural_baseline))]
+#[expect(clippy::too_many_arguments, reason = "columns in order, options by name")]
+pub(crate) fn reward_tail_risk<'py>(
+    py: Python<'py>,
+    scores: Column<'py, f64>,
+    low: Column<'py, f64>,
+    high: Column<'py, f64>,
+    alpha_low: f64,
+    alpha_high: f64,
+    omega: f64,
+    natural_baseline: bool,
+) -> PyResult<Made<'py, f64>> {
+    let (scores, low, high) = (slice("scores", &scores)?, slice("low", &low)?, slice("high", &high)?);
+    let options = TailRisk { alpha_low, alpha_high, omega, natural_baseline };
+    made(py, scores.len(), || reward::tail_risk(scores, low, high, &options))
+}
+
+#[pyfunction]
+pub(crate) fn reward_information_gain<'py>(
+    py: Python<'py>,
+    answer_logprobs: Column<'py, f64>,
+    offsets: Column<'py, i64>,
+    before: Column<'py, f64>,
+    unit: &str,
+) -> PyResult<Made<'py, f64>> {
+    let (logprobs, offsets) = (slice("answer_logprobs", &answer_logprobs)?, slice("offsets", &offsets)?);
+    let before = slice("before", &before)?;
+    made(py, logprobs.len(), || {
+        reward::information_gain(Ragged::new(logprobs, offsets)?, before, Gain::from_name(unit)?)
+    })
+}
+
+#[pyfunction]
+pub(crate) fn reward_implicit<'py>(
+    py: Python<'py>,
+    logprobs: Column<'py, f64>,
+    reference_logprobs: Column<'py, f64>,
+    offsets: Option<Column<'py, i64>>,
+    beta: f64,
+) -> PyResult<Made<'py, f64>> {
+    let (own, reference) = (slice("logprobs", &logprobs)?, slice("reference_logprobs", &reference_logprobs)?);
+    let offsets = optional("offsets", offsets.as_ref())?;
+    made(py, own.len(), || reward::implicit_rewards(own, reference, offsets, beta))
+}
+
+#[pyfunction]
+pub(crate) fn reward_checklist<'py>(
+    py: Python<'py>,
+    satisfied: Column<'py, bool>,
+    items: usize,
+    dependencies: Column<'py, bool>,
+    offsets: Column<'py, i64>,
+    delay: f64,
+) -> PyResult<(Made<'py, f64>, Made<'py, f64>, Made<'py, bool>)> {
+    let (satisfied, dependencies) = (slice("satisfied", &satisfied)?, slice("dependencies", &dependencies)?);
+    let columns = Checklist { satisfied, items, dependencies, offsets: slice("offsets", &offsets)?, delay };
+    let rewards = run(py, satisfied.len(), || reward::checklist(&columns))?;
+    Ok((rewards.earned.into_pyarray(py), rewards.backfilled.into_pyarray(py), rewards.eligible.into_pyarray(py)))
+}
+
+#[pyfunction]
+#[pyo3(signature = (embeddings, width, success, groups, *, radius, min_samples, ceiling, slope))]
+#[expect(clippy::too_many_arguments, reason = "columns in order, options by name")]
+pub(crate) fn reward_success_distance<'py>(
+    py: Python<'py>,
+    embeddings: Column<'py, f64>,
+    width: usize,
+    success: Column<'py, bool>,
+    groups: Column<'py, u32>,
+    radius: f64,
+    min_samples: Whole<u32>,
+    ceiling: f64,
+    slope: f64,
+) -> PyResult<Made<'py, f64>> {
+    let (embeddings, success) = (slice("embeddings", &embeddings)?, slice("success", &success)?);
+    let groups = slice("groups", &groups)?;
+    let options = ProgressOptions { radius, min_samples: min_samples.named("min_samples")?, ceiling, slope };
+    made(py, embeddings.len(), || reward::success_distance(embeddings, width, success, groups, &options))
+}

@@ -1,0 +1,131 @@
+//! Trees for Python: their shape, and credit along it.
+
+use agentrl_compute::group::Singleton;
+use agentrl_compute::ragged::Ragged;
+use agentrl_compute::tree::{self, AncestorOptions, Fusion, Peers, Radius, Rows, Topology, Weighting};
+use numpy::{IntoPyArray as _, PyArray1};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use super::columns::{Column, Made, made, optional, run};
+use crate::arrays::slice;
+
+#[pyfunction]
+pub(crate) fn tree_build<'py>(
+    py: Python<'py>,
+    elements: Column<'py, i64>,
+    offsets: Column<'py, i64>,
+) -> PyResult<(Made<'py, i64>, Made<'py, u32>)> {
+    let (elements, offsets) = (slice("elements", &elements)?, slice("offsets", &offsets)?);
+    let built = run(py, elements.len(), || tree::build(Ragged::new(elements, offsets)?))?;
+    Ok((PyArray1::from_vec(py, built.parents), PyArray1::from_vec(py, built.nodes)))
+}
+
+#[pyfunction]
+pub(crate) fn tree_topology<'py>(py: Python<'py>, parents: Column<'py, i64>) -> PyResult<Bound<'py, PyDict>> {
+    let parents = slice("parents", &parents)?;
+    let shape = run(py, parents.len(), || Topology::new(parents))?;
+    let columns = PyDict::new(py);
+    let leaf_counts = shape.leaf_counts();
+    columns.set_item("preorder", shape.preorder().to_vec().into_pyarray(py))?;
+    columns.set_item("enter", shape.enter().to_vec().into_pyarray(py))?;
+    columns.set_item("exit", shape.exit().to_vec().into_pyarray(py))?;
+    columns.set_item("depth", shape.depths().to_vec().into_pyarray(py))?;
+    columns.set_item("root", shape.root_of_each().into_pyarray(py))?;
+    columns.set_item("leaves", leaf_counts.into_pyarray(py))?;
+    Ok(columns)
+}
+
+#[pyfunction]
+#[pyo3(signature = (parents, nodes, values, *, how, alpha, edge_logprobs=None, weights=None, valid=None))]
+#[expect(clippy::too_many_arguments, reason = "columns in order, options by name")]
+pub(crate) fn tree_fuse<'py>(
+    py: Python<'py>,
+    parents: Column<'py, i64>,
+    nodes: Column<'py, u32>,
+    values: Column<'py, f64>,
+    how: &str,
+    alpha: f64,
+    edge_logprobs: Option<Column<'py, f64>>,
+    weights: Option<Column<'py, f64>>,
+    valid: Option<Column<'py, bool>>,
+) -> PyResult<(Made<'py, f64>, Made<'py, f64>)> {
+    let parents = slice("parents", &parents)?;
+    let rows = rows(&nodes, &values, weights.as_ref(), valid.as_ref())?;
+    let logprobs = optional("edge_logprobs", edge_logprobs.as_ref())?;
+    let fused = run(py, parents.len().max(rows.nodes.len()), || {
+        tree::fuse(&Topology::new(parents)?, &rows, Fusion::from_name(how, alpha)?, logprobs)
+    })?;
+    Ok((PyArray1::from_vec(py, fused.values), PyArray1::from_vec(py, fused.masses)))
+}
+
+fn rows<'a>(
+    nodes: &'a Column<'_, u32>,
+    values: &'a Column<'_, f64>,
+    weights: Option<&'a Column<'_, f64>>,
+    valid: Option<&'a Column<'_, bool>>,
+) -> PyResult<Rows<'a>> {
+    Ok(Rows {
+        nodes: slice("nodes", nodes)?,
+        values: slice("values", values)?,
+        weights: optional("weights", weights)?,
+        valid: optional("valid", valid)?,
+    })
+}
+
+#[pyfunction]
+pub(crate) fn tree_path_sum<'py>(
+    py: Python<'py>,
+    parents: Column<'py, i64>,
+    values: Column<'py, f64>,
+) -> PyResult<Made<'py, f64>> {
+    let (parents, values) = (slice("parents", &parents)?, slice("values", &values)?);
+    made(py, parents.len(), || tree::path_sum(&Topology::new(parents)?, values))
+}
+
+#[pyfunction]
+#[pyo3(signature = (parents, nodes, values, *, weighting, skip_constant, singleton, weights=None, valid=None))]
+#[expect(clippy::too_many_arguments, reason = "columns in order, options by name")]
+pub(crate) fn tree_ancestor_relative<'py>(
+    py: Python<'py>,
+    parents: Column<'py, i64>,
+    nodes: Column<'py, u32>,
+    values: Column<'py, f64>,
+    weighting: &str,
+    skip_constant: bool,
+    singleton: &str,
+    weights: Option<Column<'py, f64>>,
+    valid: Option<Column<'py, bool>>,
+) -> PyResult<Made<'py, f64>> {
+    let parents = slice("parents", &parents)?;
+    let rows = rows(&nodes, &values, weights.as_ref(), valid.as_ref())?;
+    made(py, parents.len().max(rows.nodes.len()), || {
+        let (weighting, singleton) = (Weighting::from_name(weighting)?, Singleton::from_name(singleton)?);
+        let options = AncestorOptions { weighting, skip_constant, singleton };
+        tree::ancestor_relative(&Topology::new(parents)?, &rows, &options)
+    })
+}
+
+#[pyfunction]
+pub(crate) fn tree_peers<'py>(py: Python<'py>, parents: Column<'py, i64>, of: &str) -> PyResult<Made<'py, u32>> {
+    let parents = slice("parents", &parents)?;
+    made(py, parents.len(), || tree::peers(&Topology::new(parents)?, Peers::from_name(of)?))
+}
+
+#[pyfunction]
+#[pyo3(signature = (parents, values, *, margin, radius, weights=None, valid=None))]
+pub(crate) fn tree_isotonic<'py>(
+    py: Python<'py>,
+    parents: Column<'py, i64>,
+    values: Column<'py, f64>,
+    margin: f64,
+    radius: &str,
+    weights: Option<Column<'py, f64>>,
+    valid: Option<Column<'py, bool>>,
+) -> PyResult<Made<'py, f64>> {
+    let (parents, values) = (slice("parents", &parents)?, slice("values", &values)?);
+    let (weights, valid) = (optional("weights", weights.as_ref())?, optional("valid", valid.as_ref())?);
+    made(py, parents.len(), || {
+        tree::isotonic(&Topology::new(parents)?, values, weights, valid, margin, Radius::from_name(radius)?)
+    })
+}

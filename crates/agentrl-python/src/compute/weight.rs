@@ -1,0 +1,386 @@
+//! Weights for Python: denominators, selectors, factors and importance ratios.
+
+use agentrl_compute::quantile::Interpolation;
+use agentrl_compute::ragged::Ragged;
+use agentrl_compute::weight::{
+    self, Action, Aggregate, Amount, BalancedBounds, Band, Denominator, Divergence, ImportanceOptions, Level, Measure,
+    Quota, Ratios, Shape, Shared, Ties, TrustRegion,
+};
+use numpy::PyArray1;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use super::columns::{Column, Made, made, optional, run};
+use crate::arrays::{Whole, slice};
+use crate::error::to_python;
+
+#[pyfunction]
+pub(crate) fn weight_shares<'py>(
+    py: Python<'py>,
+    step_keys: Column<'py, u32>,
+    draws: Column<'py, u32>,
+    valid: Column<'py, bool>,
+    shared: &str,
+) -> PyResult<Made<'py, f64>> {
+    let (keys, draws) = (slice("step_keys", &step_keys)?, slice("draws", &draws)?);
+    let valid = slice("valid", &valid)?;
+    made(py, keys.len(), || weight::shares(keys, draws, valid, Shared::from_name(shared)?))
+}
+
+#[pyfunction]
+pub(crate) fn weight_mean_of_means<'py>(
+    py: Python<'py>,
+    shares: Column<'py, f64>,
+    units: Vec<Column<'py, u32>>,
+) -> PyResult<Made<'py, f64>> {
+    let shares = slice("shares", &shares)?;
+    let units: Vec<&[u32]> = units.iter().map(|unit| slice("units", unit)).collect::<PyResult<_>>()?;
+    made(py, shares.len(), || weight::mean_of_means(shares, &units))
+}
+
+#[pyfunction]
+pub(crate) fn weight_constant<'py>(
+    py: Python<'py>,
+    shares: Column<'py, f64>,
+    units: Column<'py, u32>,
+    constant: f64,
+) -> PyResult<Made<'py, f64>> {
+    let (shares, units) = (slice("shares", &shares)?, slice("units", &units)?);
+    made(py, shares.len(), || {
+        let count = units.iter().max().map_or(0, |&largest| largest as usize + 1);
+        let (trainable, valid) = (vec![1; shares.len()], vec![true; count]);
+        weight::token_weights(units, shares, &trainable, &valid, Denominator::Constant(constant))
+    })
+}
+
+#[pyfunction]
+#[pyo3(signature = (scores, groups, *, count, fraction, rounding, minimum, largest, ties, valid=None))]
+#[expect(clippy::too_many_arguments, reason = "columns in order, options by name")]
+pub(crate) fn weight_top<'py>(
+    py: Python<'py>,
+    scores: Column<'py, f64>,
+    groups: Column<'py, u32>,
+    count: Option<Whole<usize>>,
+    fraction: Option<f64>,
+    rounding: &str,
+    minimum: Whole<usize>,
+    largest: bool,
+    ties: &str,
+    valid: Option<Column<'py, bool>>,
+) -> PyResult<Made<'py, bool>> {
+    let (scores, groups) = (slice("scores", &scores)?, slice("groups", &groups)?);
+    let valid = optional("valid", valid.as_ref())?;
+    let amount = amount(count, fraction, rounding, minimum)?;
+    made(py, scores.len(), || weight::top(scores, groups, valid, amount, largest, Ties::from_name(ties)?))
+}
+
+fn amount(
+    count: Option<Whole<usize>>,
+    fraction: Option<f64>,
+    rounding: &str,
+    minimum: Whole<usize>,
+) -> PyResult<Amount> {
+    let count = count.map(|count| count.named("count")).transpose()?;
+    Amount::from_options(count, fraction, rounding, minimum.named("minimum")?).map_err(to_python)
+}
+
+#[pyfunction]
+#[pyo3(signature = (scores, groups, *, q, interpolation, strict, valid=None))]
+pub(crate) fn weight_above_quantile<'py>(
+    py: Python<'py>,
+    scores: Column<'py, f64>,
+    groups: Column<'py, u32>,
+    q: f64,
+    interpolation: &str,
+    strict: bool,
+    valid: Option<Column<'py, bool>>,
+) -> PyResult<Made<'py, bool>> {
+    let (scores, groups) = (slice("scores", &scores)?, slice("groups", &groups)?);
+    let valid = optional("valid", valid.as_ref())?;
+    made(py, scores.len(), || {
+        weight::above_quantile(scores, groups, valid, q, Interpolation::from_name(interpolation)?, strict)
+    })
+}
+
+#[pyfunction]
+#[pyo3(signature = (scores, groups, ids, *, low, high, count, fraction, rounding, minimum, seed, valid=None))]
+#[expect(clippy::too_many_arguments, reason = "columns in order, options by name")]
+pub(crate) fn weight_sample_band<'py>(
+    py: Python<'py>,
+    scores: Column<'py, f64>,
+    groups: Column<'py, u32>,
+    ids: Column<'py, i64>,
+    low: f64,
+    high: f64,
+    count: Option<Whole<usize>>,
+    fraction: Option<f64>,
+    rounding: &str,
+    minimum: Whole<usize>,
+    seed: Whole<u64>,
+    valid: Option<Column<'py, bool>>,
+) -> PyResult<Made<'py, bool>> {
+    let (scores, groups, ids) = (slice("scores", &scores)?, slice("groups", &groups)?, slice("ids", &ids)?);
+    let valid = optional("valid", valid.as_ref())?;
+    let band = Band { low, high, amount: amount(count, fraction, rounding, minimum)?, seed: seed.named("seed")? };
+    made(py, scores.len(), || weight::sample_band(scores, groups, valid, ids, &band))
+}
+
+#[pyfunction]
+#[pyo3(signature = (scores, groups, *, count, fraction, rounding, minimum, valid=None))]
+#[expect(clippy::too_many_arguments, reason = "columns in order, options by name")]
+pub(crate) fn weight_max_variance<'py>(
+    py: Python<'py>,
+    scores: Column<'py, f64>,
+    groups: Column<'py, u32>,
+    count: Option<Whole<usize>>,
+    fraction: Option<f64>,
+    rounding: &str,
+    minimum: Whole<usize>,
+    valid: Option<Column<'py, bool>>,
+) -> PyResult<Made<'py, bool>> {
+    let (scores, groups) = (slice("scores", &scores)?, slice("groups", &groups)?);
+    let valid = optional("valid", valid.as_ref())?;
+    let amount = amount(count, fraction, rounding, minimum)?;
+    made(py, scores.len(), || weight::max_variance_subset(scores, groups, valid, amount))
+}
+
+#[pyfunction]
+#[pyo3(signature = (penalties, success, groups, ids, *, target, minimum_failures, minimum_successes, seed, valid=None))]
+#[expect(clippy::too_many_arguments, reason = "columns in order, options by name")]
+pub(crate) fn weight_quota<'py>(
+    py: Python<'py>,
+    penalties: Column<'py, f64>,
+    success: Column<'py, bool>,
+    groups: Column<'py, u32>,
+    ids: Column<'py, i64>,
+    target: Whole<usize>,
+    minimum_failures: Whole<usize>,
+    minimum_successes: Whole<usize>,
+    seed: Option<Whole<u64>>,
+    valid: Option<Column<'py, bool>>,
+) -> PyResult<Made<'py, bool>> {
+    let (penalties, success) = (slice("penalties", &penalties)?, slice("success", &success)?);
+    let (groups, ids) = (slice("groups", &groups)?, slice("ids", &ids)?);
+    let valid = optional("valid", valid.as_ref())?;
+    let options = Quota {
+        target: target.named("target")?,
+        minimum: (minimum_failures.named("minimum_failures")?, minimum_successes.named("minimum_successes")?),
+        seed: seed.map(|seed| seed.named("seed")).transpose()?,
+    };
+    made(py, penalties.len(), || weight::quota(penalties, success, groups, valid, ids, &options))
+}
+
+#[pyfunction]
+#[pyo3(signature = (first, second, groups, *, valid=None))]
+pub(crate) fn weight_covariance<'py>(
+    py: Python<'py>,
+    first: Column<'py, f64>,
+    second: Column<'py, f64>,
+    groups: Column<'py, u32>,
+    valid: Option<Column<'py, bool>>,
+) -> PyResult<Made<'py, f64>> {
+    let (first, second, groups) = (slice("first", &first)?, slice("second", &second)?, slice("groups", &groups)?);
+    let valid = optional("valid", valid.as_ref())?;
+    made(py, first.len(), || weight::covariance(first, second, groups, valid))
+}
+
+#[pyfunction]
+#[pyo3(signature = (advantages, logprobs, old_logprobs, entropies, *, valid=None))]
+pub(crate) fn weight_entropy_change<'py>(
+    py: Python<'py>,
+    advantages: Column<'py, f64>,
+    logprobs: Column<'py, f64>,
+    old_logprobs: Column<'py, f64>,
+    entropies: Column<'py, f64>,
+    valid: Option<Column<'py, bool>>,
+) -> PyResult<Made<'py, f64>> {
+    let (advantages, logprobs) = (slice("advantages", &advantages)?, slice("logprobs", &logprobs)?);
+    let (old, entropies) = (slice("old_logprobs", &old_logprobs)?, slice("entropies", &entropies)?);
+    let valid = optional("valid", valid.as_ref())?;
+    made(py, advantages.len(), || weight::entropy_change(advantages, logprobs, old, entropies, valid))
+}
+
+#[pyfunction]
+#[pyo3(signature = (scores, groups, *, least, floor, valid=None))]
+pub(crate) fn weight_damping<'py>(
+    py: Python<'py>,
+    scores: Column<'py, f64>,
+    groups: Column<'py, u32>,
+    least: f64,
+    floor: f64,
+    valid: Option<Column<'py, bool>>,
+) -> PyResult<Made<'py, f64>> {
+    let (scores, groups) = (slice("scores", &scores)?, slice("groups", &groups)?);
+    let valid = optional("valid", valid.as_ref())?;
+    made(py, scores.len(), || weight::damping(scores, groups, valid, least, floor))
+}
+
+#[pyfunction]
+pub(crate) fn weight_probability_shape<'py>(
+    py: Python<'py>,
+    logprobs: Column<'py, f64>,
+    shape: &str,
+    constant: f64,
+) -> PyResult<Made<'py, f64>> {
+    let logprobs = slice("logprobs", &logprobs)?;
+    made(py, logprobs.len(), || weight::probability_shape(logprobs, Shape::from_name(shape, constant)?))
+}
+
+#[pyfunction]
+pub(crate) fn weight_by_sign<'py>(
+    py: Python<'py>,
+    advantages: Column<'py, f64>,
+    positive: Column<'py, f64>,
+    negative: Column<'py, f64>,
+) -> PyResult<Made<'py, f64>> {
+    let advantages = slice("advantages", &advantages)?;
+    let (positive, negative) = (slice("positive", &positive)?, slice("negative", &negative)?);
+    made(py, advantages.len(), || weight::by_sign(advantages, positive, negative))
+}
+
+#[pyfunction]
+#[pyo3(signature = (advantages, mean_logprobs, groups, *, rate, cap, valid=None))]
+pub(crate) fn weight_novelty_bonus<'py>(
+    py: Python<'py>,
+    advantages: Column<'py, f64>,
+    mean_logprobs: Column<'py, f64>,
+    groups: Column<'py, u32>,
+    rate: f64,
+    cap: f64,
+    valid: Option<Column<'py, bool>>,
+) -> PyResult<Made<'py, f64>> {
+    let (advantages, logprobs) = (slice("advantages", &advantages)?, slice("mean_logprobs", &mean_logprobs)?);
+    let (groups, valid) = (slice("groups", &groups)?, optional("valid", valid.as_ref())?);
+    made(py, advantages.len(), || weight::novelty_bonus(advantages, logprobs, groups, valid, rate, cap))
+}
+
+#[pyfunction]
+pub(crate) fn weight_conflict_tokens<'py>(
+    py: Python<'py>,
+    tokens: Column<'py, i32>,
+    offsets: Column<'py, i64>,
+    groups: Column<'py, u32>,
+    advantages: Column<'py, f64>,
+) -> PyResult<(Made<'py, bool>, Made<'py, bool>)> {
+    let (tokens, offsets) = (slice("tokens", &tokens)?, slice("offsets", &offsets)?);
+    let (groups, advantages) = (slice("groups", &groups)?, slice("advantages", &advantages)?);
+    let found = run(py, tokens.len(), || weight::conflict_tokens(Ragged::new(tokens, offsets)?, groups, advantages))?;
+    Ok((PyArray1::from_vec(py, found.prefix), PyArray1::from_vec(py, found.suffix)))
+}
+
+#[pyfunction]
+#[pyo3(signature = (ratios, advantages, *, start, limit, step, target, measure, valid=None))]
+#[expect(clippy::too_many_arguments, reason = "columns in order, options by name")]
+pub(crate) fn weight_balanced_bounds<'py>(
+    py: Python<'py>,
+    ratios: Column<'py, f64>,
+    advantages: Column<'py, f64>,
+    start: (f64, f64),
+    limit: (f64, f64),
+    step: (f64, f64),
+    target: f64,
+    measure: &str,
+    valid: Option<Column<'py, bool>>,
+) -> PyResult<(f64, f64, f64, f64)> {
+    let (ratios, advantages) = (slice("ratios", &ratios)?, slice("advantages", &advantages)?);
+    let valid = optional("valid", valid.as_ref())?;
+    let found = run(py, ratios.len(), || {
+        let options = BalancedBounds { start, limit, step, target, measure: Measure::from_name(measure)? };
+        weight::balanced_bounds(ratios, advantages, valid, &options)
+    })?;
+    Ok((found.low, found.high, found.positive, found.negative))
+}
+
+#[pyfunction]
+#[pyo3(signature = (log_ratios, advantages, *, budget, valid=None))]
+pub(crate) fn weight_second_moment_bound<'py>(
+    py: Python<'py>,
+    log_ratios: Column<'py, f64>,
+    advantages: Column<'py, f64>,
+    budget: f64,
+    valid: Option<Column<'py, bool>>,
+) -> PyResult<f64> {
+    let (log_ratios, advantages) = (slice("log_ratios", &log_ratios)?, slice("advantages", &advantages)?);
+    let valid = optional("valid", valid.as_ref())?;
+    run(py, log_ratios.len(), || weight::second_moment_bound(log_ratios, advantages, valid, budget))
+}
+
+fn ratios<'a>(
+    log_ratios: &'a Column<'_, f64>,
+    offsets: &'a Column<'_, i64>,
+    mask: Option<&'a Column<'_, bool>>,
+) -> PyResult<Ratios<'a>> {
+    let log_ratios = slice("log_ratios", log_ratios)?;
+    Ok(Ratios { log_ratios, offsets: slice("offsets", offsets)?, mask: optional("mask", mask)? })
+}
+
+#[pyfunction]
+#[pyo3(signature = (log_ratios, offsets, *, level, lower, upper, action, segments=None, mask=None))]
+#[expect(clippy::too_many_arguments, reason = "columns in order, options by name")]
+pub(crate) fn weight_importance<'py>(
+    py: Python<'py>,
+    log_ratios: Column<'py, f64>,
+    offsets: Column<'py, i64>,
+    level: &str,
+    lower: Option<f64>,
+    upper: Option<f64>,
+    action: &str,
+    segments: Option<Column<'py, i64>>,
+    mask: Option<Column<'py, bool>>,
+) -> PyResult<Made<'py, f64>> {
+    let ratios = ratios(&log_ratios, &offsets, mask.as_ref())?;
+    let segments = optional("segments", segments.as_ref())?;
+    made(py, ratios.log_ratios.len(), || {
+        let (level, action) = (Level::from_name(level)?, Action::from_name(action)?);
+        weight::importance_weights(&ratios, &ImportanceOptions { level, segments, lower, upper, action })
+    })
+}
+
+#[pyfunction]
+#[pyo3(signature = (log_ratios, offsets, *, divergence, aggregate, lower, upper, mask=None))]
+#[expect(clippy::too_many_arguments, reason = "columns in order, options by name")]
+pub(crate) fn weight_trust_region<'py>(
+    py: Python<'py>,
+    log_ratios: Column<'py, f64>,
+    offsets: Column<'py, i64>,
+    divergence: &str,
+    aggregate: &str,
+    lower: Option<f64>,
+    upper: f64,
+    mask: Option<Column<'py, bool>>,
+) -> PyResult<Made<'py, bool>> {
+    let ratios = ratios(&log_ratios, &offsets, mask.as_ref())?;
+    made(py, ratios.log_ratios.len(), || {
+        let (divergence, aggregate) = (Divergence::from_name(divergence)?, Aggregate::from_name(aggregate)?);
+        weight::trust_region(&ratios, &TrustRegion { divergence, aggregate, lower, upper })
+    })
+}
+
+#[pyfunction]
+#[pyo3(signature = (log_ratios, offsets, *, mask=None))]
+pub(crate) fn weight_importance_diagnostics<'py>(
+    py: Python<'py>,
+    log_ratios: Column<'py, f64>,
+    offsets: Column<'py, i64>,
+    mask: Option<Column<'py, bool>>,
+) -> PyResult<Bound<'py, PyDict>> {
+    let ratios = ratios(&log_ratios, &offsets, mask.as_ref())?;
+    let found = run(py, ratios.log_ratios.len(), || weight::importance_diagnostics(&ratios))?;
+    let numbers = PyDict::new(py);
+    for (name, value) in [
+        ("effective_sample_size", found.effective_sample_size),
+        ("effective_fraction", found.effective_fraction),
+        ("k1", found.k1),
+        ("k2", found.k2),
+        ("k3", found.k3),
+        ("chi_squared_token", found.chi_squared_token),
+        ("chi_squared_sequence", found.chi_squared_sequence),
+        ("ratio_max", found.ratio_max),
+        ("ratio_min", found.ratio_min),
+    ] {
+        numbers.set_item(name, value)?;
+    }
+    numbers.set_item("rows", found.rows)?;
+    numbers.set_item("tokens", found.tokens)?;
+    Ok(numbers)
+}
