@@ -19,8 +19,9 @@ pub(crate) fn interruptible<T: Send>(
     work: impl FnOnce(&mut dyn FnMut() -> Result<()>) -> Result<T> + Send,
 ) -> PyResult<T> {
     let mut interrupt = None;
+    #[expect(clippy::redundant_closure_for_method_calls, reason = "the method's lifetime is not general enough")]
     let mut check = || {
-        Python::attach(Python::check_signals).map_err(|error| {
+        Python::attach(|py| py.check_signals()).map_err(|error| {
             interrupt = Some(error);
             Error::internal("interrupted")
         })
