@@ -135,8 +135,7 @@ class Store:
 
     @property
     def journal(self) -> Table:
-        """One row for each write: its iteration, its kind, the state an iteration was closed with, its rows by
-        folder."""
+        """One row for each write: its iteration, its kind, the state of a closed iteration, its rows by folder."""
         return self._core.journal()
 
     def rebase(self, batch: Batch) -> Batch:
