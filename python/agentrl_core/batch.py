@@ -322,7 +322,7 @@ class Batch:
     def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Callable[[list[Any]], Batch], tuple[list[Any]]]:
         """Pickle as Arrow IPC files, from protocol 5 on as buffers that can travel out of band."""
         parts = self._core.to_bytes()
-        buffers = [PickleBuffer(part) if protocol.__index__() >= 5 else part.tobytes() for part in parts]
+        buffers = [PickleBuffer(part.data) if protocol.__index__() >= 5 else part.tobytes() for part in parts]
         return _from_bytes, (buffers,)
 
     def __repr__(self) -> str:

@@ -20,9 +20,9 @@ from agentrl_core.batch import Batch
 class Store:
     """A run on disk: sealed Arrow IPC files, a folder for each table, and a manifest that names those that count.
 
-    `pl.scan_ipc("run/nodes/*.arrow")` reads whole files at any moment, and never a row that is not committed. One process
-    writes (the lock goes with it, also when it is killed while its forked workers live), any number read. What `flush`,
-    `close_iteration` and `close` acknowledged survives a kill or a power cut at any moment.
+    `pl.scan_ipc("run/nodes/*.arrow")` reads whole files at any moment, and never a row that is not committed. One
+    process writes (the lock goes with it, also when it is killed while its forked workers live), any number read.
+    What `flush`, `close_iteration` and `close` acknowledged survives a kill or a power cut.
 
     Example:
         >>> import tempfile
@@ -70,10 +70,12 @@ class Store:
                 power cut can.
 
         Raises:
-            StoreError: another process writes this store, this one has it open already, or the directory cannot be used.
+            StoreError: another process writes this store, this one has it open already, or the directory cannot be
+                used.
             CorruptError: the manifest is damaged or a file is missing; the message names it.
             NotFoundError: `read_only` and there is no store.
-            UnsupportedError: a newer version wrote it with features that this one lacks, or the file system has no locks.
+            UnsupportedError: a newer version wrote it with features that this one lacks, or the file system has no
+                locks.
         """
         return cls(_core.Store.open(path, read_only=read_only, sync=sync))
 
@@ -134,7 +136,7 @@ class Store:
 
     @property
     def journal(self) -> Table:
-        """One row for each write: its iteration, its kind, the state an iteration was closed with, its rows by folder."""
+        """One row for each write: its iteration, its kind, the state of a closed iteration, its rows by folder."""
         return self._core.journal()
     def files(self, table: str) -> list[tuple[Path, int]]:
         """The Arrow files of a table, and how many rows of each are committed: what a scanner reads for this snapshot.
@@ -155,7 +157,8 @@ class Store:
         """Check and queue the new rows of a batch; returns the number of the write, durable once `sequence` reaches it.
 
         Args:
-            batch: `store.rebase(batch)`. Rows that are in the store already (replayed trajectories) are not written again.
+            batch: `store.rebase(batch)`. Rows that are in the store already (replayed trajectories) are not written
+                again.
             iteration: the one that trains on it; its draws carry the same number.
             partial: rollouts of an iteration that was broken off: kept, but not its training batch.
 
@@ -205,8 +208,8 @@ class Store:
     def trajectory_batch(self, ids: ArrayLike) -> Batch:
         """Trajectories of any age as a batch of their own, with their steps and paths and without draws.
 
-        `Batch.concat([fresh, store.trajectory_batch(ids)]).draw(ids, source="replay")` draws them again; only the draws are
-        written when that is appended.
+        `Batch.concat([fresh, store.trajectory_batch(ids)]).draw(ids, source="replay")` draws them again; only the
+        draws are written when that is appended.
 
         Args:
             ids: `trajectory_id`s of table `trajectories`, int64.
@@ -216,14 +219,17 @@ class Store:
         """
         return Batch(self._core.batch_of(_columns.integers(ids, "ids")))
 
-    def blob(self, hash: bytes) -> bytes:
-        """The content of a blob (an image, a screenshot) that column `blobs` of `nodes` names by its SHA-256 (32 bytes).
+    def blob(self, sha256: bytes) -> bytes:
+        """The content of a blob (an image, a screenshot) that column `blobs` of `nodes` names by its hash.
+
+        Args:
+            sha256: the 32 bytes of the hash.
 
         Raises:
             NotFoundError: the store does not have it.
             CorruptError: the content is not the one that was stored.
         """
-        return self._core.blob(hash)
+        return self._core.blob(sha256)
 
     def refresh(self) -> None:
         """Move a reader on to the commits that are there now."""
@@ -232,8 +238,8 @@ class Store:
     def compact(self) -> int:
         """Merge neighbouring files up to 64 MB and remove unused blobs; returns by how many files there are fewer.
 
-        Open readers go on undisturbed. Stock tools that read a folder in the moment in which its files are exchanged get
-        an error, never a part of the rows. Ctrl-C ends it between two merges.
+        Open readers go on undisturbed. Stock tools that read a folder in the moment in which its files are exchanged
+        get an error, never a part of the rows. Ctrl-C ends it between two merges.
         """
         return self._core.compact()
 
@@ -242,7 +248,8 @@ class Store:
 
         Args:
             iteration: the first one that is kept; at most `store.iteration`.
-            rewrite: keep the older rows that later ones need (trajectories that were drawn again, nodes of later paths).
+            rewrite: keep the older rows that later ones need (trajectories that were drawn again, nodes of later
+                paths).
 
         Raises:
             InvalidInputError: later rows need older ones and `rewrite` is not set; the message names one.
@@ -253,8 +260,8 @@ class Store:
         """Everything that is wrong, as rows with `folder`, `kind`, `id` and `message`; empty if nothing is.
 
         `kind` is `damage` (a file is not what was written), `reference` (a row names one that is not there), `length`
-        (log-probs, entropies or mask have another length than the tokens), `value` (NaN, infinity, a mask that is not 0 or
-        1), `duplicate` (an id twice; a trajectory that one iteration trains twice in one group) or `blob`.
+        (log-probs, entropies or mask have another length than the tokens), `value` (NaN, infinity, a mask that is
+        not 0 or 1), `duplicate` (an id twice; a trajectory that one iteration trains twice in one group) or `blob`.
 
         Example:
             >>> import tempfile
@@ -264,8 +271,8 @@ class Store:
             []
         """
         return [
-            {"folder": folder, "kind": kind, "id": id, "message": message}
-            for folder, kind, id, message in self._core.verify()
+            {"folder": folder, "kind": kind, "id": row, "message": message}
+            for folder, kind, row, message in self._core.verify()
         ]
 
     def close(self) -> None:

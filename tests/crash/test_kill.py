@@ -56,14 +56,14 @@ def check_scan(folder: Path) -> int:
 def reading(folder: Path) -> Iterator[list[int]]:
     """A reader that scans all the while; gives the number of trajectories that it saw each time."""
     seen: list[int] = []
-    failures: list[BaseException] = []
+    failures: list[Exception] = []
     stop = threading.Event()
 
     def read() -> None:
         while not stop.is_set():
             try:
                 seen.append(check_scan(folder))
-            except BaseException as error:
+            except (AssertionError, OSError, pl.exceptions.PolarsError) as error:
                 failures.append(error)
                 return
 

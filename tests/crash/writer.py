@@ -1,7 +1,7 @@
 """A training loop's writes without the training: run as a program, it closes iterations until it is killed.
 
-`python writer.py FOLDER [fork]`: says `open N` and then `closed N` on standard output for every iteration that is durable.
-With `fork`, a child that inherited the store lives on for a minute.
+`python writer.py FOLDER [fork]`: says `open N` and then `closed N` on standard output for every iteration that is
+durable. With `fork`, a child that inherited the store lives on for a minute.
 """
 
 from __future__ import annotations
@@ -13,6 +13,12 @@ import time
 from agentrl_core import Batch, Forest, Store
 
 TOKENS = 6
+
+
+def say(word: str, number: int) -> None:
+    """Tell the parent, at once."""
+    sys.stdout.write(f"{word} {number}\n")
+    sys.stdout.flush()
 
 
 def tokens_of(iteration: int, member: int) -> list[int]:
@@ -44,11 +50,11 @@ def train(store: Store) -> None:
             batch = Batch.concat([batch, store.trajectory_batch(ids)]).draw(ids, source="replay")
         store.append(store.rebase(batch), iteration=iteration)
         store.flush()
-        print("flushed", iteration, flush=True)
+        say("flushed", iteration)
     batch = store.batch(iteration)
     batch = batch.with_columns("draw", advantage=[0.5] * batch.num_draws)
     store.close_iteration(batch, {"iteration": iteration})
-    print("closed", store.iteration, flush=True)
+    say("closed", store.iteration)
 
 
 def main() -> None:
@@ -56,7 +62,7 @@ def main() -> None:
         if "fork" in sys.argv[2:] and os.fork() == 0:
             time.sleep(60)
             os._exit(0)
-        print("open", store.iteration, flush=True)
+        say("open", store.iteration)
         while True:
             train(store)
 

@@ -1,4 +1,4 @@
-"""Writes the store of format v1 that every later version must read: `python golden.py FOLDER`, run once for each format."""
+"""Writes the store of format v1 that every later version must read: `python golden.py FOLDER`, run once."""
 
 from __future__ import annotations
 

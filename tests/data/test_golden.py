@@ -30,9 +30,15 @@ def test_the_store_of_format_v1_is_read(tmp_path: Path, writes: bool) -> None:
             count = len(fresh.column("token", "token"))
             assert batch.column("token", "token").tolist()[:count] == fresh.column("token", "token").tolist()
             if iteration < 2:
-                assert frames(batch)["steps"].drop("trajectory_id", "first_node_id", "node_id", "origin_trajectory_id").equals(
-                    frames(fresh)["steps"].drop("trajectory_id", "first_node_id", "node_id", "origin_trajectory_id"),
-                    null_equal=True,
+                assert (
+                    frames(batch)["steps"]
+                    .drop("trajectory_id", "first_node_id", "node_id", "origin_trajectory_id")
+                    .equals(
+                        frames(fresh)["steps"].drop(
+                            "trajectory_id", "first_node_id", "node_id", "origin_trajectory_id"
+                        ),
+                        null_equal=True,
+                    )
                 )
             nodes += len(fresh.nodes)
         draws = pl.DataFrame(store.batch(2).draws).tail(2)

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
-from forests import TABLES, Token, grow, rebuilt, same
+from forests import Token, grow, rebuilt, same
 
 from agentrl_core import Batch, Store
 from agentrl_core.exceptions import CorruptError, InvalidInputError, NotFoundError, StoreError
@@ -84,7 +84,10 @@ def test_ids_that_are_taken_are_refused(tmp_path: Path) -> None:
     batch, _ = grow(1)
     with Store.open(tmp_path) as store:
         store.append(batch, iteration=0)
-        with pytest.raises(InvalidInputError, match=r"(node|trajectory|group|draw)_id 0, but ids below \d+ are taken .* store.rebase\(batch\)"):
+        with pytest.raises(
+            InvalidInputError,
+            match=r"(node|trajectory|group|draw)_id 0, but ids below \d+ are taken .* store.rebase\(batch\)",
+        ):
             store.append(batch, iteration=0)
         store.append(store.rebase(batch), iteration=0)
         assert len(store.draws) == 2 * batch.num_draws
@@ -105,7 +108,9 @@ def test_an_iteration_is_closed_with_its_own_batch(tmp_path: Path) -> None:
 def test_one_writes_and_others_read(tmp_path: Path) -> None:
     with Store.open(tmp_path) as store:
         first = trained(store, 0)
-        with pytest.raises(StoreError, match="lock is locked: another process writes this store, or this one has it open") as busy:
+        with pytest.raises(
+            StoreError, match="lock is locked: another process writes this store, or this one has it open"
+        ) as busy:
             Store.open(tmp_path)
         assert isinstance(busy.value, OSError)
         code = f"import agentrl_core as arl; arl.Store.open({str(tmp_path)!r})"
@@ -155,7 +160,7 @@ def test_a_damaged_file_is_named(tmp_path: Path, damage: str, name: str) -> None
             store.batch(0)
         assert isinstance(caught.value, StoreError if damage == "gone" else CorruptError)
         assert damage == "gone" or "bytes" in str(caught.value)
-        folder = name.split("/")[0]
+        folder = name.split("/", maxsplit=1)[0]
         assert {row["kind"] for row in store.verify() if row["folder"] == folder} == {"damage"}
 
 

@@ -157,11 +157,11 @@ impl Store {
         released(py, || self.with(|store| store.trajectories(ids))).map(Batch)
     }
 
-    fn blob<'py>(&self, py: Python<'py>, hash: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
+    fn blob<'py>(&self, py: Python<'py>, sha256: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
         let content = released(py, || {
-            let hash = hash
+            let hash = sha256
                 .try_into()
-                .map_err(|_| Error::invalid(format!("hash has {} bytes; give the 32 of a SHA-256", hash.len())))?;
+                .map_err(|_| Error::invalid(format!("sha256 has {} bytes; give all 32", sha256.len())))?;
             self.with(|store| store.blob(&hash))
         })?;
         Ok(PyBytes::new(py, &content))
