@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Scope = Literal["all", "sequence"]
-Score = Literal["entropy", "covariance", "advantage_entropy", "dependency"]
+Score = Literal["entropy", "covariance", "advantage_entropy", "surprise", "dependency"]
 
 
 @dataclass(frozen=True)
@@ -111,8 +111,8 @@ class TopShare(Gate):
     """Only the share of tokens with the highest score.
 
     Scores: `entropy` (80/20, arXiv:2506.01939; OmniQuality-R), `covariance` of advantage and log-prob (KL-Cov,
-    arXiv:2505.22617), `advantage_entropy` |A| H (D3S), or the stream `dependency` (VPPO: how much the token depends
-    on an input).
+    arXiv:2505.22617), `advantage_entropy` |A| H (D3S), `surprise` - log p - H (Light-IF's imitation), or the stream
+    `dependency` (VPPO: how much the token depends on an input).
 
     Args:
         score: see above.
@@ -353,8 +353,10 @@ def score_of(tokens: Tokens, score: Score) -> Tensor:
         return tokens.entropy.detach()
     if score == "advantage_entropy":
         return (tokens.advantage * tokens.entropy).abs().detach()
-    rows = tokens.segments("all")
     logprob = tokens.logprob.detach()
+    if score == "surprise":
+        return -logprob - tokens.entropy.detach()
+    rows = tokens.segments("all")
     centred = (values - rows.spread(rows.mean(values)) for values in (tokens.advantage, logprob))
     product = next(centred) * next(centred)
     return torch.where(tokens.trained, product, 0.0)

@@ -115,7 +115,10 @@ class LogClipped(Surrogate):
 
     def __call__(self, tokens: Tokens, log_ratio: Tensor, bounds: Bounds) -> Factors:  # noqa: ARG002
         """The formula of the class."""
-        lower, upper = (torch.as_tensor(bound).to(log_ratio).log() for bound in (bounds.lower, bounds.upper))
+        lower, upper = (
+            torch.as_tensor(bound, dtype=log_ratio.dtype, device=log_ratio.device).log()
+            for bound in (bounds.lower, bounds.upper)
+        )
         return log_ratio.clamp(max=upper), log_ratio.clamp(min=lower)
 
 

@@ -111,7 +111,8 @@ class Value(WeightedLoss):
         if self.error == "huber":
             return torch.where(away <= self.delta, away.square() / 2.0, self.delta * (away - self.delta / 2.0))
         if self.error == "cross_entropy":
-            return functional.binary_cross_entropy_with_logits(value, target, reduction="none")
+            error: Tensor = functional.binary_cross_entropy_with_logits(value, target, reduction="none")
+            return error
         return away.square() / 2.0
 
     def _spread(self, target: Tensor, bins: int) -> Tensor:
