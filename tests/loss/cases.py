@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import SimpleNamespace
 
@@ -110,7 +110,7 @@ class Case:
 
 
 def agree(policy: Loss, case: Case, expected: object, tolerance: float = 1e-11) -> Tensor:
-    """Check a loss and its gradients against a transcription `expected(logprob, entropy, answers)`; give the gradient."""
+    """Check a loss and its gradients against `expected(logprob, entropy, answers)`; give the gradient by log-prob."""
     results = []
     for evaluate in (
         lambda logprob, entropy, answers: policy.evaluate(case.tokens(logprob, entropy, **vars(answers)))[0],
@@ -130,3 +130,22 @@ def agree(policy: Loss, case: Case, expected: object, tolerance: float = 1e-11) 
         torch.testing.assert_close(found, right, rtol=tolerance, atol=tolerance)
     assert any(gradient.abs().max() > 1e-6 for gradient in wanted_gradients), "the transcription has no gradient"
     return wanted_gradients[0]
+
+
+Objective = Callable[[Case, Tensor, Tensor, int], Tensor]
+"""What a token of weight 1 adds to the objective: of the case, the ratios, the log-probs and the row."""
+
+
+def transcribed(case: Case, objective: Objective) -> Callable[..., Tensor]:
+    def total(logprob: Tensor, *_: object) -> Tensor:
+        ratio = (logprob - case.old_logprob).exp()
+        rows = range(len(logprob))
+        return -torch.stack([case.weight[t] * objective(case, ratio, logprob, t) for t in rows]).sum()
+
+    return total
+
+
+def ppo(ratio: Tensor, advantage: Tensor, lower: float | Tensor, upper: float | Tensor, dual: float = 1e9) -> Tensor:
+    """min(rA, clip(r) A), bounded below by dual * A for negative A."""
+    objective = torch.minimum(ratio * advantage, torch.clamp(ratio, lower, upper) * advantage)
+    return torch.maximum(objective, dual * advantage) if advantage < 0 else objective

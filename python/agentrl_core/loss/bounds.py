@@ -7,8 +7,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-import torch
-
+from agentrl_core.loss._torch import torch
 from agentrl_core.loss.base import Part, Unit
 from agentrl_core.loss.tokens import Tokens
 
@@ -23,12 +22,12 @@ class Bounds:
     Attributes:
         lower: number or `[N]`.
         upper: number or `[N]`.
-        dual: negative advantages have an upper bound as well, or None.
+        dual: negative advantages have an upper bound as well, number or `[N]`, or None.
     """
 
     lower: Tensor | float = 0.0
-    upper: Tensor | float = torch.inf
-    dual: float | None = None
+    upper: Tensor | float = math.inf
+    dual: Tensor | float | None = None
 
     def above(self, ratio: Tensor) -> Tensor:
         """Where a positive advantage has no more to gain."""
@@ -75,8 +74,8 @@ class Clip(BoundProvider):
             `log`: [exp(-low), exp(high)] (GMPO, arXiv:2507.20673).
         center: `one`; or `proximal`: the bounds move with c = p_proximal / p_old (stream `proximal_logprob`, the
             policy at the start of the step) while r = p / p_old keeps the importance of stale or foreign data.
-            `proximal` multiplies: [c (1 - low), c (1 + high)], which is decoupled PPO (arXiv:2110.00641, AReaL),
-            PPO-EWMA and DOTS+RR; `proximal_shift` adds: [max(c - low, 0), c + high] (ReMix, arXiv:2507.06892).
+            `proximal` multiplies: [c (1 - low), c (1 + high)], and c dual; it is decoupled PPO (arXiv:2110.00641,
+            AReaL), PPO-EWMA and DOTS+RR. `proximal_shift` adds: [max(c - low, 0), c + high] (ReMix, arXiv:2507.06892).
 
     Example:
         >>> from agentrl_core.loss import Clip
@@ -117,7 +116,8 @@ class Clip(BoundProvider):
             return Bounds(lower, upper, self.dual)
         center = (tokens.stream("proximal_logprob") - tokens.stream("old_logprob")).clamp(-20.0, 20.0).exp()
         if self.center == "proximal":
-            return Bounds(center * lower, center * upper, self.dual)
+            dual = None if self.dual is None else center * self.dual
+            return Bounds(center * lower, center * upper, dual)
         return Bounds((center - self.low).clamp(min=0.0), center + self.high, self.dual)
 
 

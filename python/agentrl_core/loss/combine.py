@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-import torch
-
 from agentrl_core.exceptions import RecipeError
+from agentrl_core.loss._torch import torch
 from agentrl_core.loss.base import UNITS, Denominator, Loss, Unit, WeightedLoss, sums
 from agentrl_core.loss.bounds import OPEN
 from agentrl_core.loss.gate import Gate

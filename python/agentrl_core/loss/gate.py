@@ -6,8 +6,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-import torch
-
+from agentrl_core.loss._torch import torch
 from agentrl_core.loss.base import Part, Unit
 from agentrl_core.loss.bounds import Bounds, normalised_entropy
 from agentrl_core.loss.tokens import Tokens
@@ -184,7 +183,8 @@ class CovarianceClip(Gate):
 
     cov = (A - mean A) (log p - mean log p). Among the tokens with low < cov < high that the clip has not cut already,
     max(floor(share n), 1) are drawn at random and have no loss; they still count in the denominator. Means and n are
-    over the rows given. The draw is by row, with the generator of `seed`: the same rows give the same draw.
+    over the rows given. The draw is by trained row, with the generator of `seed`: the same rows
+    give the same draw.
 
     Args:
         share: between 0 and 1: 2e-4 in the paper, 0.02 in SPEAR.
@@ -223,6 +223,7 @@ class CovarianceClip(Gate):
         candidate = tokens.trained & ~cut & (scores > self.low) & (scores < self.high)
         generator = torch.Generator(device=ratio.device).manual_seed(self.seed)
         lots = torch.rand(len(ratio), generator=generator, device=ratio.device, dtype=torch.float64)
+        lots = lots[(tokens.trained.cumsum(0) - 1).clamp(min=0)]  # rows that are not trained change no draw
         place = torch.where(candidate, lots, 2.0).argsort(stable=True).argsort(stable=True)
         number = (tokens.trained.sum() * self.share + 1e-9).floor().clamp(min=1)
         kept = (~(candidate & (place < number))).to(ratio)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-import torch
-
+from agentrl_core.loss._torch import torch
 from agentrl_core.loss.base import Denominator, Loss, check_denominator, sums
 from agentrl_core.loss.bounds import OPEN, BoundProvider, Clip
 from agentrl_core.loss.gate import Gate
@@ -86,8 +85,8 @@ class Policy(Loss):
     def own_streams(self) -> tuple[str, ...]:
         """Advantages, weights and old log-probs; with `kl` the reference's, with `entropy` its weights."""
         names = ("advantage_positive", "advantage_negative", "weight_kl", "old_logprob")
-        reference = () if self.kl is None else ("reference_logprob",)
-        return (*names, *reference, *(("weight_entropy",) if self.entropy else ()))
+        reference = () if self.kl is None or self.kl.other else ("reference_logprob",)
+        return (*names, *reference, *(("weight_entropy",) if self.entropy and isinstance(self.entropy, float) else ()))
 
     @property
     def denominator(self) -> Denominator:

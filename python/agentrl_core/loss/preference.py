@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-import torch
-from torch.nn import functional
-
+from agentrl_core.loss._torch import functional, torch
 from agentrl_core.loss.base import Unit, WeightedLoss, sums
 from agentrl_core.loss.tokens import LOG_RATIO_LIMIT, Tokens
 

@@ -7,8 +7,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-import torch
-
+from agentrl_core.loss._torch import torch
 from agentrl_core.loss.base import Part, Unit
 from agentrl_core.loss.tokens import LOG_RATIO_LIMIT, Tokens
 
@@ -97,7 +96,7 @@ class PrefixMinimum(RatioProvider):
 
     From "A step back: prefix importance ratio stabilizes policy optimization". The bounded m
     replaces the cumulative ratio of off-policy policy gradients. Tool tokens are passed over. The rows of a sequence
-    must lie in order, one after the other.
+    must lie in their order.
 
     Args:
         floor: m is at least this, so that one unlikely token does not silence the rest; from 0, below 1.

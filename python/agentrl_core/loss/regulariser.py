@@ -6,8 +6,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-import torch
-
+from agentrl_core.loss._torch import torch
 from agentrl_core.loss.base import Part, Unit
 from agentrl_core.loss.bounds import OPEN
 from agentrl_core.loss.gate import Gate, score_of
@@ -38,6 +37,7 @@ class KL(Part):
         direction: `reverse` or `forward`.
         cap: of forward k3 only: the gradient (r - 1) grad log p has at most this factor, r = p / q; the value of the
             term becomes sg(min(r - 1, cap)) log p. It is CPGD's policy drift (arXiv:2505.12504). None: no cap.
+        other: the stream with the log-probs of q, such as `proximal_logprob`; None: the one that its place implies.
         only: tokens that are penalised, or None for all. KL-Cov (arXiv:2505.22617) is KL(1.0, "abs",
             only=TopShare("covariance", 2e-3, count="floor")) as drift.
 
@@ -52,6 +52,7 @@ class KL(Part):
     straight_through: bool = False
     direction: Literal["reverse", "forward"] = "reverse"
     cap: float | None = None
+    other: str | None = None
     only: Gate | None = None
 
     def check_options(self) -> None:
@@ -62,18 +63,23 @@ class KL(Part):
         self.require(self.cap is None or (capped and self.cap > 0.0), "cap", remedy)
 
     @property
+    def own_streams(self) -> tuple[str, ...]:
+        """`other`, where it is given."""
+        return () if self.other is None else (self.other,)
+
+    @property
     def own_answers(self) -> tuple[str, ...]:
         """The divergence over the whole vocabulary, for `full`."""
         return ("full_kl",) if self.estimator == "full" else ()
 
-    def divergence(self, tokens: Tokens, other: str) -> Tensor:
+    def divergence(self, tokens: Tokens, implied: str) -> Tensor:
         """The estimate of each token, `[N]`, with gradient.
 
         Args:
             tokens: the rows.
-            other: the stream with the log-probs of q.
+            implied: the stream with the log-probs of q, unless `other` names one.
         """
-        ratio = tokens.log_ratio_to(other)
+        ratio = tokens.log_ratio_to(self.other or implied)
         away = ratio if self.direction == "forward" else -ratio
         value = self._capped(tokens, away) if self.cap is not None else self._estimate(tokens, away)
         if self.straight_through:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from typing import Literal
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Literal
 
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
+from agentrl_core.loss._torch import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 LOG_RATIO_LIMIT = 20.0  # exp(20) is 5e8: beyond it a ratio says nothing more, and in fp32 it would soon overflow
 _LOWEST_LOGPROB = -1e4  # stands for -inf: a token that sampling could not give has no gradient, and no NaN
@@ -217,30 +218,35 @@ class Segments:
         return torch.where(self.exists, below + share.to(values.dtype) * (above - below), 0.0)
 
     def running_minimum(self, values: Tensor) -> Tensor:
-        """Smallest value among the counted rows before each row in its segment; +inf for the first of them.
-
-        The rows of a segment must lie one after the other.
-        """
-        values = torch.where(self.counted, values, torch.inf)
-        smallest = torch.cat([torch.full_like(values[:1], torch.inf), values[:-1]])
-        smallest = torch.where(self._same_as(1), smallest, torch.inf)
+        """Smallest value of the counted rows before each row in its segment, +inf for the first; no gradient."""
+        order, ids = self._in_turn
+        values = values.detach()[order]
+        smallest = torch.where(self._joined(ids, 1), values.roll(1), torch.inf)
         step = 1
         while step < len(values):  # doubling: after each round a row knows the last 2 * step rows
-            before = torch.cat([torch.full_like(smallest[:step], torch.inf), smallest[:-step]])
-            smallest = torch.where(self._same_as(step), torch.minimum(smallest, before), smallest)
+            before = torch.where(self._joined(ids, step), smallest.roll(step), torch.inf)
+            smallest = torch.minimum(smallest, before)
             step *= 2
-        return smallest
+        return torch.empty_like(smallest).scatter(0, order, smallest)
 
     def following(self, values: Tensor) -> Tensor:
-        """The value of the next row of the same segment; 0 for the last. Rows of a segment lie together."""
-        after = torch.cat([values[1:], torch.zeros_like(values[:1])])
-        same = torch.cat([self._same_as(1)[1:], torch.zeros_like(self.counted[:1])])
-        return torch.where(same, after, 0.0)
+        """The value of the next counted row of the same segment; 0 for the last."""
+        order, ids = self._in_turn
+        after = torch.where(self._joined(ids, 1).roll(-1), values[order].roll(-1), 0.0)
+        return torch.zeros_like(after).scatter(0, order, after)
 
-    def _same_as(self, distance: int) -> Tensor:
-        """Whether a row is in the same segment as the row `distance` before it."""
-        same = self.ids[distance:] == self.ids[:-distance]
-        return torch.cat([torch.zeros_like(self.counted[:distance]), same])
+    @staticmethod
+    def _joined(ids: Tensor, distance: int) -> Tensor:
+        """Whether a row is in the same segment as the one `distance` before it."""
+        inside = torch.arange(len(ids), device=ids.device) >= distance
+        return inside & (ids == ids.roll(distance))
+
+    @functools.cached_property
+    def _in_turn(self) -> tuple[Tensor, Tensor]:
+        """The rows by segment and in their own order, and the segments of these; rows that do not count have none."""
+        order = self._order(torch.zeros_like(self.ids))
+        turn = torch.arange(len(order), device=order.device)
+        return order, torch.where(self.counted, self.ids, -1 - turn)[order]
 
     @functools.cached_property
     def _starts(self) -> Tensor:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-import torch
-from torch.nn import functional
-
+from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.loss._torch import functional, torch
 from agentrl_core.loss.base import WeightedLoss, sums
 from agentrl_core.loss.tokens import Tokens
 
@@ -27,7 +26,7 @@ class Value(WeightedLoss):
 
     With `clip` the error is also taken of V_old + clamp(V - V_old, +-clip) (stream `old_value`), and the larger of both
     counts (PPO), or their mean (SAFE). `value` may be `[N, k]`, k heads: each is fitted to R, and their errors add up
-    (twin critics); or their soft minimum is (see `soft_minimum`).
+    (twin critics); or their soft minimum is (see `soft_minimum`; it needs `[N, k]`).
 
     Args:
         aggregate: as of every loss.
@@ -94,6 +93,8 @@ class Value(WeightedLoss):
         else:
             value = tokens.answer("value")
             if self.heads == "soft_minimum":
+                if value.dim() == 1:
+                    raise InvalidInputError("heads='soft_minimum' needs the answer 'value' as [N, k], not as [N]")
                 value = soft_minimum(value, self.temperature)
             heads = value[:, None] if value.dim() == 1 else value
             error = self._error(heads, target[:, None])
@@ -119,7 +120,7 @@ class Value(WeightedLoss):
         width = (self.high - self.low) / (bins - 1)
         edges = self.low + width * (torch.arange(bins + 1, device=target.device) - 0.5)
         place = (edges - target.clamp(self.low, self.high)[:, None]) / (self.sigma * width)
-        mass = torch.special.ndtr(place).diff(dim=-1)
+        mass: Tensor = torch.special.ndtr(place).diff(dim=-1)
         return mass / mass.sum(-1, keepdim=True)
 
 
