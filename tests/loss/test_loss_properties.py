@@ -297,3 +297,15 @@ def test_all_clipped_has_no_gradient() -> None:
         assert all((gradient == 0).all() for gradient in gradients)
         _, sums = loss.Policy(clip=clip).evaluate(case.tokens())
         assert sums["clip_fraction"] == len(case.logprob)
+
+
+@pytest.mark.parametrize("name", ["A4 SPEAR", "A11 BAPO", "B57 RL-PLUS", "D10 PACS", "E25 MinPRO", "everything"])
+def test_it_compiles_without_a_break(name: str) -> None:
+    policy, case = LOSSES[name], case_of(name)
+
+    def evaluate(logprob: Tensor, streams: dict[str, Tensor]) -> Tensor:
+        return policy.evaluate(loss.Tokens(logprob, case.entropy, streams))[0]
+
+    torch._dynamo.reset()
+    compiled = torch.compile(evaluate, backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(case.logprob, case.streams), evaluate(case.logprob, case.streams))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -469,3 +471,18 @@ def test_what_is_missing_is_named() -> None:
     case.streams["sequence"] = case.sequence + 1000
     with pytest.raises(InvalidInputError, match="sequence ids from 1000 to 1007 for 27 rows; number them from 0"):
         loss.Regression().evaluate(case.tokens())
+
+
+def test_torch_is_imported_on_first_use() -> None:
+    code = """
+import sys
+from agentrl_core import loss
+policy = loss.Sum(loss.Policy(), loss.Preference("token_mean", kind="hinge"))
+assert policy.needs
+assert "torch" not in sys.modules
+assert loss.soft_minimum.__doc__
+import torch
+assert loss.OutcomeClassifier().unit == "group"
+assert loss.differential_information(torch.zeros(1)).item() == 0.0
+"""
+    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)

@@ -12,6 +12,7 @@ from cases import Case, agree, ppo, transcribed
 from torch import Tensor
 
 from agentrl_core import loss
+from agentrl_core.loss import gate
 
 R = loss.Reinforce
 
@@ -393,3 +394,18 @@ def test_full_divergence() -> None:
     )
     torch.testing.assert_close(loss.full_kl(logits, other), expected)
     assert torch.autograd.gradcheck(lambda z: loss.full_kl(z, other), logits)
+
+
+def test_draws_are_those_of_splitmix() -> None:
+    """Against the published algorithm in unbounded integers, and evenly spread."""
+
+    def splitmix(state: int) -> int:
+        z = state * 0x9E3779B97F4A7C15 % 2**64
+        z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
+        z = (z ^ (z >> 27)) * 0x94D049BB133111EB % 2**64
+        return (z ^ (z >> 31)) % 2**63
+
+    numbers = torch.arange(2000)
+    found = gate._hash(numbers, 3)
+    assert found.tolist() == [splitmix(int(number) + 1 + (3 << 32)) for number in numbers]
+    assert abs(found.double().mean().item() / 2**62 - 1) < 0.05

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
+if TYPE_CHECKING or "torch" in sys.modules:
     import torch
     from torch.nn import functional
 else:

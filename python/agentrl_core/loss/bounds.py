@@ -335,8 +335,8 @@ class BalancedClip(BoundProvider):
             reached.append((share >= self.target) | (pull <= 0))
         reached[-1] = torch.ones_like(reached[-1])
         first = torch.stack(reached).int().argmax()
-        table = ratio.new_tensor(pairs)
-        return Bounds(table[first, 0], table[first, 1], self.dual)
+        lower, upper = ratio.new_tensor(pairs).index_select(0, first[None])[0]
+        return Bounds(lower, upper, self.dual)
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,8 @@ from agentrl_core.loss.tokens import Tokens
 if TYPE_CHECKING:
     from torch import Tensor
 
+_LARGEST = 2**63 - 1  # of int64
+
 Scope = Literal["all", "sequence"]
 Score = Literal["entropy", "covariance", "advantage_entropy", "surprise", "dependency"]
 
@@ -183,14 +185,13 @@ class CovarianceClip(Gate):
 
     cov = (A - mean A) (log p - mean log p). Among the tokens with low < cov < high that the clip has not cut already,
     max(floor(share n), 1) are drawn at random and have no loss; they still count in the denominator. Means and n are
-    over the rows given. The draw is by trained row, with the generator of `seed`: the same rows
-    give the same draw.
+    over the rows given. The draw is keyed by `seed` and the number of the trained row.
 
     Args:
         share: between 0 and 1: 2e-4 in the paper, 0.02 in SPEAR.
         low: of the band.
         high: of the band, above `low`.
-        seed: of the draw.
+        seed: of the draw, from 0 to 2^31 - 1.
     """
 
     share: float = 2e-4
@@ -202,6 +203,7 @@ class CovarianceClip(Gate):
         """Ranges as documented."""
         self.require(0.0 < self.share < 1.0, "share", "give a number between 0 and 1")
         self.require(self.high > self.low, "high", f"give a number above low={self.low}")
+        self.require(0 <= self.seed < 2**31, "seed", "give a whole number from 0 to 2^31 - 1")
 
     @property
     def own_foldable(self) -> bool:
@@ -221,10 +223,8 @@ class CovarianceClip(Gate):
         )
         scores = score_of(tokens, "covariance")
         candidate = tokens.trained & ~cut & (scores > self.low) & (scores < self.high)
-        generator = torch.Generator(device=ratio.device).manual_seed(self.seed)
-        lots = torch.rand(len(ratio), generator=generator, device=ratio.device, dtype=torch.float64)
-        lots = lots[(tokens.trained.cumsum(0) - 1).clamp(min=0)]  # rows that are not trained change no draw
-        place = torch.where(candidate, lots, 2.0).argsort(stable=True).argsort(stable=True)
+        lots = _hash(tokens.trained.cumsum(0), self.seed)  # rows that are not trained change no draw
+        place = torch.where(candidate, lots, _LARGEST).argsort(stable=True).argsort(stable=True)
         number = (tokens.trained.sum() * self.share + 1e-9).floor().clamp(min=1)
         kept = (~(candidate & (place < number))).to(ratio)
         return kept, kept
@@ -344,6 +344,14 @@ class EntropyAdvantage(Gate):
         outside = (ratio <= 1.0 - self.low / 2.0) | (ratio >= 1.0 + self.high / 2.0)
         factor = torch.where((height > 0) == outside, 1.0 + self.scale * height, 1.0)
         return factor, factor
+
+
+def _hash(number: Tensor, seed: int) -> Tensor:
+    """SplitMix64 of (seed, number) without its sign: the same on every device."""
+    mixed = (number + 1 + (seed << 32)) * -0x61C8864680B583EB  # wraps around
+    for shift, factor in ((30, -0x40A7B892E31B1A47), (27, -0x6B2FB644ECCEEE15)):
+        mixed = (mixed ^ ((mixed >> shift) & (_LARGEST >> (shift - 1)))) * factor
+    return (mixed ^ ((mixed >> 31) & (_LARGEST >> 30))) & _LARGEST
 
 
 def score_of(tokens: Tokens, score: Score) -> Tensor:

@@ -181,10 +181,7 @@ class Mixture(RatioProvider):
 
     def __call__(self, tokens: Tokens) -> tuple[Tensor, Tensor | None]:
         """The formula of the class."""
-        old = tokens.stream("old_logprob")
-        other = tokens.stream("other_logprob") if self.prior is None else torch.full_like(old, math.log(self.prior))
-        behaviour = torch.logaddexp(old + math.log1p(-self.share), other + math.log(self.share))
-        return (tokens.logprob - behaviour).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT), None
+        return mixture(tokens, self.share, self.prior), None
 
 
 @dataclass(frozen=True)
@@ -236,3 +233,11 @@ class StratifiedRatio(RatioProvider):
         own = (tokens.log_ratio - mean) * (pool / (spread + 1e-6))
         centred = torch.where(large, own, tokens.log_ratio - pool_mean)
         return centred.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT), None
+
+
+def mixture(tokens: Tokens, share: float, prior: float | None) -> Tensor:
+    """The log-ratio of `Mixture`."""
+    old = tokens.stream("old_logprob")
+    other = tokens.stream("other_logprob") if prior is None else torch.full_like(old, math.log(prior))
+    behaviour = torch.logaddexp(old + math.log1p(-share), other + math.log(share))
+    return (tokens.logprob - behaviour).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)

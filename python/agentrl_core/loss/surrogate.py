@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 from agentrl_core.loss._torch import torch
 from agentrl_core.loss.base import Part, Unit
 from agentrl_core.loss.bounds import Bounds
-from agentrl_core.loss.ratio import Mixture
+from agentrl_core.loss.ratio import Mixture, mixture
 from agentrl_core.loss.tokens import Tokens
 
 if TYPE_CHECKING:
@@ -114,11 +114,7 @@ class LogClipped(Surrogate):
 
     def __call__(self, tokens: Tokens, log_ratio: Tensor, bounds: Bounds) -> Factors:  # noqa: ARG002
         """The formula of the class."""
-        lower, upper = (
-            torch.as_tensor(bound, dtype=log_ratio.dtype, device=log_ratio.device).log()
-            for bound in (bounds.lower, bounds.upper)
-        )
-        return log_ratio.clamp(max=upper), log_ratio.clamp(min=lower)
+        return log_clipped(log_ratio, bounds)
 
 
 @dataclass(frozen=True)
@@ -187,7 +183,7 @@ class GeometricMean(Surrogate):
     def __call__(self, tokens: Tokens, log_ratio: Tensor, bounds: Bounds) -> Factors:
         """The formula of the class."""
         segments = tokens.segments(self.level)
-        positive, negative = LogClipped()(tokens, log_ratio, bounds)
+        positive, negative = log_clipped(log_ratio, bounds)
         return segments.spread(segments.mean(positive)).exp(), segments.spread(segments.mean(negative)).exp()
 
 
@@ -273,6 +269,15 @@ class Expert(Surrogate):
         if self.kind == "shaped":
             factor = probability / (probability + self.shape)
         else:
-            factor = Mixture(self.share, self.prior)(tokens)[0].exp()
+            factor = mixture(tokens, self.share, self.prior).exp()
         factor = factor * (1.0 - probability.detach()).clamp(min=0.0).pow(self.exploration)
         return factor, factor
+
+
+def log_clipped(log_ratio: Tensor, bounds: Bounds) -> Factors:
+    """The factors of `LogClipped`."""
+    lower, upper = (
+        torch.as_tensor(bound, dtype=log_ratio.dtype, device=log_ratio.device).log()
+        for bound in (bounds.lower, bounds.upper)
+    )
+    return log_ratio.clamp(max=upper), log_ratio.clamp(min=lower)

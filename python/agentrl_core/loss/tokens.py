@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal
 
@@ -51,6 +50,8 @@ class Tokens:
         self.trained = self.weight > 0
         self.logprob = torch.where(self.trained, logprob, 0.0).clamp(min=_LOWEST_LOGPROB)
         self._entropy = entropy
+        self._known: dict[str, Tensor] = {}
+        self._segments: dict[str, Segments] = {}
 
     def raw(self, name: str) -> Tensor:
         """A stream as it is.
@@ -66,7 +67,9 @@ class Tokens:
 
     def stream(self, name: str) -> Tensor:
         """A stream, 0 where nothing is trained."""
-        return torch.where(self.trained, self.raw(name), 0.0)
+        if name not in self._known:  # no functools: its locks stop torch.compile
+            self._known[name] = torch.where(self.trained, self.raw(name), 0.0)
+        return self._known[name]
 
     def answer(self, name: str) -> Tensor:
         """What the model says under `name`: `[N]` or `[N, k]`, 0 where nothing is trained.
@@ -83,22 +86,22 @@ class Tokens:
         trained = self.trained if value.dim() == 1 else self.trained[:, None]
         return torch.where(trained, value, 0.0)
 
-    @functools.cached_property
+    @property
     def entropy(self) -> Tensor:
         """Entropy, 0 where nothing is trained."""
         return torch.zeros_like(self.logprob) if self._entropy is None else torch.where(self.trained, self._entropy, 0)
 
-    @functools.cached_property
+    @property
     def advantage_positive(self) -> Tensor:
         """Weight times the positive part of the advantage."""
         return self.stream("advantage_positive")
 
-    @functools.cached_property
+    @property
     def advantage_negative(self) -> Tensor:
         """Weight times the negative part of the advantage."""
         return self.stream("advantage_negative")
 
-    @functools.cached_property
+    @property
     def advantage(self) -> Tensor:
         """The advantage without its weight; of a row that several branches share, their weighted mean."""
         return (self.advantage_positive + self.advantage_negative) / torch.where(self.trained, self.weight, 1.0)
@@ -107,7 +110,7 @@ class Tokens:
         """The log-ratio to the policy of a stream, within +-20."""
         return (self.logprob - self.stream(name)).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
 
-    @functools.cached_property
+    @property
     def log_ratio(self) -> Tensor:
         """The log-ratio to the old policy, within +-20."""
         return self.log_ratio_to("old_logprob")
@@ -118,10 +121,6 @@ class Tokens:
             ids = torch.zeros_like(self.trained, dtype=torch.int64) if level == "all" else self.raw(level).long()
             self._segments[level] = Segments(ids, self.trained, level)
         return self._segments[level]
-
-    @functools.cached_property
-    def _segments(self) -> dict[Level, Segments]:
-        return {}
 
     @property
     def strata(self) -> Segments:
@@ -142,26 +141,26 @@ class Segments:
         ids: `int64[N]`, the segment of each row.
         counted: `bool[N]`, the rows that count.
         name: what error messages call the ids.
+
+    Attributes:
+        count: `float64[N]`, how many rows of each segment count.
     """
 
     def __init__(self, ids: Tensor, counted: Tensor, name: str) -> None:
-        if ids.device.type == "cpu" and len(ids) and (int(ids.min()) < 0 or int(ids.max()) >= len(ids)):
+        readable = ids.device.type == "cpu" and not torch.compiler.is_compiling()  # elsewhere it would wait
+        if readable and len(ids) and (int(ids.min()) < 0 or int(ids.max()) >= len(ids)):
             raise InvalidInputError(
                 f"{name} ids from {int(ids.min())} to {int(ids.max())} for {len(ids)} rows; number them from 0, "
                 "without gaps"
             )
         self.ids = ids
         self.counted = counted
+        self.count = torch.zeros(len(ids), dtype=torch.float64, device=ids.device).index_add(0, ids, counted.double())
 
     def sum(self, values: Tensor) -> Tensor:
         """Sum of the counted rows of each segment."""
         values = torch.where(self.counted, values, 0.0)
         return torch.zeros_like(values).index_add(0, self.ids, values)
-
-    @functools.cached_property
-    def count(self) -> Tensor:
-        """How many rows of each segment count, in double precision."""
-        return self.sum(self.counted.double())
 
     @property
     def exists(self) -> Tensor:
@@ -219,7 +218,7 @@ class Segments:
 
     def running_minimum(self, values: Tensor) -> Tensor:
         """Smallest value of the counted rows before each row in its segment, +inf for the first; no gradient."""
-        order, ids = self._in_turn
+        order, ids = self._in_turn()
         values = values.detach()[order]
         smallest = torch.where(self._joined(ids, 1), values.roll(1), torch.inf)
         step = 1
@@ -231,7 +230,7 @@ class Segments:
 
     def following(self, values: Tensor) -> Tensor:
         """The value of the next counted row of the same segment; 0 for the last."""
-        order, ids = self._in_turn
+        order, ids = self._in_turn()
         after = torch.where(self._joined(ids, 1).roll(-1), values[order].roll(-1), 0.0)
         return torch.zeros_like(after).scatter(0, order, after)
 
@@ -241,14 +240,13 @@ class Segments:
         inside = torch.arange(len(ids), device=ids.device) >= distance
         return inside & (ids == ids.roll(distance))
 
-    @functools.cached_property
     def _in_turn(self) -> tuple[Tensor, Tensor]:
         """The rows by segment and in their own order, and the segments of these; rows that do not count have none."""
         order = self._order(torch.zeros_like(self.ids))
         turn = torch.arange(len(order), device=order.device)
         return order, torch.where(self.counted, self.ids, -1 - turn)[order]
 
-    @functools.cached_property
+    @property
     def _starts(self) -> Tensor:
         """Where each segment begins when the counted rows lie by segment."""
         return (self.count.cumsum(0) - self.count).long()
