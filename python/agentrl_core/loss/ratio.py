@@ -36,10 +36,10 @@ class Ratio(RatioProvider):
     Args:
         level: `token`, `step` (stream `step`) or `sequence` (stream `sequence`).
         reduce: `mean` or `sum` over the tokens of a step or sequence.
-        gradient: how a token moves the ratio of its segment. `segment`: as it does. `token`: by its own log-prob,
-            r_t = sg(r) p_t / sg(p_t), which is GSPO-token and what verl runs. With `mean` the two are the same when
-            the advantage and the weight are one for the whole segment, and tokens may differ in them only with
-            `token`.
+        gradient: how a token moves the ratio of its segment. `segment`: as it does; a joint ratio (`sum`) wants this.
+            `token`: by its own log-prob alone, r_t = sg(r) p_t / sg(p_t), which is GSPO-token and what verl runs:
+            advantages and weights may then differ inside a segment. With `mean` both give the same gradient where the
+            advantage and the weight are one for the whole segment.
 
     Example:
         >>> from agentrl_core import loss
