@@ -55,7 +55,7 @@ def test_none_that_is_not_the_default_is_written() -> None:
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        ({"component": "Policey"}, "loss: there is no component 'Policey'; use one of: Clip, KL, Policy"),
+        ({"component": "Policey"}, "loss: there is no component 'Policey'; use one of: BalancedClip, Clip, "),
         ({"component": "annotations"}, "there is no component"),
         ({"component": "Loss"}, "there is no component 'Loss'"),
         ({"entropy": 0.1}, r"component = \"ClassName\"; it has component=None"),
@@ -66,7 +66,7 @@ def test_none_that_is_not_the_default_is_written() -> None:
         ({"component": "Policy", "entropy": "much"}, "entropy='much' is not possible; give a finite number"),
         ({"component": "Policy", "entropy": True}, "entropy=True"),
         ({"component": "Policy", "kl": {"component": "KL"}}, r"loss\.KL: option 'coefficient' is missing; add it"),
-        ({"component": "Policy", "clip": {"component": "KL", "coefficient": 1.0}}, "give a loss.Clip or None"),
+        ({"component": "Policy", "clip": {"component": "KL", "coefficient": 1.0}}, "give a loss.BoundProvider or None"),
         ({"component": "Policy", "entropy": "none"}, "entropy='none'"),
     ],
 )

@@ -152,3 +152,14 @@ def loose_pack(streams: dict[str, torch.Tensor]) -> Pack:
         node_token=empty,
         streams=Streams(streams),
     )
+
+
+def random_case(seed: int) -> tuple[Ragged, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Ragged rows (one of them all untrained), their mask, and log-probs some of which are clipped in every way."""
+    rng = np.random.default_rng(seed)
+    rows = Ragged.random([int(length) for length in rng.integers(2, 40, size=12)], seed=seed)
+    rows.trained[3][:] = False
+    old = rows.padded(rows.old_logprob)
+    logprob = old + torch.from_numpy(rng.normal(scale=0.7, size=old.shape))
+    mask = rows.padded([trained.astype(np.float64) for trained in rows.trained])
+    return rows, old, logprob, mask

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hand_made import Ragged, loose_pack
+from hand_made import Ragged, loose_pack, random_case
 
 from agentrl_core import loss
 from agentrl_core.pack import PackOutput
@@ -24,17 +24,6 @@ CLIPS = {
     "dual": loss.Clip(0.2, 0.28, dual=3.0),
     "tight dual": loss.Clip(0.1, 0.5, dual=1.2),
 }
-
-
-def random_case(seed: int) -> tuple[Ragged, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Ragged rows (one of them all untrained), their mask, and log-probs some of which are clipped in every way."""
-    rng = np.random.default_rng(seed)
-    rows = Ragged.random([int(length) for length in rng.integers(2, 40, size=12)], seed=seed)
-    rows.trained[3][:] = False
-    old = rows.padded(rows.old_logprob)
-    logprob = old + torch.from_numpy(rng.normal(scale=0.7, size=old.shape))
-    mask = rows.padded([trained.astype(np.float64) for trained in rows.trained])
-    return rows, old, logprob, mask
 
 
 def verl_loss(

@@ -1,5 +1,128 @@
-"""Phase loss: from log-probs, entropies and the streams of a pack to one number to differentiate."""
+"""Phase loss: from log-probs, entropies and the streams of a pack to one number to differentiate.
 
-from agentrl_core.loss.policy import KL, Clip, Loss, Policy
+`Policy` is composed: a ratio (a vector), bounds (a pair of vectors), a surrogate (a function of both) and regularisers.
+The other losses regress (`Regression`), compare (`Preference`, `ListMatch`, ...), imitate, or train a critic (`Value`).
+Every one is a pure function of `[N]` vectors, `Loss.evaluate(tokens)`, and says which streams it reads, what must lie
+in one pack (`unit`), and whether shared tokens may be folded (`foldable`).
+"""
 
-__all__ = ["KL", "Clip", "Loss", "Policy"]
+from agentrl_core.loss.base import Loss, Part
+from agentrl_core.loss.bounds import (
+    BalancedClip,
+    BoundProvider,
+    Bounds,
+    Clip,
+    EntropyClip,
+    ProbabilityClip,
+    SecondMomentClip,
+    TokenClip,
+    normalised_entropy,
+)
+from agentrl_core.loss.combine import Function, Imitation, Sum, function
+from agentrl_core.loss.controller import Controller, Doubling, Exponential, Proportional
+from agentrl_core.loss.gate import (
+    CovarianceClip,
+    Divergence,
+    EntropyAdvantage,
+    EntropyChange,
+    Gate,
+    InBounds,
+    TopShare,
+)
+from agentrl_core.loss.listwise import (
+    LengthDecoupled,
+    ListMatch,
+    OutcomeClassifier,
+    TrajectorySoftmax,
+    differential_information,
+)
+from agentrl_core.loss.policy import Policy
+from agentrl_core.loss.preference import PairwiseProximal, Preference
+from agentrl_core.loss.ratio import Mixture, PrefixMinimum, Ratio, RatioProvider, StratifiedRatio
+from agentrl_core.loss.regression import Regression
+from agentrl_core.loss.regulariser import (
+    KL,
+    CovarianceEntropy,
+    EntropyAnchor,
+    EntropyBand,
+    EntropyTerm,
+    full_kl,
+    top_p_entropy,
+)
+from agentrl_core.loss.surrogate import (
+    Clipped,
+    Expert,
+    Flipped,
+    GeometricMean,
+    LogClipped,
+    Quadratic,
+    Reinforce,
+    Smooth,
+    Surrogate,
+)
+from agentrl_core.loss.tokens import Segments, Tokens
+from agentrl_core.loss.value import Value, expected_value, soft_minimum
+
+__all__ = [
+    "KL",
+    "BalancedClip",
+    "BoundProvider",
+    "Bounds",
+    "Clip",
+    "Clipped",
+    "Controller",
+    "CovarianceClip",
+    "CovarianceEntropy",
+    "Divergence",
+    "Doubling",
+    "EntropyAdvantage",
+    "EntropyAnchor",
+    "EntropyBand",
+    "EntropyChange",
+    "EntropyClip",
+    "EntropyTerm",
+    "Expert",
+    "Exponential",
+    "Flipped",
+    "Function",
+    "Gate",
+    "GeometricMean",
+    "Imitation",
+    "InBounds",
+    "LengthDecoupled",
+    "ListMatch",
+    "LogClipped",
+    "Loss",
+    "Mixture",
+    "OutcomeClassifier",
+    "PairwiseProximal",
+    "Part",
+    "Policy",
+    "Preference",
+    "PrefixMinimum",
+    "ProbabilityClip",
+    "Proportional",
+    "Quadratic",
+    "Ratio",
+    "RatioProvider",
+    "Regression",
+    "Reinforce",
+    "SecondMomentClip",
+    "Segments",
+    "Smooth",
+    "StratifiedRatio",
+    "Sum",
+    "Surrogate",
+    "TokenClip",
+    "Tokens",
+    "TopShare",
+    "TrajectorySoftmax",
+    "Value",
+    "differential_information",
+    "expected_value",
+    "full_kl",
+    "function",
+    "normalised_entropy",
+    "soft_minimum",
+    "top_p_entropy",
+]

@@ -1,134 +1,55 @@
-"""The clipped policy-gradient loss, as a plain sum over prediction pairs."""
+"""The policy loss: a ratio, its bounds, a surrogate and regularisers, as a plain sum over prediction pairs."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Literal
 
-from agentrl_core.component import Column, Component
+from agentrl_core.loss._torch import torch
+from agentrl_core.loss.base import Denominator, Loss, check_denominator, sums
+from agentrl_core.loss.bounds import OPEN, BoundProvider, Clip
+from agentrl_core.loss.gate import Gate
+from agentrl_core.loss.ratio import Ratio, RatioProvider
+from agentrl_core.loss.regulariser import KL, EntropyTerm
+from agentrl_core.loss.surrogate import Clipped, Expert, Surrogate
+from agentrl_core.loss.tokens import Tokens
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from agentrl_core.pack import Pack, PackOutput
-
-_LOG_RATIO_LIMIT = 20.0  # exp(20) is 5e8: beyond it a ratio says nothing more, and in fp32 it would soon overflow
-
-
-@dataclass(frozen=True)
-class Clip(Component):
-    """How far the ratio r may move before the objective stops rewarding it.
-
-    Args:
-        low: 1 - low is the lower bound, felt where the advantage is negative; 0 < low < 1.
-        high: 1 + high is the upper bound, felt where the advantage is positive; above 0. Larger than `low` is the
-            clip-higher of DAPO (arXiv:2503.14476).
-        dual: for negative advantages the objective is bounded below by dual * A (arXiv:1912.09729); above 1,
-            customarily 3. None: no such bound.
-
-    Example:
-        >>> from agentrl_core.loss import Clip
-        >>> Clip(high=0.28)
-        Clip(low=0.2, high=0.28, dual=None)
-    """
-
-    low: float = 0.2
-    high: float = 0.2
-    dual: float | None = None
-
-    def check_options(self) -> None:
-        """Ranges as documented."""
-        self.require(0.0 < self.low < 1.0, "low", "give a number between 0 and 1")
-        self.require(self.high > 0.0, "high", "give a number above 0")
-        self.require(self.dual is None or self.dual > 1.0, "dual", "give a number above 1, or None for no dual clip")
-
-
-@dataclass(frozen=True)
-class KL(Component):
-    """A penalty on the divergence from the reference model, whose log-probs the batch holds as `reference_logprob`.
-
-    k3 = exp(d) - d - 1 with d = log p_reference - log p, the unbiased, non-negative estimator of
-    http://joschu.net/blog/kl-approx.html that GRPO uses. d is clamped to +-20; k3 itself is not.
-
-    Args:
-        coefficient: weight of the penalty, above 0.
-        estimator: `k3`.
-
-    Example:
-        >>> from agentrl_core.loss import KL
-        >>> KL(0.01)
-        KL(coefficient=0.01, estimator='k3')
-    """
-
-    coefficient: float
-    estimator: Literal["k3"] = "k3"
-
-    def check_options(self) -> None:
-        """Ranges as documented."""
-        self.require(self.coefficient > 0.0, "coefficient", "give a number above 0, or leave the penalty out: kl=None")
-
-
-@dataclass(frozen=True)
-class Loss(Component, ABC):
-    """Base of the losses: what the update must prepare for one, and the call itself."""
-
-    phase: ClassVar[str] = "loss"
-
-    @property
-    @abstractmethod
-    def denominator(self) -> Literal["token_mean", "sequence_mean", "constant"]:
-        """How the weights of the tokens are normalised."""
-
-    @property
-    def denominator_constant(self) -> float | None:
-        """The constant of the denominator `constant`."""
-        return None
-
-    @property
-    def old_logprob_column(self) -> str:
-        """The token column that holds the log-probs of the policy that the ratio is taken to."""
-        return "behaviour_logprob"
-
-    @property
-    def needs_entropy_gradient(self) -> bool:
-        """Whether the loss is differentiated through the entropy."""
-        return True
-
-    @abstractmethod
-    def __call__(self, outputs: PackOutput, pack: Pack) -> tuple[Tensor, dict[str, Tensor]]:
-        """The loss of a pack and its metrics.
-
-        Returns:
-            The loss, a scalar, and detached sums over the trained tokens of the pack; `tokens` is how many there are.
-        """
-
 
 @dataclass(frozen=True)
 class Policy(Loss):
-    """Clipped policy gradient with an optional penalty on the divergence from a reference and an entropy bonus.
+    """Policy gradient with a ratio, bounds and a surrogate of choice, penalties on divergences, and entropy.
 
-    With r = exp(clamp(log p - log p_old, -20, 20)), w the weight of a token and A its advantage,
+    With r the ratio of a token, w its weight and A its advantage,
 
-        L = sum_t [ -w max(A, 0) min(r, 1 + high) - w min(A, 0) min(max(r, 1 - low), dual)
-                    + kl.coefficient * w * k3 - entropy * w * H ]
+        L = sum_t [ - w max(A, 0) f(r) - w min(A, 0) g(r) + kl.coefficient * w * KL_t(reference)
+                    + drift.coefficient * w * KL_t(old) - entropy * w * H_t ]
 
-    which is PPO's clipped objective (arXiv:1707.06347). `clip=None` uses r as it is. The denominators are in the
-    weights (`Batch.token_weights`), so this is a plain sum and the packs of an update simply add up.
+    As it stands, r = exp(clamp(log p - log p_old, -20, 20)), f = min(r, 1 + high), g = min(max(r, 1 - low), dual):
+    PPO's clipped objective (arXiv:1707.06347). The denominators are in the weights (`Batch.token_weights`), so this is
+    a plain sum and the packs of an update simply add up.
 
     Args:
         clip: bounds of the ratio, or None.
-        kl: penalty on the divergence from a reference, or None.
-        entropy: coefficient of the entropy bonus, at least 0.
+        kl: penalty on the divergence from the reference model, or None.
+        entropy: coefficient of the entropy bonus, at least 0; or an `EntropyTerm`.
         aggregate: the denominator: `token_mean` (every token of the update counts the same: DAPO), `sequence_mean`
             (mean over the tokens of a draw, then over draws: GRPO) or `constant` (sum over tokens divided by
             `constant`, then mean over draws: Dr. GRPO, arXiv:2503.20783).
         constant: the constant of `constant`, above 0; None otherwise.
         old_logprob: `behaviour`: the log-probs recorded when the tokens were sampled; `recomputed`: the column
             `recomputed_logprob` that `batch.annotate("recomputed_logprob", policy)` makes before the first update.
+        ratio: what r is: of tokens, steps or sequences, to which policy.
+        surrogate: what f and g are.
+        gate: which tokens speak: detached factors of f and g; or None.
+        drift: penalty on the divergence from the old policy, or None.
+        expert: what f and g are on tokens whose stream `expert` is 1; or None. Gates do not apply to them.
 
-    Metrics (sums over tokens with positive weight, except `loss`): `ratio`, `clip_fraction` (the clip is active),
-    `approximate_kl` (k3 of the old policy to the current one), `entropy`, and with `kl` the penalty's `reference_kl`.
+    Metrics (sums over tokens with positive weight, except `loss`): `ratio`, `clip_fraction` (r is outside the bound
+    that its advantage feels), `approximate_kl` (k3 of the old policy to the current one), `entropy`, with `kl` the
+    penalty's `reference_kl`, with `drift` its `drift`, with a gate `gate` (the mean factor of f and g).
 
     Raises:
         RecipeError: an option is out of range.
@@ -137,39 +58,38 @@ class Policy(Loss):
         >>> from agentrl_core import loss
         >>> loss.Policy(clip=loss.Clip(high=0.28, dual=3.0), kl=loss.KL(0.001)).needs
         (('token', 'advantage'), ('token', 'behaviour_logprob'), ('token', 'reference_logprob'))
+        >>> gspo = loss.Policy(ratio=loss.Ratio("sequence"), clip=loss.Clip(3e-4, 4e-4), aggregate="sequence_mean")
+        >>> gspo.unit, gspo.foldable
+        ('trajectory', False)
     """
 
-    clip: Clip | None = Clip()
+    clip: BoundProvider | None = Clip()  # noqa: RUF009 - frozen
     kl: KL | None = None
-    entropy: float = 0.0
-    aggregate: Literal["token_mean", "sequence_mean", "constant"] = "token_mean"
+    entropy: float | EntropyTerm = 0.0
+    aggregate: Denominator = "token_mean"
     constant: float | None = None
     old_logprob: Literal["behaviour", "recomputed"] = "behaviour"
+    ratio: RatioProvider = Ratio()  # noqa: RUF009 - frozen
+    surrogate: Surrogate = Clipped()  # noqa: RUF009 - frozen
+    gate: Gate | None = None
+    drift: KL | None = None
+    expert: Expert | None = None
 
     def check_options(self) -> None:
         """Ranges as documented."""
-        self.require(self.entropy >= 0.0, "entropy", "give a number of at least 0")
-        if self.aggregate == "constant":
-            self.require(
-                self.constant is not None and self.constant > 0.0,
-                "constant",
-                "aggregate='constant' divides by it: give a number above 0",
-            )
-        else:
-            self.require(
-                self.constant is None,
-                "constant",
-                f"leave it None, or use aggregate='constant' (not {self.aggregate!r})",
-            )
+        fits = isinstance(self.entropy, EntropyTerm) or self.entropy >= 0.0
+        self.require(fits, "entropy", "give a number of at least 0, or an EntropyTerm")
+        check_denominator(self, self.aggregate, self.constant)
 
     @property
-    def needs(self) -> tuple[Column, ...]:
-        """Advantage and old log-prob of every token, and with `kl` the reference's log-prob."""
-        columns: tuple[Column, ...] = (("token", "advantage"), ("token", self.old_logprob_column))
-        return columns if self.kl is None else (*columns, ("token", "reference_logprob"))
+    def own_streams(self) -> tuple[str, ...]:
+        """Advantages, weights and old log-probs; with `kl` the reference's, with `entropy` its weights."""
+        names = ("advantage_positive", "advantage_negative", "weight_kl", "old_logprob")
+        reference = () if self.kl is None or self.kl.other else ("reference_logprob",)
+        return (*names, *reference, *(("weight_entropy",) if self.entropy and isinstance(self.entropy, float) else ()))
 
     @property
-    def denominator(self) -> Literal["token_mean", "sequence_mean", "constant"]:
+    def denominator(self) -> Denominator:
         """`aggregate`."""
         return self.aggregate
 
@@ -185,36 +105,46 @@ class Policy(Loss):
 
     @property
     def needs_entropy_gradient(self) -> bool:
-        """Only with an entropy bonus."""
-        return self.entropy > 0.0
+        """Only with an entropy term."""
+        return bool(self.entropy)
 
-    def __call__(self, outputs: PackOutput, pack: Pack) -> tuple[Tensor, dict[str, Tensor]]:
-        """The formula of the class on the `[N]` vectors of a pack. Nothing is copied to the host."""
-        streams = pack.to(outputs.logprob.device).streams
-        positive, negative = streams.advantage_positive, streams.advantage_negative
-        log_ratio = (outputs.logprob - streams.old_logprob).clamp(-_LOG_RATIO_LIMIT, _LOG_RATIO_LIMIT)
-        ratio = log_ratio.exp()
-        upper = lower = ratio
-        if self.clip is not None:
-            upper = ratio.clamp(max=1.0 + self.clip.high)
-            lower = ratio.clamp(min=1.0 - self.clip.low, max=self.clip.dual)
-        loss = -(positive * upper + negative * lower).sum()
+    def evaluate(self, tokens: Tokens) -> tuple[Tensor, dict[str, Tensor]]:
+        """The formula of the class."""
+        log_ratio, factor = self.ratio(tokens)
+        bounds = OPEN if self.clip is None else self.clip(tokens, log_ratio)
+        positive, negative = self.surrogate(tokens, log_ratio, bounds)
+        if factor is not None:
+            positive, negative = positive * factor, negative * factor
+        extra = {}
+        if self.gate is not None:
+            open_positive, open_negative = self.gate(tokens, log_ratio, bounds)
+            positive, negative = positive * open_positive, negative * open_negative
+            extra["gate"] = (open_positive + open_negative) / 2.0
+        if self.expert is not None:
+            foreign = tokens.stream("expert") > 0
+            theirs = self.expert(tokens, log_ratio, bounds)
+            positive, negative = (
+                torch.where(foreign, their, own) for their, own in zip(theirs, (positive, negative), strict=True)
+            )
+        loss = -(tokens.advantage_positive * positive + tokens.advantage_negative * negative).sum()
 
-        trained = streams.weight_kl > 0
-        sums = {
-            "ratio": ratio,
-            "clip_fraction": ((upper != ratio) & (positive > 0)) | ((lower != ratio) & (negative < 0)),
-            "approximate_kl": (-log_ratio).expm1() + log_ratio,
-            "entropy": outputs.entropy,
-        }
-        if self.kl is not None:
-            difference = streams.reference_logprob - outputs.logprob
-            difference = difference.clamp(-_LOG_RATIO_LIMIT, _LOG_RATIO_LIMIT)
-            divergence = difference.expm1() - difference
-            loss = loss + self.kl.coefficient * (streams.weight_kl * divergence).sum()
-            sums["reference_kl"] = divergence
-        if self.entropy:
-            loss = loss - self.entropy * (streams.weight_entropy * outputs.entropy).sum()
+        weight = torch.where(tokens.trained, tokens.weight, 0.0)
+        for name, penalty, stream in (
+            ("reference_kl", self.kl, "reference_logprob"),
+            ("drift", self.drift, "old_logprob"),
+        ):
+            if penalty is not None:
+                divergence = penalty.divergence(tokens, stream)
+                loss = loss + penalty.coefficient * (weight * divergence).sum()
+                extra[name] = divergence
+        if isinstance(self.entropy, EntropyTerm):
+            loss = loss + self.entropy(tokens)
+        elif self.entropy:
+            loss = loss - self.entropy * (tokens.stream("weight_entropy") * tokens.entropy).sum()
 
-        metrics = {name: (value.detach() * trained).sum() for name, value in sums.items()}
-        return loss, {**metrics, "tokens": trained.sum()}
+        ratio, moved = log_ratio.detach().exp(), tokens.log_ratio.detach()
+        outside = (bounds.above(ratio) & (tokens.advantage_positive > 0)) | (
+            bounds.below(ratio) & (tokens.advantage_negative < 0)
+        )
+        metrics = {"ratio": ratio, "clip_fraction": outside, "approximate_kl": (-moved).expm1() + moved}
+        return loss, sums(tokens, **metrics, entropy=tokens.entropy, **extra)

@@ -1,0 +1,261 @@
+"""Imitation, sums of losses, and losses of one's own."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from agentrl_core.exceptions import RecipeError
+from agentrl_core.loss._torch import torch
+from agentrl_core.loss.base import UNITS, Denominator, Loss, Unit, WeightedLoss, sums
+from agentrl_core.loss.bounds import OPEN
+from agentrl_core.loss.gate import Gate
+from agentrl_core.loss.tokens import Tokens
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    LossFunction = Callable[[Tensor, Tensor, dict[str, Tensor]], Tensor]
+
+
+@dataclass(frozen=True)
+class Imitation(WeightedLoss):
+    """Weighted negative log-likelihood: L = - sum of w c v log p.
+
+    c says which tokens are imitated: `all`; `expert`: the stream `expert` (DataMind, SFT on expert rows); `positive`:
+    1 where A > 0 (A2PR, DigiRL's filtered cloning); `advantage`: max(A, 0); `imitation`: the stream `imitation`, which
+    holds any gate and scale (AHPO: expert rows of groups that fail; classes of tokens).
+
+    v = u f''(u), u = p / p_reference, detached, keeps the divergence that plain likelihood drops: `likelihood`: 1;
+    `chi_squared`: 2 u; `hellinger`: u^(-1/2) / 2; log u is within +-5 and v at most 10 ("Implicit reward as the
+    bridge"; a weight of ours, the paper's loss is not public).
+
+    Args:
+        aggregate: as of every loss.
+        constant: as of every loss.
+        tokens: which tokens, see above.
+        weight: v, see above.
+        gate: its factor of a positive advantage multiplies too; or None.
+
+    Example:
+        >>> from agentrl_core import loss
+        >>> loss.Imitation(tokens="expert").needs
+        (('token', 'expert'),)
+    """
+
+    tokens: Literal["all", "expert", "positive", "advantage", "imitation"] = "all"
+    weight: Literal["likelihood", "chi_squared", "hellinger"] = "likelihood"
+    gate: Gate | None = None
+
+    @property
+    def own_streams(self) -> tuple[str, ...]:
+        """Weights, what c is made of, and the reference's log-probs."""
+        choice: dict[str, tuple[str, ...]] = {
+            "all": (),
+            "positive": ("advantage_positive",),
+            "advantage": ("advantage_positive",),
+        }
+        reference = () if self.weight == "likelihood" else ("reference_logprob",)
+        return ("weight_kl", *choice.get(self.tokens, (self.tokens,)), *reference)
+
+    @property
+    def own_foldable(self) -> bool:
+        """Not for `positive`, which counts branches."""
+        return self.tokens != "positive"
+
+    def evaluate(self, tokens: Tokens) -> tuple[Tensor, dict[str, Tensor]]:
+        """The formula of the class."""
+        factor = tokens.stream("weight_kl")
+        if self.tokens == "advantage":
+            factor = tokens.advantage_positive
+        elif self.tokens == "positive":
+            factor = torch.where(tokens.advantage_positive > 0, factor, 0.0)
+        elif self.tokens != "all":
+            factor = factor * tokens.stream(self.tokens)
+        if self.weight != "likelihood":
+            away = tokens.log_ratio_to("reference_logprob").detach().clamp(-5.0, 5.0)
+            grown = 2.0 * away.exp() if self.weight == "chi_squared" else 0.5 * (-0.5 * away).exp()
+            factor = factor * grown.clamp(max=10.0)
+        if self.gate is not None:
+            factor = factor * self.gate(tokens, torch.zeros_like(tokens.logprob), OPEN)[0]
+        return -(factor * tokens.logprob).sum(), sums(tokens, nll=-tokens.logprob, entropy=tokens.entropy)
+
+
+@dataclass(frozen=True)
+class Sum(Loss):
+    """Two losses of the same model, added: first_weight * first + second_weight * second.
+
+    The denominator, the old policy's log-probs, and metrics of the same name are those of `first`.
+
+    Args:
+        first: a loss.
+        second: a loss with the same denominator.
+        first_weight: at least 0.
+        second_weight: at least 0.
+
+    Example:
+        >>> from agentrl_core import loss
+        >>> hybrid = loss.Sum(loss.Policy(), loss.Imitation("token_mean", tokens="imitation"), 1.0, 0.5)
+        >>> hybrid.streams[-1]
+        'imitation'
+    """
+
+    first: Loss
+    second: Loss
+    first_weight: float = 1.0
+    second_weight: float = 1.0
+
+    def check_options(self) -> None:
+        """Ranges as documented."""
+        for name in ("first_weight", "second_weight"):
+            self.require(getattr(self, name) >= 0.0, name, "give a number of at least 0")
+        mine, other = (
+            (loss.denominator, loss.denominator_constant, loss.old_logprob_column) for loss in (self.first, self.second)
+        )
+        self.require(mine == other, "second", f"give it the denominator and old log-probs of the first, {mine}")
+
+    @property
+    def denominator(self) -> Denominator:
+        """That of both."""
+        return self.first.denominator
+
+    @property
+    def denominator_constant(self) -> float | None:
+        """That of both."""
+        return self.first.denominator_constant
+
+    @property
+    def old_logprob_column(self) -> str:
+        """That of both."""
+        return self.first.old_logprob_column
+
+    @property
+    def needs_entropy_gradient(self) -> bool:
+        """Where one of them needs it."""
+        return self.first.needs_entropy_gradient or self.second.needs_entropy_gradient
+
+    def evaluate(self, tokens: Tokens) -> tuple[Tensor, dict[str, Tensor]]:
+        """The formula of the class."""
+        first, metrics = self.first.evaluate(tokens)
+        second, more = self.second.evaluate(tokens)
+        return self.first_weight * first + self.second_weight * second, {**more, **metrics}
+
+
+class _Declared(NamedTuple):
+    function: LossFunction
+    streams: tuple[str, ...]
+    unit: Unit
+    foldable: bool
+
+
+_FUNCTIONS: dict[str, _Declared] = {}
+
+
+@dataclass(frozen=True)
+class Function(WeightedLoss):
+    """A loss that is a function of one's own; `loss.function` makes it.
+
+    It is a value like every component: it holds the function's import path, so that a recipe with it can be written
+    and read again wherever that module can be imported.
+
+    Args:
+        aggregate: as of every loss.
+        constant: as of every loss.
+        path: `module:name`.
+
+    Raises:
+        RecipeError: nothing of that name was declared with `loss.function`.
+    """
+
+    path: str = ""
+
+    def check_options(self) -> None:
+        """The path leads to a declared function."""
+        super().check_options()
+        module = self.path.partition(":")[0]
+        if self.path not in _FUNCTIONS and module:
+            try:
+                importlib.import_module(module)
+            except ImportError as error:
+                raise RecipeError(f"{self.title()}: option path={self.path!r} cannot be imported: {error}") from None
+        remedy = "give the module:name of a function that loss.function was applied to"
+        self.require(self.path in _FUNCTIONS, "path", remedy)
+
+    @property
+    def own_streams(self) -> tuple[str, ...]:
+        """As declared."""
+        return _FUNCTIONS[self.path].streams
+
+    @property
+    def own_unit(self) -> Unit:
+        """As declared."""
+        return _FUNCTIONS[self.path].unit
+
+    @property
+    def own_foldable(self) -> bool:
+        """As declared."""
+        return _FUNCTIONS[self.path].foldable
+
+    @property
+    def own_separable(self) -> bool:
+        """Whether its unit is the token."""
+        return self.own_unit == "token"
+
+    @property
+    def needs_entropy_gradient(self) -> bool:
+        """Yes: nobody says otherwise."""
+        return True
+
+    def evaluate(self, tokens: Tokens) -> tuple[Tensor, dict[str, Tensor]]:
+        """The function's value, summed."""
+        streams = {name: tokens.stream(name) for name in self.own_streams}
+        value = _FUNCTIONS[self.path].function(tokens.logprob, tokens.entropy, streams)
+        return value.sum(), sums(tokens, entropy=tokens.entropy)
+
+
+def function(
+    *,
+    needs: Iterable[str] = ("advantage_positive", "advantage_negative", "old_logprob"),
+    unit: Unit = "token",
+    foldable: bool = False,
+    aggregate: Denominator = "token_mean",
+    constant: float | None = None,
+) -> Callable[[LossFunction], Function]:
+    """Make a loss of a function `(logprob, entropy, streams) -> [N] or scalar`, whose sum is the loss.
+
+    All vectors are 0 where nothing is trained. Weights are in the advantages and in `weight_kl`.
+
+    Args:
+        needs: the streams it reads; `weight_kl` is always among them.
+        unit: what it needs whole in one pack.
+        foldable: branches that share a token may add up their advantages and weights, see `Loss.foldable`.
+        aggregate: how weights are normalised.
+        constant: the constant of `constant`.
+
+    Returns:
+        A decorator that turns the function into a `Function`.
+
+    Raises:
+        RecipeError: the unit does not exist, or the denominator is not possible.
+
+    Example:
+        >>> from agentrl_core import loss
+        >>> @loss.function(needs=["advantage_positive", "advantage_negative", "old_logprob"], foldable=True)
+        ... def vanilla(logprob, entropy, streams):
+        ...     ratio = (logprob - streams["old_logprob"]).exp()
+        ...     return -(streams["advantage_positive"] + streams["advantage_negative"]) * ratio
+        >>> vanilla.needs
+        (('token', 'advantage'), ('token', 'behaviour_logprob'))
+    """
+    if unit not in UNITS:
+        raise RecipeError(f"loss.function: unit={unit!r} is not possible; give one of {', '.join(map(repr, UNITS))}")
+    streams = tuple(dict.fromkeys((*needs, "weight_kl")))
+
+    def declare(call: LossFunction) -> Function:
+        path = f"{call.__module__}:{call.__qualname__}"
+        _FUNCTIONS[path] = _Declared(call, streams, unit, foldable)
+        return Function(aggregate, constant, path)
+
+    return declare

@@ -1,0 +1,111 @@
+"""Squared regressions of the log-ratio on the advantage."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from agentrl_core.loss.base import Unit, WeightedLoss, sums
+from agentrl_core.loss.tokens import Tokens
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Regression(WeightedLoss):
+    """The log-ratio of a segment is fitted to its advantage.
+
+    With x = sum over the segment of log p - log q,
+
+        L = coefficient * sum of w (beta x - A)^2      (`residual="advantage"`)
+        L = coefficient * sum of w (x - A / beta)^2    (`residual="log_ratio"`)
+
+    | system | options, and what A is |
+    | --- | --- |
+    | A*-PO (arXiv:2505.20686) | `beta=1e-3`, reference; A = R - V* |
+    | DAPO-direct (arXiv:2412.18279) | step, `residual="log_ratio"`, `coefficient=0.5`; A = V(s, a) - V(s) |
+    | OPMD, mirror descent, Kimi k1.5 | `beta` = their tau; A = R - baseline |
+    | SPPO (arXiv:2405.00675) | `beta=1e-3`, `residual="log_ratio"`, `coefficient=0.5`; A = P(win) - 1/2 |
+    | ROVER (arXiv:2509.24981) | token, `next_value=1`; A = R - mean |
+    | ROSA | `residual="log_ratio"`; A = reward shift |
+
+    A of a segment is the mean of the advantages of its tokens; a segment counts as the weights of its tokens add up.
+
+    Args:
+        aggregate: as of every loss; `sequence_mean` gives the mean over sequences.
+        constant: as of every loss.
+        level: `token`, `step` or `sequence`.
+        beta: above 0.
+        reference: q: the `reference` model or the `old` policy.
+        reduce: x is a `sum`, or with `mean` the mean over the tokens.
+        residual: see above.
+        coefficient: above 0.
+        next_value: of tokens only, at least 0: the target is A + next_value * beta * (u - u_old) of the next token,
+            detached, 0 after the last; u is the mean log-prob of the vocabulary (the model's answer `mean_logprob`,
+            the stream `old_mean_logprob`), the value of the policy that draws uniformly.
+
+    Example:
+        >>> from agentrl_core import loss
+        >>> loss.Regression(beta=1e-3, reference="reference").unit
+        'trajectory'
+    """
+
+    level: Literal["token", "step", "sequence"] = "sequence"
+    beta: float = 1.0
+    reference: Literal["reference", "old"] = "old"
+    reduce: Literal["sum", "mean"] = "sum"
+    residual: Literal["advantage", "log_ratio"] = "advantage"
+    coefficient: float = 1.0
+    next_value: float = 0.0
+
+    def check_options(self) -> None:
+        """Ranges as documented."""
+        super().check_options()
+        for name in ("beta", "coefficient"):
+            self.require(getattr(self, name) > 0.0, name, "give a number above 0")
+        fits = self.next_value == 0.0 or (self.next_value > 0.0 and self.level == "token")
+        self.require(fits, "next_value", "give a number of at least 0; above 0 only with level='token'")
+
+    @property
+    def own_streams(self) -> tuple[str, ...]:
+        """Advantages, weights, the log-probs of q, and the ids of the segments."""
+        base = ("advantage_positive", "advantage_negative", "weight_kl", f"{self.reference}_logprob")
+        ids = () if self.level == "token" else (self.level,)
+        return (*base, *ids, *(("sequence", "old_mean_logprob") if self.next_value else ()))
+
+    @property
+    def own_answers(self) -> tuple[str, ...]:
+        """The vocabulary's mean log-prob, for `next_value`."""
+        return ("mean_logprob",) if self.next_value else ()
+
+    @property
+    def own_unit(self) -> Unit:
+        """The segment; the trajectory where the next token is looked at."""
+        return "trajectory" if self.level == "sequence" or self.next_value else self.level
+
+    @property
+    def own_foldable(self) -> bool:
+        """No: it squares the advantage."""
+        return False
+
+    @property
+    def own_separable(self) -> bool:
+        """Only of single tokens."""
+        return self.own_unit == "token"
+
+    def evaluate(self, tokens: Tokens) -> tuple[Tensor, dict[str, Tensor]]:
+        """The formula of the class."""
+        away, target = tokens.log_ratio_to(f"{self.reference}_logprob"), tokens.advantage
+        if self.level != "token":
+            segments = tokens.segments(self.level)
+            reduced = segments.sum(away) if self.reduce == "sum" else segments.mean(away)
+            away, target = segments.spread(reduced), segments.spread(segments.mean(target))
+        if self.next_value:
+            moved = (tokens.answer("mean_logprob") - tokens.stream("old_mean_logprob")).detach()
+            target = target + self.next_value * self.beta * tokens.segments("sequence").following(moved)
+        residual = self.beta * away - target
+        if self.residual == "log_ratio":
+            residual = residual / self.beta
+        loss = self.coefficient * (tokens.stream("weight_kl") * residual.square()).sum()
+        return loss, sums(tokens, log_ratio=away, residual=residual, entropy=tokens.entropy)

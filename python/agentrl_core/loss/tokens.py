@@ -1,0 +1,258 @@
+"""What a loss reads: the prediction pairs of a pack as `[N]` vectors, and sums over their segments."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Literal
+
+from agentrl_core.exceptions import InvalidInputError, UnsupportedError
+from agentrl_core.loss._torch import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+LOG_RATIO_LIMIT = 20.0  # exp(20) is 5e8: beyond it a ratio says nothing more, and in fp32 it would soon overflow
+_LOWEST_LOGPROB = -1e4  # stands for -inf: a token that sampling could not give has no gradient, and no NaN
+
+Level = Literal["all", "group", "pair", "sequence", "step"]
+"""What a segment is: all tokens given, or the rows with the same id in the stream of that name."""
+
+
+class Tokens:
+    """The prediction pairs that a loss is asked about.
+
+    A row without weight, and a log-prob of -inf, count nowhere: neither in the loss nor in its gradient.
+
+    Args:
+        logprob: `[N]`, log-prob of each target under the policy that is trained; gradients flow.
+        entropy: `[N]`, entropy in nats; None where the loss reads none.
+        streams: `[N]` each. `weight_kl` is always needed: the weight of each row, its denominators included.
+            `advantage_positive` and `advantage_negative` are weight times max(A, 0) and min(A, 0), summed over the
+            branches that share the row. Segment ids (`step`, `sequence`, `group`, `pair`) are whole numbers from 0,
+            without gaps, so that there are at most N of each.
+        answers: further answers of the model by name, such as `value`: an object whose attributes they are.
+
+    Example:
+        >>> import torch
+        >>> from agentrl_core.loss import Tokens
+        >>> streams = {"weight_kl": torch.ones(3), "sequence": torch.tensor([0, 0, 1])}
+        >>> tokens = Tokens(torch.tensor([-1.0, -2.0, -4.0]), None, streams)
+        >>> tokens.segments("sequence").mean(tokens.logprob).tolist()
+        [-1.5, -4.0, 0.0]
+    """
+
+    def __init__(
+        self, logprob: Tensor, entropy: Tensor | None, streams: Mapping[str, Tensor], answers: object = None
+    ) -> None:
+        self._streams = streams
+        self._answers = answers
+        self.weight = self.raw("weight_kl")
+        self.trained = self.weight > 0
+        self.logprob = torch.where(self.trained, logprob, 0.0).clamp(min=_LOWEST_LOGPROB)
+        self._entropy = entropy
+        self._known: dict[str, Tensor] = {}
+        self._segments: dict[str, Segments] = {}
+
+    def raw(self, name: str) -> Tensor:
+        """A stream as it is.
+
+        Raises:
+            InvalidInputError: there is no such stream.
+        """
+        try:
+            return self._streams[name]
+        except KeyError:
+            known = ", ".join(self._streams) or "none"
+            raise InvalidInputError(f"the loss needs the stream {name!r}; the pack has: {known}") from None
+
+    def stream(self, name: str) -> Tensor:
+        """A stream, 0 where nothing is trained."""
+        if name not in self._known:  # no functools: its locks stop torch.compile
+            self._known[name] = torch.where(self.trained, self.raw(name), 0.0)
+        return self._known[name]
+
+    def answer(self, name: str) -> Tensor:
+        """What the model says under `name`: `[N]` or `[N, k]`, 0 where nothing is trained.
+
+        Raises:
+            UnsupportedError: it did not say that.
+        """
+        value = getattr(self._answers, name, None)
+        if value is None:
+            raise UnsupportedError(
+                f"the loss needs the model's answer {name!r}, which this pack output has not; give an object with "
+                f"the attributes logprob, entropy and {name}"
+            )
+        trained = self.trained if value.dim() == 1 else self.trained[:, None]
+        return torch.where(trained, value, 0.0)
+
+    @property
+    def entropy(self) -> Tensor:
+        """Entropy, 0 where nothing is trained."""
+        return torch.zeros_like(self.logprob) if self._entropy is None else torch.where(self.trained, self._entropy, 0)
+
+    @property
+    def advantage_positive(self) -> Tensor:
+        """Weight times the positive part of the advantage."""
+        return self.stream("advantage_positive")
+
+    @property
+    def advantage_negative(self) -> Tensor:
+        """Weight times the negative part of the advantage."""
+        return self.stream("advantage_negative")
+
+    @property
+    def advantage(self) -> Tensor:
+        """The advantage without its weight; of a row that several branches share, their weighted mean."""
+        return (self.advantage_positive + self.advantage_negative) / torch.where(self.trained, self.weight, 1.0)
+
+    def log_ratio_to(self, name: str) -> Tensor:
+        """The log-ratio to the policy of a stream, within +-20."""
+        return (self.logprob - self.stream(name)).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
+
+    @property
+    def log_ratio(self) -> Tensor:
+        """The log-ratio to the old policy, within +-20."""
+        return self.log_ratio_to("old_logprob")
+
+    def segments(self, level: Level) -> Segments:
+        """The trained rows by segment."""
+        if level not in self._segments:
+            ids = torch.zeros_like(self.trained, dtype=torch.int64) if level == "all" else self.raw(level).long()
+            self._segments[level] = Segments(ids, self.trained, level)
+        return self._segments[level]
+
+    @property
+    def strata(self) -> Segments:
+        """The trained rows by the stream `stratum`."""
+        return Segments(self.raw("stratum").long(), self.trained, "stratum")
+
+    def members(self, level: Literal["pair", "group"]) -> Segments:
+        """The sequences by pair or group: row i of the ids stands for sequence i, not for token i."""
+        sequences = self.segments("sequence")
+        ids = torch.zeros_like(sequences.ids).scatter(0, sequences.ids, self.segments(level).ids)
+        return Segments(ids, sequences.exists, level)
+
+
+class Segments:
+    """Rows by segment. What is per segment is a vector of length N too, so that nothing waits for the device.
+
+    Args:
+        ids: `int64[N]`, the segment of each row.
+        counted: `bool[N]`, the rows that count.
+        name: what error messages call the ids.
+
+    Attributes:
+        count: `float64[N]`, how many rows of each segment count.
+    """
+
+    def __init__(self, ids: Tensor, counted: Tensor, name: str) -> None:
+        readable = ids.device.type == "cpu" and not torch.compiler.is_compiling()  # elsewhere it would wait
+        if readable and len(ids) and (int(ids.min()) < 0 or int(ids.max()) >= len(ids)):
+            raise InvalidInputError(
+                f"{name} ids from {int(ids.min())} to {int(ids.max())} for {len(ids)} rows; number them from 0, "
+                "without gaps"
+            )
+        self.ids = ids
+        self.counted = counted
+        self.count = torch.zeros(len(ids), dtype=torch.float64, device=ids.device).index_add(0, ids, counted.double())
+
+    def sum(self, values: Tensor) -> Tensor:
+        """Sum of the counted rows of each segment."""
+        values = torch.where(self.counted, values, 0.0)
+        return torch.zeros_like(values).index_add(0, self.ids, values)
+
+    @property
+    def exists(self) -> Tensor:
+        """Which segments have rows that count."""
+        return self.count > 0
+
+    def mean(self, values: Tensor) -> Tensor:
+        """Mean of each segment; 0 of an empty one."""
+        return self.sum(values) / self.count.clamp(min=1).to(values.dtype)
+
+    def maximum(self, values: Tensor) -> Tensor:
+        """Largest value of each segment, without gradient; 0 of an empty one."""
+        values = torch.where(self.counted, values.detach(), -torch.inf)
+        largest = torch.full_like(values, -torch.inf).scatter_reduce(0, self.ids, values, "amax")
+        return torch.where(self.exists, largest, 0.0)
+
+    def spread(self, per_segment: Tensor) -> Tensor:
+        """To each row the value of its segment."""
+        return per_segment.index_select(0, self.ids)
+
+    def log_sum_exp(self, values: Tensor) -> Tensor:
+        """Logarithm of the sum of exponentials of each segment; 0 of an empty one."""
+        largest = self.maximum(values)
+        shifted = torch.where(self.counted, values - self.spread(largest), 0.0)
+        return torch.where(self.exists, self.sum(shifted.exp()), 1.0).log() + largest
+
+    def log_softmax(self, values: Tensor) -> Tensor:
+        """Log of the softmax over each segment."""
+        return torch.where(self.counted, values - self.spread(self.log_sum_exp(values)), 0.0)
+
+    def rank(self, values: Tensor, *, descending: bool = False) -> Tensor:
+        """Position of each row among the counted rows of its segment, in order of value; ties in order of rows."""
+        order = self._order(values.detach(), descending=descending)
+        position = torch.empty_like(order).scatter(0, order, torch.arange(len(order), device=order.device))
+        return position - self.spread(self._starts)
+
+    def quantile(self, values: Tensor, q: float, *, nearest: bool = False) -> Tensor:
+        """The q-quantile of each segment, between neighbours linearly or the nearest; without gradient.
+
+        Args:
+            values: `[N]`.
+            q: from 0 to 1.
+            nearest: take the nearest value (the even one in the middle) instead of interpolating.
+        """
+        if not len(values):
+            return values.detach()
+        ordered = values.detach()[self._order(values.detach())]
+        position = q * (self.count - 1).clamp(min=0)
+        low = (position.round() if nearest else position.floor()).long()
+        high = (low + 1).minimum((self.count - 1).clamp(min=0).long())
+        last = len(values) - 1
+        below, above = ((ordered[(self._starts + index).clamp(max=last)]) for index in (low, high))
+        share = torch.zeros_like(position) if nearest else position - low
+        return torch.where(self.exists, below + share.to(values.dtype) * (above - below), 0.0)
+
+    def running_minimum(self, values: Tensor) -> Tensor:
+        """Smallest value of the counted rows before each row in its segment, +inf for the first; no gradient."""
+        order, ids = self._in_turn()
+        values = values.detach()[order]
+        smallest = torch.where(self._joined(ids, 1), values.roll(1), torch.inf)
+        step = 1
+        while step < len(values):  # doubling: after each round a row knows the last 2 * step rows
+            before = torch.where(self._joined(ids, step), smallest.roll(step), torch.inf)
+            smallest = torch.minimum(smallest, before)
+            step *= 2
+        return torch.empty_like(smallest).scatter(0, order, smallest)
+
+    def following(self, values: Tensor) -> Tensor:
+        """The value of the next counted row of the same segment; 0 for the last."""
+        order, ids = self._in_turn()
+        after = torch.where(self._joined(ids, 1).roll(-1), values[order].roll(-1), 0.0)
+        return torch.zeros_like(after).scatter(0, order, after)
+
+    @staticmethod
+    def _joined(ids: Tensor, distance: int) -> Tensor:
+        """Whether a row is in the same segment as the one `distance` before it."""
+        inside = torch.arange(len(ids), device=ids.device) >= distance
+        return inside & (ids == ids.roll(distance))
+
+    def _in_turn(self) -> tuple[Tensor, Tensor]:
+        """The rows by segment and in their own order, and the segments of these; rows that do not count have none."""
+        order = self._order(torch.zeros_like(self.ids))
+        turn = torch.arange(len(order), device=order.device)
+        return order, torch.where(self.counted, self.ids, -1 - turn)[order]
+
+    @property
+    def _starts(self) -> Tensor:
+        """Where each segment begins when the counted rows lie by segment."""
+        return (self.count.cumsum(0) - self.count).long()
+
+    def _order(self, values: Tensor, *, descending: bool = False) -> Tensor:
+        """The counted rows by segment, in order of value inside each; the others at the end."""
+        by_value = values.argsort(descending=descending, stable=True)
+        keys = torch.where(self.counted, self.ids, len(self.ids))
+        return by_value[keys[by_value].argsort(stable=True)]

@@ -1,0 +1,152 @@
+"""The loss of a critic."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.loss._torch import functional, torch
+from agentrl_core.loss.base import WeightedLoss, sums
+from agentrl_core.loss.tokens import Tokens
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Value(WeightedLoss):
+    """The model's answer `value` is fitted to the stream `return`, which need not be returns: any target of V or Q.
+
+        `squared`:       1/2 (V - R)^2
+        `huber`:         1/2 e^2 where |e| = |V - R| <= delta, else delta (|e| - delta / 2)
+        `cross_entropy`: binary cross-entropy of sigmoid(V) and R in [0, 1] (DigiRL, DAPO-direct's critic)
+        `categorical`:   cross-entropy of softmax(`value_logits`, `[N, bins]`) and R spread over the bins as a Gaussian
+                         of `sigma` bin widths (HL-Gauss, arXiv:2403.03950); see `expected_value`
+
+    With `clip` the error is also taken of V_old + clamp(V - V_old, +-clip) (stream `old_value`), and the larger of both
+    counts (PPO), or their mean (SAFE). `value` may be `[N, k]`, k heads: each is fitted to R, and their errors add up
+    (twin critics); or their soft minimum is (see `soft_minimum`; it needs `[N, k]`).
+
+    Args:
+        aggregate: as of every loss.
+        constant: as of every loss.
+        error: see above.
+        delta: of `huber`, above 0.
+        clip: above 0, or None.
+        combine: `max` or `mean`.
+        heads: `each` or `soft_minimum`.
+        temperature: of the soft minimum, above 0.
+        low: value of the first bin.
+        high: value of the last bin.
+        sigma: above 0.
+
+    Metrics: `value` and `return`, and `value_error` (the error itself).
+
+    Example:
+        >>> from agentrl_core import loss
+        >>> loss.Value(clip=0.5).streams
+        ('weight_kl', 'return', 'old_value')
+    """
+
+    error: Literal["squared", "huber", "cross_entropy", "categorical"] = "squared"
+    delta: float = 1.0
+    clip: float | None = None
+    combine: Literal["max", "mean"] = "max"
+    heads: Literal["each", "soft_minimum"] = "each"
+    temperature: float = 0.3
+    low: float = 0.0
+    high: float = 1.0
+    sigma: float = 0.75
+
+    def check_options(self) -> None:
+        """Ranges as documented."""
+        super().check_options()
+        for name in ("delta", "temperature", "sigma"):
+            self.require(getattr(self, name) > 0.0, name, "give a number above 0")
+        fits = self.clip is None or (self.clip > 0.0 and self.error in ("squared", "huber"))
+        self.require(fits, "clip", "give a number above 0 with error='squared' or 'huber', or None")
+        self.require(self.high > self.low, "high", f"give a number above low={self.low}")
+
+    @property
+    def own_streams(self) -> tuple[str, ...]:
+        """Weights, returns, and with `clip` the old values."""
+        return ("weight_kl", "return", *(() if self.clip is None else ("old_value",)))
+
+    @property
+    def own_answers(self) -> tuple[str, ...]:
+        """The value, or its logits."""
+        return ("value_logits",) if self.error == "categorical" else ("value",)
+
+    @property
+    def own_foldable(self) -> bool:
+        """No: branches that share a token may have different returns."""
+        return False
+
+    def evaluate(self, tokens: Tokens) -> tuple[Tensor, dict[str, Tensor]]:
+        """The formula of the class."""
+        target = tokens.stream("return")
+        if self.error == "categorical":
+            logits = tokens.answer("value_logits")
+            error = -(self._spread(target, logits.shape[1]) * logits.log_softmax(-1)).sum(-1)
+            value = expected_value(logits, self.low, self.high)
+        else:
+            value = tokens.answer("value")
+            if self.heads == "soft_minimum":
+                if value.dim() == 1:
+                    raise InvalidInputError("heads='soft_minimum' needs the answer 'value' as [N, k], not as [N]")
+                value = soft_minimum(value, self.temperature)
+            heads = value[:, None] if value.dim() == 1 else value
+            error = self._error(heads, target[:, None])
+            if self.clip is not None:
+                old = tokens.stream("old_value")[:, None]
+                bounded = self._error(old + (heads - old).clamp(-self.clip, self.clip), target[:, None])
+                error = torch.maximum(error, bounded) if self.combine == "max" else (error + bounded) / 2.0
+            error, value = error.sum(-1), heads.mean(-1)
+        loss = (tokens.stream("weight_kl") * error).sum()
+        return loss, sums(tokens, **{"value": value, "return": target, "value_error": error})
+
+    def _error(self, value: Tensor, target: Tensor) -> Tensor:
+        target = target.expand_as(value).to(value.dtype)
+        away = (value - target).abs()
+        if self.error == "huber":
+            return torch.where(away <= self.delta, away.square() / 2.0, self.delta * (away - self.delta / 2.0))
+        if self.error == "cross_entropy":
+            error: Tensor = functional.binary_cross_entropy_with_logits(value, target, reduction="none")
+            return error
+        return away.square() / 2.0
+
+    def _spread(self, target: Tensor, bins: int) -> Tensor:
+        width = (self.high - self.low) / (bins - 1)
+        edges = self.low + width * (torch.arange(bins + 1, device=target.device) - 0.5)
+        place = (edges - target.clamp(self.low, self.high)[:, None]) / (self.sigma * width)
+        mass: Tensor = torch.special.ndtr(place).diff(dim=-1)
+        return mass / mass.sum(-1, keepdim=True)
+
+
+def expected_value(logits: Tensor, low: float, high: float) -> Tensor:
+    """The value that `[N, bins]` logits of a categorical critic stand for: the mean of their bins, `[N]`.
+
+    Example:
+        >>> import torch
+        >>> from agentrl_core.loss import expected_value
+        >>> expected_value(torch.zeros(1, 3), 0.0, 1.0).tolist()
+        [0.5]
+    """
+    bins = torch.linspace(low, high, logits.shape[-1], dtype=logits.dtype, device=logits.device)
+    return (logits.softmax(-1) * bins).sum(-1)
+
+
+def soft_minimum(values: Tensor, temperature: float) -> Tensor:
+    """A smooth minimum over the last dimension: -a log mean exp(-v / a).
+
+    a towards 0 gives the minimum (twin critics of TD3 and SAC), a large a the mean; SAFE takes 0.3.
+
+    Example:
+        >>> import torch
+        >>> from agentrl_core.loss import soft_minimum
+        >>> soft_minimum(torch.tensor([[1.0, 3.0]]), 0.1).tolist()
+        [1.069]
+    """
+    count = values.new_tensor(float(values.shape[-1]))
+    return -temperature * ((-values / temperature).logsumexp(-1) - count.log())

@@ -1,0 +1,151 @@
+"""Random rows for losses, in fp64, and naive loops over them: what the transcriptions of formulas are written with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+import torch
+from torch import Tensor
+
+from agentrl_core.loss import Loss, Tokens
+
+BINS = 7
+
+
+@dataclass
+class Case:
+    """N rows: sequences of two steps each, in pairs and in groups of up to four; every stream any loss reads."""
+
+    logprob: Tensor
+    entropy: Tensor
+    advantage: Tensor
+    weight: Tensor
+    streams: dict[str, Tensor]
+    answers: SimpleNamespace
+
+    @classmethod
+    def random(cls, seed: int = 0, *, spread: float = 0.4, per: str = "token", labels: bool = False) -> Case:
+        """Rows whose log-ratios have this spread; advantages (or +-1 labels) and weights per token or per sequence."""
+        make = torch.Generator().manual_seed(seed)
+
+        def normal(*shape: int) -> Tensor:
+            return torch.randn(*shape, generator=make, dtype=torch.float64)
+
+        def uniform(*shape: int) -> Tensor:
+            return torch.rand(*shape, generator=make, dtype=torch.float64)
+
+        lengths = [5, 3, 1, 4, 6, 2, 3, 3]
+        sequence = torch.cat([torch.full((length,), index) for index, length in enumerate(lengths)])
+        step = torch.cat([torch.arange(length) * 2 // length + 2 * index for index, length in enumerate(lengths)])
+        _, step = step.unique(return_inverse=True)
+        count = len(sequence)
+        old = -3.0 * uniform(count) - 0.05
+        advantage = normal(len(lengths))
+        if labels:
+            advantage = torch.tensor([1.0, -1.0] * (len(lengths) // 2), dtype=torch.float64)
+        weight = 0.1 + uniform(len(lengths))
+        if per == "token":
+            weight, advantage = 0.1 + uniform(count), normal(count)
+        else:
+            weight, advantage = weight[sequence], advantage[sequence]
+        logprob = (old + spread * normal(count)).clamp(max=-0.01)
+        streams = {
+            "old_logprob": old,
+            "reference_logprob": (logprob + 0.5 * normal(count)).clamp(max=-0.01),
+            "proximal_logprob": (old + 0.1 * normal(count)).clamp(max=-0.01),
+            "other_logprob": -4.0 * uniform(count) - 0.05,
+            "weight_kl": weight,
+            "weight_entropy": 0.5 * weight,
+            "advantage_positive": weight * advantage.clamp(min=0),
+            "advantage_negative": weight * advantage.clamp(max=0),
+            "sequence": sequence,
+            "step": step,
+            "pair": sequence // 2,
+            "group": torch.where(sequence < 4, 0, torch.where(sequence < 7, 1, 2)),
+            "stratum": torch.arange(count) % 3,
+            "expert": (sequence % 3 == 0).double(),
+            "imitation": uniform(count),
+            "dependency": uniform(count),
+            "clip_low": 0.3 * uniform(count) + 0.01,
+            "clip_high": 0.3 * uniform(count) + 0.01,
+            "entropy_history": torch.where(uniform(count) < 0.3, 0.0, uniform(count)),
+            "old_mean_logprob": -5.0 - uniform(count),
+            "return": uniform(count),
+            "old_value": uniform(count),
+        }
+        answers = SimpleNamespace(
+            value=normal(count),
+            value_logits=normal(count, BINS),
+            full_kl=uniform(count),
+            top_p_entropy=uniform(count),
+            mean_logprob=-5.0 - uniform(count),
+        )
+        return cls(logprob, 2.0 * uniform(count), advantage, weight, streams, answers)
+
+    def tokens(self, logprob: Tensor | None = None, entropy: Tensor | None = None, **answers: Tensor) -> Tokens:
+        """The rows as a loss takes them, with other log-probs, entropies or answers if given."""
+        everything = SimpleNamespace(**{**vars(self.answers), **answers})
+        return Tokens(
+            self.logprob if logprob is None else logprob,
+            self.entropy if entropy is None else entropy,
+            self.streams,
+            everything,
+        )
+
+    def rows(self, level: str) -> list[Tensor]:
+        """The indices of the rows of each segment."""
+        ids = self.streams[level]
+        return [torch.nonzero(ids == number).squeeze(1) for number in range(int(ids.max()) + 1)]
+
+    def parts(self, level: str) -> Iterator[list[Tensor]]:
+        """Of each pair or group, the rows of each of its sequences."""
+        for rows in self.rows(level):
+            inside = self.streams["sequence"][rows]
+            yield [rows[inside == number] for number in inside.unique()]
+
+    def __getattr__(self, name: str) -> Tensor:
+        return self.streams[name]
+
+
+def agree(policy: Loss, case: Case, expected: object, tolerance: float = 1e-11) -> Tensor:
+    """Check a loss and its gradients against `expected(logprob, entropy, answers)`; give the gradient by log-prob."""
+    results = []
+    for evaluate in (
+        lambda logprob, entropy, answers: policy.evaluate(case.tokens(logprob, entropy, **vars(answers)))[0],
+        expected,
+    ):
+        logprob, entropy = case.logprob.clone().requires_grad_(), case.entropy.clone().requires_grad_()
+        answers = SimpleNamespace(
+            **{name: value.clone().requires_grad_() for name, value in vars(case.answers).items()}
+        )
+        leaves = (logprob, entropy, *vars(answers).values())
+        value = evaluate(logprob, entropy, answers)
+        gradients = torch.autograd.grad(value, leaves, allow_unused=True, materialize_grads=True)
+        results.append((value.detach(), gradients))
+    (value, gradients), (wanted, wanted_gradients) = results
+    torch.testing.assert_close(value, wanted, rtol=tolerance, atol=tolerance)
+    for found, right in zip(gradients, wanted_gradients, strict=True):
+        torch.testing.assert_close(found, right, rtol=tolerance, atol=tolerance)
+    assert any(gradient.abs().max() > 1e-6 for gradient in wanted_gradients), "the transcription has no gradient"
+    return wanted_gradients[0]
+
+
+Objective = Callable[[Case, Tensor, Tensor, int], Tensor]
+"""What a token of weight 1 adds to the objective: of the case, the ratios, the log-probs and the row."""
+
+
+def transcribed(case: Case, objective: Objective) -> Callable[..., Tensor]:
+    def total(logprob: Tensor, *_: object) -> Tensor:
+        ratio = (logprob - case.old_logprob).exp()
+        rows = range(len(logprob))
+        return -torch.stack([case.weight[t] * objective(case, ratio, logprob, t) for t in rows]).sum()
+
+    return total
+
+
+def ppo(ratio: Tensor, advantage: Tensor, lower: float | Tensor, upper: float | Tensor, dual: float = 1e9) -> Tensor:
+    """min(rA, clip(r) A), bounded below by dual * A for negative A."""
+    objective = torch.minimum(ratio * advantage, torch.clamp(ratio, lower, upper) * advantage)
+    return torch.maximum(objective, dual * advantage) if advantage < 0 else objective

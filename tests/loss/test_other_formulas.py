@@ -1,0 +1,488 @@
+"""Regressions, pairs, groups, critics, imitation and sums against plain transcriptions: values and gradients."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+from cases import BINS, Case, agree
+from torch import Tensor
+from torch.nn import functional
+
+from agentrl_core import loss
+from agentrl_core.exceptions import InvalidInputError, RecipeError, UnsupportedError
+
+SEEDS = pytest.mark.parametrize("seed", [0, 1])
+
+
+def total(case: Case, rows: Tensor) -> Tensor:
+    """What a unit of these rows weighs."""
+    return case.weight[rows].sum()
+
+
+# One loss of several formulas: level, other policy, sum or mean, and the cost of x and A.
+REGRESSIONS = {
+    "a*-po": (
+        loss.Regression(beta=0.3, reference="reference"),
+        ("sequence", "reference_logprob", torch.sum, lambda x, a: (0.3 * x - a) ** 2),
+    ),
+    "dapo-direct": (
+        loss.Regression(level="step", beta=0.4, residual="log_ratio", coefficient=0.5),
+        ("step", "old_logprob", torch.sum, lambda x, a: 0.5 * (x - a / 0.4) ** 2),
+    ),
+    "opmd": (
+        loss.Regression(beta=0.5, reduce="mean"),
+        ("sequence", "old_logprob", torch.mean, lambda x, a: (a - 0.5 * x) ** 2),
+    ),
+    "sppo": (
+        loss.Regression(beta=0.7, residual="log_ratio", coefficient=0.5),
+        ("sequence", "old_logprob", torch.sum, lambda x, a: 0.5 * (x - a / 0.7) ** 2),
+    ),
+}
+
+
+@SEEDS
+@pytest.mark.parametrize("name", REGRESSIONS)
+def test_regressions(name: str, seed: int) -> None:
+    case = Case.random(seed, per="sequence")
+    policy, (level, other, reduce, cost) = REGRESSIONS[name]
+
+    def expected(logprob: Tensor, *_: object) -> Tensor:
+        costs = []
+        for rows in case.rows(level):
+            away = reduce(logprob[rows] - case.streams[other][rows])
+            costs.append(total(case, rows) * cost(away, case.advantage[rows[0]]))
+        return torch.stack(costs).sum()
+
+    agree(policy, case, expected)
+
+
+@SEEDS
+def test_rover(seed: int) -> None:
+    """Q = log p - log p_old, target = A + (u - u_old) of the next token, 0 after the last."""
+    case = Case.random(seed)
+
+    def expected(logprob: Tensor, _: Tensor, answers: SimpleNamespace) -> Tensor:
+        costs = []
+        for rows in case.rows("sequence"):
+            for place, t in enumerate(rows):
+                target = case.advantage[t]
+                if place + 1 < len(rows):
+                    after = rows[place + 1]
+                    target = target + (answers.mean_logprob[after] - case.old_mean_logprob[after]).detach()
+                costs.append(case.weight[t] * (logprob[t] - case.old_logprob[t] - target) ** 2)
+        return torch.stack(costs).sum()
+
+    agree(loss.Regression(level="token", next_value=1.0), case, expected)
+
+
+def test_optimal_values_fixture() -> None:
+    """A*-PO: rewards (0, 0, 1, 1) and beta 0.5 give V* = 0.716890; at the reference the loss is (V* - r)^2."""
+    optimal = 0.5 * math.log(sum(math.exp(r / 0.5) for r in (0, 0, 1, 1)) / 4)
+    assert optimal == pytest.approx(0.716890, abs=1e-6)
+    zeros, ones = torch.zeros(2, dtype=torch.float64), torch.ones(2, dtype=torch.float64)
+    streams = {
+        "weight_kl": ones / 2,
+        "advantage_positive": ones * (1 - optimal) / 2,
+        "advantage_negative": zeros,
+        "reference_logprob": -ones,
+        "sequence": torch.zeros(2, dtype=torch.int64),
+    }
+    value, _ = loss.Regression(beta=1e-3, reference="reference").evaluate(loss.Tokens(-ones, None, streams))
+    assert value.item() == pytest.approx((1 - optimal) ** 2)
+
+
+G = {
+    "reverse_kl": lambda x: x,
+    "forward_kl": lambda x: -torch.exp(-x),
+    "js": lambda x: math.log(2) - torch.log(1 + torch.exp(-x)),
+    "alpha": lambda x: -torch.exp(-0.3 * x) / 0.3,
+}
+COSTS = {
+    "logistic": lambda m: -torch.log(torch.sigmoid(0.2 * m)),
+    "square": lambda m: (m - 1 / (2 * 0.2)) ** 2,
+    "hinge": lambda m: torch.relu(1 - 0.2 * m),
+}
+
+
+@SEEDS
+@pytest.mark.parametrize("reduce", ["sum", "mean"])
+@pytest.mark.parametrize(
+    ("kind", "divergence", "share"),
+    [(kind, "reverse_kl", share) for kind in COSTS for share in (1.0, 0.3, 0.0)]
+    + [("logistic", divergence, 1.0) for divergence in G],
+)
+def test_preferences(kind: str, divergence: str, share: float, reduce: str, seed: int) -> None:
+    """DPO, IPO, SLiC, f-DPO; with 0 < share < 1 INPO's mixture of reference and previous policy."""
+    case = Case.random(seed, per="sequence", labels=True)
+    other = share * case.reference_logprob + (1 - share) * case.old_logprob
+
+    def expected(logprob: Tensor, *_: object) -> Tensor:
+        costs = []
+        for rows, (chosen, rejected) in zip(case.rows("pair"), case.parts("pair"), strict=True):
+            assert case.advantage[chosen[0]] > 0 > case.advantage[rejected[0]]
+            ratio = logprob - other
+            good, bad = (getattr(ratio[part], reduce)() for part in (chosen, rejected))
+            costs.append(total(case, rows) * COSTS[kind](G[divergence](good) - G[divergence](bad)))
+        return torch.stack(costs).sum()
+
+    policy = loss.Preference(
+        kind=kind, beta=0.2, divergence=divergence, alpha=0.3, reference_share=share, reduce=reduce
+    )
+    agree(policy, case, expected)
+
+
+def test_label_smoothing_and_metrics() -> None:
+    case = Case.random(3, per="sequence", labels=True)
+
+    def expected(logprob: Tensor, *_: object) -> Tensor:
+        costs = []
+        for rows, (chosen, rejected) in zip(case.rows("pair"), case.parts("pair"), strict=True):
+            ratio = logprob - case.reference_logprob
+            margin = 0.1 * (ratio[chosen].sum() - ratio[rejected].sum())
+            cost = -0.9 * functional.logsigmoid(margin) - 0.1 * functional.logsigmoid(-margin)
+            costs.append(total(case, rows) * cost)
+        return torch.stack(costs).sum()
+
+    policy = loss.Preference(smoothing=0.1)
+    agree(policy, case, expected)
+    _, metrics = policy.evaluate(case.tokens())
+    right = sum(
+        len(rows)
+        * float((case.logprob - case.reference_logprob)[a].sum() > (case.logprob - case.reference_logprob)[b].sum())
+        for rows, (a, b) in zip(case.rows("pair"), case.parts("pair"), strict=True)
+    )
+    assert metrics["accuracy"].item() == right
+    assert int(metrics["tokens"]) == len(case.logprob)
+
+
+@SEEDS
+@pytest.mark.parametrize("kind", ["separate", "joint"])
+def test_p3o(kind: str, seed: int) -> None:
+    case = Case.random(seed, per="sequence", spread=0.15)
+
+    def expected(logprob: Tensor, *_: object) -> Tensor:
+        costs = []
+        for rows, parts in zip(case.rows("pair"), case.parts("pair"), strict=True):
+            reward = [case.advantage[part[0]] for part in parts]
+            new, old = ([values[part].sum() for part in parts] for values in (logprob, case.old_logprob))
+            ratio = [(a - b).exp() for a, b in zip(new, old, strict=True)]
+            if kind == "separate":
+                objective = 0.0
+                for i, j in ((0, 1), (1, 0)):
+                    v = ((reward[i] - reward[j]) * ratio[j]).detach()
+                    objective = objective + 0.5 * torch.minimum(v * ratio[i], v * ratio[i].clamp(0.8, 1.2))
+            else:
+                v = ((reward[0] - reward[1]) * ratio[0] * ratio[1]).detach()
+                apart, before = new[0] - new[1], old[0] - old[1]
+                clipped = torch.clamp(apart, before - 0.2, before + 0.2)
+                objective = 0.5 * torch.minimum(v * apart, v * clipped)
+            costs.append(-total(case, rows) * objective)
+        return torch.stack(costs).sum()
+
+    agree(loss.PairwiseProximal(kind=kind), case, expected)
+
+
+@SEEDS
+@pytest.mark.parametrize("reduce", ["sum", "mean"])
+@pytest.mark.parametrize("direction", ["reverse", "forward"])
+def test_list_match(direction: str, reduce: str, seed: int) -> None:
+    """EXO, and GDRO's logsumexp(s) - sum of Q s."""
+    case = Case.random(seed, per="sequence")
+
+    def expected(logprob: Tensor, *_: object) -> Tensor:
+        costs = []
+        for rows, parts in zip(case.rows("group"), case.parts("group"), strict=True):
+            ratio = logprob - case.reference_logprob
+            s = 0.6 * torch.stack([getattr(ratio[part], reduce)() for part in parts])
+            target = torch.stack([case.advantage[part[0]] for part in parts]).div(0.4).softmax(0)
+            p = s.softmax(0)
+            cost = (p * (p / target).log()).sum() if direction == "reverse" else s.logsumexp(0) - (target * s).sum()
+            costs.append(total(case, rows) * cost)
+        return torch.stack(costs).sum()
+
+    agree(loss.ListMatch(direction=direction, beta=0.6, temperature=0.4, reduce=reduce), case, expected)
+
+
+def test_exo_fixture() -> None:
+    """x = (0, log 2), r = (0, 1), both temperatures 0.5: 0.277000."""
+    logprob = torch.tensor([-3.0, -3.0 + math.log(2.0)], dtype=torch.float64)
+    half = torch.full((2,), 0.5, dtype=torch.float64)
+    streams = {
+        "weight_kl": half,
+        "advantage_positive": half * torch.tensor([0.0, 1.0], dtype=torch.float64),
+        "advantage_negative": 0.0 * half,
+        "reference_logprob": -6.0 * half,
+        "sequence": torch.tensor([0, 1]),
+        "group": torch.tensor([0, 0]),
+    }
+    value, _ = loss.ListMatch().evaluate(loss.Tokens(logprob, None, streams))
+    assert value.item() == pytest.approx(0.277000, abs=1e-6)
+
+
+@SEEDS
+@pytest.mark.parametrize("score", ["sum", "mean", "log_ratio"])
+def test_haepo(score: str, seed: int) -> None:
+    case = Case.random(seed, per="sequence")
+
+    def expected(logprob: Tensor, *_: object) -> Tensor:
+        def distribution(values: Tensor, parts: list[Tensor]) -> Tensor:
+            values = values - case.old_logprob if score == "log_ratio" else values
+            reduce = torch.mean if score == "mean" else torch.sum
+            return torch.stack([0.5 * reduce(values[part]) for part in parts]).softmax(0)
+
+        costs = []
+        for rows, parts in zip(case.rows("group"), case.parts("group"), strict=True):
+            p, before = distribution(logprob, parts), distribution(case.old_logprob, parts)
+            reward = torch.stack([case.advantage[part[0]] for part in parts])
+            objective = (p * reward).sum() - 0.2 * (p * p.log()).sum() - 0.3 * (before * (before / p).log()).sum()
+            costs.append(-total(case, rows) * objective)
+        return torch.stack(costs).sum()
+
+    agree(loss.TrajectorySoftmax(score=score, scale=0.5, entropy=0.2, drift=0.3), case, expected)
+
+
+@SEEDS
+@pytest.mark.parametrize("balanced", [True, False])
+@pytest.mark.parametrize("baseline", ["leave_one_out", "standard", "none"])
+def test_pacs(baseline: str, balanced: bool, seed: int) -> None:
+    case = Case.random(seed, per="sequence")
+
+    def expected(logprob: Tensor, *_: object) -> Tensor:
+        costs = []
+        for parts in case.parts("group"):
+            q = torch.stack([2.0 * (logprob - case.old_logprob)[part].sum() for part in parts])
+            y = torch.stack([(case.advantage[part[0]] > 0).double() for part in parts])
+            size = len(parts)
+            if baseline == "leave_one_out":
+                psi = torch.stack([q[i] - (q.sum() - q[i]) / max(size - 1, 1) for i in range(size)])
+            else:
+                psi = (q - q.mean()) / ((q.std() if size > 1 else 0.0) + 1e-6) if baseline == "standard" else q
+            for i, part in enumerate(parts):
+                scale = 1.0
+                if balanced and 0 < y.sum() < size:
+                    scale = size / (2 * (y == y[i]).sum())
+                cost = functional.binary_cross_entropy_with_logits(psi[i], y[i])
+                costs.append(total(case, part) * scale * cost)
+        return torch.stack(costs).sum()
+
+    agree(loss.OutcomeClassifier(beta=2.0, baseline=baseline, balanced=balanced), case, expected)
+
+
+@SEEDS
+@pytest.mark.parametrize("target", [1e-4, 1e3])
+def test_drpo(target: float, seed: int) -> None:
+    case = Case.random(seed, per="sequence")
+
+    def expected(logprob: Tensor, *_: object) -> Tensor:
+        costs = []
+        for rows, parts in zip(case.rows("group"), case.parts("group"), strict=True):
+            good = [part for part in parts if case.advantage[part[0]] > 0]
+            bad = [part for part in parts if case.advantage[part[0]] <= 0]
+            if good and bad:
+                v = torch.tensor([(1 - len(part) / 8) / 0.5 for part in good], dtype=torch.float64).exp()
+                s = torch.stack([logprob[part].mean() for part in good])
+                n = torch.stack([logprob[part].mean() for part in bad])
+                objective = (v / v.sum() * s).sum() - 2.0 * torch.log((n / 2.0).exp().mean())
+                costs.append(-total(case, rows) * objective)
+        assert costs
+        d = logprob - case.old_logprob
+        drift = (case.weight * (d.exp() - d - 1)).sum() / case.weight.sum()
+        return torch.stack(costs).sum() + max(3.0 * (drift.item() - target), 0.0) * drift
+
+    policy = loss.LengthDecoupled(temperature=2.0, sharpness=0.5, limit=8, kl_rate=3.0, kl_target=target)
+    agree(policy, case, expected)
+
+
+@SEEDS
+@pytest.mark.parametrize("combine", ["max", "mean"])
+@pytest.mark.parametrize("clip", [None, 0.3])
+@pytest.mark.parametrize("error", ["squared", "huber"])
+def test_values(error: str, clip: float | None, combine: str, seed: int) -> None:
+    case = Case.random(seed)
+    target, old = case.streams["return"], case.old_value
+
+    def cost(e: Tensor) -> Tensor:
+        if error == "squared":
+            return 0.5 * e**2
+        return torch.where(e.abs() <= 0.5, 0.5 * e**2, 0.5 * (e.abs() - 0.25))
+
+    def expected(_: Tensor, __: Tensor, answers: SimpleNamespace) -> Tensor:
+        v = answers.value
+        each = cost(v - target)
+        if clip is not None:
+            bounded = cost(torch.clamp(v, old - clip, old + clip) - target)
+            each = torch.maximum(each, bounded) if combine == "max" else (each + bounded) / 2
+        return (case.weight * each).sum()
+
+    agree(loss.Value(error=error, delta=0.5, clip=clip, combine=combine), case, expected)
+
+
+def test_classified_and_twin_values() -> None:
+    case = Case.random(2)
+    target = case.streams["return"]
+
+    def binary(_: Tensor, __: Tensor, answers: SimpleNamespace) -> Tensor:
+        p = torch.sigmoid(answers.value)
+        return -(case.weight * (target * p.log() + (1 - target) * (1 - p).log())).sum()
+
+    agree(loss.Value(error="cross_entropy"), case, binary)
+
+    def histogram(_: Tensor, __: Tensor, answers: SimpleNamespace) -> Tensor:
+        centers = torch.linspace(-0.5, 1.5, BINS, dtype=torch.float64)
+        width = centers[1] - centers[0]
+        cost = 0.0
+        for t, r in enumerate(target):
+            normal = torch.distributions.Normal(r, 0.75 * width)
+            mass = normal.cdf(centers + width / 2) - normal.cdf(centers - width / 2)
+            cost = cost - case.weight[t] * (mass / mass.sum() * answers.value_logits[t].log_softmax(0)).sum()
+        return cost
+
+    agree(loss.Value(error="categorical", low=-0.5, high=1.5), case, histogram, tolerance=1e-6)
+
+    case.answers.value = torch.randn(len(target), 2, dtype=torch.float64)
+
+    def twins(_: Tensor, __: Tensor, answers: SimpleNamespace) -> Tensor:
+        return 0.5 * (case.weight[:, None] * (answers.value - target[:, None]) ** 2).sum()
+
+    def pessimist(_: Tensor, __: Tensor, answers: SimpleNamespace) -> Tensor:
+        v = -0.3 * (torch.log((-answers.value / 0.3).exp().sum(1)) - math.log(2.0))
+        return 0.5 * (case.weight * (v - target) ** 2).sum()
+
+    agree(loss.Value(), case, twins)
+    agree(loss.Value(heads="soft_minimum"), case, pessimist)
+    assert loss.soft_minimum(torch.tensor([[1.0, 2.0]]), 1e-3).item() == pytest.approx(1.0, abs=1e-3)
+    assert loss.soft_minimum(torch.tensor([[1.0, 2.0]]), 1e4).item() == pytest.approx(1.5, abs=1e-2)
+
+
+IMITATIONS = {
+    "all": lambda case: torch.ones_like(case.advantage),
+    "expert": lambda case: case.expert,
+    "positive": lambda case: (case.advantage > 0).double(),
+    "advantage": lambda case: case.advantage.clamp(min=0),
+    "imitation": lambda case: case.imitation,
+}
+
+
+@pytest.mark.parametrize("weight", ["likelihood", "chi_squared", "hellinger"])
+@pytest.mark.parametrize("which", IMITATIONS)
+def test_imitation(which: str, weight: str) -> None:
+    case = Case.random(4)
+    u = (case.logprob - case.reference_logprob).exp()
+    factor = {"likelihood": torch.ones_like(u), "chi_squared": 2 * u, "hellinger": 0.5 * u**-0.5}[weight]
+
+    def expected(logprob: Tensor, *_: object) -> Tensor:
+        return -(case.weight * IMITATIONS[which](case) * factor.clamp(max=10) * logprob).sum()
+
+    agree(loss.Imitation(tokens=which, weight=weight), case, expected)
+
+
+def test_imitation_of_surprising_tokens() -> None:
+    """Light-IF's entropy-SFT: only the tokens with the largest - log p - H."""
+    case = Case.random(5)
+    kept = torch.zeros_like(case.logprob)
+    kept[(-case.logprob - case.entropy).topk(5).indices] = 1.0
+
+    def expected(logprob: Tensor, *_: object) -> Tensor:
+        return -(case.weight * kept * logprob).sum()
+
+    gate = loss.TopShare("surprise", 5 / len(kept), count="floor")
+    agree(loss.Imitation(gate=gate), case, expected)
+
+
+def test_sum() -> None:
+    case = Case.random(6)
+    first, second = loss.Policy(), loss.Imitation("token_mean", tokens="expert")
+
+    def expected(logprob: Tensor, *_: object) -> Tensor:
+        return 0.75 * first.evaluate(case.tokens(logprob))[0] + 0.25 * second.evaluate(case.tokens(logprob))[0]
+
+    both = loss.Sum(first, second, 0.75, 0.25)
+    agree(both, case, expected)
+    assert both.streams == ("advantage_positive", "advantage_negative", "weight_kl", "old_logprob", "expert")
+    assert both.unit == "token"
+    assert both.foldable
+    assert not loss.Sum(first, loss.Regression("token_mean")).foldable
+    assert set(both.evaluate(case.tokens())[1]) > {"ratio", "nll"}
+    with pytest.raises(RecipeError, match="give it the denominator and old log-probs of the first"):
+        loss.Sum(first, loss.Imitation())
+
+
+@loss.function(needs=["advantage_positive", "advantage_negative", "old_logprob"], foldable=True)
+def own(logprob: Tensor, entropy: Tensor, streams: dict[str, Tensor]) -> Tensor:
+    ratio = (logprob - streams["old_logprob"]).exp()
+    return -(streams["advantage_positive"] + streams["advantage_negative"]) * ratio - 0.1 * entropy
+
+
+def test_a_function_is_a_loss() -> None:
+    case = Case.random(7)
+
+    def expected(logprob: Tensor, entropy: Tensor, _: SimpleNamespace) -> Tensor:
+        return -(case.weight * case.advantage * (logprob - case.old_logprob).exp() + 0.1 * entropy).sum()
+
+    agree(own, case, expected)
+    assert own.needs == (("token", "advantage"), ("token", "behaviour_logprob"))
+    assert own.foldable
+    assert own.separable
+    assert own.denominator == "token_mean"
+    assert own == loss.Function.from_dict(own.to_dict())
+    with pytest.raises(RecipeError, match="path='json:dumps' is not possible; give the module:name of a function"):
+        loss.Function(path="json:dumps")
+    with pytest.raises(RecipeError, match="path='no_such_module:f' cannot be imported"):
+        loss.Function(path="no_such_module:f")
+    with pytest.raises(RecipeError, match="unit='batch' is not possible"):
+        loss.function(unit="batch")
+
+
+def test_differential_information() -> None:
+    ratios = torch.tensor([0.0, math.log(3.0)], dtype=torch.float64)
+    assert loss.differential_information(ratios).item() == pytest.approx(
+        -(0.25 * math.log(0.25) + 0.75 * math.log(0.75))
+    )
+    assert loss.differential_information(ratios[:1]).item() == 0.0
+
+
+def test_controllers() -> None:
+    proportional = loss.Proportional(initial=0.2, target=6.0, horizon=1000)
+    assert proportional.start() == 0.2
+    assert proportional.next(0.2, 3.0, 64) == pytest.approx(0.2 * (1 - 0.2 * 64 / 1000))
+    assert proportional.next(0.2, 6.6, 64) == pytest.approx(0.2 * (1 + 0.1 * 64 / 1000))
+    doubling = loss.Doubling(target=0.03)
+    assert [doubling.next(1.0, kl) for kl in (0.01, 0.02, 0.03, 0.045, 0.046)] == [0.5, 1.0, 1.0, 1.0, 2.0]
+    restrain = loss.Exponential(initial=1.0, target=0.1, rate=2.0)
+    assert restrain.next(1.0, 0.3) == pytest.approx(math.exp(0.4))
+    encourage = loss.Exponential(initial=1e-3, target=0.4, direction="below", rate=2.0, most=0.01)
+    assert encourage.next(1e-3, 0.3) == pytest.approx(1e-3 * math.exp(0.2))
+    assert encourage.next(9e-3, -100.0) == 0.01
+    assert encourage.next(1e-3, 1e9) == 1e-8
+
+
+def test_what_is_missing_is_named() -> None:
+    case = Case.random(8)
+    with pytest.raises(UnsupportedError, match="needs the model's answer 'value'"):
+        loss.Value().evaluate(loss.Tokens(case.logprob, None, case.streams))
+    del case.streams["reference_logprob"]
+    with pytest.raises(InvalidInputError, match="needs the stream 'reference_logprob'; the pack has: old_logprob"):
+        loss.Preference().evaluate(case.tokens())
+    case.streams["sequence"] = case.sequence + 1000
+    with pytest.raises(InvalidInputError, match="sequence ids from 1000 to 1007 for 27 rows; number them from 0"):
+        loss.Regression().evaluate(case.tokens())
+
+
+def test_torch_is_imported_on_first_use() -> None:
+    code = """
+import sys
+from agentrl_core import loss
+policy = loss.Sum(loss.Policy(), loss.Preference("token_mean", kind="hinge"))
+assert policy.needs
+assert "torch" not in sys.modules
+assert loss.soft_minimum.__doc__
+import torch
+assert loss.OutcomeClassifier().unit == "group"
+assert loss.differential_information(torch.zeros(1)).item() == 0.0
+"""
+    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)
