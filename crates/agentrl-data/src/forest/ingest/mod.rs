@@ -311,7 +311,7 @@ impl Group {
         let mut start = 0;
         for ((kind, length, origin), state) in pieces.into_iter().chain([last]).zip(states) {
             let tokens = added[start..start + length].to_vec();
-            self.attach(index, NewNode { origin, state, ..NewNode::new(kind, tokens) });
+            self.attach(index, NewNode { state, origin, ..NewNode::new(kind, tokens) });
             start += length;
         }
     }
