@@ -128,7 +128,7 @@ class Forest:
         operation: str,
         trajectory: int,
         *,
-        round: int,
+        in_round: int,
         ordinal: int | None = None,
         node: int | None = None,
         end: int | None = None,

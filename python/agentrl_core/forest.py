@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, overload
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from agentrl_core import _columns, _core
+from agentrl_core._branches import Branches, Tokens
 from agentrl_core._core import Tree
 from agentrl_core._json import to_json
 from agentrl_core.batch import Batch
 from agentrl_core.ingest import ByColumn
 
-Tokens = Sequence[int] | NDArray[np.int32] | NDArray[np.int64]
 Floats = Sequence[float] | NDArray[np.float32] | NDArray[np.float64]
 Kind = Literal["prompt", "action", "observation", "injected"]
 Operation = Literal["start", "fork", "continue", "inject", "splice", "rollback", "replace", "prune", "stop", "resume"]
@@ -47,17 +47,17 @@ class RunningTrajectories:
     context: NDArray[np.uint32]
 
 
-class Forest(ByColumn):
+class Forest(Branches, ByColumn):
     """Groups of trajectories that grow turn by turn, fork at any token, and freeze into a `Batch`.
 
     A node is a run of tokens from one source; it is never cut or changed. A fork shares all that lies before it. What a
-    forest freezes to depends on the place of each operation (group, member, branch position, ordinal, content), never on
-    the order in which trajectories took turns. Methods may be called from several threads and from asyncio tasks.
+    forest freezes to depends on the place of each operation (group, member, branch position, ordinal, content), never
+    on the order in which trajectories took turns. Methods may be called from several threads and from asyncio tasks.
 
     Args:
         iteration: the iteration that is collected.
         seed: the run's seed; every segment's own seed follows from it.
-        reward_components: names of the values in `rewards`, kept with the tables; then each list has one value for each.
+        reward_components: names of the values in `rewards`, kept with the tables; one value of a list for each.
         entropies: how entropies are estimated (`exact`, `top_10`, ...), kept with the tables.
         max_blob_bytes: the largest blob that `add_blob` takes; None: 64 MiB.
 
@@ -142,8 +142,8 @@ class Forest(ByColumn):
             member: number of the trajectory among those of its agent in the group, chosen by the caller.
             agent: which role it plays, where several share an episode.
             episode: a trajectory of the same episode, in any group; None: it begins one.
-            parent: the trajectory that it answers without sharing tokens, in any group (observer and pioneer, solver and
-                proposer, recovery and failure). Groups that are linked so freeze together.
+            parent: the trajectory that it answers without sharing tokens, in any group (observer and pioneer,
+                solver and proposer, recovery and failure). Groups that are linked so freeze together.
             origin: where it comes from.
 
         Raises:
@@ -158,48 +158,6 @@ class Forest(ByColumn):
             >>> observer = forest.start(0, member=0, agent=1, episode=pioneer, parent=pioneer)
         """
         return self._core.start(group, member, agent=agent, episode=episode, parent=parent, origin=origin)
-
-    def adopt(
-        self,
-        group: int,
-        batch: Batch,
-        trajectory_id: int,
-        *,
-        source: Literal["replay", "expert", "failed", "imagined"] | None = None,
-    ) -> int:
-        """Take a stored trajectory into the tree of a live group; returns its handle.
-
-        Its row, its steps and the nodes of its paths keep their ids and come with the frozen batch; new rows are numbered
-        behind them. It can be forked at any token and spliced. A partial trajectory is resumed by `fork(handle)`, which
-        inherits its steps and goes on with the action that it was in the middle of.
-
-        Args:
-            group: number of the group.
-            batch: a batch that holds the trajectory, from a store.
-            trajectory_id: its id there.
-            source: how it is drawn into the frozen batch, as a member of the group; None: it is not.
-
-        Raises:
-            NotFoundError: no such group or trajectory.
-            InvalidInputError: the group adopted it already.
-
-        Example:
-            >>> import agentrl_core as arl
-            >>> first = arl.Forest(iteration=0)
-            >>> first.add_group(0, "task")
-            >>> cut_off = first.start(0, 0)
-            >>> _ = first.append(cut_off, [1, 2], kind="prompt")
-            >>> _ = first.append(cut_off, [3], kind="action", logprobs=[-0.5], policy_version=0)
-            >>> stored = first.freeze(partial=True)
-            >>> later = arl.Forest(iteration=1)
-            >>> later.add_group(0, "task")
-            >>> resumed = later.fork(later.adopt(0, stored, 0))
-            >>> _ = later.append(resumed, [4], kind="action", logprobs=[-0.1], policy_version=1)
-            >>> later.finish(resumed, reward=1.0)
-            >>> later.freeze().column("token", "token").tolist()
-            [3, 4]
-        """
-        return self._core.adopt(group, batch._core, trajectory_id, source=source)
 
     def append(
         self,
@@ -292,166 +250,6 @@ class Forest(ByColumn):
             trajectory, reward=reward, rewards=rewards, terminated=terminated, truncated=truncated, flags=flags
         )
 
-    @overload
-    def fork(
-        self,
-        trajectory: int,
-        *,
-        node: int | None = ...,
-        end: int | None = ...,
-        count: None = ...,
-        ordinal: int | None = ...,
-    ) -> int: ...
-
-    @overload
-    def fork(
-        self,
-        trajectory: int,
-        *,
-        node: int | None = ...,
-        end: int | None = ...,
-        count: int,
-        ordinal: int | None = ...,
-    ) -> list[int]: ...
-
-    def fork(
-        self,
-        trajectory: int,
-        *,
-        node: int | None = None,
-        end: int | None = None,
-        count: int | None = None,
-        ordinal: int | None = None,
-    ) -> int | list[int]:
-        """Start a trajectory that shares a prefix with another one, running, ended or adopted; returns its handle.
-
-        Args:
-            trajectory: the one to share with.
-            node: last shared node; None: the whole path so far. Where the context was rewritten and several contexts hold
-                the node, the earliest counts.
-            end: how many of that node's tokens are shared; None: all.
-            count: fork so many ways, and return a list; None: one way.
-            ordinal: number of the (first) fork among those that leave the trajectory at the same token, which gives it its
-                seeds and its place among the rows. None: in order of arrival for seeds, by content for rows; give one where
-                several threads fork at the same place and seeds must not depend on which comes first.
-
-        Raises:
-            InvalidInputError: pruned, more tokens than the path uses of the node, or an ordinal that is taken.
-            NotFoundError: no such trajectory, or the node is not on its path.
-
-        Example:
-            >>> import agentrl_core as arl
-            >>> forest = arl.Forest()
-            >>> forest.add_group(0, "task")
-            >>> trunk = forest.start(0, 0)
-            >>> node = forest.append(trunk, [1, 2, 3], kind="prompt")
-            >>> [forest.tokens(way).tolist() for way in forest.fork(trunk, node=node, end=2, count=2)]
-            [[1, 2], [1, 2]]
-        """
-        ways = self._core.fork(trajectory, node=node, end=end, count=1 if count is None else count, ordinal=ordinal)
-        return ways[0] if count is None else ways
-
-    def splice(
-        self,
-        prefix: int,
-        suffix: int,
-        *,
-        from_node: int,
-        start: int = 0,
-        node: int | None = None,
-        end: int | None = None,
-    ) -> int:
-        """Start a trajectory with the beginning of one and the end of another of the same group; returns its handle.
-
-        The suffix is copied: nodes of the same kinds with `origin_node_id` and without log-probs, because they were not
-        sampled behind this prefix, and its steps with what they were paid. The trajectory goes on running.
-
-        Args:
-            prefix: the trajectory whose beginning is shared.
-            suffix: the trajectory whose end is copied.
-            from_node: first node that is copied, on the path of `suffix`.
-            start: how many of its tokens are left out.
-            node: last shared node of `prefix`; None: all of its path so far.
-            end: how many of that node's tokens are shared; None: all.
-
-        Example:
-            >>> import agentrl_core as arl
-            >>> forest = arl.Forest()
-            >>> forest.add_group(0, "task")
-            >>> failed, solved = forest.start(0, 0), forest.start(0, 1)
-            >>> for trajectory, token in ((failed, 1), (solved, 2)):
-            ...     _ = forest.append(trajectory, [0], kind="prompt")
-            ...     action = forest.append(trajectory, [token], kind="action", logprobs=[-0.5])
-            >>> forest.tokens(forest.splice(failed, solved, from_node=action)).tolist()
-            [0, 1, 2]
-        """
-        return self._core.splice(prefix, node, end, suffix, from_node, start)
-
-    def rollback(self, trajectory: int, node: int, end: int | None = None) -> int:
-        """Go back to an earlier token; returns the handle of the trajectory that goes on from there.
-
-        What is left behind stays in the files, pruned as "rolled back".
-
-        Args:
-            trajectory: handle.
-            node: the last node to keep.
-            end: how many of its tokens; None: all.
-
-        Example:
-            >>> import agentrl_core as arl
-            >>> forest = arl.Forest()
-            >>> forest.add_group(0, "task")
-            >>> trajectory = forest.start(0, 0)
-            >>> prompt = forest.append(trajectory, [1, 2], kind="prompt")
-            >>> _ = forest.append(trajectory, [3], kind="action", logprobs=[-0.5])
-            >>> forest.tokens(forest.rollback(trajectory, prompt)).tolist()
-            [1, 2]
-        """
-        return self._core.rollback(trajectory, node, end)
-
-    def replace(self, trajectory: int, by: int) -> None:
-        """Put another trajectory of the group in the place of this one, which stays in the files, pruned.
-
-        Its `info` says `{"replaced_by": trajectory_id, ...}`.
-
-        Example:
-            >>> import agentrl_core as arl
-            >>> forest = arl.Forest()
-            >>> forest.add_group(0, "task")
-            >>> first, better = forest.start(0, 0), forest.start(0, 1)
-            >>> forest.replace(first, by=better)
-        """
-        self._core.replace(trajectory, by)
-
-    def rewrite(self, trajectory: int, tokens: Tokens, *, state: bytes | str | None = None) -> int:
-        """Give a trajectory another context (memory, summary, window, sub-agent); returns how many tokens are shared.
-
-        The context enters the tree where it first differs from the trajectory's own path. The rest is one node of kind
-        `injected`: generated text that it repeats is not trained again. Steps taken before keep their own context, and the
-        trajectory trains as one sequence for each context.
-
-        Args:
-            trajectory: handle; an action that is open is closed.
-            tokens: the whole context, at least one token.
-            state: what the state acted on next is known by; None: as it was.
-
-        Example:
-            >>> import agentrl_core as arl
-            >>> forest = arl.Forest()
-            >>> forest.add_group(0, "task")
-            >>> trajectory = forest.start(0, 0)
-            >>> _ = forest.append(trajectory, [1, 2], kind="prompt")
-            >>> _ = forest.append(trajectory, [3, 4, 5], kind="action", logprobs=[-0.5, -0.5, -0.5])
-            >>> forest.rewrite(trajectory, [1, 2, 9])
-            2
-            >>> _ = forest.append(trajectory, [6], kind="action", logprobs=[-0.5])
-            >>> forest.finish(trajectory, reward=1.0)
-            >>> pack = forest.freeze().plan([0], max_tokens=100)[0]
-            >>> pack.input_ids.tolist(), pack.cu_seqlens.tolist()
-            ([1, 2, 3, 4, 1, 2, 9], [0, 4, 7])
-        """
-        return self._core.rewrite(trajectory, tokens, state.encode() if isinstance(state, str) else state)
-
     def tokens(self, trajectory: int) -> NDArray[np.int32]:
         """The tokens of a trajectory's path, `int32[n]`."""
         return self._core.tokens(trajectory)
@@ -483,20 +281,6 @@ class Forest(ByColumn):
         text = None if info is None else to_json(info, "info")
         self._core.finish(trajectory, reward=reward, rewards=rewards, success=success, info=text, status=status)
 
-    def prune(self, trajectory: int, reason: str, *, gradient_only: bool = False) -> None:
-        """Take a trajectory out of training; its tokens stay in the files, with the reason in `info`.
-
-        Args:
-            trajectory: handle, running or ended.
-            reason: why.
-            gradient_only: it still goes on, is drawn and votes in its group's statistics; only its tokens are not trained
-                (flag `UNTRAINED` on its steps). Tokens that it shares are trained by the other branches.
-
-        Raises:
-            InvalidInputError: an adopted trajectory, which is stored and never changes.
-        """
-        self._core.prune(trajectory, reason, gradient_only=gradient_only)
-
     def abort(self) -> None:
         """Mark every trajectory that is still running as aborted, so that everything can freeze."""
         self._core.abort()
@@ -506,7 +290,7 @@ class Forest(ByColumn):
         operation: Operation,
         trajectory: int,
         *,
-        round: int,
+        in_round: int,
         ordinal: int | None = None,
         node: int | None = None,
         end: int | None = None,
@@ -519,8 +303,9 @@ class Forest(ByColumn):
         Args:
             operation: what was decided.
             trajectory: the trajectory acted on.
-            round: round of the search, from 0.
-            ordinal: place within the round of the group, where the order matters; None: in the order of what is acted on.
+            in_round: round of the search, from 0.
+            ordinal: place within the round of the group, where the order matters; None: in the order of what is
+                acted on.
             node: the node acted at.
             end: how many of its tokens come before the place acted at.
             result: the trajectory that came of it.
@@ -534,12 +319,12 @@ class Forest(ByColumn):
             >>> trunk = forest.start(0, 0)
             >>> _ = forest.append(trunk, [1], kind="prompt")
             >>> branch = forest.fork(trunk, ordinal=0)
-            >>> forest.decide("fork", trunk, round=0, result=branch, score=1.25)
+            >>> forest.decide("fork", trunk, in_round=0, result=branch, score=1.25)
         """
         self._core.decide(
             operation,
             trajectory,
-            round=round,
+            in_round=in_round,
             ordinal=ordinal,
             node=node,
             end=end,
@@ -572,12 +357,13 @@ class Forest(ByColumn):
     def freeze(self, *, partial: bool = False) -> Batch:
         """Freeze every group whose trajectories have all ended, and take it out; the rest stays live.
 
-        Groups with trajectories that answer each other freeze together. Rows are numbered canonically, from zero or behind
-        what was adopted; each finished or truncated trajectory is one draw. Other threads go on with the groups that stay.
+        Groups with trajectories that answer each other freeze together. Rows are numbered canonically, from zero or
+        behind what was adopted; each finished or truncated trajectory is one draw. Other threads go on with the groups
+        that stay.
 
         Args:
-            partial: freeze the others too: trajectories that are running get status `partial`, are not drawn, and can be
-                resumed by `adopt` and `fork` in a later forest.
+            partial: freeze the others too: trajectories that are running get status `partial`, are not drawn, and can
+                be resumed by `adopt` and `fork` in a later forest.
         """
         return Batch(self._core.freeze(partial))
 

@@ -69,7 +69,7 @@ class Ingested:
 class ByColumn:
     """What a `Forest` takes by the column: turns, chats and nodes, many rows in one call."""
 
-    __slots__ = ("_core",)
+    __slots__ = ()
 
     _core: _core.Forest
 
@@ -86,7 +86,9 @@ class ByColumn:
         policy: object = None,
         policy_version: object = None,
         seed: object = None,
-        sampling: tuple[float, float, int] | None = None,
+        temperature: float | None = None,
+        top_p: float = 1.0,
+        top_k: int = 0,
         finish_reason: Reason | Sequence[Reason] = None,
         reward: object = None,
         rewards: Lists | None = None,
@@ -119,7 +121,7 @@ class ByColumn:
 
         The rules differ from other systems' on purpose. slime overwrites a drifted output by context that is not
         trained (its REALIGN) unless it is long; verifiers and SkyRL start another row where a prompt is not an exact
-        extension. Here the rows are the same as SkyRL's, and nothing that was sampled loses its gradient.
+        extension. Here a drifted context is another row too, and nothing that was sampled loses its gradient.
 
         Args:
             trajectories: handle of each turn's trajectory, `int64[turns]`; turns of one trajectory are in their order.
@@ -133,7 +135,9 @@ class ByColumn:
             policy: which policy spoke; one value for all turns, or `int32[turns]`, as all that follow.
             policy_version: version of its weights.
             seed: seed of the segment.
-            sampling: temperature, top_p and top_k of all turns.
+            temperature: softmax temperature of all turns, one number; None where it is not known.
+            top_p: their nucleus mass, 1 keeps everything.
+            top_k: their number of tokens kept, 0 keeps everything.
             finish_reason: why sampling stopped; one for all turns or one for each.
             reward: what the environment paid for the turn; NaN where nothing.
             rewards: its components, a column of lists.
@@ -180,7 +184,7 @@ class ByColumn:
                 "policy": policy,
                 "policy_version": policy_version,
                 "seed": seed,
-                "sampling": sampling,
+                "sampling": None if temperature is None else (temperature, top_p, top_k),
                 "finish_reason": finish_reason,
                 "reward": reward,
                 "rewards": rewards,
@@ -208,7 +212,9 @@ class ByColumn:
         policy: object = None,
         policy_version: object = None,
         seed: object = None,
-        sampling: tuple[float, float, int] | None = None,
+        temperature: float | None = None,
+        top_p: float = 1.0,
+        top_k: int = 0,
         finish_reason: Reason | Sequence[Reason] = None,
         reward: object = None,
         rewards: Lists | None = None,
@@ -231,7 +237,9 @@ class ByColumn:
             policy: which policy spoke.
             policy_version: version of its weights.
             seed: seed of the segment.
-            sampling: temperature, top_p and top_k of all actions.
+            temperature: softmax temperature of all actions.
+            top_p: their nucleus mass.
+            top_k: their number of tokens kept.
             finish_reason: why sampling stopped.
             reward: what the environment paid; a row where it, or one of the following, says something closes its step.
             rewards: components of the reward.
@@ -265,7 +273,7 @@ class ByColumn:
             "policy": policy,
             "policy_version": policy_version,
             "seed": seed,
-            "sampling": sampling,
+            "sampling": None if temperature is None else (temperature, top_p, top_k),
             "finish_reason": finish_reason,
             "reward": reward,
             "rewards": rewards,

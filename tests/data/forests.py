@@ -272,3 +272,41 @@ def play(scripts: list[list[list[Turn]]], pick: Callable[[int], int]) -> tuple[B
         if next(running[chosen], "done") == "done":
             del running[chosen]
     return played.freeze()
+
+
+GROUPS, MEMBERS, TURNS = 6, 4, 8
+
+
+def grow_member(forest: Forest, group: int, member: int, *, turns: int = TURNS) -> None:
+    """A program that depends on the place alone, with forks that have no ordinals."""
+    rng = np.random.default_rng([group, member])
+    trajectory = forest.start(group, member)
+    forest.append(trajectory, [group, 1, member % 2], kind="prompt")
+    live = [trajectory]
+    for turn in range(turns):
+        for place, handle in enumerate(list(live)):
+            tokens = rng.integers(2, 90, int(rng.integers(1, 6)))
+            node = forest.append(handle, tokens, kind="action", logprobs=-rng.random(len(tokens)))
+            if turn == place:
+                live.extend(forest.fork(handle, node=node, end=1, count=2))
+            forest.step(handle, reward=float(turn))
+            forest.append(handle, [turn, place], kind="observation")
+    for handle in live:
+        forest.append(handle, rng.integers(2, 90, 2), kind="action", logprobs=[-0.5, -0.5])
+        forest.finish(handle, reward=float(rng.integers(0, 3)))
+
+
+def empty(groups: range = range(GROUPS)) -> Forest:
+    forest = Forest(iteration=1, seed=3)
+    for group in groups:
+        forest.add_group(group, f"task {group}")
+    return forest
+
+
+def grown(groups: range) -> Batch:
+    """The programs of some groups, one after the other."""
+    forest = empty(groups)
+    for group in groups:
+        for member in range(MEMBERS):
+            grow_member(forest, group, member)
+    return forest.freeze()

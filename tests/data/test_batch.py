@@ -70,20 +70,18 @@ def test_token_weights_equal_plain_loops(seed: int, denominator: str, shared: st
     counted = [draw for draw in sorted(draws.tolist()) if valid is None or valid[draw]]
 
     steps, tokens = batch.offsets("step"), batch.offsets("token")
-    physical = list(
-        zip(batch.column("origin_trajectory_id", "step").tolist(), batch.column("step", "step").tolist(), strict=True)
-    )
-    holders = {
-        step: [draw for draw in counted if step in physical[steps[draw] : steps[draw + 1]]] for step in set(physical)
-    }
-    trainable = batch.column("trainable", "token")
-    m = np.zeros(len(trainable))
+    trainable, stored = batch.column("trainable", "token"), batch.column("node_token", "token")
     of_draw = np.repeat(np.repeat(np.arange(batch.num_draws), np.diff(steps)), np.diff(tokens))
-    for draw in counted:
-        for step in range(steps[draw], steps[draw + 1]):
-            holding = holders[physical[step]]
-            share = {"each": 1.0, "split": 1.0 / len(holding), "owner": float(holding[0] == draw)}[shared]
-            m[tokens[step] : tokens[step + 1]] = share * trainable[tokens[step] : tokens[step + 1]]
+    m = np.zeros(len(trainable))
+    for token in np.flatnonzero(trainable):
+        if of_draw[token] in counted:
+            # A branch that leaves inside an action shares the tokens before it, not the whole step.
+            holding = [draw for draw in counted if stored[token] in stored[(of_draw == draw) & (trainable == 1)]]
+            m[token] = {
+                "each": 1.0,
+                "split": 1.0 / len(holding),
+                "owner": float(holding[0] == of_draw[token]),
+            }[shared]
     sums = np.array([m[of_draw == draw].sum() for draw in range(batch.num_draws)])
     count = int((sums > 0).sum())
     with np.errstate(invalid="ignore"):

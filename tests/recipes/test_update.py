@@ -22,8 +22,8 @@ def expected_loss(model: LlamaForCausalLM, batch: Batch, recipe: Recipe, referen
     position = batch.column("position", "token")
     advantages, old = batch.column("advantage", "token"), batch.column("behaviour_logprob", "token")
     scale = batch.column("inverse_temperature", "token")
-    origins, numbers = batch.column("origin_trajectory_id", "step"), batch.column("step", "step")
-    owner: dict[tuple[int, int], int] = {}
+    stored = batch.column("node_token", "token")
+    owner: dict[int, int] = {}
     valid = np.isfinite(batch.column("score", "draw"))
     paths = paths_of(batch)
     terms, shares = [], []
@@ -44,9 +44,7 @@ def expected_loss(model: LlamaForCausalLM, batch: Batch, recipe: Recipe, referen
         difference = anchor - logprob
         divergence = difference.exp() - difference - 1
         terms.append(-objective + policy.kl.coefficient * divergence - policy.entropy * entropy)
-        steps = range(offsets[draw], offsets[draw + 1])
-        mine = [float(owner.setdefault((origins[step], numbers[step]), draw) == draw) for step in steps]
-        shares.append(np.repeat(mine, np.diff(bounds[offsets[draw] : offsets[draw + 1] + 1])))
+        shares.append(np.array([float(owner.setdefault(token, draw) == draw) for token in stored[rows].tolist()]))
     share = [torch.from_numpy(row) if recipe.shared == "owner" else torch.ones(len(row)) for row in shares]
     if policy.aggregate == "token_mean":
         return sum((s * t).sum() for s, t in zip(share, terms, strict=True)) / sum(s.sum() for s in share)

@@ -88,6 +88,7 @@ impl Forest {
     }
 
     #[pyo3(signature = (group, member, *, agent=0.into(), episode=None, parent=None, origin=None))]
+    #[expect(clippy::too_many_arguments, reason = "what a trajectory is, all by name")]
     fn start(
         &self,
         py: Python<'_>,
@@ -198,6 +199,7 @@ impl Forest {
         self.with(py, |forest| forest.fork_many(trajectory, node, end, count, ordinal))
     }
 
+    #[expect(clippy::too_many_arguments, reason = "two places of two trajectories")]
     fn splice(
         &self,
         py: Python<'_>,
@@ -273,7 +275,7 @@ impl Forest {
         })
     }
 
-    #[pyo3(signature = (operation, trajectory, *, round, ordinal=None, node=None, end=None, result=None, score=None,
+    #[pyo3(signature = (operation, trajectory, *, in_round, ordinal=None, node=None, end=None, result=None, score=None,
         reason=None))]
     #[expect(clippy::too_many_arguments, reason = "the columns of a decision, all by name")]
     fn decide(
@@ -281,7 +283,7 @@ impl Forest {
         py: Python<'_>,
         operation: &str,
         trajectory: Whole<i64>,
-        round: Whole<u32>,
+        in_round: Whole<u32>,
         ordinal: Option<Whole<u32>>,
         node: Option<Whole<i64>>,
         end: Option<Whole<u32>>,
@@ -297,7 +299,7 @@ impl Forest {
             result: optional("result", result)?,
             score,
             reason,
-            ..Decision::new(operation, trajectory.named("trajectory")?, round.named("round")?)
+            ..Decision::new(operation, trajectory.named("trajectory")?, in_round.named("in_round")?)
         };
         self.with(py, |forest| forest.decide(decision))
     }

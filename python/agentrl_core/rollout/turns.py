@@ -128,7 +128,7 @@ class _Driver:
                 f"task {task.task_id!r}; raise it"
             )
         node = self.forest.append(handle, prompt, kind="prompt", state=episode.state_key())
-        self.forest.decide("start", handle, round=self.round, ordinal=self._decided(group))
+        self.forest.decide("start", handle, in_round=self.round, ordinal=self._decided(group))
         self.active.append(_Row(handle, group, task, episode, seed, node, len(prompt)))
 
     def turn(self) -> int:
@@ -273,7 +273,7 @@ class _Driver:
         self.forest.decide(
             "fork",
             row.handle,
-            round=self.round,
+            in_round=self.round,
             ordinal=self._decided(row.group),
             node=context_node,
             result=handle,

@@ -109,7 +109,7 @@ impl Numbers {
     }
 
     /// The array's values; integers with nulls have no number to stand for the unknown and are refused.
-    pub(super) fn from_array(name: &str, array: &dyn Array) -> Result<Self> {
+    pub(crate) fn from_array(name: &str, array: &dyn Array) -> Result<Self> {
         let nulls = array.null_count();
         let numbers = match array.data_type() {
             DataType::Float32 => {

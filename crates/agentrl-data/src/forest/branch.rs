@@ -18,6 +18,14 @@ struct Cut {
     position: u32,
 }
 
+/// The end of a trajectory, to be copied behind another prefix.
+struct Part {
+    /// Nodes to append, each with the one it is a copy of.
+    nodes: Vec<(usize, NewNode)>,
+    /// Indices of the steps that end in them.
+    steps: Vec<usize>,
+}
+
 impl Forest {
     /// Starts a trajectory that shares a prefix with `trajectory`: its path up to and including the first `end` tokens
     /// of `node` (`None`: all of the node; both `None`: the whole path so far). The parent may be finished, or stored.
@@ -130,7 +138,7 @@ impl Forest {
         }
         self.group(suffix)?;
         let cut = group.locate(prefix, node, end)?;
-        let (copies, steps) = group.copied(suffix, from, start)?;
+        let Part { nodes: copies, steps } = group.part(suffix, from, start)?;
         let length: usize = copies.iter().map(|(_, new)| new.tokens.len()).sum();
         if i32::try_from(cut.position as usize + length).is_err() {
             return Err(Error::overflow(format!("the spliced trajectory would grow over {} tokens", i32::MAX)));
@@ -290,7 +298,7 @@ impl Group {
 
     /// What a splice copies of a trajectory: the nodes of its present context from a token on, each with its original, and
     /// the indices of the steps that end in them.
-    fn copied(&self, suffix: Handle, from: Handle, start: u32) -> Result<(Vec<(usize, NewNode)>, Vec<usize>)> {
+    fn part(&self, suffix: Handle, from: Handle, start: u32) -> Result<Part> {
         let (number, index) = split(suffix);
         let entry: &Trajectory = &self.trajectories[index];
         let path = self.path(entry.tip);
@@ -319,11 +327,11 @@ impl Group {
             };
             (node, new)
         });
-        let copied = |&step: &usize| {
+        let inside = |&step: &usize| {
             let step = &entry.steps[step];
             step.context == entry.context() && step.end > position
         };
-        Ok((copies.collect(), (0..entry.steps.len()).filter(copied).collect()))
+        Ok(Part { nodes: copies.collect(), steps: (0..entry.steps.len()).filter(inside).collect() })
     }
 }
 

@@ -210,7 +210,7 @@ impl Forest {
             }
         }
         if let Some(hash) = new.blobs.iter().find(|hash| !self.blobs.contains_key(*hash)) {
-            let hex: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
+            let hex = hash.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"));
             return Err(Error::not_found(format!("blob {hex} is not in the forest; add it with add_blob first")));
         }
         let length = group.position(group.trajectories[index].tip) as usize;

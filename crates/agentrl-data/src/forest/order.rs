@@ -7,6 +7,9 @@ use super::{Group, StepOutcome, split};
 
 type Key = [u8; 16];
 
+/// How a trajectory came of another one (fork, answer, episode), where (context, position, ordinal), and its digest.
+type Came = (u8, u32, u32, u64, Key);
+
 impl Group {
     /// All trajectories, each before those that left it: roots by member and agent, forks by context, position and
     /// ordinal, those without an ordinal by content.
@@ -64,7 +67,7 @@ impl Group {
             log[split(decision.trajectory).1].push(bytes.0);
         }
         // What came of each trajectory, and how.
-        let mut came: Vec<Vec<(u8, u32, u32, u64, Key)>> = vec![Vec::new(); self.trajectories.len()];
+        let mut came: Vec<Vec<Came>> = vec![Vec::new(); self.trajectories.len()];
         // A trajectory comes before all that refer to it.
         for (index, entry) in self.trajectories.iter().enumerate().rev() {
             let mut bytes = Bytes::default();

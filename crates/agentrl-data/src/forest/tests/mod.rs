@@ -1,3 +1,6 @@
+mod machine;
+mod operations;
+
 use std::collections::BTreeMap;
 
 use arrow_array::cast::AsArray;
