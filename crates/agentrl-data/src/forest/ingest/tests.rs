@@ -8,6 +8,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::batch::Batch;
 use crate::forest::Finish;
+use crate::schema::Status;
 
 const REALIGN: usize = 2;
 
@@ -349,7 +350,7 @@ proptest! {
         let found: Vec<_> = found.into_iter().map(|(name, at)| (name == "clean", at)).collect();
         prop_assert_eq!(found, expected);
         for (number, trajectory) in sessions.into_iter().enumerate() {
-            let status = if contexts[number].is_empty() { crate::schema::Status::Aborted } else { crate::schema::Status::Finished };
+            let status = if contexts[number].is_empty() { Status::Aborted } else { Status::Finished };
             forest.finish(trajectory, Finish { status, ..Finish::default() })?;
         }
         let batch = forest.freeze()?;
