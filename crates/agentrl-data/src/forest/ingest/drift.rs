@@ -125,12 +125,15 @@ mod tests {
         }
     }
 
+    /// An old context, a prompt, and how they agree.
+    type Case<'a> = (&'a [i32], &'a [i32], Drift, [usize; 3]);
+
     #[test]
     fn the_same_text_in_other_tokens_is_told_by_the_vocabulary() -> crate::Result<()> {
         // Ids 0 to 5 are "a", "b", "ab", "<end>", "b<end>" and nothing.
         let vocabulary = Ragged::new(b"abab<end>b<end>", &[0, 1, 2, 4, 9, 15, 15])?;
         let rules = Rules { realign: 2, vocabulary: Some(vocabulary) };
-        let cases: [(&[i32], &[i32], Drift, [usize; 3]); 6] = [
+        let cases: [Case<'_>; 6] = [
             (&[9, 0, 1, 3], &[9, 2, 3, 1], Drift::Retokenised, [1, 3, 3]),
             (&[9, 2, 3], &[9, 0, 4, 1], Drift::Retokenised, [1, 3, 3]),
             // The last token of the new text goes on beyond the old.

@@ -81,7 +81,9 @@ impl Forest {
         let output = turns.outputs.tokens_of(row);
         for (name, tokens) in [("prompts", prompt), ("outputs", output)] {
             if tokens.is_empty() {
-                return Err(Error::invalid(format!("{name} is empty; a turn has a context and at least one sampled token")));
+                return Err(Error::invalid(format!(
+                    "{name} is empty; a turn has a context and at least one sampled token"
+                )));
             }
         }
         if i32::try_from(prompt.len() + output.len()).is_err() {
@@ -149,7 +151,10 @@ impl Forest {
     fn append_chat(&mut self, rows: &Rows<'_>, row: usize, sampled: &[u8]) -> Result<Handle> {
         let count = rows.tokens_of(row).len();
         if sampled.len() != count {
-            return Err(Error::invalid(format!("sampled has {} values for {count} tokens; give one per token", sampled.len())));
+            return Err(Error::invalid(format!(
+                "sampled has {} values for {count} tokens; give one per token",
+                sampled.len()
+            )));
         }
         if let Some(at) = sampled.iter().position(|&value| value > 1) {
             return Err(Error::invalid(format!("sampled[{at}] is {}; use 0 or 1", sampled[at])));
@@ -306,7 +311,7 @@ impl Group {
         let mut start = 0;
         for ((kind, length, origin), state) in pieces.into_iter().chain([last]).zip(states) {
             let tokens = added[start..start + length].to_vec();
-            self.attach(index, NewNode { origin, state, ..NewNode::new(kind, tokens) });
+            self.attach(index, NewNode { state, origin, ..NewNode::new(kind, tokens) });
             start += length;
         }
     }

@@ -8,6 +8,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::batch::Batch;
 use crate::forest::Finish;
+use crate::schema::Status;
 
 const REALIGN: usize = 2;
 
@@ -58,7 +59,8 @@ fn session() -> Result<(Forest, Handle)> {
 /// The tokens of a path that ends after some of a node's tokens, read from the table alone.
 fn path(nodes: &RecordBatch, node: i64, end: Option<i32>) -> Vec<i32> {
     let ids = nodes["node_id"].as_primitive::<Int64Type>();
-    let (parents, ends) = (nodes["parent_id"].as_primitive::<Int64Type>(), nodes["parent_end"].as_primitive::<Int32Type>());
+    let (parents, ends) =
+        (nodes["parent_id"].as_primitive::<Int64Type>(), nodes["parent_end"].as_primitive::<Int32Type>());
     let mut pieces = Vec::new();
     let mut next = Some((node, end));
     while let Some((node, end)) = next {
@@ -212,12 +214,8 @@ fn a_chat_with_a_mask_is_actions_and_what_was_said_to_them() -> Result<()> {
     forest.append_chats(&rows, sampled.rows()?)?;
     forest.finish(trajectory, Finish::default())?;
     let batch = forest.freeze()?;
-    let expected = [
-        (PROMPT, vec![1, 2], None),
-        (ACTION, vec![3, 4], None),
-        (OBSERVATION, vec![5], None),
-        (ACTION, vec![6], None),
-    ];
+    let expected =
+        [(PROMPT, vec![1, 2], None), (ACTION, vec![3, 4], None), (OBSERVATION, vec![5], None), (ACTION, vec![6], None)];
     assert_eq!(stored(&batch), expected);
     let rewards = batch.steps()["reward"].as_primitive::<Float32Type>();
     assert!(rewards.is_null(0) && (rewards.value(1) - 2.0).abs() < f32::EPSILON);
@@ -352,7 +350,7 @@ proptest! {
         let found: Vec<_> = found.into_iter().map(|(name, at)| (name == "clean", at)).collect();
         prop_assert_eq!(found, expected);
         for (number, trajectory) in sessions.into_iter().enumerate() {
-            let status = if contexts[number].is_empty() { crate::schema::Status::Aborted } else { crate::schema::Status::Finished };
+            let status = if contexts[number].is_empty() { Status::Aborted } else { Status::Finished };
             forest.finish(trajectory, Finish { status, ..Finish::default() })?;
         }
         let batch = forest.freeze()?;

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use crate::Result;
 use crate::forest::trajectory::OpenStep;
 use crate::forest::{Forest, Handle, Place, split};
-use crate::Result;
 
 /// How long a group's lists were.
 #[derive(Clone, Copy, Debug)]

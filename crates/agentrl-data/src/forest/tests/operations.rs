@@ -420,18 +420,6 @@ fn seeds_do_not_repeat() -> Result<()> {
 }
 
 #[test]
-fn many_appends_are_all_or_nothing() -> Result<()> {
-    let (mut forest, trunk, ..) = small();
-    let other = forest.fork(trunk, None, None)?;
-    let rows = |last: Handle| vec![(other, NewNode::observation(vec![1])), (last, NewNode::observation(vec![2, 3]))];
-    assert!(message(forest.append_many(rows(99))).starts_with("row 1: trajectory 99"));
-    assert_eq!(forest.tokens(other)?.len(), 7, "nothing was appended");
-    forest.append_many(rows(other))?;
-    assert_eq!(forest.tokens(other)?, [1, 2, 3, 4, 5, 6, 7, 1, 2, 3]);
-    Ok(())
-}
-
-#[test]
 fn the_tree_and_the_frontier_are_seen_while_they_grow() -> Result<()> {
     let (mut forest, trunk, prompt, action) = small();
     let branch = forest.fork(trunk, Some(action), Some(2))?;
