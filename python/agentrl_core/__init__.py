@@ -12,8 +12,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from agentrl_core import advantage, engine, env, loss, recipes, reward, rollout, select, weight
-    from agentrl_core._core import Table, __version__
+    from agentrl_core import advantage, engine, env, group, keys, loss, recipes, returns, reward, rollout, select, weight
+    from agentrl_core._core import Table, __version__, num_threads, set_num_threads
     from agentrl_core.batch import Batch
     from agentrl_core.collect import Collector
     from agentrl_core.forest import Forest
@@ -31,11 +31,16 @@ __all__ = [
     "advantage",
     "engine",
     "env",
+    "group",
+    "keys",
     "loss",
+    "num_threads",
     "recipes",
+    "returns",
     "reward",
     "rollout",
     "select",
+    "set_num_threads",
     "weight",
 ]
 
@@ -47,6 +52,8 @@ _HOMES = {
     "Store": "store",
     "Table": "_core",
     "__version__": "_core",
+    "num_threads": "_core",
+    "set_num_threads": "_core",
 }
 
 

@@ -13,22 +13,34 @@ from agentrl_core.exceptions import InvalidInputError
 _STATE_BYTES = 16
 
 
-def numbers(values: object, name: str, *, length: int | None = None) -> NDArray[Any]:
+def numbers(
+    values: object, name: str, *, length: int | None = None, dimensions: tuple[int, ...] = (1,)
+) -> NDArray[Any]:
     """A column of numbers as `float32` or `float64` (what else there is becomes float64; nulls become NaN).
 
     Args:
-        values: a one-dimensional column of any of the kinds above.
+        values: a column of any of the kinds above.
         name: of the argument, for messages.
         length: how many values there must be, if that is known.
+        dimensions: numbers of dimensions that it may have.
 
     Raises:
-        InvalidInputError: not one-dimensional, not numbers, or of another length.
+        InvalidInputError: of another number of dimensions, not numbers, or of another length.
     """
-    array = column(values, name)
+    array = column(values, name, dimensions=dimensions)
     if array.dtype.kind not in "fiub":
         raise InvalidInputError(f"{name} has dtype {array.dtype}; give numbers (NaN where a value is missing)")
     array = array.astype(array.dtype if array.dtype in (np.float32, np.float64) else np.float64, copy=False)
     return _flat(_checked(array, name, length))
+
+
+def optional_numbers(values: object | None, name: str, *, length: int) -> NDArray[np.float64] | None:
+    """A column of numbers as `float64`, or None as it is.
+
+    Raises:
+        InvalidInputError: as `numbers`.
+    """
+    return None if values is None else numbers(values, name, length=length).astype(np.float64, copy=False)
 
 
 def integers(values: object, name: str, *, length: int | None = None) -> NDArray[np.int64]:
@@ -92,11 +104,10 @@ def _dense(values: object, name: str) -> NDArray[np.uint32]:
             )
         halves = np.ascontiguousarray(array).view(np.int64)
         first, _ = _core.dense_keys(np.ascontiguousarray(halves[:, 0]))
-        second, count = _core.dense_keys(np.ascontiguousarray(halves[:, 1]))
-        dense, _ = _core.dense_keys(first.astype(np.int64) * count + second)
+        second, _ = _core.dense_keys(np.ascontiguousarray(halves[:, 1]))
+        dense, _ = _core.pair_keys(first, second)
     elif array.dtype.kind in "iu":
-        # An unsigned id beyond int64 wraps around, and stays different from every other.
-        dense, _ = _core.dense_keys(_flat(array.astype(np.int64)))
+        dense, _ = _core.dense_keys(_flat(array))
     elif array.dtype.kind in "USO":
         dense, _ = _core.dense_keys(array.tolist())
     else:
@@ -122,7 +133,8 @@ def column(values: object, name: str, *, dimensions: tuple[int, ...] = (1,)) -> 
     if array.size == 0 and array.ndim == 1 and isinstance(values, (list, tuple)):
         array = array.astype(np.int64)  # an empty list has no type: let it be any of them
     if array.ndim not in dimensions:
-        raise InvalidInputError(f"{name} has shape {array.shape}; give a one-dimensional column")
+        wanted = "a one-dimensional column" if dimensions == (1,) else "a column, or a table of columns"
+        raise InvalidInputError(f"{name} has shape {array.shape}; give {wanted}")
     return array
 
 

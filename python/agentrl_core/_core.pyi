@@ -19,14 +19,31 @@ __all__ = [
     "Table",
     "__version__",
     "dense_keys",
+    "discounted",
     "entropy_branches",
+    "gae",
     "gigpo",
-    "group_relative",
-    "leave_one_out",
+    "group_arg_extreme",
+    "group_extents",
+    "group_finish",
+    "group_log_mean_exp",
+    "group_map",
+    "group_moments",
+    "group_quantile",
+    "group_statistics",
+    "group_sums",
+    "history_keys",
+    "n_step",
+    "normalise",
+    "num_threads",
+    "optimal_token_baseline",
+    "pair_keys",
     "segment_entropy",
-    "step_returns",
+    "set_num_threads",
+    "similar_keys",
     "structural_seed",
     "uniform",
+    "v_trace",
 ]
 
 __version__: str
@@ -112,6 +129,7 @@ class Batch:
     def level_len(self, level: _Level) -> int: ...
     def column(self, name: str, level: _Level) -> NDArray[Any]: ...
     def keys(self, name: str, level: _Level) -> NDArray[np.uint32]: ...
+    def texts(self, name: str, level: _Level) -> list[str]: ...
     def offsets(self, level: _Level) -> NDArray[np.int64]: ...
     def has(self, name: str, level: _Level) -> bool: ...
     def with_columns(self, level: _Level, **columns: NDArray[Any]) -> Batch: ...
@@ -195,25 +213,184 @@ class Table:
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object: ...
     def __reduce__(self) -> tuple[Any, ...]: ...
 
+def num_threads() -> int: ...
+def set_num_threads(count: int) -> None: ...
 def dense_keys(values: object) -> tuple[NDArray[np.uint32], int]: ...
-def group_relative(
-    scores: NDArray[_Float],
+def pair_keys(first: NDArray[np.uint32], second: NDArray[np.uint32]) -> tuple[NDArray[np.uint32], int]: ...
+def history_keys(
+    states: NDArray[np.uint32],
+    trajectories: NDArray[np.uint32],
+    groups: NDArray[np.uint32],
+    levels: int,
+) -> list[tuple[NDArray[np.uint32], NDArray[np.bool_]]]: ...
+def similar_keys(
+    texts: Sequence[str],
+    groups: NDArray[np.uint32],
+    threshold: float,
+    sketch: tuple[int, int, int] | None = None,
+) -> NDArray[np.uint32]: ...
+def normalise(
+    values: NDArray[_Float],
     groups: NDArray[np.uint32],
     *,
+    center: str = "mean",
     scale: str = "std",
+    median: str = "midpoint",
     ddof: int = 1,
     eps: float = 1e-6,
+    variance_eps: float = 0.0,
+    floor: float = 0.0,
+    min_scale: float = 0.0,
+    min_count: int | None = None,
     singleton: str = "zero",
+    clip: float | None = None,
+    weights: NDArray[np.float64] | None = None,
+    units: NDArray[np.uint32] | None = None,
+    baseline: NDArray[np.float64] | None = None,
+    divisor: NDArray[np.float64] | None = None,
+    scale_groups: NDArray[np.uint32] | None = None,
     valid: NDArray[np.bool_] | None = None,
+    out: NDArray[_Float] | None = None,
 ) -> NDArray[_Float]: ...
-def leave_one_out(
-    scores: NDArray[_Float],
+
+_Statistics: TypeAlias = tuple[
+    NDArray[np.uint64],
+    NDArray[np.float64],
+    NDArray[np.float64],
+    NDArray[np.float64],
+    NDArray[np.float64],
+    NDArray[np.float64],
+]
+
+def group_statistics(
+    values: NDArray[_Float],
     groups: NDArray[np.uint32],
     *,
-    singleton: str = "zero",
+    ddof: int = 1,
+    weights: NDArray[np.float64] | None = None,
+    units: NDArray[np.uint32] | None = None,
+    valid: NDArray[np.bool_] | None = None,
+) -> _Statistics: ...
+def group_quantile(
+    values: NDArray[_Float],
+    groups: NDArray[np.uint32],
+    q: float,
+    *,
+    interpolation: str = "linear",
+    valid: NDArray[np.bool_] | None = None,
+) -> NDArray[np.float64]: ...
+def group_log_mean_exp(
+    values: NDArray[_Float],
+    groups: NDArray[np.uint32],
+    temperature: float,
+    *,
+    valid: NDArray[np.bool_] | None = None,
+) -> NDArray[np.float64]: ...
+def group_arg_extreme(
+    values: NDArray[_Float],
+    groups: NDArray[np.uint32],
+    largest: bool,
+    *,
+    valid: NDArray[np.bool_] | None = None,
+) -> NDArray[np.int64]: ...
+def group_map(
+    values: NDArray[_Float],
+    groups: NDArray[np.uint32],
+    how: str,
+    *,
+    temperature: float = 1.0,
+    eps: float = 0.0,
+    constant: float = 0.0,
     valid: NDArray[np.bool_] | None = None,
 ) -> NDArray[_Float]: ...
-def step_returns(rewards: NDArray[_Float], trajectories: NDArray[np.uint32], gamma: float) -> NDArray[_Float]: ...
+def group_sums(values: NDArray[_Float], groups: NDArray[np.uint32], count: int) -> NDArray[np.float64]: ...
+def group_extents(
+    values: NDArray[_Float],
+    groups: NDArray[np.uint32],
+    count: int,
+    *,
+    weights: NDArray[np.float64] | None = None,
+    valid: NDArray[np.bool_] | None = None,
+) -> tuple[NDArray[np.uint64], NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]: ...
+def group_moments(
+    values: NDArray[_Float],
+    groups: NDArray[np.uint32],
+    counts: NDArray[np.uint64],
+    least: NDArray[np.float64],
+    most: NDArray[np.float64],
+    heaviest: NDArray[np.float64],
+    *,
+    weights: NDArray[np.float64] | None = None,
+    valid: NDArray[np.bool_] | None = None,
+) -> NDArray[np.int64]: ...
+def group_finish(
+    counts: NDArray[np.uint64],
+    least: NDArray[np.float64],
+    most: NDArray[np.float64],
+    heaviest: NDArray[np.float64],
+    moments: NDArray[np.int64],
+    ddof: int,
+) -> _Statistics: ...
+def discounted(
+    rewards: NDArray[_Float],
+    offsets: NDArray[np.int64],
+    bootstrap: NDArray[_Float],
+    gamma: float,
+    *,
+    mask: NDArray[np.bool_] | None = None,
+    ends: NDArray[np.bool_] | None = None,
+    out: NDArray[_Float] | None = None,
+) -> NDArray[_Float]: ...
+def gae(
+    rewards: NDArray[_Float],
+    values: NDArray[_Float],
+    offsets: NDArray[np.int64],
+    bootstrap: NDArray[_Float],
+    gamma: float,
+    lam: float,
+    *,
+    mask: NDArray[np.bool_] | None = None,
+    ends: NDArray[np.bool_] | None = None,
+    out: NDArray[_Float] | None = None,
+) -> NDArray[_Float]: ...
+def v_trace(
+    rewards: NDArray[_Float],
+    values: NDArray[_Float],
+    log_ratios: NDArray[_Float],
+    offsets: NDArray[np.int64],
+    bootstrap: NDArray[_Float],
+    gamma: float,
+    lam: float,
+    rho_cap: float,
+    c_cap: float,
+    *,
+    mask: NDArray[np.bool_] | None = None,
+    ends: NDArray[np.bool_] | None = None,
+    out: NDArray[_Float] | None = None,
+) -> NDArray[_Float]: ...
+def n_step(
+    rewards: NDArray[_Float],
+    values: NDArray[_Float],
+    offsets: NDArray[np.int64],
+    bootstrap: NDArray[_Float],
+    gamma: float,
+    steps: int,
+    *,
+    mask: NDArray[np.bool_] | None = None,
+    ends: NDArray[np.bool_] | None = None,
+    out: NDArray[_Float] | None = None,
+) -> NDArray[_Float]: ...
+def optimal_token_baseline(
+    returns: NDArray[np.float64],
+    energies: NDArray[np.float64],
+    offsets: NDArray[np.int64],
+    groups: NDArray[np.uint32],
+    *,
+    align: str,
+    eps: float,
+    zero_tail: bool,
+    mask: NDArray[np.bool_] | None = None,
+) -> NDArray[np.float64]: ...
 def gigpo(
     episode_scores: NDArray[_Float],
     step_returns: NDArray[_Float],

@@ -68,10 +68,10 @@ class Rows:
         return np.asarray(self.batch.column(name, self.level), dtype=np.float64)
 
     def names(self, name: str) -> list[str]:
-        """A column of text or whole numbers as texts, which mean the same in every batch."""
-        if self.batch.has(name, self.level):
-            return [str(value) for value in self.batch.column(name, self.level).tolist()]
-        return self.batch.texts(name, self.level)
+        """A draw column of text or whole numbers as texts, which mean the same in every batch."""
+        if self.batch.has(name, "draw"):
+            return [str(value) for value in self.batch.column(name, "draw").tolist()]
+        return self.batch.texts(name, "draw")
 
     def matrix(self, name: str) -> NDArray[np.float64]:
         """The numbered columns `name.0`, `name.1`, ... as the columns of one array, `float64[rows, k]`."""

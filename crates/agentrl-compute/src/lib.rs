@@ -29,6 +29,7 @@ pub mod keys;
 mod members;
 pub mod pack;
 pub mod par;
+pub mod quantile;
 pub mod ragged;
 pub mod returns;
 pub mod reward;

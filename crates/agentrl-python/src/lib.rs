@@ -42,8 +42,10 @@ mod _core {
     };
     #[pymodule_export]
     use crate::compute::{
-        dense_keys, entropy_branches, gigpo, group_relative, leave_one_out, segment_entropy, step_returns,
-        structural_seed, uniform,
+        dense_keys, discounted, entropy_branches, gae, gigpo, group_arg_extreme, group_extents, group_finish,
+        group_log_mean_exp, group_map, group_moments, group_quantile, group_statistics, group_sums, history_keys,
+        n_step, normalise, num_threads, optimal_token_baseline, pair_keys, segment_entropy, set_num_threads,
+        similar_keys, structural_seed, uniform, v_trace,
     };
     #[pymodule_export]
     use crate::forest::Forest;
@@ -54,7 +56,12 @@ mod _core {
 
     #[pymodule_init]
     fn init(module: &pyo3::Bound<'_, pyo3::types::PyModule>) -> pyo3::PyResult<()> {
-        use pyo3::types::PyModuleMethods as _;
+        use pyo3::types::{PyAnyMethods as _, PyModuleMethods as _};
+        // Python reads the environment, so that changes made in `os.environ` count.
+        let threads = module.py().import("os")?.getattr("environ")?.call_method1("get", ("AGENTRL_NUM_THREADS",))?;
+        if !threads.is_none() {
+            crate::compute::threads_of_environment(&threads.extract::<String>()?)?;
+        }
         module.add("__version__", env!("CARGO_PKG_VERSION"))
     }
 }

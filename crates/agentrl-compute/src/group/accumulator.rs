@@ -38,6 +38,12 @@ impl Accumulator {
         };
     }
 
+    /// Adds what another sum holds. Both must have been made for the same magnitude and count, which bound their total.
+    pub(crate) fn merge(&mut self, other: &Self) {
+        debug_assert_eq!(self.exponent, other.exponent);
+        self.sum += other.sum;
+    }
+
     /// The sum in steps of the grid.
     pub(crate) fn integer(&self) -> i128 {
         self.sum

@@ -1,6 +1,6 @@
 //! The rows of groups, checked once.
 
-use crate::check::{mask_length, same_length};
+use crate::check::{finite, mask_length, same_length};
 use crate::keys::pair;
 use crate::{Error, Float, Result, par};
 
@@ -37,17 +37,10 @@ impl<'a, T: Float> Columns<'a, T> {
         self.counts(row) && self.weights.is_none_or(|weights| weights[row] > 0.0)
     }
 
-    /// Lengths, ids, values and weights; gives the number of groups, and whether their ids never decrease.
+    /// Checks everything; gives the number of groups, and whether their ids never decrease.
     pub(crate) fn check(&self) -> Result<(usize, bool)> {
         let rows = self.values.len();
         same_length("groups", self.groups.len(), self.name, rows)?;
-        mask_length(self.valid, self.name, rows)?;
-        if let Some(weights) = self.weights {
-            same_length("weights", weights.len(), self.name, rows)?;
-        }
-        if let Some(units) = self.units {
-            same_length("units", units.len(), self.name, rows)?;
-        }
         let found = par::each(par::pieces(rows), |piece| {
             let ids = &self.groups[piece.clone()];
             let (mut largest, mut before, mut sorted) = (0, self.groups[piece.start.saturating_sub(1)], true);
@@ -56,28 +49,41 @@ impl<'a, T: Float> Columns<'a, T> {
                 sorted &= before <= id;
                 before = id;
             }
-            if largest as usize >= rows {
-                let row = piece.start + ids.iter().position(|&id| id as usize >= rows).unwrap_or(0);
-                return Err(sparse("groups", row, self.groups[row], rows));
+            match ids.iter().position(|&id| id as usize >= rows).filter(|_| largest as usize >= rows) {
+                Some(place) => Err(sparse("groups", piece.start + place, ids[place], rows)),
+                None => Ok((largest, sorted)),
             }
-            let fine = self.values[piece.clone()].iter().all(|value| value.to_f64().is_finite());
-            for row in piece.clone().filter(|&row| !fine && self.counts(row)) {
-                crate::check::finite(self.name, row, self.values[row].to_f64())?;
-            }
-            if let Some(weights) = self.weights {
-                let bad =
-                    piece.into_iter().find(|&row| self.counts(row) && !(0.0..f64::INFINITY).contains(&weights[row]));
-                if let Some(row) = bad {
-                    return Err(Error::invalid(format!(
-                        "weights[{row}] is {}, but a vote counts 0 times or more; correct it or mark the row invalid",
-                        weights[row]
-                    )));
-                }
-            }
-            Ok((largest, sorted))
         })?;
+        self.check_rows()?;
         let count = found.iter().map(|&(largest, _)| largest as usize + 1).max().unwrap_or(0);
         Ok((count, found.iter().all(|&(_, sorted)| sorted)))
+    }
+
+    /// Checks lengths, values and weights.
+    pub(crate) fn check_rows(&self) -> Result<()> {
+        let rows = self.values.len();
+        mask_length(self.valid, self.name, rows)?;
+        if let Some(weights) = self.weights {
+            same_length("weights", weights.len(), self.name, rows)?;
+        }
+        if let Some(units) = self.units {
+            same_length("units", units.len(), self.name, rows)?;
+        }
+        par::each(par::pieces(rows), |piece| {
+            let fine = self.values[piece.clone()].iter().all(|value| value.to_f64().is_finite());
+            for row in piece.clone().filter(|&row| !fine && self.counts(row)) {
+                finite(self.name, row, self.values[row].to_f64())?;
+            }
+            let Some(weights) = self.weights else { return Ok(()) };
+            match piece.into_iter().find(|&row| self.counts(row) && !(0.0..f64::INFINITY).contains(&weights[row])) {
+                None => Ok(()),
+                Some(row) => Err(Error::invalid(format!(
+                    "weights[{row}] is {}, but a vote counts 0 times or more; correct it or mark the row invalid",
+                    weights[row]
+                ))),
+            }
+        })
+        .map(drop)
     }
 
     /// The means of units as rows of their own, and the row of them for each row here.
@@ -88,8 +94,8 @@ impl<'a, T: Float> Columns<'a, T> {
             groups[unit as usize] = group;
         }
         let of_units = Columns { groups: &keys.ids, units: None, ..*self };
-        let members = of_units.members(groups.len(), keys.ids.is_sorted());
-        let means: Vec<f64> = members.each(|group| Ok(group.statistics(0)?.mean))?;
+        let grouped = of_units.grouped(groups.len(), keys.ids.is_sorted());
+        let means: Vec<f64> = grouped.each(|group| Ok(group.statistics(0)?.mean))?;
         let valid = means.iter().map(|mean| !mean.is_nan()).collect();
         Ok(Units { means, groups, valid, rows: keys.ids })
     }

@@ -169,7 +169,7 @@ impl Options {
 fn rules<T: Float>(columns: &Columns<'_, T>, count: usize, sorted: bool, options: &Options) -> Result<Vec<Rule>> {
     let statistics = of_votes(columns, count, sorted, options.ddof)?;
     let medians = if options.center == Center::Median || options.scale == Scale::Mad {
-        columns.members(count, sorted).each(|group| Ok(median(group.votes(), options.median)))?
+        columns.grouped(count, sorted).each(|group| Ok(median(group.votes(), options.median)))?
     } else {
         Vec::new()
     };

@@ -1,86 +1,34 @@
 //! What needs the values of a group in order: quantiles, medians and the distance from them.
 
 use super::columns::Columns;
-use super::members::Votes;
+use super::grouped::Votes;
 use super::options::Middle;
-use crate::{Error, Float, Result};
-
-/// How a quantile between two values is read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Method {
-    /// Between them in proportion (`NumPy`'s and torch's default).
-    Linear,
-    /// The one below.
-    Lower,
-    /// The one above.
-    Higher,
-    /// The nearer one; halfway, the one with the even place.
-    Nearest,
-    /// Their mean.
-    Midpoint,
-}
-
-impl Method {
-    /// The method of a name.
-    ///
-    /// # Errors
-    /// `InvalidInput` for an unknown name.
-    pub fn from_name(name: &str) -> Result<Self> {
-        match name {
-            "linear" => Ok(Self::Linear),
-            "lower" => Ok(Self::Lower),
-            "higher" => Ok(Self::Higher),
-            "nearest" => Ok(Self::Nearest),
-            "midpoint" => Ok(Self::Midpoint),
-            _ => {
-                Err(Error::invalid(format!("method is {name:?}; use one of: linear, lower, higher, nearest, midpoint")))
-            }
-        }
-    }
-}
+use crate::quantile::{self, Interpolation};
+use crate::{Float, Result};
 
 /// The `q`-th quantile of each group's valid rows, `q` from 0 to 1; NaN for a group without any.
 ///
 /// The sorted values stand at places `0, 1, ..., n - 1`; the quantile is at place `q · (n - 1)`, as in `numpy.quantile`.
 ///
 /// ```
-/// use agentrl_compute::group::{Columns, Method, quantile};
+/// use agentrl_compute::group::{Columns, quantile};
+/// use agentrl_compute::quantile::Interpolation;
 ///
-/// let found = quantile(&Columns::new("values", &[4.0, 1.0, 2.0, 9.0], &[0, 0, 0, 1]), 0.75, Method::Linear)?;
+/// let found = quantile(&Columns::new("values", &[4.0, 1.0, 2.0, 9.0], &[0, 0, 0, 1]), 0.75, Interpolation::Linear)?;
 /// assert_eq!(found, [3.0, 9.0]);
 /// # Ok::<(), agentrl_compute::Error>(())
 /// ```
 ///
 /// # Errors
 /// `InvalidInput` for `q` outside [0, 1] or columns that [`statistics`](super::statistics) refuses.
-pub fn quantile<T: Float>(columns: &Columns<'_, T>, q: f64, method: Method) -> Result<Vec<f64>> {
-    if !(0.0..=1.0).contains(&q) {
-        return Err(Error::invalid(format!("q is {q}, but must lie in [0, 1]")));
-    }
+pub fn quantile<T: Float>(columns: &Columns<'_, T>, q: f64, interpolation: Interpolation) -> Result<Vec<f64>> {
+    quantile::quantile(&[], q, interpolation)?;
     let (count, sorted) = columns.check()?;
-    columns.members(count, sorted).each(|group| Ok(at(sort(group.votes()), q, method)))
-}
-
-fn sort(votes: &mut Votes) -> &[f64] {
-    votes.values.sort_unstable_by(f64::total_cmp);
-    &votes.values
-}
-
-/// The quantile of sorted values.
-fn at(sorted: &[f64], q: f64, method: Method) -> f64 {
-    let Some(last) = sorted.len().checked_sub(1) else { return f64::NAN };
-    let place = q * last as f64;
-    let (low, high) = (sorted[place.floor() as usize], sorted[place.ceil() as usize]);
-    match method {
-        Method::Linear => {
-            let part = place.fract();
-            if part == 0.0 { low } else { low * (1.0 - part) + high * part }
-        }
-        Method::Lower => low,
-        Method::Higher => high,
-        Method::Nearest => sorted[place.round_ties_even() as usize],
-        Method::Midpoint => 0.5 * low + 0.5 * high,
-    }
+    columns.grouped(count, sorted).each(|group| {
+        let votes = group.votes();
+        votes.values.sort_unstable_by(f64::total_cmp);
+        Ok(quantile::quantile(&votes.values, q, interpolation)?.unwrap_or(f64::NAN))
+    })
 }
 
 /// The median of some votes, and their median distance from it; NaN for none. A weight counts how often a value stands there.
@@ -93,8 +41,8 @@ pub(super) fn median(votes: &Votes, middle: Middle) -> (f64, f64) {
 fn middle_of(mut values: Vec<f64>, weights: &[f64], middle: Middle) -> f64 {
     if weights.is_empty() {
         values.sort_unstable_by(f64::total_cmp);
-        let method = if middle == Middle::Lower { Method::Lower } else { Method::Midpoint };
-        return at(&values, 0.5, method);
+        let interpolation = if middle == Middle::Lower { Interpolation::Lower } else { Interpolation::Midpoint };
+        return quantile::quantile(&values, 0.5, interpolation).ok().flatten().unwrap_or(f64::NAN);
     }
     let mut pairs: Vec<(f64, f64)> = values.into_iter().zip(weights.iter().copied()).collect();
     pairs.sort_unstable_by(|a, b| a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1)));
@@ -138,17 +86,17 @@ mod tests {
     fn quantiles_by_hand() -> Result<()> {
         let values = [1.0_f32, 2.0, 3.0, 4.0, 7.0];
         let columns = Columns::new("values", &values, &[0, 0, 0, 0, 2]);
-        for (method, expected) in [
-            (Method::Linear, 1.75),
-            (Method::Lower, 1.0),
-            (Method::Higher, 2.0),
-            (Method::Nearest, 2.0),
-            (Method::Midpoint, 1.5),
+        for (interpolation, expected) in [
+            (Interpolation::Linear, 1.75),
+            (Interpolation::Lower, 1.0),
+            (Interpolation::Higher, 2.0),
+            (Interpolation::Nearest, 2.0),
+            (Interpolation::Midpoint, 1.5),
         ] {
-            let found = quantile(&columns, 0.25, method)?;
+            let found = quantile(&columns, 0.25, interpolation)?;
             assert_eq!((found[0], found[1].is_nan(), found[2]), (expected, true, 7.0));
         }
-        assert!(quantile(&columns, 1.5, Method::Linear).is_err() && Method::from_name("best").is_err());
+        assert!(quantile(&columns, 1.5, Interpolation::Linear).is_err() && Interpolation::from_name("best").is_err());
         Ok(())
     }
 }

@@ -1,7 +1,7 @@
 //! Other things that are done within groups: ranks, softmax, ranges, extremes.
 
 use super::columns::Columns;
-use super::members::Votes;
+use super::grouped::Votes;
 use crate::check::same_length;
 use crate::{Error, Float, Result};
 
@@ -53,7 +53,7 @@ pub fn map<T: Float>(columns: &Columns<'_, T>, map: Map, out: &mut [T]) -> Resul
         _ => {}
     }
     let (count, sorted) = columns.check()?;
-    let made = columns.members(count, sorted).each(|group| {
+    let made = columns.grouped(count, sorted).each(|group| {
         let made = match map {
             Map::Rank => ranks(group.votes()),
             Map::Softmax { temperature } => softmax(group.votes(), temperature),
@@ -134,7 +134,7 @@ pub fn log_mean_exp<T: Float>(columns: &Columns<'_, T>, temperature: f64) -> Res
         positive("temperature", temperature)?;
     }
     let (count, sorted) = columns.check()?;
-    columns.members(count, sorted).each(|group| {
+    columns.grouped(count, sorted).each(|group| {
         if temperature == 0.0 {
             return Ok(group.statistics(0)?.mean);
         }
@@ -151,7 +151,7 @@ pub fn log_mean_exp<T: Float>(columns: &Columns<'_, T>, temperature: f64) -> Res
 /// `InvalidInput` for columns that [`statistics`](super::statistics) refuses.
 pub fn arg_extreme<T: Float>(columns: &Columns<'_, T>, largest: bool) -> Result<Vec<Option<u32>>> {
     let (count, sorted) = columns.check()?;
-    columns.members(count, sorted).each(|group| {
+    columns.grouped(count, sorted).each(|group| {
         let Votes { values, rows, .. } = group.votes();
         let better = |&a: &usize, &b: &usize| if largest { values[a] > values[b] } else { values[a] < values[b] };
         let best = (0..values.len()).reduce(|best, place| if better(&place, &best) { place } else { best });

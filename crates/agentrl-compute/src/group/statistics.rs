@@ -38,7 +38,7 @@ pub(super) fn of_votes<T: Float>(
     sorted: bool,
     ddof: u32,
 ) -> Result<Vec<Statistics>> {
-    let found = columns.members(count, sorted).each(|group| group.statistics(ddof))?;
+    let found = columns.grouped(count, sorted).each(|group| group.statistics(ddof))?;
     match found.iter().position(|found| found.most - found.least == f64::INFINITY) {
         None => Ok(found),
         Some(group) => Err(Error::overflow(format!(

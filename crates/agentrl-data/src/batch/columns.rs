@@ -263,6 +263,22 @@ impl Batch {
         }
     }
 
+    /// A text column of the tables: what a state that outlives the batch can be keyed by.
+    pub fn texts(&self, name: &str, level: Level) -> Result<Vec<String>> {
+        if matches!(level, Level::Token | Level::NodeToken) {
+            return Err(Error::invalid(format!("level is {:?}; texts are at \"draw\" or \"step\"", level.name())));
+        }
+        let column = self.fact(name, level)?;
+        if column.data_type() != &DataType::Utf8 || column.null_count() > 0 {
+            return Err(Error::invalid(format!(
+                "column {name:?} has type {} and {} nulls; give the name of a text column without nulls",
+                column.data_type(),
+                column.null_count()
+            )));
+        }
+        Ok(column.as_string::<i32>().iter().flatten().map(str::to_owned).collect())
+    }
+
     /// A column of the tables, one value for each draw, or for each step of a draw at all finer levels.
     fn fact(&self, name: &str, level: Level) -> Result<ArrayRef> {
         let layout = &self.layout;
@@ -389,7 +405,7 @@ fn dense(name: &str, array: &dyn Array) -> Result<Vec<u32>> {
         return Err(Error::invalid(format!("column {name:?} has nulls, which belong to no group; fill them first")));
     }
     Ok(match array.data_type() {
-        DataType::Int64 => keys::dense_i64(array.as_primitive::<Int64Type>().values())?.ids,
+        DataType::Int64 => keys::dense_integers(array.as_primitive::<Int64Type>().values())?.ids,
         DataType::FixedSizeBinary(_) => keys::dense_bytes(array.as_fixed_size_binary().iter().flatten())?.ids,
         DataType::Utf8 => keys::dense_bytes(array.as_string::<i32>().iter().flatten().map(str::as_bytes))?.ids,
         _ => dense_numbers(name, Numbers::from_array(name, array)?)?,
@@ -408,5 +424,5 @@ fn dense_numbers(name: &str, numbers: Numbers) -> Result<Vec<u32>> {
             )));
         }
     };
-    Ok(keys::dense_i64(&values)?.ids)
+    Ok(keys::dense_integers(&values)?.ids)
 }

@@ -38,7 +38,7 @@ impl Batch {
         let (origins, numbers) = (i64s(steps, "origin_trajectory_id")?, i32s(steps, "step")?);
         let origins: Vec<i64> = layout.step_rows.iter().map(|&row| origins.value(row)).collect();
         let numbers: Vec<i64> = layout.step_rows.iter().map(|&row| i64::from(numbers.value(row))).collect();
-        let physical = keys::pair(&keys::dense_i64(&origins)?.ids, &keys::dense_i64(&numbers)?.ids)?.ids;
+        let physical = keys::pair(&keys::dense_integers(&origins)?.ids, &keys::dense_integers(&numbers)?.ids)?.ids;
         let mut draw_of_step = vec![0_u32; layout.step_rows.len()];
         for draw in 0..self.num_draws() {
             draw_of_step[layout.steps(draw)].fill(draw as u32);

@@ -2,13 +2,19 @@
 //!
 //! Rows of one group mostly stand together, so a key that equals the one before it costs a comparison and no look-up.
 
-use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hash, Hasher};
+mod history;
+mod similar;
+mod table;
 
-use xxhash_rust::xxh3::xxh3_64_with_seed;
+use std::hash::Hasher;
 
+use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
+
+pub use history::{History, history};
+pub use similar::{Similarity, Sketch, sequence_ratio, similar};
+
+use crate::Result;
 use crate::check::same_length;
-use crate::{Error, Result};
 
 /// Ids of the keys of some rows.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,20 +25,45 @@ pub struct Keys {
     pub count: u32,
 }
 
-/// Ids of integers.
+/// A whole number that can be a key: as many bits as it has, whatever its sign.
+pub trait Integer: Copy + Send + Sync + PartialEq {
+    /// A different number for every different key of the type.
+    fn key(self) -> u64;
+}
+
+macro_rules! integers {
+    ($($type:ty),+) => {
+        $(impl Integer for $type {
+            fn key(self) -> u64 {
+                // The order of keys is kept, so that neighbours stay neighbours.
+                (self as i128 - <$type>::MIN as i128) as u64
+            }
+        })+
+    };
+}
+
+integers!(i8, i16, i32, i64, u8, u16, u32, u64);
+
+/// Ids of integers of any width.
 ///
 /// ```
-/// use agentrl_compute::keys::dense_i64;
+/// use agentrl_compute::keys::dense_integers;
 ///
-/// let keys = dense_i64(&[7, 7, -1, 7])?;
+/// let keys = dense_integers(&[7_i64, 7, -1, 7])?;
 /// assert_eq!((keys.ids, keys.count), (vec![0, 0, 1, 0], 2));
 /// # Ok::<(), agentrl_compute::Error>(())
 /// ```
 ///
 /// # Errors
-/// `Overflow` for more than 2³² different keys, here and in all functions of this module.
-pub fn dense_i64(keys: &[i64]) -> Result<Keys> {
-    dense(keys.iter().copied())
+/// `Overflow` for more than 2³² - 2 rows, here and in all functions of this module.
+pub fn dense_integers<K: Integer>(keys: &[K]) -> Result<Keys> {
+    let (least, most) =
+        keys.iter().fold((u64::MAX, 0), |(least, most), key| (least.min(key.key()), most.max(key.key())));
+    // A table with a place for every number in the range beats hashing as long as it is about as large as the column.
+    if !keys.is_empty() && most - least < 2 * keys.len() as u64 + 1024 {
+        return table::direct(keys.len(), (most - least) as usize + 1, |row| (keys[row].key() - least) as usize);
+    }
+    table::hashed(keys.len(), |a, b| keys[a] == keys[b], |row| mix(0, keys[row].key()))
 }
 
 /// Ids of texts or other byte strings.
@@ -44,12 +75,13 @@ pub fn dense_i64(keys: &[i64]) -> Result<Keys> {
 /// # Ok::<(), agentrl_compute::Error>(())
 /// ```
 pub fn dense_bytes<'a, K: AsRef<[u8]> + ?Sized + 'a>(keys: impl IntoIterator<Item = &'a K>) -> Result<Keys> {
-    dense(keys.into_iter().map(K::as_ref))
+    let keys: Vec<&[u8]> = keys.into_iter().map(K::as_ref).collect();
+    dense_bytes_of(keys.len(), |row| keys[row])
 }
 
-/// Ids of 128-bit hashes, such as state keys.
-pub fn dense_hashes(keys: &[[u8; 16]]) -> Result<Keys> {
-    dense(keys.iter().map(|&key| u128::from_ne_bytes(key)))
+/// Ids of the byte strings that a function gives for each of some rows.
+pub fn dense_bytes_of<'a>(rows: usize, key: impl Fn(usize) -> &'a [u8] + Sync) -> Result<Keys> {
+    table::hashed(rows, |a, b| key(a) == key(b), |row| xxh3_64(key(row)))
 }
 
 /// Ids of pairs of ids: rows are the same where both are.
@@ -67,28 +99,14 @@ pub fn dense_hashes(keys: &[[u8; 16]]) -> Result<Keys> {
 /// `InvalidInput` if the lengths differ.
 pub fn pair(first: &[u32], second: &[u32]) -> Result<Keys> {
     same_length("second", second.len(), "first", first.len())?;
-    dense(first.iter().zip(second).map(|(&first, &second)| u64::from(first) << 32 | u64::from(second)))
+    let both = |row: usize| u64::from(first[row]) << 32 | u64::from(second[row]);
+    table::hashed(first.len(), |a, b| both(a) == both(b), |row| mix(0, both(row)))
 }
 
-fn dense<K: Hash + Eq + Copy>(keys: impl Iterator<Item = K>) -> Result<Keys> {
-    let mut known: HashMap<K, u32, BuildHasherDefault<FixedHasher>> = HashMap::default();
-    let mut ids = Vec::with_capacity(keys.size_hint().0);
-    let mut before: Option<(K, u32)> = None;
-    for key in keys {
-        let id = match before {
-            Some((same, id)) if same == key => id,
-            _ => {
-                let next = u32::try_from(known.len())
-                    .map_err(|_| Error::overflow("there are more than 2^32 different keys; split the rows"))?;
-                *known.entry(key).or_insert(next)
-            }
-        };
-        before = Some((key, id));
-        ids.push(id);
-    }
-    let count = u32::try_from(known.len())
-        .map_err(|_| Error::overflow("there are more than 2^32 - 1 different keys; split the rows"))?;
-    Ok(Keys { ids, count })
+/// One multiplication; both halves of the product, for a table looks at the lowest bits and at the highest.
+fn mix(seed: u64, word: u64) -> u64 {
+    let product = u128::from(seed ^ word ^ 0x9e37_79b9_7f4a_7c15) * 0xd6e8_feb8_6659_fd93_u128;
+    (product >> 64) as u64 ^ product as u64
 }
 
 /// Hashes words by one multiplication and everything else by XXH3: several times faster than the standard hasher.
@@ -101,9 +119,7 @@ impl Hasher for FixedHasher {
     }
 
     fn write_u64(&mut self, word: u64) {
-        // Both halves of the product: the table looks at the highest and at the lowest bits.
-        let product = u128::from(self.0 ^ word ^ 0x9e37_79b9_7f4a_7c15) * 0xd6e8_feb8_6659_fd93_u128;
-        self.0 = (product >> 64) as u64 ^ product as u64;
+        self.0 = mix(self.0, word);
     }
 
     fn write_usize(&mut self, word: usize) {
@@ -137,8 +153,7 @@ mod tests {
     #[test]
     fn no_rows_have_no_keys() {
         let none = Some(Keys { ids: vec![], count: 0 });
-        assert_eq!(dense_i64(&[]).ok(), none);
-        assert_eq!(dense_hashes(&[]).ok(), none);
+        assert_eq!(dense_integers::<i64>(&[]).ok(), none);
         assert_eq!(dense_bytes::<str>([]).ok(), none);
         assert_eq!(pair(&[], &[]).ok(), none);
     }
@@ -158,9 +173,28 @@ mod tests {
         let patterns: [fn(i64) -> i64; 4] = [|i| i << 44, |i| i, |i| i << 32 | 1, |i| i64::MIN + i];
         for pattern in patterns {
             let keys: Vec<i64> = (0..1 << 16).map(pattern).collect();
-            let found = dense_i64(&keys)?;
+            let found = dense_integers(&keys)?;
             assert_eq!(found.count, 1 << 16);
             assert!(found.ids.iter().copied().eq(0..1 << 16));
+        }
+        Ok(())
+    }
+
+    /// Both ends of every width, and more rows than one piece holds, on any number of threads.
+    #[test]
+    fn every_width_and_any_number_of_threads() -> Result<()> {
+        assert_eq!(dense_integers(&[i8::MIN, i8::MAX, i8::MIN])?.ids, [0, 1, 0]);
+        assert_eq!(dense_integers(&[u64::MAX, 0, u64::MAX])?.ids, [0, 1, 0]);
+        assert_eq!(dense_integers(&[i64::MAX, i64::MIN, i64::MAX])?.ids, [0, 1, 0]);
+        let rows = 3 * crate::par::PIECE + 11;
+        let keys: Vec<u64> = (0..rows as u64).map(|row| crate::rng::structural_seed(&[row / 5 % 700])).collect();
+        let texts: Vec<String> = keys.iter().map(u64::to_string).collect();
+        let expected: Vec<u32> = (0..rows as u32).map(|row| row / 5 % 700).collect();
+        for threads in [1, 2, 4] {
+            crate::par::set_threads(threads)?;
+            let found = dense_integers(&keys)?;
+            assert!(found.count == 700 && found.ids == expected);
+            assert_eq!(dense_bytes(&texts)?, found);
         }
         Ok(())
     }
@@ -168,18 +202,12 @@ mod tests {
     proptest! {
         #[test]
         fn integers(keys in prop::collection::vec(prop_oneof![-3_i64..3, any::<i64>()], 0..60)) {
-            prop_assert_eq!(dense_i64(&keys)?, naive(&keys));
+            prop_assert_eq!(dense_integers(&keys)?, naive(&keys));
         }
 
         #[test]
         fn bytes(keys in prop::collection::vec(prop::collection::vec(0_u8..3, 0..3), 0..60)) {
             prop_assert_eq!(dense_bytes(&keys)?, naive(&keys));
-        }
-
-        #[test]
-        fn hashes(keys in prop::collection::vec(0_u8..5, 0..60)) {
-            let keys: Vec<[u8; 16]> = keys.iter().map(|&byte| crate::hash::hash_bytes(&[byte])).collect();
-            prop_assert_eq!(dense_hashes(&keys)?, naive(&keys));
         }
 
         #[test]

@@ -1,25 +1,32 @@
-//! The votes of each group, brought together.
+//! Columns with the votes of each group brought together.
 
 use super::columns::Columns;
 use super::moments::{Extent, Moments, Statistics};
+use crate::members::Members;
 use crate::par::{self, PIECE};
 use crate::{Float, Result};
 
-/// The rows of each group that vote.
+/// The votes of each group.
 #[derive(Debug)]
-pub(crate) struct Members<'a, T> {
+pub(crate) struct Grouped<'a, T> {
     columns: Columns<'a, T>,
-    /// Where the members of each group start, and where the last end.
-    starts: Vec<u32>,
-    /// Rows by group, in row order; `None` where they stand that way already, then with those that do not vote.
-    order: Option<Vec<u32>>,
+    places: Places,
+}
+
+/// Where the rows of each group stand.
+#[derive(Debug)]
+enum Places {
+    /// Together already, between these rows, with those that do not vote.
+    Runs(Vec<u32>),
+    /// Anywhere.
+    Spread(Members),
 }
 
 impl<'a, T: Float> Columns<'a, T> {
     /// The votes of each group, of checked columns without units.
-    pub(crate) fn members(self, count: usize, sorted: bool) -> Members<'a, T> {
-        let mut starts = vec![0; count + 1];
-        if sorted {
+    pub(crate) fn grouped(self, count: usize, sorted: bool) -> Grouped<'a, T> {
+        let places = if sorted {
+            let mut starts = vec![0; count + 1];
             let mut group = 0;
             for (row, &id) in self.groups.iter().enumerate() {
                 while group < id as usize {
@@ -27,49 +34,38 @@ impl<'a, T: Float> Columns<'a, T> {
                     starts[group] = row as u32;
                 }
             }
-            starts[count] = self.groups.len() as u32;
-            return Members { columns: self, starts, order: None };
-        }
-        for (row, &id) in self.groups.iter().enumerate() {
-            starts[id as usize + 1] += u32::from(self.votes(row));
-        }
-        let mut total = 0;
-        for start in &mut starts {
-            total += *start;
-            *start = total;
-        }
-        let mut next = starts.clone();
-        let mut order = vec![0; total as usize];
-        for (row, &id) in self.groups.iter().enumerate() {
-            if self.votes(row) {
-                let place = &mut next[id as usize];
-                order[*place as usize] = row as u32;
-                *place += 1;
-            }
-        }
-        Members { columns: self, starts, order: Some(order) }
+            // Ranks may have no rows of the last groups.
+            starts[group + 1..].fill(self.groups.len() as u32);
+            Places::Runs(starts)
+        } else {
+            let of = |(row, &group): (usize, &u32)| if self.votes(row) { group } else { u32::MAX };
+            Places::Spread(Members::new(self.groups.iter().enumerate().map(of), count))
+        };
+        Grouped { columns: self, places }
     }
 }
 
-impl<T: Float> Members<'_, T> {
-    /// Number of groups.
-    pub(crate) fn count(&self) -> usize {
-        self.starts.len() - 1
+impl<T: Float> Grouped<'_, T> {
+    /// Where the members of each group start, and where the last end.
+    fn starts(&self) -> &[u32] {
+        match &self.places {
+            Places::Runs(starts) => starts,
+            Places::Spread(members) => members.offsets(),
+        }
     }
 
     /// Does some work on every group and gives the results in the order of the groups.
     pub(crate) fn each<R: Send>(&self, work: impl Fn(&mut Group<'_, '_, T>) -> Result<R> + Sync) -> Result<Vec<R>> {
-        let mut pieces = Vec::new();
-        let mut first = 0;
-        while first < self.count() {
-            let end = u64::from(self.starts[first]) + PIECE as u64;
-            let last = first + self.starts[first + 1..].partition_point(|&start| u64::from(start) <= end);
-            let last = last.max(first + 1).min(self.count());
+        let (starts, mut pieces, mut first) = (self.starts(), Vec::new(), 0);
+        while first + 1 < starts.len() {
+            let end = u64::from(starts[first]) + PIECE as u64;
+            let last = first + starts[first + 1..].partition_point(|&start| u64::from(start) <= end);
+            let last = last.max(first + 1);
             pieces.push(first..last);
             first = last;
         }
         let done = par::each(pieces, |groups| {
-            let mut group = Group { members: self, index: 0, votes: Votes::default() };
+            let mut group = Group { columns: self, index: 0, votes: Votes::default() };
             let work = groups.map(|index| {
                 group.index = index;
                 work(&mut group)
@@ -85,13 +81,15 @@ impl<T: Float> Members<'_, T> {
         votes.weights.clear();
         votes.rows.clear();
         let Columns { values, weights, valid, .. } = self.columns;
-        match (&self.order, weights, valid) {
-            (None, None, None) => {
+        match &self.places {
+            Places::Runs(_) if weights.is_none() && valid.is_none() => {
                 votes.values.extend(values[places.clone()].iter().map(|value| value.to_f64()));
                 votes.rows.extend(places.start as u32..places.end as u32);
             }
-            (None, ..) => votes.rows.extend(places.filter(|&row| self.columns.votes(row)).map(|row| row as u32)),
-            (Some(order), ..) => votes.rows.extend_from_slice(&order[places]),
+            Places::Runs(_) => {
+                votes.rows.extend(places.filter(|&row| self.columns.votes(row)).map(|row| row as u32));
+            }
+            Places::Spread(members) => votes.rows.extend_from_slice(&members.all()[places]),
         }
         if votes.values.len() < votes.rows.len() {
             votes.values.extend(votes.rows.iter().map(|&row| values[row as usize].to_f64()));
@@ -112,20 +110,26 @@ pub(crate) struct Votes {
 
 /// One group.
 #[derive(Debug)]
-pub(crate) struct Group<'m, 'a, T> {
-    members: &'m Members<'a, T>,
+pub(crate) struct Group<'g, 'a, T> {
+    columns: &'g Grouped<'a, T>,
     index: usize,
     votes: Votes,
 }
 
 impl<T: Float> Group<'_, '_, T> {
     fn places(&self) -> std::ops::Range<usize> {
-        self.members.starts[self.index] as usize..self.members.starts[self.index + 1] as usize
+        let starts = self.columns.starts();
+        starts[self.index] as usize..starts[self.index + 1] as usize
+    }
+
+    /// Its id.
+    pub(crate) fn index(&self) -> usize {
+        self.index
     }
 
     /// Its votes, in row order.
     pub(crate) fn votes(&mut self) -> &mut Votes {
-        self.members.read(self.places(), &mut self.votes);
+        self.columns.read(self.places(), &mut self.votes);
         &mut self.votes
     }
 
@@ -141,7 +145,7 @@ impl<T: Float> Group<'_, '_, T> {
         let pieces = || places.clone().step_by(PIECE).map(|start| start..places.end.min(start + PIECE)).collect();
         let read = |piece| {
             let mut votes = Votes::default();
-            self.members.read(piece, &mut votes);
+            self.columns.read(piece, &mut votes);
             votes
         };
         let extents = par::each(pieces(), |piece| {

@@ -1,0 +1,90 @@
+//! Quantiles of sorted values, by NumPy's definitions.
+
+use crate::check::within;
+use crate::{Error, Result};
+
+/// Which value stands for a quantile that falls between two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Interpolation {
+    /// In proportion between both.
+    Linear,
+    /// The lower one.
+    Lower,
+    /// The higher one.
+    Higher,
+    /// The nearer one; of two equally near ones, the one at an even place.
+    Nearest,
+    /// The middle between both.
+    Midpoint,
+}
+
+impl Interpolation {
+    /// The interpolation of a name.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a name other than `linear`, `lower`, `higher`, `nearest` and `midpoint`.
+    pub fn from_name(name: &str) -> Result<Self> {
+        match name {
+            "linear" => Ok(Self::Linear),
+            "lower" => Ok(Self::Lower),
+            "higher" => Ok(Self::Higher),
+            "nearest" => Ok(Self::Nearest),
+            "midpoint" => Ok(Self::Midpoint),
+            _ => Err(Error::invalid(format!(
+                "interpolation is {name:?}; use \"linear\", \"lower\", \"higher\", \"nearest\" or \"midpoint\""
+            ))),
+        }
+    }
+}
+
+/// The `q`-quantile of ascending values; `None` if there are none.
+///
+/// ```
+/// use agentrl_compute::quantile::{Interpolation, quantile};
+///
+/// assert_eq!(quantile(&[0.0, 1.0, 2.0, 4.0], 0.75, Interpolation::Linear)?, Some(2.5));
+/// assert_eq!(quantile(&[0.0, 1.0, 2.0, 4.0], 0.75, Interpolation::Lower)?, Some(2.0));
+/// # Ok::<(), agentrl_compute::Error>(())
+/// ```
+///
+/// # Errors
+/// `InvalidInput` if `q` is outside [0, 1].
+pub fn quantile(sorted: &[f64], q: f64, interpolation: Interpolation) -> Result<Option<f64>> {
+    within("q", q, 0.0, 1.0)?;
+    let Some(last) = sorted.len().checked_sub(1) else { return Ok(None) };
+    let place = q * last as f64;
+    let (low, high) = (sorted[place.floor() as usize], sorted[place.ceil() as usize]);
+    Ok(Some(match interpolation {
+        Interpolation::Lower => low,
+        Interpolation::Higher => high,
+        Interpolation::Nearest => sorted[place.round_ties_even() as usize],
+        Interpolation::Midpoint => low + (high - low) / 2.0,
+        Interpolation::Linear => low + (high - low) * place.fract(),
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn as_numpy() -> Result<()> {
+        let values = [1.0, 2.0, 4.0, 8.0];
+        for (interpolation, expected) in [
+            (Interpolation::Linear, [1.0, 1.5, 3.0, 6.8, 8.0]),
+            (Interpolation::Lower, [1.0, 1.0, 2.0, 4.0, 8.0]),
+            (Interpolation::Higher, [1.0, 2.0, 4.0, 8.0, 8.0]),
+            (Interpolation::Nearest, [1.0, 1.0, 4.0, 8.0, 8.0]),
+            (Interpolation::Midpoint, [1.0, 1.5, 3.0, 6.0, 8.0]),
+        ] {
+            for (q, expected) in [0.0, 0.5 / 3.0, 0.5, 0.9, 1.0].into_iter().zip(expected) {
+                let found = quantile(&values, q, interpolation)?.unwrap_or(f64::NAN);
+                assert!((found - expected).abs() < 1e-12, "{interpolation:?} {q} {found}");
+            }
+        }
+        assert_eq!(quantile(&[], 0.5, Interpolation::Linear)?, None);
+        assert!(quantile(&values, 1.5, Interpolation::Linear).is_err());
+        assert!(Interpolation::from_name("cubic").is_err());
+        Ok(())
+    }
+}

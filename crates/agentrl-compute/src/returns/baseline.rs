@@ -1,0 +1,126 @@
+//! The baseline that makes the variance of a policy gradient least, for every token position of a group.
+
+use super::Paths;
+use crate::check::{all_finite, same_length, within};
+use crate::group::{group_count, sums};
+use crate::keys::pair;
+use crate::{Error, Result};
+
+/// Which tokens of a group's sequences are at the same position.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Align {
+    /// The k-th of the policy: what tools say in between does not shift the rest (verl's `tir_optimal_token_baseline`).
+    Policy,
+    /// The k-th of the sequence (verl's `optimal_token_baseline`).
+    Sequence,
+}
+
+impl Align {
+    /// The alignment of a name.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a name other than `policy` and `sequence`.
+    pub fn from_name(name: &str) -> Result<Self> {
+        match name {
+            "policy" => Ok(Self::Policy),
+            "sequence" => Ok(Self::Sequence),
+            _ => Err(Error::invalid(format!("align is {name:?}; use one of: policy, sequence"))),
+        }
+    }
+}
+
+/// Options of [`optimal_token_baseline`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct TokenBaseline {
+    /// Which tokens are at the same position.
+    pub align: Align,
+    /// Added to the sum of weights.
+    pub eps: f64,
+    /// Whether what the longest sequence of a group has beyond the second longest gets baseline 0.
+    pub zero_tail: bool,
+}
+
+impl Default for TokenBaseline {
+    fn default() -> Self {
+        Self { align: Align::Policy, eps: 1e-8, zero_tail: true }
+    }
+}
+
+/// Returns minus the optimal baseline of their position: `b_t = Σ_i G_it W_it / (Σ_i W_it + eps)`, `W_it = Σ_{j ≤ t} w_ij`.
+///
+/// The sums run over the sequences of a group that have a token of the policy at position t; `energies` are the w, squared
+/// norms of the score of one token, for which `1 - 2 π + Σ π²` stands in. A group with one sequence has baseline 0. Rows that
+/// are not the policy's get 0. Source: verl 0.9.1.
+///
+/// ```
+/// use agentrl_compute::returns::{Paths, TokenBaseline, optimal_token_baseline};
+///
+/// let options = TokenBaseline { eps: 0.0, ..TokenBaseline::default() };
+/// let paths = Paths::new(&[0, 2, 3]);
+/// let found = optimal_token_baseline(&[4.0, 4.0, 0.0], &[1.0, 1.0, 3.0], &paths, &[0, 0], &options)?;
+/// assert_eq!(found, [3.0, 4.0, -1.0]);
+/// # Ok::<(), agentrl_compute::Error>(())
+/// ```
+///
+/// # Errors
+/// `InvalidInput` if lengths differ, group ids are not dense, a number is not finite or `eps` is negative.
+pub fn optimal_token_baseline(
+    returns: &[f64],
+    energies: &[f64],
+    paths: &Paths<'_, f64>,
+    groups: &[u32],
+    options: &TokenBaseline,
+) -> Result<Vec<f64>> {
+    let rows = returns.len();
+    same_length("energies", energies.len(), "returns", rows)?;
+    within("eps", options.eps, 0.0, f64::MAX)?;
+    paths.check(rows)?;
+    same_length("group_ids", groups.len(), "sequences", paths.offsets.len() - 1)?;
+    all_finite("returns", returns)?;
+    all_finite("energies", energies)?;
+    // Lengths of the longest and the second longest sequence of each group.
+    let mut longest = vec![(0_u32, 0_u32, 0_u32); group_count("group_ids", groups)?];
+    let lengths: Vec<u32> = paths
+        .offsets
+        .windows(2)
+        .map(|bounds| (bounds[0] as usize..bounds[1] as usize).filter(|&row| paths.counts(row)).count() as u32)
+        .collect();
+    for (&length, &group) in lengths.iter().zip(groups).filter(|(length, _)| **length > 0) {
+        let (first, second, sequences) = &mut longest[group as usize];
+        *second = (*first).min(length).max(*second);
+        *first = (*first).max(length);
+        *sequences += 1;
+    }
+    let (mut tokens, mut members, mut positions, mut weights) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    for (bounds, &group) in paths.offsets.windows(2).zip(groups) {
+        let (mut position, mut weight) = (0, 0.0);
+        for row in bounds[0] as usize..bounds[1] as usize {
+            if paths.counts(row) {
+                weight += energies[row];
+                tokens.push(row);
+                members.push(group);
+                positions.push(position);
+                weights.push(weight);
+            }
+            position += u32::from(paths.counts(row) || options.align == Align::Sequence);
+        }
+    }
+    let keys = pair(&members, &positions)?;
+    let products: Vec<f64> = tokens.iter().zip(&weights).map(|(&row, weight)| returns[row] * weight).collect();
+    let above = sums(&products, &keys.ids, keys.count as usize)?;
+    let below = sums(&weights, &keys.ids, keys.count as usize)?;
+    let mut out = vec![0.0; rows];
+    let mut sequence = 0;
+    for (token, &row) in tokens.iter().enumerate() {
+        while paths.offsets[sequence + 1] <= row as i64 {
+            sequence += 1;
+        }
+        let (first, second, sequences) = longest[members[token] as usize];
+        let alone = options.zero_tail && lengths[sequence] == first && first > second && positions[token] >= second;
+        let key = keys.ids[token] as usize;
+        let total = below[key] + options.eps;
+        let baseline = if sequences < 2 || alone || total == 0.0 { 0.0 } else { above[key] / total };
+        out[row] = returns[row] - baseline;
+    }
+    Ok(out)
+}

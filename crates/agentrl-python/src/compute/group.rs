@@ -1,0 +1,377 @@
+//! Statistics of groups and what is made of them.
+
+use agentrl_compute::advantage::{GigpoColumns, GigpoOptions, Unit};
+use agentrl_compute::group::{
+    self, Center, Columns, Extent, Extra, Map, Middle, Moments, Options, Scale, Singleton, Statistics,
+};
+use agentrl_compute::quantile::Interpolation;
+use agentrl_compute::{Error, Float, Result, advantage};
+use numpy::{PyArray1, PyReadonlyArray1};
+use pyo3::prelude::*;
+
+use super::{Floats, flags, kernel, optional};
+use crate::arrays::slice;
+use crate::enter::released;
+use crate::error::to_python;
+
+#[pyfunction]
+#[pyo3(signature = (values, groups, *, center="mean", scale="std", median="midpoint", ddof=1, eps=1e-6, variance_eps=0.0,
+    floor=0.0, min_scale=0.0, min_count=None, singleton="zero", clip=None, weights=None, units=None, baseline=None,
+    divisor=None, scale_groups=None, valid=None, out=None))]
+#[expect(clippy::too_many_arguments, reason = "options by name")]
+pub(crate) fn normalise<'py>(
+    py: Python<'py>,
+    values: Floats<'py>,
+    groups: PyReadonlyArray1<'py, u32>,
+    center: &str,
+    scale: &str,
+    median: &str,
+    ddof: u32,
+    eps: f64,
+    variance_eps: f64,
+    floor: f64,
+    min_scale: f64,
+    min_count: Option<u64>,
+    singleton: &str,
+    clip: Option<f64>,
+    weights: Option<PyReadonlyArray1<'py, f64>>,
+    units: Option<PyReadonlyArray1<'py, u32>>,
+    baseline: Option<PyReadonlyArray1<'py, f64>>,
+    divisor: Option<PyReadonlyArray1<'py, f64>>,
+    scale_groups: Option<PyReadonlyArray1<'py, u32>>,
+    valid: Option<PyReadonlyArray1<'py, bool>>,
+    out: Option<Bound<'py, PyAny>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let (groups, valid) = (slice("groups", &groups)?, flags("valid", valid.as_ref())?);
+    let (weights, units) = (optional("weights", weights.as_ref())?, optional("units", units.as_ref())?);
+    let extra = Extra {
+        baseline: optional("baseline", baseline.as_ref())?,
+        divisor: optional("divisor", divisor.as_ref())?,
+        scale_groups: optional("scale_ids", scale_groups.as_ref())?,
+    };
+    let options = || {
+        Ok(Options {
+            center: Center::from_name(center)?,
+            scale: Scale::from_name(scale)?,
+            median: Middle::from_name(median)?,
+            singleton: Singleton::from_name(singleton)?,
+            ddof,
+            eps,
+            variance_eps,
+            floor,
+            min_scale,
+            min_count,
+            clip,
+        })
+    };
+    let options = options().map_err(to_python)?;
+    kernel!(py, out.as_ref(), 1 * [values], |out| {
+        let columns = Columns { weights, units, valid, ..Columns::new("values", values, groups) };
+        group::normalise(&columns, &options, extra, out)
+    })
+}
+
+/// Runs some work on columns of either float type.
+fn with_columns<'py, R: Send>(
+    py: Python<'py>,
+    values: &Floats<'py>,
+    groups: &[u32],
+    valid: Option<&[bool]>,
+    work: impl Work<R> + Send,
+) -> PyResult<R> {
+    match values {
+        Floats::Single(values) => {
+            let values = slice("values", values)?;
+            released(py, || work.run(&Columns { valid, ..Columns::new("values", values, groups) }))
+        }
+        Floats::Double(values) => {
+            let values = slice("values", values)?;
+            released(py, || work.run(&Columns { valid, ..Columns::new("values", values, groups) }))
+        }
+    }
+}
+
+/// Work that is the same for either type.
+trait Work<R> {
+    fn run<T: Float>(self, columns: &Columns<'_, T>) -> Result<R>;
+}
+
+/// Count, weight, mean, standard deviation, least and most of each group.
+type StatisticsColumns<'py> = (
+    Bound<'py, PyArray1<u64>>,
+    Bound<'py, PyArray1<f64>>,
+    Bound<'py, PyArray1<f64>>,
+    Bound<'py, PyArray1<f64>>,
+    Bound<'py, PyArray1<f64>>,
+    Bound<'py, PyArray1<f64>>,
+);
+
+fn columns_of<'py>(py: Python<'py>, found: &[Statistics]) -> StatisticsColumns<'py> {
+    let column = |of: fn(&Statistics) -> f64| PyArray1::from_iter(py, found.iter().map(of));
+    (
+        PyArray1::from_iter(py, found.iter().map(|found| found.count)),
+        column(|found| found.weight),
+        column(|found| found.mean),
+        column(|found| found.std),
+        column(|found| found.least),
+        column(|found| found.most),
+    )
+}
+
+#[pyfunction]
+#[pyo3(signature = (values, groups, *, ddof=1, weights=None, units=None, valid=None))]
+pub(crate) fn group_statistics<'py>(
+    py: Python<'py>,
+    values: Floats<'py>,
+    groups: PyReadonlyArray1<'py, u32>,
+    ddof: u32,
+    weights: Option<PyReadonlyArray1<'py, f64>>,
+    units: Option<PyReadonlyArray1<'py, u32>>,
+    valid: Option<PyReadonlyArray1<'py, bool>>,
+) -> PyResult<StatisticsColumns<'py>> {
+    struct Of<'a>(u32, Option<&'a [f64]>, Option<&'a [u32]>);
+    impl Work<Vec<Statistics>> for Of<'_> {
+        fn run<T: Float>(self, columns: &Columns<'_, T>) -> Result<Vec<Statistics>> {
+            group::statistics(&Columns { weights: self.1, units: self.2, ..*columns }, self.0)
+        }
+    }
+    let (weights, units) = (optional("weights", weights.as_ref())?, optional("units", units.as_ref())?);
+    let valid = flags("valid", valid.as_ref())?;
+    let found = with_columns(py, &values, slice("groups", &groups)?, valid, Of(ddof, weights, units))?;
+    Ok(columns_of(py, &found))
+}
+
+#[pyfunction]
+#[pyo3(signature = (values, groups, q, *, interpolation="linear", valid=None))]
+pub(crate) fn group_quantile<'py>(
+    py: Python<'py>,
+    values: Floats<'py>,
+    groups: PyReadonlyArray1<'py, u32>,
+    q: f64,
+    interpolation: &str,
+    valid: Option<PyReadonlyArray1<'py, bool>>,
+) -> PyResult<Bound<'py, PyArray1<f64>>> {
+    struct Of(f64, Interpolation);
+    impl Work<Vec<f64>> for Of {
+        fn run<T: Float>(self, columns: &Columns<'_, T>) -> Result<Vec<f64>> {
+            group::quantile(columns, self.0, self.1)
+        }
+    }
+    let how = Of(q, Interpolation::from_name(interpolation).map_err(to_python)?);
+    let found = with_columns(py, &values, slice("groups", &groups)?, flags("valid", valid.as_ref())?, how)?;
+    Ok(PyArray1::from_vec(py, found))
+}
+
+#[pyfunction]
+#[pyo3(signature = (values, groups, temperature, *, valid=None))]
+pub(crate) fn group_log_mean_exp<'py>(
+    py: Python<'py>,
+    values: Floats<'py>,
+    groups: PyReadonlyArray1<'py, u32>,
+    temperature: f64,
+    valid: Option<PyReadonlyArray1<'py, bool>>,
+) -> PyResult<Bound<'py, PyArray1<f64>>> {
+    struct Of(f64);
+    impl Work<Vec<f64>> for Of {
+        fn run<T: Float>(self, columns: &Columns<'_, T>) -> Result<Vec<f64>> {
+            group::log_mean_exp(columns, self.0)
+        }
+    }
+    let valid = flags("valid", valid.as_ref())?;
+    let found = with_columns(py, &values, slice("groups", &groups)?, valid, Of(temperature))?;
+    Ok(PyArray1::from_vec(py, found))
+}
+
+#[pyfunction]
+#[pyo3(signature = (values, groups, largest, *, valid=None))]
+pub(crate) fn group_arg_extreme<'py>(
+    py: Python<'py>,
+    values: Floats<'py>,
+    groups: PyReadonlyArray1<'py, u32>,
+    largest: bool,
+    valid: Option<PyReadonlyArray1<'py, bool>>,
+) -> PyResult<Bound<'py, PyArray1<i64>>> {
+    struct Of(bool);
+    impl Work<Vec<Option<u32>>> for Of {
+        fn run<T: Float>(self, columns: &Columns<'_, T>) -> Result<Vec<Option<u32>>> {
+            group::arg_extreme(columns, self.0)
+        }
+    }
+    let found = with_columns(py, &values, slice("groups", &groups)?, flags("valid", valid.as_ref())?, Of(largest))?;
+    Ok(PyArray1::from_iter(py, found.into_iter().map(|row| row.map_or(-1, i64::from))))
+}
+
+#[pyfunction]
+#[pyo3(signature = (values, groups, how, *, temperature=1.0, eps=0.0, constant=0.0, valid=None))]
+#[expect(clippy::too_many_arguments, reason = "options by name")]
+pub(crate) fn group_map<'py>(
+    py: Python<'py>,
+    values: Floats<'py>,
+    groups: PyReadonlyArray1<'py, u32>,
+    how: &str,
+    temperature: f64,
+    eps: f64,
+    constant: f64,
+    valid: Option<PyReadonlyArray1<'py, bool>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let (groups, valid) = (slice("groups", &groups)?, flags("valid", valid.as_ref())?);
+    let map = match how {
+        "rank" => Map::Rank,
+        "softmax" => Map::Softmax { temperature },
+        "min_max" => Map::MinMax { eps, constant },
+        "mean_one" => Map::MeanOne,
+        _ => return Err(to_python(Error::internal(format!("there is no map {how:?}")))),
+    };
+    kernel!(py, [values], |out| group::map(&Columns { valid, ..Columns::new("values", values, groups) }, map, out))
+}
+
+#[pyfunction]
+pub(crate) fn group_sums<'py>(
+    py: Python<'py>,
+    values: Floats<'py>,
+    groups: PyReadonlyArray1<'py, u32>,
+    count: usize,
+) -> PyResult<Bound<'py, PyArray1<f64>>> {
+    struct Of(usize);
+    impl Work<Vec<f64>> for Of {
+        fn run<T: Float>(self, columns: &Columns<'_, T>) -> Result<Vec<f64>> {
+            group::sums(columns.values, columns.groups, self.0)
+        }
+    }
+    let found = with_columns(py, &values, slice("groups", &groups)?, None, Of(count))?;
+    Ok(PyArray1::from_vec(py, found))
+}
+
+/// Count, least, most and heaviest of each group.
+type Extents<'py> =
+    (Bound<'py, PyArray1<u64>>, Bound<'py, PyArray1<f64>>, Bound<'py, PyArray1<f64>>, Bound<'py, PyArray1<f64>>);
+
+#[pyfunction]
+#[pyo3(signature = (values, groups, count, *, weights=None, valid=None))]
+pub(crate) fn group_extents<'py>(
+    py: Python<'py>,
+    values: Floats<'py>,
+    groups: PyReadonlyArray1<'py, u32>,
+    count: usize,
+    weights: Option<PyReadonlyArray1<'py, f64>>,
+    valid: Option<PyReadonlyArray1<'py, bool>>,
+) -> PyResult<Extents<'py>> {
+    struct Of<'a>(usize, Option<&'a [f64]>);
+    impl Work<Vec<Extent>> for Of<'_> {
+        fn run<T: Float>(self, columns: &Columns<'_, T>) -> Result<Vec<Extent>> {
+            group::extents(&Columns { weights: self.1, ..*columns }, self.0)
+        }
+    }
+    let (valid, weights) = (flags("valid", valid.as_ref())?, optional("weights", weights.as_ref())?);
+    let found = with_columns(py, &values, slice("groups", &groups)?, valid, Of(count, weights))?;
+    let column = |of: fn(&Extent) -> f64| PyArray1::from_iter(py, found.iter().map(of));
+    Ok((
+        PyArray1::from_iter(py, found.iter().map(|found| found.count)),
+        column(|found| found.least),
+        column(|found| found.most),
+        column(|found| found.heaviest),
+    ))
+}
+
+/// The extents that [`group_extents`] gave, merged by the caller.
+fn extents_of(
+    counts: &PyReadonlyArray1<'_, u64>,
+    least: &PyReadonlyArray1<'_, f64>,
+    most: &PyReadonlyArray1<'_, f64>,
+    heaviest: &PyReadonlyArray1<'_, f64>,
+) -> PyResult<Vec<Extent>> {
+    let (counts, least) = (slice("counts", counts)?, slice("least", least)?);
+    let (most, heaviest) = (slice("most", most)?, slice("heaviest", heaviest)?);
+    let columns = counts.iter().zip(least).zip(most.iter().zip(heaviest));
+    Ok(columns.map(|((&count, &least), (&most, &heaviest))| Extent { count, least, most, heaviest }).collect())
+}
+
+const LIMBS: usize = 4;
+
+#[pyfunction]
+#[pyo3(signature = (values, groups, counts, least, most, heaviest, *, weights=None, valid=None))]
+#[expect(clippy::too_many_arguments, reason = "columns in order, options by name")]
+pub(crate) fn group_moments<'py>(
+    py: Python<'py>,
+    values: Floats<'py>,
+    groups: PyReadonlyArray1<'py, u32>,
+    counts: PyReadonlyArray1<'py, u64>,
+    least: PyReadonlyArray1<'py, f64>,
+    most: PyReadonlyArray1<'py, f64>,
+    heaviest: PyReadonlyArray1<'py, f64>,
+    weights: Option<PyReadonlyArray1<'py, f64>>,
+    valid: Option<PyReadonlyArray1<'py, bool>>,
+) -> PyResult<Bound<'py, PyArray1<i64>>> {
+    struct Of<'a>(Vec<Extent>, Option<&'a [f64]>);
+    impl Work<Vec<Moments>> for Of<'_> {
+        fn run<T: Float>(self, columns: &Columns<'_, T>) -> Result<Vec<Moments>> {
+            group::moments(&Columns { weights: self.1, ..*columns }, &self.0)
+        }
+    }
+    let extents = extents_of(&counts, &least, &most, &heaviest)?;
+    let (valid, weights) = (flags("valid", valid.as_ref())?, optional("weights", weights.as_ref())?);
+    let found = with_columns(py, &values, slice("groups", &groups)?, valid, Of(extents, weights))?;
+    // Limbs of 32 bits in integers of 64: sums over ranks cannot overflow.
+    let limbs = |sum: i128| {
+        (0..LIMBS).map(move |limb| {
+            let part = (sum >> (32 * limb)) as i64;
+            if limb + 1 < LIMBS { part & 0xffff_ffff } else { part }
+        })
+    };
+    let parts = found.iter().flat_map(|found| [found.weight, found.first, found.second]).flat_map(limbs);
+    Ok(PyArray1::from_iter(py, parts))
+}
+
+#[pyfunction]
+pub(crate) fn group_finish<'py>(
+    py: Python<'py>,
+    counts: PyReadonlyArray1<'py, u64>,
+    least: PyReadonlyArray1<'py, f64>,
+    most: PyReadonlyArray1<'py, f64>,
+    heaviest: PyReadonlyArray1<'py, f64>,
+    moments: PyReadonlyArray1<'py, i64>,
+    ddof: u32,
+) -> PyResult<StatisticsColumns<'py>> {
+    let extents = extents_of(&counts, &least, &most, &heaviest)?;
+    let whole = |limbs: &[i64]| limbs.iter().rev().fold(0_i128, |sum, &limb| (sum << 32) + i128::from(limb));
+    let found: Vec<Statistics> = extents
+        .into_iter()
+        .zip(slice("moments", &moments)?.chunks_exact(3 * LIMBS))
+        .map(|(extent, parts)| {
+            let [weight, first, second] = [0, 1, 2].map(|sum| whole(&parts[sum * LIMBS..][..LIMBS]));
+            Statistics::finish(extent, Moments { weight, first, second }, ddof)
+        })
+        .collect();
+    Ok(columns_of(py, &found))
+}
+
+#[pyfunction]
+#[pyo3(signature = (episode_scores, step_returns, groups, trajectories, anchors, *, step_weight=1.0, scale="none",
+    unit="step", ddof=1, eps=1e-6, valid=None))]
+#[expect(clippy::too_many_arguments, reason = "columns in order, options by name")]
+pub(crate) fn gigpo<'py>(
+    py: Python<'py>,
+    episode_scores: Floats<'py>,
+    step_returns: Floats<'py>,
+    groups: PyReadonlyArray1<'py, u32>,
+    trajectories: PyReadonlyArray1<'py, u32>,
+    anchors: PyReadonlyArray1<'py, u32>,
+    step_weight: f64,
+    scale: &str,
+    unit: &str,
+    ddof: u32,
+    eps: f64,
+    valid: Option<PyReadonlyArray1<'py, bool>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let groups = slice("groups", &groups)?;
+    let trajectories = slice("trajectories", &trajectories)?;
+    let anchors = slice("anchors", &anchors)?;
+    let valid = flags("valid", valid.as_ref())?;
+    let options =
+        || Ok(GigpoOptions { step_weight, scale: Scale::from_name(scale)?, unit: Unit::from_name(unit)?, ddof, eps });
+    let options = options().map_err(to_python)?;
+    kernel!(py, [episode_scores, step_returns], |out| {
+        let columns = GigpoColumns { episode_scores, step_returns, groups, trajectories, anchors, valid };
+        advantage::gigpo(&columns, &options, out)
+    })
+}

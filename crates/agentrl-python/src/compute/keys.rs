@@ -1,0 +1,153 @@
+//! Ids of keys.
+
+use agentrl_compute::keys::{self, Keys, Similarity, Sketch};
+use agentrl_compute::{Error, Result};
+use arrow_array::cast::AsArray as _;
+use arrow_array::{Array as _, ArrayRef};
+use arrow_schema::DataType;
+use numpy::{PyArray1, PyReadonlyArray1};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyString};
+use pyo3_arrow::PyChunkedArray;
+use pyo3_arrow::input::AnyArray;
+
+use crate::arrays::slice;
+use crate::enter::{held, released};
+use crate::error::invalid;
+
+#[pyfunction]
+pub(crate) fn dense_keys<'py>(
+    py: Python<'py>,
+    values: &Bound<'py, PyAny>,
+) -> PyResult<(Bound<'py, PyArray1<u32>>, u32)> {
+    macro_rules! integers {
+        ($($type:ty),+) => {
+            $(if let Ok(values) = values.extract::<PyReadonlyArray1<'_, $type>>() {
+                let values = slice("values", &values)?;
+                let made = released(py, || keys::dense_integers(values))?;
+                return Ok((PyArray1::from_vec(py, made.ids), made.count));
+            })+
+        };
+    }
+    integers!(i64, u32, i32, u64, i16, u16, i8, u8);
+    let made = if let Ok(array) = values.extract::<AnyArray>() {
+        let array = array.into_chunked_array().map_err(PyErr::from)?;
+        released(py, || dense_texts(&array))?
+    } else {
+        let items: Vec<Bound<'py, PyAny>> = values.extract().map_err(|_| not_keys(values))?;
+        let items = items.iter().map(item_bytes).collect::<PyResult<Vec<_>>>()?;
+        held(|| keys::dense_bytes(items.iter().map(Vec::as_slice)))?
+    };
+    Ok((PyArray1::from_vec(py, made.ids), made.count))
+}
+
+/// Ids of an Arrow array of any string or binary type, of which nothing is copied.
+fn dense_texts(array: &PyChunkedArray) -> Result<Keys> {
+    match array.chunks() {
+        [chunk] => {
+            let text = texts(chunk)?;
+            keys::dense_bytes_of(chunk.len(), |row| text(row))
+        }
+        chunks => {
+            let mut rows = Vec::with_capacity(chunks.iter().map(|chunk| chunk.len()).sum());
+            for chunk in chunks {
+                let text = texts(chunk)?;
+                rows.extend((0..chunk.len()).map(text));
+            }
+            keys::dense_bytes_of(rows.len(), |row| rows[row])
+        }
+    }
+}
+
+type Text<'a> = Box<dyn Fn(usize) -> &'a [u8] + Sync + 'a>;
+
+/// The bytes of each row of an Arrow array.
+fn texts(array: &ArrayRef) -> Result<Text<'_>> {
+    if array.null_count() > 0 {
+        return Err(Error::invalid(format!(
+            "values has {} nulls, which belong to no group; fill them first",
+            array.null_count()
+        )));
+    }
+    macro_rules! rows {
+        ($array:expr) => {{
+            let array = $array;
+            Ok(Box::new(move |row| array.value(row).as_ref()))
+        }};
+    }
+    match array.data_type() {
+        DataType::Utf8 => rows!(array.as_string::<i32>()),
+        DataType::LargeUtf8 => rows!(array.as_string::<i64>()),
+        DataType::Utf8View => rows!(array.as_string_view()),
+        DataType::Binary => rows!(array.as_binary::<i32>()),
+        DataType::LargeBinary => rows!(array.as_binary::<i64>()),
+        DataType::BinaryView => rows!(array.as_binary_view()),
+        DataType::FixedSizeBinary(_) => rows!(array.as_fixed_size_binary()),
+        other => Err(Error::invalid(format!("values has Arrow type {other}; keys are integers, strings or binary"))),
+    }
+}
+
+/// One key of a list as bytes; a byte in front keeps texts, bytes and integers apart.
+fn item_bytes(item: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
+    let tagged = |tag: u8, bytes: &[u8]| [&[tag], bytes].concat();
+    if let Ok(text) = item.cast::<PyString>() {
+        Ok(tagged(0, text.to_str()?.as_bytes()))
+    } else if let Ok(bytes) = item.cast::<PyBytes>() {
+        Ok(tagged(1, bytes.as_bytes()))
+    } else {
+        item.extract::<i64>().map(|number| tagged(2, &number.to_le_bytes())).map_err(|_| not_keys(item))
+    }
+}
+
+fn not_keys(value: &Bound<'_, PyAny>) -> PyErr {
+    let kind = value.get_type().qualname().map_or_else(|_| "an unknown type".to_owned(), |name| name.to_string());
+    invalid(format!(
+        "values holds {kind}; keys are an integer array, an Arrow string array, or a list of str, bytes or int"
+    ))
+}
+
+#[pyfunction]
+pub(crate) fn pair_keys<'py>(
+    py: Python<'py>,
+    first: PyReadonlyArray1<'py, u32>,
+    second: PyReadonlyArray1<'py, u32>,
+) -> PyResult<(Bound<'py, PyArray1<u32>>, u32)> {
+    let (first, second) = (slice("first", &first)?, slice("second", &second)?);
+    let made = released(py, || keys::pair(first, second))?;
+    Ok((PyArray1::from_vec(py, made.ids), made.count))
+}
+
+/// Ids and their validity, level after level.
+type Levels<'py> = Vec<(Bound<'py, PyArray1<u32>>, Bound<'py, PyArray1<bool>>)>;
+
+#[pyfunction]
+pub(crate) fn history_keys<'py>(
+    py: Python<'py>,
+    states: PyReadonlyArray1<'py, u32>,
+    trajectories: PyReadonlyArray1<'py, u32>,
+    groups: PyReadonlyArray1<'py, u32>,
+    levels: usize,
+) -> PyResult<Levels<'py>> {
+    let states = slice("states", &states)?;
+    let (trajectories, groups) = (slice("trajectories", &trajectories)?, slice("groups", &groups)?);
+    let made = released(py, || keys::history(states, trajectories, groups, levels))?;
+    let level = |level: keys::History| (PyArray1::from_vec(py, level.keys.ids), PyArray1::from_vec(py, level.valid));
+    Ok(made.into_iter().map(level).collect())
+}
+
+#[pyfunction]
+#[pyo3(signature = (texts, groups, threshold, sketch=None))]
+pub(crate) fn similar_keys<'py>(
+    py: Python<'py>,
+    texts: Vec<String>,
+    groups: PyReadonlyArray1<'py, u32>,
+    threshold: f64,
+    sketch: Option<(usize, usize, usize)>,
+) -> PyResult<Bound<'py, PyArray1<u32>>> {
+    let groups = slice("groups", &groups)?;
+    let similarity = sketch
+        .map_or(Similarity::Sequence, |(words, hashes, bands)| Similarity::Jaccard(Sketch { words, hashes, bands }));
+    let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+    let made = released(py, || keys::similar(&texts, groups, threshold, similarity))?;
+    Ok(PyArray1::from_vec(py, made.ids))
+}

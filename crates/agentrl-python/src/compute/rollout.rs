@@ -1,0 +1,69 @@
+//! What planners of rollouts compute, and counter-based randomness.
+
+use agentrl_compute::ragged::Ragged;
+use agentrl_compute::rollout::{BranchColumns, BranchOptions, Reduce};
+use agentrl_compute::{rng, rollout};
+use numpy::{PyArray1, PyReadonlyArray1};
+use pyo3::prelude::*;
+
+use crate::arrays::slice;
+use crate::enter::held;
+
+#[pyfunction]
+#[pyo3(signature = (groups, entropy, initial_entropy, uniform, existing, *, budget, beam, probability, entropy_weight))]
+#[expect(clippy::too_many_arguments, reason = "columns in order, options by name")]
+pub(crate) fn entropy_branches<'py>(
+    py: Python<'py>,
+    groups: PyReadonlyArray1<'py, u32>,
+    entropy: PyReadonlyArray1<'py, f64>,
+    initial_entropy: PyReadonlyArray1<'py, f64>,
+    uniform: PyReadonlyArray1<'py, f64>,
+    existing: PyReadonlyArray1<'py, u32>,
+    budget: u32,
+    beam: u32,
+    probability: f64,
+    entropy_weight: f64,
+) -> PyResult<Bound<'py, PyArray1<u32>>> {
+    let columns = BranchColumns {
+        groups: slice("groups", &groups)?,
+        entropy: slice("entropy", &entropy)?,
+        initial_entropy: slice("initial_entropy", &initial_entropy)?,
+        uniform: slice("uniform", &uniform)?,
+        existing: slice("existing", &existing)?,
+    };
+    let options = BranchOptions { budget, beam, probability, entropy_weight };
+    held(|| rollout::entropy_branches(&columns, &options)).map(|copies| PyArray1::from_vec(py, copies))
+}
+
+#[pyfunction]
+#[pyo3(signature = (entropies, offsets, limit, vocabulary, reduce="sum"))]
+pub(crate) fn segment_entropy<'py>(
+    py: Python<'py>,
+    entropies: PyReadonlyArray1<'py, f32>,
+    offsets: PyReadonlyArray1<'py, i64>,
+    limit: usize,
+    vocabulary: u64,
+    reduce: &str,
+) -> PyResult<Bound<'py, PyArray1<f64>>> {
+    let (entropies, offsets) = (slice("entropies", &entropies)?, slice("offsets", &offsets)?);
+    let made = held(|| {
+        rollout::segment_entropy(Ragged::new(entropies, offsets)?, limit, vocabulary, Reduce::from_name(reduce)?)
+    })?;
+    Ok(PyArray1::from_vec(py, made))
+}
+
+#[pyfunction]
+#[pyo3(signature = (*parts))]
+pub(crate) fn structural_seed(parts: Vec<i64>) -> u64 {
+    rng::structural_seed(&parts.iter().map(|&part| part as u64).collect::<Vec<_>>())
+}
+
+#[pyfunction]
+pub(crate) fn uniform<'py>(
+    py: Python<'py>,
+    seeds: PyReadonlyArray1<'py, u64>,
+    counter: u64,
+) -> PyResult<Bound<'py, PyArray1<f64>>> {
+    let seeds = slice("seeds", &seeds)?;
+    Ok(PyArray1::from_vec(py, seeds.iter().map(|&seed| rng::uniform(seed, counter)).collect()))
+}

@@ -1,0 +1,85 @@
+"""What other projects call a group-relative advantage, as options of one operator."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from agentrl_core.exceptions import InvalidInputError
+
+_STD: dict[str, Any] = {"center": "mean", "scale": "std", "ddof": 1, "eps": 1e-6}
+_RAW: dict[str, Any] = {**_STD, "singleton": "raw"}
+_CENTRED: dict[str, Any] = {"center": "mean", "scale": "none"}
+
+COMPAT: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {
+        "verl-0.9/grpo": _RAW,
+        "verl-0.9/grpo_vectorized": _STD,
+        "verl-0.9/dr_grpo": {**_CENTRED, "singleton": "raw"},
+        "verl-0.9/rloo": {"center": "leave_one_out", "scale": "none", "singleton": "raw"},
+        "verl-0.9/rloo_vectorized": {"center": "leave_one_out", "scale": "none"},
+        "verl-0.9/opo": {**_CENTRED, "singleton": "raw"},
+        "verl-agent/episode": {**_CENTRED, "singleton": "raw"},
+        "verl-agent/episode_std": _RAW,
+        "verl-agent/step": _CENTRED,
+        "verl-agent/step_std": _STD,
+        "roll": {**_STD, "min_scale": 1e-6},
+        "skyrl": _RAW,
+        "trl-sync": {**_STD, "eps": 1e-4},
+        "trl-async": {**_STD, "ddof": 0, "eps": 1e-8},
+        "openrlhf": {**_STD, "eps": 1e-9},
+        "rllm": {**_RAW, "ddof": 0},
+        "art": {**_STD, "ddof": 0},
+        "prime-rl": _CENTRED,
+        "torchrl": {**_STD, "eps": 0.0, "floor": 1e-6},
+        "trinity-stepwise": _RAW,
+        "rlinf": _STD,
+        "areal": _STD,
+        "slime": _STD,
+        "tree-grpo/prompt": _RAW,
+        "treepo/ancestor": {**_CENTRED, "singleton": "raw"},
+    }
+)
+"""Options of `group.normalise` by project. Where a rule needs more columns it says so in `compat`."""
+
+
+def compat(name: str) -> dict[str, Any]:
+    """The options of `group.normalise` that reproduce another project's advantage.
+
+    | name | centre and spread | eps | a group of one |
+    |---|---|---|---|
+    | `verl-0.9/grpo`, `skyrl`, `trinity-stepwise`, `tree-grpo/prompt` | mean, std (n - 1) | + 1e-6 | x / (1 + eps) |
+    | `verl-0.9/grpo_vectorized`, `rlinf`, `areal`, `slime` | mean, std (n - 1) | + 1e-6 | 0 |
+    | `verl-0.9/dr_grpo` | mean | | x |
+    | `verl-0.9/rloo`, `verl-0.9/rloo_vectorized` | mean of the others | | x, 0 |
+    | `verl-0.9/opo` | mean weighted by length: give `weights` | | x |
+    | `verl-agent/episode`, `verl-agent/episode_std` | mean over steps (std n - 1); once a trajectory: give `unit_ids` | + 1e-6 | x |
+    | `verl-agent/step`, `verl-agent/step_std` | mean over the anchor's steps (std n - 1) | + 1e-6 | 0 |
+    | `roll` | mean, std (n - 1) | + 1e-6, std of at most 1e-6 gives 0 | 0 |
+    | `trl-sync` | mean, std (n - 1); NaN rewards: give `valid` | + 1e-4 | 0 |
+    | `trl-async` | mean, std (n) | + 1e-8 | 0 |
+    | `openrlhf` | mean, std (n - 1) | + 1e-9 | 0 |
+    | `rllm` | mean, std (n) | + 1e-6 | x / (1 + eps) |
+    | `art` | mean, std (n) | + 1e-6 | 0 |
+    | `prime-rl` | mean | | 0 |
+    | `torchrl` | mean, std (n - 1) | at least 1e-6 | 0 |
+    | `treepo/ancestor` | mean of an ancestor's leaves | | x |
+
+    Args:
+        name: one of the names above.
+
+    Returns:
+        A new dictionary of options.
+
+    Raises:
+        InvalidInputError: there is no such name.
+
+    Example:
+        >>> from agentrl_core import advantage, group
+        >>> group.normalise([1.0, 0.0, 5.0], [0, 0, 1], **advantage.compat("prime-rl")).tolist()
+        [0.5, -0.5, 0.0]
+    """
+    if name not in COMPAT:
+        raise InvalidInputError(f"compat has no {name!r}; use one of: {', '.join(COMPAT)}")
+    return dict(COMPAT[name])
