@@ -43,6 +43,16 @@ def optional_numbers(values: object | None, name: str, *, length: int) -> NDArra
     return None if values is None else numbers(values, name, length=length).astype(np.float64, copy=False)
 
 
+def doubles(values: object, name: str, *, length: int | None = None) -> NDArray[np.float64]:
+    """A column of numbers as `float64`, in which everything is computed; see `numbers`."""
+    return numbers(values, name, length=length).astype(np.float64, copy=False)
+
+
+def like(made: NDArray[np.float64], given: NDArray[Any]) -> NDArray[Any]:
+    """What was computed, in the type of the column that was given."""
+    return made.astype(given.dtype, copy=False)
+
+
 def integers(values: object, name: str, *, length: int | None = None) -> NDArray[np.int64]:
     """A column of whole numbers as `int64`.
 
@@ -92,6 +102,16 @@ def keys(values: object, name: str, *, length: int | None = None) -> NDArray[np.
     else:
         dense = _dense(values, name)
     return _checked(dense, name, length)
+
+
+def groups(values: object | None, name: str, *, length: int) -> NDArray[np.uint32]:
+    """Dense ids as from `keys`; None is one group of all rows."""
+    return np.zeros(length, np.uint32) if values is None else keys(values, name, length=length)
+
+
+def places(values: object | None, name: str, *, length: int) -> NDArray[np.int64]:
+    """Ids that say which random numbers a row gets; None is its place among the rows."""
+    return np.arange(length, dtype=np.int64) if values is None else integers(values, name, length=length)
 
 
 def _dense(values: object, name: str) -> NDArray[np.uint32]:

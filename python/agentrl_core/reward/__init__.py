@@ -10,8 +10,13 @@ from agentrl_core.reward.implicit_process import ImplicitProcess
 from agentrl_core.reward.length import LengthPenalty
 from agentrl_core.reward.near_success import SuccessDistance
 from agentrl_core.reward.outcome import Outcome
+from agentrl_core.reward.process import checklist, implicit_rewards, information_gain, success_distance
+from agentrl_core.reward.ranked import max_at_k, top_gap, win_rates
+from agentrl_core.reward.risk import tail_risk, tracked_quantiles
 from agentrl_core.reward.search_effort import SearchEffort
+from agentrl_core.reward.shape import dither, excess_penalty, gate, tiers, weighted_sum
 from agentrl_core.reward.tiered import Tiers
+from agentrl_core.reward.votes import answer_clusters, cluster_votes
 
 __all__ = [
     "AnswerAgreement",
@@ -26,4 +31,20 @@ __all__ = [
     "SuccessDistance",
     "Tiers",
     "WinRate",
+    "answer_clusters",
+    "checklist",
+    "cluster_votes",
+    "dither",
+    "excess_penalty",
+    "gate",
+    "implicit_rewards",
+    "information_gain",
+    "max_at_k",
+    "success_distance",
+    "tail_risk",
+    "tiers",
+    "top_gap",
+    "tracked_quantiles",
+    "weighted_sum",
+    "win_rates",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from agentrl_core import _columns
+from agentrl_core import _columns, _core
 from agentrl_core.exceptions import InvalidInputError
 
 
@@ -27,15 +27,20 @@ def token_mean(lengths: object, *, valid: object | None = None) -> NDArray[np.fl
         >>> weight.token_mean([1, 3]).tolist()
         [0.25, 0.25, 0.25, 0.25]
     """
-    counts, trained = _rows(lengths, valid)
-    return np.repeat(trained / max(int(counts[trained].sum()), 1), counts)
+    _, shares = _rows(lengths, valid)
+    return _core.weight_mean_of_means(shares, [])
 
 
-def sequence_mean(lengths: object, *, valid: object | None = None) -> NDArray[np.float64]:
+def sequence_mean(
+    lengths: object, *, rollout_ids: object | None = None, valid: object | None = None
+) -> NDArray[np.float64]:
     """Every row counts the same: w = 1 / (tokens of its row) / (valid rows with tokens). GRPO's loss, arXiv:2402.03300.
+
+    With `rollout_ids`, every rollout counts the same, into however many rows it was split.
 
     Args:
         lengths: as for `token_mean`.
+        rollout_ids: n ids; rows of the same rollout count as one. None: every row is a rollout.
         valid: as for `token_mean`.
 
     Returns:
@@ -48,12 +53,42 @@ def sequence_mean(lengths: object, *, valid: object | None = None) -> NDArray[np
         >>> from agentrl_core import weight
         >>> weight.sequence_mean([1, 2, 0]).tolist()
         [0.5, 0.25, 0.25]
+        >>> weight.sequence_mean([1, 1, 2], rollout_ids=["a", "a", "b"]).tolist()
+        [0.25, 0.25, 0.25, 0.25]
     """
-    counts, trained = _rows(lengths, valid)
-    return np.repeat(trained / np.maximum(counts, 1) / max(int(trained.sum()), 1), counts)
+    counts, shares = _rows(lengths, valid)
+    return _core.weight_mean_of_means(shares, [_units(rollout_ids, "rollout_ids", counts)])
 
 
-def constant(lengths: object, constant: float, *, valid: object | None = None) -> NDArray[np.float64]:
+def turn_mean(lengths: object, trajectory_ids: object, *, valid: object | None = None) -> NDArray[np.float64]:
+    """Every trajectory counts the same, and every turn (row) of it: w = 1 / tokens of the turn / turns / trajectories.
+
+    Args:
+        lengths: n whole numbers, the trained tokens of each turn.
+        trajectory_ids: n ids of the trajectories that the turns belong to.
+        valid: as for `token_mean`, for turns.
+
+    Returns:
+        `float64[sum(lengths)]`; the weights sum to 1.
+
+    Raises:
+        InvalidInputError: as for `token_mean`.
+
+    Example:
+        >>> from agentrl_core import weight
+        >>> weight.turn_mean([1, 2, 1], ["a", "a", "b"]).tolist()
+        [0.25, 0.125, 0.125, 0.5]
+    """
+    counts, shares = _rows(lengths, valid)
+    trajectories = _columns.keys(trajectory_ids, "trajectory_ids", length=len(counts))
+    return _core.weight_mean_of_means(
+        shares, [_units(None, "turns", counts), _units(trajectories, "trajectory_ids", counts)]
+    )
+
+
+def constant(
+    lengths: object, constant: float, *, rollout_ids: object | None = None, valid: object | None = None
+) -> NDArray[np.float64]:
     """A token counts the same however long its row: w = 1 / constant / (valid rows with tokens).
 
     From Dr. GRPO, arXiv:2503.20783.
@@ -61,6 +96,7 @@ def constant(lengths: object, constant: float, *, valid: object | None = None) -
     Args:
         lengths: as for `token_mean`.
         constant: customarily the longest response allowed; above 0.
+        rollout_ids: as for `sequence_mean`.
         valid: as for `token_mean`.
 
     Returns:
@@ -74,14 +110,12 @@ def constant(lengths: object, constant: float, *, valid: object | None = None) -
         >>> weight.constant([1, 2], 10.0).tolist()
         [0.05, 0.05, 0.05]
     """
-    if not constant > 0:
-        raise InvalidInputError(f"constant={constant} is no denominator; give a number above 0")
-    counts, trained = _rows(lengths, valid)
-    return np.repeat(trained / constant / max(int(trained.sum()), 1), counts)
+    counts, shares = _rows(lengths, valid)
+    return _core.weight_constant(shares, _units(rollout_ids, "rollout_ids", counts), constant)
 
 
-def _rows(lengths: object, valid: object | None) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """The lengths, and which rows are valid and have tokens."""
+def _rows(lengths: object, valid: object | None) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """The lengths, and the share of each token: 0 in rows that are not valid."""
     counts = _columns.integers(lengths, "lengths")
     if len(counts) and counts.min() < 0:
         row = int(counts.argmin())
@@ -89,4 +123,45 @@ def _rows(lengths: object, valid: object | None) -> tuple[NDArray[np.int64], NDA
             f"lengths[{row}]={counts[row]} is negative; give the number of trained tokens of each row"
         )
     mask = _columns.mask(valid, "valid", length=len(counts))
-    return counts, (counts > 0) if mask is None else (counts > 0) & mask
+    return counts, np.repeat(np.ones(len(counts)) if mask is None else mask.astype(np.float64), counts)
+
+
+def _units(ids: object | None, name: str, counts: NDArray[np.int64]) -> NDArray[np.uint32]:
+    """The unit of each token, dense over the tokens; None: its row."""
+    rows = np.arange(len(counts)) if ids is None else _columns.keys(ids, name, length=len(counts))
+    return _columns.keys(np.repeat(rows, counts), name)
+
+
+def shares(
+    step_ids: object, draw_ids: object, *, shared: str = "each", valid: object | None = None
+) -> NDArray[np.float64]:
+    """How much a step counts in each draw that contains it: branches share the steps before their fork.
+
+    `each`: 1 in every draw. `split`: 1 / (number of valid draws that contain it). `owner`: 1 in the first valid draw
+    and 0 in the others. Take them as weights of statistics, and as factors of loss weights.
+
+    Args:
+        step_ids: n ids, equal where rows are the same physical step.
+        draw_ids: n ids of the draws that the rows belong to; rows of a draw stand together.
+        shared: see above.
+        valid: n booleans; rows that are False get 0. A draw is valid if any of its rows is. None: all are.
+
+    Returns:
+        `float64[n]`.
+
+    Raises:
+        InvalidInputError: lengths differ, or `shared` is unknown.
+
+    Example:
+        >>> from agentrl_core import weight
+        >>> weight.shares(["s", "t", "s", "u"], [0, 0, 1, 1], shared="split").tolist()
+        [0.5, 1.0, 0.5, 1.0]
+    """
+    steps = _columns.keys(step_ids, "step_ids")
+    draws = _columns.keys(draw_ids, "draw_ids", length=len(steps))
+    mask = _columns.mask(valid, "valid", length=len(steps))
+    if mask is None:
+        return _core.weight_shares(steps, draws, np.ones(len(steps), np.bool_), shared)
+    voters = np.zeros(len(steps), np.bool_)
+    np.logical_or.at(voters, draws, mask)
+    return np.where(mask, _core.weight_shares(steps, draws, voters, shared), 0.0)

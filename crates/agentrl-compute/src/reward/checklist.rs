@@ -9,7 +9,10 @@ use crate::{Error, Result};
 pub struct Checklist<'a> {
     /// `[steps × items]`, row by row: whether the item is satisfied after the step.
     pub satisfied: &'a [bool],
-    /// `[items × items]`, row by row: whether the row's item can only be earned once the column's item is satisfied.
+    /// Number of items; where turns have different ones, the largest (an item that is never satisfied is never earned).
+    pub items: usize,
+    /// `[items × items]` for all turns or `[turns × items × items]`, row by row: whether the row's item can only be earned
+    /// once the column's item is satisfied.
     pub dependencies: &'a [bool],
     /// Where the steps of each turn begin and end.
     pub offsets: &'a [i64],
@@ -37,28 +40,25 @@ pub struct ChecklistRewards {
 /// // Two items; the second needs the first. Both are satisfied after step 1, so the second had no chance yet.
 /// let satisfied = [false, false, true, true, true, true];
 /// let dependencies = [false, false, true, false];
-/// let made = checklist(&Checklist { satisfied: &satisfied, dependencies: &dependencies, offsets: &[0, 3], delay: 1.0 })?;
+/// let columns =
+///     Checklist { satisfied: &satisfied, items: 2, dependencies: &dependencies, offsets: &[0, 3], delay: 1.0 };
+/// let made = checklist(&columns)?;
 /// assert_eq!(made.earned, [0.0, 0.0, 1.0, 0.0, 0.0, 0.0]);
 /// assert_eq!(made.backfilled, [1.0, 0.0, 1.0, 0.0, 0.0, 0.0]);
 /// # Ok::<(), agentrl_compute::Error>(())
 /// ```
 ///
 /// # Errors
-/// `InvalidInput` if `dependencies` is not square, an item depends on itself, verdicts are not a whole number of steps,
-/// offsets do not cover the steps, or `delay` is outside [0, 1].
+/// `InvalidInput` if there is no item, sizes do not fit, an item depends on itself, offsets do not cover the steps, or
+/// `delay` is outside [0, 1].
 pub fn checklist(columns: &Checklist<'_>) -> Result<ChecklistRewards> {
-    let &Checklist { satisfied, dependencies, offsets, delay } = columns;
+    let &Checklist { satisfied, items, dependencies, offsets, delay } = columns;
     within("delay", delay, 0.0, 1.0)?;
-    let items = dependencies.len().isqrt();
-    if items == 0 || items * items != dependencies.len() || !satisfied.len().is_multiple_of(items) {
+    if items == 0 || !satisfied.len().is_multiple_of(items) {
         return Err(Error::invalid(format!(
-            "dependencies has {} values and satisfied {}; give items × items, at least one, and steps × items",
-            dependencies.len(),
+            "satisfied has {} values of {items} items; give one for every item of every step, and at least one item",
             satisfied.len()
         )));
-    }
-    if let Some(item) = (0..items).find(|&item| dependencies[item * items + item]) {
-        return Err(Error::invalid(format!("dependencies[{item}, {item}] is true; no item can depend on itself")));
     }
     let steps: Vec<u32> = (0..(satisfied.len() / items) as u32).collect();
     let turns = Ragged::new(&steps, offsets)?;
@@ -70,12 +70,26 @@ pub fn checklist(columns: &Checklist<'_>) -> Result<ChecklistRewards> {
             steps.len()
         )));
     }
+    let square = items * items;
+    if dependencies.len() != square && dependencies.len() != square * turns.len() {
+        return Err(Error::invalid(format!(
+            "dependencies has {} values for {items} items and {} turns; give items × items, for all turns or for each",
+            dependencies.len(),
+            turns.len()
+        )));
+    }
+    for (index, item) in (0..dependencies.len() / items).map(|row| (row / items, row % items)) {
+        if dependencies[index * square + item * items + item] {
+            return Err(Error::invalid(format!("item {item} of dependencies[{index}] depends on itself; no item can")));
+        }
+    }
     let mut made = ChecklistRewards {
         earned: vec![0.0; satisfied.len()],
         backfilled: vec![0.0; satisfied.len()],
         eligible: vec![false; satisfied.len()],
     };
-    for turn in turns.iter() {
+    for (index, turn) in turns.iter().enumerate() {
+        let needs_of_turn = if dependencies.len() == square { dependencies } else { &dependencies[index * square..] };
         // What was satisfied once counts as satisfied: an item flips at most once.
         let mut before = vec![false; items];
         let mut waited = vec![0_i32; items];
@@ -84,7 +98,7 @@ pub fn checklist(columns: &Checklist<'_>) -> Result<ChecklistRewards> {
             let mut after = before.clone();
             for item in 0..items {
                 let place = first + item;
-                let needs = &dependencies[item * items..(item + 1) * items];
+                let needs = &needs_of_turn[item * items..(item + 1) * items];
                 let ready = needs.iter().zip(&before).all(|(&needed, &done)| done || !needed);
                 after[item] |= satisfied[place];
                 made.eligible[place] = ready && !before[item];
@@ -114,14 +128,33 @@ mod tests {
 
     #[test]
     fn what_is_wrong_is_named() {
-        let message = |satisfied: &[bool], dependencies: &[bool], offsets: &[i64]| {
-            let columns = Checklist { satisfied, dependencies, offsets, delay: 1.0 };
+        let message = |satisfied: &[bool], items, dependencies: &[bool], offsets: &[i64]| {
+            let columns = Checklist { satisfied, items, dependencies, offsets, delay: 1.0 };
             checklist(&columns).map_or_else(|error| error.to_string(), |_| "fine".to_owned())
         };
-        assert!(message(&[true], &[], &[0, 1]).starts_with("dependencies has 0 values and satisfied 1"));
-        assert!(message(&[true], &[false; 3], &[0, 1]).starts_with("dependencies has 3 values"));
-        assert!(message(&[true], &[true], &[0, 1]).starts_with("dependencies[0, 0] is true"));
-        assert!(message(&[true, true], &[false], &[0, 1]).starts_with("offsets go from 0 to 1, but there are 2 steps"));
+        assert!(message(&[], 0, &[], &[0]).starts_with("satisfied has 0 values of 0 items"));
+        assert!(message(&[true; 3], 2, &[false; 4], &[0, 1]).starts_with("satisfied has 3 values of 2 items"));
+        assert!(
+            message(&[true], 1, &[false; 3], &[0, 1]).starts_with("dependencies has 3 values for 1 items and 1 turns")
+        );
+        assert!(message(&[true], 1, &[true], &[0, 1]).starts_with("item 0 of dependencies[0] depends on itself"));
+        assert!(
+            message(&[true, true], 1, &[false], &[0, 1]).starts_with("offsets go from 0 to 1, but there are 2 steps")
+        );
+    }
+
+    #[test]
+    fn every_turn_can_have_its_own_dependencies() -> Result<()> {
+        let dependencies = [false, false, true, false, false, false, false, false];
+        let columns = Checklist {
+            satisfied: &[true, true, true, true],
+            items: 2,
+            dependencies: &dependencies,
+            offsets: &[0, 1, 2],
+            delay: 1.0,
+        };
+        assert_eq!(checklist(&columns)?.earned, [1.0, 0.0, 1.0, 1.0]);
+        Ok(())
     }
 
     proptest! {
@@ -134,7 +167,7 @@ mod tests {
             let dependencies: Vec<bool> = (0..9).map(|place| depends(place / 3, place % 3)).collect();
             let middle = cut as usize % (steps + 1);
             let offsets = [0, middle as i64, steps as i64];
-            let made = checklist(&Checklist { satisfied, dependencies: &dependencies, offsets: &offsets, delay: 0.5 })?;
+            let made = checklist(&Checklist { satisfied, items: 3, dependencies: &dependencies, offsets: &offsets, delay: 0.5 })?;
             for step in 0..steps {
                 let start = if step < middle { 0 } else { middle };
                 let end = if step < middle { middle } else { steps };

@@ -1,7 +1,8 @@
 //! Risk measures of scores, and quantiles that are tracked from batch to batch.
 
 use crate::check::{all_finite, within};
-use crate::group::{Columns, Method, quantile};
+use crate::quantile::Interpolation;
+use crate::group::{Columns, quantile};
 use crate::{Error, Result};
 
 /// Quantiles that follow the scores of the batches: `q ← q + rate · (level - mean 1[x < q])`.
@@ -46,7 +47,7 @@ pub fn tracked_quantiles(
         }
         let one_group = vec![0; values.len()];
         let columns = Columns::new("values", values, &one_group);
-        levels.iter().map(|&level| Ok(quantile(&columns, level, Method::Linear)?[0])).collect::<Result<_>>()?
+        levels.iter().map(|&level| Ok(quantile(&columns, level, Interpolation::Linear)?[0])).collect::<Result<_>>()?
     };
     let next = tracked.iter().zip(levels).map(|(&tracked, level)| {
         if sorted.is_empty() {

@@ -47,7 +47,7 @@ pub fn peers(tree: &Topology, of: Peers) -> Result<Vec<u32>> {
     let made = match of {
         Peers::Siblings => {
             let parents = (0..tree.len() as u32).map(|node| tree.parent(node).map_or(-1 - i64::from(node), i64::from));
-            keys::dense_i64(&parents.collect::<Vec<_>>())?
+            keys::dense_integers(&parents.collect::<Vec<_>>())?
         }
         Peers::Depth => keys::pair(&tree.root_of_each(), tree.depths())?,
         Peers::Tree => keys::pair(&tree.root_of_each(), &vec![0; tree.len()])?,

@@ -1,7 +1,8 @@
 //! From scores to masks: which rows or tokens of each group are chosen.
 
 use crate::check::{column, mask_length, same_length, within};
-use crate::group::{Columns, Method, group_count, quantile};
+use crate::quantile::Interpolation;
+use crate::group::{Columns, group_count, quantile};
 use crate::members::Members;
 use crate::rng::structural_seed;
 use crate::{Error, Result};
@@ -146,10 +147,10 @@ pub fn top(
 /// The rows of each group whose score is at least its `q`-quantile (with `strict`: above it).
 ///
 /// ```
-/// use agentrl_compute::group::Method;
+/// use agentrl_compute::quantile::Interpolation;
 /// use agentrl_compute::weight::above_quantile;
 ///
-/// let chosen = above_quantile(&[1.0, 2.0, 3.0, 4.0], &[0; 4], None, 0.5, Method::Linear, false)?;
+/// let chosen = above_quantile(&[1.0, 2.0, 3.0, 4.0], &[0; 4], None, 0.5, Interpolation::Linear, false)?;
 /// assert_eq!(chosen, [false, false, true, true]);
 /// # Ok::<(), agentrl_compute::Error>(())
 /// ```
@@ -161,7 +162,7 @@ pub fn above_quantile(
     groups: &[u32],
     valid: Option<&[bool]>,
     q: f64,
-    method: Method,
+    method: Interpolation,
     strict: bool,
 ) -> Result<Vec<bool>> {
     let thresholds = quantile(&Columns { valid, ..Columns::new("scores", scores, groups) }, q, method)?;

@@ -196,12 +196,13 @@ pub(crate) fn reward_implicit<'py>(
 pub(crate) fn reward_checklist<'py>(
     py: Python<'py>,
     satisfied: Column<'py, bool>,
+    items: usize,
     dependencies: Column<'py, bool>,
     offsets: Column<'py, i64>,
     delay: f64,
 ) -> PyResult<(Made<'py, f64>, Made<'py, f64>, Made<'py, bool>)> {
     let (satisfied, dependencies) = (slice("satisfied", &satisfied)?, slice("dependencies", &dependencies)?);
-    let columns = Checklist { satisfied, dependencies, offsets: slice("offsets", &offsets)?, delay };
+    let columns = Checklist { satisfied, items, dependencies, offsets: slice("offsets", &offsets)?, delay };
     let rewards = run(py, satisfied.len(), || reward::checklist(&columns))?;
     Ok((rewards.earned.into_pyarray(py), rewards.backfilled.into_pyarray(py), rewards.eligible.into_pyarray(py)))
 }

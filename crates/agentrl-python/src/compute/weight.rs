@@ -1,6 +1,6 @@
 //! Weights for Python: denominators, selectors, factors and importance ratios.
 
-use agentrl_compute::group::Method;
+use agentrl_compute::quantile::Interpolation;
 use agentrl_compute::ragged::Ragged;
 use agentrl_compute::weight::{
     self, Action, Aggregate, Amount, BalancedBounds, Band, Denominator, Divergence, ImportanceOptions, Level, Measure,
@@ -98,7 +98,7 @@ pub(crate) fn weight_above_quantile<'py>(
     let (scores, groups) = (slice("scores", &scores)?, slice("groups", &groups)?);
     let valid = optional("valid", valid.as_ref())?;
     made(py, scores.len(), || {
-        weight::above_quantile(scores, groups, valid, q, Method::from_name(interpolation)?, strict)
+        weight::above_quantile(scores, groups, valid, q, Interpolation::from_name(interpolation)?, strict)
     })
 }
 

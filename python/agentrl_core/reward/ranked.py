@@ -1,0 +1,127 @@
+"""Rewards by comparison with the other rows of a group: best of k, lead of the best, win rates."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentrl_core import _columns, _core
+from agentrl_core.exceptions import InvalidInputError
+
+
+def max_at_k(
+    rewards: object,
+    group_ids: object,
+    k: int,
+    *,
+    leave_one_out: bool = False,
+    ratio_excess: object | None = None,
+    valid: object | None = None,
+) -> NDArray[Any]:
+    """Rewards whose policy gradient is that of the expected best of k rows of a group (pass@k for 0 and 1). Unbiased.
+
+    With the n rewards of a group ascending: r'_i = [C(i-1, k-1) r_i + sum_{j>i} C(j-2, k-2) r_j] / C(n, k). With
+    `leave_one_out`, k/n * max@(k-1) of the others is subtracted (PKPO, arXiv:2505.15201). With `ratio_excess`, every
+    subset counts 1 + sum of its excesses, the first-order correction of arXiv:2510.23393. Then any group baseline.
+
+    Args:
+        rewards: n numbers.
+        group_ids: n group ids.
+        k: at least 1.
+        leave_one_out: lower variance, same expectation; on-policy only.
+        ratio_excess: n numbers, the sequence ratio pi/mu minus 1; None: on-policy.
+        valid: n booleans; rows that are False neither vote nor get a value (0). None: all rows are valid.
+
+    Returns:
+        `float32[n]` for float32 rewards, else `float64[n]`.
+
+    Raises:
+        InvalidInputError: lengths differ, a valid reward is not finite, or a group has fewer than k valid rows.
+
+    Example:
+        >>> from agentrl_core import reward
+        >>> reward.max_at_k([0.0, 1.0, 2.0, 3.0], ["a"] * 4, 2).round(4).tolist()
+        [1.0, 1.0, 1.1667, 1.5]
+    """
+    given = _columns.numbers(rewards, "rewards")
+    count = len(given)
+    made = _core.reward_max_at_k(
+        _columns.doubles(given, "rewards"),
+        _columns.keys(group_ids, "group_ids", length=count),
+        k=k,
+        leave_one_out=leave_one_out,
+        ratio_excess=None if ratio_excess is None else _columns.doubles(ratio_excess, "ratio_excess", length=count),
+        valid=_columns.mask(valid, "valid", length=count),
+    )
+    return _columns.like(made, given)
+
+
+def top_gap(rewards: object, group_ids: object, *, valid: object | None = None) -> NDArray[Any]:
+    """The best row of each group gets its lead over the second best, every other row 0; a row alone gets 0.
+
+    From arXiv:2503.19595: verl's `grpo_passk` before its division by the standard deviation.
+
+    Args:
+        rewards: n numbers.
+        group_ids: n group ids.
+        valid: n booleans; rows that are False neither vote nor get a value (0). None: all rows are valid.
+
+    Returns:
+        `float32[n]` for float32 rewards, else `float64[n]`.
+
+    Raises:
+        InvalidInputError: lengths differ, or a valid reward is not finite.
+
+    Example:
+        >>> from agentrl_core import reward
+        >>> reward.top_gap([1.0, 4.0, 3.0], ["a", "a", "a"]).tolist()
+        [0.0, 1.0, 0.0]
+    """
+    given = _columns.numbers(rewards, "rewards")
+    made = _core.reward_top_gap(
+        _columns.doubles(given, "rewards"),
+        _columns.keys(group_ids, "group_ids", length=len(given)),
+        valid=_columns.mask(valid, "valid", length=len(given)),
+    )
+    return _columns.like(made, given)
+
+
+def win_rates(first: object, second: object, probability: object, count: int) -> NDArray[np.float64]:
+    """The mean probability with which each row wins its comparisons; 0.5 for a row without any.
+
+    From SPO, arXiv:2401.04056: comparison c says that row first[c] beats row second[c] with probability[c].
+
+    Args:
+        first: c indices of rows.
+        second: c indices of other rows.
+        probability: c numbers from 0 to 1; 0.5 is a tie.
+        count: number of rows.
+
+    Returns:
+        `float64[count]`.
+
+    Raises:
+        InvalidInputError: lengths differ, a row does not exist or meets itself, or a probability is out of range.
+
+    Example:
+        >>> from agentrl_core import reward
+        >>> reward.win_rates([0, 0], [1, 2], [1.0, 0.5], 3).tolist()
+        [0.75, 0.0, 0.5]
+    """
+    winners = _columns.integers(first, "first")
+    losers = _columns.integers(second, "second", length=len(winners))
+    for name, rows in (("first", winners), ("second", losers)):
+        outside = np.flatnonzero((rows < 0) | (rows >= count))
+        if len(outside):
+            place = int(outside[0])
+            raise InvalidInputError(
+                f"{name}[{place}] is {rows[place]}, but there are {count} rows; give the index of a row"
+            )
+    return _core.reward_win_rates(
+        winners.astype(np.uint32),
+        losers.astype(np.uint32),
+        _columns.doubles(probability, "probability", length=len(winners)),
+        count,
+    )

@@ -1,0 +1,102 @@
+"""Risk measures of scores instead of their mean, and quantiles that are tracked from batch to batch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentrl_core import _columns, _core
+
+
+def tracked_quantiles(
+    state: object | None, values: object, *, levels: object, rate: float = 0.1
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Quantiles that follow the scores of the batches: q <- q + rate * (level - mean 1[x < q]).
+
+    Pure: give back the state of the last call. From RiskPO, arXiv:2510.00911, in the order that its text intends: the
+    batch reads what was known before it.
+
+    Args:
+        state: what the last call returned second; None: the empirical quantiles of `values` are the start.
+        values: n numbers; n may be 0 if there is a state.
+        levels: k numbers from 0 to 1, ascending.
+        rate: at least 0.
+
+    Returns:
+        `float64[k]` quantiles for this batch, ascending, and `float64[k]`, the next state.
+
+    Raises:
+        InvalidInputError: a number is not finite, levels do not ascend, or the state belongs to other levels.
+
+    Example:
+        >>> from agentrl_core import reward
+        >>> read, state = reward.tracked_quantiles(None, [0.0, 1.0, 2.0, 3.0], levels=[0.5])
+        >>> read.tolist(), state.tolist()
+        ([1.5], [1.5])
+    """
+    return _core.reward_tracked_quantiles(
+        None if state is None else _columns.doubles(state, "state"),
+        _columns.doubles(values, "values"),
+        _columns.doubles(levels, "levels"),
+        rate,
+    )
+
+
+def tail_risk(
+    scores: object,
+    low: object,
+    high: object,
+    *,
+    alpha_low: float = 0.2,
+    alpha_high: float = 0.9,
+    omega: float = 1.5,
+    natural_baseline: bool = True,
+    valid: object | None = None,
+) -> NDArray[Any]:
+    """The mixed tail risk of scores, which weighs failures below a low quantile: RiskPO, arXiv:2510.00911.
+
+    (omega * CVaR + RVaR) / (omega + 1) with CVaR = -max(low - s, 0) / alpha_low and
+    RVaR = [max(s - low, 0) - max(s - high, 0) + (low - high)] / (alpha_high - alpha_low); the term (low - high) with
+    `natural_baseline` only.
+
+    Args:
+        scores: n numbers.
+        low: the alpha_low-quantile, one number or n.
+        high: the alpha_high-quantile, one number or n.
+        alpha_low: above 0.
+        alpha_high: above alpha_low, at most 1.
+        omega: weight of the lower tail, at least 0.
+        natural_baseline: see above.
+        valid: n booleans; rows that are False may hold anything and get 0. None: all rows are valid.
+
+    Returns:
+        `float32[n]` for float32 scores, else `float64[n]`.
+
+    Raises:
+        InvalidInputError: lengths differ, a valid number is not finite, or an option is out of range.
+
+    Example:
+        >>> from agentrl_core import reward
+        >>> reward.tail_risk([0.0, 5.0], 1.0, 4.0, alpha_low=0.2, alpha_high=0.8).round(6).tolist()
+        [-5.0, 0.0]
+    """
+    given = _columns.numbers(scores, "scores")
+    count = len(given)
+    mask = _columns.mask(valid, "valid", length=count)
+    columns = []
+    for values, name in ((given, "scores"), (low, "low"), (high, "high")):
+        whole = np.full(count, values, np.float64) if isinstance(values, (int, float)) else values
+        numbers = _columns.doubles(whole, name, length=count)
+        columns.append(numbers if mask is None else np.where(mask, numbers, 0.0))
+    made = _core.reward_tail_risk(
+        columns[0],
+        columns[1],
+        columns[2],
+        alpha_low=alpha_low,
+        alpha_high=alpha_high,
+        omega=omega,
+        natural_baseline=natural_baseline,
+    )
+    return _columns.like(made if mask is None else np.where(mask, made, 0.0), given)

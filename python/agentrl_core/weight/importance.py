@@ -1,0 +1,269 @@
+"""Importance ratios between the policy that is trained and the one that acted: weights, masks, bounds, diagnostics."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentrl_core import _columns, _core
+
+_Level = Literal["token", "segment", "segment_geometric", "sequence", "geometric", "prefix", "prefix_min"]
+
+
+class Bounds(NamedTuple):
+    """Clip bounds of the ratio, and what tokens of either sign contribute within them.
+
+    Attributes:
+        low: the lower bound.
+        high: the upper bound.
+        positive: sum of min(r, high) * A over A > 0.
+        negative: sum of max(r, low) * |A| over A < 0.
+    """
+
+    low: float
+    high: float
+    positive: float
+    negative: float
+
+
+class Diagnostics(NamedTuple):
+    """How far two policies are apart; r is the ratio of a token, w its product over a row.
+
+    Attributes:
+        effective_sample_size: (sum w)^2 / sum w^2 over rows.
+        effective_fraction: the same as a part of `rows`.
+        k1: mean of -ln r over tokens, an estimate of KL(acted, trained).
+        k2: mean of (ln r)^2 / 2.
+        k3: mean of r - 1 - ln r.
+        chi_squared_token: mean of r^2, minus 1.
+        chi_squared_sequence: mean of w^2, minus 1.
+        ratio_max: the largest r.
+        ratio_min: the smallest r.
+        rows: rows with a token that takes part.
+        tokens: tokens that take part.
+    """
+
+    effective_sample_size: float
+    effective_fraction: float
+    k1: float
+    k2: float
+    k3: float
+    chi_squared_token: float
+    chi_squared_sequence: float
+    ratio_max: float
+    ratio_min: float
+    rows: int
+    tokens: int
+
+
+def importance_weights(
+    log_ratios: object,
+    offsets: object,
+    *,
+    level: _Level = "token",
+    lower: float | None = None,
+    upper: float | None = 2.0,
+    action: Literal["truncate", "mask", "veto"] = "truncate",
+    segments: object | None = None,
+    mask: object | None = None,
+) -> NDArray[Any]:
+    """Importance weights of tokens, with which the loss is multiplied.
+
+    With r_t = pi(token) / mu(token): `token` r_t; `segment` and `sequence` the product over a segment or row;
+    `segment_geometric` and `geometric` its geometric mean (GSPO, arXiv:2507.18071); `prefix` the product up to the
+    token;
+    `prefix_min` r_t times the smallest r before it (MinPRO, arXiv:2601.22718). Beyond the bounds: `truncate` to them
+    (TIS), `mask` to 0 (IcePop, MIS), `veto` the whole row to 0. Log-ratios of what shares a weight are kept within
+    +-20, as verl's `rollout_corr_helper` does.
+
+    Args:
+        log_ratios: n numbers, log pi - log mu.
+        offsets: m + 1 whole numbers; row i is `log_ratios[offsets[i]:offsets[i + 1]]`; rows cover all tokens.
+        level: see above.
+        lower: above 0; None: no lower bound.
+        upper: None: no upper bound.
+        action: see above.
+        segments: offsets of the segments (turns, chunks), for their levels; none may cross a row's end.
+        mask: n booleans, True where the policy acted: other tokens take no part and get 0. None: all.
+
+    Returns:
+        `float32[n]` for float32 log_ratios, else `float64[n]`.
+
+    Raises:
+        InvalidInputError: lengths differ, a log-ratio that takes part is not finite, bounds are not 0 < lower <=
+            upper, or segments are missing or cross rows.
+
+    Example:
+        >>> from agentrl_core import weight
+        >>> weight.importance_weights([0.0, 1.0, -1.0], [0, 3]).round(4).tolist()
+        [1.0, 2.0, 0.3679]
+        >>> weight.importance_weights([0.0, 1.0, -1.0], [0, 3], level="sequence").tolist()
+        [1.0, 1.0, 1.0]
+    """
+    given = _columns.numbers(log_ratios, "log_ratios")
+    made = _core.weight_importance(
+        _columns.doubles(given, "log_ratios"),
+        _columns.integers(offsets, "offsets"),
+        level=level,
+        lower=lower,
+        upper=upper,
+        action=action,
+        segments=None if segments is None else _columns.integers(segments, "segments"),
+        mask=_columns.mask(mask, "mask", length=len(given)),
+    )
+    return _columns.like(made, given)
+
+
+def trust_region(
+    log_ratios: object,
+    offsets: object,
+    *,
+    upper: float,
+    lower: float | None = None,
+    divergence: Literal["k1", "k2", "k3"] = "k3",
+    aggregate: Literal["token", "sum", "mean", "max"] = "token",
+    mask: object | None = None,
+) -> NDArray[np.bool_]:
+    """Which tokens are near enough to be trained: alone (`token`), or with the sum, mean or largest of their row.
+
+    With d = log pi - log mu: k1 = -d, k2 = d^2 / 2, k3 = exp(d) - 1 - d. These are verl's `rollout_rs` modes,
+    `token_k1` to
+    `seq_max_k3`; where it takes ratios a and b as bounds of k1, give lower=ln(a) and upper=ln(b).
+
+    Args:
+        log_ratios: n numbers.
+        offsets: as for `importance_weights`.
+        upper: the largest divergence that is kept.
+        lower: the least; None: any.
+        divergence: see above.
+        aggregate: see above.
+        mask: as for `importance_weights`; other tokens are False.
+
+    Returns:
+        `bool[n]`.
+
+    Raises:
+        InvalidInputError: lengths differ, a log-ratio that takes part is not finite, or lower is above upper.
+
+    Example:
+        >>> from agentrl_core import weight
+        >>> weight.trust_region([0.0, 2.0, 0.1], [0, 2, 3], upper=0.5, aggregate="max").tolist()
+        [False, False, True]
+    """
+    numbers = _columns.doubles(log_ratios, "log_ratios")
+    return _core.weight_trust_region(
+        numbers,
+        _columns.integers(offsets, "offsets"),
+        divergence=divergence,
+        aggregate=aggregate,
+        lower=lower,
+        upper=upper,
+        mask=_columns.mask(mask, "mask", length=len(numbers)),
+    )
+
+
+def importance_diagnostics(log_ratios: object, offsets: object, *, mask: object | None = None) -> Diagnostics:
+    """Effective sample size, divergences and extreme ratios of some rows.
+
+    Args:
+        log_ratios: n numbers, log pi - log mu.
+        offsets: as for `importance_weights`.
+        mask: as for `importance_weights`.
+
+    Raises:
+        InvalidInputError: lengths differ, a log-ratio that takes part is not finite, or no token takes part.
+
+    Example:
+        >>> from agentrl_core import weight
+        >>> weight.importance_diagnostics([0.0, 0.0, 0.0], [0, 1, 3]).effective_sample_size
+        2.0
+    """
+    numbers = _columns.doubles(log_ratios, "log_ratios")
+    found = _core.weight_importance_diagnostics(
+        numbers,
+        _columns.integers(offsets, "offsets"),
+        mask=_columns.mask(mask, "mask", length=len(numbers)),
+    )
+    return Diagnostics(**found)
+
+
+def balanced_bounds(
+    ratios: object,
+    advantages: object,
+    *,
+    start: tuple[float, float] = (0.6, 1.2),
+    limit: tuple[float, float] = (0.9, 3.0),
+    step: tuple[float, float] = (0.05, 0.05),
+    target: float = 0.5,
+    measure: Literal["share", "odds"] = "share",
+    valid: object | None = None,
+) -> Bounds:
+    """Clip bounds, raised until positive advantages contribute their target part. BAPO, arXiv:2510.18927.
+
+    First the lower bound rises, then the upper, each by its step and up to its limit, while the measure is below
+    target: P / (P + N) (`share`, the paper) or P / N (`odds`, the public code).
+
+    Args:
+        ratios: n numbers, pi / pi_old.
+        advantages: n numbers.
+        start: of the lower and the upper bound.
+        limit: of both.
+        step: of both, above 0.
+        target: see above.
+        measure: see above.
+        valid: n booleans; rows that are False do not count. None: all rows are valid.
+
+    Raises:
+        InvalidInputError: lengths differ, a valid number is not finite, a step is not positive or a limit below its
+            start.
+
+    Example:
+        >>> from agentrl_core import weight
+        >>> weight.balanced_bounds([1.0, 2.0], [1.0, 1.0]).low
+        0.6
+    """
+    numbers = _columns.doubles(ratios, "ratios")
+    found = _core.weight_balanced_bounds(
+        numbers,
+        _columns.doubles(advantages, "advantages", length=len(numbers)),
+        start=start,
+        limit=limit,
+        step=step,
+        target=target,
+        measure=measure,
+        valid=_columns.mask(valid, "valid", length=len(numbers)),
+    )
+    return Bounds(*found)
+
+
+def second_moment_bound(
+    log_ratios: object, advantages: object, *, budget: float = 0.04, valid: object | None = None
+) -> float:
+    """The largest k such that the squared log-ratios of harmful tokens, cut at k^2, have a mean of at most `budget`.
+
+    Harmful are tokens whose ratio has moved the way of their advantage; clip the ratio to [exp(-k), exp(k)]. Infinite
+    if no cut is needed. M2PO, arXiv:2510.01161.
+
+    Args:
+        log_ratios: n numbers.
+        advantages: n numbers.
+        budget: at least 0.
+        valid: n booleans; rows that are False do not count. None: all rows are valid.
+
+    Raises:
+        InvalidInputError: lengths differ, a valid number is not finite, or the budget is negative.
+
+    Example:
+        >>> from agentrl_core import weight
+        >>> weight.second_moment_bound([0.1, 0.2, 1.0], [1.0, -1.0, 1.0], budget=0.025)
+        0.2
+    """
+    numbers = _columns.doubles(log_ratios, "log_ratios")
+    return _core.weight_second_moment_bound(
+        numbers,
+        _columns.doubles(advantages, "advantages", length=len(numbers)),
+        budget=budget,
+        valid=_columns.mask(valid, "valid", length=len(numbers)),
+    )
