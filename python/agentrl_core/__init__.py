@@ -12,7 +12,20 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from agentrl_core import advantage, engine, env, group, keys, loss, recipes, returns, reward, rollout, select, weight
+    from agentrl_core import (
+        advantage,
+        engine,
+        env,
+        group,
+        keys,
+        loss,
+        recipes,
+        returns,
+        reward,
+        rollout,
+        select,
+        weight,
+    )
     from agentrl_core._core import Table, __version__, num_threads, set_num_threads
     from agentrl_core.batch import Batch
     from agentrl_core.collect import Collector

@@ -90,7 +90,9 @@ class Rows:
         if not columns:
             return np.zeros(len(self), dtype=np.uint32)
         parts = [
-            keys.dense(self.batch.column(name, self.level)) if name == "node_token" else self.batch.keys(name, self.level)
+            keys.dense(self.batch.column(name, self.level))
+            if name == "node_token"
+            else self.batch.keys(name, self.level)
             for name in columns
         ]
         return parts[0] if len(parts) == 1 else keys.composite(*parts)

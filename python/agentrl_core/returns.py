@@ -111,7 +111,9 @@ class _Rows:
                 f"out has shape {out.shape} and dtype {out.dtype}; give a contiguous {shape} of {self.dtype}"
             )
         if self.order is not None:
-            raise InvalidInputError("out is given, but sequence_ids do not stand together; sort the rows or leave it out")
+            raise InvalidInputError(
+                "out is given, but sequence_ids do not stand together; sort the rows or leave it out"
+            )
         return out.reshape(-1)
 
 

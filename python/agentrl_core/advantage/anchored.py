@@ -28,8 +28,8 @@ class GroupInGroup(BatchComponent):
         A_S = sum_k w_k A^(k) / sum_k w_k,   w_k = (k + 1)^level_power
 
     over the levels at which the step has company. Steps of draws without a score neither vote nor get a value; a step
-    that was paid nothing has reward 0. Sources: GiGPO arXiv:2505.10978 (the defaults); HGPO arXiv:2602.22817 (`levels=3,
-    episode_weight=0.0, step=Normalisation(ddof=0)`); UI-S1 arXiv:2509.11543 (`anchor="group_id,step",
+    that was paid nothing has reward 0. Sources: GiGPO arXiv:2505.10978 (the defaults); HGPO arXiv:2602.22817
+    (`levels=3, episode_weight=0.0, step=Normalisation(ddof=0)`); UI-S1 arXiv:2509.11543 (`anchor="group_id,step",
     breaks="matched", gamma=0.5`); iStar arXiv:2509.19199 (`anchor="group_id", column="process_reward", gamma=0.0`).
 
     States that are similar rather than equal: make a column of `agentrl_core.keys.similar`, and name it in `anchor`.

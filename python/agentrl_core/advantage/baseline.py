@@ -19,11 +19,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class BaselineRelative(BatchComponent):
-    """advantage = score - b of each draw, with b by `baseline`:
+    """advantage = score - b of each draw.
+
+    By `baseline`, b is:
 
     - `column`: the column `column`, such as a task's value (DigiRL arXiv:2406.11896);
     - `weighted`: sum w r / sum w over the group, w the column `column` (the plain mean where the weights are all 0):
-      OPO arXiv:2505.23585 (`column="trained_tokens"`), VCPO arXiv:2602.17616 (w = ratio^2 * norm of the score gradient^2);
+      OPO arXiv:2505.23585 (`column="trained_tokens"`), VCPO arXiv:2602.17616 (w = ratio^2 * norm of the score
+      gradient^2);
     - `shrunk`: the group's mean, drawn towards the prior `column` as far as noise explains their distance (V0.5
       arXiv:2603.10848);
     - `log_mean_exp`: temperature * ln mean exp(r / temperature) over the group (A*-PO, OPMD).
@@ -100,9 +103,7 @@ class BaselineRelative(BatchComponent):
         bound = np.inf if self.clip is None else self.clip
         return rows.write(advantage=np.clip(made, 0.0 if self.positive_only else -bound, bound))
 
-    def _weighted(
-        self, rows: Rows, score: NDArray[np.float64], groups: NDArray[np.uint32]
-    ) -> NDArray[np.float64]:
+    def _weighted(self, rows: Rows, score: NDArray[np.float64], groups: NDArray[np.uint32]) -> NDArray[np.float64]:
         weights = rows.values(self.column)
         total = group.sums(np.where(rows.valid, weights, 0.0), groups)[groups]
         compare = Normalisation(center="leave_one_out" if self.leave_one_out else "mean", scale="none", min_count=1)

@@ -18,21 +18,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Consistency(BatchComponent):
-    """advantage = a blend of a local and a global one, by how much the answers of the group differ. COPO, arXiv:2508.04138.
+    """advantage = a blend of a local and a global one, by how much the answers of the group differ.
+
+    Source: COPO, arXiv:2508.04138.
 
     With H the entropy of the group's answers in bits, w = sigmoid(steepness * (H - threshold)):
 
         advantage_positive = (1 - w) * max(A_g, 0) + w * max(A_l, 0), and advantage_negative the same with min
 
-    A_l compares the score with its group; A_g compares the group's mean score with those of the other groups, each group
-    once. The two columns keep apart what the two losses clip apart; `advantage` is their sum. Draws that gave no answer
-    (`answer_parsed` 0) are one cluster of their own. Draws without a score neither vote nor get a value.
+    A_l compares the score with its group; A_g compares the group's mean score with those of the other groups, each
+    group once. The two columns keep apart what the two losses clip apart; `advantage` is their sum. Draws that gave no
+    answer (`answer_parsed` 0) are one cluster of their own. Draws without a score neither vote nor get a value.
 
     Args:
         steepness: k.
         threshold: b, in bits.
-        mode: `soft`: w as above; `soft_with_zero`: w = 0 where the score is 0; `soft_with_forced`: w = 0 where A_l is 0;
-            `local`: w = 1; `global`: w = 0.
+        mode: `soft`: w as above; `soft_with_zero`: w = 0 where the score is 0; `soft_with_forced`: w = 0 where A_l is
+            0; `local`: w = 1; `global`: w = 0.
         coefficient: of the group's mean: 1 (`one`), or 1 - (1 - 1/n) / log2(n) * H with n draws (`entropy`).
         normalisation: how both advantages compare.
 

@@ -25,8 +25,8 @@ class CumulativeStandardised(StatefulComponent):
 
         S_new = ((i - 1) * A_new + A_all) / i,  S_all = (A_new + (i - 1) * A_all) / i
 
-    The advantage is S_new where |S_new| <= |S_all|, else S_all: a group of equal scores still has a direction when other
-    visits went differently. Draws without a score neither vote nor get a value.
+    The advantage is S_new where |S_new| <= |S_all|, else S_all: a group of equal scores still has a direction when
+    other visits went differently. Draws without a score neither vote nor get a value.
 
     Args:
         key: a draw column that means the same in every batch, such as `task_id`: a visit is all draws of a batch that

@@ -114,9 +114,7 @@ class Gae(BatchComponent):
         made = {"advantage": advantage, "return": returned}
         return rows.write(**{name: np.where(rows.valid, values, 0.0) for name, values in made.items()})
 
-    def _rewards(
-        self, rows: Rows, order: NDArray[np.int64], chains: NDArray[np.uint32]
-    ) -> NDArray[np.float64]:
+    def _rewards(self, rows: Rows, order: NDArray[np.int64], chains: NDArray[np.uint32]) -> NDArray[np.float64]:
         if self.reward == "column":
             rewards = rows.values("reward")[order]
         else:

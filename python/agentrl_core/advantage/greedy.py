@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 class GreedyRelative(BatchComponent):
     """advantage = gamma^(n - t + 1) * D - kl * (log pi - log pi_ref) of the t-th of a draw's n trained tokens.
 
-    D = score - score of the group's greedy draws, cut to at most `clip`. The draw column `greedy` is 1 for those: they are
-    left out of the loss (`keep` 0). The KL of a token counts for that token alone. Source: ReMax, arXiv:2310.10505
+    D = score - score of the group's greedy draws, cut to at most `clip`. The draw column `greedy` is 1 for those: they
+    are left out of the loss (`keep` 0). The KL of a token counts for that token alone. Source: ReMax, arXiv:2310.10505
     (`gamma=0.99, kl=0.05, clip=5.0`).
 
     Args:

@@ -69,9 +69,7 @@ class OptimalTokenBaseline(BatchComponent):
         """Return `batch` with the column `advantage` on tokens."""
         tokens = Rows(batch, "token")
         valid = tokens.valid
-        energy = (
-            1.0 - 2.0 * np.exp(tokens.values("behaviour_logprob")) + tokens.values("sum_probability_squared")
-        )
+        energy = 1.0 - 2.0 * np.exp(tokens.values("behaviour_logprob")) + tokens.values("sum_probability_squared")
         if self.weight:
             energy = energy * tokens.values(self.weight) ** 2
         made = returns.optimal_token_baseline(

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 class Refinement(BatchComponent):
     """advantage = 1 of a refined draw that is worth imitating, else 0; the others are compared with each other.
 
-    The draw column `refined` tells the two apart. A refined draw is worth imitating if it succeeded and its score is above
-    the mean of the group's plain draws and above that of its refined ones. Draws without a score neither vote nor get a
-    value. Source: Dyna-GRPO, arXiv:2510.09577.
+    The draw column `refined` tells the two apart. A refined draw is worth imitating if it succeeded and its score is
+    above the mean of the group's plain draws and above that of its refined ones. Draws without a score neither vote nor
+    get a value. Source: Dyna-GRPO, arXiv:2510.09577.
 
     Args:
         normalisation: how plain draws are compared.

@@ -20,12 +20,13 @@ class SegmentRelative(BatchComponent):
     """advantage = that of the item that a token belongs to, each item compared with the same one of its group.
 
     The draw columns `hit.0`, `hit.1`, ..., one for each of K items, hold what each is worth; the token column `segment`
-    says which item a token writes: 0 to K-1, -1 none, K or more an item beyond the last, -2 the end of the list. An item
-    that was not written is worth 0, and votes. Tokens of no item have no advantage. Source: Rank-GRPO, arXiv:2510.20150.
+    says which item a token writes: 0 to K-1, -1 none, K or more an item beyond the last, -2 the end of the list. An
+    item that was not written is worth 0, and votes. Tokens of no item have no advantage. Source: Rank-GRPO,
+    arXiv:2510.20150.
 
     Args:
-        credit: `independent`: an item is worth its own hit; `log_discount`: sum_{j >= k} hit_j / log2(j + 1), from place
-            1.
+        credit: `independent`: an item is worth its own hit; `log_discount`: sum_{j >= k} hit_j / log2(j + 1), from
+            place 1.
         overflow: advantage of tokens beyond the last item.
         complete: advantage of the end token where all K items were written and no more.
         incomplete: advantage of the end token where one was not.

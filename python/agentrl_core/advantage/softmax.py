@@ -23,13 +23,14 @@ Aggregate = Literal["sum", "mean", "log_ratio"]
 class HistoryWeighted(BatchComponent):
     """The gradient of HAEPO's objective (arXiv:2508.18884) as an advantage of whole draws.
 
-    With w = softmax(L / temperature) within the group, L the log-prob of a draw's trained tokens, and R its score, compared
-    with its group, the objective is sum w R + entropy_weight * H(w) - kl_weight * KL(w_ref || w), and by log-prob
+    With w = softmax(L / temperature) within the group, L the log-prob of a draw's trained tokens, and R its score,
+    compared with its group, the objective is sum w R + entropy_weight * H(w) - kl_weight * KL(w_ref || w), and by
+    log-prob
 
         A = (1 / temperature) * [w * (R - sum w R) - entropy_weight * w * (ln w + H) + kl_weight * (w_ref - w)]
 
-    Use it with a loss -A * log p, summed over tokens, without ratio or clip. It reads the column `current_logprob`, so it
-    belongs to each update. Draws without a score neither vote nor get a value. The paper does not give the weights.
+    Use it with a loss -A * log p, summed over tokens, without ratio or clip. It reads the column `current_logprob`, so
+    it belongs to each update. Draws without a score neither vote nor get a value. The paper does not give the weights.
 
     Args:
         aggregate: L: the `sum`, the `mean`, or the sum of the log-ratio to the behaviour policy (`log_ratio`).
@@ -93,10 +94,10 @@ class HistoryWeighted(BatchComponent):
 class LengthWeighted(BatchComponent):
     """The gradient of DRPO's objective (arXiv:2510.04474): short successes count more, likely failures count more.
 
-    A = softmax((1 - length / limit) / length_temperature) over the group's successes (score above 0), and
-    -softmax(s / temperature) over its failures, s the mean log-prob of a draw's trained tokens. A group without the one or
-    the other gets 0. Use it with a loss -A * mean log p, without ratio or clip. It reads the column `current_logprob`, so
-    it belongs to each update. Draws without a score neither vote nor get a value.
+    A = softmax((1 - length / limit) / length_temperature) over the group's successes (score above 0), and -softmax(s /
+    temperature) over its failures, s the mean log-prob of a draw's trained tokens. A group without the one or the other
+    gets 0. Use it with a loss -A * mean log p, without ratio or clip. It reads the column `current_logprob`, so it
+    belongs to each update. Draws without a score neither vote nor get a value.
 
     Args:
         limit: the longest a draw may be, in trained tokens.
@@ -152,8 +153,8 @@ class LengthWeighted(BatchComponent):
 class SoftmaxScaled(BatchComponent):
     """advantage = A * softmax((A + strength * H) / temperature) within the group: good and uncertain draws count more.
 
-    A is the advantage of draws that is there, H the mean entropy of a draw's trained tokens. Source: EGSW, arXiv:2503.22456,
-    which does not give the defaults.
+    A is the advantage of draws that is there, H the mean entropy of a draw's trained tokens. Source: EGSW,
+    arXiv:2503.22456, which does not give the defaults.
 
     Args:
         strength: of the entropy.

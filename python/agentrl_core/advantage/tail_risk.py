@@ -21,10 +21,13 @@ _LEVELS = np.arange(1, 20) / 20.0
 
 @dataclass(frozen=True)
 class TailRisk(StatefulComponent):
-    """advantage = the mixed tail risk of the paper that a draw belongs to, shared among its draws. RiskPO, arXiv:2510.00911.
+    """advantage = the mixed tail risk of the paper that a draw belongs to, shared among its draws.
 
-    `bundle` groups in a row make a bundle; paper j of a bundle has the j-th draw of each (draws beyond the smallest group
-    are left without an advantage), and s is the sum of its scores. With the quantiles l and u of s at `low` and `high`:
+    Source: RiskPO, arXiv:2510.00911.
+
+    `bundle` groups in a row make a bundle; paper j of a bundle has the j-th draw of each (draws beyond the smallest
+    group are left without an advantage), and s is the sum of its scores. With the quantiles l and u of s at `low` and
+    `high`:
 
         CVaR = -(l - s)+ / low,   RVaR = [(s - l)+ - (s - u)+ + b] / (high - low),   b = l - u or 0
         A_paper = (omega * CVaR + RVaR) / (omega + 1), over the standard deviation of the bundle's s + eps
@@ -38,15 +41,16 @@ class TailRisk(StatefulComponent):
         low: level of the lower quantile, above 0.
         high: level of the upper quantile, above `low`, at most 1.
         omega: weight of the lower tail, at least 0.
-        quantiles: `track`; `batch`: the quantiles of each bundle's own papers; `mix`: the mean of both. The first batch has
-            nothing tracked yet and reads its own.
+        quantiles: `track`; `batch`: the quantiles of each bundle's own papers; `mix`: the mean of both. The first batch
+            has nothing tracked yet and reads its own.
         rate: of the tracking, at least 0.
         natural_baseline: b = l - u, so that the middle term is at most 0; or 0.
         scale: `std`, or `none`.
         eps: added to the standard deviation, at least 0.
         credit: what a draw with score r gets of its paper's A: all of it (`uniform`); half of it where r > 0 and 1.5
-            times where not (`score`); all, over the standard deviation of its group, 1 where that is at most 1e-3 (`std`);
-            its share of the sum of (r - mean of its group) over the paper, equal shares where that is 0 (`sum_mean`).
+            times where not (`score`); all, over the standard deviation of its group, 1 where that is at most 1e-3
+            (`std`); its share of the sum of (r - mean of its group) over the paper, equal shares where that is 0
+            (`sum_mean`).
 
     Raises:
         RecipeError: an option is out of range.

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TrackedBaseline(StatefulComponent):
-    """advantage = score - b of each draw, b remembered from batch to batch, by `tracker`:
+    """advantage = score - b of each draw, b remembered from batch to batch.
+
+    By `tracker`, b is:
 
     - `beta`: the discounted success rate of the draw's `key`: b = alpha / (alpha + beta), then alpha <- decay * alpha
       + sum r, beta <- decay * beta + sum (1 - r). MSSR, arXiv:2512.18215, for scores from 0 to 1;
@@ -33,8 +35,9 @@ class TrackedBaseline(StatefulComponent):
         tracker: as above.
         key: for `beta` and `ema`: a draw column of text or whole numbers that means the same in every batch.
         decay: 0 to 1; with `adapt`, the most it can be.
-        adapt: for `beta`: `none`; or `window`: decay - (decay - decay_min) * min(mean KL / kl_target, 1), with the mean of
-            the draw column `policy_kl` over the last `window` batches: the more the policy moves, the sooner it forgets.
+        adapt: for `beta`: `none`; or `window`: decay - (decay - decay_min) * min(mean KL / kl_target, 1), with the mean
+            of the draw column `policy_kl` over the last `window` batches: the more the policy moves, the sooner it
+            forgets.
         decay_min: the least that decay can be, 0 to `decay`.
         kl_target: above 0.
         window: batches, at least 1.
@@ -110,7 +113,13 @@ class TrackedBaseline(StatefulComponent):
         score, names, moved = rows.values("score"), rows.names(self.key), state["kl"]
         if self.tracker == "ema":
             baseline, known = group.ema_mean(
-                state["keys"], score, names, decay=self.decay, initial=self.initial, update=self.update, valid=rows.valid
+                state["keys"],
+                score,
+                names,
+                decay=self.decay,
+                initial=self.initial,
+                update=self.update,
+                valid=rows.valid,
             )
         else:
             decay = self.decay
@@ -127,9 +136,7 @@ class TrackedBaseline(StatefulComponent):
     def _against_window(self, rows: Rows, state: dict[str, Any]) -> tuple[NDArray[np.float64], dict[str, Any]]:
         score = rows.values("score")
         found = group.statistics(score, rows.keys("group_id"), valid=rows.valid)
-        mean, means = group.window_quantile(
-            state["means"], found.mean[found.count > 0], capacity=self.capacity, q=0.5
-        )
+        mean, means = group.window_quantile(state["means"], found.mean[found.count > 0], capacity=self.capacity, q=0.5)
         std, stds = group.window_quantile(state["stds"], found.std[found.count > 1], capacity=self.capacity, q=0.5)
         spread = (std or 0.0) + 1e-6 if self.scale == "window" else 1.0
         made = np.zeros(len(rows)) if mean is None else (score - mean) / spread

@@ -52,7 +52,8 @@ class TreeRelative(BatchComponent):
         singleton: for `ancestors`: what the only draw of a tree gets: 0 (`zero`), or its value (`raw`, TreePO).
         trace: for `baseline`, 0 to 1.
         margin: for `order`, at least 0: how much more a start must have than one above it.
-        radius: for `order`: centred, and of norm at most sqrt(draws) (`soft`) or exactly (`hard`); or as it is (`none`).
+        radius: for `order`: centred, and of norm at most sqrt(draws) (`soft`) or exactly (`hard`); or as it is
+            (`none`).
 
     Raises:
         RecipeError: an option is out of range.

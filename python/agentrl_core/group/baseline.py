@@ -147,7 +147,12 @@ def running_moments(
     squares = visits * std**2 + batch_std**2 + visits / total * (batch_mean - mean) ** 2
     after = np.where(seen[:, None], np.stack([total, new_mean, np.sqrt(squares / total)], axis=1), past)
     rows = after[groups]
-    return rows[:, 1], rows[:, 2], rows[:, 0].astype(np.int64), {**state, **dict(zip(names, after.tolist(), strict=True))}
+    return (
+        rows[:, 1],
+        rows[:, 2],
+        rows[:, 0].astype(np.int64),
+        {**state, **dict(zip(names, after.tolist(), strict=True))},
+    )
 
 
 def window_quantile(

@@ -72,9 +72,7 @@ class Partial:
             )
         )
 
-    def add(
-        self, values: object, ids: object, *, weights: object | None = None, valid: object | None = None
-    ) -> Self:
+    def add(self, values: object, ids: object, *, weights: object | None = None, valid: object | None = None) -> Self:
         """The moments of this rank's rows, on the grid of the extents that the first reduction gave.
 
         Args:

@@ -55,7 +55,7 @@ def quantile(
 def log_mean_exp(
     values: object, ids: object, *, temperature: float = 1.0, valid: object | None = None
 ) -> NDArray[np.float64]:
-    """temperature * ln(mean of exp(x / temperature)) of each group: between its mean and its maximum.
+    """Temperature * ln(mean of exp(x / temperature)) of each group: between its mean and its maximum.
 
     Args:
         values: n numbers.
@@ -78,9 +78,7 @@ def log_mean_exp(
     return _core.group_log_mean_exp(column, groups, temperature, valid=mask)
 
 
-def arg_extreme(
-    values: object, ids: object, *, largest: bool = True, valid: object | None = None
-) -> NDArray[np.int64]:
+def arg_extreme(values: object, ids: object, *, largest: bool = True, valid: object | None = None) -> NDArray[np.int64]:
     """The first row of each group that attains its largest (or smallest) value.
 
     Args:
@@ -127,9 +125,7 @@ def rank(values: object, ids: object, *, valid: object | None = None) -> NDArray
     return _core.group_map(column, groups, "rank", valid=mask)
 
 
-def softmax(
-    values: object, ids: object, *, temperature: float = 1.0, valid: object | None = None
-) -> NDArray[Any]:
+def softmax(values: object, ids: object, *, temperature: float = 1.0, valid: object | None = None) -> NDArray[Any]:
     """exp(x / temperature) over the sum of the same in the group.
 
     Args:
@@ -181,7 +177,7 @@ def min_max(
 
 
 def mean_one(values: object, ids: object, *, valid: object | None = None) -> NDArray[Any]:
-    """x / mean(x of the group): weights that change no total. Weights that are all 0 become 1.
+    """X / mean(x of the group): weights that change no total. Weights that are all 0 become 1.
 
     Args:
         values: n numbers of at least 0.

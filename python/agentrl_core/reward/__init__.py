@@ -2,6 +2,7 @@
 
 from agentrl_core.reward.answers import AnswerAgreement
 from agentrl_core.reward.best_of import MaxAtK
+from agentrl_core.reward.checklists import Checklist
 from agentrl_core.reward.comparisons import WinRate
 from agentrl_core.reward.dithering import Dither
 from agentrl_core.reward.fuse import Fuse
@@ -20,6 +21,7 @@ from agentrl_core.reward.votes import answer_clusters, cluster_votes
 
 __all__ = [
     "AnswerAgreement",
+    "Checklist",
     "Dither",
     "Fuse",
     "ImplicitProcess",

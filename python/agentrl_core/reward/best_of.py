@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 class MaxAtK(BatchComponent):
     """The score becomes what the draw adds to the expected best of k draws of its group (max@k; pass@k for 0 and 1).
 
-    With n scores ascending: s_i = [C(i-1, k-1) r_i + sum_{j>i} C(j-2, k-2) r_j] / C(n, k), whose policy gradient is that
-    of max@k without bias. Follow it with `GroupRelative(center="none", scale="none")`, or with a baseline. Sources:
-    arXiv:2510.23393 (`full`, `ratio`); PKPO arXiv:2505.15201 (`leave_one_out`); arXiv:2503.19595, verl's
+    With n scores ascending: s_i = [C(i-1, k-1) r_i + sum_{j>i} C(j-2, k-2) r_j] / C(n, k), whose policy gradient is
+    that of max@k without bias. Follow it with `GroupRelative(center="none", scale="none")`, or with a baseline.
+    Sources: arXiv:2510.23393 (`full`, `ratio`); PKPO arXiv:2505.15201 (`leave_one_out`); arXiv:2503.19595, verl's
     `grpo_passk` (`top_gap`, `scale="std"`).
 
     Args:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import numpy as np
 
 from agentrl_core import _core
-from agentrl_core._rows import Rows, needed
+from agentrl_core._rows import Rows
 from agentrl_core.component import BatchComponent, Column
 
 if TYPE_CHECKING:

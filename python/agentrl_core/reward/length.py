@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 class LengthPenalty(BatchComponent):
     """The score minus weight * min(max(L - free, 0) / (limit - free), cap): nothing up to `free`, linear beyond.
 
-    At level `step` it works on the reward of steps. Sources: DAPO's soft overlong punishment arXiv:2503.14476 (`free` the
-    longest minus the buffer, `limit` the longest); MARS arXiv:2510.15414 (`level="step", free=2048, limit=4085,
+    At level `step` it works on the reward of steps. Sources: DAPO's soft overlong punishment arXiv:2503.14476 (`free`
+    the longest minus the buffer, `limit` the longest); MARS arXiv:2510.15414 (`level="step", free=2048, limit=4085,
     weight=0.5`); Apriel's length reward (`free=0, cap=1.0, scale_by="group_mean", only="success"`).
 
     Args:

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 class Outcome(BatchComponent):
     """score = reward of the trajectory, one f32 per draw; NaN (no reward) marks the draw as invalid.
 
-    With `success` or `failure`, the score of a draw that succeeded, or that did not, is that number instead. W-REINFORCE
-    (arXiv:2506.01347) is `success=0.1, failure=-1.0`; its PSR and NSR are `failure=0.0` and `success=0.0`. A draw with a
-    NaN score neither votes in a statistic nor counts in a denominator.
+    With `success` or `failure`, the score of a draw that succeeded, or that did not, is that number instead.
+    W-REINFORCE (arXiv:2506.01347) is `success=0.1, failure=-1.0`; its PSR and NSR are `failure=0.0` and `success=0.0`.
+    A draw with a NaN score neither votes in a statistic nor counts in a denominator.
 
     Args:
         success: score of a draw that succeeded; None: its reward.
