@@ -36,6 +36,11 @@ def needed(level: Level, *names: str) -> tuple[Column, ...]:
     return tuple((level, name) for name in names if name != TRAINED)
 
 
+def sums(values: NDArray[Any], index: NDArray[np.uint32], length: int) -> NDArray[np.float64]:
+    """The sum of the values of each of `length` rows, by the index of the row that each belongs to."""
+    return np.bincount(index, weights=values, minlength=length).astype(np.float64)
+
+
 def last_of(chains: NDArray[np.uint32], valid: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Whether a row is the last of its chain that counts; the rows of a chain stand together."""
     last = np.zeros(len(chains), dtype=np.bool_)
@@ -59,7 +64,10 @@ class Rows:
 
     def __len__(self) -> int:
         """How many rows there are."""
-        return self.batch.num_draws if self.level == "draw" else int(self.batch.offsets(self.level)[-1])
+        return self.batch.num_draws if self.level == "draw" else int(self._offsets(self.level)[-1])
+
+    def _offsets(self, level: Level) -> NDArray[np.int64]:
+        return self.batch.offsets("step" if level == "step" else "token")
 
     def values(self, name: str) -> NDArray[np.float64]:
         """A column, broadcast from a coarser level where it is made there; `trained_tokens` is counted here."""
@@ -82,7 +90,8 @@ class Rows:
 
     def flags(self, name: str) -> NDArray[np.bool_]:
         """A column as booleans: True where it is a number other than 0."""
-        return np.nan_to_num(self.values(name), nan=0.0) != 0.0
+        flags: NDArray[np.bool_] = np.nan_to_num(self.values(name), nan=0.0) != 0.0
+        return flags
 
     def keys(self, names: str) -> NDArray[np.uint32]:
         """Group ids by a comma-joined list of key columns; `batch` stands for one group of all rows."""
@@ -107,9 +116,9 @@ class Rows:
         finer = _LEVELS[_LEVELS.index(level) + 1 : _LEVELS.index(self.level) + 1]
         if not finer:
             return np.arange(len(self), dtype=np.uint32)
-        index = np.arange(len(self.batch.offsets(finer[0])) - 1, dtype=np.uint32)
+        index = np.arange(len(self._offsets(finer[0])) - 1, dtype=np.uint32)
         for name in finer:
-            index = np.repeat(index, np.diff(self.batch.offsets(name)))
+            index = np.repeat(index, np.diff(self._offsets(name)))
         return index
 
     @functools.cached_property
@@ -125,7 +134,7 @@ class Rows:
     def trained(self) -> NDArray[np.float64]:
         """The number of trained tokens of each row."""
         tokens = Rows(self.batch, "token")
-        return np.bincount(tokens.within(self.level), weights=tokens.flags("trainable"), minlength=len(self))
+        return sums(tokens.flags("trainable"), tokens.within(self.level), len(self))
 
     @functools.cached_property
     def last(self) -> NDArray[np.bool_]:
@@ -164,22 +173,14 @@ class Rows:
         draws = Rows(self.batch, "draw").valid
         return _core.weight_shares(self.keys(physical[self.level]), self.draws, draws, shared)
 
-    def write(self, *, weight: float = 1.0, add: bool = False, **columns: NDArray[Any]) -> Batch:
-        """The batch with columns of this level, as float32.
+    def write(self, **columns: NDArray[Any]) -> Batch:
+        """The batch with columns of this level, as float32: one value a row."""
+        made = {name: np.asarray(values, dtype=np.float32) for name, values in columns.items()}
+        return self.batch.with_columns(self.level, **made)
 
-        Args:
-            weight: multiplies the values.
-            add: whether they are added to the column that is there, at the finer of the two levels.
-            columns: one value a row.
-        """
-        batch, level = self.batch, self.level
-        for name, values in columns.items():
-            made = np.asarray(values, dtype=np.float64) * weight
-            rows: Rows = self
-            if add:
-                there = next((known for known in _LEVELS if batch.has(name, known)), None)
-                if there is not None:
-                    rows = Rows(batch, max(there, level, key=_LEVELS.index))
-                    made = made[rows.within(level)] + rows.values(name)
-            batch = batch.with_columns(rows.level, **{name: made.astype(np.float32)})
-        return batch
+    def add(self, name: str, values: NDArray[np.float64]) -> Batch:
+        """The batch with `values` added to the computed column `name`, if there is one, at the finer of the two levels."""
+        there = next((level for level in _LEVELS if self.batch.has(name, level)), self.level)
+        rows = Rows(self.batch, max(there, self.level, key=_LEVELS.index))
+        made = values[rows.within(self.level)]
+        return rows.write(**{name: made + rows.values(name) if self.batch.has(name, rows.level) else made})

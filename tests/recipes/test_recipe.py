@@ -64,7 +64,9 @@ VARIANTS = {
         shared="split",
     ),
     "collect only": Recipe(name="collect only"),
-    "chain": recipes.GRPO.replace(advantage=(advantage.LeaveOneOut(), advantage.GroupRelative(eps=0.5))),
+    "chain": recipes.GRPO.replace(
+        advantage=(advantage.GroupRelative(center="leave_one_out", scale="none"), advantage.GroupRelative(eps=0.5))
+    ),
 }
 
 
@@ -237,7 +239,7 @@ def test_weight_multiplies_the_advantage_only(batch: Batch) -> None:
 
 
 def test_a_chain_runs_in_order_and_each_link_sees_what_came_before(batch: Batch) -> None:
-    first, second = advantage.LeaveOneOut(), advantage.GroupRelative()
+    first, second = advantage.GroupRelative(center="leave_one_out", scale="none"), advantage.GroupRelative()
     np.testing.assert_array_equal(
         recipes.GRPO.replace(advantage=(first, second)).credit(batch).column("advantage", "draw"),
         recipes.GRPO.replace(advantage=second).credit(batch).column("advantage", "draw"),

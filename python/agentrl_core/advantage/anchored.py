@@ -139,4 +139,4 @@ class GroupInGroup(BatchComponent):
             present = known & (company if self.absent == "mask" else part != 0.0)
             share = np.where(present, (level + 1.0) ** self.level_power, 0.0)
             total, weight = total + share * part, weight + share
-        return total / np.where(weight > 0.0, weight, 1.0)
+        return np.divide(total, weight, out=np.zeros(len(rows)), where=weight > 0.0)

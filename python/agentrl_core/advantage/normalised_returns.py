@@ -151,6 +151,8 @@ class NormalisedReturns(BatchComponent):
         compared = self.normalisation.compare(values, groups, valid=valid, **votes)
         if not self.count_correction:
             return compared
-        counted = valid & np.isfinite(values)
-        count = group.statistics(values, groups, valid=counted, **votes).count
-        return compared * (count / np.maximum(count - 1.0, 1.0))[groups]
+        found = group.statistics(
+            values, groups, valid=valid & np.isfinite(values), unit_ids=votes["unit_ids"], weights=votes["weights"]
+        )
+        corrected: NDArray[np.float64] = compared * (found.count / np.maximum(found.count - 1.0, 1.0))[groups]
+        return corrected

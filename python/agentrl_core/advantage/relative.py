@@ -105,7 +105,8 @@ class GroupRelative(Normalisation, BatchComponent):
             most = group.statistics(np.abs(made), groups, valid=rows.valid).most
             far = (most >= self.fallback_above)[groups]
             made = np.where(far, self._compared(rows, values, groups, "row"), made)
-        return rows.write(advantage=made, weight=self.weight, add=self.add)
+        made = self.weight * made
+        return rows.add("advantage", made) if self.add else rows.write(advantage=made)
 
     def _compared(
         self, rows: Rows, values: NDArray[np.float64], groups: NDArray[np.uint32], unit: Unit

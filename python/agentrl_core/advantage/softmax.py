@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentrl_core import group
-from agentrl_core._rows import Rows, needed
+from agentrl_core._rows import Rows, needed, sums
 from agentrl_core.advantage.normalisation import Normalisation
 from agentrl_core.component import BatchComponent, Column
 
@@ -205,5 +205,5 @@ def _of_draws(rows: Rows, name: str, aggregate: Aggregate) -> NDArray[np.float64
     """The sum, or the mean, of a token column over the trained tokens of each draw; 0 without any."""
     tokens = Rows(rows.batch, "token")
     values = np.where(tokens.flags("trainable"), tokens.values(name), 0.0)
-    total = np.bincount(tokens.draws, weights=values, minlength=len(rows))
+    total = sums(values, tokens.draws, len(rows))
     return total / np.maximum(rows.trained, 1.0) if aggregate == "mean" else total

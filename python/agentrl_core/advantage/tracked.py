@@ -112,7 +112,7 @@ class TrackedBaseline(StatefulComponent):
     def _against_keys(self, rows: Rows, state: dict[str, Any]) -> tuple[NDArray[np.float64], dict[str, Any]]:
         score, names, moved = rows.values("score"), rows.names(self.key), state["kl"]
         if self.tracker == "ema":
-            baseline, known = group.ema_mean(
+            baseline, means = group.ema_mean(
                 state["keys"],
                 score,
                 names,
@@ -121,16 +121,16 @@ class TrackedBaseline(StatefulComponent):
                 update=self.update,
                 valid=rows.valid,
             )
-        else:
-            decay = self.decay
-            if self.adapt == "window":
-                distance = group.statistics(rows.values("policy_kl"), rows.keys("batch"), valid=rows.valid).mean
-                moved = [*moved, *distance[np.isfinite(distance)].tolist()][-self.window :]
-                far = float(np.mean(moved)) / self.kl_target if moved else 0.0
-                decay -= (self.decay - self.decay_min) * min(far, 1.0)
-            baseline, known = group.decayed_beta(
-                state["keys"], score, names, decay=decay, initial=self.initial, valid=rows.valid
-            )
+            return score - baseline, {"keys": means, "kl": moved}
+        decay = self.decay
+        if self.adapt == "window":
+            distance = group.statistics(rows.values("policy_kl"), rows.keys("batch"), valid=rows.valid).mean
+            moved = [*moved, *distance[np.isfinite(distance)].tolist()][-self.window :]
+            far = float(np.mean(moved)) / self.kl_target if moved else 0.0
+            decay -= (self.decay - self.decay_min) * min(far, 1.0)
+        baseline, known = group.decayed_beta(
+            state["keys"], score, names, decay=decay, initial=self.initial, valid=rows.valid
+        )
         return score - baseline, {"keys": known, "kl": moved}
 
     def _against_window(self, rows: Rows, state: dict[str, Any]) -> tuple[NDArray[np.float64], dict[str, Any]]:

@@ -78,5 +78,6 @@ class ImplicitProcess(BatchComponent):
             made = np.where(trained & ~tokens.last, made, np.nan)
         if self.scale == "max_return":
             to_come = returns.discounted(np.nan_to_num(made, nan=0.0), rows.draws, gamma=1.0)
-            made = made / max(float(np.abs(to_come).max(initial=0.0)), np.finfo(np.float64).tiny)
+            most = float(np.abs(to_come).max(initial=0.0))
+            made = made / most if most > 0.0 else made
         return rows.write(process_reward=made)
