@@ -103,7 +103,7 @@ def plain(batch: Batch) -> list[Draw]:
 
 
 def ragged(seed: int, *, groups: int = 5, unscored: bool = True) -> Batch:
-    """Groups of one to five draws of one to four steps, some forks between steps, masked tokens, draws without a score."""
+    """Groups of draws of one to four steps, some forks between steps, masked tokens, draws without a score."""
     rng = np.random.default_rng(seed)
     forest = Forest(seed=seed)
     for group in range(groups):
