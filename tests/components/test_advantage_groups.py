@@ -138,9 +138,7 @@ def test_beta_normalisation(ddof: int, right: list[float], wrong: list[float] | 
 def test_components_of_a_reward_by_themselves() -> None:
     rng = np.random.default_rng(0)
     first, second = rng.integers(0, 2, size=6).astype(float), rng.normal(size=6)
-    batch = small(
-        [(row // 3, [1 + row]) for row in range(6)], draw_score=[0.0] * 6, draw_a=first, draw_b=second
-    )
+    batch = small([(row // 3, [1 + row]) for row in range(6)], draw_score=[0.0] * 6, draw_a=first, draw_b=second)
     for link in (GroupRelative(column="a", weight=2.0, add=True), GroupRelative(column="b", weight=0.5, add=True)):
         batch = link(batch)
     expected = [
