@@ -179,7 +179,7 @@ class Rows:
         return self.batch.with_columns(self.level, **made)
 
     def add(self, name: str, values: NDArray[np.float64]) -> Batch:
-        """The batch with `values` added to the computed column `name`, if there is one, at the finer of the two levels."""
+        """The batch with `values` added to column `name`, if there is one, at the finer of the two levels."""
         there = next((level for level in _LEVELS if self.batch.has(name, level)), self.level)
         rows = Rows(self.batch, max(there, self.level, key=_LEVELS.index))
         made = values[rows.within(self.level)]

@@ -71,7 +71,9 @@ class Checklist(BatchComponent):
         turns = keys.composite(rows.draws, rows.keys("turn"))
         starts = np.flatnonzero(np.append(True, turns[1:] != turns[:-1])[: len(turns)])
         if len(starts) != len(np.unique(turns)):
-            raise InvalidInputError("column 'turn' comes back to an earlier turn of the draw; number its turns in order")
+            raise InvalidInputError(
+                "column 'turn' comes back to an earlier turn of the draw; number its turns in order"
+            )
         satisfied, weight = self._matrix(rows, "satisfied"), self._matrix(rows, "item_weight")
         known = np.isfinite(satisfied)
         needs = np.nan_to_num(self._matrix(rows, "item_needs"), nan=0.0).astype(np.int64)[starts]
