@@ -175,7 +175,7 @@ def test_near_successes() -> None:
     batch = small(
         [(0, [1])] * 5 + [(1, [1])],
         draw_success=[1, 1, 0, 0, 1, 0],
-        **{"draw_embedding.0": [3.0, 3.0, 4.0, 5.0, 0.0, 1.0], "draw_embedding.1": [4.0, 4.0, 4.0, 4.0, 0.0, 1.0]},
+        **{"draw_embedding.0": [3.0, 3.0, 4.0, 5.0, 0.0, 1.0], "draw_embedding.1": [0.0, 0.0, 0.0, 0.0, 0.0, 1.0]},
     )
 
     def failure(distance: float) -> float:
