@@ -160,6 +160,15 @@ class Batch:
         """
         return self._core.keys(name, level)
 
+    def texts(self, name: str, level: Literal["draw", "step"]) -> list[str]:
+        """A text column of the tables, such as `task_id`: what a state that outlives the batch can be keyed by.
+
+        Raises:
+            NotFoundError: no such column.
+            InvalidInputError: the column is no text, or has nulls.
+        """
+        return self._core.texts(name, level)
+
     def offsets(self, level: Literal["step", "token", "node_token"]) -> NDArray[np.int64]:
         """Where the rows of a level begin in the level above: steps in draws, tokens in steps, tokens in nodes."""
         return self._core.offsets(level)

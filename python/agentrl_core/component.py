@@ -53,9 +53,9 @@ class Component:
         RecipeError: an option has the wrong type or is out of range; the message names component, option and value.
 
     Example:
-        >>> from agentrl_core.advantage import GroupRelative
-        >>> GroupRelative(scale="none").to_dict()
-        {'component': 'GroupRelative', 'scale': 'none', 'ddof': 1, 'eps': 1e-06, 'singleton': 'zero'}
+        >>> from agentrl_core.reward import Tiers
+        >>> Tiers(count=5).to_dict()
+        {'component': 'Tiers', 'count': 5, 'column': 'score'}
     """
 
     phase: ClassVar[str] = ""

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentrl_core import Batch, advantage, recipes
-from agentrl_core.advantage import GroupRelative, LeaveOneOut
+from agentrl_core.advantage import GroupRelative
 
 core_algos = pytest.importorskip("verl.trainer.ppo.core_algos", reason="verl is installed by `make test`")
 
@@ -60,7 +60,7 @@ def test_functions_equal_verl_on_every_kind_of_column(
     [
         (GroupRelative(singleton="raw"), "grpo", {}),
         (GroupRelative(scale="none", singleton="raw"), "grpo", {"norm_adv_by_std_in_grpo": False}),
-        (LeaveOneOut(singleton="raw"), "rloo", {}),
+        (GroupRelative(center="leave_one_out", scale="none", singleton="raw"), "rloo", {}),
     ],
 )
 def test_credit_of_a_batch_equals_verl(component: object, estimator: str, options: dict, seed: int) -> None:

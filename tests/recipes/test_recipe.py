@@ -64,7 +64,9 @@ VARIANTS = {
         shared="split",
     ),
     "collect only": Recipe(name="collect only"),
-    "chain": recipes.GRPO.replace(advantage=(advantage.LeaveOneOut(), advantage.GroupRelative(eps=0.5))),
+    "chain": recipes.GRPO.replace(
+        advantage=(advantage.GroupRelative(center="leave_one_out", scale="none"), advantage.GroupRelative(eps=0.5))
+    ),
 }
 
 
@@ -237,7 +239,7 @@ def test_weight_multiplies_the_advantage_only(batch: Batch) -> None:
 
 
 def test_a_chain_runs_in_order_and_each_link_sees_what_came_before(batch: Batch) -> None:
-    first, second = advantage.LeaveOneOut(), advantage.GroupRelative()
+    first, second = advantage.GroupRelative(center="leave_one_out", scale="none"), advantage.GroupRelative()
     np.testing.assert_array_equal(
         recipes.GRPO.replace(advantage=(first, second)).credit(batch).column("advantage", "draw"),
         recipes.GRPO.replace(advantage=second).credit(batch).column("advantage", "draw"),
@@ -253,6 +255,20 @@ def test_a_chain_of_one_is_the_link_and_of_none_is_nothing() -> None:
     assert recipes.GRPO.replace(weight=()).weight is None
     with pytest.raises(RecipeError, match="is no component of phase weight"):
         recipes.GRPO.replace(weight=(Judged(), advantage.GroupRelative()))
+
+
+def test_two_that_remember_would_share_it() -> None:
+    tracked = advantage.TrackedBaseline()
+    with pytest.raises(RecipeError, match="phase advantage has more than one of TrackedBaseline"):
+        recipes.GRPO.replace(advantage=(tracked, tracked))
+    recipes.GRPO.replace(advantage=(tracked, advantage.TailRisk())).check()
+
+
+def test_components_of_the_reward_are_the_environments() -> None:
+    recipe = recipes.GRPO.replace(advantage=advantage.GroupRelative(column="reward.format"))
+    recipe.check()
+    with pytest.raises(RecipeError, match="needs column 'judged'"):
+        recipes.GRPO.replace(advantage=advantage.GroupRelative(column="judged")).check()
 
 
 def test_what_a_component_remembers_goes_from_batch_to_batch(batch: Batch) -> None:

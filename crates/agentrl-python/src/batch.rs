@@ -111,6 +111,10 @@ impl Batch {
         released(py, || self.0.keys(name, Level::from_name(level)?)).map(|keys| PyArray1::from_vec(py, keys))
     }
 
+    fn texts(&self, py: Python<'_>, name: &str, level: &str) -> PyResult<Vec<String>> {
+        released(py, || self.0.texts(name, Level::from_name(level)?))
+    }
+
     fn offsets<'py>(&self, py: Python<'py>, level: &str) -> PyResult<Bound<'py, PyArray1<i64>>> {
         held(|| self.0.offsets(Level::from_name(level)?)).map(|offsets| PyArray1::from_slice(py, offsets))
     }

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, Literal
 
-import numpy as np
 from numpy.typing import NDArray
 
 from agentrl_core import _columns
-from agentrl_core.component import BatchComponent, Column
 from agentrl_core.group.normalise import normalise
-
-if TYPE_CHECKING:
-    from agentrl_core.batch import Batch
 
 
 def group_relative(
@@ -91,93 +85,3 @@ def _named(rewards: object, group_ids: object, valid: object | None, **options: 
     scores = _columns.numbers(rewards, "rewards")
     groups = _columns.keys(group_ids, "group_ids", length=len(scores))
     return normalise(scores, groups, valid=valid, **options)
-
-
-@dataclass(frozen=True)
-class _OfDraws(BatchComponent):
-    """What the two components below share: from the scores of draws to the advantage of draws."""
-
-    phase: ClassVar[str] = "advantage"
-
-    @property
-    def needs(self) -> tuple[Column, ...]:
-        """Score and group of each draw."""
-        return (("draw", "score"), ("draw", "group_id"))
-
-    @property
-    def makes(self) -> tuple[Column, ...]:
-        """The advantage of each draw."""
-        return (("draw", "advantage"),)
-
-
-@dataclass(frozen=True)
-class GroupRelative(_OfDraws):
-    """`group_relative` on the scores of a batch's draws; draws without a finite score neither vote nor get a value.
-
-    Args:
-        scale: `std` or `none`.
-        ddof: the variance divides by (count - ddof); 0 or 1.
-        eps: added to the standard deviation, at least 0.
-        singleton: what a group of one gets: `zero` or `raw`.
-
-    Raises:
-        RecipeError: an option is out of range.
-
-    Example:
-        >>> from agentrl_core.advantage import GroupRelative
-        >>> GroupRelative(scale="none").makes
-        (('draw', 'advantage'),)
-    """
-
-    scale: Literal["std", "none"] = "std"
-    ddof: int = 1
-    eps: float = 1e-6
-    singleton: Literal["zero", "raw"] = "zero"
-
-    def check_options(self) -> None:
-        """Ranges as documented."""
-        self.require(self.ddof in (0, 1), "ddof", "give 0 or 1")
-        self.require(self.eps >= 0.0, "eps", "give a number of at least 0")
-
-    def __call__(self, batch: Batch) -> Batch:
-        """Return `batch` with the column `advantage` on draws."""
-        scores = batch.column("score", "draw")
-        advantage = normalise(
-            scores,
-            batch.keys("group_id", "draw"),
-            scale=self.scale,
-            ddof=self.ddof,
-            eps=self.eps,
-            singleton=self.singleton,
-            valid=np.isfinite(scores),
-        )
-        return batch.with_columns("draw", advantage=advantage)
-
-
-@dataclass(frozen=True)
-class LeaveOneOut(_OfDraws):
-    """`leave_one_out` on the scores of a batch's draws; draws without a finite score neither vote nor get a value.
-
-    Args:
-        singleton: what a group of one gets: `zero` or `raw`.
-
-    Example:
-        >>> from agentrl_core.advantage import LeaveOneOut
-        >>> LeaveOneOut()
-        LeaveOneOut(singleton='zero')
-    """
-
-    singleton: Literal["zero", "raw"] = "zero"
-
-    def __call__(self, batch: Batch) -> Batch:
-        """Return `batch` with the column `advantage` on draws."""
-        scores = batch.column("score", "draw")
-        advantage = normalise(
-            scores,
-            batch.keys("group_id", "draw"),
-            center="leave_one_out",
-            scale="none",
-            singleton=self.singleton,
-            valid=np.isfinite(scores),
-        )
-        return batch.with_columns("draw", advantage=advantage)

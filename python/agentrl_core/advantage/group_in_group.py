@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from agentrl_core import _columns, _core, returns
-from agentrl_core.component import BatchComponent, Column
-
-if TYPE_CHECKING:
-    from agentrl_core.batch import Batch
 
 
 def gigpo(
@@ -97,75 +92,3 @@ def gigpo(
         eps=eps,
         valid=_columns.mask(valid, "valid", length=count),
     )
-
-
-@dataclass(frozen=True)
-class GiGPO(BatchComponent):
-    """`gigpo` on the steps of a batch: the score of the draw, the rewards of its steps and their state keys.
-
-    A step that was paid nothing has reward 0. Steps of draws without a finite score neither vote nor get a value. The
-    inherited steps of a branch vote once for each draw that has them.
-
-    Args:
-        gamma: discount of step rewards, 0 to 1.
-        step_weight: weight of the step part, at least 0.
-        scale: `none` (the code's `mean_norm`) or `std` (`mean_std_norm`).
-        unit: what votes once in the group: `step` or `trajectory`.
-        ddof: the variance divides by (count - ddof); 0 or 1.
-        eps: added to the standard deviation, at least 0.
-
-    Raises:
-        RecipeError: an option is out of range.
-
-    Example:
-        >>> from agentrl_core.advantage import GiGPO
-        >>> GiGPO().makes
-        (('step', 'advantage'),)
-    """
-
-    phase: ClassVar[str] = "advantage"
-
-    gamma: float = 0.95
-    step_weight: float = 1.0
-    scale: Literal["std", "none"] = "none"
-    unit: Literal["step", "trajectory"] = "step"
-    ddof: int = 1
-    eps: float = 1e-6
-
-    def check_options(self) -> None:
-        """Ranges as documented."""
-        self.require(0.0 <= self.gamma <= 1.0, "gamma", "give a number from 0 to 1")
-        self.require(self.step_weight >= 0.0, "step_weight", "give a number of at least 0")
-        self.require(self.ddof in (0, 1), "ddof", "give 0 or 1")
-        self.require(self.eps >= 0.0, "eps", "give a number of at least 0")
-
-    @property
-    def needs(self) -> tuple[Column, ...]:
-        """Score and group of each draw; reward and state of each step."""
-        return (("draw", "score"), ("draw", "group_id"), ("step", "reward"), ("step", "state_key"))
-
-    @property
-    def makes(self) -> tuple[Column, ...]:
-        """The advantage of each step."""
-        return (("step", "advantage"),)
-
-    def __call__(self, batch: Batch) -> Batch:
-        """Return `batch` with the column `advantage` on steps."""
-        steps = np.diff(batch.offsets("step"))
-        scores = np.repeat(np.asarray(batch.column("score", "draw"), np.float64), steps)
-        trajectories = np.repeat(np.arange(batch.num_draws, dtype=np.uint32), steps)
-        rewards = np.nan_to_num(np.asarray(batch.column("reward", "step"), np.float64), nan=0.0)
-        advantage = _core.gigpo(
-            scores,
-            returns.discounted(rewards, offsets=batch.offsets("step"), gamma=self.gamma),
-            batch.keys("group_id", "step"),
-            trajectories,
-            batch.keys("state_key", "step"),
-            step_weight=self.step_weight,
-            scale=self.scale,
-            unit=self.unit,
-            ddof=self.ddof,
-            eps=self.eps,
-            valid=np.isfinite(scores),
-        )
-        return batch.with_columns("step", advantage=advantage)

@@ -6,11 +6,11 @@ from the same state:
     A = A_episode + A_step,   discount 0.95, means subtracted, no division by a standard deviation.
 
 The group's statistics count every step (public code), so that long trajectories weigh more;
-`GiGPO(unit="trajectory")` counts every trajectory once. The public scripts add 0.01 k3 to a reference
+`GroupInGroup(episode_unit="trajectory")` counts every trajectory once. The public scripts add 0.01 k3 to a reference
 (`loss=loss.Policy(kl=loss.KL(0.01))`) and a penalty of 0.1 for invalid actions, which belongs to the environment.
 """
 
-from agentrl_core.advantage import GiGPO
+from agentrl_core.advantage import GroupInGroup
 from agentrl_core.loss import Clip, Policy
 from agentrl_core.recipe import Recipe
 from agentrl_core.rollout import Independent
@@ -19,6 +19,6 @@ GIGPO = Recipe(
     name="gigpo",
     source="arXiv:2505.10978",
     rollout=Independent(),
-    advantage=GiGPO(gamma=0.95, step_weight=1.0, scale="none"),
+    advantage=GroupInGroup(gamma=0.95, step_weight=1.0),
     loss=Policy(clip=Clip(0.2, 0.2), aggregate="token_mean"),
 )

@@ -7,7 +7,7 @@ divided by the length, as in the paper. The paper's reward includes -beta KL to 
 in the loss instead.
 """
 
-from agentrl_core.advantage import LeaveOneOut
+from agentrl_core.advantage import GroupRelative
 from agentrl_core.loss import Policy
 from agentrl_core.recipe import Recipe
 from agentrl_core.rollout import Independent
@@ -16,6 +16,6 @@ RLOO = Recipe(
     name="rloo",
     source="arXiv:2402.14740",
     rollout=Independent(),
-    advantage=LeaveOneOut(),
+    advantage=GroupRelative(center="leave_one_out", scale="none"),
     loss=Policy(clip=None, aggregate="constant", constant=1.0),
 )

@@ -1,10 +1,13 @@
-"""The score of a trajectory is what the environment paid for it."""
+"""The score of a trajectory is what the environment paid for it, or what its success is worth."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+import numpy as np
+
+from agentrl_core._rows import Rows, needed
 from agentrl_core.component import BatchComponent, Column
 
 if TYPE_CHECKING:
@@ -15,7 +18,13 @@ if TYPE_CHECKING:
 class Outcome(BatchComponent):
     """score = reward of the trajectory, one f32 per draw; NaN (no reward) marks the draw as invalid.
 
+    With `success` or `failure`, the score of a draw that succeeded, or that did not, is that number instead.
+    W-REINFORCE (arXiv:2506.01347) is `success=0.1, failure=-1.0`; its PSR and NSR are `failure=0.0` and `success=0.0`.
     A draw with a NaN score neither votes in a statistic nor counts in a denominator.
+
+    Args:
+        success: score of a draw that succeeded; None: its reward.
+        failure: score of a draw that did not; None: its reward.
 
     Example:
         >>> from agentrl_core.reward import Outcome
@@ -25,10 +34,14 @@ class Outcome(BatchComponent):
 
     phase: ClassVar[str] = "reward"
 
+    success: float | None = None
+    failure: float | None = None
+
     @property
     def needs(self) -> tuple[Column, ...]:
-        """The reward of each trajectory."""
-        return (("draw", "reward"),)
+        """The reward of each trajectory, and whether it succeeded."""
+        plain = self.success is None and self.failure is None
+        return needed("draw", "reward") if plain else needed("draw", "reward", "success")
 
     @property
     def makes(self) -> tuple[Column, ...]:
@@ -37,4 +50,14 @@ class Outcome(BatchComponent):
 
     def __call__(self, batch: Batch) -> Batch:
         """Return `batch` with the column `score` on draws."""
-        return batch.with_columns("draw", score=batch.column("reward", "draw"))
+        rows = Rows(batch, "draw")
+        score = rows.values("reward")
+        if self.success is not None or self.failure is not None:
+            succeeded = rows.flags("success")
+            worth = np.where(
+                succeeded,
+                score if self.success is None else self.success,
+                score if self.failure is None else self.failure,
+            )
+            score = np.where(np.isfinite(score), worth, score)
+        return rows.write(score=score)

@@ -279,6 +279,22 @@ impl Batch {
         }
     }
 
+    /// A text column of the tables: what a state that outlives the batch can be keyed by.
+    pub fn texts(&self, name: &str, level: Level) -> Result<Vec<String>> {
+        if matches!(level, Level::Token | Level::NodeToken) {
+            return Err(Error::invalid(format!("level is {:?}; texts are at \"draw\" or \"step\"", level.name())));
+        }
+        let column = self.fact(name, level)?;
+        if column.data_type() != &DataType::Utf8 || column.null_count() > 0 {
+            return Err(Error::invalid(format!(
+                "column {name:?} has type {} and {} nulls; give the name of a text column without nulls",
+                column.data_type(),
+                column.null_count()
+            )));
+        }
+        Ok(column.as_string::<i32>().iter().flatten().map(str::to_owned).collect())
+    }
+
     /// A column of the tables, one value for each draw, or for each step of a draw at all finer levels.
     fn fact(&self, name: &str, level: Level) -> Result<ArrayRef> {
         let layout = &self.layout;

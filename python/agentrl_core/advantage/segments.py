@@ -1,0 +1,79 @@
+"""Advantages of the items of a list that a draw writes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+import numpy as np
+
+from agentrl_core._rows import Rows, needed
+from agentrl_core.advantage.normalisation import Normalisation
+from agentrl_core.component import BatchComponent, Column
+
+if TYPE_CHECKING:
+    from agentrl_core.batch import Batch
+
+
+@dataclass(frozen=True)
+class SegmentRelative(BatchComponent):
+    """advantage = that of the item that a token belongs to, each item compared with the same one of its group.
+
+    The draw columns `hit.0`, `hit.1`, ..., one for each of K items, hold what each is worth; the token column `segment`
+    says which item a token writes: 0 to K-1, -1 none, K or more an item beyond the last, -2 the end of the list. An
+    item that was not written is worth 0, and votes. Tokens of no item have no advantage. Source: Rank-GRPO,
+    arXiv:2510.20150.
+
+    Args:
+        credit: `independent`: an item is worth its own hit; `log_discount`: sum_{j >= k} hit_j / log2(j + 1), from
+            place 1.
+        overflow: advantage of tokens beyond the last item.
+        complete: advantage of the end token where all K items were written and no more.
+        incomplete: advantage of the end token where one was not.
+        normalisation: how items are compared.
+
+    Example:
+        >>> from agentrl_core.advantage import SegmentRelative
+        >>> SegmentRelative().needs
+        (('draw', 'score'), ('draw', 'hit.0'), ('draw', 'group_id'), ('token', 'segment'))
+    """
+
+    phase: ClassVar[str] = "advantage"
+
+    credit: Literal["independent", "log_discount"] = "log_discount"
+    overflow: float = -0.1
+    complete: float = 0.1
+    incomplete: float = -0.1
+    normalisation: Normalisation = Normalisation(eps=1e-4)
+
+    @property
+    def needs(self) -> tuple[Column, ...]:
+        """What items are worth, and which tokens write them."""
+        return (*needed("draw", "score", "hit.0", "group_id"), ("token", "segment"))
+
+    @property
+    def makes(self) -> tuple[Column, ...]:
+        """The advantage of each token."""
+        return (("token", "advantage"),)
+
+    def __call__(self, batch: Batch) -> Batch:
+        """Return `batch` with the column `advantage` on tokens."""
+        draws, tokens = Rows(batch, "draw"), Rows(batch, "token")
+        worth = np.nan_to_num(draws.matrix("hit"), nan=0.0)
+        count = worth.shape[1]
+        if self.credit == "log_discount":
+            gains = worth / np.log2(np.arange(2.0, count + 2.0))
+            worth = np.cumsum(gains[:, ::-1], axis=1)[:, ::-1]
+        groups = draws.keys("group_id")
+        compared = np.stack([self.normalisation.compare(item, groups, valid=draws.valid) for item in worth.T], axis=1)
+        segment = np.nan_to_num(tokens.values("segment"), nan=-1.0).astype(np.int64)
+        item = (segment >= 0) & (segment < count)
+        written = np.zeros((len(draws), count + 1), dtype=np.bool_)
+        listed = tokens.valid & (segment >= 0)
+        written[tokens.draws[listed], np.minimum(segment[listed], count)] = True
+        exact = written[:, :count].all(axis=1) & ~written[:, count]
+        short = ~written[:, :count].all(axis=1)
+        end = np.where(exact, self.complete, np.where(short, self.incomplete, 0.0))
+        made = np.where(item, compared[tokens.draws, np.clip(segment, 0, count - 1)], 0.0)
+        made = np.where(segment >= count, self.overflow, np.where(segment == -2, end[tokens.draws], made))
+        return tokens.write(advantage=np.where(tokens.valid, made, 0.0))

@@ -1,0 +1,179 @@
+"""Advantages along the tree that the draws of a group share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentrl_core import _core
+from agentrl_core._rows import Rows, needed
+from agentrl_core.advantage.normalisation import Normalisation
+from agentrl_core.component import BatchComponent, Column
+
+if TYPE_CHECKING:
+    from agentrl_core.batch import Batch
+
+_OF_DRAWS = ("ancestors", "baseline", "order")
+
+
+@dataclass(frozen=True)
+class TreeRelative(BatchComponent):
+    """Values of draws carried up the tree of their shared steps (or tokens), and compared there.
+
+    Steps that draws share are one node, and a group is one tree. V(node) is made of the values of the draws through it
+    (`fuse`). By `compare`:
+
+    - `depth`: each node's V against the nodes of its tree at its depth; the step gets it (BranchGRPO arXiv:2509.06040);
+    - `sibling`: against the other continuations of the same prefix (TreeRL);
+    - `none`: V itself. After `GroupRelative`, with `column="advantage"`: ARPO's hard attribution, arXiv:2507.19849;
+    - `ancestors`: each draw against all draws it shares a prefix with, averaged over its prefixes (TreePO
+      arXiv:2508.17445, which whitens the result);
+    - `baseline`: x - trace * V(where the draw's own part starts), minus the group's mean (Tree-OPO arXiv:2509.09284,
+      with `normalisation=Normalisation(scale="none")`);
+    - `order`: the nearest values that do not fall from a start to the starts below it (Tree-OPO's projection, of
+      which the paper does not give the margins).
+
+    The first three make a step (or token) column, the last three a draw column. Draws without a score neither vote nor
+    get a value.
+
+    Args:
+        column: values of draws.
+        level: what is a node: a `step` or a `token`. Forks inside a step need tokens.
+        fuse: how V is made: the mean of the `leaves` below; of the `children`; of the children by their probability
+            (`path`); the `max`, the `min` or the `sum` below.
+        alpha: for `path`: w_c = softmax(alpha * log p(c)).
+        compare: as above.
+        normalisation: how values are compared, at `depth`, `sibling` and `baseline`.
+        weighting: for `ancestors`: prefixes count equally (`average`) or by the draws through them (`group_size`).
+        drop_constant: for `ancestors`: leave out prefixes below which all draws have the same value.
+        singleton: for `ancestors`: what the only draw of a tree gets: 0 (`zero`), or its value (`raw`, TreePO).
+        trace: for `baseline`, 0 to 1.
+        margin: for `order`, at least 0: how much more a start must have than one above it.
+        radius: for `order`: centred, and of norm at most sqrt(draws) (`soft`) or exactly (`hard`); or as it is
+            (`none`).
+
+    Raises:
+        RecipeError: an option is out of range.
+
+    Example:
+        >>> from agentrl_core.advantage import TreeRelative
+        >>> TreeRelative().makes, TreeRelative(compare="ancestors").makes
+        ((('step', 'advantage'),), (('draw', 'advantage'),))
+    """
+
+    phase: ClassVar[str] = "advantage"
+
+    column: str = "score"
+    level: Literal["step", "token"] = "step"
+    fuse: Literal["leaves", "children", "path", "max", "min", "sum"] = "leaves"
+    alpha: float = 1.0
+    compare: Literal["depth", "sibling", "none", "ancestors", "baseline", "order"] = "depth"
+    normalisation: Normalisation = Normalisation(eps=1e-8, min_scale=1e-6, clip=5.0)
+    weighting: Literal["average", "group_size"] = "average"
+    drop_constant: bool = False
+    singleton: Literal["zero", "raw"] = "zero"
+    trace: float = 0.5
+    margin: float = 0.0
+    radius: Literal["none", "soft", "hard"] = "soft"
+
+    def check_options(self) -> None:
+        """Ranges as documented."""
+        self.require(self.alpha >= 0.0, "alpha", "give a number of at least 0")
+        self.require(0.0 <= self.trace <= 1.0, "trace", "give a number from 0 to 1")
+        self.require(self.margin >= 0.0, "margin", "give a number of at least 0")
+
+    @property
+    def needs(self) -> tuple[Column, ...]:
+        """The values of draws, and what their tree is made of."""
+        names = ["origin_trajectory_id", "step"] if self.level == "step" else ["node_token"]
+        edges: tuple[Column, ...] = (("token", "behaviour_logprob"),) if self.fuse == "path" else ()
+        return (*needed("draw", self.column, "group_id", "trajectory_id"), *needed(self.level, *names), *edges)
+
+    @property
+    def makes(self) -> tuple[Column, ...]:
+        """The advantage of each draw, or of each step or token."""
+        return (("draw" if self.compare in _OF_DRAWS else self.level, "advantage"),)
+
+    def __call__(self, batch: Batch) -> Batch:
+        """Return `batch` with the column `advantage`."""
+        draws = Rows(batch, "draw")
+        tree = _Tree(batch, self.level)
+        values = draws.values(self.column)
+        valid = draws.valid & np.isfinite(values)
+        if self.compare == "ancestors":
+            made = _core.tree_ancestor_relative(
+                tree.parents,
+                tree.ends,
+                values,
+                weighting="equal" if self.weighting == "average" else "size",
+                skip_constant=self.drop_constant,
+                singleton=self.singleton,
+                valid=valid,
+            )
+            return draws.write(advantage=made)
+        if self.compare == "order":
+            return draws.write(advantage=self._ordered(tree, values, valid))
+        logprobs = tree.logprobs() if self.fuse == "path" else None
+        fused, mass = _core.tree_fuse(
+            tree.parents, tree.ends, values, how=self.fuse, alpha=self.alpha, edge_logprobs=logprobs, valid=valid
+        )
+        if self.compare == "baseline":
+            gain = values - self.trace * fused[tree.starts]
+            return draws.write(advantage=self.normalisation.compare(gain, draws.keys("group_id"), valid=valid))
+        if self.compare != "none":
+            peers = _core.tree_peers(tree.parents, "depth" if self.compare == "depth" else "siblings")
+            fused = self.normalisation.compare(fused, peers, valid=mass > 0.0)
+        of_row = fused[tree.nodes]
+        return tree.rows.write(advantage=np.where(valid[tree.rows.draws], of_row, 0.0))
+
+    def _ordered(self, tree: _Tree, values: NDArray[np.float64], valid: NDArray[np.bool_]) -> NDArray[np.float64]:
+        """The projection of the mean values of the draws that start at a node, weighted by their number."""
+        count = len(tree.parents)
+        starts = tree.starts[valid]
+        weight = np.bincount(starts, minlength=count).astype(np.float64)
+        mean = np.bincount(starts, weights=values[valid], minlength=count) / np.maximum(weight, 1.0)
+        projected = _core.tree_isotonic(
+            tree.parents,
+            mean,
+            margin=self.margin,
+            radius=self.radius,
+            weights=np.maximum(weight, 1.0),
+            valid=weight > 0.0,
+        )
+        return np.where(valid, projected[tree.starts], 0.0)
+
+
+class _Tree:
+    """The trees of a batch: one node for each physical step or token, one root for each group."""
+
+    def __init__(self, batch: Batch, level: Literal["step", "token"]) -> None:
+        self.rows = Rows(batch, level)
+        self.nodes = self.rows.keys("origin_trajectory_id,step" if level == "step" else "node_token")
+        groups = batch.keys("group_id", "draw")
+        count = int(self.nodes.max()) + 1 if len(self.nodes) else 0
+        roots = (count + groups).astype(np.int64)
+        draws = self.rows.draws
+        first = np.append(True, draws[1:] != draws[:-1])[: len(draws)]
+        before = np.append(0, self.nodes)[: len(draws)].astype(np.int64)
+        self.parents = np.full(count + int(groups.max(initial=0)) + 1, -1, dtype=np.int64)
+        self.parents[self.nodes] = np.where(first, roots[draws], before)
+        self.ends = roots.astype(np.uint32)
+        self.ends[draws] = self.nodes  # of the rows of a draw, the last one stays
+        self.starts = self.ends.astype(np.int64)
+        own = np.flatnonzero(self._values("origin_trajectory_id") == self._values("trajectory_id"))
+        owners, at = np.unique(draws[own], return_index=True)
+        self.starts[owners] = self.parents[self.nodes[own[at]]]
+
+    def _values(self, name: str) -> NDArray[np.int64]:
+        return np.asarray(self.rows.batch.column(name, self.rows.level), dtype=np.int64)
+
+    def logprobs(self) -> NDArray[np.float64]:
+        """The log-prob of each node's tokens where they were sampled, 0 at the roots."""
+        tokens = Rows(self.rows.batch, "token")
+        values = np.where(tokens.flags("trainable"), tokens.values("behaviour_logprob"), 0.0)
+        made = np.zeros(len(self.parents))
+        made[self.nodes] = np.bincount(tokens.within(self.rows.level), weights=values, minlength=len(self.nodes))
+        return made

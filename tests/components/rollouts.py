@@ -1,0 +1,135 @@
+"""Batches for tests of components: small ones to order, ragged ones at random, and a plain view of either."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from agentrl_core import Batch, Forest
+
+
+def small(draws: Sequence[tuple[int, Sequence[int]]], **columns: Sequence[float]) -> Batch:
+    """A batch of draws, each a group and the numbers of tokens of its steps, in order of groups.
+
+    Columns named `draw_x`, `step_x` or `token_x` become column `x` of that level.
+    """
+    forest = Forest()
+    for group in sorted({group for group, _ in draws}):
+        forest.add_group(group, f"task {group}")
+    for member, (group, steps) in enumerate(draws):
+        trajectory = forest.start(group, member)
+        forest.append(trajectory, [1], kind="prompt")
+        for step, count in enumerate(steps):
+            if step:
+                forest.append(trajectory, [2], kind="observation", state=f"after {step}")
+            forest.append(trajectory, [3] * count, kind="action", logprobs=[-1.0] * count)
+            forest.step(trajectory)
+        forest.finish(trajectory, reward=0.0, success=False)
+    batch = forest.freeze()
+    for name, values in columns.items():
+        level, _, column = name.partition("_")
+        batch = batch.with_columns(level, **{column: np.asarray(values)})
+    return batch
+
+
+@dataclass
+class Token:
+    """An action token."""
+
+    trained: bool
+    logprob: float
+    row: int
+
+
+@dataclass
+class Step:
+    """A step of a draw."""
+
+    row: int
+    reward: float
+    state: int
+    physical: tuple[int, int]
+    own: bool
+    tokens: list[Token] = field(default_factory=list)
+
+    @property
+    def trained(self) -> int:
+        return sum(token.trained for token in self.tokens)
+
+
+@dataclass
+class Draw:
+    """A draw of a batch."""
+
+    row: int
+    group: int
+    score: float
+    steps: list[Step] = field(default_factory=list)
+
+    @property
+    def valid(self) -> bool:
+        return bool(np.isfinite(self.score))
+
+    @property
+    def tokens(self) -> list[Token]:
+        return [token for step in self.steps for token in step.tokens]
+
+    @property
+    def trained(self) -> int:
+        return sum(token.trained for token in self.tokens)
+
+
+def plain(batch: Batch) -> list[Draw]:
+    """The batch as nested lists, read through its columns one row at a time."""
+    steps, tokens = batch.offsets("step"), batch.offsets("token")
+    groups, scores = batch.column("group_id", "draw"), batch.column("score", "draw")
+    rewards, states = batch.column("reward", "step"), batch.keys("state_key", "step")
+    origins, numbers = batch.column("origin_trajectory_id", "step"), batch.column("step", "step")
+    owners = batch.column("trajectory_id", "draw")
+    trained, logprobs = batch.column("trainable", "token"), batch.column("behaviour_logprob", "token")
+    out = []
+    for draw in range(batch.num_draws):
+        made = Draw(draw, int(groups[draw]), float(scores[draw]))
+        for step in range(steps[draw], steps[draw + 1]):
+            physical = int(origins[step]), int(numbers[step])
+            own = physical[0] == owners[draw]
+            made.steps.append(Step(step, float(rewards[step]), int(states[step]), physical, own))
+            for token in range(tokens[step], tokens[step + 1]):
+                made.steps[-1].tokens.append(Token(bool(trained[token]), float(logprobs[token]), token))
+        out.append(made)
+    return out
+
+
+def ragged(seed: int, *, groups: int = 5, members: int = 1, unscored: bool = True) -> Batch:
+    """Groups of some draws of one to four steps, with forks between steps, masked tokens, and draws without a score."""
+    rng = np.random.default_rng(seed)
+    forest = Forest(seed=seed)
+    for group in range(groups):
+        forest.add_group(group, f"task {group % 3}")
+        for member in range(int(rng.integers(members, members + 3))):
+            live = [forest.start(group, member)]
+            forest.append(live[0], [1, group], kind="prompt")
+            for step in range(int(rng.integers(1, 5))):
+                for trajectory in list(live):
+                    if step:
+                        state = f"state {rng.integers(0, 3)}"
+                        forest.append(trajectory, [2], kind="observation", state=state)
+                    count = int(rng.integers(1, 5))
+                    forest.append(
+                        trajectory,
+                        rng.integers(0, 50, size=count).tolist(),
+                        kind="action",
+                        logprobs=(-rng.exponential(size=count)).tolist(),
+                        entropies=rng.exponential(size=count).tolist(),
+                        trainable=[1, *(rng.random(count - 1) < 0.7).astype(int).tolist()],
+                    )
+                    forest.step(trajectory, reward=float(rng.integers(0, 3)) if rng.random() < 0.6 else None)
+                    if rng.random() < 0.25 and len(live) < 3:
+                        live.append(forest.fork(trajectory))
+            for trajectory in live:
+                reward = None if unscored and rng.random() < 0.15 else float(rng.integers(0, 3))
+                forest.finish(trajectory, reward=reward, success=bool(reward))
+    batch = forest.freeze()
+    return batch.with_columns("draw", score=batch.column("reward", "draw"))

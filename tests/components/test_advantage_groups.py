@@ -1,0 +1,401 @@
+"""Components that compare rows with their group, against loops over nested lists."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from rollouts import Draw, plain, ragged, small
+
+from agentrl_core import Batch, advantage
+from agentrl_core.advantage import GroupInGroup, GroupRelative, Normalisation, NormalisedReturns
+from agentrl_core.exceptions import NotFoundError, RecipeError
+
+
+def advantages(batch: Batch, level: str) -> list[float]:
+    return batch.column("advantage", level).astype(float).tolist()
+
+
+def close(found: object, expected: object, tolerance: float = 1e-5) -> None:
+    np.testing.assert_allclose(found, expected, rtol=0, atol=tolerance)
+
+
+def compared(value: float, votes: list[float], *, scale: str = "std", ddof: int = 1, eps: float = 1e-6) -> float:
+    """(x - mean) / (std + eps), or 0 where there is nothing to compare with or everything is equal."""
+    if len(votes) < 2 or max(votes) == min(votes):
+        return 0.0
+    spread = np.std(votes, ddof=ddof) + eps if scale == "std" else 1.0
+    return float((value - np.mean(votes)) / spread)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 10**6), st.sampled_from(["std", "none"]), st.integers(0, 1))
+def test_draws_of_a_group(seed: int, scale: str, ddof: int) -> None:
+    batch = ragged(seed)
+    draws = plain(batch)
+    expected = [
+        compared(
+            draw.score,
+            [other.score for other in draws if other.group == draw.group and other.valid],
+            scale=scale,
+            ddof=ddof,
+        )
+        if draw.valid
+        else 0.0
+        for draw in draws
+    ]
+    close(advantages(GroupRelative(scale=scale, ddof=ddof)(batch), "draw"), expected)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 10**6), st.sampled_from(["row", "trajectory"]))
+def test_steps_with_units(seed: int, unit: str) -> None:
+    batch = ragged(seed)
+    draws = plain(batch)
+    expected = []
+    for draw in draws:
+        for step in draw.steps:
+            same = [other for other in draws if other.group == draw.group and other.valid]
+            known = [[s.reward for s in other.steps if np.isfinite(s.reward)] for other in same]
+            votes = list(itertools.chain(*known)) if unit == "row" else [np.mean(part) for part in known if part]
+            there = draw.valid and np.isfinite(step.reward)
+            few = len(votes) < 2 or (max(votes) == min(votes))
+            expected.append(
+                (step.reward - np.mean(votes)) / (np.std(votes, ddof=1) + 1.0) if there and not few else 0.0
+            )
+            if there and few and len(votes) > 1:
+                expected[-1] = (step.reward - votes[0]) / 1.0
+    found = GroupRelative(column="reward", level="step", unit=unit, eps=1.0)(batch)
+    close(advantages(found, "step"), expected)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 10**6))
+def test_whitening_over_tokens_and_over_draws(seed: int) -> None:
+    batch = GroupRelative(scale="none")(ragged(seed, unscored=True))
+    draws = plain(batch)
+    raw = advantages(batch, "draw")
+    votes = [raw[draw.row] for draw in draws if draw.valid for _ in range(draw.trained)]
+    expected = [
+        (raw[draw.row] - np.mean(votes)) / math.sqrt(np.var(votes, ddof=1) + 1e-8) if draw.valid and votes else 0.0
+        for draw in draws
+    ]
+    whiten = GroupRelative(column="advantage", group_by="batch", unit="token", eps=0.0, variance_eps=1e-8)
+    close(advantages(whiten(batch), "draw"), expected, 2e-4)
+    by_token = GroupRelative(column="advantage", level="token", group_by="batch", eps=0.0, variance_eps=1e-8)
+    tokens = [expected[draw.row] if token.trained and draw.valid else 0.0 for draw in draws for token in draw.tokens]
+    close(advantages(by_token(batch), "token"), tokens, 2e-4)
+
+
+def test_units_of_draws_and_tokens() -> None:
+    batch = small([(0, [1, 1, 1]), (0, [2])], draw_score=[1.0, 0.0])
+    # Three steps vote 1, one votes 0; of the tokens, three vote 1 and two vote 0.
+    close(advantages(GroupRelative(unit="step", scale="none")(batch), "draw"), [0.25, -0.75])
+    close(advantages(GroupRelative(unit="token", scale="none")(batch), "draw"), [0.4, -0.6])
+    steps = GroupRelative(level="step", unit="trajectory", scale="none")(batch)
+    close(advantages(steps, "step"), [0.5, 0.5, 0.5, -0.5])
+
+
+def test_each_prompt_once_in_a_batch() -> None:
+    batch = small([(0, [1]), (0, [1]), (0, [1]), (1, [1])], draw_score=[1.0, 1.0, 1.0, 0.0])
+    found = GroupRelative(group_by="batch", unit="group", scale="none")(batch)
+    close(advantages(found, "draw"), [0.5, 0.5, 0.5, -0.5])
+
+
+def test_a_unit_compared_as_one() -> None:
+    batch = small([(0, [1, 1]), (0, [1])], draw_score=[0.0, 0.0], step_x=[0.0, 2.0, 3.0])
+    found = GroupRelative(column="x", level="step", unit="trajectory", output="unit", scale="none")(batch)
+    close(advantages(found, "step"), [-1.0, -1.0, 1.0])
+
+
+def test_median_pivot() -> None:
+    batch = small([(0, [1])] * 5, draw_score=[0.0, 1.0, 3.0, 2.0, 10.0])
+    found = GroupRelative(center="median", median="lower", scale="mad", eps=1e-3)(batch)
+    close(advantages(found, "draw"), [-1.998002, -0.999001, 0.999001, 0.0, 7.992008], 1e-6)
+    even = small([(0, [1])] * 4, draw_score=[0.0, 1.0, 0.0, 1.0])
+    floorless = GroupRelative(center="median", median="lower", scale="mad", eps=1e-3)(even)
+    close(advantages(floorless, "draw"), [0.0, 1000.0, 0.0, 1000.0], 1e-3)
+
+
+@pytest.mark.parametrize(
+    ("ddof", "right", "wrong"),
+    [(1, [0.680175, 0.392699, 0.226725], [0.226725, 0.392699, 0.680175]), (0, [0.667379, 0.350079, 0.222460], None)],
+)
+def test_beta_normalisation(ddof: int, right: list[float], wrong: list[float] | None) -> None:
+    scores = [1, 0, 0, 0, 1, 1, 0, 0, 1, 1, 1, 0]
+    batch = small([(row // 4, [1]) for row in range(12)], draw_score=[float(score) for score in scores])
+    found = advantages(GroupRelative(scale="beta", ddof=ddof)(batch), "draw")
+    close([found[0], found[4], found[8]], right, 1e-5)
+    if wrong is not None:
+        close([-found[3], -found[7], -found[11]], wrong, 1e-5)
+
+
+def test_components_of_a_reward_by_themselves() -> None:
+    rng = np.random.default_rng(0)
+    first, second = rng.integers(0, 2, size=6).astype(float), rng.normal(size=6)
+    batch = small([(row // 3, [1 + row]) for row in range(6)], draw_score=[0.0] * 6, draw_a=first, draw_b=second)
+    for link in (GroupRelative(column="a", weight=2.0, add=True), GroupRelative(column="b", weight=0.5, add=True)):
+        batch = link(batch)
+    expected = [
+        2.0 * compared(first[row], first[row // 3 * 3 :][:3].tolist())
+        + 0.5 * compared(second[row], second[row // 3 * 3 :][:3].tolist())
+        for row in range(6)
+    ]
+    close(advantages(batch, "draw"), expected)
+
+
+def test_adding_lifts_to_the_finer_level() -> None:
+    batch = small([(0, [1, 1]), (0, [1])], draw_score=[1.0, 0.0], step_x=[4.0, 0.0, 2.0])
+    steps = GroupRelative(column="x", level="step", scale="none")
+    draws = GroupRelative(scale="none")
+    for first, second in ((steps, draws), (draws, steps)):
+        link = GroupRelative(**{**vars(second), "add": True})
+        close(advantages(link(first(batch)), "step"), [2.5, -1.5, -0.5])
+
+
+def test_scale_of_the_batch() -> None:
+    batch = small([(0, [1]), (0, [1]), (1, [1]), (1, [1])], draw_score=[1.0, 3.0, 0.0, 8.0])
+    spread = np.std([1.0, 3.0, 0.0, 8.0], ddof=1)
+    found = GroupRelative(scale_by="batch", eps=0.0)(batch)
+    close(advantages(found, "draw"), np.array([-1.0, 1.0, -4.0, 4.0]) / spread)
+
+
+def test_fallback_where_a_result_is_far() -> None:
+    # By tokens, the short draw is 100 deviations away; by draws, less than one.
+    batch = small([(0, [400]), (0, [1]), (1, [1]), (1, [1])], draw_score=[1.0, 0.0, 1.0, 0.0])
+    token, row = (advantages(GroupRelative(unit=unit)(batch), "draw") for unit in ("token", "row"))
+    assert abs(token[1]) > 5.0
+    found = advantages(GroupRelative(unit="token", fallback_above=5.0)(batch), "draw")
+    close(found, row[:2] + token[2:])
+
+
+def test_shared_rows() -> None:
+    batch = ragged(3, unscored=False)
+    draws = plain(batch)
+    uses: dict[tuple[int, int, int], list[int]] = {}
+    for draw in draws:
+        for step in draw.steps:
+            uses.setdefault((draw.group, *step.physical), []).append(step.row)
+    assert any(len(rows) > 1 for rows in uses.values()), "some steps are shared"
+    rewards = {step.row: step.reward for draw in draws for step in draw.steps if np.isfinite(step.reward)}
+    for shared in ("split", "owner"):
+        expected = np.zeros(len(batch.column("step", "step")))
+        for group in {draw.group for draw in draws}:
+            parts = [rows for key, rows in uses.items() if key[0] == group and rows[0] in rewards]
+            if len(parts) < 1:
+                continue
+            center = np.mean([rewards[rows[0]] for rows in parts])
+            members = [row for rows in parts for row in rows]
+            for row in members:
+                expected[row] = rewards[row] - center if len(members) > 1 else 0.0
+        found = GroupRelative(column="reward", level="step", scale="none", shared=shared)(batch)
+        close(advantages(found, "step"), expected)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("unit", ["step", "trajectory"])
+@pytest.mark.parametrize("scale", ["none", "std"])
+def test_group_in_group_is_the_function(scale: str, unit: str, seed: int) -> None:
+    batch = ragged(seed)
+    episode, step = Normalisation(scale=scale, singleton="raw"), Normalisation(scale=scale)
+    component = GroupInGroup(gamma=0.9, step_weight=0.7, episode_unit=unit, episode=episode, step=step)
+    rows = [(draw, s) for draw in plain(batch) for s in draw.steps]
+    expected = advantage.gigpo(
+        [draw.score if draw.valid else 0.0 for draw, _ in rows],
+        [draw.group for draw, _ in rows],
+        [draw.row for draw, _ in rows],
+        [s.row for _, s in rows],
+        [s.state for _, s in rows],
+        [s.reward if np.isfinite(s.reward) else 0.0 for _, s in rows],
+        gamma=0.9,
+        step_weight=0.7,
+        scale=scale,
+        unit=unit,
+        valid=[draw.valid for draw, _ in rows],
+    )
+    close(advantages(component(batch), "step"), expected)
+
+
+def returns_of(draw: Draw, gamma: float) -> list[float]:
+    rewards = [step.reward if np.isfinite(step.reward) else 0.0 for step in draw.steps]
+    return [sum(gamma ** (j - t) * rewards[j] for j in range(t, len(rewards))) for t in range(len(rewards))]
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("power", [0.0, 1.0])
+def test_histories_of_states(seed: int, power: float) -> None:
+    batch = ragged(seed, groups=8)
+    draws = plain(batch)
+    levels = 3
+    clusters: dict[tuple, list[float]] = {}
+    for draw in draws:
+        for t, value in enumerate(returns_of(draw, 0.9)):
+            for k in range(1, min(levels, t + 1) + 1):
+                states = tuple(step.state for step in draw.steps[t + 1 - k : t + 1])
+                if draw.valid:
+                    clusters.setdefault((draw.group, k, states), []).append(value)
+    expected = []
+    for draw in draws:
+        for t, value in enumerate(returns_of(draw, 0.9)):
+            parts = []
+            for k in range(1, min(levels, t + 1) + 1):
+                votes = clusters.get((draw.group, k, tuple(s.state for s in draw.steps[t + 1 - k : t + 1])), [])
+                if draw.valid and len(votes) > 1:
+                    parts.append(((k + 1) ** power, compared(value, votes, ddof=0)))
+            expected.append(sum(w * a for w, a in parts) / sum(w for w, _ in parts) if parts else 0.0)
+    component = GroupInGroup(
+        levels=levels, level_power=power, gamma=0.9, episode_weight=0.0, step=Normalisation(ddof=0)
+    )
+    close(advantages(component(batch), "step"), expected)
+    assert any(expected)
+
+
+def test_absent_levels() -> None:
+    # At level 1 all four steps agree; at level 2 the last ones do, with equal returns: an advantage of 0 with company.
+    draws = [(0, [1, 1]), (0, [1, 1])]
+    batch = small(draws, draw_score=[0.0, 0.0], step_reward=[0.0, 1.0, 1.0, 1.0], step_place=[7, 7, 7, 7])
+    base = {"anchor": "place", "levels": 2, "gamma": 0.0, "episode_weight": 0.0, "step": Normalisation(scale="none")}
+    # Level 1: mean .75. Level 2 of the last steps: 0, weight 3/5 if it counts.
+    close(advantages(GroupInGroup(**base)(batch), "step"), [-0.75, 0.1, 0.25, 0.1])
+    close(advantages(GroupInGroup(**base, absent="zero")(batch), "step"), [-0.75, 0.25, 0.25, 0.25])
+
+
+def test_breaks_in_returns() -> None:
+    batch = small([(0, [1] * 5)], draw_score=[0.0], step_reward=[0.2, 1.0, 1.0, 0.5, 1.0], step_matched=[1, 1, 0, 1, 1])
+    component = GroupInGroup(
+        anchor="step",
+        breaks="matched",
+        gamma=0.5,
+        episode_weight=0.0,
+        step=Normalisation(center="none", scale="none", min_count=1),
+    )
+    close(advantages(component(batch), "step"), [0.7, 1.0, 1.0, 1.0, 1.0])
+
+
+def test_only_first_steps_vote() -> None:
+    batch = small([(0, [1, 1]), (0, [1])], draw_score=[0.0, 0.0], step_process=[1.0, 5.0, 3.0])
+    component = GroupInGroup(anchor="group_id", column="process", gamma=0.0, episode_weight=0.0)
+    close(advantages(component(batch), "step"), [-2.0, 2.0, 0.0])
+    first = GroupInGroup(anchor="group_id", column="process", gamma=0.0, episode_weight=0.0, step_votes="first")
+    close(advantages(first(batch), "step"), [-1.0, 3.0, 1.0])
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 10**6), st.sampled_from(["separate", "joint"]), st.booleans())
+def test_two_streams_before_the_returns(seed: int, streams: str, zero_is_missing: bool) -> None:
+    batch = ragged(seed)
+    draws = plain(batch)
+
+    def wanted(step: object) -> bool:
+        return np.isfinite(step.reward) and not (zero_is_missing and step.reward == 0.0)
+
+    def spread(votes: list[float]) -> float:
+        return math.sqrt(np.var(votes) + 1e-8) + 1e-6
+
+    def normal(value: float, votes: list[float]) -> float:
+        return 0.0 if len(votes) < 2 or max(votes) == min(votes) else (value - np.mean(votes)) / spread(votes)
+
+    expected = []
+    for draw in draws:
+        members = [other for other in draws if other.group == draw.group and other.valid]
+        gains = [step.reward for other in members for step in other.steps if wanted(step)]
+        outcomes = [other.score for other in members if other.steps]
+        if streams == "joint":
+            gains = outcomes = gains + outcomes
+        rewards = [2.0 * normal(step.reward, gains) if wanted(step) else 0.0 for step in draw.steps]
+        if draw.steps:
+            rewards[-1] += 3.0 * normal(draw.score, outcomes)
+        expected += [
+            sum(0.5 ** (j - t) * rewards[j] for j in range(t, len(rewards))) if draw.valid else 0.0
+            for t in range(len(rewards))
+        ]
+    component = NormalisedReturns(
+        outcome="score",
+        streams=streams,
+        zero_is_missing=zero_is_missing,
+        stream_weight=2.0,
+        outcome_weight=3.0,
+        gamma=0.5,
+        normalisation=Normalisation(ddof=0, variance_eps=1e-8),
+    )
+    close(advantages(component(batch), "step"), expected, 1e-4)
+
+
+def test_weights_before_and_after() -> None:
+    batch = small([(0, [1]), (0, [1])], draw_score=[1.0, 3.0], step_reward=[0.0, 2.0])
+    after = NormalisedReturns(stream_weight=5.0)
+    before = NormalisedReturns(stream_weight=5.0, weights_apply="before")
+    close(advantages(after(batch), "step"), [-5 / math.sqrt(2), 5 / math.sqrt(2)])
+    close(advantages(before(batch), "step"), [-1 / math.sqrt(2), 1 / math.sqrt(2)])
+
+
+def test_prime() -> None:
+    batch = small([(0, [3]), (0, [2])], draw_score=[1.0, 0.0], token_process_reward=[0.1, 0.2, 0.3, -0.1, 0.1])
+    component = NormalisedReturns(
+        column="process_reward",
+        level="token",
+        unit="trajectory",
+        count_correction=True,
+        normalisation=Normalisation(scale="none"),
+    )
+    close(advantages(component(batch), "token"), [0.6, 0.6, 0.4, -0.4, 0.0], 1e-7)
+
+
+def test_discounted_outcome_after() -> None:
+    batch = small([(0, [1, 1]), (0, [1])], draw_score=[1.0, 0.0])
+    component = NormalisedReturns(column="", outcome="score", gamma=0.5, normalise="after")
+    returned = [0.5, 1.0, 0.0]
+    close(advantages(component(batch), "step"), [compared(value, returned) for value in returned])
+
+
+def test_kl_in_the_reward_of_tokens() -> None:
+    batch = small([(0, [2])], draw_score=[1.0], token_reference_logprob=[-3.0, -2.0])
+    component = NormalisedReturns(column="", outcome="score", level="token", normalise="none", kl_in_reward=0.1)
+    # log pi is -1: 2 and 1 above the reference.
+    close(advantages(component(batch), "token"), [1.0 - 0.3, 1.0 - 0.1])
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: GroupRelative(output="unit"), "output='unit' is not possible; choose unit"),
+        (lambda: GroupRelative(scale_by="batch", scale="none"), "scale_by='batch'"),
+        (lambda: GroupRelative(group_by=""), "group_by=''"),
+        (lambda: GroupRelative(fallback_above=0.0), "fallback_above=0.0"),
+        (lambda: Normalisation(floor=-1.0), "floor=-1.0"),
+        (lambda: Normalisation(clip=0.0), "clip=0.0"),
+        (lambda: Normalisation(min_count=0), "min_count=0"),
+        (lambda: GroupInGroup(levels=0), "levels=0"),
+        (lambda: NormalisedReturns(column=""), "column=''"),
+        (lambda: NormalisedReturns(kl_in_reward=0.1), "kl_in_reward=0.1"),
+    ],
+)
+def test_options_out_of_range(make: object, message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
+        make()
+
+
+def test_a_column_that_is_not_there() -> None:
+    with pytest.raises(NotFoundError, match=r"reward\.format"):
+        GroupRelative(column="reward.format")(ragged(0))
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.integers(0, 10**6), st.randoms(use_true_random=False))
+def test_invariances(seed: int, random: object) -> None:
+    batch = ragged(seed)
+    score: NDArray[np.float64] = np.asarray(batch.column("score", "draw"), np.float64)
+    component = GroupRelative(eps=0.0)
+    standard = advantages(component(batch), "draw")
+    close(advantages(component(batch.with_columns("draw", score=3.0 * score + 7.0)), "draw"), standard)
+    order = list(range(batch.num_draws))
+    random.shuffle(order)
+    moved = advantages(component(batch.select_draws(order)), "draw")
+    assert moved == [standard[row] for row in order]
+    valid = np.flatnonzero(np.isfinite(score))
+    assert advantages(component(batch.select_draws(valid)), "draw") == [standard[row] for row in valid]

@@ -1,0 +1,191 @@
+"""What holds of every exported component: it is a value, a table, a line of TOML, and refuses what it does not know."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import inspect
+import pickle
+import typing
+
+import numpy as np
+import pytest
+from rollouts import ragged
+
+from agentrl_core import Batch
+from agentrl_core.component import PHASES, BatchComponent, Component, StatefulComponent, find_component
+from agentrl_core.exceptions import NotFoundError, RecipeError
+from agentrl_core.recipe import Recipe
+
+REQUIRED = {  # options without a default
+    "Fuse": {"column": "reward.format"},
+    "LengthPenalty": {"free": 10, "limit": 20},
+    "Checklist": {"items": 2},
+    "ChecklistRelative": {"items": 2},
+    "LengthWeighted": {"limit": 100},
+    "BaselineRelative": {"column": "value"},
+    "KL": {"coefficient": 0.1},
+}
+
+
+def exported() -> list[type[Component]]:
+    """All components of all phases."""
+    found = []
+    for package in sorted(set(PHASES.values())):
+        try:
+            module = importlib.import_module(f"agentrl_core.{package}")
+        except ModuleNotFoundError:
+            continue
+        kinds = [getattr(module, name) for name in module.__all__]
+        found += [
+            kind
+            for kind in kinds
+            if isinstance(kind, type) and issubclass(kind, Component) and not inspect.isabstract(kind)
+        ]
+    return found
+
+
+COMPONENTS = exported()
+
+
+def make(kind: type[Component], **options: object) -> Component:
+    return kind(**(REQUIRED.get(kind.__name__, {}) | options))
+
+
+def others(kind: type[Component]) -> typing.Iterator[Component]:
+    """The component with another value of each option, where its type says which there are and they go together."""
+    hints = typing.get_type_hints(kind)
+    standard = make(kind)
+    for option in dataclasses.fields(kind):
+        hint, value = hints[option.name], getattr(standard, option.name)
+        values: list[object] = []
+        if typing.get_origin(hint) is typing.Literal:
+            values = [choice for choice in typing.get_args(hint) if choice != value]
+        elif hint is bool:
+            values = [not value]
+        elif hint is int:
+            values = [value + 1]
+        elif hint is float:
+            values = [value * 0.5 + 0.125]
+        elif type(None) in typing.get_args(hint):
+            values = [1.5] if float in typing.get_args(hint) else []
+        for other in values:
+            try:
+                yield make(kind, **{option.name: other})
+            except RecipeError:  # it needs another option beside it, or is out of range
+                continue
+
+
+def test_there_are_components() -> None:
+    assert len(COMPONENTS) > 30
+    assert len({kind.__name__ for kind in COMPONENTS}) == len(COMPONENTS)
+
+
+@pytest.mark.parametrize("kind", COMPONENTS, ids=lambda kind: kind.__name__)
+def test_table_pickle_and_toml_give_the_same_back(kind: type[Component]) -> None:
+    package = ".".join(kind.__module__.split(".")[:2])
+    changed = list(others(kind))
+    for component in (make(kind), *changed):
+        again = find_component(package, component.to_dict())
+        assert again == component
+        assert hash(again) == hash(component)
+        assert pickle.loads(pickle.dumps(component)) == component
+        if component.phase:
+            recipe = Recipe(name="mine", **{component.phase: component})
+            assert Recipe.from_toml(recipe.to_toml()) == recipe
+        if isinstance(component, BatchComponent):
+            assert component.makes
+            assert all(level in ("draw", "step", "token") and name for level, name in component.needs + component.makes)
+    assert len(changed) >= sum(1 for option in dataclasses.fields(kind) if option.type == "bool")
+
+
+@pytest.mark.parametrize("kind", COMPONENTS, ids=lambda kind: kind.__name__)
+def test_docstring_names_every_option(kind: type[Component]) -> None:
+    text = "".join(base.__doc__ or "" for base in kind.__mro__ if issubclass(base, Component))
+    assert ">>> " in (kind.__doc__ or "")
+    for option in dataclasses.fields(kind):
+        assert f"        {option.name}: " in text, f"{kind.__name__} does not say what {option.name} is"
+
+
+@pytest.mark.parametrize("kind", COMPONENTS, ids=lambda kind: kind.__name__)
+def test_what_is_not_possible_is_refused_by_name(kind: type[Component]) -> None:
+    package = ".".join(kind.__module__.split(".")[:2])
+    with pytest.raises(RecipeError, match=rf"{kind.__name__}: option 'no_such_option' is unknown"):
+        find_component(package, make(kind).to_dict() | {"no_such_option": 1})
+    for option in dataclasses.fields(kind):
+        with pytest.raises(RecipeError, match=rf"{kind.__name__}: option {option.name}="):
+            make(kind, **{option.name: object()})
+
+
+def has(batch: Batch, level: str, name: str) -> bool:
+    """Whether there is a column of numbers or of keys."""
+    if batch.has(name, level):
+        return True
+    try:
+        batch.keys(name, level)
+    except NotFoundError:
+        return False
+    return True
+
+
+def bare() -> Batch:
+    """Groups of at least five draws, with scores from 0 to 1."""
+    batch = ragged(0, members=5)
+    return batch.with_columns("draw", score=batch.column("score", "draw") / 2)
+
+
+def filled(component: BatchComponent, *, without: str = "") -> Batch:
+    """A batch with scores and with the columns that the component needs, but for one."""
+    batch = bare()
+    rng = np.random.default_rng(0)
+    for level, name in component.needs:
+        if has(batch, level, name) or name == without:
+            continue
+        count = batch.num_draws if level == "draw" else int(batch.offsets(level)[-1])
+        if name.startswith("item_needs") or name == "turn":
+            values = np.zeros(count, dtype=np.int64)  # an item does not need itself, and one turn is in order
+        elif "logprob" in name:
+            values = -rng.exponential(size=count)
+        elif name == "greedy":
+            values = np.ones(count)  # every group needs one
+        else:
+            values = rng.integers(0, 2, size=count)
+        batch = batch.with_columns(level, **{name: values})
+    return batch
+
+
+BATCH_COMPONENTS = [kind for kind in COMPONENTS if issubclass(kind, BatchComponent)]
+
+
+@pytest.mark.parametrize("kind", BATCH_COMPONENTS, ids=lambda kind: kind.__name__)
+def test_needs_and_makes_are_true(kind: type[BatchComponent]) -> None:
+    standard = make(kind)
+    for component in (standard, *others(kind)):
+        try:
+            made = component(filled(component))
+        except NotFoundError as error:
+            pytest.fail(f"{component} reads what it does not say it needs: {error}")
+        for level, name in component.makes:
+            assert made.has(name, level)
+            assert len(made.column(name, level)) == len(made.column("score", level))
+            if name in ("advantage", "weight", "keep"):
+                assert np.isfinite(made.column(name, level)).all()
+
+
+@pytest.mark.parametrize("kind", BATCH_COMPONENTS, ids=lambda kind: kind.__name__)
+def test_a_missing_column_is_named(kind: type[BatchComponent]) -> None:
+    component = make(kind)
+    for level, name in component.needs:
+        if not has(bare(), level, name):
+            with pytest.raises(NotFoundError, match=rf"no column \"{name}\" at level"):
+                component(filled(component, without=name))
+
+
+@pytest.mark.parametrize(
+    "kind", [kind for kind in COMPONENTS if issubclass(kind, StatefulComponent)], ids=lambda kind: kind.__name__
+)
+def test_a_first_state_is_plain(kind: type[StatefulComponent]) -> None:
+    import json
+
+    state = kind().initial_state()
+    assert json.loads(json.dumps(state)) == state
