@@ -2,8 +2,8 @@
 
     python bench/tree_credit.py --treepo path/to/core_algos.py --tree-grpo path/to/core_algos.py [--branching 4]
 
-Both files are `verl/trainer/ppo/core_algos.py` of the forks of the projects, and need an installed verl. Each row has one
-token: the own work of the peers, without its broadcast over tokens.
+Both files are `verl/trainer/ppo/core_algos.py` of the forks of the projects, and need an installed verl. Each row has
+one token: the own work of the peers, without its broadcast over tokens.
 """
 
 from __future__ import annotations

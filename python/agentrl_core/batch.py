@@ -243,8 +243,8 @@ class Batch:
     ) -> NDArray[np.float64]:
         """Loss weights of the action tokens in an update: `float64[tokens]`, zero where nothing is trained.
 
-        With m = trainable · keep · share, where share is 1 (`each`), 1 / number of these draws that train the same stored
-        token (`split`), or 1 in the first of them only (`owner`), and K draws with sum m > 0:
+        With m = trainable · keep · share, where share is 1 (`each`), 1 / number of these draws that train the same
+        stored token (`split`), or 1 in the first of them only (`owner`), and K draws with sum m > 0:
 
         - `token_mean`: m / sum of m over all tokens;
         - `sequence_mean`: m / sum of m in its draw / K;

@@ -48,7 +48,7 @@ def exported() -> list[type[Component]]:
 COMPONENTS = exported()
 
 
-def make(kind: type[Component], **options: object) -> Component:
+def make(kind: type[Component], /, **options: object) -> Component:
     return kind(**(REQUIRED.get(kind.__name__, {}) | options))
 
 

@@ -54,7 +54,8 @@ def shrunk_mean(
     mean = np.where(found.count > 0, found.mean, 0.0)[groups]
     distance = np.maximum(0.0, (mean - expected) ** 2 - noise)
     share = np.where(np.isinf(noise), 0.0, distance / (distance + noise))
-    return share * mean + (1.0 - share) * expected
+    shrunk: NDArray[np.float64] = share * mean + (1.0 - share) * expected
+    return shrunk
 
 
 def ema_mean(

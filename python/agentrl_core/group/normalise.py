@@ -121,7 +121,7 @@ def normalise(
         )
     masks = None if valid is None else np.asarray(valid)
     for component in range(table.shape[1]):
-        mask = masks[:, component] if masks is not None and masks.shape == table.shape else valid
+        mask: object = masks[:, component] if masks is not None and masks.shape == table.shape else valid
         shaped[:, component] = _core.normalise(
             np.ascontiguousarray(table[:, component]),
             groups,
