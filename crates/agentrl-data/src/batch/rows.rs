@@ -11,11 +11,8 @@ use arrow_select::concat::concat_batches;
 use arrow_select::interleave::interleave_record_batch;
 
 use super::{Batch, Column, Level, NextIds, Numbers, i32s, i64s};
-use crate::schema::Table;
+use crate::schema::{Source, Table};
 use crate::{Error, Result, arrow_bug};
-
-/// Names of the codes of `draws.source`.
-const SOURCES: [&str; 5] = ["fresh", "replay", "expert", "failed", "imagined"];
 
 /// Names of the codes of `draws.old_logprob`.
 const OLD_LOGPROBS: [&str; 3] = ["behaviour", "recomputed", "none"];
@@ -133,7 +130,7 @@ impl Batch {
             let found = names.iter().position(|known| *known == name);
             found.ok_or_else(|| Error::invalid(format!("{argument} is {name:?}; use one of {names:?}")))
         };
-        let source = code("source", &SOURCES, new.source)? as u8;
+        let source = Source::from_name(new.source)? as u8;
         let old_logprob = code("old_logprob", &OLD_LOGPROBS, new.old_logprob)? as u8;
         let lengths =
             [("group_ids", new.group_ids.map(<[i64]>::len)), ("probability", new.probability.map(<[f64]>::len))];
@@ -186,8 +183,8 @@ impl Batch {
 
     /// Other rows with what else the batch has, computed columns left out.
     pub(super) fn rebuilt(&self, tables: [RecordBatch; Table::COUNT]) -> Result<Self> {
-        let batch = Self::new(tables)?.with_base(self.base).with_blobs(self.blobs.clone());
-        Ok(Self { source: self.source.clone(), ..batch })
+        let layout = Self::new(tables.clone())?.layout;
+        Ok(Self { tables, layout, columns: Vec::new(), ..self.clone() })
     }
 }
 
