@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         advantage,
         engine,
         env,
+        filters,
         group,
         keys,
         loss,
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
         reward,
         rollout,
         select,
+        tree,
         weight,
     )
     from agentrl_core._core import Table, __version__, num_threads, set_num_threads
@@ -44,6 +46,7 @@ __all__ = [
     "advantage",
     "engine",
     "env",
+    "filters",
     "group",
     "keys",
     "loss",
@@ -54,6 +57,7 @@ __all__ = [
     "rollout",
     "select",
     "set_num_threads",
+    "tree",
     "weight",
 ]
 

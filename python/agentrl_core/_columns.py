@@ -74,9 +74,9 @@ def mask(values: object | None, name: str, *, length: int | None = None) -> NDAr
     if values is None:
         return None
     array = column(values, name)
-    if array.dtype != np.bool_:
+    if array.dtype != np.bool_ and len(array):
         raise InvalidInputError(f"{name} has dtype {array.dtype}; give booleans, True where the row counts")
-    return _flat(_checked(array, name, length))
+    return _flat(_checked(array.astype(np.bool_, copy=False), name, length))
 
 
 def keys(values: object, name: str, *, length: int | None = None) -> NDArray[np.uint32]:

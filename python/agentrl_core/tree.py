@@ -148,7 +148,7 @@ def fuse(
         how=how,
         alpha=alpha,
         edge_logprobs=None if edge_logprobs is None else _columns.doubles(edge_logprobs, "edge_logprobs"),
-        weights=None if weights is None else _columns.doubles(weights, "weights", length=count),
+        weights=_columns.optional_numbers(weights, "weights", length=count),
         valid=_columns.mask(valid, "valid", length=count),
     )
     return Fused(found, masses)
@@ -225,7 +225,7 @@ def ancestor_relative(
         weighting=weighting,
         skip_constant=skip_constant,
         singleton=singleton,
-        weights=None if weights is None else _columns.doubles(weights, "weights", length=count),
+        weights=_columns.optional_numbers(weights, "weights", length=count),
         valid=_columns.mask(valid, "valid", length=count),
     )
     return _columns.like(made, given)
@@ -291,7 +291,7 @@ def isotonic(
         _columns.doubles(given, "values"),
         margin=margin,
         radius=radius,
-        weights=None if weights is None else _columns.doubles(weights, "weights", length=count),
+        weights=_columns.optional_numbers(weights, "weights", length=count),
         valid=_columns.mask(valid, "valid", length=count),
     )
     return _columns.like(made, given)

@@ -47,7 +47,7 @@ def test_a_batch_gives_the_same(denominator: str) -> None:
         (lambda: weight.token_mean([1, -2]), r"lengths\[1\]=-2 is negative"),
         (lambda: weight.token_mean([0.5]), "lengths has dtype float64; give whole numbers"),
         (lambda: weight.sequence_mean([1], valid=[True, True]), "valid has 2 rows"),
-        (lambda: weight.constant([1], 0.0), "constant=0.0 is no denominator"),
+        (lambda: weight.constant([1], 0.0), "constant is 0, but must be a positive number"),
     ],
 )
 def test_bad_input(call: object, message: str) -> None:

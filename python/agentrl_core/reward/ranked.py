@@ -52,7 +52,7 @@ def max_at_k(
         _columns.keys(group_ids, "group_ids", length=count),
         k=k,
         leave_one_out=leave_one_out,
-        ratio_excess=None if ratio_excess is None else _columns.doubles(ratio_excess, "ratio_excess", length=count),
+        ratio_excess=_columns.optional_numbers(ratio_excess, "ratio_excess", length=count),
         valid=_columns.mask(valid, "valid", length=count),
     )
     return _columns.like(made, given)

@@ -121,13 +121,15 @@ def cluster_votes(
     ids = _columns.keys(clusters, "clusters")
     count = len(ids)
     mask = _columns.mask(valid, "valid", length=count)
-    votes = None if weights is None else _columns.doubles(weights, "weights", length=count)
+    votes = _columns.optional_numbers(weights, "weights", length=count)
+    answered = _columns.mask(parsed, "parsed", length=count)
     if mask is not None:
+        answered = mask if answered is None else answered & mask
         votes = np.where(mask, 1.0 if votes is None else votes, 0.0)
     made = _core.reward_cluster_votes(
         ids,
         _columns.keys(group_ids, "group_ids", length=count),
-        parsed=_columns.mask(parsed, "parsed", length=count),
+        parsed=answered,
         weights=votes,
     )
     return Votes(made["share"], made["winner"], made["entropy"], made["cluster_entropy"], made["count"])

@@ -1,8 +1,8 @@
 //! Risk measures of scores, and quantiles that are tracked from batch to batch.
 
 use crate::check::{all_finite, within};
-use crate::quantile::Interpolation;
 use crate::group::{Columns, quantile};
+use crate::quantile::Interpolation;
 use crate::{Error, Result};
 
 /// Quantiles that follow the scores of the batches: `q ← q + rate · (level - mean 1[x < q])`.

@@ -114,8 +114,8 @@ pub fn isotonic(
                 below.pop();
                 let Some(taken) = blocks[child as usize].take() else { continue };
                 pooled[child as usize] = node;
-                sum = sum.with(sum.integer() + taken.sum.integer());
-                mass = mass.with(mass.integer() + taken.weight.integer());
+                sum.merge(&taken.sum);
+                mass.merge(&taken.weight);
                 mean = sum.divided_by(mass.divided_by(1.0));
                 below = melded(below, taken.below);
             }

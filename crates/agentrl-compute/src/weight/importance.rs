@@ -65,7 +65,7 @@ pub enum Level {
     Geometric,
     /// Each token: `Π ρ` up to it.
     Prefix,
-    /// Each token: `ρ_t · min(1, …)` of none, else the smallest `ρ` before it in the row (`MinPRO`, arXiv:2601.22718).
+    /// Each token: `ρ_t` times the smallest `ρ` before it in its row, 1 for the first (`MinPRO`, arXiv:2601.22718).
     PrefixMin,
 }
 
@@ -134,7 +134,7 @@ pub struct ImportanceOptions<'a> {
 
 /// Importance weights of tokens, to multiply the loss with. Log-ratios (summed over what shares a weight) are kept within ± 20.
 ///
-/// Truncated at token level: TIS; masked there: `IcePop`. Sources: arXiv:2510.26788 and verl's `rollout_corr_helper`.
+/// Truncated at token level: TIS; masked there: `IcePop`. As verl's `rollout_corr_helper`.
 ///
 /// ```
 /// use agentrl_compute::weight::{Action, ImportanceOptions, Level, Ratios, importance_weights};

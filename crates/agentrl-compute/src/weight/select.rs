@@ -1,9 +1,9 @@
 //! From scores to masks: which rows or tokens of each group are chosen.
 
 use crate::check::{column, mask_length, same_length, within};
-use crate::quantile::Interpolation;
 use crate::group::{Columns, group_count, quantile};
 use crate::members::Members;
+use crate::quantile::Interpolation;
 use crate::rng::structural_seed;
 use crate::{Error, Result};
 
@@ -162,10 +162,10 @@ pub fn above_quantile(
     groups: &[u32],
     valid: Option<&[bool]>,
     q: f64,
-    method: Interpolation,
+    interpolation: Interpolation,
     strict: bool,
 ) -> Result<Vec<bool>> {
-    let thresholds = quantile(&Columns { valid, ..Columns::new("scores", scores, groups) }, q, method)?;
+    let thresholds = quantile(&Columns { valid, ..Columns::new("scores", scores, groups) }, q, interpolation)?;
     let above = |(row, &score): (usize, &f64)| {
         let threshold = thresholds[groups[row] as usize];
         valid.is_none_or(|valid| valid[row]) && if strict { score > threshold } else { score >= threshold }

@@ -1,0 +1,163 @@
+"""Rewards against brute force, fixtures of the papers, and rows that are not valid."""
+
+from __future__ import annotations
+
+import math
+from itertools import combinations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentrl_core import reward
+from agentrl_core.exceptions import InvalidInputError
+
+NAN = math.nan
+
+
+@given(st.lists(st.sampled_from([0.0, 1.0, 0.5, -3.0]), min_size=1, max_size=7), st.integers(1, 7))
+def test_max_at_k_over_all_subsets(rewards: list[float], k: int) -> None:
+    k = min(k, len(rewards))
+    subsets = list(combinations(range(len(rewards)), k))
+    estimate = np.mean([max(rewards[row] for row in subset) for subset in subsets])
+    found = reward.max_at_k(rewards, ["g"] * len(rewards), k)
+    assert found.sum() / k == pytest.approx(estimate, abs=1e-12)
+    for row in range(len(rewards)):
+        own = sum(max(rewards[other] for other in subset) for subset in subsets if row in subset)
+        assert found[row] == pytest.approx(own / len(subsets), abs=1e-12)
+    if len(rewards) > 1 and k > 1:
+        less = reward.max_at_k(rewards, ["g"] * len(rewards), k, leave_one_out=True)
+        for row in range(len(rewards)):
+            others = [value for other, value in enumerate(rewards) if other != row]
+            without = np.mean([max(subset) for subset in combinations(others, k - 1)])
+            assert less[row] == pytest.approx(found[row] - k / len(rewards) * without, abs=1e-12)
+
+
+def test_large_groups_need_no_large_binomials() -> None:
+    found = reward.max_at_k(np.linspace(0, 1, 5000), np.zeros(5000, np.int64), 64)
+    assert np.isfinite(found).all()
+    assert found.sum() / 64 == pytest.approx(64 / 65, abs=1e-3)
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3), st.booleans(), st.booleans()), max_size=12))
+def test_votes_by_counting(rows: list[tuple[int, int, bool, bool]]) -> None:
+    groups, clusters, parsed, valid = ([row[column] for row in rows] for column in range(4))
+    votes = reward.cluster_votes(clusters, groups, parsed=np.array(parsed, bool), valid=np.array(valid, bool))
+    order = list(dict.fromkeys(groups))
+    for row in range(len(rows)):
+        all_votes = [other for other in range(len(rows)) if groups[other] == groups[row] and valid[other]]
+        cast = [other for other in all_votes if parsed[other]]
+        mine = [other for other in cast if clusters[other] == clusters[row]]
+        counts = [
+            sum(clusters[other] == cluster for other in cast) for cluster in dict.fromkeys(clusters[o] for o in cast)
+        ]
+        if row in cast:
+            assert votes.share[row] == pytest.approx(len(mine) / len(all_votes))
+            winner = next(
+                c
+                for c in dict.fromkeys(clusters[o] for o in cast)
+                if sum(clusters[o] == c for o in cast) == max(counts)
+            )
+            assert votes.winner[row] == (clusters[row] == winner)
+        else:
+            assert votes.share[row] == 0.0
+            assert not votes.winner[row]
+        p = np.array(counts) / max(len(all_votes), 1)
+        assert votes.entropy[order.index(groups[row])] == pytest.approx(-(p * np.log(p)).sum(), abs=1e-12)
+        assert votes.clusters[order.index(groups[row])] == len(counts)
+
+
+def test_answers_join_the_first_equivalent_one() -> None:
+    def close(a: str, b: str) -> bool:
+        return abs(float(a) - float(b)) < 1.5
+
+    # Not transitive: the order of rows decides, and representatives are the first members.
+    found = reward.answer_clusters(["0", "1", "2", None, "0"], ["g", "g", "g", "g", "h"], equivalent=close)
+    assert found.ids.tolist() == [0, 0, 1, 2, 3]
+    assert found.parsed.tolist() == [True, True, True, False, True]
+    assert reward.answer_clusters(["a", "b", "a"], [1, 1, 1]).ids.tolist() == [0, 1, 0]
+    assert reward.answer_clusters([], []).ids.tolist() == []
+
+
+def test_fixtures_of_the_papers() -> None:
+    found = reward.tail_risk(np.arange(6.0), 1.0, 4.0, alpha_low=0.2, alpha_high=0.8)
+    np.testing.assert_allclose(found, [-5, -2, -4 / 3, -2 / 3, 0, 0], atol=1e-12)
+    np.testing.assert_allclose(reward.max_at_k([0, 1, 2, 3], [0] * 4, 2), [1, 1, 7 / 6, 1.5])
+    np.testing.assert_allclose(
+        reward.max_at_k([0, 1, 2, 3], [0] * 4, 2, leave_one_out=True), [0, 1 / 6, 0.5, 1], atol=1e-15
+    )
+    # MARS: 0.5 · (1 - (length - 11) / 2037) where it is negative.
+    length = 3000.0
+    assert reward.excess_penalty([length], free=2048, limit=4085, weight=0.5)[0] == pytest.approx(
+        0.5 * (1 - (length - 11) / 2037)
+    )
+    # SEED-GRPO's entropies of (4, 4) out of 8.
+    votes = reward.cluster_votes([0] * 4 + [1] * 4, [0] * 8)
+    assert votes.entropy[0] == pytest.approx(math.log(2))
+    assert votes.cluster_entropy[0] == pytest.approx(math.log(2))
+
+
+def test_a_tracked_quantile_converges() -> None:
+    state = None
+    random = np.random.default_rng(0)
+    for _ in range(400):
+        _, state = reward.tracked_quantiles(state, random.normal(size=64), levels=[0.2, 0.5, 0.9], rate=0.05)
+    np.testing.assert_allclose(state, [-0.8416, 0.0, 1.2816], atol=0.15)
+
+
+def test_rows_that_are_not_valid_may_hold_anything() -> None:
+    valid = np.array([True, False, True])
+    scores = np.array([1.0, NAN, 0.5], np.float32)
+    for made in (
+        reward.weighted_sum([scores, [1.0, 2.0, NAN]], [1.0, 0.0], valid=[True, False, False]),
+        reward.gate(scores, [True, True, True], valid=valid),
+        reward.excess_penalty(scores, free=0.0, limit=1.0, valid=valid),
+        reward.tiers(scores, 4, valid=valid),
+        reward.dither(scores, seed=1, valid=valid),
+        reward.tail_risk(scores, 0.0, 1.0, valid=valid),
+        reward.max_at_k(scores, [0, 0, 0], 2, valid=valid),
+        reward.top_gap(scores, [0, 0, 0], valid=valid),
+    ):
+        assert made.dtype == np.float32
+        assert made[1] == 0.0
+        assert np.isfinite(made).all()
+    places = np.array([[0.0], [NAN], [1.0]])
+    found = reward.success_distance(places, [True, True, False], ["g", "g", "g"], valid=valid)
+    assert found.tolist() == [1.0, 0.0, 0.3]
+
+
+@given(st.permutations(range(8)), st.integers(0, 2**63))
+def test_noise_follows_the_names_of_rows(order: list[int], seed: int) -> None:
+    ids = np.arange(8) * 7
+    for law in ("uniform", "normal"):
+        ours = reward.dither(np.zeros(8), seed=seed, ids=ids, law=law)
+        assert np.array_equal(ours[order], reward.dither(np.zeros(8), seed=seed, ids=ids[order], law=law))
+        assert len(set(ours.tolist())) == 8
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: reward.weighted_sum([], []), "components is empty"),
+        (lambda: reward.gate([NAN], [True]), r"scores\[0\] is NaN"),
+        (lambda: reward.gate([1.0], [1]), "passed has dtype int64; give booleans"),
+        (lambda: reward.excess_penalty([1.0], free=2, limit=1), "limit is 1, but must lie above free"),
+        (lambda: reward.tiers([1.0], -1), "count is -1"),
+        (lambda: reward.dither([1.0], seed=0, law="pink"), 'law is "pink"'),
+        (lambda: reward.max_at_k([1.0], [0], 2), "group 0 has 1 valid rows"),
+        (lambda: reward.win_rates([0], [-1], [1.0], 2), r"second\[0\] is -1"),
+        (lambda: reward.win_rates([0], [0], [1.0], 2), "compare two rows"),
+        (lambda: reward.answer_clusters([1], [0]), r"answers\[0\] is int"),
+        (lambda: reward.tracked_quantiles(None, [], levels=[0.5]), "there is no state yet"),
+        (lambda: reward.tail_risk([1.0], 0.0, 1.0, alpha_low=0.9, alpha_high=0.1), "0 < alpha_low < alpha_high"),
+        (lambda: reward.information_gain([0.5], [0, 1], [0.0]), "a log-probability is at most 0"),
+        (lambda: reward.implicit_rewards([1.0], [1.0], offsets=[0, 3]), "offsets end at 3"),
+        (lambda: reward.checklist([[True]], [[True]], [0, 1]), "depends on itself"),
+        (lambda: reward.checklist([[True]], [[False, False]], [0, 1]), r"give \[items, items\]"),
+        (lambda: reward.success_distance([[0.0]], [True], ["g"], radius=-1.0), "radius is -1"),
+    ],
+)
+def test_bad_input(call: object, message: str) -> None:
+    with pytest.raises(InvalidInputError, match=message):
+        call()

@@ -1,0 +1,166 @@
+"""Weights: denominators that no split of rows changes, selectors against NumPy, fixtures of the papers."""
+
+from __future__ import annotations
+
+import math
+from itertools import combinations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentrl_core import weight
+from agentrl_core.exceptions import InvalidInputError
+
+SCORES = st.lists(st.sampled_from([0.0, 1.0, 0.5, -2.0, 1e9, -1e-9]), max_size=12)
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 4)), min_size=1, max_size=8), st.data())
+def test_splitting_a_rollout_into_rows_changes_no_weight(rows: list[tuple[int, int]], data: st.DataObject) -> None:
+    """The regression of public trainers in which a rollout of more rows weighs more (verl#7580, slime#2300)."""
+    rollouts, lengths = [row[0] for row in rows], [row[1] for row in rows]
+    cut = [data.draw(st.integers(0, length)) for length in lengths]
+    split_lengths = [part for length, at in zip(lengths, cut, strict=True) for part in (at, length - at)]
+    split_rollouts = [rollout for rollout in rollouts for _ in range(2)]
+    for whole, split in (
+        (weight.token_mean(lengths), weight.token_mean(split_lengths)),
+        (
+            weight.sequence_mean(lengths, rollout_ids=rollouts),
+            weight.sequence_mean(split_lengths, rollout_ids=split_rollouts),
+        ),
+        (
+            weight.constant(lengths, 9.0, rollout_ids=rollouts),
+            weight.constant(split_lengths, 9.0, rollout_ids=split_rollouts),
+        ),
+    ):
+        assert np.array_equal(whole, split)
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3), st.booleans()), max_size=7))
+def test_turn_mean_by_definition(rows: list[tuple[int, int, bool]]) -> None:
+    trajectories, lengths, valid = ([row[column] for row in rows] for column in range(3))
+    found = weight.turn_mean(lengths, trajectories, valid=np.array(valid, bool))
+    counted = [row for row in range(len(rows)) if valid[row] and lengths[row]]
+    expected = []
+    for row in range(len(rows)):
+        turns = sum(trajectories[other] == trajectories[row] for other in counted)
+        one = 1 / lengths[row] / turns / len({trajectories[other] for other in counted}) if row in counted else 0.0
+        expected += [one] * lengths[row]
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 4), st.booleans()), max_size=12, unique_by=lambda row: row[:2])
+)
+def test_shares_of_a_step_add_up(rows: list[tuple[int, int, bool]]) -> None:
+    rows = sorted(rows)
+    draws, steps = [row[0] for row in rows], [row[1] for row in rows]
+    alive = {draw: any(ok for other, _, ok in rows if other == draw) for draw in draws}
+    valid = np.array([alive[draw] for draw in draws], bool)
+    for shared in ("each", "split", "owner"):
+        found = weight.shares(steps, draws, shared=shared, valid=valid)
+        for step in steps:
+            mine = [row for row in range(len(rows)) if steps[row] == step and valid[row]]
+            expected = len(mine) if shared == "each" else float(bool(mine))
+            assert found[mine].sum() == pytest.approx(expected)
+        assert not found[~valid].any()
+
+
+@given(SCORES, st.floats(0, 1), st.sampled_from(["linear", "lower", "higher", "nearest", "midpoint"]), st.booleans())
+def test_above_quantile_as_numpy(scores: list[float], q: float, method: str, strict: bool) -> None:
+    found = weight.above_quantile(np.array(scores, float), q=q, interpolation=method, strict=strict)
+    if scores:
+        threshold = np.quantile(scores, q, method=method)
+        close = np.abs(np.array(scores) - threshold) <= 1e-9 * max(1.0, abs(threshold))
+        expected = np.array(scores) > threshold
+        assert np.array_equal(found[~close], expected[~close])
+        if method in ("lower", "higher", "nearest"):
+            assert np.array_equal(found, expected if strict else np.array(scores) >= threshold)
+
+
+@given(SCORES, st.integers(0, 5))
+def test_max_variance_subset_is_the_best_of_all(scores: list[float], count: int) -> None:
+    scores = [max(min(score, 5.0), -5.0) for score in scores]
+    found = weight.max_variance_subset(np.array(scores, float), count=count)
+    size = min(count, len(scores))
+    assert found.sum() == size
+    if size:
+        best = max(np.var(choice) for choice in combinations(scores, size))
+        assert np.var(np.array(scores)[found]) == pytest.approx(best, abs=1e-9)
+
+
+def test_selection_ignores_invalid_rows_and_knows_groups() -> None:
+    scores, valid = np.array([math.nan, 1.0, 2.0, 3.0, math.inf]), np.array([False, True, True, True, False])
+    assert weight.top(scores, ["a", "a", "b", "b", "b"], count=1, valid=valid).tolist() == [
+        False,
+        True,
+        False,
+        True,
+        False,
+    ]
+    assert weight.top(scores, count=1, largest=False, valid=valid).tolist() == [False, True, False, False, False]
+    assert weight.above_quantile(scores, q=0.5, valid=valid).tolist() == [False, False, True, True, False]
+    assert weight.max_variance_subset(scores, count=2, valid=valid).tolist() == [False, True, False, True, False]
+    band = weight.sample_band(scores, low=0.0, high=2.5, seed=0, fraction=1.0, valid=valid)
+    assert band.tolist() == [False, True, True, False, False]
+    tokens = weight.top([3.0, 1.0, 2.0, 5.0, 4.0], [0, 0, 0, 1, 1], fraction=0.4, rounding="ceil")
+    assert tokens.tolist() == [True, False, True, True, False]
+
+
+@given(st.permutations(range(10)), st.integers(0, 2**63))
+def test_random_choices_follow_the_names_of_rows(order: list[int], seed: int) -> None:
+    ids = np.arange(10) + 100
+    scores = np.linspace(0.0, 1.0, 10)
+    ours = weight.sample_band(scores, low=0.1, high=0.95, seed=seed, ids=ids, count=3)
+    theirs = weight.sample_band(scores[order], low=0.1, high=0.95, seed=seed, ids=ids[order], count=3)
+    assert np.array_equal(ours[order], theirs)
+    assert ours.sum() == 3
+
+
+def test_fixtures_of_the_papers() -> None:
+    # rStar2-Agent: 24 successes and 8 failures to 16 rows are 12 and 4.
+    success = np.arange(32) < 24
+    kept = weight.quota(np.arange(32.0), success, target=16)
+    assert (kept & success).sum() == 12
+    assert kept[:12].all()
+    assert (kept & ~success).sum() == 4
+    # BAPO's odds and share are the same target in two units.
+    ratios, advantages = np.array([1.5, 0.5, 0.7]), np.array([1.0, -1.0, -1.0])
+    share = weight.balanced_bounds(ratios, advantages, target=0.45)
+    odds = weight.balanced_bounds(ratios, advantages, target=0.45 / 0.55, measure="odds")
+    assert share == odds
+    assert share.positive / (share.positive + share.negative) >= 0.45
+    # GUI-Libra: negatives shrink with the group's mean.
+    scale = np.clip(0.5 + 1.5 * np.array([0.0, 0.25]), 0, 1)
+    assert weight.by_sign([-1.0, -1.0], negative=scale).tolist() == [0.5, 0.875]
+    assert weight.by_sign(np.array([1, -1], np.float32), positive=0.1).dtype == np.float32
+    # MinPRO: the smallest ratio before a token, 1 for the first.
+    found = weight.importance_weights(np.log([0.5, 2.0, 1.0]), [0, 3], level="prefix_min", upper=None)
+    np.testing.assert_allclose(found, [0.5, 1.0, 0.5])
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: weight.top([1.0]), "give exactly one"),
+        (lambda: weight.top([1.0], count=-1), "count is -1"),
+        (lambda: weight.top([math.nan], count=1), r"scores\[0\] is NaN"),
+        (lambda: weight.above_quantile([1.0], q=2.0), "q is 2"),
+        (lambda: weight.sample_band([1.0], low=math.nan, high=1.0, seed=0, count=1), "low is NaN"),
+        (lambda: weight.sample_band([1.0], low=0.0, high=1.0, seed=-1, count=1), "seed is -1"),
+        (lambda: weight.importance_weights([1.0], [0, 2]), "offsets end at 2"),
+        (lambda: weight.importance_weights([1.0], [0, 1], level="word"), 'level is "word"'),
+        (lambda: weight.importance_weights([1.0], [0, 1], upper=-1.0), "give 0 < lower <= upper"),
+        (lambda: weight.trust_region([1.0], [0, 1], upper=0.0, lower=1.0), "lower is 1 and upper 0"),
+        (lambda: weight.importance_diagnostics([], [0]), "no token that takes part"),
+        (lambda: weight.by_sign([1.0, 1.0], positive=[1.0, 2.0, 3.0]), "positive has 3 values"),
+        (lambda: weight.probability_shape([0.1]), "a log-probability is at most 0"),
+        (lambda: weight.damping([-1.0]), "must not be negative"),
+        (lambda: weight.shares([0], [0], shared="all"), 'shared is "all"'),
+        (lambda: weight.second_moment_bound([1.0], [1.0], budget=-1.0), "budget is -1"),
+    ],
+)
+def test_bad_input(call: object, message: str) -> None:
+    with pytest.raises(InvalidInputError, match=message):
+        call()
