@@ -23,9 +23,9 @@ _MOST_LOG_RATIO = 20.0
 class EntropyChange(BatchComponent):
     """weight *= a factor that falls with how much the token's update would change the policy's entropy.
 
-    With Omega = |A / pi_old * pi (1 - pi) (ln pi + H)|: `linear` goes from `most` at the smallest Omega of the batch to
-    `least` at the largest (half way where all are equal), `exponential` is max(exp(-k Omega), least), which is `least` at
-    the largest. Source: STEER, arXiv:2510.10150.
+    With Omega = |A / pi_old * pi (1 - pi) (ln pi + H)|: `linear` goes from `most` at the smallest Omega of the batch
+    to `least` at the largest (half way where all are equal), `exponential` is max(exp(-k Omega), least), which is
+    `least` at the largest. Source: STEER, arXiv:2510.10150.
 
     Args:
         shape: see above.
