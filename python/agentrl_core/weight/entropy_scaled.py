@@ -117,7 +117,7 @@ class EntropyScaled(BatchComponent):
         above, below = (np.nan_to_num(end, nan=0.0)[groups] for end in (ends.most, ends.least))
         side = np.where(distance > 0.0, above, -below)
         score = np.divide(distance, side, out=np.zeros_like(distance), where=side > 0.0)
-        return np.abs(score) if self.normalise == "log_quantile_unsigned" else score
+        return np.asarray(np.abs(score) if self.normalise == "log_quantile_unsigned" else score)
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,18 @@ if TYPE_CHECKING:
     from agentrl_core.batch import Batch
 
 
+_Level = Literal["token", "step", "step_geometric", "sequence", "geometric", "prefix", "prefix_min"]
+_LEVELS: dict[str, Literal["token", "segment", "segment_geometric", "sequence", "geometric", "prefix", "prefix_min"]] = {
+    "token": "token",
+    "step": "segment",
+    "step_geometric": "segment_geometric",
+    "sequence": "sequence",
+    "geometric": "geometric",
+    "prefix": "prefix",
+    "prefix_min": "prefix_min",
+}
+
+
 @dataclass(frozen=True)
 class _Ratio(BatchComponent):
     """Base of the components that compare two policies on the tokens.
@@ -70,7 +82,7 @@ class ImportanceWeight(_Ratio):
         (('token', 'recomputed_logprob'), ('token', 'behaviour_logprob'))
     """
 
-    level: Literal["token", "step", "step_geometric", "sequence", "geometric", "prefix", "prefix_min"] = "token"
+    level: _Level = "token"
     action: Literal["truncate", "mask", "veto"] = "truncate"
     lower: float | None = None
     upper: float | None = 2.0
@@ -97,11 +109,11 @@ class ImportanceWeight(_Ratio):
         made = importance_weights(
             ratios,
             offsets,
-            level=_LEVELS.get(self.level, self.level),
+            level=_LEVELS[self.level],
             lower=self.lower,
             upper=self.upper,
             action=self.action,
-            segments=batch.offsets("token") if self.level in _LEVELS else None,
+            segments=batch.offsets("token") if self.level.startswith("step") else None,
             mask=known,
         )
         if self.action == "veto":
@@ -109,12 +121,6 @@ class ImportanceWeight(_Ratio):
         if self.mean_one:
             made = group.mean_one(made, rows.keys("batch"), valid=known)
         return rows.scale(np.where(known, made, 1.0))
-
-
-_LEVELS: dict[str, Literal["segment", "segment_geometric"]] = {
-    "step": "segment",
-    "step_geometric": "segment_geometric",
-}
 
 
 @dataclass(frozen=True)
