@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class Unscored(BatchComponent):
     """score = NaN for draws that (or whose steps) are flagged: they do not vote, and are not trained.
 
-    `weight.FlagFilter` is for draws that vote and are not trained. Source: a judge that failed, arXiv:2602.12268
+    `weight.FlagFilter` is for draws that vote and are not trained. Source: a judge that failed in CM2, arXiv:2602.12268
     (`flags="judge_failed"`).
 
     Args:

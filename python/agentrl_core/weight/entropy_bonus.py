@@ -90,7 +90,7 @@ class StepConfidence(BatchComponent):
 class EntropyBonus(BatchComponent):
     """advantage + min(strength H, |advantage| / cap), or less with a negative strength; H is entropy in nats.
 
-    The bonus never turns the sign of an advantage where `cap` is above 1. Sources: arXiv:2512.18215 (the
+    The bonus never turns the sign of an advantage where `cap` is above 1. Sources: MSSR arXiv:2512.18215 (the
     defaults); GTPO arXiv:2508.03772 (`level="draw", strength=-0.1, cap=None, drop_above=0.6931`: ln 2, where the first
     policy was below it; its public code: 0.7 always).
 

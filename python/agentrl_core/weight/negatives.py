@@ -163,7 +163,7 @@ class NegativeByConfidence(BatchComponent):
 class LiveRescale(BatchComponent):
     """weight *= how many there are / how many carry a signal, so that dead groups do not shrink the step.
 
-    `groups`: groups, and groups whose scores differ (SearchAgent-style rescaling, arXiv:2509.24107). `rows`: draws, and
+    `groups`: groups, and groups whose scores differ (RAPO, arXiv:2509.24107). `rows`: draws, and
     draws whose `column` is not 0 (GPG, arXiv:2504.02546; MC-GRPO arXiv:2601.22582 within groups, where the pivot row
     counts among the rows and has advantage 0). Where nothing carries a signal the factor is 1.
 

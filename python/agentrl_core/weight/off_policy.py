@@ -63,7 +63,7 @@ class ImportanceWeight(_Ratio):
     draw, `step_geometric` and `geometric` its geometric mean; `prefix` its product up to the token; `prefix_min` rho
     times the smallest rho before it (arXiv:2601.22718). Logs are kept within 20. Sources: truncated importance
     sampling (`upper=2.0`), IcePop and ROLL, arXiv:2512.24873 (`action="mask"`, all levels), VCPO arXiv:2602.17616
-    (`level="sequence", upper=8.0`), AT-GRPO-style veto arXiv:2602.12268 (`action="veto", lower=1e-4, upper=None`).
+    (`level="sequence", upper=8.0`), CM2 arXiv:2602.12268 (`action="veto", lower=1e-4, upper=None`).
 
     Args:
         level: what shares one ratio.

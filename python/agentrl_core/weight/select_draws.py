@@ -27,7 +27,7 @@ class SelectDraws(BatchComponent):
       round_up=True, multiple=ranks`);
     - `max_variance`: those whose x has the largest variance (D3S, arXiv:2509.22115: `scope="batch"`; PODS
       arXiv:2504.13818);
-    - `quantile`: x at or above the quantile 1 - `fraction` (DigiRL-style filters, arXiv:2406.11896: `fraction=0.1`);
+    - `quantile`: x at or above the quantile 1 - `fraction` (DigiRL, arXiv:2406.11896: `fraction=0.1`);
     - `pivot`: all but the draw whose |x| is smallest, the first of equal ones: with a median baseline over an odd
       group its advantage is 0 (MC-GRPO, arXiv:2601.22582);
     - `quota`: `count` of each group, successes and failures in their proportion, of the successes those with the
