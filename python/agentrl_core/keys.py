@@ -74,8 +74,8 @@ def history(
         levels: the greatest depth, at least 1.
 
     Returns:
-        For each level `uint32[n]` ids and `bool[n]`: whether the trajectory had seen that many states. Where not, the id
-        says nothing.
+        For each level `uint32[n]` ids and `bool[n]`: whether the trajectory had seen that many states. Where not, the
+        id says nothing.
 
     Raises:
         InvalidInputError: lengths differ, or `levels` is below 1.

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, cast, get_args
 
-from agentrl_core.component import PHASES, BatchComponent, Column, Component, Level, find_component
+from agentrl_core.component import PHASES, BatchComponent, Column, Component, Level, StatefulComponent, find_component
 from agentrl_core.exceptions import RecipeError
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ _LEVELS: tuple[Level, ...] = (
     "token",
 )  # from coarse to fine; a coarser column is broadcast to a finer level
 _FACTS: dict[Level, tuple[str, ...]] = {
-    "draw": ("reward", "success", "group_id", "trajectory_id", "agent", "iteration"),
+    "draw": ("reward", "success", "group_id", "trajectory_id", "episode_id", "agent", "task_id", "status", "iteration"),
     "step": ("reward", "step", "terminated", "truncated", "flags", "origin_trajectory_id", "state_key"),
     "token": (
         "token",
@@ -44,7 +44,13 @@ _FACTS: dict[Level, tuple[str, ...]] = {
 }
 _COLLECTION = ("select", "rollout", "reward", "admit")
 _CREDIT = ("reward", "advantage", "weight")  # phases that may hold a chain of components
-_MODEL_COLUMNS = {"reference_logprob": "reference", "recomputed_logprob": "policy"}  # made by annotate with this model
+_MODEL_COLUMNS = {  # of tokens: made by annotate, with this model
+    "reference_logprob": "reference",
+    "recomputed_logprob": "policy",
+    "reward_model_logprob": "reward_model",
+    "reward_reference_logprob": "reward_reference",
+    "value": "critic",
+}
 
 
 def _default(package: str, name: str) -> Callable[[], Any]:
@@ -132,6 +138,12 @@ class Recipe:
                         f"recipe {self.name!r}: {component!r} is no component of phase {phase}; "
                         f"give one from agentrl_core.{PHASES[phase]}"
                     )
+            remember = [type(link).__name__ for link in self.chain(phase) if isinstance(link, StatefulComponent)]
+            if len(set(remember)) < len(remember):
+                raise RecipeError(
+                    f"recipe {self.name!r}: phase {phase} has more than one of {', '.join(sorted(set(remember)))}, "
+                    "which would share what they remember; keep one of each"
+                )
 
     def chain(self, phase: str) -> tuple[Component, ...]:
         """The components of a phase in the order they run: none, one, or the links of its chain."""
@@ -295,7 +307,9 @@ class Recipe:
         reach = _LEVELS[: _LEVELS.index(level) + 1]
         if any((coarser, name) in made for coarser in reach) or (batch is not None and batch.has(name, level)):
             return
-        model = _MODEL_COLUMNS.get(name)
+        if batch is None and name.startswith("reward."):
+            return  # a component of the reward, if the environment names one so
+        model = _MODEL_COLUMNS.get(name) if level == "token" else None
         if model is not None and batch is None:
             return
         remedy = (

@@ -1,17 +1,19 @@
 """Returns over time: for tokens, for steps, or for the turns of one agent among several.
 
 The rows of a sequence stand in time order. Which rows make a sequence is said by `sequence_ids` (one id for each row,
-anywhere in the column: trajectories, or `keys.composite(trajectories, agents)` for the turns of each agent), by `offsets`
-(`int64[sequences + 1]`, where each starts and the last ends), or by the shape: a table `[B, T]` has a sequence per row.
+anywhere in the column: trajectories, or `keys.composite(trajectories, agents)` for the turns of each agent), by
+`offsets` (`int64[sequences + 1]`, where each starts and the last ends), or by the shape: a table `[B, T]` has a
+sequence per row.
 
 What may cut a sequence, and what may be missing in it, is the same for all functions:
 
-- `mask`: False where a row is not the policy's, such as a tool's tokens. Such a row gets 0 and is stepped over: nothing of
-  it is read, not even its reward, and what comes later reaches what came before.
-- `ends`: True where something else begins after a row, so that nothing later reaches it. The last row of a sequence is one.
+- `mask`: False where a row is not the policy's, such as a tool's tokens. Such a row gets 0 and is stepped over: nothing
+  of it is read, not even its reward, and what comes later reaches what came before.
+- `ends`: True where something else begins after a row, so that nothing later reaches it. The last row of a sequence is
+  such an end.
 - `bootstrap`: the value of what would have followed an end: 0 where the episode was over (terminated), the value of the
-  next state where it was cut off (truncated). `bootstrap=values` repeats the last value; a cut-off step that shall get no
-  advantage is an end with `mask` False and its value as bootstrap.
+  next state where it was cut off (truncated). `bootstrap=values` repeats the last value; a cut-off step that shall get
+  no advantage is an end with `mask` False and its value as bootstrap.
 """
 
 from __future__ import annotations
@@ -381,7 +383,8 @@ def optimal_token_baseline(
     Example:
         >>> import numpy as np
         >>> from agentrl_core import returns
-        >>> returns.optimal_token_baseline([4.0, 4.0, 0.0], [1.0, 1.0, 3.0], [0, 0], offsets=[0, 2, 3], eps=0.0).tolist()
+        >>> to_come, energies = [4.0, 4.0, 0.0], [1.0, 1.0, 3.0]
+        >>> returns.optimal_token_baseline(to_come, energies, ["a", "a"], offsets=[0, 2, 3], eps=0.0).tolist()
         [3.0, 4.0, -1.0]
     """
     rows = _Rows.of(returns, "returns", None, offsets, mask, None, None)

@@ -102,13 +102,13 @@ def plain(batch: Batch) -> list[Draw]:
     return out
 
 
-def ragged(seed: int, *, groups: int = 5, unscored: bool = True) -> Batch:
-    """Groups of draws of one to four steps, some forks between steps, masked tokens, draws without a score."""
+def ragged(seed: int, *, groups: int = 5, members: int = 1, unscored: bool = True) -> Batch:
+    """Groups of some draws of one to four steps, with forks between steps, masked tokens, and draws without a score."""
     rng = np.random.default_rng(seed)
     forest = Forest(seed=seed)
     for group in range(groups):
         forest.add_group(group, f"task {group % 3}")
-        for member in range(int(rng.integers(1, 4))):
+        for member in range(int(rng.integers(members, members + 3))):
             live = [forest.start(group, member)]
             forest.append(live[0], [1, group], kind="prompt")
             for step in range(int(rng.integers(1, 5))):
@@ -122,6 +122,7 @@ def ragged(seed: int, *, groups: int = 5, unscored: bool = True) -> Batch:
                         rng.integers(0, 50, size=count).tolist(),
                         kind="action",
                         logprobs=(-rng.exponential(size=count)).tolist(),
+                        entropies=rng.exponential(size=count).tolist(),
                         trainable=[1, *(rng.random(count - 1) < 0.7).astype(int).tolist()],
                     )
                     forest.step(trajectory, reward=float(rng.integers(0, 3)) if rng.random() < 0.6 else None)

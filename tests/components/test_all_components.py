@@ -8,10 +8,13 @@ import inspect
 import pickle
 import typing
 
+import numpy as np
 import pytest
+from rollouts import ragged
 
+from agentrl_core import Batch
 from agentrl_core.component import PHASES, BatchComponent, Component, StatefulComponent, find_component
-from agentrl_core.exceptions import RecipeError
+from agentrl_core.exceptions import NotFoundError, RecipeError
 from agentrl_core.recipe import Recipe
 
 REQUIRED = {  # options without a default
@@ -112,6 +115,70 @@ def test_what_is_not_possible_is_refused_by_name(kind: type[Component]) -> None:
     for option in dataclasses.fields(kind):
         with pytest.raises(RecipeError, match=rf"{kind.__name__}: option {option.name}="):
             make(kind, **{option.name: object()})
+
+
+def has(batch: Batch, level: str, name: str) -> bool:
+    """Whether there is a column of numbers or of keys."""
+    if batch.has(name, level):
+        return True
+    try:
+        batch.keys(name, level)
+    except NotFoundError:
+        return False
+    return True
+
+
+def bare() -> Batch:
+    """Groups of at least five draws, with scores from 0 to 1."""
+    batch = ragged(0, members=5)
+    return batch.with_columns("draw", score=batch.column("score", "draw") / 2)
+
+
+def filled(component: BatchComponent, *, without: str = "") -> Batch:
+    """A batch with scores and with the columns that the component needs, but for one."""
+    batch = bare()
+    rng = np.random.default_rng(0)
+    for level, name in component.needs:
+        if has(batch, level, name) or name == without:
+            continue
+        count = batch.num_draws if level == "draw" else int(batch.offsets(level)[-1])
+        if name.startswith("item_needs") or name == "turn":
+            values = np.zeros(count, dtype=np.int64)  # an item does not need itself, and one turn is in order
+        elif "logprob" in name:
+            values = -rng.exponential(size=count)
+        elif name == "greedy":
+            values = np.ones(count)  # every group needs one
+        else:
+            values = rng.integers(0, 2, size=count)
+        batch = batch.with_columns(level, **{name: values})
+    return batch
+
+
+BATCH_COMPONENTS = [kind for kind in COMPONENTS if issubclass(kind, BatchComponent)]
+
+
+@pytest.mark.parametrize("kind", BATCH_COMPONENTS, ids=lambda kind: kind.__name__)
+def test_needs_and_makes_are_true(kind: type[BatchComponent]) -> None:
+    standard = make(kind)
+    for component in (standard, *others(kind)):
+        try:
+            made = component(filled(component))
+        except NotFoundError as error:
+            pytest.fail(f"{component} reads what it does not say it needs: {error}")
+        for level, name in component.makes:
+            assert made.has(name, level)
+            assert len(made.column(name, level)) == len(made.column("score", level))
+            if name in ("advantage", "weight", "keep"):
+                assert np.isfinite(made.column(name, level)).all()
+
+
+@pytest.mark.parametrize("kind", BATCH_COMPONENTS, ids=lambda kind: kind.__name__)
+def test_a_missing_column_is_named(kind: type[BatchComponent]) -> None:
+    component = make(kind)
+    for level, name in component.needs:
+        if not has(bare(), level, name):
+            with pytest.raises(NotFoundError, match=rf"no column \"{name}\" at level"):
+                component(filled(component, without=name))
 
 
 @pytest.mark.parametrize(

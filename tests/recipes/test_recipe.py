@@ -257,6 +257,20 @@ def test_a_chain_of_one_is_the_link_and_of_none_is_nothing() -> None:
         recipes.GRPO.replace(weight=(Judged(), advantage.GroupRelative()))
 
 
+def test_two_that_remember_would_share_it() -> None:
+    tracked = advantage.TrackedBaseline()
+    with pytest.raises(RecipeError, match="phase advantage has more than one of TrackedBaseline"):
+        recipes.GRPO.replace(advantage=(tracked, tracked))
+    recipes.GRPO.replace(advantage=(tracked, advantage.TailRisk())).check()
+
+
+def test_components_of_the_reward_are_the_environments() -> None:
+    recipe = recipes.GRPO.replace(advantage=advantage.GroupRelative(column="reward.format"))
+    recipe.check()
+    with pytest.raises(RecipeError, match="needs column 'judged'"):
+        recipes.GRPO.replace(advantage=advantage.GroupRelative(column="judged")).check()
+
+
 def test_what_a_component_remembers_goes_from_batch_to_batch(batch: Batch) -> None:
     recipe = recipes.GRPO.replace(weight=(Visits(),))
     once = recipe.credit(batch)

@@ -15,7 +15,7 @@ _CENTRED: dict[str, Any] = {"center": "mean", "scale": "none"}
 COMPAT: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
         "verl-0.9/grpo": _RAW,
-        "verl-0.9/grpo_vectorized": _STD,
+        "verl-0.9/grpo_vectorized": _RAW,
         "verl-0.9/dr_grpo": {**_CENTRED, "singleton": "raw"},
         "verl-0.9/rloo": {"center": "leave_one_out", "scale": "none", "singleton": "raw"},
         "verl-0.9/rloo_vectorized": {"center": "leave_one_out", "scale": "none"},
@@ -35,10 +35,8 @@ COMPAT: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "torchrl": {**_STD, "eps": 0.0, "floor": 1e-6},
         "trinity-stepwise": _RAW,
         "rlinf": _STD,
-        "areal": _STD,
         "slime": _STD,
         "tree-grpo/prompt": _RAW,
-        "treepo/ancestor": {**_CENTRED, "singleton": "raw"},
     }
 )
 """Options of `group.normalise` by project. Where a rule needs more columns it says so in `compat`."""
@@ -49,12 +47,14 @@ def compat(name: str) -> dict[str, Any]:
 
     | name | centre and spread | eps | a group of one |
     |---|---|---|---|
-    | `verl-0.9/grpo`, `skyrl`, `trinity-stepwise`, `tree-grpo/prompt` | mean, std (n - 1) | + 1e-6 | x / (1 + eps) |
-    | `verl-0.9/grpo_vectorized`, `rlinf`, `areal`, `slime` | mean, std (n - 1) | + 1e-6 | 0 |
+    | `verl-0.9/grpo`, `verl-0.9/grpo_vectorized`, `skyrl` | mean, std (n - 1) | + 1e-6 | x / (1 + eps) |
+    | `trinity-stepwise`, `tree-grpo/prompt` | mean, std (n - 1) | + 1e-6 | x / (1 + eps) |
+    | `rlinf`, `slime` | mean, std (n - 1) | + 1e-6 | 0 |
     | `verl-0.9/dr_grpo` | mean | | x |
     | `verl-0.9/rloo`, `verl-0.9/rloo_vectorized` | mean of the others | | x, 0 |
     | `verl-0.9/opo` | mean weighted by length: give `weights` | | x |
-    | `verl-agent/episode`, `verl-agent/episode_std` | mean over steps (std n - 1); once a trajectory: give `unit_ids` | + 1e-6 | x |
+    | `verl-agent/episode` | mean over steps; once a trajectory: give `unit_ids` | | x |
+    | `verl-agent/episode_std` | the same, std (n - 1) | + 1e-6 | x / (1 + eps) |
     | `verl-agent/step`, `verl-agent/step_std` | mean over the anchor's steps (std n - 1) | + 1e-6 | 0 |
     | `roll` | mean, std (n - 1) | + 1e-6, std of at most 1e-6 gives 0 | 0 |
     | `trl-sync` | mean, std (n - 1); NaN rewards: give `valid` | + 1e-4 | 0 |
@@ -64,7 +64,6 @@ def compat(name: str) -> dict[str, Any]:
     | `art` | mean, std (n) | + 1e-6 | 0 |
     | `prime-rl` | mean | | 0 |
     | `torchrl` | mean, std (n - 1) | at least 1e-6 | 0 |
-    | `treepo/ancestor` | mean of an ancestor's leaves | | x |
 
     Args:
         name: one of the names above.

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from agentrl_core import group, keys
 from agentrl_core._rows import Rows, needed
 from agentrl_core.component import BatchComponent, Column
+from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.reward.process import checklist
 
 if TYPE_CHECKING:
@@ -69,6 +70,10 @@ class Checklist(BatchComponent):
         rows, draws = Rows(batch, "step"), Rows(batch, "draw")
         turns = keys.composite(rows.draws, rows.keys("turn"))
         starts = np.flatnonzero(np.append(True, turns[1:] != turns[:-1])[: len(turns)])
+        if len(starts) != len(np.unique(turns)):
+            raise InvalidInputError(
+                "column 'turn' comes back to an earlier turn of the draw; number its turns in order"
+            )
         satisfied, weight = self._matrix(rows, "satisfied"), self._matrix(rows, "item_weight")
         known = np.isfinite(satisfied)
         needs = np.nan_to_num(self._matrix(rows, "item_needs"), nan=0.0).astype(np.int64)[starts]

@@ -56,6 +56,15 @@ impl Extent {
     }
 }
 
+/// Binary digits that a sum of this many numbers can grow by.
+fn headroom(count: u64) -> i32 {
+    (u64::BITS - count.saturating_sub(1).leading_zeros()).cast_signed()
+}
+
+/// Groups of up to two to the power of this give up as many digits, so that the number of values times the sum of their
+/// squares fits too: that saves a division of integers, which would cost as much as all the rest.
+const SMALL: i32 = 8;
+
 /// Where values are rounded to integers: multiples of a power of two, relative to an origin.
 #[derive(Clone, Copy, Debug)]
 struct Grid {
@@ -70,8 +79,8 @@ impl Grid {
     fn of(extent: Extent) -> Self {
         let origin = extent.origin();
         let furthest = (extent.most - origin).abs().max((extent.least - origin).abs());
-        let headroom = (u64::BITS - extent.count.saturating_sub(1).leading_zeros()).cast_signed();
-        let digits = ((126 - headroom) / 2).min(61);
+        let headroom = headroom(extent.count);
+        let digits = if headroom <= SMALL { 63 - headroom } else { (126 - headroom) / 2 }.min(61);
         let exponent = digits - 1 - binary_order(furthest);
         let first = exponent.min(1000);
         Self { origin, scale: [times_power_of_two(1.0, first), times_power_of_two(1.0, exponent - first)], exponent }
@@ -203,6 +212,10 @@ impl Statistics {
 fn plain_moments(extent: Extent, Moments { first, second, .. }: Moments, divisor: f64) -> (f64, (f64, i32)) {
     let (grid, count) = (Grid::of(extent), i128::from(extent.count));
     let mean = grid.origin + times_power_of_two(first as f64 / extent.count as f64, -grid.exponent);
+    if headroom(extent.count) <= SMALL {
+        let squares = (second * count - first * first) as f64 / extent.count as f64;
+        return (mean, (squares / divisor, -grid.exponent));
+    }
     // Squares about the nearest integer m below the mean, exactly: intermediate results may wrap, for the last one fits.
     let (nearest, rest) = (first.div_euclid(count), first.rem_euclid(count));
     let about = second.wrapping_sub(nearest.wrapping_mul((2 * first).wrapping_sub(nearest.wrapping_mul(count))));

@@ -5,7 +5,7 @@ use super::columns::Columns;
 use super::moments::Statistics;
 use super::options::{Center, Options, Scale, Singleton};
 use super::order::median;
-use super::statistics::of_votes;
+use super::statistics::{check_distance, of_votes};
 use crate::check::{finite, same_length};
 use crate::{Error, Float, Result, par};
 
@@ -80,11 +80,24 @@ pub fn normalise<T: Float, O: Float>(
         }
     };
     let bound = options.clip.unwrap_or(f64::INFINITY);
-    let raw = options.divisor(1.0);
+    let by_rule_alone = spreads.is_none()
+        && columns.valid.is_none()
+        && matches!((options.center, options.scale), (Center::None | Center::Mean | Center::Median, scale) if scale != Scale::Divisor);
+    if by_rule_alone {
+        return par::fill(out, |start, piece| {
+            let rows = columns.values[start..].iter().zip(&columns.groups[start..]);
+            for ((place, (value, &group)), row) in piece.iter_mut().zip(rows).zip(start..) {
+                let rule = rules[group as usize];
+                let made = ((value.to_f64() - rule.centre) / rule.divisor).clamp(-bound, bound) + 0.0;
+                *place = O::result(row, made)?;
+            }
+            Ok(())
+        });
+    }
     let row_of = |row: usize| {
         let (rule, value) = (&rules[columns.groups[row] as usize], columns.values[row].to_f64());
         if rule.small {
-            return if options.singleton == Singleton::Raw { value / raw } else { 0.0 };
+            return value / rule.divisor;
         }
         let scale = match (&spreads, divisor) {
             (Some((groups, rules)), _) => rules[groups[row] as usize].divisor,
@@ -150,7 +163,7 @@ struct Rule {
     /// Infinite where rows get 0.
     divisor: f64,
     weight: f64,
-    /// Whether there are too few votes.
+    /// Whether there are too few votes: then values are divided as they are.
     small: bool,
 }
 
@@ -167,34 +180,38 @@ impl Options {
 
 /// The rule of each group of checked columns without units.
 fn rules<T: Float>(columns: &Columns<'_, T>, count: usize, sorted: bool, options: &Options) -> Result<Vec<Rule>> {
-    let statistics = of_votes(columns, count, sorted, options.ddof)?;
-    let medians = if options.center == Center::Median || options.scale == Scale::Mad {
-        columns.grouped(count, sorted).each(|group| Ok(median(group.votes(), options.median)))?
-    } else {
-        Vec::new()
+    let shape = match options.scale {
+        Scale::Beta => fit(columns.name, &of_votes(columns, count, sorted, options.ddof)?, options.ddof)?,
+        _ => (1.0, 1.0),
     };
-    let shape = if options.scale == Scale::Beta { fit(columns.name, &statistics, options.ddof)? } else { (1.0, 1.0) };
     let fewest = options.fewest();
-    let rule = |(group, found): (usize, &Statistics)| {
+    let needs_median = options.center == Center::Median || options.scale == Scale::Mad;
+    columns.grouped(count, sorted).each(|group| {
+        let found = group.statistics(options.ddof)?;
+        check_distance(columns.name, group.index(), &found)?;
+        let (middle, distance) =
+            if needs_median { median(group.votes(), options.median) } else { (f64::NAN, f64::NAN) };
         let centre = match options.center {
             Center::None | Center::Baseline => 0.0,
             Center::Mean | Center::LeaveOneOut => found.mean,
-            Center::Median => medians[group].0,
+            Center::Median => middle,
         };
         let divisor = match options.scale {
             Scale::None | Scale::Divisor => 1.0,
             Scale::Std => options.divisor(found.std),
-            Scale::Mad => options.divisor(medians[group].1),
+            Scale::Mad => options.divisor(distance),
             Scale::Range => options.divisor(found.most - found.least),
             // The weight 1 / density is at most a million.
             Scale::Beta => beta::density(found.mean, shape.0, shape.1).max(1e-6),
         };
         // Frequencies of 1 or less in all leave nothing for an unbiased variance.
         let no_spread = options.scale == Scale::Std && found.std.is_nan();
-        let alone = options.center == Center::LeaveOneOut && found.least >= found.most && found.count < 2;
-        Rule { centre, divisor, weight: found.weight, small: found.count < fewest || no_spread || alone }
-    };
-    Ok(statistics.iter().enumerate().map(rule).collect())
+        if found.count < fewest || no_spread {
+            let divisor = if options.singleton == Singleton::Raw { options.divisor(1.0) } else { f64::INFINITY };
+            return Ok(Rule { centre: 0.0, divisor, weight: found.weight, small: true });
+        }
+        Ok(Rule { centre, divisor, weight: found.weight, small: false })
+    })
 }
 
 /// The Beta shape of the means of all groups that have votes.

@@ -38,14 +38,21 @@ pub(super) fn of_votes<T: Float>(
     sorted: bool,
     ddof: u32,
 ) -> Result<Vec<Statistics>> {
-    let found = columns.grouped(count, sorted).each(|group| group.statistics(ddof))?;
-    match found.iter().position(|found| found.most - found.least == f64::INFINITY) {
-        None => Ok(found),
-        Some(group) => Err(Error::overflow(format!(
-            "{} of group {group} reach from {:e} to {:e}, a distance that f64 cannot hold; scale them",
-            columns.name, found[group].least, found[group].most
-        ))),
+    columns.grouped(count, sorted).each(|group| {
+        let found = group.statistics(ddof)?;
+        check_distance(columns.name, group.index(), &found).map(|()| found)
+    })
+}
+
+/// The values of a group must not be further apart than a float can say.
+pub(super) fn check_distance(name: &str, group: usize, found: &Statistics) -> Result<()> {
+    if found.most - found.least < f64::INFINITY || found.count == 0 {
+        return Ok(());
     }
+    Err(Error::overflow(format!(
+        "{name} of group {group} reach from {:e} to {:e}, a distance that f64 cannot hold; scale them",
+        found.least, found.most
+    )))
 }
 
 #[cfg(test)]

@@ -1,0 +1,84 @@
+"""What the benches share: the best of several runs of ours and the peers' in one process, a table, and a record."""
+
+from __future__ import annotations
+
+import gc
+import importlib.util
+import json
+import platform
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+import agentrl_core as arl
+
+RECORD = Path(__file__).parent / "record"
+
+
+def best(call: Callable[[], object], runs: int) -> float:
+    """Milliseconds of the fastest of some runs, after one that is not counted."""
+    call()
+    times = []
+    for _ in range(runs):
+        gc.collect()
+        start = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - start)
+    return 1e3 * min(times)
+
+
+@dataclass
+class Bench:
+    """One bench: lines of ours against a peer, printed and written to `record/<name>.json`."""
+
+    name: str
+    lines: list[dict[str, Any]] = field(default_factory=list)
+
+    def against(
+        self,
+        work: str,
+        peer: str,
+        ours: Callable[[], Any],
+        theirs: Callable[[], Any],
+        *,
+        runs: int,
+        goal: float,
+        read: Callable[[Any], Any] = np.asarray,
+        tolerance: float = 2e-5,
+    ) -> None:
+        """Check that both computed the same, as far as `read` reads their results, then time both."""
+        np.testing.assert_allclose(read(ours()), read(theirs()), rtol=tolerance, atol=tolerance)
+        mine, other = best(ours, runs), best(theirs, min(runs, 5))
+        line = {"work": work, "peer": peer, "ours_ms": mine, "peer_ms": other, "ratio": other / mine, "goal": goal}
+        self.lines.append(line)
+        met = "reached" if line["ratio"] >= goal else "missed"
+        print(f"{work:<44} {peer:<22} {mine:9.2f} ms {other:10.2f} ms {other / mine:8.1f} x  (goal {goal:g}: {met})")
+
+    def skipped(self, work: str, reason: str) -> None:
+        """Say that a peer is not here."""
+        self.lines.append({"work": work, "skipped": reason})
+        print(f"{work:<44} skipped: {reason}")
+
+    def write(self, **more: Any) -> None:
+        """Write the record."""
+        RECORD.mkdir(exist_ok=True)
+        machine = {"threads": arl.num_threads(), "machine": platform.machine(), "python": platform.python_version()}
+        text = json.dumps({"bench": self.name, **machine, "lines": self.lines, **more}, indent=1)
+        (RECORD / f"{self.name}.json").write_text(text + "\n", encoding="utf-8")
+
+
+def load(path: str, name: str) -> ModuleType:
+    """A peer's single file as a module."""
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise SystemExit(f"{path} is no Python file; give the peer's own")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module

@@ -1,0 +1,111 @@
+"""Group advantage of a million rewards in groups of 8: raw ids in, advantages out, beside NumPy, Polars and verl.
+
+python bench/group_advantage.py [--rows 1000000] [--growth]
+"""
+
+from __future__ import annotations
+
+import argparse
+from functools import partial
+
+import numpy as np
+import polars as pl
+from common import RECORD, Bench, best
+
+from agentrl_core import group
+
+GROUP = 8
+
+
+def numpy_advantage(rewards: np.ndarray, ids: np.ndarray) -> np.ndarray:
+    """Two bincounts of dense ids: the honest floor."""
+    count = np.bincount(ids)
+    mean = np.bincount(ids, rewards) / count
+    centred = rewards - mean[ids]
+    std = np.sqrt(np.bincount(ids, centred * centred) / (count - 1))
+    return centred / (std[ids] + 1e-6)
+
+
+def polars_advantage(rewards: np.ndarray, ids: pl.Series) -> np.ndarray:
+    """Windows over a column of ids."""
+    frame = pl.DataFrame({"reward": rewards, "id": ids})
+    reward = pl.col("reward")
+    made = frame.select((reward - reward.mean().over("id")) / (reward.std().over("id") + 1e-6))
+    return made.to_series().to_numpy()
+
+
+def main() -> None:
+    """Run."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--growth", action="store_true", help="also draw how cost grows from 10^3 to 10^7 rows")
+    options = parser.parse_args()
+    rng = np.random.default_rng(0)
+    rows = options.rows
+    rewards = rng.normal(size=rows)
+    ids = np.repeat(np.arange(rows // GROUP + 1), GROUP)[:rows]
+    shuffled = rng.permutation(ids)
+    names = pl.Series([f"task-{number:07d}" for number in ids])
+    mixed_names = pl.Series([f"task-{number:07d}" for number in shuffled])
+    bench = Bench("group_advantage")
+    out = np.empty(rows)
+    for work, given, number, goals in [
+        ("contiguous integer ids", ids, ids, (3.5, 3.0)),
+        ("shuffled integer ids", shuffled, shuffled, (2.0, 3.0)),
+        ("contiguous string ids", names, None, (0.0, 3.0)),
+        ("shuffled string ids", mixed_names, None, (0.0, 3.0)),
+    ]:
+
+        def ours(given: object = given) -> np.ndarray:
+            return group.normalise(rewards, given, out=out)
+
+        if number is not None:
+            bench.against(
+                work, "NumPy bincount", ours, lambda n=number: numpy_advantage(rewards, n), runs=15, goal=goals[0]
+            )
+        series = given if isinstance(given, pl.Series) else pl.Series(given)
+        bench.against(work, "Polars over", ours, lambda s=series: polars_advantage(rewards, s), runs=15, goal=goals[1])
+    growth = draw_growth(rng) if options.growth else None
+    bench.write(rows=rows, group=GROUP, growth=growth)
+
+
+def draw_growth(rng: np.random.Generator) -> list[dict[str, float]]:
+    """Milliseconds from 10^3 to 10^7 rows, as numbers and as a picture."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    found = []
+    for power in np.arange(3, 7.01, 0.5):
+        rows = int(10**power)
+        rewards, ids = rng.normal(size=rows), np.repeat(np.arange(rows // GROUP + 1), GROUP)[:rows]
+        shuffled, series, out = rng.permutation(ids), pl.Series(ids), np.empty(rows)
+        runs = 20 if rows < 10**6 else 5
+        found.append(
+            {
+                "rows": rows,
+                "contiguous": best(partial(group.normalise, rewards, ids, out=out), runs),
+                "shuffled": best(partial(group.normalise, rewards, shuffled, out=out), runs),
+                "numpy": best(partial(numpy_advantage, rewards, ids), runs),
+                "polars": best(partial(polars_advantage, rewards, series), runs),
+            }
+        )
+    figure, axes = plt.subplots(figsize=(7, 4.5), layout="constrained")
+    labels = {
+        "contiguous": "agentrl_core, contiguous ids",
+        "shuffled": "agentrl_core, shuffled ids",
+        "numpy": "NumPy bincount, contiguous ids",
+        "polars": "Polars over, contiguous ids",
+    }
+    for name, label in labels.items():
+        axes.loglog([line["rows"] for line in found], [line[name] for line in found], marker="o", label=label)
+    axes.set(xlabel="rewards", ylabel="milliseconds", title="Group advantage: raw ids in, advantages out")
+    axes.grid(visible=True, which="major", alpha=0.3)
+    axes.legend()
+    figure.savefig(RECORD / "group_advantage_growth.png", dpi=120)
+    return found
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,326 @@
+"""Components of phase reward, against loops over nested lists and fixtures."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from rollouts import plain, ragged, small
+
+from agentrl_core import Batch
+from agentrl_core.advantage import ChecklistRelative, GroupRelative, NormalisedReturns
+from agentrl_core.exceptions import InvalidInputError, RecipeError
+from agentrl_core.reward import (
+    AnswerAgreement,
+    Checklist,
+    Dither,
+    Fuse,
+    ImplicitProcess,
+    InformationGain,
+    LengthPenalty,
+    MaxAtK,
+    Outcome,
+    SearchEffort,
+    SuccessDistance,
+    Tiers,
+    WinRate,
+)
+
+
+def column(batch: Batch, name: str = "score", level: str = "draw") -> list[float]:
+    return batch.column(name, level).astype(float).tolist()
+
+
+def close(found: object, expected: object, tolerance: float = 1e-6) -> None:
+    np.testing.assert_allclose(found, expected, rtol=0, atol=tolerance)
+
+
+def test_outcome_of_success_and_failure() -> None:
+    batch = small([(0, [1])] * 3, draw_reward=[5.0, 6.0, math.nan], draw_success=[1, 0, 1])
+    close(column(Outcome()(batch)), [5.0, 6.0, math.nan])
+    close(column(Outcome(success=0.1, failure=-1.0)(batch)), [0.1, -1.0, math.nan])
+    close(column(Outcome(failure=-1.0)(batch)), [5.0, -1.0, math.nan])
+    close(column(Outcome(success=0.0)(batch)), [0.0, 6.0, math.nan])
+    assert ("draw", "success") not in Outcome().needs
+
+
+def test_fused_columns() -> None:
+    batch = small(
+        [(0, [1])] * 4, draw_score=[1.0, 2.0, 3.0, math.nan], draw_x=[1.0, 0.0, 8.0, 1.0], draw_success=[1, 0, 1, 1]
+    )
+    close(column(Fuse("x", 0.5)(batch)), [1.5, 2.0, 7.0, math.nan])
+    close(column(Fuse("x", 0.5, cap=1.0)(batch)), [1.5, 2.0, 4.0, math.nan])
+    close(column(Fuse("x", -1.0, only="success")(batch)), [0.0, 2.0, -5.0, math.nan])
+    close(column(Fuse("x", only="failure", operation="multiply")(batch)), [1.0, 0.0, 3.0, math.nan])
+    close(column(Fuse("x", operation="require", otherwise=-1.0)(batch)), [1.0, -1.0, 3.0, math.nan])
+    close(column(Fuse("x", operation="require", threshold=2.0)(batch)), [0.0, 0.0, 3.0, math.nan])
+
+
+def test_fused_steps_broadcast_what_draws_have() -> None:
+    batch = small([(0, [1, 1]), (0, [1])], step_reward=[1.0, 2.0, 3.0], draw_x=[10.0, 20.0])
+    found = Fuse("x", 0.1, level="step")(batch)
+    close(column(found, "reward", "step"), [2.0, 3.0, 5.0])
+    close(column(found, "reward", "draw"), [0.0, 0.0])
+
+
+def test_a_gate_whose_column_is_unknown_says_nothing() -> None:
+    batch = small([(0, [1])], draw_score=[1.0], draw_x=[math.nan])
+    close(column(Fuse("x", operation="require")(batch)), [math.nan])
+
+
+@pytest.mark.parametrize("count", ["all", "trained"])
+@pytest.mark.parametrize("level", ["draw", "step"])
+def test_length_penalty(level: str, count: str) -> None:
+    batch = ragged(2)
+    draws = plain(batch)
+    positions = batch.column("position", "token")
+    expected = []
+    for draw in draws:
+        for row in [draw] if level == "draw" else draw.steps:
+            tokens = draw.tokens if level == "draw" else row.tokens
+            length = row.trained if count == "trained" else positions[tokens[-1].row] - positions[tokens[0].row] + 1
+            expected.append((row.score if level == "draw" else row.reward) - 0.5 * min(max(length - 2, 0) / 4, 1.5))
+    found = LengthPenalty(free=2, limit=6, weight=0.5, cap=1.5, level=level, count=count)(batch)
+    close(column(found, "score" if level == "draw" else "reward", level), expected)
+
+
+def test_length_penalty_by_the_success_of_the_group() -> None:
+    batch = small([(0, [4]), (0, [2]), (0, [8])], draw_score=[1.0, 0.0, math.nan], draw_success=[1, 0, 1])
+    found = LengthPenalty(free=0, limit=8, cap=1.0, scale_by="group_mean", only="success")(batch)
+    close(column(found), [1.0 - 0.5 * 0.5, 0.0, math.nan])
+
+
+def test_noise() -> None:
+    batch = ragged(1)
+    found = Dither(amplitude=0.1)(batch)
+    before, after = np.array(column(batch)), np.array(column(found))
+    difference = (after - before)[np.isfinite(before)]
+    assert np.isnan(after[np.isnan(before)]).all()
+    assert (np.abs(difference) <= 0.1 + 1e-6).all()
+    assert len(set(np.round(difference, 7))) == len(difference)
+    np.testing.assert_array_equal(np.array(column(found, "score_clean")), before)
+    order = list(reversed(range(batch.num_draws)))
+    np.testing.assert_array_equal(column(Dither(amplitude=0.1)(batch.select_draws(order))), after[order])
+    assert column(Dither(amplitude=0.1, seed=1)(batch)) != after.tolist()
+    many = small([(0, [1])] * 4000, draw_score=[0.0] * 4000)
+    assert abs(np.std(column(Dither(amplitude=0.3, law="normal")(many))) - 0.3 / math.sqrt(3)) < 0.005
+
+
+def test_noise_only_where_scores_are_nearly_equal() -> None:
+    batch = small([(0, [1]), (0, [1]), (1, [1]), (1, [1])], draw_score=[1.0, 1.0, 0.0, 1.0])
+    found = column(Dither(only_if_std_below=0.1)(batch))
+    assert found[:2] != [1.0, 1.0]
+    assert found[2:] == [0.0, 1.0]
+
+
+def test_tiers_are_closed_above() -> None:
+    batch = small([(0, [1])] * 6, draw_score=[0.0, 0.1, 0.25, 0.26, 1.0, math.nan])
+    close(column(Tiers()(batch)), [0.0, 0.25, 0.25, 0.5, 1.0, math.nan])
+    with pytest.raises(InvalidInputError, match="must lie in"):
+        Tiers()(batch.with_columns("draw", score=np.full(6, 2.0)))
+
+
+def test_answers_that_agree() -> None:
+    batch = small(
+        [(0, [1])] * 6 + [(1, [1])] * 2,
+        draw_answer_cluster=[5, 5, 3, 3, 3, 0, 1, 2],
+        draw_answer_parsed=[1, 1, 1, 1, 1, 0, 1, 1],
+        draw_first=[1, 1, 1, 0, 0, 0, 1, 1],
+    )
+    shares = [2 / 6, 2 / 6, 0.5, 0.5, 0.5, 0.0]
+    entropy = -(2 / 6) * math.log(2 / 6) - 0.5 * math.log(0.5)
+    found = AnswerAgreement()(batch)
+    close(column(found), [*shares, 0.0, 0.0])
+    close(column(found, "semantic_entropy"), [entropy] * 6 + [math.log(2)] * 2)
+    close(column(AnswerAgreement(all_distinct_zero=False)(batch)), [*shares, 0.5, 0.5])
+    # Of equally many votes, the first draw's cluster wins.
+    close(column(AnswerAgreement(rule="majority")(batch)), [0, 0, 1, 1, 1, 0, 1, 0])
+    close(column(AnswerAgreement(rule="majority", voters="first")(batch)), [1, 1, 0, 0, 0, 0, 1, 0])
+
+
+def test_best_of_k() -> None:
+    batch = small([(0, [1])] * 4, draw_score=[0.0, 1.0, 2.0, 3.0], draw_log_ratio=np.log1p([0.1, -0.2, 0.3, 0.05]))
+    close(column(MaxAtK()(batch)), [1.0, 1.0, 7 / 6, 1.5])
+    close(column(MaxAtK(variant="leave_one_out")(batch)), [0.0, 1 / 6, 0.5, 1.0])
+    close(column(MaxAtK(ratio="log_ratio")(batch)), [1.191667, 0.941667, 1.508333, 1.675])
+    close(column(MaxAtK(k=3, ratio="log_ratio")(batch)), [2.4, 2.175, 2.55, 2.6625])
+    close(column(MaxAtK(variant="top_gap")(batch)), [0.0, 0.0, 0.0, 1.0])
+    spread = np.std([0, 1, 2, 3], ddof=1) + 1e-6
+    close(column(MaxAtK(variant="top_gap", scale="std")(batch)), [0.0, 0.0, 0.0, 1.0 / spread])
+    unknown = batch.with_columns("draw", score=np.array([0.0, 1.0, 2.0, math.nan]))
+    # C(3, 2) = 3 pairs of 0, 1, 2: [C(0,1) 0 + C(0,0) 1 + C(1,0) 2] / 3, [C(1,1) 1 + C(1,0) 2] / 3, C(2,1) 2 / 3.
+    close(column(MaxAtK()(unknown)), [1.0, 1.0, 4 / 3, math.nan])
+    with pytest.raises(InvalidInputError, match="k"):
+        MaxAtK(k=5)(batch)
+
+
+def test_win_rates() -> None:
+    batch = small(
+        [(0, [1])] * 3 + [(1, [1])],
+        **{
+            "draw_preference.0": [math.nan] * 4,
+            "draw_preference.1": [1.0, math.nan, math.nan, math.nan],
+            "draw_preference.2": [0.5, math.nan, math.nan, math.nan],
+        },
+    )
+    close(column(WinRate()(batch)), [0.75, 0.0, 0.5, 0.5])
+    close(column(WinRate(include_self=True)(batch)), [2 / 3, 0.25, 0.5, 0.5])
+    wrong = batch.with_columns("draw", **{"preference.1": np.array([1.0, 0.0, 0.0, 0.5])})
+    with pytest.raises(InvalidInputError, match=r"preference\.1 of draw 3 is 0\.5, but its group has 1 draws"):
+        WinRate()(wrong)
+
+
+def test_near_successes() -> None:
+    batch = small(
+        [(0, [1])] * 5 + [(1, [1])],
+        draw_success=[1, 1, 0, 0, 1, 0],
+        **{"draw_embedding.0": [3.0, 3.0, 4.0, 5.0, 0.0, 1.0], "draw_embedding.1": [0.0, 0.0, 0.0, 0.0, 0.0, 1.0]},
+    )
+
+    def failure(distance: float) -> float:
+        return 0.6 / (1.0 + math.exp(-10.0 * (0.5 - distance)))
+
+    close(column(SuccessDistance()(batch)), [1.0, 1.0, failure(0.0), failure(1.0), 0.0, 0.0])
+    assert column(SuccessDistance(zero_embedding="keep")(batch))[4] == 1.0
+
+
+def test_information_gain() -> None:
+    batch = small(
+        [(0, [1, 1, 1]), (0, [1, 1])],
+        draw_score=[1.0, 0.0],
+        draw_answer_logprob_before=[-2.5, -3.0],
+        step_answer_logprob=[-2.0, -1.0, -0.5, -1.0, math.nan],
+    )
+    close(column(InformationGain(mode="log_prob_diff")(batch), "gain", "step"), [0.5, 1.0, *[math.nan] * 3])
+    first, second = math.exp(-2.0) - math.exp(-2.5), math.exp(-1.0) - math.exp(-2.0)
+    found = InformationGain()(batch)
+    close(column(found, "gain", "step"), [first, second, *[math.nan] * 3])
+    together = NormalisedReturns(column="gain", outcome="score", normalise="none")(found)
+    close(column(together, "advantage", "step"), [first + second + 1.0, second + 1.0, 1.0, 0.0, 0.0])
+
+
+def test_gains_of_probabilities() -> None:
+    probabilities = np.log([0.3, 0.3, 0.6, 0.9])
+    batch = small([(0, [1] * 4)], draw_answer_logprob_before=[math.log(0.1)], step_answer_logprob=probabilities)
+    close(column(InformationGain()(batch), "gain", "step"), [0.2, 0.0, 0.3, math.nan])
+
+
+@pytest.mark.parametrize("granularity", ["token", "step", "whole"])
+@pytest.mark.parametrize("scale", ["none", "max_return"])
+@pytest.mark.parametrize("seed", range(2))
+def test_implicit_rewards(seed: int, scale: str, granularity: str) -> None:
+    batch = ragged(seed)
+    rng = np.random.default_rng(seed)
+    count = len(batch.column("token", "token"))
+    model, reference = -rng.exponential(size=(2, count))
+    batch = batch.with_columns("token", reward_model_logprob=model, reward_reference_logprob=reference)
+    level = "step" if granularity == "step" else "token"
+    expected = np.full(len(batch.column("step", "step")) if level == "step" else count, np.nan)
+    largest = 0.0
+    for draw in plain(batch):
+        tokens = [token.row for token in draw.tokens if token.trained]
+        if granularity == "step":
+            for step in draw.steps:
+                rows = [token.row for token in step.tokens if token.trained]
+                expected[step.row] = 0.05 * float((model - reference)[rows].sum())
+            rows = [step.row for step in draw.steps]
+        elif granularity == "token":
+            rows = tokens[:-1] if draw.valid else tokens
+            expected[rows] = 0.05 * (model - reference)[rows]
+        else:
+            rows = tokens[-1:] if draw.valid else []
+            expected[rows] = 0.05 * float((model - reference)[tokens].sum())
+        to_come = np.cumsum(expected[rows][::-1])
+        largest = max(largest, *np.abs(to_come).tolist(), 0.0)
+    if scale == "max_return":
+        expected = expected / largest
+    found = column(ImplicitProcess(granularity=granularity, scale=scale)(batch), "process_reward", level)
+    close(found, expected, 1e-5)
+
+
+def test_search_effort() -> None:
+    batch = small(
+        [(0, [1])] * 5,
+        draw_reward=[1.0, 1.0, 0.0, 0.0, math.nan],
+        draw_success=[1, 1, 0, 0, 1],
+        draw_tool_calls=[10, 0, 20, 4, 1],
+        draw_searches_unique=[5, 0, 12, 1, 0],
+        draw_searches_redundant=[1, 0, 2, 3, 0],
+        draw_queries_unique=[5, 0, 6, 2, 0],
+        draw_queries_redundant=[1, 0, 2, 0, 0],
+        **{"draw_reward.format": [1.0, 0.0, 1.0, 0.0, 1.0]},
+    )
+    expected = [0.1 + 0.8, 1.0, 0.1 + 0.2 * 1.0 + 0.2 * 4 / 16, 0.2 * 2 / 16, math.nan]
+    close(column(SearchEffort()(batch)), expected)
+    wasted = batch.with_columns("draw", searches_redundant=np.array([9, 0, 2, 3, 0]))
+    close(column(SearchEffort()(wasted))[0], 0.1 + 0.5)
+
+
+def checked(**changes: list[float]) -> Batch:
+    """Draw 0 has turns of two steps and one, draw 1 one turn of two; item 1 of turn 0 needs item 0."""
+    columns = {
+        "step_turn": [0, 0, 1, 0, 0],
+        "step_judge_failed": [0] * 5,
+        "step_satisfied.0": [1.0, 1.0, 0.0, 0.0, 1.0],
+        "step_item_weight.0": [0.5, 0.5, 1.0, 0.5, 0.5],
+        "step_item_needs.0": [0.0] * 5,
+        "step_satisfied.1": [0.0, 1.0, math.nan, 0.0, 1.0],
+        "step_item_weight.1": [0.5, 0.5, math.nan, 0.5, 0.5],
+        "step_item_needs.1": [1.0, 1.0, math.nan, 1.0, 1.0],
+    }
+    return small([(0, [1, 1, 1]), (0, [1, 1])], **(columns | changes))
+
+
+def test_checklists() -> None:
+    made = Checklist(items=2)(checked())
+    # Draw 0 earns both items of turn 0, one after the other, and nothing in turn 1. In draw 1 both come at once, and
+    # the second had no chance before the first.
+    close(column(made), [(1.0 + 0.0) / 2, 0.5])
+    close(column(made, "turn_reward", "step"), [1.0, 1.0, 0.0, 0.5, 0.5])
+    close(column(made, "item_reward.0", "step"), [1.0, 0.0, 0.0, 1.0, 1.0])
+    close(column(made, "item_eligible.0", "step"), [1.0, 0.0, 1.0, 1.0, 1.0])
+    close(column(made, "item_reward.1", "step"), [0.0, 1.0, 0.0, 0.0, 0.0])
+    close(column(made, "item_eligible.1", "step"), [0.0, 1.0, 0.0, 0.0, 0.0])
+    close(column(Checklist(items=2, delay=0.5)(checked())), [0.5, 0.25])
+    with pytest.raises(InvalidInputError, match="'turn' comes back to an earlier turn"):
+        Checklist(items=2)(checked(step_turn=[0, 1, 0, 0, 0]))
+    failed = Checklist(items=2)(checked(step_judge_failed=[0, 0, 0, 0, 1]))
+    close(column(failed), [0.5, math.nan])
+
+
+def test_checklists_as_advantages() -> None:
+    made = Checklist(items=2)(checked())
+    steps = ChecklistRelative(items=2, min_count=2)(made)
+    # Everybody satisfied both items of turn 0; only one draw reached turn 1.
+    close(column(steps, "advantage", "step"), [0.0] * 5)
+    turns = GroupRelative(
+        column="turn_reward", level="step", group_by="group_id,turn", unit="trajectory", scale="none", min_count=2
+    )
+    close(column(turns(made), "advantage", "step"), [0.25, 0.25, 0.0, -0.25, -0.25])
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Fuse(""), "column='' is not possible; name a column"),
+        (lambda: Fuse("x", operation="multiply", cap=1.0), "cap=1.0"),
+        (lambda: LengthPenalty(free=-1, limit=5), "free=-1"),
+        (lambda: LengthPenalty(free=5, limit=5), "limit=5 is not possible; give a number above free=5"),
+        (lambda: LengthPenalty(free=5, limit=6, weight=-1.0), "weight=-1.0"),
+        (lambda: Dither(amplitude=-1.0), "amplitude=-1.0"),
+        (lambda: Dither(only_if_std_below=0.0), "only_if_std_below=0.0"),
+        (lambda: Tiers(count=0), "count=0"),
+        (lambda: MaxAtK(k=0), "k=0"),
+        (lambda: MaxAtK(scale="std"), "scale='std'"),
+        (lambda: MaxAtK(variant="top_gap", ratio="x"), "ratio='x'"),
+        (lambda: SuccessDistance(radius=0.0), "radius=0.0"),
+        (lambda: SuccessDistance(ceiling=2.0), "ceiling=2.0"),
+        (lambda: ImplicitProcess(beta=0.0), "beta=0.0"),
+        (lambda: SearchEffort(search_cap=0), "search_cap=0"),
+        (lambda: Checklist(items=63), "items=63"),
+    ],
+)
+def test_options_out_of_range(make: object, message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
+        make()

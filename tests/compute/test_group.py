@@ -1,0 +1,252 @@
+"""Group statistics and normalisation against float64 references, in any order, on any number of threads."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import agentrl_core as arl
+from agentrl_core import advantage, group, keys
+from agentrl_core.exceptions import InvalidInputError
+
+number = st.one_of(
+    st.sampled_from([0.0, 1.0, -1.0, 0.1]),
+    st.floats(-1e3, 1e3),
+    st.floats(-10, 10).map(lambda value: value * 1e300),
+    st.floats(-10, 10).map(lambda value: value * 1e-300),
+    st.floats(-10, 10).map(lambda value: value + 1e12),
+)
+rows_of_groups = st.lists(st.tuples(number, st.integers(0, 5), st.booleans()), max_size=40)
+
+
+def columns(rows: list[tuple[float, int, bool]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Values (NaN where they are not valid), ids, validity."""
+    values = np.array([value if valid else math.nan for value, _, valid in rows], dtype=np.float64)
+    ids = np.array([group_id for _, group_id, _ in rows], dtype=np.int64)
+    return values, ids, np.array([valid for *_, valid in rows], dtype=bool)
+
+
+@settings(deadline=None)
+@given(rows_of_groups, st.sampled_from([0, 1]))
+def test_statistics_equal_numpy(rows: list[tuple[float, int, bool]], ddof: int) -> None:
+    values, ids, valid = columns(rows)
+    found = group.statistics(values, ids, ddof=ddof, valid=valid)
+    dense = keys.dense(ids)
+    for place in range(len(found.count)):
+        members = values[(dense == place) & valid]
+        assert found.count[place] == len(members)
+        if len(members) == 0:
+            assert np.isnan([found.mean[place], found.std[place], found.least[place]]).all()
+            continue
+        size = np.abs(members).max()
+        size = size if size > 0 else 1.0
+        assert abs(found.mean[place] / size - (members / size).mean()) < 1e-14
+        assert (found.least[place], found.most[place]) == (members.min(), members.max())
+        if len(members) > ddof:
+            assert abs(found.std[place] / size - (members / size).std(ddof=ddof)) < 1e-13
+
+
+@settings(deadline=None, max_examples=20)
+@given(rows_of_groups, st.integers(0, 2**32 - 1), st.sampled_from(["mean", "median", "leave_one_out"]))
+def test_any_order_and_any_number_of_threads_give_the_same_bits(
+    rows: list[tuple[float, int, bool]], seed: int, center: str
+) -> None:
+    values, ids, valid = (np.tile(column, 70_000 // max(len(rows), 1)) for column in columns(rows))  # many pieces
+    order = np.random.default_rng(seed).permutation(len(values))
+    threads = arl.num_threads()
+    made = []
+    try:
+        for count, rows_taken in [(1, slice(None)), (2, slice(None)), (4, order)]:
+            arl.set_num_threads(count)
+            found = np.full(len(values), 7.0)
+            found[rows_taken] = group.normalise(
+                values[rows_taken], ids[rows_taken], center=center, valid=valid[rows_taken]
+            )
+            made.append(found.tobytes())
+    finally:
+        arl.set_num_threads(threads)
+    assert len(set(made)) == 1
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.floats(-5, 5), st.integers(0, 3), st.integers(0, 4)), min_size=1, max_size=30))
+def test_a_weight_is_a_number_of_equal_rows(rows: list[tuple[float, int, int]]) -> None:
+    values, ids, weights = (np.array(column) for column in zip(*rows, strict=True))
+    found = group.statistics(values, ids, weights=weights, ddof=0)
+    dense = keys.dense(ids)
+    for place in range(len(found.count)):
+        repeated = np.repeat(values[dense == place], weights[dense == place])
+        assert found.weight[place] == len(repeated)
+        if len(repeated):
+            assert found.mean[place] == pytest.approx(repeated.mean(), abs=1e-12)
+            assert found.std[place] == pytest.approx(repeated.std(), abs=1e-12)
+
+
+def test_splitting_a_rollout_into_rows_changes_nothing() -> None:
+    """Peers count a trajectory once per row it was cut into; with its id as unit it votes once."""
+    rewards, ids = np.array([1.0, 0.0, 0.25]), np.array([5, 5, 5])
+    whole = group.normalise(rewards, ids)
+    for cuts in ([3, 1, 1], [1, 4, 2]):
+        rows = np.repeat(np.arange(3), cuts)
+        split = group.normalise(rewards[rows], ids[rows], unit_ids=rows)
+        np.testing.assert_array_equal(split, whole[rows])
+
+
+def test_invalid_rows_neither_vote_nor_dilute() -> None:
+    rewards = np.array([1.0, 0.0, np.nan, np.inf, 1.0])
+    valid = np.isfinite(rewards)
+    found = group.normalise(rewards, np.zeros(5, np.int64), valid=valid)
+    np.testing.assert_array_equal(found[valid], group.normalise(rewards[valid], np.zeros(3, np.int64)))
+    assert not found[~valid].any()
+
+
+def test_components_are_normalised_each_by_itself() -> None:
+    rewards = np.array([[1.0, 5.0], [0.0, 5.0], [0.5, 7.0]])
+    found = group.normalise(rewards, ["a", "a", "a"])
+    for component in range(2):
+        np.testing.assert_array_equal(found[:, component], group.normalise(rewards[:, component], ["a", "a", "a"]))
+    valid = np.array([[True, True], [True, False], [True, True]])
+    found = group.normalise(rewards, ["a", "a", "a"], valid=valid)
+    np.testing.assert_array_equal(found[:, 1], group.normalise(rewards[:, 1], ["a", "a", "a"], valid=valid[:, 1]))
+
+
+def test_out_is_filled() -> None:
+    values = np.array([1.0, 3.0], dtype=np.float32)
+    out = np.empty(2, dtype=np.float32)
+    assert group.normalise(values, [0, 0], scale="none", out=out) is out
+    assert out.tolist() == [-1.0, 1.0]
+    table = np.empty((2, 1), dtype=np.float32)
+    assert group.normalise(values[:, None], [0, 0], scale="none", out=table) is table
+    with pytest.raises(InvalidInputError, match="out is no contiguous array of 2 values"):
+        group.normalise(values, [0, 0], out=np.empty(3, dtype=np.float32))
+    with pytest.raises(InvalidInputError, match="out is read-only, or also an input"):
+        group.normalise(values, [0, 0], out=values)
+
+
+NAIVE = {
+    "roll": (1, lambda s: None if s <= 1e-6 else s + 1e-6, 0.0),
+    "skyrl": (1, lambda s: s + 1e-6, None),
+    "trl-sync": (1, lambda s: s + 1e-4, 0.0),
+    "trl-async": (0, lambda s: s + 1e-8, 0.0),
+    "openrlhf": (1, lambda s: s + 1e-9, 0.0),
+    "rllm": (0, lambda s: s + 1e-6, None),
+    "art": (0, lambda s: s + 1e-6, 0.0),
+    "prime-rl": (1, lambda _: 1.0, 0.0),
+    "torchrl": (1, lambda s: max(s, 1e-6), 0.0),
+    "trinity-stepwise": (1, lambda s: s + 1e-6, None),
+    "rlinf": (1, lambda s: s + 1e-6, 0.0),
+    "slime": (1, lambda s: s + 1e-6, 0.0),
+    "tree-grpo/prompt": (1, lambda s: s + 1e-6, None),
+}
+
+
+@pytest.mark.parametrize("name", sorted(NAIVE))
+def test_rules_of_other_projects_as_they_are_written_there(name: str) -> None:
+    """Rules are transcribed: deviations' ddof, what is divided by, and what a group of one gets (None: x over it)."""
+    ddof, divisor, alone = NAIVE[name]
+    rng = np.random.default_rng(3)
+    sizes = [1, 2, 3, 8, 5]
+    ids = np.repeat(np.arange(len(sizes)), sizes)
+    rewards = rng.normal(size=len(ids))
+    rewards[ids == 2] = 0.7
+    rewards[ids == 4] = 0.7 + 1e-9 * rng.normal(size=5)
+    expected = np.zeros(len(ids))
+    for group_id in range(len(sizes)):
+        members = rewards[ids == group_id]
+        if len(members) == 1:
+            expected[ids == group_id] = members / divisor(1.0) if alone is None else alone
+        elif (by := divisor(members.std(ddof=ddof))) is not None:
+            expected[ids == group_id] = (members - members.mean()) / by
+    expected[ids == 2] = 0.0  # what rounding leaves of equal rewards, others divide by eps
+    found = group.normalise(rewards, ids, **advantage.compat(name))
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
+    with pytest.raises(InvalidInputError, match="compat has no 'verl-1'"):
+        advantage.compat("verl-1")
+
+
+def test_ranks_together_give_the_bits_of_one() -> None:
+    rng = np.random.default_rng(0)
+    values = rng.normal(size=999) * 10.0 ** rng.integers(-200, 200, size=999)
+    ids, weights = rng.integers(0, 7, size=999), rng.random(999)
+    for weighting in (None, weights):
+        parts = np.array_split(rng.permutation(999), 3)
+
+        def of(rows: np.ndarray, weighting: np.ndarray | None = weighting) -> dict[str, object]:
+            return {"weights": None if weighting is None else weighting[rows]}
+
+        extents = [group.Partial.of(values[rows], ids[rows], 7, **of(rows)) for rows in parts]
+        whole = extents[0].merge(extents[1]).merge(extents[2])
+        sums = [whole.add(values[rows], ids[rows], **of(rows)) for rows in parts]
+        found = sums[2].merge(sums[0]).merge(sums[1]).finish()
+        first = np.unique(ids, return_index=True)[1]
+        expected = group.statistics(values, ids, weights=weighting)
+        order = keys.dense(ids)[first]
+        assert found.mean.tobytes() == expected.mean[order].tobytes()
+        assert found.std.tobytes() == expected.std[order].tobytes()
+    with pytest.raises(InvalidInputError, match="there are no moments; call add on every rank"):
+        whole.finish()
+
+
+def test_reductions_equal_numpy() -> None:
+    rng = np.random.default_rng(1)
+    values, ids = rng.normal(size=60).round(1), rng.integers(0, 6, size=60)
+    dense = keys.dense(ids)
+    members = [values[dense == place] for place in range(6)]
+    for q in (0.0, 0.3, 0.5, 1.0):
+        for interpolation in ("linear", "lower", "higher", "nearest", "midpoint"):
+            expected = [np.quantile(group_values, q, method=interpolation) for group_values in members]
+            np.testing.assert_allclose(group.quantile(values, ids, q, interpolation=interpolation), expected)
+    softmax = [np.exp(group_values / 0.5) / np.exp(group_values / 0.5).sum() for group_values in members]
+    ranks = [np.argsort(np.argsort(group_values, kind="stable"), kind="stable") for group_values in members]
+    for place in range(6):
+        np.testing.assert_allclose(group.softmax(values, ids, temperature=0.5)[dense == place], softmax[place])
+        np.testing.assert_array_equal(group.rank(values, ids)[dense == place], ranks[place])
+    np.testing.assert_allclose(group.sums(values, ids), [group_values.sum() for group_values in members])
+    best = group.arg_extreme(values, ids)
+    assert all(values[row] == group_values.max() for row, group_values in zip(best, members, strict=True))
+
+
+def test_states_survive_json_and_batches() -> None:
+    import json
+
+    state: dict[str, float] = {}
+    for batch in ([1.0, 0.0], [1.0, 1.0]):
+        baseline, state = group.ema_mean(json.loads(json.dumps(state)), batch, ["role", "role"], decay=0.9, initial=0.5)
+    assert baseline.tolist() == pytest.approx([0.5, 0.5])
+    assert state == {"role": pytest.approx(0.55)}
+    assert group.ema_mean({}, [1.0], [3], decay=0.9, update="before")[0].tolist() == pytest.approx([0.1])
+    with pytest.raises(InvalidInputError, match="decay is 2"):
+        group.ema_mean({}, [1.0], [3], decay=2.0)
+    past: dict[str, list[float]] = {}
+    history = [[0.0, 1.0], [1.0, 3.0], [2.0, 2.0]]
+    for batch in history:
+        mean, std, visits, past = group.running_moments(json.loads(json.dumps(past)), batch, [7, 7])
+    assert (mean[0], visits[0]) == (pytest.approx(np.mean([0.5, 2.0, 2.0])), 3)
+    assert std[0] ** 2 == pytest.approx(np.mean(np.var(history, axis=1, ddof=1)) + np.var([0.5, 2.0, 2.0]))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: group.normalise([1.0], [1], center="mode"), 'center is "mode"; use one of: none, mean, median'),
+        (lambda: group.normalise([1.0], [1], eps=-1.0), "eps is -1, but must be a number of at least 0"),
+        (lambda: group.normalise([1.0], [1], ddof=2), "ddof is 2; use 1"),
+        (lambda: group.normalise([1.0], [1], baseline=[1.0]), "baseline is given, but center is not"),
+        (lambda: group.normalise([1.0, 2.0], [1, 1], weights=[1.0]), "weights has 1 rows"),
+        (lambda: group.normalise([1.0], [1], weights=[-1.0]), r"weights\[0\] is -1"),
+        (lambda: group.normalise(np.zeros((1, 1, 1)), [1]), r"values has shape \(1, 1, 1\)"),
+        (lambda: group.shrunk_mean([1.0], [1], [0.5], variance=0.0), "variance is 0"),
+        (lambda: group.window_quantile([], [1.0], capacity=0), "capacity is 0"),
+        (lambda: group.decayed_beta({}, [2.0], [1], decay=0.5), "successes of 1 reach from 2.0 to 2.0"),
+        (lambda: group.Partial.of([1.0], [3], 2), r"groups\[0\] is 3, but there are 2 groups"),
+        (lambda: group.Partial.of([1.0], [-3], 2), "ids reach from -3"),
+        (lambda: arl.set_num_threads(0), "threads is 0; give 1 or more"),
+    ],
+)
+def test_one_clear_line_says_what_is_wrong(call: object, message: str) -> None:
+    with pytest.raises(InvalidInputError, match=message):
+        call()

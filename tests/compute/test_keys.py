@@ -1,0 +1,104 @@
+"""Keys: the same ids from every kind of column, histories as lists, similar texts as difflib says."""
+
+from difflib import SequenceMatcher
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agentrl_core import keys
+from agentrl_core.exceptions import InvalidInputError
+
+
+def first_seen(ids: list[object]) -> list[int]:
+    places: dict[object, int] = {}
+    return [places.setdefault(key, len(places)) for key in ids]
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32, np.uint64])
+def test_integers_of_any_width(dtype: type) -> None:
+    limits = np.iinfo(dtype)
+    ids = np.array([limits.max, limits.min, 3, limits.max, 3], dtype=dtype)
+    assert keys.dense(ids).tolist() == [0, 1, 2, 0, 2]
+
+
+@given(st.lists(st.text(max_size=3), max_size=30))
+def test_texts_of_any_column(texts: list[str]) -> None:
+    expected = first_seen(texts)
+    chunks = pa.chunked_array([pa.array(texts[:5], pa.string()), pa.array(texts[5:], pa.string())])
+    columns = [
+        texts,
+        pl.Series(texts, dtype=pl.String),
+        chunks,
+        pa.array(texts, pa.large_string()),
+        pa.array(texts, pa.string_view()),
+    ]
+    for column in columns:
+        assert keys.dense(column).tolist() == expected
+    binary = [text.encode() for text in texts]
+    assert keys.dense(pa.array(binary, pa.binary())).tolist() == expected
+
+
+def test_hashes_and_composites() -> None:
+    hashes = np.zeros((4, 16), dtype=np.uint8)
+    hashes[1, 0], hashes[2, 15], hashes[3, 0] = 1, 1, 1
+    assert keys.dense(hashes).tolist() == [0, 1, 2, 1]
+    rng = np.random.default_rng(0)
+    columns = [rng.integers(0, 3, size=50) for _ in range(3)]
+    expected = first_seen(list(zip(*(column.tolist() for column in columns), strict=True)))
+    assert keys.composite(*columns).tolist() == expected
+    with pytest.raises(InvalidInputError, match=r"others\[0\] has 1 rows but the first column has 2"):
+        keys.composite([1, 2], [1])
+
+
+def test_history_needs_a_level() -> None:
+    with pytest.raises(InvalidInputError, match="levels is 0; give 1 or more"):
+        keys.history(["a"], [0], [0], levels=0)
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(st.text(alphabet="abc ", max_size=12), max_size=12), st.sampled_from([0.0, 0.5, 0.8, 1.0]))
+def test_similar_texts_as_difflib(texts: list[str], threshold: float) -> None:
+    firsts: list[str] = []
+    expected = []
+    for text in texts:
+        near = (place for place, first in enumerate(firsts) if SequenceMatcher(None, text, first).ratio() >= threshold)
+        place = next(near, len(firsts))
+        if place == len(firsts):
+            firsts.append(text)
+        expected.append(place)
+    assert keys.similar(texts, threshold=threshold).tolist() == expected
+
+
+def test_long_pages_by_sequence_and_by_sketch() -> None:
+    """Over 200 characters difflib leaves out popular letters; edits of one word keep pages together either way."""
+    rng = np.random.default_rng(0)
+    words = [f"{letter}{number}" for letter in "abcdefgh" for number in range(40)]
+    pages = [" ".join(rng.choice(words, size=120)) for _ in range(3)]
+    texts = []
+    for row in range(12):
+        edited = pages[row % 3].split()
+        edited[row] = "changed"
+        texts.append(" ".join(edited))
+    for first in texts[:4]:
+        found = [keys.similar([first, text], threshold=0.9).tolist() == [0, 0] for text in texts]
+        assert found == [SequenceMatcher(None, text, first).ratio() >= 0.9 for text in texts]
+    assert keys.similar(texts, threshold=0.8, method="minhash").tolist() == [0, 1, 2] * 4
+    groups = np.arange(12) // 6
+    assert len(set(keys.similar(texts, groups, threshold=0.8, method="minhash").tolist())) == 6
+
+
+def test_what_is_wrong_is_named() -> None:
+    with pytest.raises(InvalidInputError, match=r"texts\[1\] is None; give strings"):
+        keys.similar(["a", None])
+    with pytest.raises(InvalidInputError, match="method is 'cosine'"):
+        keys.similar(["a"], method="cosine")
+    with pytest.raises(InvalidInputError, match="threshold is 2; give a number from 0 to 1"):
+        keys.similar(["a"], threshold=2.0)
+    with pytest.raises(InvalidInputError, match="a multiple of bands"):
+        keys.similar(["a"], method="minhash", bands=7)
+    with pytest.raises(InvalidInputError, match="2 nulls"):
+        keys.dense(pl.Series(["a", None, None]))
