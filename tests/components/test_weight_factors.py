@@ -61,7 +61,7 @@ def counted(batch: Batch) -> list[bool]:
 
 
 def means(batch: Batch, name: str, level: str) -> list[float | None]:
-    """The mean of a token column over the trained tokens of each step or draw with a score; None where there are none."""
+    """The mean of a token column over the trained tokens of each step or draw that counts; None where it has none."""
     values = batch.column(name, "token").astype(float)
     found: list[float | None] = []
     for draw in plain(batch):
@@ -146,9 +146,7 @@ def test_links_multiply_and_the_finer_level_holds() -> None:
     ],
 )
 def test_disagreement_of_answers_by_hand(clusters: list[int], shape: str, factor: float) -> None:
-    batch = small(
-        [(0, [1])] * 8, draw_answer_cluster=np.array(clusters), draw_answer_parsed=np.ones(8, dtype=np.uint8)
-    )
+    batch = small([(0, [1])] * 8, draw_answer_cluster=np.array(clusters), draw_answer_parsed=np.ones(8, dtype=np.uint8))
     for measure in ("sampled", "entropy"):
         close(column(AnswerEntropyScaled(measure=measure, shape=shape)(batch), "weight", "draw"), [factor] * 8, 1e-6)
 
@@ -235,8 +233,14 @@ def test_signs_by_hand() -> None:
 
 @pytest.mark.parametrize(
     ("shift", "shape", "factor"),
-    [(-5.0, "softplus", 1.006715), (0.0, "softplus", 1.693147), (2.0, "softplus", 3.126928), (10.0, "softplus", 5.0)]
-    + [(-5.0, "relu", 1.0), (2.0, "relu", 3.0)],
+    [
+        (-5.0, "softplus", 1.006715),
+        (0.0, "softplus", 1.693147),
+        (2.0, "softplus", 3.126928),
+        (10.0, "softplus", 5.0),
+        (-5.0, "relu", 1.0),
+        (2.0, "relu", 3.0),
+    ],
 )
 def test_negatives_by_confidence_by_hand(shift: float, shape: str, factor: float) -> None:
     reference = [-1.0 - shift / 2] * 2
@@ -409,6 +413,7 @@ def test_probability_novelty_and_duration_by_hand() -> None:
         (lambda: ProbabilityShaped(constant=0.0), "option constant=0.0"),
         (lambda: ImportanceWeight(lower=3.0), "option upper=2.0"),
         (lambda: ImportanceWeight(action="mask", upper=None), "option action='mask'"),
+        (lambda: TrustRegion(lower=0.2), "option lower=0.2"),
         (lambda: DurationScaled(least=20.0), "option most=10.0"),
         (lambda: Novelty(cap=-1.0), "option cap=-1.0"),
     ],

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 
 _Level = Literal["token", "step", "step_geometric", "sequence", "geometric", "prefix", "prefix_min"]
-_LEVELS: dict[str, Literal["token", "segment", "segment_geometric", "sequence", "geometric", "prefix", "prefix_min"]] = {
+_LEVELS: dict[
+    str, Literal["token", "segment", "segment_geometric", "sequence", "geometric", "prefix", "prefix_min"]
+] = {
     "token": "token",
     "step": "segment",
     "step_geometric": "segment_geometric",
@@ -132,12 +134,12 @@ class TrustRegion(_Ratio):
 
     Args:
         upper: the largest divergence that is kept.
-        lower: the least one, for k1; None: by the rule of `weight.trust_region`.
+        lower: the least one, at most `upper`; None: any.
         divergence: `k1`, `k2` or `k3`.
         aggregate: each `token` by itself, or all tokens of a draw by the `sum`, `mean` or `max`.
 
     Raises:
-        RecipeError: a column has no known value.
+        RecipeError: `lower` is above `upper`, or a column has no known value.
 
     Example:
         >>> from agentrl_core.weight import TrustRegion
@@ -149,6 +151,10 @@ class TrustRegion(_Ratio):
     lower: float | None = None
     divergence: Literal["k1", "k2", "k3"] = "k3"
     aggregate: Literal["token", "sum", "mean", "max"] = "token"
+
+    def check_options(self) -> None:
+        """Ranges as documented."""
+        self.require(self.lower is None or self.lower <= self.upper, "lower", "give a number of at most upper, or None")
 
     @property
     def makes(self) -> tuple[Column, ...]:
