@@ -45,7 +45,7 @@ def close(found: object, expected: object, tolerance: float = 1e-5) -> None:
 
 
 def with_tokens(seed: int, **names: float) -> Batch:
-    """A ragged batch with an advantage, and token columns of positive numbers of a given size, NaN where not trained."""
+    """A ragged batch with an advantage, and token columns of numbers of a given size, NaN where not trained."""
     batch = GroupRelative()(ragged(seed))
     rng = np.random.default_rng(seed + 1)
     trained = batch.column("trainable", "token").astype(bool)

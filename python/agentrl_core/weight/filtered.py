@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class GroupFilter(BatchComponent):
     """Keeps groups whose scores vary and whose mean lies in a band.
 
-    It works after the advantages are made; phase admit rejects groups before. Sources: LOOP arXiv:2502.01600
+    It works after the advantages are made; `select.GroupBand` rejects groups before. Sources: LOOP arXiv:2502.01600
     (`min_std=0.0`); UI-S1 arXiv:2509.11543 (`min_std=0.3`); SimpleTIR arXiv:2509.02479 (`min_std=1e-3, low=0.1,
     high=0.9`); SRPO arXiv:2511.15605 (`column="success", low=0.1, high=0.9`); PRIME arXiv:2502.01456
     (`low=0.2, high=0.8`); EMPO arXiv:2504.05812 (`low=0.3`); SPEAR arXiv:2509.22601 (`top_fraction=0.75`).
@@ -57,8 +57,9 @@ class GroupFilter(BatchComponent):
         """Ranges as documented."""
         self.require(self.min_std is None or self.min_std >= 0.0, "min_std", "give a number of at least 0, or None")
         self.require(self.ddof in (0, 1), "ddof", "give 0 or 1")
-        both = self.low is not None and self.high is not None
-        self.require(not both or (self.low or 0.0) <= (self.high or 0.0), "low", "give a number of at most high")
+        self.require(
+            self.low is None or self.high is None or self.low <= self.high, "low", "give a number of at most high"
+        )
         self.require(self.min_count >= 1, "min_count", "give a number of at least 1")
         self.require(0.0 < self.top_fraction <= 1.0, "top_fraction", "give a number above 0, at most 1")
 
