@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentrl_core import _core, keys
+from agentrl_core.exceptions import RecipeError
 
 if TYPE_CHECKING:
     from agentrl_core.batch import Batch
@@ -48,6 +49,11 @@ def last_of(chains: NDArray[np.uint32], valid: NDArray[np.bool_]) -> NDArray[np.
     own = chains[counted]
     last[counted[np.append(own[1:] != own[:-1], True)[: len(own)]]] = True
     return last
+
+
+def level_of(batch: Batch, name: str, otherwise: Level) -> Level:
+    """The coarsest level at which a column is there: the one it was made at."""
+    return next((level for level in _LEVELS if batch.has(name, level)), otherwise)
 
 
 class Rows:
@@ -178,9 +184,35 @@ class Rows:
         made = {name: np.asarray(values, dtype=np.float32) for name, values in columns.items()}
         return self.batch.with_columns(self.level, **made)
 
+    def known(self, name: str) -> NDArray[np.bool_]:
+        """The rows that count and whose value is known.
+
+        Raises:
+            RecipeError: rows count, but no value is known: the column was never filled.
+        """
+        known: NDArray[np.bool_] = self.valid & np.isfinite(self.values(name))
+        if self.valid.any() and not known.any():
+            raise RecipeError(
+                f"column {name!r} at level {self.level} has no known value; record it with the rollouts, or "
+                f"batch = batch.annotate({name!r}, model)"
+            )
+        return known
+
     def add(self, name: str, values: NDArray[np.float64]) -> Batch:
-        """The batch with `values` added to column `name`, if there is one, at the finer of the two levels."""
-        there = next((level for level in _LEVELS if self.batch.has(name, level)), self.level)
-        rows = Rows(self.batch, max(there, self.level, key=_LEVELS.index))
+        """The batch with `values` added to the column `name`, if there is one, at the finer of the two levels."""
+        return self._combine(name, values, np.add, np.float32)
+
+    def scale(self, values: NDArray[np.float64], name: str = "weight") -> Batch:
+        """The batch with the column `name` multiplied by `values`, at the finer of the two levels; absent, it is 1."""
+        return self._combine(name, values, np.multiply, np.float32)
+
+    def keep(self, mask: NDArray[np.bool_]) -> Batch:
+        """The batch with only those rows kept, of the ones that are, at the finer of the two levels."""
+        return self._combine("keep", mask, np.logical_and, np.uint8)
+
+    def _combine(self, name: str, values: NDArray[Any], operation: np.ufunc, dtype: type[np.generic]) -> Batch:
+        rows = Rows(self.batch, max(level_of(self.batch, name, self.level), self.level, key=_LEVELS.index))
         made = values[rows.within(self.level)]
-        return rows.write(**{name: made + rows.values(name) if self.batch.has(name, rows.level) else made})
+        if self.batch.has(name, rows.level):
+            made = operation(rows.values(name), made)
+        return self.batch.with_columns(rows.level, **{name: made.astype(dtype)})

@@ -59,3 +59,23 @@ def test_admission_refuses_lengths_that_differ() -> None:
 def test_max_rounds_is_at_least_one() -> None:
     with pytest.raises(RecipeError, match="max_rounds=0"):
         select.InformativeGroups(max_rounds=0)
+
+
+@pytest.mark.parametrize("options", [{}, {"min_std": 0.4, "ddof": 1}, {"min_std": None, "low": 0.2, "high": 0.7}])
+def test_a_band_of_groups(options: dict[str, float | None]) -> None:
+    rng = np.random.default_rng(5)
+    scores, groups = rng.integers(0, 2, size=60).astype(float), rng.permutation(np.arange(60) % 20).astype(np.uint32)
+    scores[rng.random(60) < 0.2] = np.nan
+    expected = []
+    for group in range(20):
+        own = scores[(groups == group) & np.isfinite(scores)]
+        std = own.std(ddof=options.get("ddof", 0)) if len(own) > 1 else 0.0
+        least = options.get("min_std", 0.0)
+        in_band = len(own) >= 2 and options.get("low", 0.0) <= own.mean() <= options.get("high", 1.0)
+        expected.append(in_band and (least is None or std > least))
+    assert select.GroupBand(min_count=2, **options)(scores, groups).tolist() == expected
+    assert select.GroupBand(max_rounds=7).rounds == 7
+    empty = np.array([]), np.array([], dtype=np.uint32)
+    assert select.GroupBand()(*empty).tolist() == []
+    with pytest.raises(RecipeError, match=r"option low=0\.9"):
+        select.GroupBand(low=0.9, high=0.1)

@@ -17,6 +17,7 @@ from agentrl_core.reward.risk import tail_risk, tracked_quantiles
 from agentrl_core.reward.search_effort import SearchEffort
 from agentrl_core.reward.shape import dither, excess_penalty, gate, tiers, weighted_sum
 from agentrl_core.reward.tiered import Tiers
+from agentrl_core.reward.unscored import Unscored
 from agentrl_core.reward.votes import answer_clusters, cluster_votes
 
 __all__ = [
@@ -32,6 +33,7 @@ __all__ = [
     "SearchEffort",
     "SuccessDistance",
     "Tiers",
+    "Unscored",
     "WinRate",
     "answer_clusters",
     "checklist",

@@ -1,0 +1,118 @@
+"""Factors by how rare a draw is, and by how long a step took."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from agentrl_core import group
+from agentrl_core._rows import Rows, needed
+from agentrl_core.component import BatchComponent, Column
+from agentrl_core.weight.entropy_scaled import mean_of_tokens
+from agentrl_core.weight.factors import novelty_bonus
+
+if TYPE_CHECKING:
+    from agentrl_core.batch import Batch
+
+
+@dataclass(frozen=True)
+class Novelty(BatchComponent):
+    """advantage + min(max(rate (1 - e^(s - mean of s)), 0), cap * advantage) of positive advantages.
+
+    s is the mean log-prob of a draw's trained tokens, compared with its group: what the policy would hardly do, and was
+    right, gets more. `weight.novelty_bonus` is the operator.
+
+    Args:
+        rate: at least 0.
+        cap: largest part of the advantage that is added, at least 0.
+        logprob: token column.
+
+    Raises:
+        RecipeError: an option is out of range, or the column has no known value.
+
+    Example:
+        >>> from agentrl_core.weight import Novelty
+        >>> Novelty().makes
+        (('draw', 'advantage'),)
+    """
+
+    phase: ClassVar[str] = "weight"
+
+    rate: float = 2.5
+    cap: float = 0.5
+    logprob: str = "behaviour_logprob"
+
+    def check_options(self) -> None:
+        """Ranges as documented."""
+        self.require(self.rate >= 0.0, "rate", "give a number of at least 0")
+        self.require(self.cap >= 0.0, "cap", "give a number of at least 0")
+
+    @property
+    def needs(self) -> tuple[Column, ...]:
+        """Advantages, groups and log-probs."""
+        return (*needed("draw", "advantage", "group_id"), ("token", self.logprob))
+
+    @property
+    def makes(self) -> tuple[Column, ...]:
+        """The advantage of each draw."""
+        return (("draw", "advantage"),)
+
+    def __call__(self, batch: Batch) -> Batch:
+        """Return `batch` with another `advantage` on draws."""
+        rows = Rows(batch, "draw")
+        advantage = rows.values("advantage")
+        means, some = mean_of_tokens(batch, self.logprob, "draw")
+        bonus = novelty_bonus(advantage, means, rows.keys("group_id"), rate=self.rate, cap=self.cap, valid=some)
+        return rows.write(advantage=advantage + np.where(some, bonus, 0.0))
+
+
+@dataclass(frozen=True)
+class DurationScaled(BatchComponent):
+    """weight of a step *= clip(d / mean d of the batch, least, most), with d its duration in seconds.
+
+    Steps whose duration is not known have factor 1.
+
+    Args:
+        column: step column of durations.
+        least: the smallest factor, at least 0.
+        most: the largest, at least `least`.
+
+    Raises:
+        RecipeError: an option is out of range, or no duration is known.
+
+    Example:
+        >>> from agentrl_core.weight import DurationScaled
+        >>> DurationScaled().needs
+        (('step', 'duration'),)
+    """
+
+    phase: ClassVar[str] = "weight"
+
+    column: str = "duration"
+    least: float = 0.1
+    most: float = 10.0
+
+    def check_options(self) -> None:
+        """Ranges as documented."""
+        self.require(self.least >= 0.0, "least", "give a number of at least 0")
+        self.require(self.most >= self.least, "most", "give a number of at least least")
+
+    @property
+    def needs(self) -> tuple[Column, ...]:
+        """The durations."""
+        return (("step", self.column),)
+
+    @property
+    def makes(self) -> tuple[Column, ...]:
+        """The weight of each step."""
+        return (("step", "weight"),)
+
+    def __call__(self, batch: Batch) -> Batch:
+        """Return `batch` with its `weight` scaled."""
+        rows = Rows(batch, "step")
+        known = rows.known(self.column)
+        duration = np.where(known, rows.values(self.column), 0.0)
+        relative = group.mean_one(duration, rows.keys("batch"), valid=known)
+        return rows.scale(np.where(known, np.clip(relative, self.least, self.most), 1.0))

@@ -1,0 +1,183 @@
+"""Which tokens are in the loss."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentrl_core._rows import Rows, needed
+from agentrl_core.component import BatchComponent, Column
+from agentrl_core.weight.factors import conflict_tokens, covariance
+from agentrl_core.weight.select import above_quantile, sample_band, top
+
+if TYPE_CHECKING:
+    from agentrl_core.batch import Batch
+
+
+@dataclass(frozen=True)
+class SelectTokens(BatchComponent):
+    """Chosen tokens alone are in the loss, or all but them, or they alone have a KL penalty.
+
+    A token is judged by its `column`, by the `covariance` of advantage and column, (A - mean A)(x - mean x) over the
+    batch, or by the `product` |A| x. Only trained tokens of draws with a score are compared, and only those are chosen.
+    Sources: 80/20 forking tokens arXiv:2506.01939 (`column="current_entropy", rule="quantile"`, 0.8); Clip-Cov
+    arXiv:2505.22617 (`column="current_logprob", measure="covariance", rule="band", fraction=2e-4, minimum=1,
+    action="drop"`) and KL-Cov (`rule="top", fraction=2e-3, minimum=1, action="penalise"`); SPEAR arXiv:2509.22601
+    (band 1 to 40, `fraction=0.02`); D3S arXiv:2509.22115 (`column="entropy", measure="product", rule="top",
+    denominator="kept", among="kept"`); VPPO arXiv:2510.09285 (`column="dependency", rule="top", scope="draw",
+    fraction=0.4, rounding="ceil"`).
+
+    Args:
+        column: token column to judge by. `current_*` columns are those of the policy at the update.
+        measure: see above.
+        rule: `top`: the largest `fraction`; `quantile`: those at or above the quantile `1 - fraction`; `band`: at
+            random among those with low < x < high, `fraction` of all tokens.
+        scope: compared with the tokens of the `batch`, or of their `draw`.
+        fraction: from 0 to 1.
+        rounding: how many that is, of `top` and `band`: `floor`, `ceil` or `nearest`.
+        minimum: of `top` and `band`: at least so many, where there are.
+        low: of `band`.
+        high: of `band`.
+        strict: of `quantile`: above it only.
+        seed: of `band`.
+        action: `keep` the chosen tokens; `drop` them; or `penalise` them: the others have `kl_weight` 0.
+        denominator: `all`: tokens that are left out have weight 0 and still count in the denominator of the loss, as in
+            public code; `kept`: they do not count.
+        among: compared are `all` tokens, or those `kept` by earlier links.
+
+    Raises:
+        RecipeError: an option is out of range, or the column has no known value.
+
+    Example:
+        >>> from agentrl_core.weight import SelectTokens
+        >>> SelectTokens(column="entropy").makes
+        (('token', 'weight'),)
+    """
+
+    phase: ClassVar[str] = "weight"
+
+    column: str = "current_entropy"
+    measure: Literal["value", "covariance", "product"] = "value"
+    rule: Literal["top", "quantile", "band"] = "quantile"
+    scope: Literal["batch", "draw"] = "batch"
+    fraction: float = 0.2
+    rounding: Literal["floor", "ceil", "nearest"] = "floor"
+    minimum: int = 0
+    low: float = 1.0
+    high: float = 5.0
+    strict: bool = False
+    seed: int = 0
+    action: Literal["keep", "drop", "penalise"] = "keep"
+    denominator: Literal["all", "kept"] = "all"
+    among: Literal["all", "kept"] = "all"
+
+    def check_options(self) -> None:
+        """Ranges as documented."""
+        self.require(0.0 <= self.fraction <= 1.0, "fraction", "give a number from 0 to 1")
+        self.require(self.minimum >= 0, "minimum", "give a number of at least 0")
+        self.require(self.low < self.high, "low", "give a number below high")
+        self.require(self.seed >= 0, "seed", "give a number of at least 0")
+
+    @property
+    def needs(self) -> tuple[Column, ...]:
+        """The column, and the advantage for the measures that hold it."""
+        return needed("token", self.column, *(() if self.measure == "value" else ("advantage",)))
+
+    @property
+    def makes(self) -> tuple[Column, ...]:
+        """What leaves the other tokens out."""
+        name = "kl_weight" if self.action == "penalise" else "weight" if self.denominator == "all" else "keep"
+        return needed("token", name)
+
+    def __call__(self, batch: Batch) -> Batch:
+        """Return `batch` with another `weight`, `keep` or `kl_weight` on tokens."""
+        rows = Rows(batch, "token")
+        known = rows.known(self.column)
+        if self.among == "kept" and batch.has("keep", "token"):
+            known &= rows.flags("keep")
+        chosen = self._chosen(rows, np.where(known, rows.values(self.column), 0.0), known)
+        if self.action == "penalise":
+            return rows.scale(chosen.astype(np.float64), "kl_weight")
+        stays = ~chosen if self.action == "drop" else chosen
+        return rows.scale(stays.astype(np.float64)) if self.denominator == "all" else rows.keep(stays)
+
+    def _chosen(self, rows: Rows, values: NDArray[np.float64], known: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        groups = rows.draws if self.scope == "draw" else rows.keys("batch")
+        if self.measure == "covariance":
+            values = np.asarray(covariance(rows.values("advantage"), values, groups, valid=known))
+        elif self.measure == "product":
+            values = np.abs(rows.values("advantage")) * values
+        if self.rule == "quantile":
+            return above_quantile(values, groups, q=1.0 - self.fraction, strict=self.strict, valid=known)
+        if self.rule == "top":
+            return top(
+                values, groups, fraction=self.fraction, rounding=self.rounding, minimum=self.minimum, valid=known
+            )
+        trajectory = rows.values("trajectory_id").astype(np.int64)
+        return sample_band(
+            values,
+            groups,
+            ids=(trajectory << 32) | rows.values("position").astype(np.int64),
+            low=self.low,
+            high=self.high,
+            fraction=self.fraction,
+            rounding=self.rounding,
+            minimum=self.minimum,
+            seed=self.seed,
+            valid=known,
+        )
+
+
+@dataclass(frozen=True)
+class ConflictTokens(BatchComponent):
+    """Tokens that good and bad draws of a group both begin or end with weigh `positive` or `negative`.
+
+    A token conflicts where the same token stands at the same place, from the start (or from the end) of the draw's
+    action tokens, in a draw with a positive and in one with a negative advantage, and so do all before (after) it. A
+    token that conflicts from both ends takes the factor twice. Source: GTPO, arXiv:2508.03772. Its public code also
+    divides each draw's loss by its number of conflict tokens, which is not reproduced.
+
+    Args:
+        positive: factor where the advantage is above 0.
+        negative: factor where it is below.
+        both_ends: whether places are counted from the end as well as from the start.
+
+    Example:
+        >>> from agentrl_core.weight import ConflictTokens
+        >>> ConflictTokens().needs
+        (('token', 'token'), ('draw', 'group_id'), ('draw', 'advantage'))
+    """
+
+    phase: ClassVar[str] = "weight"
+
+    positive: float = 2.0
+    negative: float = 0.0
+    both_ends: bool = True
+
+    @property
+    def needs(self) -> tuple[Column, ...]:
+        """Token ids, and the advantages of draws."""
+        return (("token", "token"), *needed("draw", "group_id", "advantage"))
+
+    @property
+    def makes(self) -> tuple[Column, ...]:
+        """The weight of each token."""
+        return (("token", "weight"),)
+
+    def __call__(self, batch: Batch) -> Batch:
+        """Return `batch` with its `weight` scaled."""
+        draws, tokens = Rows(batch, "draw"), Rows(batch, "token")
+        advantage = np.where(draws.valid, draws.values("advantage"), 0.0)
+        ends = conflict_tokens(
+            batch.column("token", "token"),
+            batch.offsets("token")[batch.offsets("step")],
+            draws.keys("group_id"),
+            advantage,
+        )
+        sign = advantage[tokens.draws]
+        factor = np.where(sign > 0.0, self.positive, np.where(sign < 0.0, self.negative, 1.0))
+        weight = np.where(ends[0], factor, 1.0)
+        return tokens.scale(weight * np.where(ends[1], factor, 1.0) if self.both_ends else weight)

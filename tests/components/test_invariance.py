@@ -1,0 +1,186 @@
+"""Into how many rows (steps, turns) a rollout was split changes no advantage and no loss weight of its tokens."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agentrl_core import Batch, Forest, group, recipes, weight
+from agentrl_core.advantage import GroupRelative
+from agentrl_core.component import BatchComponent
+from agentrl_core.weight import (
+    ConflictTokens,
+    DuplicateFilter,
+    EntropyBonus,
+    EntropyChange,
+    EntropyScaled,
+    FlagFilter,
+    GroupFilter,
+    ImportanceWeight,
+    InputDependency,
+    LiveRescale,
+    NegativeByConfidence,
+    NegativeBySuccess,
+    Novelty,
+    SelectDraws,
+    SelectTokens,
+    SignScaled,
+    TrustRegion,
+)
+
+ADVANTAGES = [
+    GroupRelative(),
+    GroupRelative(scale="none"),
+    GroupRelative(center="leave_one_out", scale="none"),
+    GroupRelative(scale_by="batch"),
+    GroupRelative(group_by="batch", unit="token", eps=0.0, variance_eps=1e-8),
+    GroupRelative(center="median", median="lower", scale="mad", eps=1e-3),
+    GroupRelative(level="token", group_by="group_id", unit="trajectory"),
+]
+LINKS = [
+    EntropyScaled(),
+    EntropyScaled(level="draw", normalise="relative", scope="group"),
+    EntropyScaled(normalise="log_quantile"),
+    EntropyBonus(),
+    EntropyBonus(level="draw", strength=-0.1, cap=None, drop_above=1.0),
+    SignScaled(positive=0.1),
+    NegativeBySuccess(),
+    NegativeByConfidence(),
+    LiveRescale(),
+    LiveRescale(by="rows", scope="group"),
+    SelectTokens(column="entropy"),
+    SelectTokens(column="entropy", scope="draw", rule="top", rounding="ceil", denominator="kept"),
+    SelectTokens(column="entropy", measure="product", rule="band", low=0.1, high=2.0, fraction=0.3, minimum=1),
+    SelectDraws(fraction=0.5),
+    SelectDraws(rule="max_variance", count=2, scope="batch"),
+    SelectDraws(rule="pivot"),
+    GroupFilter(low=0.1, high=1.9),
+    FlagFilter(flags="", limit=4),
+    DuplicateFilter(),
+    ConflictTokens(positive=2.0, negative=0.5),
+    EntropyChange(),
+    InputDependency(),
+    Novelty(),
+    *(ImportanceWeight(level=level) for level in ("token", "sequence", "geometric", "prefix", "prefix_min")),
+    ImportanceWeight(action="veto", lower=0.3, upper=None),
+    TrustRegion(aggregate="mean"),
+]
+MODEL_COLUMNS = ("recomputed_logprob", "reference_logprob", "current_logprob", "perturbed_logprob", "entropy")
+
+
+def rolled(seed: int, *, split: bool) -> Batch:
+    """Groups of rollouts; with `split`, the same tokens in random numbers of steps instead of one."""
+    content, cuts = np.random.default_rng(seed), np.random.default_rng(seed + 1)
+    forest = Forest(seed=seed)
+    for task in range(4):
+        forest.add_group(task, f"task {task}")
+        for member in range(int(content.integers(1, 5))):
+            trajectory = forest.start(task, member)
+            forest.append(trajectory, [1, task], kind="prompt")
+            count = int(content.integers(1, 9))
+            tokens, logprobs = content.integers(0, 3, size=count), -content.exponential(size=count)
+            trainable = content.random(count) < 0.8
+            trainable[0] = True
+            inner = np.flatnonzero(cuts.random(count - 1) < 0.5) + 1 if split else []
+            for first, last in itertools.pairwise([0, *inner, count]):
+                forest.append(
+                    trajectory,
+                    tokens[first:last].tolist(),
+                    kind="action",
+                    logprobs=logprobs[first:last].tolist(),
+                    trainable=trainable[first:last].astype(int).tolist(),
+                )
+                forest.step(trajectory)
+            reward = None if content.random() < 0.1 else float(content.integers(0, 3))
+            forest.finish(trajectory, reward=reward, success=bool(reward))
+    batch = forest.freeze()
+    size = len(batch.column("token", "token"))
+    columns = {name: -content.exponential(size=size).astype(np.float32) for name in MODEL_COLUMNS}
+    columns["entropy"] = -columns["entropy"]
+    columns["current_entropy"] = columns["entropy"]
+    batch = batch.with_columns("token", **columns)
+    return batch.with_columns("draw", score=batch.column("reward", "draw"))
+
+
+def same(seed: int, *links: BatchComponent) -> None:
+    """What the links make of the tokens is the same, bit for bit, in one row and in several."""
+    whole, parts = rolled(seed, split=False), rolled(seed, split=True)
+    for link in links:
+        whole, parts = link(whole), link(parts)
+    for name in {name for link in links for _, name in link.makes}:
+        np.testing.assert_array_equal(whole.column(name, "token"), parts.column(name, "token"), err_msg=name)
+
+
+def test_the_rollouts_are_the_same_and_the_rows_are_not() -> None:
+    whole, parts = rolled(3, split=False), rolled(3, split=True)
+    assert len(whole.steps) == whole.num_draws
+    assert len(parts.steps) > parts.num_draws
+    for name in ("token", "position", "trainable", "behaviour_logprob"):
+        np.testing.assert_array_equal(whole.column(name, "token"), parts.column(name, "token"))
+
+
+@pytest.mark.parametrize("component", ADVANTAGES, ids=str)
+@settings(max_examples=8, deadline=None)
+@given(seed=st.integers(0, 10**6))
+def test_advantages(component: BatchComponent, seed: int) -> None:
+    same(seed, component)
+
+
+@pytest.mark.parametrize("component", LINKS, ids=lambda link: type(link).__name__)
+@settings(max_examples=8, deadline=None)
+@given(seed=st.integers(0, 10**6))
+def test_weights(component: BatchComponent, seed: int) -> None:
+    same(seed, GroupRelative(), component)
+
+
+@pytest.mark.parametrize("denominator", ["token_mean", "sequence_mean", "constant"])
+@settings(max_examples=15, deadline=None)
+@given(seed=st.integers(0, 10**6), shared=st.sampled_from(["each", "split", "owner"]))
+def test_denominators(denominator: str, seed: int, shared: str) -> None:
+    weights = []
+    for split in (False, True):
+        batch = rolled(seed, split=split)
+        valid = np.isfinite(batch.column("score", "draw"))
+        constant = 50.0 if denominator == "constant" else None
+        options = {"denominator": denominator, "constant": constant, "shared": shared, "valid": valid}
+        weights.append(batch.token_weights(np.arange(batch.num_draws), **options))
+    np.testing.assert_array_equal(*weights)
+
+
+@pytest.mark.parametrize("name", ["GRPO", "RLOO", "ARPO"])
+def test_recipes(name: str) -> None:
+    recipe = getattr(recipes, name)
+    whole, parts = (recipe.credit(rolled(11, split=split)) for split in (False, True))
+    np.testing.assert_array_equal(whole.column("advantage", "token"), parts.column("advantage", "token"))
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.floats(-5, 5, width=32), st.integers(1, 4)), min_size=1, max_size=12),
+    st.sampled_from(["mean", "leave_one_out", "median"]),
+    st.sampled_from(["std", "none", "mad", "range"]),
+    st.integers(0, 1),
+)
+def test_columns_with_the_rollout_as_the_unit(
+    rollouts: list[tuple[int, float, int]], center: str, scale: str, ddof: int
+) -> None:
+    groups, scores, parts = (np.array(column) for column in zip(*rollouts, strict=True))
+    options = {"center": center, "scale": scale, "ddof": ddof, "eps": 1e-3}
+    once = group.normalise(scores, groups, **options)
+    rows = np.repeat(np.arange(len(parts)), parts)
+    split = group.normalise(scores[rows], groups[rows], unit_ids=rows, **options)
+    np.testing.assert_allclose(split, once[rows], rtol=1e-9, atol=1e-9)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.lists(st.integers(0, 4), min_size=1, max_size=4), min_size=1, max_size=8))
+def test_denominators_with_rollout_ids(rollouts: list[list[int]]) -> None:
+    rows = np.repeat(np.arange(len(rollouts)), [len(parts) for parts in rollouts])
+    split, whole = list(itertools.chain(*rollouts)), [sum(parts) for parts in rollouts]
+    np.testing.assert_allclose(weight.token_mean(split), weight.token_mean(whole))
+    np.testing.assert_allclose(weight.sequence_mean(split, rollout_ids=rows), weight.sequence_mean(whole))
+    np.testing.assert_allclose(weight.constant(split, 9.0, rollout_ids=rows), weight.constant(whole, 9.0))

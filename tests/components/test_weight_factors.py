@@ -1,0 +1,431 @@
+"""Components that scale the weight or edit the advantage, against loops over nested lists and numbers made by hand."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from rollouts import plain, ragged, small
+
+from agentrl_core import Batch
+from agentrl_core.advantage import GroupRelative
+from agentrl_core.exceptions import NotFoundError, RecipeError
+from agentrl_core.weight import (
+    AnswerEntropyScaled,
+    ConflictTokens,
+    DurationScaled,
+    EntropyBonus,
+    EntropyChange,
+    EntropyScaled,
+    ImportanceWeight,
+    InputDependency,
+    LiveRescale,
+    NegativeByConfidence,
+    NegativeBySuccess,
+    Novelty,
+    ProbabilityShaped,
+    SignScaled,
+    StepConfidence,
+    TrustRegion,
+)
+
+SEEDS = st.integers(0, 10**6)
+
+
+def column(batch: Batch, name: str, level: str) -> list[float]:
+    return batch.column(name, level).astype(float).tolist()
+
+
+def close(found: object, expected: object, tolerance: float = 1e-5) -> None:
+    np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance)
+
+
+def with_tokens(seed: int, **names: float) -> Batch:
+    """A ragged batch with an advantage, and token columns of numbers of a given size, NaN where not trained."""
+    batch = GroupRelative()(ragged(seed))
+    rng = np.random.default_rng(seed + 1)
+    trained = batch.column("trainable", "token").astype(bool)
+    for name, size in names.items():
+        values = size * rng.exponential(size=len(trained))
+        batch = batch.with_columns("token", **{name: np.where(trained, values, np.nan).astype(np.float32)})
+    return batch
+
+
+def counted(batch: Batch) -> list[bool]:
+    """Whether each token is trained, of a draw with a score."""
+    return [token.trained and draw.valid for draw in plain(batch) for token in draw.tokens]
+
+
+def means(batch: Batch, name: str, level: str) -> list[float | None]:
+    """The mean of a token column over the trained tokens of each step or draw that counts; None where it has none."""
+    values = batch.column(name, "token").astype(float)
+    found: list[float | None] = []
+    for draw in plain(batch):
+        for part in [draw] if level == "draw" else draw.steps:
+            rows = [token.row for token in part.tokens if token.trained and draw.valid]
+            found.append(float(np.mean(values[rows])) if rows else None)
+    return found
+
+
+# Entropy
+
+
+@settings(max_examples=15, deadline=None)
+@given(SEEDS, st.sampled_from([0.0, None]))
+def test_tokens_by_standard_score_of_entropy(seed: int, least: float | None) -> None:
+    batch = with_tokens(seed, entropy=1.0)
+    entropy, there = batch.column("entropy", "token").astype(float), np.array(counted(batch))
+    if not there.any():
+        return
+    votes = entropy[there]
+    expected = np.ones(len(entropy))
+    if len(votes) > 1:
+        expected[there] = 1.0 - 0.9 * (votes - votes.mean()) / votes.std(ddof=1)
+    if least is not None:
+        expected = np.maximum(expected, least)
+    close(column(EntropyScaled(strength=-0.9, least=least)(batch), "weight", "token"), expected, 1e-4)
+
+
+@settings(max_examples=15, deadline=None)
+@given(SEEDS)
+def test_draws_by_entropy_relative_to_their_group(seed: int) -> None:
+    batch = with_tokens(seed, entropy=1.0)
+    own, draws = means(batch, "entropy", "draw"), plain(batch)
+    if all(value is None for value in own):
+        return
+    expected = []
+    for draw, value in zip(draws, own, strict=True):
+        votes = [v for d, v in zip(draws, own, strict=True) if d.group == draw.group and v is not None]
+        middle = np.mean(votes) if votes else 0.0
+        expected.append(1.0 if value is None else max(1.0 + (middle - value) / middle, 0.0))
+    scaled = EntropyScaled(level="draw", normalise="relative", scope="group", strength=1.0)(batch)
+    close(column(scaled, "weight", "draw"), expected)
+
+
+def test_entropy_by_hand() -> None:
+    batch = small([(0, [1]), (0, [1]), (0, [1])], token_entropy=[1.0, 2.0, 3.0])
+    relative = EntropyScaled(level="draw", normalise="relative", scope="group", strength=1.0)
+    close(column(relative(batch), "weight", "draw"), [1.5, 1.0, 0.5])
+    wide = small([(0, [1]), (0, [1]), (0, [1])], token_entropy=[0.0, 0.0, 9.0])
+    assert column(relative(wide), "weight", "draw") == [2.0, 2.0, 0.0]
+    public = EntropyScaled(level="draw", normalise="relative", scope="group", strength=1.0, least=None)
+    close(column(public(wide), "weight", "draw"), [2.0, 2.0, -1.0])
+    five = small([(0, [5])], token_entropy=[0.05, 0.1, 0.2, 0.4, 1.6])
+    signed = EntropyScaled(normalise="log_quantile", strength=1.0)(five)
+    close(column(signed, "entropy_score", "token"), [-1.0, -2 / 3, -1 / 3, 0.0, 1.0])
+    close(column(signed, "weight", "token"), [0.0, 1 / 3, 2 / 3, 1.0, 2.0])
+    unsigned = EntropyScaled(normalise="log_quantile_unsigned")(five)
+    close(column(unsigned, "entropy_score", "token"), [1.0, 2 / 3, 1 / 3, 0.0, 1.0])
+    same = small([(0, [3])], token_entropy=[0.3, 0.3, 0.3])
+    for normalise in ("standard_score", "relative", "log_quantile"):
+        assert column(EntropyScaled(normalise=normalise)(same), "weight", "token") == [1.0, 1.0, 1.0]
+
+
+def test_links_multiply_and_the_finer_level_holds() -> None:
+    batch = small([(0, [2]), (0, [1])], token_entropy=[1.0, 3.0, 2.0], draw_weight=np.array([2.0, 4.0]))
+    step = EntropyScaled(level="draw", normalise="relative", strength=1.0)(batch)
+    assert column(step, "weight", "draw") == [2.0, 4.0]
+    token = EntropyScaled(normalise="relative", strength=1.0)(step)
+    close(column(token, "weight", "token"), [3.0, 1.0, 4.0])
+
+
+@pytest.mark.parametrize(
+    ("clusters", "shape", "factor"),
+    [
+        ([0] * 4 + [1] * 4, "inverse", 0.986291),
+        ([0] * 4 + [1] * 4, "exponential", 0.986196),
+        (list(range(8)), "inverse", 0.959969),
+        (list(range(8)), "exponential", 0.959157),
+        (list(range(8)), "linear", 1 - 0.0417),
+        (list(range(8)), "focal", (1 - 0.0417) ** 2),
+        ([0] * 8, "linear", 1.0),
+    ],
+)
+def test_disagreement_of_answers_by_hand(clusters: list[int], shape: str, factor: float) -> None:
+    batch = small([(0, [1])] * 8, draw_answer_cluster=np.array(clusters), draw_answer_parsed=np.ones(8, dtype=np.uint8))
+    for measure in ("sampled", "entropy"):
+        close(column(AnswerEntropyScaled(measure=measure, shape=shape)(batch), "weight", "draw"), [factor] * 8, 1e-6)
+
+
+def test_the_two_measures_of_disagreement_differ() -> None:
+    batch = small(
+        [(0, [1])] * 4, draw_answer_cluster=np.array([0, 0, 0, 1]), draw_answer_parsed=np.ones(4, dtype=np.uint8)
+    )
+    sampled = -(math.log(0.75) + math.log(0.25)) / 2
+    exact = -(0.75 * math.log(0.75) + 0.25 * math.log(0.25))
+    for measure, entropy in (("sampled", sampled), ("entropy", exact)):
+        found = AnswerEntropyScaled(measure=measure, strength=1.0)(batch)
+        close(column(found, "weight", "draw"), [1.0 - entropy / math.log(4)] * 4)
+
+
+def test_steps_gated_by_confidence_by_hand() -> None:
+    batch = small([(0, [1, 1]), (0, [1])], token_entropy=[0.2, 0.6, 1.0], draw_advantage=[1.0, -1.0])
+    close(column(StepConfidence(bonus=0.1)(batch), "advantage", "step"), [0.932524, 0.274017, -1.206541])
+    plainly = StepConfidence(gate=0.0, bonus=0.0)(batch)
+    close(column(plainly, "advantage", "step"), [2 / 3, 2 / 3, -4 / 3])
+    dead = batch.with_columns("draw", advantage=np.array([0.0, 0.0], np.float32))
+    bare = StepConfidence(bonus=0.1, recenter=False, bonus_without_signal=False)(dead)
+    assert column(bare, "advantage", "step") == [0.0, 0.0, 0.0]
+
+
+@settings(max_examples=15, deadline=None)
+@given(SEEDS)
+def test_steps_gated_by_confidence(seed: int) -> None:
+    batch = with_tokens(seed, entropy=1.0)
+    entropy = means(batch, "entropy", "step")
+    known = [value for value in entropy if value is not None]
+    if not known:
+        return
+    span = max(known) - min(known)
+    scaled = [None if h is None else (h - min(known)) / (span + 1e-8) if span else 0.0 for h in entropy]
+    gates = [None if h is None else math.exp(-h) for h in scaled]
+    middle = np.mean([gate for gate in gates if gate is not None])
+    advantage, row, made = batch.column("advantage", "draw").astype(float), 0, []
+    for draw in plain(batch):
+        for step in draw.steps:
+            gate, after = gates[step.row], None if step is draw.steps[-1] else scaled[step.row + 1]
+            value = advantage[draw.row] * (1.0 if gate is None else gate / middle)
+            made.append(value + (0.05 * math.exp(-after) if after is not None else 0.0))
+            row += 1
+    valid = np.array([draw.valid for draw in plain(batch) for _ in draw.steps])
+    expected = np.where(valid, np.array(made) - np.array(made)[valid].mean(), 0.0)
+    close(column(StepConfidence()(batch), "advantage", "step"), expected, 1e-4)
+
+
+def test_entropy_bonus_by_hand() -> None:
+    batch = small([(0, [3]), (0, [3])], token_entropy=[0.1, 0.5, 2.0] * 2, draw_advantage=[0.8, -0.8])
+    close(column(EntropyBonus()(batch), "advantage", "token"), [0.84, 1.0, 1.2, -0.76, -0.6, -0.4])
+    draws = EntropyBonus(level="draw", strength=-0.1, cap=None, drop_above=math.log(2))
+    found = draws(batch.with_columns("token", entropy=np.array([0.5] * 3 + [0.7] * 3, np.float32)))
+    close(column(found, "advantage", "draw"), [0.75, -0.87])
+    assert column(found, "keep", "draw") == [1.0, 0.0]
+
+
+# Signs
+
+
+@settings(max_examples=15, deadline=None)
+@given(SEEDS)
+def test_negatives_by_success_of_the_group(seed: int) -> None:
+    batch = GroupRelative()(ragged(seed))
+    draws, advantage = plain(batch), batch.column("advantage", "draw")
+    expected = []
+    for draw in draws:
+        scores = [other.score for other in draws if other.group == draw.group and other.valid]
+        factor = min(max(0.1 + 0.4 * np.mean(scores), 0.0), 1.0) if scores else 1.0
+        expected.append(factor if advantage[draw.row] < 0 else 1.0)
+    close(column(NegativeBySuccess(base=0.1, slope=0.4)(batch), "weight", "draw"), expected)
+
+
+def test_signs_by_hand() -> None:
+    batch = small([(0, [1]), (0, [1]), (0, [2])], draw_advantage=[2.0, -1.0, 0.0])
+    assert column(SignScaled(positive=0.5, negative=3.0)(batch), "weight", "draw") == [0.5, 3.0, 1.0]
+    finer = batch.with_columns("token", advantage=np.array([1.0, -1.0, 1.0, -1.0], np.float32))
+    assert column(SignScaled(positive=0.0)(finer), "weight", "token") == [0.0, 1.0, 0.0, 1.0]
+    for mean, factor in ((0.0, 0.5), (0.1, 0.65), (0.25, 0.875), (1 / 3, 1.0), (0.5, 1.0)):
+        failed = small([(0, [1])], draw_advantage=[-1.0], draw_score=[mean])
+        close(column(NegativeBySuccess()(failed), "weight", "draw"), [factor], 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("shift", "shape", "factor"),
+    [
+        (-5.0, "softplus", 1.006715),
+        (0.0, "softplus", 1.693147),
+        (2.0, "softplus", 3.126928),
+        (10.0, "softplus", 5.0),
+        (-5.0, "relu", 1.0),
+        (2.0, "relu", 3.0),
+    ],
+)
+def test_negatives_by_confidence_by_hand(shift: float, shape: str, factor: float) -> None:
+    reference = [-1.0 - shift / 2] * 2
+    batch = small([(0, [2]), (0, [2])], draw_advantage=[-1.0, 1.0], token_reference_logprob=reference * 2)
+    close(column(NegativeByConfidence(shape=shape)(batch), "weight", "draw"), [factor, 1.0])
+    halved = NegativeByConfidence(shape="relu", length="mean", most=100.0)(batch)
+    close(column(halved, "weight", "draw"), [1.0 + max(shift / 2, 0.0), 1.0])
+
+
+def test_dead_groups_do_not_shrink_the_step() -> None:
+    draws = [(0, [1]), (0, [1]), (1, [1]), (1, [1]), (2, [1])]
+    batch = small(draws, draw_score=[1.0, 0.0, 1.0, 1.0, np.nan])
+    assert column(LiveRescale()(batch), "weight", "draw") == [2.0] * 5
+    assert column(LiveRescale(most=1.5)(batch), "weight", "draw") == [1.5] * 5
+    close(column(LiveRescale(by="rows")(batch), "weight", "draw"), [4 / 3] * 5)
+    group = LiveRescale(by="rows", scope="group")(batch)
+    assert column(group, "weight", "draw") == [2.0, 2.0, 1.0, 1.0, 1.0]
+    dead = small(draws, draw_score=[1.0] * 5)
+    assert column(LiveRescale()(dead), "weight", "draw") == [1.0] * 5
+
+
+# Tokens
+
+
+def ratios(batch: Batch) -> NDArray[np.float64]:
+    return (batch.column("recomputed_logprob", "token") - batch.column("behaviour_logprob", "token")).astype(float)
+
+
+LEVELS = ["token", "step", "step_geometric", "sequence", "geometric", "prefix", "prefix_min"]
+
+
+@settings(max_examples=30, deadline=None)
+@given(SEEDS, st.sampled_from(LEVELS), st.sampled_from(["truncate", "mask", "veto"]))
+def test_importance_weights(seed: int, level: str, action: str) -> None:
+    batch = with_tokens(seed, recomputed_logprob=-1.0)
+    if not any(counted(batch)):
+        return
+    logs, expected = ratios(batch), np.ones(len(counted(batch)))
+    kept = np.ones(len(expected))
+    for draw in plain(batch):
+        if not draw.valid:
+            continue
+        for step in draw.steps if level.startswith("step") else [draw]:
+            rows = [token.row for token in step.tokens if token.trained]
+            own = logs[rows]
+            if level in ("step", "sequence"):
+                expected[rows] = np.exp(np.clip(own.sum(), -20, 20))
+            elif level in ("step_geometric", "geometric"):
+                expected[rows] = np.exp(own.mean()) if rows else 1.0
+            elif level == "prefix":
+                expected[rows] = np.exp(np.clip(np.cumsum(own), -20, 20))
+            elif level == "prefix_min":
+                smallest = [1.0, *np.exp(np.minimum.accumulate(own))[:-1]] if rows else []
+                expected[rows] = np.exp(own) * smallest
+            else:
+                expected[rows] = np.exp(own)
+        rows = [token.row for token in draw.tokens if token.trained]
+        beyond = (expected[rows] < 0.4) | (expected[rows] > 1.5)
+        if action == "veto" and beyond.any():
+            kept[rows] = 0.0
+        elif action == "mask":
+            expected[rows] = np.where(beyond, 0.0, expected[rows])
+        elif action == "truncate":
+            expected[rows] = np.clip(expected[rows], 0.4, 1.5)
+    made = ImportanceWeight(level=level, action=action, lower=0.4, upper=1.5)(batch)
+    if action == "veto":
+        assert column(made, "keep", "token") == kept.tolist()
+        assert not made.has("weight", "token")
+    else:
+        close(column(made, "weight", "token"), expected)
+
+
+def test_importance_weights_of_mean_one_and_trust_regions() -> None:
+    batch = small([(0, [2]), (0, [1])], token_recomputed_logprob=[-1.0, -1.0 + math.log(1.5), -1.0 + math.log(3.0)])
+    close(column(ImportanceWeight(mean_one=True)(batch), "weight", "token"), [2 / 3, 1.0, 4 / 3])
+    third = 0.5 * math.log(1.5) ** 2
+    near = TrustRegion(divergence="k2", upper=third + 1e-6)
+    assert column(near(batch), "keep", "token") == [1.0, 1.0, 0.0]
+    far = TrustRegion(divergence="k2", upper=third - 1e-6)
+    assert column(far(batch), "keep", "token") == [1.0, 0.0, 0.0]
+    rows = TrustRegion(divergence="k2", upper=third - 1e-6, aggregate="max")
+    assert column(rows(batch), "keep", "token") == [0.0, 0.0, 0.0]
+    mean = TrustRegion(divergence="k2", upper=third - 1e-6, aggregate="mean")
+    assert column(mean(batch), "keep", "token") == [1.0, 1.0, 0.0]
+
+
+@settings(max_examples=15, deadline=None)
+@given(SEEDS, st.sampled_from(["linear", "exponential"]))
+def test_change_of_entropy(seed: int, shape: str) -> None:
+    batch = with_tokens(seed, current_logprob=-1.0, current_entropy=1.0)
+    there = np.array(counted(batch))
+    if not there.any():
+        return
+    names = ("advantage", "current_logprob", "behaviour_logprob", "current_entropy")
+    advantage, now, old, entropy = (batch.column(name, "token").astype(float)[there] for name in names)
+    p, q = (np.clip(np.exp(x), 1e-8, 1 - 1e-8) for x in (now, old))
+    change = np.abs(advantage / q * p * (1 - p) * (np.log(p) + entropy))
+    expected = np.ones(len(there))
+    if shape == "exponential":
+        expected[there] = np.maximum(np.exp(np.log(0.8) / max(change.max(), 0.02) * change), 0.8)
+    elif change.max() > change.min():
+        expected[there] = 1.2 - 0.4 * (change - change.min()) / (change.max() - change.min())
+    close(column(EntropyChange(shape=shape)(batch), "weight", "token"), expected, 1e-4)
+
+
+@settings(max_examples=15, deadline=None)
+@given(SEEDS)
+def test_dependency_on_the_input(seed: int) -> None:
+    batch = with_tokens(seed, perturbed_logprob=-1.0)
+    there = np.array(counted(batch))
+    if not there.any():
+        return
+    gap = np.clip((batch.column("perturbed_logprob", "token") - batch.column("behaviour_logprob", "token")), -20, 20)
+    dependency = np.minimum(np.exp(gap.astype(float)) - gap - 1.0, 10.0)
+    made = InputDependency()(batch)
+    close(batch_values := np.array(column(made, "dependency", "token"))[there], dependency[there], 1e-4)
+    assert (batch_values >= 0.0).all()
+    own = means(made, "dependency", "draw")
+    known = [value for value in own if value is not None]
+    span = max(known) - min(known)
+    weights = column(made, "weight", "draw")
+    if span == 0.0:
+        assert weights == [1.0] * len(weights)
+        return
+    scaled = [None if value is None else (value - min(known)) / span for value in own]
+    middle = np.mean([value for value in scaled if value is not None])
+    expected = [1.0 if value is None else 0.9 + 0.1 * value / middle for value in scaled]
+    close(weights, expected, 1e-4)
+    close(np.mean([w for w, value in zip(weights, own, strict=True) if value is not None]), 1.0, 1e-5)
+
+
+def test_conflicting_tokens_by_hand() -> None:
+    batch = small([(0, [3]), (0, [2, 1]), (0, [2]), (1, [1])], draw_advantage=[1.0, -1.0, 0.0, 1.0])
+    ends = ConflictTokens(positive=3.0, negative=0.5)(batch)
+    assert column(ends, "weight", "token") == [9.0] * 3 + [0.25] * 3 + [1.0] * 3
+    start = ConflictTokens(positive=3.0, negative=0.5, both_ends=False)(batch)
+    assert column(start, "weight", "token") == [3.0] * 3 + [0.5] * 3 + [1.0] * 3
+    agreed = batch.with_columns("draw", advantage=np.ones(4, np.float32))
+    assert column(ConflictTokens()(agreed), "weight", "token") == [1.0] * 9
+
+
+def test_probability_novelty_and_duration_by_hand() -> None:
+    p = math.exp(-1.0)
+    batch = small([(0, [1, 1]), (0, [1])], draw_expert=[1, 0], step_duration=[1.0, 4.0, np.nan])
+    for shape, factor in (("ratio", p / (p + 0.5)), ("complement", (1 - p) ** 0.5), ("power", p**0.5)):
+        shaped = ProbabilityShaped(shape=shape, constant=0.5, logprob="behaviour_logprob", only="expert")
+        close(column(shaped(batch), "weight", "token"), [factor, factor, 1.0])
+    close(column(DurationScaled(least=0.5, most=1.5)(batch), "weight", "step"), [0.5, 1.5, 1.0])
+    rare = small([(0, [1]), (0, [1])], draw_advantage=[1.0, -1.0], token_current=[-3.0, -1.0])
+    expected = [1.0 + min(2.5 * (1.0 - math.exp(-1.0)), 0.5), -1.0]
+    close(column(Novelty(logprob="current")(rare), "advantage", "draw"), expected)
+    gentle = Novelty(logprob="current", rate=0.1)(rare)
+    close(column(gentle, "advantage", "draw"), [1.0 + 0.1 * (1.0 - math.exp(-1.0)), -1.0])
+
+
+# What is not possible
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: EntropyScaled(quantile=1.5), "option quantile=1.5"),
+        (lambda: AnswerEntropyScaled(strength=2.0), "option strength=2.0"),
+        (lambda: StepConfidence(gate=-1.0), "option gate=-1.0"),
+        (lambda: EntropyBonus(cap=0.0), "option cap=0.0"),
+        (lambda: NegativeByConfidence(most=0.5), "option most=0.5"),
+        (lambda: LiveRescale(scope="group"), "option scope='group'"),
+        (lambda: EntropyChange(least=0.0), "option least=0.0"),
+        (lambda: InputDependency(least=2.0), "option least=2.0"),
+        (lambda: ProbabilityShaped(constant=0.0), "option constant=0.0"),
+        (lambda: ImportanceWeight(lower=3.0), "option upper=2.0"),
+        (lambda: ImportanceWeight(action="mask", upper=None), "option action='mask'"),
+        (lambda: TrustRegion(lower=0.2), "option lower=0.2"),
+        (lambda: DurationScaled(least=20.0), "option most=10.0"),
+        (lambda: Novelty(cap=-1.0), "option cap=-1.0"),
+    ],
+)
+def test_impossible_options(make: object, message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
+        make()
+
+
+def test_a_column_that_nobody_filled() -> None:
+    batch = small([(0, [2])], token_entropy=[np.nan, np.nan])
+    with pytest.raises(RecipeError, match="column 'entropy' at level token has no known value; record it"):
+        EntropyScaled()(batch)
+    with pytest.raises(NotFoundError, match="current_entropy"):
+        EntropyScaled(column="current_entropy")(batch)
