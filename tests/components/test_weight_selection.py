@@ -13,8 +13,10 @@ from rollouts import plain, ragged, small
 from agentrl_core import Batch
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.exceptions import RecipeError
+from agentrl_core.loss import Policy
+from agentrl_core.recipe import Recipe
 from agentrl_core.reward import Unscored
-from agentrl_core.weight import DuplicateFilter, FlagFilter, GroupFilter, SelectDraws, SelectTokens
+from agentrl_core.weight import DuplicateFilter, FlagFilter, GroupFilter, SelectDraws, SelectTokens, SignScaled
 
 SEEDS = st.integers(0, 10**6)
 
@@ -166,6 +168,19 @@ def test_masks_meet() -> None:
     assert column(both, "keep", "token") == [0.0, 0.0, 1.0, 0.0]
     weights = both.token_weights(np.arange(2), keep=both.column("keep", "token") != 0)
     assert weights.tolist() == [0.0, 0.0, 1.0, 0.0]
+
+
+def test_an_update_trains_what_is_kept_by_its_weight() -> None:
+    batch = small([(0, [2]), (0, [1]), (1, [1]), (1, [1])], draw_score=[1.0, 0.0, 1.0, 1.0])
+    chain = (GroupFilter(), SignScaled(negative=3.0))
+    recipe = Recipe(name="mine", advantage=GroupRelative(scale="none"), weight=chain, loss=Policy())
+    (update,) = recipe.updates(recipe.credit(batch))
+    sums = dict.fromkeys(("advantage_positive", "advantage_negative", "weight_kl"), 0.0)
+    for pack in update.pack(max_tokens=50):
+        for name in sums:
+            sums[name] += getattr(pack.streams, name).sum().item()
+    expected = {"advantage_positive": 2 * 0.5 / 3, "advantage_negative": -0.5 * 3.0 / 3, "weight_kl": 1.0}
+    assert sums == pytest.approx(expected, abs=1e-6)
 
 
 # Filters

@@ -22,7 +22,7 @@ class Novelty(BatchComponent):
     """advantage + min(max(rate (1 - e^(s - mean of s)), 0), cap * advantage) of positive advantages.
 
     s is the mean log-prob of a draw's trained tokens, compared with its group: what the policy would hardly do, and was
-    right, gets more. `weight.novelty_bonus` is the operator.
+    right, gets more. Source: XRPO. `weight.novelty_bonus` is the operator.
 
     Args:
         rate: at least 0.
@@ -72,7 +72,8 @@ class Novelty(BatchComponent):
 class DurationScaled(BatchComponent):
     """weight of a step *= clip(d / mean d of the batch, least, most), with d its duration in seconds.
 
-    Steps whose duration is not known have factor 1.
+    Steps whose duration is not known have factor 1. Source: Reinforcement Learning for Machine
+    Learning Engineering Agents.
 
     Args:
         column: step column of durations.

@@ -143,7 +143,7 @@ class InputDependency(BatchComponent):
 class ProbabilityShaped(BatchComponent):
     """weight *= p / (p + constant), (1 - p)^constant or p^constant, with p the probability of the token.
 
-    Sources: LUFFY, arXiv:2504.14945 (`ratio` 0.1 on expert rows).
+    Sources: LUFFY, arXiv:2504.14945, and AMPO (`ratio`, 0.1, on tokens of an expert); RL-PLUS (`complement`).
 
     Args:
         shape: `ratio`, `complement` or `power`, in this order.
