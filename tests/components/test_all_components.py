@@ -78,7 +78,7 @@ def others(kind: type[Component]) -> typing.Iterator[Component]:
 
 def test_there_are_components() -> None:
     assert len(COMPONENTS) > 30
-    assert len({kind.__name__ for kind in COMPONENTS}) == len(COMPONENTS)
+    assert len({kind.title() for kind in COMPONENTS}) == len(COMPONENTS)
 
 
 @pytest.mark.parametrize("kind", COMPONENTS, ids=lambda kind: kind.__name__)

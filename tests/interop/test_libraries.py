@@ -28,9 +28,9 @@ TABLES = (
 )
 
 
-def example() -> Batch:
+def example(iteration: int = 3) -> Batch:
     """Two groups of two trajectories, one a branch; columns at every level."""
-    forest = Forest(iteration=3, seed=1)
+    forest = Forest(iteration=iteration, seed=1)
     for group in range(2):
         forest.add_group(group, f"täsk {group}")
         trunk = forest.start(group, 0)
@@ -64,7 +64,8 @@ def tables(request: pytest.FixtureRequest, batch: Batch, tmp_path_factory: pytes
         return batch
     store = Store.open(tmp_path_factory.mktemp("store"))
     store.append(batch, iteration=3)
-    store.append(store.rebase(batch), iteration=4)
+    store.append(store.rebase(example(4)), iteration=4)
+    store.flush()
     return store
 
 

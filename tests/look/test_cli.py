@@ -251,6 +251,7 @@ def test_commands_read_while_a_writer_holds_the_run(agentrl, tmp_path) -> None:
     with Store.open(tmp_path / "run") as store:
         batch, _ = grow(0)
         store.append(batch, iteration=0)
+        store.flush()
         assert "0 iterations closed, 3 groups" in agentrl("ls", tmp_path / "run")
         assert numbers(agentrl("stats", tmp_path / "run"))[0][:2] == ["0", str(batch.num_draws)]
         assert "shown below" in agentrl("show", tmp_path / "run", 0)

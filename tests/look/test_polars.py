@@ -303,15 +303,17 @@ def test_words_are_those_of_the_files() -> None:
 
 
 def test_a_scan_is_what_is_committed_when_it_is_made(tmp_path: Path) -> None:
-    batch, _ = grow(0)
+    (batch, _), (again, _) = grow(0), grow(0, iteration=1)
     with Store.open(tmp_path) as store:
         empty = scan(tmp_path)
         assert all(getattr(empty, name).collect().is_empty() for name in vars(empty))
         store.append(batch, iteration=0)
+        store.flush()
         first = scan(tmp_path)
         (tmp_path / "nodes" / "00000009.arrow").write_bytes(b"not committed")
         assert len(scan(tmp_path).nodes.collect()) == len(batch.nodes)
-        store.append(store.rebase(batch), iteration=1)
+        store.append(store.rebase(again), iteration=1)
+        store.flush()
         assert len(first.draws.collect()) == batch.num_draws
         assert len(scan(store).draws.collect()) == len(scan(tmp_path).draws.collect()) == 2 * batch.num_draws
         assert scan(first) is first
