@@ -41,6 +41,32 @@ def test_a_batch_gives_the_same(denominator: str) -> None:
     np.testing.assert_allclose(found, expected, rtol=1e-15)
 
 
+def test_turns_and_episodes_count_once() -> None:
+    """Draw 0 has turns of 2 and 1 tokens, draw 1 one of 3; they are two agents' views of one episode. Draw 2 has 4."""
+    forest = Forest()
+    forest.add_group(0, "task")
+    first = forest.start(0, 0)
+    forest.append(first, [1], kind="prompt")
+    forest.append(first, [2, 3], kind="action", logprobs=[-1.0] * 2)
+    forest.append(first, [4], kind="observation")
+    forest.append(first, [5], kind="action", logprobs=[-1.0])
+    second = forest.start(0, 1, agent=1, episode=first)
+    third = forest.start(0, 2)
+    for trajectory, length in ((second, 3), (third, 4)):
+        forest.append(trajectory, [6], kind="prompt")
+        forest.append(trajectory, [7] * length, kind="action", logprobs=[-1.0] * length)
+    for trajectory in (first, second, third):
+        forest.finish(trajectory, reward=1.0)
+    batch = forest.freeze()
+    expected = {
+        "turn_mean": [1 / 12] * 2 + [1 / 6] + [1 / 9] * 3 + [1 / 12] * 4,
+        "episode_mean": [1 / 12] * 6 + [1 / 8] * 4,
+        "sequence_mean_sum": [1 / 3] * 6 + [1 / 4] * 4,
+    }
+    for denominator, weights in expected.items():
+        np.testing.assert_allclose(batch.token_weights([0, 1, 2], denominator=denominator), weights, rtol=1e-15)
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [

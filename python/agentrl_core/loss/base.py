@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 Unit = Literal["token", "step", "trajectory", "group", "pair"]
 """What must lie whole in one pack and one update."""
 
-Denominator = Literal["token_mean", "sequence_mean", "constant"]
+Denominator = Literal["token_mean", "sequence_mean", "sequence_mean_sum", "turn_mean", "episode_mean", "constant"]
 
 UNITS: tuple[Unit, ...] = ("token", "step", "trajectory", "pair", "group")  # from small to large
 
@@ -159,8 +159,8 @@ class WeightedLoss(Loss, ABC):
 
     Args:
         aggregate: `token_mean` (every token of the update counts the same: DAPO), `sequence_mean` (mean over the
-            tokens of a draw, then over draws: GRPO) or `constant` (sum over tokens divided by `constant`, then mean
-            over draws: Dr. GRPO, arXiv:2503.20783).
+            tokens of a draw, then over draws: GRPO), `constant` (sum over tokens divided by `constant`, then mean
+            over draws: Dr. GRPO, arXiv:2503.20783), or another denominator of `Batch.token_weights`.
         constant: the constant of `constant`, above 0; None otherwise.
     """
 

@@ -12,6 +12,12 @@ pub enum Denominator {
     TokenMean,
     /// `m / (Σ m of its draw) / K`: every draw counts the same.
     SequenceMean,
+    /// `m / (Σ m of its draw)`, and no mean over draws: the weights sum to K (OTM of DCPO, arXiv:2509.02333).
+    SequenceMeanSum,
+    /// `m / (Σ m of its turn) / (turns of its draw) / K`: every turn of a draw counts the same, and every draw.
+    TurnMean,
+    /// `m / (Σ m of its episode) / episodes`: trajectories of one episode count as one.
+    EpisodeMean,
     /// `m / (constant · K)`: a token counts the same however long its draw is (Dr.GRPO, arXiv:2503.20783).
     Constant(f64),
 }
@@ -20,35 +26,64 @@ impl Denominator {
     /// The denominator of a name; `constant` belongs to `"constant"` alone.
     ///
     /// # Errors
-    /// `InvalidInput` for another name than `token_mean`, `sequence_mean` and `constant`, a constant where none is used, or
-    /// a missing one.
+    /// `InvalidInput` for a name that is none, a constant where none is used, or a missing one.
     pub fn from_name(name: &str, constant: Option<f64>) -> Result<Self> {
-        match (name, constant) {
-            ("token_mean", None) => Ok(Self::TokenMean),
-            ("sequence_mean", None) => Ok(Self::SequenceMean),
-            ("constant", Some(constant)) => Ok(Self::Constant(constant)),
-            ("constant", None) => Err(Error::invalid("constant is missing; denominator \"constant\" needs it")),
-            ("token_mean" | "sequence_mean", Some(constant)) => Err(Error::invalid(format!(
+        let found = match name {
+            "token_mean" => Self::TokenMean,
+            "sequence_mean" => Self::SequenceMean,
+            "sequence_mean_sum" => Self::SequenceMeanSum,
+            "turn_mean" => Self::TurnMean,
+            "episode_mean" => Self::EpisodeMean,
+            "constant" => {
+                let missing = || Error::invalid("constant is missing; denominator \"constant\" needs it");
+                return constant.map(Self::Constant).ok_or_else(missing);
+            }
+            _ => {
+                return Err(Error::invalid(format!(
+                    "denominator is {name:?}; use \"token_mean\", \"sequence_mean\", \"sequence_mean_sum\", \"turn_mean\", \
+                     \"episode_mean\" or \"constant\""
+                )));
+            }
+        };
+        match constant {
+            None => Ok(found),
+            Some(constant) => Err(Error::invalid(format!(
                 "constant is {constant}, but denominator {name:?} uses none; leave it out or use \"constant\""
-            ))),
-            _ => Err(Error::invalid(format!(
-                "denominator is {name:?}; use \"token_mean\", \"sequence_mean\" or \"constant\""
             ))),
         }
     }
 }
 
+/// The units that each token belongs to, as dense ids.
+#[derive(Clone, Copy, Debug)]
+pub struct TokenUnits<'a> {
+    /// Its draw.
+    pub draws: &'a [u32],
+    /// Its turn: one step of one draw.
+    pub turns: &'a [u32],
+    /// The episode of its draw, which several draws can be views of.
+    pub episodes: &'a [u32],
+}
+
+impl<'a> TokenUnits<'a> {
+    /// Draws of one turn each, and each an episode of its own.
+    pub fn of_draws(draws: &'a [u32]) -> Self {
+        Self { draws, turns: draws, episodes: draws }
+    }
+}
+
 /// The weight of each token in the loss; see [`Denominator`] for the formulas.
 ///
-/// Token `i` belongs to draw `draw_of_token[i]`, its step counts `share_of_token[i]` (from [`shares`]), and it is trained
+/// Token `i` belongs to draw `units.draws[i]`, it counts `share_of_token[i]` (from [`shares`]), and it is trained
 /// where `trainable[i]` is not 0; `valid` has one value for each draw. Tokens that are untrained or of an invalid draw
 /// have weight 0. If no token is trained, all weights are 0.
 ///
 /// ```
-/// use agentrl_compute::weight::{Denominator, token_weights};
+/// use agentrl_compute::weight::{Denominator, TokenUnits, token_weights};
 ///
 /// let (draws, shares, trainable) = ([0, 0, 0, 1], [1.0; 4], [1, 1, 0, 1]);
-/// let weights = token_weights(&draws, &shares, &trainable, &[true, true], Denominator::SequenceMean)?;
+/// let units = TokenUnits::of_draws(&draws);
+/// let weights = token_weights(&units, &shares, &trainable, &[true, true], Denominator::SequenceMean)?;
 /// assert_eq!(weights, [0.25, 0.25, 0.0, 0.5]);
 /// # Ok::<(), agentrl_compute::Error>(())
 /// ```
@@ -57,29 +92,37 @@ impl Denominator {
 /// `InvalidInput` if lengths differ, a draw has no value in `valid`, a share is negative or not a number, or the constant
 /// is not positive.
 pub fn token_weights(
-    draw_of_token: &[u32],
+    units: &TokenUnits<'_>,
     share_of_token: &[f64],
     trainable: &[u8],
     valid: &[bool],
     denominator: Denominator,
 ) -> Result<Vec<f64>> {
-    same_length("share_of_token", share_of_token.len(), "draw_of_token", draw_of_token.len())?;
-    same_length("trainable", trainable.len(), "draw_of_token", draw_of_token.len())?;
-    check_draws("draw_of_token", draw_of_token, valid)?;
+    let TokenUnits { draws, turns, episodes } = *units;
+    same_length("share_of_token", share_of_token.len(), "draws", draws.len())?;
+    same_length("trainable", trainable.len(), "draws", draws.len())?;
+    check_draws("draws", draws, valid)?;
     if let Denominator::Constant(constant) = denominator
         && !(constant.is_finite() && constant > 0.0)
     {
         return Err(Error::invalid(format!("constant is {constant}, but must be a positive number")));
     }
-    let counts = |row: usize| trainable[row] != 0 && valid[draw_of_token[row] as usize];
+    let counts = |row: usize| trainable[row] != 0 && valid[draws[row] as usize];
     let shares: Vec<f64> =
         (0..share_of_token.len()).map(|row| if counts(row) { share_of_token[row] } else { 0.0 }).collect();
     check_shares("share_of_token", share_of_token)?;
     match denominator {
         Denominator::TokenMean => nested(&shares, &[]),
-        Denominator::SequenceMean => nested(&shares, &[(draw_of_token, valid.len())]),
+        Denominator::SequenceMean => nested(&shares, &[(draws, valid.len())]),
+        Denominator::SequenceMeanSum => {
+            let of_draw = sums(&shares, draws, valid.len())?;
+            let weight = |(share, &draw): (&f64, &u32)| if *share > 0.0 { share / of_draw[draw as usize] } else { 0.0 };
+            Ok(shares.iter().zip(draws).map(weight).collect())
+        }
+        Denominator::TurnMean => mean_of_means(&shares, &[turns, draws]),
+        Denominator::EpisodeMean => mean_of_means(&shares, &[episodes]),
         Denominator::Constant(constant) => {
-            let total = constant * active(&shares, draw_of_token, valid.len()) as f64;
+            let total = constant * active(&shares, draws, valid.len()) as f64;
             Ok(shares.iter().map(|share| if *share > 0.0 { share / total } else { 0.0 }).collect())
         }
     }
@@ -202,7 +245,8 @@ mod tests {
         assert_eq!(Denominator::from_name("constant", Some(8.0))?, Denominator::Constant(8.0));
         assert_eq!(
             message(Denominator::from_name("mean", None)),
-            "denominator is \"mean\"; use \"token_mean\", \"sequence_mean\" or \"constant\""
+            "denominator is \"mean\"; use \"token_mean\", \"sequence_mean\", \"sequence_mean_sum\", \"turn_mean\", \
+             \"episode_mean\" or \"constant\""
         );
         assert_eq!(
             message(Denominator::from_name("constant", None)),
@@ -217,7 +261,9 @@ mod tests {
 
     #[test]
     fn what_is_wrong_is_named() {
-        let weights = |share, constant| token_weights(&[0], &[share], &[1], &[true], Denominator::Constant(constant));
+        let weights = |share, constant| {
+            token_weights(&TokenUnits::of_draws(&[0]), &[share], &[1], &[true], Denominator::Constant(constant))
+        };
         assert_eq!(message(weights(-1.0, 1.0)), "share_of_token[0] is -1, but must not be negative");
         assert_eq!(message(weights(1.0, 0.0)), "constant is 0, but must be a positive number");
         assert_eq!(message(weights(1.0, f64::NAN)), "constant is NaN, but must be a positive number");
@@ -230,20 +276,30 @@ mod tests {
         let draws = [0, 0, 0, 1, 1, 2, 3];
         let (shares, trainable) = ([1.0, 1.0, 0.5, 0.5, 1.0, 1.0, 1.0], [1, 1, 1, 1, 0, 0, 1]);
         let valid = [true, true, true, false];
-        let weights = |denominator| token_weights(&draws, &shares, &trainable, &valid, denominator);
+        // Draw 0 has two turns; draws 0 and 1 are views of one episode.
+        let units = TokenUnits { draws: &draws, turns: &[0, 0, 1, 2, 2, 3, 4], episodes: &[0, 0, 0, 0, 0, 1, 2] };
+        let weights = |denominator| token_weights(&units, &shares, &trainable, &valid, denominator);
         let third = 1.0 / 3.0;
         assert_eq!(weights(Denominator::TokenMean)?, vec![third, third, third / 2.0, third / 2.0, 0.0, 0.0, 0.0]);
         assert_eq!(weights(Denominator::SequenceMean)?, vec![0.2, 0.2, 0.1, 0.5, 0.0, 0.0, 0.0]);
+        assert_eq!(weights(Denominator::SequenceMeanSum)?, vec![0.4, 0.4, 0.2, 1.0, 0.0, 0.0, 0.0]);
+        assert_eq!(weights(Denominator::TurnMean)?, vec![0.125, 0.125, 0.25, 0.5, 0.0, 0.0, 0.0]);
+        assert_eq!(weights(Denominator::EpisodeMean)?, vec![third, third, third / 2.0, third / 2.0, 0.0, 0.0, 0.0]);
         assert_eq!(weights(Denominator::Constant(4.0))?, vec![0.125, 0.125, 0.0625, 0.0625, 0.0, 0.0, 0.0]);
         Ok(())
     }
 
     #[test]
     fn nothing_trained_weighs_nothing() -> Result<()> {
-        for denominator in [Denominator::TokenMean, Denominator::SequenceMean, Denominator::Constant(2.0)] {
-            assert_eq!(token_weights(&[0, 0], &[1.0, 1.0], &[0, 0], &[true], denominator)?, vec![0.0, 0.0]);
-            assert_eq!(token_weights(&[0], &[1.0], &[1], &[false], denominator)?, vec![0.0]);
-            assert!(token_weights(&[], &[], &[], &[], denominator)?.is_empty());
+        let means = [Denominator::TokenMean, Denominator::SequenceMean, Denominator::SequenceMeanSum];
+        let nested = [Denominator::TurnMean, Denominator::EpisodeMean, Denominator::Constant(2.0)];
+        for denominator in means.into_iter().chain(nested) {
+            assert_eq!(
+                token_weights(&TokenUnits::of_draws(&[0, 0]), &[1.0, 1.0], &[0, 0], &[true], denominator)?,
+                vec![0.0, 0.0]
+            );
+            assert_eq!(token_weights(&TokenUnits::of_draws(&[0]), &[1.0], &[1], &[false], denominator)?, vec![0.0]);
+            assert!(token_weights(&TokenUnits::of_draws(&[]), &[], &[], &[], denominator)?.is_empty());
         }
         Ok(())
     }
@@ -294,13 +350,21 @@ mod tests {
                 rows.iter().map(|row| if row.2 == 1 && valid[row.0 as usize] { row.1 } else { 0.0 }).collect();
             let of_draw = |draw: u32| (0..m.len()).filter(|&row| draws[row] == draw).map(|row| m[row]).sum::<f64>();
             let voters = (0..4).filter(|&draw| of_draw(draw) > 0.0).count() as f64;
-            for denominator in [Denominator::TokenMean, Denominator::SequenceMean, Denominator::Constant(constant)] {
-                let found = token_weights(&draws, &shares, &trainable, &valid, denominator)?;
+            let denominators = [
+                Denominator::TokenMean,
+                Denominator::SequenceMean,
+                Denominator::SequenceMeanSum,
+                Denominator::Constant(constant),
+            ];
+            for denominator in denominators {
+                let found = token_weights(&TokenUnits::of_draws(&draws), &shares, &trainable, &valid, denominator)?;
                 for row in 0..m.len() {
                     let below = match denominator {
                         Denominator::TokenMean => m.iter().sum::<f64>(),
                         Denominator::SequenceMean => of_draw(draws[row]) * voters,
+                        Denominator::SequenceMeanSum => of_draw(draws[row]),
                         Denominator::Constant(constant) => constant * voters,
+                        Denominator::TurnMean | Denominator::EpisodeMean => unreachable!("not among them"),
                     };
                     let expected = if m[row] > 0.0 { m[row] / below } else { 0.0 };
                     prop_assert!((found[row] - expected).abs() < 1e-12, "{} {expected}", found[row]);

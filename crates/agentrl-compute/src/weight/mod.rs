@@ -16,7 +16,7 @@ mod shares;
 
 pub use bounds::{BalancedBounds, Bounds, Measure, balanced_bounds, second_moment_bound};
 pub use conflict::{Conflicts, conflict_tokens};
-pub use denominator::{Denominator, mean_of_means, token_weights};
+pub use denominator::{Denominator, TokenUnits, mean_of_means, token_weights};
 pub use factor::{Shape, by_sign, covariance, damping, entropy_change, novelty_bonus, probability_shape};
 pub use importance::{
     Action, Aggregate, Diagnostics, Divergence, ImportanceOptions, Level, Ratios, TrustRegion, importance_diagnostics,

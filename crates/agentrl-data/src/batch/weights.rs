@@ -1,7 +1,7 @@
 //! Loss weights of the action tokens of an update: who shares a step, and what is divided by what.
 
 use agentrl_compute::keys;
-use agentrl_compute::weight::{self, Denominator, Shared};
+use agentrl_compute::weight::{self, Denominator, Shared, TokenUnits};
 
 use super::{Batch, Level, Numbers};
 use crate::{Error, Result};
@@ -62,7 +62,13 @@ impl Batch {
                 share_of_token[token] = share;
             }
         }
-        weight::token_weights(&draw_of_token, &share_of_token, &trainable, &valid, options.denominator)
+        let mut turns = Vec::with_capacity(draw_of_token.len());
+        for (step, pair) in layout.token_offsets.windows(2).enumerate() {
+            turns.extend(std::iter::repeat_n(step as u32, (pair[1] - pair[0]) as usize));
+        }
+        let episodes = self.keys("episode_id", Level::Token)?;
+        let units = TokenUnits { draws: &draw_of_token, turns: &turns, episodes: &episodes };
+        weight::token_weights(&units, &share_of_token, &trainable, &valid, options.denominator)
     }
 
     /// A mask of draws from their indices, each of which must exist and be given once.

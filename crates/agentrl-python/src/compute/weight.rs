@@ -4,7 +4,7 @@ use agentrl_compute::quantile::Interpolation;
 use agentrl_compute::ragged::Ragged;
 use agentrl_compute::weight::{
     self, Action, Aggregate, Amount, BalancedBounds, Band, Denominator, Divergence, ImportanceOptions, Level, Measure,
-    Quota, Ratios, Shape, Shared, Ties, TrustRegion,
+    Quota, Ratios, Shape, Shared, Ties, TokenUnits, TrustRegion,
 };
 use numpy::PyArray1;
 use pyo3::prelude::*;
@@ -49,7 +49,7 @@ pub(crate) fn weight_constant<'py>(
     made(py, shares.len(), || {
         let count = units.iter().max().map_or(0, |&largest| largest as usize + 1);
         let (trainable, valid) = (vec![1; shares.len()], vec![true; count]);
-        weight::token_weights(units, shares, &trainable, &valid, Denominator::Constant(constant))
+        weight::token_weights(&TokenUnits::of_draws(units), shares, &trainable, &valid, Denominator::Constant(constant))
     })
 }
 
