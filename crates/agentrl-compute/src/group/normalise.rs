@@ -1,7 +1,8 @@
 //! Values compared with their group: the one operator behind GRPO, RLOO, whitening and their relatives.
 
 use super::beta;
-use super::columns::Columns;
+use super::columns::{Columns, Units};
+use super::grouped::Group;
 use super::moments::Statistics;
 use super::options::{Center, Options, Scale, Singleton};
 use super::order::median;
@@ -57,10 +58,6 @@ pub fn normalise<T: Float, O: Float>(
     let divisor = given("divisor", "scale", columns, options.scale == Scale::Divisor, extra.divisor)?;
     let (count, sorted) = columns.check()?;
     let units = columns.units.map(|units| columns.by_unit(units)).transpose()?;
-    let rules = match &units {
-        Some(units) => rules(&units.columns(columns.name), count, false, options)?,
-        None => rules(columns, count, sorted, options)?,
-    };
     let spreads = match extra.scale_groups {
         None => None,
         Some(_) if !matches!(options.scale, Scale::Std | Scale::Mad | Scale::Range) => {
@@ -73,63 +70,106 @@ pub fn normalise<T: Float, O: Float>(
             Some((
                 groups,
                 match columns.units {
-                    Some(units) => self::rules(&others.by_unit(units)?.columns(columns.name), count, false, &options)?,
-                    None => self::rules(&others, count, sorted, &options)?,
+                    Some(units) => rules(&others.by_unit(units)?.columns(columns.name), count, false, &options)?,
+                    None => rules(&others, count, sorted, &options)?,
                 },
             ))
         }
     };
-    let bound = options.clip.unwrap_or(f64::INFINITY);
-    let by_rule_alone = spreads.is_none()
-        && columns.valid.is_none()
-        && matches!((options.center, options.scale), (Center::None | Center::Mean | Center::Median, scale) if scale != Scale::Divisor);
-    if by_rule_alone {
-        return par::fill(out, |start, piece| {
-            let rows = columns.values[start..].iter().zip(&columns.groups[start..]);
-            for ((place, (value, &group)), row) in piece.iter_mut().zip(rows).zip(start..) {
-                let rule = rules[group as usize];
-                let made = ((value.to_f64() - rule.centre) / rule.divisor).clamp(-bound, bound) + 0.0;
-                *place = O::result(row, made)?;
+    let rows = Rows { columns, options, units: units.as_ref(), spreads, baseline, divisor };
+    let rules = match &units {
+        Some(units) => rules(&units.columns(columns.name), count, false, options)?,
+        None => {
+            let rule = rule_maker(columns, count, sorted, options)?;
+            let grouped = columns.grouped(count, sorted)?;
+            let fill = |group: &mut Group<'_, '_, T>, first: usize, out: &mut [O]| {
+                let rule = rule(group)?;
+                par::fill(out, |start, piece| rows.fill(first + start, piece, |_| &rule))
+            };
+            if grouped.fill(out, fill)? {
+                return Ok(());
             }
+            grouped.each(rule)?
+        }
+    };
+    par::fill(out, |start, piece| rows.fill(start, piece, |group| &rules[group as usize]))
+}
+
+/// All that a row's result depends on besides its group's rule.
+#[derive(Debug)]
+struct Rows<'a, T> {
+    columns: &'a Columns<'a, T>,
+    options: &'a Options,
+    units: Option<&'a Units>,
+    /// Groups over which the spread is taken, and their rules.
+    spreads: Option<(&'a [u32], Vec<Rule>)>,
+    baseline: Option<&'a [f64]>,
+    divisor: Option<&'a [f64]>,
+}
+
+impl<T: Float> Rows<'_, T> {
+    /// Fills the results of neighbouring rows.
+    fn fill<'r, O: Float>(&self, start: usize, out: &mut [O], rule: impl Fn(u32) -> &'r Rule) -> Result<()> {
+        let Columns { values, groups, valid, .. } = *self.columns;
+        let by_rule_alone = self.spreads.is_none()
+            && valid.is_none()
+            && self.divisor.is_none()
+            && matches!(self.options.center, Center::None | Center::Mean | Center::Median);
+        let bound = self.options.clip.unwrap_or(f64::INFINITY);
+        // Adding zero turns a negative zero into zero.
+        let cut = |value: f64| value.clamp(-bound, bound) + 0.0;
+        let result = |row: usize| {
+            if self.columns.counts(row) { cut(self.result(row, rule(groups[row]))) } else { 0.0 }
+        };
+        let mut sound = true;
+        if by_rule_alone {
+            // The same as below with few enough branches for several rows to be made at once.
+            let columns = values[start..].iter().zip(&groups[start..]);
+            for (place, (value, &group)) in out.iter_mut().zip(columns) {
+                let rule = rule(group);
+                *place = O::from_f64(cut((value.to_f64() - rule.centre) / rule.divisor));
+                sound &= place.to_f64().is_finite();
+            }
+        } else {
+            for (row, place) in (start..).zip(&mut *out) {
+                *place = O::from_f64(result(row));
+                sound &= place.to_f64().is_finite();
+            }
+        }
+        if sound {
             Ok(())
-        });
+        } else {
+            (start..start + out.len()).try_for_each(|row| O::result(row, result(row)).map(drop))
+        }
     }
-    let row_of = |row: usize| {
-        let (rule, value) = (&rules[columns.groups[row] as usize], columns.values[row].to_f64());
+
+    /// The result of a valid row.
+    fn result(&self, row: usize, rule: &Rule) -> f64 {
+        let value = self.columns.values[row].to_f64();
         if rule.small {
             return value / rule.divisor;
         }
-        let scale = match (&spreads, divisor) {
+        let scale = match (&self.spreads, self.divisor) {
             (Some((groups, rules)), _) => rules[groups[row] as usize].divisor,
-            (None, Some(divisor)) => options.divisor(divisor[row]),
+            (None, Some(divisor)) => self.options.divisor(divisor[row]),
             (None, None) => rule.divisor,
         };
-        let centred = match (options.center, baseline) {
-            (Center::LeaveOneOut, _) => match &units {
-                None => {
-                    let weight = columns.weights.map_or(1.0, |weights| weights[row]);
-                    (value - rule.centre) / ((rule.weight - weight) / rule.weight)
-                }
-                // The row's own unit is left out, which may differ from the row.
-                Some(units) => {
-                    let own = units.means[units.rows[row] as usize];
-                    let others = (own - rule.centre) / (rule.weight - 1.0);
-                    value - rule.centre + others
-                }
-            },
-            (_, Some(baseline)) => value - baseline[row],
+        let centred = match (self.options.center, self.baseline, self.units) {
+            (Center::LeaveOneOut, _, None) => {
+                let weight = self.columns.weights.map_or(1.0, |weights| weights[row]);
+                (value - rule.centre) / ((rule.weight - weight) / rule.weight)
+            }
+            // The row's own unit is left out, which may differ from the row.
+            (Center::LeaveOneOut, _, Some(units)) => {
+                let own = units.means[units.rows[row] as usize];
+                let others = (own - rule.centre) / (rule.weight - 1.0);
+                value - rule.centre + others
+            }
+            (_, Some(baseline), _) => value - baseline[row],
             (..) => value - rule.centre,
         };
         centred / scale
-    };
-    par::fill(out, |start, piece| {
-        for (row, place) in (start..).zip(piece) {
-            // Adding zero turns a negative zero into zero.
-            let value = if columns.counts(row) { row_of(row).clamp(-bound, bound) + 0.0 } else { 0.0 };
-            *place = O::result(row, value)?;
-        }
-        Ok(())
-    })
+    }
 }
 
 /// A column that an option needs, checked; `None` where it needs none.
@@ -180,17 +220,28 @@ impl Options {
 
 /// The rule of each group of checked columns without units.
 fn rules<T: Float>(columns: &Columns<'_, T>, count: usize, sorted: bool, options: &Options) -> Result<Vec<Rule>> {
+    columns.grouped(count, sorted)?.each(rule_maker(columns, count, sorted, options)?)
+}
+
+/// What makes the rule of a group of these columns.
+fn rule_maker<'a, T: Float>(
+    columns: &Columns<'a, T>,
+    count: usize,
+    sorted: bool,
+    options: &'a Options,
+) -> Result<impl Fn(&mut Group<'_, '_, T>) -> Result<Rule> + Sync + 'a> {
+    let name = columns.name;
     let shape = match options.scale {
-        Scale::Beta => fit(columns.name, &of_votes(columns, count, sorted, options.ddof)?, options.ddof)?,
+        Scale::Beta => fit(name, &of_votes(columns, count, sorted, options.ddof)?, options.ddof)?,
         _ => (1.0, 1.0),
     };
     let fewest = options.fewest();
     let needs_median = options.center == Center::Median || options.scale == Scale::Mad;
-    columns.grouped(count, sorted).each(|group| {
+    Ok(move |group: &mut Group<'_, '_, T>| {
         let found = group.statistics(options.ddof)?;
-        check_distance(columns.name, group.index(), &found)?;
+        check_distance(name, group.index(), &found)?;
         let (middle, distance) =
-            if needs_median { median(group.votes(), options.median) } else { (f64::NAN, f64::NAN) };
+            if needs_median { median(&group.votes(), options.median) } else { (f64::NAN, f64::NAN) };
         let centre = match options.center {
             Center::None | Center::Baseline => 0.0,
             Center::Mean | Center::LeaveOneOut => found.mean,

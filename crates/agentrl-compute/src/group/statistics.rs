@@ -38,7 +38,7 @@ pub(super) fn of_votes<T: Float>(
     sorted: bool,
     ddof: u32,
 ) -> Result<Vec<Statistics>> {
-    columns.grouped(count, sorted).each(|group| {
+    columns.grouped(count, sorted)?.each(|group| {
         let found = group.statistics(ddof)?;
         check_distance(columns.name, group.index(), &found).map(|()| found)
     })
