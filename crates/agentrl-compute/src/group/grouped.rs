@@ -132,7 +132,9 @@ impl<T: Float> Grouped<'_, T> {
             }
         }
         done.extend(par::each(small, each)?);
-        Ok(done.into_iter().flatten().collect())
+        let mut results = Vec::with_capacity(done.iter().map(Vec::len).sum());
+        done.into_iter().for_each(|piece| results.extend(piece));
+        Ok(results)
     }
 
     /// Whether a piece is one group that is too large to be brought together for its statistics.
@@ -162,14 +164,24 @@ impl<T: Float> Grouped<'_, T> {
             buffer.values.extend(values[first as usize..last as usize].iter().map(|value| value.to_f64()));
             return;
         }
+        let rows = (last - first) as usize;
+        buffer.values.resize(rows, 0.0);
+        buffer.rows.resize(rows, 0);
         buffer.starts.push(0);
+        let mut votes = 0;
         for group in starts.windows(2) {
-            for row in (group[0]..group[1]).filter(|&row| self.columns.votes(row as usize)) {
-                buffer.rows.push(row);
-                buffer.values.push(values[row as usize].to_f64());
-                buffer.weights.extend(weights.map(|weights| weights[row as usize]));
+            for row in group[0]..group[1] {
+                // Every row is written, and the next one over it if it does not vote: there is no branch to mistake.
+                buffer.values[votes] = values[row as usize].to_f64();
+                buffer.rows[votes] = row;
+                votes += usize::from(self.columns.votes(row as usize));
             }
-            buffer.starts.push(buffer.values.len() as u32);
+            buffer.starts.push(votes as u32);
+        }
+        buffer.values.truncate(votes);
+        buffer.rows.truncate(votes);
+        if let Some(weights) = weights {
+            buffer.weights.extend(buffer.rows.iter().map(|&row| weights[row as usize]));
         }
     }
 }
@@ -195,6 +207,7 @@ impl Buffer {
         self.rows.clear();
     }
 
+    #[inline]
     fn votes(&mut self, place: usize) -> Votes<'_> {
         let votes = self.starts[place] as usize..self.starts[place + 1] as usize;
         Votes {
@@ -248,6 +261,7 @@ impl<T: Float> Group<'_, '_, T> {
     }
 
     /// Its votes.
+    #[inline]
     pub(crate) fn votes(&mut self) -> Votes<'_> {
         if self.large {
             self.grouped.read(&(self.index..self.index + 1), self.buffer);
@@ -257,17 +271,22 @@ impl<T: Float> Group<'_, '_, T> {
     }
 
     /// Its statistics.
+    #[inline]
     pub(crate) fn statistics(&mut self, ddof: u32) -> Result<Statistics> {
-        let starts = match &self.grouped.places {
-            Places::Runs(starts) if self.large => starts,
-            _ => {
-                let votes = self.votes();
-                return Ok(Statistics::of(votes.values, votes.weights, ddof));
-            }
+        if self.large {
+            return self.statistics_in_pieces(ddof);
+        }
+        let votes = self.votes();
+        Ok(Statistics::of(votes.values, votes.weights, ddof))
+    }
+
+    /// The same, reading the rows in pieces, twice: the votes are never all in memory.
+    fn statistics_in_pieces(&self, ddof: u32) -> Result<Statistics> {
+        let rows = match &self.grouped.places {
+            Places::Runs(starts) => starts[self.index]..starts[self.index + 1],
+            Places::Scattered(_) => 0..0,
         };
-        // Read in pieces, twice: the votes are never all in memory.
-        let (first, last) = (starts[self.index], starts[self.index + 1]);
-        let pieces = || (first..last).step_by(PIECE).map(|start| [start, last.min(start + PIECE as u32)]).collect();
+        let pieces = || rows.clone().step_by(PIECE).map(|start| [start, rows.end.min(start + PIECE as u32)]).collect();
         let extents = par::each(pieces(), |piece: [u32; 2]| {
             let mut buffer = Buffer::default();
             self.grouped.read_runs(&piece, &mut buffer);

@@ -25,11 +25,20 @@ impl Extent {
 
     /// Of finite values and their positive weights.
     pub(crate) fn of(values: &[f64], weights: &[f64]) -> Self {
-        let (mut least, mut most) = (f64::INFINITY, f64::NEG_INFINITY);
-        for &value in values {
-            least = if value < least { value } else { least };
-            most = if value > most { value } else { most };
+        let (mut least, mut most) = ([f64::INFINITY; LANES], [f64::NEG_INFINITY; LANES]);
+        let (chunks, rest) = values.as_chunks::<LANES>();
+        for chunk in chunks {
+            for lane in 0..LANES {
+                least[lane] = if chunk[lane] < least[lane] { chunk[lane] } else { least[lane] };
+                most[lane] = if chunk[lane] > most[lane] { chunk[lane] } else { most[lane] };
+            }
         }
+        for &value in rest {
+            least[0] = if value < least[0] { value } else { least[0] };
+            most[0] = if value > most[0] { value } else { most[0] };
+        }
+        let least = least.into_iter().fold(f64::INFINITY, |least, value| if value < least { value } else { least });
+        let most = most.into_iter().fold(f64::NEG_INFINITY, |most, value| if value > most { value } else { most });
         let heaviest = match (values.is_empty(), weights.is_empty()) {
             (true, _) => 0.0,
             (false, true) => 1.0,
@@ -61,9 +70,18 @@ fn headroom(count: u64) -> i32 {
     (u64::BITS - count.saturating_sub(1).leading_zeros()).cast_signed()
 }
 
-/// Groups of up to two to the power of this give up as many digits, so that the number of values times the sum of their
-/// squares fits too: that saves a division of integers, which would cost as much as all the rest.
-const SMALL: i32 = 8;
+/// Values whose range is found at once.
+const LANES: usize = 4;
+
+/// Digits of a value on its grid. With so many, adding a float rounds to it: see [`Grid::round`].
+const DIGITS: i32 = 51;
+
+/// Of groups of up to two to the power of this, the number of values times the sum of their squares fits 128 bits too:
+/// that saves a division of integers, which would cost as much as all the rest.
+const SMALL: i32 = 12;
+
+/// A float from which on all are whole, in the middle of those of its binary order.
+const WHOLE: f64 = 1.5 * (1_u64 << 52) as f64;
 
 /// Where values are rounded to integers: multiples of a power of two, relative to an origin.
 #[derive(Clone, Copy, Debug)]
@@ -80,15 +98,16 @@ impl Grid {
         let origin = extent.origin();
         let furthest = (extent.most - origin).abs().max((extent.least - origin).abs());
         let headroom = headroom(extent.count);
-        let digits = if headroom <= SMALL { 63 - headroom } else { (126 - headroom) / 2 }.min(61);
+        let digits = DIGITS.min((126 - headroom) / 2);
         let exponent = digits - 1 - binary_order(furthest);
         let first = exponent.min(1000);
         Self { origin, scale: [times_power_of_two(1.0, first), times_power_of_two(1.0, exponent - first)], exponent }
     }
 
+    /// The nearest integer: the difference of two floats of one binary order is that of their bits.
     fn round(&self, value: f64) -> i64 {
         let scaled = (value - self.origin) * self.scale[0] * self.scale[1];
-        (scaled + 0.5_f64.copysign(scaled)) as i64
+        (scaled + WHOLE).to_bits().cast_signed() - WHOLE.to_bits().cast_signed()
     }
 
     /// Sums of some of the values of the grid.
@@ -191,6 +210,7 @@ pub struct Statistics {
 
 impl Statistics {
     /// Of all votes: what [`finish`](Self::finish) makes of their sums, with the grid made once.
+    #[inline]
     pub(crate) fn of(values: &[f64], weights: &[f64], ddof: u32) -> Self {
         let extent = Extent::of(values, weights);
         if !weights.is_empty() || extent.count == 0 || extent.least >= extent.most {
@@ -222,12 +242,14 @@ impl Statistics {
     }
 
     /// Of values that all weigh the same and are not all equal.
+    #[inline]
     fn plain(extent: Extent, grid: &Grid, moments: Moments, ddof: u32) -> Self {
         let weight = extent.count as f64;
         let (mean, variance) = plain_moments(extent.count, grid, moments, weight - f64::from(ddof));
         Self::new(extent, weight, ddof, mean, variance)
     }
 
+    #[inline]
     fn new(extent: Extent, weight: f64, ddof: u32, mean: f64, variance: (f64, i32)) -> Self {
         let Extent { count, least, most, .. } = extent;
         let std = if weight > f64::from(ddof) { times_power_of_two(variance.0.sqrt(), variance.1) } else { f64::NAN };
@@ -237,6 +259,7 @@ impl Statistics {
 }
 
 /// Mean, and the variance times a power of four with the exponent of its root.
+#[inline]
 fn plain_moments(votes: u64, grid: &Grid, Moments { first, second, .. }: Moments, divisor: f64) -> (f64, (f64, i32)) {
     let count = i128::from(votes);
     if headroom(votes) <= SMALL {

@@ -84,7 +84,7 @@ pub fn normalise<T: Float, O: Float>(
             let grouped = columns.grouped(count, sorted)?;
             let fill = |group: &mut Group<'_, '_, T>, first: usize, out: &mut [O]| {
                 let rule = rule(group)?;
-                par::fill(out, |start, piece| rows.fill(first + start, piece, |_| &rule))
+                par::fill(out, |start, piece| rows.fill(first + start, piece, |_| rule))
             };
             if grouped.fill(out, fill)? {
                 return Ok(());
@@ -92,7 +92,7 @@ pub fn normalise<T: Float, O: Float>(
             grouped.each(rule)?
         }
     };
-    par::fill(out, |start, piece| rows.fill(start, piece, |group| &rules[group as usize]))
+    par::fill(out, |start, piece| rows.fill(start, piece, |group| rules[group as usize]))
 }
 
 /// All that a row's result depends on besides its group's rule.
@@ -109,10 +109,9 @@ struct Rows<'a, T> {
 
 impl<T: Float> Rows<'_, T> {
     /// Fills the results of neighbouring rows.
-    fn fill<'r, O: Float>(&self, start: usize, out: &mut [O], rule: impl Fn(u32) -> &'r Rule) -> Result<()> {
+    fn fill<O: Float>(&self, start: usize, out: &mut [O], rule: impl Fn(u32) -> Rule) -> Result<()> {
         let Columns { values, groups, valid, .. } = *self.columns;
         let by_rule_alone = self.spreads.is_none()
-            && valid.is_none()
             && self.divisor.is_none()
             && matches!(self.options.center, Center::None | Center::Mean | Center::Median);
         let bound = self.options.clip.unwrap_or(f64::INFINITY);
@@ -124,12 +123,17 @@ impl<T: Float> Rows<'_, T> {
         let mut sound = true;
         if by_rule_alone {
             // The same as below with few enough branches for several rows to be made at once.
-            let columns = values[start..].iter().zip(&groups[start..]);
+            let end = start + out.len();
+            let columns = values[start..end].iter().zip(&groups[start..end]);
             for (place, (value, &group)) in out.iter_mut().zip(columns) {
                 let rule = rule(group);
                 *place = O::from_f64(cut((value.to_f64() - rule.centre) / rule.divisor));
-                sound &= place.to_f64().is_finite();
             }
+            if let Some(valid) = valid {
+                let invalid = out.iter_mut().zip(&valid[start..end]);
+                invalid.for_each(|(place, &valid)| *place = if valid { *place } else { O::from_f64(0.0) });
+            }
+            sound = out.iter().fold(true, |sound, place| sound & place.to_f64().is_finite());
         } else {
             for (row, place) in (start..).zip(&mut *out) {
                 *place = O::from_f64(result(row));
@@ -144,7 +148,7 @@ impl<T: Float> Rows<'_, T> {
     }
 
     /// The result of a valid row.
-    fn result(&self, row: usize, rule: &Rule) -> f64 {
+    fn result(&self, row: usize, rule: Rule) -> f64 {
         let value = self.columns.values[row].to_f64();
         if rule.small {
             return value / rule.divisor;
@@ -208,6 +212,7 @@ struct Rule {
 }
 
 impl Options {
+    #[inline]
     fn divisor(&self, spread: f64) -> f64 {
         if self.scale == Scale::None {
             return 1.0;

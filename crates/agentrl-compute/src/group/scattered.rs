@@ -89,25 +89,26 @@ impl<T: Float> Scattered<T> {
 
 impl<T: Float> Piece<T> {
     fn new(columns: &Columns<'_, T>, rows: Range<usize>, bits: u32, buckets: usize) -> Self {
+        let groups = &columns.groups[rows.clone()];
         let all = columns.weights.is_none() && columns.valid.is_none();
-        let counted = || rows.clone().filter(|&row| all || columns.votes(row));
+        let votes = |place: usize| all || columns.votes(rows.start + place);
         let mut starts = vec![0; buckets + 1];
-        for row in counted() {
-            starts[(columns.groups[row] >> bits) as usize] += 1;
+        for (place, &group) in groups.iter().enumerate() {
+            starts[(group >> bits) as usize] += u32::from(votes(place));
         }
         let mut sum = 0;
         for start in &mut starts {
             sum += *start;
             *start = sum;
         }
-        let mut votes = vec![Vote { group: 0, row: 0, value: T::from_f64(0.0) }; sum as usize];
-        for row in counted().rev() {
-            let group = columns.groups[row];
-            let place = &mut starts[(group >> bits) as usize];
-            *place -= 1;
-            votes[*place as usize] = Vote { group, row: row as u32, value: columns.values[row] };
+        let mut sorted = vec![Vote { group: 0, row: 0, value: T::from_f64(0.0) }; sum as usize];
+        let values = columns.values[rows.clone()].iter().zip(groups).enumerate();
+        for (place, (&value, &group)) in values.rev().filter(|&(place, _)| votes(place)) {
+            let start = &mut starts[(group >> bits) as usize];
+            *start -= 1;
+            sorted[*start as usize] = Vote { group, row: (rows.start + place) as u32, value };
         }
-        Self { votes, starts }
+        Self { votes: sorted, starts }
     }
 
     fn bucket(&self, bucket: usize) -> &[Vote<T>] {
