@@ -1,12 +1,9 @@
 //! Values compared with their group: the one operator behind GRPO, RLOO, whitening and their relatives.
 
-use super::beta;
 use super::columns::{Columns, Units};
 use super::grouped::Group;
-use super::moments::Statistics;
-use super::options::{Center, Options, Scale, Singleton};
-use super::order::median;
-use super::statistics::{check_distance, of_votes};
+use super::options::{Center, Options, Scale};
+use super::rule::{Rule, rule_maker, rules};
 use crate::check::{finite, same_length};
 use crate::{Error, Float, Result, par};
 
@@ -200,96 +197,11 @@ fn given<'a, T: Float>(
     }
 }
 
-/// What is done to the rows of one group.
-#[derive(Clone, Copy, Debug)]
-struct Rule {
-    centre: f64,
-    /// Infinite where rows get 0.
-    divisor: f64,
-    weight: f64,
-    /// Whether there are too few votes: then values are divided as they are.
-    small: bool,
-}
-
-impl Options {
-    #[inline]
-    fn divisor(&self, spread: f64) -> f64 {
-        if self.scale == Scale::None {
-            return 1.0;
-        }
-        let root = if self.variance_eps > 0.0 { (spread * spread + self.variance_eps).sqrt() } else { spread };
-        let divisor = root.max(self.floor) + self.eps;
-        if spread <= self.min_scale && self.min_scale > 0.0 || divisor == 0.0 { f64::INFINITY } else { divisor }
-    }
-}
-
-/// The rule of each group of checked columns without units.
-fn rules<T: Float>(columns: &Columns<'_, T>, count: usize, sorted: bool, options: &Options) -> Result<Vec<Rule>> {
-    columns.grouped(count, sorted)?.each(rule_maker(columns, count, sorted, options)?)
-}
-
-/// What makes the rule of a group of these columns.
-fn rule_maker<'a, T: Float>(
-    columns: &Columns<'a, T>,
-    count: usize,
-    sorted: bool,
-    options: &'a Options,
-) -> Result<impl Fn(&mut Group<'_, '_, T>) -> Result<Rule> + Sync + 'a> {
-    let name = columns.name;
-    let shape = match options.scale {
-        Scale::Beta => fit(name, &of_votes(columns, count, sorted, options.ddof)?, options.ddof)?,
-        _ => (1.0, 1.0),
-    };
-    let fewest = options.fewest();
-    let needs_median = options.center == Center::Median || options.scale == Scale::Mad;
-    Ok(move |group: &mut Group<'_, '_, T>| {
-        let found = group.statistics(options.ddof)?;
-        check_distance(name, group.index(), &found)?;
-        let (middle, distance) =
-            if needs_median { median(&group.votes(), options.median) } else { (f64::NAN, f64::NAN) };
-        let centre = match options.center {
-            Center::None | Center::Baseline => 0.0,
-            Center::Mean | Center::LeaveOneOut => found.mean,
-            Center::Median => middle,
-        };
-        let divisor = match options.scale {
-            Scale::None | Scale::Divisor => 1.0,
-            Scale::Std => options.divisor(found.std),
-            Scale::Mad => options.divisor(distance),
-            Scale::Range => options.divisor(found.most - found.least),
-            // The weight 1 / density is at most a million.
-            Scale::Beta => beta::density(found.mean, shape.0, shape.1).max(1e-6),
-        };
-        // Frequencies of 1 or less in all leave nothing for an unbiased variance.
-        let no_spread = options.scale == Scale::Std && found.std.is_nan();
-        if found.count < fewest || no_spread {
-            let divisor = if options.singleton == Singleton::Raw { options.divisor(1.0) } else { f64::INFINITY };
-            return Ok(Rule { centre: 0.0, divisor, weight: found.weight, small: true });
-        }
-        Ok(Rule { centre, divisor, weight: found.weight, small: false })
-    })
-}
-
-/// The Beta shape of the means of all groups that have votes.
-fn fit(name: &str, statistics: &[Statistics], ddof: u32) -> Result<(f64, f64)> {
-    let outside = |found: &&Statistics| found.count > 0 && !(found.least >= 0.0 && found.most <= 1.0);
-    if let Some(found) = statistics.iter().find(outside) {
-        return Err(Error::invalid(format!(
-            "{name} reach from {} to {}, but scale \"beta\" is for rewards from 0 to 1; use another scale",
-            found.least, found.most
-        )));
-    }
-    let rates: Vec<f64> = statistics.iter().filter(|found| found.count > 0).map(|found| found.mean).collect();
-    let groups = vec![0; rates.len()];
-    let found = super::statistics(&Columns::new("means", &rates, &groups), ddof)?;
-    Ok(found.first().map_or((1.0, 1.0), |found| beta::fit(found.mean, found.std * found.std)))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::group::Middle;
     use crate::group::testing::{Group, at, masked_groups, naive, shuffle};
+    use crate::group::{Middle, Singleton};
     use proptest::prelude::*;
 
     fn run(columns: &Columns<'_, f64>, options: Options, extra: Extra<'_>) -> Result<Vec<f64>> {
@@ -462,6 +374,27 @@ mod tests {
             message,
             Err("the result of row 0 is 4.537097955180385e38, too large for f32; scale the input".to_owned())
         );
+    }
+
+    /// Runs are filled in one pass, large ones in pieces; rows that stand anywhere by way of buckets.
+    #[test]
+    fn runs_and_scattered_rows_get_the_same_bits_on_any_number_of_threads() -> Result<()> {
+        let small = (0..3 * par::PIECE as u32).map(|row| row / 8);
+        let large = vec![3 * par::PIECE as u32 / 8; 2 * par::PIECE + 5];
+        let groups: Vec<u32> = small.chain(large).collect();
+        let draw = |row: usize| crate::rng::uniform(5, row as u64) - 0.5;
+        let values: Vec<f64> = (0..groups.len()).map(|row| draw(row) * 10_f64.powi((row % 40) as i32 - 20)).collect();
+        let order = shuffle(values.len(), 9);
+        let (mixed_values, mixed_groups) = (at(&order, &values), at(&order, &groups));
+        let mut expected = None;
+        for threads in [1, 2, 4] {
+            par::set_threads(threads)?;
+            let found: Vec<u64> = plain(&values, &groups, Options::default())?.into_iter().map(f64::to_bits).collect();
+            let mixed = plain(&mixed_values, &mixed_groups, Options::default())?;
+            assert!(order.iter().zip(mixed).all(|(&row, value)| found[row] == value.to_bits()), "{threads}");
+            assert_eq!(*expected.get_or_insert_with(|| found.clone()), found, "{threads}");
+        }
+        Ok(())
     }
 
     proptest! {
