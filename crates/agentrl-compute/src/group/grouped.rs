@@ -133,7 +133,9 @@ impl<T: Float> Grouped<'_, T> {
         }
         done.extend(par::each(small, each)?);
         let mut results = Vec::with_capacity(done.iter().map(Vec::len).sum());
-        done.into_iter().for_each(|piece| results.extend(piece));
+        for piece in done {
+            results.extend(piece);
+        }
         Ok(results)
     }
 
@@ -229,14 +231,16 @@ pub(crate) struct Votes<'b> {
     first: u32,
 }
 
-impl<'b> Votes<'b> {
+impl Votes<'_> {
     /// The row of a vote.
     pub(crate) fn row(&self, vote: usize) -> u32 {
         self.rows.get(vote).copied().unwrap_or(self.first + vote as u32)
     }
+}
 
+#[cfg(test)]
+impl<'b> Votes<'b> {
     /// Votes of no rows in particular.
-    #[cfg(test)]
     pub(crate) fn of(values: &'b mut [f64], weights: &'b [f64]) -> Self {
         Self { values, weights, rows: &[], first: 0 }
     }

@@ -234,10 +234,8 @@ impl Statistics {
         }
         let units = Units::of(extent);
         let weight = units.empty.with(moments.weight).divided_by(1.0) / units.weight;
-        let (mean, variance) = match least < most {
-            true => weighted_moments(extent, moments, weight - f64::from(ddof)),
-            false => (least, (0.0, 0)),
-        };
+        let (mean, variance) =
+            if least < most { weighted_moments(extent, moments, weight - f64::from(ddof)) } else { (least, (0.0, 0)) };
         Self::new(extent, weight, ddof, mean, variance)
     }
 

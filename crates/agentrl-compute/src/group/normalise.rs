@@ -74,20 +74,19 @@ pub fn normalise<T: Float, O: Float>(
         }
     };
     let rows = Rows { columns, options, units: units.as_ref(), spreads, baseline, divisor };
-    let rules = match &units {
-        Some(units) => rules(&units.columns(columns.name), count, false, options)?,
-        None => {
-            let rule = rule_maker(columns, count, sorted, options)?;
-            let grouped = columns.grouped(count, sorted)?;
-            let fill = |group: &mut Group<'_, '_, T>, first: usize, out: &mut [O]| {
-                let rule = rule(group)?;
-                par::fill(out, |start, piece| rows.fill(first + start, piece, |_| rule))
-            };
-            if grouped.fill(out, fill)? {
-                return Ok(());
-            }
-            grouped.each(rule)?
+    let rules = if let Some(units) = &units {
+        rules(&units.columns(columns.name), count, false, options)?
+    } else {
+        let rule = rule_maker(columns, count, sorted, options)?;
+        let grouped = columns.grouped(count, sorted)?;
+        let fill = |group: &mut Group<'_, '_, T>, first: usize, out: &mut [O]| {
+            let rule = rule(group)?;
+            par::fill(out, |start, piece| rows.fill(first + start, piece, |_| rule))
+        };
+        if grouped.fill(out, fill)? {
+            return Ok(());
         }
+        grouped.each(rule)?
     };
     par::fill(out, |start, piece| rows.fill(start, piece, |group| rules[group as usize]))
 }
