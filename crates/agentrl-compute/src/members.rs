@@ -35,16 +35,6 @@ impl Members {
         )
     }
 
-    /// The rows of all groups, in the order of the groups.
-    pub(crate) fn all(&self) -> &[u32] {
-        &self.rows
-    }
-
-    /// Where the rows of each group start among [`all`](Self::all), and where the last end.
-    pub(crate) fn offsets(&self) -> &[u32] {
-        &self.offsets
-    }
-
     /// The rows of a group.
     pub(crate) fn rows(&self, group: usize) -> &[u32] {
         &self.rows[self.offsets[group] as usize..self.offsets[group + 1] as usize]

@@ -22,6 +22,22 @@ thread_local! {
     static SHARING: Cell<bool> = const { Cell::new(false) };
 }
 
+/// While it lives, its thread is one of several that share some work; a panic of the work ends that too.
+struct Sharing;
+
+impl Sharing {
+    fn begin() -> Self {
+        SHARING.set(true);
+        Self
+    }
+}
+
+impl Drop for Sharing {
+    fn drop(&mut self) {
+        SHARING.set(false);
+    }
+}
+
 /// Number of threads that large columns use: what [`set_threads`] said, or else the cores that this process may use.
 pub fn threads() -> usize {
     let set = THREADS.load(Ordering::Relaxed);
@@ -54,12 +70,11 @@ pub(crate) fn each<I: Send, R: Send>(items: Vec<I>, work: impl Fn(I) -> Result<R
     let queue = Mutex::new(items.into_iter().enumerate());
     let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).next();
     let run = || {
-        SHARING.set(true);
+        let _sharing = Sharing::begin();
         let mut done = Vec::new();
         while let Some((place, item)) = next() {
             done.push((place, work(item)));
         }
-        SHARING.set(false);
         done
     };
     let mut done = thread::scope(|scope| {
@@ -83,6 +98,9 @@ pub(crate) fn pieces(rows: usize) -> Vec<Range<usize>> {
 
 /// Fills a column piece by piece; `work` gets a piece and the row it starts at.
 pub(crate) fn fill<T: Send>(out: &mut [T], work: impl Fn(usize, &mut [T]) -> Result<()> + Sync) -> Result<()> {
+    if out.len() <= PIECE {
+        return work(0, out);
+    }
     let items: Vec<_> = out.chunks_mut(PIECE).enumerate().map(|(place, piece)| (place * PIECE, piece)).collect();
     each(items, |(start, piece)| work(start, piece)).map(drop)
 }
@@ -119,6 +137,7 @@ mod tests {
         let panic =
             std::panic::catch_unwind(|| each(vec![1, 2, 3], |item: i32| -> Result<i32> { panic!("at {item}") }));
         assert!(panic.is_err());
+        assert!(!SHARING.get(), "threads are shared again after a panic");
         Ok(())
     }
 

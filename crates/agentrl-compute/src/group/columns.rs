@@ -94,7 +94,7 @@ impl<'a, T: Float> Columns<'a, T> {
             groups[unit as usize] = group;
         }
         let of_units = Columns { groups: &keys.ids, units: None, ..*self };
-        let grouped = of_units.grouped(groups.len(), keys.ids.is_sorted());
+        let grouped = of_units.grouped(groups.len(), keys.ids.is_sorted())?;
         let means: Vec<f64> = grouped.each(|group| Ok(group.statistics(0)?.mean))?;
         let valid = means.iter().map(|mean| !mean.is_nan()).collect();
         Ok(Units { means, groups, valid, rows: keys.ids })

@@ -1,8 +1,11 @@
 //! Columns with the votes of each group brought together.
 
+use std::mem::take;
+use std::ops::Range;
+
 use super::columns::Columns;
 use super::moments::{Extent, Moments, Statistics};
-use crate::members::Members;
+use super::scattered::Scattered;
 use crate::par::{self, PIECE};
 use crate::{Float, Result};
 
@@ -10,152 +13,294 @@ use crate::{Float, Result};
 #[derive(Debug)]
 pub(crate) struct Grouped<'a, T> {
     columns: Columns<'a, T>,
-    places: Places,
+    places: Places<T>,
 }
 
 /// Where the rows of each group stand.
 #[derive(Debug)]
-enum Places {
-    /// Together already, between these rows, with those that do not vote.
+enum Places<T> {
+    /// Together already: where each group starts, and where the last ends, with rows that do not vote.
     Runs(Vec<u32>),
     /// Anywhere.
-    Spread(Members),
+    Scattered(Scattered<T>),
 }
 
 impl<'a, T: Float> Columns<'a, T> {
     /// The votes of each group, of checked columns without units.
-    pub(crate) fn grouped(self, count: usize, sorted: bool) -> Grouped<'a, T> {
+    pub(crate) fn grouped(self, count: usize, sorted: bool) -> Result<Grouped<'a, T>> {
         let places = if sorted {
-            let mut starts = vec![0; count + 1];
-            let mut group = 0;
-            for (row, &id) in self.groups.iter().enumerate() {
-                while group < id as usize {
-                    group += 1;
-                    starts[group] = row as u32;
-                }
-            }
-            // Ranks may have no rows of the last groups.
-            starts[group + 1..].fill(self.groups.len() as u32);
-            Places::Runs(starts)
+            Places::Runs(starts(self.groups, count)?)
         } else {
-            let of = |(row, &group): (usize, &u32)| if self.votes(row) { group } else { u32::MAX };
-            Places::Spread(Members::new(self.groups.iter().enumerate().map(of), count))
+            Places::Scattered(Scattered::new(&self, count)?)
         };
-        Grouped { columns: self, places }
+        Ok(Grouped { columns: self, places })
     }
+}
+
+/// The first row of each group, of ids that never decrease, and the number of rows.
+fn starts(groups: &[u32], count: usize) -> Result<Vec<u32>> {
+    let found = par::each(par::pieces(groups.len()), |piece| {
+        let mut starts = Vec::new();
+        let mut next = if piece.start == 0 { 0 } else { groups[piece.start - 1] + 1 };
+        for (row, &id) in (piece.start as u32..).zip(&groups[piece]) {
+            // Other ranks can have groups that have no rows here.
+            while next <= id {
+                starts.push(row);
+                next += 1;
+            }
+        }
+        Ok(starts)
+    })?;
+    let mut starts = found.concat();
+    starts.resize(count + 1, groups.len() as u32);
+    Ok(starts)
 }
 
 impl<T: Float> Grouped<'_, T> {
-    /// Where the members of each group start, and where the last end.
-    fn starts(&self) -> &[u32] {
-        match &self.places {
-            Places::Runs(starts) => starts,
-            Places::Spread(members) => members.offsets(),
-        }
-    }
-
     /// Does some work on every group and gives the results in the order of the groups.
     pub(crate) fn each<R: Send>(&self, work: impl Fn(&mut Group<'_, '_, T>) -> Result<R> + Sync) -> Result<Vec<R>> {
-        let (starts, mut pieces, mut first) = (self.starts(), Vec::new(), 0);
+        let pieces = self.pieces().into_iter().map(|groups| (groups, ())).collect();
+        self.share(pieces, |group, ()| work(group))
+    }
+
+    /// Where the rows of each group stand together: fills each group's part of a column, which starts at the row that
+    /// `work` is told. Gives false, and does nothing, where they do not.
+    pub(crate) fn fill<O: Send>(
+        &self,
+        mut out: &mut [O],
+        work: impl Fn(&mut Group<'_, '_, T>, usize, &mut [O]) -> Result<()> + Sync,
+    ) -> Result<bool> {
+        let Places::Runs(starts) = &self.places else { return Ok(false) };
+        let mut pieces = Vec::new();
+        for groups in self.pieces() {
+            let rows = (starts[groups.end] - starts[groups.start]) as usize;
+            let (piece, rest) = out.split_at_mut(rows);
+            pieces.push((groups, piece));
+            out = rest;
+        }
+        self.share(pieces, |group, piece| {
+            let (start, end) = (starts[group.index] as usize, starts[group.index + 1] as usize);
+            let (own, rest) = take(piece).split_at_mut(end - start);
+            *piece = rest;
+            work(group, start, own)
+        })?;
+        Ok(true)
+    }
+
+    /// Neighbouring groups that are worked on together: as many as have about [`PIECE`] rows.
+    fn pieces(&self) -> Vec<Range<usize>> {
+        let starts = match &self.places {
+            Places::Runs(starts) => starts,
+            Places::Scattered(scattered) => return scattered.buckets(),
+        };
+        let (mut pieces, mut first) = (Vec::new(), 0);
         while first + 1 < starts.len() {
             let end = u64::from(starts[first]) + PIECE as u64;
             let last = first + starts[first + 1..].partition_point(|&start| u64::from(start) <= end);
-            let last = last.max(first + 1);
-            pieces.push(first..last);
-            first = last;
+            pieces.push(first..last.max(first + 1));
+            first = last.max(first + 1);
         }
-        let done = par::each(pieces, |groups| {
-            let mut group = Group { columns: self, index: 0, votes: Votes::default() };
-            let work = groups.map(|index| {
-                group.index = index;
-                work(&mut group)
-            });
-            work.collect::<Result<Vec<R>>>()
-        })?;
-        Ok(done.into_iter().flatten().collect())
+        pieces
     }
 
-    /// Reads the votes of some places.
-    fn read(&self, places: std::ops::Range<usize>, votes: &mut Votes) {
-        votes.values.clear();
-        votes.weights.clear();
-        votes.rows.clear();
-        let Columns { values, weights, valid, .. } = self.columns;
+    /// Does some work on the groups of pieces, which have something of their own besides.
+    fn share<E: Send, R: Send>(
+        &self,
+        pieces: Vec<(Range<usize>, E)>,
+        work: impl Fn(&mut Group<'_, '_, T>, &mut E) -> Result<R> + Sync,
+    ) -> Result<Vec<R>> {
+        let each = |(groups, mut own): (Range<usize>, E)| {
+            let mut buffer = Buffer::default();
+            let large = self.is_large(&groups);
+            if !large {
+                self.read(&groups, &mut buffer);
+            }
+            let work = groups.clone().map(|index| {
+                let mut group = Group { grouped: self, index, place: index - groups.start, large, buffer: &mut buffer };
+                work(&mut group, &mut own)
+            });
+            work.collect::<Result<Vec<R>>>()
+        };
+        let (mut done, mut small) = (Vec::new(), Vec::new());
+        for piece in pieces {
+            if self.is_large(&piece.0) {
+                done.extend(par::each(take(&mut small), each)?);
+                // Its pieces are shared, so it is not.
+                done.push(each(piece)?);
+            } else {
+                small.push(piece);
+            }
+        }
+        done.extend(par::each(small, each)?);
+        let mut results = Vec::with_capacity(done.iter().map(Vec::len).sum());
+        for piece in done {
+            results.extend(piece);
+        }
+        Ok(results)
+    }
+
+    /// Whether a piece is one group that is too large to be brought together for its statistics.
+    fn is_large(&self, groups: &Range<usize>) -> bool {
         match &self.places {
-            Places::Runs(_) if weights.is_none() && valid.is_none() => {
-                votes.values.extend(values[places.clone()].iter().map(|value| value.to_f64()));
-                votes.rows.extend(places.start as u32..places.end as u32);
-            }
-            Places::Runs(_) => {
-                votes.rows.extend(places.filter(|&row| self.columns.votes(row)).map(|row| row as u32));
-            }
-            Places::Spread(members) => votes.rows.extend_from_slice(&members.all()[places]),
+            Places::Runs(starts) => (starts[groups.end] - starts[groups.start]) as usize > PIECE,
+            Places::Scattered(_) => false,
         }
-        if votes.values.len() < votes.rows.len() {
-            votes.values.extend(votes.rows.iter().map(|&row| values[row as usize].to_f64()));
+    }
+
+    /// Reads the votes of some groups.
+    fn read(&self, groups: &Range<usize>, buffer: &mut Buffer) {
+        match &self.places {
+            Places::Scattered(scattered) => scattered.read(groups, &self.columns, buffer),
+            Places::Runs(starts) => self.read_runs(&starts[groups.start..=groups.end], buffer),
         }
+    }
+
+    /// Reads the votes of neighbouring groups that start at some rows.
+    fn read_runs(&self, starts: &[u32], buffer: &mut Buffer) {
+        let Columns { values, weights, valid, .. } = self.columns;
+        buffer.clear();
+        let (Some(&first), Some(&last)) = (starts.first(), starts.last()) else { return };
+        if weights.is_none() && valid.is_none() {
+            buffer.first = first;
+            buffer.starts.extend(starts.iter().map(|start| start - first));
+            buffer.values.extend(values[first as usize..last as usize].iter().map(|value| value.to_f64()));
+            return;
+        }
+        let rows = (last - first) as usize;
+        buffer.values.resize(rows, 0.0);
+        buffer.rows.resize(rows, 0);
+        buffer.starts.push(0);
+        let mut votes = 0;
+        for group in starts.windows(2) {
+            for row in group[0]..group[1] {
+                // Every row is written, and the next one over it if it does not vote: there is no branch to mistake.
+                buffer.values[votes] = values[row as usize].to_f64();
+                buffer.rows[votes] = row;
+                votes += usize::from(self.columns.votes(row as usize));
+            }
+            buffer.starts.push(votes as u32);
+        }
+        buffer.values.truncate(votes);
+        buffer.rows.truncate(votes);
         if let Some(weights) = weights {
-            votes.weights.extend(votes.rows.iter().map(|&row| weights[row as usize]));
+            buffer.weights.extend(buffer.rows.iter().map(|&row| weights[row as usize]));
         }
     }
 }
 
-/// Values and weights of some votes, and the rows that they come from; no weights where all weigh the same.
+/// The votes of neighbouring groups, group after group.
 #[derive(Debug, Default)]
-pub(crate) struct Votes {
-    pub(crate) values: Vec<f64>,
-    pub(crate) weights: Vec<f64>,
-    pub(crate) rows: Vec<u32>,
+pub(super) struct Buffer {
+    /// Where the votes of each group start, and where the last end.
+    pub(super) starts: Vec<u32>,
+    pub(super) values: Vec<f64>,
+    /// None where all weigh the same.
+    pub(super) weights: Vec<f64>,
+    /// The row of each vote; none where they count up from `first`.
+    pub(super) rows: Vec<u32>,
+    first: u32,
+}
+
+impl Buffer {
+    pub(super) fn clear(&mut self) {
+        self.starts.clear();
+        self.values.clear();
+        self.weights.clear();
+        self.rows.clear();
+    }
+
+    #[inline]
+    fn votes(&mut self, place: usize) -> Votes<'_> {
+        let votes = self.starts[place] as usize..self.starts[place + 1] as usize;
+        Votes {
+            weights: self.weights.get(votes.clone()).unwrap_or(&[]),
+            rows: self.rows.get(votes.clone()).unwrap_or(&[]),
+            first: self.first + votes.start as u32,
+            values: &mut self.values[votes],
+        }
+    }
+}
+
+/// The votes of one group, in row order.
+#[derive(Debug)]
+pub(crate) struct Votes<'b> {
+    pub(crate) values: &'b mut [f64],
+    /// None where all weigh the same.
+    pub(crate) weights: &'b [f64],
+    rows: &'b [u32],
+    first: u32,
+}
+
+impl Votes<'_> {
+    /// The row of a vote.
+    pub(crate) fn row(&self, vote: usize) -> u32 {
+        self.rows.get(vote).copied().unwrap_or(self.first + vote as u32)
+    }
+}
+
+#[cfg(test)]
+impl<'b> Votes<'b> {
+    /// Votes of no rows in particular.
+    pub(crate) fn of(values: &'b mut [f64], weights: &'b [f64]) -> Self {
+        Self { values, weights, rows: &[], first: 0 }
+    }
 }
 
 /// One group.
 #[derive(Debug)]
 pub(crate) struct Group<'g, 'a, T> {
-    columns: &'g Grouped<'a, T>,
+    grouped: &'g Grouped<'a, T>,
     index: usize,
-    votes: Votes,
+    /// Its place among the groups of its piece.
+    place: usize,
+    /// Whether the buffer still is to be filled.
+    large: bool,
+    buffer: &'g mut Buffer,
 }
 
 impl<T: Float> Group<'_, '_, T> {
-    fn places(&self) -> std::ops::Range<usize> {
-        let starts = self.columns.starts();
-        starts[self.index] as usize..starts[self.index + 1] as usize
-    }
-
     /// Its id.
     pub(crate) fn index(&self) -> usize {
         self.index
     }
 
-    /// Its votes, in row order.
-    pub(crate) fn votes(&mut self) -> &mut Votes {
-        self.columns.read(self.places(), &mut self.votes);
-        &mut self.votes
+    /// Its votes.
+    #[inline]
+    pub(crate) fn votes(&mut self) -> Votes<'_> {
+        if self.large {
+            self.grouped.read(&(self.index..self.index + 1), self.buffer);
+            self.large = false;
+        }
+        self.buffer.votes(self.place)
     }
 
     /// Its statistics.
+    #[inline]
     pub(crate) fn statistics(&mut self, ddof: u32) -> Result<Statistics> {
-        let places = self.places();
-        if places.len() <= PIECE {
-            let Votes { values, weights, .. } = self.votes();
-            let extent = Extent::of(values, weights);
-            return Ok(Statistics::finish(extent, Moments::of(extent, values, weights), ddof));
+        if self.large {
+            return self.statistics_in_pieces(ddof);
         }
-        // Large groups are read in pieces, twice: their votes are never all in memory.
-        let pieces = || places.clone().step_by(PIECE).map(|start| start..places.end.min(start + PIECE)).collect();
-        let read = |piece| {
-            let mut votes = Votes::default();
-            self.columns.read(piece, &mut votes);
-            votes
+        let votes = self.votes();
+        Ok(Statistics::of(votes.values, votes.weights, ddof))
+    }
+
+    /// The same, reading the rows in pieces, twice: the votes are never all in memory.
+    fn statistics_in_pieces(&self, ddof: u32) -> Result<Statistics> {
+        let rows = match &self.grouped.places {
+            Places::Runs(starts) => starts[self.index]..starts[self.index + 1],
+            Places::Scattered(_) => 0..0,
         };
-        let extents = par::each(pieces(), |piece| {
-            let Votes { values, weights, .. } = read(piece);
-            Ok(Extent::of(&values, &weights))
+        let pieces = || rows.clone().step_by(PIECE).map(|start| [start, rows.end.min(start + PIECE as u32)]).collect();
+        let extents = par::each(pieces(), |piece: [u32; 2]| {
+            let mut buffer = Buffer::default();
+            self.grouped.read_runs(&piece, &mut buffer);
+            Ok(Extent::of(&buffer.values, &buffer.weights))
         })?;
         let extent = extents.into_iter().fold(Extent::EMPTY, Extent::merge);
         let moments = par::each(pieces(), |piece| {
-            let Votes { values, weights, .. } = read(piece);
-            Ok(Moments::of(extent, &values, &weights))
+            let mut buffer = Buffer::default();
+            self.grouped.read_runs(&piece, &mut buffer);
+            Ok(Moments::of(extent, &buffer.values, &buffer.weights))
         })?;
         Ok(Statistics::finish(extent, moments.into_iter().fold(Moments::default(), Moments::merge), ddof))
     }

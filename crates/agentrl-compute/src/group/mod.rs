@@ -13,6 +13,8 @@ mod options;
 mod order;
 mod partial;
 mod reduce;
+mod rule;
+mod scattered;
 mod statistics;
 mod sums;
 

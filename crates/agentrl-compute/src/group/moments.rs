@@ -25,11 +25,20 @@ impl Extent {
 
     /// Of finite values and their positive weights.
     pub(crate) fn of(values: &[f64], weights: &[f64]) -> Self {
-        let (mut least, mut most) = (f64::INFINITY, f64::NEG_INFINITY);
-        for &value in values {
-            least = if value < least { value } else { least };
-            most = if value > most { value } else { most };
+        let (mut least, mut most) = ([f64::INFINITY; LANES], [f64::NEG_INFINITY; LANES]);
+        let (chunks, rest) = values.as_chunks::<LANES>();
+        for chunk in chunks {
+            for lane in 0..LANES {
+                least[lane] = if chunk[lane] < least[lane] { chunk[lane] } else { least[lane] };
+                most[lane] = if chunk[lane] > most[lane] { chunk[lane] } else { most[lane] };
+            }
         }
+        for &value in rest {
+            least[0] = if value < least[0] { value } else { least[0] };
+            most[0] = if value > most[0] { value } else { most[0] };
+        }
+        let least = least.into_iter().fold(f64::INFINITY, |least, value| if value < least { value } else { least });
+        let most = most.into_iter().fold(f64::NEG_INFINITY, |most, value| if value > most { value } else { most });
         let heaviest = match (values.is_empty(), weights.is_empty()) {
             (true, _) => 0.0,
             (false, true) => 1.0,
@@ -61,9 +70,18 @@ fn headroom(count: u64) -> i32 {
     (u64::BITS - count.saturating_sub(1).leading_zeros()).cast_signed()
 }
 
-/// Groups of up to two to the power of this give up as many digits, so that the number of values times the sum of their
-/// squares fits too: that saves a division of integers, which would cost as much as all the rest.
-const SMALL: i32 = 8;
+/// Values whose range is found at once.
+const LANES: usize = 4;
+
+/// Digits of a value on its grid. With so many, adding a float rounds to it: see [`Grid::round`].
+const DIGITS: i32 = 51;
+
+/// Of groups of up to two to the power of this, the number of values times the sum of their squares fits 128 bits too:
+/// that saves a division of integers, which would cost as much as all the rest.
+const SMALL: i32 = 12;
+
+/// A float from which on all are whole, in the middle of those of its binary order.
+const WHOLE: f64 = 1.5 * (1_u64 << 52) as f64;
 
 /// Where values are rounded to integers: multiples of a power of two, relative to an origin.
 #[derive(Clone, Copy, Debug)]
@@ -80,15 +98,29 @@ impl Grid {
         let origin = extent.origin();
         let furthest = (extent.most - origin).abs().max((extent.least - origin).abs());
         let headroom = headroom(extent.count);
-        let digits = if headroom <= SMALL { 63 - headroom } else { (126 - headroom) / 2 }.min(61);
+        let digits = DIGITS.min((126 - headroom) / 2);
         let exponent = digits - 1 - binary_order(furthest);
         let first = exponent.min(1000);
         Self { origin, scale: [times_power_of_two(1.0, first), times_power_of_two(1.0, exponent - first)], exponent }
     }
 
+    /// The nearest integer: the difference of two floats of one binary order is that of their bits.
     fn round(&self, value: f64) -> i64 {
         let scaled = (value - self.origin) * self.scale[0] * self.scale[1];
-        (scaled + 0.5_f64.copysign(scaled)) as i64
+        (scaled + WHOLE).to_bits().cast_signed() - WHOLE.to_bits().cast_signed()
+    }
+
+    /// Sums of some of the values of the grid.
+    fn moments(&self, values: &[f64]) -> Moments {
+        let mut second = 0;
+        let mut square = |value| {
+            let value = self.round(value);
+            second += i128::from(value) * i128::from(value);
+            value
+        };
+        // Sums of few values fit 64 bits, as the values of all grids do.
+        let sums = values.chunks(1 << SMALL).map(|few| i128::from(few.iter().map(|&value| square(value)).sum::<i64>()));
+        Moments { weight: 0, first: sums.sum(), second }
     }
 }
 
@@ -106,18 +138,11 @@ pub struct Moments {
 impl Moments {
     /// Of some of the values that the extent describes.
     pub(crate) fn of(extent: Extent, values: &[f64], weights: &[f64]) -> Self {
-        let mut sums = Self::default();
         if extent.count == 0 || extent.least >= extent.most && weights.is_empty() {
-            return sums;
+            return Self::default();
         }
-        let grid = Grid::of(extent);
         if weights.is_empty() {
-            for &value in values {
-                let value = i128::from(grid.round(value));
-                sums.first += value;
-                sums.second += value * value;
-            }
-            return sums;
+            return Grid::of(extent).moments(values);
         }
         let units = Units::of(extent);
         let [mut weight_sum, mut first, mut second] = [units.empty; 3];
@@ -184,24 +209,47 @@ pub struct Statistics {
 }
 
 impl Statistics {
+    /// Of all votes: what [`finish`](Self::finish) makes of their sums, with the grid made once.
+    #[inline]
+    pub(crate) fn of(values: &[f64], weights: &[f64], ddof: u32) -> Self {
+        let extent = Extent::of(values, weights);
+        if !weights.is_empty() || extent.count == 0 || extent.least >= extent.most {
+            return Self::finish(extent, Moments::of(extent, values, weights), ddof);
+        }
+        let grid = Grid::of(extent);
+        Self::plain(extent, &grid, grid.moments(values), ddof)
+    }
+
     /// From the sums of all votes.
     pub fn finish(extent: Extent, moments: Moments, ddof: u32) -> Self {
         let Extent { count, least, most, .. } = extent;
         if count == 0 {
             return Self { count, weight: 0.0, mean: f64::NAN, std: f64::NAN, least: f64::NAN, most: f64::NAN };
         }
-        let weighted = moments.weight != 0;
-        let weight = if weighted {
-            let units = Units::of(extent);
-            units.empty.with(moments.weight).divided_by(1.0) / units.weight
-        } else {
-            count as f64
-        };
-        let (mean, variance) = match (least >= most, weighted) {
-            (true, _) => (least, (0.0, 0)),
-            (false, true) => weighted_moments(extent, moments, weight - f64::from(ddof)),
-            (false, false) => plain_moments(extent, moments, weight - f64::from(ddof)),
-        };
+        if least < most && moments.weight == 0 {
+            return Self::plain(extent, &Grid::of(extent), moments, ddof);
+        }
+        if moments.weight == 0 {
+            return Self::new(extent, count as f64, ddof, least, (0.0, 0));
+        }
+        let units = Units::of(extent);
+        let weight = units.empty.with(moments.weight).divided_by(1.0) / units.weight;
+        let (mean, variance) =
+            if least < most { weighted_moments(extent, moments, weight - f64::from(ddof)) } else { (least, (0.0, 0)) };
+        Self::new(extent, weight, ddof, mean, variance)
+    }
+
+    /// Of values that all weigh the same and are not all equal.
+    #[inline]
+    fn plain(extent: Extent, grid: &Grid, moments: Moments, ddof: u32) -> Self {
+        let weight = extent.count as f64;
+        let (mean, variance) = plain_moments(extent.count, grid, moments, weight - f64::from(ddof));
+        Self::new(extent, weight, ddof, mean, variance)
+    }
+
+    #[inline]
+    fn new(extent: Extent, weight: f64, ddof: u32, mean: f64, variance: (f64, i32)) -> Self {
+        let Extent { count, least, most, .. } = extent;
         let std = if weight > f64::from(ddof) { times_power_of_two(variance.0.sqrt(), variance.1) } else { f64::NAN };
         // Rounding can miss the range by one digit.
         Self { count, weight, mean: mean.clamp(least, most), std, least, most }
@@ -209,13 +257,15 @@ impl Statistics {
 }
 
 /// Mean, and the variance times a power of four with the exponent of its root.
-fn plain_moments(extent: Extent, Moments { first, second, .. }: Moments, divisor: f64) -> (f64, (f64, i32)) {
-    let (grid, count) = (Grid::of(extent), i128::from(extent.count));
-    let mean = grid.origin + times_power_of_two(first as f64 / extent.count as f64, -grid.exponent);
-    if headroom(extent.count) <= SMALL {
-        let squares = (second * count - first * first) as f64 / extent.count as f64;
+#[inline]
+fn plain_moments(votes: u64, grid: &Grid, Moments { first, second, .. }: Moments, divisor: f64) -> (f64, (f64, i32)) {
+    let count = i128::from(votes);
+    if headroom(votes) <= SMALL {
+        let mean = grid.origin + times_power_of_two(first as i64 as f64 / votes as f64, -grid.exponent);
+        let squares = (second * count - first * first) as f64 / votes as f64;
         return (mean, (squares / divisor, -grid.exponent));
     }
+    let mean = grid.origin + times_power_of_two(first as f64 / votes as f64, -grid.exponent);
     // Squares about the nearest integer m below the mean, exactly: intermediate results may wrap, for the last one fits.
     let (nearest, rest) = (first.div_euclid(count), first.rem_euclid(count));
     let about = second.wrapping_sub(nearest.wrapping_mul((2 * first).wrapping_sub(nearest.wrapping_mul(count))));

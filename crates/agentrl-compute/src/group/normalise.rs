@@ -1,11 +1,9 @@
 //! Values compared with their group: the one operator behind GRPO, RLOO, whitening and their relatives.
 
-use super::beta;
-use super::columns::Columns;
-use super::moments::Statistics;
-use super::options::{Center, Options, Scale, Singleton};
-use super::order::median;
-use super::statistics::{check_distance, of_votes};
+use super::columns::{Columns, Units};
+use super::grouped::Group;
+use super::options::{Center, Options, Scale};
+use super::rule::{Rule, rule_maker, rules};
 use crate::check::{finite, same_length};
 use crate::{Error, Float, Result, par};
 
@@ -57,10 +55,6 @@ pub fn normalise<T: Float, O: Float>(
     let divisor = given("divisor", "scale", columns, options.scale == Scale::Divisor, extra.divisor)?;
     let (count, sorted) = columns.check()?;
     let units = columns.units.map(|units| columns.by_unit(units)).transpose()?;
-    let rules = match &units {
-        Some(units) => rules(&units.columns(columns.name), count, false, options)?,
-        None => rules(columns, count, sorted, options)?,
-    };
     let spreads = match extra.scale_groups {
         None => None,
         Some(_) if !matches!(options.scale, Scale::Std | Scale::Mad | Scale::Range) => {
@@ -73,63 +67,109 @@ pub fn normalise<T: Float, O: Float>(
             Some((
                 groups,
                 match columns.units {
-                    Some(units) => self::rules(&others.by_unit(units)?.columns(columns.name), count, false, &options)?,
-                    None => self::rules(&others, count, sorted, &options)?,
+                    Some(units) => rules(&others.by_unit(units)?.columns(columns.name), count, false, &options)?,
+                    None => rules(&others, count, sorted, &options)?,
                 },
             ))
         }
     };
-    let bound = options.clip.unwrap_or(f64::INFINITY);
-    let by_rule_alone = spreads.is_none()
-        && columns.valid.is_none()
-        && matches!((options.center, options.scale), (Center::None | Center::Mean | Center::Median, scale) if scale != Scale::Divisor);
-    if by_rule_alone {
-        return par::fill(out, |start, piece| {
-            let rows = columns.values[start..].iter().zip(&columns.groups[start..]);
-            for ((place, (value, &group)), row) in piece.iter_mut().zip(rows).zip(start..) {
-                let rule = rules[group as usize];
-                let made = ((value.to_f64() - rule.centre) / rule.divisor).clamp(-bound, bound) + 0.0;
-                *place = O::result(row, made)?;
+    let rows = Rows { columns, options, units: units.as_ref(), spreads, baseline, divisor };
+    let rules = if let Some(units) = &units {
+        rules(&units.columns(columns.name), count, false, options)?
+    } else {
+        let rule = rule_maker(columns, count, sorted, options)?;
+        let grouped = columns.grouped(count, sorted)?;
+        let fill = |group: &mut Group<'_, '_, T>, first: usize, out: &mut [O]| {
+            let rule = rule(group)?;
+            par::fill(out, |start, piece| rows.fill(first + start, piece, |_| rule))
+        };
+        if grouped.fill(out, fill)? {
+            return Ok(());
+        }
+        grouped.each(rule)?
+    };
+    par::fill(out, |start, piece| rows.fill(start, piece, |group| rules[group as usize]))
+}
+
+/// All that a row's result depends on besides its group's rule.
+#[derive(Debug)]
+struct Rows<'a, T> {
+    columns: &'a Columns<'a, T>,
+    options: &'a Options,
+    units: Option<&'a Units>,
+    /// Groups over which the spread is taken, and their rules.
+    spreads: Option<(&'a [u32], Vec<Rule>)>,
+    baseline: Option<&'a [f64]>,
+    divisor: Option<&'a [f64]>,
+}
+
+impl<T: Float> Rows<'_, T> {
+    /// Fills the results of neighbouring rows.
+    fn fill<O: Float>(&self, start: usize, out: &mut [O], rule: impl Fn(u32) -> Rule) -> Result<()> {
+        let Columns { values, groups, valid, .. } = *self.columns;
+        let by_rule_alone = self.spreads.is_none()
+            && self.divisor.is_none()
+            && matches!(self.options.center, Center::None | Center::Mean | Center::Median);
+        let bound = self.options.clip.unwrap_or(f64::INFINITY);
+        // Adding zero turns a negative zero into zero.
+        let cut = |value: f64| value.clamp(-bound, bound) + 0.0;
+        let result = |row: usize| {
+            if self.columns.counts(row) { cut(self.result(row, rule(groups[row]))) } else { 0.0 }
+        };
+        let mut sound = true;
+        if by_rule_alone {
+            // The same as below with few enough branches for several rows to be made at once.
+            let end = start + out.len();
+            let columns = values[start..end].iter().zip(&groups[start..end]);
+            for (place, (value, &group)) in out.iter_mut().zip(columns) {
+                let rule = rule(group);
+                *place = O::from_f64(cut((value.to_f64() - rule.centre) / rule.divisor));
             }
+            if let Some(valid) = valid {
+                let invalid = out.iter_mut().zip(&valid[start..end]);
+                invalid.for_each(|(place, &valid)| *place = if valid { *place } else { O::from_f64(0.0) });
+            }
+            sound = out.iter().fold(true, |sound, place| sound & place.to_f64().is_finite());
+        } else {
+            for (row, place) in (start..).zip(&mut *out) {
+                *place = O::from_f64(result(row));
+                sound &= place.to_f64().is_finite();
+            }
+        }
+        if sound {
             Ok(())
-        });
+        } else {
+            (start..start + out.len()).try_for_each(|row| O::result(row, result(row)).map(drop))
+        }
     }
-    let row_of = |row: usize| {
-        let (rule, value) = (&rules[columns.groups[row] as usize], columns.values[row].to_f64());
+
+    /// The result of a valid row.
+    fn result(&self, row: usize, rule: Rule) -> f64 {
+        let value = self.columns.values[row].to_f64();
         if rule.small {
             return value / rule.divisor;
         }
-        let scale = match (&spreads, divisor) {
+        let scale = match (&self.spreads, self.divisor) {
             (Some((groups, rules)), _) => rules[groups[row] as usize].divisor,
-            (None, Some(divisor)) => options.divisor(divisor[row]),
+            (None, Some(divisor)) => self.options.divisor(divisor[row]),
             (None, None) => rule.divisor,
         };
-        let centred = match (options.center, baseline) {
-            (Center::LeaveOneOut, _) => match &units {
-                None => {
-                    let weight = columns.weights.map_or(1.0, |weights| weights[row]);
-                    (value - rule.centre) / ((rule.weight - weight) / rule.weight)
-                }
-                // The row's own unit is left out, which may differ from the row.
-                Some(units) => {
-                    let own = units.means[units.rows[row] as usize];
-                    let others = (own - rule.centre) / (rule.weight - 1.0);
-                    value - rule.centre + others
-                }
-            },
-            (_, Some(baseline)) => value - baseline[row],
+        let centred = match (self.options.center, self.baseline, self.units) {
+            (Center::LeaveOneOut, _, None) => {
+                let weight = self.columns.weights.map_or(1.0, |weights| weights[row]);
+                (value - rule.centre) / ((rule.weight - weight) / rule.weight)
+            }
+            // The row's own unit is left out, which may differ from the row.
+            (Center::LeaveOneOut, _, Some(units)) => {
+                let own = units.means[units.rows[row] as usize];
+                let others = (own - rule.centre) / (rule.weight - 1.0);
+                value - rule.centre + others
+            }
+            (_, Some(baseline), _) => value - baseline[row],
             (..) => value - rule.centre,
         };
         centred / scale
-    };
-    par::fill(out, |start, piece| {
-        for (row, place) in (start..).zip(piece) {
-            // Adding zero turns a negative zero into zero.
-            let value = if columns.counts(row) { row_of(row).clamp(-bound, bound) + 0.0 } else { 0.0 };
-            *place = O::result(row, value)?;
-        }
-        Ok(())
-    })
+    }
 }
 
 /// A column that an option needs, checked; `None` where it needs none.
@@ -156,84 +196,11 @@ fn given<'a, T: Float>(
     }
 }
 
-/// What is done to the rows of one group.
-#[derive(Clone, Copy, Debug)]
-struct Rule {
-    centre: f64,
-    /// Infinite where rows get 0.
-    divisor: f64,
-    weight: f64,
-    /// Whether there are too few votes: then values are divided as they are.
-    small: bool,
-}
-
-impl Options {
-    fn divisor(&self, spread: f64) -> f64 {
-        if self.scale == Scale::None {
-            return 1.0;
-        }
-        let root = if self.variance_eps > 0.0 { (spread * spread + self.variance_eps).sqrt() } else { spread };
-        let divisor = root.max(self.floor) + self.eps;
-        if spread <= self.min_scale && self.min_scale > 0.0 || divisor == 0.0 { f64::INFINITY } else { divisor }
-    }
-}
-
-/// The rule of each group of checked columns without units.
-fn rules<T: Float>(columns: &Columns<'_, T>, count: usize, sorted: bool, options: &Options) -> Result<Vec<Rule>> {
-    let shape = match options.scale {
-        Scale::Beta => fit(columns.name, &of_votes(columns, count, sorted, options.ddof)?, options.ddof)?,
-        _ => (1.0, 1.0),
-    };
-    let fewest = options.fewest();
-    let needs_median = options.center == Center::Median || options.scale == Scale::Mad;
-    columns.grouped(count, sorted).each(|group| {
-        let found = group.statistics(options.ddof)?;
-        check_distance(columns.name, group.index(), &found)?;
-        let (middle, distance) =
-            if needs_median { median(group.votes(), options.median) } else { (f64::NAN, f64::NAN) };
-        let centre = match options.center {
-            Center::None | Center::Baseline => 0.0,
-            Center::Mean | Center::LeaveOneOut => found.mean,
-            Center::Median => middle,
-        };
-        let divisor = match options.scale {
-            Scale::None | Scale::Divisor => 1.0,
-            Scale::Std => options.divisor(found.std),
-            Scale::Mad => options.divisor(distance),
-            Scale::Range => options.divisor(found.most - found.least),
-            // The weight 1 / density is at most a million.
-            Scale::Beta => beta::density(found.mean, shape.0, shape.1).max(1e-6),
-        };
-        // Frequencies of 1 or less in all leave nothing for an unbiased variance.
-        let no_spread = options.scale == Scale::Std && found.std.is_nan();
-        if found.count < fewest || no_spread {
-            let divisor = if options.singleton == Singleton::Raw { options.divisor(1.0) } else { f64::INFINITY };
-            return Ok(Rule { centre: 0.0, divisor, weight: found.weight, small: true });
-        }
-        Ok(Rule { centre, divisor, weight: found.weight, small: false })
-    })
-}
-
-/// The Beta shape of the means of all groups that have votes.
-fn fit(name: &str, statistics: &[Statistics], ddof: u32) -> Result<(f64, f64)> {
-    let outside = |found: &&Statistics| found.count > 0 && !(found.least >= 0.0 && found.most <= 1.0);
-    if let Some(found) = statistics.iter().find(outside) {
-        return Err(Error::invalid(format!(
-            "{name} reach from {} to {}, but scale \"beta\" is for rewards from 0 to 1; use another scale",
-            found.least, found.most
-        )));
-    }
-    let rates: Vec<f64> = statistics.iter().filter(|found| found.count > 0).map(|found| found.mean).collect();
-    let groups = vec![0; rates.len()];
-    let found = super::statistics(&Columns::new("means", &rates, &groups), ddof)?;
-    Ok(found.first().map_or((1.0, 1.0), |found| beta::fit(found.mean, found.std * found.std)))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::group::Middle;
     use crate::group::testing::{Group, at, masked_groups, naive, shuffle};
+    use crate::group::{Middle, Singleton};
     use proptest::prelude::*;
 
     fn run(columns: &Columns<'_, f64>, options: Options, extra: Extra<'_>) -> Result<Vec<f64>> {
@@ -406,6 +373,27 @@ mod tests {
             message,
             Err("the result of row 0 is 4.537097955180385e38, too large for f32; scale the input".to_owned())
         );
+    }
+
+    /// Runs are filled in one pass, large ones in pieces; rows that stand anywhere by way of buckets.
+    #[test]
+    fn runs_and_scattered_rows_get_the_same_bits_on_any_number_of_threads() -> Result<()> {
+        let small = (0..3 * par::PIECE as u32).map(|row| row / 8);
+        let large = vec![3 * par::PIECE as u32 / 8; 2 * par::PIECE + 5];
+        let groups: Vec<u32> = small.chain(large).collect();
+        let draw = |row: usize| crate::rng::uniform(5, row as u64) - 0.5;
+        let values: Vec<f64> = (0..groups.len()).map(|row| draw(row) * 10_f64.powi((row % 40) as i32 - 20)).collect();
+        let order = shuffle(values.len(), 9);
+        let (mixed_values, mixed_groups) = (at(&order, &values), at(&order, &groups));
+        let mut expected = None;
+        for threads in [1, 2, 4] {
+            par::set_threads(threads)?;
+            let found: Vec<u64> = plain(&values, &groups, Options::default())?.into_iter().map(f64::to_bits).collect();
+            let mixed = plain(&mixed_values, &mixed_groups, Options::default())?;
+            assert!(order.iter().zip(mixed).all(|(&row, value)| found[row] == value.to_bits()), "{threads}");
+            assert_eq!(*expected.get_or_insert_with(|| found.clone()), found, "{threads}");
+        }
+        Ok(())
     }
 
     proptest! {

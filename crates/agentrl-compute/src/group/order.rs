@@ -24,18 +24,18 @@ use crate::{Float, Result};
 pub fn quantile<T: Float>(columns: &Columns<'_, T>, q: f64, interpolation: Interpolation) -> Result<Vec<f64>> {
     quantile::quantile(&[], q, interpolation)?;
     let (count, sorted) = columns.check()?;
-    columns.grouped(count, sorted).each(|group| {
+    columns.grouped(count, sorted)?.each(|group| {
         let votes = group.votes();
         votes.values.sort_unstable_by(f64::total_cmp);
-        Ok(quantile::quantile(&votes.values, q, interpolation)?.unwrap_or(f64::NAN))
+        Ok(quantile::quantile(votes.values, q, interpolation)?.unwrap_or(f64::NAN))
     })
 }
 
 /// The median of some votes, and their median distance from it; NaN for none. A weight counts how often a value stands there.
-pub(super) fn median(votes: &Votes, middle: Middle) -> (f64, f64) {
-    let centre = middle_of(votes.values.clone(), &votes.weights, middle);
+pub(super) fn median(votes: &Votes<'_>, middle: Middle) -> (f64, f64) {
+    let centre = middle_of(votes.values.to_vec(), votes.weights, middle);
     let distances = votes.values.iter().map(|value| (value - centre).abs()).collect();
-    (centre, middle_of(distances, &votes.weights, middle))
+    (centre, middle_of(distances, votes.weights, middle))
 }
 
 fn middle_of(mut values: Vec<f64>, weights: &[f64], middle: Middle) -> f64 {
@@ -67,19 +67,15 @@ mod tests {
 
     #[test]
     fn medians_by_hand() {
-        let votes = |values: &[f64], weights: &[f64]| Votes {
-            values: values.to_vec(),
-            weights: weights.to_vec(),
-            rows: vec![],
-        };
-        let four = votes(&[4.0, 1.0, 2.0, 9.0], &[]);
-        assert_eq!(median(&four, Middle::Midpoint), (3.0, 1.5));
-        assert_eq!(median(&four, Middle::Lower), (2.0, 1.0));
-        assert_eq!(median(&votes(&[4.0, 1.0, 2.0, 9.0], &[1.0; 4]), Middle::Midpoint), (3.0, 1.5));
-        assert_eq!(median(&votes(&[4.0, 1.0, 2.0, 9.0], &[1.0; 4]), Middle::Lower), (2.0, 1.0));
-        assert_eq!(median(&votes(&[5.0, 1.0], &[3.0, 2.0]), Middle::Midpoint), (5.0, 0.0));
-        assert!(median(&votes(&[], &[]), Middle::Lower).0.is_nan());
-        assert!(median(&votes(&[], &[]), Middle::Midpoint).1.is_nan());
+        let median = |values: &mut [f64], weights: &[f64], middle| super::median(&Votes::of(values, weights), middle);
+        let mut four = [4.0, 1.0, 2.0, 9.0];
+        for weights in [&[][..], &[1.0; 4]] {
+            assert_eq!(median(&mut four, weights, Middle::Midpoint), (3.0, 1.5));
+            assert_eq!(median(&mut four, weights, Middle::Lower), (2.0, 1.0));
+        }
+        assert_eq!(median(&mut [5.0, 1.0], &[3.0, 2.0], Middle::Midpoint), (5.0, 0.0));
+        assert!(median(&mut [], &[], Middle::Lower).0.is_nan());
+        assert!(median(&mut [], &[], Middle::Midpoint).1.is_nan());
     }
 
     #[test]

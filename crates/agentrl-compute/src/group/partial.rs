@@ -28,9 +28,9 @@ use crate::{Error, Float, Result};
 /// `InvalidInput` if lengths differ, an id is not below `count`, a valid value is not finite or a weight is negative.
 pub fn extents<T: Float>(columns: &Columns<'_, T>, count: usize) -> Result<Vec<Extent>> {
     check(columns, count)?;
-    columns.grouped(count, columns.groups.is_sorted()).each(|group| {
+    columns.grouped(count, columns.groups.is_sorted())?.each(|group| {
         let votes = group.votes();
-        Ok(Extent::of(&votes.values, &votes.weights))
+        Ok(Extent::of(votes.values, votes.weights))
     })
 }
 
@@ -50,11 +50,11 @@ pub fn moments<T: Float>(columns: &Columns<'_, T>, extents: &[Extent]) -> Result
             )));
         }
     }
-    let grouped = columns.grouped(extents.len(), columns.groups.is_sorted());
+    let grouped = columns.grouped(extents.len(), columns.groups.is_sorted())?;
     grouped.each(|group| {
         let extent = extents[group.index()];
         let votes = group.votes();
-        Ok(Moments::of(extent, &votes.values, &votes.weights))
+        Ok(Moments::of(extent, votes.values, votes.weights))
     })
 }
 

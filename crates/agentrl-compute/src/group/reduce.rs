@@ -1,7 +1,6 @@
 //! Other things that are done within groups: ranks, softmax, ranges, extremes.
 
 use super::columns::Columns;
-use super::grouped::Votes;
 use crate::check::same_length;
 use crate::{Error, Float, Result};
 
@@ -53,10 +52,10 @@ pub fn map<T: Float>(columns: &Columns<'_, T>, map: Map, out: &mut [T]) -> Resul
         _ => {}
     }
     let (count, sorted) = columns.check()?;
-    let made = columns.grouped(count, sorted).each(|group| {
+    let made = columns.grouped(count, sorted)?.each(|group| {
         let made = match map {
-            Map::Rank => ranks(group.votes()),
-            Map::Softmax { temperature } => softmax(group.votes(), temperature),
+            Map::Rank => ranks(group.votes().values),
+            Map::Softmax { temperature } => softmax(group.votes().values, temperature),
             Map::MinMax { eps, constant } => {
                 let found = group.statistics(0)?;
                 let range = found.most - found.least;
@@ -75,13 +74,12 @@ pub fn map<T: Float>(columns: &Columns<'_, T>, map: Map, out: &mut [T]) -> Resul
                 group.votes().values.iter().map(scaled).collect()
             }
         };
-        Ok((made, std::mem::take(&mut group.votes().rows)))
+        let votes = group.votes();
+        Ok(made.into_iter().enumerate().map(|(vote, value)| (votes.row(vote), value)).collect::<Vec<_>>())
     })?;
     out.fill(T::from_f64(0.0));
-    for (made, rows) in made {
-        for (value, row) in made.into_iter().zip(rows) {
-            out[row as usize] = T::result(row as usize, value)?;
-        }
+    for (row, value) in made.into_iter().flatten() {
+        out[row as usize] = T::result(row as usize, value)?;
     }
     Ok(())
 }
@@ -93,9 +91,9 @@ fn positive(name: &str, value: f64) -> Result<()> {
     Err(Error::invalid(format!("{name} is {value}, but must be above 0")))
 }
 
-fn ranks(votes: &Votes) -> Vec<f64> {
-    let mut order: Vec<usize> = (0..votes.values.len()).collect();
-    order.sort_by(|&a, &b| votes.values[a].total_cmp(&votes.values[b]));
+fn ranks(values: &[f64]) -> Vec<f64> {
+    let mut order: Vec<usize> = (0..values.len()).collect();
+    order.sort_by(|&a, &b| values[a].total_cmp(&values[b]));
     let mut ranks = vec![0.0; order.len()];
     for (rank, place) in order.into_iter().enumerate() {
         ranks[place] = rank as f64;
@@ -110,9 +108,9 @@ fn sum(values: &[f64]) -> f64 {
     sorted.iter().sum()
 }
 
-fn softmax(votes: &Votes, temperature: f64) -> Vec<f64> {
-    let most = votes.values.iter().fold(f64::NEG_INFINITY, |most, &value| most.max(value));
-    let powers: Vec<f64> = votes.values.iter().map(|value| ((value - most) / temperature).exp()).collect();
+fn softmax(values: &[f64], temperature: f64) -> Vec<f64> {
+    let most = values.iter().fold(f64::NEG_INFINITY, |most, &value| most.max(value));
+    let powers: Vec<f64> = values.iter().map(|value| ((value - most) / temperature).exp()).collect();
     let total = sum(&powers);
     powers.iter().map(|power| power / total).collect()
 }
@@ -134,11 +132,11 @@ pub fn log_mean_exp<T: Float>(columns: &Columns<'_, T>, temperature: f64) -> Res
         positive("temperature", temperature)?;
     }
     let (count, sorted) = columns.check()?;
-    columns.grouped(count, sorted).each(|group| {
+    columns.grouped(count, sorted)?.each(|group| {
         if temperature == 0.0 {
             return Ok(group.statistics(0)?.mean);
         }
-        let values = &group.votes().values;
+        let values = group.votes().values;
         let most = values.iter().fold(f64::NEG_INFINITY, |most, &value| most.max(value));
         let powers: Vec<f64> = values.iter().map(|value| ((value - most) / temperature).exp()).collect();
         Ok(most + temperature * (sum(&powers) / powers.len() as f64).ln())
@@ -151,11 +149,12 @@ pub fn log_mean_exp<T: Float>(columns: &Columns<'_, T>, temperature: f64) -> Res
 /// `InvalidInput` for columns that [`statistics`](super::statistics) refuses.
 pub fn arg_extreme<T: Float>(columns: &Columns<'_, T>, largest: bool) -> Result<Vec<Option<u32>>> {
     let (count, sorted) = columns.check()?;
-    columns.grouped(count, sorted).each(|group| {
-        let Votes { values, rows, .. } = group.votes();
+    columns.grouped(count, sorted)?.each(|group| {
+        let votes = group.votes();
+        let values = &*votes.values;
         let better = |&a: &usize, &b: &usize| if largest { values[a] > values[b] } else { values[a] < values[b] };
         let best = (0..values.len()).reduce(|best, place| if better(&place, &best) { place } else { best });
-        Ok(best.map(|place| rows[place]))
+        Ok(best.map(|place| votes.row(place)))
     })
 }
 

@@ -13,8 +13,8 @@ use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 pub use history::{History, history};
 pub use similar::{Similarity, Sketch, sequence_ratio, similar};
 
-use crate::Result;
 use crate::check::same_length;
+use crate::{Result, par};
 
 /// Ids of the keys of some rows.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,7 +26,7 @@ pub struct Keys {
 }
 
 /// A whole number that can be a key: as many bits as it has, whatever its sign.
-pub trait Integer: Copy + Send + Sync + PartialEq {
+pub trait Integer: Copy + Send + Sync + PartialOrd {
     /// A different number for every different key of the type.
     fn key(self) -> u64;
 }
@@ -57,10 +57,16 @@ integers!(i8, i16, i32, i64, u8, u16, u32, u64);
 /// # Errors
 /// `Overflow` for more than 2³² - 2 rows, here and in all functions of this module.
 pub fn dense_integers<K: Integer>(keys: &[K]) -> Result<Keys> {
+    // With the key before, so that pieces hang together.
+    let sorted =
+        par::each(par::pieces(keys.len()), |piece| Ok(keys[piece.start.saturating_sub(1)..piece.end].is_sorted()))?;
+    if sorted.into_iter().all(|sorted| sorted) {
+        return table::in_runs(keys);
+    }
     let (least, most) =
         keys.iter().fold((u64::MAX, 0), |(least, most), key| (least.min(key.key()), most.max(key.key())));
     // A table with a place for every number in the range beats hashing as long as it is about as large as the column.
-    if !keys.is_empty() && most - least < 2 * keys.len() as u64 + 1024 {
+    if most - least < 2 * keys.len() as u64 + 1024 {
         return table::direct(keys.len(), (most - least) as usize + 1, |row| (keys[row].key() - least) as usize);
     }
     table::hashed(keys.len(), |a, b| keys[a] == keys[b], |row| mix(0, keys[row].key()))
@@ -186,12 +192,12 @@ mod tests {
         assert_eq!(dense_integers(&[i8::MIN, i8::MAX, i8::MIN])?.ids, [0, 1, 0]);
         assert_eq!(dense_integers(&[u64::MAX, 0, u64::MAX])?.ids, [0, 1, 0]);
         assert_eq!(dense_integers(&[i64::MAX, i64::MIN, i64::MAX])?.ids, [0, 1, 0]);
-        let rows = 3 * crate::par::PIECE + 11;
+        let rows = 3 * par::PIECE + 11;
         let keys: Vec<u64> = (0..rows as u64).map(|row| crate::rng::structural_seed(&[row / 5 % 700])).collect();
         let texts: Vec<String> = keys.iter().map(u64::to_string).collect();
         let expected: Vec<u32> = (0..rows as u32).map(|row| row / 5 % 700).collect();
         for threads in [1, 2, 4] {
-            crate::par::set_threads(threads)?;
+            par::set_threads(threads)?;
             let found = dense_integers(&keys)?;
             assert!(found.count == 700 && found.ids == expected);
             assert_eq!(dense_bytes(&texts)?, found);

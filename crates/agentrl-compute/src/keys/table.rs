@@ -1,5 +1,7 @@
 //! Ids by a look-up: in a table with a place for every key, or by hash.
 
+use std::ops::Range;
+
 use super::Keys;
 use crate::par;
 use crate::{Error, Result};
@@ -28,6 +30,32 @@ pub(super) fn direct(rows: usize, range: usize, key: impl Fn(usize) -> usize) ->
         *id
     });
     Ok(Keys { ids: ids.collect(), count })
+}
+
+/// Ids of keys of which equal ones stand together.
+pub(super) fn in_runs<K: PartialEq + Sync>(keys: &[K]) -> Result<Keys> {
+    check(keys.len())?;
+    // Each piece with the key before it; of the first piece, the first key itself.
+    let with_before = |piece: &Range<usize>| &keys[piece.start.saturating_sub(1)..piece.end];
+    let starts = |pair: &[K]| u32::from(pair[0] != pair[1]);
+    let pieces = par::pieces(keys.len());
+    let counts = par::each(pieces.clone(), |piece| Ok(with_before(&piece).windows(2).map(starts).sum::<u32>()))?;
+    let mut ids = vec![0; keys.len()];
+    let mut last = 0;
+    let mut items = Vec::with_capacity(pieces.len());
+    for ((place, piece), count) in ids.chunks_mut(par::PIECE).zip(pieces).zip(counts) {
+        items.push((place, piece, last));
+        last += count;
+    }
+    par::each(items, |(place, piece, mut id)| {
+        let place = if piece.start == 0 { &mut place[1..] } else { place };
+        for (place, pair) in place.iter_mut().zip(with_before(&piece).windows(2)) {
+            id += starts(pair);
+            *place = id;
+        }
+        Ok(())
+    })?;
+    Ok(Keys { count: if ids.is_empty() { 0 } else { last + 1 }, ids })
 }
 
 /// Ids of keys that can be hashed and compared by their rows.

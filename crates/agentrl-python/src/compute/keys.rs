@@ -37,6 +37,10 @@ pub(crate) fn dense_keys<'py>(
         released(py, || dense_texts(name, &parts))?
     } else {
         let items: Vec<Bound<'py, PyAny>> = values.extract().map_err(|_| not_keys(name, values))?;
+        if let Some(texts) = items.iter().map(text).collect::<Option<Vec<&str>>>() {
+            let made = held(|| keys::dense_bytes_of(texts.len(), |row| texts[row].as_bytes()))?;
+            return Ok((PyArray1::from_vec(py, made.ids), made.count));
+        }
         let items = items.iter().map(|item| item_bytes(name, item)).collect::<PyResult<Vec<_>>>()?;
         held(|| keys::dense_bytes(items.iter().map(Vec::as_slice)))?
     };
@@ -87,6 +91,11 @@ fn texts<'a>(name: &str, array: &'a ArrayRef) -> Result<Text<'a>> {
         DataType::FixedSizeBinary(_) => rows!(array.as_fixed_size_binary()),
         other => Err(Error::invalid(format!("{name} has Arrow type {other}; keys are integers, strings or binary"))),
     }
+}
+
+/// A text as Python holds it, without a copy.
+fn text<'a>(item: &'a Bound<'_, PyAny>) -> Option<&'a str> {
+    item.cast::<PyString>().ok()?.to_str().ok()
 }
 
 /// One key of a list as bytes; a byte in front keeps texts, bytes and integers apart.

@@ -1,0 +1,100 @@
+//! What a group's statistics mean for its rows.
+
+use super::beta;
+use super::columns::Columns;
+use super::grouped::Group;
+use super::moments::Statistics;
+use super::options::{Center, Options, Scale, Singleton};
+use super::order::median;
+use super::statistics::{check_distance, of_votes};
+use crate::{Error, Float, Result};
+
+/// What is done to the rows of one group.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rule {
+    pub(super) centre: f64,
+    /// Infinite where rows get 0.
+    pub(super) divisor: f64,
+    pub(super) weight: f64,
+    /// Whether there are too few votes: then values are divided as they are.
+    pub(super) small: bool,
+}
+
+impl Options {
+    #[inline]
+    pub(super) fn divisor(&self, spread: f64) -> f64 {
+        if self.scale == Scale::None {
+            return 1.0;
+        }
+        let root = if self.variance_eps > 0.0 { (spread * spread + self.variance_eps).sqrt() } else { spread };
+        let divisor = root.max(self.floor) + self.eps;
+        if spread <= self.min_scale && self.min_scale > 0.0 || divisor == 0.0 { f64::INFINITY } else { divisor }
+    }
+}
+
+/// The rule of each group of checked columns without units.
+pub(super) fn rules<T: Float>(
+    columns: &Columns<'_, T>,
+    count: usize,
+    sorted: bool,
+    options: &Options,
+) -> Result<Vec<Rule>> {
+    columns.grouped(count, sorted)?.each(rule_maker(columns, count, sorted, options)?)
+}
+
+/// What makes the rule of a group of these columns.
+pub(super) fn rule_maker<'a, T: Float>(
+    columns: &Columns<'a, T>,
+    count: usize,
+    sorted: bool,
+    options: &'a Options,
+) -> Result<impl Fn(&mut Group<'_, '_, T>) -> Result<Rule> + Sync + 'a> {
+    let name = columns.name;
+    let shape = match options.scale {
+        Scale::Beta => fit(name, &of_votes(columns, count, sorted, options.ddof)?, options.ddof)?,
+        _ => (1.0, 1.0),
+    };
+    let fewest = options.fewest();
+    let needs_median = options.center == Center::Median || options.scale == Scale::Mad;
+    Ok(move |group: &mut Group<'_, '_, T>| {
+        let found = group.statistics(options.ddof)?;
+        check_distance(name, group.index(), &found)?;
+        let (middle, distance) =
+            if needs_median { median(&group.votes(), options.median) } else { (f64::NAN, f64::NAN) };
+        let centre = match options.center {
+            Center::None | Center::Baseline => 0.0,
+            Center::Mean | Center::LeaveOneOut => found.mean,
+            Center::Median => middle,
+        };
+        let divisor = match options.scale {
+            Scale::None | Scale::Divisor => 1.0,
+            Scale::Std => options.divisor(found.std),
+            Scale::Mad => options.divisor(distance),
+            Scale::Range => options.divisor(found.most - found.least),
+            // The weight 1 / density is at most a million.
+            Scale::Beta => beta::density(found.mean, shape.0, shape.1).max(1e-6),
+        };
+        // Frequencies of 1 or less in all leave nothing for an unbiased variance.
+        let no_spread = options.scale == Scale::Std && found.std.is_nan();
+        if found.count < fewest || no_spread {
+            let divisor = if options.singleton == Singleton::Raw { options.divisor(1.0) } else { f64::INFINITY };
+            return Ok(Rule { centre: 0.0, divisor, weight: found.weight, small: true });
+        }
+        Ok(Rule { centre, divisor, weight: found.weight, small: false })
+    })
+}
+
+/// The Beta shape of the means of all groups that have votes.
+fn fit(name: &str, statistics: &[Statistics], ddof: u32) -> Result<(f64, f64)> {
+    let outside = |found: &&Statistics| found.count > 0 && !(found.least >= 0.0 && found.most <= 1.0);
+    if let Some(found) = statistics.iter().find(outside) {
+        return Err(Error::invalid(format!(
+            "{name} reach from {} to {}, but scale \"beta\" is for rewards from 0 to 1; use another scale",
+            found.least, found.most
+        )));
+    }
+    let rates: Vec<f64> = statistics.iter().filter(|found| found.count > 0).map(|found| found.mean).collect();
+    let groups = vec![0; rates.len()];
+    let found = super::statistics(&Columns::new("means", &rates, &groups), ddof)?;
+    Ok(found.first().map_or((1.0, 1.0), |found| beta::fit(found.mean, found.std * found.std)))
+}

@@ -1,0 +1,117 @@
+//! Votes brought together from rows that stand anywhere.
+//!
+//! A row's group is far from its neighbour's, so what is known of a group would be fetched from slow memory for each row.
+//! Hence two steps, both of which read and write along: pieces of rows are sorted into buckets of neighbouring groups, and
+//! later each bucket, which is small enough for a core's own memory, into its groups.
+
+use std::ops::Range;
+
+use super::columns::Columns;
+use super::grouped::Buffer;
+use crate::{Float, Result, par};
+
+/// Votes of a bucket.
+const BUCKET: usize = 1 << 14;
+
+/// Largest number of buckets: a piece writes to all of them at once.
+const BUCKETS: usize = 1 << 8;
+
+/// The votes in buckets of neighbouring groups.
+#[derive(Debug)]
+pub(super) struct Scattered<T> {
+    /// A group's bucket is its id without these last bits.
+    bits: u32,
+    groups: usize,
+    pieces: Vec<Piece<T>>,
+}
+
+/// The votes of some neighbouring rows, bucket after bucket, in row order within each.
+#[derive(Debug)]
+struct Piece<T> {
+    votes: Vec<Vote<T>>,
+    /// Where each bucket starts, and where the last ends.
+    starts: Vec<u32>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Vote<T> {
+    group: u32,
+    row: u32,
+    value: T,
+}
+
+impl<T: Float> Scattered<T> {
+    /// The votes of checked columns of so many groups.
+    pub(super) fn new(columns: &Columns<'_, T>, groups: usize) -> Result<Self> {
+        let buckets = columns.values.len().div_ceil(BUCKET).clamp(1, BUCKETS);
+        let bits = groups.div_ceil(buckets).next_power_of_two().trailing_zeros();
+        let buckets = groups.div_ceil(1 << bits);
+        let pieces = par::each(par::pieces(columns.values.len()), |rows| Ok(Piece::new(columns, rows, bits, buckets)))?;
+        Ok(Self { bits, groups, pieces })
+    }
+
+    /// The groups of each bucket.
+    pub(super) fn buckets(&self) -> Vec<Range<usize>> {
+        let size = 1 << self.bits;
+        (0..self.groups).step_by(size).map(|first| first..self.groups.min(first + size)).collect()
+    }
+
+    /// Reads the votes of a bucket's groups.
+    pub(super) fn read(&self, groups: &Range<usize>, columns: &Columns<'_, T>, buffer: &mut Buffer) {
+        buffer.clear();
+        let bucket = groups.start >> self.bits;
+        let votes = || self.pieces.iter().flat_map(|piece| piece.bucket(bucket));
+        let Buffer { starts, values, weights, rows, .. } = buffer;
+        starts.resize(groups.len() + 1, 0);
+        for vote in votes() {
+            starts[vote.group as usize - groups.start] += 1;
+        }
+        let mut sum = 0;
+        for start in &mut *starts {
+            sum += *start;
+            *start = sum;
+        }
+        values.resize(sum as usize, 0.0);
+        rows.resize(sum as usize, 0);
+        for piece in self.pieces.iter().rev() {
+            for vote in piece.bucket(bucket).iter().rev() {
+                let place = &mut starts[vote.group as usize - groups.start];
+                *place -= 1;
+                values[*place as usize] = vote.value.to_f64();
+                rows[*place as usize] = vote.row;
+            }
+        }
+        if let Some(column) = columns.weights {
+            weights.extend(rows.iter().map(|&row| column[row as usize]));
+        }
+    }
+}
+
+impl<T: Float> Piece<T> {
+    fn new(columns: &Columns<'_, T>, rows: Range<usize>, bits: u32, buckets: usize) -> Self {
+        let groups = &columns.groups[rows.clone()];
+        let all = columns.weights.is_none() && columns.valid.is_none();
+        let votes = |place: usize| all || columns.votes(rows.start + place);
+        let mut starts = vec![0; buckets + 1];
+        for (place, &group) in groups.iter().enumerate() {
+            starts[(group >> bits) as usize] += u32::from(votes(place));
+        }
+        let mut sum = 0;
+        for start in &mut starts {
+            sum += *start;
+            *start = sum;
+        }
+        let mut sorted = vec![Vote { group: 0, row: 0, value: T::from_f64(0.0) }; sum as usize];
+        let values = columns.values[rows.clone()].iter().zip(groups).enumerate();
+        for (place, (&value, &group)) in values.rev().filter(|&(place, _)| votes(place)) {
+            let start = &mut starts[(group >> bits) as usize];
+            *start -= 1;
+            sorted[*start as usize] = Vote { group, row: (rows.start + place) as u32, value };
+        }
+        Self { votes: sorted, starts }
+    }
+
+    fn bucket(&self, bucket: usize) -> &[Vote<T>] {
+        &self.votes[self.starts[bucket] as usize..self.starts[bucket + 1] as usize]
+    }
+}
