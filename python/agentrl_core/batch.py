@@ -94,6 +94,30 @@ class Batch:
         """How entropies were estimated: `exact`, `top_10`, ..."""
         return self._core.entropies
 
+    def blob(self, sha256: bytes) -> bytes:
+        """The content of a blob (an image, a screenshot) that column `blobs` of `nodes` names by its hash.
+
+        Contents travel with the batch from `Forest.freeze` to `Store.append`, pickled too. A batch that a store gives back
+        has none: they are read one by one, with `Store.blob`.
+
+        Args:
+            sha256: the 32 bytes of the hash.
+
+        Raises:
+            NotFoundError: the batch does not hold it.
+
+        Example:
+            >>> import agentrl_core as arl
+            >>> forest = arl.Forest()
+            >>> forest.add_group(0, "task")
+            >>> screenshot = forest.add_blob(b"a picture")
+            >>> _ = forest.append(forest.start(0, 0), [7, 7], kind="prompt", blobs=[screenshot])
+            >>> forest.abort()
+            >>> forest.freeze().blob(screenshot)
+            b'a picture'
+        """
+        return self._core.blob(sha256)
+
     def tree(self) -> Tree:
         """The token trees; nodes are known by their ids. Its columns and questions are those of `Tree`."""
         return self._core.tree()

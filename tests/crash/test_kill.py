@@ -26,7 +26,34 @@ FACTS = ("nodes", "steps", "trajectories", "draws")
 
 def start(folder: Path, *options: str) -> subprocess.Popen[str]:
     command = [sys.executable, str(HERE / "writer.py"), str(folder), *options]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    stdin = subprocess.PIPE if "again" in options else None
+    return subprocess.Popen(command, stdin=stdin, stdout=subprocess.PIPE, text=True)
+
+
+def killed(writers: subprocess.Popen[str], words: int, seconds: float) -> list[tuple[str, int]]:
+    """Let a process write, kill it some words and seconds after it has opened the store; what it said."""
+    said: list[tuple[str, int]] = []
+
+    def hear() -> None:
+        word, number = writers.stdout.readline().split()
+        said.append((word, int(number)))
+
+    def listen(last: str) -> None:
+        while not said or said[-1][0] != last:
+            hear()
+
+    writers.stdin.write("\n")
+    writers.stdin.flush()
+    listen("process")
+    process = said[-1][1]
+    listen("open")
+    for _ in range(words):
+        hear()
+    time.sleep(seconds)
+    os.kill(process, signal.SIGKILL)
+    listen("died")
+    assert said[-1][1] == signal.SIGKILL
+    return said
 
 
 def scan(folder: Path, name: str) -> pl.DataFrame:
@@ -66,6 +93,8 @@ def reading(folder: Path) -> Iterator[list[int]]:
             except (AssertionError, OSError, pl.exceptions.PolarsError) as error:
                 failures.append(error)
                 return
+            # The tests are about moments, and a busy reader would leave the writers few of them.
+            stop.wait(0.02)
 
     thread = threading.Thread(target=read)
     thread.start()
@@ -84,19 +113,11 @@ def test_nothing_acknowledged_is_lost_in_two_hundred_kills(tmp_path: Path) -> No
     rng = np.random.default_rng(0)
     closed = flushed = 0
     moments = set()
-    with reading(tmp_path) as seen:
+    with reading(tmp_path) as seen, start(tmp_path, "again") as writers:
         for _ in range(KILLS):
-            process = start(tmp_path)
-            assert process.stdout is not None
-            lines = [process.stdout.readline()]
-            time.sleep(rng.uniform(0.0, 0.06))
-            process.send_signal(signal.SIGKILL)
-            lines += process.stdout.readlines()
-            process.stdout.close()
-            assert process.wait() == -signal.SIGKILL
-            for word, number in (line.split() for line in lines if line.endswith("\n")):
-                closed = max(closed, int(number)) if word in ("open", "closed") else closed
-                flushed = max(flushed, int(number) + 1) if word == "flushed" else flushed
+            for word, number in killed(writers, int(rng.integers(0, 3)), rng.uniform(0.0, 0.02)):
+                closed = max(closed, number) if word in ("open", "closed") else closed
+                flushed = max(flushed, number + 1) if word == "flushed" else flushed
             check_scan(tmp_path)
             left = bool(list(tmp_path.rglob("*.tmp")))
             with Store.open(tmp_path, read_only=True) as store:
@@ -108,6 +129,8 @@ def test_nothing_acknowledged_is_lost_in_two_hundred_kills(tmp_path: Path) -> No
                     expected = [token for member in range(4) for token in tokens_of(iteration, member)]
                     assert batch.column("token", "token").tolist()[: len(expected)] == expected
                 moments.add((left, store.has_batch(store.iteration)))
+        writers.stdin.close()
+        assert writers.wait() == 0
     assert len(moments) >= 3, "killed inside of commits, between them, and between a batch and its close"
     assert len(set(seen)) > 10, "the reader saw it grow"
     with Store.open(tmp_path) as store:

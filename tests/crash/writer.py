@@ -2,6 +2,9 @@
 
 `python writer.py FOLDER [fork]`: says `open N` and then `closed N` on standard output for every iteration that is
 durable. With `fork`, a child that inherited the store lives on for a minute.
+
+`python writer.py FOLDER again`: for every line of standard input, a new process does the same, which says `process N`
+first; `died N` with the signal that ended it says that it is gone, and that all that it said came before.
 """
 
 from __future__ import annotations
@@ -57,7 +60,17 @@ def train(store: Store) -> None:
     say("closed", store.iteration)
 
 
-def main() -> None:
+def again() -> None:
+    """One process after the other, without starting Python each time."""
+    for _ in sys.stdin:
+        child = os.fork()
+        if not child:
+            say("process", os.getpid())
+            write()
+        say("died", -os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+
+
+def write() -> None:
     with Store.open(sys.argv[1]) as store:
         if "fork" in sys.argv[2:] and os.fork() == 0:
             time.sleep(60)
@@ -68,4 +81,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    again() if "again" in sys.argv[2:] else write()

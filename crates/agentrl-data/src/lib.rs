@@ -31,6 +31,9 @@ mod tasks;
 pub use agentrl_compute::error::{Error, ErrorKind, Result};
 pub use tasks::advance_tasks;
 
+/// Called between the steps of long work; an error (Ctrl-C) ends it.
+pub type Check<'a> = &'a mut dyn FnMut() -> Result<()>;
+
 /// An error from the Arrow crates on data that this crate built itself: a bug, never the user's doing.
 #[expect(clippy::needless_pass_by_value, reason = "used as `map_err(arrow_bug)`")]
 pub(crate) fn arrow_bug(error: arrow_schema::ArrowError) -> Error {

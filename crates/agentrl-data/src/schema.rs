@@ -63,13 +63,25 @@ impl Table {
         SCHEMAS[self as usize].clone()
     }
 
-    /// Columns of the table for rows that are joined from parts: with what the first of them says about its rows (names of
-    /// reward components, the estimator of entropies).
+    /// Columns of the table for rows that are joined from parts: with what the first part that has rewards or entropies says
+    /// about them (names of reward components, the estimator of entropies).
     pub fn schema_of(self, parts: &[RecordBatch]) -> SchemaRef {
-        let metadata = parts.first().map_or_else(HashMap::new, |part| part.schema().metadata().clone());
+        let first = parts.iter().find(|part| self.is_described(part));
+        let first = first.or_else(|| parts.iter().find(|part| part.num_rows() > 0)).or(parts.first());
+        let metadata = first.map_or_else(HashMap::new, |part| part.schema().metadata().clone());
         let known = self.schema();
         let metadata = known.metadata().clone().into_iter().chain(metadata).collect();
         Arc::new(known.as_ref().clone().with_metadata(metadata))
+    }
+
+    /// Whether rows have values of the column that the metadata of the table is about.
+    pub(crate) fn is_described(self, rows: &RecordBatch) -> bool {
+        let column = match self {
+            Table::Nodes => "entropies",
+            Table::Steps | Table::Trajectories => "rewards",
+            Table::Draws | Table::Tasks | Table::Decisions => return false,
+        };
+        rows.column_by_name(column).is_some_and(|values| values.null_count() < values.len())
     }
 }
 

@@ -3,6 +3,7 @@
 use std::fmt::Display;
 
 use agentrl_data::batch::Numbers;
+use agentrl_data::Error;
 use numpy::{Element, IntoPyArray as _, PyArray1, PyArrayMethods as _, PyReadonlyArray1};
 use pyo3::prelude::*;
 use pyo3::{Borrowed, FromPyObject};
@@ -47,6 +48,12 @@ fn values<T: Element + Copy>(array: &Bound<'_, PyAny>) -> Option<Vec<T>> {
         array.cast::<PyArray1<T>>().ok()?;
         read(&array.call_method0("copy").ok()?)
     })
+}
+
+/// The hash that a blob is known by.
+pub(crate) fn blob_hash(sha256: &[u8]) -> agentrl_data::Result<[u8; 32]> {
+    let found = sha256.len();
+    sha256.try_into().map_err(|_| Error::invalid(format!("sha256 has {found} bytes; give all 32")))
 }
 
 /// Token ids: an int32 or int64 array, or a list of ints.

@@ -6,9 +6,9 @@ use agentrl_data::schema;
 use arrow_buffer::Buffer;
 use numpy::{PyArray1, PyReadonlyArray1};
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
+use pyo3::types::{PyBytes, PyDict};
 
-use crate::arrays::{Whole, slice, to_numbers, to_numpy};
+use crate::arrays::{Whole, blob_hash, slice, to_numbers, to_numpy};
 use crate::enter::{held, released};
 use crate::error::to_python;
 use crate::table::Table;
@@ -63,6 +63,10 @@ impl Batch {
     #[getter]
     fn reward_components(&self) -> PyResult<Option<Vec<String>>> {
         held(|| self.0.reward_components())
+    }
+
+    fn blob<'py>(&self, py: Python<'py>, sha256: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
+        held(|| self.0.blob(&blob_hash(sha256)?)).map(|content| PyBytes::new(py, content))
     }
 
     #[getter]

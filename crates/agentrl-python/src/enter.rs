@@ -1,11 +1,15 @@
 //! The door between Python and the core: nothing else releases the interpreter lock or lets a panic through.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::{Duration, Instant};
 
 use agentrl_data::{Error, Result};
 use pyo3::prelude::*;
 
 use crate::error::to_python;
+
+/// How long Ctrl-C can wait.
+const PATIENCE: Duration = Duration::from_millis(50);
 
 /// Runs work that can take more than about a millisecond, with the interpreter lock released.
 pub(crate) fn released<T: Send>(py: Python<'_>, work: impl FnOnce() -> Result<T> + Send) -> PyResult<T> {
@@ -19,8 +23,14 @@ pub(crate) fn interruptible<T: Send>(
     work: impl FnOnce(&mut dyn FnMut() -> Result<()>) -> Result<T> + Send,
 ) -> PyResult<T> {
     let mut interrupt = None;
+    let mut asked = Instant::now();
     #[expect(clippy::redundant_closure_for_method_calls, reason = "the method's lifetime is not general enough")]
     let mut check = || {
+        // Taking the lock back can wait for another thread's turn to end.
+        if asked.elapsed() < PATIENCE {
+            return Ok(());
+        }
+        asked = Instant::now();
         Python::attach(|py| py.check_signals()).map_err(|error| {
             interrupt = Some(error);
             Error::internal("interrupted")

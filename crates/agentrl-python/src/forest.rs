@@ -1,39 +1,28 @@
 //! `Forest` for Python.
 
-use std::sync::{Mutex, MutexGuard};
-
 use agentrl_data::forest::{self, Decision, Finish, NewNode, Sampling, Start, StepOutcome};
 use agentrl_data::schema::{FinishReason, Kind, Operation, Origin, Source, Status};
-use agentrl_data::{Error, Result};
+use agentrl_data::Result;
 use numpy::PyArray1;
 use pyo3::prelude::*;
-use pyo3::sync::MutexExt as _;
 use pyo3::types::{PyBytes, PyDict};
 
 use crate::arrays::{Whole, floats, mask, tokens};
 use crate::batch::Batch;
 use crate::enter::{held, released};
 use crate::error::{invalid, to_python};
+use crate::shared::Shared;
 use crate::tree::{Tree, frontier_columns};
 
 /// The live form of the data. Safe to use from several threads.
 #[pyclass(frozen, module = "agentrl_core._core")]
-pub(crate) struct Forest(Mutex<forest::Forest>);
-
-fn usable<T>(guard: std::sync::LockResult<T>) -> Result<T> {
-    guard.map_err(|_| Error::internal("an earlier call on this Forest failed inside the core; it is not safe any more"))
-}
+pub(crate) struct Forest(pub(crate) Shared<forest::Forest>);
 
 impl Forest {
-    /// The forest, for work that runs without the interpreter's lock.
-    pub(crate) fn detached(&self) -> Result<MutexGuard<'_, forest::Forest>> {
-        usable(self.0.lock())
-    }
-
-    /// Small work on the forest. Where another thread is in it, the interpreter is let go while waiting.
+    /// Small work on the forest.
     fn with<T>(&self, py: Python<'_>, work: impl FnOnce(&mut forest::Forest) -> Result<T>) -> PyResult<T> {
-        let mut guard: MutexGuard<'_, forest::Forest> = usable(self.0.lock_py_attached(py)).map_err(to_python)?;
-        held(|| work(&mut guard))
+        let mut forest = self.0.attached(py).map_err(to_python)?;
+        held(|| work(&mut forest))
     }
 }
 
@@ -74,7 +63,7 @@ impl Forest {
         if let Some(limit) = optional("max_blob_bytes", max_blob_bytes)? {
             forest = forest.with_max_blob_bytes(limit);
         }
-        Ok(Self(Mutex::new(forest)))
+        Ok(Self(Shared::new("Forest", forest)))
     }
 
     fn add_group(&self, py: Python<'_>, group: Whole<u32>, task_id: &str) -> PyResult<()> {
@@ -328,11 +317,11 @@ impl Forest {
 
     fn freeze(&self, py: Python<'_>, partial: bool) -> PyResult<Batch> {
         let frozen = released(py, || {
-            let cut = usable(self.0.lock())?.cut(partial);
+            let cut = self.0.detached()?.cut(partial);
             // Others go on while the batch is made.
             let frozen = cut.freeze();
             if frozen.is_err() {
-                usable(self.0.lock())?.restore(cut);
+                self.0.detached()?.restore(cut);
             }
             frozen
         });

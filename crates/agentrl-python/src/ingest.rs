@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::arrays::slice;
-use crate::enter::released;
+use crate::enter::interruptible;
 use crate::error::invalid;
 use crate::forest::Forest;
 use crate::lists::{Item, Lists};
@@ -122,7 +122,7 @@ pub(crate) fn ingest<'py>(
     let (outputs, prompts) = (held.rows("outputs")?, prompts.rows("prompts")?);
     let turns = Turns { outputs, prompts, realign, vocabulary };
     let forest = forest.get();
-    let made = released(py, || forest.detached()?.ingest(&turns))?;
+    let made = interruptible(py, |check| forest.0.detached()?.ingest(&turns, check))?;
     Ok((PyArray1::from_vec(py, made.nodes), PyArray1::from_vec(py, made.drift), PyArray1::from_vec(py, made.drift_at)))
 }
 
@@ -139,7 +139,7 @@ pub(crate) fn append_many<'py>(
     let roles = slice("kinds", &kinds)?;
     let roles: Vec<Role> = roles.iter().map(|&code| Kind::from_code(code).map_or(Role::Context, Role::Kind)).collect();
     let forest = forest.get();
-    let nodes = released(py, || forest.detached()?.append_rows(&rows, &roles))?;
+    let nodes = interruptible(py, |check| forest.0.detached()?.append_rows(&rows, &roles, check))?;
     Ok(PyArray1::from_vec(py, nodes))
 }
 
@@ -154,6 +154,6 @@ pub(crate) fn append_chats<'py>(
     let sampled: Lists<'_, u8> = lists(columns, "sampled")?.ok_or_else(|| missing("sampled"))?;
     let (rows, sampled) = (held.rows("tokens")?, sampled.rows("sampled")?);
     let forest = forest.get();
-    let nodes = released(py, || forest.detached()?.append_chats(&rows, sampled))?;
+    let nodes = interruptible(py, |check| forest.0.detached()?.append_chats(&rows, sampled, check))?;
     Ok(PyArray1::from_vec(py, nodes))
 }

@@ -13,6 +13,7 @@ mod error;
 mod forest;
 mod ingest;
 mod lists;
+mod shared;
 mod store;
 mod table;
 mod tree;

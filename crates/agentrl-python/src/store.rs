@@ -1,7 +1,7 @@
 //! `Store` for Python.
 
 use std::path::PathBuf;
-use std::sync::{Mutex, MutexGuard};
+use std::sync::MutexGuard;
 
 use agentrl_data::schema;
 use agentrl_data::store::{self, Sync};
@@ -10,9 +10,10 @@ use numpy::PyReadonlyArray1;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-use crate::arrays::{Whole, slice};
+use crate::arrays::{Whole, blob_hash, slice};
 use crate::batch::Batch;
 use crate::enter::{interruptible, released};
+use crate::shared::Shared;
 use crate::table::Table;
 
 /// The durable form of the data; `None` once it is closed.
@@ -20,21 +21,19 @@ use crate::table::Table;
 /// Every call releases the interpreter: long ones take it back to look for Ctrl-C while they hold the lock.
 #[pyclass(frozen, module = "agentrl_core._core")]
 pub(crate) struct Store {
-    /// Looked at before the lock, which a thread of the parent may hold for ever in a forked child.
-    process: u32,
-    store: Mutex<Option<store::Store>>,
+    /// The process that may write it; readers go with their forked children.
+    writer: Option<u32>,
+    store: Shared<Option<store::Store>>,
 }
 
 impl Store {
     fn new(store: store::Store) -> Self {
-        Self { process: store.process(), store: Mutex::new(Some(store)) }
+        Self { writer: store.writer_process(), store: Shared::new("Store", Some(store)) }
     }
 
     fn lock(&self) -> Result<MutexGuard<'_, Option<store::Store>>> {
-        store::check_process(self.process)?;
-        self.store
-            .lock()
-            .map_err(|_| Error::internal("an earlier call on this Store failed inside the core; open it again"))
+        self.writer.map_or(Ok(()), store::check_process)?;
+        self.store.detached()
     }
 
     fn with<T>(&self, work: impl FnOnce(&mut store::Store) -> Result<T>) -> Result<T> {
@@ -105,7 +104,8 @@ impl Store {
     fn table(&self, py: Python<'_>, name: &str) -> PyResult<Table> {
         released(py, || {
             let table = schema::Table::from_name(name)?;
-            self.with(|store| Ok(Table::new(table.schema(), store.table(table)?)))
+            let rows = self.with(|store| store.table(table))?;
+            Ok(Table::new(table.schema_of(&rows), rows))
         })
     }
 
@@ -159,9 +159,7 @@ impl Store {
 
     fn blob<'py>(&self, py: Python<'py>, sha256: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
         let content = released(py, || {
-            let hash = sha256
-                .try_into()
-                .map_err(|_| Error::invalid(format!("sha256 has {} bytes; give all 32", sha256.len())))?;
+            let hash = blob_hash(sha256)?;
             self.with(|store| store.blob(&hash))
         })?;
         Ok(PyBytes::new(py, &content))

@@ -151,6 +151,18 @@ impl Batch {
         &self.blobs
     }
 
+    /// The content of a blob that the nodes refer to.
+    pub fn blob(&self, hash: &[u8; 32]) -> Result<&[u8]> {
+        let missing = || {
+            Error::not_found(format!(
+                "the batch holds no blob {}; hashes are in column blobs of batch.nodes, and contents of stored batches \
+                 come from store.blob(hash)",
+                hex(hash)
+            ))
+        };
+        self.blobs.get(hash).map(AsRef::as_ref).ok_or_else(missing)
+    }
+
     /// The batch with other contents of blobs.
     #[must_use]
     pub fn with_blobs(&self, blobs: Blobs) -> Self {
@@ -175,6 +187,12 @@ impl Batch {
         batch.source.insert(key.to_owned(), value.to_owned());
         batch
     }
+}
+
+/// A hash in writing.
+pub(crate) fn hex(hash: &[u8; 32]) -> String {
+    let digits = hash.iter().flat_map(|byte| [byte >> 4, byte & 15]);
+    digits.filter_map(|digit| char::from_digit(u32::from(digit), 16)).collect()
 }
 
 pub(crate) fn array<'a>(rows: &'a RecordBatch, name: &str) -> Result<&'a dyn Array> {

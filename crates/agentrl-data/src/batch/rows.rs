@@ -11,7 +11,7 @@ use arrow_select::concat::concat_batches;
 use arrow_select::interleave::interleave_record_batch;
 
 use super::{Batch, Column, Level, NextIds, Numbers, i32s, i64s};
-use crate::schema::{Source, Table};
+use crate::schema::{REWARD_COMPONENTS, Source, Table};
 use crate::{Error, Result, arrow_bug};
 
 /// Names of the codes of `draws.old_logprob`.
@@ -268,16 +268,30 @@ fn order(table: Table, parts: &[Batch]) -> Result<Option<Vec<(usize, usize)>>> {
 
 /// The rows of a table of all parts in an order, or one part after the other.
 fn arranged(table: Table, parts: &[Batch], order: Option<&[(usize, usize)]>) -> Result<RecordBatch> {
-    let schema = table.schema();
     let mut rows = Vec::with_capacity(parts.len());
     for part in parts {
         // Statistics and decisions of stored trajectories are stored as well.
         rows.push(if key_of(table, part.base).is_none() { part.new_rows(table)? } else { part.table(table).clone() });
     }
+    let schema = table.schema_of(&rows);
+    let names = |rows: &RecordBatch| rows.schema().metadata().get(REWARD_COMPONENTS).cloned();
+    if let Some(other) = rows.iter().filter(|rows| table.is_described(rows)).find(|&rows| {
+        names(rows).is_some_and(|names| schema.metadata().get(REWARD_COMPONENTS).is_some_and(|first| *first != names))
+    }) {
+        let (first, other) = (schema.metadata().get(REWARD_COMPONENTS), names(other));
+        return Err(Error::invalid(format!(
+            "the parts have rewards of different components, {} and {}; make all with the same Forest(reward_components=…)",
+            first.map_or("", String::as_str),
+            other.unwrap_or_default()
+        )));
+    }
     let too_many = |error| Error::overflow(format!("the parts do not fit one table {}: {error}", table.name()));
     let joined = match order {
         None => concat_batches(&schema, &rows).map_err(too_many)?,
-        Some(order) => interleave_record_batch(&rows.iter().collect::<Vec<_>>(), order).map_err(too_many)?,
+        Some(order) => {
+            let joined = interleave_record_batch(&rows.iter().collect::<Vec<_>>(), order).map_err(too_many)?;
+            RecordBatch::try_new(schema.clone(), joined.columns().to_vec()).map_err(arrow_bug)?
+        }
     };
     if table != Table::Draws || parts.len() < 2 {
         return Ok(joined);

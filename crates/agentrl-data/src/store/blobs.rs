@@ -7,8 +7,8 @@ use sha2::{Digest as _, Sha256};
 
 use super::fs::failed;
 use super::recover::write;
-use super::{Store, Sync, check_process};
-use crate::batch::Blobs;
+use super::{Store, Sync};
+use crate::batch::{Blobs, hex};
 use crate::{Error, Result};
 
 /// The folder of blobs.
@@ -38,7 +38,7 @@ impl Store {
 
     /// Writes blobs that are not there yet. They are durable when this returns, before the commit that refers to them.
     pub(super) fn write_blobs(&self, blobs: &Blobs) -> Result<()> {
-        check_process(self.process)?;
+        self.check_process()?;
         let (fs, sync) = (self.fs.as_ref(), self.sync());
         let mut changed = BTreeSet::new();
         for (hash, content) in blobs.iter() {
@@ -98,9 +98,4 @@ pub(super) fn check_blobs(blobs: &Blobs) -> Result<()> {
         None => Ok(()),
         Some((hash, _)) => Err(Error::invalid(format!("the content of blob {} has another SHA-256", hex(hash)))),
     }
-}
-
-pub(super) fn hex(hash: &[u8; 32]) -> String {
-    let digits = hash.iter().flat_map(|byte| [byte >> 4, byte & 15]);
-    digits.filter_map(|digit| char::from_digit(u32::from(digit), 16)).collect()
 }

@@ -13,7 +13,7 @@ use super::journal::{self, Entry, Kind};
 use super::manifest::{self, Manifest};
 use super::recover::{MARKER, publish, write};
 use super::segment::{Segment, size};
-use super::{Store, Sync, Writer, check_process};
+use super::{Store, Sync, Writer};
 use crate::batch::{Batch, Blobs, NextIds, i64s};
 use crate::schema::Table;
 use crate::{Error, Result};
@@ -173,7 +173,7 @@ impl Store {
 
     /// The writer, if this store has one that can still be trusted.
     pub(super) fn writable(&mut self) -> Result<&mut Writer> {
-        check_process(self.process)?;
+        self.check_process()?;
         let path = self.path.display();
         match self.writer.as_mut() {
             None => Err(Error::invalid(format!("{path} is open for reading only; open it with Store.open to write"))),

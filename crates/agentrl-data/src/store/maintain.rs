@@ -12,13 +12,10 @@ use super::journal::Kind;
 use super::segment::Segment;
 use crate::batch::{array, i64s, lists};
 use crate::schema::Table;
-use crate::{Error, Result, arrow_bug};
+use crate::{Check, Error, Result, arrow_bug};
 
 /// Files are merged up to this size.
 const MERGED_BYTES: u64 = 64 << 20;
-
-/// Called between steps of long work; an error (Ctrl-C) ends it, with everything done so far in place.
-pub type Check<'a> = &'a mut dyn FnMut() -> Result<()>;
 
 impl Store {
     /// Merges neighbouring files of up to 64 MB, and removes blobs that no node refers to. Rows and their order stay, so
@@ -34,7 +31,7 @@ impl Store {
             }
         }
         check()?;
-        self.remove_unused_blobs()?;
+        self.remove_unused_blobs(check)?;
         Ok(fewer)
     }
 
@@ -83,23 +80,32 @@ impl Store {
             .filter(|entry| entry.kind == Kind::Batch)
             .flat_map(|entry| entry.stored.iter().copied())
             .collect();
-        self.remove_ids(&mut trajectories, "trajectories", "trajectory_id", &cuts)?;
+        let later = |store: &Self, folder: &str| cuts[folder]..store.head.end(folder);
+        self.walk("trajectories", later(self, "trajectories"), check, |rows| {
+            i64s(rows, "trajectory_id")?.values().iter().for_each(|id| _ = trajectories.remove(id));
+            Ok(())
+        })?;
         let trajectories: Vec<i64> = trajectories.into_iter().collect();
-        let older = self.with_keys(Table::Trajectories.name(), &trajectories)?;
-        check()?;
-        let mut leaves: BTreeSet<i64> = i64s(&older, "leaf_node_id")?.values().iter().copied().collect();
-        for (folder, column) in [("trajectories", "leaf_node_id"), ("nodes", "parent_id")] {
-            for rows in self.numbered(folder, cuts[folder]..self.head.end(folder))? {
-                leaves.extend(i64s(&rows, column)?.iter().flatten());
-            }
-            check()?;
+        let older = self.with_keys(Table::Trajectories, &trajectories)?;
+        let older_steps = self.with_keys(Table::Steps, &trajectories)?;
+        // A step whose context was rewritten later does not lie on the path to the leaf.
+        let mut nodes: BTreeSet<i64> = i64s(&older, "leaf_node_id")?.values().iter().copied().collect();
+        nodes.extend(i64s(&older_steps, "node_id")?.values());
+        for (folder, column) in [("trajectories", "leaf_node_id"), ("steps", "node_id"), ("nodes", "parent_id")] {
+            self.walk(folder, later(self, folder), check, |rows| {
+                nodes.extend(i64s(rows, column)?.iter().flatten());
+                Ok(())
+            })?;
         }
-        self.remove_ids(&mut leaves, "nodes", "node_id", &cuts)?;
-        let needed = trajectories.len() + leaves.len();
+        self.walk("nodes", later(self, "nodes"), check, |rows| {
+            i64s(rows, "node_id")?.values().iter().for_each(|id| _ = nodes.remove(id));
+            Ok(())
+        })?;
+        let needed = trajectories.len() + nodes.len();
         if needed > 0 && !rewrite {
             let mut which = Vec::new();
             which.extend(trajectories.first().map(|id| format!("trajectory {id}, which is drawn again")));
-            which.extend(leaves.first().map(|id| format!("node {id}, which is on a later path")));
+            which.extend(nodes.first().map(|id| format!("node {id}, which is on a later path")));
             return Err(Error::invalid(format!(
                 "iterations from {iteration} on need {needed} rows of older ones, such as {}; give rewrite=True to keep those \
                  rows",
@@ -107,14 +113,14 @@ impl Store {
             )));
         }
         let mut carried: BTreeMap<&str, RecordBatch> = BTreeMap::new();
-        carried.insert(Table::Steps.name(), self.with_keys(Table::Steps.name(), &trajectories)?);
+        carried.insert(Table::Steps.name(), older_steps);
         carried.insert(Table::Trajectories.name(), older);
-        carried.insert(Table::Nodes.name(), self.paths(&leaves)?);
+        carried.insert(Table::Nodes.name(), self.paths(&nodes)?);
         carried.insert(Table::Tasks.name(), self.latest_tasks(cuts[Table::Tasks.name()])?);
         check()?;
         self.poisoning(|store| store.drop_rows(iteration, &cuts, carried))?;
         check()?;
-        self.remove_unused_blobs()
+        self.remove_unused_blobs(check)
     }
 
     /// One commit in which the files before the cuts make room for the carried rows and the rest of the file that is cut.
@@ -143,20 +149,6 @@ impl Store {
         commit.finish(self)
     }
 
-    /// Takes out the ids that rows behind the cut have.
-    fn remove_ids(
-        &mut self,
-        ids: &mut BTreeSet<i64>,
-        folder: &str,
-        key: &str,
-        cuts: &BTreeMap<&str, u64>,
-    ) -> Result<()> {
-        for rows in self.numbered(folder, cuts[folder]..self.head.end(folder))? {
-            i64s(&rows, key)?.values().iter().for_each(|id| _ = ids.remove(id));
-        }
-        Ok(())
-    }
-
     /// The last row before `cut` of each task.
     fn latest_tasks(&mut self, cut: u64) -> Result<RecordBatch> {
         let rows = super::read::joined(&Table::Tasks.schema(), &self.numbered(Table::Tasks.name(), 0..cut)?)?;
@@ -166,25 +158,27 @@ impl Store {
         arrow_select::take::take_record_batch(&rows, &latest.into_iter().collect::<UInt32Array>()).map_err(arrow_bug)
     }
 
-    fn remove_unused_blobs(&mut self) -> Result<()> {
+    fn remove_unused_blobs(&mut self, check: Check<'_>) -> Result<()> {
         if self.blob_files()?.is_empty() {
             return Ok(());
         }
-        let kept = self.blobs_in_use()?;
+        let kept = self.blobs_in_use(check)?;
         self.remove_blobs_except(&kept)
     }
 
     /// Hashes that nodes refer to.
-    pub(super) fn blobs_in_use(&mut self) -> Result<BTreeSet<[u8; 32]>> {
+    pub(super) fn blobs_in_use(&mut self, check: Check<'_>) -> Result<BTreeSet<[u8; 32]>> {
         let mut found = BTreeSet::new();
-        for rows in self.all_rows(Table::Nodes.name())? {
-            let blobs = lists(&rows, "blobs")?;
+        let nodes = Table::Nodes.name();
+        self.walk(nodes, 0..self.head.end(nodes), check, |rows| {
+            let blobs = lists(rows, "blobs")?;
             for list in (0..blobs.len()).filter(|&row| !blobs.is_null(row)).map(|row| blobs.value(row)) {
                 found.extend(
                     list.as_fixed_size_binary().iter().flatten().filter_map(|hash| <[u8; 32]>::try_from(hash).ok()),
                 );
             }
-        }
+            Ok(())
+        })?;
         Ok(found)
     }
 }

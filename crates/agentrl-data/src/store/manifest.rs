@@ -43,7 +43,7 @@ pub(super) struct Head {
 }
 
 /// The state of a store after a commit.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Manifest {
     format: u32,
     /// Features that one must know to read.
@@ -133,7 +133,11 @@ impl Manifest {
                 flags.format
             )));
         }
-        let manifest: Self = serde_json::from_str(body).map_err(unknown)?;
+        // Numbers of any precision do not go through a flattened field, so head and files are read one after the other.
+        let head: Head = serde_json::from_str(body).map_err(unknown)?;
+        let Files { writer_flags, segments } = serde_json::from_str(body).map_err(unknown)?;
+        let Flags { format, reader_flags } = flags;
+        let manifest = Self { format, reader_flags, writer_flags, head, segments };
         manifest.check().map_err(|why| corrupt(&format!("contradicts itself: {why}")))?;
         Ok(manifest)
     }
@@ -186,6 +190,12 @@ impl Manifest {
 struct Flags {
     format: u32,
     reader_flags: Vec<Flag>,
+}
+
+#[derive(Deserialize)]
+struct Files {
+    writer_flags: Vec<Flag>,
+    segments: BTreeMap<String, Vec<Segment>>,
 }
 
 /// Where the manifest of a commit lies.

@@ -39,7 +39,6 @@ use commit::Write;
 use fs::{Disk, Fs, failed, writer_lock};
 use manifest::{Head, Manifest};
 
-pub use maintain::Check;
 pub use verify::Finding;
 
 /// When a write is durable.
@@ -73,8 +72,6 @@ impl Sync {
 pub struct Store {
     path: PathBuf,
     fs: Arc<dyn Fs>,
-    /// The process that opened it; a forked child has neither its lock nor its place in the files.
-    process: u32,
     /// The rows that are seen.
     head: Head,
     /// The files they lie in: as of the head's commit, or of a later one.
@@ -85,6 +82,8 @@ pub struct Store {
 /// What only the writer has.
 #[derive(Debug)]
 struct Writer {
+    /// The process that opened it.
+    process: u32,
     sync: Sync,
     /// Writes that are not durable yet, and how many bytes they hold.
     queue: Vec<Write>,
@@ -129,6 +128,7 @@ impl Store {
         let lock = writer_lock(fs.as_ref(), &path.join("lock"))?;
         let files = recover::recover(fs.as_ref(), path, sync)?;
         let writer = Writer {
+            process: std::process::id(),
             sync,
             queue: Vec::new(),
             queued_bytes: 0,
@@ -148,7 +148,7 @@ impl Store {
 
     fn new(fs: Arc<dyn Fs>, path: &Path, files: Manifest, writer: Option<Writer>) -> Self {
         let (path, head) = (path.to_owned(), files.head.clone());
-        Self { path, fs, process: std::process::id(), head, files, writer }
+        Self { path, fs, head, files, writer }
     }
 
     /// The directory.
@@ -156,9 +156,14 @@ impl Store {
         &self.path
     }
 
-    /// The process that opened the store.
-    pub fn process(&self) -> u32 {
-        self.process
+    /// The process that may write the store, where it was opened for that.
+    pub fn writer_process(&self) -> Option<u32> {
+        self.writer.as_ref().map(|writer| writer.process)
+    }
+
+    /// A forked child has neither the lock of its parent's writer nor its place in the files.
+    fn check_process(&self) -> Result<()> {
+        self.writer_process().map_or(Ok(()), check_process)
     }
 
     /// Number of iterations that are closed: where a run goes on.
@@ -194,7 +199,7 @@ impl Store {
 
     /// Moves a reader on to the commits that are there now; a writer sees all of its own at all times.
     pub fn refresh(&mut self) -> Result<()> {
-        check_process(self.process)?;
+        self.check_process()?;
         if self.writer.is_some() {
             return Ok(());
         }

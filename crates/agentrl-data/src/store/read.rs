@@ -12,10 +12,10 @@ use super::fs::failed;
 use super::journal::{self, Entry, Kind};
 use super::manifest::Manifest;
 use super::segment::{Segment, is_other};
-use super::{Store, check_process};
+use super::Store;
 use crate::batch::{Batch, i64s};
 use crate::schema::Table;
-use crate::{Error, ErrorKind, Result, arrow_bug};
+use crate::{Check, Error, ErrorKind, Result, arrow_bug};
 
 /// How often a reader looks for rows whose file the writer replaces again and again.
 const ATTEMPTS: usize = 100;
@@ -29,7 +29,8 @@ impl Store {
 
     /// The rows of a table as one; empty where there are none.
     pub fn whole_table(&mut self, table: Table) -> Result<RecordBatch> {
-        joined(&table.schema(), &self.table(table)?)
+        let rows = self.table(table)?;
+        joined(&table.schema_of(&rows), &rows)
     }
 
     /// The journal: one row for each write, with the rows it brought and the state that an iteration was closed with.
@@ -88,10 +89,14 @@ impl Store {
             }
             tables.push(rows);
         }
-        let stored: BTreeSet<i64> = of(Kind::Batch).flat_map(|entry| entry.stored.iter().copied()).collect();
+        let mut stored: BTreeSet<i64> = of(Kind::Batch).flat_map(|entry| entry.stored.iter().copied()).collect();
+        // What an append draws again can come from an earlier append of the same iteration.
+        for rows in &tables[Table::Trajectories as usize] {
+            i64s(rows, "trajectory_id")?.values().iter().for_each(|id| _ = stored.remove(id));
+        }
         let stored: Vec<i64> = stored.into_iter().collect();
-        let older = self.with_keys(Table::Trajectories.name(), &stored)?;
-        let older_steps = self.with_keys(Table::Steps.name(), &stored)?;
+        let older = self.with_keys(Table::Trajectories, &stored)?;
+        let older_steps = self.with_keys(Table::Steps, &stored)?;
         let mut needed = outside(&tables[Table::Nodes as usize], "node_id", "parent_id")?;
         for trajectories in tables[Table::Trajectories as usize].iter().chain([&older]) {
             needed.extend(i64s(trajectories, "leaf_node_id")?.values());
@@ -123,7 +128,7 @@ impl Store {
     pub fn trajectories(&mut self, ids: &[i64]) -> Result<Batch> {
         self.settle()?;
         let wanted: Vec<i64> = ids.iter().copied().collect::<BTreeSet<_>>().into_iter().collect();
-        let trajectories = self.with_keys(Table::Trajectories.name(), &wanted)?;
+        let trajectories = self.with_keys(Table::Trajectories, &wanted)?;
         let found = i64s(&trajectories, "trajectory_id")?.values();
         if let Some(missing) = wanted.iter().find(|id| found.binary_search(id).is_err()) {
             return Err(Error::not_found(format!(
@@ -132,7 +137,7 @@ impl Store {
                 self.head.dropped
             )));
         }
-        let steps = self.with_keys(Table::Steps.name(), &wanted)?;
+        let steps = self.with_keys(Table::Steps, &wanted)?;
         let (leaves, actions) = (i64s(&trajectories, "leaf_node_id")?, i64s(&steps, "node_id")?);
         let ends = leaves.values().iter().chain(actions.values()).copied().collect();
         let mut tables: Vec<Vec<RecordBatch>> = vec![Vec::new(); Table::COUNT];
@@ -144,7 +149,7 @@ impl Store {
 
     /// Makes what this writer appended readable, by making it durable: what is read is what a crash leaves.
     pub(super) fn settle(&mut self) -> Result<()> {
-        check_process(self.process)?;
+        self.check_process()?;
         let writer = self.writer.as_ref();
         if writer.is_some_and(|writer| !writer.queue.is_empty() && writer.poisoned.is_none()) {
             self.flush()?;
@@ -184,8 +189,25 @@ impl Store {
         })
     }
 
+    /// Goes through rows by their numbers, a file at a time: no more than one is in memory.
+    pub(super) fn walk(
+        &mut self,
+        folder: &str,
+        range: Range<u64>,
+        check: Check<'_>,
+        mut visit: impl FnMut(&RecordBatch) -> Result<()>,
+    ) -> Result<()> {
+        let files = self.files.of(folder).iter().map(|file| file.first_row.max(range.start)..file.end_row().min(range.end));
+        for rows in files.filter(|rows| !rows.is_empty()).collect::<Vec<_>>() {
+            check()?;
+            self.numbered(folder, rows)?.iter().try_for_each(&mut visit)?;
+        }
+        Ok(())
+    }
+
     /// Rows whose key is among some sorted ones, in the order of the rows.
-    pub(super) fn with_keys(&mut self, folder: &str, keys: &[i64]) -> Result<RecordBatch> {
+    pub(super) fn with_keys(&mut self, table: Table, keys: &[i64]) -> Result<RecordBatch> {
+        let folder = table.name();
         let key = key_of(folder).ok_or_else(|| Error::internal("a folder without keys was searched"))?;
         let found = self.located(|store| {
             let mut found = Vec::new();
@@ -206,7 +228,7 @@ impl Store {
             }
             Ok(found)
         })?;
-        joined(&known_schema(folder)?, &found)
+        joined(&table.schema_of(&found), &found)
     }
 
     /// Some nodes and all their ancestors.
@@ -243,7 +265,7 @@ impl Store {
                 }
             }
         })?;
-        joined(&Table::Nodes.schema(), &found)
+        joined(&Table::Nodes.schema_of(&found), &found)
     }
 
     /// Some record batches of a file.
@@ -302,9 +324,28 @@ fn taken(rows: &RecordBatch, chosen: Vec<u32>) -> Result<RecordBatch> {
 }
 
 fn to_batch(tables: &[Vec<RecordBatch>]) -> Result<Batch> {
-    let tables = tables.iter().zip(Table::ALL).map(|(rows, table)| joined(&table.schema(), rows));
+    let tables = tables.iter().zip(Table::ALL).map(|(rows, table)| {
+        let rows = joined(&table.schema_of(rows), rows)?;
+        let key = match table {
+            Table::Nodes => "node_id",
+            Table::Steps | Table::Trajectories => "trajectory_id",
+            Table::Draws | Table::Tasks | Table::Decisions => return Ok(rows),
+        };
+        sorted(&rows, key)
+    });
     let tables = tables.collect::<Result<Vec<_>>>()?;
     Batch::new(tables.try_into().map_err(|_| Error::internal("the tables became another number"))?)
+}
+
+/// Rows in the order of their ids: older ones that a batch needs can lie between its own.
+fn sorted(rows: &RecordBatch, key: &str) -> Result<RecordBatch> {
+    let ids = i64s(rows, key)?.values();
+    if ids.is_sorted() {
+        return Ok(rows.clone());
+    }
+    let mut order: Vec<u32> = (0..rows.num_rows() as u32).collect();
+    order.sort_by_key(|&row| ids[row as usize]);
+    arrow_select::take::take_record_batch(rows, &UInt32Array::from(order)).map_err(arrow_bug)
 }
 
 fn known_schema(folder: &str) -> Result<SchemaRef> {

@@ -6,13 +6,10 @@ use arrow_array::cast::AsArray;
 use arrow_array::types::{Float32Type, UInt8Type};
 use arrow_array::{Array, Int32Array, Int64Array, ListArray, RecordBatch};
 
-use super::blobs::hex;
 use super::folders::FOLDERS;
-use super::maintain::Check;
-use super::{Store, check_process};
-use crate::batch::{array, i32s, i64s, lists};
-use crate::schema::Table;
-use crate::{Error, ErrorKind, Result};
+use super::Store;
+use crate::batch::{array, hex, i32s, i64s, lists};
+use crate::{Check, Error, ErrorKind, Result};
 
 /// Findings of one kind after which the rest are only counted.
 const MOST: usize = 100;
@@ -34,6 +31,7 @@ pub struct Finding {
 #[derive(Clone, Copy)]
 struct Extent {
     id: i64,
+    parent: Option<i64>,
     start: i32,
     length: i32,
 }
@@ -62,7 +60,7 @@ impl Store {
     /// Everything that is wrong with the store: damaged files, rows that refer to no row, lists of unequal length, log-probs
     /// and rewards that are no numbers, a trajectory that trains twice in one group of one iteration, blobs. Empty: nothing.
     pub fn verify(&mut self, check: Check<'_>) -> Result<Vec<Finding>> {
-        check_process(self.process)?;
+        self.check_process()?;
         self.settle()?;
         let mut findings = Findings::default();
         for &folder in FOLDERS.iter() {
@@ -75,12 +73,9 @@ impl Store {
         }
         let nodes = self.verify_nodes(&mut findings, check)?;
         let trajectories = self.verify_trajectories(&nodes, &mut findings, check)?;
-        check()?;
-        self.verify_steps(&nodes, &trajectories, &mut findings)?;
-        check()?;
-        self.verify_draws(&trajectories, &mut findings)?;
-        check()?;
-        for hash in self.blobs_in_use()? {
+        self.verify_steps(&nodes, &trajectories, &mut findings, check)?;
+        self.verify_draws(&trajectories, &mut findings, check)?;
+        for hash in self.blobs_in_use(check)? {
             check()?;
             match self.blob(&hash) {
                 Ok(_) => {}
@@ -116,19 +111,19 @@ impl Store {
 
     fn verify_nodes(&mut self, findings: &mut Findings, check: Check<'_>) -> Result<Vec<Extent>> {
         let mut extents: Vec<Extent> = Vec::new();
-        for rows in self.all_rows("nodes")? {
-            check()?;
-            let (ids, starts) = (i64s(&rows, "node_id")?, i32s(&rows, "start")?);
-            let (parents, ends) = (i64s(&rows, "parent_id")?, i32s(&rows, "parent_end")?);
-            let tokens = lists(&rows, "tokens")?;
+        self.walk("nodes", 0..self.head.end("nodes"), check, |rows| {
+            let (ids, starts) = (i64s(rows, "node_id")?, i32s(rows, "start")?);
+            let (parents, ends) = (i64s(rows, "parent_id")?, i32s(rows, "parent_end")?);
+            let tokens = lists(rows, "tokens")?;
             for row in 0..rows.num_rows() {
-                let extent = Extent { id: ids.value(row), start: starts.value(row), length: tokens.value_length(row) };
+                let parent = (!parents.is_null(row)).then(|| parents.value(row));
+                let (id, start, length) = (ids.value(row), starts.value(row), tokens.value_length(row));
+                let extent = Extent { id, parent, start, length };
                 let mut add = |kind, message| findings.add("nodes", kind, Some(extent.id), message);
                 if extents.last().is_some_and(|last| last.id >= extent.id) {
                     add("reference", "its id does not come after the one before it".to_owned());
                 }
-                let parent = (!parents.is_null(row)).then(|| (parents.value(row), value(ends, row)));
-                match parent.map(|(id, end)| (id, end, extent_of(&extents, id))) {
+                match parent.map(|id| (id, value(ends, row), extent_of(&extents, id))) {
                     None if extent.start == 0 => {}
                     None => add("reference", format!("it has no parent, but starts at token {}", extent.start)),
                     Some((id, _, None)) => add("reference", format!("its parent {id} is not there")),
@@ -149,8 +144,8 @@ impl Store {
                 }
                 extents.push(extent);
             }
-            check_lists(&rows, tokens, findings)?;
-        }
+            check_lists(rows, tokens, findings)
+        })?;
         Ok(extents)
     }
 
@@ -161,28 +156,35 @@ impl Store {
         check: Check<'_>,
     ) -> Result<BTreeSet<i64>> {
         let mut found = BTreeSet::new();
-        for rows in self.all_rows("trajectories")? {
-            check()?;
-            let (ids, leaves) = (i64s(&rows, "trajectory_id")?, i64s(&rows, "leaf_node_id")?);
+        self.walk("trajectories", 0..self.head.end("trajectories"), check, |rows| {
+            let (ids, leaves) = (i64s(rows, "trajectory_id")?, i64s(rows, "leaf_node_id")?);
+            let ends = i32s(rows, "leaf_end")?;
             for row in 0..rows.num_rows() {
                 let (id, leaf) = (ids.value(row), leaves.value(row));
                 if !found.insert(id) {
                     findings.add("trajectories", "duplicate", Some(id), "it is there twice".to_owned());
                 }
-                if extent_of(nodes, leaf).is_none() {
-                    findings.add("trajectories", "reference", Some(id), format!("its leaf, node {leaf}, is not there"));
+                if let Err(what) = ends_in(nodes, leaf, value(ends, row)) {
+                    findings.add("trajectories", "reference", Some(id), format!("its leaf, {what}"));
                 }
             }
-            check_rewards("trajectories", &rows, ids, findings)?;
-        }
+            check_rewards("trajectories", rows, ids, findings)
+        })?;
         Ok(found)
     }
 
-    fn verify_steps(&mut self, nodes: &[Extent], trajectories: &BTreeSet<i64>, findings: &mut Findings) -> Result<()> {
+    fn verify_steps(
+        &mut self,
+        nodes: &[Extent],
+        trajectories: &BTreeSet<i64>,
+        findings: &mut Findings,
+        check: Check<'_>,
+    ) -> Result<()> {
         let mut last = None;
-        for rows in self.all_rows("steps")? {
-            let (ids, steps) = (i64s(&rows, "trajectory_id")?, i32s(&rows, "step")?);
-            let (from, to) = (i64s(&rows, "first_node_id")?, i64s(&rows, "node_id")?);
+        self.walk("steps", 0..self.head.end("steps"), check, |rows| {
+            let (ids, steps) = (i64s(rows, "trajectory_id")?, i32s(rows, "step")?);
+            let (from, to) = (i64s(rows, "first_node_id")?, i64s(rows, "node_id")?);
+            let ends = i32s(rows, "end")?;
             for row in 0..rows.num_rows() {
                 let (id, step) = (ids.value(row), steps.value(row));
                 let mut add =
@@ -193,22 +195,29 @@ impl Store {
                 if last.replace((id, step)).is_some_and(|last| last >= (id, step)) {
                     add("duplicate", "it does not come after the step before it".to_owned());
                 }
-                for node in [from.value(row), to.value(row)] {
-                    if extent_of(nodes, node).is_none() {
-                        add("reference", format!("node {node} is not there"));
+                let (first, node) = (from.value(row), to.value(row));
+                match ends_in(nodes, node, value(ends, row)) {
+                    Err(what) => add("reference", format!("its action ends in {what}")),
+                    Ok(end) if !is_on_path(nodes, first, end) => {
+                        add("reference", format!("its action begins in node {first}, which is not above node {node}"));
                     }
+                    Ok(_) => {}
                 }
             }
-            check_rewards("steps", &rows, ids, findings)?;
-        }
-        Ok(())
+            check_rewards("steps", rows, ids, findings)
+        })
     }
 
-    fn verify_draws(&mut self, trajectories: &BTreeSet<i64>, findings: &mut Findings) -> Result<()> {
+    fn verify_draws(
+        &mut self,
+        trajectories: &BTreeSet<i64>,
+        findings: &mut Findings,
+        check: Check<'_>,
+    ) -> Result<()> {
         let (mut ids_seen, mut uses) = (BTreeSet::new(), BTreeSet::new());
-        for rows in self.all_rows(Table::Draws.name())? {
-            let (ids, iterations) = (i64s(&rows, "draw_id")?, i64s(&rows, "iteration")?);
-            let (drawn, groups) = (i64s(&rows, "trajectory_id")?, i64s(&rows, "group_id")?);
+        self.walk("draws", 0..self.head.end("draws"), check, |rows| {
+            let (ids, iterations) = (i64s(rows, "draw_id")?, i64s(rows, "iteration")?);
+            let (drawn, groups) = (i64s(rows, "trajectory_id")?, i64s(rows, "group_id")?);
             for row in 0..rows.num_rows() {
                 let (id, iteration, trajectory) = (ids.value(row), iterations.value(row), drawn.value(row));
                 let mut add = |kind, message| findings.add("draws", kind, Some(id), message);
@@ -225,9 +234,27 @@ impl Store {
                     add("duplicate", message);
                 }
             }
-        }
-        Ok(())
+            Ok(())
+        })
     }
+}
+
+/// The node in which something ends, or what is wrong with that.
+fn ends_in(nodes: &[Extent], id: i64, end: Option<i32>) -> std::result::Result<Extent, String> {
+    let node = extent_of(nodes, id).ok_or_else(|| format!("node {id}, is not there"))?;
+    match end.filter(|end| !(0..=node.length).contains(end)) {
+        None => Ok(node),
+        Some(end) => Err(format!("node {id}, has {} tokens, of which it uses {end}", node.length)),
+    }
+}
+
+/// Whether a node is another one or above it. Ids of parents are smaller.
+fn is_on_path(nodes: &[Extent], id: i64, from: Extent) -> bool {
+    let mut next = Some(from);
+    while let Some(node) = next.filter(|node| node.id > id) {
+        next = node.parent.filter(|&parent| parent < node.id).and_then(|parent| extent_of(nodes, parent));
+    }
+    next.is_some_and(|node| node.id == id)
 }
 
 fn extent_of(nodes: &[Extent], id: i64) -> Option<Extent> {

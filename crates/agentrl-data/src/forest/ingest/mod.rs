@@ -14,7 +14,7 @@ pub use columns::Rows;
 
 use super::{Forest, Group, Handle, NewNode, Place, StepOutcome, handle, split};
 use crate::schema::{Drift, Kind};
-use crate::{Error, Result};
+use crate::{Check, Error, Result};
 use drift::{Alignment, Rules, align};
 
 /// Turns of a policy as an engine saw them: all of the context, and what was sampled behind it.
@@ -58,13 +58,14 @@ impl Forest {
     /// context, which enters the tree at the first token that differs: what stands there for earlier tokens, or repeats
     /// them, is `injected` and names the node it comes from. The earlier output stays as it was sampled, in the context
     /// that it was sampled in; so every output is trained once, whatever later contexts make of it.
-    pub fn ingest(&mut self, turns: &Turns<'_>) -> Result<Ingested> {
+    pub fn ingest(&mut self, turns: &Turns<'_>, check: Check<'_>) -> Result<Ingested> {
         let rows = &turns.outputs;
         rows.check()?;
         rows.as_long(("prompts", turns.prompts.len()))?;
         self.all_or_nothing(rows.trajectories, |forest| {
             let mut ingested = Ingested::default();
             for (row, &trajectory) in rows.trajectories.iter().enumerate() {
+                check()?;
                 let refused = |error: Error| refused("turn", row, trajectory, &error);
                 let (node, outcome) = forest.ingest_turn(turns, row).map_err(refused)?;
                 ingested.nodes.push(node);
@@ -119,12 +120,13 @@ impl Forest {
 
     /// Appends a node a row, in order; where a row says what the environment paid, its step is closed with it. Returns
     /// the nodes.
-    pub fn append_rows(&mut self, rows: &Rows<'_>, roles: &[Role]) -> Result<Vec<Handle>> {
+    pub fn append_rows(&mut self, rows: &Rows<'_>, roles: &[Role], check: Check<'_>) -> Result<Vec<Handle>> {
         rows.check()?;
         rows.as_long(("kinds", roles.len()))?;
         self.all_or_nothing(rows.trajectories, |forest| {
             let mut nodes = Vec::with_capacity(rows.len());
             for (row, (&trajectory, &role)) in rows.trajectories.iter().zip(roles).enumerate() {
+                check()?;
                 let appended = forest.append_row(rows, row, 0..rows.tokens_of(row).len(), role);
                 nodes.push(appended.map_err(|error| refused("row", row, trajectory, &error))?);
             }
@@ -134,12 +136,18 @@ impl Forest {
 
     /// Appends whole chats, a row a chat: runs of tokens with `sampled` 1 are actions, each a step, and the rest is
     /// context. What the environment paid belongs to the last action. Returns the last node of each chat.
-    pub fn append_chats(&mut self, rows: &Rows<'_>, sampled: Ragged<'_, u8>) -> Result<Vec<Handle>> {
+    pub fn append_chats(
+        &mut self,
+        rows: &Rows<'_>,
+        sampled: Ragged<'_, u8>,
+        check: Check<'_>,
+    ) -> Result<Vec<Handle>> {
         rows.check()?;
         rows.as_long(("sampled", sampled.len()))?;
         self.all_or_nothing(rows.trajectories, |forest| {
             let mut nodes = Vec::with_capacity(rows.len());
             for (row, &trajectory) in rows.trajectories.iter().enumerate() {
+                check()?;
                 let sampled = sampled.get(row).unwrap_or_default();
                 let appended = forest.append_chat(rows, row, sampled);
                 nodes.push(appended.map_err(|error| refused("chat", row, trajectory, &error))?);

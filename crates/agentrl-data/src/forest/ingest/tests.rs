@@ -46,7 +46,7 @@ fn ingest(forest: &mut Forest, turns: &[(Handle, Turn)]) -> Result<Ingested> {
     let outputs = Lists::new(&turns.iter().map(|(_, (_, output))| output.clone()).collect::<Vec<_>>());
     let sampled = Lists::new(&turns.iter().map(|(_, (_, output))| logprobs(output)).collect::<Vec<_>>());
     let outputs = Rows { logprobs: Some(sampled.rows()?), ..Rows::new(&trajectories, outputs.rows()?) };
-    forest.ingest(&Turns { outputs, prompts: prompts.rows()?, realign: REALIGN, vocabulary: None })
+    forest.ingest(&Turns { outputs, prompts: prompts.rows()?, realign: REALIGN, vocabulary: None }, &mut || Ok(()))
 }
 
 fn session() -> Result<(Forest, Handle)> {
@@ -211,7 +211,7 @@ fn a_chat_with_a_mask_is_actions_and_what_was_said_to_them() -> Result<()> {
     let sampled = Lists::new(&[vec![0, 0, 1, 1, 0, 1]]);
     let trajectories = [trajectory];
     let rows = Rows { reward: Some(&[2.0]), ..Rows::new(&trajectories, tokens.rows()?) };
-    forest.append_chats(&rows, sampled.rows()?)?;
+    forest.append_chats(&rows, sampled.rows()?, &mut || Ok(()))?;
     forest.finish(trajectory, Finish::default())?;
     let batch = forest.freeze()?;
     let expected =

@@ -1,7 +1,13 @@
 //! Merging, dropping, verifying.
 
+use arrow_array::cast::AsArray;
+use arrow_array::types::Int64Type;
+use arrow_array::{Int32Array, Int64Array};
+
 use super::*;
 use crate::ErrorKind;
+use crate::batch::i64s;
+use crate::schema::Source;
 
 #[expect(clippy::unnecessary_wraps, reason = "what long work asks between its steps")]
 fn go_on() -> Result<()> {
@@ -168,4 +174,207 @@ impl Store {
         }
         commit.finish(self).unwrap();
     }
+
+    /// Rows that no check has seen.
+    fn commit_for_test(&mut self, rows: Vec<(&'static str, RecordBatch)>) {
+        let mut commit = commit::Commit::begin(self);
+        for (folder, rows) in rows {
+            commit.seal(self, folder, commit::runs(vec![rows]), 0).unwrap();
+        }
+        commit.finish(self).unwrap();
+    }
+}
+
+/// Trajectories whose context was rewritten, that were taken back, and that were made of two; with names for their rewards
+/// and an estimator for their entropies. `stored` is drawn again, and forked.
+fn rewritten(iteration: i64, stored: Option<(&Batch, i64)>) -> Batch {
+    let mut forest = Forest::new(iteration, 1)
+        .with_reward_components(vec!["answer".to_owned(), "format".to_owned()])
+        .with_entropies("top_10");
+    let paid = StepOutcome { rewards: Some(vec![1.0, 0.5]), ..StepOutcome::default() };
+    let act = |forest: &mut Forest, trajectory, tokens: Vec<i32>| {
+        let (logprobs, entropies) = (vec![-0.5; tokens.len()], Some(vec![0.25; tokens.len()]));
+        forest.append(trajectory, NewNode { entropies, ..NewNode::action(tokens, logprobs) }).unwrap()
+    };
+    forest.add_group(0, "task").unwrap();
+    let mut running = Vec::new();
+    for member in 0..3 {
+        let trajectory = forest.start(0, member).unwrap();
+        forest.append(trajectory, NewNode::prompt(vec![1, 2, 3])).unwrap();
+        let node = act(&mut forest, trajectory, vec![4, 5 + member as i32, 6]);
+        match member {
+            0 => {
+                forest.step(trajectory, &paid).unwrap();
+                assert_eq!(forest.rewrite(trajectory, &[1, 9, 9, 9], None).unwrap(), 1);
+                act(&mut forest, trajectory, vec![7]);
+                running.push(trajectory);
+            }
+            1 => running.push(forest.rollback(trajectory, node, Some(1)).unwrap()),
+            _ => {
+                forest.step(trajectory, &paid).unwrap();
+                running.push(forest.splice(running[1], (None, None), trajectory, (node, 1)).unwrap());
+                running.push(trajectory);
+            }
+        }
+    }
+    if let Some((batch, id)) = stored {
+        let adopted = forest.adopt(0, batch, id, Some(Source::Replay)).unwrap();
+        let forked = forest.fork(adopted, None, None).unwrap();
+        forest.append(forked, NewNode::observation(vec![8])).unwrap();
+        running.push(forked);
+    }
+    for trajectory in running {
+        act(&mut forest, trajectory, vec![3, 3]);
+        forest.step(trajectory, &paid).unwrap();
+        let rewards = Some(vec![1.0, 0.0]);
+        forest.finish(trajectory, Finish { reward: Some(1.0), rewards, ..Finish::default() }).unwrap();
+    }
+    forest.freeze().unwrap()
+}
+
+fn assert_described(batch: &Batch) {
+    let names = batch.reward_components().unwrap().unwrap_or_default();
+    assert_eq!(names, ["answer", "format"]);
+    assert_eq!(batch.entropies().as_deref(), Some("top_10"));
+}
+
+#[test]
+fn rewritten_contexts_and_what_names_rewards_survive_everything() {
+    let memory = Memory::new();
+    let mut store = open(&memory);
+    let mut batches: Vec<Batch> = Vec::new();
+    for iteration in 0..4 {
+        // The first trajectory is the one whose context was rewritten: its first step ends beside the path to its leaf.
+        let stored = (iteration > 0).then(|| store.trajectories(&[0]).unwrap());
+        let batch = rewritten(iteration, stored.as_ref().map(|stored| (stored, 0)));
+        // A batch without rewards or entropies of its own says nothing about them.
+        let batch = Batch::concat(&[Batch::empty().unwrap(), batch, grown(iteration, 7)]).unwrap();
+        let batch = batch.rebase(store.next_ids()).unwrap();
+        store.append(&batch, iteration, false).unwrap();
+        let batch = credited(&batch, iteration as u64);
+        store.close_iteration(&batch, &serde_json::Value::Null).unwrap();
+        assert_same(&store.batch(iteration).unwrap(), &batch);
+        batches.push(batch);
+    }
+    assert!(store.verify(&mut go_on).unwrap().is_empty());
+    store.split_for_test();
+    store.compact(&mut go_on).unwrap();
+    let error = store.drop_before(2, false, &mut go_on).unwrap_err();
+    assert!(error.to_string().contains("trajectory 0, which is drawn again"), "{error}");
+    store.drop_before(2, true, &mut go_on).unwrap();
+    assert!(store.verify(&mut go_on).unwrap().is_empty());
+    drop(store);
+    let mut store = open(&memory);
+    for iteration in [2, 3] {
+        let found = store.batch(iteration).unwrap();
+        assert_same(&found, &batches[iteration as usize]);
+        let parts = found.to_bytes().unwrap().into_iter().map(arrow_buffer::Buffer::from).collect::<Vec<_>>();
+        for batch in [&found, &Batch::from_bytes(&parts).unwrap(), &Batch::concat(&[found.clone()]).unwrap()] {
+            assert_described(batch);
+        }
+    }
+    let again = store.trajectories(&[0]).unwrap();
+    assert_described(&again);
+    assert_described(&Batch::concat(&[grown(9, 9), again]).unwrap());
+}
+
+#[test]
+fn an_iteration_draws_again_what_it_appended_before() {
+    let memory = Memory::new();
+    let mut store = open(&memory);
+    for (write, partial) in [false, true, false, false].into_iter().enumerate() {
+        // The last two draw rows that were appended as rollouts of the iteration, and rows of its batch before those.
+        let ids: &[i64] = if write < 2 { &[] } else { &[0, 3] };
+        let mut fresh = grown(0, write as u64);
+        if partial {
+            fresh = fresh.select_draws(&[]).unwrap();
+        }
+        let new = NewDraws {
+            trajectory_ids: ids,
+            group_ids: Some(&vec![90 + write as i64; ids.len()]),
+            source: "replay",
+            probability: None,
+            old_logprob: "behaviour",
+            reason: None,
+            iteration: Some(0),
+        };
+        let batch = Batch::concat(&[fresh, store.trajectories(ids).unwrap()]).unwrap().draw(&new).unwrap();
+        store.append(&batch.rebase(store.next_ids()).unwrap(), 0, partial).unwrap();
+    }
+    let found = store.batch(0).unwrap();
+    let drawn = i64s(found.draws(), "trajectory_id").unwrap().values();
+    let ids = i64s(found.trajectories(), "trajectory_id").unwrap().values();
+    assert_eq!(ids.iter().copied().collect::<std::collections::BTreeSet<_>>(), drawn.iter().copied().collect());
+    assert_eq!(drawn.iter().filter(|&&id| id == 0).count(), 3);
+    assert_eq!(drawn.iter().filter(|&&id| id == 3).count(), 2);
+    assert!(store.verify(&mut go_on).unwrap().is_empty());
+    store.close_iteration(&credited(&found, 1), &serde_json::Value::Null).unwrap();
+    assert_same(&store.batch(0).unwrap(), &credited(&found, 1));
+}
+
+#[test]
+fn numbers_of_a_state_come_back_digit_by_digit() {
+    let memory = Memory::new();
+    let mut store = open(&memory);
+    let text = r#"{"float":0.9150125185977553,"large":340282366920938463463374607431768211455}"#;
+    let state = serde_json::from_str(text).unwrap();
+    store.close_iteration(&Batch::empty().unwrap(), &state).unwrap();
+    assert_eq!(store.state().to_string(), text);
+    drop(store);
+    assert_eq!(open(&memory).state().to_string(), text);
+    let reader = Store::read_on(Arc::new(memory.clone()), run()).unwrap();
+    let snapshot: Head = serde_json::from_str(&reader.snapshot().unwrap()).unwrap();
+    assert_eq!(snapshot, reader.head);
+}
+
+#[test]
+fn rewards_of_different_components_are_not_mixed() {
+    let mut forest = Forest::new(0, 1).with_reward_components(vec!["other".to_owned()]);
+    forest.add_group(0, "task").unwrap();
+    let trajectory = forest.start(0, 0).unwrap();
+    forest.append(trajectory, NewNode::prompt(vec![1])).unwrap();
+    forest.append(trajectory, NewNode::action(vec![2], vec![-0.5])).unwrap();
+    forest.step(trajectory, &StepOutcome { rewards: Some(vec![1.0]), ..StepOutcome::default() }).unwrap();
+    forest.finish(trajectory, Finish { reward: Some(1.0), ..Finish::default() }).unwrap();
+    let error = Batch::concat(&[rewritten(0, None), forest.freeze().unwrap()]).unwrap_err();
+    let message = r#"["answer","format"] and ["other"]; make all with the same Forest(reward_components=…)"#;
+    assert!(error.to_string().contains(message), "{error}");
+}
+
+#[test]
+fn verify_follows_every_context() {
+    let whole = rewritten(0, None);
+    let broken = |table: Table, column: &str, row: usize, value: i64| {
+        let mut tables = Table::ALL.map(|table| whole.table(table).clone());
+        let rows = &mut tables[table as usize];
+        let place = rows.schema().index_of(column).unwrap();
+        let mut columns = rows.columns().to_vec();
+        columns[place] = match columns[place].as_primitive_opt::<Int64Type>() {
+            Some(ids) => Arc::new(Int64Array::from_iter_values(
+                ids.values().iter().enumerate().map(|(at, &id)| if at == row { value } else { id }),
+            )),
+            None => Arc::new(Int32Array::from_iter((0..rows.num_rows()).map(|at| (at == row).then_some(value as i32)))),
+        };
+        *rows = RecordBatch::try_new(rows.schema(), columns).unwrap();
+        let memory = Memory::new();
+        let mut store = open(&memory);
+        let write = tables.into_iter().zip(Table::ALL).map(|(rows, table)| (table.name(), rows)).collect();
+        store.commit_for_test(write);
+        store.verify(&mut go_on).unwrap()
+    };
+    // Row 0 of steps acts in the first context of trajectory 0, row 1 in the second one.
+    let second = i64s(whole.steps(), "node_id").unwrap().value(1);
+    let cases = [
+        (Table::Steps, "first_node_id", second, "is not above node"),
+        (Table::Steps, "end", 99, "of which it uses 99"),
+        (Table::Trajectories, "leaf_end", 99, "of which it uses 99"),
+        (Table::Trajectories, "leaf_node_id", 999, "node 999, is not there"),
+    ];
+    for (table, column, value, message) in cases {
+        let found = broken(table, column, 0, value);
+        assert_eq!(found.len(), 1, "{column}: {found:?}");
+        assert_eq!((found[0].folder.as_str(), found[0].kind, found[0].id), (table.name(), "reference", Some(0)));
+        assert!(found[0].message.contains(message), "{}", found[0].message);
+    }
+    assert_eq!(broken(Table::Trajectories, "group_id", 0, 0), []);
 }

@@ -1,0 +1,175 @@
+"""Processes: loaders of PyTorch started in each way, and children that are forked while threads are inside the library."""
+
+from __future__ import annotations
+
+import copy
+import os
+import pickle
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+from forests import grow, grow_member, same
+from loading import ITERATIONS, Iterations
+
+import agentrl_core as arl
+from agentrl_core import Forest, Store, advantage
+
+SECONDS = 60
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+
+
+def filled(path: Path) -> Store:
+    store = Store.open(path)
+    for iteration in range(ITERATIONS):
+        batch = store.rebase(grow(iteration, iteration=iteration)[0])
+        store.append(batch, iteration=iteration)
+        store.close_iteration(batch.with_columns("draw", advantage=np.arange(float(batch.num_draws))), {})
+    return store
+
+
+def forked(work: Callable[[], object]) -> int:
+    """Run work in a child that is forked here and now; returns how it ended, killed where it hangs."""
+    child = os.fork()
+    if not child:
+        try:
+            work()
+        except BaseException as error:  # noqa: BLE001 - nothing may get out of the child
+            sys.stderr.write(f"{error!r}\n")
+            sys.stderr.flush()
+            os._exit(1)
+        os._exit(0)
+    deadline = time.monotonic() + SECONDS
+    while not (ended := os.waitpid(child, os.WNOHANG))[0]:
+        if time.monotonic() > deadline:
+            os.kill(child, signal.SIGKILL)
+        time.sleep(0.002)
+    return os.waitstatus_to_exitcode(ended[1])
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_a_loader_reads_a_store_in_its_workers(tmp_path: Path, method: str) -> None:
+    data = pytest.importorskip("torch.utils.data")
+    with filled(tmp_path) as store:
+        # What a worker gets is a reader, in whichever way it was started: a writer does not leave its process.
+        dataset = Iterations(copy.copy(store), store.batch(0))
+        loader = data.DataLoader(dataset, batch_size=None, num_workers=2, multiprocessing_context=method)
+        rows = list(loader)
+        assert len({row[0] for row in rows} | {os.getpid()}) == 3
+        assert [row[1:] for row in rows] == [dataset[iteration][1:] for iteration in range(ITERATIONS)]
+        with pytest.raises(arl.exceptions.InvalidInputError, match="open for reading only"):
+            dataset.store.append(dataset.batch, iteration=9)
+
+
+@contextmanager
+def busy(*works: Callable[[], object]) -> Iterator[list[BaseException]]:
+    """Threads that do some works again and again."""
+    stop = threading.Event()
+    failures: list[BaseException] = []
+
+    def run(work: Callable[[], object]) -> None:
+        try:
+            while not stop.is_set():
+                work()
+        except BaseException as error:  # noqa: BLE001 - handed to the test
+            failures.append(error)
+
+    threads = [threading.Thread(target=run, args=(work,)) for work in works]
+    for thread in threads:
+        thread.start()
+    try:
+        yield failures
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert not failures, failures
+
+
+@pytest.mark.timeout(300)
+def test_children_forked_in_the_middle_of_calls_work(tmp_path: Path) -> None:
+    """Kernels with several threads, appends, freezes, commits and reads are going on at the moment of every fork."""
+    store = filled(tmp_path / "run")
+    reader = copy.copy(store)
+    batch = grow(9)[0]
+    rewards, groups = np.random.default_rng(0).random(400_000), np.repeat(np.arange(4000), 100)
+    expected = advantage.group_relative(rewards, groups)
+    text = pickle.dumps(batch)
+
+    def fork_safe() -> None:
+        np.testing.assert_array_equal(advantage.group_relative(rewards, groups), expected)
+        forest = Forest()
+        forest.add_group(0, "task")
+        grow_member(forest, 0, 0)
+        assert len(forest.freeze().nodes) > 4
+        assert same(pickle.loads(text), batch)
+        with Store.open(tmp_path / "run", read_only=True) as mine:
+            assert len(mine.batch(1).draws) == len(store_batch.draws)
+        assert pickle.loads(snapshot).batch(1).num_draws == store_batch.num_draws
+        with pytest.raises(arl.exceptions.UnsupportedError, match="forked from it; open it again here"):
+            store.flush()
+        with pytest.raises(arl.exceptions.StoreError, match="is locked"):
+            Store.open(tmp_path / "run")
+        with Store.open(tmp_path / str(os.getpid())) as own:
+            own.append(pickle.loads(text), iteration=0)
+            assert own.verify() == []
+        assert len(batch.column("token", "token")) > 0
+
+    def collect() -> None:
+        forest = Forest()
+        forest.add_group(0, "task")
+        grow_member(forest, 0, 0)
+        forest.freeze()
+
+    def commit() -> None:
+        with Store.open(tmp_path / "other") as other:
+            other.append(other.rebase(batch), iteration=0)
+
+    store_batch, snapshot = store.batch(1), pickle.dumps(store)
+    kernel = lambda: advantage.group_relative(rewards, groups)  # noqa: E731 - one of several works
+    arl.set_num_threads(4)
+    try:
+        with busy(kernel, kernel, collect, commit, lambda: store.batch(2), lambda: reader.batch(3)):
+            assert [forked(fork_safe) for _ in range(12)] == [0] * 12
+    finally:
+        arl.set_num_threads(os.cpu_count() or 1)
+        store.close()
+
+
+@pytest.mark.timeout(300)
+def test_a_forest_that_was_being_changed_is_refused_in_a_forked_child() -> None:
+    forest = Forest()
+    forest.add_group(0, "task")
+    handle = forest.start(0, 0)
+    forest.append(handle, [1], kind="prompt")
+    outcomes = []
+
+    def use() -> None:
+        try:
+            forest.append(handle, [2], kind="observation")
+        except arl.exceptions.UnsupportedError as error:
+            assert "while a thread was inside this Forest" in str(error)
+            os._exit(3)
+        # What nobody was changing is whole, and the child's own from then on.
+        assert forest.tokens(handle)[-1] == 2
+        forest.finish(handle, status="aborted")
+        assert len(forest.freeze().trajectories) == 1
+
+    assert forked(use) == 0
+    sizes = np.full(60_000, 8)
+    chats = (np.ones(int(sizes.sum()), np.int32), np.concatenate([[0], np.cumsum(sizes)]))
+    handles, kinds = np.full(len(sizes), handle), np.full(len(sizes), 2, np.uint8)
+    with busy(lambda: forest.append_many(handles, chats, kind=kinds)):
+        deadline = time.monotonic() + SECONDS
+        while not {0, 3} <= set(outcomes) and time.monotonic() < deadline:
+            outcomes.append(forked(use))
+    assert set(outcomes) <= {0, 3}
+    assert 3 in outcomes, "some were forked in the middle of a call"
+    assert forest.tokens(handle)[0] == 1, "the parent goes on"
