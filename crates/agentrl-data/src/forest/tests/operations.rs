@@ -195,7 +195,7 @@ fn gradient_only_keeps_the_vote_and_leaves_shared_tokens_to_the_others() -> Resu
     assert_eq!(column::<arrow_array::types::UInt32Type>(batch.steps(), "flags"), [Some(0), Some(FLAG_UNTRAINED)]);
     let shares = |shared| {
         let (denominator, valid) = (agentrl_compute::weight::Denominator::Constant(1.0), None);
-        batch.token_weights(&crate::batch::TokenWeights { draws: &[0, 1], denominator, shared, valid })
+        batch.token_weights(&crate::batch::TokenWeights { draws: &[0, 1], denominator, shared, valid, keep: None })
     };
     for shared in [agentrl_compute::weight::Shared::Split, agentrl_compute::weight::Shared::Owner] {
         assert_eq!(shares(shared)?, [1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0], "nobody else trains the shared tokens");
@@ -213,8 +213,9 @@ fn branches_that_share_part_of_an_action_share_its_tokens_only() -> Result<()> {
     }
     let batch = forest.freeze()?;
     let (denominator, valid) = (agentrl_compute::weight::Denominator::Constant(0.5), None);
-    let weights =
-        |shared| batch.token_weights(&crate::batch::TokenWeights { draws: &[0, 1], denominator, shared, valid });
+    let weights = |shared| {
+        batch.token_weights(&crate::batch::TokenWeights { draws: &[0, 1], denominator, shared, valid, keep: None })
+    };
     assert_eq!(weights(agentrl_compute::weight::Shared::Split)?, [0.5, 0.5, 1.0, 1.0, 0.5, 0.5, 1.0]);
     assert_eq!(weights(agentrl_compute::weight::Shared::Owner)?, [1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 1.0]);
     Ok(())
