@@ -89,8 +89,8 @@ impl Forest {
     /// with trajectories that answer each other freeze together.
     ///
     /// Prompts of a group that begin alike share the tokens with which they do: the later one, in canonical order, is a
-    /// child inside the earlier one. Rows are numbered canonically, behind those of adopted batches; each finished or truncated trajectory becomes one
-    /// draw. A trajectory that ended before its first token leaves no row.
+    /// child inside the earlier one. Rows are numbered canonically, behind those of adopted batches; each finished or
+    /// truncated trajectory becomes one draw. A trajectory that ended before its first token leaves no row.
     pub fn freeze(&mut self) -> Result<Batch> {
         let cut = self.cut(false);
         self.or_restored(cut)
