@@ -358,8 +358,9 @@ class Forest(Branches, ByColumn):
         """Freeze every group whose trajectories have all ended, and take it out; the rest stays live.
 
         Groups with trajectories that answer each other freeze together. Rows are numbered canonically, from zero or
-        behind what was adopted; each finished or truncated trajectory is one draw. Other threads go on with the groups
-        that stay.
+        behind what was adopted; each finished or truncated trajectory is one draw. Prompts of a group that begin alike
+        share the tokens with which they do: the later one is a child inside the earlier one. Other threads go on with
+        the groups that stay.
 
         Args:
             partial: freeze the others too: trajectories that are running get status `partial`, are not drawn, and can

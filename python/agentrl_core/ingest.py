@@ -119,9 +119,13 @@ class ByColumn:
         nothing with those before is a `prompt`. A repetition counts as one from 8 tokens on, or where it is all of the
         last output.
 
+        A turn that the trajectory holds already is refused: the same context and the same action, with log-probs, seed
+        and all else that describes its sampling. Nobody can tell a message that was sent twice from equal tokens that
+        were sampled twice; in the second case, give each its own `seed`, and both are stored and trained.
+
         The rules differ from other systems' on purpose. slime overwrites a drifted output by context that is not
-        trained (its REALIGN) unless it is long; verifiers and SkyRL start another row where a prompt is not an exact
-        extension. Here a drifted context is another row too, and nothing that was sampled loses its gradient.
+        trained (its REALIGN) unless it is long; SkyRL starts another row where a prompt is not an exact extension.
+        Here a drifted context is another row too, and nothing that was sampled loses its gradient.
 
         Args:
             trajectories: handle of each turn's trajectory, `int64[turns]`; turns of one trajectory are in their order.
@@ -151,9 +155,9 @@ class ByColumn:
             Node, class and first differing position of each turn.
 
         Raises:
-            InvalidInputError: a turn without context or output, arrays of different lengths, a log-prob that is NaN or
-                positive, a trajectory that has ended. The message names turn, trajectory, argument and value, and
-                nothing of the call is stored.
+            InvalidInputError: a turn without context or output, one that was stored already, arrays of different
+                lengths, a log-prob that is NaN or positive, a trajectory that has ended. The message names turn,
+                trajectory, argument and value, and nothing of the call is stored.
             NotFoundError: no such trajectory.
 
         Example:
@@ -173,8 +177,12 @@ class ByColumn:
             >>> forest.freeze()
             Batch(1 draws in 1 groups, 1 trajectories, 4 nodes)
         """
+        handles = _columns.integers(trajectories, "trajectories")
+        known = None
+        if isinstance(prompts, list):
+            prompts, known = _without_known(handles, prompts)
         columns = _columns_of(
-            trajectories,
+            handles,
             {"outputs": outputs, "prompts": prompts},
             {
                 "logprobs": logprobs,
@@ -193,6 +201,8 @@ class ByColumn:
                 "flags": flags,
             },
         )
+        if known is not None:
+            columns["known"] = known
         if vocabulary is not None:
             columns["vocabulary"] = _texts(vocabulary, "vocabulary")
         if realign < 0:
@@ -317,8 +327,7 @@ class ByColumn:
 
         Raises:
             InvalidInputError: arrays of different lengths, an empty chat, an unusable value; the message names the
-            chat,
-                and nothing of the call is stored.
+                chat, and nothing of the call is stored.
             NotFoundError: no such trajectory.
 
         Example:
@@ -363,6 +372,24 @@ def _columns_of(trajectories: object, tokens: Mapping[str, Lists], given: Mappin
         else:
             columns[name] = values
     return columns
+
+
+def _without_known(handles: NDArray[np.int64], prompts: list[Any]) -> tuple[list[Any], NDArray[np.int64]]:
+    """Contexts without the one before of their trajectory in the call, if they begin with all of it, and its length.
+
+    Python compares lists much faster than anybody reads them.
+    """
+    rest, known = list(prompts), np.zeros(len(prompts), np.int64)
+    before: dict[int, list[int]] = {}
+    for row, (handle, prompt) in enumerate(zip(handles.tolist(), prompts, strict=False)):
+        last = before.get(handle, [])
+        if not isinstance(prompt, list):
+            before.pop(handle, None)
+            continue
+        if last and prompt[: len(last)] == last:
+            rest[row], known[row] = prompt[len(last) :], len(last)
+        before[handle] = prompt
+    return rest, known
 
 
 def _is_arrow(values: object) -> bool:

@@ -277,6 +277,85 @@ def test_a_refused_call_names_what_is_wrong_and_stores_nothing(case: str) -> Non
     assert forest.tokens(chat).tolist() == [1, 2, 3, 4]
 
 
+ROWS: dict[str, tuple[dict[str, Any], str]] = {
+    "token": (
+        {"tokens": [[1], [2], [-3]]},
+        r"row 2 \(trajectory 0\): tokens\[0\] is -3; token ids are zero or greater",
+    ),
+    "empty": ({"tokens": [[1], [], [3]]}, r"row 1 \(trajectory 0\): tokens is empty; an action has at least one token"),
+    "kinds": ({"kind": ["prompt", "action"]}, "kind has 2 rows, but trajectories has 3; give one for each"),
+    "kind": ({"kind": ["prompt", "answer", "tool"]}, "kind is 'answer'; use one of"),
+    "tokens": ({"tokens": [[1], [2]]}, "tokens has 2 rows, but trajectories has 3"),
+    "no action": (
+        {"logprobs": [[-1.0], [-1.0], []]},
+        r"row 0 \(trajectory 0\): logprobs has 1 values for tokens of kind",
+    ),
+    "logprobs": ({"logprobs": [[], [-1.0, -1.0], []]}, r"row 1 \(trajectory 0\): logprobs has 2 values for 1 tokens"),
+    "positive": ({"logprobs": [[], [1.0], []]}, r"row 1 \(trajectory 0\): logprobs\[0\] is 1; a behaviour log-prob is"),
+    "entropies": ({"entropies": [[], [float("inf")], []]}, r"row 1 \(trajectory 0\): entropies\[0\] is inf"),
+    "trainable": ({"trainable": [[], [3], []]}, r"row 1 \(trajectory 0\): trainable\[0\] is 3; use 0 or 1"),
+    "reward": ({"reward": [np.nan, np.inf, np.nan]}, r"row 1 \(trajectory 0\): reward is inf"),
+    "unpaid": ({"reward": [1.0, 1.0, np.nan]}, r"row 0 \(trajectory 0\): trajectory 0 has no open action to close"),
+    "nucleus": ({"temperature": 1.0, "top_p": 0.0}, r"row 1 \(trajectory 0\): top_p is 0; give a number above 0"),
+    "seed": ({"seed": [1, 2]}, "seed has 2 rows"),
+}
+
+
+@pytest.mark.parametrize("case", ROWS)
+def test_refused_rows_name_what_is_wrong_and_none_is_stored(case: str) -> None:
+    change, message = ROWS[case]
+    forest, [chat] = session()
+    good: dict[str, Any] = {"tokens": [[1], [2], [3]], "kind": ["prompt", "action", "tool"]}
+    with pytest.raises(InvalidInputError, match=message):
+        forest.append_many([chat] * 3, **(good | change))
+    assert forest.tokens(chat).tolist() == []
+    assert forest.tree(0).depth.tolist() == []
+    forest.append_many([chat] * 3, **good)
+    assert forest.tokens(chat).tolist() == [1, 2, 3]
+
+
+def test_a_turn_that_is_sent_twice_is_refused() -> None:
+    forest, [chat] = session()
+    turn: dict[str, Any] = {"prompts": [[1, 2]], "outputs": [[3]], "logprobs": [[-1.0]]}
+    forest.ingest([chat], **turn)
+    with pytest.raises(InvalidInputError, match=r"turn 0 \(trajectory 0\): the turn repeats step 0 of the trajectory"):
+        forest.ingest([chat], **turn)
+    forest.ingest([chat], **turn, seed=7)
+    forest.finish(chat)
+    assert turns_of(forest.freeze()) == [([1, 2], [3])] * 2
+
+
+def test_lists_are_read_once_whatever_became_of_them() -> None:
+    contexts = [[1, 2], [1, 2, 3, 4, 5], [1, 2, 3], [1, 9, 3, 8], [1, 9, 3, 8, 3, 7], [1, 2, 3, 4, 5, 3]]
+    forms: list[Callable[[list[list[int]]], Any]] = [list, FORMS["arrays"], FORMS["arrow"]]
+    found = []
+    for form in forms:
+        forest, chats = session(2)
+        prompts = [list(context) for context in contexts for _ in chats]
+        made = forest.ingest(chats * 6, form(prompts), [[3 + row % 2] for row in range(12)])
+        found.append((made.nodes.tolist(), made.drift.tolist(), made.drift_at.tolist()))
+        assert [len(prompt) for prompt in prompts] == [len(context) for context in contexts for _ in chats]
+        for chat in chats:
+            forest.finish(chat)
+        assert [context for context, _ in turns_of(forest.freeze())] == contexts
+    assert found[0] == found[1] == found[2]
+
+
+def test_prompts_of_a_group_that_begin_alike_are_stored_once() -> None:
+    forest, chats = session(3)
+    prompts = [[1, 2, 3, 4], [1, 2, 3, 9], [1, 2]]
+    forest.ingest(chats, prompts, [[5], [6], [7]])
+    for chat in chats:
+        forest.finish(chat)
+    batch = forest.freeze()
+    assert [turns_of(batch, row) for row in range(3)] == [
+        [(prompt, [output])] for prompt, output in zip(prompts, (5, 6, 7), strict=True)
+    ]
+    nodes, _ = frames(batch)
+    assert nodes["tokens"].to_list() == [[1, 2, 3, 4], [5], [9], [6], [7]]
+    assert nodes["parent_end"].to_list() == [None, None, 3, None, 2]
+
+
 def test_an_unknown_or_ended_trajectory_is_refused() -> None:
     forest, [chat, ended] = session(2)
     forest.ingest([ended], [[1]], [[2]])
@@ -305,6 +384,8 @@ def test_every_output_is_trained_once_and_rows_are_those_of_skyrl(
         base = contexts[member][skip % len(contexts[member])] if contexts[member] else []
         # Mostly the context goes on; else a part of it is replaced.
         prompt = (base if cut > 10 else base[:cut] + middle + base[cut + skip % 4 :]) + new or [0]
+        if (member, (prompt, output)) in turns:
+            continue
         contexts[member].append(prompt + output)
         turns.append((member, (prompt, output)))
     handles = [chats[member] for member, _ in turns]

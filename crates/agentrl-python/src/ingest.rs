@@ -119,8 +119,10 @@ pub(crate) fn ingest<'py>(
     let prompts = lists(columns, "prompts")?.ok_or_else(|| missing("prompts"))?;
     let vocabulary = lists(columns, "vocabulary")?;
     let vocabulary = vocabulary.as_ref().map(|texts: &Lists<'_, u8>| texts.rows("vocabulary")).transpose()?;
+    let known: Scalars<'py, i64> = scalars(columns, "known")?;
+    let known = known.as_ref().map(|values| slice("known", values)).transpose()?;
     let (outputs, prompts) = (held.rows("outputs")?, prompts.rows("prompts")?);
-    let turns = Turns { outputs, prompts, realign, vocabulary };
+    let turns = Turns { outputs, prompts, known, realign, vocabulary };
     let forest = forest.get();
     let made = interruptible(py, |check| forest.0.detached()?.ingest(&turns, check))?;
     Ok((PyArray1::from_vec(py, made.nodes), PyArray1::from_vec(py, made.drift), PyArray1::from_vec(py, made.drift_at)))

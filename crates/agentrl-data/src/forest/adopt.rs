@@ -85,6 +85,8 @@ impl Group {
             }
         }
         reader.trajectory(row, &mut entry)?;
+        let final_keys = array(batch.trajectories(), "final_state_key")?.as_fixed_size_binary();
+        entry.state_key = key(final_keys, row);
         if entry.status == Status::Partial {
             entry.open = self.open_action(&entry);
         }
@@ -135,7 +137,8 @@ impl Group {
         });
         let (segments, first) = growing.fold((0, None), |(count, _), &(node, _)| (count + 1, Some(node)));
         let (node, first) = (entry.tip?.0, first?);
-        let state_key = self.nodes[first].state_key;
+        // An action inherits the key of the state that it acts on.
+        let state_key = entry.state_key.unwrap_or(self.nodes[first].state_key);
         let start = self.nodes[first].start;
         Some(OpenStep { first_node: first, start, state_key, last: (node, self.position(entry.tip)), segments })
     }

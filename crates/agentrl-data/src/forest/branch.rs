@@ -150,10 +150,12 @@ impl Forest {
         for (original, new) in copies {
             let (kind, tokens) = (new.kind, new.tokens.len() as u32);
             let copy = group.attach(spliced, new);
-            if !matches!(kind, Kind::Action | Kind::Injected) {
-                group.nodes[copy].state_key = group.nodes[original].state_key;
-            }
             let position = i64::from(group.nodes[copy].start + tokens);
+            if !matches!(kind, Kind::Action | Kind::Injected) {
+                let suffix = &group.trajectories[suffix_index];
+                let acted_on = suffix.state_acted_on(suffix.context(), (position - shift) as u32);
+                group.nodes[copy].state_key = acted_on.unwrap_or(group.nodes[original].state_key);
+            }
             let ends = |&step: &usize| i64::from(group.trajectories[suffix_index].steps[step].end) + shift <= position;
             if let Some(step) = steps.next_if(ends) {
                 let outcome = group.trajectories[suffix_index].steps[step].outcome.clone();
@@ -270,7 +272,10 @@ impl Group {
         child.contexts = parent.contexts[..context as usize].to_vec();
         child.tip = place;
         child.branch = place;
-        child.state_key = parent.state_key.filter(|_| (context, place) == (parent.context(), parent.tip));
+        child.state_key = parent
+            .state_key
+            .filter(|_| (context, place) == (parent.context(), parent.tip))
+            .or_else(|| parent.state_acted_on(context, position));
         let inherited = parent.steps.iter().take_while(|step| (step.context, step.end) <= (context, position));
         child.steps = inherited.cloned().collect();
         // The action that the cut runs through goes on in the child, as the child's own.

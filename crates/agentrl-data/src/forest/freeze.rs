@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::{Forest, Group, Handle, Trajectory, rows, split};
+use super::share::Rest;
+use super::{Forest, Group, Handle, Place, Trajectory, rows, split};
 use crate::Result;
 use crate::batch::{Batch, NextIds};
 use crate::schema::Source;
@@ -21,15 +22,17 @@ pub struct Cut {
 }
 
 /// A group with its rows put into canonical order: trajectories by place and content, nodes by the first path that holds
-/// them.
+/// them, prompts without what earlier ones begin with.
 pub(super) struct Ordered<'a> {
     pub(super) group: &'a Group,
     /// Index in the group of each new trajectory that has tokens, in canonical order.
     pub(super) trajectories: Vec<usize>,
-    /// Index in the group of each new node, in canonical order.
+    /// Index in the group of each new node that has a row, in canonical order.
     pub(super) nodes: Vec<usize>,
-    /// Node id of each node of the group.
+    /// Id of the row that holds the last token of each node of the group; -1 where no trajectory with a row has the node.
     pub(super) node_ids: Vec<i64>,
+    /// Which tokens the row of each node holds.
+    pub(super) rest: Rest,
     /// Trajectory id of each trajectory of the group; -1 where it has no tokens.
     pub(super) trajectory_ids: Vec<i64>,
     pub(super) group_id: i64,
@@ -38,6 +41,17 @@ pub(super) struct Ordered<'a> {
 impl Ordered<'_> {
     pub(super) fn rows(&self) -> impl Iterator<Item = (usize, &Trajectory)> {
         self.trajectories.iter().map(|&index| (index, &self.group.trajectories[index]))
+    }
+
+    /// The row that holds the token before a place, and how many of its tokens come before it.
+    pub(super) fn row_at(&self, place: Place) -> Place {
+        self.rest.resolve(self.group, place)
+    }
+
+    /// A place among rows as columns: the row's id, and how many of its tokens, unless all.
+    pub(super) fn columns(&self, (row, end): Place) -> (i64, Option<i32>) {
+        let whole = self.rest.tokens(self.group, row).len() == end as usize;
+        (self.node_ids[row], (!whole).then_some(end as i32))
     }
 
     /// Trajectories that are drawn, with how they are: adopted ones as their source says, then new ones that came to an end.
@@ -74,8 +88,9 @@ impl Forest {
     /// Freezes every group whose trajectories have all ended and takes it out of the forest; the rest stays live. Groups
     /// with trajectories that answer each other freeze together.
     ///
-    /// Rows are numbered canonically, behind those of adopted batches; each finished or truncated trajectory becomes one
-    /// draw. A trajectory that ended before its first token leaves no row.
+    /// Prompts of a group that begin alike share the tokens with which they do: the later one, in canonical order, is a
+    /// child inside the earlier one. Rows are numbered canonically, behind those of adopted batches; each finished or
+    /// truncated trajectory becomes one draw. A trajectory that ended before its first token leaves no row.
     pub fn freeze(&mut self) -> Result<Batch> {
         let cut = self.cut(false);
         self.or_restored(cut)
@@ -150,6 +165,7 @@ impl Cut {
 fn order<'a>(group: &'a Group, group_id: i64, next_node: &mut i64, next_trajectory: &mut i64) -> Ordered<'a> {
     let mut nodes = Vec::with_capacity(group.nodes.len());
     let mut node_ids: Vec<i64> = group.nodes.iter().map(|node| node.stored.unwrap_or(-1)).collect();
+    let mut rest = Rest::new(group);
     let stored = |entry: &Trajectory| entry.stored.map_or(-1, |stored| stored.id);
     let mut trajectory_ids: Vec<i64> = group.trajectories.iter().map(stored).collect();
     let mut trajectories = group.canonical();
@@ -161,11 +177,16 @@ fn order<'a>(group: &'a Group, group_id: i64, next_node: &mut i64, next_trajecto
             let above = std::iter::successors(Some(tip), |&(node, _)| group.nodes[node].parent);
             let new: Vec<usize> = above.map(|(node, _)| node).take_while(|&node| node_ids[node] < 0).collect();
             for &node in new.iter().rev() {
-                node_ids[node] = *next_node;
-                *next_node += 1;
-                nodes.push(node);
+                if rest.place(group, node) {
+                    node_ids[node] = *next_node;
+                    *next_node += 1;
+                    nodes.push(node);
+                } else {
+                    let (row, _) = rest.resolve(group, (node, group.nodes[node].len()));
+                    node_ids[node] = node_ids[row];
+                }
             }
         }
     }
-    Ordered { group, trajectories, nodes, node_ids, trajectory_ids, group_id }
+    Ordered { group, trajectories, nodes, node_ids, rest, trajectory_ids, group_id }
 }

@@ -13,6 +13,7 @@ mod ingest;
 mod node;
 mod order;
 mod rows;
+mod share;
 mod trajectory;
 mod view;
 

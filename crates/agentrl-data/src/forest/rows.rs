@@ -14,7 +14,7 @@ use arrow_schema::{DataType, Field};
 
 use super::freeze::{Cut, Ids, Ordered};
 use super::trajectory::{Note, Step, StepOrigin};
-use super::{Group, Place, Trajectory, adopt, split};
+use super::{Group, Trajectory, adopt, split};
 use crate::schema::{
     ENTROPIES, FLAG_UNTRAINED, Kind, OLD_LOGPROB_BEHAVIOUR, OLD_LOGPROB_NONE, REWARD_COMPONENTS, Table, sampling_fields,
 };
@@ -109,21 +109,15 @@ fn binaries<K: AsRef<[u8]>>(width: i32, keys: impl Iterator<Item = K>) -> Result
     Ok(Arc::new(builder.finish()))
 }
 
-impl Ordered<'_> {
-    /// A place as columns: the node's id, and how many of its tokens, unless all.
-    fn place(&self, place: Option<Place>) -> (Option<i64>, Option<i32>) {
-        let whole = |(node, end): Place| self.group.nodes[node].len() == end;
-        (place.map(|(node, _)| self.node_ids[node]), place.filter(|&place| !whole(place)).map(|(_, end)| end as i32))
-    }
-}
-
 fn nodes(groups: &[Ordered<'_>]) -> Result<RecordBatch> {
     let rows: Vec<_> = groups
         .iter()
         .flat_map(|entry| entry.nodes.iter().map(move |&node| (entry, node, &entry.group.nodes[node])))
         .collect();
-    check_offsets(rows.iter().map(|(_, _, node)| node.content.tokens.len()).sum())?;
-    let parents: Vec<_> = rows.iter().map(|(entry, _, node)| entry.place(node.parent)).collect();
+    let tokens = rows.iter().map(|(entry, index, _)| entry.rest.tokens(entry.group, *index));
+    check_offsets(tokens.clone().map(<[_]>::len).sum())?;
+    let parents: Vec<_> =
+        rows.iter().map(|(entry, index, _)| entry.rest.parent(*index).map(|at| entry.columns(at))).collect();
     let contents: Vec<_> = rows.iter().map(|(_, _, node)| &node.content).collect();
     let sampled = contents.iter().map(|content| content.sampling.is_some()).collect::<NullBuffer>();
     let sampling = StructArray::try_new(
@@ -151,12 +145,12 @@ fn nodes(groups: &[Ordered<'_>]) -> Result<RecordBatch> {
         Table::Nodes,
         vec![
             column!(Int64Array, rows, |(entry, index, _)| entry.node_ids[*index]),
-            column!(Int64Array, parents, |parent| parent.0),
-            column!(Int32Array, parents, |parent| parent.1),
+            column!(Int64Array, parents, |parent| parent.map(|(id, _)| id)),
+            column!(Int32Array, parents, |parent| parent.and_then(|(_, end)| end)),
             column!(Int64Array, rows, |(entry, _, _)| entry.group_id),
-            column!(Int32Array, rows, |(_, _, node)| node.start as i32),
+            column!(Int32Array, rows, |(entry, index, _)| entry.rest.start(entry.group, *index) as i32),
             column!(UInt8Array, contents, |content| content.kind as u8),
-            lists::<Int32Type, _>(DataType::Int32, contents.iter().map(|content| Some(content.tokens.as_slice()))),
+            lists::<Int32Type, _>(DataType::Int32, tokens.map(Some)),
             lists::<Float32Type, _>(DataType::Float32, contents.iter().map(|content| content.logprobs.as_deref())),
             lists::<Float32Type, _>(DataType::Float32, contents.iter().map(|content| content.entropies.as_deref())),
             lists::<UInt8Type, _>(DataType::UInt8, contents.iter().map(|content| content.trainable.as_deref())),
@@ -181,7 +175,7 @@ fn steps(groups: &[Ordered<'_>]) -> Result<RecordBatch> {
     }
     let outcomes: Vec<_> = rows.iter().map(|(_, _, _, row)| &row.outcome).collect();
     let ends = |(entry, _, _, row): &(&Ordered<'_>, usize, i32, &Step)| {
-        entry.place(Some((row.node, row.end - entry.group.nodes[row.node].start))).1
+        entry.columns(entry.row_at((row.node, row.end - entry.group.nodes[row.node].start))).1
     };
     let flags = |(entry, index, _, row): &(&Ordered<'_>, usize, i32, &Step)| {
         let untrained = matches!(entry.group.trajectories[*index].note, Some(Note::Untrained(_)));
@@ -223,12 +217,9 @@ fn trajectories(groups: &[Ordered<'_>], ids: &Ids<'_>, iteration: i64) -> Result
     let rows: Vec<(&Ordered<'_>, usize, &Trajectory)> =
         groups.iter().flat_map(|entry| entry.rows().map(move |(index, row)| (entry, index, row))).collect();
     let id = |entry: &Ordered<'_>, index: usize| entry.trajectory_ids[index];
-    let leaves: Vec<_> = rows.iter().map(|(entry, _, row)| entry.place(row.tip)).collect();
-    let branches = rows.iter().map(|(entry, _, row)| {
-        let end = row.branch.map(|(_, end)| end as i32);
-        (row.branch.map(|(node, _)| entry.node_ids[node]), end)
-    });
-    let branches: Vec<_> = branches.collect();
+    let leaves: Vec<_> =
+        rows.iter().map(|(entry, _, row)| row.tip.map(|tip| entry.columns(entry.row_at(tip)))).collect();
+    let branches: Vec<_> = rows.iter().map(|(entry, _, row)| row.branch.map(|at| (*entry, entry.row_at(at)))).collect();
     let versions: Vec<_> = rows.iter().map(|(entry, _, row)| versions(entry.group, row)).collect();
     let infos = rows.iter().map(|(entry, _, row)| row.info(|other| id(entry, other)));
     table(
@@ -242,8 +233,8 @@ fn trajectories(groups: &[Ordered<'_>], ids: &Ids<'_>, iteration: i64) -> Result
             column!(Int32Array, rows, |(_, _, row)| row.agent),
             Arc::new(StringArray::from_iter_values(rows.iter().map(|(entry, _, _)| &entry.group.task_id))),
             Arc::new(Int64Array::from(vec![iteration; rows.len()])),
-            column!(Int64Array, leaves, |leaf| leaf.0),
-            column!(Int32Array, leaves, |leaf| leaf.1),
+            column!(Int64Array, leaves, |leaf| leaf.map(|(id, _)| id)),
+            column!(Int32Array, leaves, |leaf| leaf.and_then(|(_, end)| end)),
             binaries(16, rows.iter().map(|(entry, index, _)| entry.group.state_key(*index)))?,
             column!(Float32Array, rows, |(_, _, row)| known(row.finish.reward)),
             lists::<Float32Type, _>(DataType::Float32, rows.iter().map(|(_, _, row)| row.finish.rewards.as_deref())),
@@ -251,8 +242,8 @@ fn trajectories(groups: &[Ordered<'_>], ids: &Ids<'_>, iteration: i64) -> Result
             column!(UInt8Array, rows, |(_, _, row)| row.status as u8),
             column!(UInt8Array, rows, |(_, _, row)| row.origin as u8),
             column!(Int64Array, rows, |(_, _, row)| row.parent.and_then(|parent| ids.of(parent))),
-            column!(Int64Array, branches, |branch| branch.0),
-            column!(Int32Array, branches, |branch| branch.1),
+            column!(Int64Array, branches, |branch| branch.map(|(entry, (row, _))| entry.node_ids[row])),
+            column!(Int32Array, branches, |branch| branch.map(|(_, (_, end))| end as i32)),
             column!(Int64Array, versions, |&(low, _)| low),
             column!(Int64Array, versions, |&(_, high)| high),
             Arc::new(infos.collect::<StringArray>()),
@@ -293,23 +284,33 @@ fn draws(groups: &[Ordered<'_>], cut: &Cut) -> Result<RecordBatch> {
     )
 }
 
+/// A decision with the ids of its group, its trajectory, the place acted at, and the trajectory that came of it.
+type Decided<'a> = (i64, i64, (Option<i64>, Option<i32>), Option<i64>, &'a super::Decision);
+
 /// What planners decided, in an order that does not depend on arrival, numbered within each group and round.
 fn decisions(groups: &[Ordered<'_>], ids: &Ids<'_>, iteration: i64) -> Result<RecordBatch> {
-    let mut rows = Vec::new();
+    let mut rows: Vec<Decided<'_>> = Vec::new();
     for entry in groups {
         let found = entry.group.decisions.iter().filter_map(|decision| {
-            let node = decision.node.map(|node| entry.node_ids[split(node).1]);
+            let at = decision.node.map(|node| {
+                let node = split(node).1;
+                entry.row_at((node, decision.end.unwrap_or(entry.group.nodes[node].len())))
+            });
+            let node = at.map(|(row, _)| entry.node_ids[row]).filter(|&node| node >= 0);
+            let end = match (decision.end, at) {
+                (None, at) => at.and_then(|at| entry.columns(at).1),
+                (Some(end), at) => Some(at.map_or(end, |(_, end)| end) as i32),
+            };
             let result = decision.result.and_then(|result| ids.of(result));
-            Some((entry.group_id, ids.of(decision.trajectory)?, node.filter(|&node| node >= 0), result, decision))
+            Some((entry.group_id, ids.of(decision.trajectory)?, (node, end), result, decision))
         });
         let begin = rows.len();
         rows.extend(found);
         rows[begin..].sort_by(|a, b| {
-            let key =
-                |&(_, trajectory, node, result, decision): &(i64, i64, Option<i64>, Option<i64>, &super::Decision)| {
-                    let ordinal = decision.ordinal.unwrap_or(u32::MAX);
-                    (decision.round, ordinal, trajectory, decision.operation, node, decision.end, result)
-                };
+            let key = |&(_, trajectory, at, result, decision): &Decided<'_>| {
+                let ordinal = decision.ordinal.unwrap_or(u32::MAX);
+                (decision.round, ordinal, trajectory, decision.operation, at, result)
+            };
             let rest = |decision: &super::Decision| (decision.score.map(f64::to_bits), decision.reason.clone());
             key(a).cmp(&key(b)).then_with(|| rest(a.4).cmp(&rest(b.4)))
         });
@@ -329,8 +330,8 @@ fn decisions(groups: &[Ordered<'_>], ids: &Ids<'_>, iteration: i64) -> Result<Re
             Arc::new(Int32Array::from(ordinals)),
             column!(UInt8Array, rows, |row| row.4.operation as u8),
             column!(Int64Array, rows, |row| row.1),
-            column!(Int64Array, rows, |row| row.2),
-            column!(Int32Array, rows, |row| row.4.end.map(|end| end as i32)),
+            column!(Int64Array, rows, |row| row.2.0),
+            column!(Int32Array, rows, |row| row.2.1),
             column!(Int64Array, rows, |row| row.3),
             column!(Float64Array, rows, |row| row.4.score),
             Arc::new(rows.iter().map(|row| row.4.reason.as_deref()).collect::<StringArray>()),

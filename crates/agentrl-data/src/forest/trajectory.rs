@@ -250,6 +250,13 @@ impl Trajectory {
         self.contexts.iter().copied().chain(self.tip)
     }
 
+    /// Key of the state that the action which begins at a position of a context acted on, if one does.
+    pub(super) fn state_acted_on(&self, context: u32, position: u32) -> Option<[u8; 16]> {
+        let closed = self.steps.iter().find(|step| (step.context, step.start) == (context, position));
+        let open = self.open.filter(|open| (self.context(), open.start) == (context, position));
+        closed.map(|step| step.state_key).or(open.map(|open| open.state_key))
+    }
+
     /// Closes the open step, if there is one; says whether there was. `index` is the trajectory's own.
     pub(super) fn close_step(&mut self, index: usize, outcome: &StepOutcome) -> bool {
         let Some(open) = self.open.take() else { return false };

@@ -4,6 +4,8 @@ mod columns;
 mod drift;
 mod undo;
 
+use std::borrow::Cow;
+use std::collections::HashMap;
 use std::iter::successors;
 
 use agentrl_compute::hash::hash_bytes;
@@ -12,6 +14,7 @@ use agentrl_compute::ragged::Ragged;
 
 pub use columns::Rows;
 
+use super::trajectory::Step;
 use super::{Forest, Group, Handle, NewNode, Place, StepOutcome, handle, split};
 use crate::schema::{Drift, Kind};
 use crate::{Check, Error, Result};
@@ -22,8 +25,11 @@ use drift::{Alignment, Rules, align};
 pub struct Turns<'a> {
     /// What was sampled, a row a turn; turns of one trajectory are in their order.
     pub outputs: Rows<'a>,
-    /// The whole context of each turn.
+    /// The whole context of each turn, without its `known` tokens.
     pub prompts: Ragged<'a, i32>,
+    /// With how many tokens each context begins that the turn before of the same trajectory in the call begins with, too:
+    /// they are left out of `prompts`. `None`: nothing is left out.
+    pub known: Option<&'a [i64]>,
     /// At the end of an output, up to so many tokens may differ before a context counts as rewritten.
     pub realign: usize,
     /// Text of each token id, which tells the same text in other tokens from another text.
@@ -57,17 +63,22 @@ impl Forest {
     /// A turn whose context continues one that the trajectory had is clean. Where it differs, the trajectory gets another
     /// context, which enters the tree at the first token that differs: what stands there for earlier tokens, or repeats
     /// them, is `injected` and names the node it comes from. The earlier output stays as it was sampled, in the context
-    /// that it was sampled in; so every output is trained once, whatever later contexts make of it.
+    /// that it was sampled in; so every output is trained once, whatever later contexts make of it. A turn that was stored
+    /// already, in all that describes its sampling, is refused.
     pub fn ingest(&mut self, turns: &Turns<'_>, check: Check<'_>) -> Result<Ingested> {
         let rows = &turns.outputs;
         rows.check()?;
         rows.as_long(("prompts", turns.prompts.len()))?;
+        turns.known.map_or(Ok(()), |known| rows.as_long(("known", known.len())))?;
         self.all_or_nothing(rows.trajectories, |forest| {
             let mut ingested = Ingested::default();
+            let mut before = HashMap::new();
             for (row, &trajectory) in rows.trajectories.iter().enumerate() {
                 check()?;
                 let refused = |error: Error| refused("turn", row, trajectory, &error);
-                let (node, outcome) = forest.ingest_turn(turns, row).map_err(refused)?;
+                let prompt = turns.prompt(row, before.get(&trajectory)).map_err(refused)?;
+                let (node, outcome) = forest.ingest_turn(turns, row, &prompt).map_err(refused)?;
+                before.insert(trajectory, (row, prompt.len()));
                 ingested.nodes.push(node);
                 ingested.drift.push(outcome.drift.map_or(0, |drift| drift as u8));
                 ingested.drift_at.push(outcome.drift_at.map_or(-1, |at| at as i32));
@@ -76,12 +87,11 @@ impl Forest {
         })
     }
 
-    fn ingest_turn(&mut self, turns: &Turns<'_>, row: usize) -> Result<(Handle, StepOutcome)> {
+    fn ingest_turn(&mut self, turns: &Turns<'_>, row: usize, prompt: &Prompt<'_>) -> Result<(Handle, StepOutcome)> {
         let trajectory = turns.outputs.trajectories[row];
-        let prompt = turns.prompts.get(row).unwrap_or_default();
         let output = turns.outputs.tokens_of(row);
-        for (name, tokens) in [("prompts", prompt), ("outputs", output)] {
-            if tokens.is_empty() {
+        for (name, count) in [("prompts", prompt.len()), ("outputs", output.len())] {
+            if count == 0 {
                 return Err(Error::invalid(format!(
                     "{name} is empty; a turn has a context and at least one sampled token"
                 )));
@@ -100,13 +110,21 @@ impl Forest {
         let (number, index) = split(trajectory);
         let group = self.group_mut(trajectory)?;
         let rules = Rules { realign: turns.realign, vocabulary: turns.vocabulary };
-        let (place, alignment, pieces) = group.meet(index, prompt, &rules);
-        if let Some(at) = prompt[alignment.at..].iter().position(|&token| token < 0) {
+        let prompt = group.needed(index, prompt);
+        let (place, alignment, pieces) = group.meet(index, &prompt, &rules);
+        let added = &prompt.rest[alignment.at - prompt.known..];
+        if let Some(at) = added.iter().position(|&token| token < 0) {
+            let token = added[at];
             let at = alignment.at + at;
-            return Err(Error::invalid(format!("prompts[{at}] is {}; token ids are zero or greater", prompt[at])));
+            return Err(Error::invalid(format!("prompts[{at}] is {token}; token ids are zero or greater")));
+        }
+        if let Some(step) = group.repeated(index, &prompt, &action) {
+            return Err(Error::invalid(format!(
+                "the turn repeats step {step} of the trajectory: the context, the output and all that is said of its sampling are the same; give a turn once (if it was sampled twice, give each its own seed)"
+            )));
         }
         group.enter(index, place);
-        group.extend(index, pieces, &prompt[alignment.at..], state);
+        group.extend(index, pieces, added, state);
         let node = group.attach(index, action);
         let clean = alignment.drift == Drift::Clean;
         let outcome = StepOutcome {
@@ -203,12 +221,51 @@ fn refused(what: &str, row: usize, trajectory: Handle, error: &Error) -> Error {
     Error::new(error.kind(), format!("{what} {row} (trajectory {trajectory}): {error}; nothing of the call was stored"))
 }
 
+/// The context of a turn: so many tokens with which the path of the trajectory begins, and those behind them.
+#[derive(Clone, Debug)]
+struct Prompt<'a> {
+    known: usize,
+    rest: Cow<'a, [i32]>,
+}
+
+impl Prompt<'_> {
+    fn len(&self) -> usize {
+        self.known + self.rest.len()
+    }
+}
+
+impl<'a> Turns<'a> {
+    /// The context of a row, where the row before of its trajectory and the length of that row's context are known. One
+    /// comparison with that context, which lies in one piece, saves many with the nodes of the path.
+    fn prompt(&self, row: usize, before: Option<&(usize, usize)>) -> Result<Prompt<'a>> {
+        let tokens = self.prompts.get(row).unwrap_or_default();
+        let known = match (self.known, before) {
+            (Some(known), before) => {
+                let most = before.map_or(0, |&(_, length)| length);
+                return match usize::try_from(known[row]).ok().filter(|&known| known <= most) {
+                    Some(known) => Ok(Prompt { known, rest: tokens.into() }),
+                    None => Err(Error::invalid(format!(
+                        "known is {}, but the context of the turn before in the call has {most} tokens; give 0 to {most}",
+                        known[row]
+                    ))),
+                };
+            }
+            (None, Some(&(before, length))) => {
+                let same = tokens.starts_with(self.prompts.get(before).unwrap_or_default());
+                if same { length } else { 0 }
+            }
+            (None, None) => 0,
+        };
+        Ok(Prompt { known, rest: tokens[known..].into() })
+    }
+}
+
 /// A run of a prompt that is new in the tree: its kind, its length, and the node that it rewrites or repeats.
 type Piece = (Kind, usize, Option<Handle>);
 
 impl Group {
     /// Where a prompt enters the tree of a trajectory, how it agrees with what is there, and what it adds.
-    fn meet(&self, index: usize, prompt: &[i32], rules: &Rules<'_>) -> (Option<Place>, Alignment, Vec<Piece>) {
+    fn meet(&self, index: usize, prompt: &Prompt<'_>, rules: &Rules<'_>) -> (Option<Place>, Alignment, Vec<Piece>) {
         let entry = &self.trajectories[index];
         let kind = |place: Option<Place>| if place.is_none() { Kind::Prompt } else { Kind::Observation };
         // The last context first: as a rule the turn goes on from it.
@@ -218,6 +275,7 @@ impl Group {
             let clean = Alignment { drift: Drift::Clean, at, replaced: at, repeated: at };
             return (tip, clean, vec![(kind(tip), prompt.len() - at, None)]);
         }
+        let prompt: &[i32] = &prompt.rest;
         let first = tips.next().flatten();
         let mut old = first;
         let (mut at, mut place) = self.shared(first, prompt);
@@ -254,19 +312,56 @@ impl Group {
         (place, alignment, pieces)
     }
 
+    /// A prompt as [`Group::meet`] needs it: whole, unless it goes on from the end of the trajectory's path.
+    fn needed<'a>(&self, index: usize, prompt: &Prompt<'a>) -> Prompt<'a> {
+        let tip = self.trajectories[index].tip;
+        if prompt.known == 0 || self.extends(tip, prompt) {
+            return prompt.clone();
+        }
+        Prompt { known: 0, rest: Cow::Owned(self.whole(tip, prompt)) }
+    }
+
+    /// All tokens of a prompt whose known ones begin a path.
+    fn whole(&self, tip: Option<Place>, prompt: &Prompt<'_>) -> Vec<i32> {
+        let path = self.path(tip);
+        let known = path.iter().flat_map(|&place| self.used(place)).take(prompt.known);
+        known.chain(prompt.rest.iter()).copied().collect()
+    }
+
+    /// The step of a trajectory that was the same turn.
+    fn repeated(&self, index: usize, prompt: &Prompt<'_>, action: &NewNode) -> Option<usize> {
+        let entry = &self.trajectories[index];
+        if entry.contexts.is_empty() && self.extends(entry.tip, prompt) {
+            // Longer than all contexts before.
+            return None;
+        }
+        let alike = |step: &Step| {
+            step.start as usize == prompt.len()
+                && step.first_node == step.node
+                && self.nodes[step.node].content == *action
+                && self.whole(self.nodes[step.node].parent, &Prompt { known: prompt.len(), rest: Cow::Borrowed(&[]) })
+                    == self.whole(entry.tip, prompt)
+        };
+        entry.steps.iter().position(alike)
+    }
+
     /// The tokens of a node that a path uses.
     fn used(&self, (node, used): Place) -> &[i32] {
         &self.nodes[node].content.tokens[..used as usize]
     }
 
-    /// Whether a prompt begins with all the tokens of a path.
-    fn extends(&self, tip: Option<Place>, prompt: &[i32]) -> bool {
+    /// Whether a prompt begins with all the tokens of a path, whose first ones are those that are known of it.
+    fn extends(&self, tip: Option<Place>, prompt: &Prompt<'_>) -> bool {
         // The last node first: where contexts differ, it is most likely to tell.
         prompt.len() >= self.position(tip) as usize
-            && successors(tip, |&(node, _)| self.nodes[node].parent).all(|place| {
-                let start = self.nodes[place.0].start as usize;
-                prompt[start..start + place.1 as usize] == *self.used(place)
-            })
+            && successors(tip, |&(node, _)| self.nodes[node].parent)
+                .take_while(|&place| self.position(Some(place)) as usize > prompt.known)
+                .all(|place| {
+                    let start = self.nodes[place.0].start as usize;
+                    let begin = start.max(prompt.known);
+                    let rest = &prompt.rest[begin - prompt.known..];
+                    rest.starts_with(&self.used(place)[begin - start..])
+                })
     }
 
     /// Number of tokens with which a path and a prompt begin, and where on the path they end.

@@ -41,12 +41,22 @@ fn logprobs(output: &[i32]) -> Vec<f32> {
 }
 
 fn ingest(forest: &mut Forest, turns: &[(Handle, Turn)]) -> Result<Ingested> {
+    ingest_without(forest, turns, None)
+}
+
+/// Ingests turns whose contexts are given without their first `known` tokens.
+fn ingest_without(forest: &mut Forest, turns: &[(Handle, Turn)], known: Option<&[i64]>) -> Result<Ingested> {
     let trajectories: Vec<Handle> = turns.iter().map(|&(trajectory, _)| trajectory).collect();
-    let prompts = Lists::new(&turns.iter().map(|(_, (prompt, _))| prompt.clone()).collect::<Vec<_>>());
+    let rest = |(row, (_, (prompt, _))): (usize, &(Handle, Turn))| {
+        let known = known.and_then(|known| usize::try_from(known[row]).ok()).unwrap_or_default();
+        prompt.get(known..).unwrap_or_default().to_vec()
+    };
+    let prompts = Lists::new(&turns.iter().enumerate().map(rest).collect::<Vec<_>>());
     let outputs = Lists::new(&turns.iter().map(|(_, (_, output))| output.clone()).collect::<Vec<_>>());
     let sampled = Lists::new(&turns.iter().map(|(_, (_, output))| logprobs(output)).collect::<Vec<_>>());
     let outputs = Rows { logprobs: Some(sampled.rows()?), ..Rows::new(&trajectories, outputs.rows()?) };
-    forest.ingest(&Turns { outputs, prompts: prompts.rows()?, realign: REALIGN, vocabulary: None }, &mut || Ok(()))
+    let turns = Turns { outputs, prompts: prompts.rows()?, known, realign: REALIGN, vocabulary: None };
+    forest.ingest(&turns, &mut || Ok(()))
 }
 
 fn session() -> Result<(Forest, Handle)> {
@@ -248,6 +258,55 @@ fn a_refused_row_leaves_nothing_behind() -> Result<()> {
     Ok(())
 }
 
+#[test]
+fn a_turn_that_was_stored_is_refused() -> Result<()> {
+    let (mut forest, trajectory) = session()?;
+    let turn = |prompt: &[i32], output: &[i32]| (trajectory, (prompt.to_vec(), output.to_vec()));
+    let turns = [turn(&[1, 2], &[3]), turn(&[1, 2, 3, 4], &[5]), turn(&[1, 2], &[3, 4]), turn(&[9], &[3])];
+    ingest(&mut forest, &turns)?;
+    let before = format!("{forest:?}");
+    for (step, again) in turns.iter().enumerate() {
+        let error = ingest(&mut forest, &[turn(&[1, 2, 7], &[8]), again.clone()]);
+        let error = error.map_or_else(|error| error.to_string(), |_| "stored".to_owned());
+        let message = format!("turn 1 (trajectory {trajectory}): the turn repeats step {step} of the trajectory: ");
+        assert!(error.starts_with(&message), "{error}");
+        assert_eq!(format!("{forest:?}"), before);
+    }
+    // Another output, another context, another trajectory.
+    let second = forest.start(0, 1)?;
+    let others = [turn(&[1, 2], &[5]), turn(&[1, 2, 3], &[3]), (second, (vec![1, 2], vec![3]))];
+    assert_eq!(ingest(&mut forest, &others)?.nodes.len(), 3);
+    // The same tokens were sampled twice.
+    let (prompts, outputs) = (Lists::new(&[vec![1, 2]]), Lists::new(&[vec![3]]));
+    let sampled = Lists::new(&[logprobs(&[3])]);
+    let trajectories = [trajectory];
+    let rows = Rows::new(&trajectories, outputs.rows()?);
+    let outputs = Rows { logprobs: Some(sampled.rows()?), seed: Some(&[7]), ..rows };
+    let turns = Turns { outputs, prompts: prompts.rows()?, known: None, realign: REALIGN, vocabulary: None };
+    forest.ingest(&turns)?;
+    assert!(forest.ingest(&turns).is_err());
+    Ok(())
+}
+
+#[test]
+fn no_more_is_known_of_a_context_than_the_turn_before_had() -> Result<()> {
+    let (mut forest, trajectory) = session()?;
+    let turns = [(trajectory, (vec![1, 2], vec![3])), (trajectory, (vec![1, 2, 3, 4], vec![5]))];
+    for (known, row, most) in [([1, 0], 0, 0), ([0, 3], 1, 2), ([0, -1], 1, 2)] {
+        let error =
+            ingest_without(&mut forest, &turns, Some(&known)).map_or_else(|error| error.to_string(), |_| String::new());
+        let message = format!(
+            "turn {row} (trajectory {trajectory}): known is {}, but the context of the turn before in the call has {most} tokens; give 0 to {most}",
+            known[row]
+        );
+        assert_eq!(error, message + "; nothing of the call was stored");
+    }
+    let error =
+        ingest_without(&mut forest, &turns, Some(&[0, 0, 0])).map_or_else(|error| error.to_string(), |_| String::new());
+    assert_eq!(error, "known has 3 rows, but trajectories has 2; give one for each");
+    Ok(())
+}
+
 /// How the next prompt is made of a context that was there.
 #[derive(Clone, Debug)]
 enum Change {
@@ -333,6 +392,9 @@ proptest! {
             let held = &mut contexts[session];
             let base = if held.is_empty() { vec![1, 2] } else { held[which.index(held.len())].clone() };
             let prompt = prompt_of(&change, &base);
+            if turns.contains(&(sessions[session], (prompt.clone(), output.clone()))) {
+                continue;
+            }
             held.push([prompt.clone(), output.clone()].concat());
             expected.push(models[session].take(&(prompt.clone(), output.clone())));
             turns.push((sessions[session], (prompt, output)));
@@ -349,6 +411,21 @@ proptest! {
         }
         let found: Vec<_> = found.into_iter().map(|(name, at)| (name == "clean", at)).collect();
         prop_assert_eq!(found, expected);
+        // What a context shares with the one before need not be given again.
+        let (mut other, _) = session()?;
+        other.start(0, 1)?;
+        let known = turns.iter().enumerate().map(|(row, (of, (prompt, _)))| {
+            let before = turns[..row].iter().rev().find(|(session, _)| session == of);
+            before.map_or(0, |(_, (before, _))| common_prefix(before, prompt) as i64)
+        });
+        let known: Vec<i64> = known.collect();
+        ingest_without(&mut other, &turns, Some(&known))?;
+        let untimed = |forest: &Forest| -> Vec<_> {
+            let group = &forest.groups[&0];
+            let nodes = group.nodes.iter().map(|node| (node.content.clone(), node.parent, node.state_key)).collect::<Vec<_>>();
+            group.trajectories.iter().map(|entry| (format!("{entry:?}"), nodes.clone())).collect()
+        };
+        prop_assert_eq!(untimed(&other), untimed(&forest));
         for (number, trajectory) in sessions.into_iter().enumerate() {
             let status = if contexts[number].is_empty() { Status::Aborted } else { Status::Finished };
             forest.finish(trajectory, Finish { status, ..Finish::default() })?;

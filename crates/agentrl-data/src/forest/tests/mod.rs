@@ -1,5 +1,6 @@
 mod machine;
 mod operations;
+mod prompts;
 
 use std::collections::BTreeMap;
 
