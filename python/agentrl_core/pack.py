@@ -20,6 +20,7 @@ from torch.utils.checkpoint import checkpoint
 
 from agentrl_core._attention import SequenceLayout, sequence_attention
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
+from agentrl_core.loss.regulariser import top_p_entropy
 
 if TYPE_CHECKING:
     from agentrl_core._core import PlannedPack
@@ -37,7 +38,7 @@ _LOGIT_OPTIONS = (
 
 
 class Streams(dict[str, Tensor]):
-    """The token columns of a pack by name, `float32[N]` each; a name is also an attribute.
+    """The token columns of a pack by name, `float32[N]` each, ids `int64[N]`; a name is also an attribute.
 
     Example:
         >>> import torch
@@ -60,10 +61,20 @@ class PackOutput:
     Attributes:
         logprob: `[N]`, log-prob of each target at the temperature it was sampled with; fp32, or fp64 for an fp64 model.
         entropy: `[N]`, entropy in nats of the distribution it was drawn from.
+        value: `[N]`, or `[N, k]` of k heads: what the model's value head says before the token is generated.
+        value_logits: `[N, bins]`, the same of a categorical value head.
+        top_p_entropy: `[N]`, `loss.top_p_entropy` of that distribution.
+        mean_logprob: `[N]`, mean over the vocabulary of its log-probs.
+        full_kl: `[N]`, `loss.full_kl` to another model; `Pack.run` knows one model, so it is yours to add.
     """
 
     logprob: Tensor
     entropy: Tensor
+    value: Tensor | None = None
+    value_logits: Tensor | None = None
+    top_p_entropy: Tensor | None = None
+    mean_logprob: Tensor | None = None
+    full_kl: Tensor | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,8 +90,10 @@ class Pack:
         target: `int64[N]`, the token that was generated there.
         token: `int64[N]`, index of the pair in the batch's level `token`.
         node_token: `int64[N]`, index of the pair in the batch's level `node_token`.
-        streams: `float32[N]` each. `inverse_temperature` is always there; an update adds what its loss needs.
+        streams: `float32[N]` each, ids of segments `int64[N]` from 0 without gaps. `inverse_temperature` is always
+            there; an update adds what its loss needs.
         entropy_gradient: whether `PackOutput.entropy` can be differentiated; without, a run needs less memory.
+        answers: what a run gives beside log-probs and entropies, names of `PackOutput`.
     """
 
     input_ids: Tensor
@@ -93,18 +106,25 @@ class Pack:
     node_token: Tensor
     streams: Streams
     entropy_gradient: bool = True
+    answers: tuple[str, ...] = ()
     _copies: dict[torch.device, Pack] = field(default_factory=dict, repr=False)
 
     @classmethod
     def from_plan(
-        cls, plan: PlannedPack, streams: Mapping[str, NDArray[np.float32]], *, entropy_gradient: bool = True
+        cls,
+        plan: PlannedPack,
+        streams: Mapping[str, NDArray[Any]],
+        *,
+        entropy_gradient: bool = True,
+        answers: tuple[str, ...] = (),
     ) -> Pack:
         """Make the tensors of a planned pack.
 
         Args:
             plan: one element of `Batch.plan`.
-            streams: `float32[N]` arrays by name, aligned with `plan.token`.
+            streams: `[N]` arrays by name, aligned with `plan.token`.
             entropy_gradient: see the class.
+            answers: see the class.
         """
         return cls(
             input_ids=_tensor(plan.input_ids),
@@ -117,6 +137,7 @@ class Pack:
             node_token=_tensor(plan.node_token),
             streams=Streams({name: _tensor(values) for name, values in streams.items()}),
             entropy_gradient=entropy_gradient,
+            answers=answers,
         )
 
     def to(self, device: torch.device | str) -> Pack:
@@ -163,22 +184,28 @@ class Pack:
             )
         return cast("Tensor", output.last_hidden_state[0])
 
-    def run(self, model: nn.Module) -> PackOutput:
-        """Log-prob and entropy of every prediction pair.
+    def run(self, model: nn.Module, *, answers: tuple[str, ...] | None = None) -> PackOutput:
+        """Log-prob and entropy of every prediction pair, and what else is asked for.
 
         With z the fp32 logits (fp64 for an fp64 model) of a pair's source row, times its inverse temperature:
         log p = z_target - lse(z); H = log S - U / S with S = sum e^(z - max z), U = sum e^(z - max z) (z - max z).
 
         Args:
-            model: as for `forward`, with an output layer that is a plain `torch.nn.Linear`.
+            model: as for `forward`, with an output layer that is a plain `torch.nn.Linear`. Values come from its module
+                `value_head`, from hidden states `[N, hidden]` to `[N, 1]` or `[N, k]`: set
+                `model.value_head = torch.nn.Linear(hidden, 1)`.
+            answers: names of `PackOutput` to give beside log-probs and entropies; None: those of the pack.
 
         Returns:
-            `PackOutput` with two `[N]` vectors on the model's device.
+            `PackOutput` on the model's device.
 
         Raises:
-            UnsupportedError: the model cannot run packs (see `forward`), or changes its logits after the output layer.
+            UnsupportedError: the model cannot run packs (see `forward`), changes its logits after the output layer, or
+                cannot give an answer.
         """
-        head = _head(model)
+        answers = self.answers if answers is None else answers
+        head, critic = _head(model), _value_head(model, answers)
+        of_logits = tuple(name for name in answers if name in _ANSWERS_OF_LOGITS)
         pack = self.to(_device(model))
         hidden = pack.forward(model).index_select(0, pack.source_row)
         dtype = torch.float64 if hidden.dtype == torch.float64 else torch.float32
@@ -186,7 +213,7 @@ class Pack:
             weight = head.weight.to(dtype)
             bias = None if head.bias is None else head.bias.to(dtype)  # type: ignore[redundant-expr]  # Linear(bias=False)
             chunk = max(1, _LOGITS_AT_ONCE // weight.shape[0])
-            score = functools.partial(_score, entropy_gradient=self.entropy_gradient)
+            score = functools.partial(_score, entropy_gradient=self.entropy_gradient, answers=of_logits)
             outputs = []
             for begin in range(0, max(len(hidden), 1), chunk):
                 rows = slice(begin, begin + chunk)
@@ -201,8 +228,14 @@ class Pack:
                     outputs.append(checkpoint(score, *arguments, use_reentrant=False))
                 else:
                     outputs.append(score(*arguments))
-        logprob, entropy = (torch.cat(parts) for parts in zip(*outputs, strict=True))
-        return PackOutput(logprob=logprob, entropy=entropy)
+            more = {}
+            if critic is not None:
+                value = critic(hidden.to(next(critic.parameters()).dtype)).to(dtype)
+                more = {
+                    name: value if name == "value_logits" else value.squeeze(-1) for name in answers if name in _VALUES
+                }
+        logprob, entropy, *others = (torch.cat(parts) for parts in zip(*outputs, strict=True))
+        return PackOutput(logprob=logprob, entropy=entropy, **more, **dict(zip(of_logits, others, strict=True)))
 
 
 def annotate(
@@ -219,7 +252,8 @@ def annotate(
         column: name of the new column, such as `reference_logprob` or `recomputed_logprob`.
         model: a model, whose log-probs (at each token's sampling temperature) become the column; or a function that
             takes a `Pack` and returns `[N]` values. Dropout follows the model's mode: call `model.eval()` for a
-            reference.
+            reference. A column named after another answer of `Pack.run`, as it is or with `old_` before it (`value`,
+            `old_value`, `old_mean_logprob`), holds that answer instead.
         max_tokens: tokens of a pack.
 
     Returns:
@@ -232,10 +266,14 @@ def annotate(
     """
     values = np.full(len(batch.column("token", "node_token")), np.nan, dtype=np.float32)
     scale = np.asarray(batch.column("inverse_temperature", "token"), dtype=np.float32)
+    answer_name = column.removeprefix("old_")
+    answers = (answer_name,) if answer_name in (*_VALUES, *_ANSWERS_OF_LOGITS) else ()
     for plan in batch.plan(np.arange(batch.num_draws, dtype=np.int64), max_tokens=max_tokens):
-        pack = Pack.from_plan(plan, {"inverse_temperature": scale[plan.token]}, entropy_gradient=False)
+        pack = Pack.from_plan(plan, {"inverse_temperature": scale[plan.token]}, entropy_gradient=False, answers=answers)
         with torch.no_grad():
-            answer = pack.run(model).logprob if isinstance(model, nn.Module) else model(pack)
+            answer = (
+                getattr(pack.run(model), *(answers or ("logprob",))) if isinstance(model, nn.Module) else model(pack)
+            )
         if answer.shape != pack.target.shape:
             raise InvalidInputError(
                 f"the function for column {column!r} returned shape {tuple(answer.shape)} for a pack of "
@@ -246,8 +284,15 @@ def annotate(
 
 
 def _score(
-    rows: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, scale: Tensor, *, entropy_gradient: bool
-) -> tuple[Tensor, Tensor]:
+    rows: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    target: Tensor,
+    scale: Tensor,
+    *,
+    entropy_gradient: bool,
+    answers: tuple[str, ...],
+) -> tuple[Tensor, ...]:
     logits = nn.functional.linear(rows, weight, bias) * scale[:, None].to(rows.dtype)
     shifted = logits - logits.detach().amax(dim=-1, keepdim=True)
     logprob = shifted.gather(1, target[:, None]).squeeze(1) - shifted.logsumexp(dim=-1)
@@ -255,7 +300,18 @@ def _score(
         exponential = shifted.exp()
         total = exponential.sum(dim=-1)
         entropy = total.log() - (exponential * shifted).sum(dim=-1) / total
-    return logprob, entropy
+    return logprob, entropy, *(_ANSWERS_OF_LOGITS[name](shifted) for name in answers)
+
+
+def _mean_logprob(logits: Tensor) -> Tensor:
+    return logits.mean(dim=-1) - logits.logsumexp(dim=-1)
+
+
+_ANSWERS_OF_LOGITS: dict[str, Callable[[Tensor], Tensor]] = {
+    "top_p_entropy": top_p_entropy,
+    "mean_logprob": _mean_logprob,
+}
+_VALUES = ("value", "value_logits")
 
 
 def _tensor(array: NDArray[Any]) -> Tensor:
@@ -264,6 +320,24 @@ def _tensor(array: NDArray[Any]) -> Tensor:
 
 def _device(model: nn.Module) -> torch.device:
     return next(model.parameters()).device
+
+
+def _value_head(model: nn.Module, answers: tuple[str, ...]) -> nn.Module | None:
+    """The head behind `value` and `value_logits`, if one of them is asked for."""
+    for name in answers:
+        if name not in (*_VALUES, *_ANSWERS_OF_LOGITS):
+            raise UnsupportedError(
+                f"pack.run cannot give the answer {name!r}, only {', '.join((*_VALUES, *_ANSWERS_OF_LOGITS))}; compute "
+                f"it and add it: dataclasses.replace(pack.run(model, answers=()), {name}=...)"
+            )
+    asked = next((name for name in answers if name in _VALUES), None)
+    head = getattr(model, "value_head", None)
+    if asked is not None and not isinstance(head, nn.Module):
+        raise UnsupportedError(
+            f"{type(model).__name__} has no value head for the answer {asked!r}; give it one: model.value_head = "
+            "torch.nn.Linear(model.config.hidden_size, 1)"
+        )
+    return cast("nn.Module", head) if asked is not None else None
 
 
 def _decoder(model: nn.Module) -> nn.Module:

@@ -4,30 +4,36 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from agentrl_core import _core
+from agentrl_core._units import pairs_of, plan_units
 from agentrl_core.exceptions import InvalidInputError, RecipeError, UnsupportedError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from agentrl_core._core import PlannedPack
     from agentrl_core.batch import Batch
     from agentrl_core.loss import Loss
     from agentrl_core.pack import Pack, PackOutput
     from agentrl_core.recipe import Recipe
 
 _LAYOUTS = ("sequence",)
+_ADVANTAGES = ("advantage_positive", "advantage_negative")
+_IDS = ("step", "sequence", "pair", "group", "stratum")  # streams that number the rows' segments
 
 
 class Updates:
     """The optimizer steps of a batch, epochs x minibatches of them. `Recipe.updates` makes one.
 
     In each epoch the draws whose score is finite are put in a fresh order and dealt into `recipe.minibatches` parts of
-    equal size (up to one; a part is never empty, so a tiny batch has fewer). The order is keyed by (seed, epoch).
+    equal size (up to one; a part is never empty, so a tiny batch has fewer). The order is keyed by (seed, epoch). Of a
+    loss on groups or pairs these are dealt instead, so that each is whole in one update. The pairs are the two draws
+    with the same number in the draws' column `pair` (negative: no pair); without it the groups, of two draws each.
 
     Attributes:
         recipe: the recipe; its loss, `epochs`, `minibatches` and `shared` are used.
@@ -45,22 +51,32 @@ class Updates:
         self._valid: NDArray[np.bool_] = (
             np.isfinite(batch.column("score", "draw")) if scored else np.ones(batch.num_draws, dtype=np.bool_)
         )
+        # The segments that a draw belongs to; a sequence is a draw, in however many contexts it was generated.
+        self._segments = {
+            "sequence": np.arange(batch.num_draws, dtype=np.int64),
+            "group": batch.keys("group_id", "draw").astype(np.int64),
+        }
+        if "pair" in self._loss.streams:
+            self._segments["pair"] = pairs_of(batch, self._valid)
+            self._valid &= self._segments["pair"] >= 0
+        self._unit_of = self._segments[self._loss.unit if self._loss.unit in ("group", "pair") else "sequence"]
         self._sums: dict[str, Tensor] = {}
         self._stepped = 0
 
     def __len__(self) -> int:
         """How many optimizer steps there are."""
-        return self.recipe.epochs * min(self.recipe.minibatches, int(self._valid.sum()))
+        return self.recipe.epochs * min(self.recipe.minibatches, len(np.unique(self._unit_of[self._valid])))
 
     def __iter__(self) -> Iterator[Update]:
         """Yield the optimizer steps in order."""
         draws = np.flatnonzero(self._valid).astype(np.int64)
+        _, first, place = np.unique(self._unit_of[draws], return_index=True, return_inverse=True)
         parts = len(self) // self.recipe.epochs
         for epoch in range(self.recipe.epochs if parts else 0):
             base = np.uint64(_core.structural_seed(self._seed, epoch))
-            order = draws[np.argsort(_core.uniform(base + draws.astype(np.uint64), 0), kind="stable")]
-            for part in np.array_split(order, parts):
-                yield Update(self, np.sort(part))
+            order = np.argsort(_core.uniform(base + draws[first].astype(np.uint64), 0), kind="stable")
+            for units in np.array_split(order, parts):
+                yield Update(self, draws[np.isin(place, units)])
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -83,14 +99,28 @@ class Updates:
 
     @functools.cached_property
     def _columns(self) -> dict[str, NDArray[np.float32]]:
-        """The token columns that do not change from update to update."""
-        needed = {"advantage": "advantage", "old_logprob": self._loss.old_logprob_column}
-        needed["inverse_temperature"] = "inverse_temperature"
-        if ("token", "reference_logprob") in self._loss.needs:
-            needed["reference_logprob"] = "reference_logprob"
-        optional = ("weight", "keep", "kl_weight", "advantage_positive", "advantage_negative")
-        needed |= {name: name for name in optional if self.batch.has(name, "token")}
-        return {key: np.asarray(self.batch.column(name, "token"), np.float32) for key, name in needed.items()}
+        """The token columns that do not change from update to update, by stream or by what they do to streams."""
+        made = {"inverse_temperature": "inverse_temperature"}
+        for stream in self._loss.streams:
+            if stream in _ADVANTAGES:
+                made["advantage"] = "advantage"
+            elif stream not in (*_IDS, "weight_kl", "weight_entropy"):
+                made[stream] = self._loss.old_logprob_column if stream == "old_logprob" else stream
+        optional = ("weight", "keep", "kl_weight", *(_ADVANTAGES if "advantage" in made else ()))
+        made |= {name: name for name in optional if self.batch.has(name, "token")}
+        return {key: np.asarray(self.batch.column(name, "token"), np.float32) for key, name in made.items()}
+
+    @functools.cached_property
+    def _ids(self) -> dict[str, NDArray[Any]]:
+        """Of every token the segments that the loss reads."""
+        steps = np.repeat(
+            np.arange(len(self.batch.offsets("token")) - 1, dtype=np.int64), np.diff(self.batch.offsets("token"))
+        )
+        draw = np.repeat(self._segments["sequence"], np.diff(self.batch.offsets("step")))[steps]
+        found = {"step": steps} | {name: ids[draw] for name, ids in self._segments.items()}
+        if "stratum" in self._loss.streams:
+            found["stratum"] = self.batch.column("stratum", "token")
+        return {name: found[name] for name in _IDS if name in self._loss.streams}
 
 
 class Update:
@@ -107,17 +137,20 @@ class Update:
         self._seen = False
 
     def pack(self, *, max_tokens: int, layout: str = "sequence") -> Iterator[Pack]:
-        """Yield the packs of this step: at most `max_tokens` tokens each, every draw whole in one pack.
+        """Yield the packs of this step: at most `max_tokens` tokens each, every unit of the loss whole in one pack.
 
-        The denominators of the whole step are in the weights, so the losses of the packs add up to that of the step.
+        The denominators of the whole step are in the weights, so the losses of the packs add up to that of the step;
+        not so of a loss with statistics over all rows that it is given, which says so: there they are of each pack.
 
         Args:
-            max_tokens: tokens of a pack; at least those of the longest trajectory up to its last trained token.
+            max_tokens: tokens of a pack; at least those of the longest sequence up to its last trained token, or, where
+                the loss's `unit` is a trajectory, pair or group, those of all its sequences together.
             layout: `sequence`: each sequence stands for itself.
 
         Raises:
             UnsupportedError: another layout.
-            InvalidInputError: a sequence is longer than `max_tokens`, or a value of a trained token is not finite.
+            InvalidInputError: a sequence or unit is longer than `max_tokens`, or a value of a trained token is not
+                finite.
         """
         if layout not in _LAYOUTS:
             raise UnsupportedError(f"layout={layout!r} does not exist; this version has: {', '.join(_LAYOUTS)}")
@@ -133,26 +166,44 @@ class Update:
             keep=columns["keep"] != 0 if "keep" in columns else None,
         )
         self._refuse_unknown(weight)
-        factor = weight * columns.get("weight", 1.0)
-        # Two advantages of one token (a gain and a loss that are clipped apart), or the two signs of one.
-        first = columns.get("advantage_positive", columns["advantage"].clip(min=0.0)) * factor
-        second = columns.get("advantage_negative", columns["advantage"].clip(max=0.0)) * factor
-        streams = {
-            "inverse_temperature": columns["inverse_temperature"],
-            "advantage_positive": first.clip(min=0.0) + second.clip(min=0.0),
-            "advantage_negative": first.clip(max=0.0) + second.clip(max=0.0),
-            "weight_kl": weight * columns.get("kl_weight", 1.0),
-            "weight_entropy": weight,
-        }
-        streams |= {name: columns[name] for name in ("old_logprob", "reference_logprob") if name in columns}
-        for plan in batch.plan(self.draws, max_tokens=max_tokens):
+        streams = self._streams(weight)
+        for plan in self._plan(max_tokens):
             trained = weight[plan.token] > 0
             # A token without weight may lack an advantage or a log-prob; NaN times zero would spoil the sum.
-            taken = {
+            taken: dict[str, NDArray[Any]] = {
                 name: np.where(trained | (name == "inverse_temperature"), values[plan.token], 0.0).astype(np.float32)
                 for name, values in streams.items()
             }
-            yield Pack.from_plan(plan, taken, entropy_gradient=self._loss.needs_entropy_gradient)
+            for name, ids in self._updates._ids.items():  # noqa: SLF001
+                taken[name] = np.unique(ids[plan.token], return_inverse=True)[1].astype(np.int64)
+            yield Pack.from_plan(
+                plan, taken, entropy_gradient=self._loss.needs_entropy_gradient, answers=self._loss.answers
+            )
+
+    def _plan(self, max_tokens: int) -> list[PlannedPack]:
+        updates, unit = self._updates, self._loss.unit
+        if unit in ("token", "step"):  # a step lies in one sequence
+            return updates.batch.plan(self.draws, max_tokens=max_tokens)
+        return plan_units(updates.batch, self.draws, updates._unit_of, max_tokens=max_tokens, name=unit)  # noqa: SLF001
+
+    def _streams(self, weight: NDArray[np.float64]) -> dict[str, NDArray[np.floating[Any]]]:
+        """The float streams of all tokens."""
+        columns = self._updates._columns  # noqa: SLF001
+        made: dict[str, NDArray[np.floating[Any]]] = {
+            "inverse_temperature": columns["inverse_temperature"],
+            "weight_kl": weight * columns.get("kl_weight", 1.0),
+            "weight_entropy": weight,
+        }
+        if "advantage" in columns:
+            factor = weight * columns.get("weight", 1.0)
+            # Two advantages of one token (a gain and a loss that are clipped apart), or the two signs of one.
+            first = columns.get("advantage_positive", columns["advantage"].clip(min=0.0)) * factor
+            second = columns.get("advantage_negative", columns["advantage"].clip(max=0.0)) * factor
+            made["advantage_positive"] = first.clip(min=0.0) + second.clip(min=0.0)
+            made["advantage_negative"] = first.clip(max=0.0) + second.clip(max=0.0)
+        read = (name for name in self._loss.streams if name not in _IDS)
+        made = {**columns, **made}
+        return {name: made[name] for name in ("inverse_temperature", "weight_kl", *read)}
 
     def loss(self, outputs: PackOutput, pack: Pack) -> Tensor:
         """The loss of a pack, a scalar to call `backward` on. Its metrics go to `Updates.metrics`."""

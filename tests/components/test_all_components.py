@@ -11,11 +11,19 @@ import typing
 import numpy as np
 import pytest
 from rollouts import ragged
+from torch import Tensor
 
-from agentrl_core import Batch
+from agentrl_core import Batch, loss
 from agentrl_core.component import PHASES, BatchComponent, Component, StatefulComponent, find_component
 from agentrl_core.exceptions import NotFoundError, RecipeError
 from agentrl_core.recipe import Recipe
+
+
+@loss.function()
+def likelihood(logprob: Tensor, _entropy: Tensor, streams: dict[str, Tensor]) -> Tensor:
+    """A loss of one's own, which `Function` leads to."""
+    return -streams["weight_kl"] * logprob
+
 
 REQUIRED = {  # options without a default
     "Fuse": {"column": "reward.format"},
@@ -25,6 +33,8 @@ REQUIRED = {  # options without a default
     "LengthWeighted": {"limit": 100},
     "BaselineRelative": {"column": "value"},
     "KL": {"coefficient": 0.1},
+    "Sum": {"first": loss.Policy(), "second": loss.Imitation("token_mean")},
+    "Function": {"path": likelihood.path},
 }
 
 

@@ -6,7 +6,7 @@ Every one is a pure function of `[N]` vectors, `Loss.evaluate(tokens)`, and says
 in one pack (`unit`), and whether shared tokens may be folded (`foldable`).
 """
 
-from agentrl_core.loss.base import Loss, Part
+from agentrl_core.loss.base import Loss
 from agentrl_core.loss.bounds import (
     BalancedClip,
     BoundProvider,
@@ -96,7 +96,6 @@ __all__ = [
     "Mixture",
     "OutcomeClassifier",
     "PairwiseProximal",
-    "Part",
     "Policy",
     "Preference",
     "PrefixMinimum",

@@ -127,6 +127,14 @@ class TokenClip(BoundProvider):
 
     Args:
         dual: as of `Clip`.
+
+    Example:
+        >>> import torch
+        >>> from agentrl_core.loss import TokenClip, Tokens
+        >>> streams = {"weight_kl": torch.ones(1), "clip_low": torch.tensor([0.1]), "clip_high": torch.tensor([0.3])}
+        >>> bounds = TokenClip()(Tokens(torch.zeros(1), None, streams), torch.zeros(1))
+        >>> bounds.lower.tolist(), bounds.upper.tolist()
+        ([0.9], [1.3])
     """
 
     dual: float | None = None
@@ -161,6 +169,14 @@ class EntropyClip(BoundProvider):
         quantile: between 0 and 1.
         kind: `band` or `scaled`.
         scope: the quantile is of each `sequence` or of `all` rows given.
+
+    Example:
+        >>> import torch
+        >>> from agentrl_core.loss import EntropyClip, Tokens
+        >>> streams = {"weight_kl": torch.ones(5), "sequence": torch.zeros(5, dtype=torch.int64)}
+        >>> tokens = Tokens(torch.zeros(5), torch.tensor([0.0, 1.0, 2.0, 3.0, 4.0]), streams)
+        >>> EntropyClip()(tokens, torch.zeros(5)).upper.tolist()  # only the last is above the quantile, 3.2
+        [1.2, 1.2, 1.2, 1.2, 1.4]
     """
 
     low: Clip = Clip(0.2, 0.2)
@@ -248,6 +264,14 @@ class ProbabilityClip(BoundProvider):
         high: above 0.
         limit: the upper bound is at most this; above 1.
         dual: as of `Clip`.
+
+    Example:
+        >>> import torch
+        >>> from agentrl_core.loss import ProbabilityClip, Tokens
+        >>> streams = {"weight_kl": torch.ones(2), "old_logprob": torch.tensor([0.8, 0.1]).log()}
+        >>> bounds = ProbabilityClip()(Tokens(torch.zeros(2), None, streams), torch.zeros(2))
+        >>> bounds.lower.tolist(), bounds.upper.tolist()
+        ([0.724, 0.5], [1.207, 2.0])
     """
 
     low: float = 0.16
@@ -294,6 +318,15 @@ class BalancedClip(BoundProvider):
         target: above 0.
         measure: `odds`: P / N, as the public code; `share`: P / (P + N), as the paper.
         dual: as of `Clip`.
+
+    Example:
+        >>> import torch
+        >>> from agentrl_core.loss import BalancedClip, Tokens
+        >>> gain, pull = torch.tensor([1.0, 0.0]), torch.tensor([0.0, -3.0])
+        >>> streams = {"weight_kl": torch.ones(2), "advantage_positive": gain, "advantage_negative": pull}
+        >>> bounds = BalancedClip()(Tokens(torch.zeros(2), None, streams), torch.zeros(2))
+        >>> bounds.lower.item(), bounds.upper.item()  # P / N is 1/3 whatever the bounds, so they open fully
+        (0.8, 2.0)
     """
 
     low: float = 0.6
@@ -352,6 +385,15 @@ class SecondMomentClip(BoundProvider):
         budget: bound of the second moment of log r, above 0.
         least: bounds that are never narrowed further; None: they may close entirely.
         dual: as of `Clip`.
+
+    Example:
+        >>> import torch
+        >>> from agentrl_core.loss import SecondMomentClip, Tokens
+        >>> one, none = torch.ones(2), torch.zeros(2)
+        >>> streams = {"weight_kl": one, "advantage_positive": one, "advantage_negative": none}
+        >>> bounds = SecondMomentClip()(Tokens(none, None, streams), torch.tensor([0.1, 0.6]))
+        >>> bounds.lower.item(), bounds.upper.item()  # the mean square 0.185 exceeds 0.04, so k = 0.1
+        (0.905, 1.105)
     """
 
     budget: float = 0.04

@@ -167,6 +167,14 @@ class Function(WeightedLoss):
 
     Raises:
         RecipeError: nothing of that name was declared with `loss.function`.
+
+    Example:
+        >>> from agentrl_core import loss
+        >>> @loss.function(needs=["advantage_positive"], foldable=True)
+        ... def cloning(logprob, entropy, streams):
+        ...     return -streams["advantage_positive"] * logprob
+        >>> cloning.streams, cloning.path.partition(":")[2]
+        (('advantage_positive', 'weight_kl'), 'cloning')
     """
 
     path: str = ""

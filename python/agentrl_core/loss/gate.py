@@ -41,6 +41,14 @@ class InBounds(Gate):
         sides: one of the three.
         ring_low: below 1.
         ring_high: above 1.
+
+    Example:
+        >>> import torch
+        >>> from agentrl_core.loss import Bounds, InBounds, Tokens
+        >>> log_ratio = torch.tensor([1.0, 1.5]).log()
+        >>> tokens = Tokens(log_ratio, None, {"weight_kl": torch.ones(2)})
+        >>> [factor.tolist() for factor in InBounds()(tokens, log_ratio, Bounds(0.8, 1.2))]
+        [[1.0, 0.0], [1.0, 1.0]]
     """
 
     sides: Literal["one_sided", "two_sided", "ring"] = "one_sided"
@@ -76,6 +84,14 @@ class Divergence(Gate):
         kind: `tv` or `kl`.
         low: above 0.
         high: above 0.
+
+    Example:
+        >>> import torch
+        >>> from agentrl_core.loss import Bounds, Divergence, Tokens
+        >>> streams = {"weight_kl": torch.ones(2), "old_logprob": torch.tensor([0.5, 0.5]).log()}
+        >>> tokens = Tokens(torch.tensor([0.6, 0.9]).log(), None, streams)
+        >>> [factor.tolist() for factor in Divergence()(tokens, tokens.log_ratio, Bounds())]
+        [[1.0, 0.0], [1.0, 1.0]]
     """
 
     kind: Literal["tv", "kl"] = "tv"
@@ -123,6 +139,13 @@ class TopShare(Gate):
             ties kept; `floor`: the floor(share n) highest and at least one, as verl's kl_cov.
         denominator: `all`: dropped tokens still count in the denominator (80/20); `kept`: what is kept is scaled up by
             n / kept (OmniQuality-R).
+
+    Example:
+        >>> import torch
+        >>> from agentrl_core.loss import Tokens, TopShare
+        >>> tokens = Tokens(torch.zeros(5), torch.tensor([0.3, 2.0, 0.1, 0.2, 0.4]), {"weight_kl": torch.ones(5)})
+        >>> TopShare(share=0.2).chosen(tokens).tolist()
+        [False, True, False, False, False]
     """
 
     score: Score = "entropy"
@@ -192,6 +215,16 @@ class CovarianceClip(Gate):
         low: of the band.
         high: of the band, above `low`.
         seed: of the draw, from 0 to 2^31 - 1.
+
+    Example:
+        >>> import torch
+        >>> from agentrl_core.loss import Bounds, CovarianceClip, Tokens
+        >>> gain, pull = torch.tensor([3.0, 0.0, 0.0]), torch.tensor([0.0, 0.0, -3.0])
+        >>> streams = {"weight_kl": torch.ones(3), "advantage_positive": gain, "advantage_negative": pull}
+        >>> tokens = Tokens(torch.tensor([-1.0, -2.0, -3.0]), None, streams)  # covariances 3, 0, 3
+        >>> kept = CovarianceClip()(tokens, torch.zeros(3), Bounds())[0]
+        >>> kept[1].item(), kept.sum().item()
+        (1.0, 2.0)
     """
 
     share: float = 2e-4
@@ -243,6 +276,16 @@ class EntropyChange(Gate):
         kind: `linear` or `exponential`.
         low: weight of the largest change, between 0 and 1.
         high: weight of the smallest change; only for `linear`.
+
+    Example:
+        >>> import torch
+        >>> from agentrl_core.loss import Bounds, EntropyChange, Tokens
+        >>> logprob = torch.tensor([0.5, 0.5]).log()
+        >>> streams = {"weight_kl": torch.ones(2), "old_logprob": logprob}
+        >>> streams |= {"advantage_positive": torch.ones(2), "advantage_negative": torch.zeros(2)}
+        >>> tokens = Tokens(logprob, torch.tensor([0.693, 0.0]), streams)  # log p + H is 0 at the first
+        >>> EntropyChange()(tokens, torch.zeros(2), Bounds())[0].tolist()
+        [1.2, 0.8]
     """
 
     kind: Literal["linear", "exponential"] = "linear"
@@ -302,6 +345,14 @@ class EntropyAdvantage(Gate):
         high: epsilon of its upper end, above 0.
         quantile: see `normalised_entropy`.
         scope: see `normalised_entropy`.
+
+    Example:
+        >>> import torch
+        >>> from agentrl_core.loss import Bounds, EntropyAdvantage, Tokens
+        >>> entropy = torch.tensor([0.0, 1.0, 2.0]).exp()  # scores -1, -1/2 and 0
+        >>> tokens = Tokens(torch.zeros(3), entropy, {"weight_kl": torch.ones(3)})
+        >>> EntropyAdvantage()(tokens, torch.zeros(3), Bounds())[0].tolist()
+        [0.0, 0.5, 1.0]
     """
 
     scale: float = 1.0

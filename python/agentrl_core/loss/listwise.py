@@ -118,6 +118,17 @@ class TrajectorySoftmax(GroupLoss):
         scale: above 0.
         entropy: at least 0.
         drift: at least 0.
+
+    Example:
+        >>> import torch
+        >>> from agentrl_core.loss import TrajectorySoftmax, Tokens
+        >>> gain, pull = torch.tensor([0.5, 0.0]), torch.tensor([0.0, -0.5])  # A is 1 and -1, each of weight 1/2
+        >>> streams = {"weight_kl": torch.full((2,), 0.5), "advantage_positive": gain, "advantage_negative": pull}
+        >>> streams |= {"sequence": torch.tensor([0, 1]), "group": torch.tensor([0, 0])}
+        >>> streams["old_logprob"] = torch.tensor([-2.0, -2.0])
+        >>> tokens = Tokens(torch.tensor([-2.0, -2.0]), None, streams)  # P = 1/2: only its entropy is left
+        >>> TrajectorySoftmax().evaluate(tokens)[0].item()
+        -0.0069
     """
 
     score: Literal["sum", "mean", "log_ratio"] = "sum"
@@ -165,6 +176,16 @@ class OutcomeClassifier(GroupLoss):
         beta: above 0.
         baseline: see above.
         balanced: c = size / (2 * size of the answer's class) where a group has both classes; else 1.
+
+    Example:
+        >>> import torch
+        >>> from agentrl_core.loss import OutcomeClassifier, Tokens
+        >>> gain, pull = torch.tensor([0.5, 0.0]), torch.tensor([0.0, -0.5])  # A is 1 and -1, each of weight 1/2
+        >>> streams = {"weight_kl": torch.full((2,), 0.5), "advantage_positive": gain, "advantage_negative": pull}
+        >>> streams |= {"sequence": torch.tensor([0, 1]), "group": torch.tensor([0, 0])}
+        >>> streams["old_logprob"] = torch.tensor([-2.0, -2.0])
+        >>> OutcomeClassifier().evaluate(Tokens(torch.tensor([-1.0, -3.0]), None, streams))[0].item()  # psi is 2 and -2
+        0.127
     """
 
     beta: float = 1.0
@@ -231,6 +252,16 @@ class LengthDecoupled(GroupLoss):
         limit: the longest answer, in trained tokens, at least 1.
         kl_rate: at least 0.
         kl_target: at least 0.
+
+    Example:
+        >>> import torch
+        >>> from agentrl_core.loss import LengthDecoupled, Tokens
+        >>> gain, pull = torch.tensor([0.5, 0.0]), torch.tensor([0.0, -0.5])  # A is 1 and -1, each of weight 1/2
+        >>> streams = {"weight_kl": torch.full((2,), 0.5), "advantage_positive": gain, "advantage_negative": pull}
+        >>> streams |= {"sequence": torch.tensor([0, 1]), "group": torch.tensor([0, 0])}
+        >>> streams["old_logprob"] = torch.tensor([-1.0, -2.0])
+        >>> LengthDecoupled().evaluate(Tokens(torch.tensor([-1.0, -2.0]), None, streams))[0].item()  # -(-1 + 2)
+        -1.0
     """
 
     temperature: float = 10.0

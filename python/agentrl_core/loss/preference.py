@@ -146,6 +146,17 @@ class PairwiseProximal(PairLoss):
         constant: as of every loss.
         kind: `separate` or `joint`.
         epsilon: between 0 and 1.
+
+    Example:
+        >>> import torch
+        >>> from agentrl_core.loss import PairwiseProximal, Tokens
+        >>> gain, pull = torch.tensor([0.5, 0.0]), torch.tensor([0.0, -0.5])  # A is 1 and -1, each of weight 1/2
+        >>> streams = {"weight_kl": torch.full((2,), 0.5), "advantage_positive": gain, "advantage_negative": pull}
+        >>> streams |= {"sequence": torch.tensor([0, 1]), "pair": torch.tensor([0, 0])}
+        >>> streams["old_logprob"] = torch.tensor([-2.0, -2.0])
+        >>> tokens = Tokens(torch.tensor([1.5, 1.0]).log() - 2.0, None, streams)  # ratios 1.5 and 1
+        >>> PairwiseProximal().evaluate(tokens)[0].item()  # -(min(3, 2.4) - 3) / 2
+        0.3
     """
 
     kind: Literal["separate", "joint"] = "separate"

@@ -102,6 +102,15 @@ class PrefixMinimum(RatioProvider):
         floor: m is at least this, so that one unlikely token does not silence the rest; from 0, below 1.
         cap: whether m is at most 1.
         inside: put m into the ratio that is bounded, log r = log sg(m) + d, instead of outside the surrogate.
+
+    Example:
+        >>> import torch
+        >>> from agentrl_core.loss import PrefixMinimum, Tokens
+        >>> old = torch.full((3,), -2.0)
+        >>> streams = {"weight_kl": torch.ones(3), "old_logprob": old, "sequence": torch.tensor([0, 0, 0])}
+        >>> tokens = Tokens(torch.tensor([0.5, 2.0, 1.0]).log() + old, None, streams)
+        >>> PrefixMinimum()(tokens)[1].tolist()
+        [1.0, 0.5, 0.5]
     """
 
     floor: float = 0.0
@@ -197,6 +206,15 @@ class StratifiedRatio(RatioProvider):
 
     Args:
         smallest: rows that a stratum needs for statistics of its own, at least 2.
+
+    Example:
+        >>> import torch
+        >>> from agentrl_core.loss import StratifiedRatio, Tokens
+        >>> old = torch.full((2,), -2.0)
+        >>> streams = {"weight_kl": torch.ones(2), "old_logprob": old, "stratum": torch.tensor([0, 0])}
+        >>> tokens = Tokens(torch.tensor([-1.8, -1.6]), None, streams)
+        >>> StratifiedRatio()(tokens)[0].tolist()  # too few for a stratum: centred on the mean of all, 0.3
+        [-0.1, 0.1]
     """
 
     smallest: int = 32

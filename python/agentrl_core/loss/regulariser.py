@@ -128,6 +128,14 @@ class EntropyBand(EntropyTerm):
         high: above `low`.
         kind: `hinge` or `indicator`.
         outside: of `indicator`, above 0.
+
+    Example:
+        >>> import torch
+        >>> from agentrl_core.loss import EntropyBand, Tokens
+        >>> one, history = torch.ones(1), torch.tensor([0.4])
+        >>> streams = {"weight_kl": one, "weight_entropy": one, "entropy_history": history}
+        >>> EntropyBand(0.1)(Tokens(torch.zeros(1), one, streams)).item()  # -0.1 (1 - 0.2)
+        -0.08
     """
 
     coefficient: float = 0.001
@@ -173,6 +181,15 @@ class CovarianceEntropy(EntropyTerm):
         coefficient: above 0.
         scale: of the softmax, above 0.
         most: upper bound of c, above 0.
+
+    Example:
+        >>> import torch
+        >>> from agentrl_core.loss import CovarianceEntropy, Tokens
+        >>> streams = {"weight_kl": torch.ones(2), "weight_entropy": torch.ones(2), "sequence": torch.tensor([0, 0])}
+        >>> streams |= {"advantage_positive": torch.tensor([1.0, 0.0]), "advantage_negative": torch.tensor([0.0, -1.0])}
+        >>> tokens = Tokens(torch.tensor([-1.0, -3.0]), torch.ones(2), streams)  # both co-vary by 1: c = 10 / 2
+        >>> CovarianceEntropy(0.1)(tokens).item()
+        -1.0
     """
 
     coefficient: float = 0.001
@@ -225,6 +242,15 @@ class EntropyAnchor(EntropyTerm):
         coefficient: above 0.
         anchor: the mean of the first policy, at least 0: the metric `peak_entropy` of the first update.
         quantile: between 0 and 1.
+
+    Example:
+        >>> import torch
+        >>> from types import SimpleNamespace
+        >>> from agentrl_core.loss import EntropyAnchor, Tokens
+        >>> streams = {"weight_kl": torch.ones(5), "sequence": torch.zeros(5, dtype=torch.int64)}
+        >>> answers = SimpleNamespace(top_p_entropy=torch.tensor([0.0, 3.0, 0.0, 0.0, 0.0]))
+        >>> EntropyAnchor()(Tokens(torch.zeros(5), None, streams, answers)).item()  # 0.005 (3 - 1)^2
+        0.02
     """
 
     coefficient: float = 0.005

@@ -38,6 +38,14 @@ class Clipped(Surrogate):
     Args:
         soft: `upper`: above the upper bound f = upper * r / sg(r), the value of the bound with the gradient
             upper * grad log p (AEPO, arXiv:2510.14545); `both`: below the lower bound g = lower * r / sg(r) as well.
+
+    Example:
+        >>> import torch
+        >>> from agentrl_core.loss import Bounds, Clipped, Tokens
+        >>> log_ratio = torch.tensor([1.5]).log()
+        >>> factors = Clipped()(Tokens(log_ratio, None, {"weight_kl": torch.ones(1)}), log_ratio, Bounds(0.8, 1.2))
+        >>> [factor.tolist() for factor in factors]
+        [[1.2], [1.5]]
     """
 
     soft: Literal["none", "upper", "both"] = "none"
@@ -66,6 +74,14 @@ class Flipped(Surrogate):
     Args:
         positive_cap: above 0.
         negative_cap: above 0.
+
+    Example:
+        >>> import torch
+        >>> from agentrl_core.loss import Bounds, Flipped, Tokens
+        >>> log_ratio = torch.tensor([0.5]).log()
+        >>> factors = Flipped()(Tokens(log_ratio, None, {"weight_kl": torch.ones(1)}), log_ratio, Bounds())
+        >>> [factor.tolist() for factor in factors]  # 1 / r and r
+        [[2.0], [0.5]]
     """
 
     positive_cap: float = 3.0
@@ -93,6 +109,14 @@ class Quadratic(Surrogate):
 
     with epsilon = upper - 1 for positive and 1 - lower for negative advantages: the best ratio is the bound itself,
     and beyond it the gradient pulls back. Give both bounds a width.
+
+    Example:
+        >>> import torch
+        >>> from agentrl_core.loss import Bounds, Quadratic, Tokens
+        >>> log_ratio = torch.tensor([1.2]).log()
+        >>> factors = Quadratic()(Tokens(log_ratio, None, {"weight_kl": torch.ones(1)}), log_ratio, Bounds(0.8, 1.2))
+        >>> [factor.tolist() for factor in factors]  # 1.2 -+ 0.2^2 / 0.4
+        [[1.1], [1.3]]
     """
 
     def __call__(self, tokens: Tokens, log_ratio: Tensor, bounds: Bounds) -> Factors:  # noqa: ARG002
@@ -110,6 +134,14 @@ class LogClipped(Surrogate):
 
     The gradient inside the bounds is A grad log p whatever the ratio is, so no ratio can explode. See also `KL.cap`
     for the drift term.
+
+    Example:
+        >>> import torch
+        >>> from agentrl_core.loss import Bounds, LogClipped, Tokens
+        >>> log_ratio = torch.tensor([1.5]).log()
+        >>> factors = LogClipped()(Tokens(log_ratio, None, {"weight_kl": torch.ones(1)}), log_ratio, Bounds(0.8, 1.2))
+        >>> [factor.tolist() for factor in factors]  # log 1.2 and log 1.5
+        [[0.182], [0.405]]
     """
 
     def __call__(self, tokens: Tokens, log_ratio: Tensor, bounds: Bounds) -> Factors:  # noqa: ARG002
@@ -126,6 +158,14 @@ class Smooth(Surrogate):
     Args:
         positive: t for positive advantages, above 0.
         negative: t for negative ones, above 0; larger, because their gradients spread over the vocabulary.
+
+    Example:
+        >>> import torch
+        >>> from agentrl_core.loss import Bounds, Smooth, Tokens
+        >>> log_ratio = torch.tensor([1.0]).log()
+        >>> factors = Smooth()(Tokens(log_ratio, None, {"weight_kl": torch.ones(1)}), log_ratio, Bounds())
+        >>> [factor.tolist() for factor in factors]  # 2 / t
+        [[2.0], [1.905]]
     """
 
     positive: float = 1.0
@@ -156,6 +196,15 @@ class GeometricMean(Surrogate):
 
     Args:
         level: `sequence`, or `step`.
+
+    Example:
+        >>> import torch
+        >>> from agentrl_core import loss
+        >>> log_ratio = torch.tensor([1.5, 0.5]).log()
+        >>> tokens = loss.Tokens(log_ratio, None, {"weight_kl": torch.ones(2), "sequence": torch.tensor([0, 0])})
+        >>> bounds = loss.Clip(0.4, 0.4, scale="log")(tokens, log_ratio)
+        >>> [factor.tolist() for factor in loss.GeometricMean()(tokens, log_ratio, bounds)]
+        [[0.864, 0.864], [1.003, 1.003]]
     """
 
     level: Literal["sequence", "step"] = "sequence"
@@ -243,6 +292,13 @@ class Expert(Surrogate):
         share: of `mixture`, see `Mixture`.
         prior: of `mixture`, see `Mixture`.
         exploration: both are multiplied by sg(1 - p)^exploration, at least 0; RL-PLUS takes 0.5.
+
+    Example:
+        >>> import torch
+        >>> from agentrl_core.loss import Bounds, Expert, Tokens
+        >>> tokens = Tokens(torch.tensor([0.1]).log(), None, {"weight_kl": torch.ones(1)})
+        >>> Expert(shape=0.1)(tokens, torch.zeros(1), Bounds())[0].tolist()
+        [0.5]
     """
 
     kind: Literal["shaped", "mixture"] = "shaped"

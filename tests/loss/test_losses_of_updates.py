@@ -1,0 +1,353 @@
+"""Every loss through `recipe.updates`: its streams, its units whole, and packs that add up to all rows at once."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections import Counter
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+import torch
+from hand_made import tiny_model
+from systems import LOSSES
+from torch import Tensor, nn
+
+from agentrl_core import Batch, Forest, loss, recipes
+from agentrl_core.exceptions import InvalidInputError, UnsupportedError
+from agentrl_core.pack import Pack, PackOutput
+from agentrl_core.update import Update
+
+BINS = 5
+EACH = pytest.mark.parametrize("name", LOSSES)
+# Bounds, shares or means of these are over all rows that they are given, here of each pack, as their docstrings say.
+NOT_ADDING_UP = [
+    "A4 SPEAR",
+    "A11 BAPO",
+    "A30 HAPO",
+    "C2 Clip-Cov",
+    "C2 KL-Cov",
+    "C6 STEER",
+    "C10 SIREN",
+    "C14 Light-IF",
+    "C14 Light-IF, warm start",
+    "C21 D3S",
+    "D8 80/20",
+    "D27 M2PO",
+    "D38 GRPO-Guard",
+    "E26 DRPO",
+    "strata",
+    "second moment",
+    "exponential steer",
+]
+NOT_ANSWERED = ["full"]  # the divergence over the whole vocabulary needs two models; a run has one
+
+
+@functools.cache
+def grow(seed: int) -> Batch:
+    """Four groups of four draws (in pairs, one of them without its other), forks, and contexts that are rewritten."""
+    rng = np.random.default_rng(seed)
+    forest = Forest(seed=seed)
+
+    def words(count: int) -> list[int]:
+        return rng.integers(0, 37, size=count).tolist()
+
+    def act(trajectory: int) -> None:
+        count = int(rng.integers(1, 5))
+        trainable = (rng.random(count) < 0.8).astype(np.uint8)
+        forest.append(
+            trajectory,
+            words(count),
+            kind="action",
+            logprobs=-rng.uniform(0.5, 4.0, count),
+            trainable=trainable,
+            temperature=float(rng.uniform(0.7, 1.3)),
+        )
+        forest.step(trajectory)
+
+    for group in range(4):
+        forest.add_group(group, f"task {group}")
+        prompt = words(3)
+        for member in range(3):
+            running = [forest.start(group, member)]
+            forest.append(running[0], prompt, kind="prompt")
+            act(running[0])
+            if member == 0:
+                running.append(forest.fork(running[0]))
+            for trajectory in running:
+                for turn in range(int(rng.integers(1, 4))):
+                    if turn == 1:
+                        forest.rewrite(trajectory, prompt + words(2))  # another sequence of the same draw
+                    else:
+                        forest.append(trajectory, words(2), kind="observation")
+                    act(trajectory)
+                known = (group, member) != (2, 1)
+                forest.finish(trajectory, reward=float(rng.normal()) if known else None)
+    return forest.freeze()
+
+
+def columns(batch: Batch, seed: int, *, per: str) -> Batch:
+    """Every column that any loss reads, at random."""
+    rng = np.random.default_rng(seed)
+    count, draws = len(batch.column("token", "token")), batch.num_draws
+    batch = batch.with_columns("draw", score=batch.column("reward", "draw"), pair=np.arange(draws) // 2)
+    named = {
+        name: -rng.uniform(0.5, 4.0, count)
+        for name in ("reference_logprob", "recomputed_logprob", "proximal_logprob", "other_logprob", "old_mean_logprob")
+    }
+    names = ("imitation", "dependency", "clip_low", "clip_high", "entropy_history", "return", "old_value")
+    named |= {name: rng.uniform(0.1, 0.9, count) for name in names}
+    named["expert"] = rng.integers(0, 2, count)
+    named["stratum"] = rng.choice([3, 7, 12], count)
+    if per == "draw":
+        sign = np.where(np.arange(draws) % 2, -1.0, 1.0)  # of a pair one is preferred
+        return batch.with_columns("draw", advantage=sign * rng.uniform(0.2, 1.0, draws)).with_columns("token", **named)
+    return batch.with_columns("token", advantage=rng.normal(size=count), **named)
+
+
+@dataclass
+class Rollouts:
+    """A batch with columns, and what a model is taken to say about each of its tokens."""
+
+    batch: Batch
+    leaves: dict[str, Tensor]
+
+    @classmethod
+    def random(cls, policy: loss.Loss, seed: int) -> Rollouts:
+        batch = columns(grow(seed), seed, per="draw" if policy.unit in ("pair", "group") else "token")
+        make = torch.Generator().manual_seed(seed)
+        old = torch.from_numpy(batch.column("behaviour_logprob", "token")).double()
+
+        def noise(*shape: int) -> Tensor:
+            return torch.randn(len(old), *shape, generator=make, dtype=torch.float64)
+
+        leaves = {
+            "logprob": (old + 0.3 * noise()).clamp(max=-0.01),
+            "entropy": noise().abs(),
+            "value": noise(2) if "soft_minimum" in repr(policy) else noise(),
+            "value_logits": noise(BINS),
+            "top_p_entropy": noise().abs(),
+            "mean_logprob": noise() - 5.0,
+            "full_kl": noise().abs(),
+        }
+        return cls(batch, {name: leaf.requires_grad_() for name, leaf in leaves.items()})
+
+    def update(self, policy: loss.Loss) -> Update:
+        (update,) = recipes.GRPO.replace(loss=policy).updates(self.batch)
+        return update
+
+    def outputs(self, rows: Tensor) -> PackOutput:
+        return PackOutput(**{name: leaf[rows] for name, leaf in self.leaves.items()})
+
+    def gradients(self, value: Tensor) -> tuple[Tensor, list[Tensor]]:
+        leaves = list(self.leaves.values())
+        return value.detach(), list(torch.autograd.grad(value, leaves, allow_unused=True, materialize_grads=True))
+
+    def by_packs(self, update: Update, packs: list[Pack]) -> tuple[Tensor, list[Tensor]]:
+        return self.gradients(sum(update.loss(self.outputs(pack.token), pack) for pack in packs))
+
+    def at_once(self, policy: loss.Loss) -> tuple[Tensor, list[Tensor]]:
+        """The loss of all rows together, in loops over draws, steps and tokens."""
+        batch, rows = self.batch, []
+        steps, tokens = batch.offsets("step"), batch.offsets("token")
+        valid = np.isfinite(batch.column("score", "draw"))
+        pair = batch.column("pair", "draw")
+        for draw in range(batch.num_draws):
+            partners = [other for other in range(batch.num_draws) if pair[other] == pair[draw] and valid[other]]
+            if not valid[draw] or ("pair" in policy.streams and len(partners) < 2):
+                continue
+            for step in range(steps[draw], steps[draw + 1]):
+                rows += [(draw, step, token) for token in range(tokens[step], tokens[step + 1])]
+        trainable = batch.column("trainable", "token")
+        rows = [row for row in rows if trainable[row[2]]]
+        of_draw = Counter(draw for draw, _, _ in rows)
+        weights = []
+        for draw, _, _ in rows:
+            each = {"token_mean": 1 / len(rows), "sequence_mean": 1 / of_draw[draw] / len(of_draw)}
+            each["constant"] = 1 / (policy.denominator_constant or 1.0) / len(of_draw)
+            weights.append(each[policy.denominator])
+        chosen = np.array([token for _, _, token in rows])
+        weight = torch.tensor(weights, dtype=torch.float32)
+        streams: dict[str, Tensor] = {}
+        group = batch.keys("group_id", "draw")
+        numbers = {
+            "sequence": [draw for draw, _, _ in rows],
+            "step": [step for _, step, _ in rows],
+            "pair": [pair[draw] for draw, _, _ in rows],
+            "group": [group[draw] for draw, _, _ in rows],
+            "stratum": batch.column("stratum", "token")[chosen].tolist(),
+        }
+        for name in (*policy.streams, "weight_kl"):
+            if name in numbers:
+                known = sorted(set(numbers[name]))
+                streams[name] = torch.tensor([known.index(number) for number in numbers[name]])
+            elif name in ("weight_kl", "weight_entropy"):
+                streams[name] = weight
+            elif name in ("advantage_positive", "advantage_negative"):
+                advantage = torch.from_numpy(np.asarray(batch.column("advantage", "token"))[chosen]).float()
+                sign = {"min": 0.0} if name == "advantage_positive" else {"max": 0.0}
+                streams[name] = weight * advantage.clamp(**sign)
+            else:
+                column = policy.old_logprob_column if name == "old_logprob" else name
+                streams[name] = torch.from_numpy(np.asarray(batch.column(column, "token"))[chosen]).float()
+        answers = self.outputs(torch.from_numpy(chosen))
+        return self.gradients(policy.evaluate(loss.Tokens(answers.logprob, answers.entropy, streams, answers))[0])
+
+
+def largest_unit(batch: Batch, update: Update, unit: str) -> int:
+    """Tokens of the largest unit, or of the longest sequence where it may lie in several packs."""
+    (plan,) = batch.plan(update.draws, max_tokens=10**6)
+    lengths = np.diff(plan.cu_seqlens)
+    if unit in ("token", "step"):
+        return int(lengths.max())
+    names = {"pair": batch.column("pair", "draw"), "group": batch.keys("group_id", "draw")}
+    of_draw = names.get(unit, np.arange(batch.num_draws))
+    return int(np.bincount(of_draw[plan.draw], weights=lengths).max())
+
+
+def close(found: tuple[Tensor, list[Tensor]], right: tuple[Tensor, list[Tensor]], tolerance: float) -> bool:
+    pairs = [(found[0], right[0]), *zip(found[1], right[1], strict=True)]
+    return all(torch.allclose(one, other, rtol=tolerance, atol=tolerance * other.abs().max()) for one, other in pairs)
+
+
+@EACH
+def test_packs_of_any_size_are_all_rows_at_once(name: str) -> None:
+    policy = LOSSES[name]
+    rollouts = Rollouts.random(policy, seed=len(name) % 3)
+    update = rollouts.update(policy)
+    wanted = rollouts.at_once(policy)
+    assert wanted[0].isfinite()
+    assert max(gradient.abs().max() for gradient in wanted[1]) > 1e-7
+    least = largest_unit(rollouts.batch, update, policy.unit)
+    with pytest.raises(InvalidInputError, match=f"max_tokens is {least - 1}, but"):
+        list(update.pack(max_tokens=least - 1))
+    (single,) = update.pack(max_tokens=10**6)
+    # Streams are float32, and so is the product of weight and advantage in `at_once`.
+    whole = rollouts.by_packs(update, [single])
+    assert close(whole, wanted, 1e-5)
+    for limit in (least, least + 9):
+        packs = list(update.pack(max_tokens=limit))
+        assert len(packs) > 1
+        assert all(len(pack.input_ids) <= limit for pack in packs)
+        assert sorted(itertools.chain(*(pack.token.tolist() for pack in packs))) == sorted(single.token.tolist())
+        if limit == least or name not in NOT_ADDING_UP:
+            assert close(rollouts.by_packs(update, packs), whole, 1e-6) == (name not in NOT_ADDING_UP)
+
+
+@functools.cache
+def network() -> nn.Module:
+    return tiny_model("llama")
+
+
+@EACH
+def test_a_model_answers(name: str) -> None:
+    """Forward and backward through a model with a value head; what it cannot answer is said."""
+    policy, model = LOSSES[name], network()
+    torch.manual_seed(1)
+    heads = BINS if "value_logits" in policy.answers else 2 if "soft_minimum" in repr(policy) else 1
+    model.value_head = nn.Linear(32, heads).double()
+    update = Rollouts.random(policy, 0).update(policy)
+    model.zero_grad()
+    for pack in update.pack(max_tokens=90 if policy.unit != "group" else 200):
+        assert pack.answers == policy.answers
+        if name in NOT_ANSWERED:
+            with pytest.raises(UnsupportedError, match=r"cannot give the answer 'full_kl'.*dataclasses\.replace"):
+                pack.run(model)
+            outputs = pack.run(model, answers=())
+            outputs = replace(outputs, full_kl=outputs.entropy)
+        else:
+            outputs = pack.run(model)
+        update.loss(outputs, pack).backward()
+    gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+    assert all(gradient.isfinite().all() for gradient in gradients)
+    assert max(gradient.abs().max() for gradient in gradients) > 1e-8
+
+
+def test_answers_are_those_of_the_models_own_forward() -> None:
+    model = tiny_model("qwen3")
+    model.value_head = nn.Linear(32, 2).double()
+    batch = grow(3)
+    (plan,) = batch.plan([0], max_tokens=999)
+    scale = np.asarray(batch.column("inverse_temperature", "token"), np.float32)[plan.token]
+    asked = ("value", "top_p_entropy", "mean_logprob")
+    pack = Pack.from_plan(plan, {"inverse_temperature": scale}, answers=asked)
+    found = pack.run(model)
+    assert found.value_logits is None
+    starts = plan.cu_seqlens.tolist()
+    hidden = torch.cat(
+        [
+            model.model(torch.from_numpy(plan.input_ids[a:b])[None]).last_hidden_state[0]
+            for a, b in itertools.pairwise(starts)
+        ]
+    )[pack.source_row]
+    logits = model.lm_head(hidden) * pack.streams.inverse_temperature[:, None]
+    torch.testing.assert_close(found.value, model.value_head(hidden))
+    torch.testing.assert_close(found.top_p_entropy, loss.top_p_entropy(logits))
+    torch.testing.assert_close(found.mean_logprob, logits.log_softmax(-1).mean(-1))
+    assert found.value.requires_grad
+    assert found.top_p_entropy.requires_grad
+
+
+def test_a_model_without_a_value_head_is_refused() -> None:
+    update = Rollouts.random(loss.Value(), 0).update(loss.Value())
+    pack = next(update.pack(max_tokens=99))
+    with pytest.raises(UnsupportedError, match=r"has no value head for the answer 'value'.*model\.value_head = "):
+        pack.run(tiny_model("llama"))
+
+
+def test_annotate_takes_values_for_a_column_of_values() -> None:
+    model, batch = tiny_model("llama"), grow(0)
+    model.value_head = nn.Linear(32, 1).double()
+    values = batch.annotate("old_value", model).column("old_value", "token")
+    given = batch.annotate("mine", lambda pack: pack.run(model, answers=("value",)).value).column("mine", "token")
+    np.testing.assert_array_equal(values, given)
+    assert np.isfinite(values).sum() == batch.column("trainable", "token").sum()
+    logprobs = batch.annotate("reference_logprob", model).column("reference_logprob", "token")
+    assert not np.allclose(values, logprobs, equal_nan=True)
+
+
+@pytest.mark.parametrize("policy", [loss.Preference(), loss.OutcomeClassifier()], ids=["pair", "group"])
+def test_minibatches_keep_units_whole(policy: loss.Loss) -> None:
+    batch = Rollouts.random(policy, 0).batch
+    units = batch.column("pair", "draw") if policy.unit == "pair" else batch.keys("group_id", "draw")
+    recipe = recipes.GRPO.replace(loss=policy, minibatches=3, epochs=2)
+    updates = recipe.updates(batch)
+    parts = [set(units[update.draws].tolist()) for update in updates]
+    assert len(parts) == len(updates) == 6
+    for epoch in (parts[:3], parts[3:]):
+        assert sum(map(len, epoch)) == len(set.union(*epoch))
+    assert parts[:3] != parts[3:]
+    for update in recipe.replace(minibatches=99).updates(batch):
+        assert len(set(units[update.draws].tolist())) == 1
+
+
+def test_groups_of_two_are_pairs() -> None:
+    policy = loss.Preference()
+    rollouts = Rollouts.random(policy, 0)
+    two = rollouts.batch.select_draws([0, 1, 4, 5])
+    by_column, by_group = (
+        recipes.GRPO.replace(loss=policy).updates(batch) for batch in (two, two.with_columns("draw", pair=[5, 5, 9, 9]))
+    )
+    for one, other in zip(by_column, by_group, strict=True):
+        np.testing.assert_array_equal(one.draws, other.draws)
+    alone = two.with_columns("draw", pair=[5, -1, -1, 5])
+    (update,) = recipes.GRPO.replace(loss=policy).updates(alone)
+    assert update.draws.tolist() == [0, 3]
+
+
+@pytest.mark.parametrize(
+    ("pair", "message"),
+    [
+        ([0, 0, 0, 1], "needs pairs, but pair 0 has 3 draws; give the draws whole numbers, one for each two"),
+        ([0.0, 0.0, 1.0, 1.0], "column 'pair' holds float64"),
+        (None, "needs pairs, but group 0 has 4 draws"),
+    ],
+)
+def test_what_is_no_pair(pair: list[float] | None, message: str) -> None:
+    batch = grow(0).select_draws(range(4))
+    batch = batch.with_columns("token", advantage=np.ones(len(batch.column("token", "token"))))
+    batch = batch.with_columns("token", reference_logprob=batch.column("behaviour_logprob", "token"))
+    batch = batch.with_columns("draw", pair=pair) if pair else batch
+    with pytest.raises(InvalidInputError, match=message):
+        recipes.GRPO.replace(loss=loss.Preference()).updates(batch)
