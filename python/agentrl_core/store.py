@@ -138,6 +138,7 @@ class Store:
     def journal(self) -> Table:
         """One row for each write: its iteration, its kind, the state of a closed iteration, its rows by folder."""
         return self._core.journal()
+
     def files(self, table: str) -> list[tuple[Path, int]]:
         """The Arrow files of a table, and how many rows of each are committed: what a scanner reads for this snapshot.
 

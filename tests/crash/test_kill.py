@@ -30,20 +30,25 @@ def start(folder: Path, *options: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdin=stdin, stdout=subprocess.PIPE, text=True)
 
 
-def killed(writers: subprocess.Popen[str], seconds: float) -> list[tuple[str, int]]:
-    """Let a process write, kill it so many seconds after it has opened the store; what it said."""
+def killed(writers: subprocess.Popen[str], words: int, seconds: float) -> list[tuple[str, int]]:
+    """Let a process write, kill it some words and seconds after it has opened the store; what it said."""
     said: list[tuple[str, int]] = []
+
+    def hear() -> None:
+        word, number = writers.stdout.readline().split()
+        said.append((word, int(number)))
 
     def listen(last: str) -> None:
         while not said or said[-1][0] != last:
-            word, number = writers.stdout.readline().split()
-            said.append((word, int(number)))
+            hear()
 
     writers.stdin.write("\n")
     writers.stdin.flush()
     listen("process")
     process = said[-1][1]
     listen("open")
+    for _ in range(words):
+        hear()
     time.sleep(seconds)
     os.kill(process, signal.SIGKILL)
     listen("died")
@@ -110,7 +115,7 @@ def test_nothing_acknowledged_is_lost_in_two_hundred_kills(tmp_path: Path) -> No
     moments = set()
     with reading(tmp_path) as seen, start(tmp_path, "again") as writers:
         for _ in range(KILLS):
-            for word, number in killed(writers, rng.uniform(0.0, 0.03)):
+            for word, number in killed(writers, int(rng.integers(0, 3)), rng.uniform(0.0, 0.02)):
                 closed = max(closed, number) if word in ("open", "closed") else closed
                 flushed = max(flushed, number + 1) if word == "flushed" else flushed
             check_scan(tmp_path)

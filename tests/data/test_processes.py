@@ -16,11 +16,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from forests import grow, grow_member, same
+from loading import ITERATIONS, Iterations
 
 import agentrl_core as arl
-from agentrl_core import Batch, Forest, Store, advantage
+from agentrl_core import Forest, Store, advantage
 
-ITERATIONS = 4
 SECONDS = 60
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 
@@ -51,24 +51,6 @@ def forked(work: Callable[[], object]) -> int:
             os.kill(child, signal.SIGKILL)
         time.sleep(0.002)
     return os.waitstatus_to_exitcode(ended[1])
-
-
-class Iterations:
-    """A dataset of PyTorch: the batches of a run, as a worker reads them, beside one that came with the dataset."""
-
-    def __init__(self, store: Store, batch: Batch) -> None:
-        self.store, self.batch = store, batch
-
-    def __len__(self) -> int:
-        return ITERATIONS
-
-    def __getitem__(self, iteration: int) -> list[object]:
-        batch = self.store.batch(iteration)
-        scores = advantage.group_relative(np.nan_to_num(batch.column("reward", "draw")), batch.column("group_id", "draw"))
-        # Large enough for several threads in the worker.
-        large = advantage.group_relative(np.tile([0.0, 2.0], 100_000), np.repeat(np.arange(1000), 200))
-        tokens = batch.column("token", "token").tolist() + self.batch.column("token", "token").tolist()
-        return [os.getpid(), tokens, scores.tolist(), float(large.sum())]
 
 
 @pytest.mark.timeout(300)
@@ -177,7 +159,7 @@ def test_a_forest_that_was_being_changed_is_refused_in_a_forked_child() -> None:
             os._exit(3)
         # What nobody was changing is whole, and the child's own from then on.
         assert forest.tokens(handle)[-1] == 2
-        forest.finish(handle, reward=0.0)
+        forest.finish(handle, status="aborted")
         assert len(forest.freeze().trajectories) == 1
 
     assert forked(use) == 0

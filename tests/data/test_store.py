@@ -17,7 +17,7 @@ import polars as pl
 import pytest
 from forests import Token, grow, rebuilt, same
 
-from agentrl_core import Batch, Store
+from agentrl_core import Batch, Forest, Store
 from agentrl_core.exceptions import CorruptError, InvalidInputError, NotFoundError, StoreError
 
 HERE = Path(__file__).parent
@@ -372,3 +372,54 @@ def test_a_forked_child_is_told_to_open_the_store_again(tmp_path: Path, monkeypa
         assert "is locked" in texts[3], "the parent holds the lock"
         trained(store, 0)
     assert child.exitcode == 0
+
+
+def described(iteration: int, components: list[str] | None, estimator: str) -> tuple[Batch, bytes]:
+    """A trajectory with rewards of some components, entropies, and a picture; and what the picture is known by."""
+    forest = Forest(iteration=iteration, reward_components=components, entropies=estimator)
+    forest.add_group(0, "task")
+    path = forest.start(0, 0)
+    picture = forest.add_blob(f"picture {iteration}".encode())
+    forest.append(path, [1, 2], kind="prompt", blobs=[picture])
+    forest.append(path, [3], kind="action", logprobs=[-0.5], entropies=[0.25])
+    forest.step(path, reward=1.0, rewards=None if components is None else [1.0] * len(components))
+    forest.finish(path, reward=1.0)
+    return forest.freeze(), picture
+
+
+def test_names_of_rewards_and_pictures_stay_with_their_rows(tmp_path: Path) -> None:
+    made = [(["answer"], "top_10"), (["answer", "format"], "exact"), (None, "exact"), (["answer"], "top_10")]
+    with Store.open(tmp_path) as store:
+        for iteration, (components, estimator) in enumerate(made):
+            batch, picture = described(iteration, components, estimator)
+            for copy in (batch, store.rebase(batch), *(pickle.loads(pickle.dumps(batch, p)) for p in (4, 5))):
+                assert (copy.reward_components, copy.entropies) == (components, estimator)
+                assert copy.blob(picture) == f"picture {iteration}".encode()
+            store.append(store.rebase(batch), iteration=iteration)
+            store.close_iteration(store.batch(iteration), {})
+        store.compact()
+        for iteration, (components, estimator) in enumerate(made):
+            for batch in (store.batch(iteration), store.trajectory_batch([iteration])):
+                assert (batch.reward_components, batch.entropies) == (components, estimator)
+            picture = pl.DataFrame(store.batch(iteration).nodes)["blobs"].explode()[0]
+            assert store.blob(picture) == f"picture {iteration}".encode()
+            with pytest.raises(NotFoundError, match="come from store.blob"):
+                store.batch(iteration).blob(picture)
+        with pytest.raises(InvalidInputError, match=r'different components, \["answer"\] and \["answer","format"\]'):
+            Batch.concat([store.batch(0), store.batch(1)])
+        with pytest.raises(InvalidInputError, match="sha256 has 3 bytes; give all 32"):
+            batch.blob(b"abc")
+        # Stock tools read files that say different things about their rows.
+        assert pl.scan_ipc(tmp_path / "steps" / "*.arrow").collect()["rewards"].list.len().to_list() == [1, 2, None, 1]
+        assert pickle.loads(pickle.dumps(store.nodes)).num_rows == 8
+
+
+def test_numbers_of_a_state_are_kept_exactly(tmp_path: Path) -> None:
+    state = {"generator": np.random.default_rng(0).bit_generator.state, "loss": 0.9150125185977553, "tiny": 5e-324}
+    with Store.open(tmp_path) as store:
+        store.close_iteration(Batch.concat([]), state)
+    with Store.open(tmp_path, read_only=True) as store:
+        assert store.state == state
+        rng = np.random.default_rng()
+        rng.bit_generator.state = store.state["generator"]
+        assert rng.random() == np.random.default_rng(0).random(), "128-bit numbers too"
