@@ -97,8 +97,8 @@ class Batch:
     def blob(self, sha256: bytes) -> bytes:
         """The content of a blob (an image, a screenshot) that column `blobs` of `nodes` names by its hash.
 
-        Contents travel with the batch from `Forest.freeze` to `Store.append`, pickled too. A batch that a store gives back
-        has none: they are read one by one, with `Store.blob`.
+        Contents travel with the batch from `Forest.freeze` to `Store.append`, pickled too. A batch that a store gives
+        back has none: they are read one by one, with `Store.blob`.
 
         Args:
             sha256: the 32 bytes of the hash.
@@ -258,8 +258,8 @@ class Batch:
     ) -> NDArray[np.float64]:
         """Loss weights of the action tokens in an update: `float64[tokens]`, zero where nothing is trained.
 
-        With m = trainable · keep · share, where share is 1 (`each`), 1 / number of these draws that train the same stored
-        token (`split`), or 1 in the first of them only (`owner`), and K draws with sum m > 0:
+        With m = trainable · keep · share, where share is 1 (`each`), 1 / number of these draws that train the same
+        stored token (`split`), or 1 in the first of them only (`owner`), and K draws with sum m > 0:
 
         - `token_mean`: m / sum of m over all tokens;
         - `sequence_mean`: m / sum of m in its draw / K;

@@ -2,8 +2,8 @@
 
 use std::fmt::Display;
 
-use agentrl_data::batch::Numbers;
 use agentrl_data::Error;
+use agentrl_data::batch::Numbers;
 use numpy::{Element, IntoPyArray as _, PyArray1, PyArrayMethods as _, PyReadonlyArray1};
 use pyo3::prelude::*;
 use pyo3::{Borrowed, FromPyObject};

@@ -1,8 +1,8 @@
 //! `Forest` for Python.
 
+use agentrl_data::Result;
 use agentrl_data::forest::{self, Decision, Finish, NewNode, Sampling, Start, StepOutcome};
 use agentrl_data::schema::{FinishReason, Kind, Operation, Origin, Source, Status};
-use agentrl_data::Result;
 use numpy::PyArray1;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};

@@ -30,8 +30,13 @@ impl Batch {
             computed.extend(self.computed_table(level)?);
         }
         let blobs = self.blobs.keys().copied().collect();
-        let header = serde_json::to_vec(&Header { base: self.base, computed: computed.len(), blobs, state: self.state.to_string() })
-            .map_err(|error| Error::internal("the header of a batch cannot be written as JSON").with_source(error))?;
+        let header = serde_json::to_vec(&Header {
+            base: self.base,
+            computed: computed.len(),
+            blobs,
+            state: self.state.to_string(),
+        })
+        .map_err(|error| Error::internal("the header of a batch cannot be written as JSON").with_source(error))?;
         let mut parts = vec![header];
         for rows in Table::ALL.iter().map(|&table| self.table(table)).chain(&computed) {
             parts.push(ipc::encode(&rows.schema(), std::slice::from_ref(rows))?);
@@ -65,7 +70,8 @@ impl Batch {
         let tables: [RecordBatch; Table::COUNT] =
             tables.try_into().map_err(|_| Error::internal("the tables became another number"))?;
         let blobs = header.blobs.into_iter().zip(contents.iter().map(|content| Arc::from(content.as_slice())));
-        let batch = Self::new(tables)?.with_base(header.base).with_state(&header.state).with_blobs(Arc::new(blobs.collect()));
+        let batch =
+            Self::new(tables)?.with_base(header.base).with_state(&header.state).with_blobs(Arc::new(blobs.collect()));
         computed.iter().try_fold(batch, |batch, part| batch.with_computed_table(&decode(part)?))
     }
 }

@@ -5,8 +5,8 @@ mod columns;
 mod combine;
 pub(crate) mod layout;
 mod plan;
-mod tree;
 mod rows;
+mod tree;
 mod weights;
 
 use std::collections::BTreeMap;
@@ -17,8 +17,8 @@ use arrow_array::{Array, Int32Array, Int64Array, ListArray, RecordBatch, UInt8Ar
 
 pub use columns::{Column, Level, Numbers};
 pub use plan::PlannedPack;
-pub use tree::Tree;
 pub use rows::NewDraws;
+pub use tree::Tree;
 pub use weights::TokenWeights;
 
 use crate::schema::{ENTROPIES, REWARD_COMPONENTS, Table};

@@ -7,12 +7,12 @@ use std::path::PathBuf;
 use arrow_array::{Array, RecordBatch, UInt32Array};
 use arrow_schema::SchemaRef;
 
+use super::Store;
 use super::folders::{COMPUTED, JOURNAL, key_of, schema_of};
 use super::fs::failed;
 use super::journal::{self, Entry, Kind};
 use super::manifest::Manifest;
 use super::segment::{Segment, is_other};
-use super::Store;
 use crate::batch::{Batch, i64s};
 use crate::schema::Table;
 use crate::{Check, Error, ErrorKind, Result, arrow_bug};
@@ -197,7 +197,8 @@ impl Store {
         check: Check<'_>,
         mut visit: impl FnMut(&RecordBatch) -> Result<()>,
     ) -> Result<()> {
-        let files = self.files.of(folder).iter().map(|file| file.first_row.max(range.start)..file.end_row().min(range.end));
+        let files =
+            self.files.of(folder).iter().map(|file| file.first_row.max(range.start)..file.end_row().min(range.end));
         for rows in files.filter(|rows| !rows.is_empty()).collect::<Vec<_>>() {
             check()?;
             self.numbered(folder, rows)?.iter().try_for_each(&mut visit)?;

@@ -6,8 +6,8 @@ use arrow_array::cast::AsArray;
 use arrow_array::types::{Float32Type, UInt8Type};
 use arrow_array::{Array, Int32Array, Int64Array, ListArray, RecordBatch};
 
-use super::folders::FOLDERS;
 use super::Store;
+use super::folders::FOLDERS;
 use crate::batch::{array, hex, i32s, i64s, lists};
 use crate::{Check, Error, ErrorKind, Result};
 
@@ -208,12 +208,7 @@ impl Store {
         })
     }
 
-    fn verify_draws(
-        &mut self,
-        trajectories: &BTreeSet<i64>,
-        findings: &mut Findings,
-        check: Check<'_>,
-    ) -> Result<()> {
+    fn verify_draws(&mut self, trajectories: &BTreeSet<i64>, findings: &mut Findings, check: Check<'_>) -> Result<()> {
         let (mut ids_seen, mut uses) = (BTreeSet::new(), BTreeSet::new());
         self.walk("draws", 0..self.head.end("draws"), check, |rows| {
             let (ids, iterations) = (i64s(rows, "draw_id")?, i64s(rows, "iteration")?);

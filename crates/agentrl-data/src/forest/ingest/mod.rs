@@ -136,12 +136,7 @@ impl Forest {
 
     /// Appends whole chats, a row a chat: runs of tokens with `sampled` 1 are actions, each a step, and the rest is
     /// context. What the environment paid belongs to the last action. Returns the last node of each chat.
-    pub fn append_chats(
-        &mut self,
-        rows: &Rows<'_>,
-        sampled: Ragged<'_, u8>,
-        check: Check<'_>,
-    ) -> Result<Vec<Handle>> {
+    pub fn append_chats(&mut self, rows: &Rows<'_>, sampled: Ragged<'_, u8>, check: Check<'_>) -> Result<Vec<Handle>> {
         rows.check()?;
         rows.as_long(("sampled", sampled.len()))?;
         self.all_or_nothing(rows.trajectories, |forest| {

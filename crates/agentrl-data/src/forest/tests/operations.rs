@@ -213,8 +213,9 @@ fn branches_that_share_part_of_an_action_share_its_tokens_only() -> Result<()> {
     }
     let batch = forest.freeze()?;
     let (denominator, valid) = (agentrl_compute::weight::Denominator::Constant(0.5), None);
-    let weights =
-        |shared| batch.token_weights(&crate::batch::TokenWeights { draws: &[0, 1], denominator, shared, valid, keep: None });
+    let weights = |shared| {
+        batch.token_weights(&crate::batch::TokenWeights { draws: &[0, 1], denominator, shared, valid, keep: None })
+    };
     assert_eq!(weights(agentrl_compute::weight::Shared::Split)?, [0.5, 0.5, 1.0, 1.0, 0.5, 0.5, 1.0]);
     assert_eq!(weights(agentrl_compute::weight::Shared::Owner)?, [1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 1.0]);
     Ok(())
