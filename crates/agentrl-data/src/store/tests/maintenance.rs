@@ -269,7 +269,9 @@ fn rewritten_contexts_and_what_names_rewards_survive_everything() {
         let found = store.batch(iteration).unwrap();
         assert_same(&found, &batches[iteration as usize]);
         let parts = found.to_bytes().unwrap().into_iter().map(arrow_buffer::Buffer::from).collect::<Vec<_>>();
-        for batch in [&found, &Batch::from_bytes(&parts).unwrap(), &Batch::concat(&[found.clone()]).unwrap()] {
+        for batch in
+            [&found, &Batch::from_bytes(&parts).unwrap(), &Batch::concat(std::slice::from_ref(&found)).unwrap()]
+        {
             assert_described(batch);
         }
     }
@@ -357,7 +359,9 @@ fn verify_follows_every_context() {
             Some(ids) => Arc::new(Int64Array::from_iter_values(
                 ids.values().iter().enumerate().map(|(at, &id)| if at == row { value } else { id }),
             )),
-            None => Arc::new(Int32Array::from_iter((0..rows.num_rows()).map(|at| (at == row).then_some(value as i32)))),
+            None => {
+                Arc::new((0..rows.num_rows()).map(|at| (at == row).then_some(value as i32)).collect::<Int32Array>())
+            }
         };
         *rows = RecordBatch::try_new(rows.schema(), columns).unwrap();
         let memory = Memory::new();
