@@ -14,6 +14,8 @@ INSTALL := $(BIN)/uv pip install --python $(BIN)/python
 export PYO3_PYTHON := $(CURDIR)/$(BIN)/python
 # Options for `agentrl train`, passed on by `make demo`.
 ARGS ?=
+# How long `make fuzz` tries each parser.
+SECONDS_EACH ?= 600
 
 # Folders are listed too: their time changes when a file in them is removed.
 SOURCES := pyproject.toml Cargo.toml Cargo.lock README.md LICENSE \
@@ -43,6 +45,16 @@ test-rust: | tools
 # The installed wheel is tested, never the source tree: its own doc examples included.
 test-python: $(STAMPS)/test $(STAMPS)/wheel-dev
 	$(BIN)/python -m pytest --pyargs ./tests agentrl_core
+
+.PHONY: fuzz
+fuzz: ## Fuzz every parser of bytes from disk, ten minutes each: make fuzz SECONDS_EACH=60 for less.
+	@cargo +nightly fuzz --version >/dev/null 2>&1 || { echo "a nightly toolchain and cargo-fuzz are needed: rustup toolchain install nightly, cargo install cargo-fuzz"; exit 1; }
+	cd crates/agentrl-data/fuzz && for parser in manifest segment batch; do \
+		mkdir -p ../../../target/fuzz/$$parser; \
+		CARGO_TARGET_DIR=../../../target/fuzz-build cargo +nightly fuzz run --fuzz-dir . $$parser \
+			../../../target/fuzz/$$parser corpus/$$parser -- -max_total_time=$(SECONDS_EACH) -timeout=10 \
+			-rss_limit_mb=2048 -malloc_limit_mb=256 -max_len=65536; \
+	done
 
 .PHONY: check format-rust format-python lint lint-rust lint-python types stubs
 check: format-rust format-python lint types stubs ## Check format, lints, types and stubs.

@@ -97,8 +97,8 @@ class Batch:
     def blob(self, sha256: bytes) -> bytes:
         """The content of a blob (an image, a screenshot) that column `blobs` of `nodes` names by its hash.
 
-        Contents travel with the batch from `Forest.freeze` to `Store.append`, pickled too. A batch that a store gives back
-        has none: they are read one by one, with `Store.blob`.
+        Contents travel with the batch from `Forest.freeze` to `Store.append`, pickled too. A batch that a store gives
+        back has none: they are read one by one, with `Store.blob`.
 
         Args:
             sha256: the 32 bytes of the hash.

@@ -403,7 +403,7 @@ def test_names_of_rewards_and_pictures_stay_with_their_rows(tmp_path: Path) -> N
                 assert (batch.reward_components, batch.entropies) == (components, estimator)
             picture = pl.DataFrame(store.batch(iteration).nodes)["blobs"].explode()[0]
             assert store.blob(picture) == f"picture {iteration}".encode()
-            with pytest.raises(NotFoundError, match="come from store.blob"):
+            with pytest.raises(NotFoundError, match="contents of stored batches"):
                 store.batch(iteration).blob(picture)
         with pytest.raises(InvalidInputError, match=r'different components, \["answer"\] and \["answer","format"\]'):
             Batch.concat([store.batch(0), store.batch(1)])

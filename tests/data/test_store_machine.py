@@ -204,10 +204,9 @@ class Machine(RuleBasedStateMachine):
         nodes, ends = older["nodes"], {*trajectories["leaf_node_id"].to_list(), *steps["node_id"].to_list()}
         above = dict(zip(nodes["node_id"].to_list(), nodes["parent_id"].to_list(), strict=True))
         used = set()
-        for node in ends:
-            while node is not None:
-                used.add(node)
-                node = above[node]
+        while ends:
+            used |= ends
+            ends = {above[node] for node in ends} - {None}
         nodes = nodes.filter(pl.col("node_id").is_in(list(used)))
         self.memory.kept = {**kept_rows, "nodes": nodes, "trajectories": trajectories, "steps": steps}
         self.reader = None

@@ -108,7 +108,11 @@ fn guarded<T>(name: &str, read: impl FnOnce() -> std::result::Result<T, String>)
 /// The bytes of an Arrow IPC file with some record batches of one schema.
 pub fn encode(schema: &Schema, parts: &[RecordBatch]) -> Result<Vec<u8>> {
     let options = IpcWriteOptions::try_new(ALIGNMENT, false, MetadataVersion::V5).map_err(arrow_bug)?;
-    let mut writer = FileWriter::try_new_with_options(Vec::new(), schema, options).map_err(arrow_bug)?;
+    // Room for the rows and what is said about them: a buffer that grows is copied each time.
+    let columns = parts.iter().flat_map(RecordBatch::columns);
+    let bytes: usize = columns.map(|column| column.to_data().get_slice_memory_size().unwrap_or_default()).sum();
+    let buffer = Vec::with_capacity(bytes + bytes / 16 + 16_384);
+    let mut writer = FileWriter::try_new_with_options(buffer, schema, options).map_err(arrow_bug)?;
     parts.iter().try_for_each(|rows| writer.write(rows)).map_err(arrow_bug)?;
     writer.finish().map_err(arrow_bug)?;
     writer.into_inner().map_err(arrow_bug)

@@ -198,9 +198,14 @@ pub(super) fn first_row(name: &str) -> Option<u64> {
 fn chunked(schema: &SchemaRef, parts: &[RecordBatch]) -> Result<Vec<RecordBatch>> {
     let (mut chunks, mut small, mut small_bytes) = (Vec::new(), Vec::new(), 0);
     let mut join = |small: &mut Vec<RecordBatch>| -> Result<()> {
-        if !small.is_empty() {
-            chunks.push(arrow_select::concat::concat_batches(schema, small.iter()).map_err(arrow_bug)?);
-            small.clear();
+        match small.len() {
+            0 => {}
+            // What stands alone is written from where it is.
+            1 => chunks.append(small),
+            _ => {
+                chunks.push(arrow_select::concat::concat_batches(schema, small.iter()).map_err(arrow_bug)?);
+                small.clear();
+            }
         }
         Ok(())
     };
