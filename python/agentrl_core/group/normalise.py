@@ -121,11 +121,11 @@ def normalise(
         )
     masks = None if valid is None else np.asarray(valid)
     for component in range(table.shape[1]):
-        mask: object = masks[:, component] if masks is not None and masks.shape == table.shape else valid
+        of_component: object = masks[:, component] if masks is not None and masks.shape == table.shape else valid
         shaped[:, component] = _core.normalise(
             np.ascontiguousarray(table[:, component]),
             groups,
-            valid=_columns.mask(mask, "valid", length=count),
+            valid=_columns.mask(of_component, "valid", length=count),
             **options,
         )
     return shaped
