@@ -115,7 +115,8 @@ def test_an_ingest_that_is_broken_off_stored_nothing(call: str) -> None:
     forest.add_group(0, "task")
     handles = [forest.start(0, member) for member in range(30_000)]
     rows = 300_000
-    outputs = (np.ones(4 * rows, np.int32), np.arange(rows + 1, dtype=np.int64) * 4)
+    # No two outputs are equal: a turn that is given twice is refused.
+    outputs = (np.arange(4 * rows, dtype=np.int32), np.arange(rows + 1, dtype=np.int64) * 4)
     prompts = (np.ones(2 * rows, np.int32), np.arange(rows + 1, dtype=np.int64) * 2)
     logprobs = (np.full(4 * rows, -0.5, np.float32), outputs[1])
     trajectories = np.resize(handles, rows)
