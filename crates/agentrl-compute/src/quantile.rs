@@ -1,4 +1,4 @@
-//! Quantiles of sorted values, by NumPy's definitions.
+//! Quantiles of sorted values, by `NumPy`'s definitions.
 
 use crate::check::within;
 use crate::{Error, Result};

@@ -159,6 +159,7 @@ impl Batch {
     }
 
     #[pyo3(signature = (draws, *, denominator, constant=None, shared="each", valid=None, keep=None))]
+    #[expect(clippy::too_many_arguments, reason = "options by name")]
     fn token_weights<'py>(
         &self,
         py: Python<'py>,

@@ -197,6 +197,7 @@ fn given<'a, T: Float>(
 }
 
 #[cfg(test)]
+#[expect(clippy::approx_constant, reason = "a worked example, as rounded as its neighbours")]
 mod tests {
     use super::*;
     use crate::group::testing::{Group, at, masked_groups, naive, shuffle};

@@ -159,6 +159,7 @@ pub fn arg_extreme<T: Float>(columns: &Columns<'_, T>, largest: bool) -> Result<
 }
 
 #[cfg(test)]
+#[expect(clippy::float_cmp, reason = "exact by construction")]
 mod tests {
     use super::*;
     use proptest::prelude::*;

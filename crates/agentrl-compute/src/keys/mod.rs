@@ -36,7 +36,7 @@ macro_rules! integers {
         $(impl Integer for $type {
             fn key(self) -> u64 {
                 // The order of keys is kept, so that neighbours stay neighbours.
-                (self as i128 - <$type>::MIN as i128) as u64
+                (i128::from(self) - i128::from(<$type>::MIN)) as u64
             }
         })+
     };

@@ -64,10 +64,11 @@ pub fn similar(texts: &[&str], groups: &[u32], threshold: f64, similarity: Simil
             Ok(greedy(texts.len(), |row, next| {
                 let clusters = &mut clusters[groups[row] as usize];
                 let joined = clusters.iter().find(|(_, pattern)| pattern.reaches(&texts[row], threshold));
-                joined.map(|&(id, _)| id).unwrap_or_else(|| {
-                    clusters.push((next, Pattern::new(&texts[row])));
-                    next
-                })
+                if let Some(&(id, _)) = joined {
+                    return id;
+                }
+                clusters.push((next, Pattern::new(&texts[row])));
+                next
             }))
         }
         Similarity::Jaccard(sketch) => {
@@ -100,7 +101,9 @@ pub fn similar(texts: &[&str], groups: &[u32], threshold: f64, similarity: Simil
                 };
                 candidates.into_iter().find(close).unwrap_or_else(|| {
                     first_rows.push(row);
-                    band_keys.into_iter().for_each(|key| buckets.entry(key).or_default().push(next));
+                    for key in band_keys {
+                        buckets.entry(key).or_default().push(next);
+                    }
                     next
                 })
             }))
@@ -123,11 +126,10 @@ fn greedy(rows: usize, mut join: impl FnMut(usize, u32) -> u32) -> Keys {
 /// The smallest hash of a text's shingles under each hash function. A text of fewer words is one shingle.
 fn minima(text: &str, words: usize, hashes: usize) -> Vec<u64> {
     let words_of: Vec<u64> = text.split_whitespace().map(|word| xxh3_64_with_seed(word.as_bytes(), 0)).collect();
-    let shingles: Vec<u64> = match words_of.len() < words {
-        true => vec![words_of.iter().fold(words as u64, |key, &word| mix(key, word))],
-        false => {
-            words_of.windows(words).map(|part| part.iter().fold(words as u64, |key, &word| mix(key, word))).collect()
-        }
+    let shingles: Vec<u64> = if words_of.len() < words {
+        vec![words_of.iter().fold(words as u64, |key, &word| mix(key, word))]
+    } else {
+        words_of.windows(words).map(|part| part.iter().fold(words as u64, |key, &word| mix(key, word))).collect()
     };
     let smallest = |seed: u64| shingles.iter().map(|&shingle| mix(mix(seed, 1), shingle)).min().unwrap_or(u64::MAX);
     (0..hashes as u64).map(smallest).collect()
@@ -280,6 +282,7 @@ impl Scratch {
 }
 
 #[cfg(test)]
+#[expect(clippy::unreadable_literal, reason = "ratios as Python prints them")]
 mod tests {
     use super::*;
 

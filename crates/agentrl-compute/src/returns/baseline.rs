@@ -94,9 +94,10 @@ pub fn optimal_token_baseline(
     let (mut tokens, mut members, mut positions, mut weights) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for (bounds, &group) in paths.offsets.windows(2).zip(groups) {
         let (mut position, mut weight) = (0, 0.0);
-        for row in bounds[0] as usize..bounds[1] as usize {
+        let rows = bounds[0] as usize..bounds[1] as usize;
+        for (row, energy) in rows.clone().zip(&energies[rows]) {
             if paths.counts(row) {
-                weight += energies[row];
+                weight += energy;
                 tokens.push(row);
                 members.push(group);
                 positions.push(position);

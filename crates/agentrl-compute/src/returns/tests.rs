@@ -1,3 +1,5 @@
+#![expect(clippy::float_cmp, reason = "exact by construction")]
+
 use proptest::prelude::*;
 
 use super::*;

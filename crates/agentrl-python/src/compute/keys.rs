@@ -55,7 +55,7 @@ fn dense_texts(name: &str, parts: &[ArrayRef]) -> Result<Keys> {
             keys::dense_bytes_of(chunk.len(), |row| text(row))
         }
         chunks => {
-            let mut rows = Vec::with_capacity(chunks.iter().map(|chunk| chunk.len()).sum());
+            let mut rows = Vec::with_capacity(chunks.iter().map(arrow_array::Array::len).sum());
             for chunk in chunks {
                 let text = texts(name, chunk)?;
                 rows.extend((0..chunk.len()).map(text));

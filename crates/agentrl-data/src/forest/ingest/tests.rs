@@ -283,8 +283,8 @@ fn a_turn_that_was_stored_is_refused() -> Result<()> {
     let rows = Rows::new(&trajectories, outputs.rows()?);
     let outputs = Rows { logprobs: Some(sampled.rows()?), seed: Some(&[7]), ..rows };
     let turns = Turns { outputs, prompts: prompts.rows()?, known: None, realign: REALIGN, vocabulary: None };
-    forest.ingest(&turns)?;
-    assert!(forest.ingest(&turns).is_err());
+    forest.ingest(&turns, &mut || Ok(()))?;
+    assert!(forest.ingest(&turns, &mut || Ok(())).is_err());
     Ok(())
 }
 

@@ -20,8 +20,10 @@ fn members(prompts: &[Vec<Vec<i32>>], order: &[usize]) -> Result<Batch> {
     forest.freeze()
 }
 
-/// Parent, number of its tokens, start and tokens of each node.
-fn rows(batch: &Batch) -> Vec<(Option<i64>, Option<i32>, i32, Vec<i32>)> {
+/// Parent, number of its tokens, start and tokens of a node.
+type Row = (Option<i64>, Option<i32>, i32, Vec<i32>);
+
+fn rows(batch: &Batch) -> Vec<Row> {
     let nodes = batch.nodes();
     let parents = nodes["parent_id"].as_primitive::<Int64Type>().iter();
     let ends = nodes["parent_end"].as_primitive::<Int32Type>().iter();
