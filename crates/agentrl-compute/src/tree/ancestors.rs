@@ -51,10 +51,10 @@ pub struct AncestorOptions {
 ///
 /// // Two branches of two leaves each.
 /// let tree = Topology::new(&[-1, 0, 0, 1, 1, 2, 2])?;
-/// let rows = Rows { nodes: &[3, 4, 5, 6], values: &[1.0, 0.0, 0.0, 0.0], weights: None, valid: None };
+/// let rows = Rows { nodes: &[3, 4, 5, 6], values: &[3.0, 0.0, 0.0, 0.0], weights: None, valid: None };
 /// let options = AncestorOptions { weighting: Weighting::Size, skip_constant: false, singleton: Singleton::Zero };
-/// // Leaf 3: (4 · (1 - 1/4) + 2 · (1 - 1/2)) / 6.
-/// assert_eq!(ancestor_relative(&tree, &rows, &options)?, [4.0 / 6.0, -2.0 / 6.0, -1.0 / 6.0, -1.0 / 6.0]);
+/// // Leaf 3: (4 · (3 - 3/4) + 2 · (3 - 3/2)) / 6.
+/// assert_eq!(ancestor_relative(&tree, &rows, &options)?, [2.0, -1.0, -0.5, -0.5]);
 /// # Ok::<(), agentrl_compute::Error>(())
 /// ```
 ///
