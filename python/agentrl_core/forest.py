@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
-from agentrl_core import _columns, _core
+from agentrl_core import _core
 from agentrl_core._branches import Branches, Tokens
 from agentrl_core._core import Tree
 from agentrl_core._json import to_json
@@ -367,7 +367,3 @@ class Forest(Branches, ByColumn):
                 be resumed by `adopt` and `fork` in a later forest.
         """
         return Batch(self._core.freeze(partial))
-
-
-def _float32(values: ArrayLike | None, name: str) -> NDArray[np.float32] | None:
-    return None if values is None else _columns.numbers(values, name).astype(np.float32, copy=False)

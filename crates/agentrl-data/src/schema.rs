@@ -303,11 +303,17 @@ coded! {
     }
 }
 
-/// `draws.old_logprob`: the ratio's denominator is the behaviour policy's stored log-prob.
-pub const OLD_LOGPROB_BEHAVIOUR: u8 = 0;
-
-/// `draws.old_logprob`: some of the trajectory's actions were not sampled, so that no stored log-prob is a denominator.
-pub const OLD_LOGPROB_NONE: u8 = 2;
+coded! {
+    /// The denominator of a draw's ratio.
+    OldLogprob("old_logprob") {
+        /// The behaviour policy's stored log-probs.
+        Behaviour = "behaviour",
+        /// Log-probs recomputed with the policy before the update.
+        Recomputed = "recomputed",
+        /// None: some of the trajectory's actions were not sampled.
+        None = "none",
+    }
+}
 
 /// The fields of `nodes.sampling`.
 pub fn sampling_fields() -> Fields {
@@ -405,7 +411,7 @@ static SCHEMAS: LazyLock<[SchemaRef; Table::COUNT]> = LazyLock::new(|| {
         must("group_id", Int64),
         must("source", UInt8).with_metadata(codes(&Source::NAMES)),
         may("probability", Float64),
-        must("old_logprob", UInt8).with_metadata(codes(&["behaviour", "recomputed", "none"])),
+        must("old_logprob", UInt8).with_metadata(codes(&OldLogprob::NAMES)),
         may("reason", Utf8),
     ];
     let tasks = vec![

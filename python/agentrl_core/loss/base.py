@@ -20,6 +20,9 @@ Unit = Literal["token", "step", "trajectory", "group", "pair"]
 
 Denominator = Literal["token_mean", "sequence_mean", "sequence_mean_sum", "turn_mean", "episode_mean", "constant"]
 
+Scope = Literal["all", "sequence"]
+"""The rows of a statistic: all that a loss is given, or those of each sequence."""
+
 UNITS: tuple[Unit, ...] = ("token", "step", "trajectory", "pair", "group")  # from small to large
 
 # Streams that an update makes out of its draws and denominators, not out of a column of their own.
@@ -95,6 +98,32 @@ class Part(Component):
     def separable(self) -> bool:
         """Whether the term of a row depends on that row alone, so that gradients can be formed chunk by chunk."""
         return all(part.own_separable for part in self._parts)
+
+
+class OverRows(Part):
+    """A piece with a statistic, such as a quantile, over the rows of its option `scope`."""
+
+    scope: Scope
+
+    @property
+    def own_streams(self) -> tuple[str, ...]:
+        """Sequence ids, where the statistic is of each sequence."""
+        return ("sequence",) if self.scope == "sequence" else ()
+
+    @property
+    def own_unit(self) -> Unit:
+        """A trajectory, where the statistic is of each sequence."""
+        return "trajectory" if self.scope == "sequence" else "token"
+
+    @property
+    def own_foldable(self) -> bool:
+        """No: the statistic counts rows."""
+        return False
+
+    @property
+    def own_separable(self) -> bool:
+        """No."""
+        return False
 
 
 @dataclass(frozen=True)

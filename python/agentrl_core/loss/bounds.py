@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from agentrl_core.loss._torch import torch
-from agentrl_core.loss.base import Part, Unit
+from agentrl_core.loss.base import OverRows, Part, Scope
 from agentrl_core.loss.tokens import Tokens
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ class TokenClip(BoundProvider):
 
 
 @dataclass(frozen=True)
-class EntropyClip(BoundProvider):
+class EntropyClip(OverRows, BoundProvider):
     """Bounds by the entropy of the token under the current policy.
 
     `band`: tokens above the `quantile` of entropy have the bounds `high`, the others `low`. Archer and ASPO
@@ -183,33 +183,13 @@ class EntropyClip(BoundProvider):
     high: Clip = Clip(0.4, 0.4)
     quantile: float = 0.8
     kind: Literal["band", "scaled"] = "band"
-    scope: Literal["sequence", "all"] = "sequence"
+    scope: Scope = "sequence"
 
     def check_options(self) -> None:
         """Ranges as documented."""
         self.require(0.0 < self.quantile < 1.0, "quantile", "give a number between 0 and 1")
         for name in ("low", "high"):
             self.require(getattr(self, name).center == "one", name, "its centre is one here")
-
-    @property
-    def own_streams(self) -> tuple[str, ...]:
-        """Sequence ids, where the quantile is of a sequence."""
-        return ("sequence",) if self.scope == "sequence" else ()
-
-    @property
-    def own_unit(self) -> Unit:
-        """A trajectory, where the quantile is of a sequence."""
-        return "trajectory" if self.scope == "sequence" else "token"
-
-    @property
-    def own_foldable(self) -> bool:
-        """No: a quantile counts rows."""
-        return False
-
-    @property
-    def own_separable(self) -> bool:
-        """No."""
-        return False
 
     def __call__(self, tokens: Tokens, log_ratio: Tensor) -> Bounds:  # noqa: ARG002 - other bounds read it
         """The formula of the class."""
@@ -228,7 +208,7 @@ class EntropyClip(BoundProvider):
         return Bounds(torch.where(uncertain, high[0], low[0]), torch.where(uncertain, high[1], low[1]), self.low.dual)
 
 
-def normalised_entropy(tokens: Tokens, quantile: float, scope: Literal["sequence", "all"]) -> Tensor:
+def normalised_entropy(tokens: Tokens, quantile: float, scope: Scope) -> Tensor:
     """HAPO's entropy score of each token, in [-1, 1] (arXiv:2509.16591), without gradient.
 
     e = log max(H, 1e-8); h = e - quantile(e), divided by its root mean square; then positive values are divided by

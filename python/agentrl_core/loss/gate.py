@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from agentrl_core.loss._torch import torch
-from agentrl_core.loss.base import Part, Unit
+from agentrl_core.loss.base import OverRows, Part, Scope
 from agentrl_core.loss.bounds import Bounds, normalised_entropy
 from agentrl_core.loss.tokens import Tokens
 
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 _LARGEST = 2**63 - 1  # of int64
 
-Scope = Literal["all", "sequence"]
 Score = Literal["entropy", "covariance", "advantage_entropy", "surprise", "dependency"]
 
 
@@ -124,7 +123,7 @@ class Divergence(Gate):
 
 
 @dataclass(frozen=True)
-class TopShare(Gate):
+class TopShare(OverRows, Gate):
     """Only the share of tokens with the highest score.
 
     Scores: `entropy` (80/20, arXiv:2506.01939; OmniQuality-R), `covariance` of advantage and log-prob (KL-Cov,
@@ -161,23 +160,7 @@ class TopShare(Gate):
     @property
     def own_streams(self) -> tuple[str, ...]:
         """Sequence ids, and a score that is a stream."""
-        scope = ("sequence",) if self.scope == "sequence" else ()
-        return (*scope, "dependency") if self.score == "dependency" else scope
-
-    @property
-    def own_unit(self) -> Unit:
-        """A trajectory, where the share is of one."""
-        return "trajectory" if self.scope == "sequence" else "token"
-
-    @property
-    def own_foldable(self) -> bool:
-        """No: it counts rows."""
-        return False
-
-    @property
-    def own_separable(self) -> bool:
-        """No."""
-        return False
+        return (*super().own_streams, *(("dependency",) if self.score == "dependency" else ()))
 
     def chosen(self, tokens: Tokens) -> Tensor:
         """`bool[N]`, the rows that are kept."""
@@ -333,7 +316,7 @@ class EntropyChange(Gate):
 
 
 @dataclass(frozen=True)
-class EntropyAdvantage(Gate):
+class EntropyAdvantage(OverRows, Gate):
     """HAPO's differential advantage (arXiv:2509.16591): uncertain tokens count more once they have moved.
 
     With h of `normalised_entropy`, the factor is 1 + scale h for h > 0 where r is outside
@@ -367,26 +350,6 @@ class EntropyAdvantage(Gate):
         self.require(0.0 < self.quantile < 1.0, "quantile", "give a number between 0 and 1")
         for name in ("low", "high"):
             self.require(getattr(self, name) > 0.0, name, "give a number above 0")
-
-    @property
-    def own_streams(self) -> tuple[str, ...]:
-        """Sequence ids, where the statistics are of a sequence."""
-        return ("sequence",) if self.scope == "sequence" else ()
-
-    @property
-    def own_unit(self) -> Unit:
-        """A trajectory, where the statistics are of one."""
-        return "trajectory" if self.scope == "sequence" else "token"
-
-    @property
-    def own_foldable(self) -> bool:
-        """No: a quantile counts rows."""
-        return False
-
-    @property
-    def own_separable(self) -> bool:
-        """No."""
-        return False
 
     def __call__(self, tokens: Tokens, log_ratio: Tensor, bounds: Bounds) -> tuple[Tensor, Tensor]:  # noqa: ARG002
         """The formula of the class."""

@@ -11,11 +11,8 @@ use arrow_select::concat::concat_batches;
 use arrow_select::interleave::interleave_record_batch;
 
 use super::{Batch, Column, Level, NextIds, Numbers, i32s, i64s};
-use crate::schema::{REWARD_COMPONENTS, Source, Table};
+use crate::schema::{OldLogprob, REWARD_COMPONENTS, Source, Table};
 use crate::{Error, Result, arrow_bug};
-
-/// Names of the codes of `draws.old_logprob`.
-const OLD_LOGPROBS: [&str; 3] = ["behaviour", "recomputed", "none"];
 
 /// What [`Batch::draw`] draws, and why.
 #[derive(Clone, Copy, Debug)]
@@ -126,12 +123,8 @@ impl Batch {
     /// left out.
     pub fn draw(&self, new: &NewDraws<'_>) -> Result<Self> {
         let count = new.trajectory_ids.len();
-        let code = |argument: &str, names: &[&str], name: &str| {
-            let found = names.iter().position(|known| *known == name);
-            found.ok_or_else(|| Error::invalid(format!("{argument} is {name:?}; use one of {names:?}")))
-        };
         let source = Source::from_name(new.source)? as u8;
-        let old_logprob = code("old_logprob", &OLD_LOGPROBS, new.old_logprob)? as u8;
+        let old_logprob = OldLogprob::from_name(new.old_logprob)? as u8;
         let lengths =
             [("group_ids", new.group_ids.map(<[i64]>::len)), ("probability", new.probability.map(<[f64]>::len))];
         for (argument, length) in lengths {

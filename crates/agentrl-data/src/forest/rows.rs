@@ -16,7 +16,7 @@ use super::freeze::{Cut, Ids, Ordered};
 use super::trajectory::{Note, Step, StepOrigin};
 use super::{Group, Trajectory, adopt, split};
 use crate::schema::{
-    ENTROPIES, FLAG_UNTRAINED, Kind, OLD_LOGPROB_BEHAVIOUR, OLD_LOGPROB_NONE, REWARD_COMPONENTS, Table, sampling_fields,
+    ENTROPIES, FLAG_UNTRAINED, Kind, OldLogprob, REWARD_COMPONENTS, Table, sampling_fields,
 };
 use crate::{Error, ErrorKind, Result, arrow_bug};
 
@@ -277,7 +277,7 @@ fn draws(groups: &[Ordered<'_>], cut: &Cut) -> Result<RecordBatch> {
             new_null_array(&DataType::Float64, count),
             column!(UInt8Array, drawn, |&(entry, index, _)| {
                 let behaviour = sampled(entry.group, &entry.group.trajectories[index]);
-                if behaviour { OLD_LOGPROB_BEHAVIOUR } else { OLD_LOGPROB_NONE }
+                (if behaviour { OldLogprob::Behaviour } else { OldLogprob::None }) as u8
             }),
             Arc::new(StringArray::new_null(count)),
         ],

@@ -132,7 +132,7 @@ impl Store {
         let found = i64s(&trajectories, "trajectory_id")?.values();
         if let Some(missing) = wanted.iter().find(|id| found.binary_search(id).is_err()) {
             return Err(Error::not_found(format!(
-                "the store has no trajectory {missing}; ids are in column trajectory_id of store.trajectories, and \
+                "the store has no trajectory {missing}; ids are in column trajectory_id of table trajectories, and \
                  those of iterations below {} were dropped",
                 self.head.dropped
             )));
