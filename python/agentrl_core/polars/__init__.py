@@ -31,11 +31,11 @@ try:
 except ImportError as error:
     raise MissingDependencyError("agentrl_core.polars needs Polars: pip install 'agentrl-core[polars]'") from error
 
-from agentrl_core import _token_frames
 from agentrl_core._codes import CODES
 from agentrl_core.advantage import group_relative
 from agentrl_core.batch import Batch
 from agentrl_core.forest import Forest
+from agentrl_core.polars import _token_frames
 from agentrl_core.store import Store
 
 __all__ = ["Tables", "example", "scan"]

@@ -9,8 +9,8 @@ import polars as pl
 from numpy.typing import NDArray
 
 from agentrl_core._codes import ACTION, UNTRAINED
-from agentrl_core._paths import Indices, PathNodes, Tree, find, ranges, walk
 from agentrl_core.exceptions import InvalidInputError, NotFoundError
+from agentrl_core.polars._paths import Indices, PathNodes, Tree, find, ranges, walk
 
 if TYPE_CHECKING:
     from agentrl_core.polars import Tables
