@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, cast, get_args
 
+from agentrl_core._rows import FLAGS
 from agentrl_core.component import PHASES, BatchComponent, Column, Component, Level, StatefulComponent, find_component
 from agentrl_core.exceptions import RecipeError
 
@@ -31,7 +32,7 @@ _LEVELS: tuple[Level, ...] = (
 )  # from coarse to fine; a coarser column is broadcast to a finer level
 _FACTS: dict[Level, tuple[str, ...]] = {
     "draw": ("reward", "success", "group_id", "trajectory_id", "episode_id", "agent", "task_id", "status", "iteration"),
-    "step": ("reward", "step", "terminated", "truncated", "flags", "origin_trajectory_id", "state_key"),
+    "step": ("reward", "step", "terminated", "truncated", "flags", *FLAGS, "origin_trajectory_id", "state_key"),
     "token": (
         "token",
         "behaviour_logprob",

@@ -102,10 +102,10 @@ def plain(batch: Batch) -> list[Draw]:
     return out
 
 
-def ragged(seed: int, *, groups: int = 5, members: int = 1, unscored: bool = True) -> Batch:
+def ragged(seed: int, *, groups: int = 5, members: int = 1, unscored: bool = True, iteration: int = 0) -> Batch:
     """Groups of some draws of one to four steps, with forks between steps, masked tokens, and draws without a score."""
     rng = np.random.default_rng(seed)
-    forest = Forest(seed=seed)
+    forest = Forest(iteration=iteration, seed=seed)
     for group in range(groups):
         forest.add_group(group, f"task {group % 3}")
         for member in range(int(rng.integers(members, members + 3))):

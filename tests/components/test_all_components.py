@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib
 import inspect
@@ -13,7 +14,9 @@ import pytest
 from rollouts import ragged
 from torch import Tensor
 
-from agentrl_core import Batch, loss
+from agentrl_core import Batch, Schedule, loss
+from agentrl_core._rows import FLAGS
+from agentrl_core.advantage import Normalisation
 from agentrl_core.component import PHASES, BatchComponent, Component, StatefulComponent, find_component
 from agentrl_core.exceptions import NotFoundError, RecipeError
 from agentrl_core.recipe import Recipe
@@ -128,8 +131,8 @@ def test_what_is_not_possible_is_refused_by_name(kind: type[Component]) -> None:
 
 
 def has(batch: Batch, level: str, name: str) -> bool:
-    """Whether there is a column of numbers or of keys."""
-    if batch.has(name, level):
+    """Whether there is a column of numbers or of keys, or a named bit of the steps' flags."""
+    if batch.has(name, level) or (name in FLAGS and level != "draw"):
         return True
     try:
         batch.keys(name, level)
@@ -144,9 +147,9 @@ def bare() -> Batch:
     return batch.with_columns("draw", score=batch.column("score", "draw") / 2)
 
 
-def filled(component: BatchComponent, *, without: str = "") -> Batch:
+def filled(component: BatchComponent, batch: Batch | None = None, *, without: str = "") -> Batch:
     """A batch with scores and with the columns that the component needs, but for one."""
-    batch = bare()
+    batch = bare() if batch is None else batch
     rng = np.random.default_rng(0)
     for level, name in component.needs:
         if has(batch, level, name) or name == without:
@@ -180,6 +183,49 @@ def test_needs_and_makes_are_true(kind: type[BatchComponent]) -> None:
             assert len(made.column(name, level)) == len(made.column("score", level))
             if name in ("advantage", "weight", "keep"):
                 assert np.isfinite(made.column(name, level)).all()
+
+
+def scheduled(kind: type[BatchComponent]) -> typing.Iterator[tuple[BatchComponent, BatchComponent]]:
+    """The component with a schedule for each option that is a number, and as it is in the third iteration."""
+    hints = typing.get_type_hints(kind)
+    for option in dataclasses.fields(kind):
+        value = getattr(make(kind), option.name)
+        if hints[option.name] is float or float in typing.get_args(hints[option.name]):
+            start = 1.5 if value is None else value
+            for end in (start * 0.5, start * 0.5 + 0.125, start + 0.5):
+                with contextlib.suppress(RecipeError):
+                    schedule = Schedule(start, end, iterations=4)
+                    yield (
+                        make(kind, **{option.name: schedule}),
+                        make(kind, **{option.name: start + (end - start) * 0.5}),
+                    )
+                    break
+
+
+@pytest.mark.parametrize("kind", BATCH_COMPONENTS, ids=lambda kind: kind.__name__)
+def test_every_number_may_be_a_schedule(kind: type[BatchComponent]) -> None:
+    for component, third in scheduled(kind):
+        assert component != make(kind)
+        again = find_component(".".join(kind.__module__.split(".")[:2]), component.to_dict())
+        assert again == component
+        assert hash(again) == hash(component)
+        assert pickle.loads(pickle.dumps(component)) == component
+        recipe = Recipe(name="mine", **{component.phase: component})
+        assert Recipe.from_toml(recipe.to_toml()) == recipe
+        batch = ragged(0, members=5, iteration=2)
+        batch = filled(third, batch.with_columns("draw", score=batch.column("score", "draw") / 2))
+        assert component.at(2) == third
+        made, expected = component(batch), third(batch)
+        assert made.state == expected.state
+        for level, name in third.makes:
+            np.testing.assert_array_equal(made.column(name, level), expected.column(name, level))
+
+
+def test_only_what_runs_on_a_batch_takes_a_schedule() -> None:
+    with pytest.raises(RecipeError, match="option coefficient=.* its phase takes no Schedule"):
+        loss.KL(Schedule(0.1, 0.0, iterations=4))
+    with pytest.raises(RecipeError, match="option eps=.* its phase takes no Schedule"):
+        Normalisation(eps=Schedule(0.1, 0.0, iterations=4))
 
 
 @pytest.mark.parametrize("kind", BATCH_COMPONENTS, ids=lambda kind: kind.__name__)

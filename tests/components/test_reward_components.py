@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from rollouts import plain, ragged, small
 
-from agentrl_core import Batch
+from agentrl_core import Batch, Forest
 from agentrl_core.advantage import ChecklistRelative, GroupRelative, NormalisedReturns
-from agentrl_core.exceptions import InvalidInputError, RecipeError
+from agentrl_core.exceptions import InvalidInputError, NotFoundError, RecipeError
+from agentrl_core.recipe import Recipe
 from agentrl_core.reward import (
     AnswerAgreement,
     Checklist,
@@ -298,6 +299,40 @@ def test_checklists_as_advantages() -> None:
         column="turn_reward", level="step", group_by="group_id,turn", unit="trajectory", scale="none", min_count=2
     )
     close(column(turns(made), "advantage", "step"), [0.25, 0.25, 0.0, -0.25, -0.25])
+
+
+def test_components_of_the_reward_go_by_their_names() -> None:
+    forest = Forest(reward_components=["format", "correct"])
+    forest.add_group(0, "task")
+    for member, paid in enumerate(([0.5, 1.0], [0.25, 0.0], None)):
+        trajectory = forest.start(0, member)
+        for step, rewards in enumerate(([1.0, 2.0], None)):
+            forest.append(trajectory, [step], kind="observation" if step else "prompt")
+            forest.append(trajectory, [3, 4], kind="action", logprobs=[-1.0, -1.0])
+            forest.step(trajectory, reward=1.0, rewards=rewards)
+        forest.finish(trajectory, reward=1.0, rewards=paid)
+    batch = forest.freeze()
+    close(column(batch, "reward.format"), [0.5, 0.25, math.nan])
+    close(column(batch, "reward.correct"), [1.0, 0.0, math.nan])
+    close(column(batch, "reward.correct", "step"), [2.0, math.nan] * 3)
+    close(column(batch, "reward.format", "token"), [1.0, 1.0, math.nan, math.nan] * 3)
+    assert not batch.has("reward.other", "draw")
+    assert not batch.has("reward.format", "node_token")
+    with pytest.raises(NotFoundError, match='no column "reward.other"'):
+        batch.column("reward.other", "step")
+    # A column that was computed goes before the fact, and the last two draws change places with a selection.
+    close(column(batch.with_columns("draw", **{"reward.format": [7.0, 8.0, 9.0]}), "reward.format"), [7.0, 8.0, 9.0])
+    close(column(batch.select_draws([2, 0]), "reward.format"), [math.nan, 0.5])
+    recipe = Recipe(
+        name="mine",
+        reward=(Outcome(), Fuse(column="reward.format", weight=2.0)),
+        advantage=GroupRelative(column="reward.correct", scale="none"),
+    )
+    made = recipe.credit(batch)
+    close(column(made), [2.0, 1.5, math.nan])
+    close(column(made, "advantage"), [0.5, -0.5, 0.0])
+    small_batch = small([(0, [1])])
+    assert not small_batch.has("reward.format", "draw")
 
 
 @pytest.mark.parametrize(
