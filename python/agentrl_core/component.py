@@ -91,18 +91,20 @@ class Component:
                 self.require(self.scheduled, option.name, "its phase takes no Schedule, so give a number")
             object.__setattr__(self, option.name, fitted)
         self.check_options()
-        for value in self._schedules().values():
+        for value in self.schedules.values():
             for iteration in (value.begin, value.begin + value.iterations):
                 self.at(iteration)
 
     def at(self, iteration: int) -> Self:
         """The component as it is in an iteration: with a number for each of its options that is a `Schedule`."""
-        schedules = self._schedules()
+        schedules = self.schedules
         if not schedules:
             return self
         return dataclasses.replace(self, **{name: value.at(iteration) for name, value in schedules.items()})
 
-    def _schedules(self) -> dict[str, Schedule]:
+    @property
+    def schedules(self) -> dict[str, Schedule]:
+        """The options that are a `Schedule`, by name."""
         values = {option.name: getattr(self, option.name) for option in fields(self)}
         return {name: value for name, value in values.items() if isinstance(value, Schedule)}
 
@@ -169,7 +171,7 @@ def _in_iteration(run: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(run)
     def resolved(component: BatchComponent, batch: Batch, *others: Any) -> Any:
-        if component._schedules():
+        if component.schedules:
             iterations = batch.column("iteration", "draw")
             component = component.at(int(iterations.max()) if len(iterations) else 0)
         return run(component, batch, *others)

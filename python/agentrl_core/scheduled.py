@@ -54,7 +54,10 @@ class Schedule(float):
 
     def __new__(cls, start: float, *_others: object, **_named: object) -> Self:
         """The float that it is by itself."""
-        return super().__new__(cls, start if isinstance(start, (int, float)) else 0.0)
+        try:
+            return super().__new__(cls, start)
+        except (TypeError, ValueError):  # what is no number is refused below, by name
+            return super().__new__(cls)
 
     def __post_init__(self) -> None:
         for name in ("start", "end"):

@@ -392,7 +392,6 @@ def test_items_of_checklists() -> None:
         (lambda: TailRisk(low=0.9), "low=0.9"),
         (lambda: TailRisk(high=1.1), "high=1.1"),
         (lambda: TailRisk(high=1.0, tail="upper"), "high=1.0"),
-        (lambda: BaselineRelative(column="x", leave_one_out=True), "leave_one_out=True"),
         (lambda: LengthWeighted(limit=0), "limit=0"),
         (lambda: HistoryWeighted(temperature=0.0), "temperature=0.0"),
         (lambda: ChecklistRelative(items=0), "items=0"),

@@ -222,9 +222,9 @@ def test_every_number_may_be_a_schedule(kind: type[BatchComponent]) -> None:
 
 
 def test_only_what_runs_on_a_batch_takes_a_schedule() -> None:
-    with pytest.raises(RecipeError, match="option coefficient=.* its phase takes no Schedule"):
+    with pytest.raises(RecipeError, match=r"option coefficient=.* its phase takes no Schedule"):
         loss.KL(Schedule(0.1, 0.0, iterations=4))
-    with pytest.raises(RecipeError, match="option eps=.* its phase takes no Schedule"):
+    with pytest.raises(RecipeError, match=r"option eps=.* its phase takes no Schedule"):
         Normalisation(eps=Schedule(0.1, 0.0, iterations=4))
 
 

@@ -318,7 +318,7 @@ def test_components_of_the_reward_go_by_their_names() -> None:
     close(column(batch, "reward.format", "token"), [1.0, 1.0, math.nan, math.nan] * 3)
     assert not batch.has("reward.other", "draw")
     assert not batch.has("reward.format", "node_token")
-    with pytest.raises(NotFoundError, match='no column "reward.other"'):
+    with pytest.raises(NotFoundError, match=r'no column "reward\.other"'):
         batch.column("reward.other", "step")
     # A column that was computed goes before the fact, and the last two draws change places with a selection.
     close(column(batch.with_columns("draw", **{"reward.format": [7.0, 8.0, 9.0]}), "reward.format"), [7.0, 8.0, 9.0])

@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from agentrl_core._codes import StepFlag
     from agentrl_core.env.base import (
         FORMAT_ERROR,
         TOOL_ERROR,
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
         Episode,
         Outcome,
         Split,
-        StepFlag,
         Task,
         Tool,
         ToolReply,

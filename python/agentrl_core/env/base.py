@@ -36,7 +36,8 @@ class Outcome:
 
     `observation` is the text of the next observation, None where the episode is over. `reward` is what this action was
     paid, None where nothing was paid yet. `terminated`: the environment says it is over; `truncated`: a limit says so.
-    `flags` are `StepFlag`s and bits of your own. `success` is the unshaped verdict, None while the episode goes on. `info` holds facts for the record, as JSON.
+    `flags`: `StepFlag`s, and bits of your own. `success` is the unshaped verdict on the episode, None while it goes on.
+    `info` holds facts for the record, as JSON.
     """
 
     observation: str | None

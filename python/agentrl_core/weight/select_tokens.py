@@ -144,7 +144,7 @@ class ConflictTokens(BatchComponent):
         positive: factor where the advantage is above 0.
         negative: factor where it is below.
         both_ends: whether places are counted from the end as well as from the start.
-        per_count: whether all weights of a draw are divided by the number of its tokens that conflict, where it has any.
+        per_count: whether all weights of a draw are divided by how many of its tokens conflict, if any do.
 
     Example:
         >>> from agentrl_core.weight import ConflictTokens
