@@ -34,6 +34,7 @@ REQUIRED = {  # options without a default
     "Checklist": {"items": 2},
     "ChecklistRelative": {"items": 2},
     "LengthWeighted": {"limit": 100},
+    "BalancedSum": {"columns": "reward.a,reward.b"},
     "BaselineRelative": {"column": "value"},
     "KL": {"coefficient": 0.1},
     "Sum": {"first": loss.Policy(), "second": loss.Imitation("token_mean")},
@@ -243,5 +244,7 @@ def test_a_missing_column_is_named(kind: type[BatchComponent]) -> None:
 def test_a_first_state_is_plain(kind: type[StatefulComponent]) -> None:
     import json
 
-    state = kind().initial_state()
+    component = make(kind)
+    assert isinstance(component, StatefulComponent)
+    state = component.initial_state()
     assert json.loads(json.dumps(state)) == state

@@ -16,6 +16,7 @@ from agentrl_core.advantage import GroupRelative
 from agentrl_core.exceptions import NotFoundError, RecipeError
 from agentrl_core.weight import (
     AnswerEntropyScaled,
+    ColumnScaled,
     ConflictTokens,
     DurationScaled,
     EntropyBonus,
@@ -385,6 +386,18 @@ def test_conflicting_tokens_by_hand() -> None:
         ConflictTokens(positive=3.0, negative=0.5, both_ends=False, per_count=True)(batch), "weight", "token"
     )
     close(counted, [1.0] * 3 + [0.5 / 3] * 3 + [1.0] * 3)
+
+
+def test_given_weights() -> None:
+    batch = small([(0, [1, 1]), (0, [1])], draw_task_weight=[1.0, math.nan], draw_score=[1.0, 1.0])
+    batch = batch.with_columns("step", extra=[1.0, 3.0, math.nan])
+    assert column(ColumnScaled()(batch), "weight", "draw") == [1.0, 1.0]
+    twice = ColumnScaled(column="extra", level="step")(ColumnScaled(column="extra", level="step")(batch))
+    assert column(twice, "weight", "step") == [1.0, 9.0, 1.0]
+    mean = ColumnScaled(column="extra", level="step", mean_one=True)(batch)
+    assert column(mean, "weight", "step") == [0.5, 1.5, 1.0]
+    with pytest.raises(RecipeError, match="has no known value"):
+        ColumnScaled()(batch.with_columns("draw", task_weight=[math.nan, math.nan]))
 
 
 def test_conflict_tokens_of_both_ends_count_once() -> None:
