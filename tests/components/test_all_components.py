@@ -11,11 +11,10 @@ import typing
 
 import numpy as np
 import pytest
-from rollouts import ragged
+from rollouts import bare, filled, has, ragged
 from torch import Tensor
 
-from agentrl_core import Batch, Schedule, loss
-from agentrl_core._rows import FLAGS
+from agentrl_core import Schedule, loss
 from agentrl_core.advantage import Normalisation
 from agentrl_core.component import PHASES, BatchComponent, Component, StatefulComponent, find_component
 from agentrl_core.exceptions import NotFoundError, RecipeError
@@ -129,43 +128,6 @@ def test_what_is_not_possible_is_refused_by_name(kind: type[Component]) -> None:
     for option in dataclasses.fields(kind):
         with pytest.raises(RecipeError, match=rf"{kind.__name__}: option {option.name}="):
             make(kind, **{option.name: object()})
-
-
-def has(batch: Batch, level: str, name: str) -> bool:
-    """Whether there is a column of numbers or of keys, or a named bit of the steps' flags."""
-    if batch.has(name, level) or (name in FLAGS and level != "draw"):
-        return True
-    try:
-        batch.keys(name, level)
-    except NotFoundError:
-        return False
-    return True
-
-
-def bare() -> Batch:
-    """Groups of at least five draws, with scores from 0 to 1."""
-    batch = ragged(0, members=5)
-    return batch.with_columns("draw", score=batch.column("score", "draw") / 2)
-
-
-def filled(component: BatchComponent, batch: Batch | None = None, *, without: str = "") -> Batch:
-    """A batch with scores and with the columns that the component needs, but for one."""
-    batch = bare() if batch is None else batch
-    rng = np.random.default_rng(0)
-    for level, name in component.needs:
-        if has(batch, level, name) or name == without:
-            continue
-        count = batch.num_draws if level == "draw" else int(batch.offsets(level)[-1])
-        if name.startswith("item_needs") or name == "turn":
-            values = np.zeros(count, dtype=np.int64)  # an item does not need itself, and one turn is in order
-        elif "logprob" in name:
-            values = -rng.exponential(size=count)
-        elif name == "greedy":
-            values = np.ones(count)  # every group needs one
-        else:
-            values = rng.integers(0, 2, size=count)
-        batch = batch.with_columns(level, **{name: values})
-    return batch
 
 
 BATCH_COMPONENTS = [kind for kind in COMPONENTS if issubclass(kind, BatchComponent)]
