@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
 from rollouts import bare, filled
 
 from agentrl_core import Schedule, advantage, group, loss, reward, weight
