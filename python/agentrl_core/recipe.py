@@ -32,7 +32,7 @@ _LEVELS: tuple[Level, ...] = (
 )  # from coarse to fine; a coarser column is broadcast to a finer level
 _FACTS: dict[Level, tuple[str, ...]] = {
     "draw": ("reward", "success", "group_id", "trajectory_id", "episode_id", "agent", "task_id", "status", "iteration"),
-    "step": ("reward", "step", "terminated", "truncated", "flags", *FLAGS, "origin_trajectory_id", "state_key"),
+    "step": ("reward", "step", "terminated", "truncated", "flags", "origin_trajectory_id", "state_key"),
     "token": (
         "token",
         "behaviour_logprob",
@@ -289,6 +289,7 @@ class Recipe:
 
     def _check(self, phases: tuple[str, ...], batch: Batch | None) -> None:
         made: set[Column] = {(level, name) for level, names in _FACTS.items() for name in names}
+        made.update(("step", name) for name in FLAGS)
         for phase in phases:
             chain = self.chain(phase)
             if not chain and phase != "weight":

@@ -39,7 +39,7 @@ def peer(name: str) -> ModuleType:
 
 
 class Steps:
-    """Steps of ragged trajectories in ragged groups, in an order of their own, with scores that are exact in float32."""
+    """Steps of ragged trajectories in ragged groups, with scores that are exact in float32."""
 
     def __init__(self, seed: int) -> None:
         rng = np.random.default_rng(seed)

@@ -104,7 +104,7 @@ pub struct TailRisk<'a> {
 
 /// The mixed tail risk of scores: `(omega · T + RVaR) / (omega + 1)` with
 /// `RVaR = [(s - low)⁺ - (s - high)⁺ (+ low - high)] / (alpha_high - alpha_low)` and the tail `T = -(low - s)⁺ / alpha_low`
-/// (CVaR), or `(s - high)⁺ / (1 - alpha_high)` of the upper one. With a `curve` of quantiles, the numerators are less
+/// (`CVaR`), or `(s - high)⁺ / (1 - alpha_high)` of the upper one. With a `curve` of quantiles, the numerators are less
 /// their means over it (trapezoids over its levels), in which the natural baseline cancels. Source: `RiskPO`,
 /// arXiv:2510.00911.
 ///
