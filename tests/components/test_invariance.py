@@ -30,6 +30,7 @@ from agentrl_core.advantage import (
 )
 from agentrl_core.component import BatchComponent
 from agentrl_core.weight import (
+    AdvantageExponential,
     AnswerEntropyScaled,
     ColumnScaled,
     ConflictTokens,
@@ -103,6 +104,7 @@ LINKS = [
     DuplicateFilter(),
     ConflictTokens(positive=2.0, negative=0.5),
     ConflictTokens(per_count=True),
+    AdvantageExponential(),
     AnswerEntropyScaled(),
     ColumnScaled(column="prior"),
     DifficultyScaled(column="prior"),

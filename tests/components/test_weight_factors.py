@@ -15,6 +15,7 @@ from agentrl_core import Batch, Forest
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.exceptions import NotFoundError, RecipeError
 from agentrl_core.weight import (
+    AdvantageExponential,
     AnswerEntropyScaled,
     ColumnScaled,
     ConflictTokens,
@@ -386,6 +387,16 @@ def test_conflicting_tokens_by_hand() -> None:
         ConflictTokens(positive=3.0, negative=0.5, both_ends=False, per_count=True)(batch), "weight", "token"
     )
     close(counted, [1.0] * 3 + [0.5 / 3] * 3 + [1.0] * 3)
+
+
+def test_weights_that_grow_with_the_advantage() -> None:
+    batch = small([(0, [1, 1]), (0, [1]), (0, [1]), (0, [1])], draw_advantage=[1.0, -2.0, 1e9, 3.0])
+    batch = batch.with_columns("draw", score=[1.0, 1.0, 1.0, np.nan])
+    made = AdvantageExponential(temperature=2.0, most=5.0)(batch)
+    close(column(made, "weight", "token"), [math.exp(0.5)] * 2 + [math.exp(-1.0), 5.0, 1.0])
+    for options, message in (({"temperature": 0.0}, r"temperature=0\.0"), ({"most": 0.0}, r"most=0\.0")):
+        with pytest.raises(RecipeError, match=message):
+            AdvantageExponential(**options)
 
 
 def test_given_weights() -> None:

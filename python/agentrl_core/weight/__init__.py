@@ -9,6 +9,7 @@ from agentrl_core.weight.denominators import constant, sequence_mean, shares, to
 from agentrl_core.weight.difficulty import DifficultyScaled
 from agentrl_core.weight.entropy_bonus import EntropyBonus, StepConfidence
 from agentrl_core.weight.entropy_scaled import AnswerEntropyScaled, EntropyScaled
+from agentrl_core.weight.exponential import AdvantageExponential
 from agentrl_core.weight.factors import (
     by_sign,
     conflict_tokens,
@@ -36,6 +37,7 @@ from agentrl_core.weight.select_tokens import ConflictTokens, SelectTokens
 from agentrl_core.weight.token_change import EntropyChange, InputDependency, ProbabilityShaped
 
 __all__ = [
+    "AdvantageExponential",
     "AnswerEntropyScaled",
     "ColumnScaled",
     "ConflictTokens",
