@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from agentrl_core.collect import Collector
     from agentrl_core.forest import Forest
     from agentrl_core.recipe import Recipe
+    from agentrl_core.scheduled import Schedule
     from agentrl_core.store import Store
 
 __all__ = [
@@ -40,6 +41,7 @@ __all__ = [
     "Collector",
     "Forest",
     "Recipe",
+    "Schedule",
     "Store",
     "Table",
     "__version__",
@@ -66,6 +68,7 @@ _HOMES = {
     "Collector": "collect",
     "Forest": "forest",
     "Recipe": "recipe",
+    "Schedule": "scheduled",
     "Store": "store",
     "Table": "_core",
     "__version__": "_core",

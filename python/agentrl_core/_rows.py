@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentrl_core import _core, keys
+from agentrl_core._codes import StepFlag
 from agentrl_core.exceptions import RecipeError
 
 if TYPE_CHECKING:
@@ -23,6 +24,9 @@ BATCH = "batch"
 
 TRAINED = "trained_tokens"
 """The name of the number of trained tokens of a row, which needs no column."""
+
+FLAGS = {str(flag.name).lower(): int(flag) for flag in StepFlag}
+"""Names of the bits of `steps.flags`, as components know them."""
 
 _LEVELS: tuple[Level, ...] = ("draw", "step", "token")
 
@@ -95,7 +99,10 @@ class Rows:
         return np.stack(columns, axis=1)
 
     def flags(self, name: str) -> NDArray[np.bool_]:
-        """A column as booleans: True where it is a number other than 0."""
+        """A column as booleans: True where it is a number other than 0; of steps, a `StepFlag` by its name too."""
+        if name in FLAGS and self.level != "draw" and not self.batch.has(name, self.level):
+            marked: NDArray[np.bool_] = self.batch.column("flags", self.level) & FLAGS[name] != 0
+            return marked
         flags: NDArray[np.bool_] = np.nan_to_num(self.values(name), nan=0.0) != 0.0
         return flags
 

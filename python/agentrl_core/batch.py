@@ -156,7 +156,8 @@ class Batch:
         """A column as a NumPy array that you own.
 
         A computed column of that level comes first, then one of a level above (broadcast downwards), then the facts:
-        at `draw` the columns of `draws` and `trajectories`, at `step` those of `steps`, at `token` and `node_token`:
+        at `draw` the columns of `draws` and `trajectories`, at `step` those of `steps`, at both `reward.<name>` (a
+        component of `rewards` that the forest gave a name, of the trajectory or the step), at `token` and `node_token`:
         `token` i32, `behaviour_logprob` f32, `entropy` f32, `trainable` u8, `inverse_temperature` f32,
         `policy_version` i64; at `token` also `node_token` i64 (index into that level) and `position` i32 (in the path).
 

@@ -6,17 +6,20 @@ are the columns it reads and writes, so a recipe can be checked before anything 
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import importlib
 import inspect
 import math
 import types
 import typing
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from agentrl_core.exceptions import RecipeError
+from agentrl_core.scheduled import Schedule
 
 if TYPE_CHECKING:
     from agentrl_core.batch import Batch
@@ -59,6 +62,8 @@ class Component:
     """
 
     phase: ClassVar[str] = ""
+    scheduled: ClassVar[bool] = False
+    """Whether numbers among the options may be a `Schedule`."""
 
     @property
     def needs(self) -> tuple[Column, ...]:
@@ -82,8 +87,26 @@ class Component:
             value = getattr(self, option.name)
             fitted, fits = _fit(value, hints[option.name])
             self.require(fits, option.name, f"give {_describe(hints[option.name])}")
+            if isinstance(fitted, Schedule):
+                self.require(self.scheduled, option.name, "its phase takes no Schedule, so give a number")
             object.__setattr__(self, option.name, fitted)
         self.check_options()
+        for value in self.schedules.values():
+            for iteration in (value.begin, value.begin + value.iterations):
+                self.at(iteration)
+
+    def at(self, iteration: int) -> Self:
+        """The component as it is in an iteration: with a number for each of its options that is a `Schedule`."""
+        schedules = self.schedules
+        if not schedules:
+            return self
+        return dataclasses.replace(self, **{name: value.at(iteration) for name, value in schedules.items()})
+
+    @property
+    def schedules(self) -> dict[str, Schedule]:
+        """The options that are a `Schedule`, by name."""
+        values = {option.name: getattr(self, option.name) for option in fields(self)}
+        return {name: value for name, value in values.items() if isinstance(value, Schedule)}
 
     def check_options(self) -> None:
         """Check ranges and combinations of options with `require`. The types are already right."""
@@ -106,7 +129,7 @@ class Component:
                 if option.default is not None:
                     table[option.name] = _NULL
             else:
-                table[option.name] = value.to_dict() if isinstance(value, Component) else value
+                table[option.name] = value.to_dict() if isinstance(value, (Component, Schedule)) else value
         return table
 
     @classmethod
@@ -126,8 +149,10 @@ class Component:
             if name not in options:
                 known = ", ".join(options) or "none"
                 raise RecipeError(f"{cls.title()}: option {name!r} is unknown; its options are: {known}")
-            if isinstance(value, Mapping):
-                value = find_component(package, value)  # noqa: PLW2901 - the table becomes the component it describes
+            if isinstance(value, Mapping) and "component" not in value and _fit(0.0, hints[name])[1]:
+                value = _schedule(cls, name, value)  # noqa: PLW2901 - the table becomes what it describes
+            elif isinstance(value, Mapping):
+                value = find_component(package, value)  # noqa: PLW2901
             elif value == _NULL and _fit(None, hints[name])[1] and not _fit(_NULL, hints[name])[1]:
                 value = None  # noqa: PLW2901
             values[name] = value
@@ -141,9 +166,33 @@ class Component:
         return cls(**values)
 
 
+def _in_iteration(run: Callable[..., Any]) -> Callable[..., Any]:
+    """The method, run by the component as it is in the iteration of the batch, its first argument."""
+
+    @functools.wraps(run)
+    def resolved(component: BatchComponent, batch: Batch, *others: Any) -> Any:
+        if component.schedules:
+            iterations = batch.column("iteration", "draw")
+            component = component.at(int(iterations.max()) if len(iterations) else 0)
+        return run(component, batch, *others)
+
+    return resolved
+
+
 @dataclass(frozen=True)
 class BatchComponent(Component, ABC):
-    """A component that reads columns of a batch and returns the batch with new columns: reward, advantage, weight."""
+    """A component that reads columns of a batch and returns the batch with new columns: reward, advantage, weight.
+
+    A number among its options may be a `Schedule`: the component then runs with the number of the batch's iteration.
+    """
+
+    scheduled: ClassVar[bool] = True
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        for name in ("__call__", "advance"):
+            if name in vars(cls):
+                setattr(cls, name, _in_iteration(vars(cls)[name]))
 
     @abstractmethod
     def __call__(self, batch: Batch) -> Batch:
@@ -172,6 +221,16 @@ class StatefulComponent(BatchComponent, ABC):
         state = batch.state.get(name)
         batch, state = self.advance(batch, self.initial_state() if state is None else state)
         return batch.with_state({**batch.state, name: state})
+
+
+def _schedule(kind: type[Component], name: str, table: Mapping[str, Any]) -> Schedule:
+    try:
+        return Schedule(**table)
+    except TypeError:
+        known = ", ".join(option.name for option in fields(Schedule))
+        raise RecipeError(
+            f"{kind.title()}: option {name}={dict(table)!r} is no Schedule; its keys are: {known}"
+        ) from None
 
 
 def find_component(package: str, table: Mapping[str, Any]) -> Component:
@@ -218,6 +277,8 @@ def _fit(value: object, hint: Any) -> tuple[object, bool]:
     if origin is Literal:
         return value, any(value == choice and type(value) is type(choice) for choice in typing.get_args(hint))
     if hint is float:
+        if isinstance(value, Schedule):
+            return value, True
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             return float(value), math.isfinite(value)
         return value, False

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, cast, get_args
 
+from agentrl_core._rows import FLAGS
 from agentrl_core.component import PHASES, BatchComponent, Column, Component, Level, StatefulComponent, find_component
 from agentrl_core.exceptions import RecipeError
 
@@ -288,6 +289,7 @@ class Recipe:
 
     def _check(self, phases: tuple[str, ...], batch: Batch | None) -> None:
         made: set[Column] = {(level, name) for level, names in _FACTS.items() for name in names}
+        made.update(("step", name) for name in FLAGS)
         for phase in phases:
             chain = self.chain(phase)
             if not chain and phase != "weight":

@@ -15,6 +15,7 @@ from agentrl_core import _columns, _core
 from agentrl_core._core import Table
 from agentrl_core._json import to_json
 from agentrl_core.batch import Batch
+from agentrl_core.exceptions import InvalidInputError
 
 
 class Store:
@@ -167,6 +168,8 @@ class Store:
             InvalidInputError: ids of the batch are taken, or its draws are of another iteration.
             StoreError: the files cannot be written; the store has to be opened again then.
         """
+        if not isinstance(batch, Batch):
+            raise InvalidInputError(f"batch is a {type(batch).__name__}; give a Batch, as Forest.freeze makes one")
         return self._core.append(batch._core, iteration, partial=partial)
 
     def flush(self) -> int:

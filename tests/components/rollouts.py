@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from agentrl_core import Batch, Forest
+from agentrl_core._rows import FLAGS
+from agentrl_core.component import BatchComponent
+from agentrl_core.exceptions import NotFoundError
 
 
 def small(draws: Sequence[tuple[int, Sequence[int]]], **columns: Sequence[float]) -> Batch:
@@ -102,10 +105,10 @@ def plain(batch: Batch) -> list[Draw]:
     return out
 
 
-def ragged(seed: int, *, groups: int = 5, members: int = 1, unscored: bool = True) -> Batch:
+def ragged(seed: int, *, groups: int = 5, members: int = 1, unscored: bool = True, iteration: int = 0) -> Batch:
     """Groups of some draws of one to four steps, with forks between steps, masked tokens, and draws without a score."""
     rng = np.random.default_rng(seed)
-    forest = Forest(seed=seed)
+    forest = Forest(iteration=iteration, seed=seed)
     for group in range(groups):
         forest.add_group(group, f"task {group % 3}")
         for member in range(int(rng.integers(members, members + 3))):
@@ -133,3 +136,40 @@ def ragged(seed: int, *, groups: int = 5, members: int = 1, unscored: bool = Tru
                 forest.finish(trajectory, reward=reward, success=bool(reward))
     batch = forest.freeze()
     return batch.with_columns("draw", score=batch.column("reward", "draw"))
+
+
+def has(batch: Batch, level: str, name: str) -> bool:
+    """Whether there is a column of numbers or of keys, or a named bit of the steps' flags."""
+    if batch.has(name, level) or (name in FLAGS and level != "draw"):
+        return True
+    try:
+        batch.keys(name, level)
+    except NotFoundError:
+        return False
+    return True
+
+
+def bare() -> Batch:
+    """Groups of at least five draws, with scores from 0 to 1."""
+    batch = ragged(0, members=5)
+    return batch.with_columns("draw", score=batch.column("score", "draw") / 2)
+
+
+def filled(component: BatchComponent, batch: Batch | None = None, *, without: str = "") -> Batch:
+    """A batch with scores and with the columns that the component needs, but for one."""
+    batch = bare() if batch is None else batch
+    rng = np.random.default_rng(0)
+    for level, name in component.needs:
+        if has(batch, level, name) or name == without:
+            continue
+        count = batch.num_draws if level == "draw" else int(batch.offsets(level)[-1])
+        if name.startswith("item_needs") or name == "turn":
+            values = np.zeros(count, dtype=np.int64)  # an item does not need itself, and one turn is in order
+        elif "logprob" in name:
+            values = -rng.exponential(size=count)
+        elif name == "greedy":
+            values = np.ones(count)  # every group needs one
+        else:
+            values = rng.integers(0, 2, size=count)
+        batch = batch.with_columns(level, **{name: values})
+    return batch

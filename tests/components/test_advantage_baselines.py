@@ -89,6 +89,25 @@ def test_shrunk_baseline(scores: list[float], variance: float, prior: float, bas
     close(found, np.array(scores) - baseline, 1e-6)
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_a_draw_does_not_vote_in_its_own_shrunk_baseline(seed: int) -> None:
+    batch = ragged(seed)
+    draws = plain(batch)
+    prior = np.random.default_rng(seed).uniform(0.0, 2.0, size=max(draw.group for draw in draws) + 1)
+    expected = []
+    for draw in draws:
+        others = [o.score for o in draws if o.group == draw.group and o.valid and o is not draw]
+        baseline = prior[draw.group]
+        if others:
+            noise = 0.25 / len(others)
+            distance = max(0.0, (np.mean(others) - baseline) ** 2 - noise)
+            share = distance / (distance + noise)
+            baseline = share * np.mean(others) + (1.0 - share) * baseline
+        expected.append(draw.score - baseline if draw.valid else 0.0)
+    component = BaselineRelative(baseline="shrunk", column="prior", leave_one_out=True)
+    close(column(component(batch.with_columns("draw", prior=[prior[draw.group] for draw in draws]))), expected)
+
+
 def test_log_mean_exp_baseline() -> None:
     batch = small([(0, [1])] * 4, draw_score=[0.0, 0.0, 1.0, 1.0])
     close(column(BaselineRelative(baseline="log_mean_exp")(batch)), np.array([0, 0, 1, 1]) - 0.716890, 1e-6)
@@ -108,6 +127,24 @@ def test_the_more_the_policy_moves_the_sooner_it_forgets() -> None:
     decay = 0.9 - 0.4 * 0.5
     alpha, beta = 1.0 * decay + 2.0, 1.0 * decay
     close(found[2], [-alpha / (alpha + beta)] * 2)
+
+
+def test_what_moved_since_a_task_was_visited_decides_how_much_of_it_is_kept() -> None:
+    component = TrackedBaseline(adapt="since_visit", decay=0.9, decay_min=0.3, kl_target=0.1)
+    state: dict[str, object] = {}
+    found = []
+    # Task 0 moves by 0.1 in the mean (half is kept), task 1 by so much that the least is kept, task 2 hardly.
+    for scores, moved in (
+        ([1.0, 0.0, 1.0, 1.0], [0.0, 0.0, 0.0, 0.0]),
+        ([0.0, 0.0, 0.0, 0.0], [0.05, 0.15, 9.0, 0.001]),
+        ([0.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, math.nan]),
+    ):
+        batch = small([(0, [1]), (0, [1]), (1, [1]), (2, [1])], draw_score=scores, draw_policy_kl=moved)
+        made = component(batch.with_state(state))
+        state = json.loads(json.dumps(made.state))
+        found.append(column(made))
+    close(found[1], [-0.5, -0.5, -1.0, -1.0])
+    close(found[2], [-0.5 / (0.5 + 2.5)] * 2 + [-0.3 / 1.3, -0.9 / 1.9])
 
 
 def test_moving_mean_by_role() -> None:
@@ -161,6 +198,35 @@ def test_tail_of_bundles() -> None:
     close(column(component(batch)), [-5.0, -2.0, -4 / 3, -2 / 3, 0.0, 0.0], 1e-6)
     spread = np.std([0, 1, 2, 3, 4, 5], ddof=1) + 1e-6
     close(column(TailRisk(bundle=1, low=0.2, high=0.8, credit="uniform")(batch))[0], -5.0 / spread)
+
+
+def test_the_upper_tail_of_bundles() -> None:
+    batch = small([(0, [1])] * 6, draw_score=[0.0, 1.0, 2.0, 3.0, 4.0, 5.0])
+    options = {"bundle": 1, "low": 0.2, "high": 0.8, "quantiles": "batch", "scale": "none", "credit": "uniform"}
+    daring = TailRisk(tail="upper", natural_baseline=False, **options)
+    middle = np.array([0.0, 0.0, 1.0, 2.0, 3.0, 3.0]) / 0.6
+    close(column(daring(batch)), (1.5 * np.array([0, 0, 0, 0, 0, 1]) / 0.2 + middle) / 2.5, 1e-6)
+
+
+@pytest.mark.parametrize("natural", [False, True])
+def test_the_curve_of_tracked_quantiles_as_a_baseline(natural: bool) -> None:
+    options = {"bundle": 1, "low": 0.2, "high": 0.8, "scale": "none", "credit": "uniform", "rate": 0.5}
+    component = TailRisk(curve_baseline=True, natural_baseline=natural, **options)
+    scores = [[0.0, 1.0, 2.0, 3.0, 4.0, 5.0], [2.0, 2.0, 7.0, 0.0, 1.0, 3.0]]
+    found = visits(component, *scores)
+    levels = np.arange(1, 20) / 20
+    curve = np.quantile(scores[0], levels)
+    for own, made in zip(scores, found, strict=True):
+        low, high = curve[3], curve[15]
+
+        def terms(s: np.ndarray, low: float = low, high: float = high) -> np.ndarray:
+            return np.stack([-np.maximum(low - s, 0), np.maximum(s - low, 0) - np.maximum(s - high, 0)])
+
+        mean = np.trapezoid(terms(curve), levels, axis=1) / (levels[-1] - levels[0])
+        tail, middle = terms(np.array(own)) - mean[:, None]
+        close(made, (1.5 * tail / 0.2 + middle / 0.6) / 2.5, 1e-6)
+        moved = curve + 0.5 * (levels - [np.mean(np.array(own) < q) for q in curve])
+        curve = np.sort(moved)
 
 
 @pytest.mark.parametrize("credit", ["uniform", "score", "std", "sum_mean"])
@@ -325,6 +391,7 @@ def test_items_of_checklists() -> None:
         (lambda: GreedyRelative(kl=-1.0), "kl=-1.0"),
         (lambda: TailRisk(low=0.9), "low=0.9"),
         (lambda: TailRisk(high=1.1), "high=1.1"),
+        (lambda: TailRisk(high=1.0, tail="upper"), "high=1.0"),
         (lambda: LengthWeighted(limit=0), "limit=0"),
         (lambda: HistoryWeighted(temperature=0.0), "temperature=0.0"),
         (lambda: ChecklistRelative(items=0), "items=0"),

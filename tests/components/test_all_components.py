@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib
 import inspect
@@ -10,10 +11,11 @@ import typing
 
 import numpy as np
 import pytest
-from rollouts import ragged
+from rollouts import bare, filled, has, ragged
 from torch import Tensor
 
-from agentrl_core import Batch, loss
+from agentrl_core import Schedule, loss
+from agentrl_core.advantage import Normalisation
 from agentrl_core.component import PHASES, BatchComponent, Component, StatefulComponent, find_component
 from agentrl_core.exceptions import NotFoundError, RecipeError
 from agentrl_core.recipe import Recipe
@@ -31,6 +33,7 @@ REQUIRED = {  # options without a default
     "Checklist": {"items": 2},
     "ChecklistRelative": {"items": 2},
     "LengthWeighted": {"limit": 100},
+    "BalancedSum": {"columns": "reward.a,reward.b"},
     "BaselineRelative": {"column": "value"},
     "KL": {"coefficient": 0.1},
     "Sum": {"first": loss.Policy(), "second": loss.Imitation("token_mean")},
@@ -127,43 +130,6 @@ def test_what_is_not_possible_is_refused_by_name(kind: type[Component]) -> None:
             make(kind, **{option.name: object()})
 
 
-def has(batch: Batch, level: str, name: str) -> bool:
-    """Whether there is a column of numbers or of keys."""
-    if batch.has(name, level):
-        return True
-    try:
-        batch.keys(name, level)
-    except NotFoundError:
-        return False
-    return True
-
-
-def bare() -> Batch:
-    """Groups of at least five draws, with scores from 0 to 1."""
-    batch = ragged(0, members=5)
-    return batch.with_columns("draw", score=batch.column("score", "draw") / 2)
-
-
-def filled(component: BatchComponent, *, without: str = "") -> Batch:
-    """A batch with scores and with the columns that the component needs, but for one."""
-    batch = bare()
-    rng = np.random.default_rng(0)
-    for level, name in component.needs:
-        if has(batch, level, name) or name == without:
-            continue
-        count = batch.num_draws if level == "draw" else int(batch.offsets(level)[-1])
-        if name.startswith("item_needs") or name == "turn":
-            values = np.zeros(count, dtype=np.int64)  # an item does not need itself, and one turn is in order
-        elif "logprob" in name:
-            values = -rng.exponential(size=count)
-        elif name == "greedy":
-            values = np.ones(count)  # every group needs one
-        else:
-            values = rng.integers(0, 2, size=count)
-        batch = batch.with_columns(level, **{name: values})
-    return batch
-
-
 BATCH_COMPONENTS = [kind for kind in COMPONENTS if issubclass(kind, BatchComponent)]
 
 
@@ -182,6 +148,49 @@ def test_needs_and_makes_are_true(kind: type[BatchComponent]) -> None:
                 assert np.isfinite(made.column(name, level)).all()
 
 
+def scheduled(kind: type[BatchComponent]) -> typing.Iterator[tuple[BatchComponent, BatchComponent]]:
+    """The component with a schedule for each option that is a number, and as it is in the third iteration."""
+    hints = typing.get_type_hints(kind)
+    for option in dataclasses.fields(kind):
+        value = getattr(make(kind), option.name)
+        if hints[option.name] is float or float in typing.get_args(hints[option.name]):
+            start = 1.5 if value is None else value
+            for end in (start * 0.5, start * 0.5 + 0.125, start + 0.5):
+                with contextlib.suppress(RecipeError):
+                    schedule = Schedule(start, end, iterations=4)
+                    yield (
+                        make(kind, **{option.name: schedule}),
+                        make(kind, **{option.name: start + (end - start) * 0.5}),
+                    )
+                    break
+
+
+@pytest.mark.parametrize("kind", BATCH_COMPONENTS, ids=lambda kind: kind.__name__)
+def test_every_number_may_be_a_schedule(kind: type[BatchComponent]) -> None:
+    for component, third in scheduled(kind):
+        assert component != make(kind)
+        again = find_component(".".join(kind.__module__.split(".")[:2]), component.to_dict())
+        assert again == component
+        assert hash(again) == hash(component)
+        assert pickle.loads(pickle.dumps(component)) == component
+        recipe = Recipe(name="mine", **{component.phase: component})
+        assert Recipe.from_toml(recipe.to_toml()) == recipe
+        batch = ragged(0, members=5, iteration=2)
+        batch = filled(third, batch.with_columns("draw", score=batch.column("score", "draw") / 2))
+        assert component.at(2) == third
+        made, expected = component(batch), third(batch)
+        assert made.state == expected.state
+        for level, name in third.makes:
+            np.testing.assert_array_equal(made.column(name, level), expected.column(name, level))
+
+
+def test_only_what_runs_on_a_batch_takes_a_schedule() -> None:
+    with pytest.raises(RecipeError, match=r"option coefficient=.* its phase takes no Schedule"):
+        loss.KL(Schedule(0.1, 0.0, iterations=4))
+    with pytest.raises(RecipeError, match=r"option eps=.* its phase takes no Schedule"):
+        Normalisation(eps=Schedule(0.1, 0.0, iterations=4))
+
+
 @pytest.mark.parametrize("kind", BATCH_COMPONENTS, ids=lambda kind: kind.__name__)
 def test_a_missing_column_is_named(kind: type[BatchComponent]) -> None:
     component = make(kind)
@@ -197,5 +206,7 @@ def test_a_missing_column_is_named(kind: type[BatchComponent]) -> None:
 def test_a_first_state_is_plain(kind: type[StatefulComponent]) -> None:
     import json
 
-    state = kind().initial_state()
+    component = make(kind)
+    assert isinstance(component, StatefulComponent)
+    state = component.initial_state()
     assert json.loads(json.dumps(state)) == state

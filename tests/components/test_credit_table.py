@@ -8,10 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from rollouts import bare, filled
 
-from agentrl_core import advantage, group, loss, reward, weight
+from agentrl_core import Schedule, advantage, group, loss, reward, weight
 from agentrl_core.advantage.compat import COMPAT
-from agentrl_core.component import Component
+from agentrl_core.component import BatchComponent, Component
 from agentrl_core.recipe import Recipe
 
 TEXT = (Path(__file__).parents[2] / "docs" / "credit.md").read_text()
@@ -28,6 +29,9 @@ def value(node: ast.expr) -> object:
     """A component written as `package.Class(option=value)`, or a plain value."""
     if not isinstance(node, ast.Call):
         return ast.literal_eval(node)
+    if isinstance(node.func, ast.Name):
+        assert node.func.id == "Schedule"
+        return Schedule(**{str(option.arg): ast.literal_eval(option.value) for option in node.keywords})
     assert isinstance(node.func, ast.Attribute)
     assert isinstance(node.func.value, ast.Name)
     assert not node.args
@@ -44,10 +48,10 @@ def component(text: str) -> Component:
 
 
 def test_the_table_is_found() -> None:
-    assert len(SYSTEMS) == 64
+    assert len(SYSTEMS) == 112
     assert len(ESTIMATORS) == 11
     assert len(PROJECTS) >= 20
-    assert len(COMPONENT.findall(TEXT)) > 150
+    assert len(COMPONENT.findall(TEXT)) > 300
     assert len({row[0] for row in SYSTEMS}) == len(SYSTEMS)
 
 
@@ -78,6 +82,15 @@ def test_every_row_is_a_recipe(row: list[str]) -> None:
     assert chains["advantage"]
     recipe = Recipe(name="row", **{phase: chain for phase, chain in chains.items() if chain})
     assert Recipe.from_toml(recipe.to_toml()) == recipe
+    batch = bare().with_columns("draw", reward=bare().column("score", "draw"))
+    for link in (*recipe.chain("reward"), *chains["advantage"], *chains["weight"]):
+        assert isinstance(link, BatchComponent)
+        for level, name in link.needs:
+            assert name not in ("advantage", "return") or batch.has(name, level), "it is needed before it is made"
+        batch = link(filled(link, batch))
+    scored = np.isfinite(batch.column("score", "token"))
+    assert scored.any()
+    assert np.isfinite(batch.column("advantage", "token")).all()
 
 
 @pytest.mark.parametrize("row", PROJECTS, ids=lambda row: row[1])

@@ -9,11 +9,32 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentrl_core import Batch, Forest, group, recipes, weight
-from agentrl_core.advantage import GroupRelative
+from agentrl_core import Batch, Forest, advantage, group, recipes, weight
+from agentrl_core.advantage import (
+    BaselineRelative,
+    Consistency,
+    CumulativeStandardised,
+    Gae,
+    GreedyRelative,
+    GroupRelative,
+    HistoryWeighted,
+    LengthWeighted,
+    Normalisation,
+    NormalisedReturns,
+    OptimalTokenBaseline,
+    Refinement,
+    SoftmaxScaled,
+    TailRisk,
+    TrackedBaseline,
+    TreeRelative,
+)
 from agentrl_core.component import BatchComponent
 from agentrl_core.weight import (
+    AdvantageExponential,
+    AnswerEntropyScaled,
+    ColumnScaled,
     ConflictTokens,
+    DifficultyScaled,
     DuplicateFilter,
     EntropyBonus,
     EntropyChange,
@@ -26,6 +47,7 @@ from agentrl_core.weight import (
     NegativeByConfidence,
     NegativeBySuccess,
     Novelty,
+    ProbabilityShaped,
     SelectDraws,
     SelectTokens,
     SignScaled,
@@ -40,6 +62,25 @@ ADVANTAGES = [
     GroupRelative(group_by="batch", unit="token", eps=0.0, variance_eps=1e-8),
     GroupRelative(center="median", median="lower", scale="mad", eps=1e-3),
     GroupRelative(level="token", group_by="group_id", unit="trajectory"),
+    BaselineRelative(column="prior"),
+    BaselineRelative(baseline="weighted", column="trained_tokens"),
+    BaselineRelative(baseline="shrunk", column="prior", leave_one_out=True),
+    Consistency(),
+    CumulativeStandardised(),
+    Gae(lam=0.9, gamma=0.99),
+    GreedyRelative(),
+    HistoryWeighted(),
+    LengthWeighted(limit=20),
+    NormalisedReturns(column="", outcome="score", level="token", gamma=0.9, normalise="after"),
+    OptimalTokenBaseline(align="sequence"),
+    Refinement(),
+    TailRisk(bundle=2),
+    TrackedBaseline(tracker="ema"),
+    TrackedBaseline(tracker="window"),
+    # At level `step` a step is a node of the tree, and what stands beside it follows from where steps end.
+    TreeRelative(level="token"),
+    TreeRelative(level="token", compare="sibling", normalisation=Normalisation()),
+    *(TreeRelative(compare=compare) for compare in ("ancestors", "baseline", "order")),
 ]
 LINKS = [
     EntropyScaled(),
@@ -62,6 +103,13 @@ LINKS = [
     FlagFilter(flags="", limit=4),
     DuplicateFilter(),
     ConflictTokens(positive=2.0, negative=0.5),
+    ConflictTokens(per_count=True),
+    AdvantageExponential(),
+    AnswerEntropyScaled(),
+    ColumnScaled(column="prior"),
+    DifficultyScaled(column="prior"),
+    ProbabilityShaped(),
+    SoftmaxScaled(),
     EntropyChange(),
     InputDependency(),
     Novelty(),
@@ -69,6 +117,16 @@ LINKS = [
     ImportanceWeight(action="veto", lower=0.3, upper=None),
     TrustRegion(aggregate="mean"),
 ]
+OF_STEPS = {
+    "ChecklistRelative": "compares steps by the items they could satisfy",
+    "DoublyRobust": "chooses steps",
+    "DurationScaled": "weighs steps by their seconds",
+    "GroupInGroup": "compares the states that steps acted on",
+    "SegmentRelative": "compares steps in their order",
+    "StepConfidence": "compares the entropies of steps",
+}
+"""Components about the steps themselves: into which steps a rollout falls is what they read."""
+
 MODEL_COLUMNS = ("recomputed_logprob", "reference_logprob", "current_logprob", "perturbed_logprob", "entropy")
 
 
@@ -102,7 +160,15 @@ def rolled(seed: int, *, split: bool) -> Batch:
     columns = {name: -content.exponential(size=size).astype(np.float32) for name in MODEL_COLUMNS}
     columns["entropy"] = -columns["entropy"]
     columns["current_entropy"] = columns["entropy"]
+    columns["value"] = content.normal(size=size).astype(np.float32)
+    columns["sum_probability_squared"] = content.random(size=size).astype(np.float32)
     batch = batch.with_columns("token", **columns)
+    draws = batch.num_draws
+    facts = {name: content.integers(0, 2, size=draws) for name in ("answer_cluster", "answer_parsed", "refined")}
+    scored = np.flatnonzero(np.isfinite(batch.column("reward", "draw")))
+    _, first = np.unique(batch.column("group_id", "draw")[scored], return_index=True)
+    facts["greedy"] = np.isin(np.arange(draws), scored[first]).astype(np.int64)
+    batch = batch.with_columns("draw", prior=content.random(draws), policy_kl=content.random(draws), **facts)
     return batch.with_columns("draw", score=batch.column("reward", "draw"))
 
 
@@ -121,6 +187,19 @@ def test_the_rollouts_are_the_same_and_the_rows_are_not() -> None:
     assert len(parts.steps) > parts.num_draws
     for name in ("token", "position", "trainable", "behaviour_logprob"):
         np.testing.assert_array_equal(whole.column(name, "token"), parts.column(name, "token"))
+
+
+def test_every_component_is_here() -> None:
+    exported = {
+        name
+        for package in (advantage, weight)
+        for name in package.__all__
+        if isinstance(kind := getattr(package, name), type) and issubclass(kind, BatchComponent)
+    }
+    held = {type(component).__name__ for component in (*ADVANTAGES, *LINKS)}
+    assert len(exported) > 35
+    assert exported - held == set(OF_STEPS)
+    assert held <= exported
 
 
 @pytest.mark.parametrize("component", ADVANTAGES, ids=str)

@@ -8,21 +8,27 @@ import numpy as np
 import pytest
 from rollouts import plain, ragged, small
 
-from agentrl_core import Batch
+from agentrl_core import Batch, Forest
 from agentrl_core.advantage import ChecklistRelative, GroupRelative, NormalisedReturns
-from agentrl_core.exceptions import InvalidInputError, RecipeError
+from agentrl_core.exceptions import InvalidInputError, NotFoundError, RecipeError
+from agentrl_core.recipe import Recipe
 from agentrl_core.reward import (
     AnswerAgreement,
     Checklist,
+    Closeness,
     Dither,
+    FirstVisits,
     Fuse,
     ImplicitProcess,
     InformationGain,
     LengthPenalty,
     MaxAtK,
+    ModeCost,
     Outcome,
     SearchEffort,
+    SoftTop,
     SuccessDistance,
+    TeamScore,
     Tiers,
     WinRate,
 )
@@ -300,9 +306,107 @@ def test_checklists_as_advantages() -> None:
     close(column(turns(made), "advantage", "step"), [0.25, 0.25, 0.0, -0.25, -0.25])
 
 
+@pytest.mark.parametrize("how", ["sum", "mean"])
+@pytest.mark.parametrize("seed", range(3))
+def test_teams_share_their_score(seed: int, how: str) -> None:
+    batch = ragged(seed)
+    teams = np.random.default_rng(seed).integers(0, 3, size=batch.num_draws)
+    draws = plain(batch)
+    expected = []
+    for draw in draws:
+        own = [o.score for o in draws if teams[o.row] == teams[draw.row] and o.valid]
+        expected.append((sum(own) if how == "sum" else np.mean(own)) if draw.valid else math.nan)
+    made = TeamScore(group_by="team", how=how)(batch.with_columns("draw", team=teams))
+    close(column(made), expected)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_first_visits_are_the_gain_of_a_coverage(seed: int) -> None:
+    batch = ragged(seed)
+    rewards = batch.column("reward", "step").astype(float)
+    expected = rewards.copy()
+    for draw in plain(batch):
+        seen: set[int] = set()
+        for step in draw.steps:
+            if step.state not in seen:
+                expected[step.row] = (0.0 if np.isnan(step.reward) else step.reward) + 0.5
+            seen.add(step.state)
+    made = FirstVisits(weight=0.5)(batch)
+    close(column(made, "reward", "step"), expected)
+    by_state = FirstVisits(key="agent,state_key", weight=0.5)(batch)
+    close(column(by_state, "reward", "step"), expected)
+
+
+def test_closeness_and_the_soft_top_by_hand() -> None:
+    batch = small([(0, [1])] * 3, draw_dx=[0.0, 3.0, math.nan], draw_dy=[0.0, 4.0, 1.0])
+    close(column(Closeness(column="dx,dy", width=5.0)(batch)), [1.0, math.exp(-0.5), math.nan])
+    scored = small([(0, [1])] * 5, draw_score=[1.0, 0.8, 0.3, -0.2, math.nan])
+    bottom = [(math.exp(2.0 * gap) - 1.0) / (math.exp(2.0) - 1.0) for gap in (0.5, 1.0)]
+    expected = [0.8 + 0.1 * math.log(1.2), 0.8, 0.8 - bottom[0], 0.8 - bottom[1], math.nan]
+    close(column(SoftTop(rise=0.1, fall=2.0)(scored)), expected)
+
+
+def test_dear_modes_cost_where_the_cheap_one_would_do() -> None:
+    groups = [0] * 6 + [1] * 4
+    batch = small(
+        [(group, [1]) for group in groups],
+        draw_score=[1.0, 1.0, 1.0, 1.0, 0.5, math.nan, 1.0, 1.0, 1.0, 1.0],
+        draw_success=[1, 1, 0, 1, 1, 0, 0, 1, 1, 1],
+        draw_mode=[0, 0, 1, 2, 1, 1, 0, 0, 1, 2],
+        draw_forced=[1, 1, 1, 1, 0, 1, 1, 1, 1, 0],
+    )
+    # Group 0: both forced into mode 0 succeed, 3 of 4 forced draws with a score do. Group 1: one of two, not above 1/2.
+    dear = 1.0 - 0.75**2
+    close(column(ModeCost()(batch)), [1.0, 1.0, dear, dear, 0.5 * dear, math.nan, 1.0, 1.0, 1.0, 1.0])
+    eager = ModeCost(easy=0.4, power=1.0)(batch)
+    close(column(eager)[6:], [1.0, 1.0, 1.0 - 2 / 3, 1.0 - 2 / 3])
+
+
+def test_components_of_the_reward_go_by_their_names() -> None:
+    forest = Forest(reward_components=["format", "correct"])
+    forest.add_group(0, "task")
+    for member, paid in enumerate(([0.5, 1.0], [0.25, 0.0], None)):
+        trajectory = forest.start(0, member)
+        for step, rewards in enumerate(([1.0, 2.0], None)):
+            forest.append(trajectory, [step], kind="observation" if step else "prompt")
+            forest.append(trajectory, [3, 4], kind="action", logprobs=[-1.0, -1.0])
+            forest.step(trajectory, reward=1.0, rewards=rewards)
+        forest.finish(trajectory, reward=1.0, rewards=paid)
+    batch = forest.freeze()
+    close(column(batch, "reward.format"), [0.5, 0.25, math.nan])
+    close(column(batch, "reward.correct"), [1.0, 0.0, math.nan])
+    close(column(batch, "reward.correct", "step"), [2.0, math.nan] * 3)
+    close(column(batch, "reward.format", "token"), [1.0, 1.0, math.nan, math.nan] * 3)
+    assert not batch.has("reward.other", "draw")
+    assert not batch.has("reward.format", "node_token")
+    with pytest.raises(NotFoundError, match=r'no column "reward\.other"'):
+        batch.column("reward.other", "step")
+    # A column that was computed goes before the fact, and the last two draws change places with a selection.
+    close(column(batch.with_columns("draw", **{"reward.format": [7.0, 8.0, 9.0]}), "reward.format"), [7.0, 8.0, 9.0])
+    close(column(batch.select_draws([2, 0]), "reward.format"), [math.nan, 0.5])
+    recipe = Recipe(
+        name="mine",
+        reward=(Outcome(), Fuse(column="reward.format", weight=2.0)),
+        advantage=GroupRelative(column="reward.correct", scale="none"),
+    )
+    made = recipe.credit(batch)
+    close(column(made), [2.0, 1.5, math.nan])
+    close(column(made, "advantage"), [0.5, -0.5, 0.0])
+    small_batch = small([(0, [1])])
+    assert not small_batch.has("reward.format", "draw")
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
+        (lambda: TeamScore(group_by=""), "group_by=''"),
+        (lambda: FirstVisits(key=""), "key=''"),
+        (lambda: Closeness(width=0.0), r"width=0\.0"),
+        (lambda: SoftTop(fall=0.0), r"fall=0\.0"),
+        (lambda: SoftTop(rise=-1.0), r"rise=-1\.0"),
+        (lambda: ModeCost(easy=2.0), r"easy=2\.0"),
+        (lambda: ModeCost(power=0.0), r"power=0\.0"),
+        (lambda: ModeCost(mode=""), "mode=''"),
         (lambda: Fuse(""), "column='' is not possible; name a column"),
         (lambda: Fuse("x", operation="multiply", cap=1.0), "cap=1.0"),
         (lambda: LengthPenalty(free=-1, limit=5), "free=-1"),

@@ -11,11 +11,13 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from rollouts import plain, ragged, small
 
-from agentrl_core import Batch
+from agentrl_core import Batch, Forest
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.exceptions import NotFoundError, RecipeError
 from agentrl_core.weight import (
+    AdvantageExponential,
     AnswerEntropyScaled,
+    ColumnScaled,
     ConflictTokens,
     DurationScaled,
     EntropyBonus,
@@ -380,6 +382,46 @@ def test_conflicting_tokens_by_hand() -> None:
     assert column(start, "weight", "token") == [3.0] * 3 + [0.5] * 3 + [1.0] * 3
     agreed = batch.with_columns("draw", advantage=np.ones(4, np.float32))
     assert column(ConflictTokens()(agreed), "weight", "token") == [1.0] * 9
+    # Each of the three tokens of the first two draws conflicts; the others have none to be divided by.
+    counted = column(
+        ConflictTokens(positive=3.0, negative=0.5, both_ends=False, per_count=True)(batch), "weight", "token"
+    )
+    close(counted, [1.0] * 3 + [0.5 / 3] * 3 + [1.0] * 3)
+
+
+def test_weights_that_grow_with_the_advantage() -> None:
+    batch = small([(0, [1, 1]), (0, [1]), (0, [1]), (0, [1])], draw_advantage=[1.0, -2.0, 1e9, 3.0])
+    batch = batch.with_columns("draw", score=[1.0, 1.0, 1.0, np.nan])
+    made = AdvantageExponential(temperature=2.0, most=5.0)(batch)
+    close(column(made, "weight", "token"), [math.exp(0.5)] * 2 + [math.exp(-1.0), 5.0, 1.0])
+    for options, message in (({"temperature": 0.0}, r"temperature=0\.0"), ({"most": 0.0}, r"most=0\.0")):
+        with pytest.raises(RecipeError, match=message):
+            AdvantageExponential(**options)
+
+
+def test_given_weights() -> None:
+    batch = small([(0, [1, 1]), (0, [1])], draw_task_weight=[1.0, math.nan], draw_score=[1.0, 1.0])
+    batch = batch.with_columns("step", extra=[1.0, 3.0, math.nan])
+    assert column(ColumnScaled()(batch), "weight", "draw") == [1.0, 1.0]
+    twice = ColumnScaled(column="extra", level="step")(ColumnScaled(column="extra", level="step")(batch))
+    assert column(twice, "weight", "step") == [1.0, 9.0, 1.0]
+    mean = ColumnScaled(column="extra", level="step", mean_one=True)(batch)
+    assert column(mean, "weight", "step") == [0.5, 1.5, 1.0]
+    with pytest.raises(RecipeError, match="has no known value"):
+        ColumnScaled()(batch.with_columns("draw", task_weight=[math.nan, math.nan]))
+
+
+def test_conflict_tokens_of_both_ends_count_once() -> None:
+    forest = Forest()
+    forest.add_group(0, "task")
+    for member, tokens in enumerate([[5, 6, 7, 9], [5, 8, 8, 9]]):
+        trajectory = forest.start(0, member)
+        forest.append(trajectory, [1], kind="prompt")
+        forest.append(trajectory, tokens, kind="action", logprobs=[-1.0] * 4)
+        forest.finish(trajectory, reward=0.0)
+    batch = forest.freeze().with_columns("draw", score=[1.0, 0.0], advantage=[1.0, -1.0])
+    found = column(ConflictTokens(per_count=True)(batch), "weight", "token")
+    assert found == [1.0, 0.5, 0.5, 1.0, 0.0, 0.5, 0.5, 0.0]
 
 
 def test_probability_novelty_and_duration_by_hand() -> None:

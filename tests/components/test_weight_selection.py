@@ -10,12 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rollouts import plain, ragged, small
 
-from agentrl_core import Batch
+from agentrl_core import Batch, Forest
 from agentrl_core.advantage import GroupRelative
-from agentrl_core.exceptions import RecipeError
+from agentrl_core.env import StepFlag
+from agentrl_core.exceptions import NotFoundError, RecipeError
 from agentrl_core.loss import Policy
 from agentrl_core.recipe import Recipe
-from agentrl_core.reward import Unscored
+from agentrl_core.reward import Outcome, Unscored
 from agentrl_core.weight import DuplicateFilter, FlagFilter, GroupFilter, SelectDraws, SelectTokens, SignScaled
 
 SEEDS = st.integers(0, 10**6)
@@ -204,6 +205,40 @@ def test_groups_that_vary_most() -> None:
     made = GroupFilter(min_std=None, top_fraction=0.5)(batch)
     assert column(made, "keep", "draw") == [0, 0, 1, 1, 0, 0, 1, 1]
     assert column(GroupFilter()(batch), "keep", "draw") == [1, 1, 1, 1, 0, 0, 1, 1]
+
+
+def test_flags_of_steps_go_by_their_names() -> None:
+    forest = Forest()
+    forest.add_group(0, "task")
+    marks = [
+        [StepFlag.TOOL_RESULT],
+        [StepFlag.TOOL_RESULT | StepFlag.TOOL_ERROR, 0],
+        [0, StepFlag.VOID],
+        [1 << 20],
+        [StepFlag.UNTRAINED | StepFlag.JUDGE_FAILED],
+    ]
+    for member, flags in enumerate(marks):
+        trajectory = forest.start(0, member)
+        for turn, flag in enumerate(flags):
+            forest.append(trajectory, [turn], kind="observation" if turn else "prompt")
+            forest.append(trajectory, [3], kind="action", logprobs=[-1.0])
+            forest.step(trajectory, flags=flag)
+        forest.finish(trajectory, reward=1.0)
+    batch = Outcome()(forest.freeze())
+    for name, kept in {
+        "tool_error": [1, 0, 1, 1, 1],
+        "void": [1, 1, 0, 1, 1],
+        "tool_result,untrained": [0, 0, 1, 1, 0],
+        "format_error": [1] * 5,
+    }.items():
+        assert column(FlagFilter(flags=name)(batch), "keep", "draw") == kept
+    assert np.isnan(Unscored(flags="judge_failed,void")(batch).column("score", "draw")).tolist() == [0, 0, 1, 0, 1]
+    own = batch.with_columns("step", void=[1, 0, 0, 0, 0, 0, 0])
+    assert column(FlagFilter(flags="void")(own), "keep", "draw") == [0, 1, 1, 1, 1]
+    recipe = Recipe(name="x", reward=(Outcome(), Unscored(flags="judge_failed")), advantage=GroupRelative())
+    recipe.credit(forest.freeze())
+    with pytest.raises(NotFoundError, match="no column"):
+        FlagFilter(flags="no_such_flag")(batch)
 
 
 def test_flagged_draws_vote_or_do_not() -> None:

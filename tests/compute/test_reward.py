@@ -83,6 +83,10 @@ def test_answers_join_the_first_equivalent_one() -> None:
 def test_fixtures_of_the_papers() -> None:
     found = reward.tail_risk(np.arange(6.0), 1.0, 4.0, alpha_low=0.2, alpha_high=0.8)
     np.testing.assert_allclose(found, [-5, -2, -4 / 3, -2 / 3, 0, 0], atol=1e-12)
+    daring = reward.tail_risk([5.0], 1.0, 4.0, alpha_low=0.2, alpha_high=0.8, natural_baseline=False, tail="upper")
+    np.testing.assert_allclose(daring, [(1.5 / 0.2 + 3 / 0.6) / 2.5])
+    flat = reward.tail_risk([2.0, 2.0], 1.0, 4.0, curve=([0.1, 0.9], [2.0, 2.0]))
+    np.testing.assert_allclose(flat, [0.0, 0.0], atol=1e-15)
     np.testing.assert_allclose(reward.max_at_k([0, 1, 2, 3], [0] * 4, 2), [1, 1, 7 / 6, 1.5])
     np.testing.assert_allclose(
         reward.max_at_k([0, 1, 2, 3], [0] * 4, 2, leave_one_out=True), [0, 1 / 6, 0.5, 1], atol=1e-15

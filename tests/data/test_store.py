@@ -93,6 +93,14 @@ def test_ids_that_are_taken_are_refused(tmp_path: Path) -> None:
         assert len(store.draws) == 2 * batch.num_draws
 
 
+def test_only_a_batch_is_appended(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "store") as store:
+        for wrong in (None, grow(0)[0].draws):
+            with pytest.raises(InvalidInputError, match=r"batch is a \w+; give a Batch"):
+                store.append(wrong, iteration=0)
+        assert store.flush() == 0
+
+
 def test_an_iteration_is_closed_with_its_own_batch(tmp_path: Path) -> None:
     batch, _ = grow(1)
     with Store.open(tmp_path) as store:

@@ -39,7 +39,7 @@ class BaselineRelative(BatchComponent):
         group_by: comma-joined key columns of the groups, or `batch`.
         variance: for `shrunk`: of one score, above 0: 0.25 for scores 0 and 1, 1 for scores -1 and 1.
         temperature: for `log_mean_exp`, above 0.
-        leave_one_out: for `weighted`: a draw does not vote in its own baseline.
+        leave_one_out: for `weighted` and `shrunk`: a draw does not vote in its own baseline.
         positive_only: advantages below 0 become 0.
         clip: advantages are cut to at most this size; None: they are not.
 
@@ -70,8 +70,10 @@ class BaselineRelative(BatchComponent):
         self.require(bool(self.group_by), "group_by", 'name key columns, or "batch"')
         for option in ("variance", "temperature"):
             self.require(getattr(self, option) > 0.0, option, "give a number above 0")
-        weighted = self.baseline == "weighted"
-        self.require(weighted or not self.leave_one_out, "leave_one_out", 'choose baseline="weighted", or give False')
+        votes = self.baseline in ("weighted", "shrunk")
+        self.require(
+            votes or not self.leave_one_out, "leave_one_out", "choose baseline weighted or shrunk, or give False"
+        )
         self.require(self.clip is None or self.clip > 0.0, "clip", "give a number above 0, or None")
 
     @property
@@ -95,7 +97,9 @@ class BaselineRelative(BatchComponent):
                 baseline = rows.values(self.column)
             elif self.baseline == "shrunk":
                 prior = np.where(rows.valid, rows.values(self.column), 0.0)
-                baseline = group.shrunk_mean(score, groups, prior, variance=self.variance, valid=rows.valid)
+                baseline = group.shrunk_mean(
+                    score, groups, prior, variance=self.variance, leave_one_out=self.leave_one_out, valid=rows.valid
+                )
             else:
                 found = group.log_mean_exp(score, groups, temperature=self.temperature, valid=rows.valid)
                 baseline = found[groups]

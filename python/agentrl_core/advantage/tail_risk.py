@@ -45,6 +45,9 @@ class TailRisk(StatefulComponent):
             has nothing tracked yet and reads its own.
         rate: of the tracking, at least 0.
         natural_baseline: b = l - u, so that the middle term is at most 0; or 0.
+        curve_baseline: the numerators of CVaR and RVaR are less their means over the tracked quantiles (trapezoids over
+            the levels), in which b cancels.
+        tail: `upper`: (s - u)+ / (1 - high) in place of CVaR, which seeks risk; the paper's ablation.
         scale: `std`, or `none`.
         eps: added to the standard deviation, at least 0.
         credit: what a draw with score r gets of its paper's A: all of it (`uniform`); half of it where r > 0 and 1.5
@@ -70,6 +73,8 @@ class TailRisk(StatefulComponent):
     quantiles: Literal["track", "batch", "mix"] = "track"
     rate: float = 0.1
     natural_baseline: bool = True
+    curve_baseline: bool = False
+    tail: Literal["lower", "upper"] = "lower"
     scale: Literal["std", "none"] = "std"
     eps: float = 1e-6
     credit: Literal["uniform", "score", "std", "sum_mean"] = "std"
@@ -79,6 +84,7 @@ class TailRisk(StatefulComponent):
         self.require(self.bundle >= 1, "bundle", "give a number of at least 1")
         self.require(0.0 < self.low < self.high, "low", f"give a number above 0 and below high={self.high}")
         self.require(self.high <= 1.0, "high", "give a number of at most 1")
+        self.require(self.tail == "lower" or self.high < 1.0, "high", 'give a number below 1, or choose tail="lower"')
         for option in ("omega", "rate", "eps"):
             self.require(getattr(self, option) >= 0.0, option, "give a number of at least 0")
 
@@ -106,7 +112,7 @@ class TailRisk(StatefulComponent):
         totals = group.sums(score[used], papers)
         first = np.unique(papers, return_index=True)[1]
         bundle_of = keys.dense(bundles[used][first])
-        low, high, state = self._quantiles(totals, bundle_of, state)
+        low, high, curve, state = self._quantiles(totals, bundle_of, state)
         risk = _core.reward_tail_risk(
             totals,
             low,
@@ -115,6 +121,8 @@ class TailRisk(StatefulComponent):
             alpha_high=self.high,
             omega=self.omega,
             natural_baseline=self.natural_baseline,
+            tail=self.tail,
+            curve=(_LEVELS, curve) if self.curve_baseline and len(totals) else None,
         )
         if self.scale == "std":
             spread = np.nan_to_num(group.statistics(totals, bundle_of).std, nan=1.0)[bundle_of]
@@ -135,18 +143,18 @@ class TailRisk(StatefulComponent):
 
     def _quantiles(
         self, totals: NDArray[np.float64], bundle_of: NDArray[np.uint32], state: dict[str, Any]
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64], dict[str, Any]]:
-        """The lower and upper quantile that each paper is held against, and the next state."""
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64], dict[str, Any]]:
+        """The lower and upper quantile that each paper is held against, those of all levels, and the next state."""
         known = np.array(state["quantiles"], dtype=np.float64)
         own = [group.quantile(totals, bundle_of, level)[bundle_of] for level in (self.low, self.high)]
         if not len(totals):
-            return own[0], own[1], state
+            return own[0], own[1], known, state
         read, following = _core.reward_tracked_quantiles(known if len(known) else None, totals, _LEVELS, self.rate)
         near = [int(np.argmin(np.abs(_LEVELS - level))) for level in (self.low, self.high)]
         tracked = [np.full(len(totals), read[place]) for place in near] if len(known) else own
         share = {"track": 1.0, "batch": 0.0, "mix": 0.5}[self.quantiles]
         low, high = (share * far + (1.0 - share) * near for far, near in zip(tracked, own, strict=True))
-        return low, high, {"quantiles": following.tolist()}
+        return low, high, read, {"quantiles": following.tolist()}
 
     def _shares(
         self, score: NDArray[np.float64], groups: NDArray[np.uint32], papers: NDArray[np.uint32]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from agentrl_core import group
+from agentrl_core import group, keys
 from agentrl_core._rows import Rows, needed
 from agentrl_core.component import Column, StatefulComponent
 
@@ -35,11 +35,12 @@ class TrackedBaseline(StatefulComponent):
         tracker: as above.
         key: for `beta` and `ema`: a draw column of text or whole numbers that means the same in every batch.
         decay: 0 to 1; with `adapt`, the most it can be.
-        adapt: for `beta`: `none`; or `window`: decay - (decay - decay_min) * min(mean KL / kl_target, 1), with the mean
-            of the draw column `policy_kl` over the last `window` batches: the more the policy moves, the sooner it
-            forgets.
+        adapt: for `beta`: `none`; or by the draw column `policy_kl`, so that it forgets the sooner the more the policy
+            moves. `window`: decay - (decay - decay_min) * min(mean KL / kl_target, 1), with the mean over the last
+            `window` batches; `since_visit`: clip(2^(-D / kl_target), decay_min, decay) of each key, D the mean KL of
+            its draws since it was last visited (MSSR's public code).
         decay_min: the least that decay can be, 0 to `decay`.
-        kl_target: above 0.
+        kl_target: above 0; for `since_visit` the KL that halves what is remembered.
         window: batches, at least 1.
         initial: for `beta` and `ema`: b of a key that is new.
         update: for `ema`: subtract b as it was (`after`), or as this batch made it (`before`).
@@ -61,7 +62,7 @@ class TrackedBaseline(StatefulComponent):
     tracker: Literal["beta", "ema", "window"] = "beta"
     key: str = "task_id"
     decay: float = 0.96
-    adapt: Literal["none", "window"] = "none"
+    adapt: Literal["none", "window", "since_visit"] = "none"
     decay_min: float = 0.875
     kl_target: float = 0.06
     window: int = 20
@@ -87,7 +88,7 @@ class TrackedBaseline(StatefulComponent):
     @property
     def needs(self) -> tuple[Column, ...]:
         """The score of each draw, what its baseline is kept for, and how far the policy moved."""
-        moved = ("policy_kl",) if self.adapt == "window" else ()
+        moved = ("policy_kl",) if self.adapt != "none" else ()
         return needed("draw", "score", "group_id" if self.tracker == "window" else self.key, *moved)
 
     @property
@@ -122,8 +123,13 @@ class TrackedBaseline(StatefulComponent):
                 valid=rows.valid,
             )
             return score - baseline, {"keys": means, "kl": moved}
-        decay = self.decay
-        if self.adapt == "window":
+        decay: float | NDArray[np.float64] = self.decay
+        if self.adapt == "since_visit":
+            key = keys.dense(names)
+            counted = rows.valid & np.isfinite(rows.values("policy_kl"))
+            distance = np.nan_to_num(group.statistics(rows.values("policy_kl"), key, valid=counted).mean, nan=0.0)
+            decay = np.clip(np.exp2(-distance / self.kl_target), self.decay_min, self.decay)[key]
+        elif self.adapt == "window":
             distance = group.statistics(rows.values("policy_kl"), rows.keys("batch"), valid=rows.valid).mean
             moved = [*moved, *distance[np.isfinite(distance)].tolist()][-self.window :]
             far = float(np.mean(moved)) / self.kl_target if moved else 0.0

@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from agentrl_core._codes import StepFlag
     from agentrl_core.env.base import (
         FORMAT_ERROR,
         TOOL_ERROR,
@@ -33,6 +34,7 @@ _HOME = {
             "FORMAT_ERROR",
             "Outcome",
             "Split",
+            "StepFlag",
             "TOOL_ERROR",
             "TOOL_RESULT",
             "Task",
@@ -55,6 +57,7 @@ __all__ = [
     "Outcome",
     "ReasoningGym",
     "Split",
+    "StepFlag",
     "Task",
     "Tool",
     "ToolReply",

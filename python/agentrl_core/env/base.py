@@ -6,15 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
 
+from agentrl_core._codes import StepFlag
+
 Split = Literal["train", "held_out"]
 
-# Bits of `Outcome.flags` and of the column `flags` of the table `steps`.
-TOOL_ERROR = 1
-"""The action called a tool, and the tool could not do it."""
-FORMAT_ERROR = 2
-"""The action held neither a tool call nor an answer that parses."""
-TOOL_RESULT = 4
-"""A tool was called: the observation is its reply, be it a result or an error."""
+# Bits of `Outcome.flags`, as plain numbers.
+TOOL_ERROR = int(StepFlag.TOOL_ERROR)
+FORMAT_ERROR = int(StepFlag.FORMAT_ERROR)
+TOOL_RESULT = int(StepFlag.TOOL_RESULT)
 
 
 @dataclass(frozen=True)
@@ -37,7 +36,8 @@ class Outcome:
 
     `observation` is the text of the next observation, None where the episode is over. `reward` is what this action was
     paid, None where nothing was paid yet. `terminated`: the environment says it is over; `truncated`: a limit says so.
-    `success` is the unshaped verdict on the episode, None while it goes on. `info` holds facts for the record, as JSON.
+    `flags`: `StepFlag`s, and bits of your own. `success` is the unshaped verdict on the episode, None while it goes on.
+    `info` holds facts for the record, as JSON.
     """
 
     observation: str | None

@@ -14,11 +14,18 @@ from numpy.typing import NDArray
 
 from agentrl_core import _columns
 from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.group.normalise import normalise
 from agentrl_core.group.statistics import statistics
 
 
 def shrunk_mean(
-    values: object, ids: object, prior: object, *, variance: float, valid: object | None = None
+    values: object,
+    ids: object,
+    prior: object,
+    *,
+    variance: float,
+    leave_one_out: bool = False,
+    valid: object | None = None,
 ) -> NDArray[np.float64]:
     """The group's mean, drawn towards a prior as far as noise alone explains their distance.
 
@@ -31,6 +38,7 @@ def shrunk_mean(
         ids: n group ids.
         prior: n numbers, the same for all rows of a group: what a value model expects.
         variance: of one value, above 0: at most 1 for rewards -1 and 1, 0.25 for rewards 0 and 1.
+        leave_one_out: a row does not vote in its own b: mean and k are those of the others.
         valid: n booleans; rows that are False do not vote.
 
     Returns:
@@ -50,8 +58,18 @@ def shrunk_mean(
     expected = _columns.numbers(prior, "prior", length=len(column)).astype(np.float64)
     groups = _columns.keys(ids, "ids", length=len(column))
     found = statistics(column, groups, valid=valid)
-    noise = np.divide(variance, found.count, out=np.full(len(found.count), np.inf), where=found.count > 0)[groups]
-    mean = np.where(found.count > 0, found.mean, 0.0)[groups]
+    count, mean = found.count[groups].astype(np.float64), found.mean[groups]
+    if leave_one_out:
+        voted = _columns.mask(valid, "valid", length=len(column))
+        voted = np.ones(len(column), dtype=np.bool_) if voted is None else voted
+        # x less what it is above the others is the mean of the others; 0 of them for a row alone.
+        above = np.asarray(
+            normalise(column.astype(np.float64), groups, center="leave_one_out", scale="none", valid=voted)
+        )
+        mean = np.where(voted, np.where(voted, column, 0.0) - above, mean)
+        count -= voted
+    noise = np.divide(variance, count, out=np.full(len(count), np.inf), where=count > 0.0)
+    mean = np.where(count > 0.0, mean, 0.0)
     distance = np.maximum(0.0, (mean - expected) ** 2 - noise)
     share = np.where(np.isinf(noise), 0.0, distance / (distance + noise))
     shrunk: NDArray[np.float64] = share * mean + (1.0 - share) * expected
@@ -200,7 +218,7 @@ def decayed_beta(
     successes: object,
     ids: object,
     *,
-    decay: float,
+    decay: object,
     initial: float = 0.5,
     valid: object | None = None,
 ) -> tuple[NDArray[np.float64], dict[str, list[float]]]:
@@ -214,7 +232,7 @@ def decayed_beta(
         state: [alpha, beta] by key; empty at the start.
         successes: n rewards from 0 to 1.
         ids: n keys that mean the same in every batch, such as task ids.
-        decay: 0 to 1.
+        decay: 0 to 1; one number, or n, the same for the rows of a key that vote.
         initial: v of a key without a past.
         valid: n booleans; rows that are False do not vote.
 
@@ -222,7 +240,7 @@ def decayed_beta(
         v as `float64[n]`, from before the update; and the next state.
 
     Raises:
-        InvalidInputError: lengths differ, a reward is outside [0, 1], or the decay is not possible.
+        InvalidInputError: lengths differ, a reward is outside [0, 1], a decay is, or rows of a key have different ones.
 
     Example:
         >>> from agentrl_core import group
@@ -230,19 +248,23 @@ def decayed_beta(
         >>> baseline.tolist(), state
         ([0.25], {'a': [1.5, 1.5]})
     """
-    if not 0.0 <= decay <= 1.0:
-        raise InvalidInputError(f"decay is {decay}; give a number from 0 to 1")
     column = _columns.numbers(successes, "successes")
     groups, names = _named(ids, len(column))
     found = statistics(column, groups, valid=valid)
     for name, least, most in zip(names, found.least.tolist(), found.most.tolist(), strict=True):
         if least < 0.0 or most > 1.0:
             raise InvalidInputError(f"successes of {name} reach from {least} to {most}; give rewards from 0 to 1")
+    whole = np.full(len(column), decay) if isinstance(decay, (int, float)) else decay
+    kept = statistics(_columns.numbers(whole, "decay", length=len(column)), groups, valid=valid)
+    for name, least, most in zip(names, kept.least.tolist(), kept.most.tolist(), strict=True):
+        if not (np.isnan(least) or 0.0 <= least == most <= 1.0):
+            raise InvalidInputError(f"decay of {name} reaches from {least} to {most}; give one number from 0 to 1")
     past = np.array([state.get(name, (0.0, 0.0)) for name in names], dtype=np.float64).reshape(-1, 2)
     total = past.sum(axis=1)
     rate = np.divide(past[:, 0], total, out=np.full(len(total), initial), where=total > 0)
     won = np.where(found.count > 0, found.mean, 0.0) * found.weight
-    after = np.where((found.count > 0)[:, None], decay * past + np.stack([won, found.weight - won], axis=1), past)
+    faded = kept.most[:, None] * past
+    after = np.where((found.count > 0)[:, None], faded + np.stack([won, found.weight - won], axis=1), past)
     return rate[groups], {**state, **dict(zip(names, after.tolist(), strict=True))}
 
 

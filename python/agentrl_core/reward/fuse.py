@@ -20,8 +20,8 @@ class Fuse(BatchComponent):
 
     At level `step` it works on the reward of steps instead of the score of draws. Sources: ARPO arXiv:2505.16282
     (`column="reward.format", weight=0.5`); FAPO (`column="flawed", weight=-1.0, only="success"`); SPEAR
-    arXiv:2509.22601 (`column="tool_calls", weight=0.1, cap=1.0`); GDPO's conditioned reward arXiv:2601.05242
-    (`column="reward.correct", operation="require"`).
+    arXiv:2509.22601 (`column="tool_calls", weight=0.1, cap=1.0`, both falling to 0 by a `Schedule`); GDPO's
+    conditioned reward arXiv:2601.05242 (`column="reward.correct", operation="require"`).
 
     Args:
         column: x: a component of the reward (`reward.<name>`), a flag or a count.

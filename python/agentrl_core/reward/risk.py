@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,11 +53,13 @@ def tail_risk(
     alpha_high: float = 0.9,
     omega: float = 1.5,
     natural_baseline: bool = True,
+    tail: Literal["lower", "upper"] = "lower",
+    curve: tuple[object, object] | None = None,
     valid: object | None = None,
 ) -> NDArray[Any]:
     """The mixed tail risk of scores, which weighs failures below a low quantile: RiskPO, arXiv:2510.00911.
 
-    (omega * CVaR + RVaR) / (omega + 1) with CVaR = -max(low - s, 0) / alpha_low and
+    (omega * T + RVaR) / (omega + 1) with the tail T = -max(low - s, 0) / alpha_low (CVaR) and
     RVaR = [max(s - low, 0) - max(s - high, 0) + (low - high)] / (alpha_high - alpha_low); the term (low - high) with
     `natural_baseline` only.
 
@@ -69,6 +71,9 @@ def tail_risk(
         alpha_high: above alpha_low, at most 1.
         omega: weight of the lower tail, at least 0.
         natural_baseline: see above.
+        tail: `upper`: T = max(s - high, 0) / (1 - alpha_high) instead, which seeks risk.
+        curve: levels (ascending) and their quantiles: the numerators of T and RVaR less their means over that curve, by
+            trapezoids; the natural baseline cancels in it. None: as they are.
         valid: n booleans; rows that are False may hold anything and get 0. None: all rows are valid.
 
     Returns:
@@ -98,5 +103,9 @@ def tail_risk(
         alpha_high=alpha_high,
         omega=omega,
         natural_baseline=natural_baseline,
+        tail=tail,
+        curve=None
+        if curve is None
+        else (_columns.doubles(curve[0], "levels"), _columns.doubles(curve[1], "quantiles")),
     )
     return _columns.like(made if mask is None else np.where(mask, made, 0.0), given)

@@ -23,7 +23,8 @@ class Unscored(BatchComponent):
     (`flags="judge_failed"`).
 
     Args:
-        flags: comma-joined columns that are other than 0 where something is wrong.
+        flags: comma-joined names of columns that are other than 0 where something is wrong, or of steps'
+            `env.StepFlag`s in small letters.
         level: of these columns.
 
     Raises:

@@ -6,8 +6,10 @@ factors, and importance weights.
 """
 
 from agentrl_core.weight.denominators import constant, sequence_mean, shares, token_mean, turn_mean
+from agentrl_core.weight.difficulty import DifficultyScaled
 from agentrl_core.weight.entropy_bonus import EntropyBonus, StepConfidence
 from agentrl_core.weight.entropy_scaled import AnswerEntropyScaled, EntropyScaled
+from agentrl_core.weight.exponential import AdvantageExponential
 from agentrl_core.weight.factors import (
     by_sign,
     conflict_tokens,
@@ -18,6 +20,7 @@ from agentrl_core.weight.factors import (
     probability_shape,
 )
 from agentrl_core.weight.filtered import DuplicateFilter, FlagFilter, GroupFilter
+from agentrl_core.weight.given import ColumnScaled
 from agentrl_core.weight.importance import (
     balanced_bounds,
     importance_diagnostics,
@@ -34,8 +37,11 @@ from agentrl_core.weight.select_tokens import ConflictTokens, SelectTokens
 from agentrl_core.weight.token_change import EntropyChange, InputDependency, ProbabilityShaped
 
 __all__ = [
+    "AdvantageExponential",
     "AnswerEntropyScaled",
+    "ColumnScaled",
     "ConflictTokens",
+    "DifficultyScaled",
     "DuplicateFilter",
     "DurationScaled",
     "EntropyBonus",

@@ -102,7 +102,8 @@ class FlagFilter(BatchComponent):
     `reward.Unscored`.
 
     Args:
-        flags: comma-joined columns that are other than 0 where something is wrong; empty: none.
+        flags: comma-joined names of columns that are other than 0 where something is wrong, or of steps'
+            `env.StepFlag`s in small letters; empty: none.
         level: of these columns: `draw` or `step`.
         limit: draws with this many action tokens or more are not kept; None: however long.
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from agentrl_core._rows import Rows, needed
+from agentrl_core._rows import Rows, needed, sums
 from agentrl_core.component import BatchComponent, Column
 from agentrl_core.weight.factors import conflict_tokens, covariance
 from agentrl_core.weight.select import above_quantile, sample_band, top
@@ -138,12 +138,13 @@ class ConflictTokens(BatchComponent):
     A token conflicts where the same token stands at the same place, from the start (or from the end) of the draw's
     action tokens, in a draw with a positive and in one with a negative advantage, and so do all before (after) it. A
     token that conflicts from both ends takes the factor twice. Source: GTPO, arXiv:2508.03772. Its public code also
-    divides each draw's loss by its number of conflict tokens, which is not reproduced.
+    divides each draw's loss by its number of conflict tokens (`per_count=True`).
 
     Args:
         positive: factor where the advantage is above 0.
         negative: factor where it is below.
         both_ends: whether places are counted from the end as well as from the start.
+        per_count: whether all weights of a draw are divided by how many of its tokens conflict, if any do.
 
     Example:
         >>> from agentrl_core.weight import ConflictTokens
@@ -156,6 +157,7 @@ class ConflictTokens(BatchComponent):
     positive: float = 2.0
     negative: float = 0.0
     both_ends: bool = True
+    per_count: bool = False
 
     @property
     def needs(self) -> tuple[Column, ...]:
@@ -180,4 +182,11 @@ class ConflictTokens(BatchComponent):
         sign = advantage[tokens.draws]
         factor = np.where(sign > 0.0, self.positive, np.where(sign < 0.0, self.negative, 1.0))
         weight = np.where(ends[0], factor, 1.0)
-        return tokens.scale(weight * np.where(ends[1], factor, 1.0) if self.both_ends else weight)
+        conflicts = ends[0]
+        if self.both_ends:
+            weight *= np.where(ends[1], factor, 1.0)
+            conflicts = conflicts | ends[1]
+        if self.per_count:
+            counts = sums(conflicts.astype(np.float64), tokens.draws, len(draws))
+            weight /= np.maximum(counts, 1.0)[tokens.draws]
+        return tokens.scale(weight)

@@ -7,6 +7,7 @@ mod progress;
 mod ranked;
 mod risk;
 mod shape;
+mod window;
 mod wins;
 
 pub use checklist::{Checklist, ChecklistRewards, checklist};
@@ -14,6 +15,7 @@ pub use clusters::{Votes, cluster_votes};
 pub use process::{Gain, implicit_rewards, information_gain};
 pub use progress::{ProgressOptions, success_distance};
 pub use ranked::{MaxAtK, max_at_k, top_gap};
-pub use risk::{TailRisk, tail_risk, tracked_quantiles};
+pub use risk::{Tail, TailRisk, tail_risk, tracked_quantiles};
 pub use shape::{Noise, dither, excess_penalty, gate, tiers, weighted_sum};
+pub use window::window_means;
 pub use wins::win_rates;

@@ -62,36 +62,68 @@ pub fn tracked_quantiles(
     Ok((read, next))
 }
 
+/// Which tail of the scores counts beside the middle range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tail {
+    /// Scores below the lower quantile: caution.
+    Lower,
+    /// Scores above the upper quantile: daring.
+    Upper,
+}
+
+impl Tail {
+    /// The tail of a name.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a name other than `lower` and `upper`.
+    pub fn from_name(name: &str) -> Result<Self> {
+        match name {
+            "lower" => Ok(Self::Lower),
+            "upper" => Ok(Self::Upper),
+            _ => Err(Error::invalid(format!("tail is {name:?}; use \"lower\" or \"upper\""))),
+        }
+    }
+}
+
 /// Options of [`tail_risk`].
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct TailRisk {
+pub struct TailRisk<'a> {
     /// The lower level, whose quantile is `low`.
     pub alpha_low: f64,
     /// The upper level, whose quantile is `high`.
     pub alpha_high: f64,
-    /// Weight of the lower tail beside the middle range.
+    /// Weight of the tail beside the middle range.
     pub omega: f64,
     /// Lower the middle term by the width of its range, so that it is at most 0.
     pub natural_baseline: bool,
+    /// The tail.
+    pub tail: Tail,
+    /// Levels (ascending, at least two) and their quantiles: each term less its mean over that curve.
+    pub curve: Option<(&'a [f64], &'a [f64])>,
 }
 
-/// The mixed tail risk of scores: `(omega · CVaR + RVaR) / (omega + 1)` with `CVaR = -(low - s)⁺ / alpha_low` and
-/// `RVaR = [(s - low)⁺ - (s - high)⁺ (+ low - high)] / (alpha_high - alpha_low)`. Source: `RiskPO`, arXiv:2510.00911.
+/// The mixed tail risk of scores: `(omega · T + RVaR) / (omega + 1)` with
+/// `RVaR = [(s - low)⁺ - (s - high)⁺ (+ low - high)] / (alpha_high - alpha_low)` and the tail `T = -(low - s)⁺ / alpha_low`
+/// (`CVaR`), or `(s - high)⁺ / (1 - alpha_high)` of the upper one. With a `curve` of quantiles, the numerators are less
+/// their means over it (trapezoids over its levels), in which the natural baseline cancels. Source: `RiskPO`,
+/// arXiv:2510.00911.
 ///
 /// ```
-/// use agentrl_compute::reward::{TailRisk, tail_risk};
+/// use agentrl_compute::reward::{Tail, TailRisk, tail_risk};
 ///
-/// let options = TailRisk { alpha_low: 0.2, alpha_high: 0.8, omega: 1.5, natural_baseline: true };
+/// let options = TailRisk {
+///     alpha_low: 0.2, alpha_high: 0.8, omega: 1.5, natural_baseline: true, tail: Tail::Lower, curve: None,
+/// };
 /// let found = tail_risk(&[0.0, 1.0, 5.0], &[1.0; 3], &[4.0; 3], &options)?;
 /// assert!(found.iter().zip([-5.0, -2.0, 0.0]).all(|(a, b)| (a - b).abs() < 1e-12));
 /// # Ok::<(), agentrl_compute::Error>(())
 /// ```
 ///
 /// # Errors
-/// `InvalidInput` if lengths differ, a number is not finite, levels are not `0 < alpha_low < alpha_high <= 1`, or `omega` is
-/// negative.
-pub fn tail_risk(scores: &[f64], low: &[f64], high: &[f64], options: &TailRisk) -> Result<Vec<f64>> {
-    let &TailRisk { alpha_low, alpha_high, omega, natural_baseline } = options;
+/// `InvalidInput` if lengths differ, a number is not finite, levels are not `0 < alpha_low < alpha_high <= 1` (below 1 for
+/// the upper tail), `omega` is negative, or the curve's levels do not ascend.
+pub fn tail_risk(scores: &[f64], low: &[f64], high: &[f64], options: &TailRisk<'_>) -> Result<Vec<f64>> {
+    let &TailRisk { alpha_low, alpha_high, omega, natural_baseline, tail, curve } = options;
     for (name, column) in [("scores", scores), ("low", low), ("high", high)] {
         crate::check::column(name, column, "scores", scores.len(), None)?;
     }
@@ -101,27 +133,82 @@ pub fn tail_risk(scores: &[f64], low: &[f64], high: &[f64], options: &TailRisk) 
             "alpha_low is {alpha_low} and alpha_high {alpha_high}; give 0 < alpha_low < alpha_high <= 1"
         )));
     }
+    if tail == Tail::Upper && alpha_high >= 1.0 {
+        return Err(Error::invalid("alpha_high is 1, above which there is no upper tail; give a number below 1"));
+    }
+    if let Some((levels, quantiles)) = curve {
+        check_curve(levels, quantiles)?;
+    }
     let risk = |row: usize| {
-        let (score, low, high) = (scores[row], low[row], high[row]);
-        let baseline = if natural_baseline { low - high } else { 0.0 };
-        let middle = ((score - low).max(0.0) - (score - high).max(0.0) + baseline) / (alpha_high - alpha_low);
-        let tail = -(low - score).max(0.0) / alpha_low;
-        (omega * tail + middle) / (omega + 1.0)
+        let (low, high) = (low[row], high[row]);
+        let natural = if natural_baseline { low - high } else { 0.0 };
+        let middle = |score: f64| (score - low).max(0.0) - (score - high).max(0.0) + natural;
+        let (extreme, share): (&dyn Fn(f64) -> f64, f64) = match tail {
+            Tail::Lower => (&|score| -(low - score).max(0.0), alpha_low),
+            Tail::Upper => (&|score| (score - high).max(0.0), 1.0 - alpha_high),
+        };
+        let less = |numerator: &dyn Fn(f64) -> f64| {
+            numerator(scores[row]) - curve.map_or(0.0, |(levels, quantiles)| mean_over(levels, quantiles, numerator))
+        };
+        (omega * (less(extreme) / share) + less(&middle) / (alpha_high - alpha_low)) / (omega + 1.0)
     };
     Ok((0..scores.len()).map(risk).collect())
+}
+
+fn check_curve(levels: &[f64], quantiles: &[f64]) -> Result<()> {
+    all_finite("levels", levels)?;
+    crate::check::column("quantiles", quantiles, "levels", levels.len(), None)?;
+    if levels.len() < 2 || levels.windows(2).any(|pair| pair[0] >= pair[1]) {
+        return Err(Error::invalid("the levels of the curve must be at least two, and ascend"));
+    }
+    Ok(())
+}
+
+/// The mean of `term` over a curve of quantiles, by trapezoids.
+fn mean_over(levels: &[f64], quantiles: &[f64], term: &dyn Fn(f64) -> f64) -> f64 {
+    let strips = levels.windows(2).zip(quantiles.windows(2));
+    let area: f64 = strips.map(|(at, of)| (at[1] - at[0]) * (term(of[0]) + term(of[1])) / 2.0).sum();
+    area / (levels[levels.len() - 1] - levels[0])
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const PAPER: TailRisk<'static> = TailRisk {
+        alpha_low: 0.2,
+        alpha_high: 0.8,
+        omega: 1.5,
+        natural_baseline: true,
+        tail: Tail::Lower,
+        curve: None,
+    };
+
     #[test]
     fn the_fixture_of_the_paper() -> Result<()> {
         let scores = [0.0, 1.0, 2.0, 3.0, 4.0, 5.0];
-        let options = TailRisk { alpha_low: 0.2, alpha_high: 0.8, omega: 1.5, natural_baseline: true };
-        let found = tail_risk(&scores, &[1.0; 6], &[4.0; 6], &options)?;
+        let found = tail_risk(&scores, &[1.0; 6], &[4.0; 6], &PAPER)?;
         let expected = [-5.0, -2.0, -4.0 / 3.0, -2.0 / 3.0, 0.0, 0.0];
         assert!(found.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-12), "{found:?}");
+        Ok(())
+    }
+
+    #[test]
+    fn the_upper_tail_and_the_curve_by_hand() -> Result<()> {
+        let daring = TailRisk { tail: Tail::Upper, natural_baseline: false, ..PAPER };
+        let found = tail_risk(&[0.0, 2.0, 5.0], &[1.0; 3], &[4.0; 3], &daring)?;
+        // (1.5 · 1 / 0.2 + 3 / 0.6) / 2.5 for the largest.
+        let expected = [0.0, 1.0 / 0.6 / 2.5, (7.5 + 5.0) / 2.5];
+        assert!(found.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-12), "{found:?}");
+
+        // Over the curve 0, 2, 6 at 0, 0.5, 1: the middle term is 0, 1, 3, in the mean 1.25; the tail -1, 0, 0, -0.25.
+        let (levels, quantiles) = ([0.0, 0.5, 1.0], [0.0, 2.0, 6.0]);
+        for natural_baseline in [true, false] {
+            let options = TailRisk { curve: Some((&levels, &quantiles)), natural_baseline, ..PAPER };
+            let found = tail_risk(&[0.0], &[1.0], &[4.0], &options)?;
+            let expected = (1.5 * (-1.0 + 0.25) / 0.2 + (0.0 - 1.25) / 0.6) / 2.5;
+            assert!((found[0] - expected).abs() < 1e-12, "{found:?}");
+        }
         Ok(())
     }
 
@@ -143,7 +230,15 @@ mod tests {
         assert!(message(Some(&[1.0]), &[1.0], &[0.2, 0.8]).starts_with("state has 1 values, but levels has 2"));
         assert_eq!(message(None, &[1.0], &[0.8, 0.2]), "levels[1] is 0.2, but levels must ascend");
         assert_eq!(message(None, &[1.0], &[1.2]), "levels[0] is 1.2; give a number from 0 to 1");
-        let bad = TailRisk { alpha_low: 0.9, alpha_high: 0.8, omega: 1.0, natural_baseline: false };
-        assert!(tail_risk(&[1.0], &[0.0], &[1.0], &bad).is_err());
+        for bad in [
+            TailRisk { alpha_low: 0.9, ..PAPER },
+            TailRisk { alpha_high: 1.0, tail: Tail::Upper, ..PAPER },
+            TailRisk { curve: Some((&[0.5], &[0.0])), ..PAPER },
+            TailRisk { curve: Some((&[0.5, 0.4], &[0.0, 1.0])), ..PAPER },
+            TailRisk { curve: Some((&[0.4, 0.5], &[0.0])), ..PAPER },
+        ] {
+            assert!(tail_risk(&[1.0], &[0.0], &[1.0], &bad).is_err(), "{bad:?}");
+        }
+        assert!(Tail::from_name("left").is_err());
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use agentrl_compute::keys;
 use arrow_array::cast::AsArray;
 use arrow_array::types::{Float32Type, Float64Type, Int32Type, Int64Type, UInt8Type, UInt32Type};
-use arrow_array::{Array, ArrayRef, ListArray, RecordBatch, UInt32Array};
+use arrow_array::{Array, ArrayRef, Float32Array, ListArray, RecordBatch, UInt32Array};
 use arrow_schema::DataType;
 
 use super::{Batch, i32s, i64s, lists, u8s};
@@ -317,7 +317,31 @@ impl Batch {
                 .map(|column| Ok(column.clone()))
                 .or_else(|| take(self.trajectories(), &layout.trajectory_rows)),
         };
-        found.unwrap_or_else(|| Err(self.no_column(name, level)))
+        found.or_else(|| self.reward_component(name, level)).unwrap_or_else(|| Err(self.no_column(name, level)))
+    }
+
+    /// `reward.<name>`: one of the components in `rewards`, of trajectories at the level of draws and of steps below it;
+    /// null where a row has none.
+    fn reward_component(&self, name: &str, level: Level) -> Option<Result<ArrayRef>> {
+        let component = name.strip_prefix("reward.")?;
+        let (table, rows) = match level {
+            Level::Draw => (self.trajectories(), &self.layout.trajectory_rows),
+            Level::Step | Level::Token => (self.steps(), &self.layout.step_rows),
+            Level::NodeToken => return None,
+        };
+        let place = match self.reward_components() {
+            Ok(names) => names?.iter().position(|known| known == component)?,
+            Err(error) => return Some(Err(error)),
+        };
+        let component = |rewards: &ListArray| -> ArrayRef {
+            let values = rewards.values().as_primitive::<Float32Type>();
+            let of_row = |&row: &usize| {
+                let value = row_span(rewards, row).nth(place).filter(|_| rewards.is_valid(row))?;
+                values.is_valid(value).then(|| values.value(value))
+            };
+            Arc::new(rows.iter().map(of_row).collect::<Float32Array>())
+        };
+        Some(lists(table, "rewards").map(component))
     }
 
     /// A fact of the nodes, one value for each stored token.

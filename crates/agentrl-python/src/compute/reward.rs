@@ -1,7 +1,7 @@
 //! Rewards for Python: columns in, columns out.
 
 use agentrl_compute::ragged::Ragged;
-use agentrl_compute::reward::{self, Checklist, Gain, MaxAtK, Noise, ProgressOptions, TailRisk};
+use agentrl_compute::reward::{self, Checklist, Gain, MaxAtK, Noise, ProgressOptions, Tail, TailRisk};
 use numpy::{IntoPyArray as _, PyArray1};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -147,7 +147,7 @@ pub(crate) fn reward_tracked_quantiles<'py>(
 }
 
 #[pyfunction]
-#[pyo3(signature = (scores, low, high, *, alpha_low, alpha_high, omega, natural_baseline))]
+#[pyo3(signature = (scores, low, high, *, alpha_low, alpha_high, omega, natural_baseline, tail, curve=None))]
 #[expect(clippy::too_many_arguments, reason = "columns in order, options by name")]
 pub(crate) fn reward_tail_risk<'py>(
     py: Python<'py>,
@@ -158,10 +158,31 @@ pub(crate) fn reward_tail_risk<'py>(
     alpha_high: f64,
     omega: f64,
     natural_baseline: bool,
+    tail: &str,
+    curve: Option<(Column<'py, f64>, Column<'py, f64>)>,
 ) -> PyResult<Made<'py, f64>> {
     let (scores, low, high) = (slice("scores", &scores)?, slice("low", &low)?, slice("high", &high)?);
-    let options = TailRisk { alpha_low, alpha_high, omega, natural_baseline };
-    made(py, scores.len(), || reward::tail_risk(scores, low, high, &options))
+    let curve = match &curve {
+        Some((levels, quantiles)) => Some((slice("levels", levels)?, slice("quantiles", quantiles)?)),
+        None => None,
+    };
+    made(py, scores.len(), || {
+        let tail = Tail::from_name(tail)?;
+        let options = TailRisk { alpha_low, alpha_high, omega, natural_baseline, tail, curve };
+        reward::tail_risk(scores, low, high, &options)
+    })
+}
+
+#[pyfunction]
+pub(crate) fn reward_window_means<'py>(
+    py: Python<'py>,
+    values: Column<'py, f64>,
+    offsets: Column<'py, i64>,
+    width: Whole<usize>,
+) -> PyResult<Made<'py, f64>> {
+    let (values, offsets) = (slice("values", &values)?, slice("offsets", &offsets)?);
+    let width = width.named("width")?;
+    made(py, values.len(), || reward::window_means(Ragged::new(values, offsets)?, width))
 }
 
 #[pyfunction]

@@ -1,0 +1,104 @@
+"""Numbers that change from iteration to iteration."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, Self, get_args
+
+from agentrl_core.exceptions import RecipeError
+
+Shape = Literal["linear", "cosine", "exponential", "step"]
+
+
+@dataclass(frozen=True, eq=False)
+class Schedule(float):
+    """A number for an option of a component of phase reward, advantage or weight, which depends on the iteration.
+
+    With p = min(max(iteration - begin, 0) / iterations, 1), by `shape`:
+
+    - `linear`: start + (end - start) p;
+    - `cosine`: end + (start - end) (1 + cos(pi p)) / 2;
+    - `exponential`: start (end / start)^p;
+    - `step`: start while p < 1, then end.
+
+    The component runs with the number of its batch's iteration. By itself a Schedule is the float `start`, so what
+    checks a range sees that; a component checks its options at `start` and at `end`. In TOML it is a table of its
+    fields.
+
+    Args:
+        start: up to iteration `begin`, finite.
+        end: from iteration `begin + iterations` on, finite.
+        iterations: how long the change takes, at least 1.
+        begin: the first iteration of the change, at least 0.
+        shape: see above; `exponential` wants `start` and `end` on one side of 0.
+
+    Raises:
+        RecipeError: an argument is not possible.
+
+    Example:
+        >>> from agentrl_core import Schedule
+        >>> from agentrl_core.weight import EntropyBonus
+        >>> bonus = EntropyBonus(strength=Schedule(0.4, 0.0, iterations=100))
+        >>> bonus.at(25).strength
+        0.3
+        >>> Schedule(1.0, 0.01, iterations=2, shape="exponential").at(1)
+        0.1
+    """
+
+    start: float
+    end: float
+    iterations: int
+    begin: int = 0
+    shape: Shape = "linear"
+
+    def __new__(cls, start: float, *_others: object, **_named: object) -> Self:
+        """The float that it is by itself."""
+        try:
+            return super().__new__(cls, start)
+        except (TypeError, ValueError):  # what is no number is refused below, by name
+            return super().__new__(cls)
+
+    def __post_init__(self) -> None:
+        for name in ("start", "end"):
+            value = getattr(self, name)
+            plain = isinstance(value, (int, float)) and not isinstance(value, (bool, Schedule))
+            self._require(plain and math.isfinite(value), name, "give a finite number")
+            object.__setattr__(self, name, float(value))
+        for name, least in (("iterations", 1), ("begin", 0)):
+            value = getattr(self, name)
+            whole = isinstance(value, int) and not isinstance(value, bool)
+            self._require(whole and value >= least, name, f"give a whole number of at least {least}")
+        self._require(self.shape in get_args(Shape), "shape", "give one of " + ", ".join(map(repr, get_args(Shape))))
+        self._require(
+            self.shape != "exponential" or self.start * self.end > 0.0, "end", "give start and end on one side of 0"
+        )
+
+    def at(self, iteration: int) -> float:
+        """The number in an iteration."""
+        part = min(max(iteration - self.begin, 0) / self.iterations, 1.0)
+        if part in (0.0, 1.0):
+            return self.end if part else self.start
+        if self.shape == "linear":
+            return self.start + (self.end - self.start) * part
+        if self.shape == "cosine":
+            return self.end + (self.start - self.end) * (1.0 + math.cos(math.pi * part)) / 2.0
+        return self.start * (self.end / self.start) ** part if self.shape == "exponential" else self.start
+
+    def to_dict(self) -> dict[str, Any]:
+        """Its fields, which `Schedule(**table)` reads back."""
+        return asdict(self)
+
+    def __eq__(self, other: object) -> bool:
+        """Equal schedules are equal; a plain number is not a schedule."""
+        return isinstance(other, Schedule) and self.to_dict() == other.to_dict()
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __hash__(self) -> int:
+        return hash((self.start, self.end, self.iterations, self.begin, self.shape))
+
+    def _require(self, condition: bool, name: str, remedy: str) -> None:  # noqa: FBT001 - as in assert
+        if not condition:
+            raise RecipeError(f"Schedule: {name}={getattr(self, name)!r} is not possible; {remedy}")
