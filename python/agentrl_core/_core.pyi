@@ -3,7 +3,7 @@
 # Arrays that come back are new and belong to the caller. What is raised on purpose are the classes of
 # `agentrl_core.exceptions`, and `TypeError` where an argument has a type that Python itself refuses.
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal, Self, TypeAlias, TypeVar, final
@@ -15,7 +15,9 @@ from numpy.typing import NDArray
 __all__ = [
     "Batch",
     "Forest",
+    "Plan",
     "PlannedPack",
+    "RowPack",
     "Store",
     "Table",
     "Tree",
@@ -50,7 +52,9 @@ __all__ = [
     "normalise",
     "num_threads",
     "optimal_token_baseline",
+    "pack_balanced",
     "pair_keys",
+    "pair_sums",
     "reward_checklist",
     "reward_cluster_votes",
     "reward_dither",
@@ -75,6 +79,7 @@ __all__ = [
     "tree_build",
     "tree_fuse",
     "tree_isotonic",
+    "tree_layout",
     "tree_path_sum",
     "tree_peers",
     "tree_topology",
@@ -306,7 +311,18 @@ class Batch:
         reason: str | None,
         iteration: int | None,
     ) -> Batch: ...
-    def plan(self, draws: NDArray[np.int64], max_tokens: int) -> list[PlannedPack]: ...
+    def plan(
+        self,
+        draws: NDArray[np.int64],
+        max_tokens: int,
+        *,
+        layout: str = "sequence",
+        unit_of: NDArray[np.int64] | None = None,
+        trained: NDArray[np.bool_] | None = None,
+        fold: Sequence[NDArray[np.float32]] | None = None,
+        shards: int | None = None,
+        balance: str = "tokens",
+    ) -> Plan: ...
     @staticmethod
     def concat(parts: Sequence[Batch]) -> Batch: ...
     def advance_tasks(self, previous: Batch) -> tuple[Batch, Batch]: ...
@@ -317,7 +333,14 @@ class Batch:
     def from_bytes(parts: Sequence[NDArray[np.uint8]]) -> Batch: ...
 
 @final
+class Plan:
+    def __len__(self) -> int: ...
+    def pack(self, index: int, take: Callable[[str, int, np.dtype[Any]], NDArray[Any]] | None = None) -> PlannedPack: ...
+
+@final
 class PlannedPack:
+    @property
+    def layout(self) -> str: ...
     @property
     def input_ids(self) -> NDArray[np.int64]: ...
     @property
@@ -336,6 +359,33 @@ class PlannedPack:
     def node_token(self) -> NDArray[np.int64]: ...
     @property
     def draw(self) -> NDArray[np.int64]: ...
+    @property
+    def subtree_end(self) -> NDArray[np.int32]: ...
+    @property
+    def pair_offsets(self) -> NDArray[np.int64]: ...
+    @property
+    def pair_tokens(self) -> NDArray[np.int64]: ...
+
+@final
+class RowPack:
+    @property
+    def input_ids(self) -> NDArray[np.int64]: ...
+    @property
+    def position_ids(self) -> NDArray[np.int64]: ...
+    @property
+    def subtree_end(self) -> NDArray[np.int32]: ...
+    @property
+    def cu_seqlens(self) -> NDArray[np.int32]: ...
+    @property
+    def source_row(self) -> NDArray[np.int64]: ...
+    @property
+    def target(self) -> NDArray[np.int64]: ...
+    @property
+    def token(self) -> NDArray[np.int64]: ...
+    @property
+    def pair_offsets(self) -> NDArray[np.int64]: ...
+    @property
+    def pair_tokens(self) -> NDArray[np.int64]: ...
 
 @final
 class Store:
@@ -637,6 +687,11 @@ def reward_checklist(satisfied: _Bool, items: int, dependencies: _Bool, offsets:
     float) -> tuple[_F64, _F64, _Bool]: ...
 def reward_success_distance(embeddings: _F64, width: int, success: _Bool, groups: _U32, *, radius: float, min_samples:
     int, ceiling: float, slope: float) -> _F64: ...
+def pair_sums(values: NDArray[np.floating[Any]], pair_offsets: _I64, pair_tokens: _I64,
+    out: NDArray[np.float32] | None = None) -> NDArray[np.float32]: ...
+def pack_balanced(costs: _I64, bins: int) -> list[_I64]: ...
+def tree_layout(tokens: _I32, offsets: _I64, trained: _Bool | None, same: Sequence[NDArray[np.float32]],
+    take: Callable[[str, int, np.dtype[Any]], NDArray[Any]] | None = None) -> RowPack: ...
 def tree_build(elements: _I64, offsets: _I64) -> tuple[_I64, _U32]: ...
 def tree_topology(parents: _I64) -> dict[str, Any]: ...
 def tree_fuse(parents: _I64, nodes: _U32, values: _F64, *, how: str, alpha: float, edge_logprobs: _F64 | None = None,

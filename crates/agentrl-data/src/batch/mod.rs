@@ -4,6 +4,7 @@ mod bytes;
 mod columns;
 mod combine;
 pub(crate) mod layout;
+mod pack;
 mod plan;
 mod rows;
 mod tree;
@@ -16,7 +17,8 @@ use arrow_array::cast::AsArray;
 use arrow_array::{Array, Int32Array, Int64Array, ListArray, RecordBatch, UInt8Array};
 
 pub use columns::{Column, Level, Numbers};
-pub use plan::PlannedPack;
+pub use pack::{LaidOut, PackArrays, PackSizes, PlannedPack};
+pub use plan::{PackLayout, Plan, PlanOptions};
 pub use rows::NewDraws;
 pub use tree::Tree;
 pub use weights::TokenWeights;
