@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from agentrl_core._attention import SequenceLayout, sequence_attention
+from agentrl_core._attention import pack_attention
+from agentrl_core._layouts import Layout, SequenceLayout, TreeLayout
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
 from agentrl_core.loss.regulariser import top_p_entropy
 
@@ -94,6 +95,7 @@ class Pack:
             there; an update adds what its loss needs.
         entropy_gradient: whether `PackOutput.entropy` can be differentiated; without, a run needs less memory.
         answers: what a run gives beside log-probs and entropies, names of `PackOutput`.
+        subtree_end: `int32[T]` in the tree layout: where the descendants of each token end. None in the sequence layout.
     """
 
     input_ids: Tensor
@@ -107,6 +109,7 @@ class Pack:
     streams: Streams
     entropy_gradient: bool = True
     answers: tuple[str, ...] = ()
+    subtree_end: Tensor | None = None
     _copies: dict[torch.device, Pack] = field(default_factory=dict, repr=False)
 
     @classmethod
@@ -155,10 +158,17 @@ class Pack:
             self._copies[target] = replace(self, **moved, streams=streams, _copies={})
         return self._copies[target]
 
+    @functools.cached_property
+    def _layout(self) -> Layout:
+        """Who attends to whom: made once for all models and layers."""
+        if self.subtree_end is not None:
+            return TreeLayout(self.subtree_end, self.position_ids)
+        return SequenceLayout(self.cu_seqlens, self.max_seqlen)
+
     def forward(self, model: nn.Module) -> Tensor:
         """Hidden states of all tokens, `[T, hidden]`, on the model's device; gradients flow.
 
-        Every sequence attends to itself alone, so the result equals separate runs of each sequence.
+        Every token attends to those before it in its sequence, or on its path, so the result equals separate runs.
 
         Args:
             model: a causal language model of Hugging Face transformers, decoder-only, in train or eval mode.
@@ -168,13 +178,14 @@ class Pack:
         """
         decoder = _decoder(model)
         pack = self.to(_device(model))
-        layout = SequenceLayout(pack.cu_seqlens, pack.max_seqlen)
-        with sequence_attention(decoder):
+        layout = pack._layout  # noqa: SLF001 - a pack of its own kind
+        layout.layers = 0
+        with pack_attention(decoder):
             output = decoder(
                 input_ids=pack.input_ids[None],
                 position_ids=pack.position_ids[None],
                 use_cache=False,
-                sequence_layout=layout,
+                pack_layout=layout,
             )
         layers = getattr(decoder.config, "num_hidden_layers", None)
         if layout.layers != layers:

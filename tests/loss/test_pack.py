@@ -11,7 +11,7 @@ from hand_made import FAMILIES, Ragged, tiny_model
 from torch import Tensor, nn
 from transformers import BertConfig, BertLMHeadModel, GPT2Config, GPT2LMHeadModel
 
-from agentrl_core import _attention
+from agentrl_core import _layouts
 from agentrl_core import pack as pack_module
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
 from agentrl_core.pack import Pack, annotate
@@ -52,7 +52,7 @@ def test_equals_separate_sequences(family: str, training: bool) -> None:
     torch.testing.assert_close(output.entropy, expected[1], rtol=0, atol=1e-10)
     found = gradients(model, output.logprob, output.entropy)
     for name, gradient in wanted.items():
-        torch.testing.assert_close(found[name], gradient, rtol=0, atol=1e-9, msg=name)
+        torch.testing.assert_close(found[name], gradient, rtol=0, atol=1e-9, msg=lambda text, at=name: f"{at}: {text}")
     assert model.config._attn_implementation == before
 
 
@@ -176,7 +176,7 @@ def test_gpt2_runs_too() -> None:
 
 def test_buckets_cover_every_row_once() -> None:
     starts = torch.tensor([0, 4, 5, 15, 19], dtype=torch.int32)
-    shapes, rows, slots = _attention.SequenceLayout(starts, 10).buckets
+    shapes, rows, slots = _layouts.SequenceLayout(starts, 10).buckets
     assert sorted(shapes) == [(1, 1), (1, 10), (2, 4)]
     assert rows[slots].tolist() == list(range(19))
 
