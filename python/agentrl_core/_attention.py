@@ -1,7 +1,7 @@
 """The attention of a pack in a Hugging Face model: the library's own switch is turned to the pack's layout.
 
 Everything but the attention of a model works on flat tokens as it is. transformers lets a function of one's own stand
-for the attention of all its models; ours asks the layout of the pack (`_layouts`) and refuses what packs cannot compute.
+for the attention of all its models; ours asks the layout of the pack (`_layouts`), and refuses what no layout computes.
 """
 
 from __future__ import annotations

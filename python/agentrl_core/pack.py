@@ -66,6 +66,7 @@ class PackOutput:
         value_logits: `[N, bins]`, the same of a categorical value head.
         top_p_entropy: `[N]`, `loss.top_p_entropy` of that distribution.
         mean_logprob: `[N]`, mean over the vocabulary of its log-probs.
+        sum_probability_squared: `[N]`, sum over the vocabulary of its squared probabilities.
         full_kl: `[N]`, `loss.full_kl` to another model; `Pack.run` knows one model, so it is yours to add.
     """
 
@@ -75,6 +76,7 @@ class PackOutput:
     value_logits: Tensor | None = None
     top_p_entropy: Tensor | None = None
     mean_logprob: Tensor | None = None
+    sum_probability_squared: Tensor | None = None
     full_kl: Tensor | None = None
 
 
@@ -95,7 +97,7 @@ class Pack:
             there; an update adds what its loss needs.
         entropy_gradient: whether `PackOutput.entropy` can be differentiated; without, a run needs less memory.
         answers: what a run gives beside log-probs and entropies, names of `PackOutput`.
-        subtree_end: `int32[T]` in the tree layout: where the descendants of each token end. None in the sequence layout.
+        subtree_end: `int32[T]`, the row behind the last descendant of each token; None in the sequence layout.
     """
 
     input_ids: Tensor
@@ -263,8 +265,8 @@ def annotate(
         column: name of the new column, such as `reference_logprob` or `recomputed_logprob`.
         model: a model, whose log-probs (at each token's sampling temperature) become the column; or a function that
             takes a `Pack` and returns `[N]` values. Dropout follows the model's mode: call `model.eval()` for a
-            reference. A column named after another answer of `Pack.run`, as it is or with `old_` before it (`value`,
-            `old_value`, `old_mean_logprob`), holds that answer instead.
+            reference. A column whose name is that of another answer of `Pack.run`, or ends with it (`value`,
+            `old_value`, `current_entropy`, `sum_probability_squared`), holds that answer instead.
         max_tokens: tokens of a pack.
 
     Returns:
@@ -277,21 +279,25 @@ def annotate(
     """
     values = np.full(len(batch.column("token", "node_token")), np.nan, dtype=np.float32)
     scale = np.asarray(batch.column("inverse_temperature", "token"), dtype=np.float32)
-    answer_name = column.removeprefix("old_")
-    answers = (answer_name,) if answer_name in (*_VALUES, *_ANSWERS_OF_LOGITS) else ()
+    answer = _answer_for(column)
+    answers = (answer,) if answer in (*_VALUES, *_ANSWERS_OF_LOGITS) else ()
     for plan in batch.plan(np.arange(batch.num_draws, dtype=np.int64), max_tokens=max_tokens):
         pack = Pack.from_plan(plan, {"inverse_temperature": scale[plan.token]}, entropy_gradient=False, answers=answers)
         with torch.no_grad():
-            answer = (
-                getattr(pack.run(model), *(answers or ("logprob",))) if isinstance(model, nn.Module) else model(pack)
-            )
-        if answer.shape != pack.target.shape:
+            found = getattr(pack.run(model), answer) if isinstance(model, nn.Module) else model(pack)
+        if found.shape != pack.target.shape:
             raise InvalidInputError(
-                f"the function for column {column!r} returned shape {tuple(answer.shape)} for a pack of "
+                f"the function for column {column!r} returned shape {tuple(found.shape)} for a pack of "
                 f"{len(pack.target)} prediction pairs; return one value per pair"
             )
-        values[plan.node_token] = answer.to("cpu", torch.float32).numpy()
+        values[plan.node_token] = found.to("cpu", torch.float32).numpy()
     return batch.with_columns("node_token", **{column: values})
+
+
+def _answer_for(column: str) -> str:
+    """The answer of a run that a column holds, by its name."""
+    names = sorted(("entropy", "value", *_ANSWERS_OF_LOGITS), key=len, reverse=True)
+    return next((name for name in names if column == name or column.endswith(f"_{name}")), "logprob")
 
 
 def _score(
@@ -318,9 +324,14 @@ def _mean_logprob(logits: Tensor) -> Tensor:
     return logits.mean(dim=-1) - logits.logsumexp(dim=-1)
 
 
+def _sum_probability_squared(logits: Tensor) -> Tensor:
+    return logits.softmax(dim=-1).square().sum(dim=-1)
+
+
 _ANSWERS_OF_LOGITS: dict[str, Callable[[Tensor], Tensor]] = {
     "top_p_entropy": top_p_entropy,
     "mean_logprob": _mean_logprob,
+    "sum_probability_squared": _sum_probability_squared,
 }
 _VALUES = ("value", "value_logits")
 
