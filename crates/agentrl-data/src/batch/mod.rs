@@ -3,6 +3,7 @@
 mod bytes;
 mod columns;
 mod combine;
+mod contexts;
 pub(crate) mod layout;
 mod plan;
 mod rows;
@@ -16,6 +17,7 @@ use arrow_array::cast::AsArray;
 use arrow_array::{Array, Int32Array, Int64Array, ListArray, RecordBatch, UInt8Array};
 
 pub use columns::{Column, Level, Numbers};
+pub use contexts::Contexts;
 pub use plan::PlannedPack;
 pub use rows::NewDraws;
 pub use tree::Tree;
