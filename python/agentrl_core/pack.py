@@ -20,12 +20,11 @@ from torch.utils.checkpoint import checkpoint
 
 from agentrl_core._attention import pack_attention
 from agentrl_core._layouts import Layout, SequenceLayout, TreeLayout
-from agentrl_core.exceptions import InvalidInputError, UnsupportedError
+from agentrl_core.exceptions import UnsupportedError
 from agentrl_core.loss.regulariser import top_p_entropy
 
 if TYPE_CHECKING:
     from agentrl_core._core import PlannedPack
-    from agentrl_core.batch import Batch
 
 _LOGITS_AT_ONCE = 2**27  # 512 MiB of fp32; beyond it the head runs in chunks that the backward pass recomputes
 # What a config may say that changes logits after the head; each is neutral when absent, None or 1.
@@ -251,55 +250,6 @@ class Pack:
         return PackOutput(logprob=logprob, entropy=entropy, **more, **dict(zip(of_logits, others, strict=True)))
 
 
-def annotate(
-    batch: Batch,
-    column: str,
-    model: nn.Module | Callable[[Pack], Tensor],
-    *,
-    max_tokens: int = 16_384,
-) -> Batch:
-    """Let a model answer for every trained token of a batch, once and without gradients.
-
-    Args:
-        batch: the batch; all its draws are run.
-        column: name of the new column, such as `reference_logprob` or `recomputed_logprob`.
-        model: a model, whose log-probs (at each token's sampling temperature) become the column; or a function that
-            takes a `Pack` and returns `[N]` values. Dropout follows the model's mode: call `model.eval()` for a
-            reference. A column whose name is that of another answer of `Pack.run`, or ends with it (`value`,
-            `old_value`, `current_entropy`, `sum_probability_squared`), holds that answer instead.
-        max_tokens: tokens of a pack.
-
-    Returns:
-        A batch with `column` at level `node_token`, float32, NaN where nothing was computed. Tokens find their value
-        through their node, so branches that share a token share the value.
-
-    Raises:
-        UnsupportedError: the model cannot run packs.
-        InvalidInputError: the function returned something else than N values, or a sequence exceeds `max_tokens`.
-    """
-    values = np.full(len(batch.column("token", "node_token")), np.nan, dtype=np.float32)
-    scale = np.asarray(batch.column("inverse_temperature", "token"), dtype=np.float32)
-    answer = _answer_for(column)
-    answers = (answer,) if answer in (*_VALUES, *_ANSWERS_OF_LOGITS) else ()
-    for plan in batch.plan(np.arange(batch.num_draws, dtype=np.int64), max_tokens=max_tokens):
-        pack = Pack.from_plan(plan, {"inverse_temperature": scale[plan.token]}, entropy_gradient=False, answers=answers)
-        with torch.no_grad():
-            found = getattr(pack.run(model), answer) if isinstance(model, nn.Module) else model(pack)
-        if found.shape != pack.target.shape:
-            raise InvalidInputError(
-                f"the function for column {column!r} returned shape {tuple(found.shape)} for a pack of "
-                f"{len(pack.target)} prediction pairs; return one value per pair"
-            )
-        values[plan.node_token] = found.to("cpu", torch.float32).numpy()
-    return batch.with_columns("node_token", **{column: values})
-
-
-def _answer_for(column: str) -> str:
-    """The answer of a run that a column holds, by its name."""
-    names = sorted(("entropy", "value", *_ANSWERS_OF_LOGITS), key=len, reverse=True)
-    return next((name for name in names if column == name or column.endswith(f"_{name}")), "logprob")
-
-
 def _score(
     rows: Tensor,
     weight: Tensor,
@@ -334,6 +284,8 @@ _ANSWERS_OF_LOGITS: dict[str, Callable[[Tensor], Tensor]] = {
     "sum_probability_squared": _sum_probability_squared,
 }
 _VALUES = ("value", "value_logits")
+ANSWERS = (*_VALUES, *_ANSWERS_OF_LOGITS)
+"""What `Pack.run` gives beside log-probs and entropies, where it is asked for."""
 
 
 def _tensor(array: NDArray[Any]) -> Tensor:
@@ -347,10 +299,9 @@ def _device(model: nn.Module) -> torch.device:
 def _value_head(model: nn.Module, answers: tuple[str, ...]) -> nn.Module | None:
     """The head behind `value` and `value_logits`, if one of them is asked for."""
     for name in answers:
-        if name not in (*_VALUES, *_ANSWERS_OF_LOGITS):
+        if name not in ANSWERS:
             raise UnsupportedError(
-                f"pack.run cannot give the answer {name!r}, only {', '.join((*_VALUES, *_ANSWERS_OF_LOGITS))}; compute "
-                f"it and add it: dataclasses.replace(pack.run(model, answers=()), {name}=...)"
+                f"pack.run cannot give the answer {name!r}, only {', '.join(ANSWERS)}; compute it and add it: dataclasses.replace(pack.run(model, answers=()), {name}=...)"
             )
     asked = next((name for name in answers if name in _VALUES), None)
     head = getattr(model, "value_head", None)

@@ -186,7 +186,9 @@ class Recipe:
 
         trainings = [link if isinstance(link, Train) else Train(link) for link in links]
         return [
-            dataclasses.replace(each, epochs=each.epochs or self.epochs, minibatches=each.minibatches or self.minibatches)
+            dataclasses.replace(
+                each, epochs=each.epochs or self.epochs, minibatches=each.minibatches or self.minibatches
+            )
             for each in trainings
         ]
 

@@ -136,7 +136,9 @@ def test_a_critic_before_the_credit() -> None:
     recipe.check()
     with pytest.raises(RecipeError, match=r"stage 'before_credit' needs it first: batch = batch\.annotate\('return'"):
         recipe.updates(batch, stage="before_credit")
-    with pytest.raises(RecipeError, match=r"needs column 'value' at level token; only a model can make it: .* critic\)"):
+    with pytest.raises(
+        RecipeError, match=r"needs column 'value' at level token; only a model can make it: .* critic\)"
+    ):
         recipe.updates(batch)
     critic = models()["critic"]
     critic.value_head = nn.Linear(32, 1).double()

@@ -13,8 +13,9 @@ from transformers import BertConfig, BertLMHeadModel, GPT2Config, GPT2LMHeadMode
 
 from agentrl_core import _layouts
 from agentrl_core import pack as pack_module
+from agentrl_core.annotate import annotate
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
-from agentrl_core.pack import Pack, annotate
+from agentrl_core.pack import Pack
 
 LENGTHS = [17, 3, 9, 16, 2, 30, 9]
 
