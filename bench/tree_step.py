@@ -2,9 +2,9 @@
 
     python bench/tree_step.py [--family llama] [--width 256] [--layers 4] [--vocabulary 4096] [--runs 3]
 
-Padding is the model's own forward over right-padded rows with an attention mask, logits of all tokens, in micro-batches
-of as many tokens as our packs. Losses and gradients of all three are compared before anything is timed. For each shape of
-tree the table says how many tokens each layout runs.
+Padding is the model's own forward over right-padded rows with an attention mask, logits of all tokens, in
+micro-batches of as many tokens as our packs. Losses and gradients of all three are compared before anything is timed.
+For each shape of tree the table says how many tokens each layout runs.
 """
 
 from __future__ import annotations
@@ -39,19 +39,23 @@ class Grown:
         self._groups = 0
 
     def group(self) -> int:
+        """A new group."""
         self._groups += 1
         self.forest.add_group(self._groups - 1, f"task {self._groups - 1}")
         return self._groups - 1
 
     def start(self, group: int, member: int, prompt: list[int]) -> int:
+        """A new trajectory behind a prompt."""
         trajectory = self.forest.start(group, member)
         self.forest.append(trajectory, prompt, kind="prompt")
         return trajectory
 
     def words(self, count: int) -> list[int]:
+        """Random tokens."""
         return self._rng.integers(0, self._vocabulary, count).tolist()
 
     def turn(self, trajectory: int, observed: int, said: int) -> None:
+        """What came back from the environment, then an action."""
         if observed:
             self.forest.append(trajectory, self.words(observed), kind="observation")
         logprobs = -self._rng.uniform(7.0, 9.0, said)  # about those of a random model, so that few are clipped
@@ -59,6 +63,7 @@ class Grown:
         self.forest.step(trajectory)
 
     def finish(self, trajectory: int) -> None:
+        """The end, with a random reward."""
         self.forest.finish(trajectory, reward=float(self._rng.normal()))
 
 
@@ -120,7 +125,9 @@ SHAPES: dict[str, Callable[[Grown], None]] = {
 
 def padded_rows(batch: Batch, recipe: Recipe, most: int) -> Iterator[dict[str, Tensor]]:
     """Micro-batches of right-padded rows, one for each draw, longest first: at most `most` tokens each."""
-    tokens, offsets, _, _ = batch._core.contexts()  # noqa: SLF001 - the columns of the paths
+    plans = [batch.plan([draw], max_tokens=2**31 - 1)[0] for draw in range(batch.num_draws)]
+    # A plan leaves out the last token, which is predicted and never read.
+    paths = [np.append(plan.input_ids, plan.target[-1]) for plan in plans]
     steps, bounds = batch.offsets("step"), batch.offsets("token")
     position = batch.column("position", "token")
     weight = batch.token_weights(np.arange(batch.num_draws), denominator=recipe.training()[0].loss.denominator)
@@ -129,17 +136,16 @@ def padded_rows(batch: Batch, recipe: Recipe, most: int) -> Iterator[dict[str, T
         "old_logprob": batch.column("behaviour_logprob", "token"),
         "weight": weight.astype(np.float32),
     }
-    order = np.argsort(-np.diff(offsets), kind="stable")
+    order = np.argsort([-len(path) for path in paths], kind="stable")
     while len(order):
-        longest = int(offsets[order[0] + 1] - offsets[order[0]])
+        longest = len(paths[order[0]])
         members, order = np.split(order, [max(1, most // longest)])
         rows: dict[str, Tensor] = {"input_ids": torch.zeros(len(members), longest, dtype=torch.int64)}
         rows["attention_mask"] = torch.zeros_like(rows["input_ids"])
         rows |= {name: torch.zeros(len(members), longest) for name in columns}
         for row, draw in enumerate(members):
-            path = tokens[offsets[draw] : offsets[draw + 1]]
-            rows["input_ids"][row, : len(path)] = torch.from_numpy(path)
-            rows["attention_mask"][row, : len(path)] = 1
+            rows["input_ids"][row, : len(paths[draw])] = torch.from_numpy(paths[draw])
+            rows["attention_mask"][row, : len(paths[draw])] = 1
             own = slice(bounds[steps[draw]], bounds[steps[draw + 1]])
             for name, values in columns.items():
                 rows[name][row, position[own]] = torch.from_numpy(values[own])

@@ -301,7 +301,8 @@ def _value_head(model: nn.Module, answers: tuple[str, ...]) -> nn.Module | None:
     for name in answers:
         if name not in ANSWERS:
             raise UnsupportedError(
-                f"pack.run cannot give the answer {name!r}, only {', '.join(ANSWERS)}; compute it and add it: dataclasses.replace(pack.run(model, answers=()), {name}=...)"
+                f"pack.run cannot give the answer {name!r}, only {', '.join(ANSWERS)}; compute it and add it: "
+                f"dataclasses.replace(pack.run(model, answers=()), {name}=...)"
             )
     asked = next((name for name in answers if name in _VALUES), None)
     head = getattr(model, "value_head", None)

@@ -145,8 +145,8 @@ class Questions:
             size = int(forks[-1]) + len(forks) * (len(probe) - 1)
             if size > max_tokens:
                 raise InvalidInputError(
-                    f"max_tokens is {max_tokens}, but a context of draw {owner} with its {len(forks)} probes has {size} "
-                    "tokens; raise max_tokens"
+                    f"max_tokens is {max_tokens}, but a context of draw {owner} with its {len(forks)} probes has "
+                    f"{size} tokens; raise max_tokens"
                 )
             if tree.starts[-1] + size > max_tokens:
                 yield tree

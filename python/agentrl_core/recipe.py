@@ -6,7 +6,7 @@ import dataclasses
 import importlib
 import json
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, cast, get_args
@@ -156,8 +156,8 @@ class Recipe:
         for stage, model in places:
             if places.count((stage, model)) > 1:
                 raise RecipeError(
-                    f"recipe {self.name!r}: stage {stage!r} has more than one loss of model {model!r}; add them up with "
-                    "loss.Sum, or name another stage for one: loss.Train(..., stage=...)"
+                    f"recipe {self.name!r}: stage {stage!r} has more than one loss of model {model!r}; add them up "
+                    "with loss.Sum, or name another stage for one: loss.Train(..., stage=...)"
                 )
 
     def chain(self, phase: str) -> tuple[Component, ...]:

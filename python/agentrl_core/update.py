@@ -28,7 +28,7 @@ _IDS = ("step", "sequence", "pair", "group", "stratum")  # streams that number t
 
 
 class Updates:
-    """The optimizer steps of a batch: of each loss of a stage, epochs x minibatches of them. `Recipe.updates` makes one.
+    """The optimizer steps of a batch: epochs x minibatches of them for each loss. `Recipe.updates` makes one.
 
     In each epoch the draws whose score is finite are put in a fresh order and dealt into as many parts as the loss has
     minibatches, of equal size (up to one; a part is never empty, so a tiny batch has fewer). The order is keyed by

@@ -111,18 +111,14 @@ def test_a_probe_can_be_asked_for_another_answer() -> None:
         assert found[draw] == pytest.approx(float(entropy), abs=1e-5)
 
 
-def test_what_cannot_be_asked() -> None:
-    """A context that is empty has nothing to predict the probe from; a draw without steps has no answer."""
+def test_nothing_predicts_what_an_empty_context_is_asked() -> None:
     forest = Forest()
     forest.add_group(0, "task")
-    without_prompt = forest.start(0, member=0)
-    forest.append(without_prompt, [3, 4], kind="action", logprobs=[-1.0, -1.0])
-    forest.finish(without_prompt, reward=0.0)
-    idle = forest.start(0, member=1)
-    forest.append(idle, [1, 2], kind="prompt")
-    forest.finish(idle, status="aborted")
+    trajectory = forest.start(0, member=0)
+    forest.append(trajectory, [3, 4], kind="action", logprobs=[-1.0, -1.0])
+    forest.finish(trajectory, reward=0.0)
     batch, model = forest.freeze(), tiny_model("llama")
-    probed = batch.annotate("answer_logprob", model, probe=Probe([[5], [6]]))
+    probed = batch.annotate("answer_logprob", model, probe=Probe([[5]]))
     assert np.isnan(probed.column("answer_logprob_before", "draw")).all()
     after = probed.column("answer_logprob", "step")
     assert after.tolist() == [pytest.approx(float(likelihood(model, [3, 4], [5], 0)[0]), abs=1e-6)]
