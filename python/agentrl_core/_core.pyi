@@ -3,7 +3,7 @@
 # Arrays that come back are new and belong to the caller. What is raised on purpose are the classes of
 # `agentrl_core.exceptions`, and `TypeError` where an argument has a type that Python itself refuses.
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal, Self, TypeAlias, TypeVar, final
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 __all__ = [
     "Batch",
     "Forest",
+    "Plan",
     "PlannedPack",
     "Store",
     "Table",
@@ -49,6 +50,7 @@ __all__ = [
     "n_step",
     "normalise",
     "num_threads",
+    "pair_sums",
     "optimal_token_baseline",
     "pair_keys",
     "reward_checklist",
@@ -306,7 +308,18 @@ class Batch:
         reason: str | None,
         iteration: int | None,
     ) -> Batch: ...
-    def plan(self, draws: NDArray[np.int64], max_tokens: int) -> list[PlannedPack]: ...
+    def plan(
+        self,
+        draws: NDArray[np.int64],
+        max_tokens: int,
+        *,
+        layout: str = "sequence",
+        unit_of: NDArray[np.int64] | None = None,
+        trained: NDArray[np.bool_] | None = None,
+        fold: Sequence[NDArray[np.float32]] | None = None,
+        shards: int | None = None,
+        balance: str = "tokens",
+    ) -> Plan: ...
     @staticmethod
     def concat(parts: Sequence[Batch]) -> Batch: ...
     def advance_tasks(self, previous: Batch) -> tuple[Batch, Batch]: ...
@@ -317,7 +330,16 @@ class Batch:
     def from_bytes(parts: Sequence[NDArray[np.uint8]]) -> Batch: ...
 
 @final
+class Plan:
+    def __len__(self) -> int: ...
+    def pack(
+        self, index: int, take: Callable[[str, int, np.dtype[Any]], NDArray[Any]] | None = None
+    ) -> PlannedPack: ...
+
+@final
 class PlannedPack:
+    @property
+    def layout(self) -> str: ...
     @property
     def input_ids(self) -> NDArray[np.int64]: ...
     @property
@@ -336,6 +358,12 @@ class PlannedPack:
     def node_token(self) -> NDArray[np.int64]: ...
     @property
     def draw(self) -> NDArray[np.int64]: ...
+    @property
+    def subtree_end(self) -> NDArray[np.int32]: ...
+    @property
+    def pair_offsets(self) -> NDArray[np.int64]: ...
+    @property
+    def pair_tokens(self) -> NDArray[np.int64]: ...
 
 @final
 class Store:
@@ -636,6 +664,8 @@ def reward_checklist(satisfied: _Bool, items: int, dependencies: _Bool, offsets:
     float) -> tuple[_F64, _F64, _Bool]: ...
 def reward_success_distance(embeddings: _F64, width: int, success: _Bool, groups: _U32, *, radius: float, min_samples:
     int, ceiling: float, slope: float) -> _F64: ...
+def pair_sums(values: NDArray[np.floating[Any]], pair_offsets: _I64, pair_tokens: _I64,
+    out: NDArray[np.float32] | None = None) -> NDArray[np.float32]: ...
 def tree_build(elements: _I64, offsets: _I64) -> tuple[_I64, _U32]: ...
 def tree_topology(parents: _I64) -> dict[str, Any]: ...
 def tree_fuse(parents: _I64, nodes: _U32, values: _F64, *, how: str, alpha: float, edge_logprobs: _F64 | None = None,

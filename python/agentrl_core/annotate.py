@@ -14,7 +14,7 @@ from agentrl_core.pack import ANSWERS, Pack, Streams
 from agentrl_core.probe import Probe, Questions
 
 if TYPE_CHECKING:
-    from agentrl_core.batch import Batch
+    from agentrl_core.batch import Batch, Layout
 
 
 def annotate(
@@ -31,8 +31,8 @@ def annotate(
         batch: the batch; all its draws are run.
         column: name of the new column, such as `reference_logprob` or `recomputed_logprob`.
         model: a model, whose log-probs (at each token's sampling temperature) become the column; or a function that
-            takes a `Pack` and returns `[N]` values. Dropout follows the model's mode: call `model.eval()` for a
-            reference. A column whose name is that of another answer of `Pack.run`, or ends with it (`value`,
+            takes a `Pack` of sequences and returns `[N]` values. Dropout follows the model's mode: call `model.eval()`
+            for a reference. A column whose name is that of another answer of `Pack.run`, or ends with it (`value`,
             `old_value`, `current_entropy`, `sum_probability_squared`), holds that answer instead.
         max_tokens: tokens of a pack.
         probe: what to ask at every step instead, at temperature 1; then `model` is a model.
@@ -51,8 +51,13 @@ def annotate(
         return _asked(batch, column, answer, model, max_tokens, probe)
     values = np.full(len(batch.column("token", "node_token")), np.nan, dtype=np.float32)
     scale = np.asarray(batch.column("inverse_temperature", "token"), dtype=np.float32)
-    for plan in batch.plan(np.arange(batch.num_draws, dtype=np.int64), max_tokens=max_tokens):
-        pack = Pack.from_plan(plan, {"inverse_temperature": scale[plan.token]}, entropy_gradient=False)
+    # A function may not know trees. Either way a stored token is one pair, whichever draws train it.
+    layout: Layout = "tree" if isinstance(model, nn.Module) else "sequence"
+    draws = np.arange(batch.num_draws, dtype=np.int64)
+    plan = batch._plan(draws, max_tokens, layout=layout, fold=[])  # noqa: SLF001 - its own plan
+    for planned in map(plan.pack, range(len(plan))):
+        streams = {"inverse_temperature": scale[planned.token]}
+        pack = Pack.from_plan(planned, streams, entropy_gradient=False)
         with torch.no_grad():
             found = _answered(pack, model, answer) if isinstance(model, nn.Module) else model(pack)
         if found.shape != pack.target.shape:
@@ -60,7 +65,7 @@ def annotate(
                 f"the function for column {column!r} returned shape {tuple(found.shape)} for a pack of "
                 f"{len(pack.target)} prediction pairs; return one value per pair"
             )
-        values[plan.node_token] = found.to("cpu", torch.float32).numpy()
+        values[planned.node_token] = found.to("cpu", torch.float32).numpy()
     return batch.with_columns("node_token", **{column: values})
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pickle import PickleBuffer
 from typing import TYPE_CHECKING, Any, Literal, SupportsIndex
@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from agentrl_core import _columns, _core
-from agentrl_core._core import PlannedPack, Table, Tree
+from agentrl_core._core import Plan, PlannedPack, Table, Tree
 from agentrl_core._json import to_json
+from agentrl_core.exceptions import InvalidInputError
 
 if TYPE_CHECKING:
     from torch import nn
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from agentrl_core.probe import Probe
 
 Level = Literal["draw", "step", "token", "node_token"]
+Layout = Literal["sequence", "tree"]
+Balance = Literal["tokens", "work"]
 
 
 class Batch:
@@ -307,13 +310,113 @@ class Batch:
             keep=_columns.mask(keep, "keep"),
         )
 
-    def plan(self, draws: ArrayLike, max_tokens: int) -> list[PlannedPack]:
+    def plan(
+        self,
+        draws: ArrayLike,
+        max_tokens: int,
+        *,
+        layout: Layout = "sequence",
+        unit_of: ArrayLike | None = None,
+        trained: ArrayLike | None = None,
+    ) -> list[PlannedPack]:
         """Packs of at most `max_tokens` tokens that hold the paths of some draws, first-fit decreasing by length.
 
+        A path ends with its last trained token, which is predicted and not read. Of every trained token there is one
+        prediction pair; `pack.token` is its index at level `token`.
+
+        In the layout `sequence` each path lies by itself. In the layout `tree` the paths of one tree lie together and
+        what they share is there once: paths in lexicographic order, so that tokens come depth-first and a token of row
+        `q` attends to row `k` if and only if `k <= q < pack.subtree_end[k]`. Branches of a tree with more than
+        `max_tokens` tokens go to several packs, each with the beginning that its branches share.
+
+        Args:
+            draws: indices of draws.
+            max_tokens: tokens of a pack; at least those of the longest path or unit.
+            layout: `sequence` or `tree`.
+            unit_of: the unit of each draw of the batch, whole numbers: the draws of one unit are in one pack. None: each
+                path may be in any.
+            trained: `bool[action tokens of the batch]`, which are predicted. None: the trainable ones.
+
         Raises:
-            InvalidInputError: a single sequence is longer than `max_tokens`, no such draw, or one that is given twice.
+            InvalidInputError: a single path or unit is longer than `max_tokens`, no such draw, one that is given twice,
+                or a column of another length.
+
+        Example:
+            >>> import agentrl_core as arl
+            >>> forest = arl.Forest()
+            >>> forest.add_group(0, "task")
+            >>> trunk = forest.start(0, member=0)
+            >>> _ = forest.append(trunk, [1, 2], kind="prompt")
+            >>> branch = forest.fork(trunk)
+            >>> for trajectory, tokens in ((trunk, [3, 4]), (branch, [5, 6])):
+            ...     _ = forest.append(trajectory, tokens, kind="action", logprobs=[-0.5, -0.1])
+            ...     forest.finish(trajectory, reward=1.0)
+            >>> (pack,) = forest.freeze().plan([0, 1], max_tokens=100, layout="tree")
+            >>> pack.input_ids.tolist(), pack.position_ids.tolist(), pack.subtree_end.tolist()
+            ([1, 2, 3, 5], [0, 1, 2, 2], [4, 4, 3, 4])
+            >>> pack.source_row.tolist(), pack.target.tolist()
+            ([1, 2, 1, 3], [3, 4, 5, 6])
         """
-        return self._core.plan(_columns.integers(draws, "draws"), max_tokens)
+        plan = self._plan(draws, max_tokens, layout=layout, unit_of=unit_of, trained=trained)
+        return [plan.pack(index) for index in range(len(plan))]
+
+    def _plan(
+        self,
+        draws: ArrayLike,
+        max_tokens: int,
+        *,
+        layout: Layout = "sequence",
+        unit_of: ArrayLike | None = None,
+        trained: ArrayLike | None = None,
+        fold: Sequence[NDArray[np.float32]] | None = None,
+        shards: int | None = None,
+        balance: Balance = "tokens",
+    ) -> Plan:
+        """The same, with packs that are made when they are asked for, tokens folded, and packs dealt to ranks."""
+        return self._core.plan(
+            _columns.integers(draws, "draws"),
+            max_tokens,
+            layout=layout,
+            unit_of=None if unit_of is None else _columns.integers(unit_of, "unit_of"),
+            trained=_columns.mask(trained, "trained"),
+            fold=fold,
+            shards=shards,
+            balance=balance,
+        )
+
+    def locate(self, tokens: ArrayLike) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """Where action tokens come from: of each its draw, its row at level `step`, and its place in the step's action.
+
+        Args:
+            tokens: indices at level `token`, such as `pack.token`, the first token of each prediction pair.
+
+        Raises:
+            InvalidInputError: no such token.
+
+        Example:
+            >>> import agentrl_core as arl
+            >>> forest = arl.Forest()
+            >>> forest.add_group(0, "task")
+            >>> trajectory = forest.start(0, member=0)
+            >>> _ = forest.append(trajectory, [1, 2], kind="prompt")
+            >>> _ = forest.append(trajectory, [3, 4], kind="action", logprobs=[-0.5, -0.1])
+            >>> forest.finish(trajectory, reward=1.0)
+            >>> batch = forest.freeze()
+            >>> (pack,) = batch.plan([0], max_tokens=100)
+            >>> [rows.tolist() for rows in batch.locate(pack.token)]
+            [[0, 0], [0, 0], [0, 1]]
+        """
+        indices = _columns.integers(tokens, "tokens")
+        of_steps, of_draws = self.offsets("token"), self.offsets("step")
+        beyond = np.flatnonzero((indices < 0) | (indices >= of_steps[-1]))
+        if len(beyond):
+            raise InvalidInputError(
+                f"tokens[{beyond[0]}] is {indices[beyond[0]]}, but the batch has {of_steps[-1]} action tokens; use "
+                "indices at level 'token'"
+            )
+        steps = np.searchsorted(of_steps, indices, side="right") - 1
+        draws = np.searchsorted(of_draws, steps, side="right") - 1
+        return draws, steps, indices - of_steps[steps]
 
     @staticmethod
     def concat(parts: Iterable[Batch]) -> Batch:

@@ -81,22 +81,26 @@ class PackOutput:
 
 @dataclass(frozen=True, eq=False)
 class Pack:
-    """Tensors of one forward and backward pass: T tokens in S sequences, N prediction pairs.
+    """Tensors of one forward and backward pass: T tokens in S sequences or trees, N prediction pairs.
 
     Attributes:
         input_ids: `int64[T]`, the tokens of all sequences.
         position_ids: `int64[T]`, position of each token in its sequence.
-        cu_seqlens: `int32[S + 1]`, where each sequence starts, then T.
-        max_seqlen: length of the longest sequence.
+        cu_seqlens: `int32[S + 1]`, where each sequence or tree starts, then T.
+        max_seqlen: length of the longest of them.
         source_row: `int64[N]`, the row among the T hidden states that predicts.
         target: `int64[N]`, the token that was generated there.
-        token: `int64[N]`, index of the pair in the batch's level `token`.
+        token: `int64[N]`, index of the pair in the batch's level `token`: of the first token that it stands for.
         node_token: `int64[N]`, index of the pair in the batch's level `node_token`.
+        subtree_end: `int32[T]` in the tree layout, where row q attends to row k if and only if k <= q < subtree_end[k];
+            None where the sequences lie one after the other.
+        pair_offsets: `int64[N + 1]`: pair i stands for the tokens `pair_tokens[pair_offsets[i]:pair_offsets[i + 1]]`.
+            None: each stands for its own.
+        pair_tokens: `int64[M]`, indices in the batch's level `token`; `token` is the first of each pair.
         streams: `float32[N]` each, ids of segments `int64[N]` from 0 without gaps. `inverse_temperature` is always
             there; an update adds what its loss needs.
         entropy_gradient: whether `PackOutput.entropy` can be differentiated; without, a run needs less memory.
         answers: what a run gives beside log-probs and entropies, names of `PackOutput`.
-        subtree_end: `int32[T]`, the row behind the last descendant of each token; None in the sequence layout.
     """
 
     input_ids: Tensor
@@ -108,9 +112,11 @@ class Pack:
     token: Tensor
     node_token: Tensor
     streams: Streams
+    subtree_end: Tensor | None = None
+    pair_offsets: Tensor | None = None
+    pair_tokens: Tensor | None = None
     entropy_gradient: bool = True
     answers: tuple[str, ...] = ()
-    subtree_end: Tensor | None = None
     _copies: dict[torch.device, Pack] = field(default_factory=dict, repr=False)
 
     @classmethod
@@ -139,6 +145,9 @@ class Pack:
             target=_tensor(plan.target),
             token=_tensor(plan.token),
             node_token=_tensor(plan.node_token),
+            subtree_end=_tensor(plan.subtree_end) if plan.layout == "tree" else None,
+            pair_offsets=_tensor(plan.pair_offsets),
+            pair_tokens=_tensor(plan.pair_tokens),
             streams=Streams({name: _tensor(values) for name, values in streams.items()}),
             entropy_gradient=entropy_gradient,
             answers=answers,
@@ -165,6 +174,35 @@ class Pack:
         if self.subtree_end is not None:
             return TreeLayout(self.subtree_end, self.position_ids)
         return SequenceLayout(self.cu_seqlens, self.max_seqlen)
+
+    def to_tokens(self, values: Tensor, out: NDArray[Any]) -> None:
+        """Write one value of each pair to all the action tokens that the pair stands for.
+
+        `Batch.locate` says which draw and step a token belongs to.
+
+        Args:
+            values: `[N]`, such as `PackOutput.logprob`; gradients stay behind.
+            out: an array with a value for each action token of the batch; tokens of other packs keep theirs.
+
+        Example:
+            >>> import numpy as np
+            >>> import torch
+            >>> from agentrl_core.pack import Pack, Streams
+            >>> none, two = torch.zeros(0, dtype=torch.int64), torch.tensor([0, 2])
+            >>> pack = Pack(
+            ...     none, none, none, 0, none, none, token=two, node_token=two, streams=Streams(),
+            ...     pair_offsets=torch.tensor([0, 2, 3]), pair_tokens=torch.tensor([0, 3, 2]),
+            ... )
+            >>> column = np.zeros(5, dtype=np.float32)
+            >>> pack.to_tokens(torch.tensor([0.5, 0.25]), column)
+            >>> column.tolist()
+            [0.5, 0.0, 0.25, 0.5, 0.0]
+        """
+        found = values.detach().cpu().numpy()
+        if self.pair_offsets is None or self.pair_tokens is None:
+            out[self.token.cpu().numpy()] = found
+        else:
+            out[self.pair_tokens.cpu().numpy()] = np.repeat(found, np.diff(self.pair_offsets.cpu().numpy()))
 
     def forward(self, model: nn.Module) -> Tensor:
         """Hidden states of all tokens, `[T, hidden]`, on the model's device; gradients flow.

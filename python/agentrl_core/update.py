@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, cast, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from agentrl_core import _core
-from agentrl_core._units import pairs_of, plan_units
-from agentrl_core.exceptions import InvalidInputError, UnsupportedError
+from agentrl_core._pairs import pairs_of
+from agentrl_core.exceptions import InvalidInputError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from agentrl_core._core import PlannedPack
-    from agentrl_core.batch import Batch
+    from agentrl_core._core import Plan
+    from agentrl_core.batch import Balance, Batch, Layout
+    from agentrl_core.buffers import PackBuffers
     from agentrl_core.loss import Loss, Train
     from agentrl_core.pack import Pack, PackOutput
     from agentrl_core.recipe import Recipe
 
-_LAYOUTS = ("sequence",)
 _ADVANTAGES = ("advantage_positive", "advantage_negative")
+_SUMMED = (*_ADVANTAGES, "weight_kl", "weight_entropy")  # of a token that branches share, over its branches
 _IDS = ("step", "sequence", "pair", "group", "stratum")  # streams that number the rows' segments
 
 
@@ -164,60 +165,143 @@ class Update:
         self._loss: Loss = updates._loss  # noqa: SLF001 - two halves of one thing
         self._seen = False
 
-    def pack(self, *, max_tokens: int, layout: str = "sequence") -> Iterator[Pack]:
-        """Yield the packs of this step: at most `max_tokens` tokens each, every unit of the loss whole in one pack.
+    @overload
+    def pack(
+        self,
+        *,
+        max_tokens: int,
+        layout: Layout = ...,
+        shards: None = None,
+        balance: Balance = ...,
+        buffers: PackBuffers | None = ...,
+    ) -> Iterator[Pack]: ...
+
+    @overload
+    def pack(
+        self,
+        *,
+        max_tokens: int,
+        layout: Layout = ...,
+        shards: int,
+        balance: Balance = ...,
+        buffers: PackBuffers | None = ...,
+    ) -> list[Iterator[Pack]]: ...
+
+    def pack(
+        self,
+        *,
+        max_tokens: int,
+        layout: Layout = "sequence",
+        shards: int | None = None,
+        balance: Balance = "tokens",
+        buffers: PackBuffers | None = None,
+    ) -> Iterator[Pack] | list[Iterator[Pack]]:
+        """The packs of this step: at most `max_tokens` tokens each, every unit of the loss whole in one pack.
 
         The denominators of the whole step are in the weights, so the losses of the packs add up to that of the step;
         not so of a loss with statistics over all rows that it is given, which says so: there they are of each pack.
+        There are prediction pairs for the tokens that have weight in this step, and for no others.
+
+        In the layout `tree` the tokens that draws share are run once; a tree that is too long for one pack is cut
+        where its branches part, and each piece repeats the beginning that its branches share. If the loss is
+        `foldable`, a token that several draws train is one pair, in one pack: its advantages and weights are summed
+        over the draws. That needs all else that the loss reads to be the same on them, bit for bit, else there is one
+        pair for each draw, on the same row.
 
         Args:
             max_tokens: tokens of a pack; at least those of the longest sequence up to its last trained token, or, where
                 the loss's `unit` is a trajectory, pair or group, those of all its sequences together.
-            layout: `sequence`: each sequence stands for itself.
+            layout: `sequence`: each sequence stands for itself; `tree`: what sequences share is there once.
+            shards: number of ranks that run packs at the same time. Each rank gets as many packs as the others, those of
+                one round about equally expensive, and each rank works out the same. Where a round has fewer units than
+                ranks, a rank gets a pack without pairs (of one token, so that the model runs), whose loss is 0. None: one
+                rank.
+            balance: what a row costs. `tokens`: all the same. `work`: 1 + (position + 1) / 24 576, for attention to
+                what is before it; that is its share of the operations of a model of width 4096, 4 h c / 24 h^2.
+            buffers: memory that the packs are written into; a pack is valid until the next one is asked for. None: new
+                memory for each.
+
+        Returns:
+            The packs in turn, each made when it is asked for; with `shards` a list of such, one for each rank.
 
         Raises:
-            UnsupportedError: another layout.
-            InvalidInputError: a sequence or unit is longer than `max_tokens`, or a value of a trained token is not
-                finite.
-        """
-        if layout not in _LAYOUTS:
-            raise UnsupportedError(f"layout={layout!r} does not exist; this version has: {', '.join(_LAYOUTS)}")
-        from agentrl_core.pack import Pack
+            InvalidInputError: no such option, a sequence or unit is longer than `max_tokens`, or a value of a trained
+                token is not finite.
 
-        batch, columns = self._updates.batch, self._updates._columns  # noqa: SLF001
+        Example:
+            One of two ranks; all ranks do as many rounds:
+
+            >>> import agentrl_core as arl
+            >>> from agentrl_core import recipes
+            >>> forest = arl.Forest()
+            >>> forest.add_group(0, "task")
+            >>> for member, reward in enumerate([1.0, 0.0, 0.0]):
+            ...     trajectory = forest.start(0, member=member)
+            ...     _ = forest.append(trajectory, [1, 2], kind="prompt")
+            ...     _ = forest.append(trajectory, [3 + member, 9], kind="action", logprobs=[-0.5, -0.1])
+            ...     forest.finish(trajectory, reward=reward)
+            >>> batch = recipes.GRPO.credit(forest.freeze())
+            >>> (update,) = recipes.GRPO.updates(batch)
+            >>> ranks = update.pack(max_tokens=8, layout="tree", shards=2)
+            >>> [[len(pack.input_ids) for pack in packs] for packs in ranks]
+            [[4], [3]]
+        """
+        updates = self._updates
+        batch, columns = updates.batch, updates._columns  # noqa: SLF001 - two halves of one thing
         weight: NDArray[np.float64] = batch.token_weights(
             self.draws,
             denominator=self._loss.denominator,
             constant=self._loss.denominator_constant,
-            shared=self._updates.recipe.shared,
-            valid=self._updates._valid,  # noqa: SLF001
+            shared=updates.recipe.shared,
+            valid=updates._valid,  # noqa: SLF001
             keep=columns["keep"] != 0 if "keep" in columns else None,
         )
         self._refuse_unknown(weight)
         streams = self._streams(weight)
-        for plan in self._plan(max_tokens):
-            trained = weight[plan.token] > 0
-            # A token without weight may lack an advantage or a log-prob; NaN times zero would spoil the sum.
-            taken: dict[str, NDArray[Any]] = {
-                name: np.where(trained | (name == "inverse_temperature"), values[plan.token], 0.0).astype(np.float32)
-                for name, values in streams.items()
-            }
+        folds = layout == "tree" and self._loss.foldable and not updates._ids  # noqa: SLF001
+        plan = batch._plan(  # noqa: SLF001
+            self.draws,
+            max_tokens,
+            layout=layout,
+            # A step lies in one sequence.
+            unit_of=None if self._loss.unit in ("token", "step") else updates._unit_of,  # noqa: SLF001
+            trained=weight > 0,
+            fold=[values for name, values in streams.items() if name not in _SUMMED] if folds else None,
+            shards=shards,
+            balance=balance,
+        )
+        if shards is None:
+            return self._packs(plan, range(len(plan)), streams, buffers)
+        return [self._packs(plan, range(rank, len(plan), shards), streams, buffers) for rank in range(shards)]
+
+    def _packs(
+        self, plan: Plan, indices: Iterable[int], streams: dict[str, NDArray[Any]], buffers: PackBuffers | None
+    ) -> Iterator[Pack]:
+        from agentrl_core.pack import Pack
+
+        take = _new if buffers is None else buffers.take
+        for index in indices:
+            if buffers is not None:
+                buffers.next()
+            planned = plan.pack(index, take)
+            taken: dict[str, NDArray[Any]] = {}
+            for name, values in streams.items():
+                taken[name] = take(f"stream {name}", len(planned.token), np.float32)
+                if name in _SUMMED:
+                    _core.pair_sums(values, planned.pair_offsets, planned.pair_tokens, taken[name])
+                else:
+                    np.take(values, planned.token, out=taken[name], mode="clip")  # the mode that needs no copy
             for name, ids in self._updates._ids.items():  # noqa: SLF001
-                taken[name] = np.unique(ids[plan.token], return_inverse=True)[1].astype(np.int64)
+                taken[name] = take(f"stream {name}", len(planned.token), np.int64)
+                taken[name][:] = np.unique(ids[planned.token], return_inverse=True)[1]
             yield Pack.from_plan(
-                plan, taken, entropy_gradient=self._loss.needs_entropy_gradient, answers=self._loss.answers
+                planned, taken, entropy_gradient=self._loss.needs_entropy_gradient, answers=self._loss.answers
             )
 
-    def _plan(self, max_tokens: int) -> list[PlannedPack]:
-        updates, unit = self._updates, self._loss.unit
-        if unit in ("token", "step"):  # a step lies in one sequence
-            return updates.batch.plan(self.draws, max_tokens=max_tokens)
-        return plan_units(updates.batch, self.draws, updates._unit_of, max_tokens=max_tokens, name=unit)  # noqa: SLF001
-
-    def _streams(self, weight: NDArray[np.float64]) -> dict[str, NDArray[np.floating[Any]]]:
-        """The float streams of all tokens."""
+    def _streams(self, weight: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
+        """The float streams of all tokens: float64 what is summed over branches, else float32."""
         columns = self._updates._columns  # noqa: SLF001
-        made: dict[str, NDArray[np.floating[Any]]] = {
+        made: dict[str, NDArray[Any]] = {
             "inverse_temperature": columns["inverse_temperature"],
             "weight_kl": weight * columns.get("kl_weight", 1.0),
             "weight_entropy": weight,
@@ -250,3 +334,7 @@ class Update:
                     f"({len(unknown)} such tokens); mark these tokens as not trainable, or give them a value "
                     "(batch.annotate for log-probs)"
                 )
+
+
+def _new(name: str, length: int, dtype: Any) -> NDArray[Any]:
+    return np.empty(length, dtype)

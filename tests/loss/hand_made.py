@@ -132,6 +132,9 @@ class Ragged:
         rows = [start + np.flatnonzero(mask) for start, mask in zip(starts, self.trained, strict=False)]
         count = sum(len(row) for row in rows)
         return SimpleNamespace(
+            layout="sequence",
+            pair_offsets=np.arange(count + 1),
+            pair_tokens=np.arange(count),
             input_ids=np.concatenate([tokens[:end] for tokens, end in zip(self.tokens, ends, strict=True)]),
             position_ids=np.concatenate([np.arange(end) for end in ends]),
             cu_seqlens=np.unique(starts).astype(np.int32),

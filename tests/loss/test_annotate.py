@@ -12,6 +12,7 @@ from torch import nn
 
 from agentrl_core import Batch, Forest, reward
 from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.pack import Pack
 from agentrl_core.probe import Probe, Questions
 
 
@@ -168,3 +169,36 @@ def test_answers_at_trained_tokens() -> None:
                 expected = (one.log_prob(inputs[len(context) + place]), one.entropy(), one.probs.square().sum())
                 for name, value in zip(names, expected, strict=True):
                     assert found[name][row] == pytest.approx(float(value), abs=1e-5), (name, row)
+
+
+def test_a_stored_token_is_run_once() -> None:
+    """However many draws train it, and whether a model reads trees or a function sequences."""
+    batch, model = grow(0), tiny_model("llama")
+    packs: list[Pack] = []
+
+    def answer(pack: Pack) -> torch.Tensor:
+        packs.append(pack)
+        return pack.run(model).logprob
+
+    by_function = batch.annotate("mine", answer, max_tokens=60).column("mine", "node_token")
+    by_model = batch.annotate("reference_logprob", model, max_tokens=60).column("reference_logprob", "node_token")
+    np.testing.assert_allclose(by_function, by_model, rtol=0, atol=1e-6)
+    asked = torch.cat([pack.node_token for pack in packs]).tolist()
+    stored = batch.column("node_token", "token")[batch.column("trainable", "token") == 1]
+    assert sorted(asked) == sorted(set(stored.tolist()))
+    assert len(asked) < len(stored)
+    assert len(packs) > 1
+    assert all(pack.subtree_end is None for pack in packs)
+    assert np.isfinite(by_model).sum() == len(asked)
+
+
+def test_a_function_returns_a_value_for_each_pair() -> None:
+    batch = grow(0)
+    squares = batch.annotate("square", lambda pack: pack.target.float() ** 2).column("square", "token")
+    trained = batch.column("trainable", "token") == 1
+    np.testing.assert_array_equal(
+        squares[trained], np.square(batch.column("token", "token")[trained], dtype=np.float32)
+    )
+    assert np.isnan(squares[~trained]).all()
+    with pytest.raises(InvalidInputError, match=r"column 'bad' returned shape \(1,\) for a pack of"):
+        batch.annotate("bad", lambda _: torch.zeros(1))

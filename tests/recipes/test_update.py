@@ -11,7 +11,7 @@ import torch
 from transformers import LlamaForCausalLM
 
 from agentrl_core import Batch, loss, recipes
-from agentrl_core.exceptions import InvalidInputError, RecipeError, UnsupportedError
+from agentrl_core.exceptions import InvalidInputError, RecipeError
 from agentrl_core.recipe import Recipe
 
 
@@ -175,12 +175,16 @@ def test_credit_must_come_first(batch: Batch) -> None:
         recipes.GRPO.updates(batch)
 
 
-def test_other_layouts_do_not_exist_yet(batch: Batch) -> None:
+def test_options_of_packs(batch: Batch) -> None:
     (update,) = recipes.GRPO.updates(recipes.GRPO.credit(batch))
-    with pytest.raises(UnsupportedError, match="layout='tree' does not exist; this version has: sequence"):
-        list(update.pack(max_tokens=999, layout="tree"))
-    with pytest.raises(InvalidInputError, match="max_tokens"):
-        list(update.pack(max_tokens=3))
+    with pytest.raises(InvalidInputError, match='layout is "forest"; use "sequence" or "tree"'):
+        update.pack(max_tokens=999, layout="forest")
+    with pytest.raises(InvalidInputError, match='balance is "rows"; use "tokens" or "work"'):
+        update.pack(max_tokens=999, balance="rows")
+    with pytest.raises(InvalidInputError, match="shards is 0; give the number of ranks, from 1"):
+        update.pack(max_tokens=999, shards=0)
+    with pytest.raises(InvalidInputError, match="max_tokens is 3, but draw"):
+        update.pack(max_tokens=3)
 
 
 def test_a_trained_token_without_a_log_prob_is_refused(batch: Batch) -> None:

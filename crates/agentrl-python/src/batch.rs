@@ -1,7 +1,8 @@
-//! `Batch` and the plan of its packs for Python.
+//! `Batch` for Python.
 
+use agentrl_compute::pack::{Cost, Shards};
 use agentrl_compute::weight::{Denominator, Shared};
-use agentrl_data::batch::{self, Level, NewDraws, TokenWeights};
+use agentrl_data::batch::{self, Level, NewDraws, PackLayout, PlanOptions, TokenWeights};
 use agentrl_data::schema;
 use arrow_buffer::Buffer;
 use numpy::{PyArray1, PyReadonlyArray1};
@@ -11,6 +12,7 @@ use pyo3::types::{PyBytes, PyDict};
 use crate::arrays::{Whole, blob_hash, slice, to_numbers, to_numpy};
 use crate::enter::{held, released};
 use crate::error::to_python;
+use crate::pack::Plan;
 use crate::table::Table;
 use crate::tree::Tree;
 
@@ -192,17 +194,40 @@ impl Batch {
         Ok(PyArray1::from_vec(py, weights))
     }
 
-    #[pyo3(signature = (draws, max_tokens))]
+    #[pyo3(signature = (draws, max_tokens, *, layout="sequence", unit_of=None, trained=None, fold=None, shards=None, balance="tokens"))]
+    #[expect(clippy::too_many_arguments, reason = "options by name")]
     fn plan(
         &self,
         py: Python<'_>,
         draws: PyReadonlyArray1<'_, i64>,
         max_tokens: Whole<usize>,
-    ) -> PyResult<Vec<PlannedPack>> {
+        layout: &str,
+        unit_of: Option<PyReadonlyArray1<'_, i64>>,
+        trained: Option<PyReadonlyArray1<'_, bool>>,
+        fold: Option<Vec<PyReadonlyArray1<'_, f32>>>,
+        shards: Option<Whole<usize>>,
+        balance: &str,
+    ) -> PyResult<Plan> {
         let max_tokens = max_tokens.named("max_tokens")?;
+        let ranks = shards.map(|shards| shards.named("shards")).transpose()?;
         let draws = slice("draws", &draws)?;
-        let packs = released(py, || self.0.plan(draws, max_tokens))?;
-        Ok(packs.into_iter().map(|pack| PlannedPack::new(py, pack)).collect())
+        let unit_of = unit_of.as_ref().map(|units| slice("unit_of", units)).transpose()?;
+        let trained = trained.as_ref().map(|trained| slice("trained", trained)).transpose()?;
+        let columns = fold.iter().flatten().map(|column| slice("fold", column)).collect::<PyResult<Vec<_>>>()?;
+        let fold = fold.is_some().then_some(&columns[..]);
+        released(py, || {
+            let balance = Cost::from_name(balance)?;
+            self.0.plan(&PlanOptions {
+                draws,
+                max_tokens,
+                layout: PackLayout::from_name(layout)?,
+                unit_of,
+                trained,
+                fold,
+                shards: ranks.map(|ranks| Shards { ranks, balance }),
+            })
+        })
+        .map(Plan)
     }
 
     #[pyo3(signature = (trajectory_ids, *, group_ids, source, probability, old_logprob, reason, iteration))]
@@ -263,36 +288,5 @@ impl Batch {
             batch::Batch::from_bytes(&parts)
         })
         .map(Self)
-    }
-}
-
-/// Flat arrays of one forward pass.
-#[pyclass(frozen, get_all, module = "agentrl_core._core")]
-pub(crate) struct PlannedPack {
-    input_ids: Py<PyArray1<i64>>,
-    position_ids: Py<PyArray1<i64>>,
-    cu_seqlens: Py<PyArray1<i32>>,
-    max_seqlen: usize,
-    source_row: Py<PyArray1<i64>>,
-    target: Py<PyArray1<i64>>,
-    token: Py<PyArray1<i64>>,
-    node_token: Py<PyArray1<i64>>,
-    draw: Py<PyArray1<i64>>,
-}
-
-impl PlannedPack {
-    fn new(py: Python<'_>, pack: batch::PlannedPack) -> Self {
-        let long = |values: Vec<i64>| PyArray1::from_vec(py, values).unbind();
-        Self {
-            input_ids: long(pack.input_ids),
-            position_ids: long(pack.position_ids),
-            cu_seqlens: PyArray1::from_vec(py, pack.cu_seqlens).unbind(),
-            max_seqlen: pack.max_seqlen,
-            source_row: long(pack.source_row),
-            target: long(pack.target),
-            token: long(pack.token),
-            node_token: long(pack.node_token),
-            draw: long(pack.draw),
-        }
     }
 }

@@ -13,6 +13,7 @@ mod error;
 mod forest;
 mod ingest;
 mod lists;
+mod pack;
 mod shared;
 mod store;
 mod table;
@@ -22,7 +23,7 @@ mod tree;
 #[pyo3::pymodule]
 mod _core {
     #[pymodule_export]
-    use crate::batch::{Batch, PlannedPack};
+    use crate::batch::Batch;
     #[pymodule_export]
     use crate::columns::{arrow_lists, arrow_numbers};
     #[pymodule_export]
@@ -58,6 +59,8 @@ mod _core {
     use crate::forest::Forest;
     #[pymodule_export]
     use crate::ingest::{append_chats, append_many, ingest};
+    #[pymodule_export]
+    use crate::pack::{Plan, PlannedPack, pair_sums};
     #[pymodule_export]
     use crate::store::Store;
     #[pymodule_export]

@@ -1,7 +1,7 @@
 //! A pickled batch: parts of the given lengths.
 #![no_main]
 
-use agentrl_data::batch::{Batch, Level};
+use agentrl_data::batch::{Batch, Level, PackLayout, PlanOptions};
 use arrow_buffer::Buffer;
 use libfuzzer_sys::fuzz_target;
 
@@ -22,5 +22,8 @@ fuzz_target!(init: std::panic::set_hook(Box::new(|_| {})), |data: &[u8]| {
         _ = batch.computed_table(level);
     }
     let draws: Vec<i64> = (0..batch.num_draws() as i64).collect();
-    _ = batch.plan(&draws, 64);
+    for layout in [PackLayout::Sequence, PackLayout::Tree] {
+        let options = PlanOptions { draws: &draws, max_tokens: 64, layout, ..PlanOptions::default() };
+        _ = batch.plan(&options).and_then(|plan| plan.packs());
+    }
 });

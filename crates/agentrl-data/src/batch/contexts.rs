@@ -29,8 +29,8 @@ impl Batch {
         let tokens = &list.values().as_primitive::<Int32Type>().values()[first..];
         let mut found = Contexts { offsets: vec![0], steps: vec![0], ..Contexts::default() };
         for draw in 0..self.num_draws() {
-            for (path, steps) in layout.contexts(draw) {
-                for node in path {
+            for (context, steps) in layout.contexts(draw) {
+                for node in layout.path(context) {
                     let from = layout.node_offsets[node.row] as usize;
                     found.tokens.extend_from_slice(&tokens[from..from + node.used]);
                 }

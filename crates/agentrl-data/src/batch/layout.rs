@@ -108,12 +108,15 @@ impl Layout {
         Ok(())
     }
 
-    /// The contexts of a draw in their order: the path, root first, and its steps as a range of the step level.
-    pub(super) fn contexts(&self, draw: usize) -> impl Iterator<Item = (&[PathNode], Range<usize>)> {
-        (self.context_offsets[draw]..self.context_offsets[draw + 1]).map(|context| {
-            let path = &self.path_nodes[self.path_offsets[context]..self.path_offsets[context + 1]];
-            (path, self.context_steps[context]..self.context_steps[context + 1])
-        })
+    /// The contexts of a draw in their order: a number that stands for its path, and its steps as a range of the step level.
+    pub(super) fn contexts(&self, draw: usize) -> impl Iterator<Item = (usize, Range<usize>)> {
+        (self.context_offsets[draw]..self.context_offsets[draw + 1])
+            .map(|context| (context, self.context_steps[context]..self.context_steps[context + 1]))
+    }
+
+    /// The path of a context, root first.
+    pub(super) fn path(&self, context: usize) -> &[PathNode] {
+        &self.path_nodes[self.path_offsets[context]..self.path_offsets[context + 1]]
     }
 
     /// Tokens of all draws' contexts, shared ones counted once for each.

@@ -5,6 +5,7 @@ mod columns;
 mod combine;
 mod contexts;
 pub(crate) mod layout;
+mod pack;
 mod plan;
 mod rows;
 mod tree;
@@ -18,7 +19,8 @@ use arrow_array::{Array, Int32Array, Int64Array, ListArray, RecordBatch, UInt8Ar
 
 pub use columns::{Column, Level, Numbers};
 pub use contexts::Contexts;
-pub use plan::PlannedPack;
+pub use pack::{LaidOut, PackArrays, PackSizes, PlannedPack};
+pub use plan::{PackLayout, Plan, PlanOptions};
 pub use rows::NewDraws;
 pub use tree::Tree;
 pub use weights::TokenWeights;

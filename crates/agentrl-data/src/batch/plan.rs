@@ -1,108 +1,259 @@
-//! From draws to the flat sequences of forward passes.
+//! From draws to packs: which paths are run together, and which tokens they predict.
 
 use std::ops::Range;
 
-use agentrl_compute::pack::first_fit_decreasing;
-use arrow_array::cast::AsArray;
-use arrow_array::types::Int32Type;
+use agentrl_compute::pack::{Cost, Pairs, Sequences, Shards, fold, in_order, packs, pieces};
 
 use super::layout::PathNode;
-use super::{Batch, Level, Numbers, lists};
+use super::{Batch, Level, Numbers};
 use crate::{Error, Result};
 
-/// Flat arrays of one forward pass in the sequence layout: each path by itself, one after the other, no padding.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct PlannedPack {
-    /// Token ids, `[T]`.
-    pub input_ids: Vec<i64>,
-    /// Position of each token in its own sequence, `[T]`.
-    pub position_ids: Vec<i64>,
-    /// Where each sequence begins, and `T` last, `[S + 1]`.
-    pub cu_seqlens: Vec<i32>,
-    /// Length of the longest sequence.
-    pub max_seqlen: usize,
-    /// Row of the hidden states that predicts each trained token, `[N]`.
-    pub source_row: Vec<i64>,
-    /// The trained token, `[N]`.
-    pub target: Vec<i64>,
-    /// Index of the trained token at level `token`, `[N]`.
-    pub token: Vec<i64>,
-    /// Index of the trained token at level `node_token`, `[N]`.
-    pub node_token: Vec<i64>,
-    /// Draw of each sequence, `[S]`.
-    pub draw: Vec<i64>,
+/// How the sequences of a pack lie.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PackLayout {
+    /// Each by itself, one after the other.
+    #[default]
+    Sequence,
+    /// Tokens that they share once, in depth-first order.
+    Tree,
 }
 
-/// One context of a draw, up to its last trainable token.
-struct Sequence<'a> {
-    draw: i64,
-    path: &'a [PathNode],
+impl PackLayout {
+    /// The layout of a name.
+    pub fn from_name(name: &str) -> Result<Self> {
+        match name {
+            "sequence" => Ok(Self::Sequence),
+            "tree" => Ok(Self::Tree),
+            _ => Err(Error::invalid(format!("layout is {name:?}; use \"sequence\" or \"tree\""))),
+        }
+    }
+
+    /// The layout's name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Sequence => "sequence",
+            Self::Tree => "tree",
+        }
+    }
+}
+
+/// What [`Batch::plan`] needs to know.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct PlanOptions<'a> {
+    /// Draws whose paths are run.
+    pub draws: &'a [i64],
+    /// Most tokens of a pack.
+    pub max_tokens: usize,
+    /// How sequences lie.
+    pub layout: PackLayout,
+    /// The unit of each draw of the batch: the draws of one are in one pack. `None`: a sequence may be in any.
+    pub unit_of: Option<&'a [i64]>,
+    /// Action tokens that are predicted; `None`: the trainable ones.
+    pub trained: Option<&'a [bool]>,
+    /// Columns of action tokens: predictions of one stored token that agree in all of them are one. `None`: each is one.
+    pub fold: Option<&'a [&'a [f32]]>,
+    /// Ranks that run packs at the same time.
+    pub shards: Option<Shards>,
+}
+
+/// One context of a draw, up to its last trained token.
+#[derive(Clone, Debug)]
+pub(super) struct Sequence {
+    pub(super) draw: i64,
+    context: usize,
     /// Its action tokens, as a range of the token level.
-    tokens: Range<usize>,
-    length: usize,
+    pub(super) tokens: Range<usize>,
+    /// Number of tokens that are read: all before the last trained one.
+    pub(super) rows: usize,
+}
+
+/// Packs of a batch, whose arrays are made one by one.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    pub(super) batch: Batch,
+    pub(super) layout: PackLayout,
+    pub(super) sequences: Vec<Sequence>,
+    /// The sequences of each pack, in the order in which they lie.
+    pub(super) packs: Vec<Vec<usize>>,
+    /// Whether a token makes a pair in the sequence that it lies in.
+    pub(super) makes_pair: Vec<bool>,
+    pub(super) folded: Option<Pairs>,
 }
 
 impl Batch {
-    /// Packs of at most `max_tokens` tokens that hold the paths of some draws, first-fit decreasing by length.
+    /// Packs of at most `max_tokens` tokens that hold the paths of some draws. See [`agentrl_compute::pack::packs`].
     ///
     /// A draw whose context was rewritten has one sequence for each context; every trained token is in one of them. A
-    /// sequence ends with its last trainable token, which is predicted but never read; a context with nothing to train is
+    /// sequence ends with its last trained token, which is predicted but never read; a context with nothing to train is
     /// in no pack.
-    pub fn plan(&self, draws: &[i64], max_tokens: usize) -> Result<Vec<PlannedPack>> {
-        let layout = &self.layout;
-        let Numbers::U8(trainable) = self.column("trainable", Level::Token)? else {
-            return Err(Error::invalid("column \"trainable\" is not a mask of 0 and 1".to_owned()));
-        };
-        self.chosen("draws", draws)?;
+    pub fn plan(&self, options: &PlanOptions<'_>) -> Result<Plan> {
+        let trained = self.trained(options.trained)?;
+        self.chosen("draws", options.draws)?;
+        let count = self.level_len(Level::Draw);
+        if let Some(found) = options.unit_of.map(<[i64]>::len).filter(|&found| found != count) {
+            return Err(Error::invalid(format!("unit_of has {found} values for {count} draws; give one per draw")));
+        }
+        let sequences = self.sequences(options.draws, &trained);
+        let units = units(&sequences, options.unit_of);
+        let paths = Paths { batch: self, sequences: &sequences };
+        let order = (options.layout == PackLayout::Tree).then(|| in_order(&paths, sequences.len()));
         // Sequence bounds are 32-bit, which is what attention kernels take.
-        let max_tokens = max_tokens.min(i32::MAX as usize);
-        let (mut sequences, mut lengths) = (Vec::with_capacity(draws.len()), Vec::with_capacity(draws.len()));
-        for &draw in draws {
-            for (path, steps) in layout.contexts(draw as usize) {
-                let tokens = layout.tokens_of(steps);
-                let Some(last) = tokens.clone().rev().find(|&token| trainable[token] != 0) else { continue };
-                let length = layout.positions[last] as usize;
-                if length > max_tokens {
-                    return Err(Error::invalid(format!(
-                        "max_tokens is {max_tokens}, but draw {draw} has a sequence of {length} tokens; raise max_tokens or shorten the episodes"
-                    )));
-                }
-                sequences.push(Sequence { draw, path, tokens, length });
-                lengths.push(length);
+        let max_tokens = options.max_tokens.min(i32::MAX as usize);
+        for piece in pieces(&paths, &units, order.as_deref(), 0, Cost::Tokens) {
+            if piece.rows > max_tokens {
+                return Err(too_long(&sequences, &piece.sequences, piece.rows, max_tokens));
             }
         }
-        let bins = first_fit_decreasing(&lengths, max_tokens)?;
-        bins.iter().map(|bin| self.fill(bin.iter().map(|&item| &sequences[item]), &trainable)).collect()
+        let mut packs = packs(&paths, &units, order.as_deref(), max_tokens, options.shards)?;
+        match order {
+            None => packs.iter_mut().for_each(|pack| pack.sort_unstable()),
+            Some(order) => {
+                let mut rank = vec![0; order.len()];
+                order.iter().enumerate().for_each(|(place, &sequence)| rank[sequence] = place);
+                packs.iter_mut().for_each(|pack| pack.sort_unstable_by_key(|&sequence| rank[sequence]));
+            }
+        }
+        let folded = options.fold.map(|same| self.folded(&trained, &sequences, same)).transpose()?;
+        let makes_pair = match &folded {
+            None => trained,
+            Some(folded) => first_of_pairs(folded, &sequences, &packs),
+        };
+        Ok(Plan { batch: self.clone(), layout: options.layout, sequences, packs, makes_pair, folded })
     }
 
-    fn fill<'a>(&self, sequences: impl Iterator<Item = &'a Sequence<'a>>, trainable: &[u8]) -> Result<PlannedPack> {
+    fn trained(&self, given: Option<&[bool]>) -> Result<Vec<bool>> {
+        let Some(given) = given else {
+            let Numbers::U8(trainable) = self.column("trainable", Level::Token)? else {
+                return Err(Error::invalid("column \"trainable\" is not a mask of 0 and 1".to_owned()));
+            };
+            return Ok(trainable.iter().map(|&trainable| trainable != 0).collect());
+        };
         let layout = &self.layout;
-        let list = lists(self.nodes(), "tokens")?;
-        let first = list.value_offsets()[0] as usize;
-        let tokens = &list.values().as_primitive::<Int32Type>().values()[first..];
-        let mut pack = PlannedPack { cu_seqlens: vec![0], ..PlannedPack::default() };
-        for sequence in sequences {
-            let (begin, length) = (pack.input_ids.len(), sequence.length);
-            for node in sequence.path {
-                let from = layout.node_offsets[node.row] as usize;
-                pack.input_ids.extend(tokens[from..from + node.used].iter().map(|&token| i64::from(token)));
-            }
-            pack.input_ids.truncate(begin + length);
-            pack.position_ids.extend(0..length as i64);
-            for token in sequence.tokens.clone() {
-                let position = layout.positions[token] as usize;
-                if trainable[token] != 0 {
-                    let node_token = layout.node_tokens[token];
-                    pack.source_row.push((begin + position - 1) as i64);
-                    pack.target.push(i64::from(tokens[node_token as usize]));
-                    pack.token.push(token as i64);
-                    pack.node_token.push(node_token);
-                }
-            }
-            pack.cu_seqlens.push((begin + length) as i32);
-            pack.max_seqlen = pack.max_seqlen.max(length);
-            pack.draw.push(sequence.draw);
+        if given.len() != layout.positions.len() {
+            let count = layout.positions.len();
+            let found = given.len();
+            return Err(Error::invalid(format!("trained has {found} values for {count} action tokens; give one each")));
         }
-        Ok(pack)
+        if let Some(token) = (0..given.len()).find(|&token| given[token] && layout.positions[token] == 0) {
+            return Err(Error::invalid(format!(
+                "trained[{token}] is true, but nothing comes before this token that could predict it; make it false"
+            )));
+        }
+        Ok(given.to_vec())
+    }
+
+    fn sequences(&self, draws: &[i64], trained: &[bool]) -> Vec<Sequence> {
+        let layout = &self.layout;
+        let mut sequences = Vec::with_capacity(draws.len());
+        for &draw in draws {
+            for (context, steps) in layout.contexts(draw as usize) {
+                let tokens = layout.tokens_of(steps);
+                let Some(last) = tokens.clone().rev().find(|&token| trained[token]) else { continue };
+                sequences.push(Sequence { draw, context, tokens, rows: layout.positions[last] as usize });
+            }
+        }
+        sequences
+    }
+
+    /// The pairs of the trained tokens of these sequences, by where they are stored.
+    fn folded(&self, trained: &[bool], sequences: &[Sequence], same: &[&[f32]]) -> Result<Pairs> {
+        let stored: Vec<u32> = self.layout.node_tokens.iter().map(|&token| token as u32).collect();
+        let mut run = vec![false; trained.len()];
+        for sequence in sequences {
+            run[sequence.tokens.clone()].copy_from_slice(&trained[sequence.tokens.clone()]);
+        }
+        Ok(fold(&stored, self.level_len(Level::NodeToken), &run, same)?)
+    }
+}
+
+/// Sequences by unit, in the order of their first.
+fn units(sequences: &[Sequence], unit_of: Option<&[i64]>) -> Vec<Vec<usize>> {
+    let Some(unit_of) = unit_of else { return (0..sequences.len()).map(|sequence| vec![sequence]).collect() };
+    let mut known = std::collections::BTreeMap::new();
+    let mut units: Vec<Vec<usize>> = Vec::new();
+    for (index, sequence) in sequences.iter().enumerate() {
+        let unit = *known.entry(unit_of[sequence.draw as usize]).or_insert(units.len());
+        if unit == units.len() {
+            units.push(Vec::new());
+        }
+        units[unit].push(index);
+    }
+    units
+}
+
+fn too_long(sequences: &[Sequence], unit: &[usize], rows: usize, max_tokens: usize) -> Error {
+    let draw = unit.iter().map(|&sequence| sequences[sequence].draw).min().unwrap_or_default();
+    Error::invalid(if unit.len() == 1 {
+        format!(
+            "max_tokens is {max_tokens}, but draw {draw} has a sequence of {rows} tokens; raise max_tokens or shorten \
+             the episodes"
+        )
+    } else {
+        format!(
+            "max_tokens is {max_tokens}, but what must be whole in one pack with draw {draw} (a trajectory, pair or \
+             group, as the loss's unit says) has {rows} tokens; raise max_tokens"
+        )
+    })
+}
+
+/// Whether a token is the one of its pair that the first pack with any of them holds.
+fn first_of_pairs(pairs: &Pairs, sequences: &[Sequence], packs: &[Vec<usize>]) -> Vec<bool> {
+    let mut made = vec![false; pairs.len()];
+    let mut first = vec![false; pairs.of.len()];
+    for token in packs.iter().flatten().flat_map(|&sequence| sequences[sequence].tokens.clone()) {
+        let pair = pairs.of[token];
+        if pair != Pairs::NONE && !std::mem::replace(&mut made[pair as usize], true) {
+            first[token] = true;
+        }
+    }
+    first
+}
+
+/// The sequences as paths of stored tokens: those are equal that were sampled once.
+pub(super) struct Paths<'a> {
+    pub(super) batch: &'a Batch,
+    pub(super) sequences: &'a [Sequence],
+}
+
+impl Paths<'_> {
+    fn path(&self, sequence: usize) -> &[PathNode] {
+        self.batch.layout.path(self.sequences[sequence].context)
+    }
+
+    /// Indices of stored tokens at some depths of a sequence, as runs.
+    pub(super) fn runs(&self, sequence: usize, depths: Range<usize>) -> impl Iterator<Item = Range<usize>> {
+        let mut begin = 0;
+        self.path(sequence).iter().filter_map(move |node| {
+            let end = begin + node.used;
+            let (from, to) = (depths.start.max(begin), depths.end.min(end));
+            let first = self.batch.layout.node_offsets[node.row] as usize;
+            let run = (from < to).then(|| first + from - begin..first + to - begin);
+            begin = end;
+            run
+        })
+    }
+}
+
+impl Sequences for Paths<'_> {
+    fn length(&self, sequence: usize) -> usize {
+        self.sequences[sequence].rows + 1
+    }
+
+    fn common(&self, a: usize, b: usize) -> usize {
+        let mut common = 0;
+        for (left, right) in self.path(a).iter().zip(self.path(b)) {
+            if left.row != right.row {
+                break;
+            }
+            common += left.used.min(right.used);
+            if left.used != right.used {
+                break;
+            }
+        }
+        common.min(self.length(a)).min(self.length(b))
+    }
+
+    fn element(&self, sequence: usize, depth: usize) -> i64 {
+        self.runs(sequence, depth..depth + 1).next().map_or(-1, |run| run.start as i64)
     }
 }

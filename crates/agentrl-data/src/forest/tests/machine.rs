@@ -312,7 +312,7 @@ proptest! {
         // Every trained token is in one sequence, behind the context that it was sampled in.
         let draws: Vec<i64> = (0..batch.num_draws() as i64).collect();
         let mut seen = vec![0; tokens.len()];
-        for pack in batch.plan(&draws, 10_000)? {
+        for pack in batch.plan(&PlanOptions { draws: &draws, max_tokens: 10_000, ..PlanOptions::default() })?.packs()? {
             for (&row, &token) in pack.source_row.iter().zip(&pack.token) {
                 let (row, token) = (row as usize, token as usize);
                 seen[token] += 1;

@@ -10,7 +10,7 @@ use arrow_array::{Array, RecordBatch};
 use proptest::prelude::*;
 
 use super::*;
-use crate::batch::{Batch, Level, Numbers};
+use crate::batch::{Batch, Level, Numbers, PlanOptions};
 use crate::schema::Table;
 
 /// Paths read from the tables alone, by (group, trajectory), without any code of the batch.

@@ -53,7 +53,7 @@ fn a_rewritten_context_is_a_sequence_of_its_own() -> Result<()> {
     let keys = batch.keys("state_key", Level::Step)?;
     assert_eq!(keys, [0, 1, 2, 3], "prompt, room (kept through the rewrite), observation, cut");
 
-    let packs = batch.plan(&[0], 100)?;
+    let packs = batch.plan(&PlanOptions { draws: &[0], max_tokens: 100, ..PlanOptions::default() })?.packs()?;
     let pack = &packs[0];
     assert_eq!((packs.len(), pack.draw.as_slice()), (1, [0, 0, 0].as_slice()));
     let mut sequences: Vec<&[i64]> =

@@ -1,4 +1,4 @@
-//! Which sequences go into one forward and backward: bin packing.
+//! Bin packing: the fewest packs that a budget allows.
 
 use std::cmp::Reverse;
 

@@ -10,10 +10,12 @@ import torch
 from hand_made import FAMILIES, VOCABULARY, tiny_model
 from hypothesis import given
 from hypothesis import strategies as st
+from test_annotate import contexts
+from test_losses_of_updates import columns, grow
 from torch import Tensor, nn
 from torch.nn.attention.flex_attention import create_mask, flex_attention
 
-from agentrl_core import _layouts
+from agentrl_core import _layouts, loss, recipes
 from agentrl_core.exceptions import UnsupportedError
 from agentrl_core.pack import Pack, PackOutput, Streams
 
@@ -160,6 +162,46 @@ def test_gradients_of_trees_are_those_of_separate_sequences(
                     atol=1e-9,
                     msg=lambda text, at=(name, parameter): f"{at}: {text}",
                 )
+
+
+@pytest.mark.parametrize("layout", ["tree", "sequence"])
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("family", ["llama", "qwen3"])
+def test_gradients_of_updates_are_those_of_separate_sequences(family: str, seed: int, layout: str) -> None:
+    """Packs of a batch: forks inside nodes, contexts that were rewritten, trees cut over packs, tokens folded."""
+    batch, model = columns(grow(seed), seed, per="token"), tiny_model(family)
+    (update,) = recipes.GRPO.replace(loss=loss.Policy(entropy=0.1)).updates(batch)
+    scale, given = batch.column("inverse_temperature", "token"), batch.column("token", "token")
+    steps, tokens = batch.offsets("step"), batch.offsets("token")
+    factor = torch.from_numpy(np.random.default_rng(seed).normal(size=(2, len(given))))
+    trained, found = [], []
+    for pack in update.pack(max_tokens=45, layout=layout):
+        output = pack.run(model)
+        sums = factor[:, pack.pair_tokens].tensor_split(pack.pair_offsets[1:-1], dim=1)
+        of_pair = torch.stack([part.sum(1) for part in sums], dim=1)
+        (of_pair[0] * output.logprob + of_pair[1] * output.entropy).sum().backward()
+        found.append(len(pack.target))
+        trained += pack.pair_tokens.tolist()
+    assert len(found) > 2
+    assert len(set(trained)) == len(trained) >= sum(found)
+    assert (sum(found) < len(trained)) == (layout == "tree")
+    gradient = {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
+
+    model.zero_grad()
+    chosen = set(trained)
+    for draw, asked in enumerate(contexts(batch)):
+        for step in range(steps[draw], steps[draw + 1]):
+            rows = [row for row in range(tokens[step], tokens[step + 1]) if row in chosen]
+            before = len(asked[step - steps[draw]]) + np.array(rows, dtype=np.int64) - tokens[step] - 1
+            inputs = asked[step - steps[draw]] + given[tokens[step] : tokens[step + 1]].tolist()
+            logits = model(input_ids=torch.tensor([inputs])).logits[0, before]
+            one = (logits * torch.from_numpy(scale[rows])[:, None]).log_softmax(-1)
+            logprob = one.gather(1, torch.from_numpy(given[rows]).long()[:, None])[:, 0]
+            entropy = -(one.exp() * one).sum(-1)
+            (factor[0, rows] * logprob + factor[1, rows] * entropy).sum().backward()
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(gradient[name], parameter.grad, rtol=0, atol=1e-9)
+    assert max(parameter.grad.abs().max() for parameter in model.parameters()) > 1e-2
 
 
 def test_a_shared_token_is_one_row() -> None:

@@ -1,0 +1,19 @@
+//! Which sequences go into one forward and backward, and how they are laid out there.
+//!
+//! Sequences that begin alike make a [`Trie`], in which what they share lies once; [`pieces`] cuts a large one where its
+//! branches part. [`first_fit_decreasing`] and [`balanced`] put pieces into packs. [`fold`] finds the tokens that
+//! branches share and may be trained as one.
+
+mod balance;
+mod bins;
+mod fold;
+mod packs;
+mod pieces;
+mod trie;
+
+pub use balance::balanced;
+pub use bins::first_fit_decreasing;
+pub use fold::{Pairs, fold, sums};
+pub use packs::{Shards, packs};
+pub use pieces::{CONTEXT_OF_EQUAL_COST, Cost, Piece, pieces};
+pub use trie::{Branch, Sequences, Span, Trie, in_order};

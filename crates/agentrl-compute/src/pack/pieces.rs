@@ -1,0 +1,151 @@
+//! What stays together in a pack: units, and the trees that they are cut from.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+use super::Sequences;
+use crate::{Error, Result};
+
+/// At a context of so many tokens, the attention of a row costs as much as all its other layers.
+///
+/// Per layer of width h, a row takes 24 h² operations in linear layers and 4 h c in attention to c tokens; they are equal
+/// at c = 6 h. This is 6 * 4096.
+pub const CONTEXT_OF_EQUAL_COST: u64 = 24_576;
+
+/// What a row costs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cost {
+    /// The same at any depth.
+    Tokens,
+    /// More the deeper it is: 1 + (depth + 1) / [`CONTEXT_OF_EQUAL_COST`], in units that make it whole.
+    Work,
+}
+
+impl Cost {
+    /// The cost of a name.
+    ///
+    /// # Errors
+    /// `InvalidInput` for another name.
+    pub fn from_name(name: &str) -> Result<Self> {
+        match name {
+            "tokens" => Ok(Self::Tokens),
+            "work" => Ok(Self::Work),
+            _ => Err(Error::invalid(format!("balance is {name:?}; use \"tokens\" or \"work\""))),
+        }
+    }
+
+    /// The cost of one path's rows at some depths.
+    pub fn of(self, depths: Range<usize>) -> u64 {
+        let (from, to) = (depths.start as u64, depths.end as u64);
+        match self {
+            Self::Tokens => to - from,
+            Self::Work => (to - from) * CONTEXT_OF_EQUAL_COST + (to * (to + 1) - from * (from + 1)) / 2,
+        }
+    }
+}
+
+/// Sequences that stay together.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Piece {
+    /// The sequences, by their place in the lexicographic order if they share rows, else in their own.
+    pub sequences: Vec<usize>,
+    /// Rows of all of them.
+    pub rows: usize,
+    /// Their cost.
+    pub cost: u64,
+}
+
+/// Puts units, each some sequences that must lie in one pack, into pieces.
+///
+/// Without an order each unit is a piece, and sequences share nothing. With the lexicographic order of the sequences,
+/// the units of one tree are taken in that order as long as a piece has at most `limit` rows; what a piece shares with
+/// the one before it is there again. A unit is never cut, so a piece of one unit may have more rows.
+///
+/// ```
+/// use agentrl_compute::pack::{Cost, in_order, pieces};
+/// use agentrl_compute::ragged::Ragged;
+///
+/// let tokens = Ragged::new(&[5, 6, 7, 5, 6, 8, 9, 5, 4, 3], &[0, 3, 7, 10])?;
+/// let (order, units) = (in_order(&tokens, 3), [vec![0], vec![1], vec![2]]);
+/// let made = pieces(&tokens, &units, Some(&order), 3, Cost::Tokens);
+/// assert_eq!(made[0].sequences, [2, 0]);
+/// assert_eq!((made[0].rows, made[1].rows), (3, 3));
+/// # Ok::<(), agentrl_compute::Error>(())
+/// ```
+pub fn pieces<S: Sequences>(
+    sequences: &S,
+    units: &[Vec<usize>],
+    order: Option<&[usize]>,
+    limit: usize,
+    cost: Cost,
+) -> Vec<Piece> {
+    let Some(order) = order else { return units.iter().map(|unit| alone(sequences, unit, cost)).collect() };
+    let mut rank = vec![0; order.len()];
+    order.iter().enumerate().for_each(|(place, &sequence)| rank[sequence] = place);
+    let mut ranked: Vec<Vec<usize>> =
+        units.iter().map(|unit| unit.iter().map(|&sequence| rank[sequence]).collect()).collect();
+    ranked.iter_mut().for_each(|unit| unit.sort_unstable());
+    ranked.sort_unstable();
+    let mut growing = Growing { sequences, order, ranks: BTreeSet::new(), rows: 0, cost: 0 };
+    let mut made = Vec::new();
+    for unit in ranked.iter().filter(|unit| !unit.is_empty()) {
+        let first = order[unit[0]];
+        let other_tree = growing.ranks.first().is_some_and(|&known| sequences.common(order[known], first) == 0);
+        if other_tree {
+            made.push(growing.take());
+        }
+        let mut with = growing.add(unit, cost);
+        if with.0 > limit && growing.ranks.len() > unit.len() {
+            unit.iter().for_each(|place| _ = growing.ranks.remove(place));
+            made.push(growing.take());
+            with = growing.add(unit, cost);
+        }
+        (growing.rows, growing.cost) = with;
+    }
+    if !growing.ranks.is_empty() {
+        made.push(growing.take());
+    }
+    made
+}
+
+fn alone<S: Sequences>(sequences: &S, unit: &[usize], cost: Cost) -> Piece {
+    let rows = unit.iter().map(|&sequence| sequences.rows(sequence));
+    Piece {
+        sequences: unit.to_vec(),
+        rows: rows.clone().sum(),
+        cost: rows.map(|rows| cost.of(0..rows)).sum(),
+    }
+}
+
+/// A piece to which units are added, by their places in the lexicographic order.
+struct Growing<'a, S> {
+    sequences: &'a S,
+    order: &'a [usize],
+    ranks: BTreeSet<usize>,
+    rows: usize,
+    cost: u64,
+}
+
+impl<S: Sequences> Growing<'_, S> {
+    /// Adds a unit; gives the rows and the cost with it, which are not noted yet.
+    fn add(&mut self, unit: &[usize], cost: Cost) -> (usize, u64) {
+        let (mut rows, mut paid) = (self.rows, self.cost);
+        for &place in unit {
+            let own = self.order[place];
+            let shared = |other: Option<&usize>| {
+                other.map_or(0, |&other| self.sequences.shared_rows(self.order[other], own))
+            };
+            let before = shared(self.ranks.range(..place).next_back());
+            let known = before.max(shared(self.ranks.range(place + 1..).next()));
+            rows += self.sequences.rows(own) - known;
+            paid += cost.of(known..self.sequences.rows(own));
+            self.ranks.insert(place);
+        }
+        (rows, paid)
+    }
+
+    fn take(&mut self) -> Piece {
+        let sequences = std::mem::take(&mut self.ranks).into_iter().map(|place| self.order[place]).collect();
+        Piece { sequences, rows: std::mem::take(&mut self.rows), cost: std::mem::take(&mut self.cost) }
+    }
+}

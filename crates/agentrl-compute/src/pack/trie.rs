@@ -1,0 +1,232 @@
+//! Sequences that begin alike, laid out so that what they share lies once.
+
+use std::cmp::Ordering;
+use std::ops::Range;
+
+use crate::prefix::common_prefix;
+use crate::ragged::Ragged;
+
+/// Sequences of elements that can be compared. The last element of a sequence is predicted and never read.
+pub trait Sequences {
+    /// Number of elements of a sequence.
+    fn length(&self, sequence: usize) -> usize;
+
+    /// Number of elements with which both sequences begin.
+    fn common(&self, a: usize, b: usize) -> usize;
+
+    /// What stands at a place of a sequence: equal for equal elements.
+    fn element(&self, sequence: usize, depth: usize) -> i64;
+
+    /// How many rows a sequence takes by itself.
+    fn rows(&self, sequence: usize) -> usize {
+        self.length(sequence).saturating_sub(1)
+    }
+
+    /// How many rows two sequences share where neither goes before the other in [`in_order`] without being its neighbour.
+    fn shared_rows(&self, a: usize, b: usize) -> usize {
+        self.common(a, b).min(self.rows(a)).min(self.rows(b))
+    }
+}
+
+impl Sequences for Ragged<'_, i32> {
+    fn length(&self, sequence: usize) -> usize {
+        row(self, sequence).len()
+    }
+
+    fn common(&self, a: usize, b: usize) -> usize {
+        common_prefix(row(self, a), row(self, b))
+    }
+
+    fn element(&self, sequence: usize, depth: usize) -> i64 {
+        i64::from(row(self, sequence)[depth])
+    }
+}
+
+fn row<'a>(rows: &Ragged<'a, i32>, index: usize) -> &'a [i32] {
+    rows.get(index).unwrap_or_default()
+}
+
+/// The sequences in lexicographic order, so that those with a common beginning are neighbours; equal ones in their own.
+pub fn in_order<S: Sequences>(sequences: &S, count: usize) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..count).collect();
+    order.sort_by(|&a, &b| {
+        let common = sequences.common(a, b);
+        let (left, right) = (sequences.length(a), sequences.length(b));
+        if common < left && common < right {
+            sequences.element(a, common).cmp(&sequences.element(b, common))
+        } else if common == left && common == right {
+            Ordering::Equal
+        } else {
+            left.cmp(&right)
+        }
+    });
+    order
+}
+
+/// What a sequence adds to a [`Trie`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Branch {
+    /// The sequence.
+    pub sequence: usize,
+    /// How many of its elements lie on branches before it.
+    pub from: usize,
+    /// Number of its elements.
+    pub to: usize,
+    /// Node of the element at `from`.
+    pub node: usize,
+    /// Row of the element at `from`.
+    pub row: usize,
+    /// Number of rows; one less than of nodes where nothing reads the last element.
+    pub rows: usize,
+    /// Place of the branch that holds the element before `from`.
+    parent: usize,
+}
+
+/// Part of the path of a sequence: the elements of some depths, which lie one after the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    /// Depth of the first.
+    pub from: usize,
+    /// Depth behind the last.
+    pub to: usize,
+    /// Node of the first.
+    pub node: usize,
+    /// Row of the first.
+    pub row: usize,
+}
+
+/// A prefix tree in depth-first order.
+///
+/// Every different prefix of a sequence is a node. A node that something reads has a row: all but the last elements of
+/// sequences that no other sequence goes on from. Nodes and rows are numbered in depth-first order, so a row `k` is on
+/// the path of a row `q` if and only if `k <= q` and `q` is below the end of the subtree of `k`.
+///
+/// ```
+/// use agentrl_compute::pack::{Trie, in_order};
+/// use agentrl_compute::ragged::Ragged;
+///
+/// let tokens = Ragged::new(&[5, 6, 7, 5, 6, 8, 9], &[0, 3, 7])?;
+/// let trie = Trie::new(&tokens, &in_order(&tokens, 2));
+/// let mut ends = vec![0; trie.rows()];
+/// trie.subtree_ends(&mut ends);
+/// // The rows are 5, 6 and 8: nothing reads 7 or 9.
+/// assert_eq!((trie.rows(), ends), (3, vec![3, 3, 3]));
+/// assert_eq!(trie.branches()[1].from, 2);
+/// # Ok::<(), agentrl_compute::Error>(())
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Trie {
+    branches: Vec<Branch>,
+    /// Runs of rows, and the row at which the subtrees of all of them end.
+    ends: Vec<(Range<usize>, usize)>,
+    /// First row of each tree, and the number of rows.
+    starts: Vec<usize>,
+    nodes: usize,
+}
+
+impl Trie {
+    /// The tree of some sequences, given in the order of [`in_order`].
+    pub fn new<S: Sequences>(sequences: &S, order: &[usize]) -> Self {
+        let mut trie = Self { branches: Vec::with_capacity(order.len()), ..Self::default() };
+        // The path of the branch before, as places of branches and the depths of each that are still open.
+        let mut open: Vec<(usize, usize)> = Vec::new();
+        let (mut rows, mut before) = (0, None);
+        for (place, &sequence) in order.iter().enumerate() {
+            let to = sequences.length(sequence);
+            let from = before.map_or(0, |before| sequences.common(before, sequence));
+            rows = trie.close(&mut open, from, rows);
+            if from == 0 && to > 0 {
+                trie.starts.push(rows);
+            }
+            let parent = open.last().map_or(place, |&(parent, _)| parent);
+            trie.branches.push(Branch { sequence, from, to, node: trie.nodes, row: rows, rows: to - from, parent });
+            if to > from {
+                open.push((place, to));
+            }
+            (rows, trie.nodes) = (rows + to - from, trie.nodes + to - from);
+            before = Some(sequence);
+        }
+        rows = trie.close(&mut open, 0, rows);
+        // A tree of one element alone is predicted from nothing and has no row.
+        trie.starts.push(rows);
+        trie.starts.dedup();
+        trie
+    }
+
+    /// Ends all subtrees at this depth and below; gives the number of rows.
+    fn close(&mut self, open: &mut Vec<(usize, usize)>, depth: usize, mut rows: usize) -> usize {
+        // The deepest element ends a sequence: where nothing goes on from it, nothing reads it.
+        let leaf = open.last().is_some_and(|&(_, to)| to > depth);
+        if let Some((place, _)) = open.last().filter(|_| leaf) {
+            self.branches[*place].rows -= 1;
+            rows -= 1;
+        }
+        while let Some((place, to)) = open.last_mut().filter(|(_, to)| *to > depth) {
+            let branch = &self.branches[*place];
+            let keep = depth.max(branch.from);
+            let first = branch.row + keep - branch.from;
+            let last = (branch.row + *to - branch.from).min(branch.row + branch.rows);
+            if first < last {
+                self.ends.push((first..last, rows));
+            }
+            if keep > branch.from {
+                *to = keep;
+            } else {
+                open.pop();
+            }
+        }
+        rows
+    }
+
+    /// What each sequence adds, in the order in which they were given.
+    pub fn branches(&self) -> &[Branch] {
+        &self.branches
+    }
+
+    /// Number of rows.
+    pub fn rows(&self) -> usize {
+        self.starts.last().copied().unwrap_or(0)
+    }
+
+    /// Number of nodes: rows, and elements that nothing reads.
+    pub fn nodes(&self) -> usize {
+        self.nodes
+    }
+
+    /// First row of each tree, and the number of rows last.
+    pub fn starts(&self) -> &[usize] {
+        &self.starts
+    }
+
+    /// The path of the sequence of a branch, from the root on, in parts whose nodes and rows are consecutive.
+    pub fn path(&self, place: usize) -> Vec<Span> {
+        let mut spans = Vec::new();
+        let (mut place, mut to) = (place, self.branches[place].to);
+        loop {
+            let Branch { from, node, row, parent, .. } = self.branches[place];
+            if to > from {
+                spans.push(Span { from, to, node, row });
+            }
+            if from == 0 {
+                spans.reverse();
+                return spans;
+            }
+            (place, to) = (parent, from);
+        }
+    }
+
+    /// Row behind the subtree of each row.
+    pub fn subtree_ends(&self, out: &mut [i32]) {
+        for (rows, end) in &self.ends {
+            out[rows.clone()].fill(*end as i32);
+        }
+    }
+
+    /// Depth of each row, which is the position of its token.
+    pub fn depths(&self, out: &mut [i64]) {
+        for branch in &self.branches {
+            let rows = &mut out[branch.row..branch.row + branch.rows];
+            rows.iter_mut().zip(branch.from as i64..).for_each(|(out, depth)| *out = depth);
+        }
+    }
+}

@@ -1,0 +1,257 @@
+//! The flat arrays of one forward pass.
+
+use agentrl_compute::pack::{Span, Trie};
+use arrow_array::cast::AsArray;
+use arrow_array::types::Int32Type;
+
+use super::plan::{PackLayout, Paths, Plan};
+use super::lists;
+use crate::{Error, Result};
+
+/// How much memory the arrays of a pack take.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PackSizes {
+    /// Tokens that are read, `T`.
+    pub rows: usize,
+    /// Runs of rows that attend to themselves alone, `S`: sequences, or trees.
+    pub runs: usize,
+    /// Paths, `P`: sequences, or branches of trees.
+    pub paths: usize,
+    /// Prediction pairs, `N`.
+    pub pairs: usize,
+    /// Action tokens that the pairs stand for, `M`.
+    pub tokens: usize,
+}
+
+/// Arrays of one forward pass; `T`, `S`, `P`, `N` and `M` are those of [`PackSizes`].
+#[derive(Debug)]
+pub struct PackArrays<'a> {
+    /// Token ids, `[T]`.
+    pub input_ids: &'a mut [i64],
+    /// Position of each token on its path, `[T]`.
+    pub position_ids: &'a mut [i64],
+    /// Row behind those that may attend to each token: the end of its subtree or of its sequence, `[T]`.
+    pub subtree_end: &'a mut [i32],
+    /// Where each sequence or tree begins, and `T` last, `[S + 1]`.
+    pub cu_seqlens: &'a mut [i32],
+    /// Draw of each path, `[P]`.
+    pub draw: &'a mut [i64],
+    /// Row of the hidden states that predicts each pair, `[N]`.
+    pub source_row: &'a mut [i64],
+    /// The token that was generated there, `[N]`.
+    pub target: &'a mut [i64],
+    /// Its index at level `token`, the first of those that the pair stands for, `[N]`.
+    pub token: &'a mut [i64],
+    /// Its index at level `node_token`, `[N]`.
+    pub node_token: &'a mut [i64],
+    /// Where the tokens of each pair begin in `pair_tokens`, and `M` last, `[N + 1]`.
+    pub pair_offsets: &'a mut [i64],
+    /// Indices at level `token` that each pair stands for, `[M]`.
+    pub pair_tokens: &'a mut [i64],
+}
+
+/// The same in memory of its own.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[expect(missing_docs, reason = "they are those of PackArrays")]
+pub struct PlannedPack {
+    pub input_ids: Vec<i64>,
+    pub position_ids: Vec<i64>,
+    pub subtree_end: Vec<i32>,
+    pub cu_seqlens: Vec<i32>,
+    pub draw: Vec<i64>,
+    pub source_row: Vec<i64>,
+    pub target: Vec<i64>,
+    pub token: Vec<i64>,
+    pub node_token: Vec<i64>,
+    pub pair_offsets: Vec<i64>,
+    pub pair_tokens: Vec<i64>,
+}
+
+/// A pack of a plan: where everything will lie.
+#[derive(Debug)]
+pub struct LaidOut<'a> {
+    plan: &'a Plan,
+    sequences: &'a [usize],
+    /// In the tree layout.
+    trie: Option<Trie>,
+    sizes: PackSizes,
+}
+
+impl Plan {
+    /// How the sequences of its packs lie.
+    pub fn layout(&self) -> PackLayout {
+        self.layout
+    }
+
+    /// Number of packs.
+    pub fn len(&self) -> usize {
+        self.packs.len()
+    }
+
+    /// Whether there is no pack.
+    pub fn is_empty(&self) -> bool {
+        self.packs.is_empty()
+    }
+
+    /// All packs, in memory of their own.
+    pub fn packs(&self) -> Result<Vec<PlannedPack>> {
+        (0..self.len()).map(|index| self.pack(index)?.to_owned()).collect()
+    }
+
+    /// One pack.
+    pub fn pack(&self, index: usize) -> Result<LaidOut<'_>> {
+        let count = self.len();
+        let sequences = self.packs.get(index).ok_or_else(|| {
+            Error::not_found(format!("pack {index} does not exist; the plan has {count}, numbered from 0"))
+        })?;
+        let trie = (self.layout == PackLayout::Tree).then(|| Trie::new(&self.paths(), sequences));
+        let mut sizes = PackSizes { paths: sequences.len(), runs: sequences.len(), ..PackSizes::default() };
+        for sequence in sequences.iter().map(|&sequence| &self.sequences[sequence]) {
+            sizes.rows += sequence.rows;
+            for token in sequence.tokens.clone().filter(|&token| self.makes_pair[token]) {
+                sizes.pairs += 1;
+                sizes.tokens += self.folded.as_ref().map_or(1, |pairs| pairs.items(pairs.of[token] as usize).len());
+            }
+        }
+        if let Some(trie) = &trie {
+            (sizes.rows, sizes.runs) = (trie.rows(), trie.starts().len() - 1);
+        }
+        if sequences.is_empty() {
+            (sizes.rows, sizes.runs) = (1, 1);
+        }
+        Ok(LaidOut { plan: self, sequences, trie, sizes })
+    }
+
+    fn paths(&self) -> Paths<'_> {
+        Paths { batch: &self.batch, sequences: &self.sequences }
+    }
+}
+
+impl LaidOut<'_> {
+    /// How long its arrays are.
+    pub fn sizes(&self) -> PackSizes {
+        self.sizes
+    }
+
+    /// The pack in memory of its own.
+    pub fn to_owned(&self) -> Result<PlannedPack> {
+        let PackSizes { rows, runs, paths, pairs, tokens } = self.sizes;
+        let mut pack = PlannedPack {
+            input_ids: vec![0; rows],
+            position_ids: vec![0; rows],
+            subtree_end: vec![0; rows],
+            cu_seqlens: vec![0; runs + 1],
+            draw: vec![0; paths],
+            source_row: vec![0; pairs],
+            target: vec![0; pairs],
+            token: vec![0; pairs],
+            node_token: vec![0; pairs],
+            pair_offsets: vec![0; pairs + 1],
+            pair_tokens: vec![0; tokens],
+        };
+        self.fill(&mut PackArrays {
+            input_ids: &mut pack.input_ids,
+            position_ids: &mut pack.position_ids,
+            subtree_end: &mut pack.subtree_end,
+            cu_seqlens: &mut pack.cu_seqlens,
+            draw: &mut pack.draw,
+            source_row: &mut pack.source_row,
+            target: &mut pack.target,
+            token: &mut pack.token,
+            node_token: &mut pack.node_token,
+            pair_offsets: &mut pack.pair_offsets,
+            pair_tokens: &mut pack.pair_tokens,
+        })?;
+        Ok(pack)
+    }
+
+    /// Writes the pack into arrays that are as long as [`LaidOut::sizes`] says.
+    pub fn fill(&self, out: &mut PackArrays<'_>) -> Result<()> {
+        let list = lists(self.plan.batch.nodes(), "tokens")?;
+        let first = list.value_offsets()[0] as usize;
+        let tokens = &list.values().as_primitive::<Int32Type>().values()[first..];
+        out.pair_offsets[0] = 0;
+        if self.sequences.is_empty() {
+            // A rank with nothing to train runs one token, so that it takes part in what all ranks do together.
+            out.input_ids[0] = tokens.first().map_or(0, |&token| i64::from(token));
+            (out.position_ids[0], out.subtree_end[0]) = (0, 1);
+            out.cu_seqlens.copy_from_slice(&[0, 1]);
+            return Ok(());
+        }
+        let draws = self.sequences.iter().map(|&sequence| self.plan.sequences[sequence].draw);
+        out.draw.iter_mut().zip(draws).for_each(|(out, draw)| *out = draw);
+        match &self.trie {
+            Some(trie) => self.fill_tree(trie, tokens, out),
+            None => self.fill_sequences(tokens, out),
+        }
+        Ok(())
+    }
+
+    fn fill_sequences(&self, tokens: &[i32], out: &mut PackArrays<'_>) {
+        let (mut begin, mut pairs) = (0, PairWriter::default());
+        out.cu_seqlens[0] = 0;
+        for (place, &index) in self.sequences.iter().enumerate() {
+            let rows = self.plan.sequences[index].rows;
+            let end = begin + rows;
+            self.copy(index, 0, tokens, &mut out.input_ids[begin..end]);
+            out.position_ids[begin..end].iter_mut().zip(0..).for_each(|(out, position)| *out = position);
+            out.subtree_end[begin..end].fill(end as i32);
+            out.cu_seqlens[place + 1] = end as i32;
+            self.fill_pairs(index, &[Span { from: 0, to: rows, node: begin, row: begin }], tokens, &mut pairs, out);
+            begin = end;
+        }
+    }
+
+    fn fill_tree(&self, trie: &Trie, tokens: &[i32], out: &mut PackArrays<'_>) {
+        trie.depths(out.position_ids);
+        trie.subtree_ends(out.subtree_end);
+        out.cu_seqlens.iter_mut().zip(trie.starts()).for_each(|(out, &start)| *out = start as i32);
+        let mut pairs = PairWriter::default();
+        for (place, branch) in trie.branches().iter().enumerate() {
+            let rows = branch.row..branch.row + branch.rows;
+            self.copy(branch.sequence, branch.from, tokens, &mut out.input_ids[rows]);
+            self.fill_pairs(branch.sequence, &trie.path(place), tokens, &mut pairs, out);
+        }
+    }
+
+    /// Copies tokens of a sequence from some depth on.
+    fn copy(&self, sequence: usize, from: usize, tokens: &[i32], mut out: &mut [i64]) {
+        for run in self.plan.paths().runs(sequence, from..from + out.len()) {
+            let (head, rest) = out.split_at_mut(run.len());
+            head.iter_mut().zip(&tokens[run]).for_each(|(out, &token)| *out = i64::from(token));
+            out = rest;
+        }
+    }
+
+    fn fill_pairs(&self, index: usize, path: &[Span], tokens: &[i32], next: &mut PairWriter, out: &mut PackArrays<'_>) {
+        let layout = &self.plan.batch.layout;
+        let mut path = path.iter().peekable();
+        for token in self.plan.sequences[index].tokens.clone().filter(|&token| self.plan.makes_pair[token]) {
+            let source = layout.positions[token] as usize - 1;
+            while path.next_if(|span| span.to <= source).is_some() {}
+            let Some(span) = path.peek() else { return };
+            let node_token = layout.node_tokens[token];
+            let one = [token as i64];
+            let stands_for = match &self.plan.folded {
+                Some(pairs) => pairs.items(pairs.of[token] as usize),
+                None => &one,
+            };
+            out.source_row[next.pair] = (span.row + source - span.from) as i64;
+            out.target[next.pair] = i64::from(tokens[node_token as usize]);
+            out.token[next.pair] = stands_for[0];
+            out.node_token[next.pair] = node_token;
+            out.pair_offsets[next.pair] = next.token as i64;
+            out.pair_tokens[next.token..next.token + stands_for.len()].copy_from_slice(stands_for);
+            next.pair += 1;
+            next.token += stands_for.len();
+            out.pair_offsets[next.pair] = next.token as i64;
+        }
+    }
+}
+
+/// Where the next pair goes.
+#[derive(Default)]
+struct PairWriter {
+    pair: usize,
+    token: usize,
+}

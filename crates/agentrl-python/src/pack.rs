@@ -1,0 +1,152 @@
+//! Plans and their packs for Python.
+
+use agentrl_compute::pack::sums;
+use agentrl_data::batch::{self, PackArrays};
+use numpy::{Element, PyArray1, PyArrayMethods as _, PyReadonlyArray1, PyReadwriteArray1, PyUntypedArrayMethods as _};
+use pyo3::prelude::*;
+use pyo3::types::PyAny;
+
+use crate::arrays::slice;
+use crate::compute::{Floats, output};
+use crate::enter::released;
+use crate::error::invalid;
+
+/// The packs of some draws, whose arrays are made one by one.
+#[pyclass(frozen, module = "agentrl_core._core")]
+pub(crate) struct Plan(pub(crate) batch::Plan);
+
+#[pymethods]
+impl Plan {
+    fn __len__(&self) -> usize {
+        self.0.len()
+    }
+
+    /// One pack. `take(name, length, dtype)` gives the memory of each array, for one that is longer than needed its head.
+    #[pyo3(signature = (index, take=None))]
+    fn pack(&self, py: Python<'_>, index: usize, take: Option<&Bound<'_, PyAny>>) -> PyResult<PlannedPack> {
+        let laid_out = released(py, || self.0.pack(index))?;
+        let sizes = laid_out.sizes();
+        let memory = Memory { py, take };
+        let pack = PlannedPack {
+            layout: self.0.layout().name(),
+            input_ids: memory.array("input_ids", sizes.rows)?,
+            position_ids: memory.array("position_ids", sizes.rows)?,
+            subtree_end: memory.array("subtree_end", sizes.rows)?,
+            cu_seqlens: memory.array("cu_seqlens", sizes.runs + 1)?,
+            draw: memory.array("draw", sizes.paths)?,
+            source_row: memory.array("source_row", sizes.pairs)?,
+            target: memory.array("target", sizes.pairs)?,
+            token: memory.array("token", sizes.pairs)?,
+            node_token: memory.array("node_token", sizes.pairs)?,
+            pair_offsets: memory.array("pair_offsets", sizes.pairs + 1)?,
+            pair_tokens: memory.array("pair_tokens", sizes.tokens)?,
+        };
+        pack.fill(py, &laid_out)?;
+        Ok(pack)
+    }
+}
+
+/// Where arrays come from.
+struct Memory<'a, 'py> {
+    py: Python<'py>,
+    take: Option<&'a Bound<'py, PyAny>>,
+}
+
+impl Memory<'_, '_> {
+    fn array<T: Element>(&self, name: &str, length: usize) -> PyResult<Py<PyArray1<T>>> {
+        let Some(take) = self.take else { return Ok(PyArray1::zeros(self.py, length, false).unbind()) };
+        let array = take.call1((name, length, T::get_dtype(self.py)))?;
+        match array.cast_into::<PyArray1<T>>() {
+            Ok(array) if array.len() == length => Ok(array.unbind()),
+            _ => Err(invalid(format!("the buffer of {name} is no array of {length} values of its type"))),
+        }
+    }
+}
+
+/// Flat arrays of one forward pass.
+#[pyclass(frozen, get_all, module = "agentrl_core._core")]
+pub(crate) struct PlannedPack {
+    layout: &'static str,
+    input_ids: Py<PyArray1<i64>>,
+    position_ids: Py<PyArray1<i64>>,
+    subtree_end: Py<PyArray1<i32>>,
+    cu_seqlens: Py<PyArray1<i32>>,
+    draw: Py<PyArray1<i64>>,
+    source_row: Py<PyArray1<i64>>,
+    target: Py<PyArray1<i64>>,
+    token: Py<PyArray1<i64>>,
+    node_token: Py<PyArray1<i64>>,
+    pair_offsets: Py<PyArray1<i64>>,
+    pair_tokens: Py<PyArray1<i64>>,
+}
+
+impl PlannedPack {
+    fn fill(&self, py: Python<'_>, laid_out: &batch::LaidOut<'_>) -> PyResult<()> {
+        let mut input_ids = writable(self.input_ids.bind(py), "input_ids")?;
+        let mut position_ids = writable(self.position_ids.bind(py), "position_ids")?;
+        let mut subtree_end = writable(self.subtree_end.bind(py), "subtree_end")?;
+        let mut cu_seqlens = writable(self.cu_seqlens.bind(py), "cu_seqlens")?;
+        let mut draw = writable(self.draw.bind(py), "draw")?;
+        let mut source_row = writable(self.source_row.bind(py), "source_row")?;
+        let mut target = writable(self.target.bind(py), "target")?;
+        let mut token = writable(self.token.bind(py), "token")?;
+        let mut node_token = writable(self.node_token.bind(py), "node_token")?;
+        let mut pair_offsets = writable(self.pair_offsets.bind(py), "pair_offsets")?;
+        let mut pair_tokens = writable(self.pair_tokens.bind(py), "pair_tokens")?;
+        let mut arrays = PackArrays {
+            input_ids: input_ids.as_slice_mut()?,
+            position_ids: position_ids.as_slice_mut()?,
+            subtree_end: subtree_end.as_slice_mut()?,
+            cu_seqlens: cu_seqlens.as_slice_mut()?,
+            draw: draw.as_slice_mut()?,
+            source_row: source_row.as_slice_mut()?,
+            target: target.as_slice_mut()?,
+            token: token.as_slice_mut()?,
+            node_token: node_token.as_slice_mut()?,
+            pair_offsets: pair_offsets.as_slice_mut()?,
+            pair_tokens: pair_tokens.as_slice_mut()?,
+        };
+        released(py, || laid_out.fill(&mut arrays))
+    }
+}
+
+#[pymethods]
+impl PlannedPack {
+    /// Length of the longest sequence or tree.
+    #[getter]
+    fn max_seqlen(&self, py: Python<'_>) -> PyResult<usize> {
+        let starts = self.cu_seqlens.bind(py).readonly();
+        Ok(starts.as_slice()?.windows(2).map(|pair| (pair[1] - pair[0]) as usize).max().unwrap_or(0))
+    }
+}
+
+fn writable<'py, T: Element>(array: &Bound<'py, PyArray1<T>>, name: &str) -> PyResult<PyReadwriteArray1<'py, T>> {
+    array.try_readwrite().map_err(|error| invalid(format!("the buffer of {name} cannot be written: {error}")))
+}
+
+/// Sums of a column over the tokens of each pair, in f64, as float32; into `out` if given.
+#[pyfunction]
+#[pyo3(signature = (values, pair_offsets, pair_tokens, out=None))]
+pub(crate) fn pair_sums<'py>(
+    py: Python<'py>,
+    values: Floats<'py>,
+    pair_offsets: PyReadonlyArray1<'py, i64>,
+    pair_tokens: PyReadonlyArray1<'py, i64>,
+    out: Option<Bound<'py, PyAny>>,
+) -> PyResult<Bound<'py, PyArray1<f32>>> {
+    let (offsets, tokens) = (slice("pair_offsets", &pair_offsets)?, slice("pair_tokens", &pair_tokens)?);
+    let out = output::<f32>(py, out.as_ref(), offsets.len().saturating_sub(1))?;
+    let mut writable = writable(&out, "out")?;
+    let into = writable.as_slice_mut()?;
+    match &values {
+        Floats::Single(values) => {
+            let values = slice("values", values)?;
+            released(py, || Ok(sums(values, offsets, tokens, into)?))?;
+        }
+        Floats::Double(values) => {
+            let values = slice("values", values)?;
+            released(py, || Ok(sums(values, offsets, tokens, into)?))?;
+        }
+    }
+    Ok(out)
+}
