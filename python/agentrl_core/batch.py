@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from agentrl_core.pack import Pack
+    from agentrl_core.probe import Probe
 
 Level = Literal["draw", "step", "token", "node_token"]
 Layout = Literal["sequence", "tree"]
@@ -246,18 +247,27 @@ class Batch:
         """
         return Batch(self._core.select_draws(_columns.integers(indices, "indices")))
 
-    def annotate(self, column: str, model: nn.Module | Callable[[Pack], Any], *, max_tokens: int = 16_384) -> Batch:
+    def annotate(
+        self,
+        column: str,
+        model: nn.Module | Callable[[Pack], Any],
+        *,
+        max_tokens: int = 16_384,
+        probe: Probe | None = None,
+    ) -> Batch:
         """The batch with a column that only a model can make, such as `reference_logprob`.
 
         Args:
             column: name of the new column, at level `node_token`; NaN where no token is trained.
             model: a causal language model (its log-prob of each trained token), or a function from a pack to `[N]`
-                values.
+                values. The name of the column can ask a model for another answer: see `agentrl_core.annotate`.
             max_tokens: tokens of one forward pass.
+            probe: tokens to ask the model about at every step instead; the columns are then at the levels `step` and
+                `draw`: see `agentrl_core.probe.Probe`.
         """
-        from agentrl_core.pack import annotate
+        from agentrl_core.annotate import annotate
 
-        return annotate(self, column, model, max_tokens=max_tokens)
+        return annotate(self, column, model, max_tokens=max_tokens, probe=probe)
 
     def token_weights(
         self,

@@ -18,13 +18,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from agentrl_core._attention import SequenceLayout, sequence_attention
-from agentrl_core.exceptions import InvalidInputError, UnsupportedError
+from agentrl_core._attention import pack_attention
+from agentrl_core._layouts import Layout, SequenceLayout, TreeLayout
+from agentrl_core.exceptions import UnsupportedError
 from agentrl_core.loss.regulariser import top_p_entropy
 
 if TYPE_CHECKING:
     from agentrl_core._core import PlannedPack
-    from agentrl_core.batch import Batch
 
 _LOGITS_AT_ONCE = 2**27  # 512 MiB of fp32; beyond it the head runs in chunks that the backward pass recomputes
 # What a config may say that changes logits after the head; each is neutral when absent, None or 1.
@@ -65,6 +65,7 @@ class PackOutput:
         value_logits: `[N, bins]`, the same of a categorical value head.
         top_p_entropy: `[N]`, `loss.top_p_entropy` of that distribution.
         mean_logprob: `[N]`, mean over the vocabulary of its log-probs.
+        sum_probability_squared: `[N]`, sum over the vocabulary of its squared probabilities.
         full_kl: `[N]`, `loss.full_kl` to another model; `Pack.run` knows one model, so it is yours to add.
     """
 
@@ -74,6 +75,7 @@ class PackOutput:
     value_logits: Tensor | None = None
     top_p_entropy: Tensor | None = None
     mean_logprob: Tensor | None = None
+    sum_probability_squared: Tensor | None = None
     full_kl: Tensor | None = None
 
 
@@ -166,6 +168,13 @@ class Pack:
             self._copies[target] = replace(self, **moved, streams=streams, _copies={})
         return self._copies[target]
 
+    @functools.cached_property
+    def _layout(self) -> Layout:
+        """Who attends to whom: made once for all models and layers."""
+        if self.subtree_end is not None:
+            return TreeLayout(self.subtree_end, self.position_ids)
+        return SequenceLayout(self.cu_seqlens, self.max_seqlen)
+
     def to_tokens(self, values: Tensor, out: NDArray[Any]) -> None:
         """Write one value of each pair to all the action tokens that the pair stands for.
 
@@ -198,7 +207,7 @@ class Pack:
     def forward(self, model: nn.Module) -> Tensor:
         """Hidden states of all tokens, `[T, hidden]`, on the model's device; gradients flow.
 
-        Every sequence attends to itself alone, so the result equals separate runs of each sequence.
+        Every token attends to those before it in its sequence, or on its path, so the result equals separate runs.
 
         Args:
             model: a causal language model of Hugging Face transformers, decoder-only, in train or eval mode.
@@ -208,13 +217,14 @@ class Pack:
         """
         decoder = _decoder(model)
         pack = self.to(_device(model))
-        layout = SequenceLayout(pack.cu_seqlens, pack.max_seqlen)
-        with sequence_attention(decoder):
+        layout = pack._layout  # noqa: SLF001 - a pack of its own kind
+        layout.layers = 0
+        with pack_attention(decoder):
             output = decoder(
                 input_ids=pack.input_ids[None],
                 position_ids=pack.position_ids[None],
                 use_cache=False,
-                sequence_layout=layout,
+                pack_layout=layout,
             )
         layers = getattr(decoder.config, "num_hidden_layers", None)
         if layout.layers != layers:
@@ -278,51 +288,6 @@ class Pack:
         return PackOutput(logprob=logprob, entropy=entropy, **more, **dict(zip(of_logits, others, strict=True)))
 
 
-def annotate(
-    batch: Batch,
-    column: str,
-    model: nn.Module | Callable[[Pack], Tensor],
-    *,
-    max_tokens: int = 16_384,
-) -> Batch:
-    """Let a model answer for every trained token of a batch, once and without gradients.
-
-    Args:
-        batch: the batch; all its draws are run.
-        column: name of the new column, such as `reference_logprob` or `recomputed_logprob`.
-        model: a model, whose log-probs (at each token's sampling temperature) become the column; or a function that
-            takes a `Pack` and returns `[N]` values. Dropout follows the model's mode: call `model.eval()` for a
-            reference. A column named after another answer of `Pack.run`, as it is or with `old_` before it (`value`,
-            `old_value`, `old_mean_logprob`), holds that answer instead.
-        max_tokens: tokens of a pack.
-
-    Returns:
-        A batch with `column` at level `node_token`, float32, NaN where nothing was computed. Tokens find their value
-        through their node, so branches that share a token share the value.
-
-    Raises:
-        UnsupportedError: the model cannot run packs.
-        InvalidInputError: the function returned something else than N values, or a sequence exceeds `max_tokens`.
-    """
-    values = np.full(len(batch.column("token", "node_token")), np.nan, dtype=np.float32)
-    scale = np.asarray(batch.column("inverse_temperature", "token"), dtype=np.float32)
-    answer_name = column.removeprefix("old_")
-    answers = (answer_name,) if answer_name in (*_VALUES, *_ANSWERS_OF_LOGITS) else ()
-    for plan in batch.plan(np.arange(batch.num_draws, dtype=np.int64), max_tokens=max_tokens):
-        pack = Pack.from_plan(plan, {"inverse_temperature": scale[plan.token]}, entropy_gradient=False, answers=answers)
-        with torch.no_grad():
-            answer = (
-                getattr(pack.run(model), *(answers or ("logprob",))) if isinstance(model, nn.Module) else model(pack)
-            )
-        if answer.shape != pack.target.shape:
-            raise InvalidInputError(
-                f"the function for column {column!r} returned shape {tuple(answer.shape)} for a pack of "
-                f"{len(pack.target)} prediction pairs; return one value per pair"
-            )
-        values[plan.node_token] = answer.to("cpu", torch.float32).numpy()
-    return batch.with_columns("node_token", **{column: values})
-
-
 def _score(
     rows: Tensor,
     weight: Tensor,
@@ -347,11 +312,18 @@ def _mean_logprob(logits: Tensor) -> Tensor:
     return logits.mean(dim=-1) - logits.logsumexp(dim=-1)
 
 
+def _sum_probability_squared(logits: Tensor) -> Tensor:
+    return logits.softmax(dim=-1).square().sum(dim=-1)
+
+
 _ANSWERS_OF_LOGITS: dict[str, Callable[[Tensor], Tensor]] = {
     "top_p_entropy": top_p_entropy,
     "mean_logprob": _mean_logprob,
+    "sum_probability_squared": _sum_probability_squared,
 }
 _VALUES = ("value", "value_logits")
+ANSWERS = (*_VALUES, *_ANSWERS_OF_LOGITS)
+"""What `Pack.run` gives beside log-probs and entropies, where it is asked for."""
 
 
 def _tensor(array: NDArray[Any]) -> Tensor:
@@ -365,10 +337,10 @@ def _device(model: nn.Module) -> torch.device:
 def _value_head(model: nn.Module, answers: tuple[str, ...]) -> nn.Module | None:
     """The head behind `value` and `value_logits`, if one of them is asked for."""
     for name in answers:
-        if name not in (*_VALUES, *_ANSWERS_OF_LOGITS):
+        if name not in ANSWERS:
             raise UnsupportedError(
-                f"pack.run cannot give the answer {name!r}, only {', '.join((*_VALUES, *_ANSWERS_OF_LOGITS))}; compute "
-                f"it and add it: dataclasses.replace(pack.run(model, answers=()), {name}=...)"
+                f"pack.run cannot give the answer {name!r}, only {', '.join(ANSWERS)}; compute it and add it: "
+                f"dataclasses.replace(pack.run(model, answers=()), {name}=...)"
             )
     asked = next((name for name in answers if name in _VALUES), None)
     head = getattr(model, "value_head", None)

@@ -17,7 +17,7 @@ from agentrl_core.exceptions import RecipeError
 
 if TYPE_CHECKING:
     from agentrl_core.batch import Batch
-    from agentrl_core.loss import Loss
+    from agentrl_core.loss import Loss, Train
     from agentrl_core.rollout import Planner
     from agentrl_core.select import Admission, Selector
     from agentrl_core.update import Updates
@@ -44,13 +44,20 @@ _FACTS: dict[Level, tuple[str, ...]] = {
     ),
 }
 _COLLECTION = ("select", "rollout", "reward", "admit")
-_CREDIT = ("reward", "advantage", "weight")  # phases that may hold a chain of components
+_CREDIT = ("reward", "advantage", "weight")
+_CHAINS = (*_CREDIT, "loss")  # phases that may hold several components
 _MODEL_COLUMNS = {  # of tokens: made by annotate, with this model
     "reference_logprob": "reference",
     "recomputed_logprob": "policy",
+    "current_logprob": "policy",
+    "proximal_logprob": "policy",
+    "current_entropy": "policy",
+    "old_mean_logprob": "policy",
+    "sum_probability_squared": "policy",
     "reward_model_logprob": "reward_model",
     "reward_reference_logprob": "reward_reference",
     "value": "critic",
+    "old_value": "critic",
 }
 
 
@@ -68,7 +75,8 @@ class Recipe:
     """Components by phase and the options of the optimisation. A value: printable, comparable, to and from TOML.
 
     Phases reward, advantage and weight hold one component or a tuple of them: a chain, run in order, each link on the
-    columns that those before it made.
+    columns that those before it made. Phase loss holds one loss, or a tuple of `loss.Train`, each of which names the
+    model that it trains and the stage in which it does.
 
     Args:
         name: unique, descriptive key.
@@ -80,7 +88,7 @@ class Recipe:
         advantage: from scores to `advantage`. A recipe that trains needs one.
         weight: makes `weight`, which multiplies the advantage and nothing else, and `keep`, which leaves draws or
             tokens out of the loss; or None.
-        loss: what an update minimises. A recipe that trains needs one.
+        loss: what the updates minimise. A recipe that trains needs one.
         replay: None in this version.
         schedule: None in this version.
         epochs: passes over a batch, at least 1.
@@ -110,7 +118,7 @@ class Recipe:
     admit: Admission = field(default_factory=_default("select", "AcceptAll"))
     advantage: Chain | None = None
     weight: Chain | None = None
-    loss: Loss | None = None
+    loss: Loss | Train | tuple[Loss | Train, ...] | None = None
     replay: Component | None = None
     schedule: Component | None = None
     epochs: int = 1
@@ -130,7 +138,7 @@ class Recipe:
         )
         for phase in PHASES:
             links = getattr(self, phase)
-            if isinstance(links, tuple) and phase in _CREDIT and len(links) < 2:
+            if isinstance(links, tuple) and phase in _CHAINS and len(links) < 2:
                 # One link is the component itself, no link is none: equal recipes compare equal.
                 object.__setattr__(self, phase, links[0] if links else None)
             for component in cast("tuple[object, ...]", self.chain(phase)):
@@ -145,11 +153,45 @@ class Recipe:
                     f"recipe {self.name!r}: phase {phase} has more than one of {', '.join(sorted(set(remember)))}, "
                     "which would share what they remember; keep one of each"
                 )
+        places = [(training.stage, training.model) for training in self._trainings()]
+        for stage, model in places:
+            if places.count((stage, model)) > 1:
+                raise RecipeError(
+                    f"recipe {self.name!r}: stage {stage!r} has more than one loss of model {model!r}; add them up "
+                    "with loss.Sum, or name another stage for one: loss.Train(..., stage=...)"
+                )
 
     def chain(self, phase: str) -> tuple[Component, ...]:
         """The components of a phase in the order they run: none, one, or the links of its chain."""
         value = getattr(self, phase)
         return () if value is None else value if isinstance(value, tuple) else (value,)
+
+    def training(self, stage: str = "update") -> tuple[Train, ...]:
+        """The losses of a stage in order, each with its model and how many epochs and minibatches it has.
+
+        Raises:
+            RecipeError: the stage has no loss.
+        """
+        found = tuple(training for training in self._trainings() if training.stage == stage)
+        if not found:
+            stages = ", ".join(dict.fromkeys(training.stage for training in self._trainings()))
+            remedy = f"it has losses of: {stages}" if stages else "add a loss: replace(loss=...)"
+            raise RecipeError(f"recipe {self.name!r}: phase loss has no component of stage {stage!r}; {remedy}")
+        return found
+
+    def _trainings(self) -> list[Train]:
+        links = cast("tuple[Loss | Train, ...]", self.chain("loss"))
+        if not links:
+            return []
+        from agentrl_core.loss import Train
+
+        trainings = [link if isinstance(link, Train) else Train(link) for link in links]
+        return [
+            dataclasses.replace(
+                each, epochs=each.epochs or self.epochs, minibatches=each.minibatches or self.minibatches
+            )
+            for each in trainings
+        ]
 
     def replace(self, **phases: Any) -> Self:
         """The same recipe with other components or options.
@@ -202,26 +244,31 @@ class Recipe:
             batch = cast("BatchComponent", component)(batch)
         return batch
 
-    def updates(self, batch: Batch, *, seed: int = 0) -> Updates:
-        """The optimizer steps of a batch, to iterate over.
+    def updates(self, batch: Batch, *, stage: str = "update", seed: int = 0) -> Updates:
+        """The optimizer steps of a batch, to iterate over: those of each loss of a stage, loss after loss.
 
         Args:
-            batch: with its credit, and with the columns that a model makes for the loss.
+            batch: with the columns that the losses need; in stage `update` that is its credit, and what a model makes.
+            stage: which losses; see `loss.Train`.
             seed: of the order in which draws are dealt into minibatches.
 
         Raises:
-            RecipeError: a column is missing; the message has the call that adds it.
+            RecipeError: a column is missing, and the message has the call that adds it; or the stage has no loss.
         """
         from agentrl_core.update import Updates
 
-        self.check(batch)
-        for level, name in cast("Loss", self.loss).needs:
-            if not batch.has(name, level):
-                raise RecipeError(
-                    f"recipe {self.name!r}: the batch has no column {name!r} at level {level}; "
-                    "add the credit first: batch = recipe.credit(batch)"
-                )
-        return Updates(self, batch, seed=seed)
+        if stage == "update":
+            self.check(batch)
+        for training in self.training(stage):
+            for level, name in training.needs:
+                if not batch.has(name, level):
+                    remedy = "add the credit first: batch = recipe.credit(batch)"
+                    if stage != "update":
+                        remedy = f"stage {stage!r} needs it first: {_annotate(name)}, or batch.with_columns"
+                    raise RecipeError(
+                        f"recipe {self.name!r}: the batch has no column {name!r} at level {level}; {remedy}"
+                    )
+        return Updates(self, batch, stage=stage, seed=seed)
 
     def to_dict(self) -> dict[str, Any]:
         """The recipe as a table of plain values and one table per component. Phases that are None are left out."""
@@ -246,7 +293,7 @@ class Recipe:
             if key not in known:
                 raise RecipeError(f"recipe {name!r}: {key!r} is unknown; a recipe has: {', '.join(known)}")
             if key in PHASES:
-                links = value if key in _CREDIT and isinstance(value, list) else [value]
+                links = value if key in _CHAINS and isinstance(value, list) else [value]
                 for link in links:
                     if not isinstance(link, Mapping):
                         raise RecipeError(
@@ -298,7 +345,8 @@ class Recipe:
                     f"add one from agentrl_core.{PHASES[phase]}: replace({phase}=...)"
                 )
             for component in chain:
-                for column in component.needs:
+                # Losses of other stages are checked on the batches that they are given.
+                for column in component.needs if getattr(component, "stage", "update") == "update" else ():
                     self._check_column(phase, component, column, made, batch)
                 made.update(component.makes)
 
@@ -315,9 +363,9 @@ class Recipe:
         if model is not None and batch is None:
             return
         remedy = (
-            f"only a model can make it: batch = batch.annotate({name!r}, {model})"
+            f"only a model can make it: {_annotate(name)}"
             if model is not None
-            else f"no component of this recipe makes it: add one that does, or batch = batch.annotate({name!r}, model)"
+            else f"no component of this recipe makes it: add one that does, or {_annotate(name)}"
         )
         raise RecipeError(
             f"recipe {self.name!r}: {component.title()} (phase {phase}) needs column {name!r} at level {level}; "
@@ -327,6 +375,11 @@ class Recipe:
     def _require(self, condition: bool, option: str, remedy: str) -> None:  # noqa: FBT001 - as in assert
         if not condition:
             raise RecipeError(f"recipe {self.name!r}: {option}={getattr(self, option)!r} is not possible; {remedy}")
+
+
+def _annotate(name: str) -> str:
+    """The call that lets a model make a column."""
+    return f"batch = batch.annotate({name!r}, {_MODEL_COLUMNS.get(name, 'model')})"
 
 
 def _plain(value: Any) -> Any:

@@ -26,6 +26,7 @@ from agentrl_core import env
 from agentrl_core.batch import Batch
 from agentrl_core.collect import Collector, evaluate
 from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.loss import Train
 from agentrl_core.recipe import Recipe
 from agentrl_core.store import Store
 from agentrl_core.warm_start import warm_start
@@ -125,6 +126,12 @@ def train(options: TrainOptions, recipe: Recipe, progress: Progress) -> dict[str
         KeyboardInterrupt: the run was interrupted; `resume` goes on.
     """
     recipe.check()
+    for link in recipe.chain("loss"):
+        if isinstance(link, Train) and (link.model, link.stage) != ("policy", "update"):
+            raise InvalidInputError(
+                f"recipe {recipe.name!r} trains model {link.model!r} in stage {link.stage!r}, but agentrl train makes "
+                "one model, the policy, and trains it in stage 'update'; copy its loop, and step update.model there"
+            )
     run = Path(options.run)
     with Store.open(run) as store:
         _begin(options, recipe, run, store)
@@ -203,7 +210,7 @@ def _learn(
         optimizer.load_state_dict(_checkpoint(run, store)["optimizer"])
         generate.update_weights(policy, version=store.iteration)
     generated = int(measured.get("generated_tokens", 0))
-    needs_reference = recipe.loss is not None and ("token", "reference_logprob") in recipe.loss.needs
+    needs_reference = any(("token", "reference_logprob") in link.needs for link in recipe.chain("loss"))
     reference = _frozen_copy(policy, run) if needs_reference else None
 
     def success(phase: str) -> float:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, cast, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from agentrl_core import _core
 from agentrl_core._pairs import pairs_of
-from agentrl_core.exceptions import InvalidInputError, RecipeError
+from agentrl_core.exceptions import InvalidInputError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from agentrl_core._core import Plan
     from agentrl_core.batch import Balance, Batch, Layout
     from agentrl_core.buffers import PackBuffers
-    from agentrl_core.loss import Loss
+    from agentrl_core.loss import Loss, Train
     from agentrl_core.pack import Pack, PackOutput
     from agentrl_core.recipe import Recipe
 
@@ -29,24 +29,57 @@ _IDS = ("step", "sequence", "pair", "group", "stratum")  # streams that number t
 
 
 class Updates:
-    """The optimizer steps of a batch, epochs x minibatches of them. `Recipe.updates` makes one.
+    """The optimizer steps of a batch: epochs x minibatches of them for each loss. `Recipe.updates` makes one.
 
-    In each epoch the draws whose score is finite are put in a fresh order and dealt into `recipe.minibatches` parts of
-    equal size (up to one; a part is never empty, so a tiny batch has fewer). The order is keyed by (seed, epoch). Of a
-    loss on groups or pairs these are dealt instead, so that each is whole in one update. The pairs are the two draws
-    with the same number in the draws' column `pair` (negative: no pair); without it the groups, of two draws each.
+    In each epoch the draws whose score is finite are put in a fresh order and dealt into as many parts as the loss has
+    minibatches, of equal size (up to one; a part is never empty, so a tiny batch has fewer). The order is keyed by
+    (seed, epoch). Of a loss on groups or pairs these are dealt instead, so that each is whole in one update. The pairs
+    are the two draws with the same number in the draws' column `pair` (negative: no pair); without it the groups, of
+    two draws each. Losses run one after the other, each with its own draws, denominators and metrics.
 
     Attributes:
-        recipe: the recipe; its loss, `epochs`, `minibatches` and `shared` are used.
-        batch: the batch, with its credit.
+        recipe: the recipe.
+        batch: the batch, with the columns that the losses need.
     """
 
-    def __init__(self, recipe: Recipe, batch: Batch, *, seed: int = 0) -> None:
-        if recipe.loss is None:
-            raise RecipeError(f"recipe {recipe.name!r}: phase loss has no component; add one: replace(loss=...)")
+    def __init__(self, recipe: Recipe, batch: Batch, *, stage: str = "update", seed: int = 0) -> None:
         self.recipe = recipe
         self.batch = batch
-        self._loss = recipe.loss
+        self._parts = [_Steps(recipe, batch, training, seed) for training in recipe.training(stage)]
+
+    def __len__(self) -> int:
+        """How many optimizer steps there are."""
+        return sum(map(len, self._parts))
+
+    def __iter__(self) -> Iterator[Update]:
+        """Yield the optimizer steps in order."""
+        for steps in self._parts:
+            yield from steps
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Means over what `Update.loss` has seen so far: `loss` per update, everything else per trained token.
+
+        Also `tokens`, how many trained tokens that were, and `updates`. Those of another model than `policy` have its
+        name before them: `critic.loss`. Reading it waits for the device; nothing else does.
+        """
+        return {
+            name if steps.model == "policy" else f"{steps.model}.{name}": value
+            for steps in self._parts
+            for name, value in steps.metrics().items()
+        }
+
+
+class _Steps:
+    """The optimizer steps of one loss."""
+
+    def __init__(self, recipe: Recipe, batch: Batch, training: Train, seed: int) -> None:
+        self.recipe = recipe
+        self.batch = batch
+        self.model = training.model
+        self._loss = training.loss
+        self._epochs = cast("int", training.epochs)
+        self._minibatches = cast("int", training.minibatches)
         self._seed = seed
         scored = batch.has("score", "draw")  # an advantage of one's own may come without a score
         self._valid: NDArray[np.bool_] = (
@@ -65,27 +98,20 @@ class Updates:
         self._stepped = 0
 
     def __len__(self) -> int:
-        """How many optimizer steps there are."""
-        return self.recipe.epochs * min(self.recipe.minibatches, len(np.unique(self._unit_of[self._valid])))
+        return self._epochs * min(self._minibatches, len(np.unique(self._unit_of[self._valid])))
 
     def __iter__(self) -> Iterator[Update]:
-        """Yield the optimizer steps in order."""
         draws = np.flatnonzero(self._valid).astype(np.int64)
         _, first, place = np.unique(self._unit_of[draws], return_index=True, return_inverse=True)
-        parts = len(self) // self.recipe.epochs
-        for epoch in range(self.recipe.epochs if parts else 0):
+        parts = len(self) // self._epochs
+        for epoch in range(self._epochs if parts else 0):
             base = np.uint64(_core.structural_seed(self._seed, epoch))
             order = np.argsort(_core.uniform(base + draws[first].astype(np.uint64), 0), kind="stable")
             for units in np.array_split(order, parts):
                 yield Update(self, draws[np.isin(place, units)])
 
-    @property
     def metrics(self) -> dict[str, float]:
-        """Means over what `Update.loss` has seen so far: `loss` per update, everything else per trained token.
-
-        Also `tokens`, how many trained tokens that were, and `updates`. Reading it waits for the device; nothing else
-        does.
-        """
+        """As of `Updates`, without the model's name."""
         if not self._stepped:
             return {}
         sums = {name: float(value) for name, value in self._sums.items()}
@@ -129,10 +155,12 @@ class Update:
 
     Attributes:
         draws: `int64[k]`, indices of the draws it trains on.
+        model: name of the model that it steps, `policy` unless the recipe names another.
     """
 
-    def __init__(self, updates: Updates, draws: NDArray[np.int64]) -> None:
+    def __init__(self, updates: _Steps, draws: NDArray[np.int64]) -> None:
         self.draws = draws
+        self.model = updates.model
         self._updates = updates
         self._loss: Loss = updates._loss  # noqa: SLF001 - two halves of one thing
         self._seen = False

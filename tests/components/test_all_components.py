@@ -37,6 +37,7 @@ REQUIRED = {  # options without a default
     "BaselineRelative": {"column": "value"},
     "KL": {"coefficient": 0.1},
     "Sum": {"first": loss.Policy(), "second": loss.Imitation("token_mean")},
+    "Train": {"loss": loss.Policy()},
     "Function": {"path": likelihood.path},
 }
 

@@ -82,6 +82,18 @@ def test_a_local_model_is_trained_instead(tmp_path, capsys, warm_policy):
         assert len(printed.splitlines()) == 1
 
 
+def test_a_recipe_with_a_critic_is_refused(tmp_path, capsys):
+    from agentrl_core import advantage, loss, recipes
+
+    file = tmp_path / "mine.toml"
+    links = (loss.Train(loss.Value(), model="critic"), loss.Policy())
+    file.write_text(recipes.GRPO.replace(name="mine", advantage=advantage.Gae(), loss=links).to_toml())
+    assert main(["train", "--recipe", str(file), "--run", str(tmp_path / "run")]) == 1
+    printed = capsys.readouterr().err
+    assert "recipe 'mine' trains model 'critic' in stage 'update', but agentrl train makes one model" in printed
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_recipe_file_holds_options(tmp_path, capsys):
     from agentrl_core import recipes
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from types import SimpleNamespace
 
@@ -9,6 +10,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from transformers import (
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    Gemma3ForCausalLM,
+    Gemma3TextConfig,
+    GemmaConfig,
+    GemmaForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
     MistralConfig,
@@ -32,7 +39,11 @@ SHAPE = {
     "num_key_value_heads": 2,
     "max_position_embeddings": 64,
 }
+UNCAPPED = {"head_dim": 8, "attn_logit_softcapping": None, "final_logit_softcapping": None}
 FAMILIES = {
+    "gemma": (GemmaConfig, GemmaForCausalLM, {"head_dim": 8}),
+    "gemma2": (Gemma2Config, Gemma2ForCausalLM, UNCAPPED),
+    "gemma3": (Gemma3TextConfig, Gemma3ForCausalLM, UNCAPPED),
     "llama": (LlamaConfig, LlamaForCausalLM, {}),
     "mistral": (MistralConfig, MistralForCausalLM, {"sliding_window": None}),
     "qwen2": (Qwen2Config, Qwen2ForCausalLM, {}),
@@ -48,7 +59,24 @@ def tiny_model(family: str, dtype: torch.dtype = torch.float64, **options: objec
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))  # no weight is left at its neutral start
-    return model.to(dtype)
+    model = model.to(dtype)
+    if dtype == torch.float64:
+        _norms_in_double(model)
+    return model
+
+
+def _norms_in_double(model: PreTrainedModel) -> None:
+    """The library computes norms in fp32 whatever the model is in: too coarse for sums in another order."""
+    for module in model.modules():
+        kind = type(module).__name__
+        if kind.endswith("RMSNorm"):
+            shift = 1.0 if kind.startswith("Gemma") else 0.0
+            epsilon = module.eps if hasattr(module, "eps") else module.variance_epsilon
+            module.forward = functools.partial(_norm, module.weight, shift, epsilon)
+
+
+def _norm(weight: torch.Tensor, shift: float, epsilon: float, states: torch.Tensor) -> torch.Tensor:
+    return (shift + weight) * states * (states.square().mean(-1, keepdim=True) + epsilon).rsqrt()
 
 
 @dataclass(frozen=True)

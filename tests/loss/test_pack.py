@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
-import numpy as np
 import pytest
 import torch
 from hand_made import FAMILIES, Ragged, tiny_model
 from torch import Tensor, nn
 from transformers import BertConfig, BertLMHeadModel, GPT2Config, GPT2LMHeadModel
 
-from agentrl_core import _attention
+from agentrl_core import _layouts
 from agentrl_core import pack as pack_module
-from agentrl_core.exceptions import InvalidInputError, UnsupportedError
-from agentrl_core.pack import Pack, annotate
+from agentrl_core.exceptions import UnsupportedError
+from agentrl_core.pack import Pack
 
 LENGTHS = [17, 3, 9, 16, 2, 30, 9]
 
@@ -52,7 +49,7 @@ def test_equals_separate_sequences(family: str, training: bool) -> None:
     torch.testing.assert_close(output.entropy, expected[1], rtol=0, atol=1e-10)
     found = gradients(model, output.logprob, output.entropy)
     for name, gradient in wanted.items():
-        torch.testing.assert_close(found[name], gradient, rtol=0, atol=1e-9, msg=name)
+        torch.testing.assert_close(found[name], gradient, rtol=0, atol=1e-9, msg=lambda text, at=name: f"{at}: {text}")
     assert model.config._attn_implementation == before
 
 
@@ -176,47 +173,6 @@ def test_gpt2_runs_too() -> None:
 
 def test_buckets_cover_every_row_once() -> None:
     starts = torch.tensor([0, 4, 5, 15, 19], dtype=torch.int32)
-    shapes, rows, slots = _attention.SequenceLayout(starts, 10).buckets
+    shapes, rows, slots = _layouts.SequenceLayout(starts, 10).buckets
     assert sorted(shapes) == [(1, 1), (1, 10), (2, 4)]
     assert rows[slots].tolist() == list(range(19))
-
-
-class FewDraws:
-    """The part of a batch that annotate uses: two packs over hand-made rows."""
-
-    def __init__(self, *parts: Ragged) -> None:
-        self.plans = [part.plan() for part in parts]
-        self.scale = np.concatenate([part.flat(part.inverse_temperature) for part in parts]).astype(np.float32)
-        self.plans[1].token = self.plans[1].node_token = self.plans[1].token + len(self.plans[0].token)
-        self.num_draws = 2
-        self.columns: dict[str, np.ndarray] = {}
-
-    def column(self, name: str, level: str) -> np.ndarray:
-        stored = np.zeros(len(self.scale) + 3, dtype=np.int32)  # three tokens are not trained
-        return {("inverse_temperature", "token"): self.scale, ("token", "node_token"): stored}[name, level]
-
-    def plan(self, draws: np.ndarray, *, max_tokens: int) -> list[SimpleNamespace]:
-        assert draws.tolist() == [0, 1]
-        assert max_tokens == 99
-        return self.plans
-
-    def with_columns(self, level: str, **columns: np.ndarray) -> FewDraws:
-        assert level == "node_token"
-        self.columns = columns
-        return self
-
-
-def test_annotate_with_a_model_and_with_a_function() -> None:
-    parts = Ragged.random(LENGTHS), Ragged.random([11, 4], seed=1)
-    model = tiny_model("llama")
-    values = annotate(FewDraws(*parts), "reference_logprob", model, max_tokens=99).columns["reference_logprob"]
-    expected = torch.cat([naive(model, part)[0] for part in parts]).detach()
-    np.testing.assert_allclose(values[:-3], expected, rtol=0, atol=1e-5)  # the scale is a float32 column
-    assert np.isnan(values[-3:]).all()
-    assert all(parameter.grad is None for parameter in model.parameters())
-
-    squares = annotate(FewDraws(*parts), "square", lambda pack: pack.target.float() ** 2, max_tokens=99)
-    tokens = np.concatenate([part.flat(part.tokens) for part in parts])
-    np.testing.assert_array_equal(squares.columns["square"][:-3], tokens.astype(np.float32) ** 2)
-    with pytest.raises(InvalidInputError, match=r"column 'bad' returned shape \(1,\)"):
-        annotate(FewDraws(*parts), "bad", lambda _: torch.zeros(1), max_tokens=99)

@@ -16,6 +16,10 @@ use crate::pack::Plan;
 use crate::table::Table;
 use crate::tree::Tree;
 
+/// Tokens, where contexts begin among them, which steps are theirs, and where the actions of steps begin.
+type ContextColumns<'py> =
+    (Bound<'py, PyArray1<i32>>, Bound<'py, PyArray1<i64>>, Bound<'py, PyArray1<i64>>, Bound<'py, PyArray1<i64>>);
+
 /// The frozen form of the data.
 #[pyclass(frozen, module = "agentrl_core._core")]
 pub(crate) struct Batch(pub(crate) batch::Batch);
@@ -123,6 +127,13 @@ impl Batch {
 
     fn offsets<'py>(&self, py: Python<'py>, level: &str) -> PyResult<Bound<'py, PyArray1<i64>>> {
         held(|| self.0.offsets(Level::from_name(level)?)).map(|offsets| PyArray1::from_slice(py, offsets))
+    }
+
+    fn contexts<'py>(&self, py: Python<'py>) -> PyResult<ContextColumns<'py>> {
+        let found = released(py, || self.0.contexts())?;
+        let [offsets, steps, begins] =
+            [found.offsets, found.steps, found.begins].map(|column| PyArray1::from_vec(py, column));
+        Ok((PyArray1::from_vec(py, found.tokens), offsets, steps, begins))
     }
 
     fn has(&self, name: &str, level: &str) -> PyResult<bool> {

@@ -3,7 +3,8 @@
 `Policy` is composed: a ratio (a vector), bounds (a pair of vectors), a surrogate (a function of both) and regularisers.
 The other losses regress (`Regression`), compare (`Preference`, `ListMatch`, ...), imitate, or train a critic (`Value`).
 Every one is a pure function of `[N]` vectors, `Loss.evaluate(tokens)`, and says which streams it reads, what must lie
-in one pack (`unit`), and whether shared tokens may be folded (`foldable`).
+in one pack (`unit`), and whether shared tokens may be folded (`foldable`). `Train` says which model one is for, and
+when.
 """
 
 from agentrl_core.loss.base import Loss
@@ -61,6 +62,7 @@ from agentrl_core.loss.surrogate import (
     Surrogate,
 )
 from agentrl_core.loss.tokens import Segments, Tokens
+from agentrl_core.loss.train import Train
 from agentrl_core.loss.value import Value, expected_value, soft_minimum
 
 __all__ = [
@@ -115,6 +117,7 @@ __all__ = [
     "TokenClip",
     "Tokens",
     "TopShare",
+    "Train",
     "TrajectorySoftmax",
     "Value",
     "differential_information",

@@ -3,6 +3,7 @@
 mod bytes;
 mod columns;
 mod combine;
+mod contexts;
 pub(crate) mod layout;
 mod pack;
 mod plan;
@@ -17,6 +18,7 @@ use arrow_array::cast::AsArray;
 use arrow_array::{Array, Int32Array, Int64Array, ListArray, RecordBatch, UInt8Array};
 
 pub use columns::{Column, Level, Numbers};
+pub use contexts::Contexts;
 pub use pack::{LaidOut, PackArrays, PackSizes, PlannedPack};
 pub use plan::{PackLayout, Plan, PlanOptions};
 pub use rows::NewDraws;

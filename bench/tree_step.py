@@ -1,0 +1,240 @@
+"""A step of a small language model (forward, loss, backward) over trees: the tree layout beside sequences and padding.
+
+    python bench/tree_step.py [--family llama] [--width 256] [--layers 4] [--vocabulary 4096] [--runs 3]
+
+Padding is the model's own forward over right-padded rows with an attention mask, logits of all tokens, in
+micro-batches of as many tokens as our packs. Losses and gradients of all three are compared before anything is timed.
+For each shape of tree the table says how many tokens each layout runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import torch
+from common import Bench
+from torch import Tensor
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+from agentrl_core import Batch, Forest, Recipe, loss, recipes
+
+FAMILIES = {"llama": (LlamaConfig, LlamaForCausalLM), "qwen3": (Qwen3Config, Qwen3ForCausalLM)}
+
+
+class Grown:
+    """A forest that grows trajectory by trajectory, of random tokens."""
+
+    def __init__(self, vocabulary: int) -> None:
+        self.forest = Forest()
+        self._rng = np.random.default_rng(0)
+        self._vocabulary = vocabulary
+        self._groups = 0
+
+    def group(self) -> int:
+        """A new group."""
+        self._groups += 1
+        self.forest.add_group(self._groups - 1, f"task {self._groups - 1}")
+        return self._groups - 1
+
+    def start(self, group: int, member: int, prompt: list[int]) -> int:
+        """A new trajectory behind a prompt."""
+        trajectory = self.forest.start(group, member)
+        self.forest.append(trajectory, prompt, kind="prompt")
+        return trajectory
+
+    def words(self, count: int) -> list[int]:
+        """Random tokens."""
+        return self._rng.integers(0, self._vocabulary, count).tolist()
+
+    def turn(self, trajectory: int, observed: int, said: int) -> None:
+        """What came back from the environment, then an action."""
+        if observed:
+            self.forest.append(trajectory, self.words(observed), kind="observation")
+        logprobs = -self._rng.uniform(7.0, 9.0, said)  # about those of a random model, so that few are clipped
+        self.forest.append(trajectory, self.words(said), kind="action", logprobs=logprobs)
+        self.forest.step(trajectory)
+
+    def finish(self, trajectory: int) -> None:
+        """The end, with a random reward."""
+        self.forest.finish(trajectory, reward=float(self._rng.normal()))
+
+
+def apart(grown: Grown) -> None:
+    """24 rollouts of tasks of their own."""
+    for _ in range(24):
+        trajectory = grown.start(grown.group(), 0, grown.words(192))
+        grown.turn(trajectory, 0, 128)
+        grown.finish(trajectory)
+
+
+def prompts(grown: Grown) -> None:
+    """4 prompts of 512 tokens, 8 rollouts each."""
+    for _ in range(4):
+        group, prompt = grown.group(), grown.words(512)
+        for member in range(8):
+            trajectory = grown.start(group, member, prompt)
+            grown.turn(trajectory, 0, 96)
+            grown.finish(trajectory)
+
+
+def forks(grown: Grown) -> None:
+    """3 prompts; of each, 4 rollouts of 4 turns that fork into one more before their second and third turn."""
+    for _ in range(3):
+        group, prompt = grown.group(), grown.words(160)
+        for member in range(4):
+            running = [grown.start(group, member, prompt)]
+            for number in range(4):
+                if number in (1, 2):
+                    running.append(grown.forest.fork(running[0]))
+                for trajectory in running:
+                    grown.turn(trajectory, 48 if number else 0, 48)
+            for trajectory in running:
+                grown.finish(trajectory)
+
+
+def chain(grown: Grown) -> None:
+    """One task of 20 turns, with a branch of two turns off each of the first 19."""
+    trunk = grown.start(grown.group(), 0, grown.words(192))
+    done = [trunk]
+    for number in range(20):
+        grown.turn(trunk, 40 if number else 0, 24)
+        if number < 19:
+            branch = grown.forest.fork(trunk)
+            for _ in range(2):
+                grown.turn(branch, 40, 24)
+            done.append(branch)
+    for trajectory in done:
+        grown.finish(trajectory)
+
+
+SHAPES: dict[str, Callable[[Grown], None]] = {
+    "no sharing": apart,
+    "8 rollouts a prompt": prompts,
+    "forks as in ARPO": forks,
+    "a deep chain, many branches": chain,
+}
+
+
+def padded_rows(batch: Batch, recipe: Recipe, most: int) -> Iterator[dict[str, Tensor]]:
+    """Micro-batches of right-padded rows, one for each draw, longest first: at most `most` tokens each."""
+    plans = [batch.plan([draw], max_tokens=2**31 - 1)[0] for draw in range(batch.num_draws)]
+    # A plan leaves out the last token, which is predicted and never read.
+    paths = [np.append(plan.input_ids, plan.target[-1]) for plan in plans]
+    steps, bounds = batch.offsets("step"), batch.offsets("token")
+    position = batch.column("position", "token")
+    weight = batch.token_weights(np.arange(batch.num_draws), denominator=recipe.training()[0].loss.denominator)
+    columns = {
+        "advantage": np.asarray(batch.column("advantage", "token"), np.float32),
+        "old_logprob": batch.column("behaviour_logprob", "token"),
+        "weight": weight.astype(np.float32),
+    }
+    order = np.argsort([-len(path) for path in paths], kind="stable")
+    while len(order):
+        longest = len(paths[order[0]])
+        members, order = np.split(order, [max(1, most // longest)])
+        rows: dict[str, Tensor] = {"input_ids": torch.zeros(len(members), longest, dtype=torch.int64)}
+        rows["attention_mask"] = torch.zeros_like(rows["input_ids"])
+        rows |= {name: torch.zeros(len(members), longest) for name in columns}
+        for row, draw in enumerate(members):
+            rows["input_ids"][row, : len(paths[draw])] = torch.from_numpy(paths[draw])
+            rows["attention_mask"][row, : len(paths[draw])] = 1
+            own = slice(bounds[steps[draw]], bounds[steps[draw + 1]])
+            for name, values in columns.items():
+                rows[name][row, position[own]] = torch.from_numpy(values[own])
+        yield rows
+
+
+def padded_loss(model: PreTrainedModel, rows: dict[str, Tensor]) -> Tensor:
+    """PPO's clipped objective, written out."""
+    logits = model(input_ids=rows["input_ids"], attention_mask=rows["attention_mask"]).logits[:, :-1].float()
+    logprob = logits.log_softmax(-1).gather(2, rows["input_ids"][:, 1:, None]).squeeze(2)
+    weight, advantage = rows["weight"][:, 1:], rows["advantage"][:, 1:]
+    trained = weight > 0
+    ratio = torch.where(trained, logprob - rows["old_logprob"][:, 1:], 0.0).exp()
+    objective = torch.minimum(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage)
+    return -(weight * objective).sum()
+
+
+def main() -> None:
+    """Run."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--family", choices=FAMILIES, default="llama")
+    parser.add_argument("--width", type=int, default=256)
+    parser.add_argument("--layers", type=int, default=4)
+    parser.add_argument("--vocabulary", type=int, default=4096)
+    parser.add_argument("--max-tokens", type=int, default=4096)
+    parser.add_argument("--runs", type=int, default=3)
+    options = parser.parse_args()
+    config, kind = FAMILIES[options.family]
+    torch.manual_seed(0)
+    model = kind(
+        config(
+            vocab_size=options.vocabulary,
+            hidden_size=options.width,
+            intermediate_size=3 * options.width,
+            num_hidden_layers=options.layers,
+            num_attention_heads=options.width // 32,
+            num_key_value_heads=options.width // 64,
+            head_dim=32,
+            max_position_embeddings=4096,
+        )
+    )
+    recipe = recipes.GRPO.replace(loss=loss.Policy(clip=loss.Clip(0.2, 0.2), aggregate="token_mean"))
+    bench = Bench("tree_step")
+    counts = {}
+    for name, shape in SHAPES.items():
+        grown = Grown(options.vocabulary)
+        shape(grown)
+        batch = grown.forest.freeze()
+        scores = np.random.default_rng(1).normal(size=batch.num_draws)
+        batch = batch.with_columns("draw", score=scores, advantage=scores)
+        tokens: dict[str, int] = {}
+
+        def step(layout: str, batch: Batch = batch, tokens: dict[str, int] = tokens) -> list[Tensor]:
+            model.zero_grad()
+            (update,) = recipe.updates(batch)
+            total, tokens[layout] = torch.zeros(()), 0
+            for pack in update.pack(max_tokens=options.max_tokens, layout=layout):
+                value = update.loss(pack.run(model), pack)
+                value.backward()
+                total += value.detach()
+                tokens[layout] += len(pack.input_ids)
+            return [total, *(parameter.grad for parameter in model.parameters())]
+
+        def padded(batch: Batch = batch, tokens: dict[str, int] = tokens) -> list[Tensor]:
+            model.zero_grad()
+            total, tokens["padded"] = torch.zeros(()), 0
+            for rows in padded_rows(batch, recipe, options.max_tokens):
+                value = padded_loss(model, rows)
+                value.backward()
+                total += value.detach()
+                tokens["padded"] += rows["input_ids"].numel()
+            return [total, *(parameter.grad for parameter in model.parameters())]
+
+        def in_tree() -> list[Tensor]:
+            return step("tree")
+
+        def in_sequences() -> list[Tensor]:
+            return step("sequence")
+
+        def read(found: list[Tensor]) -> np.ndarray:
+            # Loss and gradients, in units of the largest entry of each.
+            return np.concatenate([(part / part.abs().max()).flatten().numpy() for part in found])
+
+        for peer, call in (("sequence layout", in_sequences), ("transformers, padded", padded)):
+            bench.against(name, peer, in_tree, call, runs=options.runs, goal=0.0, read=read, tolerance=1e-3)
+        counts[name] = tokens
+        print(f"{'':<44} tokens: tree {tokens['tree']}, sequences {tokens['sequence']}, padded {tokens['padded']}")
+    bench.write(tokens=counts, **vars(options))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,46 @@
+//! The contexts of a batch: the tokens that a model read, before each step and behind the last.
+
+use arrow_array::cast::AsArray;
+use arrow_array::types::Int32Type;
+
+use super::{Batch, lists};
+use crate::Result;
+
+/// The contexts of all draws, in the order of the draws and of the steps in them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Contexts {
+    /// Token ids of all contexts, each from its root on.
+    pub tokens: Vec<i32>,
+    /// Where each context begins in `tokens`, and their number last.
+    pub offsets: Vec<i64>,
+    /// The steps of context `k` are the rows `steps[k]..steps[k + 1]` of the step level.
+    pub steps: Vec<i64>,
+    /// Of each step, how many tokens of its context come before its action; -1 of an action without tokens.
+    pub begins: Vec<i64>,
+}
+
+impl Batch {
+    /// The contexts of all draws: the last one of a draw goes on to the trajectory's end, those before it to the end of
+    /// their last action.
+    pub fn contexts(&self) -> Result<Contexts> {
+        let layout = &self.layout;
+        let list = lists(self.nodes(), "tokens")?;
+        let first = list.value_offsets()[0] as usize;
+        let tokens = &list.values().as_primitive::<Int32Type>().values()[first..];
+        let mut found = Contexts { offsets: vec![0], steps: vec![0], ..Contexts::default() };
+        for draw in 0..self.num_draws() {
+            for (context, steps) in layout.contexts(draw) {
+                for node in layout.path(context) {
+                    let from = layout.node_offsets[node.row] as usize;
+                    found.tokens.extend_from_slice(&tokens[from..from + node.used]);
+                }
+                found.offsets.push(found.tokens.len() as i64);
+                found.steps.push(steps.end as i64);
+            }
+        }
+        let actions = layout.token_offsets.windows(2);
+        let begin = |of: &[i64]| if of[0] < of[1] { i64::from(layout.positions[of[0] as usize]) } else { -1 };
+        found.begins = actions.map(begin).collect();
+        Ok(found)
+    }
+}

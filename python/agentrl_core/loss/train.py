@@ -1,0 +1,55 @@
+"""Which model a loss trains, and when."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from agentrl_core.component import Column, Component
+from agentrl_core.loss.base import Loss
+
+
+@dataclass(frozen=True)
+class Train(Component):
+    """A loss, the model that it trains, and when: for recipes that train more than the policy after the credit.
+
+    Phase loss of a recipe may be a tuple of these, run in order; a loss by itself stands for `Train(loss)`. Each has
+    optimizer steps of its own, with denominators of its own, and names its model in `Update.model`. A stage holds one
+    loss for each model; `loss.Sum` adds up several losses of one model.
+
+    Args:
+        loss: what is minimised.
+        model: a name, such as `policy`, `critic`, `reward_model`, `adapter`: the user's loop knows the model.
+        stage: `update`, what `recipe.updates(batch)` gives; or any other name, such as `warm_start` (before
+            reinforcement learning) or `before_credit` (a critic or reward model whose answers the credit reads):
+            `recipe.updates(batch, stage=...)` gives those, on any batch that has the columns the loss needs.
+        epochs: passes over a batch, at least 1; None: as many as the recipe says.
+        minibatches: optimizer steps of a pass, at least 1; None: as many as the recipe says.
+
+    Example:
+        >>> from agentrl_core import loss, recipes
+        >>> recipe = recipes.GRPO.replace(loss=(loss.Train(loss.Value(), model="critic", epochs=4), loss.Policy()))
+        >>> [(training.model, training.epochs) for training in recipe.training()]
+        [('critic', 4), ('policy', 1)]
+    """
+
+    phase: ClassVar[str] = "loss"
+
+    loss: Loss
+    model: str = "policy"
+    stage: str = "update"
+    epochs: int | None = None
+    minibatches: int | None = None
+
+    def check_options(self) -> None:
+        """Ranges as documented."""
+        for option in ("model", "stage"):
+            self.require(getattr(self, option).isidentifier(), option, "give a name of letters, digits and _")
+        for option in ("epochs", "minibatches"):
+            value = getattr(self, option)
+            self.require(value is None or value >= 1, option, "give a whole number of at least 1, or None")
+
+    @property
+    def needs(self) -> tuple[Column, ...]:
+        """What the loss needs."""
+        return self.loss.needs

@@ -1,0 +1,204 @@
+"""Annotate: answers at trained tokens, and probes at every step, against the model's own forward."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from hand_made import tiny_model
+from test_losses_of_updates import grow
+from torch import nn
+
+from agentrl_core import Batch, Forest, reward
+from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.pack import Pack
+from agentrl_core.probe import Probe, Questions
+
+
+def path(nodes: dict[int, dict], last: int | None, end: int | None) -> list[int]:
+    """Tokens from the root to the end of a node, from the tables."""
+    found: list[int] = []
+    while last is not None:
+        found = nodes[last]["tokens"][:end] + found
+        last, end = nodes[last]["parent_id"], nodes[last]["parent_end"]
+    return found
+
+
+def contexts(batch: Batch) -> list[list[list[int]]]:
+    """Of each draw, what the model read before each step, and all up to its end."""
+    nodes = {row["node_id"]: row for row in pl.DataFrame(batch.nodes).iter_rows(named=True)}
+    steps, found = pl.DataFrame(batch.steps), []
+    for draw in pl.DataFrame(batch.trajectories).iter_rows(named=True):
+        first = steps.filter(pl.col("trajectory_id") == draw["trajectory_id"])["first_node_id"]
+        before = [path(nodes, nodes[node]["parent_id"], nodes[node]["parent_end"]) for node in first]
+        found.append([*before, path(nodes, draw["leaf_node_id"], draw["leaf_end"])])
+    return found
+
+
+def likelihood(model: nn.Module, context: list[int], probe: list[int], start: int) -> torch.Tensor:
+    """Log-prob of each scored token behind a context."""
+    tokens = torch.tensor(context + probe)
+    with torch.no_grad():
+        logits = model(input_ids=tokens[None]).logits[0, :-1].log_softmax(-1)
+    return logits.gather(1, tokens[1:, None])[len(context) + start - 1 :, 0]
+
+
+def probe_rows(batch: Batch, seed: int = 0) -> tuple[list[list[int]], list[int]]:
+    rng = np.random.default_rng(seed)
+    lengths = rng.integers(1, 6, batch.num_draws)
+    rows = [rng.integers(0, 37, length).tolist() for length in lengths]
+    return rows, [int(rng.integers(0, length)) for length in lengths]
+
+
+@pytest.mark.parametrize("max_tokens", [75, 10_000])
+@pytest.mark.parametrize("reduce", ["mean", "sum"])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_probes_are_asked_before_every_step_and_at_the_end(seed: int, reduce: str, max_tokens: int) -> None:
+    batch, model = grow(seed), tiny_model("qwen3")
+    rows, starts = probe_rows(batch, seed)
+    probe = Probe(rows, start=starts, reduce=reduce)
+    probed = batch.annotate("answer_logprob", model, probe=probe, max_tokens=max_tokens)
+    after, before = probed.column("answer_logprob", "step"), probed.column("answer_logprob_before", "draw")
+    steps = batch.offsets("step")
+    several = 0
+    for draw, asked in enumerate(contexts(batch)):
+        answers = [likelihood(model, context, rows[draw], starts[draw]) for context in asked]
+        expected = [float(answer.mean() if reduce == "mean" else answer.sum()) for answer in answers]
+        assert len(expected) == steps[draw + 1] - steps[draw] + 1
+        found = [before[draw], *after[steps[draw] : steps[draw + 1]]]
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
+        several += len(expected) > 2
+    assert several > 3
+    packs = list(Questions(batch, probe).packs(max_tokens))
+    assert (len(packs) > 1) == (max_tokens == 75)
+    assert all(tree.starts[-1] <= max_tokens for tree in packs)
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_a_context_is_run_once_for_all_its_probes() -> None:
+    batch = grow(0)
+    probe = Probe([[1, 2, 3]] * batch.num_draws)
+    (tree,) = Questions(batch, probe).packs(10_000)
+    questions = sum(len(asked) for asked in contexts(batch))
+    tokens, offsets, _, _ = batch._core.contexts()
+    assert tree.starts[-1] <= len(tokens) + 2 * questions
+    by_themselves = sum(len(context) + 2 for asked in contexts(batch) for context in asked)
+    assert tree.starts[-1] < 0.75 * by_themselves
+    assert len(tree.starts) == len(offsets)
+
+
+def test_information_gain_of_a_probe() -> None:
+    batch, model = grow(0), tiny_model("llama")
+    rows, starts = probe_rows(batch)
+    probed = batch.annotate("answer_logprob", model, probe=Probe(rows, start=starts))
+    gain = reward.InformationGain()(probed).column("gain", "step")
+    steps = batch.offsets("step")
+    for draw, asked in enumerate(contexts(batch)):
+        likely = [float(likelihood(model, context, rows[draw], starts[draw]).mean().exp()) for context in asked]
+        found = gain[steps[draw] : steps[draw + 1]]
+        np.testing.assert_allclose(found[:-1], np.diff(likely)[:-1], rtol=0, atol=1e-6)
+        assert np.isnan(found[-1])
+
+
+def test_a_probe_can_be_asked_for_another_answer() -> None:
+    batch, model = grow(0), tiny_model("llama")
+    rows = [[5]] * batch.num_draws
+    found = batch.annotate("answer_entropy", model, probe=Probe(rows)).column("answer_entropy_before", "draw")
+    for draw, asked in enumerate(contexts(batch)):
+        with torch.no_grad():
+            logits = model(input_ids=torch.tensor([asked[0]])).logits[0, -1]
+        entropy = torch.distributions.Categorical(logits=logits).entropy()
+        assert found[draw] == pytest.approx(float(entropy), abs=1e-5)
+
+
+def test_nothing_predicts_what_an_empty_context_is_asked() -> None:
+    forest = Forest()
+    forest.add_group(0, "task")
+    trajectory = forest.start(0, member=0)
+    forest.append(trajectory, [3, 4], kind="action", logprobs=[-1.0, -1.0])
+    forest.finish(trajectory, reward=0.0)
+    batch, model = forest.freeze(), tiny_model("llama")
+    probed = batch.annotate("answer_logprob", model, probe=Probe([[5]]))
+    assert np.isnan(probed.column("answer_logprob_before", "draw")).all()
+    after = probed.column("answer_logprob", "step")
+    assert after.tolist() == [pytest.approx(float(likelihood(model, [3, 4], [5], 0)[0]), abs=1e-6)]
+
+
+def test_probes_that_are_refused() -> None:
+    batch, model = grow(0), tiny_model("llama")
+    with pytest.raises(InvalidInputError, match=r"start is 2 for tokens\[1\], which has 2 tokens"):
+        Probe([[1, 2, 3], [4, 5]], start=2)
+    with pytest.raises(InvalidInputError, match=r"tokens\[0\] holds -1"):
+        Probe([[-1, 2]])
+    with pytest.raises(InvalidInputError, match="reduce='max'; use mean or sum"):
+        Probe([[1]], reduce="max")
+    with pytest.raises(InvalidInputError, match=r"probe has 1 rows of tokens, but the batch has \d+ draws"):
+        batch.annotate("answer_logprob", model, probe=Probe([[1]]))
+    every = Probe([[1, 2]] * batch.num_draws)
+    with pytest.raises(
+        InvalidInputError, match="max_tokens is 5, but a context of draw 0 with its 2 probes has 9 tokens"
+    ):
+        batch.annotate("answer_logprob", model, probe=every, max_tokens=5)
+    with pytest.raises(InvalidInputError, match="a function cannot read trees"):
+        batch.annotate("answer_logprob", lambda pack: pack.target, probe=every)
+
+
+def test_answers_at_trained_tokens() -> None:
+    """Log-probs, entropies and sums of squared probabilities of every stored token, whichever draw trains it."""
+    batch, model = grow(1), tiny_model("llama")
+    names = ("reference_logprob", "current_entropy", "sum_probability_squared")
+    annotated = batch
+    for name in names:
+        annotated = annotated.annotate(name, model, max_tokens=60)
+    steps, tokens = batch.offsets("step"), batch.offsets("token")
+    trainable, scale = batch.column("trainable", "token"), batch.column("inverse_temperature", "token")
+    found = {name: annotated.column(name, "token") for name in names}
+    for draw, asked in enumerate(contexts(batch)):
+        for step in range(steps[draw], steps[draw + 1]):
+            rows = range(tokens[step], tokens[step + 1])
+            context = asked[step - steps[draw]]
+            inputs = torch.tensor(context + batch.column("token", "token")[list(rows)].tolist())
+            with torch.no_grad():
+                logits = model(input_ids=inputs[None]).logits[0]
+            for place, row in enumerate(rows):
+                if not trainable[row]:
+                    assert all(np.isnan(found[name][row]) for name in names)
+                    continue
+                one = torch.distributions.Categorical(logits=logits[len(context) + place - 1] * float(scale[row]))
+                expected = (one.log_prob(inputs[len(context) + place]), one.entropy(), one.probs.square().sum())
+                for name, value in zip(names, expected, strict=True):
+                    assert found[name][row] == pytest.approx(float(value), abs=1e-5), (name, row)
+
+
+def test_a_stored_token_is_run_once() -> None:
+    """However many draws train it, and whether a model reads trees or a function sequences."""
+    batch, model = grow(0), tiny_model("llama")
+    packs: list[Pack] = []
+
+    def answer(pack: Pack) -> torch.Tensor:
+        packs.append(pack)
+        return pack.run(model).logprob
+
+    by_function = batch.annotate("mine", answer, max_tokens=60).column("mine", "node_token")
+    by_model = batch.annotate("reference_logprob", model, max_tokens=60).column("reference_logprob", "node_token")
+    np.testing.assert_allclose(by_function, by_model, rtol=0, atol=1e-6)
+    asked = torch.cat([pack.node_token for pack in packs]).tolist()
+    stored = batch.column("node_token", "token")[batch.column("trainable", "token") == 1]
+    assert sorted(asked) == sorted(set(stored.tolist()))
+    assert len(asked) < len(stored)
+    assert len(packs) > 1
+    assert all(pack.subtree_end is None for pack in packs)
+    assert np.isfinite(by_model).sum() == len(asked)
+
+
+def test_a_function_returns_a_value_for_each_pair() -> None:
+    batch = grow(0)
+    squares = batch.annotate("square", lambda pack: pack.target.float() ** 2).column("square", "token")
+    trained = batch.column("trainable", "token") == 1
+    np.testing.assert_array_equal(
+        squares[trained], np.square(batch.column("token", "token")[trained], dtype=np.float32)
+    )
+    assert np.isnan(squares[~trained]).all()
+    with pytest.raises(InvalidInputError, match=r"column 'bad' returned shape \(1,\) for a pack of"):
+        batch.annotate("bad", lambda _: torch.zeros(1))

@@ -1,0 +1,173 @@
+"""Recipes with several losses: of other models than the policy, and of other stages than the one after the credit."""
+
+from __future__ import annotations
+
+import functools
+from collections import defaultdict
+
+import numpy as np
+import pytest
+import torch
+from hand_made import tiny_model
+from systems import LINE, SYSTEMS, TABLE
+from test_losses_of_updates import columns, grow
+from torch import nn
+
+from agentrl_core import Batch, Recipe, advantage, loss, recipes
+from agentrl_core.exceptions import RecipeError
+
+# What docs/losses.md writes behind the name of a system's second line, and what it stands for in a recipe.
+SAID = {
+    "critic": {"model": "critic"},
+    "critics": {"model": "critic"},
+    "warm start": {"stage": "warm_start"},
+    "pairs": {"stage": "pairs"},
+}
+
+
+def with_two_losses() -> dict[str, Recipe]:
+    """One recipe for each system that has two lines."""
+    lines = defaultdict(list)
+    for key, name, _ in LINE.findall(TABLE.read_text(encoding="utf-8")):
+        said = name.partition(", ")[2]
+        lines[key].append((said, SYSTEMS[f"{key} {name}"]))
+    found = {}
+    for key, members in lines.items():
+        if any(said in SAID for said, _ in members):
+            links = tuple(loss.Train(one, **SAID[said]) if said in SAID else one for said, one in members)
+            found[key] = recipes.GRPO.replace(name=key.lower(), advantage=advantage.Gae(), loss=links)
+    return found
+
+
+RECIPES = with_two_losses()
+
+
+@functools.cache
+def credited(per: str) -> Batch:
+    batch = columns(grow(1), 1, per=per)
+    return batch.with_columns("token", value=batch.column("old_value", "token"))
+
+
+def models() -> dict[str, nn.Module]:
+    found = {"policy": tiny_model("llama"), "critic": tiny_model("qwen3")}
+    torch.manual_seed(5)
+    found["critic"].value_head = nn.Linear(32, 2).double()
+    return found
+
+
+def snapshot(model: nn.Module) -> torch.Tensor:
+    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+
+
+def test_the_table_has_such_systems() -> None:
+    assert set(RECIPES) == {"A16", "A40", "A47", "B8", "B9", "B15", "B28", "B48", "B54", "C14", "D22", "E44"}
+    assert all(len(recipe.chain("loss")) == 2 for recipe in RECIPES.values())
+
+
+@pytest.mark.parametrize("key", RECIPES)
+def test_one_recipe_trains_both(key: str) -> None:
+    """Each stage steps the models that it names, and no other."""
+    recipe = RECIPES[key]
+    recipe.check()
+    assert Recipe.from_toml(recipe.to_toml()) == recipe
+    stages = dict.fromkeys(getattr(link, "stage", "update") for link in recipe.chain("loss"))
+    seen = set()
+    for stage in stages:
+        named = [training.model for training in recipe.training(stage)]
+        kinds = {training.loss.unit for training in recipe.training(stage)}
+        trained = models()
+        optimizers = {name: torch.optim.SGD(model.parameters(), lr=1e-2) for name, model in trained.items()}
+        before = {name: snapshot(model) for name, model in trained.items()}
+        updates = recipe.updates(credited("draw" if kinds & {"pair", "group"} else "token"), stage=stage)
+        for update in updates:
+            for pack in update.pack(max_tokens=200):
+                update.loss(pack.run(trained[update.model]), pack).backward()
+            optimizers[update.model].step()
+        changed = {name for name, model in trained.items() if not snapshot(model).equal(before[name])}
+        assert changed == set(named)
+        for name in named:
+            prefix = "" if name == "policy" else f"{name}."
+            assert updates.metrics[f"{prefix}updates"] == 1
+            assert np.isfinite(updates.metrics[f"{prefix}loss"])
+            seen.add((stage, name))
+        assert all(metric.startswith("critic.") for metric in updates.metrics) == ("policy" not in named)
+    assert len(seen) == 2
+
+
+def test_losses_have_their_own_steps_and_metrics() -> None:
+    batch = credited("token")
+    critic = loss.Train(loss.Value("token_mean"), model="critic", epochs=3, minibatches=2)
+    recipe = recipes.GRPO.replace(loss=(critic, loss.Policy(aggregate="sequence_mean")), minibatches=4)
+    updates = recipe.updates(batch, seed=3)
+    steps = list(updates)
+    assert [update.model for update in steps] == ["critic"] * 6 + ["policy"] * 4
+    assert len(updates) == 10
+    trained = models()
+    trained["critic"].value_head = nn.Linear(32, 1).double()
+    for update in steps:
+        total = 0.0
+        for pack in update.pack(max_tokens=99):
+            update.loss(pack.run(trained[update.model]), pack)
+            total += pack.streams.weight_kl.sum().item()
+        assert total == pytest.approx(1.0, abs=1e-5)
+    found = updates.metrics
+    alone = {}
+    for name, link in (("policy", recipe.loss[1]), ("critic", critic)):
+        single = recipe.replace(loss=link).updates(batch, seed=3)
+        for update in single:
+            assert update.model == name
+            for pack in update.pack(max_tokens=99):
+                update.loss(pack.run(trained[name]), pack)
+        alone |= single.metrics
+    assert found == alone
+    assert found["critic.updates"] == 6
+    assert found["updates"] == 4
+    assert {"critic.value_error", "ratio"} <= set(found)
+
+
+def test_a_critic_before_the_credit() -> None:
+    """Its stage needs no advantage; after it, its values are annotated, and the credit reads them."""
+    batch = grow(0)
+    batch = batch.with_columns("draw", score=batch.column("reward", "draw"))
+    before = loss.Train(loss.Value(), model="critic", stage="before_credit")
+    recipe = recipes.GRPO.replace(
+        advantage=advantage.Gae(), loss=(before, loss.Train(loss.Value(), model="critic"), loss.Policy())
+    )
+    recipe.check()
+    with pytest.raises(RecipeError, match=r"stage 'before_credit' needs it first: batch = batch\.annotate\('return'"):
+        recipe.updates(batch, stage="before_credit")
+    with pytest.raises(
+        RecipeError, match=r"needs column 'value' at level token; only a model can make it: .* critic\)"
+    ):
+        recipe.updates(batch)
+    critic = models()["critic"]
+    critic.value_head = nn.Linear(32, 1).double()
+    fitted = batch.with_columns("draw", **{"return": batch.column("reward", "draw")})
+    (update,) = recipe.updates(fitted, stage="before_credit")
+    assert update.model == "critic"
+    assert not fitted.has("advantage", "token")
+    ready = recipe.credit(batch.annotate("value", critic))
+    assert [update.model for update in recipe.updates(ready)] == ["critic", "policy"]
+
+
+def test_what_a_recipe_refuses() -> None:
+    critic = loss.Train(loss.Value(), model="critic")
+    with pytest.raises(RecipeError, match="stage 'update' has more than one loss of model 'critic'; add them up with"):
+        recipes.GRPO.replace(loss=(critic, loss.Policy(), critic))
+    with pytest.raises(RecipeError, match="more than one loss of model 'policy'"):
+        recipes.GRPO.replace(loss=(loss.Policy(), loss.Train(loss.Imitation())))
+    with pytest.raises(RecipeError, match="no component of stage 'warm_up'; it has losses of: update"):
+        recipes.GRPO.replace(loss=(critic, loss.Policy())).training("warm_up")
+    with pytest.raises(RecipeError, match="no component of stage 'update'; add a loss: replace"):
+        recipes.GRPO.replace(loss=None).training()
+    with pytest.raises(RecipeError, match=r"loss\.Train: option model='the critic' is not possible; give a name"):
+        loss.Train(loss.Value(), model="the critic")
+    with pytest.raises(RecipeError, match="option epochs=0 is not possible"):
+        loss.Train(loss.Value(), epochs=0)
+
+
+def test_one_loss_alone_is_itself() -> None:
+    recipe = recipes.GRPO.replace(loss=(loss.Policy(),), epochs=3)
+    assert recipe == recipes.GRPO.replace(loss=loss.Policy(), epochs=3)
+    (training,) = recipe.training()
+    assert training == loss.Train(loss.Policy(), epochs=3, minibatches=recipe.minibatches)

@@ -1,0 +1,323 @@
+"""The tree layout: hidden states, log-probs, entropies and gradients equal those of separate sequences."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+from hand_made import FAMILIES, VOCABULARY, tiny_model
+from hypothesis import given
+from hypothesis import strategies as st
+from test_annotate import contexts
+from test_losses_of_updates import columns, grow
+from torch import Tensor, nn
+from torch.nn.attention.flex_attention import create_mask, flex_attention
+
+from agentrl_core import _layouts, loss, recipes
+from agentrl_core.exceptions import UnsupportedError
+from agentrl_core.pack import Pack, PackOutput, Streams
+
+
+@dataclass(frozen=True)
+class Path:
+    """One sequence: the tree it lies in, its stored tokens, and which of them are trained."""
+
+    tree: int
+    stored: tuple[int, ...]
+    trained: tuple[bool, ...]
+
+
+@dataclass(frozen=True)
+class Grove:
+    """Random trees: the token and the inverse temperature of each stored token, and the paths."""
+
+    token: np.ndarray
+    scale: np.ndarray
+    paths: list[Path]
+
+    @classmethod
+    def random(cls, seed: int, trees: int = 2, paths: int = 5, most: int = 9) -> Grove:
+        """Each path forks anywhere off an earlier one of its tree, or has nothing in common with it: a new context."""
+        rng = np.random.default_rng(seed)
+        count, found = 0, []
+        trainable: list[bool] = []
+        for tree in range(trees):
+            members: list[Path] = []
+            for _ in range(int(rng.integers(1, paths + 1))):
+                before = members[rng.integers(len(members))].stored if members else ()
+                kept = before[: rng.integers(0, len(before) + 1)]
+                fresh = int(rng.integers(2, most + 1))
+                stored = (*kept, *range(count, count + fresh))
+                count += fresh
+                trainable += (rng.random(fresh) < 0.6).tolist()
+                # A branch need not train what it shares, and nothing predicts the first token of a path.
+                trained = tuple(depth > 0 and trainable[token] for depth, token in enumerate(stored))
+                members.append(Path(tree, stored, trained))
+            found += members
+        return cls(rng.integers(0, VOCABULARY, count), rng.uniform(0.5, 2.0, count), found)
+
+    def pairs(self, paths: list[int]) -> list[tuple[int, int]]:
+        """Path and depth of every trained token of some paths."""
+        return [(path, depth) for path in paths for depth, on in enumerate(self.paths[path].trained) if on]
+
+    def separate(self, model: nn.Module) -> tuple[Tensor, Tensor]:
+        """Log-probs and entropies of all pairs, each path by itself through the model's own forward."""
+        logprobs, entropies = [], []
+        for path in self.paths:
+            tokens, trained = torch.from_numpy(self.token[list(path.stored)]), torch.tensor(path.trained)
+            logits = model(input_ids=tokens[None]).logits[0, :-1]
+            distribution = (logits * torch.from_numpy(self.scale[list(path.stored)])[1:, None]).log_softmax(-1)
+            logprobs.append(distribution.gather(1, tokens[1:, None])[trained[1:], 0])
+            entropies.append(-(distribution.exp() * distribution).sum(-1)[trained[1:]])
+        return torch.cat(logprobs), torch.cat(entropies)
+
+    def pack(self, paths: list[int]) -> Pack:
+        """Some paths in the tree layout, token by token: stored tokens once, in depth-first order."""
+        tries: dict[int, dict] = {}
+        for path in paths:
+            node = tries.setdefault(self.paths[path].tree, {})
+            for token in self.paths[path].stored:
+                node = node.setdefault(token, {})
+        rows: list[int] = []
+        depths: list[int] = []
+        ends: dict[int, int] = {}
+
+        def visit(node: dict, depth: int) -> None:
+            for token, children in node.items():
+                row = len(rows)
+                rows.append(token)
+                depths.append(depth)
+                visit(children, depth + 1)
+                ends[row] = len(rows)
+
+        starts = [0]
+        for trie in tries.values():
+            visit(trie, 0)
+            starts.append(len(rows))
+        pairs = self.pairs(paths)
+        target = np.array([self.paths[path].stored[depth] for path, depth in pairs])
+        source = [rows.index(self.paths[path].stored[depth - 1]) for path, depth in pairs]
+        return Pack(
+            input_ids=torch.from_numpy(self.token[rows]),
+            position_ids=torch.tensor(depths),
+            cu_seqlens=torch.tensor(starts, dtype=torch.int32),
+            max_seqlen=int(np.diff(starts).max()),
+            source_row=torch.tensor(source),
+            target=torch.from_numpy(self.token[target]),
+            token=torch.arange(len(pairs)),
+            node_token=torch.from_numpy(target),
+            streams=Streams(inverse_temperature=torch.from_numpy(self.scale[target])),
+            subtree_end=torch.tensor([ends[row] for row in range(len(rows))], dtype=torch.int32),
+        )
+
+
+def gradients(model: nn.Module, outputs: list[tuple[Tensor, Tensor, Tensor]]) -> dict[str, Tensor]:
+    """Of a sum over pairs, each with weights of its own for log-prob and entropy."""
+    model.zero_grad()
+    for pair, logprob, entropy in outputs:
+        ((0.3 + pair).sin() * logprob + (0.7 * pair).cos() * entropy).sum().backward()
+    return {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
+
+
+def by_packs(grove: Grove, model: nn.Module, parts: list[list[int]]) -> list[tuple[Tensor, Tensor, Tensor]]:
+    place = {pair: number for number, pair in enumerate(grove.pairs(list(range(len(grove.paths)))))}
+    found = []
+    for paths in parts:
+        output = grove.pack(paths).run(model)
+        numbers = torch.tensor([place[pair] for pair in grove.pairs(paths)], dtype=torch.float64)
+        found.append((numbers, output.logprob, output.entropy))
+    return found
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("family", FAMILIES)
+def test_gradients_of_trees_are_those_of_separate_sequences(
+    family: str, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = tiny_model(family)
+    grove = Grove.random(seed, trees=1 + seed % 3)
+    every = list(range(len(grove.paths)))
+    logprob, entropy = grove.separate(model)
+    numbers = torch.arange(len(logprob), dtype=torch.float64)
+    wanted = gradients(model, [(numbers, logprob, entropy)])
+    assert max(gradient.abs().max() for gradient in wanted.values()) > 1e-2
+    splits = {"one pack": [every], "a tree in several packs": [every[::2], every[1::2]]}
+    for rows in (256, 7):  # rows of a block: all in one, and blocks that end anywhere
+        monkeypatch.setattr(_layouts, "_QUERY_BLOCK", rows)
+        for name, parts in splits.items():
+            packs = [paths for paths in parts if grove.pairs(paths)]
+            outputs = by_packs(grove, model, packs)
+            order = torch.cat([pair for pair, _, _ in outputs]).argsort()
+            for index, right in ((1, logprob), (2, entropy)):
+                whole = torch.cat([output[index] for output in outputs])[order]
+                torch.testing.assert_close(whole, right, rtol=0, atol=1e-10)
+            found = gradients(model, outputs)
+            for parameter, gradient in wanted.items():
+                torch.testing.assert_close(
+                    found[parameter],
+                    gradient,
+                    rtol=0,
+                    atol=1e-9,
+                    msg=lambda text, at=(name, parameter): f"{at}: {text}",
+                )
+
+
+@pytest.mark.parametrize("layout", ["tree", "sequence"])
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("family", ["llama", "qwen3"])
+def test_gradients_of_updates_are_those_of_separate_sequences(family: str, seed: int, layout: str) -> None:
+    """Packs of a batch: forks inside nodes, contexts that were rewritten, trees cut over packs, tokens folded."""
+    batch, model = columns(grow(seed), seed, per="token"), tiny_model(family)
+    (update,) = recipes.GRPO.replace(loss=loss.Policy(entropy=0.1)).updates(batch)
+    scale, given = batch.column("inverse_temperature", "token"), batch.column("token", "token")
+    steps, tokens = batch.offsets("step"), batch.offsets("token")
+    factor = torch.from_numpy(np.random.default_rng(seed).normal(size=(2, len(given))))
+    trained, found = [], []
+    for pack in update.pack(max_tokens=45, layout=layout):
+        output = pack.run(model)
+        sums = factor[:, pack.pair_tokens].tensor_split(pack.pair_offsets[1:-1], dim=1)
+        of_pair = torch.stack([part.sum(1) for part in sums], dim=1)
+        (of_pair[0] * output.logprob + of_pair[1] * output.entropy).sum().backward()
+        found.append(len(pack.target))
+        trained += pack.pair_tokens.tolist()
+    assert len(found) > 2
+    assert len(set(trained)) == len(trained) >= sum(found)
+    assert (sum(found) < len(trained)) == (layout == "tree")
+    gradient = {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
+
+    model.zero_grad()
+    chosen = set(trained)
+    for draw, asked in enumerate(contexts(batch)):
+        for step in range(steps[draw], steps[draw + 1]):
+            rows = [row for row in range(tokens[step], tokens[step + 1]) if row in chosen]
+            before = len(asked[step - steps[draw]]) + np.array(rows, dtype=np.int64) - tokens[step] - 1
+            inputs = asked[step - steps[draw]] + given[tokens[step] : tokens[step + 1]].tolist()
+            logits = model(input_ids=torch.tensor([inputs])).logits[0, before]
+            one = (logits * torch.from_numpy(scale[rows])[:, None]).log_softmax(-1)
+            logprob = one.gather(1, torch.from_numpy(given[rows]).long()[:, None])[:, 0]
+            entropy = -(one.exp() * one).sum(-1)
+            (factor[0, rows] * logprob + factor[1, rows] * entropy).sum().backward()
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(gradient[name], parameter.grad, rtol=0, atol=1e-9)
+    assert max(parameter.grad.abs().max() for parameter in model.parameters()) > 1e-2
+
+
+def test_a_shared_token_is_one_row() -> None:
+    grove = Grove(
+        np.arange(6),
+        np.ones(6),
+        [Path(0, (0, 1, 2, 3), (False, True, True, True)), Path(0, (0, 1, 4, 5), (False, True, False, True))],
+    )
+    pack = grove.pack([0, 1])
+    assert pack.input_ids.tolist() == [0, 1, 2, 3, 4, 5]
+    assert pack.position_ids.tolist() == [0, 1, 2, 3, 2, 3]
+    assert pack.subtree_end.tolist() == [6, 6, 4, 4, 6, 6]
+    assert pack.source_row.tolist() == [0, 1, 2, 0, 4]
+    torch.testing.assert_close(
+        pack.run(tiny_model("llama")).logprob, grove.separate(tiny_model("llama"))[0], rtol=0, atol=1e-10
+    )
+
+
+@st.composite
+def subtree_ends(draw: st.DrawFn) -> list[int]:
+    """Where the descendants of each row end, of random parents in depth-first order."""
+    count = draw(st.integers(1, 300))
+    climb = draw(st.lists(st.integers(0, 6), min_size=count, max_size=count))
+    ends = [count] * count
+    path: list[int] = []
+    for row in range(count):
+        for _ in range(min(climb[row] - 3, len(path))):
+            ends[path.pop()] = row
+        path.append(row)
+    return ends
+
+
+@given(subtree_ends())
+def test_masks_are_those_of_the_definition(ends: list[int]) -> None:
+    """Of every block of rows with its keys, and of FlexAttention."""
+    rows = torch.arange(len(ends))
+    end = torch.tensor(ends, dtype=torch.int32)
+    expected = (rows <= rows[:, None]) & (rows[:, None] < end)
+    layout = _layouts.TreeLayout(end, rows)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_layouts, "_QUERY_BLOCK", 32)
+        blocks = layout.blocks
+    found = torch.zeros_like(expected)
+    for queries, keys, mask in blocks:
+        part = torch.zeros(len(mask), len(ends), dtype=torch.bool)
+        part[:, keys] = mask
+        found[queries] = part
+    assert found.equal(expected)
+    flex = layout.block_mask
+    whole = create_mask(flex.mask_mod, None, None, len(ends), len(ends), device="cpu")[0, 0]
+    assert whole.equal(expected)
+    # A block that FlexAttention skips has no pair, one that it takes without asking has all.
+    count = -(-len(ends) // 128)
+    padded = torch.zeros(128 * count, 128 * count, dtype=torch.bool)
+    padded[: len(ends), : len(ends)] = expected
+    tiles = padded.view(count, 128, count, 128).transpose(1, 2)
+    kinds = torch.zeros(count, count, dtype=torch.int64)
+    for kind, number, index in (
+        (1, flex.kv_num_blocks, flex.kv_indices),
+        (2, flex.full_kv_num_blocks, flex.full_kv_indices),
+    ):
+        for row in range(count):
+            kinds[row, index[0, 0, row, : number[0, 0, row]].long()] = kind
+    assert (kinds > 0).equal(tiles.any(-1).any(-1))
+    height = (torch.arange(len(padded)) < len(ends)).view(count, 128)
+    full = (tiles | ~height[:, None, :, None]).all(-1).all(-1)
+    assert (kinds == 2).logical_and(~full).sum() == 0
+    assert (kinds == 2).equal(full & (torch.arange(count) < torch.arange(count)[:, None]))
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+@pytest.mark.parametrize("seed", range(3))
+def test_flex_attention_gives_the_same(seed: int) -> None:
+    """Its forward pass runs on a CPU too, the backward pass does not."""
+    grove = Grove.random(seed, trees=4, paths=12, most=30)
+    layout = grove.pack(list(range(len(grove.paths))))._layout
+    torch.manual_seed(seed)
+    count = len(layout.subtree_end)
+    assert count > 128
+    q, k, v = (torch.randn(count, heads, 16) for heads in (4, 2, 2))
+    mine = layout.attend(q, k, v, scaling=0.3, dropout=0.0)
+    theirs = flex_attention(
+        *(states.transpose(0, 1)[None] for states in (q, k, v)),
+        block_mask=layout.block_mask,
+        scale=0.3,
+        enable_gqa=True,
+    )[0].transpose(0, 1)
+    torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-5)
+    masks = [mask.numel() for _, _, mask in layout.blocks]
+    assert sum(masks) < count * count
+
+
+def test_gradient_checkpointing_and_to() -> None:
+    model, grove = tiny_model("qwen3").train(), Grove.random(3)
+    every = list(range(len(grove.paths)))
+    wanted = gradients(model, by_packs(grove, model, [every]))
+    model.gradient_checkpointing_enable()
+    for name, gradient in gradients(model, by_packs(grove, model, [every])).items():
+        torch.testing.assert_close(gradient, wanted[name], rtol=0, atol=1e-12)
+    pack = grove.pack(every)
+    assert pack.to("meta").subtree_end.device.type == "meta"
+
+
+def test_what_packs_cannot_compute() -> None:
+    grove = Grove.random(0)
+    pack = grove.pack(list(range(len(grove.paths))))
+    longest = max(len(path.stored) for path in grove.paths)
+    assert longest < len(pack.input_ids)
+    fits = pack.run(tiny_model("mistral", sliding_window=longest))
+    assert isinstance(fits, PackOutput)
+    message = f"sliding_window=4 but the pack's longest sequence has {longest} tokens"
+    with pytest.raises(UnsupportedError, match=message):
+        pack.run(tiny_model("mistral", sliding_window=4))
+    with pytest.raises(UnsupportedError, match="sliding_window="):
+        pack.run(tiny_model("gemma3", sliding_window=4))
+    with pytest.raises(UnsupportedError, match="Gemma2Attention uses softcap; packs cannot"):
+        pack.run(tiny_model("gemma2", attn_logit_softcapping=50.0))
+    with pytest.raises(UnsupportedError, match=r"Gemma2ForCausalLM has final_logit_softcapping=30\.0"):
+        pack.run(tiny_model("gemma2", final_logit_softcapping=30.0))
