@@ -1,0 +1,398 @@
+"""Losses straight from hidden states: the logits of a batch are never there all at once.
+
+    hidden = pack.forward(policy)
+    update.loss(loss.fused(hidden, policy.lm_head.weight, pack, recipe.loss), pack).backward()
+
+Gradients of a token-separable loss are formed in the forward pass, while a chunk of logits is there: one product with the
+head's weight less than with recomputation. Both operations are registered with torch (`torch.ops.agentrl_core`).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from agentrl_core.exceptions import InvalidInputError, UnsupportedError
+from agentrl_core.loss._head import Gradients, Head
+from agentrl_core.loss.tokens import Tokens
+from agentrl_core.pack import PackOutput
+
+if TYPE_CHECKING:
+    from agentrl_core.loss.base import Loss
+    from agentrl_core.pack import Pack
+
+_WORKSPACE = 2**30
+_LOSSES: dict[str, Loss] = {}  # of fused_loss: an operation of torch takes strings, but no objects
+
+
+@dataclass(frozen=True, eq=False)
+class FusedOutput(PackOutput):
+    """What `loss.fused` says about a pack: its loss, beside log-probs and entropies, which are detached here.
+
+    `update.loss(output, pack)` takes it like the output of `pack.run`, and records its metrics.
+
+    Attributes:
+        loss: the loss, a scalar to call `backward` on.
+        metrics: as `Loss.evaluate` gives them, detached.
+        policy: the loss component that made both.
+    """
+
+    loss: Tensor = field(kw_only=True)
+    metrics: dict[str, Tensor] = field(kw_only=True)
+    policy: Loss = field(kw_only=True)
+
+    def of(self, policy: Loss) -> tuple[Tensor, dict[str, Tensor]]:
+        """Loss and metrics, for the component that made them.
+
+        Raises:
+            InvalidInputError: another component asks; there is no gradient for it.
+        """
+        if policy != self.policy:
+            raise InvalidInputError(
+                f"this output was fused with the loss {self.policy!r}, not with {policy!r}; give loss.fused the loss "
+                "of the recipe"
+            )
+        return self.loss, self.metrics
+
+
+def fused(hidden: Tensor, weight: Tensor, pack: Pack, policy: Loss, *, workspace: int = _WORKSPACE) -> FusedOutput:
+    """The loss of a pack from its hidden states and the head's weight, with gradients by both.
+
+    The numbers are those of `pack.run` and `policy`: fp32 logits z = h W^T of each prediction pair (fp64 for fp64
+    inputs) at its inverse temperature, and of them log p and H. A loss whose term of a row depends on that row alone
+    (`policy.separable`) goes over the logits once: with g = dL/dlog p, h = dL/dH,
+
+        dz_j = inverse_temperature [ g (1[j = target] - p_j) - h p_j (log p_j + H) ]
+
+    Any other loss takes `linear_logprob`, ordinary autograd, and the logits once more.
+
+    Args:
+        hidden: `[T, H]`, what `pack.forward` gives; bf16, fp16, fp32 or fp64.
+        weight: `[V, H]`, the weight of the head, which has no bias. Of two dtypes the wider one is computed in: where
+            parameters are fp32 and activations bf16, `weight.to(hidden.dtype)` is faster.
+        pack: the pack that `hidden` is of.
+        policy: the loss; it may read log-probs and entropies, but no further answers of the model.
+        workspace: bytes that logits and their derivatives may take at a time, whatever T and N are; at least a tile of
+            64 rows (512 on CUDA) is taken. The gradient by `weight` is summed up in fp32 beside it.
+
+    Returns:
+        `FusedOutput`: `loss` backpropagates into `hidden` and `weight`, once (not twice differentiable).
+
+    Raises:
+        InvalidInputError: shapes, dtypes or devices do not fit.
+        UnsupportedError: the loss reads further answers.
+
+    Example:
+        >>> import torch
+        >>> from agentrl_core import loss
+        >>> from agentrl_core.pack import Pack, Streams
+        >>> ids, rows = torch.tensor([0, 1, 2]), torch.tensor([0, 1])
+        >>> streams = {"inverse_temperature": torch.ones(2), "weight_kl": torch.ones(2) / 2}
+        >>> pack = Pack(ids, ids, torch.tensor([0, 3]), 3, rows, rows + 1, rows, rows, Streams(streams))
+        >>> hidden, weight = torch.zeros(3, 4, requires_grad=True), torch.ones(10, 4)
+        >>> output = loss.fused(hidden, weight, pack, loss.Imitation("token_mean"))
+        >>> output.loss.item(), output.entropy.tolist()  # ln 10: all tokens are equally likely
+        (2.302, [2.302, 2.302])
+    """
+    pack = pack.to(hidden.device)
+    scale = pack.streams.inverse_temperature
+    hidden, weight = _checked(hidden, weight, pack.source_row, pack.target, scale, workspace)
+    if policy.answers:
+        raise UnsupportedError(
+            f"{policy.title()} reads the model's answer {policy.answers[0]!r}, which loss.fused does not make; use "
+            "update.loss(pack.run(model), pack)"
+        )
+    pairs = (hidden, weight, pack.source_row, pack.target, scale)
+    if not policy.separable:
+        logprob, entropy, _ = linear_logprob_op(*pairs, workspace)
+        read = entropy if policy.needs_entropy_gradient else entropy.detach()
+        value, metrics = policy.evaluate(Tokens(logprob, read, pack.streams))
+        return FusedOutput(logprob.detach(), entropy.detach(), loss=value, metrics=metrics, policy=policy)
+    name = _known(policy)
+    names = _metrics_of(policy)
+    need_hidden, need_weight = (torch.is_grad_enabled() and value.requires_grad for value in (hidden, weight))
+    value, sums, logprob, entropy, _, _ = fused_loss_op(
+        *pairs, list(pack.streams.values()), ",".join(pack.streams), name, len(names), workspace, need_hidden, need_weight
+    )
+    metrics = dict(zip(names, sums.unbind(), strict=True))
+    return FusedOutput(logprob, entropy, loss=value, metrics=metrics, policy=policy)
+
+
+def linear_logprob(
+    hidden: Tensor,
+    weight: Tensor,
+    target: Tensor,
+    inverse_temperature: Tensor | None = None,
+    *,
+    source_row: Tensor | None = None,
+    workspace: int = _WORKSPACE,
+) -> tuple[Tensor, Tensor]:
+    """Log-probs and entropies of tokens from hidden states, without keeping logits; the backward pass makes them again.
+
+    With x = inverse_temperature h W^T in fp32 (fp64 for fp64 inputs), S = sum e^(x - max x) and
+    U = sum e^(x - max x) (x - max x): log p = x_target - max x - log S, H = log S - U / S.
+
+    Args:
+        hidden: `[T, H]`; bf16, fp16, fp32 or fp64.
+        weight: `[V, H]`.
+        target: `int64[N]`, token ids.
+        inverse_temperature: `[N]`, without gradient; None: 1.
+        source_row: `int64[N]`, the row of `hidden` that each target is predicted from; None: row i predicts target i.
+        workspace: bytes that logits may take at a time, as of `fused`.
+
+    Returns:
+        `logprob` and `entropy` in nats, `[N]` each, fp32 or fp64; both differentiable by `hidden` and `weight`.
+
+    Raises:
+        InvalidInputError: shapes, dtypes or devices do not fit.
+
+    Example:
+        >>> import torch
+        >>> from agentrl_core import loss
+        >>> logprob, entropy = loss.linear_logprob(torch.zeros(2, 4), torch.ones(10, 4), torch.tensor([3, 9]))
+        >>> logprob.tolist(), entropy.tolist()
+        ([-2.302, -2.302], [2.302, 2.302])
+    """
+    if source_row is None:
+        source_row = torch.arange(len(target), device=hidden.device)
+    if inverse_temperature is None:
+        inverse_temperature = torch.ones(len(target), device=hidden.device)
+    hidden, weight = _checked(hidden, weight, source_row, target, inverse_temperature, workspace)
+    logprob, entropy, _ = linear_logprob_op(hidden, weight, source_row, target, inverse_temperature, workspace)
+    return logprob, entropy
+
+
+@torch.library.custom_op("agentrl_core::linear_logprob", mutates_args=())
+def linear_logprob_op(
+    hidden: Tensor, weight: Tensor, source_row: Tensor, target: Tensor, scale: Tensor, workspace: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Log-prob, entropy and log of the sum of exponentials of each prediction pair."""
+    with torch.autocast(hidden.device.type, enabled=False):
+        head = Head(hidden, weight, workspace)
+        scale = scale.to(head.dtype)
+        found = []
+        for rows in head.chunks(len(target)):
+            logits = head.logits(head.states(source_row[rows]))
+            found.append(head.rows.statistics(logits, target[rows], scale[rows]))
+    logprob, entropy, lse = (torch.cat(parts) for parts in zip(*found, strict=True))
+    return logprob, entropy, lse
+
+
+@torch.library.custom_op("agentrl_core::linear_logprob_gradient", mutates_args=())
+def linear_logprob_gradient_op(
+    hidden: Tensor,
+    weight: Tensor,
+    source_row: Tensor,
+    target: Tensor,
+    scale: Tensor,
+    entropy: Tensor,
+    lse: Tensor,
+    by_logprob: Tensor,
+    by_entropy: Tensor | None,
+    workspace: int,
+    need_hidden: bool,
+    need_weight: bool,
+) -> tuple[Tensor, Tensor]:
+    """Gradients by hidden states and weight, given those by log-prob and entropy; empty where they are not needed."""
+    with torch.autocast(hidden.device.type, enabled=False):
+        head = Head(hidden, weight, workspace)
+        scale = scale.to(head.dtype)
+        gradients = Gradients(head, need_hidden=need_hidden, need_weight=need_weight)
+        for rows in head.chunks(len(target)):
+            states = head.states(source_row[rows])
+            logits = head.logits(states)
+            head.rows.again(logits, scale[rows], lse[rows])
+            given = (lse[rows], entropy[rows], by_logprob[rows], None if by_entropy is None else by_entropy[rows])
+            derivative = head.rows.gradient(logits, target[rows], scale[rows], *given, head.narrow)
+            gradients.add(derivative, states, source_row[rows])
+        by_hidden, by_weight = gradients.result()
+    return by_hidden.to(hidden.dtype), by_weight.to(weight.dtype)
+
+
+@torch.library.custom_op("agentrl_core::fused_loss", mutates_args=())
+def fused_loss_op(
+    hidden: Tensor,
+    weight: Tensor,
+    source_row: Tensor,
+    target: Tensor,
+    scale: Tensor,
+    streams: Sequence[Tensor],
+    names: str,
+    policy: str,
+    metrics: int,
+    workspace: int,
+    need_hidden: bool,
+    need_weight: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Loss, metrics, log-probs and entropies of a separable loss, and its gradients by hidden states and weight."""
+    component = _LOSSES[policy]
+    with torch.autocast(hidden.device.type, enabled=False):
+        head = Head(hidden, weight, workspace)
+        scale = scale.to(head.dtype)
+        gradients = Gradients(head, need_hidden=need_hidden, need_weight=need_weight)
+        total = hidden.new_zeros((), dtype=torch.float64)
+        sums = hidden.new_zeros(metrics, dtype=torch.float64)
+        found = []
+        for rows in head.chunks(len(target)):
+            states = head.states(source_row[rows])
+            logits = head.logits(states)
+            logprob, entropy, lse = head.rows.statistics(logits, target[rows], scale[rows])
+            part = {name: values[rows] for name, values in zip(names.split(","), streams, strict=True)}
+            value, extra, by_logprob, by_entropy = _differentiated(component, logprob, entropy, part)
+            total += value
+            sums += torch.stack([one.double() for one in extra])
+            if need_hidden or need_weight:
+                given = (lse, entropy, by_logprob, by_entropy)
+                derivative = head.rows.gradient(logits, target[rows], scale[rows], *given, head.narrow)
+                gradients.add(derivative, states, source_row[rows])
+            found.append((logprob, entropy))
+        by_hidden, by_weight = gradients.result()
+    logprob, entropy = (torch.cat(parts) for parts in zip(*found, strict=True))
+    return total.to(head.dtype), sums, logprob, entropy, by_hidden, by_weight
+
+
+def _differentiated(
+    policy: Loss, logprob: Tensor, entropy: Tensor, streams: dict[str, Tensor]
+) -> tuple[Tensor, list[Tensor], Tensor, Tensor | None]:
+    """Value and metrics of some rows, and the derivatives by log-prob and, where the loss has one, by entropy.
+
+    By `torch.func`: below an operation of torch there is no ordinary autograd.
+    """
+
+    def evaluate(logprob: Tensor, entropy: Tensor) -> tuple[Tensor, list[Tensor]]:
+        value, metrics = policy.evaluate(Tokens(logprob, entropy, streams))
+        return value, list(metrics.values())
+
+    if policy.needs_entropy_gradient:
+        value, pull, metrics = torch.func.vjp(evaluate, logprob, entropy, has_aux=True)
+        by_logprob, by_entropy = pull(torch.ones_like(value))
+        return value, metrics, by_logprob, by_entropy
+    value, pull, metrics = torch.func.vjp(lambda one: evaluate(one, entropy), logprob, has_aux=True)
+    return value, metrics, pull(torch.ones_like(value))[0], None
+
+
+@linear_logprob_op.register_fake
+def _(hidden: Tensor, weight: Tensor, source_row: Tensor, target: Tensor, scale: Tensor, workspace: int) -> Any:
+    del weight, source_row, scale, workspace
+    return tuple(hidden.new_empty(target.shape, dtype=Head.dtypes(hidden)[0]) for _ in range(3))
+
+
+@linear_logprob_gradient_op.register_fake
+def _(hidden: Tensor, weight: Tensor, *given: Any) -> Any:
+    *_, need_hidden, need_weight = given
+    return hidden.new_empty(hidden.shape if need_hidden else (0,)), weight.new_empty(weight.shape if need_weight else 0)
+
+
+@fused_loss_op.register_fake
+def _(hidden: Tensor, weight: Tensor, source_row: Tensor, target: Tensor, *given: Any) -> Any:
+    del source_row
+    *_, metrics, _, need_hidden, need_weight = given
+    dtype, kept = Head.dtypes(hidden)
+    return (
+        hidden.new_empty((), dtype=dtype),
+        hidden.new_empty(metrics, dtype=torch.float64),
+        *(hidden.new_empty(target.shape, dtype=dtype) for _ in range(2)),
+        hidden.new_empty(hidden.shape if need_hidden else (0,), dtype=kept),
+        weight.new_empty(weight.shape if need_weight else (0,), dtype=kept),
+    )
+
+
+def _keep_pairs(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    *pairs, ctx.workspace = inputs
+    _, entropy, lse = output
+    ctx.save_for_backward(*pairs, entropy, lse)
+    ctx.mark_non_differentiable(lse)
+    ctx.set_materialize_grads(False)
+
+
+def _pairs_backward(ctx: Any, by_logprob: Tensor | None, by_entropy: Tensor | None, _: None) -> tuple[Any, ...]:
+    *pairs, entropy, lse = ctx.saved_tensors
+    by_logprob = torch.zeros_like(entropy) if by_logprob is None else by_logprob
+    need_hidden, need_weight = ctx.needs_input_grad[:2]
+    by_hidden, by_weight = linear_logprob_gradient_op(
+        *pairs, entropy, lse, by_logprob, by_entropy, ctx.workspace, need_hidden, need_weight
+    )
+    return by_hidden if need_hidden else None, by_weight if need_weight else None, None, None, None, None
+
+
+linear_logprob_op.register_autograd(_pairs_backward, setup_context=_keep_pairs)
+
+
+def _keep_gradients(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    hidden, weight, *_, need_hidden, need_weight = inputs
+    ctx.dtypes = hidden.dtype, weight.dtype
+    ctx.needed = need_hidden, need_weight
+    ctx.streams = len(inputs[5])
+    ctx.save_for_backward(*output[4:])
+    ctx.mark_non_differentiable(*output[1:])
+    ctx.set_materialize_grads(False)
+
+
+def _scaled(ctx: Any, by_loss: Tensor | None, *_: None) -> tuple[Any, ...]:
+    found = [
+        (gradient * by_loss).to(dtype) if needed and by_loss is not None else None
+        for gradient, dtype, needed in zip(ctx.saved_tensors, ctx.dtypes, ctx.needed, strict=True)
+    ]
+    return (*found, None, None, None, [None] * ctx.streams, None, None, None, None, None, None)
+
+
+fused_loss_op.register_autograd(_scaled, setup_context=_keep_gradients)
+
+
+@torch.compiler.assume_constant_result
+def _known(policy: Loss) -> str:
+    """The name under which the operation finds a loss: it says everything that the loss is."""
+    name = f"{type(policy).__module__}.{policy!r}"
+    if _LOSSES.setdefault(name, policy) != policy:
+        raise InvalidInputError(f"two different losses are both {name}; give their classes different names")
+    return name
+
+
+@torch.compiler.assume_constant_result
+@functools.cache
+def _metrics_of(policy: Loss) -> tuple[str, ...]:
+    """The names of the metrics of a loss, in the order in which it makes them."""
+    nothing = torch.zeros(0)
+    streams = dict.fromkeys((*policy.streams, "weight_kl"), nothing)
+    return tuple(policy.evaluate(Tokens(nothing, nothing, streams, SimpleNamespace()))[1])
+
+
+def _checked(
+    hidden: Tensor, weight: Tensor, source_row: Tensor, target: Tensor, scale: Tensor, workspace: int
+) -> tuple[Tensor, Tensor]:
+    """Refuse what does not fit; hidden states and weight in the wider of their dtypes."""
+    if hidden.dim() != 2 or weight.dim() != 2 or hidden.shape[1] != weight.shape[1]:
+        raise InvalidInputError(
+            f"hidden has shape {tuple(hidden.shape)} and weight {tuple(weight.shape)}; give [tokens, size] and "
+            "[vocabulary, size], such as pack.forward(model) and model.lm_head.weight"
+        )
+    for name, value in (("hidden", hidden), ("weight", weight)):
+        if value.dtype not in (torch.bfloat16, torch.float16, torch.float32, torch.float64):
+            raise InvalidInputError(f"{name} is {value.dtype}; give bfloat16, float16, float32 or float64")
+    for name, value in (("weight", weight), ("target", target), ("source_row", source_row), ("scale", scale)):
+        if value.device != hidden.device:
+            raise InvalidInputError(f"{name} is on {value.device}, hidden on {hidden.device}; bring both to one device")
+    for name, value in (("target", target), ("source_row", source_row)):
+        if value.dtype != torch.int64 or value.dim() != 1:
+            raise InvalidInputError(f"{name} is {value.dtype} of shape {tuple(value.shape)}; give int64 of shape [N]")
+    for name, value in (("source_row", source_row), ("inverse_temperature", scale)):
+        if value.shape != target.shape:
+            raise InvalidInputError(f"{name} has shape {tuple(value.shape)}, target {tuple(target.shape)}; give one each")
+    if scale.requires_grad:
+        raise InvalidInputError("inverse_temperature requires a gradient, which there is none of; detach it")
+    if workspace < 1:
+        raise InvalidInputError(f"workspace={workspace} is not possible; give a number of bytes above 0")
+    if hidden.device.type == "cpu" and not torch.compiler.is_compiling():  # elsewhere it would wait
+        for name, value, count in (("source_row", source_row, len(hidden)), ("target", target, len(weight))):
+            if len(value) and (int(value.min()) < 0 or int(value.max()) >= count):
+                raise InvalidInputError(
+                    f"{name} goes from {int(value.min())} to {int(value.max())}; give numbers from 0 to {count - 1}"
+                )
+    dtype = torch.promote_types(hidden.dtype, weight.dtype)
+    return hidden.to(dtype), weight.to(dtype)
