@@ -9,10 +9,9 @@ head's weight less than with recomputation. Both operations are registered with 
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -28,7 +27,8 @@ if TYPE_CHECKING:
     from agentrl_core.pack import Pack
 
 _WORKSPACE = 2**30
-_LOSSES: dict[str, Loss] = {}  # of fused_loss: an operation of torch takes strings, but no objects
+# The losses of fused_loss by name, and the names of their metrics: an operation of torch takes strings, not objects.
+_LOSSES: dict[str, tuple[Loss, tuple[str, ...]]] = {}
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,8 +114,7 @@ def fused(hidden: Tensor, weight: Tensor, pack: Pack, policy: Loss, *, workspace
         read = entropy if policy.needs_entropy_gradient else entropy.detach()
         value, metrics = policy.evaluate(Tokens(logprob, read, pack.streams))
         return FusedOutput(logprob.detach(), entropy.detach(), loss=value, metrics=metrics, policy=policy)
-    name = _known(policy)
-    names = _metrics_of(policy)
+    name, names = _known(policy)
     need_hidden, need_weight = (torch.is_grad_enabled() and value.requires_grad for value in (hidden, weight))
     value, sums, logprob, entropy, _, _ = fused_loss_op(
         *pairs, list(pack.streams.values()), ",".join(pack.streams), name, len(names), workspace, need_hidden, need_weight
@@ -231,7 +230,7 @@ def fused_loss_op(
     need_weight: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Loss, metrics, log-probs and entropies of a separable loss, and its gradients by hidden states and weight."""
-    component = _LOSSES[policy]
+    component, _ = _LOSSES[policy]
     with torch.autocast(hidden.device.type, enabled=False):
         head = Head(hidden, weight, workspace)
         scale = scale.to(head.dtype)
@@ -260,21 +259,27 @@ def fused_loss_op(
 def _differentiated(
     policy: Loss, logprob: Tensor, entropy: Tensor, streams: dict[str, Tensor]
 ) -> tuple[Tensor, list[Tensor], Tensor, Tensor | None]:
-    """Value and metrics of some rows, and the derivatives by log-prob and, where the loss has one, by entropy.
-
-    By `torch.func`: below an operation of torch there is no ordinary autograd.
-    """
-
-    def evaluate(logprob: Tensor, entropy: Tensor) -> tuple[Tensor, list[Tensor]]:
+    """Value and metrics of some rows, and the derivatives by log-prob and, where the loss has one, by entropy."""
+    with _autograd():
+        logprob.requires_grad_()
+        entropy.requires_grad_(policy.needs_entropy_gradient)
         value, metrics = policy.evaluate(Tokens(logprob, entropy, streams))
-        return value, list(metrics.values())
+        leaves = (logprob, entropy) if entropy.requires_grad else (logprob,)
+        if value.requires_grad:
+            found = torch.autograd.grad(value, leaves, allow_unused=True, materialize_grads=True)
+        else:
+            found = tuple(torch.zeros_like(leaf) for leaf in leaves)
+        for leaf in leaves:
+            leaf.requires_grad_(False)  # noqa: FBT003 - torch's own
+    return value.detach(), list(metrics.values()), found[0], found[1] if len(found) > 1 else None
 
-    if policy.needs_entropy_gradient:
-        value, pull, metrics = torch.func.vjp(evaluate, logprob, entropy, has_aux=True)
-        by_logprob, by_entropy = pull(torch.ones_like(value))
-        return value, metrics, by_logprob, by_entropy
-    value, pull, metrics = torch.func.vjp(lambda one: evaluate(one, entropy), logprob, has_aux=True)
-    return value, metrics, pull(torch.ones_like(value))[0], None
+
+@contextlib.contextmanager
+def _autograd() -> Iterator[None]:
+    """Ordinary autograd inside an operation of torch, which is called with autograd's keys shut out."""
+    include, nothing = torch._C._dispatch_tls_local_include_set(), torch._C.DispatchKeySet(torch._C.DispatchKey.Undefined)
+    with torch._C._ForceDispatchKeyGuard(include, nothing), torch.enable_grad():
+        yield
 
 
 @linear_logprob_op.register_fake
@@ -346,21 +351,17 @@ fused_loss_op.register_autograd(_scaled, setup_context=_keep_gradients)
 
 
 @torch.compiler.assume_constant_result
-def _known(policy: Loss) -> str:
-    """The name under which the operation finds a loss: it says everything that the loss is."""
+def _known(policy: Loss) -> tuple[str, tuple[str, ...]]:
+    """The name under which the operation finds a loss, which says everything that the loss is; and its metrics' names."""
     name = f"{type(policy).__module__}.{policy!r}"
-    if _LOSSES.setdefault(name, policy) != policy:
+    if name not in _LOSSES:
+        nothing = torch.zeros(0)
+        streams = dict.fromkeys((*policy.streams, "weight_kl"), nothing)
+        _LOSSES[name] = policy, tuple(policy.evaluate(Tokens(nothing, nothing, streams))[1])
+    found, names = _LOSSES[name]
+    if found != policy:
         raise InvalidInputError(f"two different losses are both {name}; give their classes different names")
-    return name
-
-
-@torch.compiler.assume_constant_result
-@functools.cache
-def _metrics_of(policy: Loss) -> tuple[str, ...]:
-    """The names of the metrics of a loss, in the order in which it makes them."""
-    nothing = torch.zeros(0)
-    streams = dict.fromkeys((*policy.streams, "weight_kl"), nothing)
-    return tuple(policy.evaluate(Tokens(nothing, nothing, streams, SimpleNamespace()))[1])
+    return name, names
 
 
 def _checked(
