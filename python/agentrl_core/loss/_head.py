@@ -17,6 +17,8 @@ from agentrl_core import _cuda
 # Logits are made by GEMMs of this many rows, the last one padded: then the log-prob of a row has the same bits whatever
 # rows stand beside it. Large enough for each device to be busy.
 _TILE = {"cpu": 64, "cuda": 512}
+# Bytes of logits. Every chunk reads and writes the sum of the weight's gradients once, so few large ones are better.
+WORKSPACE = {"cpu": 2**28, "cuda": 2**30}
 _THREADS = 1024
 _GRADIENT_KERNELS = {torch.float32: "row_gradient_float", torch.bfloat16: "row_gradient_bfloat16"}
 

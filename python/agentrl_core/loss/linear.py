@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
-from agentrl_core.loss._head import Gradients, Head
+from agentrl_core.loss._head import WORKSPACE, Gradients, Head
 from agentrl_core.loss.tokens import Tokens
 from agentrl_core.pack import PackOutput
 
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from agentrl_core.loss.base import Loss
     from agentrl_core.pack import Pack
 
-_WORKSPACE = 2**30
 # The losses of fused_loss by name, and the names of their metrics: an operation of torch takes strings, not objects.
 _LOSSES: dict[str, tuple[Loss, tuple[str, ...]]] = {}
 
@@ -61,7 +60,7 @@ class FusedOutput(PackOutput):
         return self.loss, self.metrics
 
 
-def fused(hidden: Tensor, weight: Tensor, pack: Pack, policy: Loss, *, workspace: int = _WORKSPACE) -> FusedOutput:
+def fused(hidden: Tensor, weight: Tensor, pack: Pack, policy: Loss, *, workspace: int | None = None) -> FusedOutput:
     """The loss of a pack from its hidden states and the head's weight, with gradients by both.
 
     The numbers are those of `pack.run` and `policy`: fp32 logits z = h W^T of each prediction pair (fp64 for fp64
@@ -79,7 +78,8 @@ def fused(hidden: Tensor, weight: Tensor, pack: Pack, policy: Loss, *, workspace
         pack: the pack that `hidden` is of.
         policy: the loss; it may read log-probs and entropies, but no further answers of the model.
         workspace: bytes that logits and their derivatives may take at a time, whatever T and N are; at least a tile of
-            64 rows (512 on CUDA) is taken. The gradient by `weight` is summed up in fp32 beside it.
+            64 rows (512 on CUDA) is taken. None: 256 MiB, on CUDA 1 GiB. The gradient by `weight` is summed up in fp32
+            beside it.
 
     Returns:
         `FusedOutput`: `loss` backpropagates into `hidden` and `weight`, once (not twice differentiable).
@@ -102,7 +102,7 @@ def fused(hidden: Tensor, weight: Tensor, pack: Pack, policy: Loss, *, workspace
     """
     pack = pack.to(hidden.device)
     scale = pack.streams.inverse_temperature
-    hidden, weight = _checked(hidden, weight, pack.source_row, pack.target, scale, workspace)
+    hidden, weight, workspace = _checked(hidden, weight, pack.source_row, pack.target, scale, workspace)
     if policy.answers:
         raise UnsupportedError(
             f"{policy.title()} reads the model's answer {policy.answers[0]!r}, which loss.fused does not make; use "
@@ -130,7 +130,7 @@ def linear_logprob(
     inverse_temperature: Tensor | None = None,
     *,
     source_row: Tensor | None = None,
-    workspace: int = _WORKSPACE,
+    workspace: int | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Log-probs and entropies of tokens from hidden states, without keeping logits; the backward pass makes them again.
 
@@ -162,7 +162,7 @@ def linear_logprob(
         source_row = torch.arange(len(target), device=hidden.device)
     if inverse_temperature is None:
         inverse_temperature = torch.ones(len(target), device=hidden.device)
-    hidden, weight = _checked(hidden, weight, source_row, target, inverse_temperature, workspace)
+    hidden, weight, workspace = _checked(hidden, weight, source_row, target, inverse_temperature, workspace)
     logprob, entropy, _ = linear_logprob_op(hidden, weight, source_row, target, inverse_temperature, workspace)
     return logprob, entropy
 
@@ -365,9 +365,9 @@ def _known(policy: Loss) -> tuple[str, tuple[str, ...]]:
 
 
 def _checked(
-    hidden: Tensor, weight: Tensor, source_row: Tensor, target: Tensor, scale: Tensor, workspace: int
-) -> tuple[Tensor, Tensor]:
-    """Refuse what does not fit; hidden states and weight in the wider of their dtypes."""
+    hidden: Tensor, weight: Tensor, source_row: Tensor, target: Tensor, scale: Tensor, workspace: int | None
+) -> tuple[Tensor, Tensor, int]:
+    """Refuse what does not fit; hidden states and weight in the wider of their dtypes, and the workspace in bytes."""
     if hidden.dim() != 2 or weight.dim() != 2 or hidden.shape[1] != weight.shape[1]:
         raise InvalidInputError(
             f"hidden has shape {tuple(hidden.shape)} and weight {tuple(weight.shape)}; give [tokens, size] and "
@@ -387,7 +387,9 @@ def _checked(
             raise InvalidInputError(f"{name} has shape {tuple(value.shape)}, target {tuple(target.shape)}; give one each")
     if scale.requires_grad:
         raise InvalidInputError("inverse_temperature requires a gradient, which there is none of; detach it")
-    if workspace < 1:
+    if workspace is None:
+        workspace = WORKSPACE.get(hidden.device.type, WORKSPACE["cpu"])
+    elif workspace < 1:
         raise InvalidInputError(f"workspace={workspace} is not possible; give a number of bytes above 0")
     if hidden.device.type == "cpu" and not torch.compiler.is_compiling():  # elsewhere it would wait
         for name, value, count in (("source_row", source_row, len(hidden)), ("target", target, len(weight))):
@@ -396,4 +398,4 @@ def _checked(
                     f"{name} goes from {int(value.min())} to {int(value.max())}; give numbers from 0 to {count - 1}"
                 )
     dtype = torch.promote_types(hidden.dtype, weight.dtype)
-    return hidden.to(dtype), weight.to(dtype)
+    return hidden.to(dtype), weight.to(dtype), workspace
