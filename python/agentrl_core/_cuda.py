@@ -1,7 +1,7 @@
 """CUDA kernels from text: compiled by NVRTC when first used, kept on disk, launched on torch's current stream.
 
-The sources are `agentrl_core/cuda/*.cu`. NVIDIA's package cuda-core does the compiling, loading and launching; where it is
-not installed, or AGENTRL_CUDA is 0, there are no kernels and the same operation runs in PyTorch.
+The sources are `agentrl_core/cuda/*.cu`. NVIDIA's package cuda-core does the compiling, loading and launching; where it
+is not installed, or AGENTRL_CUDA is 0, there are no kernels and the same operation runs in PyTorch.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def source(name: str) -> str:
 def cubin(name: str, architecture: str) -> bytes:
     """A file of kernels as machine code: from the cache, or compiled and put there.
 
-    The cache is `agentrl_core/cuda` in XDG_CACHE_HOME or ~/.cache, or in a folder of the user's for temporary files where
-    that cannot be written. A file is named after everything that its content depends on, and appears there whole.
+    The cache is `agentrl_core/cuda` in XDG_CACHE_HOME or ~/.cache, or, where that cannot be written, a folder of the
+    user's own among the temporary files. A file is named after all that its content depends on, and appears whole.
 
     Args:
         name: the file, without `.cu`.
@@ -85,17 +85,19 @@ class Kernels:
 
         if kernel not in self._kernels:
             self._kernels[kernel] = self._code.get_kernel(kernel)
-        values = [argument.data_ptr() if isinstance(argument, torch.Tensor) else argument or 0 for argument in arguments]
+        values = [
+            argument.data_ptr() if isinstance(argument, torch.Tensor) else argument or 0 for argument in arguments
+        ]
         with torch.cuda.device(self._device):
             stream = torch.cuda.current_stream()
             launch(stream, LaunchConfig(grid=blocks, block=threads), self._kernels[kernel], *values)
 
 
 def kernels(name: str, device: torch.device) -> Kernels | None:
-    """The kernels of a file on a CUDA device; None where PyTorch has to do."""
+    """The kernels of a file on a tensor's device; None where PyTorch has to do."""
     if device.type != "cuda" or os.environ.get(SWITCH) == "0":
         return None
-    return _loaded(name, device.index if device.index is not None else torch.cuda.current_device())
+    return _loaded(name, device.index)
 
 
 @functools.cache
@@ -119,8 +121,8 @@ def _compiled(text: str, architecture: str) -> bytes:
         return bytes(Program(text, "c++", ProgramOptions(std=_STANDARD, arch=architecture)).compile("cubin").code)
     except Exception as error:
         raise UnsupportedError(
-            f"NVRTC cannot compile the kernels for {architecture}: {error}; update nvidia-cuda-nvrtc, or set {SWITCH}=0 "
-            "to run them in PyTorch"
+            f"the kernels do not compile for {architecture}: {error}; install a newer nvidia-cuda-nvrtc, or set "
+            f"{SWITCH}=0 to run them in PyTorch"
         ) from error
 
 

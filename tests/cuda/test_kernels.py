@@ -1,15 +1,13 @@
-"""The CUDA kernels without a GPU: NVRTC compiles them for every architecture, and g++ runs the same text on the host."""
+"""The CUDA kernels without a GPU: NVRTC compiles them for each architecture, g++ runs the same text on the host."""
 
 from __future__ import annotations
 
-import ctypes
-import shutil
-import subprocess
 from importlib.resources import files
 from pathlib import Path
 
 import pytest
 import torch
+from host_kernels import HostKernels
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -37,27 +35,6 @@ def test_nvrtc_compiles_it(name: str, architecture: str, tmp_path: Path, monkeyp
     assert all(kernel.encode() in code for kernel in ("row_statistics", "row_gradient_float", "row_gradient_bfloat16"))
 
 
-@pytest.fixture(scope="module")
-def host(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    compiler = shutil.which("g++")
-    if compiler is None:
-        pytest.skip("there is no g++ to compile the kernels for the host")
-    folder = tmp_path_factory.mktemp("host")
-    kernels, library = folder / "linear_logprob.cu", folder / "linear_logprob.so"
-    kernels.write_text(_cuda.source("linear_logprob"), encoding="utf-8")
-    command = [compiler, "-std=c++20", "-O2", "-Wall", "-Wextra", "-shared", "-fPIC", "-pthread", f'-DKERNELS="{kernels}"']
-    done = subprocess.run(
-        [*command, str(HERE / "linear_logprob_host.cpp"), "-o", str(library)], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert "warning" not in done.stderr, done.stderr
-    return ctypes.CDLL(str(library))
-
-
-def pointer(tensor: Tensor | None) -> ctypes.c_void_p:
-    return ctypes.c_void_p(None if tensor is None else tensor.data_ptr())
-
-
 class Case:
     """Rows of logits, perhaps with a gap behind each, and what fp64 says of them."""
 
@@ -81,27 +58,20 @@ class Case:
         (self.by_logprob * chosen + self.by_entropy * entropy).sum().backward()
         return chosen.detach(), entropy.detach(), x.logsumexp(1).detach(), logits.grad
 
-    def statistics(self, host: ctypes.CDLL, threads: int) -> Tensor:
+    def statistics(self, host: HostKernels, threads: int) -> Tensor:
         """Log-prob, entropy and lse by the kernel."""
         found = torch.full((3, len(self.logits)), torch.nan)
-        host.run_statistics(
-            *(ctypes.c_longlong(number) for number in (len(self.logits), threads)),
-            *(pointer(tensor) for tensor in (self.memory, self.target, self.scale, *found)),
-            *(ctypes.c_longlong(number) for number in (self.logits.shape[1], self.stride)),
-        )
+        vectors = (self.target, self.scale, *found)
+        host.launch("row_statistics", len(found[0]), threads, self.memory, *vectors, self.logits.shape[1], self.stride)
         return found
 
-    def gradient(self, host: ctypes.CDLL, threads: int, *, narrow: bool, entropy: bool = True) -> Tensor:
+    def gradient(self, host: HostKernels, threads: int, *, narrow: bool, entropy: bool = True) -> Tensor:
         """The derivative by the logits, by the kernel in place, from exact statistics."""
         _, exact_entropy, lse, _ = (one.float() for one in self.exact())
         before = self.memory.clone()
-        host.run_gradient(
-            *(ctypes.c_longlong(number) for number in (len(self.logits), threads)),
-            ctypes.c_bool(narrow),
-            *(pointer(tensor) for tensor in (self.memory, self.target, self.scale, lse, exact_entropy)),
-            *(pointer(tensor) for tensor in (self.by_logprob, self.by_entropy if entropy else None)),
-            *(ctypes.c_longlong(number) for number in (self.logits.shape[1], self.stride)),
-        )
+        given = (self.target, self.scale, lse, exact_entropy, self.by_logprob, self.by_entropy if entropy else None)
+        kernel = "row_gradient_bfloat16" if narrow else "row_gradient_float"
+        host.launch(kernel, len(lse), threads, self.memory, *given, self.logits.shape[1], self.stride)
         columns = self.logits.shape[1]
         assert torch.equal(self.memory[:, columns:], before[:, columns:]), "it wrote behind a row"
         made = self.memory.view(torch.bfloat16 if narrow else torch.float32)[:, :columns].clone()
@@ -114,7 +84,7 @@ SHAPES = [(3, 5000, 0), (2, 32_768, 0), (4, 37, 0), (3, 37, 3), (5, 1, 0), (2, 4
 
 @pytest.mark.parametrize("threads", [1, 7, 32])
 @pytest.mark.parametrize(("rows", "columns", "gap"), SHAPES)
-def test_statistics_are_exact(host: ctypes.CDLL, rows: int, columns: int, gap: int, threads: int) -> None:
+def test_statistics_are_exact(host: HostKernels, rows: int, columns: int, gap: int, threads: int) -> None:
     case = Case(rows, columns, gap)
     found, exact = case.statistics(host, threads), torch.stack(case.exact()[:3])
     assert (found - exact).abs().max() <= 1e-5
@@ -124,7 +94,7 @@ def test_statistics_are_exact(host: ctypes.CDLL, rows: int, columns: int, gap: i
 @pytest.mark.parametrize("threads", [1, 7, 32])
 @pytest.mark.parametrize(("rows", "columns", "gap"), SHAPES)
 def test_gradients_are_those_of_autograd(
-    host: ctypes.CDLL, rows: int, columns: int, gap: int, threads: int, narrow: bool
+    host: HostKernels, rows: int, columns: int, gap: int, threads: int, narrow: bool
 ) -> None:
     case = Case(rows, columns, gap)
     found, exact = case.gradient(host, threads, narrow=narrow).double(), case.exact()[3]
@@ -135,13 +105,13 @@ def test_gradients_are_those_of_autograd(
         torch.testing.assert_close(found, exact, rtol=1e-4, atol=2e-6)
 
 
-def test_bfloat16_rounds_as_torch_does(host: ctypes.CDLL) -> None:
+def test_bfloat16_rounds_as_torch_does(host: HostKernels) -> None:
     case = Case(4, 3001)
     wide, narrow = (case.gradient(host, 8, narrow=narrow) for narrow in (False, True))
     assert torch.equal(narrow, wide.bfloat16())
 
 
-def test_without_entropy_it_reads_none(host: ctypes.CDLL) -> None:
+def test_without_entropy_it_reads_none(host: HostKernels) -> None:
     case = Case(3, 500)
     without = case.gradient(host, 4, narrow=False, entropy=False)
     case.by_entropy = torch.zeros(3)
@@ -158,7 +128,7 @@ def test_without_entropy_it_reads_none(host: ctypes.CDLL) -> None:
     seed=st.integers(0, 2**20),
 )
 def test_any_shape_and_number_of_threads(
-    host: ctypes.CDLL, rows: int, columns: int, gap: int, threads: int, std: float, seed: int
+    host: HostKernels, rows: int, columns: int, gap: int, threads: int, std: float, seed: int
 ) -> None:
     case = Case(rows, columns, gap, std, seed)
     *exact, derivative = case.exact()
@@ -169,7 +139,7 @@ def test_any_shape_and_number_of_threads(
     assert (case.gradient(host, threads, narrow=False) - derivative).abs().max() <= near
 
 
-def test_a_row_has_the_same_bits_beside_any_other(host: ctypes.CDLL) -> None:
+def test_a_row_has_the_same_bits_beside_any_other(host: HostKernels) -> None:
     case, alone = Case(6, 999), Case(6, 999)
     found = case.statistics(host, 16)
     assert torch.equal(found, case.statistics(host, 16))
@@ -179,7 +149,7 @@ def test_a_row_has_the_same_bits_beside_any_other(host: ctypes.CDLL) -> None:
 
 
 @pytest.mark.parametrize("threads", [1, 5])
-def test_logits_of_minus_infinity_have_probability_zero(host: ctypes.CDLL, threads: int) -> None:
+def test_logits_of_minus_infinity_have_probability_zero(host: HostKernels, threads: int) -> None:
     case = Case(2, 41)
     case.logits[:, 5:20] = -torch.inf
     case.target.fill_(30)
@@ -193,7 +163,7 @@ def test_logits_of_minus_infinity_have_probability_zero(host: ctypes.CDLL, threa
     assert made.isfinite().all()
 
 
-def test_not_a_number_stays_seen(host: ctypes.CDLL) -> None:
+def test_not_a_number_stays_seen(host: HostKernels) -> None:
     case = Case(2, 64)
     case.logits[0, 9] = torch.nan
     found = case.statistics(host, 4)

@@ -1,7 +1,7 @@
 """The language-model head chunk by chunk: statistics of its logits and gradients through them, none of them kept.
 
-Logits are fp32 (fp64 for fp64 inputs), whatever the inputs are. The GEMMs are torch's. What is done to rows of logits runs in
-the kernels of cuda/linear_logprob.cu on CUDA, in PyTorch elsewhere.
+Logits are fp32 (fp64 for fp64 inputs), whatever the inputs are. The GEMMs are torch's. What is done to rows of logits
+runs in the kernels of cuda/linear_logprob.cu on CUDA, in PyTorch elsewhere.
 """
 
 from __future__ import annotations
@@ -96,15 +96,14 @@ class KernelRows(Rows):
         dtype: torch.dtype,
     ) -> Tensor:
         """As in the base; bfloat16 comes in the first half of each row."""
-        given = (by_logprob.contiguous(), None if by_entropy is None else by_entropy.contiguous())
-        self._launch(_GRADIENT_KERNELS[dtype], logits, target, scale, lse, entropy, *given)
+        self._launch(_GRADIENT_KERNELS[dtype], logits, target, scale, lse, entropy, by_logprob, by_entropy)
         return logits.view(dtype)[:, : logits.shape[1]]
 
     def _launch(self, kernel: str, logits: Tensor, *vectors: Tensor | None) -> None:
         if len(logits):
-            self._kernels.launch(
-                kernel, len(logits), _THREADS, logits, *vectors, logits.shape[1], logits.stride(0)
-            )
+            vectors = tuple(None if vector is None else vector.contiguous() for vector in vectors)
+            columns = logits.shape[1]
+            self._kernels.launch(kernel, len(logits), _THREADS, logits, *vectors, columns, logits.stride(0))
 
 
 class Head:
@@ -129,6 +128,7 @@ class Head:
         self._tile = _TILE.get(hidden.device.type, _TILE["cpu"])
         row_bytes = weight.shape[0] * self.dtype.itemsize * self.rows.buffers
         self._most = max(1, workspace // row_bytes // self._tile) * self._tile
+        self._buffer = hidden.new_empty((0, weight.shape[0]), dtype=self.dtype)
 
     @staticmethod
     def dtypes(hidden: Tensor) -> tuple[torch.dtype, torch.dtype]:
@@ -150,15 +150,17 @@ class Head:
         return self.hidden.index_select(0, source_row).to(self.narrow)
 
     def logits(self, states: Tensor) -> Tensor:
-        """Logits of a chunk, `[R, V]`, fp32 or fp64, written anew each time."""
+        """Logits of a chunk, `[R, V]`, fp32 or fp64, over those of the chunk before."""
         count, tile = len(states), self._tile
-        made = states.new_empty((-(-count // tile) * tile, len(self.weight)), dtype=self.dtype)
-        for begin in range(0, len(made), tile):
+        padded = -(-count // tile) * tile
+        if len(self._buffer) < padded:  # the first chunk is the largest
+            self._buffer = self._buffer.new_empty((padded, len(self.weight)))
+        for begin in range(0, padded, tile):
             part = states[begin : begin + tile]
             if len(part) < tile:
                 part = pad(part, (0, 0, 0, tile - len(part)))
-            _multiply(part, self.weight.t(), made[begin : begin + tile])
-        return made[:count]
+            _multiply(part, self.weight.t(), self._buffer[begin : begin + tile])
+        return self._buffer[:count]
 
 
 class Gradients:

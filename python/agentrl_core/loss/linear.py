@@ -3,31 +3,27 @@
     hidden = pack.forward(policy)
     update.loss(loss.fused(hidden, policy.lm_head.weight, pack, recipe.loss), pack).backward()
 
-Gradients of a token-separable loss are formed in the forward pass, while a chunk of logits is there: one product with the
-head's weight less than with recomputation. Both operations are registered with torch (`torch.ops.agentrl_core`).
+Gradients of a token-separable loss are formed in the forward pass, while a chunk of logits is there: one product with
+the head's weight less than with recomputation.
 """
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
-from agentrl_core.loss._head import WORKSPACE, Gradients, Head
+from agentrl_core.loss._head import WORKSPACE
+from agentrl_core.loss._operations import fused_loss, known_loss, linear_logprob_and_lse
 from agentrl_core.loss.tokens import Tokens
 from agentrl_core.pack import PackOutput
 
 if TYPE_CHECKING:
     from agentrl_core.loss.base import Loss
     from agentrl_core.pack import Pack
-
-# The losses of fused_loss by name, and the names of their metrics: an operation of torch takes strings, not objects.
-_LOSSES: dict[str, tuple[Loss, tuple[str, ...]]] = {}
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,14 +106,21 @@ def fused(hidden: Tensor, weight: Tensor, pack: Pack, policy: Loss, *, workspace
         )
     pairs = (hidden, weight, pack.source_row, pack.target, scale)
     if not policy.separable:
-        logprob, entropy, _ = linear_logprob_op(*pairs, workspace)
+        logprob, entropy, _ = linear_logprob_and_lse(*pairs, workspace)
         read = entropy if policy.needs_entropy_gradient else entropy.detach()
         value, metrics = policy.evaluate(Tokens(logprob, read, pack.streams))
         return FusedOutput(logprob.detach(), entropy.detach(), loss=value, metrics=metrics, policy=policy)
-    name, names = _known(policy)
+    name, names = known_loss(policy)
     need_hidden, need_weight = (torch.is_grad_enabled() and value.requires_grad for value in (hidden, weight))
-    value, sums, logprob, entropy, _, _ = fused_loss_op(
-        *pairs, list(pack.streams.values()), ",".join(pack.streams), name, len(names), workspace, need_hidden, need_weight
+    value, sums, logprob, entropy, _, _ = fused_loss(
+        *pairs,
+        list(pack.streams.values()),
+        ",".join(pack.streams),
+        name,
+        len(names),
+        workspace,
+        need_hidden,
+        need_weight,
     )
     metrics = dict(zip(names, sums.unbind(), strict=True))
     return FusedOutput(logprob, entropy, loss=value, metrics=metrics, policy=policy)
@@ -163,205 +166,8 @@ def linear_logprob(
     if inverse_temperature is None:
         inverse_temperature = torch.ones(len(target), device=hidden.device)
     hidden, weight, workspace = _checked(hidden, weight, source_row, target, inverse_temperature, workspace)
-    logprob, entropy, _ = linear_logprob_op(hidden, weight, source_row, target, inverse_temperature, workspace)
+    logprob, entropy, _ = linear_logprob_and_lse(hidden, weight, source_row, target, inverse_temperature, workspace)
     return logprob, entropy
-
-
-@torch.library.custom_op("agentrl_core::linear_logprob", mutates_args=())
-def linear_logprob_op(
-    hidden: Tensor, weight: Tensor, source_row: Tensor, target: Tensor, scale: Tensor, workspace: int
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Log-prob, entropy and log of the sum of exponentials of each prediction pair."""
-    with torch.autocast(hidden.device.type, enabled=False):
-        head = Head(hidden, weight, workspace)
-        scale = scale.to(head.dtype)
-        found = []
-        for rows in head.chunks(len(target)):
-            logits = head.logits(head.states(source_row[rows]))
-            found.append(head.rows.statistics(logits, target[rows], scale[rows]))
-    logprob, entropy, lse = (torch.cat(parts) for parts in zip(*found, strict=True))
-    return logprob, entropy, lse
-
-
-@torch.library.custom_op("agentrl_core::linear_logprob_gradient", mutates_args=())
-def linear_logprob_gradient_op(
-    hidden: Tensor,
-    weight: Tensor,
-    source_row: Tensor,
-    target: Tensor,
-    scale: Tensor,
-    entropy: Tensor,
-    lse: Tensor,
-    by_logprob: Tensor,
-    by_entropy: Tensor | None,
-    workspace: int,
-    need_hidden: bool,
-    need_weight: bool,
-) -> tuple[Tensor, Tensor]:
-    """Gradients by hidden states and weight, given those by log-prob and entropy; empty where they are not needed."""
-    with torch.autocast(hidden.device.type, enabled=False):
-        head = Head(hidden, weight, workspace)
-        scale = scale.to(head.dtype)
-        gradients = Gradients(head, need_hidden=need_hidden, need_weight=need_weight)
-        for rows in head.chunks(len(target)):
-            states = head.states(source_row[rows])
-            logits = head.logits(states)
-            head.rows.again(logits, scale[rows], lse[rows])
-            given = (lse[rows], entropy[rows], by_logprob[rows], None if by_entropy is None else by_entropy[rows])
-            derivative = head.rows.gradient(logits, target[rows], scale[rows], *given, head.narrow)
-            gradients.add(derivative, states, source_row[rows])
-        by_hidden, by_weight = gradients.result()
-    return by_hidden.to(hidden.dtype), by_weight.to(weight.dtype)
-
-
-@torch.library.custom_op("agentrl_core::fused_loss", mutates_args=())
-def fused_loss_op(
-    hidden: Tensor,
-    weight: Tensor,
-    source_row: Tensor,
-    target: Tensor,
-    scale: Tensor,
-    streams: Sequence[Tensor],
-    names: str,
-    policy: str,
-    metrics: int,
-    workspace: int,
-    need_hidden: bool,
-    need_weight: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Loss, metrics, log-probs and entropies of a separable loss, and its gradients by hidden states and weight."""
-    component, _ = _LOSSES[policy]
-    with torch.autocast(hidden.device.type, enabled=False):
-        head = Head(hidden, weight, workspace)
-        scale = scale.to(head.dtype)
-        gradients = Gradients(head, need_hidden=need_hidden, need_weight=need_weight)
-        total = hidden.new_zeros((), dtype=torch.float64)
-        sums = hidden.new_zeros(metrics, dtype=torch.float64)
-        found = []
-        for rows in head.chunks(len(target)):
-            states = head.states(source_row[rows])
-            logits = head.logits(states)
-            logprob, entropy, lse = head.rows.statistics(logits, target[rows], scale[rows])
-            part = {name: values[rows] for name, values in zip(names.split(","), streams, strict=True)}
-            value, extra, by_logprob, by_entropy = _differentiated(component, logprob, entropy, part)
-            total += value
-            sums += torch.stack([one.double() for one in extra])
-            if need_hidden or need_weight:
-                given = (lse, entropy, by_logprob, by_entropy)
-                derivative = head.rows.gradient(logits, target[rows], scale[rows], *given, head.narrow)
-                gradients.add(derivative, states, source_row[rows])
-            found.append((logprob, entropy))
-        by_hidden, by_weight = gradients.result()
-    logprob, entropy = (torch.cat(parts) for parts in zip(*found, strict=True))
-    return total.to(head.dtype), sums, logprob, entropy, by_hidden, by_weight
-
-
-def _differentiated(
-    policy: Loss, logprob: Tensor, entropy: Tensor, streams: dict[str, Tensor]
-) -> tuple[Tensor, list[Tensor], Tensor, Tensor | None]:
-    """Value and metrics of some rows, and the derivatives by log-prob and, where the loss has one, by entropy."""
-    with _autograd():
-        logprob.requires_grad_()
-        entropy.requires_grad_(policy.needs_entropy_gradient)
-        value, metrics = policy.evaluate(Tokens(logprob, entropy, streams))
-        leaves = (logprob, entropy) if entropy.requires_grad else (logprob,)
-        if value.requires_grad:
-            found = torch.autograd.grad(value, leaves, allow_unused=True, materialize_grads=True)
-        else:
-            found = tuple(torch.zeros_like(leaf) for leaf in leaves)
-        for leaf in leaves:
-            leaf.requires_grad_(False)  # noqa: FBT003 - torch's own
-    return value.detach(), list(metrics.values()), found[0], found[1] if len(found) > 1 else None
-
-
-@contextlib.contextmanager
-def _autograd() -> Iterator[None]:
-    """Ordinary autograd inside an operation of torch, which is called with autograd's keys shut out."""
-    include, nothing = torch._C._dispatch_tls_local_include_set(), torch._C.DispatchKeySet(torch._C.DispatchKey.Undefined)
-    with torch._C._ForceDispatchKeyGuard(include, nothing), torch.enable_grad():
-        yield
-
-
-@linear_logprob_op.register_fake
-def _(hidden: Tensor, weight: Tensor, source_row: Tensor, target: Tensor, scale: Tensor, workspace: int) -> Any:
-    del weight, source_row, scale, workspace
-    return tuple(hidden.new_empty(target.shape, dtype=Head.dtypes(hidden)[0]) for _ in range(3))
-
-
-@linear_logprob_gradient_op.register_fake
-def _(hidden: Tensor, weight: Tensor, *given: Any) -> Any:
-    *_, need_hidden, need_weight = given
-    return hidden.new_empty(hidden.shape if need_hidden else (0,)), weight.new_empty(weight.shape if need_weight else 0)
-
-
-@fused_loss_op.register_fake
-def _(hidden: Tensor, weight: Tensor, source_row: Tensor, target: Tensor, *given: Any) -> Any:
-    del source_row
-    *_, metrics, _, need_hidden, need_weight = given
-    dtype, kept = Head.dtypes(hidden)
-    return (
-        hidden.new_empty((), dtype=dtype),
-        hidden.new_empty(metrics, dtype=torch.float64),
-        *(hidden.new_empty(target.shape, dtype=dtype) for _ in range(2)),
-        hidden.new_empty(hidden.shape if need_hidden else (0,), dtype=kept),
-        weight.new_empty(weight.shape if need_weight else (0,), dtype=kept),
-    )
-
-
-def _keep_pairs(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    *pairs, ctx.workspace = inputs
-    _, entropy, lse = output
-    ctx.save_for_backward(*pairs, entropy, lse)
-    ctx.mark_non_differentiable(lse)
-    ctx.set_materialize_grads(False)
-
-
-def _pairs_backward(ctx: Any, by_logprob: Tensor | None, by_entropy: Tensor | None, _: None) -> tuple[Any, ...]:
-    *pairs, entropy, lse = ctx.saved_tensors
-    by_logprob = torch.zeros_like(entropy) if by_logprob is None else by_logprob
-    need_hidden, need_weight = ctx.needs_input_grad[:2]
-    by_hidden, by_weight = linear_logprob_gradient_op(
-        *pairs, entropy, lse, by_logprob, by_entropy, ctx.workspace, need_hidden, need_weight
-    )
-    return by_hidden if need_hidden else None, by_weight if need_weight else None, None, None, None, None
-
-
-linear_logprob_op.register_autograd(_pairs_backward, setup_context=_keep_pairs)
-
-
-def _keep_gradients(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    hidden, weight, *_, need_hidden, need_weight = inputs
-    ctx.dtypes = hidden.dtype, weight.dtype
-    ctx.needed = need_hidden, need_weight
-    ctx.streams = len(inputs[5])
-    ctx.save_for_backward(*output[4:])
-    ctx.mark_non_differentiable(*output[1:])
-    ctx.set_materialize_grads(False)
-
-
-def _scaled(ctx: Any, by_loss: Tensor | None, *_: None) -> tuple[Any, ...]:
-    found = [
-        (gradient * by_loss).to(dtype) if needed and by_loss is not None else None
-        for gradient, dtype, needed in zip(ctx.saved_tensors, ctx.dtypes, ctx.needed, strict=True)
-    ]
-    return (*found, None, None, None, [None] * ctx.streams, None, None, None, None, None, None)
-
-
-fused_loss_op.register_autograd(_scaled, setup_context=_keep_gradients)
-
-
-@torch.compiler.assume_constant_result
-def _known(policy: Loss) -> tuple[str, tuple[str, ...]]:
-    """The name under which the operation finds a loss, which says everything that the loss is; and its metrics' names."""
-    name = f"{type(policy).__module__}.{policy!r}"
-    if name not in _LOSSES:
-        nothing = torch.zeros(0)
-        streams = dict.fromkeys((*policy.streams, "weight_kl"), nothing)
-        _LOSSES[name] = policy, tuple(policy.evaluate(Tokens(nothing, nothing, streams))[1])
-    found, names = _LOSSES[name]
-    if found != policy:
-        raise InvalidInputError(f"two different losses are both {name}; give their classes different names")
-    return name, names
 
 
 def _checked(
@@ -384,7 +190,9 @@ def _checked(
             raise InvalidInputError(f"{name} is {value.dtype} of shape {tuple(value.shape)}; give int64 of shape [N]")
     for name, value in (("source_row", source_row), ("inverse_temperature", scale)):
         if value.shape != target.shape:
-            raise InvalidInputError(f"{name} has shape {tuple(value.shape)}, target {tuple(target.shape)}; give one each")
+            raise InvalidInputError(
+                f"{name} has shape {tuple(value.shape)}, target {tuple(target.shape)}; give one each"
+            )
     if scale.requires_grad:
         raise InvalidInputError("inverse_temperature requires a gradient, which there is none of; detach it")
     if workspace is None:
