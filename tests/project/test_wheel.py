@@ -1,5 +1,8 @@
 """The wheels that the Makefile built."""
 
+import subprocess
+import sys
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from zipfile import ZipFile
@@ -33,6 +36,36 @@ def test_wheel_holds_the_typed_package_and_its_licence(wheel: Path) -> None:
         "agentrl_core/py.typed",
     } <= set(names)
     assert any(name.endswith("licenses/LICENSE") for name in names)
+
+
+def kernels(root: Path) -> dict[str, bytes]:
+    """The CUDA sources by the names that they have in the package."""
+    found = {f"agentrl_core/cuda/{path.name}": path.read_bytes() for path in (root / "cuda").glob("*.cu")}
+    assert found
+    return found
+
+
+def test_wheel_holds_the_kernels(wheel: Path, root: Path) -> None:
+    with ZipFile(wheel) as archive:
+        assert {name: archive.read(name) for name in archive.namelist() if name.endswith(".cu")} == kernels(root)
+
+
+def test_source_archive_holds_the_kernels(root: Path, tmp_path: Path) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "maturin",
+        "sdist",
+        "--manifest-path",
+        str(root / "crates/agentrl-python/Cargo.toml"),
+    ]
+    done = subprocess.run([*command, "--out", str(tmp_path)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    (path,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(path) as archive:
+        files = {name: archive.extractfile(name) for name in archive.getnames() if name.endswith(".cu")}
+        held = {name.partition("/python/")[2]: file.read() for name, file in files.items() if file is not None}
+    assert held == kernels(root)
 
 
 def test_release_wheel_is_small(wheel: Path, measured: Callable[[str], None]) -> None:

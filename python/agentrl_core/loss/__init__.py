@@ -4,8 +4,11 @@
 The other losses regress (`Regression`), compare (`Preference`, `ListMatch`, ...), imitate, or train a critic (`Value`).
 Every one is a pure function of `[N]` vectors, `Loss.evaluate(tokens)`, and says which streams it reads, what must lie
 in one pack (`unit`), and whether shared tokens may be folded (`foldable`). `Train` says which model one is for, and
-when.
+when. `fused` and `linear_logprob` make these vectors from hidden states without the logits of a batch.
 """
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 from agentrl_core.loss.base import Loss
 from agentrl_core.loss.bounds import (
@@ -65,6 +68,9 @@ from agentrl_core.loss.tokens import Segments, Tokens
 from agentrl_core.loss.train import Train
 from agentrl_core.loss.value import Value, expected_value, soft_minimum
 
+if TYPE_CHECKING:
+    from agentrl_core.loss.linear import FusedOutput, fused, linear_logprob
+
 __all__ = [
     "KL",
     "BalancedClip",
@@ -87,6 +93,7 @@ __all__ = [
     "Exponential",
     "Flipped",
     "Function",
+    "FusedOutput",
     "Gate",
     "GeometricMean",
     "Imitation",
@@ -124,7 +131,17 @@ __all__ = [
     "expected_value",
     "full_kl",
     "function",
+    "fused",
+    "linear_logprob",
     "normalised_entropy",
     "soft_minimum",
     "top_p_entropy",
 ]
+
+_OF_TORCH = ("FusedOutput", "fused", "linear_logprob")  # their module imports torch
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _OF_TORCH:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.linear"), name)

@@ -177,7 +177,14 @@ class Loss(Part, ABC):
         """
 
     def __call__(self, outputs: PackOutput, pack: Pack) -> tuple[Tensor, dict[str, Tensor]]:
-        """The loss of a pack and its metrics: `evaluate` on its streams. Nothing is copied to the host."""
+        """The loss of a pack and its metrics: `evaluate` on its streams. Nothing is copied to the host.
+
+        What `loss.fused` gave for this loss has both already.
+        """
+        from agentrl_core.loss.linear import FusedOutput
+
+        if isinstance(outputs, FusedOutput):
+            return outputs.of(self)
         streams = pack.to(outputs.logprob.device).streams
         return self.evaluate(Tokens(outputs.logprob, outputs.entropy, streams, outputs))
 

@@ -1,0 +1,188 @@
+// Row kernels of the language-model head: statistics of rows of logits, and their gradient in place.
+//
+// One block a row, any number of threads up to 1024. Sums are taken in a fixed order without atomics, so the same row gives
+// the same bits whatever the other rows are. No header is included: NVRTC has none. What differs between a device and the host
+// that tests this text stands in the macros THREAD, THREADS, ROW, BARRIER and SHARED (tests/cuda/host.h).
+//
+// x_j = scale * z_j are the logits at the temperature, log p_j = x_j - lse. A logit of -inf has probability 0.
+
+typedef long long Size;
+typedef unsigned int Word;
+typedef unsigned short Half;
+
+#ifndef THREAD
+#define THREAD threadIdx.x
+#define THREADS blockDim.x
+#define ROW blockIdx.x
+#define BARRIER __syncthreads()
+#define SHARED __shared__
+#endif
+
+#define MOST_THREADS 1024
+#define WIDTH 4  // logits that a thread takes at once, 16 bytes of them where they lie so
+
+struct alignas(16) Four {
+    float at[WIDTH];
+};
+
+struct alignas(8) FourHalves {
+    Half at[WIDTH];
+};
+
+union Bits {
+    Word bits;
+    float number;
+};
+
+static __device__ __forceinline__ float negative_infinity() {
+    Bits as;
+    as.bits = 0xff800000u;
+    return as.number;
+}
+
+static __device__ __forceinline__ bool aligned(const void* address, Size bytes) {
+    return (reinterpret_cast<Size>(address) & (bytes - 1)) == 0;
+}
+
+// Round to the nearest bfloat16, ties to even; NaN stays NaN.
+static __device__ __forceinline__ Half bfloat16(float value) {
+    if (value != value) return 0x7fc0;
+    Bits as;
+    as.number = value;
+    return static_cast<Half>((as.bits + 0x7fffu + ((as.bits >> 16) & 1u)) >> 16);
+}
+
+// Up to four logits at the temperature, those beyond the end -inf.
+static __device__ __forceinline__ Four load(const float* row, Size begin, Size columns, float scale, bool whole) {
+    Four x;
+    if (whole && begin + WIDTH <= columns) {
+        x = *reinterpret_cast<const Four*>(row + begin);
+        for (int k = 0; k < WIDTH; ++k) x.at[k] *= scale;
+    } else {
+        for (int k = 0; k < WIDTH; ++k) x.at[k] = begin + k < columns ? row[begin + k] * scale : negative_infinity();
+    }
+    return x;
+}
+
+// Largest x so far, S = sum e^(x - largest), U = sum e^(x - largest) (x - largest).
+struct Moments {
+    float largest, total, weighted;
+};
+
+static __device__ __forceinline__ Moments moved(Moments m, float largest) {
+    if (m.total == 0.0f) return Moments{largest, 0.0f, 0.0f};
+    const float down = m.largest - largest, factor = expf(down);
+    return Moments{largest, m.total * factor, factor == 0.0f ? 0.0f : factor * (m.weighted + down * m.total)};
+}
+
+static __device__ __forceinline__ Moments merged(Moments a, Moments b) {
+    const float largest = a.largest > b.largest ? a.largest : b.largest;
+    a = moved(a, largest);
+    b = moved(b, largest);
+    return Moments{largest, a.total + b.total, a.weighted + b.weighted};
+}
+
+// log p of each row's target, entropy H = log S - U / S, and lse = largest + log S, of logits read once.
+extern "C" __global__ void row_statistics(const float* logits, const Size* target, const float* scales, float* logprob,
+                                          float* entropy, float* lse, Size columns, Size stride) {
+    SHARED float largest[MOST_THREADS], total[MOST_THREADS], weighted[MOST_THREADS];
+    const Size me = THREAD, threads = THREADS, row = ROW;
+    const float* z = logits + row * stride;
+    const float scale = scales[row];
+    const bool whole = aligned(z, 16);
+
+    Moments mine = {negative_infinity(), 0.0f, 0.0f};
+    for (Size begin = me * WIDTH; begin < columns; begin += threads * WIDTH) {
+        const Four x = load(z, begin, columns, scale, whole);
+        float most = x.at[0];
+        for (int k = 1; k < WIDTH; ++k) most = x.at[k] > most ? x.at[k] : most;
+        if (most > mine.largest) mine = moved(mine, most);
+        float sum = 0.0f, product = 0.0f;
+        for (int k = 0; k < WIDTH; ++k) {
+            if (x.at[k] == negative_infinity()) continue;
+            const float down = x.at[k] - mine.largest, e = expf(down);
+            sum += e;
+            product += e * down;
+        }
+        mine.total += sum;
+        mine.weighted += product;
+    }
+    largest[me] = mine.largest;
+    total[me] = mine.total;
+    weighted[me] = mine.weighted;
+    BARRIER;
+
+    Size step = 1;
+    while (step < threads) step *= 2;
+    for (step /= 2; step > 0; step /= 2) {
+        if (me < step && me + step < threads) {
+            const Moments other = {largest[me + step], total[me + step], weighted[me + step]};
+            mine = merged(mine, other);
+            largest[me] = mine.largest;
+            total[me] = mine.total;
+            weighted[me] = mine.weighted;
+        }
+        BARRIER;
+    }
+    if (me == 0) {
+        const float log_total = logf(mine.total);
+        logprob[row] = z[target[row]] * scale - mine.largest - log_total;
+        entropy[row] = log_total - mine.weighted / mine.total;
+        lse[row] = mine.largest + log_total;
+    }
+}
+
+// dL/dz_j = scale * [ g (1[j = target] - p_j) - h p_j (log p_j + H) ], g = dL/dlogprob, h = dL/dH, over the logits that it
+// reads: as fp32, or as bfloat16 in the first half of the row. `by_entropy` may be null: h = 0.
+template <bool AS_BFLOAT16>
+static __device__ __forceinline__ void gradient(float* logits, const Size* target, const float* scales, const float* lses,
+                                                const float* entropies, const float* by_logprob, const float* by_entropy,
+                                                Size columns, Size stride) {
+    const Size me = THREAD, threads = THREADS, row = ROW;
+    float* z = logits + row * stride;
+    Half* halves = reinterpret_cast<Half*>(z);
+    const float scale = scales[row], lse = lses[row], g = by_logprob[row];
+    const float entropy = entropies[row], h = by_entropy ? by_entropy[row] : 0.0f;
+    const Size chosen = target[row];
+    const bool whole = aligned(z, 16);
+
+    for (Size tile = 0; tile < columns; tile += threads * WIDTH) {
+        const Size begin = tile + me * WIDTH;
+        Four d = load(z, begin, columns, scale, whole);
+        for (int k = 0; k < WIDTH; ++k) {
+            const float log_p = d.at[k] - lse, p = expf(log_p);
+            const float inner = p == 0.0f ? 0.0f : p * (g + h * (log_p + entropy));
+            d.at[k] = scale * ((begin + k == chosen ? g : 0.0f) - inner);
+        }
+        if (AS_BFLOAT16) {
+            BARRIER;  // a tile of halves lies over logits of this tile and of tiles before it, which are now all read
+            FourHalves narrow;
+            for (int k = 0; k < WIDTH; ++k) narrow.at[k] = bfloat16(d.at[k]);
+            if (whole && begin + WIDTH <= columns) {
+                *reinterpret_cast<FourHalves*>(halves + begin) = narrow;
+            } else {
+                for (int k = 0; k < WIDTH; ++k) {
+                    if (begin + k < columns) halves[begin + k] = narrow.at[k];
+                }
+            }
+        } else if (whole && begin + WIDTH <= columns) {
+            *reinterpret_cast<Four*>(z + begin) = d;
+        } else {
+            for (int k = 0; k < WIDTH; ++k) {
+                if (begin + k < columns) z[begin + k] = d.at[k];
+            }
+        }
+    }
+}
+
+extern "C" __global__ void row_gradient_float(float* logits, const Size* target, const float* scales, const float* lse,
+                                              const float* entropy, const float* by_logprob, const float* by_entropy,
+                                              Size columns, Size stride) {
+    gradient<false>(logits, target, scales, lse, entropy, by_logprob, by_entropy, columns, stride);
+}
+
+extern "C" __global__ void row_gradient_bfloat16(float* logits, const Size* target, const float* scales, const float* lse,
+                                                 const float* entropy, const float* by_logprob, const float* by_entropy,
+                                                 Size columns, Size stride) {
+    gradient<true>(logits, target, scales, lse, entropy, by_logprob, by_entropy, columns, stride);
+}

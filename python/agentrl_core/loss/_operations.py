@@ -1,0 +1,224 @@
+"""What `loss.fused` and `loss.linear_logprob` run, as operations of torch: their shapes, their gradients, their names.
+
+A compiler sees each as one node, and its gradient as another.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch._C import DispatchKey, DispatchKeySet, _dispatch_tls_local_include_set, _ForceDispatchKeyGuard
+
+from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.loss._head import Gradients, Head
+from agentrl_core.loss.tokens import Tokens
+
+if TYPE_CHECKING:
+    from agentrl_core.loss.base import Loss
+
+# The losses of fused_loss by name, and the names of their metrics: an operation of torch takes strings, not objects.
+LOSSES: dict[str, tuple[Loss, tuple[str, ...]]] = {}
+
+
+@torch.library.custom_op("agentrl_core::linear_logprob", mutates_args=())
+def linear_logprob_and_lse(
+    hidden: Tensor, weight: Tensor, source_row: Tensor, target: Tensor, scale: Tensor, workspace: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Log-prob, entropy and log of the sum of exponentials of each prediction pair."""
+    with torch.autocast(hidden.device.type, enabled=False):
+        head = Head(hidden, weight, workspace)
+        scale = scale.to(head.dtype)
+        found = []
+        for rows in head.chunks(len(target)):
+            logits = head.logits(head.states(source_row[rows]))
+            found.append(head.rows.statistics(logits, target[rows], scale[rows]))
+    logprob, entropy, lse = (torch.cat(parts) for parts in zip(*found, strict=True))
+    return logprob, entropy, lse
+
+
+@torch.library.custom_op("agentrl_core::linear_logprob_gradient", mutates_args=())
+def linear_logprob_gradient(
+    hidden: Tensor,
+    weight: Tensor,
+    source_row: Tensor,
+    target: Tensor,
+    scale: Tensor,
+    entropy: Tensor,
+    lse: Tensor,
+    by_logprob: Tensor,
+    by_entropy: Tensor | None,
+    workspace: int,
+    need_hidden: bool,  # noqa: FBT001 - a schema of torch
+    need_weight: bool,  # noqa: FBT001
+) -> tuple[Tensor, Tensor]:
+    """Gradients by hidden states and weight, given those by log-prob and entropy; empty where they are not needed."""
+    with torch.autocast(hidden.device.type, enabled=False):
+        head = Head(hidden, weight, workspace)
+        scale = scale.to(head.dtype)
+        gradients = Gradients(head, need_hidden=need_hidden, need_weight=need_weight)
+        for rows in head.chunks(len(target)):
+            states = head.states(source_row[rows])
+            logits = head.logits(states)
+            head.rows.again(logits, scale[rows], lse[rows])
+            given = (lse[rows], entropy[rows], by_logprob[rows], None if by_entropy is None else by_entropy[rows])
+            made = (logits, target[rows], scale[rows], *given, head.narrow)
+            gradients.add(head.rows.gradient(*made), states, source_row[rows])  # no name keeps it for the next chunk
+        by_hidden, by_weight = gradients.result()
+    return by_hidden.to(hidden.dtype), by_weight.to(weight.dtype)
+
+
+@torch.library.custom_op("agentrl_core::fused_loss", mutates_args=())
+def fused_loss(
+    hidden: Tensor,
+    weight: Tensor,
+    source_row: Tensor,
+    target: Tensor,
+    scale: Tensor,
+    streams: Sequence[Tensor],
+    names: str,
+    policy: str,
+    metrics: int,
+    workspace: int,
+    need_hidden: bool,  # noqa: FBT001 - a schema of torch
+    need_weight: bool,  # noqa: FBT001
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Loss, metrics, log-probs and entropies of a separable loss, and its gradients by hidden states and weight."""
+    component, _ = LOSSES[policy]
+    with torch.autocast(hidden.device.type, enabled=False):
+        head = Head(hidden, weight, workspace)
+        scale = scale.to(head.dtype)
+        gradients = Gradients(head, need_hidden=need_hidden, need_weight=need_weight)
+        total = hidden.new_zeros((), dtype=torch.float64)
+        sums = hidden.new_zeros(metrics, dtype=torch.float64)
+        found = []
+        for rows in head.chunks(len(target)):
+            states = head.states(source_row[rows])
+            logits = head.logits(states)
+            logprob, entropy, lse = head.rows.statistics(logits, target[rows], scale[rows])
+            part = {name: values[rows] for name, values in zip(names.split(","), streams, strict=True)}
+            value, extra, by_logprob, by_entropy = _differentiated(component, logprob, entropy, part)
+            total += value
+            sums += torch.stack([one.double() for one in extra])
+            if need_hidden or need_weight:
+                made = (logits, target[rows], scale[rows], lse, entropy, by_logprob, by_entropy, head.narrow)
+                gradients.add(head.rows.gradient(*made), states, source_row[rows])
+            found.append((logprob, entropy))
+        by_hidden, by_weight = gradients.result()
+    logprob, entropy = (torch.cat(parts) for parts in zip(*found, strict=True))
+    return total.to(head.dtype), sums, logprob, entropy, by_hidden, by_weight
+
+
+def _differentiated(
+    policy: Loss, logprob: Tensor, entropy: Tensor, streams: dict[str, Tensor]
+) -> tuple[Tensor, list[Tensor], Tensor, Tensor | None]:
+    """Value and metrics of some rows, and the derivatives by log-prob and, where the loss has one, by entropy."""
+    with _autograd():
+        logprob.requires_grad_()
+        entropy.requires_grad_(policy.needs_entropy_gradient)
+        value, metrics = policy.evaluate(Tokens(logprob, entropy, streams))
+        leaves = (logprob, entropy) if entropy.requires_grad else (logprob,)
+        if value.requires_grad:
+            found = torch.autograd.grad(value, leaves, allow_unused=True, materialize_grads=True)
+        else:
+            found = tuple(torch.zeros_like(leaf) for leaf in leaves)
+        for leaf in leaves:
+            leaf.requires_grad_(False)  # noqa: FBT003 - torch's own
+    return value.detach(), list(metrics.values()), found[0], found[1] if len(found) > 1 else None
+
+
+@contextlib.contextmanager
+def _autograd() -> Iterator[None]:
+    """Ordinary autograd inside an operation of torch, which is called with autograd's keys shut out."""
+    included, excluded = _dispatch_tls_local_include_set(), DispatchKeySet(DispatchKey.Undefined)
+    with _ForceDispatchKeyGuard(included, excluded), torch.enable_grad():
+        yield
+
+
+@linear_logprob_and_lse.register_fake
+def _(hidden: Tensor, weight: Tensor, source_row: Tensor, target: Tensor, scale: Tensor, workspace: int) -> Any:
+    del weight, source_row, scale, workspace
+    return tuple(hidden.new_empty(target.shape, dtype=Head.dtypes(hidden)[0]) for _ in range(3))
+
+
+@linear_logprob_gradient.register_fake
+def _(hidden: Tensor, weight: Tensor, *given: Any) -> Any:
+    *_, need_hidden, need_weight = given
+    return hidden.new_empty(hidden.shape if need_hidden else (0,)), weight.new_empty(weight.shape if need_weight else 0)
+
+
+@fused_loss.register_fake
+def _(hidden: Tensor, weight: Tensor, source_row: Tensor, target: Tensor, *given: Any) -> Any:
+    del source_row
+    *_, metrics, _, need_hidden, need_weight = given
+    dtype, kept = Head.dtypes(hidden)
+    return (
+        hidden.new_empty((), dtype=dtype),
+        hidden.new_empty(metrics, dtype=torch.float64),
+        *(hidden.new_empty(target.shape, dtype=dtype) for _ in range(2)),
+        hidden.new_empty(hidden.shape if need_hidden else (0,), dtype=kept),
+        weight.new_empty(weight.shape if need_weight else (0,), dtype=kept),
+    )
+
+
+def _keep_pairs(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    *pairs, ctx.workspace = inputs
+    _, entropy, lse = output
+    ctx.save_for_backward(*pairs, entropy, lse)
+    ctx.mark_non_differentiable(lse)
+    ctx.set_materialize_grads(False)
+
+
+def _pairs_backward(ctx: Any, by_logprob: Tensor | None, by_entropy: Tensor | None, _: None) -> tuple[Any, ...]:
+    *pairs, entropy, lse = ctx.saved_tensors
+    by_logprob = torch.zeros_like(entropy) if by_logprob is None else by_logprob
+    need_hidden, need_weight = ctx.needs_input_grad[:2]
+    by_hidden, by_weight = linear_logprob_gradient(
+        *pairs, entropy, lse, by_logprob, by_entropy, ctx.workspace, need_hidden, need_weight
+    )
+    return by_hidden if need_hidden else None, by_weight if need_weight else None, None, None, None, None
+
+
+linear_logprob_and_lse.register_autograd(_pairs_backward, setup_context=_keep_pairs)
+
+
+def _keep_gradients(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    hidden, weight, *_, need_hidden, need_weight = inputs
+    ctx.dtypes = hidden.dtype, weight.dtype
+    ctx.needed = need_hidden, need_weight
+    ctx.streams = len(inputs[5])
+    ctx.save_for_backward(*output[4:])
+    ctx.mark_non_differentiable(*output[1:])
+    ctx.set_materialize_grads(False)
+
+
+def _scaled(ctx: Any, by_loss: Tensor | None, *_: None) -> tuple[Any, ...]:
+    found = [
+        (gradient * by_loss).to(dtype) if needed and by_loss is not None else None
+        for gradient, dtype, needed in zip(ctx.saved_tensors, ctx.dtypes, ctx.needed, strict=True)
+    ]
+    return (*found, None, None, None, [None] * ctx.streams, None, None, None, None, None, None)
+
+
+fused_loss.register_autograd(_scaled, setup_context=_keep_gradients)
+
+
+def known_loss(policy: Loss) -> tuple[str, tuple[str, ...]]:
+    """The name under which `fused_loss` finds a loss, which says everything that the loss is; its metrics' names."""
+    name = f"{type(policy).__module__}.{policy!r}"
+    if name not in LOSSES:
+        nothing = torch.zeros(0)
+        streams = dict.fromkeys((*policy.streams, "weight_kl"), nothing)
+        LOSSES[name] = policy, tuple(policy.evaluate(Tokens(nothing, nothing, streams))[1])
+    found, names = LOSSES[name]
+    if found != policy:
+        raise InvalidInputError(f"two different losses are both {name}; give their classes different names")
+    return name, names
+
+
+# A compiler may take the result as a constant. torch.compiler.assume_constant_result sets the same mark, but it imports
+# the compiler, which takes longer than importing torch.
+known_loss._dynamo_marked_constant = True  # type: ignore[attr-defined]  # noqa: SLF001

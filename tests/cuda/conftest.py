@@ -1,0 +1,19 @@
+"""Kernels compiled for the host, once for all tests of this folder."""
+
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.append(str(Path(__file__).parent))
+
+
+@pytest.fixture(scope="session")
+def host(tmp_path_factory: pytest.TempPathFactory):
+    from host_kernels import HostKernels
+
+    compiler = shutil.which("g++")
+    if compiler is None:
+        pytest.skip("there is no g++ to compile the kernels for the host")
+    return HostKernels("linear_logprob", compiler, tmp_path_factory.mktemp("host"))

@@ -1,0 +1,34 @@
+"""The kernels of a file compiled for the host, to be launched like those on a device."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+from pathlib import Path
+
+from torch import Tensor
+
+from agentrl_core import _cuda
+
+HERE = Path(__file__).parent
+
+
+class HostKernels:
+    """What `_cuda.Kernels` is, with threads of the host: at most `most_threads` a block."""
+
+    def __init__(self, name: str, compiler: str, folder: Path, most_threads: int = 64) -> None:
+        kernels, library = folder / f"{name}.cu", folder / f"{name}.so"
+        kernels.write_text(_cuda.source(name), encoding="utf-8")
+        options = ["-std=c++20", "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-pthread"]
+        command = [compiler, *options, f'-DKERNELS="{kernels}"', str(HERE / f"{name}_host.cpp"), "-o", str(library)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        self._library = ctypes.CDLL(str(library))
+        self._most = most_threads
+
+    def launch(self, kernel: str, blocks: int, threads: int, *arguments: Tensor | int | None) -> None:
+        numbers = [
+            ctypes.c_longlong(one) if isinstance(one, int) else ctypes.c_void_p(None if one is None else one.data_ptr())
+            for one in (blocks, min(threads, self._most), *arguments)
+        ]
+        getattr(self._library, f"run_{kernel}")(*numbers)

@@ -1,0 +1,71 @@
+"""The head on kernels against the head in PyTorch: what calls the kernels, with the kernels of the host."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from host_kernels import HostKernels
+from torch import Tensor
+
+from agentrl_core import _cuda, loss
+from agentrl_core.loss import _head
+
+ROWS, VOCABULARY, SIZE = 11, 203, 8
+
+
+@pytest.fixture
+def few_threads(host: HostKernels, monkeypatch: pytest.MonkeyPatch) -> HostKernels:
+    monkeypatch.setattr(_head, "_THREADS", 5)
+    return host
+
+
+def problem(seed: int = 0) -> dict[str, Tensor]:
+    make = torch.Generator().manual_seed(seed)
+    return {
+        "logits": 3.0 * torch.randn(ROWS, VOCABULARY, generator=make),
+        "target": torch.randint(0, VOCABULARY, (ROWS,), generator=make),
+        "scale": torch.rand(ROWS, generator=make) + 0.5,
+        "by_logprob": torch.randn(ROWS, generator=make),
+        "by_entropy": torch.randn(ROWS, generator=make),
+    }
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("with_entropy", [False, True])
+@pytest.mark.parametrize("again", [False, True])
+def test_rows_agree(few_threads: HostKernels, dtype: torch.dtype, with_entropy: bool, again: bool) -> None:
+    results = []
+    for rows in (_head.Rows(), _head.KernelRows(few_threads)):
+        given = problem()
+        logits, target, scale = given["logits"].clone(), given["target"], given["scale"]
+        logprob, entropy, lse = rows.statistics(logits, target, scale)
+        if again:
+            logits = given["logits"].clone()
+            rows.again(logits, scale, lse)
+        by_entropy = given["by_entropy"] if with_entropy else None
+        made = rows.gradient(logits, target, scale, lse, entropy, given["by_logprob"], by_entropy, dtype)
+        assert made.dtype == dtype
+        assert made.shape == (ROWS, VOCABULARY)
+        results.append((logprob, entropy, lse, made.float()))
+    for found, right in zip(results[1][:3], results[0][:3], strict=True):
+        torch.testing.assert_close(found, right, rtol=1e-6, atol=1e-5)
+    tolerance = 2.0**-8 if dtype == torch.bfloat16 else 1e-4
+    torch.testing.assert_close(results[1][3], results[0][3], rtol=tolerance, atol=3e-6)
+
+
+def test_the_operation_on_kernels(few_threads: HostKernels, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several chunks, the last one padded, in the one buffer that kernels need."""
+    make = torch.Generator().manual_seed(1)
+    hidden = torch.randn(ROWS, SIZE, generator=make).requires_grad_()
+    weight = torch.randn(VOCABULARY, SIZE, generator=make).requires_grad_()
+    target = torch.randint(0, VOCABULARY, (ROWS,), generator=make)
+    mix = torch.randn(2, ROWS, generator=make)
+    results = []
+    for kernels in (None, few_threads):
+        monkeypatch.setitem(_head._TILE, "cpu", 4)
+        monkeypatch.setattr(_cuda, "kernels", lambda *_, kernels=kernels: kernels)
+        logprob, entropy = loss.linear_logprob(hidden, weight, target, workspace=1)
+        gradients = torch.autograd.grad((mix[0] * logprob + mix[1] * entropy).sum(), (hidden, weight))
+        results.append((logprob.detach(), entropy.detach(), *gradients))
+    for found, right in zip(*results, strict=True):
+        torch.testing.assert_close(found, right, rtol=1e-5, atol=1e-5)

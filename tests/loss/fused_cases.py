@@ -1,0 +1,55 @@
+"""Random packs with hidden states and a head, and the definitions that the fused loss is held against."""
+
+from __future__ import annotations
+
+import torch
+from cases import Case
+from systems import LOSSES
+from torch import Tensor
+
+from agentrl_core import loss
+from agentrl_core.pack import Pack, PackOutput, Streams
+
+TOKENS, SIZE, VOCABULARY = 21, 6, 37
+EVERYTHING = LOSSES["everything"]
+SEQUENCES = loss.Policy(ratio=loss.Ratio("sequence"), clip=loss.Clip(0.3, 0.4), entropy=0.1)
+
+
+def pack_of(streams: dict[str, Tensor], seed: int = 0) -> Pack:
+    """Prediction pairs of random targets, several of them from one hidden state."""
+    make = torch.Generator().manual_seed(seed)
+    count = len(streams["weight_kl"])
+    scale = torch.rand(count, generator=make, dtype=torch.float64) + 0.5
+    tokens = torch.arange(TOKENS)
+    return Pack(
+        input_ids=tokens,
+        position_ids=tokens,
+        cu_seqlens=torch.tensor([0, TOKENS], dtype=torch.int32),
+        max_seqlen=TOKENS,
+        source_row=torch.randint(0, TOKENS, (count,), generator=make),
+        target=torch.randint(0, VOCABULARY, (count,), generator=make),
+        token=torch.arange(count),
+        node_token=torch.arange(count),
+        streams=Streams({"inverse_temperature": scale, **streams}),
+    )
+
+
+def problem(seed: int = 0, dtype: torch.dtype = torch.float64, **options: object) -> tuple[Tensor, Tensor, Pack]:
+    """Hidden states, weight and pack; the old log-probs are near the new ones."""
+    make = torch.Generator().manual_seed(seed)
+    hidden = torch.randn(TOKENS, SIZE, generator=make, dtype=torch.float64).to(dtype)
+    weight = (0.5 * torch.randn(VOCABULARY, SIZE, generator=make, dtype=torch.float64)).to(dtype)
+    case = Case.random(seed, **options)
+    pack = pack_of(case.streams, seed)
+    near = naive(hidden.double(), weight.double(), pack).logprob
+    for name in ("old_logprob", "reference_logprob", "proximal_logprob", "other_logprob"):
+        noise = 0.4 * torch.randn(len(near), generator=make, dtype=torch.float64)
+        pack.streams[name] = (near + noise).clamp(max=-0.01)
+    return hidden.requires_grad_(), weight.requires_grad_(), pack
+
+
+def naive(hidden: Tensor, weight: Tensor, pack: Pack) -> PackOutput:
+    """The definitions, with all logits at once."""
+    logits = hidden[pack.source_row] @ weight.T * pack.streams.inverse_temperature[:, None].to(hidden.dtype)
+    log_p = logits.log_softmax(1)
+    return PackOutput(log_p.gather(1, pack.target[:, None]).squeeze(1), -(log_p.exp() * log_p).sum(1))
