@@ -104,6 +104,22 @@ def keys(values: object, name: str, *, length: int | None = None) -> NDArray[np.
     return _checked(dense, name, length)
 
 
+def labels(values: object, name: str, *, length: int | None = None) -> NDArray[np.uint32]:
+    """A column of ids as `uint32` ids in no particular order, for what does not give one result for each group.
+
+    Equal ids get equal ones, below the number of rows; not each of those needs to occur. With whole numbers that are
+    close together this is several times faster than `keys`.
+
+    Raises:
+        InvalidInputError: as `keys`.
+    """
+    if not isinstance(values, (list, tuple)) and not _is_arrow(values):
+        values = column(values, name, dimensions=(1, 2))
+        if values.ndim == 1 and values.dtype.kind in "iu":
+            return _checked(_core.label_keys(_flat(values), name), name, length)
+    return keys(values, name, length=length)
+
+
 def groups(values: object | None, name: str, *, length: int) -> NDArray[np.uint32]:
     """Dense ids as from `keys`; None is one group of all rows."""
     return np.zeros(length, np.uint32) if values is None else keys(values, name, length=length)

@@ -52,8 +52,8 @@ mod _core {
     use crate::compute::{
         dense_keys, discounted, entropy_branches, gae, gigpo, group_arg_extreme, group_extents, group_finish,
         group_log_mean_exp, group_map, group_moments, group_quantile, group_statistics, group_sums, history_keys,
-        n_step, normalise, num_threads, optimal_token_baseline, pair_keys, segment_entropy, set_num_threads,
-        similar_keys, structural_seed, uniform, v_trace,
+        label_keys, n_step, normalise, num_threads, optimal_token_baseline, pair_keys, segment_entropy,
+        set_num_threads, similar_keys, structural_seed, uniform, v_trace,
     };
     #[pymodule_export]
     use crate::forest::Forest;

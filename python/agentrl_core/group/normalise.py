@@ -87,11 +87,11 @@ def normalise(
         [-3.0, -1.5, 4.5]
     """
     table = _columns.numbers(values, "values", dimensions=(1, 2))
-    groups = _columns.keys(ids, "ids", length=len(table))
+    groups = _columns.labels(ids, "ids", length=len(table))
     count = len(table)
 
-    def dense(column: object | None, name: str) -> NDArray[np.uint32] | None:
-        return None if column is None else _columns.keys(column, name, length=count)
+    def labels(column: object | None, name: str) -> NDArray[np.uint32] | None:
+        return None if column is None else _columns.labels(column, name, length=count)
 
     options: dict[str, Any] = {
         "center": center,
@@ -106,10 +106,10 @@ def normalise(
         "singleton": singleton,
         "clip": clip,
         "weights": _columns.optional_numbers(weights, "weights", length=count),
-        "units": dense(unit_ids, "unit_ids"),
+        "units": labels(unit_ids, "unit_ids"),
         "baseline": _columns.optional_numbers(baseline, "baseline", length=count),
         "divisor": _columns.optional_numbers(divisor, "divisor", length=count),
-        "scale_groups": dense(scale_ids, "scale_ids"),
+        "scale_groups": labels(scale_ids, "scale_ids"),
     }
     if table.ndim == 1:
         mask = _columns.mask(valid, "valid", length=count)

@@ -61,6 +61,7 @@ impl Accumulator {
 }
 
 /// Integer digits and the binary exponent of a finite float: `value = digits · 2^exponent`.
+#[inline]
 fn parts(value: f64) -> (i64, i32) {
     let bits = value.to_bits();
     let fraction = (bits & ((1 << 52) - 1)).cast_signed();
@@ -72,21 +73,34 @@ fn parts(value: f64) -> (i64, i32) {
 }
 
 /// The exponent of the power of two at or below a finite, positive float, no less than that of the smallest normal one.
+#[inline]
 pub(crate) fn binary_order(value: f64) -> i32 {
     parts(value).1 + 52
 }
 
 /// A float times a power of two of any size.
-pub(crate) fn times_power_of_two(mut value: f64, mut exponent: i32) -> f64 {
+#[inline]
+pub(crate) fn times_power_of_two(value: f64, exponent: i32) -> f64 {
+    if (-1022..=1023).contains(&exponent) { value * power_of_two(exponent) } else { in_steps(value, exponent) }
+}
+
+/// Two to the power of an exponent that a normal float can have.
+#[inline]
+pub(crate) fn power_of_two(exponent: i32) -> f64 {
+    f64::from_bits(((exponent + 1023) as u64) << 52)
+}
+
+#[cold]
+fn in_steps(mut value: f64, mut exponent: i32) -> f64 {
     while exponent > 1023 {
-        value *= f64::from_bits(2046 << 52);
+        value *= power_of_two(1023);
         exponent -= 1023;
     }
     while exponent < -1022 {
-        value *= f64::from_bits(1 << 52);
+        value *= power_of_two(-1022);
         exponent += 1022;
     }
-    value * f64::from_bits(((exponent + 1023) as u64) << 52)
+    value * power_of_two(exponent)
 }
 
 #[cfg(test)]

@@ -1,5 +1,7 @@
 //! The rows of groups, checked once.
 
+use std::ops::Range;
+
 use crate::check::{finite, mask_length, same_length};
 use crate::keys::pair;
 use crate::{Error, Float, Result, par};
@@ -41,49 +43,51 @@ impl<'a, T: Float> Columns<'a, T> {
     pub(crate) fn check(&self) -> Result<(usize, bool)> {
         let rows = self.values.len();
         same_length("groups", self.groups.len(), self.name, rows)?;
+        self.check_lengths()?;
         let found = par::each(par::pieces(rows), |piece| {
-            let ids = &self.groups[piece.clone()];
-            let (mut largest, mut before, mut sorted) = (0, self.groups[piece.start.saturating_sub(1)], true);
-            for &id in ids {
-                largest = largest.max(id);
-                sorted &= before <= id;
-                before = id;
+            // With the id before, so that pieces hang together.
+            let ids = &self.groups[piece.start.saturating_sub(1)..piece.end];
+            let sorted = ids.iter().zip(&ids[1..]).fold(true, |sorted, (before, id)| sorted & (before <= id));
+            let largest = if sorted { ids[ids.len() - 1] } else { ids.iter().fold(0, |largest, &id| largest.max(id)) };
+            if largest as usize >= rows {
+                let row = piece.clone().find(|&row| self.groups[row] as usize >= rows).unwrap_or(piece.start);
+                return Err(sparse("groups", row, self.groups[row], rows));
             }
-            match ids.iter().position(|&id| id as usize >= rows).filter(|_| largest as usize >= rows) {
-                Some(place) => Err(sparse("groups", piece.start + place, ids[place], rows)),
-                None => Ok((largest, sorted)),
-            }
+            self.check_piece(piece).map(|()| (largest, sorted))
         })?;
-        self.check_rows()?;
         let count = found.iter().map(|&(largest, _)| largest as usize + 1).max().unwrap_or(0);
         Ok((count, found.iter().all(|&(_, sorted)| sorted)))
     }
 
     /// Checks lengths, values and weights.
     pub(crate) fn check_rows(&self) -> Result<()> {
+        self.check_lengths()?;
+        par::each(par::pieces(self.values.len()), |piece| self.check_piece(piece)).map(drop)
+    }
+
+    fn check_lengths(&self) -> Result<()> {
         let rows = self.values.len();
         mask_length(self.valid, self.name, rows)?;
-        if let Some(weights) = self.weights {
-            same_length("weights", weights.len(), self.name, rows)?;
+        self.weights.map_or(Ok(()), |weights| same_length("weights", weights.len(), self.name, rows))?;
+        self.units.map_or(Ok(()), |units| same_length("units", units.len(), self.name, rows))
+    }
+
+    /// Checks the values and weights of some rows.
+    fn check_piece(&self, piece: Range<usize>) -> Result<()> {
+        // Without an early end, several values are looked at at once.
+        let values = self.values[piece.clone()].iter();
+        let fine = values.fold(true, |fine, value| fine & (value.to_f64().abs() < f64::INFINITY));
+        for row in piece.clone().filter(|&row| !fine && self.counts(row)) {
+            finite(self.name, row, self.values[row].to_f64())?;
         }
-        if let Some(units) = self.units {
-            same_length("units", units.len(), self.name, rows)?;
+        let Some(weights) = self.weights else { return Ok(()) };
+        match piece.into_iter().find(|&row| self.counts(row) && !(0.0..f64::INFINITY).contains(&weights[row])) {
+            None => Ok(()),
+            Some(row) => Err(Error::invalid(format!(
+                "weights[{row}] is {}, but a vote counts 0 times or more; correct it or mark the row invalid",
+                weights[row]
+            ))),
         }
-        par::each(par::pieces(rows), |piece| {
-            let fine = self.values[piece.clone()].iter().all(|value| value.to_f64().is_finite());
-            for row in piece.clone().filter(|&row| !fine && self.counts(row)) {
-                finite(self.name, row, self.values[row].to_f64())?;
-            }
-            let Some(weights) = self.weights else { return Ok(()) };
-            match piece.into_iter().find(|&row| self.counts(row) && !(0.0..f64::INFINITY).contains(&weights[row])) {
-                None => Ok(()),
-                Some(row) => Err(Error::invalid(format!(
-                    "weights[{row}] is {}, but a vote counts 0 times or more; correct it or mark the row invalid",
-                    weights[row]
-                ))),
-            }
-        })
-        .map(drop)
     }
 
     /// The means of units as rows of their own, and the row of them for each row here.

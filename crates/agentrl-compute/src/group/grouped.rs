@@ -40,14 +40,19 @@ impl<'a, T: Float> Columns<'a, T> {
 /// The first row of each group, of ids that never decrease, and the number of rows.
 fn starts(groups: &[u32], count: usize) -> Result<Vec<u32>> {
     let found = par::each(par::pieces(groups.len()), |piece| {
-        let mut starts = Vec::new();
-        let mut next = if piece.start == 0 { 0 } else { groups[piece.start - 1] + 1 };
-        for (row, &id) in (piece.start as u32..).zip(&groups[piece]) {
-            // Other ranks can have groups that have no rows here.
-            while next <= id {
-                starts.push(row);
-                next += 1;
+        // Of the groups after the one of the row before, from the last row to the first, which is the one that stays.
+        let next = if piece.start == 0 { 0 } else { groups[piece.start - 1] + 1 };
+        let mut starts = vec![u32::MAX; (groups[piece.end - 1] + 1 - next) as usize];
+        for (row, &id) in (piece.start as u32..piece.end as u32).zip(&groups[piece.clone()]).rev() {
+            if let Some(start) = starts.get_mut(id.wrapping_sub(next) as usize) {
+                *start = row;
             }
+        }
+        // Other ranks can have groups that have no rows here.
+        let mut after = piece.end as u32;
+        for start in starts.iter_mut().rev() {
+            after = after.min(*start);
+            *start = after;
         }
         Ok(starts)
     })?;
@@ -60,31 +65,38 @@ impl<T: Float> Grouped<'_, T> {
     /// Does some work on every group and gives the results in the order of the groups.
     pub(crate) fn each<R: Send>(&self, work: impl Fn(&mut Group<'_, '_, T>) -> Result<R> + Sync) -> Result<Vec<R>> {
         let pieces = self.pieces().into_iter().map(|groups| (groups, ())).collect();
-        self.share(pieces, |group, ()| work(group))
+        let mut made = self.share(pieces, work, |_, (), made| Ok(made))?;
+        if made.len() == 1 {
+            return Ok(made.remove(0));
+        }
+        let mut results = Vec::with_capacity(made.iter().map(Vec::len).sum());
+        made.into_iter().for_each(|piece| results.extend(piece));
+        Ok(results)
     }
 
-    /// Where the rows of each group stand together: fills each group's part of a column, which starts at the row that
-    /// `work` is told. Gives false, and does nothing, where they do not.
-    pub(crate) fn fill<O: Send>(
+    /// Fills a column, one value for each row, by what is made of each group: `fill` is told the row where its part of the
+    /// column starts, and what was made of some neighbouring groups, the first of which has the id it is told too.
+    pub(crate) fn fill<R: Send + Sync, O: Send>(
         &self,
         mut out: &mut [O],
-        work: impl Fn(&mut Group<'_, '_, T>, usize, &mut [O]) -> Result<()> + Sync,
-    ) -> Result<bool> {
-        let Places::Runs(starts) = &self.places else { return Ok(false) };
+        work: impl Fn(&mut Group<'_, '_, T>) -> Result<R> + Sync,
+        fill: impl Fn(usize, &mut [O], &[R], usize) -> Result<()> + Sync,
+    ) -> Result<()> {
+        let Places::Runs(starts) = &self.places else {
+            let made = self.each(work)?;
+            return par::fill(out, |start, piece| fill(start, piece, &made, 0));
+        };
         let mut pieces = Vec::new();
         for groups in self.pieces() {
-            let rows = (starts[groups.end] - starts[groups.start]) as usize;
-            let (piece, rest) = out.split_at_mut(rows);
+            let (piece, rest) = out.split_at_mut((starts[groups.end] - starts[groups.start]) as usize);
             pieces.push((groups, piece));
             out = rest;
         }
-        self.share(pieces, |group, piece| {
-            let (start, end) = (starts[group.index] as usize, starts[group.index + 1] as usize);
-            let (own, rest) = take(piece).split_at_mut(end - start);
-            *piece = rest;
-            work(group, start, own)
-        })?;
-        Ok(true)
+        self.share(pieces, work, |groups, out, made| {
+            let row = starts[groups.start] as usize;
+            par::fill(out, |start, piece| fill(row + start, piece, &made, groups.start))
+        })
+        .map(drop)
     }
 
     /// Neighbouring groups that are worked on together: as many as have about [`PIECE`] rows.
@@ -103,23 +115,20 @@ impl<T: Float> Grouped<'_, T> {
         pieces
     }
 
-    /// Does some work on the groups of pieces, which have something of their own besides.
-    fn share<E: Send, R: Send>(
+    /// Does some work on the groups of pieces, then some on the whole piece and something of its own.
+    fn share<R, E: Send, S: Send>(
         &self,
         pieces: Vec<(Range<usize>, E)>,
-        work: impl Fn(&mut Group<'_, '_, T>, &mut E) -> Result<R> + Sync,
-    ) -> Result<Vec<R>> {
-        let each = |(groups, mut own): (Range<usize>, E)| {
-            let mut buffer = Buffer::default();
-            let large = self.is_large(&groups);
-            if !large {
-                self.read(&groups, &mut buffer);
+        work: impl Fn(&mut Group<'_, '_, T>) -> Result<R> + Sync,
+        end: impl Fn(Range<usize>, E, Vec<R>) -> Result<S> + Sync,
+    ) -> Result<Vec<S>> {
+        let each = |(groups, own): (Range<usize>, E)| {
+            let (mut buffer, large) = (Buffer::default(), self.is_large(&groups));
+            let mut made = Vec::with_capacity(groups.len());
+            for index in groups.clone() {
+                made.push(work(&mut Group { grouped: self, piece: &groups, index, large, buffer: &mut buffer })?);
             }
-            let work = groups.clone().map(|index| {
-                let mut group = Group { grouped: self, index, place: index - groups.start, large, buffer: &mut buffer };
-                work(&mut group, &mut own)
-            });
-            work.collect::<Result<Vec<R>>>()
+            end(groups, own, made)
         };
         let (mut done, mut small) = (Vec::new(), Vec::new());
         for piece in pieces {
@@ -132,11 +141,7 @@ impl<T: Float> Grouped<'_, T> {
             }
         }
         done.extend(par::each(small, each)?);
-        let mut results = Vec::with_capacity(done.iter().map(Vec::len).sum());
-        for piece in done {
-            results.extend(piece);
-        }
-        Ok(results)
+        Ok(done)
     }
 
     /// Whether a piece is one group that is too large to be brought together for its statistics.
@@ -147,20 +152,53 @@ impl<T: Float> Grouped<'_, T> {
         }
     }
 
-    /// Reads the votes of some groups.
-    fn read(&self, groups: &Range<usize>, buffer: &mut Buffer) {
+    /// The votes of all rows are those of the column, group after group.
+    fn as_they_stand(&self) -> Option<&[u32]> {
         match &self.places {
-            Places::Scattered(scattered) => scattered.read(groups, &self.columns, buffer),
+            Places::Runs(starts) if self.columns.weights.is_none() && self.columns.valid.is_none() => Some(starts),
+            _ => None,
+        }
+    }
+
+    /// Reads the votes of some groups, at least as much as asked for.
+    fn read(&self, groups: &Range<usize>, wanted: Read, buffer: &mut Buffer) {
+        if buffer.read >= wanted {
+            return;
+        }
+        buffer.clear();
+        match &self.places {
+            Places::Scattered(scattered) => {
+                let with_rows = wanted == Read::Rows || self.columns.weights.is_some();
+                scattered.read(groups, &self.columns, with_rows, buffer);
+            }
             Places::Runs(starts) => self.read_runs(&starts[groups.start..=groups.end], buffer),
         }
+        buffer.read = wanted;
+    }
+
+    /// The statistics of some groups.
+    #[inline(never)]
+    fn statistics(&self, groups: &Range<usize>, ddof: u32, buffer: &mut Buffer) {
+        // One group after another with nothing between: the processor works on several of them at once.
+        if let Some(starts) = self.as_they_stand() {
+            let values = |ends: &[u32]| &self.columns.values[ends[0] as usize..ends[1] as usize];
+            let starts = starts[groups.start..=groups.end].windows(2);
+            buffer.found.extend(starts.map(|ends| Statistics::of(values(ends), &[], ddof)));
+            return;
+        }
+        self.read(groups, Read::Values, buffer);
+        let Buffer { starts, values, weights, found, .. } = buffer;
+        found.extend(starts.windows(2).map(|ends| {
+            let votes = ends[0] as usize..ends[1] as usize;
+            Statistics::of(&values[votes.clone()], weights.get(votes).unwrap_or(&[]), ddof)
+        }));
     }
 
     /// Reads the votes of neighbouring groups that start at some rows.
     fn read_runs(&self, starts: &[u32], buffer: &mut Buffer) {
-        let Columns { values, weights, valid, .. } = self.columns;
-        buffer.clear();
+        let Columns { values, weights, .. } = self.columns;
         let (Some(&first), Some(&last)) = (starts.first(), starts.last()) else { return };
-        if weights.is_none() && valid.is_none() {
+        if self.as_they_stand().is_some() {
             buffer.first = first;
             buffer.starts.extend(starts.iter().map(|start| start - first));
             buffer.values.extend(values[first as usize..last as usize].iter().map(|value| value.to_f64()));
@@ -199,10 +237,22 @@ pub(super) struct Buffer {
     /// The row of each vote; none where they count up from `first`.
     pub(super) rows: Vec<u32>,
     first: u32,
+    read: Read,
+    /// Statistics of all groups, once those of one were asked for.
+    found: Vec<Statistics>,
+}
+
+/// What a buffer holds of its votes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd)]
+enum Read {
+    #[default]
+    Nothing,
+    Values,
+    Rows,
 }
 
 impl Buffer {
-    pub(super) fn clear(&mut self) {
+    fn clear(&mut self) {
         self.starts.clear();
         self.values.clear();
         self.weights.clear();
@@ -250,10 +300,9 @@ impl<'b> Votes<'b> {
 #[derive(Debug)]
 pub(crate) struct Group<'g, 'a, T> {
     grouped: &'g Grouped<'a, T>,
+    /// The groups that are worked on together with it.
+    piece: &'g Range<usize>,
     index: usize,
-    /// Its place among the groups of its piece.
-    place: usize,
-    /// Whether the buffer still is to be filled.
     large: bool,
     buffer: &'g mut Buffer,
 }
@@ -267,24 +316,24 @@ impl<T: Float> Group<'_, '_, T> {
     /// Its votes.
     #[inline]
     pub(crate) fn votes(&mut self) -> Votes<'_> {
-        if self.large {
-            self.grouped.read(&(self.index..self.index + 1), self.buffer);
-            self.large = false;
-        }
-        self.buffer.votes(self.place)
+        self.grouped.read(self.piece, Read::Rows, self.buffer);
+        self.buffer.votes(self.index - self.piece.start)
     }
 
     /// Its statistics.
     #[inline]
-    pub(crate) fn statistics(&mut self, ddof: u32) -> Result<Statistics> {
-        if self.large {
-            return self.statistics_in_pieces(ddof);
+    pub(crate) fn statistics(&mut self, ddof: u32) -> Result<&Statistics> {
+        if self.buffer.found.is_empty() {
+            if self.large {
+                self.buffer.found.push(self.statistics_in_pieces(ddof)?);
+            } else {
+                self.grouped.statistics(self.piece, ddof, self.buffer);
+            }
         }
-        let votes = self.votes();
-        Ok(Statistics::of(votes.values, votes.weights, ddof))
+        Ok(&self.buffer.found[self.index - self.piece.start])
     }
 
-    /// The same, reading the rows in pieces, twice: the votes are never all in memory.
+    /// Those of a large group, reading its rows in pieces, twice: the votes are never all in memory.
     fn statistics_in_pieces(&self, ddof: u32) -> Result<Statistics> {
         let rows = match &self.grouped.places {
             Places::Runs(starts) => starts[self.index]..starts[self.index + 1],

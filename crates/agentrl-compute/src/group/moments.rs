@@ -4,7 +4,8 @@
 //! the rows and any split over threads or ranks gives the same bits. Values are taken relative to the middle of their range
 //! where that is far from zero, so a large offset costs no digits.
 
-use super::accumulator::{Accumulator, binary_order, times_power_of_two};
+use super::accumulator::{Accumulator, binary_order, power_of_two, times_power_of_two};
+use crate::Float;
 
 /// How many values there are, between which bounds, and the largest weight.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -24,21 +25,22 @@ impl Extent {
     pub const EMPTY: Self = Self { count: 0, least: f64::INFINITY, most: f64::NEG_INFINITY, heaviest: 0.0 };
 
     /// Of finite values and their positive weights.
-    pub(crate) fn of(values: &[f64], weights: &[f64]) -> Self {
+    #[inline]
+    pub(crate) fn of<T: Float>(values: &[T], weights: &[f64]) -> Self {
         let (mut least, mut most) = ([f64::INFINITY; LANES], [f64::NEG_INFINITY; LANES]);
         let (chunks, rest) = values.as_chunks::<LANES>();
         for chunk in chunks {
             for lane in 0..LANES {
-                least[lane] = if chunk[lane] < least[lane] { chunk[lane] } else { least[lane] };
-                most[lane] = if chunk[lane] > most[lane] { chunk[lane] } else { most[lane] };
+                least[lane] = lesser(chunk[lane].to_f64(), least[lane]);
+                most[lane] = greater(chunk[lane].to_f64(), most[lane]);
             }
         }
-        for &value in rest {
-            least[0] = if value < least[0] { value } else { least[0] };
-            most[0] = if value > most[0] { value } else { most[0] };
+        for value in rest {
+            least[0] = lesser(value.to_f64(), least[0]);
+            most[0] = greater(value.to_f64(), most[0]);
         }
-        let least = least.into_iter().fold(f64::INFINITY, |least, value| if value < least { value } else { least });
-        let most = most.into_iter().fold(f64::NEG_INFINITY, |most, value| if value > most { value } else { most });
+        let least = lesser(lesser(least[0], least[1]), lesser(least[2], least[3]));
+        let most = greater(greater(most[0], most[1]), greater(most[2], most[3]));
         let heaviest = match (values.is_empty(), weights.is_empty()) {
             (true, _) => 0.0,
             (false, true) => 1.0,
@@ -59,13 +61,27 @@ impl Extent {
     }
 
     /// What values are taken relative to: 0, or the middle of a range that is far from it.
+    #[inline]
     fn origin(self) -> f64 {
         let range = self.most - self.least;
         if 2.0 * range >= self.most.abs().max(self.least.abs()) { 0.0 } else { self.least + 0.5 * range }
     }
 }
 
+/// The lesser of two numbers: one instruction, for neither is NaN.
+#[inline]
+fn lesser(a: f64, b: f64) -> f64 {
+    if a < b { a } else { b }
+}
+
+/// The greater of two numbers.
+#[inline]
+fn greater(a: f64, b: f64) -> f64 {
+    if a > b { a } else { b }
+}
+
 /// Binary digits that a sum of this many numbers can grow by.
+#[inline]
 fn headroom(count: u64) -> i32 {
     (u64::BITS - count.saturating_sub(1).leading_zeros()).cast_signed()
 }
@@ -94,6 +110,7 @@ struct Grid {
 
 impl Grid {
     /// The finest grid on which sums of squares of these values fit an `i128`.
+    #[inline]
     fn of(extent: Extent) -> Self {
         let origin = extent.origin();
         let furthest = (extent.most - origin).abs().max((extent.least - origin).abs());
@@ -101,26 +118,31 @@ impl Grid {
         let digits = DIGITS.min((126 - headroom) / 2);
         let exponent = digits - 1 - binary_order(furthest);
         let first = exponent.min(1000);
-        Self { origin, scale: [times_power_of_two(1.0, first), times_power_of_two(1.0, exponent - first)], exponent }
+        Self { origin, scale: [power_of_two(first), power_of_two(exponent - first)], exponent }
     }
 
     /// The nearest integer: the difference of two floats of one binary order is that of their bits.
+    #[inline]
     fn round(&self, value: f64) -> i64 {
         let scaled = (value - self.origin) * self.scale[0] * self.scale[1];
         (scaled + WHOLE).to_bits().cast_signed() - WHOLE.to_bits().cast_signed()
     }
 
     /// Sums of some of the values of the grid.
-    fn moments(&self, values: &[f64]) -> Moments {
-        let mut second = 0;
-        let mut square = |value| {
-            let value = self.round(value);
-            second += i128::from(value) * i128::from(value);
-            value
-        };
+    #[inline]
+    fn moments<T: Float>(&self, values: &[T]) -> Moments {
+        let (mut first, mut second) = (0, 0);
         // Sums of few values fit 64 bits, as the values of all grids do.
-        let sums = values.chunks(1 << SMALL).map(|few| i128::from(few.iter().map(|&value| square(value)).sum::<i64>()));
-        Moments { weight: 0, first: sums.sum(), second }
+        for few in values.chunks(1 << SMALL) {
+            let mut sum = 0;
+            for value in few {
+                let value = self.round(value.to_f64());
+                sum += value;
+                second += i128::from(value) * i128::from(value);
+            }
+            first += i128::from(sum);
+        }
+        Moments { weight: 0, first, second }
     }
 }
 
@@ -137,7 +159,8 @@ pub struct Moments {
 
 impl Moments {
     /// Of some of the values that the extent describes.
-    pub(crate) fn of(extent: Extent, values: &[f64], weights: &[f64]) -> Self {
+    #[inline(never)]
+    pub(crate) fn of<T: Float>(extent: Extent, values: &[T], weights: &[f64]) -> Self {
         if extent.count == 0 || extent.least >= extent.most && weights.is_empty() {
             return Self::default();
         }
@@ -146,8 +169,8 @@ impl Moments {
         }
         let units = Units::of(extent);
         let [mut weight_sum, mut first, mut second] = [units.empty; 3];
-        for (&value, &weight) in values.iter().zip(weights) {
-            let distance = (value - units.origin) * units.distance;
+        for (value, &weight) in values.iter().zip(weights) {
+            let distance = (value.to_f64() - units.origin) * units.distance;
             let weight = weight * units.weight;
             weight_sum.add(weight);
             first.add(weight * distance);
@@ -211,7 +234,7 @@ pub struct Statistics {
 impl Statistics {
     /// Of all votes: what [`finish`](Self::finish) makes of their sums, with the grid made once.
     #[inline]
-    pub(crate) fn of(values: &[f64], weights: &[f64], ddof: u32) -> Self {
+    pub(crate) fn of<T: Float>(values: &[T], weights: &[f64], ddof: u32) -> Self {
         let extent = Extent::of(values, weights);
         if !weights.is_empty() || extent.count == 0 || extent.least >= extent.most {
             return Self::finish(extent, Moments::of(extent, values, weights), ddof);
@@ -221,6 +244,7 @@ impl Statistics {
     }
 
     /// From the sums of all votes.
+    #[inline(never)]
     pub fn finish(extent: Extent, moments: Moments, ddof: u32) -> Self {
         let Extent { count, least, most, .. } = extent;
         if count == 0 {
@@ -259,13 +283,20 @@ impl Statistics {
 /// Mean, and the variance times a power of four with the exponent of its root.
 #[inline]
 fn plain_moments(votes: u64, grid: &Grid, Moments { first, second, .. }: Moments, divisor: f64) -> (f64, (f64, i32)) {
-    let count = i128::from(votes);
-    if headroom(votes) <= SMALL {
-        let mean = grid.origin + times_power_of_two(first as i64 as f64 / votes as f64, -grid.exponent);
-        let squares = (second * count - first * first) as f64 / votes as f64;
-        return (mean, (squares / divisor, -grid.exponent));
-    }
-    let mean = grid.origin + times_power_of_two(first as f64 / votes as f64, -grid.exponent);
+    let count = votes as f64;
+    let (mean, variance) = if headroom(votes) <= SMALL {
+        let small = first as i64;
+        let squares = second * i128::from(votes) - i128::from(small) * i128::from(small);
+        (small as f64 / count, squares as f64 / (count * divisor))
+    } else {
+        (first as f64 / count, squares_of_many(i128::from(votes), first, second) / divisor)
+    };
+    (grid.origin + times_power_of_two(mean, -grid.exponent), (variance, -grid.exponent))
+}
+
+/// The sum of squares about the mean.
+#[inline(never)]
+fn squares_of_many(count: i128, first: i128, second: i128) -> f64 {
     // Squares about the nearest integer m below the mean, exactly: intermediate results may wrap, for the last one fits.
     let (nearest, rest) = (first.div_euclid(count), first.rem_euclid(count));
     let about = second.wrapping_sub(nearest.wrapping_mul((2 * first).wrapping_sub(nearest.wrapping_mul(count))));
@@ -274,7 +305,7 @@ fn plain_moments(votes: u64, grid: &Grid, Moments { first, second, .. }: Moments
         Some(product) => (product - rest * rest) as f64 / count as f64,
         None => about as f64 - rest as f64 * (rest as f64 / count as f64),
     };
-    (mean, (squares.max(0.0) / divisor, -grid.exponent))
+    squares.max(0.0)
 }
 
 /// The same of values with weights.

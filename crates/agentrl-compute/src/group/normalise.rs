@@ -1,9 +1,8 @@
 //! Values compared with their group: the one operator behind GRPO, RLOO, whitening and their relatives.
 
 use super::columns::{Columns, Units};
-use super::grouped::Group;
 use super::options::{Center, Options, Scale};
-use super::rule::{Rule, rule_maker, rules};
+use super::rule::{Line, Rule, rule_maker, rules};
 use crate::check::{finite, same_length};
 use crate::{Error, Float, Result, par};
 
@@ -74,21 +73,18 @@ pub fn normalise<T: Float, O: Float>(
         }
     };
     let rows = Rows { columns, options, units: units.as_ref(), spreads, baseline, divisor };
-    let rules = if let Some(units) = &units {
-        rules(&units.columns(columns.name), count, false, options)?
-    } else {
-        let rule = rule_maker(columns, count, sorted, options)?;
-        let grouped = columns.grouped(count, sorted)?;
-        let fill = |group: &mut Group<'_, '_, T>, first: usize, out: &mut [O]| {
-            let rule = rule(group)?;
-            par::fill(out, |start, piece| rows.fill(first + start, piece, |_| rule))
-        };
-        if grouped.fill(out, fill)? {
-            return Ok(());
-        }
-        grouped.each(rule)?
-    };
-    par::fill(out, |start, piece| rows.fill(start, piece, |group| rules[group as usize]))
+    let by_rules = |start: usize, piece: &mut [O], rules: &[Rule], first| rows.fill(start, piece, rules, first);
+    let by_lines = |start: usize, piece: &mut [O], lines: &[Line], first| rows.fill_lines(start, piece, lines, first);
+    if let Some(units) = &units {
+        let rules = rules(&units.columns(columns.name), count, false, options)?;
+        return par::fill(out, |start, piece| by_rules(start, piece, &rules, 0));
+    }
+    let rule = rule_maker(columns, count, sorted, options)?;
+    let grouped = columns.grouped(count, sorted)?;
+    if rows.are_on_lines() {
+        return grouped.fill(out, |group| rule(group).map(|rule| rule.line), by_lines);
+    }
+    grouped.fill(out, rule, by_rules)
 }
 
 /// All that a row's result depends on besides its group's rule.
@@ -104,69 +100,78 @@ struct Rows<'a, T> {
 }
 
 impl<T: Float> Rows<'_, T> {
-    /// Fills the results of neighbouring rows.
-    fn fill<O: Float>(&self, start: usize, out: &mut [O], rule: impl Fn(u32) -> Rule) -> Result<()> {
-        let Columns { values, groups, valid, .. } = *self.columns;
-        let by_rule_alone = self.spreads.is_none()
+    /// Whether a row's result depends on nothing but its value and the line of its group.
+    fn are_on_lines(&self) -> bool {
+        self.spreads.is_none()
             && self.divisor.is_none()
-            && matches!(self.options.center, Center::None | Center::Mean | Center::Median);
+            && matches!(self.options.center, Center::None | Center::Mean | Center::Median)
+    }
+
+    /// The result within its bounds; adding zero turns a negative zero into zero.
+    #[inline]
+    fn cut(value: f64, bound: f64) -> f64 {
+        value.clamp(-bound, bound) + 0.0
+    }
+
+    /// Fills the results of neighbouring rows, by the rules of their groups, of which the first is known.
+    fn fill<O: Float>(&self, start: usize, out: &mut [O], rules: &[Rule], first: usize) -> Result<()> {
         let bound = self.options.clip.unwrap_or(f64::INFINITY);
-        // Adding zero turns a negative zero into zero.
-        let cut = |value: f64| value.clamp(-bound, bound) + 0.0;
-        let result = |row: usize| {
-            if self.columns.counts(row) { cut(self.result(row, rule(groups[row]))) } else { 0.0 }
+        for (row, place) in (start..).zip(out) {
+            let rule = rules[self.columns.groups[row] as usize - first];
+            let result = if self.columns.counts(row) { Self::cut(self.result(row, rule), bound) } else { 0.0 };
+            *place = O::result(row, result)?;
+        }
+        Ok(())
+    }
+
+    /// The same where lines are enough, with few enough branches for several rows to be made at once.
+    fn fill_lines<O: Float>(&self, start: usize, out: &mut [O], lines: &[Line], first: usize) -> Result<()> {
+        let Columns { values, groups, valid, .. } = *self.columns;
+        let bound = self.options.clip.unwrap_or(f64::INFINITY);
+        let rows = start..start + out.len();
+        let result = |value: T, group: u32| {
+            let line = lines[group as usize - first];
+            Self::cut((value.to_f64() - line.centre) / line.divisor, bound)
         };
-        let mut sound = true;
-        if by_rule_alone {
-            // The same as below with few enough branches for several rows to be made at once.
-            let end = start + out.len();
-            let columns = values[start..end].iter().zip(&groups[start..end]);
-            for (place, (value, &group)) in out.iter_mut().zip(columns) {
-                let rule = rule(group);
-                *place = O::from_f64(cut((value.to_f64() - rule.centre) / rule.divisor));
-            }
-            if let Some(valid) = valid {
-                let invalid = out.iter_mut().zip(&valid[start..end]);
-                invalid.for_each(|(place, &valid)| *place = if valid { *place } else { O::from_f64(0.0) });
-            }
-            sound = out.iter().fold(true, |sound, place| sound & place.to_f64().is_finite());
-        } else {
-            for (row, place) in (start..).zip(&mut *out) {
-                *place = O::from_f64(result(row));
-                sound &= place.to_f64().is_finite();
-            }
+        for (place, (&value, &group)) in out.iter_mut().zip(values[rows.clone()].iter().zip(&groups[rows.clone()])) {
+            *place = O::from_f64(result(value, group));
         }
-        if sound {
-            Ok(())
-        } else {
-            (start..start + out.len()).try_for_each(|row| O::result(row, result(row)).map(drop))
+        if let Some(valid) = valid {
+            let invalid = out.iter_mut().zip(&valid[rows.clone()]);
+            invalid.for_each(|(place, &valid)| *place = if valid { *place } else { O::from_f64(0.0) });
         }
+        if out.iter().fold(true, |sound, place| sound & (place.to_f64().abs() < f64::INFINITY)) {
+            return Ok(());
+        }
+        let mut valid = rows.filter(|&row| self.columns.counts(row));
+        valid.try_for_each(|row| O::result(row, result(values[row], groups[row])).map(drop))
     }
 
     /// The result of a valid row.
     fn result(&self, row: usize, rule: Rule) -> f64 {
         let value = self.columns.values[row].to_f64();
         if rule.small {
-            return value / rule.divisor;
+            return value / rule.line.divisor;
         }
+        let Line { centre, divisor } = rule.line;
         let scale = match (&self.spreads, self.divisor) {
-            (Some((groups, rules)), _) => rules[groups[row] as usize].divisor,
+            (Some((groups, rules)), _) => rules[groups[row] as usize].line.divisor,
             (None, Some(divisor)) => self.options.divisor(divisor[row]),
-            (None, None) => rule.divisor,
+            (None, None) => divisor,
         };
         let centred = match (self.options.center, self.baseline, self.units) {
             (Center::LeaveOneOut, _, None) => {
                 let weight = self.columns.weights.map_or(1.0, |weights| weights[row]);
-                (value - rule.centre) / ((rule.weight - weight) / rule.weight)
+                (value - centre) / ((rule.weight - weight) / rule.weight)
             }
             // The row's own unit is left out, which may differ from the row.
             (Center::LeaveOneOut, _, Some(units)) => {
                 let own = units.means[units.rows[row] as usize];
-                let others = (own - rule.centre) / (rule.weight - 1.0);
-                value - rule.centre + others
+                let others = (own - centre) / (rule.weight - 1.0);
+                value - centre + others
             }
             (_, Some(baseline), _) => value - baseline[row],
-            (..) => value - rule.centre,
+            (..) => value - centre,
         };
         centred / scale
     }

@@ -57,13 +57,13 @@ pub fn map<T: Float>(columns: &Columns<'_, T>, map: Map, out: &mut [T]) -> Resul
             Map::Rank => ranks(group.votes().values),
             Map::Softmax { temperature } => softmax(group.votes().values, temperature),
             Map::MinMax { eps, constant } => {
-                let found = group.statistics(0)?;
+                let found = *group.statistics(0)?;
                 let range = found.most - found.least;
                 let place = |value: &f64| if range == 0.0 { constant } else { (value - found.least) / (range + eps) };
                 group.votes().values.iter().map(place).collect()
             }
             Map::MeanOne => {
-                let found = group.statistics(0)?;
+                let found = *group.statistics(0)?;
                 if found.least < 0.0 {
                     return Err(Error::invalid(format!(
                         "{} holds {}, but weights with mean 1 are made of numbers of at least 0",

@@ -12,12 +12,18 @@ use crate::{Error, Float, Result};
 /// What is done to the rows of one group.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rule {
-    pub(super) centre: f64,
-    /// Infinite where rows get 0.
-    pub(super) divisor: f64,
+    pub(super) line: Line,
     pub(super) weight: f64,
     /// Whether there are too few votes: then values are divided as they are.
     pub(super) small: bool,
+}
+
+/// Values become `(value - centre) / divisor`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Line {
+    pub(super) centre: f64,
+    /// Infinite where rows get 0.
+    pub(super) divisor: f64,
 }
 
 impl Options {
@@ -26,10 +32,16 @@ impl Options {
         if self.scale == Scale::None {
             return 1.0;
         }
-        let root = if self.variance_eps > 0.0 { (spread * spread + self.variance_eps).sqrt() } else { spread };
+        let root = if self.variance_eps > 0.0 { enlarged(spread, self.variance_eps) } else { spread };
         let divisor = root.max(self.floor) + self.eps;
         if spread <= self.min_scale && self.min_scale > 0.0 || divisor == 0.0 { f64::INFINITY } else { divisor }
     }
+}
+
+/// Not in line, or else every group would pay for the root.
+#[inline(never)]
+fn enlarged(spread: f64, variance_eps: f64) -> f64 {
+    (spread * spread + variance_eps).sqrt()
 }
 
 /// The rule of each group of checked columns without units.
@@ -57,10 +69,11 @@ pub(super) fn rule_maker<'a, T: Float>(
     let fewest = options.fewest();
     let needs_median = options.center == Center::Median || options.scale == Scale::Mad;
     Ok(move |group: &mut Group<'_, '_, T>| {
-        let found = group.statistics(options.ddof)?;
-        check_distance(name, group.index(), &found)?;
         let (middle, distance) =
             if needs_median { median(&group.votes(), options.median) } else { (f64::NAN, f64::NAN) };
+        let index = group.index();
+        let found = group.statistics(options.ddof)?;
+        check_distance(name, index, found)?;
         let centre = match options.center {
             Center::None | Center::Baseline => 0.0,
             Center::Mean | Center::LeaveOneOut => found.mean,
@@ -78,9 +91,9 @@ pub(super) fn rule_maker<'a, T: Float>(
         let no_spread = options.scale == Scale::Std && found.std.is_nan();
         if found.count < fewest || no_spread {
             let divisor = if options.singleton == Singleton::Raw { options.divisor(1.0) } else { f64::INFINITY };
-            return Ok(Rule { centre: 0.0, divisor, weight: found.weight, small: true });
+            return Ok(Rule { line: Line { centre: 0.0, divisor }, weight: found.weight, small: true });
         }
-        Ok(Rule { centre, divisor, weight: found.weight, small: false })
+        Ok(Rule { line: Line { centre, divisor }, weight: found.weight, small: false })
     })
 }
 

@@ -13,13 +13,13 @@ use crate::{Float, Result, par};
 /// Votes of a bucket.
 const BUCKET: usize = 1 << 14;
 
-/// Largest number of buckets: a piece writes to all of them at once.
+/// Number of buckets that a piece can write to at once without losing time.
 const BUCKETS: usize = 1 << 8;
 
 /// The votes in buckets of neighbouring groups.
 #[derive(Debug)]
 pub(super) struct Scattered<T> {
-    /// A group's bucket is its id without these last bits.
+    /// A group's bucket is its id without these last bits, at most 16.
     bits: u32,
     groups: usize,
     pieces: Vec<Piece<T>>,
@@ -28,23 +28,19 @@ pub(super) struct Scattered<T> {
 /// The votes of some neighbouring rows, bucket after bucket, in row order within each.
 #[derive(Debug)]
 struct Piece<T> {
-    votes: Vec<Vote<T>>,
+    first_row: u32,
+    /// The last bits of each vote's group, and its row's distance from the first.
+    tags: Vec<(u16, u16)>,
+    values: Vec<T>,
     /// Where each bucket starts, and where the last ends.
     starts: Vec<u32>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Vote<T> {
-    group: u32,
-    row: u32,
-    value: T,
 }
 
 impl<T: Float> Scattered<T> {
     /// The votes of checked columns of so many groups.
     pub(super) fn new(columns: &Columns<'_, T>, groups: usize) -> Result<Self> {
         let buckets = columns.values.len().div_ceil(BUCKET).clamp(1, BUCKETS);
-        let bits = groups.div_ceil(buckets).next_power_of_two().trailing_zeros();
+        let bits = groups.div_ceil(buckets).next_power_of_two().trailing_zeros().min(u16::BITS);
         let buckets = groups.div_ceil(1 << bits);
         let pieces = par::each(par::pieces(columns.values.len()), |rows| Ok(Piece::new(columns, rows, bits, buckets)))?;
         Ok(Self { bits, groups, pieces })
@@ -56,15 +52,13 @@ impl<T: Float> Scattered<T> {
         (0..self.groups).step_by(size).map(|first| first..self.groups.min(first + size)).collect()
     }
 
-    /// Reads the votes of a bucket's groups.
-    pub(super) fn read(&self, groups: &Range<usize>, columns: &Columns<'_, T>, buffer: &mut Buffer) {
-        buffer.clear();
+    /// Reads the votes of a bucket's groups, and if asked to their rows and weights.
+    pub(super) fn read(&self, groups: &Range<usize>, columns: &Columns<'_, T>, with_rows: bool, buffer: &mut Buffer) {
         let bucket = groups.start >> self.bits;
-        let votes = || self.pieces.iter().flat_map(|piece| piece.bucket(bucket));
         let Buffer { starts, values, weights, rows, .. } = buffer;
         starts.resize(groups.len() + 1, 0);
-        for vote in votes() {
-            starts[vote.group as usize - groups.start] += 1;
+        for piece in &self.pieces {
+            piece.tags[piece.bucket(bucket)].iter().for_each(|&(group, _)| starts[group as usize] += 1);
         }
         let mut sum = 0;
         for start in &mut *starts {
@@ -72,13 +66,16 @@ impl<T: Float> Scattered<T> {
             *start = sum;
         }
         values.resize(sum as usize, 0.0);
-        rows.resize(sum as usize, 0);
+        rows.resize(if with_rows { sum as usize } else { 0 }, 0);
         for piece in self.pieces.iter().rev() {
-            for vote in piece.bucket(bucket).iter().rev() {
-                let place = &mut starts[vote.group as usize - groups.start];
+            let votes = piece.bucket(bucket);
+            for (&(group, row), value) in piece.tags[votes.clone()].iter().zip(&piece.values[votes]).rev() {
+                let place = &mut starts[group as usize];
                 *place -= 1;
-                values[*place as usize] = vote.value.to_f64();
-                rows[*place as usize] = vote.row;
+                values[*place as usize] = value.to_f64();
+                if with_rows {
+                    rows[*place as usize] = piece.first_row + u32::from(row);
+                }
             }
         }
         if let Some(column) = columns.weights {
@@ -101,17 +98,18 @@ impl<T: Float> Piece<T> {
             sum += *start;
             *start = sum;
         }
-        let mut sorted = vec![Vote { group: 0, row: 0, value: T::from_f64(0.0) }; sum as usize];
-        let values = columns.values[rows.clone()].iter().zip(groups).enumerate();
-        for (place, (&value, &group)) in values.rev().filter(|&(place, _)| votes(place)) {
+        let (mut tags, mut values) = (vec![(0, 0); sum as usize], vec![T::from_f64(0.0); sum as usize]);
+        let column = columns.values[rows.clone()].iter().zip(groups).enumerate();
+        for (place, (&value, &group)) in column.rev().filter(|&(place, _)| votes(place)) {
             let start = &mut starts[(group >> bits) as usize];
             *start -= 1;
-            sorted[*start as usize] = Vote { group, row: (rows.start + place) as u32, value };
+            tags[*start as usize] = ((group & ((1 << bits) - 1)) as u16, place as u16);
+            values[*start as usize] = value;
         }
-        Self { votes: sorted, starts }
+        Self { first_row: rows.start as u32, tags, values, starts }
     }
 
-    fn bucket(&self, bucket: usize) -> &[Vote<T>] {
-        &self.votes[self.starts[bucket] as usize..self.starts[bucket + 1] as usize]
+    fn bucket(&self, bucket: usize) -> Range<usize> {
+        self.starts[bucket] as usize..self.starts[bucket + 1] as usize
     }
 }

@@ -39,21 +39,24 @@ pub(super) fn of_votes<T: Float>(
     ddof: u32,
 ) -> Result<Vec<Statistics>> {
     columns.grouped(count, sorted)?.each(|group| {
+        let index = group.index();
         let found = group.statistics(ddof)?;
-        check_distance(columns.name, group.index(), &found).map(|()| found)
+        check_distance(columns.name, index, found).map(|()| *found)
     })
 }
 
 /// The values of a group must not be further apart than a float can say.
 #[inline]
 pub(super) fn check_distance(name: &str, group: usize, found: &Statistics) -> Result<()> {
-    if found.most - found.least < f64::INFINITY || found.count == 0 {
-        return Ok(());
-    }
-    Err(Error::overflow(format!(
+    if found.most - found.least < f64::INFINITY || found.count == 0 { Ok(()) } else { Err(too_far(name, group, found)) }
+}
+
+#[cold]
+fn too_far(name: &str, group: usize, found: &Statistics) -> Error {
+    Error::overflow(format!(
         "{name} of group {group} reach from {:e} to {:e}, a distance that f64 cannot hold; scale them",
         found.least, found.most
-    )))
+    ))
 }
 
 #[cfg(test)]

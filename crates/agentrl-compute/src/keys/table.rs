@@ -9,7 +9,7 @@ use crate::{Error, Result};
 const NONE: u32 = u32::MAX;
 
 /// Rows are counted in 32 bits, and so are ids.
-fn check(rows: usize) -> Result<()> {
+pub(super) fn check(rows: usize) -> Result<()> {
     if rows < NONE as usize {
         return Ok(());
     }

@@ -5,7 +5,7 @@ use agentrl_compute::{Error, Result};
 use arrow_array::cast::AsArray as _;
 use arrow_array::{Array as _, ArrayRef};
 use arrow_schema::DataType;
-use numpy::{PyArray1, PyReadonlyArray1};
+use numpy::{PyArray1, PyArrayMethods as _, PyReadonlyArray1};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString};
 use pyo3_arrow::input::AnyArray;
@@ -15,6 +15,19 @@ use crate::columns;
 use crate::enter::{held, released};
 use crate::error::invalid;
 
+/// Does something with the slice of an array of integers of any width.
+macro_rules! integers {
+    ($array:ident, $name:ident, |$values:ident| $work:block) => {
+        integers!(@each $array, $name, $values, $work, i64, u32, i32, u64, i16, u16, i8, u8)
+    };
+    (@each $array:ident, $name:ident, $values:ident, $work:block, $($type:ty),+) => {
+        $(if let Ok(array) = $array.extract::<PyReadonlyArray1<'_, $type>>() {
+            let $values = slice($name, &array)?;
+            $work
+        })+
+    };
+}
+
 #[pyfunction]
 #[pyo3(signature = (values, name="values"))]
 pub(crate) fn dense_keys<'py>(
@@ -22,16 +35,10 @@ pub(crate) fn dense_keys<'py>(
     values: &Bound<'py, PyAny>,
     name: &str,
 ) -> PyResult<(Bound<'py, PyArray1<u32>>, u32)> {
-    macro_rules! integers {
-        ($($type:ty),+) => {
-            $(if let Ok(values) = values.extract::<PyReadonlyArray1<'_, $type>>() {
-                let values = slice(name, &values)?;
-                let made = released(py, || keys::dense_integers(values))?;
-                return Ok((PyArray1::from_vec(py, made.ids), made.count));
-            })+
-        };
-    }
-    integers!(i64, u32, i32, u64, i16, u16, i8, u8);
+    integers!(values, name, |values| {
+        let made = released(py, || keys::dense_integers(values))?;
+        return Ok((PyArray1::from_vec(py, made.ids), made.count));
+    });
     let made = if let Ok(array) = values.extract::<AnyArray>() {
         let parts = columns::parts(name, array)?;
         released(py, || dense_texts(name, &parts))?
@@ -45,6 +52,27 @@ pub(crate) fn dense_keys<'py>(
         held(|| keys::dense_bytes(items.iter().map(Vec::as_slice)))?
     };
     Ok((PyArray1::from_vec(py, made.ids), made.count))
+}
+
+/// Ids in no particular order of an array of integers; ids that are such already are given back as they are.
+#[pyfunction]
+#[pyo3(signature = (values, name="values"))]
+pub(crate) fn label_keys<'py>(
+    py: Python<'py>,
+    values: &Bound<'py, PyAny>,
+    name: &str,
+) -> PyResult<Bound<'py, PyArray1<u32>>> {
+    if let Ok(array) = values.cast::<PyArray1<u32>>() {
+        let ids = array.readonly();
+        let ids = slice(name, &ids)?;
+        if released(py, || keys::are_labels(ids))? {
+            return Ok(array.clone());
+        }
+    }
+    integers!(values, name, |values| {
+        return Ok(PyArray1::from_vec(py, released(py, || keys::label_integers(values))?));
+    });
+    Err(not_keys(name, values))
 }
 
 /// Ids of an Arrow array of any string or binary type, of which nothing is copied.
