@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import math
 import pickle
 
@@ -13,7 +14,9 @@ from hypothesis import strategies as st
 from rollouts import small
 
 from agentrl_core import Forest, Schedule
+from agentrl_core.advantage import GroupRelative
 from agentrl_core.exceptions import RecipeError
+from agentrl_core.recipe import Recipe
 from agentrl_core.reward import Fuse, Outcome
 from agentrl_core.weight import EntropyBonus
 
@@ -97,6 +100,17 @@ def test_the_iteration_of_the_batch_decides() -> None:
         batch = forest.freeze().with_columns("draw", shown=[1.0, 0.0])
         shaped = Fuse(column="shown", weight=Schedule(1.0, 0.0, iterations=400))(Outcome()(batch))
         np.testing.assert_allclose(shaped.column("score", "draw"), [1.0 + added, 1.0])
+
+
+def test_a_recipe_records_its_schedules() -> None:
+    schedule = Schedule(1.0, 0.0, iterations=4, shape="cosine")
+    recipe = Recipe(name="mine", advantage=(GroupRelative(weight=schedule), GroupRelative(add=True)))
+    batch = recipe.credit(small([(0, [1]), (0, [1])], draw_reward=[1.0, 0.0]))
+    np.testing.assert_allclose(
+        batch.column("advantage", "draw"), np.array([2, -2]) * 0.5 / (0.5**0.5 + 1e-6), rtol=1e-6
+    )
+    assert Recipe.from_dict(json.loads(json.dumps(recipe.to_dict()))) == recipe
+    assert Recipe.from_toml(recipe.to_toml()) == recipe
 
 
 def test_a_batch_without_draws() -> None:
