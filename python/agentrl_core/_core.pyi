@@ -334,7 +334,9 @@ class Batch:
 @final
 class Plan:
     def __len__(self) -> int: ...
-    def pack(self, index: int, take: Callable[[str, int, np.dtype[Any]], NDArray[Any]] | None = None) -> PlannedPack: ...
+    def pack(
+        self, index: int, take: Callable[[str, int, np.dtype[Any]], NDArray[Any]] | None = None
+    ) -> PlannedPack: ...
 
 @final
 class PlannedPack:
