@@ -17,6 +17,7 @@ __all__ = [
     "Forest",
     "Plan",
     "PlannedPack",
+    "RowPack",
     "Store",
     "Table",
     "Tree",
@@ -50,9 +51,10 @@ __all__ = [
     "n_step",
     "normalise",
     "num_threads",
-    "pair_sums",
     "optimal_token_baseline",
+    "pack_balanced",
     "pair_keys",
+    "pair_sums",
     "reward_checklist",
     "reward_cluster_votes",
     "reward_dither",
@@ -76,6 +78,7 @@ __all__ = [
     "tree_build",
     "tree_fuse",
     "tree_isotonic",
+    "tree_layout",
     "tree_path_sum",
     "tree_peers",
     "tree_topology",
@@ -360,6 +363,27 @@ class PlannedPack:
     def draw(self) -> NDArray[np.int64]: ...
     @property
     def subtree_end(self) -> NDArray[np.int32]: ...
+    @property
+    def pair_offsets(self) -> NDArray[np.int64]: ...
+    @property
+    def pair_tokens(self) -> NDArray[np.int64]: ...
+
+@final
+class RowPack:
+    @property
+    def input_ids(self) -> NDArray[np.int64]: ...
+    @property
+    def position_ids(self) -> NDArray[np.int64]: ...
+    @property
+    def subtree_end(self) -> NDArray[np.int32]: ...
+    @property
+    def cu_seqlens(self) -> NDArray[np.int32]: ...
+    @property
+    def source_row(self) -> NDArray[np.int64]: ...
+    @property
+    def target(self) -> NDArray[np.int64]: ...
+    @property
+    def token(self) -> NDArray[np.int64]: ...
     @property
     def pair_offsets(self) -> NDArray[np.int64]: ...
     @property
@@ -666,6 +690,9 @@ def reward_success_distance(embeddings: _F64, width: int, success: _Bool, groups
     int, ceiling: float, slope: float) -> _F64: ...
 def pair_sums(values: NDArray[np.floating[Any]], pair_offsets: _I64, pair_tokens: _I64,
     out: NDArray[np.float32] | None = None) -> NDArray[np.float32]: ...
+def pack_balanced(costs: _I64, bins: int) -> list[_I64]: ...
+def tree_layout(tokens: _I32, offsets: _I64, trained: _Bool | None, same: Sequence[NDArray[np.float32]],
+    take: Callable[[str, int, np.dtype[Any]], NDArray[Any]] | None = None) -> RowPack: ...
 def tree_build(elements: _I64, offsets: _I64) -> tuple[_I64, _U32]: ...
 def tree_topology(parents: _I64) -> dict[str, Any]: ...
 def tree_fuse(parents: _I64, nodes: _U32, values: _F64, *, how: str, alpha: float, edge_logprobs: _F64 | None = None,

@@ -65,6 +65,19 @@ impl<'a, T> Ragged<'a, T> {
         Some(&self.values[start as usize..end as usize])
     }
 
+    /// All values, also those before the first row and behind the last.
+    pub fn values(&self) -> &'a [T] {
+        self.values
+    }
+
+    /// Where the values of row `index` lie; empty beyond the last.
+    pub fn range(&self, index: usize) -> std::ops::Range<usize> {
+        match self.offsets.get(index..index.saturating_add(2)) {
+            Some(&[start, end]) => start as usize..end as usize,
+            _ => 0..0,
+        }
+    }
+
     /// The rows in order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &'a [T]> + use<'a, T> {
         let values = self.values;

@@ -1,12 +1,14 @@
 //! Plans and their packs for Python.
 
-use agentrl_compute::pack::sums;
+use agentrl_compute::pack::{RowArrays, RowTree, balanced, sums};
+use agentrl_compute::ragged::Ragged;
+use agentrl_data::Error;
 use agentrl_data::batch::{self, PackArrays};
 use numpy::{Element, PyArray1, PyArrayMethods as _, PyReadonlyArray1, PyReadwriteArray1, PyUntypedArrayMethods as _};
 use pyo3::prelude::*;
 use pyo3::types::PyAny;
 
-use crate::arrays::slice;
+use crate::arrays::{Whole, slice};
 use crate::compute::{Floats, output};
 use crate::enter::released;
 use crate::error::invalid;
@@ -149,4 +151,97 @@ pub(crate) fn pair_sums<'py>(
         }
     }
     Ok(out)
+}
+
+/// Rows of tokens as trees. `take` is as in `Plan.pack`.
+#[pyfunction]
+#[pyo3(signature = (tokens, offsets, trained, same, take=None))]
+pub(crate) fn tree_layout(
+    py: Python<'_>,
+    tokens: PyReadonlyArray1<'_, i32>,
+    offsets: PyReadonlyArray1<'_, i64>,
+    trained: Option<PyReadonlyArray1<'_, bool>>,
+    same: Vec<PyReadonlyArray1<'_, f32>>,
+    take: Option<&Bound<'_, PyAny>>,
+) -> PyResult<RowPack> {
+    let (tokens, offsets) = (slice("tokens", &tokens)?, slice("offsets", &offsets)?);
+    let trained = trained.as_ref().map(|trained| slice("trained", trained)).transpose()?;
+    let same = same.iter().map(|column| slice("same", column)).collect::<PyResult<Vec<_>>>()?;
+    let tree = released(py, || Ok(RowTree::new(Ragged::new(tokens, offsets)?, trained, &same)?))?;
+    let memory = Memory { py, take };
+    let (rows, pairs) = (tree.trie().rows(), tree.pairs().len());
+    let pack = RowPack {
+        input_ids: memory.array("input_ids", rows)?,
+        position_ids: memory.array("position_ids", rows)?,
+        subtree_end: memory.array("subtree_end", rows)?,
+        cu_seqlens: memory.array("cu_seqlens", tree.trie().starts().len())?,
+        source_row: memory.array("source_row", pairs)?,
+        target: memory.array("target", pairs)?,
+        token: memory.array("token", pairs)?,
+        pair_offsets: memory.array("pair_offsets", pairs + 1)?,
+        pair_tokens: memory.array("pair_tokens", tree.pairs().items.len())?,
+    };
+    pack.fill(py, &tree)?;
+    Ok(pack)
+}
+
+/// Flat arrays of rows as trees.
+#[pyclass(frozen, get_all, module = "agentrl_core._core")]
+pub(crate) struct RowPack {
+    input_ids: Py<PyArray1<i64>>,
+    position_ids: Py<PyArray1<i64>>,
+    subtree_end: Py<PyArray1<i32>>,
+    cu_seqlens: Py<PyArray1<i32>>,
+    source_row: Py<PyArray1<i64>>,
+    target: Py<PyArray1<i64>>,
+    token: Py<PyArray1<i64>>,
+    pair_offsets: Py<PyArray1<i64>>,
+    pair_tokens: Py<PyArray1<i64>>,
+}
+
+impl RowPack {
+    fn fill(&self, py: Python<'_>, tree: &RowTree<'_>) -> PyResult<()> {
+        let mut input_ids = writable(self.input_ids.bind(py), "input_ids")?;
+        let mut position_ids = writable(self.position_ids.bind(py), "position_ids")?;
+        let mut subtree_end = writable(self.subtree_end.bind(py), "subtree_end")?;
+        let mut cu_seqlens = writable(self.cu_seqlens.bind(py), "cu_seqlens")?;
+        let mut source_row = writable(self.source_row.bind(py), "source_row")?;
+        let mut target = writable(self.target.bind(py), "target")?;
+        let mut token = writable(self.token.bind(py), "token")?;
+        let mut pair_offsets = writable(self.pair_offsets.bind(py), "pair_offsets")?;
+        let mut pair_tokens = writable(self.pair_tokens.bind(py), "pair_tokens")?;
+        let mut arrays = RowArrays {
+            input_ids: input_ids.as_slice_mut()?,
+            position_ids: position_ids.as_slice_mut()?,
+            subtree_end: subtree_end.as_slice_mut()?,
+            cu_seqlens: cu_seqlens.as_slice_mut()?,
+            source_row: source_row.as_slice_mut()?,
+            target: target.as_slice_mut()?,
+            token: token.as_slice_mut()?,
+            pair_offsets: pair_offsets.as_slice_mut()?,
+            pair_tokens: pair_tokens.as_slice_mut()?,
+        };
+        released(py, || {
+            tree.fill(&mut arrays);
+            Ok(())
+        })
+    }
+}
+
+/// Some items in bins of about the same cost: the items of each bin.
+#[pyfunction]
+pub(crate) fn pack_balanced(
+    py: Python<'_>,
+    costs: PyReadonlyArray1<'_, i64>,
+    bins: Whole<usize>,
+) -> PyResult<Vec<Py<PyArray1<i64>>>> {
+    let (costs, bins) = (slice("costs", &costs)?, bins.named("bins")?);
+    let found = released(py, || {
+        let costs = costs.iter().map(|&cost| u64::try_from(cost)).collect::<Result<Vec<_>, _>>();
+        let costs = costs.map_err(|_| Error::invalid("costs are negative somewhere; give whole numbers from 0"))?;
+        balanced(&costs, &vec![0; costs.len()], bins, 0)
+            .ok_or_else(|| Error::invalid("bins is 0; give the number of bins, from 1"))
+    })?;
+    let item = |&item: &usize| item as i64;
+    Ok(found.iter().map(|bin| PyArray1::from_iter(py, bin.iter().map(item)).unbind()).collect())
 }

@@ -9,11 +9,16 @@ mod bins;
 mod fold;
 mod packs;
 mod pieces;
+mod rows;
 mod trie;
+
+#[cfg(test)]
+mod tests;
 
 pub use balance::balanced;
 pub use bins::first_fit_decreasing;
 pub use fold::{Pairs, fold, sums};
 pub use packs::{Shards, packs};
 pub use pieces::{CONTEXT_OF_EQUAL_COST, Cost, Piece, pieces};
+pub use rows::{RowArrays, RowTree, TokenRows};
 pub use trie::{Branch, Sequences, Span, Trie, in_order};

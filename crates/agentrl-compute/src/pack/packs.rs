@@ -81,7 +81,8 @@ fn in_rounds<S: Sequences>(
     cost: Cost,
 ) -> (Vec<Vec<usize>>, u64) {
     // Pieces of one tree that meet in a bin share rows again.
-    let paid = |bin: &Vec<usize>| pieces(sequences, std::slice::from_ref(bin), order, 0, cost).iter().map(|p| p.cost).sum();
+    let paid =
+        |bin: &Vec<usize>| pieces(sequences, std::slice::from_ref(bin), order, 0, cost).iter().map(|p| p.cost).sum();
     let mut known: Vec<(u64, Vec<usize>)> = bins.into_iter().map(|bin| (paid(&bin), bin)).collect();
     known.sort_by_key(|&(cost, _)| Reverse(cost));
     let slowest = known.chunks(ranks).map(|round| round[0].0).sum();

@@ -62,10 +62,10 @@ pub struct Piece {
 /// the one before it is there again. A unit is never cut, so a piece of one unit may have more rows.
 ///
 /// ```
-/// use agentrl_compute::pack::{Cost, in_order, pieces};
+/// use agentrl_compute::pack::{Cost, TokenRows, in_order, pieces};
 /// use agentrl_compute::ragged::Ragged;
 ///
-/// let tokens = Ragged::new(&[5, 6, 7, 5, 6, 8, 9, 5, 4, 3], &[0, 3, 7, 10])?;
+/// let tokens = TokenRows::new(Ragged::new(&[5, 6, 7, 5, 6, 8, 9, 5, 4, 3], &[0, 3, 7, 10])?, None)?;
 /// let (order, units) = (in_order(&tokens, 3), [vec![0], vec![1], vec![2]]);
 /// let made = pieces(&tokens, &units, Some(&order), 3, Cost::Tokens);
 /// assert_eq!(made[0].sequences, [2, 0]);
@@ -110,11 +110,7 @@ pub fn pieces<S: Sequences>(
 
 fn alone<S: Sequences>(sequences: &S, unit: &[usize], cost: Cost) -> Piece {
     let rows = unit.iter().map(|&sequence| sequences.rows(sequence));
-    Piece {
-        sequences: unit.to_vec(),
-        rows: rows.clone().sum(),
-        cost: rows.map(|rows| cost.of(0..rows)).sum(),
-    }
+    Piece { sequences: unit.to_vec(), rows: rows.clone().sum(), cost: rows.map(|rows| cost.of(0..rows)).sum() }
 }
 
 /// A piece to which units are added, by their places in the lexicographic order.
@@ -132,9 +128,8 @@ impl<S: Sequences> Growing<'_, S> {
         let (mut rows, mut paid) = (self.rows, self.cost);
         for &place in unit {
             let own = self.order[place];
-            let shared = |other: Option<&usize>| {
-                other.map_or(0, |&other| self.sequences.shared_rows(self.order[other], own))
-            };
+            let shared =
+                |other: Option<&usize>| other.map_or(0, |&other| self.sequences.shared_rows(self.order[other], own));
             let before = shared(self.ranks.range(..place).next_back());
             let known = before.max(shared(self.ranks.range(place + 1..).next()));
             rows += self.sequences.rows(own) - known;

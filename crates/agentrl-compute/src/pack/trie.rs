@@ -3,9 +3,6 @@
 use std::cmp::Ordering;
 use std::ops::Range;
 
-use crate::prefix::common_prefix;
-use crate::ragged::Ragged;
-
 /// Sequences of elements that can be compared. The last element of a sequence is predicted and never read.
 pub trait Sequences {
     /// Number of elements of a sequence.
@@ -26,24 +23,6 @@ pub trait Sequences {
     fn shared_rows(&self, a: usize, b: usize) -> usize {
         self.common(a, b).min(self.rows(a)).min(self.rows(b))
     }
-}
-
-impl Sequences for Ragged<'_, i32> {
-    fn length(&self, sequence: usize) -> usize {
-        row(self, sequence).len()
-    }
-
-    fn common(&self, a: usize, b: usize) -> usize {
-        common_prefix(row(self, a), row(self, b))
-    }
-
-    fn element(&self, sequence: usize, depth: usize) -> i64 {
-        i64::from(row(self, sequence)[depth])
-    }
-}
-
-fn row<'a>(rows: &Ragged<'a, i32>, index: usize) -> &'a [i32] {
-    rows.get(index).unwrap_or_default()
 }
 
 /// The sequences in lexicographic order, so that those with a common beginning are neighbours; equal ones in their own.
@@ -102,10 +81,10 @@ pub struct Span {
 /// the path of a row `q` if and only if `k <= q` and `q` is below the end of the subtree of `k`.
 ///
 /// ```
-/// use agentrl_compute::pack::{Trie, in_order};
+/// use agentrl_compute::pack::{TokenRows, Trie, in_order};
 /// use agentrl_compute::ragged::Ragged;
 ///
-/// let tokens = Ragged::new(&[5, 6, 7, 5, 6, 8, 9], &[0, 3, 7])?;
+/// let tokens = TokenRows::new(Ragged::new(&[5, 6, 7, 5, 6, 8, 9], &[0, 3, 7])?, None)?;
 /// let trie = Trie::new(&tokens, &in_order(&tokens, 2));
 /// let mut ends = vec![0; trie.rows()];
 /// trie.subtree_ends(&mut ends);
@@ -139,7 +118,9 @@ impl Trie {
                 trie.starts.push(rows);
             }
             let parent = open.last().map_or(place, |&(parent, _)| parent);
-            trie.branches.push(Branch { sequence, from, to, node: trie.nodes, row: rows, rows: to - from, parent });
+            // Of a sequence that adds nothing, no row lies anywhere.
+            let row = if to > from { rows } else { 0 };
+            trie.branches.push(Branch { sequence, from, to, node: trie.nodes, row, rows: to - from, parent });
             if to > from {
                 open.push((place, to));
             }

@@ -4,8 +4,8 @@ use agentrl_compute::pack::{Span, Trie};
 use arrow_array::cast::AsArray;
 use arrow_array::types::Int32Type;
 
-use super::plan::{PackLayout, Paths, Plan};
 use super::lists;
+use super::plan::{PackLayout, Paths, Plan};
 use crate::{Error, Result};
 
 /// How much memory the arrays of a pack take.

@@ -1,0 +1,166 @@
+//! Rows of tokens as they come from anywhere, laid out as trees.
+
+use super::{Pairs, Sequences, Trie, fold, in_order};
+use crate::prefix::common_prefix;
+use crate::ragged::Ragged;
+use crate::{Error, Result};
+
+/// Rows of tokens up to the last one that is trained.
+#[derive(Clone, Debug)]
+pub struct TokenRows<'a> {
+    tokens: Ragged<'a, i32>,
+    lengths: Vec<usize>,
+}
+
+impl<'a> TokenRows<'a> {
+    /// Rows of tokens; `trained` has a value for each of the flat values. `None`: all but the first of each row are.
+    ///
+    /// # Errors
+    /// `InvalidInput` if the mask has another length, or the first token of a row is trained.
+    pub fn new(tokens: Ragged<'a, i32>, trained: Option<&[bool]>) -> Result<Self> {
+        let Some(trained) = trained else {
+            return Ok(Self { tokens, lengths: tokens.iter().map(<[i32]>::len).collect() });
+        };
+        if trained.len() != tokens.values().len() {
+            return Err(Error::invalid(format!(
+                "trained has {} values for {} tokens; give one for each",
+                trained.len(),
+                tokens.values().len()
+            )));
+        }
+        let lengths = (0..tokens.len()).map(|row| {
+            let mask = &trained[tokens.range(row)];
+            if mask.first() == Some(&true) {
+                return Err(Error::invalid(format!(
+                    "trained is true for the first token of row {row}, but nothing comes before it that could predict \
+                     it; make it false"
+                )));
+            }
+            Ok(mask.iter().rposition(|&trained| trained).map_or(0, |last| last + 1))
+        });
+        Ok(Self { tokens, lengths: lengths.collect::<Result<_>>()? })
+    }
+
+    fn row(&self, row: usize) -> &'a [i32] {
+        &self.tokens.get(row).unwrap_or_default()[..self.lengths[row]]
+    }
+}
+
+impl Sequences for TokenRows<'_> {
+    fn length(&self, sequence: usize) -> usize {
+        self.lengths[sequence]
+    }
+
+    fn common(&self, a: usize, b: usize) -> usize {
+        common_prefix(self.row(a), self.row(b))
+    }
+
+    fn element(&self, sequence: usize, depth: usize) -> i64 {
+        i64::from(self.row(sequence)[depth])
+    }
+}
+
+/// Rows of tokens as trees: beginnings that rows share lie once, and what is trained there alike is one prediction.
+#[derive(Clone, Debug)]
+pub struct RowTree<'a> {
+    rows: TokenRows<'a>,
+    trie: Trie,
+    pairs: Pairs,
+}
+
+/// What a [`RowTree`] writes: `T` rows, `S` trees, `N` pairs, `M` trained tokens.
+#[derive(Debug)]
+pub struct RowArrays<'a> {
+    /// Tokens that are read, `[T]`.
+    pub input_ids: &'a mut [i64],
+    /// Position of each, `[T]`.
+    pub position_ids: &'a mut [i64],
+    /// Row behind the subtree of each, `[T]`.
+    pub subtree_end: &'a mut [i32],
+    /// First row of each tree, and `T` last, `[S + 1]`.
+    pub cu_seqlens: &'a mut [i32],
+    /// Row that predicts each pair, `[N]`.
+    pub source_row: &'a mut [i64],
+    /// The predicted token, `[N]`.
+    pub target: &'a mut [i64],
+    /// Where it first comes among the flat values, `[N]`.
+    pub token: &'a mut [i64],
+    /// Where the tokens of each pair begin, and `M` last, `[N + 1]`.
+    pub pair_offsets: &'a mut [i64],
+    /// Places among the flat values that each pair stands for, `[M]`.
+    pub pair_tokens: &'a mut [i64],
+}
+
+impl<'a> RowTree<'a> {
+    /// The tree of some rows; trained tokens of one place in it that agree in the columns `same` are one pair.
+    ///
+    /// # Errors
+    /// As [`TokenRows::new`] and [`fold`]; `Overflow` for 2³¹ rows or more.
+    pub fn new(tokens: Ragged<'a, i32>, trained: Option<&[bool]>, same: &[&[f32]]) -> Result<Self> {
+        let rows = TokenRows::new(tokens, trained)?;
+        let trie = Trie::new(&rows, &in_order(&rows, tokens.len()));
+        if trie.nodes() > i32::MAX as usize {
+            return Err(Error::overflow(format!("the trees have {} tokens; split the rows", trie.nodes())));
+        }
+        let mut nodes = vec![0; tokens.values().len()];
+        for (place, branch) in trie.branches().iter().enumerate() {
+            let row = &mut nodes[tokens.range(branch.sequence)];
+            for span in trie.path(place) {
+                row[span.from..span.to].iter_mut().zip(span.node as u32..).for_each(|(out, node)| *out = node);
+            }
+        }
+        let all_but_first: Vec<bool>;
+        let trained = if let Some(trained) = trained {
+            trained
+        } else {
+            let mut mask = vec![false; nodes.len()];
+            for row in 0..tokens.len() {
+                mask[tokens.range(row)].iter_mut().skip(1).for_each(|trained| *trained = true);
+            }
+            all_but_first = mask;
+            &all_but_first
+        };
+        let pairs = fold(&nodes, trie.nodes(), trained, same)?;
+        Ok(Self { rows, trie, pairs })
+    }
+
+    /// Where the tokens lie.
+    pub fn trie(&self) -> &Trie {
+        &self.trie
+    }
+
+    /// What is predicted.
+    pub fn pairs(&self) -> &Pairs {
+        &self.pairs
+    }
+
+    /// Writes all arrays, which have the right lengths.
+    pub fn fill(&self, out: &mut RowArrays<'_>) {
+        let tokens = self.rows.tokens;
+        self.trie.depths(out.position_ids);
+        self.trie.subtree_ends(out.subtree_end);
+        out.cu_seqlens.iter_mut().zip(self.trie.starts()).for_each(|(out, &start)| *out = start as i32);
+        out.pair_offsets.copy_from_slice(&self.pairs.offsets);
+        out.pair_tokens.copy_from_slice(&self.pairs.items);
+        for (place, branch) in self.trie.branches().iter().enumerate() {
+            let (row, begin) = (self.rows.row(branch.sequence), tokens.range(branch.sequence).start);
+            let into = &mut out.input_ids[branch.row..branch.row + branch.rows];
+            into.iter_mut().zip(&row[branch.from..]).for_each(|(out, &token)| *out = i64::from(token));
+            for span in self.trie.path(place) {
+                // A token is predicted by the row before it, so the first of a span belongs to the span before.
+                let (from, to) = (span.from + 1, (span.to + 1).min(row.len()));
+                for depth in from..to {
+                    let pair = self.pairs.of[begin + depth];
+                    if pair != Pairs::NONE
+                        && self.pairs.items[self.pairs.offsets[pair as usize] as usize] == (begin + depth) as i64
+                    {
+                        let pair = pair as usize;
+                        out.source_row[pair] = (span.row + depth - from) as i64;
+                        out.target[pair] = i64::from(row[depth]);
+                        out.token[pair] = (begin + depth) as i64;
+                    }
+                }
+            }
+        }
+    }
+}
