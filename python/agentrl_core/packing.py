@@ -109,7 +109,11 @@ def tree_layout(
     )
     streams = {}
     for name in (*added, *alike):
-        out = np.empty(len(made.token), np.float32) if take is None else take(f"stream {name}", len(made.token), np.float32)
+        out = (
+            np.empty(len(made.token), np.float32)
+            if take is None
+            else take(f"stream {name}", len(made.token), np.float32)
+        )
         if name in added:
             _core.pair_sums(added[name], made.pair_offsets, made.pair_tokens, out)
         else:
