@@ -94,25 +94,24 @@ def _asked(
         )
     questions = Questions(batch, probe)
     asked, values = [np.zeros(0, np.int64)], [np.zeros(0)]
-    for tree in questions.packs(max_tokens):
-        target = torch.from_numpy(np.concatenate(tree.target))
-        unknown = torch.full_like(target, -1)  # probed tokens are none of the batch
+    for tree, question in questions.packs(max_tokens):
+        target = torch.from_numpy(tree.target)
         pack = Pack(
-            input_ids=torch.from_numpy(np.concatenate(tree.input_ids)),
-            position_ids=torch.from_numpy(np.concatenate(tree.position_ids)),
-            cu_seqlens=torch.tensor(tree.starts, dtype=torch.int32),
-            max_seqlen=max(np.diff(tree.starts).tolist()),
-            source_row=torch.from_numpy(np.concatenate(tree.source_row)),
+            input_ids=torch.from_numpy(tree.input_ids),
+            position_ids=torch.from_numpy(tree.position_ids),
+            cu_seqlens=torch.from_numpy(tree.cu_seqlens),
+            max_seqlen=int(np.diff(tree.cu_seqlens).max()),
+            source_row=torch.from_numpy(tree.source_row),
             target=target,
-            token=unknown,
-            node_token=unknown,
+            token=torch.full_like(target, -1),  # probed tokens are none of the batch
+            node_token=torch.full_like(target, -1),
             streams=Streams(inverse_temperature=torch.ones(len(target))),
+            subtree_end=torch.from_numpy(tree.subtree_end),
             entropy_gradient=False,
-            subtree_end=torch.from_numpy(np.concatenate(tree.subtree_end)).to(torch.int32),
         )
         with torch.no_grad():
             found = _answered(pack, model, answer)
-        asked.append(np.concatenate(tree.asked))
-        values.append(found.to("cpu", torch.float64).numpy())
+        asked.append(question[tree.pair_tokens])
+        values.append(np.repeat(found.to("cpu", torch.float64).numpy(), np.diff(tree.pair_offsets)))
     after, before = questions.columns(np.concatenate(asked), np.concatenate(values))
     return batch.with_columns("step", **{column: after}).with_columns("draw", **{f"{column}_before": before})

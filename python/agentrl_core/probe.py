@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from agentrl_core import _columns
 from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.packing import TreeRows, tree_layout
 
 if TYPE_CHECKING:
     from agentrl_core.batch import Batch
@@ -62,45 +62,6 @@ class Probe:
             raise InvalidInputError(f"reduce={reduce!r}; use mean or sum")
 
 
-@dataclass
-class _Tree:
-    """Rows of a pack in the tree layout that is being made; `asked` is the question of each prediction pair."""
-
-    input_ids: list[_Indices] = field(default_factory=list)
-    position_ids: list[_Indices] = field(default_factory=list)
-    subtree_end: list[_Indices] = field(default_factory=list)
-    source_row: list[_Indices] = field(default_factory=list)
-    target: list[_Indices] = field(default_factory=list)
-    asked: list[_Indices] = field(default_factory=list)
-    starts: list[int] = field(default_factory=lambda: [0])
-
-    def add(self, context: _Indices, forks: _Indices, probe: _Indices, start: int, questions: _Indices) -> None:
-        """A context and, off it behind `forks` tokens, the probe; nothing reads its last token, which has no row."""
-        begin, inside, branch = self.starts[-1], probe[:-1], len(probe) - 1
-        trunk = np.arange(len(context))
-        trunk_row = trunk + branch * np.searchsorted(forks, trunk, side="right")
-        depth = np.arange(branch)
-        # A branch lies between the trunk tokens that it forks off from and goes on before.
-        branch_begin = forks + branch * np.arange(len(forks))
-        branch_row = branch_begin[:, None] + depth
-        size = len(context) + branch * len(forks)
-        ids, positions, ends = (np.empty(size, np.int64) for _ in range(3))
-        ids[trunk_row], positions[trunk_row], ends[trunk_row] = context, trunk, size
-        ids[branch_row], positions[branch_row] = inside, forks[:, None] + depth
-        ends[branch_row] = branch_begin[:, None] + branch
-        before = np.column_stack([trunk_row[forks - 1], branch_row])
-        for column, values in (
-            (self.input_ids, ids),
-            (self.position_ids, positions),
-            (self.subtree_end, begin + ends),
-            (self.source_row, begin + before[:, start:].ravel()),
-            (self.target, np.tile(probe[start:], len(forks))),
-            (self.asked, np.repeat(questions, len(probe) - start)),
-        ):
-            column.append(values)
-        self.starts.append(begin + size)
-
-
 class Questions:
     """The places of a batch where a probe is asked: before the action of each step, and at the end of each draw.
 
@@ -116,44 +77,57 @@ class Questions:
             )
         self._probe = probe
         self._steps = batch.offsets("step")
-        self._tokens, self._offsets, self._steps_of, self._begins = batch._core.contexts()  # noqa: SLF001 - its columns
+        self._tokens, (self._offsets, self._draws, self._steps_of, self._begins) = batch._core.contexts()  # noqa: SLF001
 
     def __len__(self) -> int:
         return int(self._steps[-1]) + len(self._probe.rows)
 
-    def packs(self, max_tokens: int) -> Iterator[_Tree]:
-        """Packs of at most `max_tokens` tokens, in the order of the draws, in which each context lies once.
+    def packs(self, max_tokens: int) -> Iterator[tuple[TreeRows, _Indices]]:
+        """Packs of at most `max_tokens` tokens, in the order of the draws, and the question behind each given token.
+
+        Contexts that begin alike lie once in a pack, whichever draws they are of.
 
         Raises:
             InvalidInputError: one context with its probes is longer.
         """
-        tree, steps = _Tree(), int(self._steps[-1])
-        draw = 0
-        for context in range(len(self._offsets) - 1):
-            first, last = int(self._steps_of[context]), int(self._steps_of[context + 1])
-            forks, questions = self._begins[first:last], np.arange(first, last)
-            tokens = self._tokens[self._offsets[context] : self._offsets[context + 1]].astype(np.int64)
-            owner = draw
-            if last == self._steps[draw + 1]:  # the draw's last context
-                forks, questions = np.append(forks, len(tokens)), np.append(questions, steps + draw)
-                draw += 1
-            known = forks > 0  # nothing predicts the first token of a context
-            forks, questions = forks[known], questions[known]
-            if not len(forks):
+        rows: list[tuple[int, int, int, int]] = []  # begin and end of the context, its draw, the question
+        filled, steps = 0, int(self._steps[-1])
+        for context, draw in enumerate(self._draws.tolist()):
+            begin, end = self._offsets[context : context + 2].tolist()
+            first, last = self._steps_of[context : context + 2].tolist()
+            places, questions = self._begins[first:last], np.arange(first, last)
+            if draw not in self._draws[context + 1 : context + 2]:  # the draw's last context
+                places, questions = np.append(places, end - begin), np.append(questions, steps + draw)
+            known = places > 0  # nothing predicts the first token of a context
+            if not known.any():
                 continue
-            probe = self._probe.rows[owner]
-            size = int(forks[-1]) + len(forks) * (len(probe) - 1)
+            # As if nothing were shared with other contexts; the probe's last token is never read.
+            size = int(places[-1]) + int(known.sum()) * (len(self._probe.rows[draw]) - 1)
             if size > max_tokens:
                 raise InvalidInputError(
-                    f"max_tokens is {max_tokens}, but a context of draw {owner} with its {len(forks)} probes has "
+                    f"max_tokens is {max_tokens}, but a context of draw {draw} with its {known.sum()} probes has "
                     f"{size} tokens; raise max_tokens"
                 )
-            if tree.starts[-1] + size > max_tokens:
-                yield tree
-                tree = _Tree()
-            tree.add(tokens[: forks[-1]], forks, probe, int(self._probe.starts[owner]), questions)
-        if tree.starts[-1]:
-            yield tree
+            if filled + size > max_tokens:
+                yield self._laid_out(rows)
+                rows, filled = [], 0
+            asked = zip((begin + places[known]).tolist(), questions[known].tolist(), strict=True)
+            rows += [(begin, behind, draw, question) for behind, question in asked]
+            filled += size
+        if rows:
+            yield self._laid_out(rows)
+
+    def _laid_out(self, rows: list[tuple[int, int, int, int]]) -> tuple[TreeRows, _Indices]:
+        parts: list[NDArray[Any]] = []
+        scored: list[NDArray[np.bool_]] = []
+        lengths: list[int] = []
+        for begin, end, draw, _ in rows:
+            probe, start = self._probe.rows[draw], int(self._probe.starts[draw])
+            parts += [self._tokens[begin:end], probe]
+            scored += [np.zeros(end - begin + start, np.bool_), np.ones(len(probe) - start, np.bool_)]
+            lengths.append(end - begin + len(probe))
+        tree = tree_layout(np.concatenate(parts), np.cumsum([0, *lengths]), trained=np.concatenate(scored))
+        return tree, np.repeat([question for _, _, _, question in rows], lengths)
 
     def columns(self, asked: _Indices, values: NDArray[np.float64]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """What was answered after each step and before the first of each draw, of the value of each scored token."""

@@ -46,18 +46,20 @@ _FACTS: dict[Level, tuple[str, ...]] = {
 _COLLECTION = ("select", "rollout", "reward", "admit")
 _CREDIT = ("reward", "advantage", "weight")
 _CHAINS = (*_CREDIT, "loss")  # phases that may hold several components
-_MODEL_COLUMNS = {  # of tokens: made by annotate, with this model
-    "reference_logprob": "reference",
-    "recomputed_logprob": "policy",
-    "current_logprob": "policy",
-    "proximal_logprob": "policy",
-    "current_entropy": "policy",
-    "old_mean_logprob": "policy",
-    "sum_probability_squared": "policy",
-    "reward_model_logprob": "reward_model",
-    "reward_reference_logprob": "reward_reference",
-    "value": "critic",
-    "old_value": "critic",
+_MODEL_COLUMNS: dict[Column, str] = {  # made by annotate, with this model
+    ("token", "reference_logprob"): "reference",
+    ("token", "recomputed_logprob"): "policy",
+    ("token", "current_logprob"): "policy",
+    ("token", "proximal_logprob"): "policy",
+    ("token", "current_entropy"): "policy",
+    ("token", "old_mean_logprob"): "policy",
+    ("token", "sum_probability_squared"): "policy",
+    ("token", "reward_model_logprob"): "reward_model",
+    ("token", "reward_reference_logprob"): "reward_reference",
+    ("token", "value"): "critic",
+    ("token", "old_value"): "critic",
+    ("step", "answer_logprob"): "policy, probe=probe",
+    ("draw", "answer_logprob_before"): "policy, probe=probe",
 }
 
 
@@ -264,7 +266,7 @@ class Recipe:
                 if not batch.has(name, level):
                     remedy = "add the credit first: batch = recipe.credit(batch)"
                     if stage != "update":
-                        remedy = f"stage {stage!r} needs it first: {_annotate(name)}, or batch.with_columns"
+                        remedy = f"stage {stage!r} needs it first: {_annotate((level, name))}, or batch.with_columns"
                     raise RecipeError(
                         f"recipe {self.name!r}: the batch has no column {name!r} at level {level}; {remedy}"
                     )
@@ -359,13 +361,13 @@ class Recipe:
             return
         if batch is None and name.startswith("reward."):
             return  # a component of the reward, if the environment names one so
-        model = _MODEL_COLUMNS.get(name) if level == "token" else None
-        if model is not None and batch is None:
+        by_model = column in _MODEL_COLUMNS
+        if by_model and batch is None:
             return
         remedy = (
-            f"only a model can make it: {_annotate(name)}"
-            if model is not None
-            else f"no component of this recipe makes it: add one that does, or {_annotate(name)}"
+            f"only a model can make it: {_annotate(column)}"
+            if by_model
+            else f"no component of this recipe makes it: add one that does, or {_annotate(column)}"
         )
         raise RecipeError(
             f"recipe {self.name!r}: {component.title()} (phase {phase}) needs column {name!r} at level {level}; "
@@ -377,9 +379,10 @@ class Recipe:
             raise RecipeError(f"recipe {self.name!r}: {option}={getattr(self, option)!r} is not possible; {remedy}")
 
 
-def _annotate(name: str) -> str:
-    """The call that lets a model make a column."""
-    return f"batch = batch.annotate({name!r}, {_MODEL_COLUMNS.get(name, 'model')})"
+def _annotate(column: Column) -> str:
+    """The call that lets a model make a column; a probe makes the one before the first step too."""
+    name = column[1].removesuffix("_before") if column in _MODEL_COLUMNS else column[1]
+    return f"batch = batch.annotate({name!r}, {_MODEL_COLUMNS.get(column, 'model')})"
 
 
 def _plain(value: Any) -> Any:

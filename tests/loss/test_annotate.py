@@ -10,8 +10,8 @@ from hand_made import tiny_model
 from test_losses_of_updates import grow
 from torch import nn
 
-from agentrl_core import Batch, Forest, reward
-from agentrl_core.exceptions import InvalidInputError
+from agentrl_core import Batch, Forest, recipes, reward
+from agentrl_core.exceptions import InvalidInputError, RecipeError
 from agentrl_core.pack import Pack
 from agentrl_core.probe import Probe, Questions
 
@@ -72,27 +72,35 @@ def test_probes_are_asked_before_every_step_and_at_the_end(seed: int, reduce: st
     assert several > 3
     packs = list(Questions(batch, probe).packs(max_tokens))
     assert (len(packs) > 1) == (max_tokens == 75)
-    assert all(tree.starts[-1] <= max_tokens for tree in packs)
+    assert all(len(tree.input_ids) <= max_tokens for tree, _ in packs)
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
 def test_a_context_is_run_once_for_all_its_probes() -> None:
     batch = grow(0)
     probe = Probe([[1, 2, 3]] * batch.num_draws)
-    (tree,) = Questions(batch, probe).packs(10_000)
-    questions = sum(len(asked) for asked in contexts(batch))
-    tokens, offsets, _, _ = batch._core.contexts()
-    assert tree.starts[-1] <= len(tokens) + 2 * questions
+    ((tree, _),) = Questions(batch, probe).packs(10_000)
+    contexts_and_probes = {
+        (*context, 1, 2)[:length]
+        for asked in contexts(batch)
+        for context in asked
+        for length in range(1, len(context) + 3)
+    }
+    assert len(tree.input_ids) == len(contexts_and_probes)  # every beginning is there once
     by_themselves = sum(len(context) + 2 for asked in contexts(batch) for context in asked)
-    assert tree.starts[-1] < 0.75 * by_themselves
-    assert len(tree.starts) == len(offsets)
+    assert len(tree.input_ids) < 0.6 * by_themselves
 
 
 def test_information_gain_of_a_probe() -> None:
     batch, model = grow(0), tiny_model("llama")
     rows, starts = probe_rows(batch)
     probed = batch.annotate("answer_logprob", model, probe=Probe(rows, start=starts))
-    gain = reward.InformationGain()(probed).column("gain", "step")
+    recipe = recipes.GRPO.replace(reward=(reward.Outcome(), reward.InformationGain()))
+    recipe.check()
+    for known in (batch, batch.with_columns("step", answer_logprob=probed.column("answer_logprob", "step"))):
+        with pytest.raises(RecipeError, match=r"batch = batch\.annotate\('answer_logprob', policy, probe=probe\)"):
+            recipe.credit(known)
+    gain = recipe.credit(probed).column("gain", "step")
     steps = batch.offsets("step")
     for draw, asked in enumerate(contexts(batch)):
         likely = [float(likelihood(model, context, rows[draw], starts[draw]).mean().exp()) for context in asked]
@@ -123,6 +131,25 @@ def test_nothing_predicts_what_an_empty_context_is_asked() -> None:
     assert np.isnan(probed.column("answer_logprob_before", "draw")).all()
     after = probed.column("answer_logprob", "step")
     assert after.tolist() == [pytest.approx(float(likelihood(model, [3, 4], [5], 0)[0]), abs=1e-6)]
+
+
+def test_a_context_that_no_step_follows() -> None:
+    """What the model would read at the end of a trajectory whose context was rewritten behind its last action."""
+    forest = Forest()
+    forest.add_group(0, "task")
+    for member in range(2):
+        trajectory = forest.start(0, member=member)
+        forest.append(trajectory, [1, 2], kind="prompt")
+        forest.append(trajectory, [3, 4], kind="action", logprobs=[-1.0, -1.0])
+        forest.step(trajectory)
+        forest.rewrite(trajectory, [1, 7, 8])
+        forest.finish(trajectory, reward=0.0)
+    batch, model = forest.freeze(), tiny_model("llama")
+    probed = batch.annotate("answer_logprob", model, probe=Probe([[5], [6]]))
+    before, after = probed.column("answer_logprob_before", "draw"), probed.column("answer_logprob", "step")
+    for draw, probe in enumerate(([5], [6])):
+        assert before[draw] == pytest.approx(float(likelihood(model, [1, 2], probe, 0)[0]), abs=1e-6)
+        assert after[draw] == pytest.approx(float(likelihood(model, [1, 7, 8], probe, 0)[0]), abs=1e-6)
 
 
 def test_probes_that_are_refused() -> None:

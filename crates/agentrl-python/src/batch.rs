@@ -16,9 +16,8 @@ use crate::pack::Plan;
 use crate::table::Table;
 use crate::tree::Tree;
 
-/// Tokens, where contexts begin among them, which steps are theirs, and where the actions of steps begin.
-type ContextColumns<'py> =
-    (Bound<'py, PyArray1<i32>>, Bound<'py, PyArray1<i64>>, Bound<'py, PyArray1<i64>>, Bound<'py, PyArray1<i64>>);
+/// Tokens; where contexts begin among them, their draws, which steps are theirs, and where the actions of steps begin.
+type ContextColumns<'py> = (Bound<'py, PyArray1<i32>>, [Bound<'py, PyArray1<i64>>; 4]);
 
 /// The frozen form of the data.
 #[pyclass(frozen, module = "agentrl_core._core")]
@@ -131,9 +130,8 @@ impl Batch {
 
     fn contexts<'py>(&self, py: Python<'py>) -> PyResult<ContextColumns<'py>> {
         let found = released(py, || self.0.contexts())?;
-        let [offsets, steps, begins] =
-            [found.offsets, found.steps, found.begins].map(|column| PyArray1::from_vec(py, column));
-        Ok((PyArray1::from_vec(py, found.tokens), offsets, steps, begins))
+        let columns = [found.offsets, found.draws, found.steps, found.begins];
+        Ok((PyArray1::from_vec(py, found.tokens), columns.map(|column| PyArray1::from_vec(py, column))))
     }
 
     fn has(&self, name: &str, level: &str) -> PyResult<bool> {

@@ -13,6 +13,8 @@ pub struct Contexts {
     pub tokens: Vec<i32>,
     /// Where each context begins in `tokens`, and their number last.
     pub offsets: Vec<i64>,
+    /// The draw of each context.
+    pub draws: Vec<i64>,
     /// The steps of context `k` are the rows `steps[k]..steps[k + 1]` of the step level.
     pub steps: Vec<i64>,
     /// Of each step, how many tokens of its context come before its action; -1 of an action without tokens.
@@ -35,6 +37,7 @@ impl Batch {
                     found.tokens.extend_from_slice(&tokens[from..from + node.used]);
                 }
                 found.offsets.push(found.tokens.len() as i64);
+                found.draws.push(draw as i64);
                 found.steps.push(steps.end as i64);
             }
         }
