@@ -69,7 +69,8 @@ def fused(hidden: Tensor, weight: Tensor, pack: Pack, policy: Loss, *, workspace
 
     Args:
         hidden: `[T, H]`, what `pack.forward` gives; bf16, fp16, fp32 or fp64.
-        weight: `[V, H]`, the weight of the head, which has no bias. Of two dtypes the wider one is computed in: where
+        weight: `[V, H]`, the weight of the head. Neither a bias nor anything behind the head (a soft cap, a scale) is
+            known here: `pack.run` refuses such models. Of two dtypes the wider one is computed in: where
             parameters are fp32 and activations bf16, `weight.to(hidden.dtype)` is faster.
         pack: the pack that `hidden` is of.
         policy: the loss; it may read log-probs and entropies, but no further answers of the model.

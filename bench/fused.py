@@ -1,0 +1,89 @@
+"""The fused loss against the plain one on CPU: time and peak memory of forward and backward, results checked.
+
+    python bench/fused.py [--record] [--shapes 1024x512x32768 ...]
+
+Plain holds all logits: torch's log_softmax over them, and the same compiled. Memory is the peak of the process beyond
+what it held before, gradients included.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from common import Bench
+from head_loss import Problem, plain_head
+from torch import Tensor
+
+SHAPES = ("1024x512x32768", "2048x256x32768", "512x1024x65536")
+
+
+def peak_mib(call: Callable[[], object]) -> float:
+    """MiB of resident memory at the highest point of a call, beyond what there was before it."""
+    call()  # what is made once
+    ctypes.CDLL(None).malloc_trim(0)
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the highest point is now
+    before = status("VmRSS")
+    call()
+    return (status("VmHWM") - before) / 1024
+
+
+def status(field: str) -> int:
+    """KiB of a line of this process's status."""
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(field))
+
+
+def read(made: tuple[Tensor, Tensor, Tensor]) -> list[float]:
+    """The loss, and the gradients seen from a few random directions."""
+    value, by_hidden, by_weight = made
+    sides = [torch.randn(gradient.shape, generator=torch.Generator().manual_seed(1)) for gradient in made[1:]]
+    seen = [(side * gradient).sum() / gradient.norm() for side, gradient in zip(sides, made[1:], strict=True)]
+    return [float(one) for one in (value, by_hidden.norm(), by_weight.norm(), *seen)]
+
+
+def main() -> None:
+    """Run."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--record", action="store_true", help="keep the figures in bench/record/fused.json")
+    parser.add_argument("--shapes", nargs="+", default=SHAPES, metavar="NxHxV")
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--no-compile", action="store_true", help="leave out torch.compile of the plain loss")
+    options = parser.parse_args()
+    bench = Bench("fused")
+    for shape in options.shapes:
+        problem = Problem.random(*(int(number) for number in shape.split("x")), "cpu", torch.float32)
+
+        def ours(problem: Problem = problem) -> tuple[Tensor, Tensor, Tensor]:
+            return problem.fused(), *problem.gradients()
+
+        def plain(
+            head: Callable[..., tuple[Tensor, Tensor]] = plain_head, problem: Problem = problem
+        ) -> tuple[Tensor, Tensor, Tensor]:
+            problem.clear()
+            given = (problem.pack.target, problem.pack.streams.inverse_temperature)
+            value = problem.evaluated(*head(problem.hidden, problem.weight, *given))
+            value.backward()
+            return value.detach(), *problem.gradients()
+
+        peers: dict[str, Callable[[], tuple[Tensor, Tensor, Tensor]]] = {"plain torch": plain}
+        if not options.no_compile:
+            torch._dynamo.reset()  # noqa: SLF001 - torch's own advice between shapes
+            compiled = torch.compile(plain_head)
+            peers["torch.compile of it"] = lambda plain=plain, compiled=compiled: plain(compiled)
+        own = peak_mib(ours)
+        for peer, theirs in peers.items():
+            work = f"loss and gradients, {shape}"
+            bench.against(work, peer, ours, theirs, runs=options.runs, goal=1.0, read=read, tolerance=2e-4)
+            other = peak_mib(theirs)
+            bench.lines[-1] |= {"ours_mib": own, "peer_mib": other, "memory_ratio": other / own}
+            print(f"{'  peak memory':<44} {peer:<22} {own:8.0f} MiB {other:9.0f} MiB {other / own:8.1f} x")
+    if options.record:
+        bench.write(torch=torch.__version__, torch_threads=torch.get_num_threads())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,37 @@
+"""bench/gpu.py runs through on a toy without a GPU, and says so where it was asked for one."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+BENCH = Path(__file__).parents[2] / "bench" / "gpu.py"
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(BENCH), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_every_step_runs_on_cpu() -> None:
+    pytest.importorskip("cuda.core", reason="cuda-core is not installed", exc_type=ImportError)
+    done = run("--device", "cpu", "--small", "--no-compile")
+    assert done.returncode == 0, done.stderr
+    for bar in ("B1", "B2", "B3", "B4", "B5", "B6", "B8"):
+        assert f"\n{bar} " in done.stdout
+    exact = [line for line in done.stdout.splitlines() if line.startswith(("B4", "B5", "B6"))]
+    assert len(exact) == 9
+    assert all("reached" in line for line in exact), done.stdout
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_without_a_gpu_it_says_so() -> None:
+    done = run()
+    assert done.returncode == 2
+    assert done.stderr.splitlines() == ["there is no CUDA device here; give --device cpu --small to see the steps run"]
