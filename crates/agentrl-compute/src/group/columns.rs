@@ -47,7 +47,7 @@ impl<'a, T: Float> Columns<'a, T> {
         let found = par::each(par::pieces(rows), |piece| {
             // With the id before, so that pieces hang together.
             let ids = &self.groups[piece.start.saturating_sub(1)..piece.end];
-            let sorted = ids.iter().zip(&ids[1..]).fold(true, |sorted, (before, id)| sorted & (before <= id));
+            let sorted = ids.is_sorted();
             let largest = if sorted { ids[ids.len() - 1] } else { ids.iter().fold(0, |largest, &id| largest.max(id)) };
             if largest as usize >= rows {
                 let row = piece.clone().find(|&row| self.groups[row] as usize >= rows).unwrap_or(piece.start);

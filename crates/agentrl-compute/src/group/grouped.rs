@@ -9,6 +9,9 @@ use super::scattered::Scattered;
 use crate::par::{self, PIECE};
 use crate::{Float, Result};
 
+/// Rows of a large group that are read at once.
+const BLOCK: usize = 1 << 12;
+
 /// The votes of each group.
 #[derive(Debug)]
 pub(crate) struct Grouped<'a, T> {
@@ -70,7 +73,9 @@ impl<T: Float> Grouped<'_, T> {
             return Ok(made.remove(0));
         }
         let mut results = Vec::with_capacity(made.iter().map(Vec::len).sum());
-        made.into_iter().for_each(|piece| results.extend(piece));
+        for piece in made {
+            results.extend(piece);
+        }
         Ok(results)
     }
 
@@ -171,7 +176,7 @@ impl<T: Float> Grouped<'_, T> {
                 let with_rows = wanted == Read::Rows || self.columns.weights.is_some();
                 scattered.read(groups, &self.columns, with_rows, buffer);
             }
-            Places::Runs(starts) => self.read_runs(&starts[groups.start..=groups.end], buffer),
+            Places::Runs(starts) => self.read_runs(&starts[groups.start..=groups.end], wanted, buffer),
         }
         buffer.read = wanted;
     }
@@ -195,7 +200,7 @@ impl<T: Float> Grouped<'_, T> {
     }
 
     /// Reads the votes of neighbouring groups that start at some rows.
-    fn read_runs(&self, starts: &[u32], buffer: &mut Buffer) {
+    fn read_runs(&self, starts: &[u32], wanted: Read, buffer: &mut Buffer) {
         let Columns { values, weights, .. } = self.columns;
         let (Some(&first), Some(&last)) = (starts.first(), starts.last()) else { return };
         if self.as_they_stand().is_some() {
@@ -204,16 +209,18 @@ impl<T: Float> Grouped<'_, T> {
             buffer.values.extend(values[first as usize..last as usize].iter().map(|value| value.to_f64()));
             return;
         }
-        let rows = (last - first) as usize;
+        let (rows, with_rows) = ((last - first) as usize, wanted == Read::Rows || weights.is_some());
         buffer.values.resize(rows, 0.0);
-        buffer.rows.resize(rows, 0);
+        buffer.rows.resize(if with_rows { rows } else { 0 }, 0);
         buffer.starts.push(0);
         let mut votes = 0;
         for group in starts.windows(2) {
             for row in group[0]..group[1] {
                 // Every row is written, and the next one over it if it does not vote: there is no branch to mistake.
                 buffer.values[votes] = values[row as usize].to_f64();
-                buffer.rows[votes] = row;
+                if with_rows {
+                    buffer.rows[votes] = row;
+                }
                 votes += usize::from(self.columns.votes(row as usize));
             }
             buffer.starts.push(votes as u32);
@@ -333,24 +340,40 @@ impl<T: Float> Group<'_, '_, T> {
         Ok(&self.buffer.found[self.index - self.piece.start])
     }
 
-    /// Those of a large group, reading its rows in pieces, twice: the votes are never all in memory.
+    /// Those of a large group, reading its rows block by block, twice: the votes are never all in memory.
     fn statistics_in_pieces(&self, ddof: u32) -> Result<Statistics> {
         let rows = match &self.grouped.places {
             Places::Runs(starts) => starts[self.index]..starts[self.index + 1],
             Places::Scattered(_) => 0..0,
         };
-        let pieces = || rows.clone().step_by(PIECE).map(|start| [start, rows.end.min(start + PIECE as u32)]).collect();
-        let extents = par::each(pieces(), |piece: [u32; 2]| {
-            let mut buffer = Buffer::default();
-            self.grouped.read_runs(&piece, &mut buffer);
-            Ok(Extent::of(&buffer.values, &buffer.weights))
+        let extents = self.in_pieces(rows.clone(), Extent::EMPTY, |found, values, weights| {
+            found.merge(Extent::of(values, weights))
         })?;
         let extent = extents.into_iter().fold(Extent::EMPTY, Extent::merge);
-        let moments = par::each(pieces(), |piece| {
+        let none = Moments::default();
+        let moments =
+            self.in_pieces(rows, none, |found, values, weights| found.merge(Moments::of(extent, values, weights)))?;
+        Ok(Statistics::finish(extent, moments.into_iter().fold(none, Moments::merge), ddof))
+    }
+
+    /// Adds up something of the votes of some rows, piece by piece.
+    fn in_pieces<S: Copy + Send + Sync>(
+        &self,
+        rows: Range<u32>,
+        none: S,
+        add: impl Fn(S, &[f64], &[f64]) -> S + Sync,
+    ) -> Result<Vec<S>> {
+        let parts = |rows: Range<u32>, size: usize| {
+            let end = rows.end;
+            rows.step_by(size).map(move |start| start..end.min(start + size as u32))
+        };
+        par::each(parts(rows, PIECE).collect(), |piece| {
             let mut buffer = Buffer::default();
-            self.grouped.read_runs(&piece, &mut buffer);
-            Ok(Moments::of(extent, &buffer.values, &buffer.weights))
-        })?;
-        Ok(Statistics::finish(extent, moments.into_iter().fold(Moments::default(), Moments::merge), ddof))
+            Ok(parts(piece, BLOCK).fold(none, |found, block| {
+                buffer.clear();
+                self.grouped.read_runs(&[block.start, block.end], Read::Values, &mut buffer);
+                add(found, &buffer.values, &buffer.weights)
+            }))
+        })
     }
 }

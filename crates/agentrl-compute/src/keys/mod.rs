@@ -88,7 +88,9 @@ pub fn label_integers<K: Integer>(keys: &[K]) -> Result<Vec<u32>> {
     table::check(keys.len())?;
     let mut labels = vec![0; keys.len()];
     par::fill(&mut labels, |start, piece| {
-        piece.iter_mut().zip(&keys[start..]).for_each(|(label, key)| *label = (key.key() - least) as u32);
+        for (label, key) in piece.iter_mut().zip(&keys[start..]) {
+            *label = (key.key() - least) as u32;
+        }
         Ok(())
     })?;
     Ok(labels)
@@ -99,8 +101,8 @@ pub fn label_integers<K: Integer>(keys: &[K]) -> Result<Vec<u32>> {
 /// # Errors
 /// None that ids can cause.
 pub fn are_labels(ids: &[u32]) -> Result<bool> {
-    let all = |ids: &[u32], rows: usize| ids.iter().fold(true, |all, &id| all & ((id as usize) < rows));
-    Ok(par::each(par::pieces(ids.len()), |piece| Ok(all(&ids[piece], ids.len())))?.into_iter().all(|all| all))
+    let largest = |piece| Ok(ids[piece].iter().fold(0, |largest, &id| largest.max(id)));
+    Ok(par::each(par::pieces(ids.len()), largest)?.into_iter().all(|largest| (largest as usize) < ids.len()))
 }
 
 /// What is known of the keys of a piece.
@@ -115,10 +117,10 @@ fn spans<K: Integer>(keys: &[K]) -> Result<Vec<Span>> {
     par::each(par::pieces(keys.len()), |piece| {
         let keys = &keys[piece.start.saturating_sub(1)..piece.end];
         let sorted = keys.is_sorted();
-        let ends = [keys[0].key(), keys[keys.len() - 1].key()];
-        let (least, most) = match sorted {
-            true => (ends[0], ends[1]),
-            false => keys.iter().fold((u64::MAX, 0), |(a, b), key| (a.min(key.key()), b.max(key.key()))),
+        let (least, most) = if sorted {
+            (keys[0].key(), keys[keys.len() - 1].key())
+        } else {
+            keys.iter().fold((u64::MAX, 0), |(a, b), key| (a.min(key.key()), b.max(key.key())))
         };
         Ok(Span { least, most, sorted })
     })
