@@ -20,9 +20,6 @@ Floats = Sequence[float] | NDArray[np.float32] | NDArray[np.float64]
 Kind = Literal["prompt", "action", "observation", "injected"]
 Operation = Literal["start", "fork", "continue", "inject", "splice", "rollback", "replace", "prune", "stop", "resume"]
 
-UNTRAINED = 1 << 31
-"""Bit of a step's `flags`: its tokens are in the data but not trained."""
-
 
 @dataclass(frozen=True)
 class RunningTrajectories:
@@ -243,7 +240,7 @@ class Forest(Branches, ByColumn):
             rewards: its components.
             terminated: the episode ended in the environment.
             truncated: a limit ended it.
-            flags: facts of the turn, a bit each (`agentrl_core.env`); `forest.UNTRAINED` keeps its tokens out of the
+            flags: facts of the turn, a bit each (`agentrl_core.env.StepFlag`); `UNTRAINED` keeps its tokens out of the
                 gradient.
         """
         self._core.step(

@@ -14,7 +14,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, precon
 
 from agentrl_core import Batch, Forest
 from agentrl_core.exceptions import InvalidInputError, NotFoundError
-from agentrl_core.forest import UNTRAINED
+from agentrl_core.env import StepFlag
 
 
 @dataclass
@@ -205,7 +205,7 @@ class Machine(RuleBasedStateMachine):
         steps, tokens = batch.offsets("step"), batch.offsets("token")
         flat, mask = batch.column("token", "token").tolist(), batch.column("trainable", "token")
         position = batch.column("position", "token")
-        flags = batch.column("flags", "step") & UNTRAINED
+        flags = batch.column("flags", "step") & StepFlag.UNTRAINED
         for draw, name in enumerate(names):
             row = finished[name]
             assert steps[draw + 1] - steps[draw] == len(row.steps)

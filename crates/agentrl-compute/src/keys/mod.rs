@@ -101,7 +101,7 @@ pub fn label_integers<K: Integer>(keys: &[K]) -> Result<Vec<u32>> {
 /// # Errors
 /// None that ids can cause.
 pub fn are_labels(ids: &[u32]) -> Result<bool> {
-    let largest = |piece| Ok(ids[piece].iter().fold(0, |largest, &id| largest.max(id)));
+    let largest = |piece: std::ops::Range<usize>| Ok(ids[piece].iter().fold(0, |largest, &id| largest.max(id)));
     Ok(par::each(par::pieces(ids.len()), largest)?.into_iter().all(|largest| (largest as usize) < ids.len()))
 }
 
