@@ -2,8 +2,8 @@
 
     python bench/packing.py [--areal path/to/areal/models/tree_attn/tree.py] [--tokens 262144]
 
-Row tokens in (counted before sharing), flat tensors and eight streams out, four of them folded, into memory that is used
-again. AReaL's function makes the tries alone, without position ids, masks or streams; its file imports much of its
+Row tokens in (counted before sharing), flat tensors and eight streams out, four of them folded, into memory that is
+used again. AReaL's function makes the tries alone, without position ids, masks or streams; its file imports much of its
 system, of which nothing is used. verl's function is that of the installed package.
 """
 
@@ -91,7 +91,7 @@ def areal(path: str) -> ModuleType:
 
 def tries(module: ModuleType, data: dict[str, Any]) -> Callable[[], list[int]]:
     """AReaL's call; gives the number of tokens of each trie."""
-    return lambda: module._greedy_build_tries(data, 10**9)[1]
+    return lambda: module._greedy_build_tries(data, 10**9)[1]  # noqa: SLF001 - the file has no public form of it
 
 
 def main() -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -85,11 +85,7 @@ def tree_layout(
         >>> made.source_row.tolist(), made.target.tolist(), made.streams["weight"].tolist()
         ([0, 1, 1], [6, 7, 8], [0.75, 0.5, 0.75])
     """
-    flat = _columns.integers(tokens, "tokens") if not _is_int32(tokens) else np.ascontiguousarray(tokens)
-    if flat.dtype != np.int32:
-        if len(flat) and not -(2**31) <= flat.min() <= flat.max() < 2**31:
-            raise InvalidInputError(f"tokens are from {flat.min()} to {flat.max()}; token ids fit 32 bits")
-        flat = flat.astype(np.int32)
+    flat = _int32(tokens)
     count = len(flat)
     added = {name: _columns.numbers(values, name, length=count) for name, values in (summed or {}).items()}
     alike = {
@@ -157,5 +153,10 @@ def balanced(costs: object, bins: int) -> list[NDArray[np.int64]]:
     return _core.pack_balanced(_columns.integers(costs, "costs"), bins)
 
 
-def _is_int32(tokens: Any) -> bool:
-    return isinstance(tokens, np.ndarray) and tokens.dtype == np.int32 and tokens.ndim == 1
+def _int32(tokens: object) -> NDArray[np.int32]:
+    if isinstance(tokens, np.ndarray) and tokens.dtype == np.int32 and tokens.ndim == 1:
+        return np.ascontiguousarray(tokens, np.int32)
+    wide = _columns.integers(tokens, "tokens")
+    if len(wide) and not -(2**31) <= wide.min() <= wide.max() < 2**31:
+        raise InvalidInputError(f"tokens are from {wide.min()} to {wide.max()}; token ids fit 32 bits")
+    return wide.astype(np.int32)

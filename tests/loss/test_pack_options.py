@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 import numpy as np
 import pytest
 import torch
@@ -82,7 +84,7 @@ def test_ranks_get_the_same_rounds_and_all_of_it() -> None:
             again = [list(packs) for packs in update.pack(max_tokens=80, layout=layout, shards=4, balance=balance)]
             assert len(ranks) == 4
             assert len({len(packs) for packs in ranks}) == 1
-            for one, other in zip(sum(ranks, []), sum(again, []), strict=True):
+            for one, other in zip(chain(*ranks), chain(*again), strict=True):
                 torch.testing.assert_close(one.input_ids, other.input_ids, rtol=0, atol=0)
                 torch.testing.assert_close(one.token, other.token, rtol=0, atol=0)
             for number in range(len(ranks[0])):
@@ -90,7 +92,7 @@ def test_ranks_get_the_same_rounds_and_all_of_it() -> None:
                 assert max(sizes) <= 80
                 if number + 1 < len(ranks[0]):
                     assert min(sizes) > max(sizes) / 2
-            trained = sorted(sum((pack.pair_tokens.tolist() for pack in sum(ranks, [])), []))
+            trained = sorted(chain.from_iterable(pack.pair_tokens.tolist() for pack in chain(*ranks)))
             (single,) = update.pack(max_tokens=10**6)
             assert trained == sorted(single.token.tolist())
 

@@ -143,11 +143,11 @@ pub(crate) fn pair_sums<'py>(
     match &values {
         Floats::Single(values) => {
             let values = slice("values", values)?;
-            released(py, || Ok(sums(values, offsets, tokens, into)?))?;
+            released(py, || sums(values, offsets, tokens, into))?;
         }
         Floats::Double(values) => {
             let values = slice("values", values)?;
-            released(py, || Ok(sums(values, offsets, tokens, into)?))?;
+            released(py, || sums(values, offsets, tokens, into))?;
         }
     }
     Ok(out)
@@ -167,7 +167,7 @@ pub(crate) fn tree_layout(
     let (tokens, offsets) = (slice("tokens", &tokens)?, slice("offsets", &offsets)?);
     let trained = trained.as_ref().map(|trained| slice("trained", trained)).transpose()?;
     let same = same.iter().map(|column| slice("same", column)).collect::<PyResult<Vec<_>>>()?;
-    let tree = released(py, || Ok(RowTree::new(Ragged::new(tokens, offsets)?, trained, &same)?))?;
+    let tree = released(py, || RowTree::new(Ragged::new(tokens, offsets)?, trained, &same))?;
     let memory = Memory { py, take };
     let (rows, pairs) = (tree.trie().rows(), tree.pairs().len());
     let pack = RowPack {

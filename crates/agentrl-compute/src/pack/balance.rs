@@ -37,6 +37,8 @@ pub fn balanced(costs: &[u64], sizes: &[usize], bins: usize, capacity: usize) ->
         // A bin without room for this one may have room for a smaller one.
         cheapest.extend(full.drain(..));
     }
-    filled.iter_mut().for_each(|bin| bin.sort_unstable());
+    for bin in &mut filled {
+        bin.sort_unstable();
+    }
     Some(filled)
 }

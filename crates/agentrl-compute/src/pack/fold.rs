@@ -115,7 +115,7 @@ pub fn sums<T: Float>(values: &[T], offsets: &[i64], items: &[i64], out: &mut [f
     crate::par::fill(out, |start, out| {
         for (pair, out) in out.iter_mut().enumerate() {
             let items = &items[offsets[start + pair] as usize..offsets[start + pair + 1] as usize];
-            let sum: f64 = items.iter().map(|&item| values[item as usize].to_f64()).sum();
+            let sum = items.iter().fold(0.0, |sum, &item| sum + values[item as usize].to_f64());
             *out = sum as f32;
         }
         Ok(())

@@ -45,7 +45,8 @@ pub fn packs<S: Sequences>(
     };
     let mut best = alike(&whole);
     let average = rows.iter().sum::<usize>().div_ceil((rounds * ranks).max(1));
-    for share in if order.is_some() { 1..=4 } else { 1..=0 } {
+    // Only trees can be cut further.
+    for share in (1..=4).take_while(|_| order.is_some()) {
         let other = alike(&pieces(sequences, units, order, average.div_ceil(share).min(capacity), cost));
         if other.1 < best.1 {
             best = other;

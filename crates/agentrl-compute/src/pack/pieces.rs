@@ -84,7 +84,9 @@ pub fn pieces<S: Sequences>(
     order.iter().enumerate().for_each(|(place, &sequence)| rank[sequence] = place);
     let mut ranked: Vec<Vec<usize>> =
         units.iter().map(|unit| unit.iter().map(|&sequence| rank[sequence]).collect()).collect();
-    ranked.iter_mut().for_each(|unit| unit.sort_unstable());
+    for unit in &mut ranked {
+        unit.sort_unstable();
+    }
     ranked.sort_unstable();
     let mut growing = Growing { sequences, order, ranks: BTreeSet::new(), rows: 0, cost: 0 };
     let mut made = Vec::new();
@@ -96,7 +98,7 @@ pub fn pieces<S: Sequences>(
         }
         let mut with = growing.add(unit, cost);
         if with.0 > limit && growing.ranks.len() > unit.len() {
-            unit.iter().for_each(|place| _ = growing.ranks.remove(place));
+            growing.ranks.retain(|place| unit.binary_search(place).is_err());
             made.push(growing.take());
             with = growing.add(unit, cost);
         }

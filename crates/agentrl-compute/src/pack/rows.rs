@@ -148,16 +148,14 @@ impl<'a> RowTree<'a> {
             into.iter_mut().zip(&row[branch.from..]).for_each(|(out, &token)| *out = i64::from(token));
             for span in self.trie.path(place) {
                 // A token is predicted by the row before it, so the first of a span belongs to the span before.
-                let (from, to) = (span.from + 1, (span.to + 1).min(row.len()));
-                for depth in from..to {
-                    let pair = self.pairs.of[begin + depth];
-                    if pair != Pairs::NONE
-                        && self.pairs.items[self.pairs.offsets[pair as usize] as usize] == (begin + depth) as i64
-                    {
-                        let pair = pair as usize;
-                        out.source_row[pair] = (span.row + depth - from) as i64;
-                        out.target[pair] = i64::from(row[depth]);
-                        out.token[pair] = (begin + depth) as i64;
+                let predicted = row.iter().enumerate().take(span.to + 1).skip(span.from + 1);
+                for ((depth, &target), source) in predicted.zip(span.row..) {
+                    let item = begin + depth;
+                    let pair = self.pairs.of[item] as usize;
+                    if pair != Pairs::NONE as usize && self.pairs.items(pair)[0] == item as i64 {
+                        out.source_row[pair] = source as i64;
+                        out.target[pair] = i64::from(target);
+                        out.token[pair] = item as i64;
                     }
                 }
             }

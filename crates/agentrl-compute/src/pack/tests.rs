@@ -176,8 +176,8 @@ proptest! {
         let mut out = vec![0.0; pairs.len()];
         sums(&values, &pairs.offsets, &pairs.items, &mut out)?;
         for (pair, &out) in out.iter().enumerate() {
-            let sum: f64 = pairs.items(pair).iter().map(|&item| values[item as usize]).sum();
-            prop_assert_eq!(out, sum as f32);
+            let sum = pairs.items(pair).iter().fold(0.0, |sum, &item| sum + values[item as usize]);
+            prop_assert_eq!(out.to_bits(), (sum as f32).to_bits());
         }
     }
 
@@ -222,7 +222,7 @@ proptest! {
                 let own: Vec<i64> = flat[offsets[row] as usize..place as usize].iter().map(|&id| i64::from(id)).collect();
                 prop_assert_eq!(&before, &own);
                 prop_assert_eq!(target[pair], i64::from(flat[place as usize]));
-                prop_assert_eq!(old[place as usize], old[token[pair] as usize]);
+                prop_assert_eq!(old[place as usize].to_bits(), old[token[pair] as usize].to_bits());
             }
         }
         prop_assert_eq!(seen.len(), trained.iter().filter(|&&trained| trained).count());

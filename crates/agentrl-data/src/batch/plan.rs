@@ -105,13 +105,12 @@ impl Batch {
             }
         }
         let mut packs = packs(&paths, &units, order.as_deref(), max_tokens, options.shards)?;
-        match order {
-            None => packs.iter_mut().for_each(|pack| pack.sort_unstable()),
-            Some(order) => {
-                let mut rank = vec![0; order.len()];
-                order.iter().enumerate().for_each(|(place, &sequence)| rank[sequence] = place);
-                packs.iter_mut().for_each(|pack| pack.sort_unstable_by_key(|&sequence| rank[sequence]));
-            }
+        let mut rank: Vec<usize> = (0..sequences.len()).collect();
+        for (place, &sequence) in order.iter().flatten().enumerate() {
+            rank[sequence] = place;
+        }
+        for pack in &mut packs {
+            pack.sort_unstable_by_key(|&sequence| rank[sequence]);
         }
         let folded = options.fold.map(|same| self.folded(&trained, &sequences, same)).transpose()?;
         let makes_pair = match &folded {
@@ -162,7 +161,7 @@ impl Batch {
         for sequence in sequences {
             run[sequence.tokens.clone()].copy_from_slice(&trained[sequence.tokens.clone()]);
         }
-        Ok(fold(&stored, self.level_len(Level::NodeToken), &run, same)?)
+        fold(&stored, self.level_len(Level::NodeToken), &run, same)
     }
 }
 
