@@ -333,8 +333,8 @@ class Batch:
             draws: indices of draws.
             max_tokens: tokens of a pack; at least those of the longest path or unit.
             layout: `sequence` or `tree`.
-            unit_of: the unit of each draw of the batch, whole numbers: the draws of one unit are in one pack. None: each
-                path may be in any.
+            unit_of: the unit of each draw of the batch, whole numbers: the draws of one unit are in one pack. None:
+                each path may be in any.
             trained: `bool[action tokens of the batch]`, which are predicted. None: the trainable ones.
 
         Raises:

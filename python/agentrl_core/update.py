@@ -212,10 +212,10 @@ class Update:
             max_tokens: tokens of a pack; at least those of the longest sequence up to its last trained token, or, where
                 the loss's `unit` is a trajectory, pair or group, those of all its sequences together.
             layout: `sequence`: each sequence stands for itself; `tree`: what sequences share is there once.
-            shards: number of ranks that run packs at the same time. Each rank gets as many packs as the others, those of
-                one round about equally expensive, and each rank works out the same. Where a round has fewer units than
-                ranks, a rank gets a pack without pairs (of one token, so that the model runs), whose loss is 0. None: one
-                rank.
+            shards: number of ranks that run packs at the same time. Each rank gets as many packs as the others, those
+                of one round about equally expensive, and each rank works out the same. Where a round has fewer units
+                than ranks, a rank gets a pack without pairs (of one token, so that the model runs), whose loss is 0.
+                None: one rank.
             balance: what a row costs. `tokens`: all the same. `work`: 1 + (position + 1) / 24 576, for attention to
                 what is before it; that is its share of the operations of a model of width 4096, 4 h c / 24 h^2.
             buffers: memory that the packs are written into; a pack is valid until the next one is asked for. None: new
@@ -336,5 +336,5 @@ class Update:
                 )
 
 
-def _new(name: str, length: int, dtype: Any) -> NDArray[Any]:
+def _new(_name: str, length: int, dtype: Any) -> NDArray[Any]:
     return np.empty(length, dtype)

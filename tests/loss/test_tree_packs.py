@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 import numpy as np
+import polars as pl
 import pytest
 import torch
 from hypothesis import given, settings
@@ -78,14 +79,11 @@ def test_a_row_sees_its_own_path_and_every_token_is_trained_once(seed: int, room
     if by_group:
         assert all(len(numbers) == 1 for numbers in units.values())
     # Stored tokens that some trained token has before it, each once.
-    rows = {(draw_path) for draw_path in _prefixes(batch, draws)}
-    assert len(whole.input_ids) == len(rows)
+    assert len(whole.input_ids) == len(read_tokens(batch, draws))
 
 
-def _prefixes(batch: Batch, draws: np.ndarray) -> set[tuple[int, ...]]:
-    """Every beginning of a sequence, as stored tokens: by the columns of the paths, not by the trie."""
-    import polars as pl
-
+def read_tokens(batch: Batch, draws: np.ndarray) -> set[int]:
+    """The stored tokens that come before a trained one: from the tables, leaf to root."""
     nodes = {row["node_id"]: row for row in pl.DataFrame(batch.nodes).iter_rows(named=True)}
     ids = list(nodes)
     first = dict(zip(ids, batch.offsets("node_token")[:-1].tolist(), strict=True))
@@ -101,7 +99,7 @@ def _prefixes(batch: Batch, draws: np.ndarray) -> set[tuple[int, ...]]:
             if parent is not None and end is None:
                 end = len(nodes[parent]["tokens"])
             node = parent
-    return {(token,) for token in found}
+    return found
 
 
 @EACH
@@ -130,7 +128,9 @@ def test_the_tree_layout_is_the_sequence_layout(name: str, shards: int | None) -
             ranks = [list(packs)] if shards is None else [list(rank) for rank in packs]
             assert len({len(rank) for rank in ranks}) == 1
             every = [pack for rank in ranks for pack in rank]
-            assert sorted(sum((pack.pair_tokens.tolist() for pack in every), [])) == sorted(single.token.tolist())
+            assert sorted(np.concatenate([pack.pair_tokens for pack in every]).tolist()) == sorted(
+                single.token.tolist()
+            )
             assert sum(len(pack.token) for pack in every) == len(tree.token)
             assert close(by_stored(rollouts, rollouts.by_packs(update, every)), wanted, 1e-6)
 
