@@ -11,7 +11,7 @@ from agentrl_core import _core
 from agentrl_core.batch import Batch
 from agentrl_core.engine.base import Engine, Sampling
 from agentrl_core.env.base import Environment, Split, Task
-from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.exceptions import InvalidInputError, RecipeError
 from agentrl_core.forest import Forest
 from agentrl_core.recipe import Recipe
 from agentrl_core.rollout import Independent
@@ -65,6 +65,11 @@ class Collector:
         progress: Callable[[int], None] | None = None,
     ) -> None:
         recipe.check()
+        if ("draw", "score") not in recipe.collected:
+            raise RecipeError(
+                f"recipe {recipe.name!r}: admission reads the score, but phase reward makes none before it waits for a "
+                "column that only a model makes; begin the chain with a link that makes one, such as reward.Outcome()"
+            )
         self.engine = engine
         self.environment = environment
         self.recipe = recipe

@@ -226,25 +226,34 @@ class Recipe:
         """The batch with its credit: phase advantage, then phase weight, as new columns.
 
         Phase reward runs during collection, where admission needs it; on a batch that has no score yet it runs here.
-        The recipe and its options are recorded in the batch (`Batch.with_source`).
+        Links of it that wait for a column which only a model makes (`annotate`), and those behind them, always run
+        here. The recipe and its options are recorded in the batch (`Batch.with_source`).
 
         Raises:
             RecipeError: the recipe has no advantage, or a component needs a column that nobody makes.
         """
         self._check(_CREDIT, batch)
-        if not all(batch.has(name, level) for link in self.chain("reward") for level, name in link.makes):
+        if not all(batch.has(name, level) for level, name in self.collected):
             batch = self.score(batch)
-        batch = self._run("weight", self._run("advantage", batch))
+        for chain in (self._reward()[1], self.chain("advantage"), self.chain("weight")):
+            batch = _run(chain, batch)
         return batch.with_source(self.name, json.dumps(self.to_dict()))
 
     def score(self, batch: Batch) -> Batch:
-        """The batch with what phase reward makes, `score` above all."""
-        return self._run("reward", batch)
+        """The batch with what phase reward makes, `score` above all, as far as no link waits for a model's column."""
+        return _run(self._reward()[0], batch)
 
-    def _run(self, phase: str, batch: Batch) -> Batch:
-        for component in self.chain(phase):
-            batch = cast("BatchComponent", component)(batch)
-        return batch
+    @property
+    def collected(self) -> tuple[Column, ...]:
+        """What phase reward makes during collection: all, but for links that wait for a model's column."""
+        return tuple(column for link in self._reward()[0] for column in link.makes)
+
+    def _reward(self) -> tuple[tuple[Component, ...], tuple[Component, ...]]:
+        """Phase reward: the links that collection runs, and those from the first that waits for a model on."""
+        chain = self.chain("reward")
+        waits = (place for place, link in enumerate(chain) if any(column in _MODEL_COLUMNS for column in link.needs))
+        first = next(waits, len(chain))
+        return chain[:first], chain[first:]
 
     def updates(self, batch: Batch, *, stage: str = "update", seed: int = 0) -> Updates:
         """The optimizer steps of a batch, to iterate over: those of each loss of a stage, loss after loss.
@@ -377,6 +386,12 @@ class Recipe:
     def _require(self, condition: bool, option: str, remedy: str) -> None:  # noqa: FBT001 - as in assert
         if not condition:
             raise RecipeError(f"recipe {self.name!r}: {option}={getattr(self, option)!r} is not possible; {remedy}")
+
+
+def _run(chain: tuple[Component, ...], batch: Batch) -> Batch:
+    for component in chain:
+        batch = cast("BatchComponent", component)(batch)
+    return batch
 
 
 def _annotate(column: Column) -> str:

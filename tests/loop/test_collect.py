@@ -5,9 +5,10 @@ import polars as pl
 import pytest
 
 import agentrl_core as arl
-from agentrl_core import engine, recipes, rollout, select
+from agentrl_core import advantage, engine, recipes, reward, rollout, select
 from agentrl_core.collect import evaluate
 from agentrl_core.exceptions import InvalidInputError, RecipeError
+from agentrl_core.probe import Probe
 
 LIMITS = {"sampling": engine.Sampling(max_tokens=24), "context_tokens": 160, "task_pool": 64}
 
@@ -171,3 +172,28 @@ def test_wrong_calls(world, warm_policy):
         arl.Collector(generate, world, recipes.GRPO, context_tokens=4)(tasks=1, group_size=1)
     with pytest.raises(RecipeError, match="advantage"):
         arl.Collector(generate, world, recipes.GRPO.replace(advantage=None))
+
+
+def test_a_reward_that_waits_for_a_model_joins_the_credit(world, warm_policy):
+    policy, tokenizer = warm_policy
+    recipe = recipes.GRPO.replace(
+        reward=(reward.Outcome(), reward.InformationGain()),
+        advantage=advantage.NormalisedReturns(column="gain", outcome="score"),
+    )
+    batch = arl.Collector(engine.Transformers(policy, tokenizer), world, recipe, **LIMITS)(tasks=3, group_size=4)
+    assert batch.has("score", "draw")
+    assert not batch.has("gain", "step")
+    with pytest.raises(RecipeError, match=r"annotate\('answer_logprob', policy, probe=probe\)"):
+        recipe.credit(batch)
+    answers = [tokenizer.encode(str(task)) for task in batch.texts("task_id", "draw")]
+    probed = batch.annotate("answer_logprob", policy, probe=Probe(answers))
+    credited = recipe.credit(probed)
+    assert np.isfinite(credited.column("advantage", "token")).all()
+    gains, steps = credited.column("gain", "step"), np.diff(batch.offsets("step"))
+    assert np.isfinite(gains).sum() == (steps - 1).sum() > 0
+
+
+def test_a_reward_without_a_score_to_admit_by_is_refused(world, warm_policy):
+    recipe = recipes.GRPO.replace(reward=(reward.InformationGain(), reward.Outcome()))
+    with pytest.raises(RecipeError, match=r"begin the chain with a link that makes one, such as reward\.Outcome"):
+        arl.Collector(engine.Transformers(*warm_policy), world, recipe)
