@@ -13,8 +13,8 @@ from hypothesis import settings
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, precondition, rule
 
 from agentrl_core import Batch, Forest
-from agentrl_core.exceptions import InvalidInputError, NotFoundError
 from agentrl_core.env import StepFlag
+from agentrl_core.exceptions import InvalidInputError, NotFoundError
 
 
 @dataclass
