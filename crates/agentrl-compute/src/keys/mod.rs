@@ -7,6 +7,7 @@ mod similar;
 mod table;
 
 use std::hash::Hasher;
+use std::ops::Range;
 
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
@@ -101,7 +102,7 @@ pub fn label_integers<K: Integer>(keys: &[K]) -> Result<Vec<u32>> {
 /// # Errors
 /// None that ids can cause.
 pub fn are_labels(ids: &[u32]) -> Result<bool> {
-    let largest = |piece: std::ops::Range<usize>| Ok(ids[piece].iter().fold(0, |largest, &id| largest.max(id)));
+    let largest = |piece: Range<usize>| Ok(ids[piece].iter().fold(0, |largest, &id| largest.max(id)));
     Ok(par::each(par::pieces(ids.len()), largest)?.into_iter().all(|largest| (largest as usize) < ids.len()))
 }
 
