@@ -15,9 +15,7 @@ use arrow_schema::{DataType, Field};
 use super::freeze::{Cut, Ids, Ordered};
 use super::trajectory::{Note, Step, StepOrigin};
 use super::{Group, Trajectory, adopt, split};
-use crate::schema::{
-    ENTROPIES, FLAG_UNTRAINED, Kind, OldLogprob, REWARD_COMPONENTS, Table, sampling_fields,
-};
+use crate::schema::{ENTROPIES, FLAG_UNTRAINED, Kind, OldLogprob, REWARD_COMPONENTS, Table, sampling_fields};
 use crate::{Error, ErrorKind, Result, arrow_bug};
 
 pub(super) fn tables(cut: &Cut, groups: &[Ordered<'_>], ids: &Ids<'_>) -> Result<[RecordBatch; Table::COUNT]> {
