@@ -5,11 +5,13 @@ from __future__ import annotations
 import gc
 import importlib.util
 import json
+import os
 import platform
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from importlib.metadata import distributions
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -68,9 +70,29 @@ class Bench:
     def write(self, **more: Any) -> None:
         """Write the record."""
         RECORD.mkdir(exist_ok=True)
-        machine = {"threads": arl.num_threads(), "machine": platform.machine(), "python": platform.python_version()}
-        text = json.dumps({"bench": self.name, **machine, "lines": self.lines, **more}, indent=1)
+        text = json.dumps({"bench": self.name, **circumstances(), "lines": self.lines, **more}, indent=1)
         (RECORD / f"{self.name}.json").write_text(text + "\n", encoding="utf-8")
+
+
+def circumstances() -> dict[str, Any]:
+    """What the figures depend on besides the code: command, machine, how busy it was, and versions."""
+    processors = Path("/proc/cpuinfo")
+    lines = processors.read_text(encoding="utf-8").splitlines() if processors.exists() else []
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    packages = ("agentrl-core", "numpy", "polars", "torch", "verl")
+    installed = {distribution.metadata["Name"]: distribution.version for distribution in distributions()}
+    # The whole path of a file would tell more about the machine than about the figures.
+    return {
+        "command": " ".join(Path(word).name for word in ["python", *sys.argv]),
+        "processor": models[0] if models else platform.machine(),
+        "cores": os.cpu_count(),
+        "threads": arl.num_threads(),
+        "load": [round(average, 2) for average in os.getloadavg()],
+        "versions": {
+            "python": platform.python_version(),
+            **{name: installed[name] for name in packages if name in installed},
+        },
+    }
 
 
 def load(path: str, name: str) -> ModuleType:
