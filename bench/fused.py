@@ -1,6 +1,6 @@
 """The fused loss against the plain one on CPU: time and peak memory of forward and backward, results checked.
 
-    python bench/fused.py [--record] [--shapes 1024x512x32768 ...]
+    python bench/fused.py [--shapes 1024x512x32768 ...]
 
 Plain holds all logits: torch's log_softmax over them, and the same compiled. Memory is the peak of the process beyond
 what it held before, gradients included.
@@ -48,7 +48,6 @@ def read(made: tuple[Tensor, Tensor, Tensor]) -> list[float]:
 def main() -> None:
     """Run."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--record", action="store_true", help="keep the figures in bench/record/fused.json")
     parser.add_argument("--shapes", nargs="+", default=SHAPES, metavar="NxHxV")
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--no-compile", action="store_true", help="leave out torch.compile of the plain loss")
@@ -81,8 +80,7 @@ def main() -> None:
             other = peak_mib(theirs)
             bench.lines[-1] |= {"ours_mib": own, "peer_mib": other, "memory_ratio": other / own}
             print(f"{'  peak memory':<44} {peer:<22} {own:8.0f} MiB {other:9.0f} MiB {other / own:8.1f} x")
-    if options.record:
-        bench.write(torch=torch.__version__, torch_threads=torch.get_num_threads())
+    bench.write(torch=torch.__version__, torch_threads=torch.get_num_threads())
 
 
 if __name__ == "__main__":
