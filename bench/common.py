@@ -24,7 +24,7 @@ RECORD = Path(__file__).parent / "record"
 
 
 def best(call: Callable[[], object], runs: int) -> float:
-    """Milliseconds of the fastest of some runs, after one that is not counted; as in timeit, no garbage is collected."""
+    """Milliseconds of the fastest of some runs, after one that is not counted. As in timeit, garbage waits."""
     call()
     times = []
     gc.collect()
