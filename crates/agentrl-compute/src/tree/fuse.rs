@@ -196,7 +196,7 @@ pub(super) fn total(terms: impl Iterator<Item = f64> + Clone) -> f64 {
     let (mut sum, mut whole, mut largest, mut count) = (0.0, true, 0.0_f64, 0_u64);
     for term in terms.clone() {
         sum += term;
-        whole &= term.abs() < SMALL && (term as i64) as f64 == term;
+        whole &= term.abs() < SMALL && (term as i64) as f64 - term == 0.0;
         largest = largest.max(term.abs());
         count += 1;
     }
@@ -257,7 +257,9 @@ mod tests {
         let accumulated = |terms: &[f64]| {
             let mut sum =
                 Accumulator::new(terms.iter().fold(0.0, |most, term| term.abs().max(most)), terms.len() as u64);
-            terms.iter().for_each(|&term| sum.add(term));
+            for &term in terms {
+                sum.add(term);
+            }
             sum.divided_by(1.0)
         };
         for terms in
