@@ -29,11 +29,11 @@ def annotate(
 
     Args:
         batch: the batch; all its draws are run.
-        column: name of the new column, such as `reference_logprob` or `recomputed_logprob`.
-        model: a model, whose log-probs (at each token's sampling temperature) become the column; or a function that
-            takes a `Pack` of sequences and returns `[N]` values. Dropout follows the model's mode: call `model.eval()`
-            for a reference. A column whose name is that of another answer of `Pack.run`, or ends with it (`value`,
-            `old_value`, `current_entropy`, `sum_probability_squared`), holds that answer instead.
+        column: name of the new column. It ends with the answer of `Pack.run` that a model gives: `reference_logprob`,
+            `recomputed_logprob`, `current_entropy`, `value`, `old_value`, `sum_probability_squared`.
+        model: a model, run at each token's sampling temperature; or a function that takes a `Pack` of sequences and
+            returns `[N]` values, for a column of any name. Dropout follows the model's mode: call `model.eval()` for a
+            reference.
         max_tokens: tokens of a pack.
         probe: what to ask at every step instead, at temperature 1; then `model` is a model.
 
@@ -44,9 +44,12 @@ def annotate(
 
     Raises:
         UnsupportedError: the model cannot run packs.
-        InvalidInputError: the function returned something else than N values, or a sequence exceeds `max_tokens`.
+        InvalidInputError: the column's name ends with no answer of a model, the function returned something else than
+            N values, or a sequence exceeds `max_tokens`.
     """
-    answer = _answer_for(column)
+    if not callable(model):
+        raise InvalidInputError(f"model is {model!r}; give a torch.nn.Module or a function from a Pack to [N] values")
+    answer = _answer_for(column) if isinstance(model, nn.Module) else ""
     if probe is not None:
         return _asked(batch, column, answer, model, max_tokens, probe)
     values = np.full(len(batch.column("token", "node_token")), np.nan, dtype=np.float32)
@@ -76,8 +79,14 @@ def _answered(pack: Pack, model: nn.Module, answer: str) -> Tensor:
 
 def _answer_for(column: str) -> str:
     """The answer of a run that a column holds, by its name."""
-    names = sorted(("entropy", *ANSWERS), key=len, reverse=True)
-    return next((name for name in names if column == name or column.endswith(f"_{name}")), "logprob")
+    names = sorted(("logprob", "entropy", *ANSWERS), key=len, reverse=True)
+    for name in names:
+        if column == name or column.endswith(f"_{name}"):
+            return name
+    raise InvalidInputError(
+        f"column is {column!r}, but a model answers {', '.join(names)}; end the name with one of them, such as "
+        "'reference_logprob', or give a function"
+    )
 
 
 def _asked(

@@ -229,3 +229,11 @@ def test_a_function_returns_a_value_for_each_pair() -> None:
     assert np.isnan(squares[~trained]).all()
     with pytest.raises(InvalidInputError, match=r"column 'bad' returned shape \(1,\) for a pack of"):
         batch.annotate("bad", lambda _: torch.zeros(1))
+
+
+def test_the_name_of_a_column_says_what_a_model_answers() -> None:
+    batch = grow(0)
+    with pytest.raises(InvalidInputError, match=r"column is 'current_entropie', but a model answers .*; end the"):
+        batch.annotate("current_entropie", tiny_model("llama"))
+    with pytest.raises(InvalidInputError, match=r"model is None; give a torch\.nn\.Module or a function"):
+        batch.annotate("reference_logprob", None)  # type: ignore[arg-type]
