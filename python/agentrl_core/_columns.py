@@ -48,7 +48,24 @@ def doubles(values: object, name: str, *, length: int | None = None) -> NDArray[
     return numbers(values, name, length=length).astype(np.float64, copy=False)
 
 
-def like(made: NDArray[np.float64], given: NDArray[Any]) -> NDArray[Any]:
+def alike(*, length: int | None = None, **columns: object) -> list[NDArray[Any]]:
+    """Columns of numbers in one type: float32 if all are, else float64.
+
+    Args:
+        length: how many values there must be; None: as many as in the first column.
+        columns: by the names of their arguments.
+
+    Raises:
+        InvalidInputError: as `numbers`.
+    """
+    found: list[NDArray[Any]] = []
+    for name, values in columns.items():
+        found.append(numbers(values, name, length=len(found[0]) if found else length))
+    kind = np.result_type(*found)
+    return [array.astype(kind, copy=False) for array in found]
+
+
+def like(made: NDArray[Any], given: NDArray[Any]) -> NDArray[Any]:
     """What was computed, in the type of the column that was given."""
     return made.astype(given.dtype, copy=False)
 

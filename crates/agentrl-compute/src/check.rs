@@ -1,6 +1,8 @@
 //! Checks that several functions share, so that the same mistake reads the same everywhere.
 
-use crate::{Error, Result};
+use std::ops::Range;
+
+use crate::{Error, Float, Result, par};
 
 /// Two arguments must have one value for each other's value.
 pub(crate) fn same_length(name: &str, length: usize, other: &str, expected: usize) -> Result<()> {
@@ -26,15 +28,35 @@ pub(crate) fn finite(name: &str, row: usize, value: f64) -> Result<f64> {
 }
 
 /// All values of an argument must be numbers.
-pub(crate) fn all_finite(name: &str, values: &[f64]) -> Result<()> {
-    values.iter().enumerate().try_for_each(|(row, &value)| finite(name, row, value).map(drop))
+pub(crate) fn all_finite<T: Float>(name: &str, values: &[T]) -> Result<()> {
+    column(name, values, name, values.len(), None)
 }
 
 /// A column must be as long as another and hold numbers where it is valid; what is invalid may be anything.
-pub(crate) fn column(name: &str, values: &[f64], other: &str, expected: usize, valid: Option<&[bool]>) -> Result<()> {
+pub(crate) fn column<T: Float>(
+    name: &str,
+    values: &[T],
+    other: &str,
+    expected: usize,
+    valid: Option<&[bool]>,
+) -> Result<()> {
     same_length(name, values.len(), other, expected)?;
-    let counted = |&row: &usize| valid.is_none_or(|valid| valid[row]);
-    (0..values.len()).filter(counted).try_for_each(|row| finite(name, row, values[row]).map(drop))
+    par::each(par::pieces(values.len()), |piece| finite_piece(name, values, valid, piece)).map(drop)
+}
+
+/// Some rows of a column must hold numbers where they are valid.
+pub(crate) fn finite_piece<T: Float>(
+    name: &str,
+    values: &[T],
+    valid: Option<&[bool]>,
+    piece: Range<usize>,
+) -> Result<()> {
+    // Without an early end, several values are looked at at once.
+    let fine = values[piece.clone()].iter().fold(true, |fine, value| fine & value.to_f64().is_finite());
+    for row in piece.filter(|&row| !fine && valid.is_none_or(|valid| valid[row])) {
+        finite(name, row, values[row].to_f64())?;
+    }
+    Ok(())
 }
 
 /// An option must lie in a range, both ends included.

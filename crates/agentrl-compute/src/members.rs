@@ -1,5 +1,9 @@
 //! The rows of each group, side by side: for what needs a group's values together, such as sorting them.
 
+use std::ops::Range;
+
+use crate::par;
+
 /// Rows by group, in row order within each.
 #[derive(Clone, Debug)]
 pub(crate) struct Members {
@@ -38,6 +42,11 @@ impl Members {
     /// The rows of a group.
     pub(crate) fn rows(&self, group: usize) -> &[u32] {
         &self.rows[self.offsets[group] as usize..self.offsets[group + 1] as usize]
+    }
+
+    /// Neighbouring groups that one thread works on.
+    pub(crate) fn pieces(&self) -> Vec<Range<usize>> {
+        par::together(self.offsets.len() - 1, |group| self.offsets[group] as usize)
     }
 
     /// The rows of each group in turn.

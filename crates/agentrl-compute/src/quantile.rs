@@ -52,15 +52,31 @@ impl Interpolation {
 pub fn quantile(sorted: &[f64], q: f64, interpolation: Interpolation) -> Result<Option<f64>> {
     within("q", q, 0.0, 1.0)?;
     let Some(last) = sorted.len().checked_sub(1) else { return Ok(None) };
-    let place = q * last as f64;
-    let (low, high) = (sorted[place.floor() as usize], sorted[place.ceil() as usize]);
-    Ok(Some(match interpolation {
+    Ok(Some(between(sorted, q * last as f64, 0, interpolation)))
+}
+
+/// What stands at a place, which can be between two, of ascending values from the place `first` on.
+fn between(sorted: &[f64], place: f64, first: usize, interpolation: Interpolation) -> f64 {
+    let at = |place: f64| sorted[place as usize - first];
+    let (low, high) = (at(place.floor()), at(place.ceil()));
+    match interpolation {
         Interpolation::Lower => low,
         Interpolation::Higher => high,
-        Interpolation::Nearest => sorted[place.round_ties_even() as usize],
+        Interpolation::Nearest => at(place.round_ties_even()),
         Interpolation::Midpoint => low + (high - low) / 2.0,
         Interpolation::Linear => low + (high - low) * place.fract(),
-    }))
+    }
+}
+
+/// The same of values in any order, which are moved; without sorting them all.
+pub(crate) fn quantile_of(values: &mut [f64], q: f64, interpolation: Interpolation) -> Result<Option<f64>> {
+    let Some(last) = values.len().checked_sub(1) else { return quantile(values, q, interpolation) };
+    within("q", q, 0.0, 1.0)?;
+    let place = (q * last as f64).floor() as usize;
+    let (_, low, above) = values.select_nth_unstable_by(place, f64::total_cmp);
+    // Only the value at that place and the one after it are read: two values stand for all.
+    let pair = [*low, above.iter().copied().min_by(f64::total_cmp).unwrap_or(*low)];
+    Ok(Some(between(&pair, q * last as f64, place, interpolation)))
 }
 
 #[cfg(test)]
@@ -80,10 +96,14 @@ mod tests {
             for (q, expected) in [0.0, 0.5 / 3.0, 0.5, 0.9, 1.0].into_iter().zip(expected) {
                 let found = quantile(&values, q, interpolation)?.unwrap_or(f64::NAN);
                 assert!((found - expected).abs() < 1e-12, "{interpolation:?} {q} {found}");
+                let unsorted = quantile_of(&mut [4.0, 1.0, 8.0, 2.0], q, interpolation)?;
+                assert_eq!(unsorted.map(f64::to_bits), Some(found.to_bits()));
             }
         }
         assert_eq!(quantile(&[], 0.5, Interpolation::Linear)?, None);
         assert!(quantile(&values, 1.5, Interpolation::Linear).is_err());
+        assert_eq!(quantile_of(&mut [], 0.5, Interpolation::Linear)?, None);
+        assert!(quantile_of(&mut [1.0], 1.5, Interpolation::Linear).is_err());
         assert!(Interpolation::from_name("cubic").is_err());
         Ok(())
     }

@@ -38,8 +38,7 @@ def covariance(
     """
     given = _columns.numbers(first, "first")
     made = _core.weight_covariance(
-        _columns.doubles(given, "first"),
-        _columns.doubles(second, "second", length=len(given)),
+        *_columns.alike(first=given, second=second),
         _columns.groups(group_ids, "group_ids", length=len(given)),
         valid=_columns.mask(valid, "valid", length=len(given)),
     )
@@ -72,10 +71,7 @@ def entropy_change(
     """
     given = _columns.numbers(advantages, "advantages")
     made = _core.weight_entropy_change(
-        _columns.doubles(given, "advantages"),
-        _columns.doubles(logprobs, "logprobs", length=len(given)),
-        _columns.doubles(old_logprobs, "old_logprobs", length=len(given)),
-        _columns.doubles(entropies, "entropies", length=len(given)),
+        *_columns.alike(advantages=given, logprobs=logprobs, old_logprobs=old_logprobs, entropies=entropies),
         valid=_columns.mask(valid, "valid", length=len(given)),
     )
     return _columns.like(made, given)
@@ -112,14 +108,13 @@ def damping(
         [1.0, 0.8, 0.64]
     """
     given = _columns.numbers(scores, "scores")
-    made = _core.weight_damping(
-        _columns.doubles(given, "scores"),
+    return _core.weight_damping(
+        given,
         _columns.groups(group_ids, "group_ids", length=len(given)),
         least=least,
         floor=floor,
         valid=_columns.mask(valid, "valid", length=len(given)),
     )
-    return _columns.like(made, given)
 
 
 def probability_shape(
@@ -145,8 +140,7 @@ def probability_shape(
         >>> weight.probability_shape([0.0, -1e9], constant=1.0).tolist()
         [0.5, 0.0]
     """
-    given = _columns.numbers(logprobs, "logprobs")
-    return _columns.like(_core.weight_probability_shape(_columns.doubles(given, "logprobs"), shape, constant), given)
+    return _core.weight_probability_shape(_columns.numbers(logprobs, "logprobs"), shape, constant)
 
 
 def by_sign(advantages: object, *, positive: object = 1.0, negative: object = 1.0) -> NDArray[Any]:
@@ -171,12 +165,11 @@ def by_sign(advantages: object, *, positive: object = 1.0, negative: object = 1.
         >>> weight.by_sign([2.0, -1.0, 0.0], positive=0.1).tolist()
         [0.1, 1.0, 1.0]
     """
-    given = _columns.numbers(advantages, "advantages")
     factors = [
         _columns.doubles([values] if isinstance(values, (int, float)) else values, name)
         for values, name in ((positive, "positive"), (negative, "negative"))
     ]
-    return _columns.like(_core.weight_by_sign(_columns.doubles(given, "advantages"), *factors), given)
+    return _core.weight_by_sign(_columns.numbers(advantages, "advantages"), *factors)
 
 
 def novelty_bonus(
@@ -213,8 +206,7 @@ def novelty_bonus(
     """
     given = _columns.numbers(advantages, "advantages")
     made = _core.weight_novelty_bonus(
-        _columns.doubles(given, "advantages"),
-        _columns.doubles(mean_logprobs, "mean_logprobs", length=len(given)),
+        *_columns.alike(advantages=given, mean_logprobs=mean_logprobs),
         _columns.groups(group_ids, "group_ids", length=len(given)),
         rate=rate,
         cap=cap,

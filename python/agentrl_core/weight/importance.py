@@ -103,8 +103,8 @@ def importance_weights(
         [1.0, 1.0, 1.0]
     """
     given = _columns.numbers(log_ratios, "log_ratios")
-    made = _core.weight_importance(
-        _columns.doubles(given, "log_ratios"),
+    return _core.weight_importance(
+        given,
         _columns.integers(offsets, "offsets"),
         level=level,
         lower=lower,
@@ -113,7 +113,6 @@ def importance_weights(
         segments=None if segments is None else _columns.integers(segments, "segments"),
         mask=_columns.mask(mask, "mask", length=len(given)),
     )
-    return _columns.like(made, given)
 
 
 def trust_region(
@@ -152,7 +151,7 @@ def trust_region(
         >>> weight.trust_region([0.0, 2.0, 0.1], [0, 2, 3], upper=0.5, aggregate="max").tolist()
         [False, False, True]
     """
-    numbers = _columns.doubles(log_ratios, "log_ratios")
+    numbers = _columns.numbers(log_ratios, "log_ratios")
     return _core.weight_trust_region(
         numbers,
         _columns.integers(offsets, "offsets"),
@@ -180,7 +179,7 @@ def importance_diagnostics(log_ratios: object, offsets: object, *, mask: object 
         >>> weight.importance_diagnostics([0.0, 0.0, 0.0], [0, 1, 3]).effective_sample_size
         2.0
     """
-    numbers = _columns.doubles(log_ratios, "log_ratios")
+    numbers = _columns.numbers(log_ratios, "log_ratios")
     found = _core.weight_importance_diagnostics(
         numbers,
         _columns.integers(offsets, "offsets"),
@@ -224,16 +223,15 @@ def balanced_bounds(
         >>> weight.balanced_bounds([1.0, 2.0], [1.0, 1.0]).low
         0.6
     """
-    numbers = _columns.doubles(ratios, "ratios")
+    columns = _columns.alike(ratios=ratios, advantages=advantages)
     found = _core.weight_balanced_bounds(
-        numbers,
-        _columns.doubles(advantages, "advantages", length=len(numbers)),
+        *columns,
         start=start,
         limit=limit,
         step=step,
         target=target,
         measure=measure,
-        valid=_columns.mask(valid, "valid", length=len(numbers)),
+        valid=_columns.mask(valid, "valid", length=len(columns[0])),
     )
     return Bounds(*found)
 
@@ -260,10 +258,9 @@ def second_moment_bound(
         >>> weight.second_moment_bound([0.1, 0.2, 1.0], [1.0, -1.0, 1.0], budget=0.025)
         0.2
     """
-    numbers = _columns.doubles(log_ratios, "log_ratios")
+    columns = _columns.alike(log_ratios=log_ratios, advantages=advantages)
     return _core.weight_second_moment_bound(
-        numbers,
-        _columns.doubles(advantages, "advantages", length=len(numbers)),
+        *columns,
         budget=budget,
-        valid=_columns.mask(valid, "valid", length=len(numbers)),
+        valid=_columns.mask(valid, "valid", length=len(columns[0])),
     )

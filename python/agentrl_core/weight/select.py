@@ -48,7 +48,7 @@ def top(
         >>> weight.top([1.0, 3.0, 2.0, 9.0], ["a", "a", "a", "b"], count=1).tolist()
         [False, True, False, True]
     """
-    numbers = _columns.doubles(scores, "scores")
+    numbers = _columns.numbers(scores, "scores")
     return _core.weight_top(
         numbers,
         _columns.groups(group_ids, "group_ids", length=len(numbers)),
@@ -89,7 +89,7 @@ def above_quantile(
         >>> weight.above_quantile([1.0, 2.0, 3.0, 4.0], q=0.5).tolist()
         [False, False, True, True]
     """
-    numbers = _columns.doubles(scores, "scores")
+    numbers = _columns.numbers(scores, "scores")
     return _core.weight_above_quantile(
         numbers,
         _columns.groups(group_ids, "group_ids", length=len(numbers)),
@@ -137,7 +137,7 @@ def sample_band(
         >>> int(weight.sample_band([0.0, 2.0, 3.0, 9.0], low=1.0, high=5.0, seed=1, count=1).sum())
         1
     """
-    numbers = _columns.doubles(scores, "scores")
+    numbers = _columns.numbers(scores, "scores")
     return _core.weight_sample_band(
         numbers,
         _columns.groups(group_ids, "group_ids", length=len(numbers)),

@@ -30,6 +30,7 @@ pub use sums::sums;
 
 pub(crate) use accumulator::Accumulator;
 pub(crate) use columns::group_count;
+pub(crate) use sums::total;
 
 #[cfg(test)]
 pub(crate) mod testing;

@@ -24,11 +24,9 @@ use crate::{Float, Result};
 pub fn quantile<T: Float>(columns: &Columns<'_, T>, q: f64, interpolation: Interpolation) -> Result<Vec<f64>> {
     quantile::quantile(&[], q, interpolation)?;
     let (count, sorted) = columns.check()?;
-    columns.grouped(count, sorted)?.each(|group| {
-        let votes = group.votes();
-        votes.values.sort_unstable_by(f64::total_cmp);
-        Ok(quantile::quantile(votes.values, q, interpolation)?.unwrap_or(f64::NAN))
-    })
+    columns
+        .grouped(count, sorted)?
+        .each(|group| Ok(quantile::quantile_of(group.votes().values, q, interpolation)?.unwrap_or(f64::NAN)))
 }
 
 /// The median of some votes, and their median distance from it; NaN for none. A weight counts how often a value stands there.
@@ -40,9 +38,8 @@ pub(super) fn median(votes: &Votes<'_>, middle: Middle) -> (f64, f64) {
 
 fn middle_of(mut values: Vec<f64>, weights: &[f64], middle: Middle) -> f64 {
     if weights.is_empty() {
-        values.sort_unstable_by(f64::total_cmp);
         let interpolation = if middle == Middle::Lower { Interpolation::Lower } else { Interpolation::Midpoint };
-        return quantile::quantile(&values, 0.5, interpolation).ok().flatten().unwrap_or(f64::NAN);
+        return quantile::quantile_of(&mut values, 0.5, interpolation).ok().flatten().unwrap_or(f64::NAN);
     }
     let mut pairs: Vec<(f64, f64)> = values.into_iter().zip(weights.iter().copied()).collect();
     pairs.sort_unstable_by(|a, b| a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1)));

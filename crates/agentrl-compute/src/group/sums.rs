@@ -2,7 +2,7 @@
 
 use super::accumulator::Accumulator;
 use crate::check::{finite, same_length};
-use crate::{Error, Float, Result};
+use crate::{Error, Float, Result, par};
 
 /// The sum of the values of each of `count` groups; 0 for a group without rows. Its bits do not depend on row order.
 ///
@@ -47,6 +47,33 @@ pub fn sums<T: Float>(values: &[T], groups: &[u32], count: usize) -> Result<Vec<
     }
 }
 
+/// The sum of so many terms, on the same grid; an error where a float cannot hold it. Each term is asked for twice.
+pub(crate) fn total(count: usize, term: impl Fn(usize) -> f64 + Sync) -> Result<f64> {
+    let largest =
+        par::each(
+            par::pieces(count),
+            |piece| Ok(piece.fold(0.0_f64, |largest, place| largest.max(term(place).abs()))),
+        )?;
+    let largest = largest.into_iter().fold(0.0, f64::max);
+    let too_large = || Error::overflow("a sum is too large for f64; scale the values");
+    if !largest.is_finite() {
+        return Err(too_large());
+    }
+    let empty = Accumulator::new(largest, count as u64);
+    let parts = par::each(par::pieces(count), |piece| {
+        let mut sum = empty;
+        for place in piece {
+            sum.add(term(place));
+        }
+        Ok(sum)
+    })?;
+    let mut sum = empty;
+    for part in &parts {
+        sum.merge(part);
+    }
+    Some(sum.divided_by(1.0)).filter(|sum| sum.is_finite()).ok_or_else(too_large)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -76,6 +103,10 @@ mod tests {
     fn a_sum_beyond_the_range_is_an_error() {
         let message = sums(&[f64::MAX, f64::MAX], &[0, 0], 1).map_err(|error| error.to_string());
         assert_eq!(message, Err("the values of group 0 have a sum that f64 cannot hold; scale them".to_owned()));
+        for term in [f64::MAX, f64::INFINITY] {
+            let message = total(2, |_| term).map_err(|error| error.to_string());
+            assert_eq!(message, Err("a sum is too large for f64; scale the values".to_owned()));
+        }
     }
 
     proptest! {
@@ -88,6 +119,8 @@ mod tests {
                 let (plain, absolute) = members.fold((0.0, 0.0), |(sum, absolute), value| (sum + value, absolute + value.abs()));
                 prop_assert!((sum - plain).abs() <= absolute * 1e-14, "{sum} {plain}");
             }
+            let one_group = sums(&values, &vec![0; values.len()], 1)?;
+            prop_assert_eq!(total(values.len(), |place| values[place])?.to_bits(), one_group[0].to_bits());
             let order = shuffle(values.len(), seed);
             let values: Vec<f64> = order.iter().map(|&row| values[row]).collect();
             let groups: Vec<u32> = order.iter().map(|&row| groups[row]).collect();

@@ -1,8 +1,8 @@
 //! Clip bounds that follow from the batch.
 
 use crate::check::{column, mask_length, within};
-use crate::group::sums;
-use crate::{Error, Result};
+use crate::group::total;
+use crate::{Error, Float, Result};
 
 /// How the weight of positive advantages is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,9 +72,9 @@ pub struct Bounds {
 ///
 /// # Errors
 /// `InvalidInput` if lengths differ, a valid number is not finite, a step is not positive, or a limit lies below its start.
-pub fn balanced_bounds(
-    ratios: &[f64],
-    advantages: &[f64],
+pub fn balanced_bounds<T: Float>(
+    ratios: &[T],
+    advantages: &[T],
     valid: Option<&[bool]>,
     options: &BalancedBounds,
 ) -> Result<Bounds> {
@@ -86,26 +86,24 @@ pub fn balanced_bounds(
     if !(limit.0 >= low && limit.1 >= high && limit.0.is_finite() && limit.1.is_finite()) {
         return Err(Error::invalid(format!("limit is {limit:?}, but must not lie below start, {:?}", options.start)));
     }
-    let at = |low: f64, high: f64| {
-        let counted = |row: &usize| valid.is_none_or(|valid| valid[*row]);
-        let (mut terms, mut signs) = (Vec::with_capacity(ratios.len()), Vec::with_capacity(ratios.len()));
-        for row in (0..ratios.len()).filter(counted) {
-            let ratio = if advantages[row] < 0.0 { ratios[row].max(low) } else { ratios[row].min(high) };
-            terms.push((ratio * advantages[row]).abs());
-            signs.push(u32::from(advantages[row] < 0.0));
-        }
-        sums(&terms, &signs, 2).map(|found| Bounds { low, high, positive: found[0], negative: found[1] })
-    };
+    // Ratios and advantages of the tokens of either sign.
+    let counted = (0..ratios.len()).filter(|&row| valid.is_none_or(|valid| valid[row]));
+    let tokens = counted.map(|row| (ratios[row].to_f64(), advantages[row].to_f64()));
+    let (negative, positive): (Vec<_>, Vec<_>) = tokens.partition(|&(_, advantage)| advantage < 0.0);
+    let pull = |low: f64| total(negative.len(), |place| (negative[place].0.max(low) * negative[place].1).abs());
+    let push = |high: f64| total(positive.len(), |place| (positive[place].0.min(high) * positive[place].1).abs());
+    let mut found = Bounds { low, high, positive: push(high)?, negative: pull(low)? };
     let short = |found: &Bounds| {
         let whole = if options.measure == Measure::Share { found.positive + found.negative } else { found.negative };
         found.negative > 0.0 && found.positive < options.target * whole
     };
-    let mut found = at(low, high)?;
     while short(&found) && found.low < limit.0 {
-        found = at((found.low + options.step.0).min(limit.0), high)?;
+        found.low = (found.low + options.step.0).min(limit.0);
+        found.negative = pull(found.low)?;
     }
     while short(&found) && found.high < limit.1 {
-        found = at(found.low, (found.high + options.step.1).min(limit.1))?;
+        found.high = (found.high + options.step.1).min(limit.1);
+        found.positive = push(found.high)?;
     }
     Ok(found)
 }
@@ -123,12 +121,19 @@ pub fn balanced_bounds(
 ///
 /// # Errors
 /// `InvalidInput` if lengths differ, a valid number is not finite or the budget is negative.
-pub fn second_moment_bound(log_ratios: &[f64], advantages: &[f64], valid: Option<&[bool]>, budget: f64) -> Result<f64> {
+pub fn second_moment_bound<T: Float>(
+    log_ratios: &[T],
+    advantages: &[T],
+    valid: Option<&[bool]>,
+    budget: f64,
+) -> Result<f64> {
     check(log_ratios, "log_ratios", advantages, valid)?;
     within("budget", budget, 0.0, f64::MAX)?;
-    let harmful = |&row: &usize| valid.is_none_or(|valid| valid[row]) && log_ratios[row] * advantages[row] > 0.0;
-    let mut squares: Vec<f64> =
-        (0..log_ratios.len()).filter(harmful).map(|row| log_ratios[row] * log_ratios[row]).collect();
+    let harmful = |&row: &usize| {
+        valid.is_none_or(|valid| valid[row]) && log_ratios[row].to_f64() * advantages[row].to_f64() > 0.0
+    };
+    let rows = (0..log_ratios.len()).filter(harmful);
+    let mut squares: Vec<f64> = rows.map(|row| log_ratios[row].to_f64().powi(2)).collect();
     squares.sort_unstable_by(f64::total_cmp);
     let count = squares.len() as f64;
     let mut below = 0.0;
@@ -143,7 +148,7 @@ pub fn second_moment_bound(log_ratios: &[f64], advantages: &[f64], valid: Option
     Ok(f64::INFINITY)
 }
 
-fn check(values: &[f64], name: &str, advantages: &[f64], valid: Option<&[bool]>) -> Result<()> {
+fn check<T: Float>(values: &[T], name: &str, advantages: &[T], valid: Option<&[bool]>) -> Result<()> {
     mask_length(valid, name, values.len())?;
     column(name, values, name, values.len(), valid)?;
     column("advantages", advantages, name, values.len(), valid)

@@ -1,44 +1,56 @@
 //! Importance ratios between the policy that is trained and the one that acted: weights, masks, and how far they are apart.
 
+use std::ops::Range;
+
 use crate::check::{column, same_length};
+use crate::group::total;
 use crate::ragged::Ragged;
-use crate::{Error, Result};
+use crate::{Error, Float, Result, par};
 
 /// Log-ratios are kept within ± this before they are exponentiated, as verl does.
 const MOST_LOG_RATIO: f64 = 20.0;
 
 /// `log π(token) - log μ(token)` of ragged rows.
 #[derive(Clone, Copy, Debug)]
-pub struct Ratios<'a> {
+pub struct Ratios<'a, T> {
     /// One for each token.
-    pub log_ratios: &'a [f64],
+    pub log_ratios: &'a [T],
     /// Where the rows (sequences) begin and end; they cover all tokens.
     pub offsets: &'a [i64],
     /// Which tokens were acted; the others (tool output, prompts) take no part and get 0. `None` means all.
     pub mask: Option<&'a [bool]>,
 }
 
-impl<'a> Ratios<'a> {
-    fn rows(&self) -> Result<Vec<std::ops::Range<usize>>> {
+impl<T: Float> Ratios<'_, T> {
+    fn check(&self) -> Result<()> {
         if let Some(mask) = self.mask {
             same_length("mask", mask.len(), "log_ratios", self.log_ratios.len())?;
         }
         column("log_ratios", self.log_ratios, "log_ratios", self.log_ratios.len(), self.mask)?;
-        ranges("offsets", self.offsets, self.log_ratios.len())
+        cover("offsets", self.offsets, self.log_ratios.len())
     }
 
     fn acted(&self, token: usize) -> bool {
         self.mask.is_none_or(|mask| mask[token])
     }
 
+    fn row(&self, row: usize) -> Range<usize> {
+        self.offsets[row] as usize..self.offsets[row + 1] as usize
+    }
+
     /// Those of a range that take part.
-    fn of(&self, tokens: std::ops::Range<usize>) -> impl Iterator<Item = f64> + Clone + use<'a> {
-        let Self { log_ratios, mask, .. } = *self;
-        tokens.filter(move |&token| mask.is_none_or(|mask| mask[token])).map(|token| log_ratios[token])
+    fn of(&self, tokens: Range<usize>) -> impl Iterator<Item = f64> + Clone {
+        tokens.filter(|&token| self.acted(token)).map(|token| self.log_ratios[token].to_f64())
+    }
+
+    /// The sum of a range, and how many of it take part.
+    fn sum(&self, tokens: Range<usize>) -> (f64, usize) {
+        self.of(tokens).fold((0.0, 0), |(sum, count), log_ratio| (sum + log_ratio, count + 1))
     }
 }
 
-fn ranges(name: &str, offsets: &[i64], count: usize) -> Result<Vec<std::ops::Range<usize>>> {
+/// Offsets must go from the first to the last of some tokens.
+fn cover(name: &str, offsets: &[i64], count: usize) -> Result<()> {
     Ragged::new(&vec![(); count], offsets)?;
     if offsets[0] != 0 || offsets[offsets.len() - 1] as usize != count {
         return Err(Error::invalid(format!(
@@ -47,7 +59,7 @@ fn ranges(name: &str, offsets: &[i64], count: usize) -> Result<Vec<std::ops::Ran
             offsets[offsets.len() - 1]
         )));
     }
-    Ok(offsets.windows(2).map(|pair| pair[0] as usize..pair[1] as usize).collect())
+    Ok(())
 }
 
 /// What shares one importance weight.
@@ -142,94 +154,114 @@ pub struct ImportanceOptions<'a> {
 /// let ratios = Ratios { log_ratios: &[0.0, 1.0, -1.0], offsets: &[0, 3], mask: None };
 /// let options =
 ///     ImportanceOptions { level: Level::Token, segments: None, lower: None, upper: Some(2.0), action: Action::Truncate };
-/// assert_eq!(importance_weights(&ratios, &options)?, [1.0, 2.0, (-1.0_f64).exp()]);
-/// let sequence = ImportanceOptions { level: Level::Sequence, ..options };
-/// assert_eq!(importance_weights(&ratios, &sequence)?, [1.0; 3]);
+/// let mut weights = [0.0; 3];
+/// importance_weights(&ratios, &options, &mut weights)?;
+/// assert_eq!(weights, [1.0, 2.0, (-1.0_f64).exp()]);
+/// importance_weights(&ratios, &ImportanceOptions { level: Level::Sequence, ..options }, &mut weights)?;
+/// assert_eq!(weights, [1.0; 3]);
 /// # Ok::<(), agentrl_compute::Error>(())
 /// ```
 ///
 /// # Errors
 /// `InvalidInput` if lengths differ, offsets do not cover the tokens, a log-ratio is not finite where it takes part, bounds
 /// are not `0 < lower <= upper`, or segments are missing, given without need, or cross rows.
-pub fn importance_weights(ratios: &Ratios<'_>, options: &ImportanceOptions<'_>) -> Result<Vec<f64>> {
-    let rows = ratios.rows()?;
+pub fn importance_weights<T: Float>(
+    ratios: &Ratios<'_, T>,
+    options: &ImportanceOptions<'_>,
+    out: &mut [T],
+) -> Result<()> {
+    ratios.check()?;
+    same_length("out", out.len(), "log_ratios", ratios.log_ratios.len())?;
     let (lower, upper) = (options.lower.unwrap_or(0.0), options.upper.unwrap_or(f64::INFINITY));
     if options.lower.is_some_and(|lower| lower.is_nan() || lower <= 0.0) || upper.is_nan() || lower > upper {
         return Err(Error::invalid(format!("lower is {lower} and upper {upper}; give 0 < lower <= upper")));
     }
-    let mut weights = raw_weights(ratios, &rows, options)?;
-    for row in rows {
-        let outside = |weight: f64| weight < lower || weight > upper;
-        let vetoed =
-            options.action == Action::Veto && row.clone().any(|token| ratios.acted(token) && outside(weights[token]));
-        for token in row {
-            let weight = weights[token];
-            weights[token] = match options.action {
-                _ if !ratios.acted(token) || vetoed => 0.0,
-                Action::Truncate => weight.clamp(lower, upper),
-                Action::Mask if outside(weight) => 0.0,
-                Action::Mask | Action::Veto => weight,
-            };
+    check_segments(ratios, options)?;
+    let outside = |weight: f64| weight < lower || weight > upper;
+    let bounded = |weight: f64| match options.action {
+        Action::Truncate => weight.clamp(lower, upper),
+        Action::Mask if outside(weight) => 0.0,
+        Action::Mask | Action::Veto => weight,
+    };
+    par::fill_rows(ratios.offsets, out, |rows, out| {
+        let from = ratios.row(rows.start).start;
+        for row in rows {
+            let tokens = ratios.row(row);
+            let weights = &mut out[tokens.start - from..tokens.end - from];
+            let mut vetoed = false;
+            for unit in units(&tokens, options.segments).windows(2) {
+                unit_weights(ratios, unit[0] as usize..unit[1] as usize, options.level, |token, weight| {
+                    vetoed |= outside(weight);
+                    weights[token - tokens.start] = T::from_f64(bounded(weight));
+                });
+            }
+            for (token, weight) in tokens.zip(weights) {
+                if !ratios.acted(token) || vetoed && options.action == Action::Veto {
+                    *weight = T::from_f64(0.0);
+                }
+            }
         }
-    }
-    Ok(weights)
+        Ok(())
+    })
 }
 
-/// The weights before any bound; whatever for tokens that take no part.
-fn raw_weights(
-    ratios: &Ratios<'_>,
-    rows: &[std::ops::Range<usize>],
-    options: &ImportanceOptions<'_>,
-) -> Result<Vec<f64>> {
+/// Gives the weights of the tokens of a unit that take part, before any bound.
+fn unit_weights<T: Float>(ratios: &Ratios<'_, T>, unit: Range<usize>, level: Level, mut give: impl FnMut(usize, f64)) {
     let exp = |log_ratio: f64| log_ratio.clamp(-MOST_LOG_RATIO, MOST_LOG_RATIO).exp();
-    let mut weights = vec![0.0; ratios.log_ratios.len()];
-    let segments = segments(ratios, rows, options)?;
-    let units = segments.as_deref().unwrap_or(rows);
-    for unit in units {
-        let sum = ratios.of(unit.clone()).sum::<f64>();
-        let count = ratios.of(unit.clone()).count().max(1) as f64;
-        let (mut so_far, mut least) = (0.0, f64::INFINITY);
-        for token in unit.clone().filter(|&token| ratios.acted(token)) {
-            let own = ratios.log_ratios[token];
-            so_far += own;
-            weights[token] = match options.level {
-                Level::Token => exp(own),
-                Level::Segment | Level::Sequence => exp(sum),
-                Level::SegmentGeometric | Level::Geometric => exp(sum / count),
-                Level::Prefix => exp(so_far),
-                Level::PrefixMin => exp(own + if least.is_finite() { least } else { 0.0 }),
-            };
-            least = least.min(own);
+    let acted =
+        unit.clone().filter(|&token| ratios.acted(token)).map(|token| (token, ratios.log_ratios[token].to_f64()));
+    match level {
+        Level::Token => acted.for_each(|(token, own)| give(token, exp(own))),
+        Level::Segment | Level::Sequence => {
+            let weight = exp(ratios.sum(unit).0);
+            acted.for_each(|(token, _)| give(token, weight));
+        }
+        Level::SegmentGeometric | Level::Geometric => {
+            let (sum, count) = ratios.sum(unit);
+            let weight = exp(sum / count.max(1) as f64);
+            acted.for_each(|(token, _)| give(token, weight));
+        }
+        Level::Prefix => {
+            let mut so_far = 0.0;
+            acted.for_each(|(token, own)| {
+                so_far += own;
+                give(token, exp(so_far));
+            });
+        }
+        Level::PrefixMin => {
+            let mut least = None;
+            acted.for_each(|(token, own)| {
+                give(token, exp(own + least.unwrap_or(0.0)));
+                least = Some(least.map_or(own, |least: f64| least.min(own)));
+            });
         }
     }
-    Ok(weights)
 }
 
-/// The segments, for the levels that have them.
-fn segments(
-    ratios: &Ratios<'_>,
-    rows: &[std::ops::Range<usize>],
-    options: &ImportanceOptions<'_>,
-) -> Result<Option<Vec<std::ops::Range<usize>>>> {
+/// The bounds of what shares weights within a row: its segments, or the row itself.
+fn units(row: &Range<usize>, segments: Option<&[i64]>) -> Vec<i64> {
+    let Some(bounds) = segments else { return vec![row.start as i64, row.end as i64] };
+    let first = bounds.partition_point(|&bound| (bound as usize) < row.start);
+    let last = bounds.partition_point(|&bound| bound as usize <= row.end);
+    bounds[first..last].to_vec()
+}
+
+/// Segments must be given for the levels that have them, and cross no row.
+fn check_segments<T: Float>(ratios: &Ratios<'_, T>, options: &ImportanceOptions<'_>) -> Result<()> {
     match (matches!(options.level, Level::Segment | Level::SegmentGeometric), options.segments) {
-        (false, None) => Ok(None),
+        (false, None) => Ok(()),
         (false, Some(_)) => {
             Err(Error::invalid("segments is given, but only levels \"segment\" and \"segment_geometric\" use it"))
         }
         (true, None) => Err(Error::invalid("segments is missing; its level shares weights within segments")),
-        (true, Some(offsets)) => {
-            let segments = ranges("segments", offsets, ratios.log_ratios.len())?;
-            let mut bounds = offsets.iter().peekable();
-            for row in rows {
-                while bounds.next_if(|&&bound| (bound as usize) < row.end).is_some() {}
-                if row.end > 0 && bounds.peek().is_none_or(|&&bound| bound as usize != row.end) {
-                    return Err(Error::invalid(format!(
-                        "a segment crosses token {}, where a row ends; no segment may lie in two rows",
-                        row.end
-                    )));
-                }
+        (true, Some(bounds)) => {
+            cover("segments", bounds, ratios.log_ratios.len())?;
+            match ratios.offsets.iter().find(|end| bounds.binary_search(end).is_err()) {
+                None => Ok(()),
+                Some(end) => Err(Error::invalid(format!(
+                    "a segment crosses token {end}, where a row ends; no segment may lie in two rows"
+                ))),
             }
-            Ok(Some(segments))
         }
     }
 }
@@ -319,34 +351,42 @@ pub struct TrustRegion {
 ///
 /// let ratios = Ratios { log_ratios: &[0.0, 2.0, 0.1], offsets: &[0, 2, 3], mask: None };
 /// let region = TrustRegion { divergence: Divergence::K2, aggregate: Aggregate::Max, lower: None, upper: 0.5 };
-/// assert_eq!(trust_region(&ratios, &region)?, [false, false, true]);
+/// let mut keep = [true; 3];
+/// trust_region(&ratios, &region, &mut keep)?;
+/// assert_eq!(keep, [false, false, true]);
 /// # Ok::<(), agentrl_compute::Error>(())
 /// ```
 ///
 /// # Errors
 /// `InvalidInput` if lengths differ, offsets do not cover the tokens, a log-ratio is not finite where it takes part, or the
 /// lower bound is above the upper.
-pub fn trust_region(ratios: &Ratios<'_>, region: &TrustRegion) -> Result<Vec<bool>> {
+pub fn trust_region<T: Float>(ratios: &Ratios<'_, T>, region: &TrustRegion, out: &mut [bool]) -> Result<()> {
     let lower = region.lower.unwrap_or(f64::NEG_INFINITY);
     if lower > region.upper || lower.is_nan() || region.upper.is_nan() {
         return Err(Error::invalid(format!("lower is {lower} and upper {}; give lower <= upper", region.upper)));
     }
+    ratios.check()?;
+    same_length("out", out.len(), "log_ratios", ratios.log_ratios.len())?;
     let inside = |value: f64| lower <= value && value <= region.upper;
-    let mut keep = vec![false; ratios.log_ratios.len()];
-    for row in ratios.rows()? {
-        let values = ratios.of(row.clone()).map(|log_ratio| region.divergence.of(log_ratio));
-        let whole = match region.aggregate {
-            Aggregate::Token => true,
-            Aggregate::Sum => inside(values.sum()),
-            Aggregate::Mean => inside(values.clone().sum::<f64>() / values.count().max(1) as f64),
-            Aggregate::Max => inside(values.fold(f64::NEG_INFINITY, f64::max)),
-        };
-        for token in row {
-            let own = region.aggregate != Aggregate::Token || inside(region.divergence.of(ratios.log_ratios[token]));
-            keep[token] = ratios.acted(token) && whole && own;
+    par::fill_rows(ratios.offsets, out, |rows, out| {
+        let from = ratios.row(rows.start).start;
+        for row in rows {
+            let tokens = ratios.row(row);
+            let values = ratios.of(tokens.clone()).map(|log_ratio| region.divergence.of(log_ratio));
+            let whole = match region.aggregate {
+                Aggregate::Token => true,
+                Aggregate::Sum => inside(values.sum()),
+                Aggregate::Mean => inside(values.clone().sum::<f64>() / values.count().max(1) as f64),
+                Aggregate::Max => inside(values.fold(f64::NEG_INFINITY, f64::max)),
+            };
+            for token in tokens {
+                let alone = || inside(region.divergence.of(ratios.log_ratios[token].to_f64()));
+                let own = region.aggregate != Aggregate::Token || alone();
+                out[token - from] = ratios.acted(token) && whole && own;
+            }
         }
-    }
-    Ok(keep)
+        Ok(())
+    })
 }
 
 /// How far two policies are apart on the tokens that were drawn from one of them.
@@ -390,42 +430,43 @@ pub struct Diagnostics {
 /// # Errors
 /// `InvalidInput` if lengths differ, offsets do not cover the tokens, a log-ratio is not finite where it takes part, or no
 /// token takes part.
-pub fn importance_diagnostics(ratios: &Ratios<'_>) -> Result<Diagnostics> {
-    let rows = ratios.rows()?;
-    let sums: Vec<f64> = rows
-        .into_iter()
-        .filter(|row| row.clone().any(|token| ratios.acted(token)))
-        .map(|row| ratios.of(row).sum::<f64>())
+pub fn importance_diagnostics<T: Float>(ratios: &Ratios<'_, T>) -> Result<Diagnostics> {
+    ratios.check()?;
+    let sums: Vec<f64> = (1..ratios.offsets.len())
+        .map(|row| ratios.sum(ratios.row(row - 1)))
+        .filter(|&(_, count)| count > 0)
+        .map(|(sum, _)| sum)
         .collect();
-    let tokens = || ratios.of(0..ratios.log_ratios.len());
-    let count = tokens().count() as f64;
     if sums.is_empty() {
         return Err(Error::invalid("mask has no token that takes part; give at least one"));
     }
+    let tokens: Vec<f64> = ratios.of(0..ratios.log_ratios.len()).collect();
     let kept = |log_ratio: f64| log_ratio.clamp(-MOST_LOG_RATIO, MOST_LOG_RATIO);
-    let mean = |of: &dyn Fn(f64) -> f64| total(tokens().map(of).collect()) / count;
+    let mut terms = vec![0.0; tokens.len()];
+    // The same memory for every mean: what is added up is made by several threads, and in any order.
+    let mut sum = |values: &[f64], of: &(dyn Fn(f64) -> f64 + Sync)| {
+        let terms = &mut terms[..values.len()];
+        par::map(terms, |place| of(values[place]))?;
+        total(terms.len(), |place| terms[place])
+    };
+    let count = tokens.len() as f64;
+    let [k1, k2, k3] = [Divergence::K1, Divergence::K2, Divergence::K3]
+        .map(|divergence| sum(&tokens, &|log_ratio| divergence.of(log_ratio)));
     // Relative to the largest weight, so that no product leaves the range of a float.
     let most = sums.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    let of_weights = |power: f64| total(sums.iter().map(|sum| (power * (sum - most)).exp()).collect());
-    let effective = of_weights(1.0).powi(2) / of_weights(2.0);
+    let effective = sum(&sums, &|own| (own - most).exp())?.powi(2) / sum(&sums, &|own| (2.0 * (own - most)).exp())?;
     let found = sums.len() as f64;
     Ok(Diagnostics {
         effective_sample_size: effective,
         effective_fraction: effective / found,
-        k1: mean(&|d| Divergence::K1.of(d)),
-        k2: mean(&|d| Divergence::K2.of(d)),
-        k3: mean(&|d| Divergence::K3.of(d)),
-        chi_squared_token: mean(&|d| (2.0 * kept(d)).exp_m1()),
-        chi_squared_sequence: total(sums.iter().map(|&sum| (2.0 * kept(sum)).exp_m1()).collect()) / found,
-        ratio_max: kept(tokens().fold(f64::NEG_INFINITY, f64::max)).exp(),
-        ratio_min: kept(tokens().fold(f64::INFINITY, f64::min)).exp(),
+        k1: k1? / count,
+        k2: k2? / count,
+        k3: k3? / count,
+        chi_squared_token: sum(&tokens, &|log_ratio| (2.0 * kept(log_ratio)).exp_m1())? / count,
+        chi_squared_sequence: sum(&sums, &|own| (2.0 * kept(own)).exp_m1())? / found,
+        ratio_max: kept(tokens.iter().copied().fold(f64::NEG_INFINITY, f64::max)).exp(),
+        ratio_min: kept(tokens.iter().copied().fold(f64::INFINITY, f64::min)).exp(),
         rows: sums.len() as u64,
-        tokens: count as u64,
+        tokens: tokens.len() as u64,
     })
-}
-
-/// A sum that does not depend on the order of its terms, which are sorted first.
-fn total(mut terms: Vec<f64>) -> f64 {
-    terms.sort_unstable_by(f64::total_cmp);
-    terms.iter().sum::<f64>() + 0.0
 }

@@ -4,12 +4,23 @@ use proptest::prelude::*;
 
 use super::importance::{
     Action, Aggregate, Divergence, ImportanceOptions, Level, Ratios, TrustRegion, importance_diagnostics,
-    importance_weights, trust_region,
 };
-use crate::Result;
+use crate::{Result, par};
 
 const PLAIN: ImportanceOptions<'_> =
     ImportanceOptions { level: Level::Token, segments: None, lower: None, upper: None, action: Action::Truncate };
+
+fn importance_weights(ratios: &Ratios<'_, f64>, options: &ImportanceOptions<'_>) -> Result<Vec<f64>> {
+    let mut out = vec![f64::NAN; ratios.log_ratios.len()];
+    super::importance::importance_weights(ratios, options, &mut out)?;
+    Ok(out)
+}
+
+fn trust_region(ratios: &Ratios<'_, f64>, region: &TrustRegion) -> Result<Vec<bool>> {
+    let mut out = vec![false; ratios.log_ratios.len()];
+    super::importance::trust_region(ratios, region, &mut out)?;
+    Ok(out)
+}
 
 fn message<T>(result: Result<T>) -> String {
     result.map_or_else(|error| error.to_string(), |_| "fine".to_owned())
@@ -46,6 +57,31 @@ fn beyond_the_bounds() -> Result<()> {
     assert_eq!(importance_weights(&ratios, &options(Action::Truncate))?, [1.0, 2.0, 0.5, last]);
     assert_eq!(importance_weights(&ratios, &options(Action::Mask))?, [1.0, 0.0, 0.0, last]);
     assert_eq!(importance_weights(&ratios, &options(Action::Veto))?, [0.0, 0.0, 0.0, last]);
+    Ok(())
+}
+
+/// Rows of several pieces, one of them longer than a piece; f32 rounds what f64 gives.
+#[test]
+fn any_number_of_threads_gives_the_same_bits() -> Result<()> {
+    let offsets = [0, 7, 7, 2 * par::PIECE as i64, 2 * par::PIECE as i64 + 5, 3 * par::PIECE as i64];
+    let tokens = 3 * par::PIECE as u64;
+    let log_ratios: Vec<f32> = (0..tokens).map(|token| (crate::rng::uniform(5, token) - 0.5) as f32).collect();
+    let mask: Vec<bool> = (0..tokens).map(|token| crate::rng::uniform(6, token) < 0.8).collect();
+    let wide: Vec<f64> = log_ratios.iter().copied().map(f64::from).collect();
+    let ratios = Ratios { log_ratios: &log_ratios[..], offsets: &offsets, mask: Some(&mask) };
+    let wide = Ratios { log_ratios: &wide, offsets: &offsets, mask: Some(&mask) };
+    let region = TrustRegion { divergence: Divergence::K3, aggregate: Aggregate::Mean, lower: None, upper: 0.0416 };
+    let options = ImportanceOptions { level: Level::Prefix, upper: Some(2.0), ..PLAIN };
+    let mut expected = None;
+    for threads in [1, 2, 4] {
+        par::set_threads(threads)?;
+        let mut weights = vec![0.0; log_ratios.len()];
+        super::importance::importance_weights(&ratios, &options, &mut weights)?;
+        let found = (weights, trust_region(&wide, &region)?, importance_diagnostics(&wide)?);
+        let rounded = importance_weights(&wide, &options)?.into_iter().map(|weight| (weight as f32).to_bits());
+        assert!(rounded.eq(found.0.iter().map(|weight| weight.to_bits())));
+        assert_eq!(*expected.get_or_insert_with(|| found.clone()), found);
+    }
     Ok(())
 }
 

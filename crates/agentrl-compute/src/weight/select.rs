@@ -5,7 +5,7 @@ use crate::group::{Columns, group_count, quantile};
 use crate::members::Members;
 use crate::quantile::Interpolation;
 use crate::rng::structural_seed;
-use crate::{Error, Result};
+use crate::{Error, Float, Result, par};
 
 /// How a part of a number of rows becomes whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,32 +116,36 @@ impl Ties {
 ///
 /// # Errors
 /// `InvalidInput` if lengths differ, groups are not dense or a valid score is not finite.
-pub fn top(
-    scores: &[f64],
+pub fn top<T: Float>(
+    scores: &[T],
     groups: &[u32],
     valid: Option<&[bool]>,
     amount: Amount,
     largest: bool,
     ties: Ties,
 ) -> Result<Vec<bool>> {
-    choose(scores, groups, valid, |rows, chosen| {
-        let count = amount.of(rows.len());
-        if count == 0 {
-            return Ok(());
+    let columns = Columns { valid, ..Columns::new("scores", scores, groups) };
+    let sign = if largest { -1.0 } else { 1.0 };
+    let (count, sorted) = columns.check()?;
+    // Of each group the last score that is chosen, and how many rows with just that score are.
+    let mut bounds = columns.grouped(count, sorted)?.each(|group| {
+        let values = group.votes().values;
+        let Some(last) = amount.of(values.len()).checked_sub(1) else { return Ok((f64::NEG_INFINITY, 0)) };
+        for value in &mut *values {
+            *value *= sign;
         }
-        let score = |row: u32| if largest { -scores[row as usize] } else { scores[row as usize] };
-        let mut order = rows.to_vec();
-        let by = |a: &u32, b: &u32| score(*a).total_cmp(&score(*b)).then(a.cmp(b));
-        let last = *order.select_nth_unstable_by(count - 1, by).1;
-        for &row in rows {
-            let before = match ties {
-                Ties::First => by(&row, &last).is_le(),
-                Ties::All => score(row) <= score(last),
-            };
-            chosen[row as usize] = before;
-        }
-        Ok(())
-    })
+        let (before, &mut bound, _) = values.select_nth_unstable_by(last, f64::total_cmp);
+        let equal = last + 1 - before.iter().filter(|&&score| score < bound).count();
+        Ok((bound, if ties == Ties::All { usize::MAX } else { equal }))
+    })?;
+    let choose = |row: usize| {
+        let ((bound, equal), score) = (&mut bounds[groups[row] as usize], sign * scores[row].to_f64());
+        let tie = score - *bound == 0.0 && *equal > 0;
+        let chosen = columns.counts(row) && (score < *bound || tie);
+        *equal -= usize::from(chosen && tie);
+        chosen
+    };
+    Ok((0..scores.len()).map(choose).collect())
 }
 
 /// The rows of each group whose score is at least its `q`-quantile (with `strict`: above it).
@@ -157,8 +161,8 @@ pub fn top(
 ///
 /// # Errors
 /// As [`top`], or if `q` is outside [0, 1].
-pub fn above_quantile(
-    scores: &[f64],
+pub fn above_quantile<T: Float>(
+    scores: &[T],
     groups: &[u32],
     valid: Option<&[bool]>,
     q: f64,
@@ -166,11 +170,16 @@ pub fn above_quantile(
     strict: bool,
 ) -> Result<Vec<bool>> {
     let thresholds = quantile(&Columns { valid, ..Columns::new("scores", scores, groups) }, q, interpolation)?;
-    let above = |(row, &score): (usize, &f64)| {
-        let threshold = thresholds[groups[row] as usize];
-        valid.is_none_or(|valid| valid[row]) && if strict { score > threshold } else { score >= threshold }
-    };
-    Ok(scores.iter().enumerate().map(above).collect())
+    let mut chosen = vec![false; scores.len()];
+    par::fill(&mut chosen, |start, piece| {
+        for (row, chosen) in (start..).zip(piece) {
+            let (score, threshold) = (scores[row].to_f64(), thresholds[groups[row] as usize]);
+            let above = if strict { score > threshold } else { score >= threshold };
+            *chosen = above && valid.is_none_or(|valid| valid[row]);
+        }
+        Ok(())
+    })?;
+    Ok(chosen)
 }
 
 /// Options of [`sample_band`].
@@ -200,8 +209,8 @@ pub struct Band {
 ///
 /// # Errors
 /// As [`top`], or if a bound is NaN.
-pub fn sample_band(
-    scores: &[f64],
+pub fn sample_band<T: Float>(
+    scores: &[T],
     groups: &[u32],
     valid: Option<&[bool]>,
     ids: &[i64],
@@ -211,16 +220,20 @@ pub fn sample_band(
     if band.low.is_nan() || band.high.is_nan() {
         return Err(Error::invalid(format!("low is {} and high is {}; give two numbers", band.low, band.high)));
     }
-    choose(scores, groups, valid, |rows, chosen| {
-        let inside = |&row: &u32| band.low < scores[row as usize] && scores[row as usize] < band.high;
+    choose(scores, groups, valid, |rows| {
+        let inside = |&row: &u32| {
+            let score = scores[row as usize].to_f64();
+            band.low < score && score < band.high
+        };
         let place =
             |row: u32| (structural_seed(&[band.seed, ids[row as usize].cast_unsigned()]), ids[row as usize], row);
         let mut candidates: Vec<_> = rows.iter().copied().filter(inside).map(place).collect();
-        candidates.sort_unstable();
-        for &(.., row) in candidates.iter().take(band.amount.of(rows.len())) {
-            chosen[row as usize] = true;
+        let count = band.amount.of(rows.len());
+        if count < candidates.len() {
+            candidates.select_nth_unstable(count);
+            candidates.truncate(count);
         }
-        Ok(())
+        candidates.into_iter().map(|(.., row)| row).collect()
     })
 }
 
@@ -244,11 +257,11 @@ pub fn max_variance_subset(
     valid: Option<&[bool]>,
     amount: Amount,
 ) -> Result<Vec<bool>> {
-    choose(scores, groups, valid, |rows, chosen| {
+    choose(scores, groups, valid, |rows| {
         let count = amount.of(rows.len());
         let mut order = rows.to_vec();
         order.sort_unstable_by(|&a, &b| scores[a as usize].total_cmp(&scores[b as usize]).then(a.cmp(&b)));
-        let (Some(&lowest), Some(&highest), true) = (order.first(), order.last(), count > 0) else { return Ok(()) };
+        let (Some(&lowest), Some(&highest), true) = (order.first(), order.last(), count > 0) else { return Vec::new() };
         // Relative to the lowest and to the range, so that neither an offset nor size costs digits.
         let range = scores[highest as usize] / 2.0 - scores[lowest as usize] / 2.0;
         let relative = |row: u32| {
@@ -268,10 +281,7 @@ pub fn max_variance_subset(
                 (best, below) = (spread(taken), low);
             }
         }
-        for &row in order[..below].iter().chain(&order[order.len() - (count - below)..]) {
-            chosen[row as usize] = true;
-        }
-        Ok(())
+        [&order[..below], &order[order.len() - (count - below)..]].concat()
     })
 }
 
@@ -314,9 +324,9 @@ pub fn quota(
     same_length("success", success.len(), "scores", penalties.len())?;
     same_length("ids", ids.len(), "scores", penalties.len())?;
     let target = options.target;
-    choose(penalties, groups, valid, |rows, chosen| {
+    choose(penalties, groups, valid, |rows| {
         if rows.len() < target {
-            return Ok(());
+            return Vec::new();
         }
         let (mut won, mut lost): (Vec<u32>, Vec<u32>) = rows.iter().partition(|&&row| success[row as usize]);
         let share = |members: usize| (members as f64 * target as f64 / rows.len() as f64).round_ties_even() as usize;
@@ -335,27 +345,28 @@ pub fn quota(
         if let Some(seed) = options.seed {
             lost.sort_by_key(|&row| (structural_seed(&[seed, ids[row as usize].cast_unsigned()]), row));
         }
-        for &row in won.iter().take(successes).chain(lost.iter().take(failures)) {
-            chosen[row as usize] = true;
-        }
-        Ok(())
+        won.truncate(successes);
+        won.extend(lost.iter().take(failures));
+        won
     })
 }
 
-/// Checks the columns and lets `mark` choose among the valid rows of each group.
-fn choose(
-    scores: &[f64],
+/// Checks the columns and lets `pick` choose among the valid rows of each group.
+fn choose<T: Float>(
+    scores: &[T],
     groups: &[u32],
     valid: Option<&[bool]>,
-    mut mark: impl FnMut(&[u32], &mut [bool]) -> Result<()>,
+    pick: impl Fn(&[u32]) -> Vec<u32> + Sync,
 ) -> Result<Vec<bool>> {
     same_length("groups", groups.len(), "scores", scores.len())?;
     mask_length(valid, "scores", scores.len())?;
     column("scores", scores, "scores", scores.len(), valid)?;
+    let members = Members::of(groups, group_count("groups", groups)?, valid);
+    let picked = par::each(members.pieces(), |groups| {
+        Ok(groups.flat_map(|group| pick(members.rows(group))).collect::<Vec<_>>())
+    })?;
     let mut chosen = vec![false; scores.len()];
-    for rows in Members::of(groups, group_count("groups", groups)?, valid).iter() {
-        mark(rows, &mut chosen)?;
-    }
+    picked.into_iter().flatten().for_each(|row| chosen[row as usize] = true);
     Ok(chosen)
 }
 

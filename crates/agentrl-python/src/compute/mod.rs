@@ -15,7 +15,6 @@ use numpy::{Element, PyArray1, PyArrayMethods as _, PyReadonlyArray1, PyUntypedA
 use pyo3::prelude::*;
 
 use crate::arrays::slice;
-use crate::enter::released;
 use crate::error::{invalid, to_python};
 
 pub(crate) use group::*;
@@ -42,7 +41,7 @@ pub(crate) fn output<'py, T: Element>(
     if array.len() == rows && array.is_contiguous() { Ok(array.clone()) } else { Err(wanted()) }
 }
 
-/// Fills a column with the interpreter lock released.
+/// Fills a column.
 pub(crate) fn filled<'py, T: Element + Send>(
     py: Python<'py>,
     out: Option<&Bound<'py, PyAny>>,
@@ -54,26 +53,24 @@ pub(crate) fn filled<'py, T: Element + Send>(
         let busy = || invalid("out is read-only, or also an input; give another".to_owned());
         let mut writable = array.try_readwrite().map_err(|_| busy())?;
         let values = writable.as_slice_mut().map_err(|_| busy())?;
-        released(py, || work(values))?;
+        columns::run(py, rows, || work(values))?;
     }
     Ok(array.into_any())
 }
 
-/// Runs a kernel on float columns of one type: in `$make` each name is a slice, and `$out` an output of the same length, or
-/// `$times` as long where it holds several columns one after another.
-macro_rules! kernel {
-    ($py:ident, [$($name:ident),+], |$out:ident| $make:expr) => {
-        $crate::compute::kernel!($py, None, 1 * [$($name),+], |$out| $make)
-    };
-    ($py:ident, $given:expr, $times:literal * [$($name:ident),+], |$out:ident| $make:expr) => {
+/// Evaluates `$make` with float columns of one type: each name is a slice there, and `$type` the type.
+macro_rules! floats {
+    ([$($name:ident),+], $type:ident => $make:expr) => {
         match ($($name,)+) {
             ($($crate::compute::Floats::Single($name),)+) => {
+                type $type = f32;
                 $(let $name = $crate::arrays::slice(stringify!($name), &$name)?;)+
-                $crate::compute::kernel!(@run $py, f32, $given, $times, [$($name),+], $out, $make)
+                $make
             }
             ($($crate::compute::Floats::Double($name),)+) => {
+                type $type = f64;
                 $(let $name = $crate::arrays::slice(stringify!($name), &$name)?;)+
-                $crate::compute::kernel!(@run $py, f64, $given, $times, [$($name),+], $out, $make)
+                $make
             }
             #[expect(clippy::allow_attributes, reason = "only kernels of several columns have a mixed case")]
             #[allow(unreachable_patterns)]
@@ -82,12 +79,29 @@ macro_rules! kernel {
             )),
         }
     };
-    (@run $py:ident, $type:ty, $given:expr, $times:literal, [$first:ident $(, $rest:ident)*], $out:ident, $make:expr) => {
-        $crate::compute::filled::<$type>($py, $given, $times * $first.len(), |$out| $make)
+}
+
+/// Runs a kernel on float columns of one type: in `$make` each name is a slice, and `$out` an output of the same length, or
+/// `$times` as long where it holds several columns one after another.
+macro_rules! kernel {
+    ($py:ident, [$($name:ident),+], |$out:ident| $make:expr) => {
+        $crate::compute::kernel!($py, None, 1 * [$($name),+], |$out| $make)
+    };
+    ($py:ident, $given:expr, $times:literal * [$first:ident $(, $rest:ident)*], |$out:ident| $make:expr) => {
+        $crate::compute::floats!([$first $(, $rest)*], Type => {
+            $crate::compute::filled::<Type>($py, $given, $times * $first.len(), |$out| $make)
+        })
     };
 }
 
-pub(crate) use kernel;
+/// Runs a kernel on float columns of one type that makes something else of them.
+macro_rules! reduced {
+    ($py:ident, [$first:ident $(, $rest:ident)*], $make:expr) => {
+        $crate::compute::floats!([$first $(, $rest)*], _Type => $crate::compute::columns::run($py, $first.len(), || $make))
+    };
+}
+
+pub(crate) use {floats, kernel, reduced};
 
 /// A mask, or none.
 pub(crate) fn flags<'a>(name: &str, mask: Option<&'a PyReadonlyArray1<'_, bool>>) -> PyResult<Option<&'a [bool]>> {

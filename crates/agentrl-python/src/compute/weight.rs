@@ -11,6 +11,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use super::columns::{Column, Made, made, optional, run};
+use super::{Floats, filled, floats, kernel, reduced};
 use crate::arrays::{Whole, slice};
 use crate::error::to_python;
 
@@ -58,7 +59,7 @@ pub(crate) fn weight_constant<'py>(
 #[expect(clippy::too_many_arguments, reason = "columns in order, options by name")]
 pub(crate) fn weight_top<'py>(
     py: Python<'py>,
-    scores: Column<'py, f64>,
+    scores: Floats<'py>,
     groups: Column<'py, u32>,
     count: Option<Whole<usize>>,
     fraction: Option<f64>,
@@ -68,10 +69,11 @@ pub(crate) fn weight_top<'py>(
     ties: &str,
     valid: Option<Column<'py, bool>>,
 ) -> PyResult<Made<'py, bool>> {
-    let (scores, groups) = (slice("scores", &scores)?, slice("groups", &groups)?);
-    let valid = optional("valid", valid.as_ref())?;
+    let (groups, valid) = (slice("groups", &groups)?, optional("valid", valid.as_ref())?);
     let amount = amount(count, fraction, rounding, minimum)?;
-    made(py, scores.len(), || weight::top(scores, groups, valid, amount, largest, Ties::from_name(ties)?))
+    let ties = Ties::from_name(ties).map_err(to_python)?;
+    let chosen = reduced!(py, [scores], weight::top(scores, groups, valid, amount, largest, ties))?;
+    Ok(PyArray1::from_vec(py, chosen))
 }
 
 fn amount(
@@ -88,18 +90,17 @@ fn amount(
 #[pyo3(signature = (scores, groups, *, q, interpolation, strict, valid=None))]
 pub(crate) fn weight_above_quantile<'py>(
     py: Python<'py>,
-    scores: Column<'py, f64>,
+    scores: Floats<'py>,
     groups: Column<'py, u32>,
     q: f64,
     interpolation: &str,
     strict: bool,
     valid: Option<Column<'py, bool>>,
 ) -> PyResult<Made<'py, bool>> {
-    let (scores, groups) = (slice("scores", &scores)?, slice("groups", &groups)?);
-    let valid = optional("valid", valid.as_ref())?;
-    made(py, scores.len(), || {
-        weight::above_quantile(scores, groups, valid, q, Interpolation::from_name(interpolation)?, strict)
-    })
+    let (groups, valid) = (slice("groups", &groups)?, optional("valid", valid.as_ref())?);
+    let interpolation = Interpolation::from_name(interpolation).map_err(to_python)?;
+    let chosen = reduced!(py, [scores], weight::above_quantile(scores, groups, valid, q, interpolation, strict))?;
+    Ok(PyArray1::from_vec(py, chosen))
 }
 
 #[pyfunction]
@@ -107,7 +108,7 @@ pub(crate) fn weight_above_quantile<'py>(
 #[expect(clippy::too_many_arguments, reason = "columns in order, options by name")]
 pub(crate) fn weight_sample_band<'py>(
     py: Python<'py>,
-    scores: Column<'py, f64>,
+    scores: Floats<'py>,
     groups: Column<'py, u32>,
     ids: Column<'py, i64>,
     low: f64,
@@ -119,10 +120,11 @@ pub(crate) fn weight_sample_band<'py>(
     seed: Whole<u64>,
     valid: Option<Column<'py, bool>>,
 ) -> PyResult<Made<'py, bool>> {
-    let (scores, groups, ids) = (slice("scores", &scores)?, slice("groups", &groups)?, slice("ids", &ids)?);
+    let (groups, ids) = (slice("groups", &groups)?, slice("ids", &ids)?);
     let valid = optional("valid", valid.as_ref())?;
     let band = Band { low, high, amount: amount(count, fraction, rounding, minimum)?, seed: seed.named("seed")? };
-    made(py, scores.len(), || weight::sample_band(scores, groups, valid, ids, &band))
+    let chosen = reduced!(py, [scores], weight::sample_band(scores, groups, valid, ids, &band))?;
+    Ok(PyArray1::from_vec(py, chosen))
 }
 
 #[pyfunction]
@@ -174,84 +176,82 @@ pub(crate) fn weight_quota<'py>(
 #[pyo3(signature = (first, second, groups, *, valid=None))]
 pub(crate) fn weight_covariance<'py>(
     py: Python<'py>,
-    first: Column<'py, f64>,
-    second: Column<'py, f64>,
+    first: Floats<'py>,
+    second: Floats<'py>,
     groups: Column<'py, u32>,
     valid: Option<Column<'py, bool>>,
-) -> PyResult<Made<'py, f64>> {
-    let (first, second, groups) = (slice("first", &first)?, slice("second", &second)?, slice("groups", &groups)?);
-    let valid = optional("valid", valid.as_ref())?;
-    made(py, first.len(), || weight::covariance(first, second, groups, valid))
+) -> PyResult<Bound<'py, PyAny>> {
+    let (groups, valid) = (slice("groups", &groups)?, optional("valid", valid.as_ref())?);
+    kernel!(py, [first, second], |out| weight::covariance(first, second, groups, valid, out))
 }
 
 #[pyfunction]
 #[pyo3(signature = (advantages, logprobs, old_logprobs, entropies, *, valid=None))]
 pub(crate) fn weight_entropy_change<'py>(
     py: Python<'py>,
-    advantages: Column<'py, f64>,
-    logprobs: Column<'py, f64>,
-    old_logprobs: Column<'py, f64>,
-    entropies: Column<'py, f64>,
+    advantages: Floats<'py>,
+    logprobs: Floats<'py>,
+    old_logprobs: Floats<'py>,
+    entropies: Floats<'py>,
     valid: Option<Column<'py, bool>>,
-) -> PyResult<Made<'py, f64>> {
-    let (advantages, logprobs) = (slice("advantages", &advantages)?, slice("logprobs", &logprobs)?);
-    let (old, entropies) = (slice("old_logprobs", &old_logprobs)?, slice("entropies", &entropies)?);
+) -> PyResult<Bound<'py, PyAny>> {
     let valid = optional("valid", valid.as_ref())?;
-    made(py, advantages.len(), || weight::entropy_change(advantages, logprobs, old, entropies, valid))
+    kernel!(py, [advantages, logprobs, old_logprobs, entropies], |out| {
+        weight::entropy_change(advantages, logprobs, old_logprobs, entropies, valid, out)
+    })
 }
 
 #[pyfunction]
 #[pyo3(signature = (scores, groups, *, least, floor, valid=None))]
 pub(crate) fn weight_damping<'py>(
     py: Python<'py>,
-    scores: Column<'py, f64>,
+    scores: Floats<'py>,
     groups: Column<'py, u32>,
     least: f64,
     floor: f64,
     valid: Option<Column<'py, bool>>,
-) -> PyResult<Made<'py, f64>> {
-    let (scores, groups) = (slice("scores", &scores)?, slice("groups", &groups)?);
-    let valid = optional("valid", valid.as_ref())?;
-    made(py, scores.len(), || weight::damping(scores, groups, valid, least, floor))
+) -> PyResult<Bound<'py, PyAny>> {
+    let (groups, valid) = (slice("groups", &groups)?, optional("valid", valid.as_ref())?);
+    kernel!(py, [scores], |out| weight::damping(scores, groups, valid, least, floor, out))
 }
 
 #[pyfunction]
 pub(crate) fn weight_probability_shape<'py>(
     py: Python<'py>,
-    logprobs: Column<'py, f64>,
+    logprobs: Floats<'py>,
     shape: &str,
     constant: f64,
-) -> PyResult<Made<'py, f64>> {
-    let logprobs = slice("logprobs", &logprobs)?;
-    made(py, logprobs.len(), || weight::probability_shape(logprobs, Shape::from_name(shape, constant)?))
+) -> PyResult<Bound<'py, PyAny>> {
+    let shape = Shape::from_name(shape, constant).map_err(to_python)?;
+    kernel!(py, [logprobs], |out| weight::probability_shape(logprobs, shape, out))
 }
 
 #[pyfunction]
 pub(crate) fn weight_by_sign<'py>(
     py: Python<'py>,
-    advantages: Column<'py, f64>,
+    advantages: Floats<'py>,
     positive: Column<'py, f64>,
     negative: Column<'py, f64>,
-) -> PyResult<Made<'py, f64>> {
-    let advantages = slice("advantages", &advantages)?;
+) -> PyResult<Bound<'py, PyAny>> {
     let (positive, negative) = (slice("positive", &positive)?, slice("negative", &negative)?);
-    made(py, advantages.len(), || weight::by_sign(advantages, positive, negative))
+    kernel!(py, [advantages], |out| weight::by_sign(advantages, positive, negative, out))
 }
 
 #[pyfunction]
 #[pyo3(signature = (advantages, mean_logprobs, groups, *, rate, cap, valid=None))]
 pub(crate) fn weight_novelty_bonus<'py>(
     py: Python<'py>,
-    advantages: Column<'py, f64>,
-    mean_logprobs: Column<'py, f64>,
+    advantages: Floats<'py>,
+    mean_logprobs: Floats<'py>,
     groups: Column<'py, u32>,
     rate: f64,
     cap: f64,
     valid: Option<Column<'py, bool>>,
-) -> PyResult<Made<'py, f64>> {
-    let (advantages, logprobs) = (slice("advantages", &advantages)?, slice("mean_logprobs", &mean_logprobs)?);
+) -> PyResult<Bound<'py, PyAny>> {
     let (groups, valid) = (slice("groups", &groups)?, optional("valid", valid.as_ref())?);
-    made(py, advantages.len(), || weight::novelty_bonus(advantages, logprobs, groups, valid, rate, cap))
+    kernel!(py, [advantages, mean_logprobs], |out| {
+        weight::novelty_bonus(advantages, mean_logprobs, groups, valid, (rate, cap), out)
+    })
 }
 
 #[pyfunction]
@@ -273,8 +273,8 @@ pub(crate) fn weight_conflict_tokens<'py>(
 #[expect(clippy::too_many_arguments, reason = "columns in order, options by name")]
 pub(crate) fn weight_balanced_bounds<'py>(
     py: Python<'py>,
-    ratios: Column<'py, f64>,
-    advantages: Column<'py, f64>,
+    ratios: Floats<'py>,
+    advantages: Floats<'py>,
     start: (f64, f64),
     limit: (f64, f64),
     step: (f64, f64),
@@ -282,12 +282,10 @@ pub(crate) fn weight_balanced_bounds<'py>(
     measure: &str,
     valid: Option<Column<'py, bool>>,
 ) -> PyResult<(f64, f64, f64, f64)> {
-    let (ratios, advantages) = (slice("ratios", &ratios)?, slice("advantages", &advantages)?);
     let valid = optional("valid", valid.as_ref())?;
-    let found = run(py, ratios.len(), || {
-        let options = BalancedBounds { start, limit, step, target, measure: Measure::from_name(measure)? };
-        weight::balanced_bounds(ratios, advantages, valid, &options)
-    })?;
+    let measure = Measure::from_name(measure).map_err(to_python)?;
+    let options = BalancedBounds { start, limit, step, target, measure };
+    let found = reduced!(py, [ratios, advantages], weight::balanced_bounds(ratios, advantages, valid, &options))?;
     Ok((found.low, found.high, found.positive, found.negative))
 }
 
@@ -295,23 +293,13 @@ pub(crate) fn weight_balanced_bounds<'py>(
 #[pyo3(signature = (log_ratios, advantages, *, budget, valid=None))]
 pub(crate) fn weight_second_moment_bound<'py>(
     py: Python<'py>,
-    log_ratios: Column<'py, f64>,
-    advantages: Column<'py, f64>,
+    log_ratios: Floats<'py>,
+    advantages: Floats<'py>,
     budget: f64,
     valid: Option<Column<'py, bool>>,
 ) -> PyResult<f64> {
-    let (log_ratios, advantages) = (slice("log_ratios", &log_ratios)?, slice("advantages", &advantages)?);
     let valid = optional("valid", valid.as_ref())?;
-    run(py, log_ratios.len(), || weight::second_moment_bound(log_ratios, advantages, valid, budget))
-}
-
-fn ratios<'a>(
-    log_ratios: &'a Column<'_, f64>,
-    offsets: &'a Column<'_, i64>,
-    mask: Option<&'a Column<'_, bool>>,
-) -> PyResult<Ratios<'a>> {
-    let log_ratios = slice("log_ratios", log_ratios)?;
-    Ok(Ratios { log_ratios, offsets: slice("offsets", offsets)?, mask: optional("mask", mask)? })
+    reduced!(py, [log_ratios, advantages], weight::second_moment_bound(log_ratios, advantages, valid, budget))
 }
 
 #[pyfunction]
@@ -319,7 +307,7 @@ fn ratios<'a>(
 #[expect(clippy::too_many_arguments, reason = "columns in order, options by name")]
 pub(crate) fn weight_importance<'py>(
     py: Python<'py>,
-    log_ratios: Column<'py, f64>,
+    log_ratios: Floats<'py>,
     offsets: Column<'py, i64>,
     level: &str,
     lower: Option<f64>,
@@ -327,12 +315,14 @@ pub(crate) fn weight_importance<'py>(
     action: &str,
     segments: Option<Column<'py, i64>>,
     mask: Option<Column<'py, bool>>,
-) -> PyResult<Made<'py, f64>> {
-    let ratios = ratios(&log_ratios, &offsets, mask.as_ref())?;
+) -> PyResult<Bound<'py, PyAny>> {
+    let (offsets, mask) = (slice("offsets", &offsets)?, optional("mask", mask.as_ref())?);
     let segments = optional("segments", segments.as_ref())?;
-    made(py, ratios.log_ratios.len(), || {
-        let (level, action) = (Level::from_name(level)?, Action::from_name(action)?);
-        weight::importance_weights(&ratios, &ImportanceOptions { level, segments, lower, upper, action })
+    let level = Level::from_name(level).map_err(to_python)?;
+    let action = Action::from_name(action).map_err(to_python)?;
+    let options = ImportanceOptions { level, segments, lower, upper, action };
+    kernel!(py, [log_ratios], |out| {
+        weight::importance_weights(&Ratios { log_ratios, offsets, mask }, &options, out)
     })
 }
 
@@ -341,31 +331,33 @@ pub(crate) fn weight_importance<'py>(
 #[expect(clippy::too_many_arguments, reason = "columns in order, options by name")]
 pub(crate) fn weight_trust_region<'py>(
     py: Python<'py>,
-    log_ratios: Column<'py, f64>,
+    log_ratios: Floats<'py>,
     offsets: Column<'py, i64>,
     divergence: &str,
     aggregate: &str,
     lower: Option<f64>,
     upper: f64,
     mask: Option<Column<'py, bool>>,
-) -> PyResult<Made<'py, bool>> {
-    let ratios = ratios(&log_ratios, &offsets, mask.as_ref())?;
-    made(py, ratios.log_ratios.len(), || {
-        let (divergence, aggregate) = (Divergence::from_name(divergence)?, Aggregate::from_name(aggregate)?);
-        weight::trust_region(&ratios, &TrustRegion { divergence, aggregate, lower, upper })
-    })
+) -> PyResult<Bound<'py, PyAny>> {
+    let (offsets, mask) = (slice("offsets", &offsets)?, optional("mask", mask.as_ref())?);
+    let divergence = Divergence::from_name(divergence).map_err(to_python)?;
+    let aggregate = Aggregate::from_name(aggregate).map_err(to_python)?;
+    let region = TrustRegion { divergence, aggregate, lower, upper };
+    floats!([log_ratios], _Type => filled(py, None, log_ratios.len(), |out| {
+        weight::trust_region(&Ratios { log_ratios, offsets, mask }, &region, out)
+    }))
 }
 
 #[pyfunction]
 #[pyo3(signature = (log_ratios, offsets, *, mask=None))]
 pub(crate) fn weight_importance_diagnostics<'py>(
     py: Python<'py>,
-    log_ratios: Column<'py, f64>,
+    log_ratios: Floats<'py>,
     offsets: Column<'py, i64>,
     mask: Option<Column<'py, bool>>,
 ) -> PyResult<Bound<'py, PyDict>> {
-    let ratios = ratios(&log_ratios, &offsets, mask.as_ref())?;
-    let found = run(py, ratios.log_ratios.len(), || weight::importance_diagnostics(&ratios))?;
+    let (offsets, mask) = (slice("offsets", &offsets)?, optional("mask", mask.as_ref())?);
+    let found = reduced!(py, [log_ratios], weight::importance_diagnostics(&Ratios { log_ratios, offsets, mask }))?;
     let numbers = PyDict::new(py);
     for (name, value) in [
         ("effective_sample_size", found.effective_sample_size),
