@@ -113,7 +113,7 @@ def _window(module: nn.Module, handed: int | None, longest: int) -> int | None:
     """The window of a layer: it says so itself, or its kind says that it is the config's, which its mask would have."""
     config: Any = getattr(module, "config", None)
     kinds = getattr(config, "layer_types", None)
-    kind = None if kinds is None else kinds[module.layer_idx]  # type: ignore[index]
+    kind = None if kinds is None else kinds[module.layer_idx]
     if kind not in (None, "full_attention", "sliding_attention"):
         raise UnsupportedError(f"{type(module).__name__} has the layer type {kind!r}; packs cannot")
     if handed != _NOT_HANDED:

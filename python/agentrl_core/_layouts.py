@@ -245,7 +245,7 @@ class TreeLayout(Layout):
         def on_path(_batch: Tensor, _head: Tensor, query: Tensor, key: Tensor) -> Tensor:
             return (key <= query) & (query < ends[key])
 
-        mask = on_path
+        mask: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor] = on_path
         if window is not None:
             positions = self.position_ids[torch.arange(len(ends), device=device).clamp(max=total - 1)]
             least, most = (bound[:, None] for bound in positions.view(count, _FLEX_BLOCK).aminmax(dim=1))

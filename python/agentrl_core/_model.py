@@ -19,13 +19,11 @@ _LOGIT_OPTIONS = (
 )
 # The types of models of which it is known what they do with such an option: others give the same name other meanings.
 _CAPPED = ("gemma2", "gemma3_text", "vaultgemma")
-_FACTORS = {  # the option and the power of it that logits are multiplied by
+_FACTORS: dict[str, tuple[str, int]] = {  # the option and the power of it that logits are multiplied by
     "cohere": ("logit_scale", 1),
     "cohere2": ("logit_scale", 1),
     "granite": ("logits_scaling", -1),
-    "granite_swa": ("logits_scaling", -1),
     "granitemoe": ("logits_scaling", -1),
-    "granitemoeshared": ("logits_scaling", -1),
     "hyperclovax": ("logits_scaling", 1),
 }
 
@@ -76,9 +74,15 @@ def output_layer_of(model: nn.Module) -> OutputLayer:
             "a head of your own"
         )
     config: Any = decoder_of(model).config
-    kind = getattr(getattr(model, "config", config), "model_type", None)
-    option, power = _FACTORS.get(kind, (None, 1))
-    known = {option, "final_logit_softcapping" if kind in _CAPPED else None}
+    kind = str(getattr(getattr(model, "config", config), "model_type", ""))
+    factor, softcap, known = 1.0, None, set()
+    if kind in _CAPPED:
+        known.add("final_logit_softcapping")
+        softcap = config.final_logit_softcapping
+    if kind in _FACTORS:
+        option, power = _FACTORS[kind]
+        known.add(option)
+        factor = float(getattr(config, option)) ** power
     for name in _LOGIT_OPTIONS:
         value = getattr(config, name, None)
         if value is not None and value != 1 and name not in known:
@@ -86,5 +90,4 @@ def output_layer_of(model: nn.Module) -> OutputLayer:
                 f"{type(model).__name__} has {name}={value}, which changes its logits after the output layer in a way "
                 "that is not known here; use pack.forward and a head of your own"
             )
-    factor = 1.0 if option is None else float(getattr(config, option)) ** power
-    return OutputLayer(head, factor, config.final_logit_softcapping if kind in _CAPPED else None)
+    return OutputLayer(head, factor, softcap)

@@ -56,7 +56,7 @@ def test_rows_agree(
     torch.testing.assert_close(results[1][3], results[0][3], rtol=tolerance, atol=3e-6)
 
 
-@pytest.mark.parametrize("head", [{}, {"softcap": 3.0, "factor": 0.7}])
+@pytest.mark.parametrize("head", [{}, {"softcap": 3, "factor": 1.0}])
 def test_the_operation_on_kernels(
     few_threads: HostKernels, monkeypatch: pytest.MonkeyPatch, head: dict[str, float]
 ) -> None:

@@ -114,7 +114,7 @@ def test_other_streams_of_work() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-@pytest.mark.parametrize("window", [None, 1, 50])
+@pytest.mark.parametrize("window", [None, 2, 50])
 @pytest.mark.parametrize("softcap", [None, 2.0])
 @pytest.mark.parametrize("layout", ["sequence", "tree"])
 def test_attention_equals_the_cpu(layout: str, softcap: float | None, window: int | None, dtype: torch.dtype) -> None:

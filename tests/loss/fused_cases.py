@@ -15,7 +15,7 @@ HEADS = {
     "bias": {"bias": True},
     "factor": {"factor": 0.3},
     "soft cap": {"softcap": 1.5},
-    "all": {"bias": True, "factor": 1.7, "softcap": 2.0},
+    "all": {"bias": True, "factor": 1.7, "softcap": 2},
 }
 EVERYTHING = LOSSES["everything"]
 SEQUENCES = loss.Policy(ratio=loss.Ratio("sequence"), clip=loss.Clip(0.3, 0.4), entropy=0.1)

@@ -19,6 +19,8 @@ from transformers import (
     GptOssForCausalLM,
     GraniteConfig,
     GraniteForCausalLM,
+    GraniteMoeConfig,
+    GraniteMoeForCausalLM,
     HyperCLOVAXConfig,
     HyperCLOVAXForCausalLM,
     Llama4ForCausalLM,
@@ -27,6 +29,8 @@ from transformers import (
     PhimoeForCausalLM,
     Qwen2MoeConfig,
     Qwen2MoeForCausalLM,
+    VaultGemmaConfig,
+    VaultGemmaForCausalLM,
 )
 
 from agentrl_core import _layouts
@@ -204,13 +208,17 @@ def test_windows_that_attention_is_not_told_of() -> None:
 
 
 @pytest.mark.parametrize("tied", [False, True])
-@pytest.mark.parametrize("kind", ["cohere", "cohere2", "granite", "hyperclovax"])
-def test_logits_behind_a_factor(kind: str, tied: bool) -> None:
+@pytest.mark.parametrize("kind", ["cohere", "cohere2", "granite", "granitemoe", "hyperclovax", "vaultgemma"])
+def test_what_models_do_with_their_logits(kind: str, tied: bool) -> None:
+    capped = {"final_logit_softcapping": 2.0, "attn_logit_softcapping": 1.0, "attn_implementation": "eager"}
+    capped |= {"sliding_window": WINDOW, "head_dim": 8}
     config, make, options = {
         "cohere": (CohereConfig, CohereForCausalLM, {"logit_scale": 0.25}),
         "cohere2": (Cohere2Config, Cohere2ForCausalLM, {"logit_scale": 3.0, "sliding_window": WINDOW}),
         "granite": (GraniteConfig, GraniteForCausalLM, {"logits_scaling": 0.25}),
+        "granitemoe": (GraniteMoeConfig, GraniteMoeForCausalLM, {"logits_scaling": 0.25, "num_local_experts": 2}),
         "hyperclovax": (HyperCLOVAXConfig, HyperCLOVAXForCausalLM, {"logits_scaling": 0.25}),
+        "vaultgemma": (VaultGemmaConfig, VaultGemmaForCausalLM, capped),
     }[kind]
     torch.manual_seed(0)
     model, rows = make(config(**SHAPE, **options, tie_word_embeddings=tied)), Ragged.random(LENGTHS)

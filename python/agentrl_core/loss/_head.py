@@ -131,9 +131,10 @@ class KernelRows(Rows):
     def _launch(self, kernel: str, logits: Tensor, *vectors: Tensor | None) -> None:
         if len(logits):
             vectors = tuple(None if vector is None else vector.contiguous() for vector in vectors)
-            arguments = (logits, *vectors, logits.shape[1], logits.stride(0))
+            arguments: list[Tensor | float | None] = [logits, *vectors, logits.shape[1], logits.stride(0)]
             if self.softcap is not None:
-                kernel, arguments = f"{kernel}_capped", (*arguments, self.softcap)
+                kernel = f"{kernel}_capped"
+                arguments.append(self.softcap)
             self._kernels.launch(kernel, len(logits), _THREADS, *arguments)
 
 

@@ -202,7 +202,7 @@ def _behind(scale: Tensor, factor: float, softcap: float | None) -> tuple[Tensor
     for name, value in (("factor", factor), ("softcap", softcap)):
         if value is not None and not 0.0 < value < float("inf"):
             raise InvalidInputError(f"{name}={value} is not possible; give a finite number above 0")
-    return folded(scale, factor, softcap)
+    return folded(scale, float(factor), None if softcap is None else float(softcap))
 
 
 def _checked(
