@@ -102,14 +102,14 @@ def _attend(
     refused = [argument for argument in _REFUSED if others.get(argument) is not None]
     if refused or not getattr(module, "is_causal", True):
         raise UnsupportedError(f"{name} uses {refused[0] if refused else 'attention that is not causal'}; packs cannot")
-    window = _window(module, sliding_window, pack_layout.longest)
+    window = _window(module, sliding_window, pack_layout)
     pack_layout.layers += 1
     flat = (states.squeeze(0).transpose(0, 1) for states in (query, key, value))
     out = pack_layout.attend(*flat, scaling=scaling, dropout=dropout, window=window, softcap=softcap)
     return out.unsqueeze(0), None
 
 
-def _window(module: nn.Module, handed: int | None, longest: int) -> int | None:
+def _window(module: nn.Module, handed: int | None, layout: Layout) -> int | None:
     """The window of a layer: it says so itself, or its kind says that it is the config's, which its mask would have."""
     config: Any = getattr(module, "config", None)
     kinds = getattr(config, "layer_types", None)
@@ -119,9 +119,9 @@ def _window(module: nn.Module, handed: int | None, longest: int) -> int | None:
     if handed != _NOT_HANDED:
         return handed
     window: int | None = getattr(config, "sliding_window", None)
-    if kind is None and window and window < longest:
+    if kind is None and window and window < layout.longest:
         raise UnsupportedError(
             f"{type(module).__name__} does not say which layers have the config's sliding_window={window}, and the "
-            f"pack's longest sequence has {longest} tokens; use shorter sequences"
+            f"pack's longest sequence has {layout.longest} tokens; use shorter sequences"
         )
     return window if kind == "sliding_attention" else None

@@ -247,7 +247,8 @@ class TreeLayout(Layout):
 
         mask: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor] = on_path
         if window is not None:
-            positions = self.position_ids[torch.arange(len(ends), device=device).clamp(max=total - 1)]
+            rows = torch.arange(len(ends), device=device).clamp(max=total - 1)
+            positions = self.position_ids[rows].to(torch.int32)
             least, most = (bound[:, None] for bound in positions.view(count, _FLEX_BLOCK).aminmax(dim=1))
             seen &= least - most.T < window
             full &= most - least.T < window

@@ -205,6 +205,10 @@ def test_windows_that_attention_is_not_told_of() -> None:
     everywhere = PhimoeForCausalLM(PhimoeConfig(**SHAPE, sliding_window=WINDOW, num_local_experts=2))
     with pytest.raises(UnsupportedError, match=r"PhimoeAttention does not say which layers have .*sliding_window=4"):
         rows.pack().run(everywhere)
+    short = Ragged.random([WINDOW, WINDOW])
+    torch.testing.assert_close(
+        short.pack().run(everywhere).logprob.double(), naive(everywhere, short)[0], rtol=0, atol=1e-5
+    )
 
 
 @pytest.mark.parametrize("tied", [False, True])

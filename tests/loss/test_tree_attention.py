@@ -332,6 +332,21 @@ def test_windows_and_caps_tell(family: str) -> None:
         assert (pack.run(model).logprob - pack.run(other).logprob).abs().max() > 1e-4
 
 
+def test_scores_behind_a_cap_are_not_kept() -> None:
+    """The backward pass makes them again, block by block."""
+    layout = _layouts.SequenceLayout(torch.tensor([0, 600], dtype=torch.int32), 600)
+    states = [torch.randn(600, heads, 8, requires_grad=True) for heads in (4, 2, 2)]
+    kept: list[int] = []
+
+    def keep(saved: Tensor) -> Tensor:
+        kept.append(saved.numel())
+        return saved
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda saved: saved):
+        layout.attend(*states, scaling=None, dropout=0.0, softcap=1.0)
+    assert 0 < sum(kept) < 600 * 600
+
+
 def test_dropout_of_capped_attention_is_that_of_the_definition() -> None:
     """Of many queries alike the mean is the value that all keys have; half of the probabilities are dropped."""
     layout = _layouts.SequenceLayout(torch.tensor([0, 400], dtype=torch.int32), 400)
