@@ -287,7 +287,7 @@ class TreeLayout(Layout):
                 q,
                 k,
                 v,
-                score_mod=None if softcap is None else _cap(softcap),
+                score_mod=None if softcap is None else _cap(softcap, query.device),
                 block_mask=self.block_mask(window),
                 scale=scaling,
                 enable_gqa=query.shape[1] != key.shape[1],
@@ -359,11 +359,12 @@ def _fits_flex(query: Tensor, value: Tensor, dropout: float) -> bool:
 
 
 @functools.cache
-def _cap(softcap: float) -> Callable[..., Tensor]:
+def _cap(softcap: float, device: torch.device) -> Callable[..., Tensor]:
     """For FlexAttention; the same function for the same cap, which is compiled once."""
+    cap = torch.tensor(softcap, device=device)  # a plain number does not compile where shapes are dynamic
 
     def capped(score: Tensor, *_place: Tensor) -> Tensor:
-        return softcap * torch.tanh(score / softcap)
+        return cap * torch.tanh(score / cap)
 
     return capped
 

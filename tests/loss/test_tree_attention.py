@@ -292,7 +292,7 @@ def test_flex_attention_gives_the_same(seed: int, window: int | None, softcap: f
     mine = layout.attend(q, k, v, scaling=0.3, dropout=0.0, window=window, softcap=softcap)
     theirs = flex_attention(
         *(states.transpose(0, 1)[None] for states in (q, k, v)),
-        score_mod=None if softcap is None else _layouts._cap(softcap),
+        score_mod=None if softcap is None else _layouts._cap(softcap, q.device),
         block_mask=layout.block_mask(layout.cut(window)),
         scale=0.3,
         enable_gqa=True,
