@@ -361,9 +361,8 @@ def _fits_flex(query: Tensor, value: Tensor, dropout: float) -> bool:
 @functools.cache
 def _cap(softcap: float, device: torch.device) -> Callable[..., Tensor]:
     """For FlexAttention; the same function for the same cap, which is compiled once."""
-    cap = torch.tensor(
-        softcap, dtype=torch.float32, device=device
-    )  # a plain number does not compile where shapes are dynamic
+    # A plain number does not compile where shapes are dynamic.
+    cap = torch.tensor(softcap, dtype=torch.float32, device=device)
 
     def capped(score: Tensor, *_place: Tensor) -> Tensor:
         return cap * torch.tanh(score / cap)
