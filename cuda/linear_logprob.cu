@@ -4,7 +4,8 @@
 // the same bits whatever the other rows are. No header is included: NVRTC has none. What differs between a device and the host
 // that tests this text stands in the macros THREAD, THREADS, ROW, BARRIER and SHARED (tests/cuda/host.h).
 //
-// x_j = scale * z_j are the logits at the temperature, log p_j = x_j - lse. A logit of -inf has probability 0.
+// x_j = scale * z_j are the logits at the temperature, log p_j = x_j - lse. A logit of -inf has probability 0. The kernels
+// `_capped` take x_j = scale * softcap * tanh(z_j / softcap); they stand apart so that the others pay nothing.
 
 typedef long long Size;
 typedef unsigned int Word;
@@ -52,14 +53,23 @@ static __device__ __forceinline__ Half bfloat16(float value) {
     return static_cast<Half>((as.bits + 0x7fffu + ((as.bits >> 16) & 1u)) >> 16);
 }
 
+// A logit at the temperature.
+template <bool CAPPED> static __device__ __forceinline__ float scaled(float z, float scale, float softcap) {
+    return scale * (CAPPED ? softcap * tanhf(z / softcap) : z);
+}
+
 // Up to four logits at the temperature, those beyond the end -inf.
-static __device__ __forceinline__ Four load(const float* row, Size begin, Size columns, float scale, bool whole) {
+template <bool CAPPED>
+static __device__ __forceinline__ Four load(const float* row, Size begin, Size columns, float scale, float softcap,
+                                            bool whole) {
     Four x;
     if (whole && begin + WIDTH <= columns) {
         x = *reinterpret_cast<const Four*>(row + begin);
-        for (int k = 0; k < WIDTH; ++k) x.at[k] *= scale;
+        for (int k = 0; k < WIDTH; ++k) x.at[k] = scaled<CAPPED>(x.at[k], scale, softcap);
     } else {
-        for (int k = 0; k < WIDTH; ++k) x.at[k] = begin + k < columns ? row[begin + k] * scale : negative_infinity();
+        for (int k = 0; k < WIDTH; ++k) {
+            x.at[k] = begin + k < columns ? scaled<CAPPED>(row[begin + k], scale, softcap) : negative_infinity();
+        }
     }
     return x;
 }
@@ -83,8 +93,10 @@ static __device__ __forceinline__ Moments merged(Moments a, Moments b) {
 }
 
 // log p of each row's target, entropy H = log S - U / S, and lse = largest + log S, of logits read once.
-extern "C" __global__ void row_statistics(const float* logits, const Size* target, const float* scales, float* logprob,
-                                          float* entropy, float* lse, Size columns, Size stride) {
+template <bool CAPPED>
+static __device__ __forceinline__ void statistics(const float* logits, const Size* target, const float* scales,
+                                                  float* logprob, float* entropy, float* lse, Size columns, Size stride,
+                                                  float softcap) {
     SHARED float largest[MOST_THREADS], total[MOST_THREADS], weighted[MOST_THREADS];
     const Size me = THREAD, threads = THREADS, row = ROW;
     const float* z = logits + row * stride;
@@ -93,7 +105,7 @@ extern "C" __global__ void row_statistics(const float* logits, const Size* targe
 
     Moments mine = {negative_infinity(), 0.0f, 0.0f};
     for (Size begin = me * WIDTH; begin < columns; begin += threads * WIDTH) {
-        const Four x = load(z, begin, columns, scale, whole);
+        const Four x = load<CAPPED>(z, begin, columns, scale, softcap, whole);
         float most = x.at[0];
         for (int k = 1; k < WIDTH; ++k) most = x.at[k] > most ? x.at[k] : most;
         if (most > mine.largest) mine = moved(mine, most);
@@ -126,18 +138,30 @@ extern "C" __global__ void row_statistics(const float* logits, const Size* targe
     }
     if (me == 0) {
         const float log_total = logf(mine.total);
-        logprob[row] = z[target[row]] * scale - mine.largest - log_total;
+        logprob[row] = scaled<CAPPED>(z[target[row]], scale, softcap) - mine.largest - log_total;
         entropy[row] = log_total - mine.weighted / mine.total;
         lse[row] = mine.largest + log_total;
     }
 }
 
+extern "C" __global__ void row_statistics(const float* logits, const Size* target, const float* scales, float* logprob,
+                                          float* entropy, float* lse, Size columns, Size stride) {
+    statistics<false>(logits, target, scales, logprob, entropy, lse, columns, stride, 0.0f);
+}
+
+extern "C" __global__ void row_statistics_capped(const float* logits, const Size* target, const float* scales,
+                                                 float* logprob, float* entropy, float* lse, Size columns, Size stride,
+                                                 double softcap) {
+    statistics<true>(logits, target, scales, logprob, entropy, lse, columns, stride, static_cast<float>(softcap));
+}
+
 // dL/dz_j = scale * [ g (1[j = target] - p_j) - h p_j (log p_j + H) ], g = dL/dlogprob, h = dL/dH, over the logits that it
-// reads: as fp32, or as bfloat16 in the first half of the row. `by_entropy` may be null: h = 0.
-template <bool AS_BFLOAT16>
+// reads: as fp32, or as bfloat16 in the first half of the row. `by_entropy` may be null: h = 0. Behind a soft cap it is that
+// times 1 - tanh^2(z_j / softcap).
+template <bool AS_BFLOAT16, bool CAPPED>
 static __device__ __forceinline__ void gradient(float* logits, const Size* target, const float* scales, const float* lses,
                                                 const float* entropies, const float* by_logprob, const float* by_entropy,
-                                                Size columns, Size stride) {
+                                                Size columns, Size stride, float softcap) {
     const Size me = THREAD, threads = THREADS, row = ROW;
     float* z = logits + row * stride;
     Half* halves = reinterpret_cast<Half*>(z);
@@ -148,11 +172,13 @@ static __device__ __forceinline__ void gradient(float* logits, const Size* targe
 
     for (Size tile = 0; tile < columns; tile += threads * WIDTH) {
         const Size begin = tile + me * WIDTH;
-        Four d = load(z, begin, columns, scale, whole);
+        Four d = load<CAPPED>(z, begin, columns, scale, softcap, whole);
         for (int k = 0; k < WIDTH; ++k) {
             const float log_p = d.at[k] - lse, p = expf(log_p);
             const float inner = p == 0.0f ? 0.0f : p * (g + h * (log_p + entropy));
+            const float share = CAPPED ? d.at[k] / (scale * softcap) : 0.0f;
             d.at[k] = scale * ((begin + k == chosen ? g : 0.0f) - inner);
+            if (CAPPED) d.at[k] *= 1.0f - share * share;
         }
         if (AS_BFLOAT16) {
             BARRIER;  // a tile of halves lies over logits of this tile and of tiles before it, which are now all read
@@ -178,11 +204,25 @@ static __device__ __forceinline__ void gradient(float* logits, const Size* targe
 extern "C" __global__ void row_gradient_float(float* logits, const Size* target, const float* scales, const float* lse,
                                               const float* entropy, const float* by_logprob, const float* by_entropy,
                                               Size columns, Size stride) {
-    gradient<false>(logits, target, scales, lse, entropy, by_logprob, by_entropy, columns, stride);
+    gradient<false, false>(logits, target, scales, lse, entropy, by_logprob, by_entropy, columns, stride, 0.0f);
+}
+
+extern "C" __global__ void row_gradient_float_capped(float* logits, const Size* target, const float* scales,
+                                                     const float* lse, const float* entropy, const float* by_logprob,
+                                                     const float* by_entropy, Size columns, Size stride, double softcap) {
+    gradient<false, true>(logits, target, scales, lse, entropy, by_logprob, by_entropy, columns, stride,
+                          static_cast<float>(softcap));
 }
 
 extern "C" __global__ void row_gradient_bfloat16(float* logits, const Size* target, const float* scales, const float* lse,
                                                  const float* entropy, const float* by_logprob, const float* by_entropy,
                                                  Size columns, Size stride) {
-    gradient<true>(logits, target, scales, lse, entropy, by_logprob, by_entropy, columns, stride);
+    gradient<true, false>(logits, target, scales, lse, entropy, by_logprob, by_entropy, columns, stride, 0.0f);
+}
+
+extern "C" __global__ void row_gradient_bfloat16_capped(float* logits, const Size* target, const float* scales,
+                                                        const float* lse, const float* entropy, const float* by_logprob,
+                                                        const float* by_entropy, Size columns, Size stride, double softcap) {
+    gradient<true, true>(logits, target, scales, lse, entropy, by_logprob, by_entropy, columns, stride,
+                         static_cast<float>(softcap));
 }

@@ -17,7 +17,8 @@ from agentrl_core._layouts import Layout
 from agentrl_core.exceptions import MissingDependencyError, UnsupportedError
 
 NAME = "agentrl_pack"
-_REFUSED = ("softcap", "s_aux", "position_bias")  # arguments of attention variants that no layout computes
+_REFUSED = ("s_aux", "position_bias")  # arguments of attention variants that no layout computes
+_NOT_HANDED = 0
 
 
 @contextmanager
@@ -89,7 +90,8 @@ def _attend(
     *,
     scaling: float | None = None,
     dropout: float = 0.0,
-    sliding_window: int | None = None,
+    sliding_window: int | None = _NOT_HANDED,
+    softcap: float | None = None,
     pack_layout: Layout | None = None,
     **others: object,
 ) -> tuple[Tensor, None]:
@@ -97,14 +99,29 @@ def _attend(
     name = type(module).__name__
     if pack_layout is None or attention_mask is not None:
         raise UnsupportedError(f"{name} does not hand the pack's layout to its attention; this model cannot run packs")
-    if sliding_window is not None and sliding_window < pack_layout.longest:
-        raise UnsupportedError(
-            f"{name} has sliding_window={sliding_window} but the pack's longest sequence has {pack_layout.longest} "
-            "tokens; packs need full causal attention: use shorter sequences"
-        )
     refused = [argument for argument in _REFUSED if others.get(argument) is not None]
     if refused or not getattr(module, "is_causal", True):
         raise UnsupportedError(f"{name} uses {refused[0] if refused else 'attention that is not causal'}; packs cannot")
+    window = _window(module, sliding_window, pack_layout)
     pack_layout.layers += 1
     flat = (states.squeeze(0).transpose(0, 1) for states in (query, key, value))
-    return pack_layout.attend(*flat, scaling=scaling, dropout=dropout).unsqueeze(0), None
+    out = pack_layout.attend(*flat, scaling=scaling, dropout=dropout, window=window, softcap=softcap)
+    return out.unsqueeze(0), None
+
+
+def _window(module: nn.Module, handed: int | None, layout: Layout) -> int | None:
+    """The window of a layer: it says so itself, or its kind says that it is the config's, which its mask would have."""
+    config: Any = getattr(module, "config", None)
+    kinds = getattr(config, "layer_types", None)
+    kind = None if kinds is None else kinds[module.layer_idx]
+    if kind not in (None, "full_attention", "sliding_attention"):
+        raise UnsupportedError(f"{type(module).__name__} has the layer type {kind!r}; packs cannot")
+    if handed != _NOT_HANDED:
+        return handed
+    window: int | None = getattr(config, "sliding_window", None)
+    if kind is None and window and window < layout.longest:
+        raise UnsupportedError(
+            f"{type(module).__name__} does not say which layers have the config's sliding_window={window}, and the "
+            f"pack's longest sequence has {layout.longest} tokens; use shorter sequences"
+        )
+    return window if kind == "sliding_attention" else None

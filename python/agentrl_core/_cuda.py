@@ -76,17 +76,18 @@ class Kernels:
         self._device = device
         self._kernels: dict[str, Any] = {}
 
-    def launch(self, kernel: str, blocks: int, threads: int, *arguments: Tensor | int | None) -> None:
+    def launch(self, kernel: str, blocks: int, threads: int, *arguments: Tensor | float | None) -> None:
         """Queue a kernel on torch's current stream; a tensor stands for its address, None for null.
 
-        All parameters of a kernel are pointers or 64-bit whole numbers.
+        All parameters of a kernel are pointers or 64-bit numbers: `long long` for an int, `double` for a float.
         """
         from cuda.core import LaunchConfig, launch
 
         if kernel not in self._kernels:
             self._kernels[kernel] = self._code.get_kernel(kernel)
         values = [
-            argument.data_ptr() if isinstance(argument, torch.Tensor) else argument or 0 for argument in arguments
+            argument.data_ptr() if isinstance(argument, torch.Tensor) else 0 if argument is None else argument
+            for argument in arguments
         ]
         with torch.cuda.device(self._device):
             stream = torch.cuda.current_stream()

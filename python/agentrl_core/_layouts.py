@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
@@ -36,8 +37,32 @@ class Layout(ABC):
         """Most tokens that one token has before it, itself included."""
 
     @abstractmethod
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, *, scaling: float | None, dropout: float) -> Tensor:
-        """Causal attention: `[T, heads, D]` in and out; keys and values may have fewer heads, each for several."""
+    def attend(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        *,
+        scaling: float | None,
+        dropout: float,
+        window: int | None = None,
+        softcap: float | None = None,
+    ) -> Tensor:
+        """Causal attention: `[T, heads, D]` in and out; keys and values may have fewer heads, each for several.
+
+        Args:
+            query: `[T, heads, D]`.
+            key: `[T, heads or fewer, D]`.
+            value: as `key`.
+            scaling: what q k^T is multiplied by; None: 1 / sqrt(D).
+            dropout: share of the probabilities that are dropped.
+            window: a token sees itself and the window - 1 tokens before it; None: all before it.
+            softcap: scores s become softcap tanh(s / softcap).
+        """
+
+    def cut(self, window: int | None) -> int | None:
+        """The window; None where it hides nothing."""
+        return window if window is not None and window < self.longest else None
 
 
 class SequenceLayout(Layout):
@@ -45,7 +70,8 @@ class SequenceLayout(Layout):
 
     On CUDA in half precision it is `torch.nn.attention.varlen`; elsewhere queries, keys and values are padded sequence
     by sequence, in buckets of similar length, for `scaled_dot_product_attention(is_causal=True)`. A padded key lies
-    behind every real query of its row, so causality already hides it.
+    behind every real query of its row, so causality already hides it. Where that is not all, because of a window or a
+    soft cap, the sequences are trees without forks.
 
     Args:
         cu_seqlens: `int32[S + 1]`, starts of the sequences in the flat tokens, then the total.
@@ -87,11 +113,35 @@ class SequenceLayout(Layout):
         device = self.cu_seqlens.device
         return shapes, torch.cat(rows).to(device), slots.to(device)
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, *, scaling: float | None, dropout: float) -> Tensor:
+    @functools.cached_property
+    def chains(self) -> TreeLayout:
+        """The same sequences as trees without forks."""
+        starts = self.cu_seqlens.to(torch.int64)
+        lengths = starts.diff()
+        ends = starts[1:].repeat_interleave(lengths)
+        begins = starts[:-1].repeat_interleave(lengths)
+        return TreeLayout(ends.to(torch.int32), torch.arange(len(ends), device=ends.device) - begins)
+
+    def attend(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        *,
+        scaling: float | None,
+        dropout: float,
+        window: int | None = None,
+        softcap: float | None = None,
+    ) -> Tensor:
         """Attention of each sequence by itself."""
-        varlen = _varlen() if _fits_varlen(query, value, dropout) else None
-        if varlen is None:
+        window = self.cut(window)
+        varlen = _varlen() if softcap is None and _fits_varlen(query, value, dropout) else None
+        if varlen is None and window is None and softcap is None:
             return self._padded(query, key, value, scaling, dropout)
+        if varlen is None:
+            return self.chains.attend(
+                query, key, value, scaling=scaling, dropout=dropout, window=window, softcap=softcap
+            )
         out: Tensor = varlen(
             query.contiguous(),
             key.contiguous(),
@@ -101,7 +151,7 @@ class SequenceLayout(Layout):
             self.max_seqlen,
             self.max_seqlen,
             scale=scaling,
-            window_size=(-1, 0),
+            window_size=(-1 if window is None else window - 1, 0),  # tokens before a query and behind it
             enable_gqa=query.shape[1] != key.shape[1],
         )
         return out
@@ -127,9 +177,10 @@ class SequenceLayout(Layout):
 class TreeLayout(Layout):
     """Trees in depth-first order, each token once: q attends to k where `k <= q and q < subtree_end[k]`.
 
-    Those are the tokens on the path from the root of q's tree to q. On CUDA it is FlexAttention with a mask of blocks;
-    elsewhere blocks of rows, each with the keys that any of them has on its path, go through
-    `scaled_dot_product_attention` with a boolean mask, so that no mask covers a whole tree, nor two of them.
+    Those are the tokens on the path from the root of q's tree to q; a window leaves those of
+    `position_ids[q] - position_ids[k] < window`. On CUDA it is FlexAttention with a mask of blocks; elsewhere blocks of
+    rows, each with the keys that any of them has on its path, go through `scaled_dot_product_attention` with a boolean
+    mask, so that no mask covers a whole tree, nor two of them.
 
     Args:
         subtree_end: `int32[T]`, the row behind the last descendant of each token.
@@ -140,30 +191,45 @@ class TreeLayout(Layout):
         super().__init__()
         self.subtree_end = subtree_end
         self.position_ids = position_ids
+        self._blocks: dict[int | None, list[tuple[slice, slice | Tensor, Tensor]]] = {}
+        self._block_masks: dict[int | None, BlockMask] = {}
 
     @functools.cached_property
     def longest(self) -> int:
         """Length of the longest path."""
         return int(self.position_ids.max()) + 1
 
-    @functools.cached_property
-    def blocks(self) -> list[tuple[slice, slice | Tensor, Tensor]]:
-        """Of each block its rows, the rows of its keys, and its mask `[rows, keys]`."""
-        ends, device = self.subtree_end.to("cpu", torch.int64), self.subtree_end.device
+    def blocks(self, window: int | None = None) -> list[tuple[slice, slice | Tensor, Tensor]]:
+        """Of each block its rows, the rows of its keys, and its mask `[rows, keys]`; made once for a window."""
+        if window not in self._blocks:
+            self._blocks[window] = self._made_blocks(window)
+        return self._blocks[window]
+
+    def _made_blocks(self, window: int | None) -> list[tuple[slice, slice | Tensor, Tensor]]:
+        ends, positions = (column.to("cpu", torch.int64) for column in (self.subtree_end, self.position_ids))
+        device = self.subtree_end.device
         found: list[tuple[slice, slice | Tensor, Tensor]] = []
         for begin in range(0, len(ends), _QUERY_BLOCK):
             rows = torch.arange(begin, min(begin + _QUERY_BLOCK, len(ends)))
             keys = torch.cat([(ends[:begin] > begin).nonzero().squeeze(1), rows])
             mask = (keys <= rows[:, None]) & (rows[:, None] < ends[keys])
+            if window is not None:
+                mask &= positions[rows, None] - positions[keys] < window
+                near = mask.any(0)
+                keys, mask = keys[near], mask[:, near]
             first, last = int(keys[0]), int(keys[-1])
             in_one_piece = last - first + 1 == len(keys)  # then a view will do, where autograd would keep a copy
             place: slice | Tensor = slice(first, last + 1) if in_one_piece else keys.to(device)
             found.append((slice(begin, begin + len(rows)), place, mask.to(device)))
         return found
 
-    @functools.cached_property
-    def block_mask(self) -> BlockMask:
-        """The same mask for FlexAttention, from the smallest and largest end of each block: no `[T, T]` is made."""
+    def block_mask(self, window: int | None = None) -> BlockMask:
+        """The same mask for FlexAttention, from what is smallest and largest in each block: no `[T, T]` is made."""
+        if window not in self._block_masks:
+            self._block_masks[window] = self._made_block_mask(window)
+        return self._block_masks[window]
+
+    def _made_block_mask(self, window: int | None) -> BlockMask:
         from torch.nn.attention.flex_attention import BlockMask
 
         total, device = len(self.subtree_end), self.subtree_end.device
@@ -176,43 +242,101 @@ class TreeLayout(Layout):
         seen = (block <= block[:, None]) & (per_block.amax(1) > begin[:, None])
         full = (block < block[:, None]) & (per_block.amin(1) >= behind[:, None])
 
+        def on_path(_batch: Tensor, _head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+            return (key <= query) & (query < ends[key])
+
+        mask: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor] = on_path
+        if window is not None:
+            rows = torch.arange(len(ends), device=device).clamp(max=total - 1)
+            positions = self.position_ids[rows].to(torch.int32)
+            least, most = (bound[:, None] for bound in positions.view(count, _FLEX_BLOCK).aminmax(dim=1))
+            seen &= least - most.T < window
+            full &= most - least.T < window
+            behind_window = positions + window
+
+            def in_window(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+                return on_path(batch, head, query, key) & (positions[query] < behind_window[key])
+
+            mask = in_window
+
         def listed(chosen: Tensor) -> tuple[Tensor, Tensor]:
             order = chosen.to(torch.int8).argsort(dim=1, descending=True, stable=True)
             return chosen.sum(1, dtype=torch.int32)[None, None], order.to(torch.int32)[None, None]
-
-        def mask(_batch: Tensor, _head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-            return (key <= query) & (query < ends[key])
 
         return BlockMask.from_kv_blocks(
             *listed(seen & ~full), *listed(full), BLOCK_SIZE=_FLEX_BLOCK, mask_mod=mask, seq_lengths=(total, total)
         )
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, *, scaling: float | None, dropout: float) -> Tensor:
+    def attend(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        *,
+        scaling: float | None,
+        dropout: float,
+        window: int | None = None,
+        softcap: float | None = None,
+    ) -> Tensor:
         """Attention of each token to its path."""
-        grouped = query.shape[1] != key.shape[1]
+        window = self.cut(window)
         q, k, v = (states.transpose(0, 1)[None] for states in (query, key, value))
         flex = _flex() if _fits_flex(query, value, dropout) else None
         if flex is not None:
-            out: Tensor = flex(q, k, v, block_mask=self.block_mask, scale=scaling, enable_gqa=grouped)
+            out: Tensor = flex(
+                q,
+                k,
+                v,
+                score_mod=None if softcap is None else _cap(softcap, query.device),
+                block_mask=self.block_mask(window),
+                scale=scaling,
+                enable_gqa=query.shape[1] != key.shape[1],
+            )
         else:
             outs = []
-            for rows, keys, mask in self.blocks:
+            for rows, keys, mask in self.blocks(window):
                 part_k, part_v = (
                     states[:, :, keys] if isinstance(keys, slice) else states.index_select(2, keys) for states in (k, v)
                 )
-                outs.append(
-                    nn.functional.scaled_dot_product_attention(
-                        q[:, :, rows],
-                        part_k,
-                        part_v,
-                        attn_mask=mask,
-                        dropout_p=dropout,
-                        scale=scaling,
-                        enable_gqa=grouped,
-                    )
-                )
+                block = (q[:, :, rows], part_k, part_v, mask, dropout, scaling)
+                outs.append(_masked(*block) if softcap is None else _capped(*block, softcap))
             out = torch.cat(outs, dim=2)
         return out[0].transpose(0, 1)
+
+
+def _masked(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, dropout: float, scaling: float | None) -> Tensor:
+    return nn.functional.scaled_dot_product_attention(
+        query,
+        key,
+        value,
+        attn_mask=mask,
+        dropout_p=dropout,
+        scale=scaling,
+        enable_gqa=query.shape[1] != key.shape[1],
+    )
+
+
+def _capped(*block: Any) -> Tensor:
+    """Attention with a soft cap; the backward pass makes the scores again, so that those of one block are kept."""
+    out: Tensor = checkpoint(_capped_scores, *block, use_reentrant=False)
+    return out
+
+
+def _capped_scores(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor,
+    dropout: float,
+    scaling: float | None,
+    softcap: float,
+) -> Tensor:
+    of_key = query.unflatten(1, (key.shape[1], -1))  # the heads of queries that share one of keys
+    scores = of_key @ key.unsqueeze(2).mT * (query.shape[-1] ** -0.5 if scaling is None else scaling)
+    scores = softcap * (scores / softcap).tanh()
+    wide = torch.promote_types(query.dtype, torch.float32)
+    probability = scores.masked_fill(~mask, -torch.inf).softmax(dim=-1, dtype=wide).to(query.dtype)
+    return (nn.functional.dropout(probability, dropout) @ value.unsqueeze(2)).flatten(1, 2)
 
 
 def _fits_varlen(query: Tensor, value: Tensor, dropout: float) -> bool:
@@ -232,6 +356,18 @@ def _fits_flex(query: Tensor, value: Tensor, dropout: float) -> bool:
         and dropout == 0.0
         and query.shape[-1] == value.shape[-1] >= 16
     )
+
+
+@functools.cache
+def _cap(softcap: float, device: torch.device) -> Callable[..., Tensor]:
+    """For FlexAttention; the same function for the same cap, which is compiled once."""
+    # A plain number does not compile where shapes are dynamic.
+    cap = torch.tensor(softcap, dtype=torch.float32, device=device)
+
+    def capped(score: Tensor, *_place: Tensor) -> Tensor:
+        return cap * torch.tanh(score / cap)
+
+    return capped
 
 
 @functools.cache

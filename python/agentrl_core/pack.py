@@ -20,21 +20,15 @@ from torch.utils.checkpoint import checkpoint
 
 from agentrl_core._attention import pack_attention
 from agentrl_core._layouts import Layout, SequenceLayout, TreeLayout
+from agentrl_core._model import decoder_of, output_layer_of
 from agentrl_core.exceptions import UnsupportedError
+from agentrl_core.loss._head import folded
 from agentrl_core.loss.regulariser import top_p_entropy
 
 if TYPE_CHECKING:
     from agentrl_core._core import PlannedPack
 
 _LOGITS_AT_ONCE = 2**27  # 512 MiB of fp32; beyond it the head runs in chunks that the backward pass recomputes
-# What a config may say that changes logits after the head; each is neutral when absent, None or 1.
-_LOGIT_OPTIONS = (
-    "final_logit_softcapping",
-    "logit_scale",
-    "logits_scaling",
-    "lm_head_multiplier",
-    "output_multiplier",
-)
 
 
 class Streams(dict[str, Tensor]):
@@ -207,15 +201,19 @@ class Pack:
     def forward(self, model: nn.Module) -> Tensor:
         """Hidden states of all tokens, `[T, hidden]`, on the model's device; gradients flow.
 
-        Every token attends to those before it in its sequence, or on its path, so the result equals separate runs.
+        Every token attends to those before it in its sequence, or on its path, in layers with a sliding window to the
+        last of them, so the result equals separate runs.
 
         Args:
-            model: a causal language model of Hugging Face transformers, decoder-only, in train or eval mode.
+            model: a causal language model of Hugging Face transformers, decoder-only, in train or eval mode: Llama,
+                Qwen 2 and 3, Mistral, Gemma 1 to 3 and others with softmax attention in every layer, be it all of it
+                causal, in sliding windows, or with soft caps.
 
         Raises:
-            UnsupportedError: the model has no decoder with ordinary full causal attention in every layer.
+            UnsupportedError: the model has no decoder, or other attention in some layer (attention sinks, chunks,
+                linear attention).
         """
-        decoder = _decoder(model)
+        decoder = decoder_of(model)
         pack = self.to(_device(model))
         layout = pack._layout  # noqa: SLF001 - a pack of its own kind
         layout.layers = 0
@@ -237,7 +235,8 @@ class Pack:
     def run(self, model: nn.Module, *, answers: tuple[str, ...] | None = None) -> PackOutput:
         """Log-prob and entropy of every prediction pair, and what else is asked for.
 
-        With z the fp32 logits (fp64 for an fp64 model) of a pair's source row, times its inverse temperature:
+        With z the fp32 logits (fp64 for an fp64 model) of a pair's source row, behind the factor and the soft cap that
+        the model's config may name (`loss.fused` has the formula), times its inverse temperature:
         log p = z_target - lse(z); H = log S - U / S with S = sum e^(z - max z), U = sum e^(z - max z) (z - max z).
 
         Args:
@@ -250,20 +249,24 @@ class Pack:
             `PackOutput` on the model's device.
 
         Raises:
-            UnsupportedError: the model cannot run packs (see `forward`), changes its logits after the output layer, or
-                cannot give an answer.
+            UnsupportedError: the model cannot run packs (see `forward`), changes its logits after the output layer in
+                another way, or cannot give an answer.
         """
         answers = self.answers if answers is None else answers
-        head, critic = _head(model), _value_head(model, answers)
+        layer, critic = output_layer_of(model), _value_head(model, answers)
         of_logits = tuple(name for name in answers if name in _ANSWERS_OF_LOGITS)
         pack = self.to(_device(model))
         hidden = pack.forward(model).index_select(0, pack.source_row)
         dtype = torch.float64 if hidden.dtype == torch.float64 else torch.float32
         with torch.autocast(hidden.device.type, enabled=False):
+            head = layer.linear
             weight = head.weight.to(dtype)
             bias = None if head.bias is None else head.bias.to(dtype)  # type: ignore[redundant-expr]  # Linear(bias=False)
+            scale, softcap = folded(pack.streams.inverse_temperature, layer.factor, layer.softcap)
             chunk = max(1, _LOGITS_AT_ONCE // weight.shape[0])
-            score = functools.partial(_score, entropy_gradient=self.entropy_gradient, answers=of_logits)
+            score = functools.partial(
+                _score, softcap=softcap, entropy_gradient=self.entropy_gradient, answers=of_logits
+            )
             outputs = []
             for begin in range(0, max(len(hidden), 1), chunk):
                 rows = slice(begin, begin + chunk)
@@ -272,7 +275,7 @@ class Pack:
                     weight,
                     bias,
                     pack.target[rows],
-                    pack.streams.inverse_temperature[rows],
+                    scale[rows],
                 )
                 if len(hidden) > chunk and torch.is_grad_enabled():
                     outputs.append(checkpoint(score, *arguments, use_reentrant=False))
@@ -295,10 +298,14 @@ def _score(
     target: Tensor,
     scale: Tensor,
     *,
+    softcap: float | None,
     entropy_gradient: bool,
     answers: tuple[str, ...],
 ) -> tuple[Tensor, ...]:
-    logits = nn.functional.linear(rows, weight, bias) * scale[:, None].to(rows.dtype)
+    logits = nn.functional.linear(rows, weight, bias)
+    if softcap is not None:
+        logits = softcap * (logits / softcap).tanh()
+    logits = logits * scale[:, None].to(rows.dtype)
     shifted = logits - logits.detach().amax(dim=-1, keepdim=True)
     logprob = shifted.gather(1, target[:, None]).squeeze(1) - shifted.logsumexp(dim=-1)
     with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
@@ -350,34 +357,3 @@ def _value_head(model: nn.Module, answers: tuple[str, ...]) -> nn.Module | None:
             "torch.nn.Linear(model.config.hidden_size, 1)"
         )
     return cast("nn.Module", head) if asked is not None else None
-
-
-def _decoder(model: nn.Module) -> nn.Module:
-    find = getattr(model, "get_decoder", None)
-    decoder = find() if callable(find) else None
-    if not isinstance(decoder, nn.Module) or not hasattr(decoder, "config"):
-        raise UnsupportedError(
-            f"{type(model).__name__} has no get_decoder() that gives a transformers decoder; pass a causal language "
-            "model of Hugging Face transformers, such as LlamaForCausalLM"
-        )
-    return decoder
-
-
-def _head(model: nn.Module) -> nn.Linear:
-    find = getattr(model, "get_output_embeddings", None)
-    head = find() if callable(find) else None
-    if type(head) is not nn.Linear:
-        raise UnsupportedError(
-            f"{type(model).__name__} has the output layer {type(head).__name__}; pack.run needs a plain "
-            "torch.nn.Linear: use a causal language model without an adapter on its head, or pack.forward and "
-            "a head of your own"
-        )
-    config = _decoder(model).config
-    for option in _LOGIT_OPTIONS:
-        value = getattr(config, option, None)
-        if value is not None and value != 1:
-            raise UnsupportedError(
-                f"{type(model).__name__} has {option}={value}, which changes its logits after the output layer; "
-                "use pack.forward and a head of your own"
-            )
-    return head

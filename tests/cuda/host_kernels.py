@@ -26,9 +26,14 @@ class HostKernels:
         self._library = ctypes.CDLL(str(library))
         self._most = most_threads
 
-    def launch(self, kernel: str, blocks: int, threads: int, *arguments: Tensor | int | None) -> None:
-        numbers = [
-            ctypes.c_longlong(one) if isinstance(one, int) else ctypes.c_void_p(None if one is None else one.data_ptr())
-            for one in (blocks, min(threads, self._most), *arguments)
-        ]
+    def launch(self, kernel: str, blocks: int, threads: int, *arguments: Tensor | float | None) -> None:
+        numbers = [_number(one) for one in (blocks, min(threads, self._most), *arguments)]
         getattr(self._library, f"run_{kernel}")(*numbers)
+
+
+def _number(one: Tensor | float | None) -> ctypes.c_longlong | ctypes.c_double | ctypes.c_void_p:
+    if isinstance(one, int):
+        return ctypes.c_longlong(one)
+    if isinstance(one, float):
+        return ctypes.c_double(one)
+    return ctypes.c_void_p(None if one is None else one.data_ptr())

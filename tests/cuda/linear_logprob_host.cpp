@@ -12,6 +12,12 @@ extern "C" void run_row_statistics(Size blocks, Size threads, const float* logit
     run<row_statistics>(blocks, threads, logits, target, scales, logprob, entropy, lse, columns, stride);
 }
 
+extern "C" void run_row_statistics_capped(Size blocks, Size threads, const float* logits, const Size* target,
+                                          const float* scales, float* logprob, float* entropy, float* lse, Size columns,
+                                          Size stride, double softcap) {
+    run<row_statistics_capped>(blocks, threads, logits, target, scales, logprob, entropy, lse, columns, stride, softcap);
+}
+
 extern "C" void run_row_gradient_float(Size blocks, Size threads, float* logits, const Size* target, const float* scales,
                                        const float* lse, const float* entropy, const float* by_logprob,
                                        const float* by_entropy, Size columns, Size stride) {
@@ -23,4 +29,20 @@ extern "C" void run_row_gradient_bfloat16(Size blocks, Size threads, float* logi
                                           const float* by_entropy, Size columns, Size stride) {
     run<row_gradient_bfloat16>(blocks, threads, logits, target, scales, lse, entropy, by_logprob, by_entropy, columns,
                                stride);
+}
+
+extern "C" void run_row_gradient_float_capped(Size blocks, Size threads, float* logits, const Size* target,
+                                              const float* scales, const float* lse, const float* entropy,
+                                              const float* by_logprob, const float* by_entropy, Size columns,
+                                              Size stride, double softcap) {
+    run<row_gradient_float_capped>(blocks, threads, logits, target, scales, lse, entropy, by_logprob, by_entropy, columns,
+                                   stride, softcap);
+}
+
+extern "C" void run_row_gradient_bfloat16_capped(Size blocks, Size threads, float* logits, const Size* target,
+                                                 const float* scales, const float* lse, const float* entropy,
+                                                 const float* by_logprob, const float* by_entropy, Size columns,
+                                                 Size stride, double softcap) {
+    run<row_gradient_bfloat16_capped>(blocks, threads, logits, target, scales, lse, entropy, by_logprob, by_entropy, columns,
+                                      stride, softcap);
 }

@@ -33,9 +33,12 @@ def problem(seed: int = 0) -> dict[str, Tensor]:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("with_entropy", [False, True])
 @pytest.mark.parametrize("again", [False, True])
-def test_rows_agree(few_threads: HostKernels, dtype: torch.dtype, with_entropy: bool, again: bool) -> None:
+@pytest.mark.parametrize("softcap", [None, 4.0])
+def test_rows_agree(
+    few_threads: HostKernels, dtype: torch.dtype, with_entropy: bool, again: bool, softcap: float | None
+) -> None:
     results = []
-    for rows in (_head.Rows(), _head.KernelRows(few_threads)):
+    for rows in (_head.Rows(softcap), _head.KernelRows(few_threads, softcap)):
         given = problem()
         logits, target, scale = given["logits"].clone(), given["target"], given["scale"]
         logprob, entropy, lse = rows.statistics(logits, target, scale)
@@ -53,19 +56,24 @@ def test_rows_agree(few_threads: HostKernels, dtype: torch.dtype, with_entropy: 
     torch.testing.assert_close(results[1][3], results[0][3], rtol=tolerance, atol=3e-6)
 
 
-def test_the_operation_on_kernels(few_threads: HostKernels, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("head", [{}, {"softcap": 3, "factor": 1.0}])
+def test_the_operation_on_kernels(
+    few_threads: HostKernels, monkeypatch: pytest.MonkeyPatch, head: dict[str, float]
+) -> None:
     """Several chunks, the last one padded, in the one buffer that kernels need."""
     make = torch.Generator().manual_seed(1)
     hidden = torch.randn(ROWS, SIZE, generator=make).requires_grad_()
     weight = torch.randn(VOCABULARY, SIZE, generator=make).requires_grad_()
+    bias = torch.randn(VOCABULARY, generator=make).requires_grad_() if head else None
+    leaves = (hidden, weight) if bias is None else (hidden, weight, bias)
     target = torch.randint(0, VOCABULARY, (ROWS,), generator=make)
     mix = torch.randn(2, ROWS, generator=make)
     results = []
     for kernels in (None, few_threads):
         monkeypatch.setitem(_head._TILE, "cpu", 4)
         monkeypatch.setattr(_cuda, "kernels", lambda *_, kernels=kernels: kernels)
-        logprob, entropy = loss.linear_logprob(hidden, weight, target, workspace=1)
-        gradients = torch.autograd.grad((mix[0] * logprob + mix[1] * entropy).sum(), (hidden, weight))
+        logprob, entropy = loss.linear_logprob(hidden, weight, target, bias=bias, workspace=1, **head)
+        gradients = torch.autograd.grad((mix[0] * logprob + mix[1] * entropy).sum(), leaves)
         results.append((logprob.detach(), entropy.detach(), *gradients))
     for found, right in zip(*results, strict=True):
         torch.testing.assert_close(found, right, rtol=1e-5, atol=1e-5)

@@ -32,14 +32,25 @@ def test_nvrtc_compiles_it(name: str, architecture: str, tmp_path: Path, monkeyp
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     code = _cuda.cubin(name, architecture)
     assert code.startswith(b"\x7fELF")
-    assert all(kernel.encode() in code for kernel in ("row_statistics", "row_gradient_float", "row_gradient_bfloat16"))
+    for kernel in ("row_statistics", "row_gradient_float", "row_gradient_bfloat16"):
+        assert kernel.encode() in code
+        assert f"{kernel}_capped".encode() in code
 
 
 class Case:
-    """Rows of logits, perhaps with a gap behind each, and what fp64 says of them."""
+    """Rows of logits, perhaps with a gap behind each or a soft cap, and what fp64 says of them."""
 
-    def __init__(self, rows: int, columns: int, gap: int = 0, std: float = 4.0, seed: int = 0) -> None:
+    def __init__(
+        self,
+        rows: int,
+        columns: int,
+        gap: int = 0,
+        std: float = 4.0,
+        seed: int = 0,
+        softcap: float | None = None,
+    ) -> None:
         make = torch.Generator().manual_seed(seed)
+        self.softcap = softcap
         self.stride = columns + gap
         self.memory = torch.full((rows, self.stride), 7e7)
         self.logits = self.memory[:, :columns]
@@ -51,7 +62,8 @@ class Case:
     def exact(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Log-prob, entropy, lse, and the derivative by the logits, by autograd in fp64."""
         logits = self.logits.double().requires_grad_()
-        x = logits * self.scale.double()[:, None]
+        capped = logits if self.softcap is None else self.softcap * (logits / self.softcap).tanh()
+        x = capped * self.scale.double()[:, None]
         log_p = x.log_softmax(1)
         chosen = log_p.gather(1, self.target[:, None]).squeeze(1)
         entropy = -(log_p.exp() * log_p.clamp(min=-1e9)).sum(1)
@@ -61,9 +73,14 @@ class Case:
     def statistics(self, host: HostKernels, threads: int) -> Tensor:
         """Log-prob, entropy and lse by the kernel."""
         found = torch.full((3, len(self.logits)), torch.nan)
-        vectors = (self.target, self.scale, *found)
-        host.launch("row_statistics", len(found[0]), threads, self.memory, *vectors, self.logits.shape[1], self.stride)
+        self._launch(host, "row_statistics", threads, self.target, self.scale, *found)
         return found
+
+    def _launch(self, host: HostKernels, kernel: str, threads: int, *vectors: Tensor | None) -> None:
+        arguments = (self.memory, *vectors, self.logits.shape[1], self.stride)
+        if self.softcap is not None:
+            kernel, arguments = f"{kernel}_capped", (*arguments, self.softcap)
+        host.launch(kernel, len(self.logits), threads, *arguments)
 
     def gradient(self, host: HostKernels, threads: int, *, narrow: bool, entropy: bool = True) -> Tensor:
         """The derivative by the logits, by the kernel in place, from exact statistics."""
@@ -71,7 +88,7 @@ class Case:
         before = self.memory.clone()
         given = (self.target, self.scale, lse, exact_entropy, self.by_logprob, self.by_entropy if entropy else None)
         kernel = "row_gradient_bfloat16" if narrow else "row_gradient_float"
-        host.launch(kernel, len(lse), threads, self.memory, *given, self.logits.shape[1], self.stride)
+        self._launch(host, kernel, threads, *given)
         columns = self.logits.shape[1]
         assert torch.equal(self.memory[:, columns:], before[:, columns:]), "it wrote behind a row"
         made = self.memory.view(torch.bfloat16 if narrow else torch.float32)[:, :columns].clone()
@@ -79,13 +96,17 @@ class Case:
         return made
 
 
+SOFTCAPS = pytest.mark.parametrize("softcap", [None, 5.0])
 SHAPES = [(3, 5000, 0), (2, 32_768, 0), (4, 37, 0), (3, 37, 3), (5, 1, 0), (2, 4099, 1)]
 
 
 @pytest.mark.parametrize("threads", [1, 7, 32])
 @pytest.mark.parametrize(("rows", "columns", "gap"), SHAPES)
-def test_statistics_are_exact(host: HostKernels, rows: int, columns: int, gap: int, threads: int) -> None:
-    case = Case(rows, columns, gap)
+@SOFTCAPS
+def test_statistics_are_exact(
+    host: HostKernels, rows: int, columns: int, gap: int, threads: int, softcap: float | None
+) -> None:
+    case = Case(rows, columns, gap, softcap=softcap)
     found, exact = case.statistics(host, threads), torch.stack(case.exact()[:3])
     assert (found - exact).abs().max() <= 1e-5
 
@@ -93,10 +114,11 @@ def test_statistics_are_exact(host: HostKernels, rows: int, columns: int, gap: i
 @pytest.mark.parametrize("narrow", [False, True])
 @pytest.mark.parametrize("threads", [1, 7, 32])
 @pytest.mark.parametrize(("rows", "columns", "gap"), SHAPES)
+@SOFTCAPS
 def test_gradients_are_those_of_autograd(
-    host: HostKernels, rows: int, columns: int, gap: int, threads: int, narrow: bool
+    host: HostKernels, rows: int, columns: int, gap: int, threads: int, narrow: bool, softcap: float | None
 ) -> None:
-    case = Case(rows, columns, gap)
+    case = Case(rows, columns, gap, softcap=softcap)
     found, exact = case.gradient(host, threads, narrow=narrow).double(), case.exact()[3]
     if narrow:  # half a unit in the last of 8 places, beside the error of fp32
         assert ((found - exact).abs() <= 2.0**-8 * exact.abs() + 1e-6).all()
@@ -126,11 +148,19 @@ def test_without_entropy_it_reads_none(host: HostKernels) -> None:
     threads=st.integers(1, 9),
     std=st.sampled_from([0.0, 1e-3, 4.0, 300.0]),
     seed=st.integers(0, 2**20),
+    softcap=st.sampled_from([None, 0.1, 30.0]),
 )
 def test_any_shape_and_number_of_threads(
-    host: HostKernels, rows: int, columns: int, gap: int, threads: int, std: float, seed: int
+    host: HostKernels,
+    rows: int,
+    columns: int,
+    gap: int,
+    threads: int,
+    std: float,
+    seed: int,
+    softcap: float | None,
 ) -> None:
-    case = Case(rows, columns, gap, std, seed)
+    case = Case(rows, columns, gap, std, seed, softcap)
     *exact, derivative = case.exact()
     found = case.statistics(host, threads)
     slack = 1e-5 + 4e-7 * std  # logits of hundreds have no more digits in fp32
@@ -139,8 +169,9 @@ def test_any_shape_and_number_of_threads(
     assert (case.gradient(host, threads, narrow=False) - derivative).abs().max() <= near
 
 
-def test_a_row_has_the_same_bits_beside_any_other(host: HostKernels) -> None:
-    case, alone = Case(6, 999), Case(6, 999)
+@SOFTCAPS
+def test_a_row_has_the_same_bits_beside_any_other(host: HostKernels, softcap: float | None) -> None:
+    case, alone = Case(6, 999, softcap=softcap), Case(6, 999, softcap=softcap)
     found = case.statistics(host, 16)
     assert torch.equal(found, case.statistics(host, 16))
     alone.memory.copy_(case.memory.flip(0))
@@ -163,8 +194,9 @@ def test_logits_of_minus_infinity_have_probability_zero(host: HostKernels, threa
     assert made.isfinite().all()
 
 
-def test_not_a_number_stays_seen(host: HostKernels) -> None:
-    case = Case(2, 64)
+@SOFTCAPS
+def test_not_a_number_stays_seen(host: HostKernels, softcap: float | None) -> None:
+    case = Case(2, 64, softcap=softcap)
     case.logits[0, 9] = torch.nan
     found = case.statistics(host, 4)
     assert found[:, 0].isnan().all()

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from agentrl_core import loss
+from agentrl_core._layouts import SequenceLayout, TreeLayout
 from agentrl_core.pack import Pack, Streams
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
@@ -40,17 +41,31 @@ def problem(dtype: torch.dtype, device: str) -> tuple[Tensor, Tensor, Pack]:
     return hidden.to(device).requires_grad_(), weight.to(device).requires_grad_(), pack
 
 
-def run(dtype: torch.dtype, device: str, policy: loss.Loss = POLICY) -> tuple[Tensor, ...]:
+def run(
+    dtype: torch.dtype, device: str, policy: loss.Loss = POLICY, softcap: float | None = None
+) -> tuple[Tensor, ...]:
+    """Where there is a soft cap there is a bias too."""
     hidden, weight, pack = problem(dtype, device)
-    output = loss.fused(hidden, weight, pack, policy, workspace=2**24)
-    gradients = torch.autograd.grad(output.loss, (hidden, weight))
+    leaves, bias = (hidden, weight), None
+    if softcap is not None:
+        bias = torch.linspace(-1.0, 1.0, VOCABULARY).to(device, dtype).requires_grad_()
+        leaves = (hidden, weight, bias)
+    output = loss.fused(hidden, weight, pack, policy, bias=bias, softcap=softcap, workspace=2**24)
+    gradients = torch.autograd.grad(output.loss, leaves)
     return tuple(value.detach().cpu() for value in (output.loss, output.logprob, output.entropy, *gradients))
 
 
+@pytest.mark.parametrize("softcap", [None, 4.0])
 @pytest.mark.parametrize("policy", [POLICY, replace(POLICY, ratio=loss.Ratio("step"))], ids=["one pass", "two passes"])
 @pytest.mark.parametrize("kernels", [True, False], ids=["kernels", "PyTorch"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
-def test_equals_the_cpu(dtype: torch.dtype, kernels: bool, policy: loss.Loss, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_equals_the_cpu(
+    dtype: torch.dtype,
+    kernels: bool,
+    policy: loss.Loss,
+    softcap: float | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     if not kernels:
         monkeypatch.setenv(SWITCH, "0")
     if policy is not POLICY:
@@ -58,7 +73,7 @@ def test_equals_the_cpu(dtype: torch.dtype, kernels: bool, policy: loss.Loss, mo
         monkeypatch.setattr(
             Streams, "__init__", lambda self, given: original(self, {**given, "step": torch.arange(ROWS) // 3})
         )
-    found, exact = run(dtype, "cuda", policy), run(dtype, "cpu", policy)
+    found, exact = run(dtype, "cuda", policy, softcap), run(dtype, "cpu", policy, softcap)
     for one, other in zip(found[:3], exact[:3], strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
     for one, other in zip(found[3:], exact[3:], strict=True):
@@ -96,3 +111,28 @@ def test_other_streams_of_work() -> None:
         found = loss.fused(moved, weight, pack, POLICY).logprob
     torch.cuda.synchronize()
     assert torch.equal(found, wanted)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("window", [None, 2, 50])
+@pytest.mark.parametrize("softcap", [None, 2.0])
+@pytest.mark.parametrize("layout", ["sequence", "tree"])
+def test_attention_equals_the_cpu(layout: str, softcap: float | None, window: int | None, dtype: torch.dtype) -> None:
+    """Values and gradients: varlen and FlexAttention against blocks of masked scores in fp64."""
+    make = torch.Generator().manual_seed(0)
+    count = 437
+    states = [torch.randn(count, heads, 32, generator=make).to(dtype) for heads in (4, 2, 2, 4)]
+    results = []
+    for device, precision in (("cuda", dtype), ("cpu", torch.float64)):
+        query, key, value, by_out = (one.to(device, precision).requires_grad_() for one in states)
+        if layout == "sequence":
+            lies = SequenceLayout(torch.tensor([0, 130, 131, count], dtype=torch.int32, device=device), count - 131)
+        else:  # a trunk of 100 tokens with two branches
+            rows = torch.arange(count, device=device)
+            ends = torch.where((rows >= 100) & (rows < 250), 250, count).to(torch.int32)
+            lies = TreeLayout(ends, torch.where(rows < 250, rows, rows - 150))
+        out = lies.attend(query, key, value, scaling=0.3, dropout=0.0, window=window, softcap=softcap)
+        gradients = torch.autograd.grad((out * by_out.detach()).sum(), (query, key, value))
+        results.append([one.detach().cpu().double() for one in (out, *gradients)])
+    for found, right in zip(*results, strict=True):
+        assert (found - right).norm() <= (2e-2 if dtype == torch.bfloat16 else 2e-3) * right.norm() + 1e-6

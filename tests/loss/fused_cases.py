@@ -11,6 +11,12 @@ from agentrl_core import loss
 from agentrl_core.pack import Pack, PackOutput, Streams
 
 TOKENS, SIZE, VOCABULARY = 21, 6, 37
+HEADS = {
+    "bias": {"bias": True},
+    "factor": {"factor": 0.3},
+    "soft cap": {"softcap": 1.5},
+    "all": {"bias": True, "factor": 1.7, "softcap": 2},
+}
 EVERYTHING = LOSSES["everything"]
 SEQUENCES = loss.Policy(ratio=loss.Ratio("sequence"), clip=loss.Clip(0.3, 0.4), entropy=0.1)
 
@@ -48,8 +54,26 @@ def problem(seed: int = 0, dtype: torch.dtype = torch.float64, **options: object
     return hidden.requires_grad_(), weight.requires_grad_(), pack
 
 
-def naive(hidden: Tensor, weight: Tensor, pack: Pack) -> PackOutput:
+def head_of(name: str, dtype: torch.dtype = torch.float64) -> dict[str, object]:
+    """Options of a head, a random bias among them where it has one."""
+    options: dict[str, object] = dict(HEADS[name])
+    if "bias" in options:
+        bias = torch.randn(VOCABULARY, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+        options["bias"] = bias.to(dtype).requires_grad_()
+    return options
+
+
+def naive(
+    hidden: Tensor,
+    weight: Tensor,
+    pack: Pack,
+    bias: Tensor | None = None,
+    factor: float = 1.0,
+    softcap: float | None = None,
+) -> PackOutput:
     """The definitions, with all logits at once."""
-    logits = hidden[pack.source_row] @ weight.T * pack.streams.inverse_temperature[:, None].to(hidden.dtype)
-    log_p = logits.log_softmax(1)
+    logits = factor * (hidden[pack.source_row] @ weight.T + (0.0 if bias is None else bias))
+    if softcap is not None:
+        logits = softcap * (logits / softcap).tanh()
+    log_p = (logits * pack.streams.inverse_temperature[:, None].to(hidden.dtype)).log_softmax(1)
     return PackOutput(log_p.gather(1, pack.target[:, None]).squeeze(1), -(log_p.exp() * log_p).sum(1))

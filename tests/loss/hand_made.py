@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import functools
+import sys
 from dataclasses import dataclass
 from types import SimpleNamespace
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.overrides import TorchFunctionMode
 from transformers import (
+    AttentionInterface,
+    AttentionMaskInterface,
     Gemma2Config,
     Gemma2ForCausalLM,
     Gemma3ForCausalLM,
@@ -26,6 +30,7 @@ from transformers import (
     Qwen3Config,
     Qwen3ForCausalLM,
 )
+from transformers.masking_utils import eager_mask
 
 from agentrl_core.pack import Pack, Streams
 
@@ -39,6 +44,8 @@ SHAPE = {
     "num_key_value_heads": 2,
     "max_position_embeddings": 64,
 }
+EAGER = "eager_in_double"
+WINDOW = 4
 UNCAPPED = {"head_dim": 8, "attn_logit_softcapping": None, "final_logit_softcapping": None}
 FAMILIES = {
     "gemma": (GemmaConfig, GemmaForCausalLM, {"head_dim": 8}),
@@ -49,6 +56,21 @@ FAMILIES = {
     "qwen2": (Qwen2Config, Qwen2ForCausalLM, {}),
     "qwen3": (Qwen3Config, Qwen3ForCausalLM, {"head_dim": 8}),
 }
+# The second layer of Qwen2, the first of both Gemmas, and both of Mistral see a window only.
+WINDOWED = {
+    "gemma2": {
+        "sliding_window": WINDOW,
+        "attn_logit_softcapping": 0.2,
+        "final_logit_softcapping": 0.7,
+        "attn_implementation": EAGER,
+    },
+    "gemma3": {"sliding_window": WINDOW, "layer_types": ["sliding_attention", "full_attention"]},
+    "mistral": {"sliding_window": WINDOW},
+    "qwen2": {"use_sliding_window": True, "sliding_window": WINDOW, "max_window_layers": 1},
+}
+for _family, _options in WINDOWED.items():
+    _config, _kind, _extra = FAMILIES[_family]
+    FAMILIES[f"{_family}, window"] = (_config, _kind, {**_extra, **_options})
 
 
 def tiny_model(family: str, dtype: torch.dtype = torch.float64, **options: object) -> PreTrainedModel:
@@ -63,6 +85,27 @@ def tiny_model(family: str, dtype: torch.dtype = torch.float64, **options: objec
     if dtype == torch.float64:
         _norms_in_double(model)
     return model
+
+
+class _SoftmaxInDouble(TorchFunctionMode):
+    """Models take the softmax of attention in fp32 whatever they are in: too coarse as well."""
+
+    def __torch_function__(self, function, _types, args=(), kwargs=None) -> object:
+        kwargs = dict(kwargs or {})
+        if function is torch.nn.functional.softmax and args[0].dtype == torch.float64:
+            kwargs["dtype"] = torch.float64
+        return function(*args, **kwargs)
+
+
+def _eager_in_double(module: torch.nn.Module, *args: object, **kwargs: object) -> object:
+    """The model's own attention, the only one in the library with soft caps."""
+    own = sys.modules[type(module).__module__].eager_attention_forward
+    with _SoftmaxInDouble():
+        return own(module, *args, **kwargs)
+
+
+AttentionInterface.register(EAGER, _eager_in_double)
+AttentionMaskInterface.register(EAGER, eager_mask)
 
 
 def _norms_in_double(model: PreTrainedModel) -> None:

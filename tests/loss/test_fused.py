@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from types import SimpleNamespace
 
 import pytest
 import torch
-from fused_cases import EVERYTHING, SEQUENCES, TOKENS, naive, pack_of, problem
+from fused_cases import EVERYTHING, HEADS, SEQUENCES, TOKENS, head_of, naive, pack_of, problem
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from systems import LOSSES
@@ -58,6 +59,48 @@ def test_equals_the_plain_loss(name: str) -> None:
     assert max(gradient.abs().max() for gradient in wanted) > 1e-6
 
 
+@pytest.mark.usefixtures("small_tiles")
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("head", HEADS)
+@BOTH
+def test_what_is_behind_the_head(policy: loss.Loss, head: str, dtype: torch.dtype) -> None:
+    """Value, log-probs, entropies, and gradients by hidden states, weight and bias; whichever are wanted."""
+    hidden, weight, pack = problem(2, dtype)
+    options = head_of(head, dtype)
+    leaves = [value for value in (hidden, weight, options.get("bias")) if value is not None]
+    wide = [leaf.detach().double().requires_grad_() for leaf in leaves]
+    exact = naive(*wide[:2], pack, **(options | ({"bias": wide[2]} if "bias" in options else {})))
+    value = policy(exact, pack)[0]
+    wanted = torch.autograd.grad(value, wide)
+    assert wanted[-1].abs().max() > 1e-3
+    tolerance = {"rtol": 1e-12, "atol": 1e-12} if dtype == torch.float64 else {"rtol": 1e-5, "atol": 3e-6}
+    for workspace in (None, 1):
+        output = loss.fused(hidden, weight, pack, policy, workspace=workspace, **options)
+        assert output.logprob.dtype == dtype
+        for found, right in ((output.loss, value), (output.logprob, exact.logprob), (output.entropy, exact.entropy)):
+            torch.testing.assert_close(found.double(), right, **tolerance)
+        for found, right in zip(torch.autograd.grad(output.loss, leaves), wanted, strict=True):
+            assert found.dtype == dtype
+            torch.testing.assert_close(found.double(), right, **tolerance)
+    for leaf, right in zip(leaves, wanted, strict=True):  # one of them alone
+        for other in leaves:
+            other.requires_grad_(other is leaf)
+        (found,) = torch.autograd.grad(loss.fused(hidden, weight, pack, policy, **options).loss, leaf)
+        torch.testing.assert_close(found.double(), right, **tolerance)
+
+
+def test_a_worked_example_of_a_soft_cap() -> None:
+    """2 tanh(2 h / 2) with h = atanh(1/2) is 1: probabilities e/(e + 1) and 1/(e + 1), and the slope there is 3/4."""
+    one = torch.tensor([[1.0]], dtype=torch.float64).requires_grad_()
+    weight = torch.tensor([[0.5], [0.0]], dtype=torch.float64).atanh()
+    logprob, entropy = loss.linear_logprob(one, weight, torch.tensor([0]), factor=2.0, softcap=2.0)
+    p = torch.e / (torch.e + 1.0)
+    assert logprob.item() == pytest.approx(math.log(p))
+    assert entropy.item() == pytest.approx(-p * math.log(p) - (1 - p) * math.log(1 - p))
+    (by_hidden,) = torch.autograd.grad(logprob.sum(), one)
+    assert by_hidden.item() == pytest.approx((1 - p) * 0.75 * 2.0 * math.atanh(0.5))
+
+
 @pytest.mark.parametrize("name", [name for name in LOSSES if name not in ANSWERED])
 def test_losses_of_further_answers_are_refused(name: str) -> None:
     with pytest.raises(UnsupportedError, match=r"reads the model's answer '\w+'.*use update.loss\(pack.run"):
@@ -84,10 +127,22 @@ def test_a_worked_example() -> None:
     vocabulary=st.integers(1, 30),
     std=st.sampled_from([0.0, 1.0, 30.0]),
     workspace=st.sampled_from([None, 1, 5000]),
+    factor=st.sampled_from([1.0, 0.1, 3.0]),
+    softcap=st.sampled_from([None, 0.5, 30.0]),
+    with_bias=st.booleans(),
     seed=st.integers(0, 2**20),
 )
 def test_linear_logprob_is_its_definition(
-    rows: int, tokens: int, size: int, vocabulary: int, std: float, workspace: int | None, seed: int
+    rows: int,
+    tokens: int,
+    size: int,
+    vocabulary: int,
+    std: float,
+    workspace: int | None,
+    factor: float,
+    softcap: float | None,
+    with_bias: bool,
+    seed: int,
 ) -> None:
     make = torch.Generator().manual_seed(seed)
 
@@ -98,19 +153,21 @@ def test_linear_logprob_is_its_definition(
     source_row, target = (torch.randint(0, high, (rows,), generator=make) for high in (tokens, vocabulary))
     scale = torch.rand(rows, generator=make, dtype=torch.float64) + 0.5
     pairs = SimpleNamespace(source_row=source_row, target=target, streams=SimpleNamespace(inverse_temperature=scale))
-    exact = naive(hidden, weight, pairs)
+    head = {"bias": normal(vocabulary).requires_grad_() if with_bias else None, "factor": factor, "softcap": softcap}
+    leaves = [hidden, weight] + ([head["bias"]] if with_bias else [])
+    exact = naive(hidden, weight, pairs, **head)
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(_head._TILE, "cpu", 4)
-        found = loss.linear_logprob(hidden, weight, target, scale, source_row=source_row, workspace=workspace)
+        found = loss.linear_logprob(hidden, weight, target, scale, source_row=source_row, workspace=workspace, **head)
         mix = normal(2, rows)
         gradients = [
-            torch.autograd.grad((mix[0] * one).sum() + (mix[1] * other).sum(), (hidden, weight))
+            torch.autograd.grad((mix[0] * one).sum() + (mix[1] * other).sum(), leaves)
             for one, other in (found, (exact.logprob, exact.entropy))
         ]
     torch.testing.assert_close(found[0], exact.logprob, rtol=1e-11, atol=1e-11)
     torch.testing.assert_close(found[1], exact.entropy, rtol=1e-11, atol=1e-11)
     for one, other in zip(*gradients, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10 * (1 + std))
+        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10 * (1 + factor * std))
 
 
 @BOTH
@@ -208,19 +265,20 @@ def test_a_target_that_cannot_be_is_finite() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("head", ["plain", "all"])
 @BOTH
-def test_logits_are_fp32_whatever_comes_in(policy: loss.Loss, dtype: torch.dtype) -> None:
+def test_logits_are_fp32_whatever_comes_in(policy: loss.Loss, head: str, dtype: torch.dtype) -> None:
     hidden, weight, pack = problem(dtype=dtype)
-    wide = [value.detach().double().requires_grad_() for value in (hidden, weight)]
-    exact = naive(*wide, pack)
+    options = {} if head == "plain" else head_of(head, dtype)
+    leaves = [hidden, weight] + ([options["bias"]] if "bias" in options else [])
+    wide = [value.detach().double().requires_grad_() for value in leaves]
+    exact = naive(wide[0], wide[1], pack, **(options | ({"bias": wide[2]} if "bias" in options else {})))
     wanted = torch.autograd.grad(policy(exact, pack)[0], wide)
-    output = loss.fused(hidden, weight, pack, policy)
+    output = loss.fused(hidden, weight, pack, policy, **options)
     assert output.logprob.dtype == output.entropy.dtype == torch.float32
     assert (output.logprob - exact.logprob).abs().max() <= 1e-5
     assert (output.entropy - exact.entropy).abs().max() <= 1e-5
-    for found, right, value in zip(
-        torch.autograd.grad(output.loss, (hidden, weight)), wanted, (hidden, weight), strict=True
-    ):
+    for found, right, value in zip(torch.autograd.grad(output.loss, leaves), wanted, leaves, strict=True):
         assert found.dtype == dtype
         assert (found.double() - right).norm() <= max(1e-5, 1.5 * torch.finfo(value.dtype).eps) * right.norm()
 
@@ -302,6 +360,10 @@ def test_logits_fit_the_workspace(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_does_not_fit_is_refused() -> None:
     hidden, weight, pack = problem()
     target = pack.target
+
+    def head_with(**options: object) -> None:
+        loss.fused(hidden, weight, pack, EVERYTHING, **options)
+
     cases = [
         ("hidden has shape", lambda: loss.linear_logprob(hidden[0], weight, target)),
         ("give .tokens, size. and .vocabulary, size.", lambda: loss.linear_logprob(hidden, weight.T, target)),
@@ -318,6 +380,12 @@ def test_what_does_not_fit_is_refused() -> None:
         ),
         ("target goes from 37 to 37", lambda: loss.linear_logprob(hidden, weight, torch.tensor([37]))),
         ("detach it", lambda: loss.linear_logprob(hidden, weight, target[:1], torch.ones(1, requires_grad=True))),
+        ("bias has shape .36,.; give .vocabulary., here .37.", lambda: head_with(bias=torch.zeros(36))),
+        ("bias is torch.int64; give bfloat16", lambda: head_with(bias=torch.zeros(37, dtype=torch.int64))),
+        ("bias is on meta, hidden on cpu", lambda: head_with(bias=torch.zeros(37, device="meta"))),
+        ("softcap=0.0 is not possible; give a finite number above 0", lambda: head_with(softcap=0.0)),
+        ("factor=-1.0 is not possible", lambda: head_with(factor=-1.0)),
+        ("factor=nan is not possible", lambda: head_with(factor=float("nan"))),
         ("workspace=0", lambda: loss.fused(hidden, weight, pack, EVERYTHING, workspace=0)),
     ]
     for message, call in cases:

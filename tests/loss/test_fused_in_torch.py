@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
 import torch
-from fused_cases import EVERYTHING, SEQUENCES, problem
+from fused_cases import EVERYTHING, SEQUENCES, head_of, problem
 from hand_made import tiny_model
 from systems import LOSSES
 from torch import Tensor
@@ -31,22 +32,27 @@ def pairs(pack: Pack) -> tuple[Tensor, Tensor, Tensor]:
     return pack.source_row, pack.target, pack.streams.inverse_temperature
 
 
-def test_gradcheck() -> None:
+@pytest.mark.parametrize("head", ["plain", "all"])
+def test_gradcheck(head: str) -> None:
     hidden, weight, pack = problem()
+    options = {} if head == "plain" else head_of(head)
+    bias = [options.pop("bias")] if "bias" in options else []
 
-    def answers(hidden: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    def answers(hidden: Tensor, weight: Tensor, bias: Tensor | None = None) -> tuple[Tensor, Tensor]:
         source_row, target, scale = pairs(pack)
-        return loss.linear_logprob(hidden, weight, target, scale, source_row=source_row, workspace=1)
+        return loss.linear_logprob(
+            hidden, weight, target, scale, source_row=source_row, bias=bias, workspace=1, **options
+        )
 
-    assert torch.autograd.gradcheck(answers, (hidden, weight))
+    def lost(policy: loss.Loss, hidden: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        return loss.fused(hidden, weight, pack, policy, bias=bias, workspace=1, **options).loss
+
+    assert torch.autograd.gradcheck(answers, (hidden, weight, *bias))
     # No bounds, no detached factors: there the gradient is that of the value.
     smooth = loss.Policy(clip=None, kl=loss.KL(0.1), entropy=0.1)
     by_segment = loss.Policy(ratio=loss.Ratio("sequence", gradient="segment"), clip=None, entropy=0.1)
     for policy in (smooth, by_segment):
-        assert torch.autograd.gradcheck(
-            lambda hidden, weight, policy=policy: loss.fused(hidden, weight, pack, policy, workspace=1).loss,
-            (hidden, weight),
-        )
+        assert torch.autograd.gradcheck(functools.partial(lost, policy), (hidden, weight, *bias))
 
 
 def test_the_gradient_has_no_gradient() -> None:
@@ -59,23 +65,31 @@ def test_the_gradient_has_no_gradient() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("needed", [(True, True), (True, False), (False, True), (False, False)])
-def test_opcheck(dtype: torch.dtype, needed: tuple[bool, bool]) -> None:
+@pytest.mark.parametrize("softcap", [None, 1.5])
+@pytest.mark.parametrize(
+    "needed", [[True, True, True], [True, False, False], [False, True, False], [False, False, True], [False] * 3]
+)
+def test_opcheck(dtype: torch.dtype, needed: list[bool], softcap: float | None) -> None:
     hidden, weight, pack = problem(dtype=dtype)
-    hidden, weight = (value.detach().requires_grad_(need) for value, need in zip((hidden, weight), needed, strict=True))
-    torch.library.opcheck(_operations.linear_logprob_and_lse, (hidden, weight, *pairs(pack), 1))
+    # A head without a gradient by its bias has none here.
+    given = (hidden, weight, head_of("bias", dtype)["bias"] if needed[2] else None)
+    head = [
+        None if value is None else value.detach().requires_grad_(need)
+        for value, need in zip(given, needed, strict=True)
+    ]
+    torch.library.opcheck(_operations.linear_logprob_and_lse, (*head, *pairs(pack), softcap, 1))
     name, metrics = _operations.known_loss(EVERYTHING)
     streams = [stream.clone() for stream in pack.streams.values()]
     torch.library.opcheck(
         _operations.fused_loss,
-        (hidden, weight, *pairs(pack), streams, ",".join(pack.streams), name, len(metrics), 1, *needed),
+        (*head, *pairs(pack), streams, ",".join(pack.streams), name, len(metrics), softcap, 1, needed),
     )
     entropy, lse, by_logprob, by_entropy = torch.rand(4, 27, dtype=torch.promote_types(dtype, torch.float32))
-    given = (entropy, lse, by_logprob)
+    leaves = [None if value is None else value.detach() for value in head]
     for last in (by_entropy, None):
         torch.library.opcheck(
             _operations.linear_logprob_gradient,
-            (hidden.detach(), weight.detach(), *pairs(pack), *given, last, 1, *needed),
+            (*leaves, *pairs(pack), entropy, lse, by_logprob, last, softcap, 1, needed),
         )
 
 
@@ -85,16 +99,17 @@ def test_opcheck(dtype: torch.dtype, needed: tuple[bool, bool]) -> None:
 def test_it_compiles_without_a_break(policy: loss.Loss, backend: str) -> None:
     hidden, weight, pack = problem()
 
-    def step(hidden: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        output = loss.fused(2.0 * hidden, weight, pack, policy)
+    def step(hidden: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        output = loss.fused(2.0 * hidden, weight, pack, policy, bias=bias, factor=1.7, softcap=2.0)
         return output.loss, output.logprob, output.metrics["ratio"]
 
     torch._dynamo.reset()
     compiled = torch.compile(step, backend=backend, fullgraph=True)
-    found, wanted = compiled(hidden, weight), step(hidden, weight)
+    leaves = (hidden, weight, head_of("bias")["bias"])
+    found, wanted = compiled(*leaves), step(*leaves)
     for one, other in zip(found, wanted, strict=True):
         torch.testing.assert_close(one, other)
-    gradients = (torch.autograd.grad(made[0], (hidden, weight)) for made in (found, wanted))
+    gradients = (torch.autograd.grad(made[0], leaves) for made in (found, wanted))
     for one, other in zip(*gradients, strict=True):
         torch.testing.assert_close(one, other)
 
@@ -172,14 +187,18 @@ Step = Callable[[torch.nn.Module, Pack, loss.Loss], object]
 
 
 def fused_step(model: torch.nn.Module, pack: Pack, policy: loss.Loss) -> object:
-    return loss.fused(pack.forward(model), model.lm_head.weight, pack, policy)
+    softcap = getattr(model.config, "final_logit_softcapping", None)
+    return loss.fused(pack.forward(model), model.lm_head.weight, pack, policy, bias=model.lm_head.bias, softcap=softcap)
 
 
 @pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("family", ["qwen3", "gemma2, window"])
 @pytest.mark.parametrize("name", ["plain", "A4 SPEAR", "C14 Light-IF", "segment gradient"])
-def test_an_update_takes_it_like_a_run(batch: Batch, name: str, tied: bool) -> None:
+def test_an_update_takes_it_like_a_run(batch: Batch, name: str, family: str, tied: bool) -> None:
     policy = loss.Policy(entropy=0.05) if name == "plain" else LOSSES[name]
-    model = tiny_model("qwen3", tie_word_embeddings=tied)
+    model = tiny_model(family, tie_word_embeddings=tied)
+    if not tied:
+        model.lm_head.bias = torch.nn.Parameter(torch.linspace(-1.0, 1.0, 37, dtype=torch.float64))
 
     def train(step: Step) -> Iterator[object]:
         updates = recipes.GRPO.replace(loss=policy, minibatches=2).updates(batch)

@@ -4,9 +4,34 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hand_made import FAMILIES, Ragged, tiny_model
+from hand_made import FAMILIES, SHAPE, WINDOW, Ragged, tiny_model
 from torch import Tensor, nn
-from transformers import BertConfig, BertLMHeadModel, GPT2Config, GPT2LMHeadModel
+from transformers import (
+    BertConfig,
+    BertLMHeadModel,
+    Cohere2Config,
+    Cohere2ForCausalLM,
+    CohereConfig,
+    CohereForCausalLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    GptOssConfig,
+    GptOssForCausalLM,
+    GraniteConfig,
+    GraniteForCausalLM,
+    GraniteMoeConfig,
+    GraniteMoeForCausalLM,
+    HyperCLOVAXConfig,
+    HyperCLOVAXForCausalLM,
+    Llama4ForCausalLM,
+    Llama4TextConfig,
+    PhimoeConfig,
+    PhimoeForCausalLM,
+    Qwen2MoeConfig,
+    Qwen2MoeForCausalLM,
+    VaultGemmaConfig,
+    VaultGemmaForCausalLM,
+)
 
 from agentrl_core import _layouts
 from agentrl_core import pack as pack_module
@@ -131,16 +156,14 @@ def test_to_copies_once_and_streams_answer_by_name() -> None:
         _ = pack.streams.value
 
 
-def test_sliding_window() -> None:
-    rows = Ragged.random(LENGTHS)
-    wide = tiny_model("mistral", sliding_window=30)
-    torch.testing.assert_close(rows.pack().run(wide).logprob, naive(wide, rows)[0], rtol=0, atol=1e-10)
-    with pytest.raises(UnsupportedError, match="sliding_window=8"):
-        rows.pack().run(tiny_model("mistral", sliding_window=8))
+def sinks() -> nn.Module:
+    """GPT-OSS has a learned logit in the softmax of each head."""
+    shape = {**SHAPE, "head_dim": 8, "num_local_experts": 2, "num_experts_per_tok": 1}
+    return GptOssForCausalLM(GptOssConfig(**shape)).double()
 
 
 def test_attention_is_restored_after_an_error() -> None:
-    model = tiny_model("mistral", sliding_window=8)
+    model = sinks()
     before = model.config._attn_implementation
     with pytest.raises(UnsupportedError):
         Ragged.random(LENGTHS).pack().run(model)
@@ -152,7 +175,7 @@ def test_models_that_cannot_run_packs_say_why() -> None:
     with pytest.raises(UnsupportedError, match="Linear has no get_decoder"):
         rows.pack().forward(nn.Linear(2, 2))
     capped = tiny_model("llama")
-    capped.config.final_logit_softcapping = 30.0
+    capped.config.final_logit_softcapping = 30.0  # which a Llama does not have
     with pytest.raises(UnsupportedError, match="final_logit_softcapping=30"):
         rows.pack().run(capped)
     wrapped = tiny_model("llama")
@@ -162,6 +185,54 @@ def test_models_that_cannot_run_packs_say_why() -> None:
     shape = {"vocab_size": 37, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
     with pytest.raises(UnsupportedError):
         rows.pack().forward(BertLMHeadModel(BertConfig(**shape, intermediate_size=8)))
+    with pytest.raises(UnsupportedError, match="GptOssAttention uses s_aux; packs cannot"):
+        rows.pack().run(sinks())
+    chunked = Llama4TextConfig(**SHAPE, head_dim=8, num_local_experts=1, intermediate_size_mlp=16, pad_token_id=0)
+    with pytest.raises(UnsupportedError, match="has the layer type 'chunked_attention'; packs cannot"):
+        rows.pack().forward(Llama4ForCausalLM(chunked))
+
+
+def test_windows_that_attention_is_not_told_of() -> None:
+    """Some models put a window into the mask alone: layer by layer by their types, or in all layers."""
+    experts = {"num_experts": 2, "num_experts_per_tok": 1, "moe_intermediate_size": 16}
+    shared = {"shared_expert_intermediate_size": 16}
+    windows = {"use_sliding_window": True, "sliding_window": WINDOW, "max_window_layers": 1}
+    torch.manual_seed(0)
+    model = Qwen2MoeForCausalLM(Qwen2MoeConfig(**SHAPE, **experts, **shared, **windows))
+    assert model.config.layer_types == ["sliding_attention", "full_attention"]
+    rows = Ragged.random(LENGTHS)
+    torch.testing.assert_close(rows.pack().run(model).logprob.double(), naive(model, rows)[0], rtol=0, atol=1e-5)
+    everywhere = PhimoeForCausalLM(PhimoeConfig(**SHAPE, sliding_window=WINDOW, num_local_experts=2))
+    with pytest.raises(UnsupportedError, match=r"PhimoeAttention does not say which layers have .*sliding_window=4"):
+        rows.pack().run(everywhere)
+    short = Ragged.random([WINDOW, WINDOW])
+    torch.testing.assert_close(
+        short.pack().run(everywhere).logprob.double(), naive(everywhere, short)[0], rtol=0, atol=1e-5
+    )
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("kind", ["cohere", "cohere2", "granite", "granitemoe", "hyperclovax", "vaultgemma"])
+def test_what_models_do_with_their_logits(kind: str, tied: bool) -> None:
+    capped = {"final_logit_softcapping": 2.0, "attn_logit_softcapping": 1.0, "attn_implementation": "eager"}
+    capped |= {"sliding_window": WINDOW, "head_dim": 8}
+    config, make, options = {
+        "cohere": (CohereConfig, CohereForCausalLM, {"logit_scale": 0.25}),
+        "cohere2": (Cohere2Config, Cohere2ForCausalLM, {"logit_scale": 3.0, "sliding_window": WINDOW}),
+        "granite": (GraniteConfig, GraniteForCausalLM, {"logits_scaling": 0.25}),
+        "granitemoe": (GraniteMoeConfig, GraniteMoeForCausalLM, {"logits_scaling": 0.25, "num_local_experts": 2}),
+        "hyperclovax": (HyperCLOVAXConfig, HyperCLOVAXForCausalLM, {"logits_scaling": 0.25}),
+        "vaultgemma": (VaultGemmaConfig, VaultGemmaForCausalLM, capped),
+    }[kind]
+    torch.manual_seed(0)
+    model, rows = make(config(**SHAPE, **options, tie_word_embeddings=tied)), Ragged.random(LENGTHS)
+    with torch.no_grad():
+        model.get_output_embeddings().weight.mul_(20.0)
+    exact = naive(model, rows)
+    assert exact[0].std() > 0.1
+    output = rows.pack().run(model)
+    for found, right in zip((output.logprob, output.entropy), exact, strict=True):
+        torch.testing.assert_close(found.double(), right, rtol=0, atol=2e-5)
 
 
 def test_gpt2_runs_too() -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
-from hand_made import FAMILIES, VOCABULARY, tiny_model
+from hand_made import FAMILIES, VOCABULARY, WINDOW, WINDOWED, tiny_model
 from hypothesis import given
 from hypothesis import strategies as st
 from test_annotate import contexts
@@ -16,8 +16,7 @@ from torch import Tensor, nn
 from torch.nn.attention.flex_attention import create_mask, flex_attention
 
 from agentrl_core import _layouts, loss, recipes
-from agentrl_core.exceptions import UnsupportedError
-from agentrl_core.pack import Pack, PackOutput, Streams
+from agentrl_core.pack import Pack, Streams
 
 
 @dataclass(frozen=True)
@@ -234,23 +233,26 @@ def subtree_ends(draw: st.DrawFn) -> list[int]:
     return ends
 
 
-@given(subtree_ends())
-def test_masks_are_those_of_the_definition(ends: list[int]) -> None:
+@given(subtree_ends(), st.none() | st.integers(1, 300))
+def test_masks_are_those_of_the_definition(ends: list[int], window: int | None) -> None:
     """Of every block of rows with its keys, and of FlexAttention."""
     rows = torch.arange(len(ends))
     end = torch.tensor(ends, dtype=torch.int32)
     expected = (rows <= rows[:, None]) & (rows[:, None] < end)
-    layout = _layouts.TreeLayout(end, rows)
+    depth = expected.sum(1) - 1
+    if window is not None:
+        expected &= depth[:, None] - depth < window
+    layout = _layouts.TreeLayout(end, depth)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_layouts, "_QUERY_BLOCK", 32)
-        blocks = layout.blocks
+        blocks = layout.blocks(window)
     found = torch.zeros_like(expected)
     for queries, keys, mask in blocks:
         part = torch.zeros(len(mask), len(ends), dtype=torch.bool)
         part[:, keys] = mask
         found[queries] = part
     assert found.equal(expected)
-    flex = layout.block_mask
+    flex = layout.block_mask(window)
     whole = create_mask(flex.mask_mod, None, None, len(ends), len(ends), device="cpu")[0, 0]
     assert whole.equal(expected)
     # A block that FlexAttention skips has no pair, one that it takes without asking has all.
@@ -265,7 +267,10 @@ def test_masks_are_those_of_the_definition(ends: list[int]) -> None:
     ):
         for row in range(count):
             kinds[row, index[0, 0, row, : number[0, 0, row]].long()] = kind
-    assert (kinds > 0).equal(tiles.any(-1).any(-1))
+    seen = tiles.any(-1).any(-1)
+    assert (kinds > 0).logical_or(~seen).all()
+    if window is None or all(number == len(ends) for number in ends):  # in one sequence it is exact
+        assert (kinds > 0).equal(seen)
     height = (torch.arange(len(padded)) < len(ends)).view(count, 128)
     full = (tiles | ~height[:, None, :, None]).all(-1).all(-1)
     assert (kinds == 2).logical_and(~full).sum() == 0
@@ -273,8 +278,10 @@ def test_masks_are_those_of_the_definition(ends: list[int]) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+@pytest.mark.parametrize("window", [None, 5, 40])
+@pytest.mark.parametrize("softcap", [None, 0.5])
 @pytest.mark.parametrize("seed", range(3))
-def test_flex_attention_gives_the_same(seed: int) -> None:
+def test_flex_attention_gives_the_same(seed: int, window: int | None, softcap: float | None) -> None:
     """Its forward pass runs on a CPU too, the backward pass does not."""
     grove = Grove.random(seed, trees=4, paths=12, most=30)
     layout = grove.pack(list(range(len(grove.paths))))._layout
@@ -282,16 +289,73 @@ def test_flex_attention_gives_the_same(seed: int) -> None:
     count = len(layout.subtree_end)
     assert count > 128
     q, k, v = (torch.randn(count, heads, 16) for heads in (4, 2, 2))
-    mine = layout.attend(q, k, v, scaling=0.3, dropout=0.0)
+    mine = layout.attend(q, k, v, scaling=0.3, dropout=0.0, window=window, softcap=softcap)
     theirs = flex_attention(
         *(states.transpose(0, 1)[None] for states in (q, k, v)),
-        block_mask=layout.block_mask,
+        score_mod=None if softcap is None else _layouts._cap(softcap, q.device),
+        block_mask=layout.block_mask(layout.cut(window)),
         scale=0.3,
         enable_gqa=True,
     )[0].transpose(0, 1)
     torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-5)
-    masks = [mask.numel() for _, _, mask in layout.blocks]
+    masks = [mask.numel() for _, _, mask in layout.blocks(layout.cut(window))]
     assert sum(masks) < count * count
+
+
+@pytest.mark.parametrize("lengths", [[700], [300, 1, 600, 260]], ids=str)
+def test_a_window_bounds_the_masks(lengths: list[int]) -> None:
+    """Of sequences as of trees: a block of rows has the keys of the rows and of a window before them."""
+    starts = torch.tensor([0, *np.cumsum(lengths)], dtype=torch.int32)
+    layout = _layouts.SequenceLayout(starts, max(lengths)).chains
+    rows = torch.arange(sum(lengths))
+    sequence = torch.bucketize(rows, starts[1:], right=True)
+    expected = (rows <= rows[:, None]) & (rows[:, None] - rows < 50) & (sequence == sequence[:, None])
+    found = torch.zeros_like(expected)
+    for queries, keys, mask in layout.blocks(50):
+        assert mask.shape[1] <= mask.shape[0] + 49
+        part = torch.zeros(len(mask), len(rows), dtype=torch.bool)
+        part[:, keys] = mask
+        found[queries] = part
+    assert found.equal(expected)
+
+
+@pytest.mark.parametrize("family", WINDOWED)
+def test_windows_and_caps_tell(family: str) -> None:
+    """What the models above say is not what they say without."""
+    grove = Grove.random(2)
+    pack = grove.pack(list(range(len(grove.paths))))
+    model = tiny_model(f"{family}, window")
+    changes = {"sliding_window": 2 * WINDOW}
+    changes |= {name: 2.0 for name in WINDOWED[family] if name.endswith("softcapping")}
+    for change in changes.items():
+        other = tiny_model(f"{family}, window", **dict([change]))
+        assert (pack.run(model).logprob - pack.run(other).logprob).abs().max() > 1e-4
+
+
+def test_scores_behind_a_cap_are_not_kept() -> None:
+    """The backward pass makes them again, block by block."""
+    layout = _layouts.SequenceLayout(torch.tensor([0, 600], dtype=torch.int32), 600)
+    states = [torch.randn(600, heads, 8, requires_grad=True) for heads in (4, 2, 2)]
+    kept: list[int] = []
+
+    def keep(saved: Tensor) -> Tensor:
+        kept.append(saved.numel())
+        return saved
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda saved: saved):
+        layout.attend(*states, scaling=None, dropout=0.0, softcap=1.0)
+    assert 0 < sum(kept) < 600 * 600
+
+
+def test_dropout_of_capped_attention_is_that_of_the_definition() -> None:
+    """Of many queries alike the mean is the value that all keys have; half of the probabilities are dropped."""
+    layout = _layouts.SequenceLayout(torch.tensor([0, 400], dtype=torch.int32), 400)
+    states = torch.ones(400, 2, 8)
+    torch.manual_seed(0)
+    out = layout.attend(states, states, states, scaling=None, dropout=0.5, softcap=1.0)
+    assert out[0].unique().tolist() in ([0.0], [2.0], [0.0, 2.0])
+    assert abs(out.mean() - 1.0) < 0.1
+    assert out[200:].std() > 0.01
 
 
 def test_gradient_checkpointing_and_to() -> None:
@@ -305,19 +369,13 @@ def test_gradient_checkpointing_and_to() -> None:
     assert pack.to("meta").subtree_end.device.type == "meta"
 
 
-def test_what_packs_cannot_compute() -> None:
+def test_a_window_as_long_as_the_longest_path_hides_nothing() -> None:
     grove = Grove.random(0)
     pack = grove.pack(list(range(len(grove.paths))))
     longest = max(len(path.stored) for path in grove.paths)
     assert longest < len(pack.input_ids)
-    fits = pack.run(tiny_model("mistral", sliding_window=longest))
-    assert isinstance(fits, PackOutput)
-    message = f"sliding_window=4 but the pack's longest sequence has {longest} tokens"
-    with pytest.raises(UnsupportedError, match=message):
-        pack.run(tiny_model("mistral", sliding_window=4))
-    with pytest.raises(UnsupportedError, match="sliding_window="):
-        pack.run(tiny_model("gemma3", sliding_window=4))
-    with pytest.raises(UnsupportedError, match="Gemma2Attention uses softcap; packs cannot"):
-        pack.run(tiny_model("gemma2", attn_logit_softcapping=50.0))
-    with pytest.raises(UnsupportedError, match=r"Gemma2ForCausalLM has final_logit_softcapping=30\.0"):
-        pack.run(tiny_model("gemma2", final_logit_softcapping=30.0))
+    free = pack.run(tiny_model("mistral", sliding_window=None))
+    for window, alike in ((longest, True), (WINDOW, False)):
+        output = pack.run(tiny_model("mistral", sliding_window=window))
+        assert torch.equal(output.logprob, free.logprob) == alike
+        assert set(pack._layout._blocks) == {None} | (set() if alike else {window})

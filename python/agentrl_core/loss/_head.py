@@ -6,7 +6,7 @@ runs in the kernels of cuda/linear_logprob.cu on CUDA, in PyTorch elsewhere.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -23,14 +23,33 @@ _THREADS = 1024
 _GRADIENT_KERNELS = {torch.float32: "row_gradient_float", torch.bfloat16: "row_gradient_bfloat16"}
 
 
-class Rows:
-    """What is done to a chunk of logits, in PyTorch: two buffers of their size at once."""
+def folded(scale: Tensor, factor: float, softcap: float | None) -> tuple[Tensor, float | None]:
+    """Scale and soft cap of plain logits that do what `scale` and `softcap` do behind a factor.
 
-    buffers = 2
+    softcap tanh(factor z / softcap) = factor c tanh(z / c) with c = softcap / factor.
+    """
+    if factor != 1.0:
+        return scale * factor, None if softcap is None else softcap / factor
+    return scale, softcap
+
+
+class Rows:
+    """What is done to a chunk of logits, in PyTorch.
+
+    Args:
+        softcap: logits z become softcap tanh(z / softcap); None: they stay.
+
+    Attributes:
+        buffers: how many of the size of a chunk there are at once.
+    """
+
+    def __init__(self, softcap: float | None = None) -> None:
+        self.softcap = softcap
+        self.buffers = 2 if softcap is None else 3
 
     def statistics(self, logits: Tensor, target: Tensor, scale: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Log-prob of the target, entropy, and log of the sum of exponentials; logits become log-probs in place."""
-        x = logits.mul_(scale[:, None])
+        x = self._scaled(logits, scale)
         largest = x.amax(dim=1)
         x.sub_(largest[:, None])
         exponential = x.exp()
@@ -42,14 +61,19 @@ class Rows:
 
     def again(self, logits: Tensor, scale: Tensor, lse: Tensor) -> None:
         """Bring logits to where `statistics` leaves them."""
-        logits.mul_(scale[:, None]).sub_(lse[:, None])
+        self._scaled(logits, scale).sub_(lse[:, None])
+
+    def _scaled(self, logits: Tensor, scale: Tensor) -> Tensor:
+        if self.softcap is not None:
+            logits.div_(self.softcap).tanh_().mul_(self.softcap)
+        return logits.mul_(scale[:, None])
 
     def gradient(
         self,
         logits: Tensor,
         target: Tensor,
         scale: Tensor,
-        lse: Tensor,  # noqa: ARG002 - the kernels need it
+        lse: Tensor,
         entropy: Tensor,
         by_logprob: Tensor,
         by_entropy: Tensor | None,
@@ -57,6 +81,9 @@ class Rows:
     ) -> Tensor:
         """The derivative by the logits, from what `statistics` or `again` left of them, which it overwrites."""
         log_p, place = logits, target[:, None]
+        slope = None
+        if self.softcap is not None:
+            slope = log_p.add(lse[:, None]).div_(self.softcap * scale[:, None]).square_().neg_().add_(1.0)
         found = log_p.exp()
         if by_entropy is None:
             found.mul_(-by_logprob[:, None])
@@ -64,15 +91,17 @@ class Rows:
             log_p.add_(entropy[:, None]).mul_(by_entropy[:, None]).add_(by_logprob[:, None])
             found.mul_(log_p.neg_())
         found.scatter_(1, place, found.gather(1, place) + by_logprob[:, None])
+        if slope is not None:
+            found.mul_(slope)
         return found.mul_(scale[:, None]).to(dtype)
 
 
 class KernelRows(Rows):
     """The same by CUDA kernels, in one buffer; `statistics` leaves the logits as they are."""
 
-    buffers = 1
-
-    def __init__(self, kernels: _cuda.Kernels) -> None:
+    def __init__(self, kernels: _cuda.Kernels, softcap: float | None = None) -> None:
+        super().__init__(softcap)
+        self.buffers = 1
         self._kernels = kernels
 
     def statistics(self, logits: Tensor, target: Tensor, scale: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -102,16 +131,21 @@ class KernelRows(Rows):
     def _launch(self, kernel: str, logits: Tensor, *vectors: Tensor | None) -> None:
         if len(logits):
             vectors = tuple(None if vector is None else vector.contiguous() for vector in vectors)
-            columns = logits.shape[1]
-            self._kernels.launch(kernel, len(logits), _THREADS, logits, *vectors, columns, logits.stride(0))
+            arguments: list[Tensor | float | None] = [logits, *vectors, logits.shape[1], logits.stride(0)]
+            if self.softcap is not None:
+                kernel = f"{kernel}_capped"
+                arguments.append(self.softcap)
+            self._kernels.launch(kernel, len(logits), _THREADS, *arguments)
 
 
 class Head:
-    """Hidden states and the weight of the head, as the GEMMs want them.
+    """Hidden states and the weight of the head, as the GEMMs want them, and what becomes of its logits.
 
     Args:
         hidden: `[T, H]`.
         weight: `[V, H]`, of the same dtype on the same device.
+        bias: `[V]`, or None.
+        softcap: as of `Rows`.
         workspace: bytes that logits may take; at least one tile is taken.
 
     Attributes:
@@ -120,11 +154,14 @@ class Head:
         narrow: see `dtypes`.
     """
 
-    def __init__(self, hidden: Tensor, weight: Tensor, workspace: int) -> None:
+    def __init__(
+        self, hidden: Tensor, weight: Tensor, bias: Tensor | None, softcap: float | None, workspace: int
+    ) -> None:
         self.dtype, self.narrow = self.dtypes(hidden)
         self.hidden, self.weight = hidden, weight.to(self.narrow)
+        self.bias = None if bias is None else bias.to(self.dtype)
         kernels = _cuda.kernels("linear_logprob", hidden.device) if self.dtype == torch.float32 else None
-        self.rows = Rows() if kernels is None else KernelRows(kernels)
+        self.rows = Rows(softcap) if kernels is None else KernelRows(kernels, softcap)
         self._tile = _TILE.get(hidden.device.type, _TILE["cpu"])
         row_bytes = weight.shape[0] * self.dtype.itemsize * self.rows.buffers
         self._most = max(1, workspace // row_bytes // self._tile) * self._tile
@@ -159,19 +196,28 @@ class Head:
             part = states[begin : begin + tile]
             if len(part) < tile:
                 part = pad(part, (0, 0, 0, tile - len(part)))
-            _multiply(part, self.weight.t(), self._buffer[begin : begin + tile])
+            made = self._buffer[begin : begin + tile]
+            _multiply(part, self.weight.t(), made)
+            if self.bias is not None:
+                made.add_(self.bias)
         return self._buffer[:count]
 
 
 class Gradients:
-    """Sums of the gradients by hidden states and weight, chunk by chunk; a gradient that nobody needs is empty."""
+    """Sums of the gradients by hidden states, weight and bias, chunk by chunk.
 
-    def __init__(self, head: Head, *, need_hidden: bool, need_weight: bool) -> None:
+    Args:
+        head: what they are gradients by.
+        needed: which of the three; a gradient that nobody needs is empty.
+    """
+
+    def __init__(self, head: Head, needed: Sequence[bool]) -> None:
         self._head = head
+        self._need_hidden, self._need_weight, self._need_bias = needed
         hidden, weight = head.hidden, head.weight
-        self._hidden = hidden.new_zeros(hidden.shape if need_hidden else (0,), dtype=head.narrow)
-        self._weight = weight.new_empty(weight.shape if need_weight else (0,), dtype=head.dtype)
-        self._need_hidden, self._need_weight = need_hidden, need_weight
+        self._hidden = hidden.new_zeros(hidden.shape if self._need_hidden else (0,), dtype=head.narrow)
+        self._weight = weight.new_empty(weight.shape if self._need_weight else (0,), dtype=head.dtype)
+        self._bias = weight.new_zeros(len(weight) if self._need_bias else 0, dtype=head.dtype)
         self._first = True
 
     def add(self, derivative: Tensor, states: Tensor, source_row: Tensor) -> None:
@@ -184,13 +230,15 @@ class Gradients:
                 self._hidden.index_add_(0, source_row, rows)
         if self._need_weight:
             _multiply(derivative.t(), states, self._weight, add=not self._first)
+        if self._need_bias:
+            self._bias += derivative.sum(dim=0, dtype=self._bias.dtype)
         self._first = False
 
-    def result(self) -> tuple[Tensor, Tensor]:
-        """The gradients by hidden states and by weight, of the dtype in which they are kept."""
+    def result(self) -> tuple[Tensor, Tensor, Tensor]:
+        """The gradients by hidden states, by weight and by bias, of the dtypes in which they are kept."""
         if self._need_weight and self._first:
             self._weight.zero_()
-        return self._hidden, self._weight.to(self._head.narrow)
+        return self._hidden, self._weight.to(self._head.narrow), self._bias
 
 
 def _multiply(left: Tensor, right: Tensor, out: Tensor, *, add: bool = False) -> None:

@@ -26,11 +26,18 @@ LOSSES: dict[str, tuple[Loss, tuple[str, ...]]] = {}
 
 @torch.library.custom_op("agentrl_core::linear_logprob", mutates_args=())
 def linear_logprob_and_lse(
-    hidden: Tensor, weight: Tensor, source_row: Tensor, target: Tensor, scale: Tensor, workspace: int
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    source_row: Tensor,
+    target: Tensor,
+    scale: Tensor,
+    softcap: float | None,
+    workspace: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Log-prob, entropy and log of the sum of exponentials of each prediction pair."""
     with torch.autocast(hidden.device.type, enabled=False):
-        head = Head(hidden, weight, workspace)
+        head = Head(hidden, weight, bias, softcap, workspace)
         scale = scale.to(head.dtype)
         found = []
         for rows in head.chunks(len(target)):
@@ -44,6 +51,7 @@ def linear_logprob_and_lse(
 def linear_logprob_gradient(
     hidden: Tensor,
     weight: Tensor,
+    bias: Tensor | None,
     source_row: Tensor,
     target: Tensor,
     scale: Tensor,
@@ -51,15 +59,15 @@ def linear_logprob_gradient(
     lse: Tensor,
     by_logprob: Tensor,
     by_entropy: Tensor | None,
+    softcap: float | None,
     workspace: int,
-    need_hidden: bool,  # noqa: FBT001 - a schema of torch
-    need_weight: bool,  # noqa: FBT001
-) -> tuple[Tensor, Tensor]:
-    """Gradients by hidden states and weight, given those by log-prob and entropy; empty where they are not needed."""
+    needed: Sequence[bool],
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients by hidden states, weight and bias, given those by log-prob and entropy; empty where not needed."""
     with torch.autocast(hidden.device.type, enabled=False):
-        head = Head(hidden, weight, workspace)
+        head = Head(hidden, weight, bias, softcap, workspace)
         scale = scale.to(head.dtype)
-        gradients = Gradients(head, need_hidden=need_hidden, need_weight=need_weight)
+        gradients = Gradients(head, needed)
         for rows in head.chunks(len(target)):
             states = head.states(source_row[rows])
             logits = head.logits(states)
@@ -67,14 +75,15 @@ def linear_logprob_gradient(
             given = (lse[rows], entropy[rows], by_logprob[rows], None if by_entropy is None else by_entropy[rows])
             made = (logits, target[rows], scale[rows], *given, head.narrow)
             gradients.add(head.rows.gradient(*made), states, source_row[rows])  # no name keeps it for the next chunk
-        by_hidden, by_weight = gradients.result()
-    return by_hidden.to(hidden.dtype), by_weight.to(weight.dtype)
+        by_hidden, by_weight, by_bias = gradients.result()
+    return by_hidden.to(hidden.dtype), by_weight.to(weight.dtype), by_bias
 
 
 @torch.library.custom_op("agentrl_core::fused_loss", mutates_args=())
 def fused_loss(
     hidden: Tensor,
     weight: Tensor,
+    bias: Tensor | None,
     source_row: Tensor,
     target: Tensor,
     scale: Tensor,
@@ -82,16 +91,16 @@ def fused_loss(
     names: str,
     policy: str,
     metrics: int,
+    softcap: float | None,
     workspace: int,
-    need_hidden: bool,  # noqa: FBT001 - a schema of torch
-    need_weight: bool,  # noqa: FBT001
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Loss, metrics, log-probs and entropies of a separable loss, and its gradients by hidden states and weight."""
+    needed: Sequence[bool],
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Loss, metrics, log-probs and entropies of a separable loss; its gradients by hidden states, weight and bias."""
     component, _ = LOSSES[policy]
     with torch.autocast(hidden.device.type, enabled=False):
-        head = Head(hidden, weight, workspace)
+        head = Head(hidden, weight, bias, softcap, workspace)
         scale = scale.to(head.dtype)
-        gradients = Gradients(head, need_hidden=need_hidden, need_weight=need_weight)
+        gradients = Gradients(head, needed)
         total = hidden.new_zeros((), dtype=torch.float64)
         sums = hidden.new_zeros(metrics, dtype=torch.float64)
         found = []
@@ -103,13 +112,13 @@ def fused_loss(
             value, extra, by_logprob, by_entropy = _differentiated(component, logprob, entropy, part)
             total += value
             sums += torch.stack([one.double() for one in extra])
-            if need_hidden or need_weight:
+            if any(needed):
                 made = (logits, target[rows], scale[rows], lse, entropy, by_logprob, by_entropy, head.narrow)
                 gradients.add(head.rows.gradient(*made), states, source_row[rows])
             found.append((logprob, entropy))
-        by_hidden, by_weight = gradients.result()
+        of_head = gradients.result()
     logprob, entropy = (torch.cat(parts) for parts in zip(*found, strict=True))
-    return total.to(head.dtype), sums, logprob, entropy, by_hidden, by_weight
+    return total.to(head.dtype), sums, logprob, entropy, *of_head
 
 
 def _differentiated(
@@ -139,33 +148,40 @@ def _autograd() -> Iterator[None]:
 
 
 @linear_logprob_and_lse.register_fake
-def _(hidden: Tensor, weight: Tensor, source_row: Tensor, target: Tensor, scale: Tensor, workspace: int) -> Any:
-    del weight, source_row, scale, workspace
+def _(hidden: Tensor, weight: Tensor, bias: Tensor | None, source_row: Tensor, target: Tensor, *given: Any) -> Any:
+    del weight, bias, source_row, given
     return tuple(hidden.new_empty(target.shape, dtype=Head.dtypes(hidden)[0]) for _ in range(3))
 
 
 @linear_logprob_gradient.register_fake
 def _(hidden: Tensor, weight: Tensor, *given: Any) -> Any:
-    *_, need_hidden, need_weight = given
-    return hidden.new_empty(hidden.shape if need_hidden else (0,)), weight.new_empty(weight.shape if need_weight else 0)
+    return _empty_gradients(hidden, weight, given[-1], hidden.dtype)
 
 
 @fused_loss.register_fake
-def _(hidden: Tensor, weight: Tensor, source_row: Tensor, target: Tensor, *given: Any) -> Any:
-    del source_row
-    *_, metrics, _, need_hidden, need_weight = given
+def _(hidden: Tensor, weight: Tensor, bias: Tensor | None, source_row: Tensor, target: Tensor, *given: Any) -> Any:
+    del bias, source_row
+    *_, metrics, _, _, needed = given
     dtype, kept = Head.dtypes(hidden)
     return (
         hidden.new_empty((), dtype=dtype),
         hidden.new_empty(metrics, dtype=torch.float64),
         *(hidden.new_empty(target.shape, dtype=dtype) for _ in range(2)),
-        hidden.new_empty(hidden.shape if need_hidden else (0,), dtype=kept),
-        weight.new_empty(weight.shape if need_weight else (0,), dtype=kept),
+        *_empty_gradients(hidden, weight, needed, kept),
+    )
+
+
+def _empty_gradients(hidden: Tensor, weight: Tensor, needed: Sequence[bool], kept: torch.dtype) -> tuple[Tensor, ...]:
+    by_hidden, by_weight, by_bias = needed
+    return (
+        hidden.new_empty(hidden.shape if by_hidden else (0,), dtype=kept),
+        weight.new_empty(weight.shape if by_weight else (0,), dtype=kept),
+        weight.new_empty(len(weight) if by_bias else 0, dtype=Head.dtypes(hidden)[0]),
     )
 
 
 def _keep_pairs(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    *pairs, ctx.workspace = inputs
+    *pairs, ctx.softcap, ctx.workspace = inputs
     _, entropy, lse = output
     ctx.save_for_backward(*pairs, entropy, lse)
     ctx.mark_non_differentiable(lse)
@@ -175,21 +191,21 @@ def _keep_pairs(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -
 def _pairs_backward(ctx: Any, by_logprob: Tensor | None, by_entropy: Tensor | None, _: None) -> tuple[Any, ...]:
     *pairs, entropy, lse = ctx.saved_tensors
     by_logprob = torch.zeros_like(entropy) if by_logprob is None else by_logprob
-    need_hidden, need_weight = ctx.needs_input_grad[:2]
-    by_hidden, by_weight = linear_logprob_gradient(
-        *pairs, entropy, lse, by_logprob, by_entropy, ctx.workspace, need_hidden, need_weight
+    needed = list(ctx.needs_input_grad[:3])
+    made = linear_logprob_gradient(*pairs, entropy, lse, by_logprob, by_entropy, ctx.softcap, ctx.workspace, needed)
+    found = (
+        one.to(given.dtype) if wanted else None for one, given, wanted in zip(made, pairs[:3], needed, strict=True)
     )
-    return by_hidden if need_hidden else None, by_weight if need_weight else None, None, None, None, None
+    return (*found, None, None, None, None, None)
 
 
 linear_logprob_and_lse.register_autograd(_pairs_backward, setup_context=_keep_pairs)
 
 
 def _keep_gradients(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    hidden, weight, *_, need_hidden, need_weight = inputs
-    ctx.dtypes = hidden.dtype, weight.dtype
-    ctx.needed = need_hidden, need_weight
-    ctx.streams = len(inputs[5])
+    ctx.needed = inputs[-1]
+    ctx.dtypes = [None if given is None else given.dtype for given in inputs[:3]]
+    ctx.streams = len(inputs[6])
     ctx.save_for_backward(*output[4:])
     ctx.mark_non_differentiable(*output[1:])
     ctx.set_materialize_grads(False)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
-from agentrl_core.loss._head import WORKSPACE
+from agentrl_core.loss._head import WORKSPACE, folded
 from agentrl_core.loss._operations import fused_loss, known_loss, linear_logprob_and_lse
 from agentrl_core.loss.tokens import Tokens
 from agentrl_core.pack import PackOutput
@@ -56,30 +56,46 @@ class FusedOutput(PackOutput):
         return self.loss, self.metrics
 
 
-def fused(hidden: Tensor, weight: Tensor, pack: Pack, policy: Loss, *, workspace: int | None = None) -> FusedOutput:
-    """The loss of a pack from its hidden states and the head's weight, with gradients by both.
+def fused(
+    hidden: Tensor,
+    weight: Tensor,
+    pack: Pack,
+    policy: Loss,
+    *,
+    bias: Tensor | None = None,
+    factor: float = 1.0,
+    softcap: float | None = None,
+    workspace: int | None = None,
+) -> FusedOutput:
+    """The loss of a pack from its hidden states and the head's weight, with gradients by both, and by the head's bias.
 
-    The numbers are those of `pack.run` and `policy`: fp32 logits z = h W^T of each prediction pair (fp64 for fp64
-    inputs) at its inverse temperature, and of them log p and H. A loss whose term of a row depends on that row alone
-    (`policy.separable`) goes over the logits once: with g = dL/dlog p, h = dL/dH,
+    The numbers are those of `pack.run` and `policy`: fp32 logits z = factor (h W^T + bias) of each prediction pair
+    (fp64 for fp64 inputs), behind a soft cap y = softcap tanh(z / softcap), else y = z, at its inverse temperature,
+    and of them log p and H. A loss whose term of a row depends on that row alone (`policy.separable`) goes over the
+    logits once: with g = dL/dlog p, h = dL/dH,
 
-        dz_j = inverse_temperature [ g (1[j = target] - p_j) - h p_j (log p_j + H) ]
+        dy_j = inverse_temperature [ g (1[j = target] - p_j) - h p_j (log p_j + H) ],
+        dz_j = dy_j (1 - (y_j / softcap)^2)
 
     Any other loss takes `linear_logprob`, ordinary autograd, and the logits once more.
 
     Args:
         hidden: `[T, H]`, what `pack.forward` gives; bf16, fp16, fp32 or fp64.
-        weight: `[V, H]`, the weight of the head. Neither a bias nor anything behind the head (a soft cap, a scale) is
-            known here: `pack.run` refuses such models. Of two dtypes the wider one is computed in: where
-            parameters are fp32 and activations bf16, `weight.to(hidden.dtype)` is faster.
+        weight: `[V, H]`, the weight of the head. Of two dtypes the wider one is computed in: where parameters are fp32
+            and activations bf16, `weight.to(hidden.dtype)` is faster.
         pack: the pack that `hidden` is of.
         policy: the loss; it may read log-probs and entropies, but no further answers of the model.
+        bias: `[V]`, the bias of the head, where it has one.
+        factor: what the model multiplies its logits by, above 0: `config.logit_scale` of Cohere,
+            `1 / config.logits_scaling` of Granite. `pack.run` finds it, and the soft cap, by itself.
+        softcap: the model's soft cap, above 0, behind the factor and before the temperature:
+            `config.final_logit_softcapping` of Gemma 2.
         workspace: bytes that logits and their derivatives may take at a time, whatever T and N are; at least a tile of
             64 rows (512 on CUDA) is taken. None: 256 MiB, on CUDA 1 GiB. The gradient by `weight` is summed up in fp32
             beside it.
 
     Returns:
-        `FusedOutput`: `loss` backpropagates into `hidden` and `weight`, once (not twice differentiable).
+        `FusedOutput`: `loss` backpropagates into `hidden`, `weight` and `bias`, once (not twice differentiable).
 
     Raises:
         InvalidInputError: shapes, dtypes or devices do not fit.
@@ -99,29 +115,31 @@ def fused(hidden: Tensor, weight: Tensor, pack: Pack, policy: Loss, *, workspace
     """
     pack = pack.to(hidden.device)
     scale = pack.streams.inverse_temperature
-    hidden, weight, workspace = _checked(hidden, weight, pack.source_row, pack.target, scale, workspace)
+    hidden, weight, workspace = _checked(hidden, weight, bias, pack.source_row, pack.target, scale, workspace)
+    scale, softcap = _behind(scale, factor, softcap)
     if policy.answers:
         raise UnsupportedError(
             f"{policy.title()} reads the model's answer {policy.answers[0]!r}, which loss.fused does not make; use "
             "update.loss(pack.run(model), pack)"
         )
-    pairs = (hidden, weight, pack.source_row, pack.target, scale)
+    pairs = (hidden, weight, bias, pack.source_row, pack.target, scale)
     if not policy.separable:
-        logprob, entropy, _ = linear_logprob_and_lse(*pairs, workspace)
+        logprob, entropy, _ = linear_logprob_and_lse(*pairs, softcap, workspace)
         read = entropy if policy.needs_entropy_gradient else entropy.detach()
         value, metrics = policy.evaluate(Tokens(logprob, read, pack.streams))
         return FusedOutput(logprob.detach(), entropy.detach(), loss=value, metrics=metrics, policy=policy)
     name, names = known_loss(policy)
-    need_hidden, need_weight = (torch.is_grad_enabled() and value.requires_grad for value in (hidden, weight))
-    value, sums, logprob, entropy, _, _ = fused_loss(
+    by = (hidden, weight, bias)
+    needed = [torch.is_grad_enabled() and value is not None and value.requires_grad for value in by]
+    value, sums, logprob, entropy, *_ = fused_loss(
         *pairs,
         list(pack.streams.values()),
         ",".join(pack.streams),
         name,
         len(names),
+        softcap,
         workspace,
-        need_hidden,
-        need_weight,
+        needed,
     )
     metrics = dict(zip(names, sums.unbind(), strict=True))
     return FusedOutput(logprob, entropy, loss=value, metrics=metrics, policy=policy)
@@ -134,12 +152,16 @@ def linear_logprob(
     inverse_temperature: Tensor | None = None,
     *,
     source_row: Tensor | None = None,
+    bias: Tensor | None = None,
+    factor: float = 1.0,
+    softcap: float | None = None,
     workspace: int | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Log-probs and entropies of tokens from hidden states, without keeping logits; the backward pass makes them again.
 
-    With x = inverse_temperature h W^T in fp32 (fp64 for fp64 inputs), S = sum e^(x - max x) and
-    U = sum e^(x - max x) (x - max x): log p = x_target - max x - log S, H = log S - U / S.
+    With z = factor (h W^T + bias) in fp32 (fp64 for fp64 inputs), y = softcap tanh(z / softcap) or, without a soft
+    cap, y = z, x = inverse_temperature y, S = sum e^(x - max x) and U = sum e^(x - max x) (x - max x):
+    log p = x_target - max x - log S, H = log S - U / S.
 
     Args:
         hidden: `[T, H]`; bf16, fp16, fp32 or fp64.
@@ -147,10 +169,13 @@ def linear_logprob(
         target: `int64[N]`, token ids.
         inverse_temperature: `[N]`, without gradient; None: 1.
         source_row: `int64[N]`, the row of `hidden` that each target is predicted from; None: row i predicts target i.
+        bias: `[V]`, or None; as factor and soft cap it is that of `fused`.
+        factor: above 0.
+        softcap: above 0, or None.
         workspace: bytes that logits may take at a time, as of `fused`.
 
     Returns:
-        `logprob` and `entropy` in nats, `[N]` each, fp32 or fp64; both differentiable by `hidden` and `weight`.
+        `logprob` and `entropy` in nats, `[N]` each, fp32 or fp64; both differentiable by `hidden`, `weight` and `bias`.
 
     Raises:
         InvalidInputError: shapes, dtypes or devices do not fit.
@@ -166,13 +191,28 @@ def linear_logprob(
         source_row = torch.arange(len(target), device=hidden.device)
     if inverse_temperature is None:
         inverse_temperature = torch.ones(len(target), device=hidden.device)
-    hidden, weight, workspace = _checked(hidden, weight, source_row, target, inverse_temperature, workspace)
-    logprob, entropy, _ = linear_logprob_and_lse(hidden, weight, source_row, target, inverse_temperature, workspace)
+    hidden, weight, workspace = _checked(hidden, weight, bias, source_row, target, inverse_temperature, workspace)
+    scale, softcap = _behind(inverse_temperature, factor, softcap)
+    logprob, entropy, _ = linear_logprob_and_lse(hidden, weight, bias, source_row, target, scale, softcap, workspace)
     return logprob, entropy
 
 
+def _behind(scale: Tensor, factor: float, softcap: float | None) -> tuple[Tensor, float | None]:
+    """Refuse what does not fit; scale and soft cap with the factor in them."""
+    for name, value in (("factor", factor), ("softcap", softcap)):
+        if value is not None and not 0.0 < value < float("inf"):
+            raise InvalidInputError(f"{name}={value} is not possible; give a finite number above 0")
+    return folded(scale, float(factor), None if softcap is None else float(softcap))
+
+
 def _checked(
-    hidden: Tensor, weight: Tensor, source_row: Tensor, target: Tensor, scale: Tensor, workspace: int | None
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    source_row: Tensor,
+    target: Tensor,
+    scale: Tensor,
+    workspace: int | None,
 ) -> tuple[Tensor, Tensor, int]:
     """Refuse what does not fit; hidden states and weight in the wider of their dtypes, and the workspace in bytes."""
     if hidden.dim() != 2 or weight.dim() != 2 or hidden.shape[1] != weight.shape[1]:
@@ -180,10 +220,14 @@ def _checked(
             f"hidden has shape {tuple(hidden.shape)} and weight {tuple(weight.shape)}; give [tokens, size] and "
             "[vocabulary, size], such as pack.forward(model) and model.lm_head.weight"
         )
-    for name, value in (("hidden", hidden), ("weight", weight)):
+    if bias is not None and bias.shape != weight.shape[:1]:
+        raise InvalidInputError(f"bias has shape {tuple(bias.shape)}; give [vocabulary], here [{len(weight)}]")
+    of_head = {"hidden": hidden, "weight": weight} | ({} if bias is None else {"bias": bias})
+    for name, value in of_head.items():
         if value.dtype not in (torch.bfloat16, torch.float16, torch.float32, torch.float64):
             raise InvalidInputError(f"{name} is {value.dtype}; give bfloat16, float16, float32 or float64")
-    for name, value in (("weight", weight), ("target", target), ("source_row", source_row), ("scale", scale)):
+    rows = {"target": target, "source_row": source_row, "inverse_temperature": scale}
+    for name, value in (of_head | rows).items():
         if value.device != hidden.device:
             raise InvalidInputError(f"{name} is on {value.device}, hidden on {hidden.device}; bring both to one device")
     for name, value in (("target", target), ("source_row", source_row)):
