@@ -85,9 +85,10 @@ class Together:
         leaves = {name: joined([rows[name] for rows in said]).requires_grad_() for name in said[0]}
         streams = {name: joined([rows[name] for rows in read]) for name in read[0]}
         value, metrics = self._evaluated(joined(tokens), leaves, streams)
-        found = torch.autograd.grad(value, list(leaves.values()), allow_unused=True, materialize_grads=True)
-        self._gradients = {name: gradient[own] for name, gradient in zip(leaves, found, strict=True)}
-        weight = streams["weight_kl"]
+        found = torch.autograd.grad(value, list(leaves.values()), allow_unused=True)
+        used = {name: gradient for name, gradient in zip(leaves, found, strict=True) if gradient is not None}
+        self._gradients = {name: gradient[own] for name, gradient in used.items()}
+        weight = streams["weight_kl"].to(value.dtype)
         self._shares = (value.detach() * weight / weight.sum())[own]
         return value.detach(), metrics
 
@@ -98,9 +99,9 @@ class Together:
             yield self._part(self._said(pack), rows)
 
     def _part(self, said: Rows, rows: slice) -> Tensor:
-        live = {name: values for name, values in said.items() if values.requires_grad}
+        live = [name for name in self._gradients if said[name].requires_grad]
         gradients = [self._gradients[name][rows] for name in live]
-        part: Tensor = _Part.apply(self._shares[rows].sum(), gradients, *live.values())  # type: ignore[no-untyped-call]
+        part: Tensor = _Part.apply(self._shares[rows].sum(), gradients, *(said[name] for name in live))  # type: ignore[no-untyped-call]
         return part
 
     def _said(self, pack: Pack) -> Rows:
