@@ -8,7 +8,7 @@ pack by pack, the products: no pack needs to know another one, whatever L does w
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -85,7 +85,7 @@ class Together:
         leaves = {name: joined([rows[name] for rows in said]).requires_grad_() for name in said[0]}
         streams = {name: joined([rows[name] for rows in read]) for name in read[0]}
         value, metrics = self._evaluated(joined(tokens), leaves, streams)
-        found = torch.autograd.grad(value, list(leaves.values()), allow_unused=True)
+        found: Sequence[Tensor | None] = torch.autograd.grad(value, list(leaves.values()), allow_unused=True)
         used = {name: gradient for name, gradient in zip(leaves, found, strict=True) if gradient is not None}
         self._gradients = {name: gradient[own] for name, gradient in used.items()}
         weight = streams["weight_kl"].to(value.dtype)

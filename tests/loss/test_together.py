@@ -316,7 +316,7 @@ def test_the_loop_of_the_docs() -> None:
         "policy": policy,
         "optimizer": torch.optim.SGD(policy.parameters(), lr=0.1),
     }
-    exec(code, names)
+    exec(code.replace("16_384", str(least("D8 80/20"))), names)
     assert not policy.lm_head.weight.equal(before)
     assert updates.metrics["updates"] == 1
     with torch.no_grad():
