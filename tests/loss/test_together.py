@@ -265,6 +265,27 @@ def test_what_a_function_must_return() -> None:
         update.together(said("D8 80/20"), max_tokens=tokens - 1)
 
 
+@loss.function(needs=["old_logprob"], unit="update")
+def centred(logprob: Tensor, entropy: Tensor, streams: dict[str, Tensor]) -> Tensor:  # noqa: ARG001 - all take it
+    return streams["weight_kl"] * (logprob - logprob.mean()).square()
+
+
+def test_a_function_of_the_whole_update() -> None:
+    rollouts = Rollouts.random(centred, 0)
+    update = rollouts.update(centred)
+    with pytest.raises(InvalidInputError, match="together"):
+        update.pack(max_tokens=99)
+    (single,) = update.pack(max_tokens=WHOLE)
+    logprob = rollouts.leaves["logprob"].detach()[single.token].requires_grad_()
+    weight = single.streams.weight_kl.double()
+    assert weight.sum().item() == pytest.approx(1.0)
+    (weight * (logprob - logprob.mean()) ** 2).sum().backward()
+    for value in update.together(lambda pack: rollouts.outputs(pack.token), max_tokens=99):
+        value.backward()
+    found = rollouts.leaves["logprob"].grad[single.token]
+    torch.testing.assert_close(found, logprob.grad, rtol=1e-12, atol=1e-14)
+
+
 def test_minibatches_keep_groups_and_pairs_whole() -> None:
     """Also those of a loss that needs the whole update."""
     both = loss.Sum(loss.Preference("token_mean"), loss.Policy(gate=loss.TopShare(), aggregate="token_mean"))
