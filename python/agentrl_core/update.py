@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, cast, overload
 
 import numpy as np
@@ -14,7 +14,7 @@ from agentrl_core._pairs import pairs_of
 from agentrl_core.exceptions import InvalidInputError
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor, distributed, nn
 
     from agentrl_core._core import Plan
     from agentrl_core.batch import Balance, Batch, Layout
@@ -90,19 +90,20 @@ class _Steps:
             "sequence": np.arange(batch.num_draws, dtype=np.int64),
             "group": batch.keys("group_id", "draw").astype(np.int64),
         }
-        if "pair" in self._loss.streams:
+        read = {self._loss.unit, *self._loss.streams}
+        if "pair" in read:
             self._segments["pair"] = pairs_of(batch, self._valid)
             self._valid &= self._segments["pair"] >= 0
-        self._unit_of = self._segments[self._loss.unit if self._loss.unit in ("group", "pair") else "sequence"]
+        self._dealt = self._segments[next((name for name in ("group", "pair") if name in read), "sequence")]
         self._sums: dict[str, Tensor] = {}
         self._stepped = 0
 
     def __len__(self) -> int:
-        return self._epochs * min(self._minibatches, len(np.unique(self._unit_of[self._valid])))
+        return self._epochs * min(self._minibatches, len(np.unique(self._dealt[self._valid])))
 
     def __iter__(self) -> Iterator[Update]:
         draws = np.flatnonzero(self._valid).astype(np.int64)
-        _, first, place = np.unique(self._unit_of[draws], return_index=True, return_inverse=True)
+        _, first, place = np.unique(self._dealt[draws], return_index=True, return_inverse=True)
         parts = len(self) // self._epochs
         for epoch in range(self._epochs if parts else 0):
             base = np.uint64(_core.structural_seed(self._seed, epoch))
@@ -123,6 +124,15 @@ class _Steps:
         self._stepped += first
         for name, value in sums.items():
             self._sums[name] = self._sums[name] + value if name in self._sums else value
+
+    @property
+    def _units(self) -> NDArray[np.int64] | None:
+        """The unit of each draw that packs hold whole; None where any sequence may lie in any pack."""
+        if self._loss.unit in ("token", "step"):  # a step lies in one sequence
+            return None
+        if self._loss.unit == "update":
+            return np.zeros(self.batch.num_draws, dtype=np.int64)
+        return self._segments["sequence" if self._loss.unit == "trajectory" else self._loss.unit]
 
     @functools.cached_property
     def _columns(self) -> dict[str, NDArray[np.float32]]:
@@ -198,9 +208,10 @@ class Update:
     ) -> Iterator[Pack] | list[Iterator[Pack]]:
         """The packs of this step: at most `max_tokens` tokens each, every unit of the loss whole in one pack.
 
-        The denominators of the whole step are in the weights, so the losses of the packs add up to that of the step;
-        not so of a loss with statistics over all rows that it is given, which says so: there they are of each pack.
-        There are prediction pairs for the tokens that have weight in this step, and for no others.
+        The denominators of the whole step are in the weights, so the losses of the packs add up to that of the step.
+        Where a loss has statistics over all rows (its `unit` is the update), one pack has to hold them all; `together`
+        takes packs of any size. There are prediction pairs for the tokens that have weight in this step, and for no
+        others.
 
         In the layout `tree` the tokens that draws share are run once; a tree that is too long for one pack is cut
         where its branches part, and each piece repeats the beginning that its branches share. If the loss is
@@ -210,7 +221,7 @@ class Update:
 
         Args:
             max_tokens: tokens of a pack; at least those of the longest sequence up to its last trained token, or, where
-                the loss's `unit` is a trajectory, pair or group, those of all its sequences together.
+                the loss's `unit` is a trajectory, pair, group or the update, those of all its sequences together.
             layout: `sequence`: each sequence stands for itself; `tree`: what sequences share is there once.
             shards: number of ranks that run packs at the same time. Each rank gets as many packs as the others, those
                 of one round about equally expensive, and each rank works out the same. Where a round has fewer units
@@ -246,6 +257,101 @@ class Update:
             >>> [[len(pack.input_ids) for pack in packs] for packs in ranks]
             [[4], [3]]
         """
+        plan, streams = self._plan(max_tokens, layout, shards, balance, units=self._updates._units)  # noqa: SLF001
+        if shards is None:
+            return self._packs(plan, range(len(plan)), streams, buffers)
+        return [self._packs(plan, range(rank, len(plan), shards), streams, buffers) for rank in range(shards)]
+
+    def together(
+        self,
+        model: nn.Module | Callable[[Pack], PackOutput],
+        *,
+        max_tokens: int,
+        layout: Layout = "sequence",
+        balance: Balance = "tokens",
+        buffers: PackBuffers | None = None,
+        group: distributed.ProcessGroup | None = None,
+    ) -> Iterator[Tensor]:
+        """The loss of this step over all its packs together: exact for every loss, in packs of any size.
+
+        Every pack is run without gradients, the loss is evaluated once on all rows, and every pack is run again with
+        the derivatives of that loss by its log-probs, entropies and answers. So statistics over all rows (quantiles,
+        moments, BAPO's bounds) are those of the step, and a pair, group or trajectory may go over several packs. That
+        costs one more forward pass than `pack` and `loss`, which are as exact where packs hold the loss's `unit` whole;
+        a step that fits in one pack is run once. In both runs torch draws the same random numbers for a pack (dropout).
+
+        Rows are taken in the order of their tokens, whatever the layout and the packs. `Updates.metrics` has the
+        metrics of the whole step.
+
+        Args:
+            model: what `Pack.run` takes; or a function of a pack that returns a `PackOutput`, the same in both runs.
+            max_tokens: tokens of a pack; at least those of the longest sequence up to its last trained token.
+            layout: as of `pack`.
+            balance: as of `pack`.
+            buffers: as of `pack`.
+            group: processes that make this step together (torch.distributed), each with its own packs. The loss and its
+                metrics are of the rows of all, the gradients of each process are those of its packs: they add up. None:
+                this process alone.
+
+        Returns:
+            A number for each pack in turn, to call `backward` on before the next is asked for; together they are the
+            loss, to which a pack contributes as the weights of its rows do.
+
+        Raises:
+            InvalidInputError: no such option, a sequence is longer than `max_tokens`, a value of a trained token is not
+                finite, or the function returned something else.
+
+        Example:
+            Clip-Cov compares each token with the means of all. Packs of four tokens, with a model that says what the
+            one before it said:
+
+            >>> import torch
+            >>> import agentrl_core as arl
+            >>> from agentrl_core import loss, recipes
+            >>> from agentrl_core.pack import PackOutput
+            >>> forest = arl.Forest()
+            >>> forest.add_group(0, "task")
+            >>> for member, reward in enumerate([1.0, 0.0, 0.0]):
+            ...     trajectory = forest.start(0, member=member)
+            ...     _ = forest.append(trajectory, [1, 2], kind="prompt")
+            ...     _ = forest.append(trajectory, [3 + member, 9], kind="action", logprobs=[-0.5, -0.1])
+            ...     forest.finish(trajectory, reward=reward)
+            >>> recipe = recipes.GRPO.replace(loss=loss.Policy(gate=loss.CovarianceClip()))
+            >>> (update,) = recipe.updates(recipe.credit(forest.freeze()))
+            >>> shift = torch.zeros(1, requires_grad=True)
+            >>> def model(pack):
+            ...     logprob = pack.streams.old_logprob + shift
+            ...     return PackOutput(logprob, entropy=-logprob)
+            >>> for value in update.together(model, max_tokens=4):
+            ...     value.backward()
+            >>> abs(shift.grad.item()) < 1e-6  # the advantages of a group add up to 0
+            True
+        """
+        rank, shards = (0, None) if group is None else (group.rank(), group.size())
+        plan, streams = self._plan(max_tokens, layout, shards, balance, units=None)
+        indices = range(rank, len(plan), shards or 1)
+        return self._together(model, lambda: self._packs(plan, indices, streams, buffers), len(plan), group)
+
+    def _together(
+        self,
+        model: nn.Module | Callable[[Pack], PackOutput],
+        packs: Callable[[], Iterator[Pack]],
+        count: int,
+        group: distributed.ProcessGroup | None,
+    ) -> Iterator[Tensor]:
+        from agentrl_core._together import Together
+
+        together = Together(self._loss, self._updates._ids, model, group)  # noqa: SLF001 - two halves of one thing
+        if count == 1:
+            yield self._record(*together.once(next(packs())))
+        elif count:
+            self._record(*together.first(packs()))
+            yield from together.second(packs())
+
+    def _plan(
+        self, max_tokens: int, layout: Layout, shards: int | None, balance: Balance, *, units: NDArray[np.int64] | None
+    ) -> tuple[Plan, dict[str, NDArray[Any]]]:
+        """Which sequences lie in which pack, and the streams of all tokens."""
         updates = self._updates
         batch, columns = updates.batch, updates._columns  # noqa: SLF001 - two halves of one thing
         weight: NDArray[np.float64] = batch.token_weights(
@@ -263,16 +369,13 @@ class Update:
             self.draws,
             max_tokens,
             layout=layout,
-            # A step lies in one sequence.
-            unit_of=None if self._loss.unit in ("token", "step") else updates._unit_of,  # noqa: SLF001
+            unit_of=units,
             trained=weight > 0,
             fold=[values for name, values in streams.items() if name not in _SUMMED] if folds else None,
             shards=shards,
             balance=balance,
         )
-        if shards is None:
-            return self._packs(plan, range(len(plan)), streams, buffers)
-        return [self._packs(plan, range(rank, len(plan), shards), streams, buffers) for rank in range(shards)]
+        return plan, streams
 
     def _packs(
         self, plan: Plan, indices: Iterable[int], streams: dict[str, NDArray[Any]], buffers: PackBuffers | None
@@ -319,7 +422,9 @@ class Update:
 
     def loss(self, outputs: PackOutput, pack: Pack) -> Tensor:
         """The loss of a pack, a scalar to call `backward` on. Its metrics go to `Updates.metrics`."""
-        value, sums = self._loss(outputs, pack)
+        return self._record(*self._loss(outputs, pack))
+
+    def _record(self, value: Tensor, sums: dict[str, Tensor]) -> Tensor:
         self._updates._add({"loss": value.detach(), **sums}, first=not self._seen)  # noqa: SLF001
         self._seen = True
         return value

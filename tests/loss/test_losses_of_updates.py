@@ -21,8 +21,8 @@ from agentrl_core.update import Update
 
 BINS = 5
 EACH = pytest.mark.parametrize("name", LOSSES)
-# Bounds, shares or means of these are over all rows that they are given, here of each pack, as their docstrings say.
-NOT_ADDING_UP = [
+# Bounds, shares or means of these are over all rows: packs that do not hold the whole update do not add up.
+OVER_ALL_ROWS = [
     "A4 SPEAR",
     "A11 BAPO",
     "A30 HAPO",
@@ -106,6 +106,11 @@ def columns(batch: Batch, seed: int, *, per: str) -> Batch:
     return batch.with_columns("token", advantage=rng.normal(size=count), **named)
 
 
+def of_groups(policy: loss.Loss) -> bool:
+    """Whether it compares the answers of a pair or group, whose tokens then have one advantage."""
+    return not {"pair", "group"}.isdisjoint(policy.streams)
+
+
 @dataclass
 class Rollouts:
     """A batch with columns, and what a model is taken to say about each of its tokens."""
@@ -115,7 +120,7 @@ class Rollouts:
 
     @classmethod
     def random(cls, policy: loss.Loss, seed: int) -> Rollouts:
-        batch = columns(grow(seed), seed, per="draw" if policy.unit in ("pair", "group") else "token")
+        batch = columns(grow(seed), seed, per="draw" if of_groups(policy) else "token")
         make = torch.Generator().manual_seed(seed)
         old = torch.from_numpy(batch.column("behaviour_logprob", "token")).double()
 
@@ -202,6 +207,7 @@ def largest_unit(batch: Batch, update: Update, unit: str) -> int:
     if unit in ("token", "step"):
         return int(lengths.max())
     names = {"pair": batch.column("pair", "draw"), "group": batch.keys("group_id", "draw")}
+    names["update"] = np.zeros(batch.num_draws, np.int64)
     of_draw = names.get(unit, np.arange(batch.num_draws))
     return int(np.bincount(of_draw[plan.draw], weights=lengths).max())
 
@@ -228,11 +234,32 @@ def test_packs_of_any_size_are_all_rows_at_once(name: str) -> None:
     assert close(whole, wanted, 1e-5)
     for limit in (least, least + 9):
         packs = list(update.pack(max_tokens=limit))
-        assert len(packs) > 1
+        assert (len(packs) > 1) == (name not in OVER_ALL_ROWS)
         assert all(len(pack.input_ids) <= limit for pack in packs)
         assert sorted(itertools.chain(*(pack.token.tolist() for pack in packs))) == sorted(single.token.tolist())
-        if limit == least or name not in NOT_ADDING_UP:
-            assert close(rollouts.by_packs(update, packs), whole, 1e-6) == (name not in NOT_ADDING_UP)
+        assert close(rollouts.by_packs(update, packs), whole, 1e-6)
+
+
+def test_the_losses_that_need_the_whole_update() -> None:
+    assert [name for name, policy in LOSSES.items() if policy.unit == "update"] == OVER_ALL_ROWS
+    share = loss.TopShare("covariance", scope="sequence")
+    assert share.unit == "update"
+    assert loss.TopShare(scope="sequence").unit == "trajectory"
+    assert loss.LengthDecoupled(kl_rate=0.0).unit == "group"
+
+
+@pytest.mark.parametrize("name", OVER_ALL_ROWS)
+def test_smaller_packs_of_these_would_be_another_loss(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So they are refused for a reason: with packs all the same, value or gradient change."""
+    policy = LOSSES[name]
+    rollouts = Rollouts.random(policy, seed=len(name) % 3)
+    update = rollouts.update(policy)
+    whole = rollouts.by_packs(update, list(update.pack(max_tokens=10**6)))
+    groups = rollouts.batch.keys("group_id", "draw").astype(np.int64)
+    monkeypatch.setattr(type(update._updates), "_units", groups)
+    packs = list(update.pack(max_tokens=largest_unit(rollouts.batch, update, "group")))
+    assert len(packs) > 1
+    assert not close(rollouts.by_packs(update, packs), whole, 1e-6)
 
 
 @functools.cache
@@ -249,7 +276,7 @@ def test_a_model_answers(name: str) -> None:
     model.value_head = nn.Linear(32, heads).double()
     update = Rollouts.random(policy, 0).update(policy)
     model.zero_grad()
-    for pack in update.pack(max_tokens=90 if policy.unit != "group" else 200):
+    for pack in update.pack(max_tokens={"group": 200, "update": 1000}.get(policy.unit, 90)):
         assert pack.answers == policy.answers
         if name in NOT_ANSWERED:
             with pytest.raises(UnsupportedError, match=r"cannot give the answer 'full_kl'.*dataclasses\.replace"):

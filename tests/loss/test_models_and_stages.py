@@ -10,7 +10,7 @@ import pytest
 import torch
 from hand_made import tiny_model
 from systems import LINE, SYSTEMS, TABLE
-from test_losses_of_updates import columns, grow
+from test_losses_of_updates import columns, grow, of_groups
 from torch import nn
 
 from agentrl_core import Batch, Recipe, advantage, loss, recipes
@@ -74,14 +74,14 @@ def test_one_recipe_trains_both(key: str) -> None:
     seen = set()
     for stage in stages:
         named = [training.model for training in recipe.training(stage)]
-        kinds = {training.loss.unit for training in recipe.training(stage)}
+        compared = any(of_groups(training.loss) for training in recipe.training(stage))
         trained = models()
         optimizers = {name: torch.optim.SGD(model.parameters(), lr=1e-2) for name, model in trained.items()}
         before = {name: snapshot(model) for name, model in trained.items()}
-        updates = recipe.updates(credited("draw" if kinds & {"pair", "group"} else "token"), stage=stage)
+        updates = recipe.updates(credited("draw" if compared else "token"), stage=stage)
         for update in updates:
-            for pack in update.pack(max_tokens=200):
-                update.loss(pack.run(trained[update.model]), pack).backward()
+            for value in update.together(trained[update.model], max_tokens=200):
+                value.backward()
             optimizers[update.model].step()
         changed = {name for name, model in trained.items() if not snapshot(model).equal(before[name])}
         assert changed == set(named)

@@ -110,7 +110,7 @@ def test_a_rank_without_work_adds_nothing(name: str) -> None:
         assert (len(pack.input_ids), pack.cu_seqlens.tolist(), pack.max_seqlen) == (1, [0, 1], 1)
         outputs = rollouts.outputs(pack.token)
         value = update.loss(outputs, pack)
-        assert value == 0 or "EntropyAnchor" in repr(policy)  # its constant stands in every pack
+        assert value == 0
         for gradient in rollouts.gradients(value + 0 * outputs.logprob.sum())[1]:
             assert (gradient == 0).all()
 
@@ -180,7 +180,9 @@ def test_one_rank_has_a_long_tree_in_pieces() -> None:
         update.pack(max_tokens=28, layout="tree")
     group = loss.OutcomeClassifier()
     (update,) = recipes.GRPO.replace(loss=group).updates(batch.with_columns("token", reference_logprob=-np.ones(160)))
-    with pytest.raises(InvalidInputError, match=r"max_tokens is 161, but what must be whole .* draw 0 .* 162 tokens"):
+    with pytest.raises(
+        InvalidInputError, match=r"max_tokens is 161, but what must be whole .* draw 0 .* 162 tokens; .*together"
+    ):
         update.pack(max_tokens=161, layout="tree")
     (pack,) = update.pack(max_tokens=162, layout="tree")
     assert len(pack.input_ids) == 10 + 8 * 19

@@ -8,7 +8,7 @@ import itertools
 import numpy as np
 import pytest
 from systems import LOSSES
-from test_losses_of_updates import Rollouts, close, columns
+from test_losses_of_updates import Rollouts, close, columns, of_groups
 
 from agentrl_core import Batch, Forest
 
@@ -48,7 +48,7 @@ def test_some_losses_are_about_turns_and_most_are_not() -> None:
 @pytest.mark.parametrize("name", sorted(set(LOSSES) - OF_STEPS))
 def test_turns_change_no_loss(name: str) -> None:
     policy = LOSSES[name]
-    per = "draw" if policy.unit in ("pair", "group") else "token"
+    per = "draw" if of_groups(policy) else "token"
     said = Rollouts.random(policy, seed=1).leaves
     found = []
     for split in (False, True):

@@ -3,8 +3,9 @@
 `Policy` is composed: a ratio (a vector), bounds (a pair of vectors), a surrogate (a function of both) and regularisers.
 The other losses regress (`Regression`), compare (`Preference`, `ListMatch`, ...), imitate, or train a critic (`Value`).
 Every one is a pure function of `[N]` vectors, `Loss.evaluate(tokens)`, and says which streams it reads, what must lie
-in one pack (`unit`), and whether shared tokens may be folded (`foldable`). `Train` says which model one is for, and
-when. `fused` and `linear_logprob` make these vectors from hidden states without the logits of a batch.
+in one pack (`unit`; with `Update.together` nothing must), and whether shared tokens may be folded (`foldable`). `Train`
+says which model one is for, and when. `fused` and `linear_logprob` make these vectors from hidden states without the
+logits of a batch.
 """
 
 import importlib

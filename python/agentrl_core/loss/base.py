@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 
     from agentrl_core.pack import Pack, PackOutput
 
-Unit = Literal["token", "step", "trajectory", "group", "pair"]
-"""What must lie whole in one pack and one update."""
+Unit = Literal["token", "step", "trajectory", "pair", "group", "update"]
+"""What a loss needs whole: in one update, and in one pack where packs are to add up."""
 
 Denominator = Literal["token_mean", "sequence_mean", "sequence_mean_sum", "turn_mean", "episode_mean", "constant"]
 
 Scope = Literal["all", "sequence"]
 """The rows of a statistic: all that a loss is given, or those of each sequence."""
 
-UNITS: tuple[Unit, ...] = ("token", "step", "trajectory", "pair", "group")  # from small to large
+UNITS: tuple[Unit, ...] = ("token", "step", "trajectory", "pair", "group", "update")  # from small to large
 
 # Streams that an update makes out of its draws and denominators, not out of a column of their own.
 _MADE_BY_UPDATE = ("inverse_temperature", "weight_kl", "weight_entropy", "step", "sequence", "pair", "group")
@@ -81,7 +81,10 @@ class Part(Component):
 
     @property
     def unit(self) -> Unit:
-        """What must lie whole in one pack: the largest that any piece asks for."""
+        """What must lie whole in one pack, so that packs add up: the largest that any piece asks for.
+
+        `update`: a statistic is over all rows. `Update.together` needs nothing whole in a pack.
+        """
         return max((part.own_unit for part in self._parts), key=UNITS.index)
 
     @property
@@ -112,8 +115,8 @@ class OverRows(Part):
 
     @property
     def own_unit(self) -> Unit:
-        """A trajectory, where the statistic is of each sequence."""
-        return "trajectory" if self.scope == "sequence" else "token"
+        """A trajectory where the statistic is of each sequence, else the update."""
+        return "trajectory" if self.scope == "sequence" else "update"
 
     @property
     def own_foldable(self) -> bool:
@@ -130,9 +133,9 @@ class OverRows(Part):
 class Loss(Part, ABC):
     """Base of the losses: what the update must prepare for one, and the call itself.
 
-    A loss is a plain sum over rows, of packs, and of ranks: every denominator is in the weights. A term that belongs
-    to a larger unit (a sequence, a pair, a group) counts as the weights of its rows add up: 1 / (sequences) for
-    `sequence_mean`.
+    A loss is a plain sum over rows, of packs, and of ranks, as long as each holds the loss's `unit` whole: every
+    denominator is in the weights. A term that belongs to a larger unit (a sequence, a pair, a group) counts as the
+    weights of its rows add up: 1 / (sequences) for `sequence_mean`.
     """
 
     phase: ClassVar[str] = "loss"

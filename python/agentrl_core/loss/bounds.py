@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from agentrl_core.loss._torch import torch
-from agentrl_core.loss.base import OverRows, Part, Scope
+from agentrl_core.loss.base import OverRows, Part, Scope, Unit
 from agentrl_core.loss.tokens import Tokens
 
 if TYPE_CHECKING:
@@ -286,7 +286,7 @@ class BalancedClip(BoundProvider):
     With P = sum of A min(r, upper) over positive advantages and N = sum of -A max(r, lower) over negative ones (each
     with its weight), the bounds start at `low`, `high`; first `lower` rises by `low_step` up to `low_limit`, then
     `upper` by `high_step` up to `high_limit`; the first pair whose share reaches `target` is taken, else the last.
-    The sums are over the rows given, so give a pack the whole update, or ranks and packs have bounds of their own.
+    The sums are over all rows of the update: the packs of one do not add up (`Update.together`).
 
     Args:
         low: first lower bound, above 0.
@@ -326,6 +326,11 @@ class BalancedClip(BoundProvider):
         for name in ("low_step", "high_step", "target"):
             self.require(getattr(self, name) > 0.0, name, "give a number above 0")
         self.require(self.dual is None or self.dual > 1.0, "dual", "give a number above 1, or None for no dual clip")
+
+    @property
+    def own_unit(self) -> Unit:
+        """The update: its sums are over all rows."""
+        return "update"
 
     @property
     def own_separable(self) -> bool:
@@ -386,6 +391,11 @@ class SecondMomentClip(BoundProvider):
         fits = self.least is None or self.least.center == "one"
         self.require(fits, "least", "its centre is one here")
         self.require(self.dual is None or self.dual > 1.0, "dual", "give a number above 1, or None for no dual clip")
+
+    @property
+    def own_unit(self) -> Unit:
+        """The update: its mean is over all rows."""
+        return "update"
 
     @property
     def own_foldable(self) -> bool:

@@ -237,7 +237,8 @@ def function(
 
     Args:
         needs: the streams it reads; `weight_kl` is always among them.
-        unit: what it needs whole in one pack.
+        unit: what it needs whole: one token, or all trained tokens of a `step`, `trajectory`, `pair`, `group` or
+            `update`.
         foldable: branches that share a token may add up their advantages and weights, see `Loss.foldable`.
         aggregate: how weights are normalised.
         constant: the constant of `constant`.

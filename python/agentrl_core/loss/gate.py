@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from agentrl_core.loss._torch import torch
-from agentrl_core.loss.base import OverRows, Part, Scope
+from agentrl_core.loss.base import OverRows, Part, Scope, Unit
 from agentrl_core.loss.bounds import Bounds, normalised_entropy
 from agentrl_core.loss.tokens import Tokens
 
@@ -162,6 +162,11 @@ class TopShare(OverRows, Gate):
         """Sequence ids, and a score that is a stream."""
         return (*super().own_streams, *(("dependency",) if self.score == "dependency" else ()))
 
+    @property
+    def own_unit(self) -> Unit:
+        """That of the scope; the update where the score is a covariance, whose means are over all rows."""
+        return "update" if self.score == "covariance" else super().own_unit
+
     def chosen(self, tokens: Tokens) -> Tensor:
         """`bool[N]`, the rows that are kept."""
         segments = tokens.segments(self.scope)
@@ -220,6 +225,11 @@ class CovarianceClip(Gate):
         self.require(0.0 < self.share < 1.0, "share", "give a number between 0 and 1")
         self.require(self.high > self.low, "high", f"give a number above low={self.low}")
         self.require(0 <= self.seed < 2**31, "seed", "give a whole number from 0 to 2^31 - 1")
+
+    @property
+    def own_unit(self) -> Unit:
+        """The update."""
+        return "update"
 
     @property
     def own_foldable(self) -> bool:
@@ -284,6 +294,11 @@ class EntropyChange(Gate):
     def own_streams(self) -> tuple[str, ...]:
         """Old log-probs."""
         return ("old_logprob",)
+
+    @property
+    def own_unit(self) -> Unit:
+        """The update."""
+        return "update"
 
     @property
     def own_foldable(self) -> bool:

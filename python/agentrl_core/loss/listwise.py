@@ -284,6 +284,11 @@ class LengthDecoupled(GroupLoss):
         """What every group reads, and the old policy's log-probs."""
         return (*super().own_streams, "old_logprob")
 
+    @property
+    def own_unit(self) -> Unit:
+        """The update, whose drift makes the hinge; without a hinge the group."""
+        return "update" if self.kl_rate > 0.0 else super().own_unit
+
     def evaluate(self, tokens: Tokens) -> tuple[Tensor, dict[str, Tensor]]:
         """The formula of the class."""
         sequences, members = tokens.segments("sequence"), tokens.members("group")

@@ -229,6 +229,11 @@ class StratifiedRatio(RatioProvider):
         return ("old_logprob", "stratum")
 
     @property
+    def own_unit(self) -> Unit:
+        """The update."""
+        return "update"
+
+    @property
     def own_foldable(self) -> bool:
         """No: its means count rows."""
         return False

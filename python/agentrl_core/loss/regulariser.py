@@ -208,8 +208,8 @@ class CovarianceEntropy(EntropyTerm):
 
     @property
     def own_unit(self) -> Unit:
-        """The trajectory."""
-        return "trajectory"
+        """The update: the covariance's means are over all rows."""
+        return "update"
 
     @property
     def own_foldable(self) -> bool:
@@ -235,8 +235,8 @@ class EntropyAnchor(EntropyTerm):
         L = coefficient * (mean over responses of the mean over peaks of H - anchor)^2
 
     H is the model's answer `top_p_entropy` (see `loss.top_p_entropy`); the peaks of a response are its tokens with
-    H above its `quantile`; responses without a peak do not count. The square is of the rows given, so a pack should
-    hold the whole update; it is not weighted, and 0 without any peak.
+    H above its `quantile`; responses without a peak do not count. The square is of all rows of the update, not of each
+    pack (`Update.together`); it is not weighted, and 0 without any peak.
 
     Args:
         coefficient: above 0.
@@ -275,8 +275,8 @@ class EntropyAnchor(EntropyTerm):
 
     @property
     def own_unit(self) -> Unit:
-        """The trajectory."""
-        return "trajectory"
+        """The update: the mean that is squared is over all responses."""
+        return "update"
 
     @property
     def own_foldable(self) -> bool:
@@ -289,13 +289,14 @@ class EntropyAnchor(EntropyTerm):
         return False
 
     def peak_entropy(self, tokens: Tokens) -> Tensor:
-        """The mean that is anchored, a scalar with gradient."""
+        """The mean that is anchored, a scalar with gradient; without any peak the anchor."""
         responses = tokens.segments("sequence")
         entropy = tokens.answer("top_p_entropy")
         peak = tokens.trained & (entropy > responses.spread(responses.quantile(entropy, self.quantile)))
         count = responses.sum(peak.to(entropy))
         mean = responses.sum(torch.where(peak, entropy, 0.0)) / count.clamp(min=1.0)
-        return mean.sum() / (count > 0).sum().clamp(min=1)
+        # Without any peak the anchor itself, so that the term is 0.
+        return torch.where(count.any(), mean.sum() / (count > 0).sum().clamp(min=1), self.anchor)
 
     def __call__(self, tokens: Tokens) -> Tensor:
         """The formula of the class."""

@@ -190,7 +190,8 @@ fn too_long(sequences: &[Sequence], unit: &[usize], rows: usize, max_tokens: usi
     } else {
         format!(
             "max_tokens is {max_tokens}, but what must be whole in one pack with draw {draw} (a trajectory, pair or \
-             group, as the loss's unit says) has {rows} tokens; raise max_tokens"
+             group, or the whole update, as the loss's unit says) has {rows} tokens; raise max_tokens, or take \
+             update.together, which needs nothing whole"
         )
     })
 }

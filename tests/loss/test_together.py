@@ -1,0 +1,344 @@
+"""`Update.together`: the loss of the whole update and its gradient, in packs of any size."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from hand_made import tiny_model
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from systems import LOSSES
+from test_losses_of_updates import Rollouts, close, largest_unit
+from test_tree_packs import agree_on_branches, by_stored
+from torch import Tensor, distributed, nn
+
+from agentrl_core import loss, recipes
+from agentrl_core.buffers import PackBuffers
+from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.pack import Pack, PackOutput
+from agentrl_core.update import Update, Updates
+
+EACH = pytest.mark.parametrize("name", LOSSES)
+SOME = ["A4 SPEAR", "A11 BAPO", "C10 SIREN", "C14 Light-IF", "D8 80/20", "D10 PACS", "D27 M2PO", "E26 DRPO"]
+SEVERAL = pytest.mark.parametrize("name", [*SOME, "B48 SAFE, critic", "A28 INPO", "everything"])
+WHOLE = 10**6
+
+Found = tuple[Tensor, list[Tensor]]
+
+
+@functools.cache
+def rolled(name: str) -> Rollouts:
+    rollouts = Rollouts.random(LOSSES[name], seed=len(name) % 3)
+    agree_on_branches(rollouts)
+    return rollouts
+
+
+def begun(name: str) -> tuple[Updates, Update]:
+    updates = recipes.GRPO.replace(loss=LOSSES[name]).updates(rolled(name).batch)
+    (update,) = updates
+    return updates, update
+
+
+@functools.cache
+def in_one_pack(name: str) -> tuple[Found, dict[str, float]]:
+    """Value, gradients and metrics of one pack that holds the whole update."""
+    updates, update = begun(name)
+    found = rolled(name).by_packs(update, list(update.pack(max_tokens=WHOLE)))
+    return found, updates.metrics
+
+
+def said(name: str) -> Callable[[Pack], PackOutput]:
+    return lambda pack: rolled(name).outputs(pack.token)
+
+
+def added(name: str, values: Iterator[Tensor]) -> tuple[Found, int]:
+    """Sums over packs, and how many there are."""
+    found = [rolled(name).gradients(value) for value in values]
+    gradients = [torch.stack(each).sum(0) for each in zip(*(one for _, one in found), strict=True)]
+    return (torch.stack([value for value, _ in found]).sum(), gradients), len(found)
+
+
+def least(name: str) -> int:
+    """Tokens of the longest sequence: no pack can be smaller."""
+    return largest_unit(rolled(name).batch, begun(name)[1], "token")
+
+
+@EACH
+@settings(max_examples=5, deadline=None)
+@given(room=st.integers(0, 100))
+def test_packs_of_any_size_are_one_pack(name: str, room: int) -> None:
+    """No unit is whole in a pack, and none has to be: the same rows in the same order, bit for bit."""
+    wanted, metrics = in_one_pack(name)
+    updates, update = begun(name)
+    found, count = added(name, update.together(said(name), max_tokens=least(name) + room))
+    assert count > 1
+    torch.testing.assert_close(found[0], wanted[0], rtol=1e-6, atol=1e-9)  # a share by float32 weights for each pack
+    for gradient, right in zip(found[1], wanted[1], strict=True):
+        torch.testing.assert_close(gradient, right, rtol=0, atol=0)
+    assert updates.metrics == metrics
+
+
+@EACH
+@settings(max_examples=3, deadline=None)
+@given(room=st.integers(0, 60))
+def test_the_tree_layout_is_the_same(name: str, room: int) -> None:
+    policy = LOSSES[name]
+    wanted, metrics = in_one_pack(name)
+    updates, update = begun(name)
+    values = update.together(said(name), max_tokens=least(name) + room, layout="tree", balance="work")
+    found, count = added(name, values)
+    assert count > 1
+    # Sums of float32 weights over branches.
+    assert close(by_stored(rolled(name), found), by_stored(rolled(name), wanted), 1e-6)
+    if policy.foldable:  # a row may stand for several tokens, and metrics count rows
+        assert updates.metrics["loss"] == pytest.approx(metrics["loss"], rel=1e-6)
+    else:
+        assert updates.metrics == metrics
+        for gradient, right in zip(found[1], wanted[1], strict=True):
+            torch.testing.assert_close(gradient, right, rtol=0, atol=0)
+
+
+@EACH
+def test_it_is_the_loss_of_all_rows_in_loops(name: str) -> None:
+    policy, rollouts = LOSSES[name], rolled(name)
+    wanted = rollouts.at_once(policy)
+    found, _ = added(name, begun(name)[1].together(said(name), max_tokens=least(name)))
+    assert close(found, wanted, 1e-5)  # float32 products of weight and advantage there
+
+
+@functools.cache
+def network(**options: object) -> nn.Module:
+    return tiny_model("llama", **options)
+
+
+def stepped(model: nn.Module, values: Iterator[Tensor]) -> tuple[float, dict[str, Tensor]]:
+    model.zero_grad()
+    total = 0.0
+    for value in values:
+        value.backward()
+        total += value.item()
+    gradients = {name: one.grad.clone() for name, one in model.named_parameters() if one.grad is not None}
+    assert all(gradient.isfinite().all() for gradient in gradients.values())
+    return total, gradients
+
+
+def same(found: tuple[float, dict[str, Tensor]], wanted: tuple[float, dict[str, Tensor]], tolerance: float) -> None:
+    assert found[0] == pytest.approx(wanted[0], rel=1e-6, abs=1e-9)
+    assert found[1].keys() == wanted[1].keys()
+    assert max(gradient.abs().max() for gradient in wanted[1].values()) > 1e-8
+    largest = max(gradient.abs().max().item() for gradient in wanted[1].values())
+    for name, gradient in wanted[1].items():
+        torch.testing.assert_close(found[1][name], gradient, rtol=0, atol=tolerance * largest, msg=name)
+
+
+@SEVERAL
+def test_a_model_feels_the_same(name: str) -> None:
+    """A tiny Llama in fp64, with a value head where it is asked: in one pack, in several, and in trees."""
+    policy, model = LOSSES[name], network()
+    torch.manual_seed(1)
+    model.value_head = nn.Linear(32, 2 if "soft_minimum" in repr(policy) else 1).double()
+    _, update = begun(name)
+    (pack,) = update.pack(max_tokens=WHOLE)
+    wanted = stepped(model, iter([update.loss(pack.run(model), pack)]))
+    # What is the same in exact numbers is not at every edge: quantiles and bounds stand on one row's number.
+    for options in (
+        {"max_tokens": least(name) + 20},
+        {"max_tokens": least(name), "buffers": PackBuffers(least(name))},
+        {"max_tokens": least(name) + 9, "layout": "tree"},
+        {"max_tokens": WHOLE},
+    ):
+        tolerance = 1e-6 if options.get("layout") == "tree" and policy.foldable else 1e-9
+        same(stepped(model, update.together(model, **options)), wanted, tolerance)
+
+
+@pytest.mark.parametrize("name", ["D8 80/20", "C14 Light-IF", "D10 PACS"])
+def test_logits_are_not_kept_with_linear_logprob(name: str) -> None:
+    model = network()
+
+    def run(pack: Pack) -> PackOutput:
+        found = loss.linear_logprob(
+            pack.forward(model),
+            model.lm_head.weight,
+            pack.target,
+            pack.streams.inverse_temperature,
+            source_row=pack.source_row,
+        )
+        return PackOutput(*found)
+
+    _, update = begun(name)
+    wanted = stepped(model, update.together(model, max_tokens=WHOLE))
+    same(stepped(model, update.together(run, max_tokens=least(name))), wanted, 1e-9)
+    with pytest.raises(InvalidInputError, match=r"returned FusedOutput for a pack; .*linear_logprob"):
+        list(update.together(lambda pack: fused(model, pack, LOSSES[name]), max_tokens=least(name)))
+
+
+def fused(model: nn.Module, pack: Pack, policy: loss.Loss) -> PackOutput:
+    return loss.fused(pack.forward(model), model.lm_head.weight, pack, policy)
+
+
+def test_dropout_drops_the_same_in_both_runs() -> None:
+    model = network(attention_dropout=0.4).train()
+    _, update = begun("D8 80/20")
+    seen: list[Tensor] = []
+
+    def run(pack: Pack) -> PackOutput:
+        output = pack.run(model)
+        seen.append(output.logprob.detach())
+        return output
+
+    for value in update.together(run, max_tokens=least("D8 80/20")):
+        torch.rand(3)  # somebody else draws too
+        value.backward()
+    half = len(seen) // 2
+    for first, second in zip(seen[:half], seen[half:], strict=True):
+        torch.testing.assert_close(first, second, rtol=0, atol=0)
+    exact = next(iter(update.pack(max_tokens=WHOLE))).run(network())
+    assert (torch.cat(seen[:half]).sort().values - exact.logprob.detach().sort().values).abs().max() > 0.01
+
+
+def test_a_pack_alone_is_run_once() -> None:
+    calls = []
+
+    def run(pack: Pack) -> PackOutput:
+        calls.append(len(pack.token))
+        return said("D27 M2PO")(pack)
+
+    _, update = begun("D27 M2PO")
+    assert len(list(update.together(run, max_tokens=WHOLE))) == len(calls) == 1
+    count = len(list(update.together(run, max_tokens=least("D27 M2PO"))))
+    assert calls[1 : 1 + count] == calls[1 + count :]
+    assert sum(calls[1 : 1 + count]) == calls[0]
+
+
+def test_log_probs_of_minus_infinity_have_no_gradient() -> None:
+    name = "D8 80/20"
+    rollouts, (_, update) = rolled(name), begun(name)
+    logprob = rollouts.leaves["logprob"].detach().clone()
+    logprob[next(iter(update.pack(max_tokens=WHOLE))).token[::3]] = -torch.inf
+    logprob.requires_grad_()
+
+    def run(pack: Pack) -> PackOutput:
+        return PackOutput(logprob[pack.token], rollouts.outputs(pack.token).entropy)
+
+    for value in update.together(run, max_tokens=least(name)):
+        assert value.isfinite()
+        value.backward()
+    assert logprob.grad.isfinite().all()
+    assert (logprob.grad[logprob.isinf()] == 0).all()
+    assert logprob.grad.abs().max() > 0
+
+
+def test_a_scaled_value_scales_its_gradient() -> None:
+    """As gradient scalers of mixed precision and gradient accumulation do."""
+    name = "D10 PACS"
+    wanted, _ = in_one_pack(name)
+    scaled = (8.0 * value for value in begun(name)[1].together(said(name), max_tokens=least(name)))
+    found, _ = added(name, scaled)
+    assert close(found, (8.0 * wanted[0], [8.0 * gradient for gradient in wanted[1]]), 1e-6)
+
+
+def test_a_statistic_over_all_rows_is_refused_in_packs() -> None:
+    _, update = begun("D8 80/20")
+    whole = largest_unit(rolled("D8 80/20").batch, update, "update")
+    message = f"max_tokens is {whole - 1}, but what must be whole .*the whole update.* has {whole} tokens; .*together"
+    with pytest.raises(InvalidInputError, match=message):
+        update.pack(max_tokens=whole - 1)
+    assert len(list(update.pack(max_tokens=whole))) == 1
+
+
+def test_what_a_function_must_return() -> None:
+    _, update = begun("D8 80/20")
+    tokens = least("D8 80/20")
+    with pytest.raises(InvalidInputError, match="returned tuple for a pack; return a PackOutput"):
+        list(update.together(lambda pack: (pack.target, pack.target), max_tokens=tokens))
+    short = PackOutput(torch.zeros(1), torch.zeros(1))
+    with pytest.raises(InvalidInputError, match=r"returned logprob of shape \(1,\) for a pack of \d+ prediction pairs"):
+        list(update.together(lambda _: short, max_tokens=tokens))
+    with pytest.raises(InvalidInputError, match=f"max_tokens is {tokens - 1}, but draw"):
+        update.together(said("D8 80/20"), max_tokens=tokens - 1)
+
+
+@loss.function(needs=["old_logprob"], unit="update")
+def centred(logprob: Tensor, entropy: Tensor, streams: dict[str, Tensor]) -> Tensor:  # noqa: ARG001 - all take it
+    return streams["weight_kl"] * (logprob - logprob.mean()).square()
+
+
+def test_a_function_of_the_whole_update() -> None:
+    rollouts = Rollouts.random(centred, 0)
+    update = rollouts.update(centred)
+    with pytest.raises(InvalidInputError, match="together"):
+        update.pack(max_tokens=99)
+    (single,) = update.pack(max_tokens=WHOLE)
+    logprob = rollouts.leaves["logprob"].detach()[single.token].requires_grad_()
+    weight = single.streams.weight_kl.double()
+    assert weight.sum().item() == pytest.approx(1.0)
+    (weight * (logprob - logprob.mean()) ** 2).sum().backward()
+    for value in update.together(lambda pack: rollouts.outputs(pack.token), max_tokens=99):
+        value.backward()
+    found = rollouts.leaves["logprob"].grad[single.token]
+    torch.testing.assert_close(found, logprob.grad, rtol=1e-12, atol=1e-14)
+
+
+def test_minibatches_keep_groups_and_pairs_whole() -> None:
+    """Also those of a loss that needs the whole update."""
+    both = loss.Sum(loss.Preference("token_mean"), loss.Policy(gate=loss.TopShare(), aggregate="token_mean"))
+    assert (both.unit, LOSSES["E26 DRPO"].unit) == ("update", "update")
+    for policy, column in ((both, "pair"), (LOSSES["E26 DRPO"], "group_id")):
+        batch = Rollouts.random(policy, 0).batch
+        units = batch.column("pair", "draw") if column == "pair" else batch.keys("group_id", "draw")
+        updates = list(recipes.GRPO.replace(loss=policy, minibatches=3).updates(batch))
+        parts = [set(units[update.draws].tolist()) for update in updates]
+        assert len(parts) == 3
+        assert sum(map(len, parts)) == len(set.union(*parts))
+
+
+def as_rank(rank: int, store: distributed.Store, name: str, layout: str) -> tuple[Found, dict[str, float], int]:
+    options = distributed.ProcessGroupGloo._Options()
+    options._devices = [distributed.ProcessGroupGloo.create_device(hostname="127.0.0.1")]
+    group = distributed.ProcessGroupGloo(store, rank, 2, options)
+    updates, update = begun(name)
+    found, count = added(name, update.together(said(name), max_tokens=200, layout=layout, group=group))
+    return found, updates.metrics, count
+
+
+@pytest.mark.parametrize("layout", ["sequence", "tree"])
+@SEVERAL
+def test_ranks_make_one_loss(name: str, layout: str) -> None:
+    """Two ranks, each a thread with its own end of a real connection."""
+    wanted, metrics = in_one_pack(name)
+    store = distributed.HashStore()
+    with ThreadPoolExecutor(2) as pool:
+        ranks = list(pool.map(lambda rank: as_rank(rank, store, name, layout), range(2)))
+    (one, metrics_of_one, rounds), (other, metrics_of_other, more_rounds) = ranks
+    assert rounds == more_rounds > 0
+    assert metrics_of_one == metrics_of_other
+    assert metrics_of_one["loss"] == pytest.approx(metrics["loss"], rel=1e-6)
+    total = one[0] + other[0], [sum(pair) for pair in zip(one[1], other[1], strict=True)]
+    assert close(by_stored(rolled(name), total), by_stored(rolled(name), wanted), 1e-6)
+    assert all(sum(gradient.abs().sum() for gradient in gradients) > 0 for _, gradients in (one, other))
+
+
+def test_the_loop_of_the_docs() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "losses.md").read_text(encoding="utf-8")
+    (code,) = [block for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if ".together(" in block]
+    policy = network()
+    before = policy.lm_head.weight.detach().clone()
+    updates = begun("D8 80/20")[0]
+    names = {
+        "recipe": SimpleNamespace(updates=lambda _: updates),
+        "batch": None,
+        "policy": policy,
+        "optimizer": torch.optim.SGD(policy.parameters(), lr=0.1),
+    }
+    exec(code.replace("16_384", str(least("D8 80/20"))), names)
+    assert not policy.lm_head.weight.equal(before)
+    assert updates.metrics["updates"] == 1
+    with torch.no_grad():
+        policy.lm_head.weight.copy_(before)
