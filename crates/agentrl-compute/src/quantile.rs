@@ -58,9 +58,15 @@ pub fn quantile(sorted: &[f64], q: f64, interpolation: Interpolation) -> Result<
         Interpolation::Lower => low,
         Interpolation::Higher => high,
         Interpolation::Nearest => sorted[place.round_ties_even() as usize],
-        Interpolation::Midpoint => low + (high - low) / 2.0,
-        Interpolation::Linear => low + (high - low) * place.fract(),
+        Interpolation::Midpoint => between(low, high, 0.5),
+        Interpolation::Linear => between(low, high, place.fract()),
     }))
+}
+
+/// The number a share of the way from one to another, however far they are apart.
+fn between(low: f64, high: f64, share: f64) -> f64 {
+    let distance = high - low;
+    if distance.is_finite() { low + distance * share } else { low * (1.0 - share) + high * share }
 }
 
 #[cfg(test)]
@@ -82,6 +88,8 @@ mod tests {
                 assert!((found - expected).abs() < 1e-12, "{interpolation:?} {q} {found}");
             }
         }
+        assert_eq!(quantile(&[-1e308, 1e308], 0.75, Interpolation::Linear)?, Some(5e307));
+        assert_eq!(quantile(&[-1e308, 1e308], 0.5, Interpolation::Midpoint)?, Some(0.0));
         assert_eq!(quantile(&[], 0.5, Interpolation::Linear)?, None);
         assert!(quantile(&values, 1.5, Interpolation::Linear).is_err());
         assert!(Interpolation::from_name("cubic").is_err());
