@@ -97,7 +97,7 @@ def test_masked_numbers_are_missing() -> None:
         (lambda: reward.tail_risk(FAR, 1e308, 1e308), "too large for float64"),
         (lambda: reward.implicit_rewards(np.float32([3e38]), [-3e38], beta=1.0), "too large for float32"),
         (
-            lambda: returns.optimal_token_baseline([1.0] * 4, [1e308] * 4, [0, 0], offsets=[0, 2, 4]),
+            lambda: returns.optimal_token_baseline(SCORES, FAR * 3, [0, 0], offsets=[0, 3, 6]),
             "too large for float64",
         ),
         # Numbers of things.
