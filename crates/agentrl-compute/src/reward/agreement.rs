@@ -50,7 +50,8 @@ fn tau(scores: &[f64], truths: &[f64]) -> f64 {
     let mut below = Counts(vec![0; scores.len() + 1]);
     let (mut alike, mut other, mut pairs) = (0_u64, 0_u64, 0_u64);
     let mut seen = 0;
-    for equal in order.chunk_by(|&a, &b| truths[a] == truths[b]) {
+    // In ascending order, not less is equal.
+    for equal in order.chunk_by(|&a, &b| truths[a] >= truths[b]) {
         for &place in equal {
             let least = sorted.partition_point(|&score| score < scores[place]);
             let most = sorted.partition_point(|&score| score <= scores[place]);
