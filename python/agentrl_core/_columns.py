@@ -11,6 +11,7 @@ from agentrl_core import _core
 from agentrl_core.exceptions import InvalidInputError
 
 _STATE_BYTES = 16
+_LARGEST = np.iinfo(np.int64).max
 
 
 def numbers(
@@ -48,26 +49,45 @@ def doubles(values: object, name: str, *, length: int | None = None) -> NDArray[
     return numbers(values, name, length=length).astype(np.float64, copy=False)
 
 
-def alike(*, length: int | None = None, **columns: object) -> list[NDArray[Any]]:
+def alike(**columns: object) -> list[NDArray[Any]]:
     """Columns of numbers in one type: float32 if all are, else float64.
 
     Args:
-        length: how many values there must be; None: as many as in the first column.
-        columns: by the names of their arguments.
+        columns: by the names of their arguments, each as long as the first.
 
     Raises:
         InvalidInputError: as `numbers`.
     """
     found: list[NDArray[Any]] = []
     for name, values in columns.items():
-        found.append(numbers(values, name, length=len(found[0]) if found else length))
+        found.append(numbers(values, name, length=len(found[0]) if found else None))
     kind = np.result_type(*found)
     return [array.astype(kind, copy=False) for array in found]
 
 
-def like(made: NDArray[Any], given: NDArray[Any]) -> NDArray[Any]:
-    """What was computed, in the type of the column that was given."""
-    return made.astype(given.dtype, copy=False)
+def like(made: NDArray[np.float64], given: NDArray[Any]) -> NDArray[Any]:
+    """What was computed, in the type of the column that was given.
+
+    Raises:
+        InvalidInputError: a number is too large for the type.
+    """
+    with np.errstate(over="ignore"):
+        return representable(made.astype(given.dtype, copy=False))
+
+
+def representable(made: NDArray[Any]) -> NDArray[Any]:
+    """What was computed from numbers, unless one of them became too large for its type.
+
+    Raises:
+        InvalidInputError: so it is.
+    """
+    lost = ~np.isfinite(made)
+    if lost.any():
+        place = tuple(int(index) for index in np.argwhere(lost)[0])
+        raise InvalidInputError(
+            f"the result at {place} is too large for {made.dtype}; scale the numbers that it is made of"
+        )
+    return made
 
 
 def integers(values: object, name: str, *, length: int | None = None) -> NDArray[np.int64]:
@@ -79,6 +99,8 @@ def integers(values: object, name: str, *, length: int | None = None) -> NDArray
     array = column(values, name)
     if array.dtype.kind not in "iu":
         raise InvalidInputError(f"{name} has dtype {array.dtype}; give whole numbers without missing values")
+    if array.dtype == np.uint64 and len(array) and array.max() > _LARGEST:
+        raise InvalidInputError(f"{name} holds {array.max()}, which int64 cannot; give numbers of at most {_LARGEST}")
     return _flat(_checked(array.astype(np.int64, copy=False), name, length))
 
 
@@ -94,6 +116,14 @@ def mask(values: object | None, name: str, *, length: int | None = None) -> NDAr
     if array.dtype != np.bool_ and len(array):
         raise InvalidInputError(f"{name} has dtype {array.dtype}; give booleans, True where the row counts")
     return _flat(_checked(array.astype(np.bool_, copy=False), name, length))
+
+
+def flags(values: object, name: str, *, length: int | None = None) -> NDArray[np.bool_]:
+    """A column of booleans that has to be there; see `mask`."""
+    found = mask(values, name, length=length)
+    if found is None:
+        raise InvalidInputError(f"{name} is None; give booleans")
+    return found
 
 
 def keys(values: object, name: str, *, length: int | None = None) -> NDArray[np.uint32]:
@@ -176,6 +206,8 @@ def column(values: object, name: str, *, dimensions: tuple[int, ...] = (1,)) -> 
     """
     if hasattr(values, "detach"):  # a torch tensor, without importing torch
         values = values.detach()
+    if isinstance(values, np.ma.MaskedArray):
+        values = _unmasked(values, name)
     arrow = _is_arrow(values)
     try:
         # Without a copy where the library can; what it makes of nulls differs, so those are read by the core.
@@ -191,6 +223,8 @@ def column(values: object, name: str, *, dimensions: tuple[int, ...] = (1,)) -> 
         array = _core.arrow_numbers(values, name)
     if array.size == 0 and array.ndim == 1 and isinstance(values, (list, tuple)):
         array = array.astype(np.int64)  # an empty list has no type: let it be any of them
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
     if array.ndim not in dimensions:
         wanted = "a one-dimensional column" if dimensions == (1,) else "a column, or a table of columns"
         raise InvalidInputError(f"{name} has shape {array.shape}; give {wanted}")
@@ -229,6 +263,17 @@ def flat(values: object, name: str, offsets: NDArray[np.int64]) -> NDArray[Any]:
     filled = np.full(offsets[-1], np.nan, found.dtype if found.dtype.kind == "f" else np.float64)
     filled[np.repeat(known, expected)] = found
     return filled
+
+
+def _unmasked(values: np.ma.MaskedArray[Any, Any], name: str) -> NDArray[Any]:
+    """A masked array as an array: numbers that are missing become NaN."""
+    hidden = np.broadcast_to(values.mask, values.shape)
+    if not hidden.any():
+        return np.asarray(values)
+    if values.dtype.kind not in "fiub":
+        raise InvalidInputError(f"{name} has masked values of dtype {values.dtype}; give a value for each row")
+    dtype = values.dtype if values.dtype == np.float32 else np.float64
+    return np.where(hidden, np.nan, np.asarray(values)).astype(dtype)
 
 
 def _holds_integers(values: object, name: str) -> bool:

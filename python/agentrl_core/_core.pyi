@@ -64,6 +64,7 @@ __all__ = [
     "reward_implicit",
     "reward_information_gain",
     "reward_max_at_k",
+    "reward_rank_agreement",
     "reward_success_distance",
     "reward_tail_risk",
     "reward_tiers",
@@ -466,7 +467,7 @@ def normalise(
     center: str = "mean",
     scale: str = "std",
     median: str = "midpoint",
-    ddof: int = 1,
+    ddof: int,
     eps: float = 1e-6,
     variance_eps: float = 0.0,
     floor: float = 0.0,
@@ -496,7 +497,7 @@ def group_statistics(
     values: NDArray[_Float],
     groups: NDArray[np.uint32],
     *,
-    ddof: int = 1,
+    ddof: int,
     weights: NDArray[np.float64] | None = None,
     units: NDArray[np.uint32] | None = None,
     valid: NDArray[np.bool_] | None = None,
@@ -631,7 +632,7 @@ def gigpo(
     step_weight: float = 1.0,
     scale: str = "none",
     unit: str = "step",
-    ddof: int = 1,
+    ddof: int,
     eps: float = 1e-6,
     valid: NDArray[np.bool_] | None = None,
 ) -> NDArray[_Float]: ...
@@ -686,6 +687,7 @@ def reward_tracked_quantiles(state: _F64 | None, values: _F64, levels: _F64, rat
 def reward_tail_risk(scores: _F64, low: _F64, high: _F64, *, alpha_low: float, alpha_high: float, omega: float,
     natural_baseline: bool, tail: str, curve: tuple[_F64, _F64] | None = None) -> _F64: ...
 def reward_window_means(values: _F64, offsets: _I64, width: int) -> _F64: ...
+def reward_rank_agreement(scores: _F64, truths: _F64, offsets: _I64) -> _F64: ...
 def reward_information_gain(answer_logprobs: _F64, offsets: _I64, before: _F64, unit: str) -> _F64: ...
 def reward_implicit(logprobs: _F64, reference_logprobs: _F64, offsets: _I64 | None, beta: float) -> _F64: ...
 def reward_checklist(satisfied: _Bool, items: int, dependencies: _Bool, offsets: _I64, delay:

@@ -112,10 +112,7 @@ def unflagged(flags: object, offsets: object) -> NDArray[np.bool_]:
         >>> filters.unflagged([False, True, False], [0, 2, 3]).tolist()
         [False, True]
     """
-    marked = _columns.mask(flags, "flags")
-    return _core.filter_unflagged(
-        np.zeros(0, np.bool_) if marked is None else marked, _columns.integers(offsets, "offsets")
-    )
+    return _core.filter_unflagged(_columns.flags(flags, "flags"), _columns.integers(offsets, "offsets"))
 
 
 def not_overlong(lengths: object, limit: int, *, truncated: object | None = None) -> NDArray[np.bool_]:
@@ -194,8 +191,7 @@ def round_rows(
         >>> filters.round_rows([True, True, True, False], 2, scores=[0.3, 0.1, 0.2, 0.0]).tolist()
         [True, False, True, False]
     """
-    mask = _columns.mask(keep, "keep")
-    kept = np.zeros(0, np.bool_) if mask is None else mask
+    kept = _columns.flags(keep, "keep")
     count = len(kept)
     return _core.filter_round_rows(
         kept,

@@ -78,7 +78,7 @@ def history(
         id says nothing.
 
     Raises:
-        InvalidInputError: lengths differ, or `levels` is below 1.
+        InvalidInputError: lengths differ, `levels` is below 1, or there is no memory for so many.
 
     Example:
         >>> from agentrl_core import keys
@@ -88,8 +88,6 @@ def history(
     """
     dense_states = _columns.keys(states, "states")
     count = len(dense_states)
-    if levels < 1:
-        raise InvalidInputError(f"levels is {levels}; give 1 or more")
     return _core.history_keys(
         dense_states,
         _columns.keys(trajectory_ids, "trajectory_ids", length=count),
@@ -114,7 +112,8 @@ def similar(
     new one. Similarity is 2 * (characters in matching blocks) / (characters of both), which is
     `difflib.SequenceMatcher(None, text, first_text).ratio()` as in GiGPO's public code; or, for many or long texts, the
     share of word shingles in common (Jaccard), estimated from MinHash sketches of which only those with a band in
-    common are compared.
+    common are compared. Either is quick where most texts join a cluster; many clusters that each text is compared with
+    take time in proportion.
 
     Args:
         texts: n strings.

@@ -398,4 +398,4 @@ def optimal_token_baseline(
         zero_tail=zero_tail,
         mask=rows.mask,
     )
-    return rows.back(made)
+    return rows.back(_columns.representable(made))

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentrl_core import _columns, _core
+from agentrl_core.exceptions import InvalidInputError
 
 
 class Tree(NamedTuple):
@@ -298,8 +299,13 @@ def isotonic(
 
 
 def _indices(values: object, name: str, length: int) -> NDArray[np.uint32]:
-    """Rows of other tables; a negative one becomes larger than any table, and the core names it."""
+    """Rows of a table whose length the core knows."""
     found = _columns.column(values, name)
     if found.dtype == np.uint32 and len(found) == length:
         return np.require(found, requirements=("C", "A"))
-    return _columns.integers(values, name, length=length).astype(np.uint32)
+    rows = _columns.integers(values, name, length=length)
+    outside = np.flatnonzero(rows >> 32)
+    if len(outside):
+        place = int(outside[0])
+        raise InvalidInputError(f"{name}[{place}] is {rows[place]}; give the row of a node")
+    return rows.astype(np.uint32)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from rollouts import Draw, plain, ragged, small
 
-from agentrl_core import Batch, advantage
+from agentrl_core import Batch, Forest, advantage
 from agentrl_core.advantage import GroupInGroup, GroupRelative, Normalisation, NormalisedReturns
 from agentrl_core.exceptions import NotFoundError, RecipeError
 
@@ -195,6 +195,40 @@ def test_shared_rows() -> None:
                 expected[row] = rewards[row] - center if len(members) > 1 else 0.0
         found = GroupRelative(column="reward", level="step", scale="none", shared=shared)(batch)
         close(advantages(found, "step"), expected)
+
+
+def forked() -> Batch:
+    """Two draws that share a step paid 3, the first then paid 1 and the second 0; and one of a step paid 0."""
+    forest = Forest()
+    forest.add_group(0, "task")
+    first, alone = forest.start(0, 0), forest.start(0, 1)
+    for trajectory, paid in ((first, 3.0), (alone, 0.0)):
+        forest.append(trajectory, [1], kind="prompt")
+        forest.append(trajectory, [2], kind="action", logprobs=[-1.0])
+        forest.step(trajectory, reward=paid)
+    second = forest.fork(first)
+    for trajectory, paid in ((first, 1.0), (second, 0.0)):
+        forest.append(trajectory, [3], kind="observation", state="later")
+        forest.append(trajectory, [4], kind="action", logprobs=[-1.0])
+        forest.step(trajectory, reward=paid)
+    for trajectory in (first, second, alone):
+        forest.finish(trajectory, reward=0.0)
+    return forest.freeze()
+
+
+@pytest.mark.parametrize(
+    ("shared", "of_rewards", "of_returns"), [("each", 7 / 5, 8 / 5), ("split", 4 / 4, 4.5 / 4), ("owner", 4 / 4, 5 / 4)]
+)
+def test_returns_of_shared_steps(shared: str, of_rewards: float, of_returns: float) -> None:
+    batch = forked()
+    assert batch.column("reward", "step").tolist() == [3.0, 1.0, 3.0, 0.0, 0.0]
+    options = {"normalisation": Normalisation(scale="none"), "shared": shared}
+    after = NormalisedReturns(normalise="after", **options)(batch)
+    close(advantages(after, "step"), [4 - of_returns, 1 - of_returns, 3 - of_returns, -of_returns, -of_returns])
+    before = NormalisedReturns(gamma=0.0, **options)(batch)
+    close(advantages(before, "step"), [3 - of_rewards, 1 - of_rewards, 3 - of_rewards, -of_rewards, -of_rewards])
+    with pytest.raises(RecipeError, match="give each for count_correction"):
+        NormalisedReturns(count_correction=True, shared="owner")
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -34,6 +34,7 @@ REQUIRED = {  # options without a default
     "ChecklistRelative": {"items": 2},
     "LengthWeighted": {"limit": 100},
     "BalancedSum": {"columns": "reward.a,reward.b"},
+    "ConstrainedSum": {"columns": "reward.a,reward.b"},
     "BaselineRelative": {"column": "value"},
     "KL": {"coefficient": 0.1},
     "Sum": {"first": loss.Policy(), "second": loss.Imitation("token_mean")},

@@ -13,6 +13,7 @@ from agentrl_core import Batch, Forest, advantage, group, recipes, weight
 from agentrl_core.advantage import (
     BaselineRelative,
     Consistency,
+    ConstrainedSum,
     CumulativeStandardised,
     Gae,
     GreedyRelative,
@@ -66,6 +67,7 @@ ADVANTAGES = [
     BaselineRelative(baseline="weighted", column="trained_tokens"),
     BaselineRelative(baseline="shrunk", column="prior", leave_one_out=True),
     Consistency(),
+    ConstrainedSum(columns="prior,trained_tokens"),
     CumulativeStandardised(),
     Gae(lam=0.9, gamma=0.99),
     GreedyRelative(),

@@ -17,6 +17,7 @@ from agentrl_core.reward import (
     Checklist,
     Closeness,
     Dither,
+    DropSurplus,
     FirstVisits,
     Fuse,
     ImplicitProcess,
@@ -25,6 +26,7 @@ from agentrl_core.reward import (
     MaxAtK,
     ModeCost,
     Outcome,
+    RiskAverse,
     SearchEffort,
     SoftTop,
     SuccessDistance,
@@ -428,3 +430,38 @@ def test_components_of_the_reward_go_by_their_names() -> None:
 def test_options_out_of_range(make: object, message: str) -> None:
     with pytest.raises(RecipeError, match=message):
         make()
+
+
+def test_a_score_that_shuns_risk() -> None:
+    batch = small([(0, [1])] * 6 + [(1, [1])], draw_score=[0.0, 1.0, 2.0, 3.0, 4.0, math.nan, 7.0])
+    # q is 1 at level 1/4, and only the first draw lies below it.
+    close(column(RiskAverse(aversion=1.0)(batch)), [-3.0, 1.0, 1.0, 1.0, 1.0, math.nan, 7.0])
+    close(column(RiskAverse()(batch)), [-1.5, 1.0, 1.5, 2.0, 2.5, math.nan, 7.0])
+    close(column(RiskAverse(aversion=0.0)(batch)), column(batch))
+    with pytest.raises(RecipeError, match=r"option level=0.0 is not possible; give a number above 0"):
+        RiskAverse(level=0.0)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_failures_are_no_more_than_successes(seed: int) -> None:
+    batch = ragged(seed, members=6)
+    found = DropSurplus(seed=seed)(batch)
+    scores = column(found)
+    for group in {draw.group for draw in plain(batch)}:
+        draws = [draw for draw in plain(batch) if draw.group == group and draw.valid]
+        if not draws:
+            continue
+        mean = sum(draw.score for draw in draws) / len(draws)
+        worse = [draw.row for draw in draws if draw.score < mean]
+        better = [draw.row for draw in draws if draw.score >= mean]
+        left = [row for row in worse if math.isfinite(scores[row])]
+        assert len(left) == min(len(worse), len(better))
+        assert all(scores[draw.row] == draw.score for draw in draws if draw.row in (*better, *left))
+    np.testing.assert_array_equal(column(DropSurplus(seed=seed)(batch)), scores)
+
+
+def test_who_is_left_out_is_chance() -> None:
+    batch = small([(0, [1])] * 10, draw_score=[1.0] + [0.0] * 9)
+    left = {tuple(np.isfinite(column(DropSurplus(seed=seed)(batch))).tolist()) for seed in range(40)}
+    assert len(left) > 5
+    assert all(sum(kept) == 2 and kept[0] for kept in left)

@@ -165,3 +165,21 @@ def test_noise_follows_the_names_of_rows(order: list[int], seed: int) -> None:
 def test_bad_input(call: object, message: str) -> None:
     with pytest.raises(InvalidInputError, match=message):
         call()
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=8))
+def test_rank_agreement_over_all_pairs(rows: list[tuple[int, int]]) -> None:
+    ordered = [(a, b) for a in rows for b in rows if a[1] < b[1]]
+    alike = sum(a[0] < b[0] for a, b in ordered)
+    other = 0 if len(rows) == 2 else sum(a[0] > b[0] for a, b in ordered)
+    expected = (alike - other) / len(ordered) if ordered else 0.0
+    scores, truths = [float(a) for a, _ in rows], [float(b) for _, b in rows]
+    assert reward.rank_agreement(scores, truths, [0, len(rows)]).tolist() == [expected]
+
+
+def test_rank_agreement_of_what_cannot_be_read() -> None:
+    assert reward.rank_agreement([1.0, NAN, 2.0, 3.0], [1.0, 2.0, 1.0, 2.0], [0, 2, 4]).tolist() == [0.0, 1.0]
+    with pytest.raises(InvalidInputError, match=r"truths\[1\] is NaN, but must be finite"):
+        reward.rank_agreement([1.0, 2.0], [1.0, NAN], [0, 2])
+    with pytest.raises(InvalidInputError, match="offsets go from 0 to 1, but scores has 2 values; cover them all"):
+        reward.rank_agreement([1.0, 2.0], [1.0, 2.0], [0, 1])

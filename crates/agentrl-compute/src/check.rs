@@ -59,6 +59,15 @@ pub(crate) fn finite_piece<T: Float>(
     Ok(())
 }
 
+/// Memory for `count` items of some bytes must be there; an option of the user's says how many.
+pub(crate) fn room(name: &str, count: usize, bytes: usize) -> Result<()> {
+    let found = count.checked_mul(bytes).is_some_and(|bytes| Vec::<u8>::new().try_reserve_exact(bytes).is_ok());
+    if found {
+        return Ok(());
+    }
+    Err(Error::invalid(format!("{name} is {count}, for which there is not enough memory; give a smaller number")))
+}
+
 /// An option must lie in a range, both ends included.
 pub(crate) fn within(name: &str, value: f64, least: f64, most: f64) -> Result<()> {
     if (least..=most).contains(&value) {

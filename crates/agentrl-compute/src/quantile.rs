@@ -52,19 +52,19 @@ impl Interpolation {
 pub fn quantile(sorted: &[f64], q: f64, interpolation: Interpolation) -> Result<Option<f64>> {
     within("q", q, 0.0, 1.0)?;
     let Some(last) = sorted.len().checked_sub(1) else { return Ok(None) };
-    Ok(Some(between(sorted, q * last as f64, 0, interpolation)))
+    Ok(Some(at_place(sorted, q * last as f64, 0, interpolation)))
 }
 
 /// What stands at a place, which can be between two, of ascending values from the place `first` on.
-fn between(sorted: &[f64], place: f64, first: usize, interpolation: Interpolation) -> f64 {
+fn at_place(sorted: &[f64], place: f64, first: usize, interpolation: Interpolation) -> f64 {
     let at = |place: f64| sorted[place as usize - first];
     let (low, high) = (at(place.floor()), at(place.ceil()));
     match interpolation {
         Interpolation::Lower => low,
         Interpolation::Higher => high,
         Interpolation::Nearest => at(place.round_ties_even()),
-        Interpolation::Midpoint => low + (high - low) / 2.0,
-        Interpolation::Linear => low + (high - low) * place.fract(),
+        Interpolation::Midpoint => between(low, high, 0.5),
+        Interpolation::Linear => between(low, high, place.fract()),
     }
 }
 
@@ -76,7 +76,13 @@ pub(crate) fn quantile_of(values: &mut [f64], q: f64, interpolation: Interpolati
     let (_, low, above) = values.select_nth_unstable_by(place, f64::total_cmp);
     // Only the value at that place and the one after it are read: two values stand for all.
     let pair = [*low, above.iter().copied().min_by(f64::total_cmp).unwrap_or(*low)];
-    Ok(Some(between(&pair, q * last as f64, place, interpolation)))
+    Ok(Some(at_place(&pair, q * last as f64, place, interpolation)))
+}
+
+/// The number a share of the way from one to another, however far they are apart.
+fn between(low: f64, high: f64, share: f64) -> f64 {
+    let distance = high - low;
+    if distance.is_finite() { low + distance * share } else { low * (1.0 - share) + high * share }
 }
 
 #[cfg(test)]
@@ -100,6 +106,8 @@ mod tests {
                 assert_eq!(unsorted.map(f64::to_bits), Some(found.to_bits()));
             }
         }
+        assert_eq!(quantile(&[-1e308, 1e308], 0.75, Interpolation::Linear)?, Some(5e307));
+        assert_eq!(quantile(&[-1e308, 1e308], 0.5, Interpolation::Midpoint)?, Some(0.0));
         assert_eq!(quantile(&[], 0.5, Interpolation::Linear)?, None);
         assert!(quantile(&values, 1.5, Interpolation::Linear).is_err());
         assert_eq!(quantile_of(&mut [], 0.5, Interpolation::Linear)?, None);

@@ -78,6 +78,16 @@ impl<'a, T> Ragged<'a, T> {
         }
     }
 
+    /// The rows must hold all values, for what gives one result for each value.
+    pub(crate) fn covered(&self, name: &str) -> Result<()> {
+        let (first, last) = (self.offsets[0], self.offsets[self.offsets.len() - 1]);
+        if first == 0 && last as usize == self.values.len() {
+            return Ok(());
+        }
+        let count = self.values.len();
+        Err(Error::invalid(format!("offsets go from {first} to {last}, but {name} has {count} values; cover them all")))
+    }
+
     /// The rows in order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &'a [T]> + use<'a, T> {
         let values = self.values;

@@ -5,6 +5,7 @@ from agentrl_core.advantage.baseline import BaselineRelative
 from agentrl_core.advantage.checklists import ChecklistRelative
 from agentrl_core.advantage.compat import compat
 from agentrl_core.advantage.consistency import Consistency
+from agentrl_core.advantage.constrained import ConstrainedSum
 from agentrl_core.advantage.cumulative import CumulativeStandardised
 from agentrl_core.advantage.doubly_robust import DoublyRobust
 from agentrl_core.advantage.gae import Gae
@@ -26,6 +27,7 @@ __all__ = [
     "BaselineRelative",
     "ChecklistRelative",
     "Consistency",
+    "ConstrainedSum",
     "CumulativeStandardised",
     "DoublyRobust",
     "Gae",

@@ -50,6 +50,7 @@ class NormalisedReturns(BatchComponent):
             their own makes weights before it vanish.
         kl_in_reward: beta of `beta * (log pi - log pi_ref)`, taken off the reward of each token; `level="token"` only.
         gamma: discount from row to row, 0 to 1.
+        shared: how draws that share a row count it: `each`, `split` or `owner` (`Recipe.shared`).
 
     Raises:
         RecipeError: an option is out of range.
@@ -77,6 +78,7 @@ class NormalisedReturns(BatchComponent):
     weights_apply: Literal["after", "before"] = "after"
     kl_in_reward: float = 0.0
     gamma: float = 1.0
+    shared: Literal["each", "split", "owner"] = "each"
 
     def check_options(self) -> None:
         """Ranges as documented."""
@@ -86,6 +88,7 @@ class NormalisedReturns(BatchComponent):
         self.require(
             self.kl_in_reward == 0.0 or self.level == "token", "kl_in_reward", 'choose level="token", or give 0'
         )
+        self.require(self.shared == "each" or not self.count_correction, "shared", "give each for count_correction")
 
     @property
     def needs(self) -> tuple[Column, ...]:
@@ -129,12 +132,12 @@ class NormalisedReturns(BatchComponent):
         )
         returned = returns.discounted(np.where(rows.valid, total, 0.0), rows.draws, gamma=self.gamma)
         if self.normalise == "after":
-            votes = votes_of(rows, self.unit)
+            votes = votes_of(rows, self.unit, self.shared)
             returned = self._compared(returned, rows.keys(self.group_by), rows.valid, votes)
         return rows.write(advantage=np.where(rows.valid, returned, 0.0))
 
     def _streams_compared(self, rows: Rows, streams: list[NDArray[np.float64]]) -> list[NDArray[np.float64]]:
-        groups, votes = rows.keys(self.group_by), votes_of(rows, self.unit)
+        groups, votes = rows.keys(self.group_by), votes_of(rows, self.unit, self.shared)
         if self.streams == "separate":
             return [self._compared(values, groups, rows.valid, votes) for values in streams]
         twice = {name: None if column is None else np.tile(column, 2) for name, column in votes.items()}

@@ -6,6 +6,7 @@ take a state and give the next one. A state is a plain value of dicts, lists and
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
@@ -39,13 +40,13 @@ def shrunk_mean(
         prior: n numbers, the same for all rows of a group: what a value model expects.
         variance: of one value, above 0: at most 1 for rewards -1 and 1, 0.25 for rewards 0 and 1.
         leave_one_out: a row does not vote in its own b: mean and k are those of the others.
-        valid: n booleans; rows that are False do not vote.
+        valid: n booleans; rows that are False do not vote, and count as if their prior were 0.
 
     Returns:
         `float64[n]`.
 
     Raises:
-        InvalidInputError: lengths differ, a value is not finite, or the variance is not above 0.
+        InvalidInputError: lengths differ, a value or a prior is not finite, or the variance is not above 0.
 
     Example:
         >>> from agentrl_core import group
@@ -55,13 +56,19 @@ def shrunk_mean(
     if not variance > 0:
         raise InvalidInputError(f"variance is {variance}; give a number above 0")
     column = _columns.numbers(values, "values")
-    expected = _columns.numbers(prior, "prior", length=len(column)).astype(np.float64)
+    expected = _columns.doubles(prior, "prior", length=len(column))
     groups = _columns.keys(ids, "ids", length=len(column))
     found = statistics(column, groups, valid=valid)
+    voted = _columns.mask(valid, "valid", length=len(column))
+    voted = np.ones(len(column), dtype=np.bool_) if voted is None else voted
+    wrong = np.flatnonzero(voted & ~np.isfinite(expected))
+    if len(wrong):
+        raise InvalidInputError(
+            f"prior[{wrong[0]}] is {expected[wrong[0]]}; give a finite number or mark the row invalid"
+        )
+    expected = np.where(voted, expected, 0.0)
     count, mean = found.count[groups].astype(np.float64), found.mean[groups]
     if leave_one_out:
-        voted = _columns.mask(valid, "valid", length=len(column))
-        voted = np.ones(len(column), dtype=np.bool_) if voted is None else voted
         # x less what it is above the others is the mean of the others; 0 of them for a row alone.
         above = np.asarray(
             normalise(column.astype(np.float64), groups, center="leave_one_out", scale="none", valid=voted)
@@ -70,8 +77,9 @@ def shrunk_mean(
         count -= voted
     noise = np.divide(variance, count, out=np.full(len(count), np.inf), where=count > 0.0)
     mean = np.where(count > 0.0, mean, 0.0)
-    distance = np.maximum(0.0, (mean - expected) ** 2 - noise)
-    share = np.where(np.isinf(noise), 0.0, distance / (distance + noise))
+    with np.errstate(all="ignore"):  # w = 1 - variance / k / (mean - prior)^2, whose square may not overflow
+        distance = mean - expected
+        share = np.maximum(0.0, 1.0 - np.where(distance == 0.0, np.inf, noise / distance / distance))
     shrunk: NDArray[np.float64] = share * mean + (1.0 - share) * expected
     return shrunk
 
@@ -111,12 +119,13 @@ def ema_mean(
     """
     if not 0.0 <= decay <= 1.0:
         raise InvalidInputError(f"decay is {decay}; give a number from 0 to 1")
+    _check_initial(initial)
     if update not in ("after", "before"):
         raise InvalidInputError(f"update is {update!r}; use after or before")
     column = _columns.numbers(values, "values")
     groups, names = _named(ids, len(column))
     found = statistics(column, groups, valid=valid)
-    known = [state.get(name, initial) for name in names]
+    known = _past(state, names, [initial])[:, 0].tolist()
     moved = [
         decay * b + (1.0 - decay) * mean if count else b
         for b, mean, count in zip(known, found.mean.tolist(), found.count.tolist(), strict=True)
@@ -157,7 +166,7 @@ def running_moments(
     column = _columns.numbers(values, "values")
     groups, names = _named(ids, len(column))
     found = statistics(column, groups, ddof=ddof, valid=valid)
-    past = np.array([state.get(name, (0.0, 0.0, 0.0)) for name in names], dtype=np.float64).reshape(-1, 3)
+    past = _past(state, names, [0.0, 0.0, 0.0])
     visits, mean, std = past.T
     seen = found.count > 0
     batch_mean, batch_std = np.where(seen, found.mean, 0.0), np.nan_to_num(found.std)
@@ -205,8 +214,14 @@ def window_quantile(
     column = _columns.numbers(values, "values").astype(np.float64)
     if not np.isfinite(column).all():
         raise InvalidInputError(f"values holds {column[~np.isfinite(column)][0]}; give finite numbers")
-    window = [list(step) for step in state]
-    stored = [value for step in window for value in step]
+    try:
+        window = [[float(value) for value in step] for step in state]
+        stored = [value for step in window for value in step]
+        known = bool(np.isfinite(stored).all())
+    except (TypeError, ValueError):
+        known = False
+    if not known:
+        raise InvalidInputError(f"state is {state!r:.80}; give what the last call returned, or [] at the start")
     answer = float(np.quantile(stored, q)) if stored else None
     while window and sum(map(len, window)) > capacity:
         window.pop(0)
@@ -248,6 +263,7 @@ def decayed_beta(
         >>> baseline.tolist(), state
         ([0.25], {'a': [1.5, 1.5]})
     """
+    _check_initial(initial)
     column = _columns.numbers(successes, "successes")
     groups, names = _named(ids, len(column))
     found = statistics(column, groups, valid=valid)
@@ -259,13 +275,35 @@ def decayed_beta(
     for name, least, most in zip(names, kept.least.tolist(), kept.most.tolist(), strict=True):
         if not (np.isnan(least) or 0.0 <= least == most <= 1.0):
             raise InvalidInputError(f"decay of {name} reaches from {least} to {most}; give one number from 0 to 1")
-    past = np.array([state.get(name, (0.0, 0.0)) for name in names], dtype=np.float64).reshape(-1, 2)
+    past = _past(state, names, [0.0, 0.0])
     total = past.sum(axis=1)
-    rate = np.divide(past[:, 0], total, out=np.full(len(total), initial), where=total > 0)
+    rate = np.divide(past[:, 0], total, out=np.full(len(total), initial, np.float64), where=total > 0)
     won = np.where(found.count > 0, found.mean, 0.0) * found.weight
     faded = kept.most[:, None] * past
     after = np.where((found.count > 0)[:, None], faded + np.stack([won, found.weight - won], axis=1), past)
     return rate[groups], {**state, **dict(zip(names, after.tolist(), strict=True))}
+
+
+def _past(state: Mapping[str, object], names: list[str], new: list[float]) -> NDArray[np.float64]:
+    """What a state knows of each name, a row of numbers; `new` of one that it does not know."""
+    if not isinstance(state, Mapping):
+        raise InvalidInputError(f"state is {state!r:.80}; give what the last call returned, or {{}} at the start")
+    rows = np.empty((len(names), len(new)), np.float64)
+    for row, name in enumerate(names):
+        try:
+            found = np.asarray(state.get(name, new), np.float64)
+            known = found.size == len(new) and bool(np.isfinite(found).all())
+        except (TypeError, ValueError):
+            known = False
+        if not known:
+            raise InvalidInputError(f"state[{name!r}] is {state[name]!r:.80}; give what the last call returned")
+        rows[row] = found
+    return rows
+
+
+def _check_initial(initial: float | None) -> None:
+    if initial is None or not math.isfinite(initial):
+        raise InvalidInputError(f"initial is {initial!r}; give a finite number")
 
 
 def _named(ids: object, count: int) -> tuple[NDArray[np.uint32], list[str]]:

@@ -16,10 +16,12 @@ from agentrl_core.reward.near_success import SuccessDistance
 from agentrl_core.reward.objectives import BalancedSum
 from agentrl_core.reward.outcome import Outcome
 from agentrl_core.reward.process import checklist, implicit_rewards, information_gain, success_distance
-from agentrl_core.reward.ranked import max_at_k, top_gap, win_rates
+from agentrl_core.reward.ranked import max_at_k, rank_agreement, top_gap, win_rates
 from agentrl_core.reward.risk import tail_risk, tracked_quantiles
+from agentrl_core.reward.risk_averse import RiskAverse
 from agentrl_core.reward.search_effort import SearchEffort
 from agentrl_core.reward.shape import dither, excess_penalty, gate, tiers, weighted_sum
+from agentrl_core.reward.surplus import DropSurplus
 from agentrl_core.reward.teams import TeamScore
 from agentrl_core.reward.tiered import Tiers
 from agentrl_core.reward.unscored import Unscored
@@ -32,6 +34,7 @@ __all__ = [
     "Checklist",
     "Closeness",
     "Dither",
+    "DropSurplus",
     "ExplorationEffort",
     "FirstVisits",
     "Fuse",
@@ -41,6 +44,7 @@ __all__ = [
     "MaxAtK",
     "ModeCost",
     "Outcome",
+    "RiskAverse",
     "SearchEffort",
     "SoftTop",
     "SuccessDistance",
@@ -57,6 +61,7 @@ __all__ = [
     "implicit_rewards",
     "information_gain",
     "max_at_k",
+    "rank_agreement",
     "success_distance",
     "tail_risk",
     "tiers",

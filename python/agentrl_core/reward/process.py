@@ -120,8 +120,8 @@ def checklist(satisfied: object, dependencies: object, offsets: object, *, delay
         >>> made.earned.tolist()
         [[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]]
     """
-    verdicts = _columns.column(satisfied, "satisfied", dimensions=(2,)).astype(np.bool_)
-    needs = _columns.column(dependencies, "dependencies", dimensions=(2, 3)).astype(np.bool_)
+    verdicts = _marks(satisfied, "satisfied", (2,))
+    needs = _marks(dependencies, "dependencies", (2, 3))
     items = verdicts.shape[1]
     if needs.shape[-2:] != (items, items):
         raise InvalidInputError(
@@ -132,6 +132,14 @@ def checklist(satisfied: object, dependencies: object, offsets: object, *, delay
     )
     shape = verdicts.shape
     return ChecklistRewards(earned.reshape(shape), backfilled.reshape(shape), eligible.reshape(shape))
+
+
+def _marks(values: object, name: str, dimensions: tuple[int, ...]) -> NDArray[np.bool_]:
+    """A table of booleans, or of 0 and 1."""
+    table = _columns.column(values, name, dimensions=dimensions)
+    if table.dtype.kind not in "biu" or (table.size and (table.min() < 0 or table.max() > 1)):
+        raise InvalidInputError(f"{name} has dtype {table.dtype}; give booleans, or 0 and 1")
+    return table.astype(np.bool_)
 
 
 def success_distance(
@@ -172,12 +180,11 @@ def success_distance(
         >>> reward.success_distance([[0.0], [1.0], [3.0]], [True, False, False], [7, 7, 7]).round(3).tolist()
         [1.0, 0.596, 0.004]
     """
-    places = _columns.column(embeddings, "embeddings", dimensions=(2,)).astype(np.float64)
+    places = _columns.numbers(embeddings, "embeddings", dimensions=(2,)).astype(np.float64)
     count, width = places.shape
-    won = _columns.mask(success, "success", length=count)
+    won = _columns.flags(success, "success", length=count)
     groups = _columns.keys(group_ids, "group_ids", length=count)
     mask = _columns.mask(valid, "valid", length=count)
-    won = np.zeros(count, np.bool_) if won is None else won
     if mask is not None:
         # Rows that are not valid stand in a group of their own, in which there is no success.
         places = np.where(mask[:, None], places, 0.0)

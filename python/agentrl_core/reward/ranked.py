@@ -1,4 +1,4 @@
-"""Rewards by comparison with the other rows of a group: best of k, lead of the best, win rates."""
+"""Rewards by comparison: best of k, lead of the best, win rates, agreement with a known order."""
 
 from __future__ import annotations
 
@@ -86,6 +86,36 @@ def top_gap(rewards: object, group_ids: object, *, valid: object | None = None) 
         valid=_columns.mask(valid, "valid", length=len(given)),
     )
     return _columns.like(made, given)
+
+
+def rank_agreement(scores: object, truths: object, offsets: object) -> NDArray[np.float64]:
+    """How well each row's scores order what has a known order: Kendall's tau, from -1 to 1.
+
+    tau = (pairs ordered alike - pairs ordered the other way round) / pairs, over the pairs that `truths` orders; equal
+    scores order nothing. A row of two is 1 or 0: alike or not. The reward of a referee in URPO, arXiv:2507.17515.
+
+    Args:
+        scores: what was given, row after row; NaN where it could not be read, and its row gets 0.
+        truths: as many numbers, larger for what is better.
+        offsets: n + 1 whole numbers; the scores of row i are `scores[offsets[i]:offsets[i + 1]]`.
+
+    Returns:
+        `float64[n]`; 0 for a row without an ordered pair.
+
+    Raises:
+        InvalidInputError: lengths differ, offsets do not cover the scores, a truth is not finite or a score infinite.
+
+    Example:
+        >>> from agentrl_core import reward
+        >>> reward.rank_agreement([9.0, 5.0, 7.0, 1.0, 2.0], [3.0, 2.0, 1.0, 2.0, 1.0], [0, 3, 5]).round(4).tolist()
+        [0.3333, 0.0]
+    """
+    numbers = _columns.doubles(scores, "scores")
+    return _core.reward_rank_agreement(
+        numbers,
+        _columns.doubles(truths, "truths", length=len(numbers)),
+        _columns.integers(offsets, "offsets"),
+    )
 
 
 def win_rates(first: object, second: object, probability: object, count: int) -> NDArray[np.float64]:

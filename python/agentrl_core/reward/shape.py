@@ -61,10 +61,8 @@ def gate(scores: object, passed: object, *, failed: float = 0.0, valid: object |
     """
     given = _columns.numbers(scores, "scores")
     mask = _columns.mask(valid, "valid", length=len(given))
-    through = _columns.mask(passed, "passed", length=len(given))
-    made = _core.reward_gate(
-        _filled(given, "scores", mask), np.zeros(0, np.bool_) if through is None else through, failed
-    )
+    through = _columns.flags(passed, "passed", length=len(given))
+    made = _core.reward_gate(_filled(given, "scores", mask), through, failed)
     return _columns.like(_blank(made, mask), given)
 
 

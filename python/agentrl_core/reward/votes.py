@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -64,6 +64,8 @@ def answer_clusters(
         >>> reward.answer_clusters(["1", "1.0", None, "2"], ["g"] * 4, equivalent=same).ids.tolist()
         [0, 0, 1, 2]
     """
+    if isinstance(answers, str) or not isinstance(answers, Iterable):
+        raise InvalidInputError(f"answers is {type(answers).__name__}; give a list of texts, None without an answer")
     texts = list(answers)
     for row, answer in enumerate(texts):
         if answer is not None and not isinstance(answer, str):

@@ -123,7 +123,11 @@ def _rows(lengths: object, valid: object | None) -> tuple[NDArray[np.int64], NDA
             f"lengths[{row}]={counts[row]} is negative; give the number of trained tokens of each row"
         )
     mask = _columns.mask(valid, "valid", length=len(counts))
-    return counts, np.repeat(np.ones(len(counts)) if mask is None else mask.astype(np.float64), counts)
+    try:
+        return counts, np.repeat(np.ones(len(counts)) if mask is None else mask.astype(np.float64), counts)
+    except (MemoryError, ValueError):
+        total = counts.sum(dtype=np.float64)
+        raise InvalidInputError(f"lengths add up to {total:.3g} tokens, which do not fit in memory") from None
 
 
 def _units(ids: object | None, name: str, counts: NDArray[np.int64]) -> NDArray[np.uint32]:

@@ -234,10 +234,9 @@ def quota(
         [False, True, True, True, True, False]
     """
     numbers = _columns.doubles(penalties, "penalties")
-    won = _columns.mask(success, "success", length=len(numbers))
     return _core.weight_quota(
         numbers,
-        np.zeros(len(numbers), np.bool_) if won is None else won,
+        _columns.flags(success, "success", length=len(numbers)),
         _columns.groups(group_ids, "group_ids", length=len(numbers)),
         _columns.places(ids, "ids", length=len(numbers)),
         target=target,

@@ -5,7 +5,7 @@
 
 use super::columns::Columns;
 use super::moments::{Extent, Moments};
-use crate::check::same_length;
+use crate::check::{room, same_length};
 use crate::{Error, Float, Result};
 
 /// The extent of the votes that this rank has of each of `count` groups.
@@ -27,6 +27,7 @@ use crate::{Error, Float, Result};
 /// # Errors
 /// `InvalidInput` if lengths differ, an id is not below `count`, a valid value is not finite or a weight is negative.
 pub fn extents<T: Float>(columns: &Columns<'_, T>, count: usize) -> Result<Vec<Extent>> {
+    room("groups", count, 4 * size_of::<Extent>())?;
     check(columns, count)?;
     columns.grouped(count, columns.groups.is_sorted())?.each(|group| {
         let votes = group.votes();

@@ -1,7 +1,7 @@
 //! Keys of what an agent saw last, at several depths (`HGPO`).
 
 use super::{Keys, pair};
-use crate::check::same_length;
+use crate::check::{room, same_length};
 use crate::group::group_count;
 use crate::{Error, Result};
 
@@ -31,12 +31,13 @@ pub struct History {
 /// ```
 ///
 /// # Errors
-/// `InvalidInput` if lengths differ, trajectory ids are not dense or `levels` is 0.
+/// `InvalidInput` if lengths differ, trajectory ids are not dense or `levels` is 0 or does not fit in memory.
 pub fn history(states: &[u32], trajectories: &[u32], groups: &[u32], levels: usize) -> Result<Vec<History>> {
     same_length("trajectories", trajectories.len(), "states", states.len())?;
     if levels == 0 {
         return Err(Error::invalid("levels is 0; give 1 or more"));
     }
+    room("levels", levels, size_of::<History>() + states.len() * (size_of::<u32>() + size_of::<bool>()))?;
     let mut last: Vec<Option<u32>> = vec![None; group_count("trajectories", trajectories)?];
     let step_before = |(row, &trajectory): (u32, &u32)| last[trajectory as usize].replace(row);
     let before: Vec<Option<u32>> = (0..).zip(trajectories).map(step_before).collect();

@@ -6,7 +6,7 @@ use std::hash::BuildHasherDefault;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::{FixedHasher, Keys, mix};
-use crate::check::same_length;
+use crate::check::{room, same_length};
 use crate::group::group_count;
 use crate::{Error, Result};
 
@@ -17,7 +17,8 @@ type Map<K, V> = HashMap<K, V, BuildHasherDefault<FixedHasher>>;
 pub enum Similarity {
     /// [`sequence_ratio`]: exact, quadratic in the length of texts, every text against every group.
     Sequence,
-    /// The share of word shingles in common, estimated from sketches: for many or long texts.
+    /// The share of word shingles in common, estimated from sketches: for many or long texts. A text is compared with the
+    /// clusters that share a band with it, which are many where most texts are just not similar enough.
     Jaccard(Sketch),
 }
 
@@ -78,6 +79,7 @@ pub fn similar(texts: &[&str], groups: &[u32], threshold: f64, similarity: Simil
                     "words is {words}, hashes {hashes} and bands {bands}; all are at least 1, and hashes a multiple of bands"
                 )));
             }
+            room("hashes", hashes, size_of::<u64>() * (texts.len() + 1))?;
             let sketches = crate::par::each(texts.to_vec(), |text| Ok(minima(text, words, hashes)))?;
             let mut buckets: Map<u64, Vec<u32>> = Map::default();
             let mut first_rows = Vec::new();

@@ -1,5 +1,6 @@
 //! Scores of trajectories and steps, made of what the environment paid and of what a model was asked.
 
+mod agreement;
 mod checklist;
 mod clusters;
 mod process;
@@ -10,6 +11,7 @@ mod shape;
 mod window;
 mod wins;
 
+pub use agreement::rank_agreement;
 pub use checklist::{Checklist, ChecklistRewards, checklist};
 pub use clusters::{Votes, cluster_votes};
 pub use process::{Gain, implicit_rewards, information_gain};

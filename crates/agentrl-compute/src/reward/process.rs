@@ -43,9 +43,10 @@ impl Gain {
 /// ```
 ///
 /// # Errors
-/// `InvalidInput` if lengths differ or a log-probability is above 0 or not finite.
+/// `InvalidInput` if lengths differ, offsets do not cover the log-probabilities, or one of them is above 0 or not finite.
 pub fn information_gain(answer_logprobs: Ragged<'_, f64>, before: &[f64], unit: Gain) -> Result<Vec<f64>> {
     same_length("before", before.len(), "answer_logprobs", answer_logprobs.len())?;
+    answer_logprobs.covered("answer_logprobs")?;
     check_logprobs("before", before)?;
     let value = |logprob: f64| if unit == Gain::Probability { logprob.exp() } else { logprob };
     let mut gains = Vec::new();

@@ -1,6 +1,6 @@
 //! Rewards from comparisons of two rows.
 
-use crate::check::{column, same_length};
+use crate::check::{column, room, same_length};
 use crate::group::sums;
 use crate::{Error, Result};
 
@@ -40,6 +40,7 @@ pub fn win_rates(first: &[u32], second: &[u32], probability: &[f64], count: usiz
             )));
         }
     }
+    room("count", count, 8 * size_of::<f64>())?;
     let rows = [first, second].concat();
     let won: Vec<f64> = probability.iter().copied().chain(probability.iter().map(|p| 1.0 - p)).collect();
     let won = sums(&won, &rows, count)?;

@@ -4,6 +4,9 @@ use crate::check::{column, mask_length, within};
 use crate::group::total;
 use crate::{Error, Float, Result};
 
+/// A search sums up all tokens at every step.
+const MOST_STEPS: f64 = 10_000.0;
+
 /// How the weight of positive advantages is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Measure {
@@ -71,7 +74,8 @@ pub struct Bounds {
 /// ```
 ///
 /// # Errors
-/// `InvalidInput` if lengths differ, a valid number is not finite, a step is not positive, or a limit lies below its start.
+/// `InvalidInput` if lengths differ, a valid number is not finite, a step is not positive or far too small, a limit lies below its
+/// start, or the target is negative or not finite.
 pub fn balanced_bounds<T: Float>(
     ratios: &[T],
     advantages: &[T],
@@ -82,9 +86,19 @@ pub fn balanced_bounds<T: Float>(
     for (name, step) in [("the first step", options.step.0), ("the second step", options.step.1)] {
         within(name, step, f64::MIN_POSITIVE, f64::MAX)?;
     }
+    within("target", options.target, 0.0, f64::MAX)?;
     let ((low, high), limit) = (options.start, options.limit);
     if !(limit.0 >= low && limit.1 >= high && limit.0.is_finite() && limit.1.is_finite()) {
         return Err(Error::invalid(format!("limit is {limit:?}, but must not lie below start, {:?}", options.start)));
+    }
+    for (name, start, limit, step) in
+        [("the first step", low, limit.0, options.step.0), ("the second step", high, limit.1, options.step.1)]
+    {
+        if (limit - start) / step > MOST_STEPS {
+            return Err(Error::invalid(format!(
+                "{name} is {step}, over {MOST_STEPS} steps from {start} to {limit}; give a larger one"
+            )));
+        }
     }
     // Ratios and advantages of the tokens of either sign.
     let counted = (0..ratios.len()).filter(|&row| valid.is_none_or(|valid| valid[row]));

@@ -5,7 +5,7 @@ use agentrl_compute::ragged::Ragged;
 use pyo3::prelude::*;
 
 use super::columns::{Column, Made, made, optional};
-use crate::arrays::slice;
+use crate::arrays::{Whole, slice};
 
 #[pyfunction]
 #[pyo3(signature = (scores, groups, *, min_std, ddof, low, high, min_count, valid=None))]
@@ -15,14 +15,15 @@ pub(crate) fn filter_group_band<'py>(
     scores: Column<'py, f64>,
     groups: Column<'py, u32>,
     min_std: Option<f64>,
-    ddof: u32,
+    ddof: Whole<u32>,
     low: Option<f64>,
     high: Option<f64>,
-    min_count: u64,
+    min_count: Whole<u64>,
     valid: Option<Column<'py, bool>>,
 ) -> PyResult<Made<'py, bool>> {
     let (scores, groups) = (slice("scores", &scores)?, slice("groups", &groups)?);
     let valid = optional("valid", valid.as_ref())?;
+    let (ddof, min_count) = (ddof.named("ddof")?, min_count.named("min_count")?);
     let band = GroupBand { min_std, ddof, low, high, min_count };
     made(py, scores.len(), || filters::group_band(scores, groups, valid, &band))
 }
@@ -34,11 +35,11 @@ pub(crate) fn filter_top_groups<'py>(
     scores: Column<'py, f64>,
     groups: Column<'py, u32>,
     fraction: f64,
-    ddof: u32,
+    ddof: Whole<u32>,
     valid: Option<Column<'py, bool>>,
 ) -> PyResult<Made<'py, bool>> {
     let (scores, groups) = (slice("scores", &scores)?, slice("groups", &groups)?);
-    let valid = optional("valid", valid.as_ref())?;
+    let (valid, ddof) = (optional("valid", valid.as_ref())?, ddof.named("ddof")?);
     made(py, scores.len(), || filters::top_groups(scores, groups, valid, ddof, fraction))
 }
 
@@ -57,10 +58,11 @@ pub(crate) fn filter_unflagged<'py>(
 pub(crate) fn filter_not_overlong<'py>(
     py: Python<'py>,
     lengths: Column<'py, i64>,
-    limit: i64,
+    limit: Whole<i64>,
     truncated: Option<Column<'py, bool>>,
 ) -> PyResult<Made<'py, bool>> {
     let (lengths, truncated) = (slice("lengths", &lengths)?, optional("truncated", truncated.as_ref())?);
+    let limit = limit.named("limit")?;
     made(py, lengths.len(), || filters::not_overlong(lengths, limit, truncated))
 }
 
@@ -83,11 +85,11 @@ pub(crate) fn filter_round_rows<'py>(
     py: Python<'py>,
     keep: Column<'py, bool>,
     scores: Column<'py, f64>,
-    multiple: usize,
+    multiple: Whole<usize>,
     up: bool,
     valid: Option<Column<'py, bool>>,
 ) -> PyResult<Made<'py, bool>> {
     let (keep, scores) = (slice("keep", &keep)?, slice("scores", &scores)?);
-    let valid = optional("valid", valid.as_ref())?;
+    let (valid, multiple) = (optional("valid", valid.as_ref())?, multiple.named("multiple")?);
     made(py, keep.len(), || filters::round_rows(keep, scores, valid, multiple, up))
 }

@@ -10,12 +10,12 @@ use numpy::{PyArray1, PyReadonlyArray1};
 use pyo3::prelude::*;
 
 use super::{Floats, flags, kernel, optional};
-use crate::arrays::slice;
+use crate::arrays::{Whole, slice};
 use crate::enter::released;
 use crate::error::to_python;
 
 #[pyfunction]
-#[pyo3(signature = (values, groups, *, center="mean", scale="std", median="midpoint", ddof=1, eps=1e-6, variance_eps=0.0,
+#[pyo3(signature = (values, groups, *, center="mean", scale="std", median="midpoint", ddof, eps=1e-6, variance_eps=0.0,
     floor=0.0, min_scale=0.0, min_count=None, singleton="zero", clip=None, weights=None, units=None, baseline=None,
     divisor=None, scale_groups=None, valid=None, out=None))]
 #[expect(clippy::too_many_arguments, reason = "options by name")]
@@ -26,12 +26,12 @@ pub(crate) fn normalise<'py>(
     center: &str,
     scale: &str,
     median: &str,
-    ddof: u32,
+    ddof: Whole<u32>,
     eps: f64,
     variance_eps: f64,
     floor: f64,
     min_scale: f64,
-    min_count: Option<u64>,
+    min_count: Option<Whole<u64>>,
     singleton: &str,
     clip: Option<f64>,
     weights: Option<PyReadonlyArray1<'py, f64>>,
@@ -44,6 +44,8 @@ pub(crate) fn normalise<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let (groups, valid) = (slice("groups", &groups)?, flags("valid", valid.as_ref())?);
     let (weights, units) = (optional("weights", weights.as_ref())?, optional("units", units.as_ref())?);
+    let ddof = ddof.named("ddof")?;
+    let min_count = min_count.map(|count| count.named("min_count")).transpose()?;
     let extra = Extra {
         baseline: optional("baseline", baseline.as_ref())?,
         divisor: optional("divisor", divisor.as_ref())?,
@@ -119,12 +121,12 @@ fn columns_of<'py>(py: Python<'py>, found: &[Statistics]) -> StatisticsColumns<'
 }
 
 #[pyfunction]
-#[pyo3(signature = (values, groups, *, ddof=1, weights=None, units=None, valid=None))]
+#[pyo3(signature = (values, groups, *, ddof, weights=None, units=None, valid=None))]
 pub(crate) fn group_statistics<'py>(
     py: Python<'py>,
     values: Floats<'py>,
     groups: PyReadonlyArray1<'py, u32>,
-    ddof: u32,
+    ddof: Whole<u32>,
     weights: Option<PyReadonlyArray1<'py, f64>>,
     units: Option<PyReadonlyArray1<'py, u32>>,
     valid: Option<PyReadonlyArray1<'py, bool>>,
@@ -137,7 +139,7 @@ pub(crate) fn group_statistics<'py>(
     }
     let (weights, units) = (optional("weights", weights.as_ref())?, optional("units", units.as_ref())?);
     let valid = flags("valid", valid.as_ref())?;
-    let found = with_columns(py, &values, slice("groups", &groups)?, valid, Of(ddof, weights, units))?;
+    let found = with_columns(py, &values, slice("groups", &groups)?, valid, Of(ddof.named("ddof")?, weights, units))?;
     Ok(columns_of(py, &found))
 }
 
@@ -252,7 +254,7 @@ pub(crate) fn group_extents<'py>(
     py: Python<'py>,
     values: Floats<'py>,
     groups: PyReadonlyArray1<'py, u32>,
-    count: usize,
+    count: Whole<usize>,
     weights: Option<PyReadonlyArray1<'py, f64>>,
     valid: Option<PyReadonlyArray1<'py, bool>>,
 ) -> PyResult<Extents<'py>> {
@@ -263,7 +265,7 @@ pub(crate) fn group_extents<'py>(
         }
     }
     let (valid, weights) = (flags("valid", valid.as_ref())?, optional("weights", weights.as_ref())?);
-    let found = with_columns(py, &values, slice("groups", &groups)?, valid, Of(count, weights))?;
+    let found = with_columns(py, &values, slice("groups", &groups)?, valid, Of(count.named("groups")?, weights))?;
     let column = |of: fn(&Extent) -> f64| PyArray1::from_iter(py, found.iter().map(of));
     Ok((
         PyArray1::from_iter(py, found.iter().map(|found| found.count)),
@@ -330,9 +332,9 @@ pub(crate) fn group_finish<'py>(
     most: PyReadonlyArray1<'py, f64>,
     heaviest: PyReadonlyArray1<'py, f64>,
     moments: PyReadonlyArray1<'py, i64>,
-    ddof: u32,
+    ddof: Whole<u32>,
 ) -> PyResult<StatisticsColumns<'py>> {
-    let extents = extents_of(&counts, &least, &most, &heaviest)?;
+    let (extents, ddof) = (extents_of(&counts, &least, &most, &heaviest)?, ddof.named("ddof")?);
     let whole = |limbs: &[i64]| limbs.iter().rev().fold(0_i128, |sum, &limb| (sum << 32) + i128::from(limb));
     let found: Vec<Statistics> = extents
         .into_iter()
@@ -347,7 +349,7 @@ pub(crate) fn group_finish<'py>(
 
 #[pyfunction]
 #[pyo3(signature = (episode_scores, step_returns, groups, trajectories, anchors, *, step_weight=1.0, scale="none",
-    unit="step", ddof=1, eps=1e-6, valid=None))]
+    unit="step", ddof, eps=1e-6, valid=None))]
 #[expect(clippy::too_many_arguments, reason = "columns in order, options by name")]
 pub(crate) fn gigpo<'py>(
     py: Python<'py>,
@@ -359,14 +361,14 @@ pub(crate) fn gigpo<'py>(
     step_weight: f64,
     scale: &str,
     unit: &str,
-    ddof: u32,
+    ddof: Whole<u32>,
     eps: f64,
     valid: Option<PyReadonlyArray1<'py, bool>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let groups = slice("groups", &groups)?;
     let trajectories = slice("trajectories", &trajectories)?;
     let anchors = slice("anchors", &anchors)?;
-    let valid = flags("valid", valid.as_ref())?;
+    let (valid, ddof) = (flags("valid", valid.as_ref())?, ddof.named("ddof")?);
     let options =
         || Ok(GigpoOptions { step_weight, scale: Scale::from_name(scale)?, unit: Unit::from_name(unit)?, ddof, eps });
     let options = options().map_err(to_python)?;

@@ -10,7 +10,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString};
 use pyo3_arrow::input::AnyArray;
 
-use crate::arrays::slice;
+use crate::arrays::{Whole, slice};
 use crate::columns;
 use crate::enter::{held, released};
 use crate::error::invalid;
@@ -165,9 +165,9 @@ pub(crate) fn history_keys<'py>(
     states: PyReadonlyArray1<'py, u32>,
     trajectories: PyReadonlyArray1<'py, u32>,
     groups: PyReadonlyArray1<'py, u32>,
-    levels: usize,
+    levels: Whole<usize>,
 ) -> PyResult<Levels<'py>> {
-    let states = slice("states", &states)?;
+    let (states, levels) = (slice("states", &states)?, levels.named("levels")?);
     let (trajectories, groups) = (slice("trajectories", &trajectories)?, slice("groups", &groups)?);
     let made = released(py, || keys::history(states, trajectories, groups, levels))?;
     let level = |level: keys::History| (PyArray1::from_vec(py, level.keys.ids), PyArray1::from_vec(py, level.valid));
@@ -181,11 +181,17 @@ pub(crate) fn similar_keys<'py>(
     texts: Vec<String>,
     groups: PyReadonlyArray1<'py, u32>,
     threshold: f64,
-    sketch: Option<(usize, usize, usize)>,
+    sketch: Option<(Whole<usize>, Whole<usize>, Whole<usize>)>,
 ) -> PyResult<Bound<'py, PyArray1<u32>>> {
     let groups = slice("groups", &groups)?;
-    let similarity = sketch
-        .map_or(Similarity::Sequence, |(words, hashes, bands)| Similarity::Jaccard(Sketch { words, hashes, bands }));
+    let similarity = match sketch {
+        None => Similarity::Sequence,
+        Some((words, hashes, bands)) => Similarity::Jaccard(Sketch {
+            words: words.named("words")?,
+            hashes: hashes.named("hashes")?,
+            bands: bands.named("bands")?,
+        }),
+    };
     let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
     let made = released(py, || keys::similar(&texts, groups, threshold, similarity))?;
     Ok(PyArray1::from_vec(py, made.ids))

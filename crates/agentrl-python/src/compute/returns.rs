@@ -5,7 +5,7 @@ use numpy::{PyArray1, PyReadonlyArray1};
 use pyo3::prelude::*;
 
 use super::{Floats, flags, kernel};
-use crate::arrays::slice;
+use crate::arrays::{Whole, slice};
 use crate::enter::released;
 use crate::error::to_python;
 
@@ -102,13 +102,13 @@ pub(crate) fn n_step<'py>(
     offsets: PyReadonlyArray1<'py, i64>,
     bootstrap: Floats<'py>,
     gamma: f64,
-    steps: usize,
+    steps: Whole<usize>,
     mask: Option<PyReadonlyArray1<'py, bool>>,
     ends: Option<PyReadonlyArray1<'py, bool>>,
     out: Option<Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let (offsets, mask) = (slice("offsets", &offsets)?, flags("mask", mask.as_ref())?);
-    let ends = flags("ends", ends.as_ref())?;
+    let (ends, steps) = (flags("ends", ends.as_ref())?, steps.named("steps")?);
     kernel!(py, out.as_ref(), 1 * [rewards, values, bootstrap], |out| {
         returns::n_step(rewards, values, &paths(offsets, mask, ends, bootstrap), gamma, steps, out)
     })

@@ -201,6 +201,18 @@ pub(crate) fn reward_information_gain<'py>(
 }
 
 #[pyfunction]
+pub(crate) fn reward_rank_agreement<'py>(
+    py: Python<'py>,
+    scores: Column<'py, f64>,
+    truths: Column<'py, f64>,
+    offsets: Column<'py, i64>,
+) -> PyResult<Made<'py, f64>> {
+    let (scores, truths) = (slice("scores", &scores)?, slice("truths", &truths)?);
+    let offsets = slice("offsets", &offsets)?;
+    made(py, scores.len(), || reward::rank_agreement(Ragged::new(scores, offsets)?, truths))
+}
+
+#[pyfunction]
 pub(crate) fn reward_implicit<'py>(
     py: Python<'py>,
     logprobs: Column<'py, f64>,
