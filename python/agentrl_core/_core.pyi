@@ -580,6 +580,7 @@ def gae(
     gamma: float,
     lam: float,
     *,
+    whiten: float | None = None,
     mask: NDArray[np.bool_] | None = None,
     ends: NDArray[np.bool_] | None = None,
     out: NDArray[_Float] | None = None,
