@@ -12,7 +12,7 @@ import torch
 from common import Bench, load
 from verl.trainer.ppo import core_algos
 
-from agentrl_core import group, returns
+from agentrl_core import returns
 
 GAMMA, LAM = 1.0, 0.95
 
@@ -46,16 +46,14 @@ def main() -> None:
     values = rng.random((rows, length), dtype=np.float32)
     tensors = [torch.from_numpy(column) for column in (rewards, values)]
     float_mask = torch.from_numpy(mask).float()
-    out, white = np.empty((2, rows, length), np.float32), np.empty(rows * length, np.float32)
+    out = np.empty((2, rows, length), np.float32)
     bench = Bench("gae")
 
     def ours() -> tuple[np.ndarray, np.ndarray]:
         return returns.gae(rewards, values, gamma=GAMMA, lam=LAM, mask=mask, out=out)
 
     def ours_whitened() -> tuple[np.ndarray, np.ndarray]:
-        advantages, targets = ours()
-        group.whiten(advantages.reshape(-1), valid=mask.reshape(-1), out=white)
-        return white.reshape(rows, length), targets
+        return returns.gae(rewards, values, gamma=GAMMA, lam=LAM, whiten=True, mask=mask, out=out)
 
     def verl() -> tuple[torch.Tensor, torch.Tensor]:
         return core_algos.compute_gae_advantage_return(*tensors, float_mask, GAMMA, LAM)

@@ -55,7 +55,7 @@ __all__ = [
     "optimal_token_baseline",
     "pack_balanced",
     "pair_keys",
-    "pair_sums",
+    "pair_streams",
     "reward_checklist",
     "reward_cluster_votes",
     "reward_dither",
@@ -113,6 +113,7 @@ __all__ = [
 __version__: str
 
 _Float = TypeVar("_Float", np.float32, np.float64)
+_F32: TypeAlias = NDArray[np.float32]
 _F64: TypeAlias = NDArray[np.float64]
 _I64: TypeAlias = NDArray[np.int64]
 _I32: TypeAlias = NDArray[np.int32]
@@ -580,6 +581,7 @@ def gae(
     gamma: float,
     lam: float,
     *,
+    whiten: float | None = None,
     mask: NDArray[np.bool_] | None = None,
     ends: NDArray[np.bool_] | None = None,
     out: NDArray[_Float] | None = None,
@@ -694,8 +696,8 @@ def reward_checklist(satisfied: _Bool, items: int, dependencies: _Bool, offsets:
     float) -> tuple[_F64, _F64, _Bool]: ...
 def reward_success_distance(embeddings: _F64, width: int, success: _Bool, groups: _U32, *, radius: float, min_samples:
     int, ceiling: float, slope: float) -> _F64: ...
-def pair_sums(values: NDArray[np.floating[Any]], pair_offsets: _I64, pair_tokens: _I64,
-    out: NDArray[np.float32] | None = None) -> NDArray[np.float32]: ...
+def pair_streams(summed: Sequence[tuple[NDArray[np.floating[Any]], _F32]], first: Sequence[tuple[_F32, _F32]],
+    pair_offsets: _I64, pair_tokens: _I64) -> None: ...
 def pack_balanced(costs: _I64, bins: int) -> list[_I64]: ...
 def tree_layout(tokens: _I32, offsets: _I64, trained: _Bool | None, same: Sequence[NDArray[np.float32]],
     take: Callable[[str, int, np.dtype[Any]], NDArray[Any]] | None = None) -> RowPack: ...

@@ -103,18 +103,17 @@ def tree_layout(
         list(alike.values()),
         take,
     )
-    streams = {}
-    for name in (*added, *alike):
-        out = (
-            np.empty(len(made.token), np.float32)
-            if take is None
-            else take(f"stream {name}", len(made.token), np.float32)
-        )
-        if name in added:
-            _core.pair_sums(added[name], made.pair_offsets, made.pair_tokens, out)
-        else:
-            np.take(alike[name], made.token, out=out, mode="clip")
-        streams[name] = out
+    pairs = len(made.token)
+    streams = {
+        name: np.empty(pairs, np.float32) if take is None else take(f"stream {name}", pairs, np.float32)
+        for name in (*added, *alike)
+    }
+    _core.pair_streams(
+        [(values, streams[name]) for name, values in added.items()],
+        [(values, streams[name]) for name, values in alike.items()],
+        made.pair_offsets,
+        made.pair_tokens,
+    )
     return TreeRows(
         made.input_ids,
         made.position_ids,

@@ -27,6 +27,8 @@ from numpy.typing import NDArray
 from agentrl_core import _columns, _core
 from agentrl_core.exceptions import InvalidInputError
 
+_VARIANCE_EPS = 1e-8  # what `group.whiten` adds
+
 
 @dataclass(frozen=True)
 class _Rows:
@@ -168,6 +170,7 @@ def gae(
     *,
     gamma: float,
     lam: float,
+    whiten: bool = False,
     offsets: object | None = None,
     mask: object | None = None,
     ends: object | None = None,
@@ -179,8 +182,8 @@ def gae(
         delta_t = r_t + gamma * V_{t+1} - V_t,  A_t = delta_t + gamma * lam * A_{t+1}
 
     where t + 1 is the next row of the policy; after an end V is the bootstrap and A is 0. From arXiv:1506.02438. With
-    tokens as rows and `mask` the trained tokens it is verl's estimator before whitening (`group.whiten`); with steps as
-    rows it is VL-DAC's, with `keys.composite(trajectories, agents)` MARFT's.
+    tokens as rows, `mask` the trained tokens and `whiten=True` it is verl's estimator; with steps as rows it is
+    VL-DAC's, with `keys.composite(trajectories, agents)` MARFT's.
 
     Args:
         rewards: n numbers, or `[B, T]`; 0 where nothing was paid.
@@ -188,6 +191,8 @@ def gae(
         sequence_ids: n ids; see the module for this and the others.
         gamma: discount, 0 to 1.
         lam: 0 (one step) to 1 (whole returns).
+        whiten: whether the advantages of all the policy's rows are then shifted and scaled to mean 0 and variance 1, to
+            the same bits as by `group.whiten`, in less time. The returns stay as they are.
         offsets: `int64[sequences + 1]`, instead of ids.
         mask: n booleans: the policy's rows.
         ends: n booleans: rows that nothing later reaches.
@@ -217,6 +222,7 @@ def gae(
         rows.bootstrap,
         gamma,
         lam,
+        whiten=_VARIANCE_EPS if whiten else None,
         mask=rows.mask,
         ends=rows.ends,
         out=rows.buffer(out, 2),

@@ -387,15 +387,13 @@ class Update:
             if buffers is not None:
                 buffers.next()
             planned = plan.pack(index, take)
-            taken: dict[str, NDArray[Any]] = {}
-            for name, values in streams.items():
-                taken[name] = take(f"stream {name}", len(planned.token), np.float32)
-                if name in _SUMMED:
-                    _core.pair_sums(values, planned.pair_offsets, planned.pair_tokens, taken[name])
-                else:
-                    np.take(values, planned.token, out=taken[name], mode="clip")  # the mode that needs no copy
+            pairs = len(planned.token)
+            taken = {name: take(f"stream {name}", pairs, np.float32) for name in streams}
+            filled = [(values, taken[name]) for name, values in streams.items() if name in _SUMMED]
+            first = [(values, taken[name]) for name, values in streams.items() if name not in _SUMMED]
+            _core.pair_streams(filled, first, planned.pair_offsets, planned.pair_tokens)
             for name, ids in self._updates._ids.items():  # noqa: SLF001
-                taken[name] = take(f"stream {name}", len(planned.token), np.int64)
+                taken[name] = take(f"stream {name}", pairs, np.int64)
                 taken[name][:] = np.unique(ids[planned.token], return_inverse=True)[1]
             yield Pack.from_plan(
                 planned, taken, entropy_gradient=self._loss.needs_entropy_gradient, answers=self._loss.answers

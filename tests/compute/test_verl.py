@@ -89,7 +89,10 @@ def test_gae(seed: int) -> None:
     )
     advantages, targets = returns.gae(rollouts.dense_rewards, rollouts.values, gamma=gamma, lam=lam, mask=rollouts.mask)
     np.testing.assert_allclose(targets[rollouts.mask], expected[1][rollouts.mask], **CLOSE)
-    found = rollouts.whitened(advantages)
+    arguments = {"gamma": gamma, "lam": lam, "mask": rollouts.mask, "whiten": True}
+    found, same = returns.gae(rollouts.dense_rewards, rollouts.values, **arguments)
+    np.testing.assert_array_equal(found, rollouts.whitened(advantages))
+    np.testing.assert_array_equal(same, targets)
     np.testing.assert_allclose(found[rollouts.mask], expected[0][rollouts.mask], **CLOSE)
     assert not found[~rollouts.mask].any()
 

@@ -1,6 +1,6 @@
 //! Plans and their packs for Python.
 
-use agentrl_compute::pack::{RowArrays, RowTree, balanced, sums};
+use agentrl_compute::pack::{RowArrays, RowTree, Stream, balanced, streams};
 use agentrl_compute::ragged::Ragged;
 use agentrl_data::Error;
 use agentrl_data::batch::{self, PackArrays};
@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyAny;
 
 use crate::arrays::{Whole, slice};
-use crate::compute::{Floats, output};
+use crate::compute::Floats;
 use crate::enter::released;
 use crate::error::invalid;
 
@@ -126,31 +126,29 @@ fn writable<'py, T: Element>(array: &Bound<'py, PyArray1<T>>, name: &str) -> PyR
     array.try_readwrite().map_err(|error| invalid(format!("the buffer of {name} cannot be written: {error}")))
 }
 
-/// Sums of a column over the tokens of each pair, in f64, as float32; into `out` if given.
+/// A column of tokens, and the column of pairs that it becomes.
+type Filled<'py> = (Floats<'py>, Bound<'py, PyArray1<f32>>);
+
+/// Fills columns of pairs with sums over the tokens of each pair, in f64, or with the value of its first token.
 #[pyfunction]
-#[pyo3(signature = (values, pair_offsets, pair_tokens, out=None))]
-pub(crate) fn pair_sums<'py>(
-    py: Python<'py>,
-    values: Floats<'py>,
-    pair_offsets: PyReadonlyArray1<'py, i64>,
-    pair_tokens: PyReadonlyArray1<'py, i64>,
-    out: Option<Bound<'py, PyAny>>,
-) -> PyResult<Bound<'py, PyArray1<f32>>> {
+pub(crate) fn pair_streams(
+    py: Python<'_>,
+    summed: Vec<Filled<'_>>,
+    first: Vec<(PyReadonlyArray1<'_, f32>, Bound<'_, PyArray1<f32>>)>,
+    pair_offsets: PyReadonlyArray1<'_, i64>,
+    pair_tokens: PyReadonlyArray1<'_, i64>,
+) -> PyResult<()> {
     let (offsets, tokens) = (slice("pair_offsets", &pair_offsets)?, slice("pair_tokens", &pair_tokens)?);
-    let out = output::<f32>(py, out.as_ref(), offsets.len().saturating_sub(1))?;
-    let mut writable = writable(&out, "out")?;
-    let into = writable.as_slice_mut()?;
-    match &values {
-        Floats::Single(values) => {
-            let values = slice("values", values)?;
-            released(py, || sums(values, offsets, tokens, into))?;
-        }
-        Floats::Double(values) => {
-            let values = slice("values", values)?;
-            released(py, || sums(values, offsets, tokens, into))?;
-        }
-    }
-    Ok(out)
+    let outs = summed.iter().map(|(_, out)| out).chain(first.iter().map(|(_, out)| out));
+    let mut outs = outs.map(|out| writable(out, "stream")).collect::<PyResult<Vec<_>>>()?;
+    let sums = summed.iter().map(|(values, _)| match values {
+        Floats::Single(values) => slice("values", values).map(Stream::SumSingle),
+        Floats::Double(values) => slice("values", values).map(Stream::SumDouble),
+    });
+    let firsts = first.iter().map(|(values, _)| slice("values", values).map(Stream::First));
+    let filled = sums.chain(firsts).zip(&mut outs).map(|(values, out)| Ok((values?, out.as_slice_mut()?)));
+    let filled = filled.collect::<PyResult<Vec<_>>>()?;
+    released(py, || streams(filled, offsets, tokens))
 }
 
 /// Rows of tokens as trees. `take` is as in `Plan.pack`.
@@ -169,7 +167,7 @@ pub(crate) fn tree_layout(
     let same = same.iter().map(|column| slice("same", column)).collect::<PyResult<Vec<_>>>()?;
     let tree = released(py, || RowTree::new(Ragged::new(tokens, offsets)?, trained, &same))?;
     let memory = Memory { py, take };
-    let (rows, pairs) = (tree.trie().rows(), tree.pairs().len());
+    let (rows, pairs) = (tree.trie().rows(), tree.pairs());
     let pack = RowPack {
         input_ids: memory.array("input_ids", rows)?,
         position_ids: memory.array("position_ids", rows)?,
@@ -179,7 +177,7 @@ pub(crate) fn tree_layout(
         target: memory.array("target", pairs)?,
         token: memory.array("token", pairs)?,
         pair_offsets: memory.array("pair_offsets", pairs + 1)?,
-        pair_tokens: memory.array("pair_tokens", tree.pairs().items.len())?,
+        pair_tokens: memory.array("pair_tokens", tree.trained())?,
     };
     pack.fill(py, &tree)?;
     Ok(pack)

@@ -17,6 +17,7 @@ mod rule;
 mod scattered;
 mod statistics;
 mod sums;
+mod whitened;
 
 pub use columns::Columns;
 pub use moments::{Extent, Moments, Statistics};
@@ -31,6 +32,7 @@ pub use sums::sums;
 pub(crate) use accumulator::Accumulator;
 pub(crate) use columns::group_count;
 pub(crate) use sums::total;
+pub(crate) use whitened::whitened;
 
 #[cfg(test)]
 pub(crate) mod testing;

@@ -49,6 +49,27 @@ impl Extent {
         Self { count: values.len() as u64, least, most, heaviest }
     }
 
+    /// Of those of some values that are valid.
+    pub(crate) fn of_valid<T: Float>(values: &[T], valid: Option<&[bool]>) -> Self {
+        let Some(valid) = valid else { return Self::of(values, &[]) };
+        let (mut count, mut least, mut most) = ([0_u64; LANES], [f64::INFINITY; LANES], [f64::NEG_INFINITY; LANES]);
+        for (values, valid) in values.chunks(LANES).zip(valid.chunks(LANES)) {
+            for (lane, (value, &valid)) in values.iter().zip(valid).enumerate() {
+                let value = value.to_f64();
+                count[lane] += u64::from(valid);
+                least[lane] = lesser(if valid { value } else { f64::INFINITY }, least[lane]);
+                most[lane] = greater(if valid { value } else { f64::NEG_INFINITY }, most[lane]);
+            }
+        }
+        let (count, heaviest) = (count.iter().sum(), f64::from(valid.contains(&true)));
+        Self {
+            count,
+            least: least.into_iter().fold(f64::INFINITY, lesser),
+            most: most.into_iter().fold(f64::NEG_INFINITY, greater),
+            heaviest,
+        }
+    }
+
     /// Of the values of both.
     #[must_use]
     pub fn merge(self, other: Self) -> Self {
@@ -177,6 +198,26 @@ impl Moments {
             second.add(weight * distance * distance);
         }
         Self { weight: weight_sum.integer(), first: first.integer(), second: second.integer() }
+    }
+
+    /// Of those of some values that are valid.
+    pub(crate) fn of_valid<T: Float>(extent: Extent, values: &[T], valid: Option<&[bool]>) -> Self {
+        let Some(valid) = valid else { return Self::of(extent, values, &[]) };
+        if extent.least >= extent.most {
+            return Self::default();
+        }
+        let grid = Grid::of(extent);
+        let (mut first, mut second) = (0, 0);
+        for (few, valid) in values.chunks(1 << SMALL).zip(valid.chunks(1 << SMALL)) {
+            let mut sum = 0;
+            for (value, &valid) in few.iter().zip(valid) {
+                let value = if valid { grid.round(value.to_f64()) } else { 0 };
+                sum += value;
+                second += i128::from(value) * i128::from(value);
+            }
+            first += i128::from(sum);
+        }
+        Self { weight: 0, first, second }
     }
 
     /// Of the values of both.

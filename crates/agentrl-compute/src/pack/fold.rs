@@ -1,6 +1,6 @@
 //! Tokens that branches share, trained as one.
 
-use crate::{Error, Float, Result};
+use crate::{Error, Float, Result, par};
 
 /// Which items stand for the same prediction: pair `i` is `items[offsets[i]..offsets[i + 1]]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,83 +41,180 @@ impl Pairs {
 /// use agentrl_compute::pack::fold;
 ///
 /// let old = [-1.0_f32, -2.0, -1.0, -3.0, -9.0];
-/// let pairs = fold(&[0, 1, 0, 1, 0], 2, &[true, true, true, true, false], &[&old])?;
+/// let pairs = fold(vec![0, 1, 0, 1, 0], 2, &[true, true, true, true, false], &[&old])?;
 /// assert_eq!((pairs.offsets, pairs.items), (vec![0, 2, 3, 4], vec![0, 2, 1, 3]));
 /// # Ok::<(), agentrl_compute::Error>(())
 /// ```
 ///
 /// # Errors
-/// `InvalidInput` if a column has another length than there are items; `Overflow` for 2³² - 1 items or more.
-pub fn fold(identities: &[u32], count: usize, trained: &[bool], same: &[&[f32]]) -> Result<Pairs> {
-    let items = identities.len();
-    if items >= Pairs::NONE as usize {
-        return Err(Error::overflow(format!("{items} tokens are too many for one update; make it of fewer draws")));
+/// `InvalidInput` if a column has another length than there are items; `Overflow` for 2³² - 2 items or more.
+pub fn fold(identities: Vec<u32>, count: usize, trained: &[bool], same: &[&[f32]]) -> Result<Pairs> {
+    let folded = Folded::new(identities, count, trained, same)?;
+    let (mut offsets, mut items) = (vec![0; folded.pairs + 1], vec![0; folded.items]);
+    folded.fill(&mut offsets, &mut items);
+    Ok(Pairs { offsets, items, of: folded.of })
+}
+
+/// The pair of each item, before the items of each pair are brought together.
+#[derive(Clone, Debug)]
+pub(super) struct Folded {
+    /// As [`Pairs::of`].
+    pub(super) of: Vec<u32>,
+    /// Number of pairs.
+    pub(super) pairs: usize,
+    /// Number of items that are trained.
+    pub(super) items: usize,
+}
+
+impl Folded {
+    /// As [`fold`]; the memory of the identities becomes that of the pairs.
+    pub(super) fn new(identities: Vec<u32>, count: usize, trained: &[bool], same: &[&[f32]]) -> Result<Self> {
+        // What is known of an identity: nothing, that its items differ, or its first item.
+        const APART: u32 = Pairs::NONE - 1;
+        let items = identities.len();
+        if items >= APART as usize {
+            return Err(Error::overflow(format!("{items} tokens are too many for one update; make it of fewer draws")));
+        }
+        let lengths = std::iter::once(trained.len()).chain(same.iter().map(|column| column.len()));
+        if let Some(other) = lengths.into_iter().find(|&length| length != items) {
+            return Err(Error::invalid(format!("a column has {other} values for {items} tokens; give one for each")));
+        }
+        let mut first = vec![Pairs::NONE; count];
+        for (item, &identity) in identities.iter().enumerate().filter(|&(item, _)| trained[item]) {
+            let known = &mut first[identity as usize];
+            match *known {
+                Pairs::NONE => *known = item as u32,
+                APART => {}
+                earliest if same.iter().all(|column| agree(column[earliest as usize], column[item])) => {}
+                _ => *known = APART,
+            }
+        }
+        let mut folded = Self { of: identities, pairs: 0, items: 0 };
+        for (item, &trained) in trained.iter().enumerate() {
+            if !trained {
+                folded.of[item] = Pairs::NONE;
+                continue;
+            }
+            let earliest = first[folded.of[item] as usize];
+            folded.of[item] = if earliest == APART || earliest == item as u32 {
+                folded.pairs += 1;
+                folded.pairs as u32 - 1
+            } else {
+                folded.of[earliest as usize]
+            };
+            folded.items += 1;
+        }
+        Ok(folded)
     }
-    if let Some(other) = std::iter::once(trained.len()).chain(same.iter().map(|c| c.len())).find(|&len| len != items) {
-        return Err(Error::invalid(format!("a column has {other} values for {items} tokens; give one for each")));
-    }
-    let mut first = vec![Pairs::NONE; count];
-    let mut apart = vec![false; count];
-    for (item, &identity) in identities.iter().enumerate().filter(|&(item, _)| trained[item]) {
-        let known = &mut first[identity as usize];
-        if *known == Pairs::NONE {
-            *known = item as u32;
-        } else if !same.iter().all(|column| agree(column[*known as usize], column[item])) {
-            apart[identity as usize] = true;
+
+    /// Writes [`Pairs::offsets`] and [`Pairs::items`].
+    pub(super) fn fill(&self, offsets: &mut [i64], items: &mut [i64]) {
+        let trained = || self.of.iter().enumerate().filter(|&(_, &pair)| pair != Pairs::NONE);
+        // Sizes two places further on, so that their running sums are the places at which to begin, one further on, and
+        // the ends of those before once everything is written.
+        offsets.fill(0);
+        for (_, &pair) in trained().filter(|&(_, &pair)| (pair as usize) + 1 < self.pairs) {
+            offsets[pair as usize + 2] += 1;
+        }
+        for place in 2..offsets.len() {
+            offsets[place] += offsets[place - 1];
+        }
+        for (item, &pair) in trained() {
+            let next = &mut offsets[pair as usize + 1];
+            items[*next as usize] = item as i64;
+            *next += 1;
         }
     }
-    let mut pairs = Pairs { offsets: Vec::with_capacity(items + 1), items: Vec::new(), of: vec![Pairs::NONE; items] };
-    // Sizes first, one place further on, so that their running sums are the places at which to begin.
-    pairs.offsets.push(0);
-    for (item, &identity) in identities.iter().enumerate().filter(|&(item, _)| trained[item]) {
-        let earliest = first[identity as usize];
-        pairs.of[item] = if apart[identity as usize] || earliest == item as u32 {
-            pairs.offsets.push(0);
-            pairs.offsets.len() as u32 - 2
-        } else {
-            pairs.of[earliest as usize]
-        };
-        pairs.offsets[pairs.of[item] as usize + 1] += 1;
-    }
-    for pair in 1..pairs.offsets.len() {
-        pairs.offsets[pair] += pairs.offsets[pair - 1];
-    }
-    let mut next = pairs.offsets.clone();
-    pairs.items = vec![0; pairs.offsets[pairs.offsets.len() - 1] as usize];
-    for (item, &pair) in pairs.of.iter().enumerate().filter(|&(_, &pair)| pair != Pairs::NONE) {
-        pairs.items[next[pair as usize] as usize] = item as i64;
-        next[pair as usize] += 1;
-    }
-    Ok(pairs)
 }
 
 fn agree(a: f32, b: f32) -> bool {
     a.to_bits() == b.to_bits() || (a.is_nan() && b.is_nan())
 }
 
-/// Sums of a column over the items of each pair, in f64 and in the order of the items.
+/// A column of items that becomes one of pairs.
+#[derive(Clone, Copy, Debug)]
+pub enum Stream<'a> {
+    /// The sum over the items of a pair, in f64 and in the order of the items.
+    SumSingle(&'a [f32]),
+    /// The same of a column of f64.
+    SumDouble(&'a [f64]),
+    /// The value of the first item.
+    First(&'a [f32]),
+}
+
+impl Stream<'_> {
+    fn len(&self) -> usize {
+        match self {
+            Self::SumSingle(column) | Self::First(column) => column.len(),
+            Self::SumDouble(column) => column.len(),
+        }
+    }
+
+    /// Fills the values of neighbouring pairs.
+    fn fill(&self, offsets: &[i64], items: &[i64], out: &mut [f32]) {
+        match self {
+            Self::SumSingle(column) => sums(column, offsets, items, out),
+            Self::SumDouble(column) => sums(column, offsets, items, out),
+            Self::First(column) => {
+                for (out, &begin) in out.iter_mut().zip(offsets) {
+                    *out = column[items[begin as usize] as usize];
+                }
+            }
+        }
+    }
+}
+
+fn sums<T: Float>(column: &[T], offsets: &[i64], items: &[i64], out: &mut [f32]) {
+    for (out, bounds) in out.iter_mut().zip(offsets.windows(2)) {
+        let items = &items[bounds[0] as usize..bounds[1] as usize];
+        *out = items.iter().fold(0.0, |sum, &item| sum + column[item as usize].to_f64()) as f32;
+    }
+}
+
+/// Fills columns of pairs, each of its stream; pair `i` is `items[offsets[i]..offsets[i + 1]]`.
+///
+/// ```
+/// use agentrl_compute::pack::{Stream, streams};
+///
+/// let (mut sums, mut firsts) = ([0.0; 2], [0.0; 2]);
+/// let column = [1.0, 2.0, 4.0];
+/// let made = vec![(Stream::SumSingle(&column), &mut sums[..]), (Stream::First(&column), &mut firsts[..])];
+/// streams(made, &[0, 2, 3], &[0, 2, 1])?;
+/// assert_eq!((sums, firsts), ([5.0, 2.0], [1.0, 2.0]));
+/// # Ok::<(), agentrl_compute::Error>(())
+/// ```
 ///
 /// # Errors
-/// `InvalidInput` if there is an item beyond the column, or another number of sums than of pairs.
-pub fn sums<T: Float>(values: &[T], offsets: &[i64], items: &[i64], out: &mut [f32]) -> Result<()> {
-    if offsets.len() != out.len() + 1 || offsets.last().is_none_or(|&last| last != items.len() as i64) {
+/// `InvalidInput` if there is a pair without items or an item beyond a column, or another number of results than of pairs.
+pub fn streams(columns: Vec<(Stream<'_>, &mut [f32])>, offsets: &[i64], items: &[i64]) -> Result<()> {
+    let pairs = offsets.len().saturating_sub(1);
+    if offsets.last().is_none_or(|&last| last != items.len() as i64)
+        || columns.iter().any(|(_, out)| out.len() != pairs)
+    {
         return Err(Error::invalid("the offsets of pairs do not fit their tokens; take both from one pack"));
     }
-    if let Some(&beyond) = items.iter().find(|&&item| item as u64 >= values.len() as u64) {
+    if offsets[0] != 0 || offsets.windows(2).any(|pair| pair[0] >= pair[1]) {
+        return Err(Error::invalid("the offsets of pairs do not start at 0, or do not grow; take them from a pack"));
+    }
+    let most = items.iter().fold(0, |most, &item| most.max(item as u64));
+    if let Some(shortest) = columns.iter().map(|(column, _)| column.len()).min().filter(|_| !items.is_empty())
+        && most >= shortest as u64
+    {
+        let beyond = items.iter().find(|&&item| item as u64 >= shortest as u64).copied().unwrap_or_default();
         return Err(Error::invalid(format!(
-            "a pair has token {beyond}, but the column has {} values; give one for each token",
-            values.len()
+            "a pair has token {beyond}, but the column has {shortest} values; give one for each token"
         )));
     }
-    if offsets.first() != Some(&0) || offsets.windows(2).any(|pair| pair[0] > pair[1]) {
-        return Err(Error::invalid("the offsets of pairs do not start at 0, or decrease; take them from a pack"));
-    }
-    crate::par::fill(out, |start, out| {
-        for (pair, out) in out.iter_mut().enumerate() {
-            let items = &items[offsets[start + pair] as usize..offsets[start + pair + 1] as usize];
-            let sum = items.iter().fold(0.0, |sum, &item| sum + values[item as usize].to_f64());
-            *out = sum as f32;
+    // Piece by piece, so that the places of a piece's items are at hand for all columns.
+    let mut pieces: Vec<_> = par::pieces(pairs).into_iter().map(|piece| (piece, Vec::new())).collect();
+    for (column, out) in columns {
+        for ((_, parts), part) in pieces.iter_mut().zip(out.chunks_mut(par::PIECE)) {
+            parts.push((column, part));
         }
+    }
+    par::each(pieces, |(piece, parts)| {
+        parts.into_iter().for_each(|(column, out)| column.fill(&offsets[piece.start..=piece.end], items, out));
         Ok(())
     })
+    .map(drop)
 }

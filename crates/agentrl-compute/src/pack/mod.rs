@@ -17,7 +17,7 @@ mod tests;
 
 pub use balance::balanced;
 pub use bins::first_fit_decreasing;
-pub use fold::{Pairs, fold, sums};
+pub use fold::{Pairs, Stream, fold, streams};
 pub use packs::{Shards, packs};
 pub use pieces::{CONTEXT_OF_EQUAL_COST, Cost, Piece, pieces};
 pub use rows::{RowArrays, RowTree, TokenRows};

@@ -1,6 +1,7 @@
 //! Rows of tokens as they come from anywhere, laid out as trees.
 
-use super::{Pairs, Sequences, Trie, fold, in_order};
+use super::fold::Folded;
+use super::{Sequences, Trie, in_order};
 use crate::prefix::common_prefix;
 use crate::ragged::Ragged;
 use crate::{Error, Result};
@@ -65,7 +66,7 @@ impl Sequences for TokenRows<'_> {
 pub struct RowTree<'a> {
     rows: TokenRows<'a>,
     trie: Trie,
-    pairs: Pairs,
+    folded: Folded,
 }
 
 /// What a [`RowTree`] writes: `T` rows, `S` trees, `N` pairs, `M` trained tokens.
@@ -120,8 +121,8 @@ impl<'a> RowTree<'a> {
             all_but_first = mask;
             &all_but_first
         };
-        let pairs = fold(&nodes, trie.nodes(), trained, same)?;
-        Ok(Self { rows, trie, pairs })
+        let folded = Folded::new(nodes, trie.nodes(), trained, same)?;
+        Ok(Self { rows, trie, folded })
     }
 
     /// Where the tokens lie.
@@ -129,9 +130,14 @@ impl<'a> RowTree<'a> {
         &self.trie
     }
 
-    /// What is predicted.
-    pub fn pairs(&self) -> &Pairs {
-        &self.pairs
+    /// Number of pairs.
+    pub fn pairs(&self) -> usize {
+        self.folded.pairs
+    }
+
+    /// Number of trained tokens.
+    pub fn trained(&self) -> usize {
+        self.folded.items
     }
 
     /// Writes all arrays, which have the right lengths.
@@ -140,22 +146,28 @@ impl<'a> RowTree<'a> {
         self.trie.depths(out.position_ids);
         self.trie.subtree_ends(out.subtree_end);
         out.cu_seqlens.iter_mut().zip(self.trie.starts()).for_each(|(out, &start)| *out = start as i32);
-        out.pair_offsets.copy_from_slice(&self.pairs.offsets);
-        out.pair_tokens.copy_from_slice(&self.pairs.items);
+        self.folded.fill(out.pair_offsets, out.pair_tokens);
+        let mut places = vec![0; tokens.len()];
         for (place, branch) in self.trie.branches().iter().enumerate() {
-            let (row, begin) = (self.rows.row(branch.sequence), tokens.range(branch.sequence).start);
+            let row = self.rows.row(branch.sequence);
             let into = &mut out.input_ids[branch.row..branch.row + branch.rows];
             into.iter_mut().zip(&row[branch.from..]).for_each(|(out, &token)| *out = i64::from(token));
+            places[branch.sequence] = place;
+        }
+        // Pairs are in the order of their first tokens.
+        let mut next = 0;
+        for (sequence, place) in places.into_iter().enumerate() {
+            let (row, begin) = (self.rows.row(sequence), tokens.range(sequence).start);
             for span in self.trie.path(place) {
                 // A token is predicted by the row before it, so the first of a span belongs to the span before.
-                let predicted = row.iter().enumerate().take(span.to + 1).skip(span.from + 1);
-                for ((depth, &target), source) in predicted.zip(span.row..) {
-                    let item = begin + depth;
-                    let pair = self.pairs.of[item] as usize;
-                    if pair != Pairs::NONE as usize && self.pairs.items(pair)[0] == item as i64 {
-                        out.source_row[pair] = source as i64;
-                        out.target[pair] = i64::from(target);
-                        out.token[pair] = item as i64;
+                let (from, to) = (span.from + 1, row.len().min(span.to + 1));
+                let pairs = &self.folded.of[begin + from..begin + to];
+                for ((depth, &pair), source) in (from..).zip(pairs).zip(span.row..) {
+                    if pair as usize == next {
+                        out.source_row[next] = source as i64;
+                        out.target[next] = i64::from(row[depth]);
+                        out.token[next] = (begin + depth) as i64;
+                        next += 1;
                     }
                 }
             }

@@ -151,7 +151,7 @@ proptest! {
         let trained: Vec<bool> = items.iter().map(|item| item.1).collect();
         let old: Vec<f32> = items.iter().map(|item| if item.2 == 2 { f32::NAN } else { item.2 as f32 }).collect();
         let other: Vec<f32> = items.iter().map(|item| item.3 as f32).collect();
-        let pairs = fold(&identities, 4, &trained, &[&old, &other])?;
+        let pairs = fold(identities, 4, &trained, &[&old, &other])?;
         // By identity, the trained items and their values.
         let mut known: BTreeMap<u32, Vec<(usize, i32, i32)>> = BTreeMap::new();
         for (index, item) in items.iter().enumerate().filter(|(_, item)| item.1) {
@@ -173,11 +173,17 @@ proptest! {
             prop_assert!(pair == Pairs::NONE || pairs.items(pair as usize).contains(&(item as i64)));
         }
         let values: Vec<f64> = (0..items.len()).map(|item| 0.1 * item as f64).collect();
-        let mut out = vec![0.0; pairs.len()];
-        sums(&values, &pairs.offsets, &pairs.items, &mut out)?;
-        for (pair, &out) in out.iter().enumerate() {
-            let sum = pairs.items(pair).iter().fold(0.0, |sum, &item| sum + values[item as usize]);
-            prop_assert_eq!(out.to_bits(), (sum as f32).to_bits());
+        let single: Vec<f32> = values.iter().map(|&value| value as f32).collect();
+        let mut out = vec![vec![0.0; pairs.len()]; 3];
+        let columns = [Stream::SumDouble(&values), Stream::SumSingle(&single), Stream::First(&single)];
+        let filled = columns.into_iter().zip(out.iter_mut().map(|column| &mut column[..])).collect();
+        streams(filled, &pairs.offsets, &pairs.items)?;
+        for pair in 0..pairs.len() {
+            let items = pairs.items(pair).iter().map(|&item| item as usize);
+            let double = items.clone().fold(0.0, |sum, item| sum + values[item]);
+            let sum = items.clone().fold(0.0, |sum, item| sum + f64::from(single[item]));
+            let expected = [double as f32, sum as f32, single[pairs.items(pair)[0] as usize]];
+            prop_assert_eq!([out[0][pair], out[1][pair], out[2][pair]].map(f32::to_bits), expected.map(f32::to_bits));
         }
     }
 
@@ -192,11 +198,11 @@ proptest! {
         let trained: Vec<bool> = (0..flat.len()).map(|place| mask[place] && !firsts.contains(&(place as i64))).collect();
         let old: Vec<f32> = old[..flat.len()].iter().map(|&old| old as f32).collect();
         let tree = RowTree::new(Ragged::new(&flat, &offsets)?, Some(&trained), &[&old])?;
-        let (count, pairs) = (tree.trie().rows(), tree.pairs().len());
+        let (count, pairs) = (tree.trie().rows(), tree.pairs());
         let (mut ids, mut positions, mut ends) = (vec![0; count], vec![0; count], vec![0; count]);
         let mut starts = vec![0; tree.trie().starts().len()];
         let (mut source, mut target, mut token) = (vec![-1; pairs], vec![-1; pairs], vec![-1; pairs]);
-        let (mut pair_offsets, mut pair_tokens) = (vec![0; pairs + 1], vec![0; tree.pairs().items.len()]);
+        let (mut pair_offsets, mut pair_tokens) = (vec![0; pairs + 1], vec![0; tree.trained()]);
         tree.fill(&mut RowArrays {
             input_ids: &mut ids,
             position_ids: &mut positions,
@@ -237,9 +243,8 @@ fn a_fork_inside_a_row() -> Result<()> {
     tree.trie().subtree_ends(&mut ends);
     // 1, 2, 3: nothing reads 4, 5 or 9.
     assert_eq!(ends, [3, 3, 3]);
-    // 2 and 3 are predicted once for two or three rows.
-    let sizes: Vec<usize> = (0..tree.pairs().len()).map(|pair| tree.pairs().items(pair).len()).collect();
-    assert_eq!(sizes, [3, 2, 1, 1, 1]);
+    // Of eight tokens that are predicted, 2 is one for three rows and 3 one for two.
+    assert_eq!((tree.pairs(), tree.trained()), (5, 8));
     Ok(())
 }
 
@@ -286,15 +291,19 @@ fn bad_input_is_named() -> Result<()> {
         Err("trained has 1 values for 3 tokens; give one for each".to_owned())
     );
     assert_eq!(
-        message(fold(&[0, 0], 1, &[true, true], &[&[1.0]]).map(drop)),
+        message(fold(vec![0, 0], 1, &[true, true], &[&[1.0]]).map(drop)),
         Err("a column has 1 values for 2 tokens; give one for each".to_owned())
     );
+    let of = |offsets: [i64; 2], items: &[i64]| {
+        message(streams(vec![(Stream::SumDouble(&[1.0]), &mut [0.0])], &offsets, items))
+    };
     assert_eq!(
-        message(sums(&[1.0_f64], &[0, 1], &[1], &mut [0.0])),
+        of([0, 1], &[1]),
         Err("a pair has token 1, but the column has 1 values; give one for each token".to_owned())
     );
-    assert!(sums(&[1.0_f32], &[0, 1, 0], &[], &mut [0.0, 0.0]).is_err());
-    assert!(sums(&[1.0_f32], &[0, 2], &[0], &mut [0.0]).is_err());
+    assert_eq!(of([0, 1], &[-1]).is_err(), of([0, 2], &[0]).is_err());
+    assert!(of([1, 1], &[0]).is_err() && of([0, 0], &[]).is_err());
+    assert_eq!(of([0, 1], &[0]), Ok(()));
     assert!(Cost::from_name("rows").is_err());
     Ok(())
 }

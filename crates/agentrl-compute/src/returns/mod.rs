@@ -12,6 +12,7 @@ pub use n_step::n_step;
 pub use paths::Paths;
 
 use crate::check::{same_length, within};
+use crate::group::{Extent, whitened};
 use crate::{Float, Result};
 
 /// Discounted reward-to-go: `G_t = r_t + gamma · G_{t+1}`, and `gamma · bootstrap` after an end.
@@ -31,15 +32,18 @@ use crate::{Float, Result};
 pub fn discounted<T: Float>(rewards: &[T], paths: &Paths<'_, T>, gamma: f64, out: &mut [T]) -> Result<()> {
     within("gamma", gamma, 0.0, 1.0)?;
     let rows = [("rewards", rewards)];
-    paths.backward(
-        rows,
-        [out],
-        |next| next,
-        |row, next| {
-            let to_come = rewards[row].to_f64() + gamma * next;
-            (to_come, [to_come])
-        },
-    )
+    paths
+        .backward(
+            rows,
+            [out],
+            |next| next,
+            |row, next| {
+                let to_come = rewards[row].to_f64() + gamma * next;
+                (to_come, [to_come])
+            },
+            |_, _| (),
+        )
+        .map(drop)
 }
 
 /// Generalised advantage estimates and the returns `A + V` (lambda-returns).
@@ -47,41 +51,53 @@ pub fn discounted<T: Float>(rewards: &[T], paths: &Paths<'_, T>, gamma: f64, out
 /// `δ_t = r_t + gamma · V_{t+1} - V_t` and `A_t = δ_t + gamma · lam · A_{t+1}`, where t + 1 is the next row of the policy;
 /// after an end `V` is the bootstrap and `A` is 0. Source: arXiv:1506.02438; rows stepped over as in verl 0.9.1.
 ///
+/// With `whiten`, which is added to the variance, the advantages of all the policy's rows are then shifted and scaled to mean 0
+/// and unbiased variance 1, to the same bits as by [`normalise`](crate::group::normalise); the returns stay as they are.
+///
 /// ```
 /// use agentrl_compute::returns::{Paths, gae};
 ///
 /// // The second row is a tool's answer.
 /// let paths = Paths { mask: Some(&[true, false, true]), ..Paths::new(&[0, 3]) };
 /// let (mut advantages, mut returns) = ([0.0; 3], [0.0; 3]);
-/// gae(&[0.0, 0.0, 1.0], &[0.5, 9.0, 0.25], &paths, 1.0, 0.5, [&mut advantages, &mut returns])?;
+/// gae(&[0.0, 0.0, 1.0], &[0.5, 9.0, 0.25], &paths, 1.0, 0.5, None, [&mut advantages, &mut returns])?;
 /// assert_eq!((advantages, returns), ([0.125, 0.0, 0.75], [0.625, 0.0, 1.0]));
 /// # Ok::<(), agentrl_compute::Error>(())
 /// ```
 ///
 /// # Errors
-/// As [`discounted`]; `lam` too lies in [0, 1].
+/// As [`discounted`]; `lam` too lies in [0, 1], and `whiten` is at least 0.
 pub fn gae<T: Float>(
     rewards: &[T],
     values: &[T],
     paths: &Paths<'_, T>,
     gamma: f64,
     lam: f64,
-    out: [&mut [T]; 2],
+    whiten: Option<f64>,
+    [advantages, returns]: [&mut [T]; 2],
 ) -> Result<()> {
     within("gamma", gamma, 0.0, 1.0)?;
     within("lam", lam, 0.0, 1.0)?;
+    whiten.map_or(Ok(()), |eps| within("whiten", eps, 0.0, f64::MAX))?;
     same_length("values", values.len(), "rewards", rewards.len())?;
     let decay = gamma * lam;
-    paths.backward(
+    let extents = paths.backward(
         [("rewards", rewards), ("values", values)],
-        out,
+        [&mut *advantages, returns],
         |next| (next, 0.0),
         |row, (next, later)| {
             let value = values[row].to_f64();
             let advantage = rewards[row].to_f64() + gamma * next - value + decay * later;
             ((value, advantage), [advantage, advantage + value])
         },
-    )
+        |row, [advantages, _]| {
+            let valid = paths.mask.map(|mask| &mask[row..row + advantages.len()]);
+            whiten.map(|_| Extent::of_valid(advantages, valid))
+        },
+    )?;
+    let Some(variance_eps) = whiten else { return Ok(()) };
+    let extent = extents.into_iter().flatten().fold(Extent::EMPTY, Extent::merge);
+    whitened("advantages", advantages, paths.mask, extent, variance_eps)
 }
 
 /// How far V-trace follows the behaviour policy's actions.
@@ -127,18 +143,21 @@ pub fn v_trace<T: Float>(
     same_length("values", values.len(), "rewards", rewards.len())?;
     same_length("log_ratios", log_ratios.len(), "rewards", rewards.len())?;
     let inputs = [("rewards", rewards), ("values", values), ("log_ratios", log_ratios)];
-    paths.backward(
-        inputs,
-        out,
-        |next| (next, next),
-        |row, (next, next_target)| {
-            let (reward, value) = (rewards[row].to_f64(), values[row].to_f64());
-            let ratio = log_ratios[row].to_f64().exp();
-            let (rho, c) = (ratio.min(rho_cap), lam * ratio.min(c_cap));
-            let target = value + rho * (reward + gamma * next - value) + gamma * c * (next_target - next);
-            ((value, target), [rho * (reward + gamma * next_target - value), target])
-        },
-    )
+    paths
+        .backward(
+            inputs,
+            out,
+            |next| (next, next),
+            |row, (next, next_target)| {
+                let (reward, value) = (rewards[row].to_f64(), values[row].to_f64());
+                let ratio = log_ratios[row].to_f64().exp();
+                let (rho, c) = (ratio.min(rho_cap), lam * ratio.min(c_cap));
+                let target = value + rho * (reward + gamma * next - value) + gamma * c * (next_target - next);
+                ((value, target), [rho * (reward + gamma * next_target - value), target])
+            },
+            |_, _| (),
+        )
+        .map(drop)
 }
 
 #[cfg(test)]

@@ -63,13 +63,15 @@ impl<'a, T: Float> Paths<'a, T> {
     ///
     /// `start` makes the state after an end from its bootstrap; `step` takes a row of the policy and the state after it, and
     /// gives the state before it and the row's results. Where a result is not a number, the inputs are searched for the cause.
-    pub(super) fn backward<S: Copy, const INPUTS: usize, const OUTPUTS: usize>(
+    /// `look` sees the results of neighbouring rows, of which the first is known, while they are still at hand.
+    pub(super) fn backward<S: Copy, R: Send, const INPUTS: usize, const OUTPUTS: usize>(
         &self,
         inputs: [(&str, &[T]); INPUTS],
         out: [&mut [T]; OUTPUTS],
         start: impl Fn(f64) -> S + Sync,
         step: impl Fn(usize, S) -> (S, [f64; OUTPUTS]) + Sync,
-    ) -> Result<()> {
+        look: impl Fn(usize, [&[T]; OUTPUTS]) -> R + Sync,
+    ) -> Result<Vec<R>> {
         let rows = inputs[0].1.len();
         self.check(rows)?;
         for column in &out {
@@ -87,7 +89,8 @@ impl<'a, T: Float> Paths<'a, T> {
                 (first, from) = (sequence, end);
             }
         }
-        par::each(items, |(sequences, from, mut out)| {
+        let made = par::each(items, |(sequences, from, mut out)| {
+            let mut seen = Vec::with_capacity(sequences.len());
             for sequence in sequences {
                 let (begin, end) = (self.offsets[sequence] as usize, self.offsets[sequence + 1] as usize);
                 if begin == end {
@@ -115,10 +118,11 @@ impl<'a, T: Float> Paths<'a, T> {
                 if !sound {
                     return Err(self.cause(&inputs, begin, end));
                 }
+                seen.push(look(begin, out.each_ref().map(|column| &column[begin - from..end - from])));
             }
-            Ok(())
-        })
-        .map(drop)
+            Ok(seen)
+        })?;
+        Ok(made.into_iter().flatten().collect())
     }
 
     /// Why a result within some rows is not a number.

@@ -136,21 +136,21 @@ pub fn fuse(tree: &Topology, rows: &Rows<'_>, fusion: Fusion, edge_logprobs: Opt
                 "a row ends at node {node}, which has children; path fusion has no probability for it: end rows at leaves"
             )));
         }
-        let mass = total(own.clone().map(|(_, weight)| weight).chain(below.clone().map(|child| masses[child])));
         let children = below.clone().map(|child| (values[child], masses[child]));
+        let (average, mass) = mean(own.clone().chain(children.clone()));
         // The rows of a node vote by their weights; where children vote once each, so do these rows together.
-        let alone = (own.len() > 0).then(|| mean(own.clone()));
+        let alone = (own.len() > 0).then(|| mean(own.clone()).0);
         let value = match fusion {
             _ if mass <= 0.0 => 0.0,
-            Fusion::Leaves => mean(own.chain(children)),
+            Fusion::Leaves => average,
             Fusion::Children => {
-                mean(alone.into_iter().map(|value| (value, 1.0)).chain(children.map(|(value, _)| (value, 1.0))))
+                mean(alone.into_iter().chain(children.map(|(value, _)| value)).map(|value| (value, 1.0))).0
             }
             Fusion::Path { alpha } => match (alone, logprobs) {
                 (None, Some(logprobs)) => {
                     let score = |child: usize| alpha * logprobs[child];
                     let most = below.clone().map(score).fold(f64::NEG_INFINITY, f64::max);
-                    mean(below.map(|child| (values[child], (score(child) - most).exp())))
+                    mean(below.map(|child| (values[child], (score(child) - most).exp()))).0
                 }
                 (alone, _) => alone.unwrap_or(0.0),
             },
@@ -190,35 +190,61 @@ fn edges<'a>(tree: &Topology, fusion: Fusion, logprobs: Option<&'a [f64]>) -> Re
 
 /// A sum that does not depend on the order of its terms.
 pub(super) fn total(terms: impl Iterator<Item = f64> + Clone) -> f64 {
-    // Weights and rewards mostly are small whole numbers: below 2^53 f64 adds these exactly, in any order.
-    const SMALL: f64 = (1_u64 << 40) as f64;
-    const FEW: u64 = 1 << 12;
-    let (mut sum, mut whole, mut largest, mut count) = (0.0, true, 0.0_f64, 0_u64);
-    for term in terms.clone() {
-        sum += term;
-        whole &= term.abs() < SMALL && (term as i64) as f64 - term == 0.0;
-        largest = largest.max(term.abs());
-        count += 1;
-    }
-    if whole && count < FEW {
-        return sum;
-    }
-    let mut sum = Accumulator::new(largest, count);
-    for term in terms {
-        sum.add(term);
-    }
-    sum.divided_by(1.0)
+    let mut sum = Sum::default();
+    terms.clone().for_each(|term| sum.add(term));
+    sum.finish(terms)
 }
 
-/// `Σ w·x / Σ w` in any order; exactly `x` if all are equal.
-pub(super) fn mean(items: impl Iterator<Item = (f64, f64)> + Clone) -> f64 {
-    let values = items.clone().map(|(value, _)| value);
-    let (least, most) = values.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), x| (low.min(x), high.max(x)));
-    if least >= most {
-        return least;
+/// `Σ w·x / Σ w` in any order, exactly `x` if all are equal; and `Σ w`.
+pub(super) fn mean(items: impl Iterator<Item = (f64, f64)> + Clone) -> (f64, f64) {
+    let (mut least, mut most) = (f64::INFINITY, f64::NEG_INFINITY);
+    let (mut weights, mut products) = (Sum::default(), Sum::default());
+    for (value, weight) in items.clone() {
+        (least, most) = (least.min(value), most.max(value));
+        weights.add(weight);
+        products.add(value * weight);
     }
-    let weight = total(items.clone().map(|(_, weight)| weight));
-    (total(items.map(|(value, weight)| value * weight)) / weight).clamp(least, most)
+    let weight = weights.finish(items.clone().map(|(_, weight)| weight));
+    if least >= most {
+        return (least, weight);
+    }
+    let sum = products.finish(items.map(|(value, weight)| value * weight));
+    ((sum / weight).clamp(least, most), weight)
+}
+
+/// A sum in floats, which is exact as long as its terms are small whole numbers, as weights and rewards mostly are.
+struct Sum {
+    plain: f64,
+    whole: bool,
+    largest: f64,
+    count: u64,
+}
+
+impl Default for Sum {
+    fn default() -> Self {
+        Self { plain: 0.0, whole: true, largest: 0.0, count: 0 }
+    }
+}
+
+impl Sum {
+    fn add(&mut self, term: f64) {
+        // So many terms of this size stay below 2^53.
+        const SMALL: f64 = (1_u64 << 40) as f64;
+        self.plain += term;
+        self.whole &= term.abs() < SMALL && (term as i64) as f64 - term == 0.0;
+        self.largest = self.largest.max(term.abs());
+        self.count += 1;
+    }
+
+    /// The sum of the terms that were added: in any order, to the last bit.
+    fn finish(&self, terms: impl Iterator<Item = f64>) -> f64 {
+        if self.whole && self.count < 1 << 12 {
+            return self.plain;
+        }
+        let mut sum = Accumulator::new(self.largest, self.count);
+        terms.for_each(|term| sum.add(term));
+        sum.divided_by(1.0)
+    }
 }
 
 /// The sum of each node's value and those of its ancestors: what a leaf collects on its way from the root.

@@ -157,7 +157,7 @@ fn scale(tree: &Topology, fitted: &mut [f64], is_valid: impl Fn(usize) -> bool, 
         if nodes.is_empty() {
             continue;
         }
-        let centre = mean(nodes.iter().map(|&node| (fitted[node], 1.0)));
+        let centre = mean(nodes.iter().map(|&node| (fitted[node], 1.0))).0;
         let squared = total(nodes.iter().map(|&node| (fitted[node] - centre).powi(2)));
         let limit = (nodes.len() as f64 / squared).sqrt();
         let factor = match radius {

@@ -161,7 +161,7 @@ impl Batch {
         for sequence in sequences {
             run[sequence.tokens.clone()].copy_from_slice(&trained[sequence.tokens.clone()]);
         }
-        fold(&stored, self.level_len(Level::NodeToken), &run, same)
+        fold(stored, self.level_len(Level::NodeToken), &run, same)
     }
 }
 

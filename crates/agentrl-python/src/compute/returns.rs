@@ -40,7 +40,7 @@ pub(crate) fn discounted<'py>(
 }
 
 #[pyfunction]
-#[pyo3(signature = (rewards, values, offsets, bootstrap, gamma, lam, *, mask=None, ends=None, out=None))]
+#[pyo3(signature = (rewards, values, offsets, bootstrap, gamma, lam, *, whiten=None, mask=None, ends=None, out=None))]
 #[expect(clippy::too_many_arguments, reason = "columns in order, options by name")]
 pub(crate) fn gae<'py>(
     py: Python<'py>,
@@ -50,6 +50,7 @@ pub(crate) fn gae<'py>(
     bootstrap: Floats<'py>,
     gamma: f64,
     lam: f64,
+    whiten: Option<f64>,
     mask: Option<PyReadonlyArray1<'py, bool>>,
     ends: Option<PyReadonlyArray1<'py, bool>>,
     out: Option<Bound<'py, PyAny>>,
@@ -59,7 +60,7 @@ pub(crate) fn gae<'py>(
     kernel!(py, out.as_ref(), 2 * [rewards, values, bootstrap], |out| {
         let (advantages, targets) = out.split_at_mut(rewards.len());
         let paths = paths(offsets, mask, ends, bootstrap);
-        returns::gae(rewards, values, &paths, gamma, lam, [advantages, targets])
+        returns::gae(rewards, values, &paths, gamma, lam, whiten, [advantages, targets])
     })
 }
 

@@ -1,0 +1,101 @@
+//! One group of all rows, in place: what a column of a batch needs, which is too long to be read more often than that.
+
+use super::moments::{Extent, Moments, Statistics};
+use super::options::Options;
+use super::statistics::check_distance;
+use crate::{Float, Result, par};
+
+/// Shifts and scales the valid values of a column to mean 0 and unbiased variance 1; the others become 0.
+///
+/// `(x - mean) / sqrt(variance + variance_eps)`, to the same bits as [`normalise`](super::normalise) with one group of all
+/// rows. The values are numbers, and the extent is theirs.
+pub(crate) fn whitened<T: Float>(
+    name: &str,
+    values: &mut [T],
+    valid: Option<&[bool]>,
+    extent: Extent,
+    variance_eps: f64,
+) -> Result<()> {
+    // From the end, where values that were just made are still at hand, as those at the beginning are for the second pass.
+    let pieces = par::pieces(values.len()).into_iter().rev().collect();
+    let moments = par::each(pieces, |piece| {
+        Ok(Moments::of_valid(extent, &values[piece.clone()], valid.map(|valid| &valid[piece])))
+    })?;
+    let found = Statistics::finish(extent, moments.into_iter().fold(Moments::default(), Moments::merge), 1);
+    check_distance(name, 0, &found)?;
+    let options = Options { eps: 0.0, variance_eps, ..Options::default() };
+    let alone = found.count < options.fewest();
+    let (centre, divisor) = if alone { (0.0, f64::INFINITY) } else { (found.mean, options.divisor(found.std)) };
+    par::fill(values, |start, piece| {
+        // Adding zero turns a negative zero into zero.
+        piece.iter_mut().for_each(|value| *value = T::from_f64((value.to_f64() - centre) / divisor + 0.0));
+        if let Some(valid) = valid {
+            let zero = T::from_f64(0.0);
+            piece
+                .iter_mut()
+                .zip(&valid[start..])
+                .for_each(|(value, &valid)| *value = if valid { *value } else { zero });
+        }
+        Ok(())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::group::testing::{Group, masked_groups};
+    use crate::group::{Columns, Extra, normalise};
+    use proptest::prelude::*;
+
+    fn of<T: Float>(values: &[T], valid: Option<&[bool]>) -> Result<Vec<T>> {
+        let mut out = values.to_vec();
+        let extent = Extent::of_valid(values, valid);
+        whitened("values", &mut out, valid, extent, 1e-8).map(|()| out)
+    }
+
+    fn expected<T: Float>(values: &[T], valid: Option<&[bool]>) -> Result<Vec<T>> {
+        let groups = vec![0; values.len()];
+        let options = Options { eps: 0.0, variance_eps: 1e-8, ..Options::default() };
+        let mut out = values.to_vec();
+        let columns = Columns { valid, ..Columns::new("values", values, &groups) };
+        normalise(&columns, &options, Extra::default(), &mut out).map(|()| out)
+    }
+
+    /// More rows than a piece has, on any number of threads.
+    #[test]
+    fn as_normalised_on_any_number_of_threads() -> Result<()> {
+        let rows = 2 * par::PIECE + 77;
+        let values: Vec<f32> = (0..rows as u32).map(|row| (row as f32 * 0.7).sin() * 3.0 + 1.0).collect();
+        let valid: Vec<bool> = (0..rows).map(|row| row % 300 < 200).collect();
+        for valid in [None, Some(&valid[..])] {
+            let expected = expected(&values, valid)?;
+            for threads in [1, 2, 4] {
+                par::set_threads(threads)?;
+                let found = of(&values, valid)?;
+                assert!(found.iter().zip(&expected).all(|(found, expected)| found.to_bits() == expected.to_bits()));
+            }
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn nothing_one_value_and_equal_values_become_zero() -> Result<()> {
+        assert!(of::<f64>(&[], None)?.is_empty());
+        assert_eq!(of(&[5.0], None)?, [0.0]);
+        assert_eq!(of(&[5.0, 7.0, 5.0], Some(&[true, false, true]))?, [0.0; 3]);
+        assert_eq!(of(&[5.0, 7.0], Some(&[false, false]))?, [0.0; 2]);
+        Ok(())
+    }
+
+    proptest! {
+        #[test]
+        fn as_normalised((group, valid) in masked_groups()) {
+            let Group { values, .. } = group;
+            let known: Vec<f64> = values.iter().zip(&valid).map(|(&value, &valid)| if valid { value } else { 0.5 }).collect();
+            for (values, valid) in [(&known, None), (&values, Some(&valid[..]))] {
+                let (found, expected) = (of(values, valid)?, expected(values, valid)?);
+                prop_assert!(found.iter().zip(expected).all(|(found, expected)| found.to_bits() == expected.to_bits()));
+            }
+        }
+    }
+}
