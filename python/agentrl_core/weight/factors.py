@@ -37,8 +37,10 @@ def covariance(
         [0.95, -0.95, -0.95, 0.95]
     """
     given = _columns.numbers(first, "first")
+    one, other = _columns.alike(first=given, second=second)
     made = _core.weight_covariance(
-        *_columns.alike(first=given, second=second),
+        one,
+        other,
         _columns.groups(group_ids, "group_ids", length=len(given)),
         valid=_columns.mask(valid, "valid", length=len(given)),
     )
@@ -205,8 +207,10 @@ def novelty_bonus(
         [0.2, 0.0, 0.0]
     """
     given = _columns.numbers(advantages, "advantages")
+    gains, means = _columns.alike(advantages=given, mean_logprobs=mean_logprobs)
     made = _core.weight_novelty_bonus(
-        *_columns.alike(advantages=given, mean_logprobs=mean_logprobs),
+        gains,
+        means,
         _columns.groups(group_ids, "group_ids", length=len(given)),
         rate=rate,
         cap=cap,
