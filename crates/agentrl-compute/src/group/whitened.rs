@@ -28,7 +28,9 @@ pub(crate) fn whitened<T: Float>(
     let (centre, divisor) = if alone { (0.0, f64::INFINITY) } else { (found.mean, options.divisor(found.std)) };
     par::fill(values, |start, piece| {
         // Adding zero turns a negative zero into zero.
-        piece.iter_mut().for_each(|value| *value = T::from_f64((value.to_f64() - centre) / divisor + 0.0));
+        for value in &mut *piece {
+            *value = T::from_f64((value.to_f64() - centre) / divisor + 0.0);
+        }
         if let Some(valid) = valid {
             let zero = T::from_f64(0.0);
             piece

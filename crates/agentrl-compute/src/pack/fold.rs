@@ -213,7 +213,9 @@ pub fn streams(columns: Vec<(Stream<'_>, &mut [f32])>, offsets: &[i64], items: &
         }
     }
     par::each(pieces, |(piece, parts)| {
-        parts.into_iter().for_each(|(column, out)| column.fill(&offsets[piece.start..=piece.end], items, out));
+        for (column, out) in parts {
+            column.fill(&offsets[piece.start..=piece.end], items, out);
+        }
         Ok(())
     })
     .map(drop)
