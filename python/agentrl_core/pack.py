@@ -21,7 +21,7 @@ from torch.utils.checkpoint import checkpoint
 from agentrl_core._attention import pack_attention
 from agentrl_core._layouts import Layout, SequenceLayout, TreeLayout
 from agentrl_core._model import decoder_of, output_layer_of
-from agentrl_core.exceptions import UnsupportedError
+from agentrl_core.exceptions import InvalidInputError, UnsupportedError
 from agentrl_core.loss._head import folded
 from agentrl_core.loss.regulariser import top_p_entropy
 
@@ -212,8 +212,10 @@ class Pack:
         Raises:
             UnsupportedError: the model has no decoder, or other attention in some layer (attention sinks, chunks,
                 linear attention).
+            InvalidInputError: the pack has tokens that the model does not know.
         """
         decoder = decoder_of(model)
+        self._refuse_foreign(decoder)
         pack = self.to(_device(model))
         layout = pack._layout  # noqa: SLF001 - a pack of its own kind
         layout.layers = 0
@@ -231,6 +233,19 @@ class Pack:
                 "packs need softmax attention through transformers' AttentionInterface in every layer"
             )
         return cast("Tensor", output.last_hidden_state[0])
+
+    def _refuse_foreign(self, decoder: nn.Module) -> None:
+        """On a GPU an unknown token ends the process, so it is looked for before the pack goes there."""
+        known = cast("Any", decoder).get_input_embeddings().weight.shape[0]
+        if self.input_ids.device.type == "cpu" and self._largest >= known:
+            raise InvalidInputError(
+                f"the pack has token {self._largest}, but {type(decoder).__name__} knows the tokens 0 to {known - 1}; "
+                "give the model whose tokenizer made these rollouts"
+            )
+
+    @functools.cached_property
+    def _largest(self) -> int:
+        return max((int(ids.max()) for ids in (self.input_ids, self.target) if len(ids)), default=-1)
 
     def run(self, model: nn.Module, *, answers: tuple[str, ...] | None = None) -> PackOutput:
         """Log-prob and entropy of every prediction pair, and what else is asked for.

@@ -380,8 +380,11 @@ class Update:
     def _packs(
         self, plan: Plan, indices: Iterable[int], streams: dict[str, NDArray[Any]], buffers: PackBuffers | None
     ) -> Iterator[Pack]:
+        from agentrl_core.buffers import PackBuffers
         from agentrl_core.pack import Pack
 
+        if not (buffers is None or isinstance(buffers, PackBuffers)):
+            raise InvalidInputError(f"buffers is of type {type(buffers).__name__}; give a PackBuffers, or None")
         take = _new if buffers is None else buffers.take
         for index in indices:
             if buffers is not None:
@@ -419,7 +422,22 @@ class Update:
         return {name: made[name] for name in ("inverse_temperature", "weight_kl", *read)}
 
     def loss(self, outputs: PackOutput, pack: Pack) -> Tensor:
-        """The loss of a pack, a scalar to call `backward` on. Its metrics go to `Updates.metrics`."""
+        """The loss of a pack, a scalar to call `backward` on. Its metrics go to `Updates.metrics`.
+
+        Args:
+            outputs: what `pack.run(model)` or `loss.fused` returned.
+            pack: the pack.
+
+        Raises:
+            InvalidInputError: they are something else, such as one in place of the other.
+        """
+        from agentrl_core.pack import Pack, PackOutput
+
+        for name, value, kind in (("outputs", outputs, PackOutput), ("pack", pack, Pack)):
+            if not isinstance(value, kind):
+                raise InvalidInputError(
+                    f"{name} is of type {type(value).__name__}; call update.loss(pack.run(model), pack)"
+                )
         return self._record(*self._loss(outputs, pack))
 
     def _record(self, value: Tensor, sums: dict[str, Tensor]) -> Tensor:

@@ -365,6 +365,7 @@ def test_what_does_not_fit_is_refused() -> None:
         loss.fused(hidden, weight, pack, EVERYTHING, **options)
 
     cases = [
+        ("policy is 'ppo'; give a loss component", lambda: loss.fused(hidden, weight, pack, "ppo")),
         ("hidden has shape", lambda: loss.linear_logprob(hidden[0], weight, target)),
         ("give .tokens, size. and .vocabulary, size.", lambda: loss.linear_logprob(hidden, weight.T, target)),
         ("weight is torch.int64; give bfloat16", lambda: loss.linear_logprob(hidden, weight.long(), target)),

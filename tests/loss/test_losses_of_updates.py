@@ -316,6 +316,21 @@ def test_answers_are_those_of_the_models_own_forward() -> None:
     assert found.top_p_entropy.requires_grad
 
 
+def test_what_is_no_output_no_pack_or_no_memory_is_refused() -> None:
+    rollouts = Rollouts.random(loss.Policy(), seed=0)
+    (update,) = recipes.GRPO.replace(loss=loss.Policy()).updates(rollouts.batch)
+    pack = next(update.pack(max_tokens=1000))
+    output = pack.run(tiny_model("llama"))
+    with pytest.raises(
+        InvalidInputError, match=r"outputs is of type Pack; call update\.loss\(pack\.run\(model\), pack\)"
+    ):
+        update.loss(pack, output)  # type: ignore[arg-type]
+    with pytest.raises(InvalidInputError, match="pack is of type PackOutput"):
+        update.loss(output, output)  # type: ignore[arg-type]
+    with pytest.raises(InvalidInputError, match="buffers is of type int; give a PackBuffers"):
+        next(update.pack(max_tokens=1000, buffers=3))  # type: ignore[arg-type]
+
+
 def test_a_model_without_a_value_head_is_refused() -> None:
     update = Rollouts.random(loss.Value(), 0).update(loss.Value())
     pack = next(update.pack(max_tokens=99))

@@ -35,7 +35,7 @@ from transformers import (
 
 from agentrl_core import _layouts
 from agentrl_core import pack as pack_module
-from agentrl_core.exceptions import UnsupportedError
+from agentrl_core.exceptions import InvalidInputError, UnsupportedError
 from agentrl_core.pack import Pack
 
 LENGTHS = [17, 3, 9, 16, 2, 30, 9]
@@ -233,6 +233,13 @@ def test_what_models_do_with_their_logits(kind: str, tied: bool) -> None:
     output = rows.pack().run(model)
     for found, right in zip((output.logprob, output.entropy), exact, strict=True):
         torch.testing.assert_close(found.double(), right, rtol=0, atol=2e-5)
+
+
+def test_tokens_of_another_model_are_refused() -> None:
+    rows, model = Ragged.random([4, 3], seed=0), tiny_model("llama")
+    model.resize_token_embeddings(int(rows.pack().input_ids.max()))
+    with pytest.raises(InvalidInputError, match=r"the pack has token \d+, but LlamaModel knows the tokens 0 to"):
+        rows.pack().run(model)
 
 
 def test_gpt2_runs_too() -> None:

@@ -18,11 +18,11 @@ from torch import Tensor
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
 from agentrl_core.loss._head import WORKSPACE, folded
 from agentrl_core.loss._operations import fused_loss, known_loss, linear_logprob_and_lse
+from agentrl_core.loss.base import Loss
 from agentrl_core.loss.tokens import Tokens
 from agentrl_core.pack import PackOutput
 
 if TYPE_CHECKING:
-    from agentrl_core.loss.base import Loss
     from agentrl_core.pack import Pack
 
 
@@ -113,6 +113,8 @@ def fused(
         >>> output.loss.item(), output.entropy.tolist()  # ln 10: all tokens are equally likely
         (2.302, [2.302, 2.302])
     """
+    if not isinstance(policy, Loss):
+        raise InvalidInputError(f"policy is {policy!r}; give a loss component, such as recipe.loss or loss.Policy()")
     pack = pack.to(hidden.device)
     scale = pack.streams.inverse_temperature
     hidden, weight, workspace = _checked(hidden, weight, bias, pack.source_row, pack.target, scale, workspace)
