@@ -109,9 +109,10 @@ def fuse(
     nodes: object,
     values: object,
     *,
-    how: Literal["leaves", "children", "path", "max", "min", "sum"] = "leaves",
+    how: Literal["leaves", "children", "path", "expectile", "max", "min", "sum"] = "leaves",
     edge_logprobs: object | None = None,
     alpha: float = 1.0,
+    expectile: float = 0.7,
     weights: object | None = None,
     valid: object | None = None,
 ) -> Fused:
@@ -120,7 +121,9 @@ def fuse(
     `leaves`: the mean of the rows below, by weight (success rate of a subtree: TreeRL, arXiv:2506.11902; hard
     attribution of ARPO, arXiv:2507.19849). `children`: the mean of the children's values. `path`: the mean of the
     children's values by softmax(alpha * log p(child)) (both BranchGRPO, arXiv:2509.06040). `max` and `min`: optimistic
-    and pessimistic values of Tree-OPO, arXiv:2509.09284. The order of rows does not change a bit.
+    and pessimistic values of Tree-OPO, arXiv:2509.09284. `expectile`: between the mean and the extremes of the
+    children's values, the v with sum |tau - 1[V(child) < v]| (V(child) - v) = 0 (implicit Q-learning,
+    arXiv:2110.06169). The order of rows does not change a bit.
 
     Args:
         parents: m whole numbers, -1 for a root.
@@ -129,6 +132,7 @@ def fuse(
         how: see above. Rows that end at a node with children count together as one more child.
         edge_logprobs: m numbers, the log-probability of the edge above each node; with `path` only.
         alpha: how much the probabilities count; with `path` only.
+        expectile: tau, from the smallest (0) over the mean (0.5) to the largest (1); with `expectile` only.
         weights: n numbers of at least 0; None: 1.
         valid: n booleans; rows that are False do not count. None: all rows are valid.
 
@@ -148,6 +152,7 @@ def fuse(
         scores,
         how=how,
         alpha=alpha,
+        expectile=expectile,
         edge_logprobs=None if edge_logprobs is None else _columns.doubles(edge_logprobs, "edge_logprobs"),
         weights=_columns.optional_numbers(weights, "weights", length=count),
         valid=_columns.mask(valid, "valid", length=count),

@@ -59,6 +59,19 @@ def test_leaves_max_min_and_sum_are_those_of_all_rows_below(case: tuple) -> None
             assert found.masses[node] == len(members)
 
 
+@given(st.lists(st.sampled_from([0.0, 1.0, 0.1, -3.0, 1e3]), min_size=1, max_size=6), st.floats(0.0, 1.0))
+def test_expectiles_balance_what_is_below_and_above(values: list[float], level: float) -> None:
+    parents, nodes = [-1, *([0] * len(values))], list(range(1, len(values) + 1))
+    found = tree.fuse(parents, nodes, values, how="expectile", expectile=level).values[0]
+    gaps = np.array(values) - found
+    pull, push = level * gaps[gaps > 0.0].sum(), (1.0 - level) * -gaps[gaps < 0.0].sum()
+    assert pull == pytest.approx(push, rel=1e-9, abs=1e-9)
+    assert min(values) <= found <= max(values)
+    for how, extreme in (("min", 0.0), ("children", 0.5), ("max", 1.0)):
+        same = tree.fuse(parents, nodes, values, how="expectile", expectile=extreme).values[0]
+        assert same == pytest.approx(tree.fuse(parents, nodes, values, how=how).values[0], rel=1e-12)
+
+
 @given(trees_with_rows())
 def test_children_count_once_each(case: tuple) -> None:
     parents, nodes, values, valid = case
@@ -183,6 +196,7 @@ def test_types_and_errors() -> None:
         (lambda: tree.topology([-1, 5]), r"parents\[1\] is 5, but must be -1"),
         (lambda: tree.fuse([-1], [1], [1.0]), r"nodes\[0\] is 1, but the tree has 1 nodes"),
         (lambda: tree.fuse([-1], [0], [1.0], how="mode"), 'how is "mode"'),
+        (lambda: tree.fuse([-1], [0], [1.0], how="expectile", expectile=2.0), "expectile is 2"),
         (lambda: tree.fuse([-1], [0, 0], [1.0]), "nodes has 2 rows"),
         (lambda: tree.peers([-1], of="cousins"), 'of is "cousins"'),
         (lambda: tree.isotonic([-1], [1.0], margin=-1.0), "margin is -1"),

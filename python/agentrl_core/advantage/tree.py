@@ -43,8 +43,9 @@ class TreeRelative(BatchComponent):
         column: values of draws.
         level: what is a node: a `step` or a `token`. Forks inside a step need tokens.
         fuse: how V is made: the mean of the `leaves` below; of the `children`; of the children by their probability
-            (`path`); the `max`, the `min` or the `sum` below.
+            (`path`); their `expectile`; the `max`, the `min` or the `sum` below.
         alpha: for `path`: w_c = softmax(alpha * log p(c)).
+        expectile: for `expectile`: 0.5 is the mean of the children, 1 their maximum.
         compare: as above.
         normalisation: how values are compared, at `depth`, `sibling` and `baseline`.
         weighting: for `ancestors`: prefixes count equally (`average`) or by the draws through them (`group_size`).
@@ -68,8 +69,9 @@ class TreeRelative(BatchComponent):
 
     column: str = "score"
     level: Literal["step", "token"] = "step"
-    fuse: Literal["leaves", "children", "path", "max", "min", "sum"] = "leaves"
+    fuse: Literal["leaves", "children", "path", "expectile", "max", "min", "sum"] = "leaves"
     alpha: float = 1.0
+    expectile: float = 0.7
     compare: Literal["depth", "sibling", "none", "ancestors", "baseline", "order"] = "depth"
     normalisation: Normalisation = Normalisation(eps=1e-8, min_scale=1e-6, clip=5.0)
     weighting: Literal["average", "group_size"] = "average"
@@ -82,6 +84,7 @@ class TreeRelative(BatchComponent):
     def check_options(self) -> None:
         """Ranges as documented."""
         self.require(self.alpha >= 0.0, "alpha", "give a number of at least 0")
+        self.require(0.0 <= self.expectile <= 1.0, "expectile", "give a number from 0 to 1")
         self.require(0.0 <= self.trace <= 1.0, "trace", "give a number from 0 to 1")
         self.require(self.margin >= 0.0, "margin", "give a number of at least 0")
 
@@ -118,7 +121,14 @@ class TreeRelative(BatchComponent):
             return draws.write(advantage=self._ordered(tree, values, valid))
         logprobs = tree.logprobs() if self.fuse == "path" else None
         fused, mass = _core.tree_fuse(
-            tree.parents, tree.ends, values, how=self.fuse, alpha=self.alpha, edge_logprobs=logprobs, valid=valid
+            tree.parents,
+            tree.ends,
+            values,
+            how=self.fuse,
+            alpha=self.alpha,
+            expectile=self.expectile,
+            edge_logprobs=logprobs,
+            valid=valid,
         )
         if self.compare == "baseline":
             gain = values - self.trace * fused[tree.starts]

@@ -1,7 +1,7 @@
 //! Values that flow through a tree: from the rows that end at nodes up to the roots, and down the paths again.
 
 use super::Topology;
-use crate::check::{finite, mask_length, same_length};
+use crate::check::{finite, mask_length, same_length, within};
 use crate::group::Accumulator;
 use crate::members::Members;
 use crate::{Error, Result};
@@ -18,6 +18,12 @@ pub enum Fusion {
         /// Multiplies the log-probabilities of the edges.
         alpha: f64,
     },
+    /// The expectile of its children, each counted once: the `v` with
+    /// `Σ_c |level - 1[V(c) < v]| · (V(c) - v) = 0`, from their smallest (0) over their mean (0.5) to their largest (1).
+    Expectile {
+        /// From 0 to 1.
+        level: f64,
+    },
     /// The largest value below it (any success).
     Max,
     /// The smallest value below it (no failure).
@@ -27,20 +33,22 @@ pub enum Fusion {
 }
 
 impl Fusion {
-    /// The fusion of a name; `alpha` belongs to `"path"`.
+    /// The fusion of a name; `alpha` belongs to `"path"`, `level` to `"expectile"`.
     ///
     /// # Errors
-    /// `InvalidInput` for another name than `leaves`, `children`, `path`, `max`, `min` and `sum`.
-    pub fn from_name(name: &str, alpha: f64) -> Result<Self> {
+    /// `InvalidInput` for another name than `leaves`, `children`, `path`, `expectile`, `max`, `min` and `sum`, or an expectile
+    /// outside [0, 1].
+    pub fn from_name(name: &str, alpha: f64, level: f64) -> Result<Self> {
         match name {
             "leaves" => Ok(Self::Leaves),
             "children" => Ok(Self::Children),
             "path" => Ok(Self::Path { alpha }),
+            "expectile" => within("expectile", level, 0.0, 1.0).map(|()| Self::Expectile { level }),
             "max" => Ok(Self::Max),
             "min" => Ok(Self::Min),
             "sum" => Ok(Self::Sum),
             _ => Err(Error::invalid(format!(
-                "how is {name:?}; use \"leaves\", \"children\", \"path\", \"max\", \"min\" or \"sum\""
+                "how is {name:?}; use \"leaves\", \"children\", \"path\", \"expectile\", \"max\", \"min\" or \"sum\""
             ))),
         }
     }
@@ -154,6 +162,7 @@ pub fn fuse(tree: &Topology, rows: &Rows<'_>, fusion: Fusion, edge_logprobs: Opt
                 }
                 (alone, _) => alone.unwrap_or(0.0),
             },
+            Fusion::Expectile { level } => expectile(alone.into_iter().chain(children.map(|(value, _)| value)), level),
             Fusion::Max => own.chain(children).map(|(value, _)| value).fold(f64::NEG_INFINITY, f64::max),
             Fusion::Min => own.chain(children).map(|(value, _)| value).fold(f64::INFINITY, f64::min),
             Fusion::Sum => total(own.map(|(value, weight)| value * weight).chain(children.map(|(value, _)| value))),
@@ -165,6 +174,25 @@ pub fn fuse(tree: &Topology, rows: &Rows<'_>, fusion: Fusion, edge_logprobs: Opt
         masses[node as usize] = mass;
     }
     Ok(Fused { values, masses })
+}
+
+/// The expectile of some values, at least one: between two neighbours it is a weighted mean of those below and above.
+fn expectile(values: impl Iterator<Item = f64>, level: f64) -> f64 {
+    let mut sorted: Vec<f64> = values.collect();
+    sorted.sort_unstable_by(f64::total_cmp);
+    let (least, most) = (sorted[0], sorted[sorted.len() - 1]);
+    let mut below = 0.0;
+    let mut above: f64 = sorted.iter().sum();
+    for (place, &value) in sorted.iter().enumerate() {
+        let (weight_below, weight_above) = ((1.0 - level) * place as f64, level * (sorted.len() - place) as f64);
+        let found = ((1.0 - level) * below + level * above) / (weight_below + weight_above);
+        if found <= value {
+            return found.clamp(least, most);
+        }
+        below += value;
+        above -= value;
+    }
+    most
 }
 
 /// The log-probabilities of the edges, which path fusion needs and no other takes.
@@ -316,6 +344,24 @@ mod tests {
             (some.values, some.masses),
             (vec![2.5, 1.0, 4.0, 1.0, 0.0, 4.0], vec![2.0, 1.0, 1.0, 1.0, 0.0, 1.0])
         );
+        Ok(())
+    }
+
+    #[test]
+    fn expectiles_of_children() -> Result<()> {
+        let tree = Topology::new(&[-1, 0, 0, 0])?;
+        let rows = Rows { nodes: &[1, 2, 3], values: &[4.0, 0.0, 1.0], weights: None, valid: None };
+        let of =
+            |rows: &Rows<'_>, level| fuse(&tree, rows, Fusion::Expectile { level }, None).map(|found| found.values[0]);
+        // 0.8 of (4 - v) against 0.2 of (v - 0) and (v - 1): v = 3.4 / 1.2.
+        assert!((of(&rows, 0.8)? - 3.4 / 1.2).abs() < 1e-15);
+        for (level, expected) in [(0.0, 0.0_f64), (0.5, 5.0 / 3.0), (1.0, 4.0)] {
+            assert!((of(&rows, level)? - expected).abs() < 1e-15, "{level}");
+            let other = Rows { nodes: &[3, 1, 2], values: &[4.0, 0.0, 1.0], ..rows };
+            assert_eq!(of(&rows, level)?.to_bits(), of(&other, level)?.to_bits());
+            assert_eq!(of(&Rows { values: &[0.1; 3], ..rows }, level)?.to_bits(), 0.1_f64.to_bits());
+        }
+        assert!(Fusion::from_name("expectile", 1.0, 1.5).is_err());
         Ok(())
     }
 

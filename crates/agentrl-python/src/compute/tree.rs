@@ -37,7 +37,7 @@ pub(crate) fn tree_topology<'py>(py: Python<'py>, parents: Column<'py, i64>) -> 
 }
 
 #[pyfunction]
-#[pyo3(signature = (parents, nodes, values, *, how, alpha, edge_logprobs=None, weights=None, valid=None))]
+#[pyo3(signature = (parents, nodes, values, *, how, alpha, expectile, edge_logprobs=None, weights=None, valid=None))]
 #[expect(clippy::too_many_arguments, reason = "columns in order, options by name")]
 pub(crate) fn tree_fuse<'py>(
     py: Python<'py>,
@@ -46,6 +46,7 @@ pub(crate) fn tree_fuse<'py>(
     values: Column<'py, f64>,
     how: &str,
     alpha: f64,
+    expectile: f64,
     edge_logprobs: Option<Column<'py, f64>>,
     weights: Option<Column<'py, f64>>,
     valid: Option<Column<'py, bool>>,
@@ -54,7 +55,7 @@ pub(crate) fn tree_fuse<'py>(
     let rows = rows(&nodes, &values, weights.as_ref(), valid.as_ref())?;
     let logprobs = optional("edge_logprobs", edge_logprobs.as_ref())?;
     let fused = run(py, parents.len().max(rows.nodes.len()), || {
-        tree::fuse(&Topology::new(parents)?, &rows, Fusion::from_name(how, alpha)?, logprobs)
+        tree::fuse(&Topology::new(parents)?, &rows, Fusion::from_name(how, alpha, expectile)?, logprobs)
     })?;
     Ok((PyArray1::from_vec(py, fused.values), PyArray1::from_vec(py, fused.masses)))
 }
