@@ -397,6 +397,6 @@ mod tests {
             message(&Rows { values: &[f64::MAX, f64::MAX], ..rows }, Fusion::Sum, None),
             "the value of node 0 is too large for f64; scale the values"
         );
-        assert!(Fusion::from_name("mode", 1.0).is_err());
+        assert!(Fusion::from_name("mode", 1.0, 0.7).is_err());
     }
 }
