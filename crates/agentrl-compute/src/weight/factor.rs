@@ -10,7 +10,7 @@ use crate::{Error, Float, Result, par};
 /// ```
 /// use agentrl_compute::weight::covariance;
 ///
-/// let mut found = [0.0; 4];
+/// let mut found = [0.0_f64; 4];
 /// covariance(&[1.0, 1.0, -1.0, -1.0], &[-0.1, -2.0, -0.1, -2.0], &[0; 4], None, &mut found)?;
 /// assert!(found.iter().zip([0.95, -0.95, -0.95, 0.95]).all(|(a, b)| (a - b).abs() < 1e-15));
 /// # Ok::<(), agentrl_compute::Error>(())
@@ -48,7 +48,7 @@ fn by_row<T: Float>(valid: Option<&[bool]>, out: &mut [T], make: impl Fn(usize) 
 /// use agentrl_compute::weight::entropy_change;
 ///
 /// let logprob = [0.9_f64.ln()];
-/// let mut found = [0.0];
+/// let mut found = [0.0_f64];
 /// entropy_change(&[1.0], &logprob, &logprob, &[0.5], None, &mut found)?;
 /// assert!((found[0] - 0.039_463_9).abs() < 1e-7);
 /// # Ok::<(), agentrl_compute::Error>(())
@@ -85,7 +85,7 @@ pub fn entropy_change<T: Float>(
 /// ```
 /// use agentrl_compute::weight::damping;
 ///
-/// let mut found = [0.0; 3];
+/// let mut found = [0.0_f64; 3];
 /// damping(&[0.0, 0.5, 1.0], &[0; 3], None, 0.64, 0.02, &mut found)?;
 /// assert!(found.iter().zip([1.0, 0.8, 0.64]).all(|(a, b)| (a - b).abs() < 1e-15));
 /// # Ok::<(), agentrl_compute::Error>(())
@@ -150,7 +150,7 @@ impl Shape {
 /// ```
 /// use agentrl_compute::weight::{Shape, probability_shape};
 ///
-/// let (logprobs, mut found) = ([0.25_f64.ln()], [0.0]);
+/// let (logprobs, mut found) = ([0.25_f64.ln()], [0.0_f64]);
 /// for (shape, expected) in [(Shape::Ratio(0.75), 0.25), (Shape::Complement(2.0), 0.5625), (Shape::Power(0.5), 0.5)] {
 ///     probability_shape(&logprobs, shape, &mut found)?;
 ///     assert!((found[0] - expected).abs() < 1e-15);
@@ -218,7 +218,7 @@ pub fn by_sign<T: Float>(advantages: &[T], positive: &[f64], negative: &[f64], o
 /// ```
 /// use agentrl_compute::weight::novelty_bonus;
 ///
-/// let mut found = [0.0; 3];
+/// let mut found = [0.0_f64; 3];
 /// novelty_bonus(&[1.0, 1.0, -1.0], &[-3.0, -1.0, -2.0], &[0; 3], None, (0.5, 0.2), &mut found)?;
 /// assert!((found[0] - 0.2).abs() < 1e-15);
 /// assert_eq!(found[1..], [0.0, 0.0]);
