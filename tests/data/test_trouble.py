@@ -62,6 +62,8 @@ def interrupted_after(seconds: float) -> Iterator[None]:
         os.kill(os.getpid(), signal.SIGINT)
         sent.set()
 
+    # A shell without job control starts what is in the background deaf to Ctrl-C.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     timer = threading.Timer(seconds, send)
     timer.start()
     try:
@@ -72,6 +74,7 @@ def interrupted_after(seconds: float) -> Iterator[None]:
             timer.join()
         except KeyboardInterrupt:
             timer.join()
+        signal.signal(signal.SIGINT, before)
 
 
 def interrupted(work: Callable[[], object], times: int = 8) -> list[bool]:
