@@ -432,41 +432,39 @@ pub struct Diagnostics {
 /// token takes part.
 pub fn importance_diagnostics<T: Float>(ratios: &Ratios<'_, T>) -> Result<Diagnostics> {
     ratios.check()?;
-    let sums: Vec<f64> = (1..ratios.offsets.len())
-        .map(|row| ratios.sum(ratios.row(row - 1)))
-        .filter(|&(_, count)| count > 0)
-        .map(|(sum, _)| sum)
-        .collect();
+    let rows = (1..ratios.offsets.len()).map(|row| ratios.sum(ratios.row(row - 1)));
+    let (sums, counts): (Vec<f64>, Vec<usize>) = rows.filter(|&(_, count)| count > 0).unzip();
     if sums.is_empty() {
         return Err(Error::invalid("mask has no token that takes part; give at least one"));
     }
-    let tokens: Vec<f64> = ratios.of(0..ratios.log_ratios.len()).collect();
     let kept = |log_ratio: f64| log_ratio.clamp(-MOST_LOG_RATIO, MOST_LOG_RATIO);
-    let mut terms = vec![0.0; tokens.len()];
-    // The same memory for every mean: what is added up is made by several threads, and in any order.
-    let mut sum = |values: &[f64], of: &(dyn Fn(f64) -> f64 + Sync)| {
-        let terms = &mut terms[..values.len()];
-        par::map(terms, |place| of(values[place]))?;
-        total(terms.len(), |place| terms[place])
+    let count = counts.iter().sum::<usize>();
+    let mut terms = vec![0.0; ratios.log_ratios.len()];
+    let mut mean_of_tokens = |of: &(dyn Fn(f64) -> f64 + Sync)| {
+        // What takes no part adds nothing.
+        par::map(&mut terms, |token| if ratios.acted(token) { of(ratios.log_ratios[token].to_f64()) } else { 0.0 })?;
+        total(terms.len(), |token| terms[token]).map(|sum| sum / count as f64)
     };
-    let count = tokens.len() as f64;
-    let [k1, k2, k3] = [Divergence::K1, Divergence::K2, Divergence::K3]
-        .map(|divergence| sum(&tokens, &|log_ratio| divergence.of(log_ratio)));
+    let sum_of_rows = |of: &(dyn Fn(f64) -> f64 + Sync)| total(sums.len(), |row| of(sums[row]));
     // Relative to the largest weight, so that no product leaves the range of a float.
     let most = sums.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    let effective = sum(&sums, &|own| (own - most).exp())?.powi(2) / sum(&sums, &|own| (2.0 * (own - most)).exp())?;
+    let effective = sum_of_rows(&|sum| (sum - most).exp())?.powi(2) / sum_of_rows(&|sum| (2.0 * (sum - most)).exp())?;
     let found = sums.len() as f64;
+    let ends =
+        ratios.of(0..ratios.log_ratios.len()).fold((f64::INFINITY, f64::NEG_INFINITY), |(least, most), log_ratio| {
+            (least.min(log_ratio), most.max(log_ratio))
+        });
     Ok(Diagnostics {
         effective_sample_size: effective,
         effective_fraction: effective / found,
-        k1: k1? / count,
-        k2: k2? / count,
-        k3: k3? / count,
-        chi_squared_token: sum(&tokens, &|log_ratio| (2.0 * kept(log_ratio)).exp_m1())? / count,
-        chi_squared_sequence: sum(&sums, &|own| (2.0 * kept(own)).exp_m1())? / found,
-        ratio_max: kept(tokens.iter().copied().fold(f64::NEG_INFINITY, f64::max)).exp(),
-        ratio_min: kept(tokens.iter().copied().fold(f64::INFINITY, f64::min)).exp(),
+        k1: mean_of_tokens(&|log_ratio| Divergence::K1.of(log_ratio))?,
+        k2: mean_of_tokens(&|log_ratio| Divergence::K2.of(log_ratio))?,
+        k3: mean_of_tokens(&|log_ratio| Divergence::K3.of(log_ratio))?,
+        chi_squared_token: mean_of_tokens(&|log_ratio| (2.0 * kept(log_ratio)).exp_m1())?,
+        chi_squared_sequence: sum_of_rows(&|sum| (2.0 * kept(sum)).exp_m1())? / found,
+        ratio_max: kept(ends.1).exp(),
+        ratio_min: kept(ends.0).exp(),
         rows: sums.len() as u64,
-        tokens: tokens.len() as u64,
+        tokens: count as u64,
     })
 }
