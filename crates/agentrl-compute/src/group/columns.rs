@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::check::{finite, mask_length, same_length};
+use crate::check::{finite_piece, mask_length, same_length};
 use crate::keys::pair;
 use crate::{Error, Float, Result, par};
 
@@ -74,12 +74,7 @@ impl<'a, T: Float> Columns<'a, T> {
 
     /// Checks the values and weights of some rows.
     fn check_piece(&self, piece: Range<usize>) -> Result<()> {
-        // Without an early end, several values are looked at at once.
-        let values = self.values[piece.clone()].iter();
-        let fine = values.fold(true, |fine, value| fine & (value.to_f64().abs() < f64::INFINITY));
-        for row in piece.clone().filter(|&row| !fine && self.counts(row)) {
-            finite(self.name, row, self.values[row].to_f64())?;
-        }
+        finite_piece(self.name, self.values, self.valid, piece.clone())?;
         let Some(weights) = self.weights else { return Ok(()) };
         match piece.into_iter().find(|&row| self.counts(row) && !(0.0..f64::INFINITY).contains(&weights[row])) {
             None => Ok(()),
