@@ -79,15 +79,11 @@ impl<'a, T: Float> Paths<'a, T> {
         }
         let mut rest = out;
         let mut items = Vec::new();
-        let (mut first, mut from) = (0, 0);
-        for (sequence, &end) in self.offsets.iter().enumerate().skip(1) {
-            let end = end as usize;
-            if end - from >= par::PIECE || sequence + 1 == self.offsets.len() {
-                let mut piece = rest.map(|column| column.split_at_mut(end - from));
-                items.push((first..sequence, from, piece.each_mut().map(|(piece, _)| std::mem::take(piece))));
-                rest = piece.map(|(_, rest)| rest);
-                (first, from) = (sequence, end);
-            }
+        for sequences in par::together(self.offsets.len() - 1, |sequence| self.offsets[sequence] as usize) {
+            let (from, end) = (self.offsets[sequences.start] as usize, self.offsets[sequences.end] as usize);
+            let mut piece = rest.map(|column| column.split_at_mut(end - from));
+            items.push((sequences, from, piece.each_mut().map(|(piece, _)| std::mem::take(piece))));
+            rest = piece.map(|(_, rest)| rest);
         }
         let made = par::each(items, |(sequences, from, mut out)| {
             let mut seen = Vec::with_capacity(sequences.len());
