@@ -169,11 +169,11 @@ def started(bench: Bench, runs: int) -> None:
     """B8: compiling, starting from the cache, importing; each in a process of its own."""
     program = """
 import sys, time
-import torch, agentrl_core.loss, agentrl_core.pack
+import torch, agentrl_core.loss, agentrl_core.model.pack
 start = time.perf_counter()
 import agentrl_core.loss.linear
 imported = time.perf_counter() - start
-from agentrl_core import _cuda
+from agentrl_core.model import cuda
 start = time.perf_counter()
 try:
     import cuda.core
@@ -187,9 +187,9 @@ if torch.cuda.is_available():
 else:
     architecture = "sm_90"
 start = time.perf_counter()
-_cuda.cubin("linear_logprob", architecture)
+cuda.cubin("linear_logprob", architecture)
 if torch.cuda.is_available():
-    _cuda.Kernels("linear_logprob", torch.device("cuda", 0))
+    cuda.Kernels("linear_logprob", torch.device("cuda", 0))
 print(time.perf_counter() - start, package, imported)
 """
     with tempfile.TemporaryDirectory() as folder:

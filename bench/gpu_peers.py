@@ -13,7 +13,8 @@ from head_loss import POLICY, Problem, plain_head
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from agentrl_core import _cuda, loss
+from agentrl_core import loss
+from agentrl_core.model import cuda
 
 CHUNK = 512  # rows of verl's fallback, which rounds logits to the model's dtype
 LIKELIHOOD = loss.Imitation("token_mean")  # what a cross-entropy is
@@ -63,15 +64,15 @@ class Contender:
 @contextmanager
 def in_pytorch() -> Iterator[None]:
     """Our operation without its kernels."""
-    before = os.environ.get(_cuda.SWITCH)
-    os.environ[_cuda.SWITCH] = "0"
+    before = os.environ.get(cuda.SWITCH)
+    os.environ[cuda.SWITCH] = "0"
     try:
         yield
     finally:
         if before is None:
-            del os.environ[_cuda.SWITCH]
+            del os.environ[cuda.SWITCH]
         else:
-            os.environ[_cuda.SWITCH] = before
+            os.environ[cuda.SWITCH] = before
 
 
 def head_contenders(problem: Problem, skip: Skip, *, compiled: bool) -> Iterator[Contender]:

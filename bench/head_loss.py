@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from agentrl_core import loss
-from agentrl_core.pack import Pack, PackOutput, Streams
+from agentrl_core.model.pack import Pack, PackOutput, Streams
 
 POLICY = loss.Policy(clip=loss.Clip(0.2, 0.28), kl=loss.KL(0.01), entropy=0.01)
 

@@ -23,7 +23,7 @@ from common import Bench, best, load
 from verl.utils.seqlen_balancing import get_seqlen_balanced_partitions
 
 from agentrl_core import packing
-from agentrl_core.buffers import PackBuffers
+from agentrl_core.model.buffers import PackBuffers
 
 IMPORTS = (
     "areal",

@@ -20,7 +20,7 @@ from polars.testing import assert_frame_equal
 
 import agentrl_core as arl
 from agentrl_core.cli import main as agentrl
-from agentrl_core.polars import Tables, scan
+from agentrl_core.integrations.polars import Tables, scan
 
 GROUPS, MEMBERS, TURNS, ACTION, OBSERVATION = 32, 8, 4, 128, 32
 

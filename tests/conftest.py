@@ -14,7 +14,7 @@ def world():
 
 @pytest.fixture(scope="session")
 def _warm_policy(world):
-    from agentrl_core.warm_start import warm_start
+    from agentrl_core.train.warm_start import warm_start
 
     return warm_start(world, seed=0, steps=150)
 

@@ -9,7 +9,7 @@ import torch
 from agentrl_core import engine, env
 from agentrl_core.collect import evaluate
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
-from agentrl_core.warm_start import _expression, _TraceWriter, build, warm_start
+from agentrl_core.train.warm_start import _expression, _TraceWriter, build, warm_start
 
 
 @pytest.fixture(scope="module")

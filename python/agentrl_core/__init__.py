@@ -12,30 +12,16 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from agentrl_core import (
-        advantage,
-        engine,
-        env,
-        filters,
-        group,
-        keys,
-        loss,
-        packing,
-        recipes,
-        returns,
-        reward,
-        rollout,
-        select,
-        tree,
-        weight,
-    )
+    from agentrl_core import advantage, engine, env, loss, recipes, reward, rollout, select, weight
     from agentrl_core._core import Table, __version__, num_threads, set_num_threads
-    from agentrl_core.batch import Batch
     from agentrl_core.collect import Collector
-    from agentrl_core.forest import Forest
+    from agentrl_core.component.schedule import Schedule
+    from agentrl_core.data.batch import Batch
+    from agentrl_core.data.forest import Forest
+    from agentrl_core.data.store import Store
+    from agentrl_core.integrations import polars
+    from agentrl_core.operators import filters, group, keys, packing, returns, tree
     from agentrl_core.recipe import Recipe
-    from agentrl_core.scheduled import Schedule
-    from agentrl_core.store import Store
 
 __all__ = [
     "Batch",
@@ -55,6 +41,7 @@ __all__ = [
     "loss",
     "num_threads",
     "packing",
+    "polars",
     "recipes",
     "returns",
     "reward",
@@ -65,25 +52,36 @@ __all__ = [
     "weight",
 ]
 
+# Where the names live that are not packages here.
 _HOMES = {
-    "Batch": "batch",
+    "Batch": "data.batch",
     "Collector": "collect",
-    "Forest": "forest",
+    "Forest": "data.forest",
     "Recipe": "recipe",
-    "Schedule": "scheduled",
-    "Store": "store",
+    "Schedule": "component.schedule",
+    "Store": "data.store",
     "Table": "_core",
     "__version__": "_core",
+    "filters": "operators",
+    "group": "operators",
+    "keys": "operators",
     "num_threads": "_core",
+    "packing": "operators",
+    "polars": "integrations",
+    "returns": "operators",
     "set_num_threads": "_core",
+    "tree": "operators",
 }
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    home = importlib.import_module(f"{__name__}.{_HOMES.get(name, name)}")
-    value = getattr(home, name) if name in _HOMES else home
+    home = _HOMES.get(name)
+    if home in (None, "operators", "integrations"):
+        value: Any = importlib.import_module(".".join(filter(None, (__name__, home, name))))
+    else:
+        value = getattr(importlib.import_module(f"{__name__}.{home}"), name)
     globals()[name] = value
     return value
 

@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 
 from agentrl_core import _core
-from agentrl_core.batch import Batch
+from agentrl_core.data.batch import Batch
+from agentrl_core.data.forest import Forest
+from agentrl_core.data.store import Store
 from agentrl_core.engine.base import Engine, Sampling
 from agentrl_core.env.base import Environment, Split, Task
 from agentrl_core.exceptions import InvalidInputError, RecipeError
-from agentrl_core.forest import Forest
 from agentrl_core.recipe import Recipe
 from agentrl_core.rollout import Independent
 from agentrl_core.rollout.turns import roll_out
-from agentrl_core.store import Store
 
 
 class Collector:

@@ -11,16 +11,24 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, cast, get_args
 
-from agentrl_core._rows import FLAGS
-from agentrl_core.component import PHASES, BatchComponent, Column, Component, Level, StatefulComponent, find_component
+from agentrl_core.component.component import (
+    PHASES,
+    BatchComponent,
+    Column,
+    Component,
+    Level,
+    StatefulComponent,
+    find_component,
+)
+from agentrl_core.component.rows import FLAGS
 from agentrl_core.exceptions import RecipeError
 
 if TYPE_CHECKING:
-    from agentrl_core.batch import Batch
+    from agentrl_core.data.batch import Batch
     from agentrl_core.loss import Loss, Train
     from agentrl_core.rollout import Planner
     from agentrl_core.select import Admission, Selector
-    from agentrl_core.update import Updates
+    from agentrl_core.update.updates import Updates
 
 Shared = Literal["each", "split", "owner"]
 Chain = BatchComponent | tuple[BatchComponent, ...]
@@ -266,7 +274,7 @@ class Recipe:
         Raises:
             RecipeError: a column is missing, and the message has the call that adds it; or the stage has no loss.
         """
-        from agentrl_core.update import Updates
+        from agentrl_core.update.updates import Updates
 
         if stage == "update":
             self.check(batch)

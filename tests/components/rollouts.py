@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from agentrl_core import Batch, Forest
-from agentrl_core._rows import FLAGS
-from agentrl_core.component import BatchComponent
+from agentrl_core.component.component import BatchComponent
+from agentrl_core.component.rows import FLAGS
 from agentrl_core.exceptions import NotFoundError
 
 

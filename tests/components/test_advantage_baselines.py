@@ -25,7 +25,7 @@ from agentrl_core.advantage import (
     TailRisk,
     TrackedBaseline,
 )
-from agentrl_core.component import StatefulComponent
+from agentrl_core.component.component import StatefulComponent
 from agentrl_core.exceptions import InvalidInputError, RecipeError
 
 

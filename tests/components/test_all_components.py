@@ -16,7 +16,7 @@ from torch import Tensor
 
 from agentrl_core import Schedule, loss
 from agentrl_core.advantage import Normalisation
-from agentrl_core.component import PHASES, BatchComponent, Component, StatefulComponent, find_component
+from agentrl_core.component.component import PHASES, BatchComponent, Component, StatefulComponent, find_component
 from agentrl_core.exceptions import NotFoundError, RecipeError
 from agentrl_core.recipe import Recipe
 

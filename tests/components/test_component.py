@@ -8,7 +8,7 @@ from dataclasses import FrozenInstanceError, dataclass
 import pytest
 
 from agentrl_core import advantage, loss, reward, rollout, select
-from agentrl_core.component import Component, find_component
+from agentrl_core.component.component import Component, find_component
 from agentrl_core.exceptions import RecipeError
 
 COMPONENTS = [

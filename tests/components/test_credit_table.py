@@ -12,7 +12,7 @@ from rollouts import bare, filled
 
 from agentrl_core import Schedule, advantage, group, loss, reward, weight
 from agentrl_core.advantage.compat import COMPAT
-from agentrl_core.component import BatchComponent, Component
+from agentrl_core.component.component import BatchComponent, Component
 from agentrl_core.recipe import Recipe
 
 TEXT = (Path(__file__).parents[2] / "docs" / "credit.md").read_text()

@@ -29,7 +29,7 @@ from agentrl_core.advantage import (
     TrackedBaseline,
     TreeRelative,
 )
-from agentrl_core.component import BatchComponent
+from agentrl_core.component.component import BatchComponent
 from agentrl_core.weight import (
     AdvantageExponential,
     AnswerEntropyScaled,

@@ -12,7 +12,7 @@ from rollouts import plain, ragged, small
 
 from agentrl_core import Batch, Schedule
 from agentrl_core.advantage import ConstrainedSum, Normalisation
-from agentrl_core.component import StatefulComponent
+from agentrl_core.component.component import StatefulComponent
 from agentrl_core.exceptions import InvalidInputError, RecipeError
 from agentrl_core.reward import BalancedSum, ExplorationEffort
 from agentrl_core.weight import DifficultyScaled

@@ -8,17 +8,17 @@ from pathlib import Path
 
 from torch import Tensor
 
-from agentrl_core import _cuda
+from agentrl_core.model import cuda
 
 HERE = Path(__file__).parent
 
 
 class HostKernels:
-    """What `_cuda.Kernels` is, with threads of the host: at most `most_threads` a block."""
+    """What `cuda.Kernels` is, with threads of the host: at most `most_threads` a block."""
 
     def __init__(self, name: str, compiler: str, folder: Path, most_threads: int = 64) -> None:
         kernels, library = folder / f"{name}.cu", folder / f"{name}.so"
-        kernels.write_text(_cuda.source(name), encoding="utf-8")
+        kernels.write_text(cuda.source(name), encoding="utf-8")
         options = ["-std=c++20", "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-pthread"]
         command = [compiler, *options, f'-DKERNELS="{kernels}"', str(HERE / f"{name}_host.cpp"), "-o", str(library)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -7,15 +7,15 @@ import torch
 from host_kernels import HostKernels
 from torch import Tensor
 
-from agentrl_core import _cuda, loss
-from agentrl_core.loss import _head
+from agentrl_core import loss
+from agentrl_core.model import cuda, head
 
 ROWS, VOCABULARY, SIZE = 11, 203, 8
 
 
 @pytest.fixture
 def few_threads(host: HostKernels, monkeypatch: pytest.MonkeyPatch) -> HostKernels:
-    monkeypatch.setattr(_head, "_THREADS", 5)
+    monkeypatch.setattr(head, "_THREADS", 5)
     return host
 
 
@@ -38,7 +38,7 @@ def test_rows_agree(
     few_threads: HostKernels, dtype: torch.dtype, with_entropy: bool, again: bool, softcap: float | None
 ) -> None:
     results = []
-    for rows in (_head.Rows(softcap), _head.KernelRows(few_threads, softcap)):
+    for rows in (head.Rows(softcap), head.KernelRows(few_threads, softcap)):
         given = problem()
         logits, target, scale = given["logits"].clone(), given["target"], given["scale"]
         logprob, entropy, lse = rows.statistics(logits, target, scale)
@@ -70,8 +70,8 @@ def test_the_operation_on_kernels(
     mix = torch.randn(2, ROWS, generator=make)
     results = []
     for kernels in (None, few_threads):
-        monkeypatch.setitem(_head._TILE, "cpu", 4)
-        monkeypatch.setattr(_cuda, "kernels", lambda *_, kernels=kernels: kernels)
+        monkeypatch.setitem(head._TILE, "cpu", 4)
+        monkeypatch.setattr(cuda, "kernels", lambda *_, kernels=kernels: kernels)
         logprob, entropy = loss.linear_logprob(hidden, weight, target, bias=bias, workspace=1, **head)
         gradients = torch.autograd.grad((mix[0] * logprob + mix[1] * entropy).sum(), leaves)
         results.append((logprob.detach(), entropy.detach(), *gradients))

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from agentrl_core import loss
-from agentrl_core._layouts import SequenceLayout, TreeLayout
-from agentrl_core.pack import Pack, Streams
+from agentrl_core.model.layouts import SequenceLayout, TreeLayout
+from agentrl_core.model.pack import Pack, Streams
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 

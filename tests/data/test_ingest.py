@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentrl_core import Batch, Forest
+from agentrl_core.data.ingest import DRIFT
 from agentrl_core.exceptions import InvalidInputError, NotFoundError
-from agentrl_core.ingest import DRIFT
 
 Turn = tuple[list[int], list[int]]
 

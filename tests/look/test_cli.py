@@ -21,7 +21,7 @@ from forests import grow
 from agentrl_core import Store
 from agentrl_core.cli import COMMANDS, main
 from agentrl_core.cli._words import Words
-from agentrl_core.polars import Tables, scan
+from agentrl_core.integrations.polars import Tables, scan
 
 LOOKING = ("ls", "show", "stats", "export")
 

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
 from agentrl_core import Batch, Store, advantage
-from agentrl_core._codes import CODES
+from agentrl_core.data.codes import CODES
 from agentrl_core.exceptions import CorruptError, InvalidInputError, NotFoundError
-from agentrl_core.polars import Tables, example, scan
+from agentrl_core.integrations.polars import Tables, example, scan
 
 
 def collected(batch_or_run: Any, name: str = "trajectories") -> Any:
@@ -351,6 +351,6 @@ def test_wrong_frames_are_refused(recorded: Path) -> None:
 
 
 def test_without_polars_the_message_names_the_extra() -> None:
-    code = "import sys; sys.modules['polars'] = None; import agentrl_core.polars"
+    code = "import sys; sys.modules['polars'] = None; import agentrl_core.integrations.polars"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert "MissingDependencyError: agentrl_core.polars needs Polars: pip install 'agentrl-core[polars]'" in done.stderr

@@ -8,7 +8,7 @@ import agentrl_core as arl
 from agentrl_core import advantage, engine, recipes, reward, rollout, select
 from agentrl_core.collect import evaluate
 from agentrl_core.exceptions import InvalidInputError, RecipeError
-from agentrl_core.probe import Probe
+from agentrl_core.model.probe import Probe
 
 LIMITS = {"sampling": engine.Sampling(max_tokens=24), "context_tokens": 160, "task_pool": 64}
 

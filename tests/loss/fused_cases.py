@@ -8,7 +8,7 @@ from systems import LOSSES
 from torch import Tensor
 
 from agentrl_core import loss
-from agentrl_core.pack import Pack, PackOutput, Streams
+from agentrl_core.model.pack import Pack, PackOutput, Streams
 
 TOKENS, SIZE, VOCABULARY = 21, 6, 37
 HEADS = {

@@ -32,7 +32,7 @@ from transformers import (
 )
 from transformers.masking_utils import eager_mask
 
-from agentrl_core.pack import Pack, Streams
+from agentrl_core.model.pack import Pack, Streams
 
 VOCABULARY = 37
 SHAPE = {

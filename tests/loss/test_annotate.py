@@ -12,8 +12,8 @@ from torch import nn
 
 from agentrl_core import Batch, Forest, recipes, reward
 from agentrl_core.exceptions import InvalidInputError, RecipeError
-from agentrl_core.pack import Pack
-from agentrl_core.probe import Probe, Questions
+from agentrl_core.model.pack import Pack
+from agentrl_core.model.probe import Probe, Questions
 
 
 def path(nodes: dict[int, dict], last: int | None, end: int | None) -> list[int]:

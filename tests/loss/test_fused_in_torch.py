@@ -17,15 +17,16 @@ from torch.utils.checkpoint import checkpoint
 
 from agentrl_core import Batch, Forest, loss, recipes
 from agentrl_core.exceptions import InvalidInputError
-from agentrl_core.loss import _head, _operations
-from agentrl_core.pack import Pack
+from agentrl_core.loss import _operations
+from agentrl_core.model import head
+from agentrl_core.model.pack import Pack
 
 BOTH = pytest.mark.parametrize("policy", [EVERYTHING, SEQUENCES], ids=["one pass", "two passes"])
 
 
 @pytest.fixture(autouse=True)
 def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(_head._TILE, "cpu", 8)
+    monkeypatch.setitem(head._TILE, "cpu", 8)
 
 
 def pairs(pack: Pack) -> tuple[Tensor, Tensor, Tensor]:

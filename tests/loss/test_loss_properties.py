@@ -14,7 +14,7 @@ from systems import LINE, LOSSES, SYSTEMS, TABLE
 from torch import Tensor
 
 from agentrl_core import loss
-from agentrl_core.component import find_component
+from agentrl_core.component.component import find_component
 from agentrl_core.exceptions import InvalidInputError
 
 EACH = pytest.mark.parametrize("name", LOSSES)

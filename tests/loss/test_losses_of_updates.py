@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from agentrl_core import Batch, Forest, loss, recipes
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
-from agentrl_core.pack import Pack, PackOutput
-from agentrl_core.update import Update
+from agentrl_core.model.pack import Pack, PackOutput
+from agentrl_core.update.updates import Update
 
 BINS = 5
 EACH = pytest.mark.parametrize("name", LOSSES)

@@ -36,7 +36,7 @@ from transformers import (
 from agentrl_core import _layouts
 from agentrl_core import pack as pack_module
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
-from agentrl_core.pack import Pack
+from agentrl_core.model.pack import Pack
 
 LENGTHS = [17, 3, 9, 16, 2, 30, 9]
 

@@ -12,10 +12,10 @@ from test_losses_of_updates import Rollouts, grow
 from test_tree_packs import agree_on_branches
 
 from agentrl_core import Batch, Forest, loss, recipes
-from agentrl_core.buffers import PackBuffers
 from agentrl_core.exceptions import InvalidInputError
-from agentrl_core.pack import Pack, PackOutput
-from agentrl_core.packing import balanced, tree_layout
+from agentrl_core.model.buffers import PackBuffers
+from agentrl_core.model.pack import Pack, PackOutput
+from agentrl_core.operators.packing import balanced, tree_layout
 
 POLICY = loss.Policy(kl=loss.KL(0.1))
 

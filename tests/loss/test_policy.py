@@ -10,7 +10,7 @@ from hand_made import loose_pack
 
 from agentrl_core import loss
 from agentrl_core.exceptions import RecipeError
-from agentrl_core.pack import PackOutput
+from agentrl_core.model.pack import PackOutput
 
 
 def one_token(ratio: float, advantage: float, policy: loss.Policy) -> tuple[float, float]:

@@ -11,7 +11,7 @@ import torch
 from hand_made import Ragged, loose_pack, random_case
 
 from agentrl_core import loss
-from agentrl_core.pack import PackOutput
+from agentrl_core.model.pack import PackOutput
 
 core_algos = pytest.importorskip("verl.trainer.ppo.core_algos", reason="verl is installed by `make test`")
 verl_config = pytest.importorskip("verl.workers.config")

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.attention.flex_attention import create_mask, flex_attention
 
 from agentrl_core import _layouts, loss, recipes
-from agentrl_core.pack import Pack, Streams
+from agentrl_core.model.pack import Pack, Streams
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from agentrl_core import group
-from agentrl_core._rows import Rows, key_columns, needed
 from agentrl_core.advantage.normalisation import Normalisation
-from agentrl_core.component import Column, StatefulComponent
+from agentrl_core.component.component import Column, StatefulComponent
+from agentrl_core.component.rows import Rows, key_columns, needed
+from agentrl_core.operators import group
 
 if TYPE_CHECKING:
-    from agentrl_core.batch import Batch
+    from agentrl_core.data.batch import Batch
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ from typing import Any, Literal
 
 from numpy.typing import NDArray
 
-from agentrl_core import _columns
-from agentrl_core.group.normalise import normalise
+from agentrl_core.operators import columns
+from agentrl_core.operators.group.normalise import normalise
 
 
 def group_relative(
@@ -82,6 +82,6 @@ def leave_one_out(
 
 def _named(rewards: object, group_ids: object, valid: object | None, **options: Any) -> NDArray[Any]:
     """`group.normalise`, with the names that these two functions give their arguments."""
-    scores = _columns.numbers(rewards, "rewards")
-    groups = _columns.keys(group_ids, "group_ids", length=len(scores))
+    scores = columns.numbers(rewards, "rewards")
+    groups = columns.keys(group_ids, "group_ids", length=len(scores))
     return normalise(scores, groups, valid=valid, **options)

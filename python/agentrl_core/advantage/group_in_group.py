@@ -7,7 +7,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from agentrl_core import _columns, _core, returns
+from agentrl_core import _core
+from agentrl_core.operators import columns, returns
 
 
 def gigpo(
@@ -71,24 +72,24 @@ def gigpo(
         ... ).tolist()
         [0.75, 0.5, -0.75, -0.5]
     """
-    scores = _columns.numbers(rewards, "rewards").astype(np.float64)
+    scores = columns.numbers(rewards, "rewards").astype(np.float64)
     count = len(scores)
-    trajectories = _columns.keys(trajectory_ids, "trajectory_ids", length=count)
-    positions = _columns.integers(steps, "steps", length=count)
-    paid = _columns.numbers(step_rewards, "step_rewards", length=count).astype(np.float64)
+    trajectories = columns.keys(trajectory_ids, "trajectory_ids", length=count)
+    positions = columns.integers(steps, "steps", length=count)
+    paid = columns.numbers(step_rewards, "step_rewards", length=count).astype(np.float64)
     order = np.lexsort((positions, trajectories))  # stable; returns need each trajectory's steps in a row
     to_come = np.empty(count, dtype=np.float64)
     to_come[order] = returns.discounted(paid[order], trajectories[order], gamma=gamma)
     return _core.gigpo(
         scores,
         to_come,
-        _columns.keys(group_ids, "group_ids", length=count),
+        columns.keys(group_ids, "group_ids", length=count),
         trajectories,
-        _columns.keys(state_keys, "state_keys", length=count),
+        columns.keys(state_keys, "state_keys", length=count),
         step_weight=step_weight,
         scale=scale,
         unit=unit,
         ddof=ddof,
         eps=eps,
-        valid=_columns.mask(valid, "valid", length=count),
+        valid=columns.mask(valid, "valid", length=count),
     )

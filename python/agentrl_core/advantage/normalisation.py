@@ -8,9 +8,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from agentrl_core import group
-from agentrl_core._rows import Rows, Unit
-from agentrl_core.component import Component
+from agentrl_core.component.component import Component
+from agentrl_core.component.rows import Rows, Unit
+from agentrl_core.operators import group
 
 
 @dataclass(frozen=True)

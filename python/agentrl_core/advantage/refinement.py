@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from agentrl_core import group, keys
-from agentrl_core._rows import Rows, needed
 from agentrl_core.advantage.normalisation import Normalisation
-from agentrl_core.component import BatchComponent, Column
+from agentrl_core.component.component import BatchComponent, Column
+from agentrl_core.component.rows import Rows, needed
+from agentrl_core.operators import group, keys
 
 if TYPE_CHECKING:
-    from agentrl_core.batch import Batch
+    from agentrl_core.data.batch import Batch
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from agentrl_core import group
-from agentrl_core._rows import Rows, needed, sums
 from agentrl_core.advantage.normalisation import Normalisation
-from agentrl_core.component import BatchComponent, Column
+from agentrl_core.component.component import BatchComponent, Column
+from agentrl_core.component.rows import Rows, needed, sums
+from agentrl_core.operators import group
 
 if TYPE_CHECKING:
-    from agentrl_core.batch import Batch
+    from agentrl_core.data.batch import Batch
 
 Aggregate = Literal["sum", "mean", "log_ratio"]
 

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from agentrl_core import group, keys
-from agentrl_core._rows import Rows, needed
-from agentrl_core.component import Column, StatefulComponent
+from agentrl_core.component.component import Column, StatefulComponent
+from agentrl_core.component.rows import Rows, needed
+from agentrl_core.operators import group, keys
 
 if TYPE_CHECKING:
-    from agentrl_core.batch import Batch
+    from agentrl_core.data.batch import Batch
 
 
 @dataclass(frozen=True)

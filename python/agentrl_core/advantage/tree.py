@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentrl_core import _core
-from agentrl_core._rows import Rows, needed
 from agentrl_core.advantage.normalisation import Normalisation
-from agentrl_core.component import BatchComponent, Column
+from agentrl_core.component.component import BatchComponent, Column
+from agentrl_core.component.rows import Rows, needed
 
 if TYPE_CHECKING:
-    from agentrl_core.batch import Batch
+    from agentrl_core.data.batch import Batch
 
 _OF_DRAWS = ("ancestors", "baseline", "order")
 

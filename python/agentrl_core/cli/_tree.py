@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
-from agentrl_core._codes import CODES
 from agentrl_core.cli._view import number
 from agentrl_core.cli._words import Words
+from agentrl_core.data.codes import CODES
 
 if TYPE_CHECKING:
     import polars as pl

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from agentrl_core.data.store import Store
 from agentrl_core.exceptions import CorruptError, NotFoundError, StoreError
-from agentrl_core.store import Store
 
 if TYPE_CHECKING:
     from rich.console import Console

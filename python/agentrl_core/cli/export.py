@@ -18,8 +18,8 @@ from agentrl_core.exceptions import InvalidInputError, StoreError
 if TYPE_CHECKING:
     import polars as pl
 
-    from agentrl_core.polars import Tables
-    from agentrl_core.store import Store
+    from agentrl_core.data.store import Store
+    from agentrl_core.integrations.polars import Tables
 
     _Parts = Sequence[Callable[[], pl.DataFrame]]
 
@@ -78,7 +78,7 @@ def run(path: str, to: str, format: str | None, table: str, iterations: str | No
     from rich.console import Console
     from rich.progress import track
 
-    from agentrl_core.polars import scan
+    from agentrl_core.integrations.polars import scan
 
     target = Path(to)
     form = format or target.suffix.removeprefix(".")

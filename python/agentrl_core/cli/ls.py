@@ -11,8 +11,8 @@ from agentrl_core.exceptions import NotFoundError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from agentrl_core.polars import Tables
-    from agentrl_core.store import Store
+    from agentrl_core.data.store import Store
+    from agentrl_core.integrations.polars import Tables
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -29,7 +29,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 def run(path: str, iteration: int | None) -> int:
     """Print the list."""
     out = console()
-    from agentrl_core.polars import scan
+    from agentrl_core.integrations.polars import scan
 
     with opened(path) as store:
         tables = scan(store)
@@ -43,7 +43,7 @@ def run(path: str, iteration: int | None) -> int:
 def _iterations(out: Console, store: Store, tables: Tables) -> None:
     import polars as pl
 
-    from agentrl_core._codes import ACTION, CODES
+    from agentrl_core.data.codes import ACTION, CODES
 
     trajectories = tables.trajectories.select("group_id", "iteration", "success", "reward", "status").collect()
     groups = trajectories.select("group_id", "iteration").unique("group_id").lazy()

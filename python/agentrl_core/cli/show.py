@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from agentrl_core import env
-from agentrl_core._codes import CODES, UNTRAINED
 from agentrl_core.cli._tree import group_tree
 from agentrl_core.cli._view import console, escaped, nearest, number, opened
 from agentrl_core.cli._words import Words
+from agentrl_core.data.codes import CODES, UNTRAINED
 from agentrl_core.exceptions import NotFoundError
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-    from agentrl_core.polars import Tables
+    from agentrl_core.integrations.polars import Tables
 
 _FLAGS = {
     env.TOOL_RESULT: "tool called",
@@ -52,7 +52,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 def run(path: str, trajectory: int, tokenizer: str | None) -> int:
     """Print tree and path."""
     out = console()
-    from agentrl_core.polars import scan
+    from agentrl_core.integrations.polars import scan
 
     with opened(path) as store:
         _show(out, scan(store), trajectory, Words.find(path, tokenizer))

@@ -12,8 +12,8 @@ from agentrl_core.cli._view import console, number, opened, print_columns
 if TYPE_CHECKING:
     import polars as pl
 
-    from agentrl_core.polars import Tables
-    from agentrl_core.store import Store
+    from agentrl_core.data.store import Store
+    from agentrl_core.integrations.polars import Tables
 
 _DRAWS_AT_ONCE = 16_384
 _COLUMNS = """
@@ -40,7 +40,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 def run(path: str) -> int:
     """Print the table."""
     out = console()
-    from agentrl_core.polars import scan
+    from agentrl_core.integrations.polars import scan
 
     with opened(path) as store:
         tables = scan(store)

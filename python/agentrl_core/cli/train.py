@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def add_arguments(command: argparse.ArgumentParser) -> None:
     """An argument for each option of `TrainOptions`."""
     from agentrl_core import recipes
-    from agentrl_core.train import TrainOptions
+    from agentrl_core.train.loop import TrainOptions
 
     command.description = "Train a language model on reasoning-gym tasks with a calculator, by a recipe."
     command.formatter_class = argparse.ArgumentDefaultsHelpFormatter
@@ -46,8 +46,8 @@ def run(**given: Any) -> int:
     """Train, and show how it went."""
     from rich.console import Console
 
-    from agentrl_core.report import Live, learning_curve, show_summary
-    from agentrl_core.train import TrainOptions, train
+    from agentrl_core.cli.report import Live, learning_curve, show_summary
+    from agentrl_core.train.loop import TrainOptions, train
 
     begun = Path(given.get("run", TrainOptions.run)) / "recipe.toml"
     resumed = str(begun) if given.get("resume") and begun.is_file() else None

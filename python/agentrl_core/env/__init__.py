@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from agentrl_core._codes import StepFlag
+    from agentrl_core.data.codes import StepFlag
     from agentrl_core.env.base import (
         FORMAT_ERROR,
         TOOL_ERROR,

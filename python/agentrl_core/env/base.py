@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
 
-from agentrl_core._codes import StepFlag
+from agentrl_core.data.codes import StepFlag
 
 Split = Literal["train", "held_out"]
 

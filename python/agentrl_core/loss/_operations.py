@@ -14,8 +14,8 @@ from torch import Tensor
 from torch._C import DispatchKey, DispatchKeySet, _dispatch_tls_local_include_set, _ForceDispatchKeyGuard
 
 from agentrl_core.exceptions import InvalidInputError
-from agentrl_core.loss._head import Gradients, Head
 from agentrl_core.loss.tokens import Tokens
+from agentrl_core.model.head import Gradients, Head
 
 if TYPE_CHECKING:
     from agentrl_core.loss.base import Loss

@@ -7,13 +7,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from agentrl_core.component import Column, Component
+from agentrl_core.component.component import Column, Component
 from agentrl_core.loss.tokens import Tokens
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from agentrl_core.pack import Pack, PackOutput
+    from agentrl_core.model.pack import Pack, PackOutput
 
 Unit = Literal["token", "step", "trajectory", "pair", "group", "update"]
 """What a loss needs whole: in one update, and in one pack where packs are to add up."""

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from agentrl_core.exceptions import RecipeError
-from agentrl_core.loss._torch import torch
 from agentrl_core.loss.base import UNITS, Denominator, Loss, Unit, WeightedLoss, sums
 from agentrl_core.loss.bounds import OPEN
 from agentrl_core.loss.gate import Gate
 from agentrl_core.loss.tokens import Tokens
+from agentrl_core.model.lazy_torch import torch
 
 if TYPE_CHECKING:
     from torch import Tensor

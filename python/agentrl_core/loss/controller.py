@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Literal
 
-from agentrl_core.component import Component
+from agentrl_core.component.component import Component
 
 
 @dataclass(frozen=True)

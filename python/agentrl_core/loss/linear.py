@@ -16,14 +16,14 @@ import torch
 from torch import Tensor
 
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
-from agentrl_core.loss._head import WORKSPACE, folded
 from agentrl_core.loss._operations import fused_loss, known_loss, linear_logprob_and_lse
 from agentrl_core.loss.base import Loss
 from agentrl_core.loss.tokens import Tokens
-from agentrl_core.pack import PackOutput
+from agentrl_core.model.head import WORKSPACE, folded
+from agentrl_core.model.pack import PackOutput
 
 if TYPE_CHECKING:
-    from agentrl_core.pack import Pack
+    from agentrl_core.model.pack import Pack
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,7 +104,7 @@ def fused(
     Example:
         >>> import torch
         >>> from agentrl_core import loss
-        >>> from agentrl_core.pack import Pack, Streams
+        >>> from agentrl_core.model.pack import Pack, Streams
         >>> ids, rows = torch.tensor([0, 1, 2]), torch.tensor([0, 1])
         >>> streams = {"inverse_temperature": torch.ones(2), "weight_kl": torch.ones(2) / 2}
         >>> pack = Pack(ids, ids, torch.tensor([0, 3]), 3, rows, rows + 1, rows, rows, Streams(streams))

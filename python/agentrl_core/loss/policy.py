@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from agentrl_core.loss._torch import torch
 from agentrl_core.loss.base import Denominator, Loss, check_denominator, sums
 from agentrl_core.loss.bounds import OPEN, BoundProvider, Clip
 from agentrl_core.loss.gate import Gate
@@ -13,6 +12,7 @@ from agentrl_core.loss.ratio import Ratio, RatioProvider
 from agentrl_core.loss.regulariser import KL, EntropyTerm
 from agentrl_core.loss.surrogate import Clipped, Expert, Surrogate
 from agentrl_core.loss.tokens import Tokens
+from agentrl_core.model.lazy_torch import torch
 
 if TYPE_CHECKING:
     from torch import Tensor

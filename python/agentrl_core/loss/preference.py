@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from agentrl_core.loss._torch import functional, torch
 from agentrl_core.loss.base import Unit, WeightedLoss, sums
 from agentrl_core.loss.tokens import LOG_RATIO_LIMIT, Tokens
+from agentrl_core.model.lazy_torch import functional, torch
 
 if TYPE_CHECKING:
     from torch import Tensor

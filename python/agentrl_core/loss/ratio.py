@@ -7,9 +7,9 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from agentrl_core.loss._torch import torch
 from agentrl_core.loss.base import Part, Unit
 from agentrl_core.loss.tokens import LOG_RATIO_LIMIT, Tokens
+from agentrl_core.model.lazy_torch import torch
 
 if TYPE_CHECKING:
     from torch import Tensor

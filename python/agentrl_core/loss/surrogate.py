@@ -10,11 +10,11 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from agentrl_core.loss._torch import torch
 from agentrl_core.loss.base import Part, Unit
 from agentrl_core.loss.bounds import Bounds
 from agentrl_core.loss.ratio import Mixture, mixture
 from agentrl_core.loss.tokens import Tokens
+from agentrl_core.model.lazy_torch import torch
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal
 
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
-from agentrl_core.loss._torch import torch
+from agentrl_core.model.lazy_torch import torch
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from agentrl_core.component import Column, Component
+from agentrl_core.component.component import Column, Component
 from agentrl_core.loss.base import Loss
 
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from agentrl_core.exceptions import InvalidInputError
-from agentrl_core.loss._torch import functional, torch
 from agentrl_core.loss.base import WeightedLoss, sums
 from agentrl_core.loss.tokens import Tokens
+from agentrl_core.model.lazy_torch import functional, torch
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from agentrl_core._rows import Rows, key_columns, needed
-from agentrl_core.component import BatchComponent, Column
+from agentrl_core.component.component import BatchComponent, Column
+from agentrl_core.component.rows import Rows, key_columns, needed
 
 if TYPE_CHECKING:
-    from agentrl_core.batch import Batch
+    from agentrl_core.data.batch import Batch
 
 
 @dataclass(frozen=True)

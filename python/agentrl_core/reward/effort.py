@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from agentrl_core import _core, group
-from agentrl_core._rows import Rows, needed, sums
-from agentrl_core.component import Column, StatefulComponent
+from agentrl_core import _core
+from agentrl_core.component.component import Column, StatefulComponent
+from agentrl_core.component.rows import Rows, needed, sums
+from agentrl_core.operators import group
 
 if TYPE_CHECKING:
-    from agentrl_core.batch import Batch
+    from agentrl_core.data.batch import Batch
 
 # By difficulty: easy, medium, hard.
 _MARGIN = np.array([0.15, 0.25, 0.35])

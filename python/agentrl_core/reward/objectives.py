@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from agentrl_core import group
-from agentrl_core._rows import Rows, key_columns, needed
-from agentrl_core.component import Column, StatefulComponent
+from agentrl_core.component.component import Column, StatefulComponent
+from agentrl_core.component.rows import Rows, key_columns, needed
 from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.operators import group
 
 if TYPE_CHECKING:
-    from agentrl_core.batch import Batch
+    from agentrl_core.data.batch import Batch
 
 _EPS = 1e-15
 

@@ -7,8 +7,9 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from agentrl_core import _columns, _core
+from agentrl_core import _core
 from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.operators import columns
 
 
 class ChecklistRewards(NamedTuple):
@@ -54,14 +55,14 @@ def information_gain(
         >>> reward.information_gain([-2.0, -1.0], [0, 2], [-2.5], unit="log_probability").tolist()
         [0.5, 1.0]
     """
-    given = _columns.numbers(answer_logprobs, "answer_logprobs")
+    given = columns.numbers(answer_logprobs, "answer_logprobs")
     made = _core.reward_information_gain(
-        _columns.doubles(given, "answer_logprobs"),
-        _columns.integers(offsets, "offsets"),
-        _columns.doubles(before, "before"),
+        columns.doubles(given, "answer_logprobs"),
+        columns.integers(offsets, "offsets"),
+        columns.doubles(before, "before"),
         unit,
     )
-    return _columns.like(made, given)
+    return columns.like(made, given)
 
 
 def implicit_rewards(
@@ -88,14 +89,14 @@ def implicit_rewards(
         >>> reward.implicit_rewards([-1.0, -2.0, -1.0], [-2.0, -1.0, -3.0], beta=0.5, offsets=[0, 2, 3]).tolist()
         [0.0, 1.0]
     """
-    given = _columns.numbers(logprobs, "logprobs")
+    given = columns.numbers(logprobs, "logprobs")
     made = _core.reward_implicit(
-        _columns.doubles(given, "logprobs"),
-        _columns.doubles(reference_logprobs, "reference_logprobs", length=len(given)),
-        None if offsets is None else _columns.integers(offsets, "offsets"),
+        columns.doubles(given, "logprobs"),
+        columns.doubles(reference_logprobs, "reference_logprobs", length=len(given)),
+        None if offsets is None else columns.integers(offsets, "offsets"),
         beta,
     )
-    return _columns.like(made, given)
+    return columns.like(made, given)
 
 
 def checklist(satisfied: object, dependencies: object, offsets: object, *, delay: float = 1.0) -> ChecklistRewards:
@@ -128,7 +129,7 @@ def checklist(satisfied: object, dependencies: object, offsets: object, *, delay
             f"dependencies has shape {needs.shape}, but satisfied has {items} items; give [items, items]"
         )
     earned, backfilled, eligible = _core.reward_checklist(
-        verdicts.ravel(), items, needs.ravel(), _columns.integers(offsets, "offsets"), delay
+        verdicts.ravel(), items, needs.ravel(), columns.integers(offsets, "offsets"), delay
     )
     shape = verdicts.shape
     return ChecklistRewards(earned.reshape(shape), backfilled.reshape(shape), eligible.reshape(shape))
@@ -136,7 +137,7 @@ def checklist(satisfied: object, dependencies: object, offsets: object, *, delay
 
 def _marks(values: object, name: str, dimensions: tuple[int, ...]) -> NDArray[np.bool_]:
     """A table of booleans, or of 0 and 1."""
-    table = _columns.column(values, name, dimensions=dimensions)
+    table = columns.column(values, name, dimensions=dimensions)
     if table.dtype.kind not in "biu" or (table.size and (table.min() < 0 or table.max() > 1)):
         raise InvalidInputError(f"{name} has dtype {table.dtype}; give booleans, or 0 and 1")
     return table.astype(np.bool_)
@@ -180,16 +181,16 @@ def success_distance(
         >>> reward.success_distance([[0.0], [1.0], [3.0]], [True, False, False], [7, 7, 7]).round(3).tolist()
         [1.0, 0.596, 0.004]
     """
-    places = _columns.numbers(embeddings, "embeddings", dimensions=(2,)).astype(np.float64)
+    places = columns.numbers(embeddings, "embeddings", dimensions=(2,)).astype(np.float64)
     count, width = places.shape
-    won = _columns.flags(success, "success", length=count)
-    groups = _columns.keys(group_ids, "group_ids", length=count)
-    mask = _columns.mask(valid, "valid", length=count)
+    won = columns.flags(success, "success", length=count)
+    groups = columns.keys(group_ids, "group_ids", length=count)
+    mask = columns.mask(valid, "valid", length=count)
     if mask is not None:
         # Rows that are not valid stand in a group of their own, in which there is no success.
         places = np.where(mask[:, None], places, 0.0)
         won = won & mask
-        groups = _columns.keys(np.where(mask, groups.astype(np.int64), -1), "group_ids")
+        groups = columns.keys(np.where(mask, groups.astype(np.int64), -1), "group_ids")
     return _core.reward_success_distance(
         places.ravel(),
         width,

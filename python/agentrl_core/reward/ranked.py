@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from agentrl_core import _columns, _core
+from agentrl_core import _core
 from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.operators import columns
 
 
 def max_at_k(
@@ -45,17 +46,17 @@ def max_at_k(
         >>> reward.max_at_k([0.0, 1.0, 2.0, 3.0], ["a"] * 4, 2).round(4).tolist()
         [1.0, 1.0, 1.1667, 1.5]
     """
-    given = _columns.numbers(rewards, "rewards")
+    given = columns.numbers(rewards, "rewards")
     count = len(given)
     made = _core.reward_max_at_k(
-        _columns.doubles(given, "rewards"),
-        _columns.keys(group_ids, "group_ids", length=count),
+        columns.doubles(given, "rewards"),
+        columns.keys(group_ids, "group_ids", length=count),
         k=k,
         leave_one_out=leave_one_out,
-        ratio_excess=_columns.optional_numbers(ratio_excess, "ratio_excess", length=count),
-        valid=_columns.mask(valid, "valid", length=count),
+        ratio_excess=columns.optional_numbers(ratio_excess, "ratio_excess", length=count),
+        valid=columns.mask(valid, "valid", length=count),
     )
-    return _columns.like(made, given)
+    return columns.like(made, given)
 
 
 def top_gap(rewards: object, group_ids: object, *, valid: object | None = None) -> NDArray[Any]:
@@ -79,13 +80,13 @@ def top_gap(rewards: object, group_ids: object, *, valid: object | None = None) 
         >>> reward.top_gap([1.0, 4.0, 3.0], ["a", "a", "a"]).tolist()
         [0.0, 1.0, 0.0]
     """
-    given = _columns.numbers(rewards, "rewards")
+    given = columns.numbers(rewards, "rewards")
     made = _core.reward_top_gap(
-        _columns.doubles(given, "rewards"),
-        _columns.keys(group_ids, "group_ids", length=len(given)),
-        valid=_columns.mask(valid, "valid", length=len(given)),
+        columns.doubles(given, "rewards"),
+        columns.keys(group_ids, "group_ids", length=len(given)),
+        valid=columns.mask(valid, "valid", length=len(given)),
     )
-    return _columns.like(made, given)
+    return columns.like(made, given)
 
 
 def rank_agreement(scores: object, truths: object, offsets: object) -> NDArray[np.float64]:
@@ -110,11 +111,11 @@ def rank_agreement(scores: object, truths: object, offsets: object) -> NDArray[n
         >>> reward.rank_agreement([9.0, 5.0, 7.0, 1.0, 2.0], [3.0, 2.0, 1.0, 2.0, 1.0], [0, 3, 5]).round(4).tolist()
         [0.3333, 0.0]
     """
-    numbers = _columns.doubles(scores, "scores")
+    numbers = columns.doubles(scores, "scores")
     return _core.reward_rank_agreement(
         numbers,
-        _columns.doubles(truths, "truths", length=len(numbers)),
-        _columns.integers(offsets, "offsets"),
+        columns.doubles(truths, "truths", length=len(numbers)),
+        columns.integers(offsets, "offsets"),
     )
 
 
@@ -140,8 +141,8 @@ def win_rates(first: object, second: object, probability: object, count: int) ->
         >>> reward.win_rates([0, 0], [1, 2], [1.0, 0.5], 3).tolist()
         [0.75, 0.0, 0.5]
     """
-    winners = _columns.integers(first, "first")
-    losers = _columns.integers(second, "second", length=len(winners))
+    winners = columns.integers(first, "first")
+    losers = columns.integers(second, "second", length=len(winners))
     for name, rows in (("first", winners), ("second", losers)):
         outside = np.flatnonzero((rows < 0) | (rows >= count))
         if len(outside):
@@ -152,6 +153,6 @@ def win_rates(first: object, second: object, probability: object, count: int) ->
     return _core.reward_win_rates(
         winners.astype(np.uint32),
         losers.astype(np.uint32),
-        _columns.doubles(probability, "probability", length=len(winners)),
+        columns.doubles(probability, "probability", length=len(winners)),
         count,
     )

@@ -7,7 +7,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from agentrl_core import _columns, _core
+from agentrl_core import _core
+from agentrl_core.operators import columns
 
 
 def tracked_quantiles(
@@ -37,9 +38,9 @@ def tracked_quantiles(
         ([1.5], [1.5])
     """
     return _core.reward_tracked_quantiles(
-        None if state is None else _columns.doubles(state, "state"),
-        _columns.doubles(values, "values"),
-        _columns.doubles(levels, "levels"),
+        None if state is None else columns.doubles(state, "state"),
+        columns.doubles(values, "values"),
+        columns.doubles(levels, "levels"),
         rate,
     )
 
@@ -87,25 +88,23 @@ def tail_risk(
         >>> reward.tail_risk([0.0, 5.0], 1.0, 4.0, alpha_low=0.2, alpha_high=0.8).round(6).tolist()
         [-5.0, 0.0]
     """
-    given = _columns.numbers(scores, "scores")
+    given = columns.numbers(scores, "scores")
     count = len(given)
-    mask = _columns.mask(valid, "valid", length=count)
-    columns = []
+    mask = columns.mask(valid, "valid", length=count)
+    parts = []
     for values, name in ((given, "scores"), (low, "low"), (high, "high")):
         whole = np.full(count, values, np.float64) if isinstance(values, (int, float)) else values
-        numbers = _columns.doubles(whole, name, length=count)
-        columns.append(numbers if mask is None else np.where(mask, numbers, 0.0))
+        numbers = columns.doubles(whole, name, length=count)
+        parts.append(numbers if mask is None else np.where(mask, numbers, 0.0))
     made = _core.reward_tail_risk(
-        columns[0],
-        columns[1],
-        columns[2],
+        parts[0],
+        parts[1],
+        parts[2],
         alpha_low=alpha_low,
         alpha_high=alpha_high,
         omega=omega,
         natural_baseline=natural_baseline,
         tail=tail,
-        curve=None
-        if curve is None
-        else (_columns.doubles(curve[0], "levels"), _columns.doubles(curve[1], "quantiles")),
+        curve=None if curve is None else (columns.doubles(curve[0], "levels"), columns.doubles(curve[1], "quantiles")),
     )
-    return _columns.like(made if mask is None else np.where(mask, made, 0.0), given)
+    return columns.like(made if mask is None else np.where(mask, made, 0.0), given)

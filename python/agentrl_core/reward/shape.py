@@ -8,7 +8,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from agentrl_core import _columns, _core
+from agentrl_core import _core
+from agentrl_core.operators import columns
 
 
 def weighted_sum(components: Sequence[object], weights: object, *, valid: object | None = None) -> NDArray[Any]:
@@ -30,13 +31,13 @@ def weighted_sum(components: Sequence[object], weights: object, *, valid: object
         >>> reward.weighted_sum([[1.0, 0.0], [1.0, 1.0]], [0.9, 0.1]).tolist()
         [1.0, 0.1]
     """
-    given = [_columns.numbers(column, f"components[{index}]") for index, column in enumerate(components)]
-    mask = _columns.mask(valid, "valid", length=len(given[0]) if given else 0)
+    given = [columns.numbers(column, f"components[{index}]") for index, column in enumerate(components)]
+    mask = columns.mask(valid, "valid", length=len(given[0]) if given else 0)
     made = _core.reward_weighted_sum(
         [_filled(column, f"components[{index}]", mask) for index, column in enumerate(given)],
-        _columns.doubles(weights, "weights"),
+        columns.doubles(weights, "weights"),
     )
-    return _columns.like(_blank(made, mask), given[0])
+    return columns.like(_blank(made, mask), given[0])
 
 
 def gate(scores: object, passed: object, *, failed: float = 0.0, valid: object | None = None) -> NDArray[Any]:
@@ -59,11 +60,11 @@ def gate(scores: object, passed: object, *, failed: float = 0.0, valid: object |
         >>> reward.gate([1.0, 1.0], [True, False], failed=-1.0).tolist()
         [1.0, -1.0]
     """
-    given = _columns.numbers(scores, "scores")
-    mask = _columns.mask(valid, "valid", length=len(given))
-    through = _columns.flags(passed, "passed", length=len(given))
+    given = columns.numbers(scores, "scores")
+    mask = columns.mask(valid, "valid", length=len(given))
+    through = columns.flags(passed, "passed", length=len(given))
     made = _core.reward_gate(_filled(given, "scores", mask), through, failed)
-    return _columns.like(_blank(made, mask), given)
+    return columns.like(_blank(made, mask), given)
 
 
 def excess_penalty(
@@ -99,10 +100,10 @@ def excess_penalty(
         >>> reward.excess_penalty([5, 15, 30], free=10, limit=20, cap=1.0).tolist()
         [0.0, -0.5, -1.0]
     """
-    given = _columns.numbers(amounts, "amounts")
-    mask = _columns.mask(valid, "valid", length=len(given))
+    given = columns.numbers(amounts, "amounts")
+    mask = columns.mask(valid, "valid", length=len(given))
     made = _core.reward_excess_penalty(_filled(given, "amounts", mask), free, limit, weight, cap)
-    return _columns.like(_blank(made, mask), given)
+    return columns.like(_blank(made, mask), given)
 
 
 def tiers(qualities: object, count: int, *, valid: object | None = None) -> NDArray[Any]:
@@ -124,9 +125,9 @@ def tiers(qualities: object, count: int, *, valid: object | None = None) -> NDAr
         >>> reward.tiers([0.0, 0.1, 0.25, 0.26, 1.0], 4).tolist()
         [0.0, 0.25, 0.25, 0.5, 1.0]
     """
-    given = _columns.numbers(qualities, "qualities")
-    mask = _columns.mask(valid, "valid", length=len(given))
-    return _columns.like(_blank(_core.reward_tiers(_filled(given, "qualities", mask), count), mask), given)
+    given = columns.numbers(qualities, "qualities")
+    mask = columns.mask(valid, "valid", length=len(given))
+    return columns.like(_blank(_core.reward_tiers(_filled(given, "qualities", mask), count), mask), given)
 
 
 def dither(
@@ -159,16 +160,16 @@ def dither(
         >>> bool(abs(reward.dither([1.0, 0.0], seed=7) - [1.0, 0.0]).max() <= 0.05)
         True
     """
-    given = _columns.numbers(scores, "scores")
-    mask = _columns.mask(valid, "valid", length=len(given))
-    places = _columns.places(ids, "ids", length=len(given))
+    given = columns.numbers(scores, "scores")
+    mask = columns.mask(valid, "valid", length=len(given))
+    places = columns.places(ids, "ids", length=len(given))
     made = _core.reward_dither(_filled(given, "scores", mask), places, seed, amplitude, law)
-    return _columns.like(_blank(made, mask), given)
+    return columns.like(_blank(made, mask), given)
 
 
 def _filled(column: NDArray[Any], name: str, mask: NDArray[np.bool_] | None) -> NDArray[np.float64]:
     """The column with 0 in rows that are not valid."""
-    numbers = _columns.doubles(column, name, length=None if mask is None else len(mask))
+    numbers = columns.doubles(column, name, length=None if mask is None else len(mask))
     return numbers if mask is None else np.where(mask, numbers, 0.0)
 
 

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
-from agentrl_core import group
-from agentrl_core._rows import Rows, key_columns, needed
-from agentrl_core.component import BatchComponent, Column
+from agentrl_core.component.component import BatchComponent, Column
+from agentrl_core.component.rows import Rows, key_columns, needed
+from agentrl_core.operators import group
 
 if TYPE_CHECKING:
-    from agentrl_core.batch import Batch
+    from agentrl_core.data.batch import Batch
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from agentrl_core import _columns, _core
+from agentrl_core import _core
 from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.operators import columns
 
 
 class Clusters(NamedTuple):
@@ -72,7 +73,7 @@ def answer_clusters(
             raise InvalidInputError(
                 f"answers[{row}] is {type(answer).__name__}; give a text, or None without an answer"
             )
-    groups = _columns.keys(group_ids, "group_ids", length=len(texts)).tolist()
+    groups = columns.keys(group_ids, "group_ids", length=len(texts)).tolist()
     representatives: dict[int, list[str]] = {}
     known: dict[tuple[int, str | None], str | None] = {}
     for group, answer in zip(groups, texts, strict=True):
@@ -120,17 +121,17 @@ def cluster_votes(
         >>> reward.cluster_votes(["x", "x", "y"], [0, 0, 0]).winner.tolist()
         [True, True, False]
     """
-    ids = _columns.keys(clusters, "clusters")
+    ids = columns.keys(clusters, "clusters")
     count = len(ids)
-    mask = _columns.mask(valid, "valid", length=count)
-    votes = _columns.optional_numbers(weights, "weights", length=count)
-    answered = _columns.mask(parsed, "parsed", length=count)
+    mask = columns.mask(valid, "valid", length=count)
+    votes = columns.optional_numbers(weights, "weights", length=count)
+    answered = columns.mask(parsed, "parsed", length=count)
     if mask is not None:
         answered = mask if answered is None else answered & mask
         votes = np.where(mask, 1.0 if votes is None else votes, 0.0)
     made = _core.reward_cluster_votes(
         ids,
-        _columns.keys(group_ids, "group_ids", length=count),
+        columns.keys(group_ids, "group_ids", length=count),
         parsed=answered,
         weights=votes,
     )

@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from agentrl_core.component import Component
+from agentrl_core.component.component import Component
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentrl_core import _core
+from agentrl_core.data.forest import Forest
 from agentrl_core.engine.base import Engine, Request, Sampling, Segment
 from agentrl_core.env.base import TOOL_RESULT, Environment, Episode, Task
 from agentrl_core.exceptions import InvalidInputError
-from agentrl_core.forest import Forest
 from agentrl_core.rollout.planner import Frontier, Planner
 
 

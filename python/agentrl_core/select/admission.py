@@ -9,9 +9,9 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from agentrl_core import filters
-from agentrl_core.component import Column, Component
+from agentrl_core.component.component import Column, Component
 from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.operators import filters
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentrl_core import _core
-from agentrl_core.component import Component
+from agentrl_core.component.component import Component
 from agentrl_core.exceptions import InvalidInputError
 
 

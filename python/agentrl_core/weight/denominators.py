@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from agentrl_core import _columns, _core
+from agentrl_core import _core
 from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.operators import columns
 
 
 def token_mean(lengths: object, *, valid: object | None = None) -> NDArray[np.float64]:
@@ -80,7 +81,7 @@ def turn_mean(lengths: object, trajectory_ids: object, *, valid: object | None =
         [0.25, 0.125, 0.125, 0.5]
     """
     counts, shares = _rows(lengths, valid)
-    trajectories = _columns.keys(trajectory_ids, "trajectory_ids", length=len(counts))
+    trajectories = columns.keys(trajectory_ids, "trajectory_ids", length=len(counts))
     return _core.weight_mean_of_means(
         shares, [_units(None, "turns", counts), _units(trajectories, "trajectory_ids", counts)]
     )
@@ -116,13 +117,13 @@ def constant(
 
 def _rows(lengths: object, valid: object | None) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """The lengths, and the share of each token: 0 in rows that are not valid."""
-    counts = _columns.integers(lengths, "lengths")
+    counts = columns.integers(lengths, "lengths")
     if len(counts) and counts.min() < 0:
         row = int(counts.argmin())
         raise InvalidInputError(
             f"lengths[{row}]={counts[row]} is negative; give the number of trained tokens of each row"
         )
-    mask = _columns.mask(valid, "valid", length=len(counts))
+    mask = columns.mask(valid, "valid", length=len(counts))
     try:
         return counts, np.repeat(np.ones(len(counts)) if mask is None else mask.astype(np.float64), counts)
     except (MemoryError, ValueError):
@@ -132,8 +133,8 @@ def _rows(lengths: object, valid: object | None) -> tuple[NDArray[np.int64], NDA
 
 def _units(ids: object | None, name: str, counts: NDArray[np.int64]) -> NDArray[np.uint32]:
     """The unit of each token, dense over the tokens; None: its row."""
-    rows = np.arange(len(counts)) if ids is None else _columns.keys(ids, name, length=len(counts))
-    return _columns.keys(np.repeat(rows, counts), name)
+    rows = np.arange(len(counts)) if ids is None else columns.keys(ids, name, length=len(counts))
+    return columns.keys(np.repeat(rows, counts), name)
 
 
 def shares(
@@ -161,9 +162,9 @@ def shares(
         >>> weight.shares(["s", "t", "s", "u"], [0, 0, 1, 1], shared="split").tolist()
         [0.5, 1.0, 0.5, 1.0]
     """
-    steps = _columns.keys(step_ids, "step_ids")
-    draws = _columns.keys(draw_ids, "draw_ids", length=len(steps))
-    mask = _columns.mask(valid, "valid", length=len(steps))
+    steps = columns.keys(step_ids, "step_ids")
+    draws = columns.keys(draw_ids, "draw_ids", length=len(steps))
+    mask = columns.mask(valid, "valid", length=len(steps))
     if mask is None:
         return _core.weight_shares(steps, draws, np.ones(len(steps), np.bool_), shared)
     voters = np.zeros(len(steps), np.bool_)

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
-from agentrl_core import group
-from agentrl_core._rows import Rows, level_of, needed
-from agentrl_core.component import BatchComponent, Column
+from agentrl_core.component.component import BatchComponent, Column
+from agentrl_core.component.rows import Rows, level_of, needed
+from agentrl_core.operators import group
 from agentrl_core.weight.entropy_scaled import mean_of_tokens
 
 if TYPE_CHECKING:
-    from agentrl_core.batch import Batch
+    from agentrl_core.data.batch import Batch
 
 _EPS = 1e-8
 

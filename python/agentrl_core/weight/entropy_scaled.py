@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from agentrl_core import group
-from agentrl_core._rows import Rows, needed, sums
-from agentrl_core.component import BatchComponent, Column, Level
+from agentrl_core.component.component import BatchComponent, Column, Level
+from agentrl_core.component.rows import Rows, needed, sums
+from agentrl_core.operators import group
 from agentrl_core.reward.votes import cluster_votes
 
 if TYPE_CHECKING:
-    from agentrl_core.batch import Batch
+    from agentrl_core.data.batch import Batch
 
 _LEAST_ENTROPY = 1e-8
 

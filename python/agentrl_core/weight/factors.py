@@ -11,7 +11,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from agentrl_core import _columns, _core
+from agentrl_core import _core
+from agentrl_core.operators import columns
 
 
 def covariance(
@@ -36,15 +37,15 @@ def covariance(
         >>> weight.covariance([1.0, 1.0, -1.0, -1.0], [-0.1, -2.0, -0.1, -2.0]).round(4).tolist()
         [0.95, -0.95, -0.95, 0.95]
     """
-    given = _columns.numbers(first, "first")
-    one, other = _columns.alike(first=given, second=second)
+    given = columns.numbers(first, "first")
+    one, other = columns.alike(first=given, second=second)
     made = _core.weight_covariance(
         one,
         other,
-        _columns.groups(group_ids, "group_ids", length=len(given)),
-        valid=_columns.mask(valid, "valid", length=len(given)),
+        columns.groups(group_ids, "group_ids", length=len(given)),
+        valid=columns.mask(valid, "valid", length=len(given)),
     )
-    return _columns.like(made, given)
+    return columns.like(made, given)
 
 
 def entropy_change(
@@ -71,12 +72,12 @@ def entropy_change(
         >>> weight.entropy_change([1.0], logprob, logprob, [0.5]).round(7).tolist()
         [0.0394639]
     """
-    given = _columns.numbers(advantages, "advantages")
+    given = columns.numbers(advantages, "advantages")
     made = _core.weight_entropy_change(
-        *_columns.alike(advantages=given, logprobs=logprobs, old_logprobs=old_logprobs, entropies=entropies),
-        valid=_columns.mask(valid, "valid", length=len(given)),
+        *columns.alike(advantages=given, logprobs=logprobs, old_logprobs=old_logprobs, entropies=entropies),
+        valid=columns.mask(valid, "valid", length=len(given)),
     )
-    return _columns.like(made, given)
+    return columns.like(made, given)
 
 
 def damping(
@@ -109,13 +110,13 @@ def damping(
         >>> weight.damping([0.0, 0.5, 1.0], least=0.64).round(4).tolist()
         [1.0, 0.8, 0.64]
     """
-    given = _columns.numbers(scores, "scores")
+    given = columns.numbers(scores, "scores")
     return _core.weight_damping(
         given,
-        _columns.groups(group_ids, "group_ids", length=len(given)),
+        columns.groups(group_ids, "group_ids", length=len(given)),
         least=least,
         floor=floor,
-        valid=_columns.mask(valid, "valid", length=len(given)),
+        valid=columns.mask(valid, "valid", length=len(given)),
     )
 
 
@@ -142,7 +143,7 @@ def probability_shape(
         >>> weight.probability_shape([0.0, -1e9], constant=1.0).tolist()
         [0.5, 0.0]
     """
-    return _core.weight_probability_shape(_columns.numbers(logprobs, "logprobs"), shape, constant)
+    return _core.weight_probability_shape(columns.numbers(logprobs, "logprobs"), shape, constant)
 
 
 def by_sign(advantages: object, *, positive: object = 1.0, negative: object = 1.0) -> NDArray[Any]:
@@ -168,10 +169,10 @@ def by_sign(advantages: object, *, positive: object = 1.0, negative: object = 1.
         [0.1, 1.0, 1.0]
     """
     factors = [
-        _columns.doubles([values] if isinstance(values, (int, float)) else values, name)
+        columns.doubles([values] if isinstance(values, (int, float)) else values, name)
         for values, name in ((positive, "positive"), (negative, "negative"))
     ]
-    return _core.weight_by_sign(_columns.numbers(advantages, "advantages"), *factors)
+    return _core.weight_by_sign(columns.numbers(advantages, "advantages"), *factors)
 
 
 def novelty_bonus(
@@ -206,17 +207,17 @@ def novelty_bonus(
         >>> weight.novelty_bonus([1.0, 1.0, -1.0], [-3.0, -1.0, -2.0], rate=0.5, cap=0.2).tolist()
         [0.2, 0.0, 0.0]
     """
-    given = _columns.numbers(advantages, "advantages")
-    gains, means = _columns.alike(advantages=given, mean_logprobs=mean_logprobs)
+    given = columns.numbers(advantages, "advantages")
+    gains, means = columns.alike(advantages=given, mean_logprobs=mean_logprobs)
     made = _core.weight_novelty_bonus(
         gains,
         means,
-        _columns.groups(group_ids, "group_ids", length=len(given)),
+        columns.groups(group_ids, "group_ids", length=len(given)),
         rate=rate,
         cap=cap,
-        valid=_columns.mask(valid, "valid", length=len(given)),
+        valid=columns.mask(valid, "valid", length=len(given)),
     )
-    return _columns.like(made, given)
+    return columns.like(made, given)
 
 
 def conflict_tokens(
@@ -242,11 +243,11 @@ def conflict_tokens(
         >>> first.tolist(), last.tolist()
         ([True, False, False, True, False, False], [False, False, True, False, False, True])
     """
-    bounds = _columns.integers(offsets, "offsets")
+    bounds = columns.integers(offsets, "offsets")
     rows = max(len(bounds) - 1, 0)
     return _core.weight_conflict_tokens(
-        _columns.keys(tokens, "tokens").astype(np.int32),
+        columns.keys(tokens, "tokens").astype(np.int32),
         bounds,
-        _columns.keys(group_ids, "group_ids", length=rows),
-        _columns.doubles(advantages, "advantages", length=rows),
+        columns.keys(group_ids, "group_ids", length=rows),
+        columns.doubles(advantages, "advantages", length=rows),
     )

@@ -7,7 +7,8 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from agentrl_core import _columns, _core
+from agentrl_core import _core
+from agentrl_core.operators import columns
 
 _Level = Literal["token", "segment", "segment_geometric", "sequence", "geometric", "prefix", "prefix_min"]
 
@@ -102,16 +103,16 @@ def importance_weights(
         >>> weight.importance_weights([0.0, 1.0, -1.0], [0, 3], level="sequence").tolist()
         [1.0, 1.0, 1.0]
     """
-    given = _columns.numbers(log_ratios, "log_ratios")
+    given = columns.numbers(log_ratios, "log_ratios")
     return _core.weight_importance(
         given,
-        _columns.integers(offsets, "offsets"),
+        columns.integers(offsets, "offsets"),
         level=level,
         lower=lower,
         upper=upper,
         action=action,
-        segments=None if segments is None else _columns.integers(segments, "segments"),
-        mask=_columns.mask(mask, "mask", length=len(given)),
+        segments=None if segments is None else columns.integers(segments, "segments"),
+        mask=columns.mask(mask, "mask", length=len(given)),
     )
 
 
@@ -151,15 +152,15 @@ def trust_region(
         >>> weight.trust_region([0.0, 2.0, 0.1], [0, 2, 3], upper=0.5, aggregate="max").tolist()
         [False, False, True]
     """
-    numbers = _columns.numbers(log_ratios, "log_ratios")
+    numbers = columns.numbers(log_ratios, "log_ratios")
     return _core.weight_trust_region(
         numbers,
-        _columns.integers(offsets, "offsets"),
+        columns.integers(offsets, "offsets"),
         divergence=divergence,
         aggregate=aggregate,
         lower=lower,
         upper=upper,
-        mask=_columns.mask(mask, "mask", length=len(numbers)),
+        mask=columns.mask(mask, "mask", length=len(numbers)),
     )
 
 
@@ -179,11 +180,11 @@ def importance_diagnostics(log_ratios: object, offsets: object, *, mask: object 
         >>> weight.importance_diagnostics([0.0, 0.0, 0.0], [0, 1, 3]).effective_sample_size
         2.0
     """
-    numbers = _columns.numbers(log_ratios, "log_ratios")
+    numbers = columns.numbers(log_ratios, "log_ratios")
     found = _core.weight_importance_diagnostics(
         numbers,
-        _columns.integers(offsets, "offsets"),
-        mask=_columns.mask(mask, "mask", length=len(numbers)),
+        columns.integers(offsets, "offsets"),
+        mask=columns.mask(mask, "mask", length=len(numbers)),
     )
     return Diagnostics(**found)
 
@@ -223,15 +224,15 @@ def balanced_bounds(
         >>> weight.balanced_bounds([1.0, 2.0], [1.0, 1.0]).low
         0.6
     """
-    columns = _columns.alike(ratios=ratios, advantages=advantages)
+    pair = columns.alike(ratios=ratios, advantages=advantages)
     found = _core.weight_balanced_bounds(
-        *columns,
+        *pair,
         start=start,
         limit=limit,
         step=step,
         target=target,
         measure=measure,
-        valid=_columns.mask(valid, "valid", length=len(columns[0])),
+        valid=columns.mask(valid, "valid", length=len(pair[0])),
     )
     return Bounds(*found)
 
@@ -258,9 +259,9 @@ def second_moment_bound(
         >>> weight.second_moment_bound([0.1, 0.2, 1.0], [1.0, -1.0, 1.0], budget=0.025)
         0.2
     """
-    columns = _columns.alike(log_ratios=log_ratios, advantages=advantages)
+    pair = columns.alike(log_ratios=log_ratios, advantages=advantages)
     return _core.weight_second_moment_bound(
-        *columns,
+        *pair,
         budget=budget,
-        valid=_columns.mask(valid, "valid", length=len(columns[0])),
+        valid=columns.mask(valid, "valid", length=len(pair[0])),
     )

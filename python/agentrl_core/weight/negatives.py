@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
-from agentrl_core import group
-from agentrl_core._rows import Rows, level_of, needed, sums
-from agentrl_core.component import BatchComponent, Column
+from agentrl_core.component.component import BatchComponent, Column
+from agentrl_core.component.rows import Rows, level_of, needed, sums
+from agentrl_core.operators import group
 from agentrl_core.weight.factors import by_sign
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from agentrl_core.batch import Batch
+    from agentrl_core.data.batch import Batch
 
 
 def scaled_by_sign(batch: Batch, positive: float, negative: float | NDArray[np.float64]) -> Batch:

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from agentrl_core import group
-from agentrl_core._rows import Rows, needed
-from agentrl_core.component import BatchComponent, Column
+from agentrl_core.component.component import BatchComponent, Column
+from agentrl_core.component.rows import Rows, needed
+from agentrl_core.operators import group
 from agentrl_core.weight.importance import importance_weights, trust_region
 
 if TYPE_CHECKING:
-    from agentrl_core.batch import Batch
+    from agentrl_core.data.batch import Batch
 
 
 _Level = Literal["token", "step", "step_geometric", "sequence", "geometric", "prefix", "prefix_min"]

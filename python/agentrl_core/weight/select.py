@@ -11,7 +11,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from agentrl_core import _columns, _core
+from agentrl_core import _core
+from agentrl_core.operators import columns
 
 
 def top(
@@ -48,17 +49,17 @@ def top(
         >>> weight.top([1.0, 3.0, 2.0, 9.0], ["a", "a", "a", "b"], count=1).tolist()
         [False, True, False, True]
     """
-    numbers = _columns.numbers(scores, "scores")
+    numbers = columns.numbers(scores, "scores")
     return _core.weight_top(
         numbers,
-        _columns.groups(group_ids, "group_ids", length=len(numbers)),
+        columns.groups(group_ids, "group_ids", length=len(numbers)),
         count=count,
         fraction=fraction,
         rounding=rounding,
         minimum=minimum,
         largest=largest,
         ties=ties,
-        valid=_columns.mask(valid, "valid", length=len(numbers)),
+        valid=columns.mask(valid, "valid", length=len(numbers)),
     )
 
 
@@ -89,14 +90,14 @@ def above_quantile(
         >>> weight.above_quantile([1.0, 2.0, 3.0, 4.0], q=0.5).tolist()
         [False, False, True, True]
     """
-    numbers = _columns.numbers(scores, "scores")
+    numbers = columns.numbers(scores, "scores")
     return _core.weight_above_quantile(
         numbers,
-        _columns.groups(group_ids, "group_ids", length=len(numbers)),
+        columns.groups(group_ids, "group_ids", length=len(numbers)),
         q=q,
         interpolation=interpolation,
         strict=strict,
-        valid=_columns.mask(valid, "valid", length=len(numbers)),
+        valid=columns.mask(valid, "valid", length=len(numbers)),
     )
 
 
@@ -137,11 +138,11 @@ def sample_band(
         >>> int(weight.sample_band([0.0, 2.0, 3.0, 9.0], low=1.0, high=5.0, seed=1, count=1).sum())
         1
     """
-    numbers = _columns.numbers(scores, "scores")
+    numbers = columns.numbers(scores, "scores")
     return _core.weight_sample_band(
         numbers,
-        _columns.groups(group_ids, "group_ids", length=len(numbers)),
-        _columns.places(ids, "ids", length=len(numbers)),
+        columns.groups(group_ids, "group_ids", length=len(numbers)),
+        columns.places(ids, "ids", length=len(numbers)),
         low=low,
         high=high,
         count=count,
@@ -149,7 +150,7 @@ def sample_band(
         rounding=rounding,
         minimum=minimum,
         seed=seed,
-        valid=_columns.mask(valid, "valid", length=len(numbers)),
+        valid=columns.mask(valid, "valid", length=len(numbers)),
     )
 
 
@@ -184,15 +185,15 @@ def max_variance_subset(
         >>> weight.max_variance_subset([0.0, 0.5, 0.6, 1.0], count=2).tolist()
         [True, False, False, True]
     """
-    numbers = _columns.doubles(scores, "scores")
+    numbers = columns.doubles(scores, "scores")
     return _core.weight_max_variance(
         numbers,
-        _columns.groups(group_ids, "group_ids", length=len(numbers)),
+        columns.groups(group_ids, "group_ids", length=len(numbers)),
         count=count,
         fraction=fraction,
         rounding=rounding,
         minimum=minimum,
-        valid=_columns.mask(valid, "valid", length=len(numbers)),
+        valid=columns.mask(valid, "valid", length=len(numbers)),
     )
 
 
@@ -233,15 +234,15 @@ def quota(
         >>> weight.quota([0.9, 0.1, 0.5, 0.0, 0.0, 0.0], success, target=4, minimum_failures=1).tolist()
         [False, True, True, True, True, False]
     """
-    numbers = _columns.doubles(penalties, "penalties")
+    numbers = columns.doubles(penalties, "penalties")
     return _core.weight_quota(
         numbers,
-        _columns.flags(success, "success", length=len(numbers)),
-        _columns.groups(group_ids, "group_ids", length=len(numbers)),
-        _columns.places(ids, "ids", length=len(numbers)),
+        columns.flags(success, "success", length=len(numbers)),
+        columns.groups(group_ids, "group_ids", length=len(numbers)),
+        columns.places(ids, "ids", length=len(numbers)),
         target=target,
         minimum_failures=minimum_failures,
         minimum_successes=minimum_successes,
         seed=seed,
-        valid=_columns.mask(valid, "valid", length=len(numbers)),
+        valid=columns.mask(valid, "valid", length=len(numbers)),
     )

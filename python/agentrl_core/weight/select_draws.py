@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from agentrl_core import group
-from agentrl_core._rows import Rows, needed
-from agentrl_core.component import BatchComponent, Column
-from agentrl_core.filters import round_rows
+from agentrl_core.component.component import BatchComponent, Column
+from agentrl_core.component.rows import Rows, needed
+from agentrl_core.operators import group
+from agentrl_core.operators.filters import round_rows
 from agentrl_core.weight.select import above_quantile, max_variance_subset, quota, top
 
 if TYPE_CHECKING:
-    from agentrl_core.batch import Batch
+    from agentrl_core.data.batch import Batch
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from agentrl_core._rows import Rows, needed, sums
-from agentrl_core.component import BatchComponent, Column
+from agentrl_core.component.component import BatchComponent, Column
+from agentrl_core.component.rows import Rows, needed, sums
 from agentrl_core.weight.factors import conflict_tokens, covariance
 from agentrl_core.weight.select import above_quantile, sample_band, top
 
 if TYPE_CHECKING:
-    from agentrl_core.batch import Batch
+    from agentrl_core.data.batch import Batch
 
 
 @dataclass(frozen=True)

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
-from agentrl_core import group
-from agentrl_core._rows import Rows, needed
-from agentrl_core.component import BatchComponent, Column
+from agentrl_core.component.component import BatchComponent, Column
+from agentrl_core.component.rows import Rows, needed
+from agentrl_core.operators import group
 from agentrl_core.weight.entropy_scaled import mean_of_tokens
 from agentrl_core.weight.factors import damping, entropy_change, probability_shape
 
 if TYPE_CHECKING:
-    from agentrl_core.batch import Batch
+    from agentrl_core.data.batch import Batch
 
 _MOST_LOG_RATIO = 20.0
 

@@ -1,0 +1,158 @@
+"""Look at a run: the progress bar, the closing table, the learning curve."""
+
+from __future__ import annotations
+
+import math
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+POLARS_LINES = """\
+import polars as pl
+t = pl.scan_ipc("{run}/trajectories/*.arrow").join(pl.scan_ipc("{run}/draws/*.arrow"), on="trajectory_id", how="semi")
+print(t.group_by("iteration").agg(pl.col("success").mean(), pl.len()).sort("iteration").collect())"""
+
+
+class Live:
+    """The progress bar of a run, and the clean way to stop it: Ctrl-C ends the run after the engine's turn.
+
+    A second Ctrl-C does not wait.
+    """
+
+    def __init__(self, console: Console) -> None:
+        from rich.live import Live as Display
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+        self._bar = Progress(
+            TextColumn("{task.description}"), BarColumn(bar_width=20), MofNCompleteColumn(), TimeElapsedColumn()
+        )
+        self._phase = ""
+        self._numbers: dict[str, str] = {}
+        self._display = Display(get_renderable=self._render, console=console)
+        self._console = console
+        self._task: Any = None
+        self._tokens = 0
+        self._interrupted = False
+        self._before: Any = None
+
+    def __enter__(self) -> Self:
+        """Show the bar; take over Ctrl-C."""
+        self._before = signal.signal(signal.SIGINT, self._interrupt)
+        self._display.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Take the bar down; give Ctrl-C back."""
+        self._display.stop()
+        self._console.print()
+        signal.signal(signal.SIGINT, self._before)
+
+    def phase(self, name: str, total: int) -> None:
+        """A phase of `total` steps begins."""
+        self._phase = name
+        self._task = self._bar.add_task(name, total=total)
+
+    def step(self, count: int = 1, /, **shown: float) -> None:
+        """Steps of the phase are done; `shown` are the latest numbers."""
+        if shown:
+            if "tokens" in shown:
+                shown["tokens"] = self._tokens
+            self._numbers[self._phase] = "  ".join(f"{name} {_number(value)}" for name, value in shown.items())
+        self._bar.advance(self._task, count)
+        self._stop_if_interrupted()
+
+    def tokens(self, count: int) -> None:
+        """So many tokens were generated."""
+        self._tokens += count
+        self._stop_if_interrupted()
+
+    def _interrupt(self, number: int, frame: FrameType | None) -> None:
+        if self._interrupted:
+            signal.default_int_handler(number, frame)
+        self._interrupted = True
+        self._console.print("stopping after this turn; what was collected is saved (Ctrl-C again: at once)")
+
+    def _render(self) -> Any:
+        """The bars, and the latest numbers of each phase on a line of their own, which a narrow terminal wraps."""
+        from rich.console import Group
+        from rich.text import Text
+
+        return Group(self._bar, Text("\n".join(f"{phase}: {numbers}" for phase, numbers in self._numbers.items())))
+
+    def _stop_if_interrupted(self) -> None:
+        if self._interrupted:
+            raise KeyboardInterrupt
+
+
+def show_summary(console: Console, run: Path, summary: Mapping[str, Any]) -> None:
+    """The closing table, the run's directory, and lines that read it."""
+    from rich.table import Table
+
+    table = Table("", "", show_header=False)
+    before, after = summary["success_before"], summary["success_after"]
+    table.add_row("recipe, engine, seed", f"{summary['recipe']}, {summary['engine']}, {summary['seed']}")
+    table.add_row("held-out success before", f"{before:.3f}")
+    table.add_row("held-out success after", f"{after:.3f}")
+    table.add_row("gain", f"{100 * (after - before):+.1f} points on {summary['held_out_tasks']} tasks")
+    table.add_row("tokens generated", f"{summary['generated_tokens']:,}")
+    table.add_row("seconds", ", ".join(f"{phase} {value:.0f}" for phase, value in summary["seconds"].items()))
+    console.print(table)
+    console.print(f"run directory: {run}   learning curve: {run / 'learning_curve.png'}\n")
+    console.print(POLARS_LINES.format(run=run), highlight=False, soft_wrap=True)
+
+
+def learning_curve(run: Path) -> Path:
+    """Draw success and entropy by iteration from the run's files; returns the path of the PNG."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    import polars as pl
+    from matplotlib import pyplot as plt
+
+    from agentrl_core.integrations.polars import scan
+
+    tables = scan(run)
+    success = (
+        tables.trajectories.join(tables.draws, on="trajectory_id", how="semi")
+        .group_by("iteration")
+        .agg(pl.col("success").mean())
+        .sort("iteration")
+        .collect()
+    )
+    iterations = tables.trajectories.select("group_id", "iteration").unique()
+    entropy = (
+        tables.nodes.filter(pl.col("entropies").is_not_null())
+        .select("group_id", pl.col("entropies").list.mean())
+        .join(iterations, on="group_id")
+        .group_by("iteration")
+        .agg(pl.col("entropies").mean())
+        .sort("iteration")
+        .collect()
+    )
+    figure, axis = plt.subplots(figsize=(7, 4))
+    axis.plot(success["iteration"], success["success"], color="tab:blue", label="success while training")
+    axis.set_xlabel("iteration")
+    axis.set_ylabel("success")
+    axis.set_ylim(0, 1)
+    other = axis.twinx()
+    other.plot(entropy["iteration"], entropy["entropies"], color="tab:orange", label="entropy")
+    other.set_ylabel("entropy of a segment (nats per token)")
+    figure.legend(loc="lower right", bbox_to_anchor=(0.88, 0.12))
+    figure.tight_layout()
+    path = run / "learning_curve.png"
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
+    return path
+
+
+def _number(value: float) -> str:
+    if math.isfinite(value) and value == int(value) and abs(value) >= 10:
+        return f"{int(value):,}"
+    return f"{value:.3f}"

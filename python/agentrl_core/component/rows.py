@@ -1,0 +1,226 @@
+"""The rows of one level of a batch, as components see them: values, groups, votes, and which rows count."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentrl_core import _core
+from agentrl_core.data.codes import StepFlag
+from agentrl_core.exceptions import RecipeError
+from agentrl_core.operators import keys
+
+if TYPE_CHECKING:
+    from agentrl_core.component.component import Column, Level
+    from agentrl_core.data.batch import Batch
+
+Unit = Literal["row", "step", "trajectory", "token", "group"]
+"""What votes once in a statistic: every row, step, trajectory, trained token, or every group."""
+
+BATCH = "batch"
+"""The name that stands for all rows as one group, where columns of keys are asked."""
+
+TRAINED = "trained_tokens"
+"""The name of the number of trained tokens of a row, which needs no column."""
+
+FLAGS = {str(flag.name).lower(): int(flag) for flag in StepFlag}
+"""Names of the bits of `steps.flags`, as components know them."""
+
+_LEVELS: tuple[Level, ...] = ("draw", "step", "token")
+
+
+def key_columns(names: str) -> tuple[str, ...]:
+    """The columns of a comma-joined list of key columns; none of `batch` or an empty text."""
+    return () if names in ("", BATCH) else tuple(name.strip() for name in names.split(","))
+
+
+def needed(level: Level, *names: str) -> tuple[Column, ...]:
+    """Columns of one level, as `needs` gives them."""
+    return tuple((level, name) for name in names if name != TRAINED)
+
+
+def sums(values: NDArray[Any], index: NDArray[np.uint32], length: int) -> NDArray[np.float64]:
+    """The sum of the values of each of `length` rows, by the index of the row that each belongs to."""
+    return np.bincount(index, weights=values, minlength=length).astype(np.float64)
+
+
+def last_of(chains: NDArray[np.uint32], valid: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Whether a row is the last of its chain that counts; the rows of a chain stand together."""
+    last = np.zeros(len(chains), dtype=np.bool_)
+    counted = np.flatnonzero(valid)
+    own = chains[counted]
+    last[counted[np.append(own[1:] != own[:-1], True)[: len(own)]]] = True
+    return last
+
+
+def level_of(batch: Batch, name: str, otherwise: Level) -> Level:
+    """The coarsest level at which a column is there: the one it was made at."""
+    return next((level for level in _LEVELS if batch.has(name, level)), otherwise)
+
+
+class Rows:
+    """The rows of a level. Values are float64; a row counts if its draw has a score, and a token if it is trained.
+
+    Args:
+        batch: where they are from.
+        level: `draw`, `step` or `token`.
+    """
+
+    def __init__(self, batch: Batch, level: Level) -> None:
+        self.batch = batch
+        self.level = level
+
+    def __len__(self) -> int:
+        """How many rows there are."""
+        return self.batch.num_draws if self.level == "draw" else int(self._offsets(self.level)[-1])
+
+    def _offsets(self, level: Level) -> NDArray[np.int64]:
+        return self.batch.offsets("step" if level == "step" else "token")
+
+    def values(self, name: str) -> NDArray[np.float64]:
+        """A column, broadcast from a coarser level where it is made there; `trained_tokens` is counted here."""
+        if name == TRAINED and not self.batch.has(name, self.level):
+            return self.trained
+        return np.asarray(self.batch.column(name, self.level), dtype=np.float64)
+
+    def names(self, name: str) -> list[str]:
+        """A draw column of text or whole numbers as texts, which mean the same in every batch."""
+        if self.batch.has(name, "draw"):
+            return [str(value) for value in self.batch.column(name, "draw").tolist()]
+        return self.batch.texts(name, "draw")
+
+    def matrix(self, name: str) -> NDArray[np.float64]:
+        """The numbered columns `name.0`, `name.1`, ... as the columns of one array, `float64[rows, k]`."""
+        columns = [self.values(f"{name}.0")]
+        while self.batch.has(f"{name}.{len(columns)}", self.level):
+            columns.append(self.values(f"{name}.{len(columns)}"))
+        return np.stack(columns, axis=1)
+
+    def flags(self, name: str) -> NDArray[np.bool_]:
+        """A column as booleans: True where it is a number other than 0; of steps, a `StepFlag` by its name too."""
+        if name in FLAGS and self.level != "draw" and not self.batch.has(name, self.level):
+            marked: NDArray[np.bool_] = self.batch.column("flags", self.level) & FLAGS[name] != 0
+            return marked
+        flags: NDArray[np.bool_] = np.nan_to_num(self.values(name), nan=0.0) != 0.0
+        return flags
+
+    def keys(self, names: str) -> NDArray[np.uint32]:
+        """Group ids by a comma-joined list of key columns; `batch` stands for one group of all rows."""
+        columns = key_columns(names)
+        if not columns:
+            return np.zeros(len(self), dtype=np.uint32)
+        parts = [
+            keys.dense(self.batch.column(name, self.level))
+            if name == "node_token"
+            else self.batch.keys(name, self.level)
+            for name in columns
+        ]
+        return parts[0] if len(parts) == 1 else keys.composite(*parts)
+
+    @functools.cached_property
+    def draws(self) -> NDArray[np.uint32]:
+        """The index of the draw of each row."""
+        return self.within("draw")
+
+    def within(self, level: Level) -> NDArray[np.uint32]:
+        """The index of the row of a coarser (or the same) level that holds each row."""
+        finer = _LEVELS[_LEVELS.index(level) + 1 : _LEVELS.index(self.level) + 1]
+        if not finer:
+            return np.arange(len(self), dtype=np.uint32)
+        index = np.arange(len(self._offsets(finer[0])) - 1, dtype=np.uint32)
+        for name in finer:
+            index = np.repeat(index, np.diff(self._offsets(name)))
+        return index
+
+    @functools.cached_property
+    def valid(self) -> NDArray[np.bool_]:
+        """Rows of draws with a score (all, before there are scores), and of tokens those that are trained."""
+        if self.batch.has("score", "draw"):
+            valid = np.isfinite(self.values("score"))
+        else:
+            valid = np.ones(len(self), dtype=np.bool_)
+        return valid & self.flags("trainable") if self.level == "token" else valid
+
+    @functools.cached_property
+    def trained(self) -> NDArray[np.float64]:
+        """The number of trained tokens of each row."""
+        tokens = Rows(self.batch, "token")
+        return sums(tokens.flags("trainable"), tokens.within(self.level), len(self))
+
+    @functools.cached_property
+    def last(self) -> NDArray[np.bool_]:
+        """Whether a row is the last of its draw that counts."""
+        return last_of(self.draws, self.valid)
+
+    def units(self, unit: Unit) -> NDArray[np.uint32] | None:
+        """Ids of the rows that share a vote; None where every row has its own."""
+        if unit == "group":
+            return self.batch.keys("group_id", self.level)
+        if unit == "trajectory" and self.level != "draw":
+            return keys.dense(self.draws)
+        return keys.dense(self.within("step")) if unit == "step" and self.level == "token" else None
+
+    def votes(self, unit: Unit, shared: str = "each") -> NDArray[np.float64] | None:
+        """How much each row votes; None where all vote the same.
+
+        Args:
+            unit: a draw votes once for each `step`, a draw or step once for each trained `token`.
+            shared: how the draws that share a row (a step, a token, a whole trajectory) count it: `each` in full,
+                `split` equally, or only the first, its `owner`.
+        """
+        votes: NDArray[np.float64] | None = None
+        if unit == "token" and self.level != "token":
+            votes = self.trained
+        elif unit == "step" and self.level == "draw":
+            votes = np.diff(self.batch.offsets("step")).astype(np.float64)
+        if shared == "each":
+            return votes
+        shares = self._shares(shared)
+        return shares if votes is None else votes * shares
+
+    def _shares(self, shared: str) -> NDArray[np.float64]:
+        """The part of a physical row that each of its uses has."""
+        physical = {"draw": "trajectory_id", "step": "origin_trajectory_id,step", "token": "node_token"}
+        draws = Rows(self.batch, "draw").valid
+        return _core.weight_shares(self.keys(physical[self.level]), self.draws, draws, shared)
+
+    def write(self, **columns: NDArray[Any]) -> Batch:
+        """The batch with columns of this level, as float32: one value a row."""
+        made = {name: np.asarray(values, dtype=np.float32) for name, values in columns.items()}
+        return self.batch.with_columns(self.level, **made)
+
+    def known(self, name: str) -> NDArray[np.bool_]:
+        """The rows that count and whose value is known.
+
+        Raises:
+            RecipeError: rows count, but no value is known: the column was never filled.
+        """
+        known: NDArray[np.bool_] = self.valid & np.isfinite(self.values(name))
+        if self.valid.any() and not known.any():
+            raise RecipeError(
+                f"column {name!r} at level {self.level} has no known value; record it with the rollouts, or "
+                f"batch = batch.annotate({name!r}, model)"
+            )
+        return known
+
+    def add(self, name: str, values: NDArray[np.float64]) -> Batch:
+        """The batch with `values` added to the column `name`, if there is one, at the finer of the two levels."""
+        return self._combine(name, values, np.add, np.float32)
+
+    def scale(self, values: NDArray[np.float64], name: str = "weight") -> Batch:
+        """The batch with the column `name` multiplied by `values`, at the finer of the two levels; absent, it is 1."""
+        return self._combine(name, values, np.multiply, np.float32)
+
+    def keep(self, mask: NDArray[np.bool_]) -> Batch:
+        """The batch with only those rows kept, of the ones that are, at the finer of the two levels."""
+        return self._combine("keep", mask, np.logical_and, np.uint8)
+
+    def _combine(self, name: str, values: NDArray[Any], operation: np.ufunc, dtype: type[np.generic]) -> Batch:
+        rows = Rows(self.batch, max(level_of(self.batch, name, self.level), self.level, key=_LEVELS.index))
+        made = values[rows.within(self.level)]
+        if self.batch.has(name, rows.level):
+            made = operation(rows.values(name), made)
+        return self.batch.with_columns(rows.level, **{name: made.astype(dtype)})

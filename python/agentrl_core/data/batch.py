@@ -1,0 +1,488 @@
+"""Batch: the frozen, immutable form of the data, Arrow tables cut to one iteration's draws."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from pickle import PickleBuffer
+from typing import TYPE_CHECKING, Any, Literal, SupportsIndex
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from agentrl_core import _core
+from agentrl_core._core import Plan, PlannedPack, Table, Tree
+from agentrl_core.data.json_text import to_json
+from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.operators.columns import column, flat, integers, mask
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from agentrl_core.model.pack import Pack
+    from agentrl_core.model.probe import Probe
+
+Level = Literal["draw", "step", "token", "node_token"]
+Layout = Literal["sequence", "tree"]
+Balance = Literal["tokens", "work"]
+
+
+class Batch:
+    """The rollouts of one training batch. Nothing in it ever changes; methods that add something return a new Batch.
+
+    The tables (`nodes`, `steps`, `trajectories`, `draws`, `tasks`, `decisions`) speak the Arrow C stream interface, so
+    `pl.DataFrame(batch.nodes)` works, without pyarrow. Numbers for training are columns at four levels:
+
+    - `draw`: one value for each draw, a use of a trajectory in this batch, in the order of the table `draws`;
+    - `step`: one for each step of a draw (draws in order, each with its trajectory's steps in order);
+    - `token`: one for each action token of a step of a draw;
+    - `node_token`: one for each stored token, however many draws share it.
+
+    Make one with `Forest.freeze`, `Store.batch` or `Batch.concat`. A Batch pickles.
+
+    Example:
+        >>> import agentrl_core as arl
+        >>> forest = arl.Forest()
+        >>> forest.add_group(0, "task")
+        >>> trajectory = forest.start(0, member=0)
+        >>> _ = forest.append(trajectory, [1, 2], kind="prompt")
+        >>> _ = forest.append(trajectory, [3, 4], kind="action", logprobs=[-0.5, -0.1])
+        >>> forest.finish(trajectory, reward=1.0)
+        >>> batch = forest.freeze()
+        >>> batch.column("token", "token").tolist(), batch.column("reward", "draw").tolist()
+        ([3, 4], [1.0])
+    """
+
+    __slots__ = ("_core",)
+
+    def __init__(self, core: _core.Batch) -> None:
+        self._core = core
+
+    @property
+    def nodes(self) -> Table:
+        """Runs of tokens from one source, each stored once."""
+        return self._core.nodes
+
+    @property
+    def steps(self) -> Table:
+        """Turns of trajectories: which nodes were the action, what the environment paid."""
+        return self._core.steps
+
+    @property
+    def trajectories(self) -> Table:
+        """Agents' views of episodes: task, leaf of the tree, reward, status."""
+        return self._core.trajectories
+
+    @property
+    def draws(self) -> Table:
+        """Uses of trajectories in this batch."""
+        return self._core.draws
+
+    @property
+    def tasks(self) -> Table:
+        """Statistics of the tasks that this batch attempted, over the whole run."""
+        return self._core.tasks
+
+    @property
+    def decisions(self) -> Table:
+        """What planners decided while the rollouts ran, so that a search can be replayed."""
+        return self._core.decisions
+
+    @property
+    def reward_components(self) -> list[str] | None:
+        """Names of the values in `rewards`, where the forest gave them names."""
+        return self._core.reward_components
+
+    @property
+    def entropies(self) -> str | None:
+        """How entropies were estimated: `exact`, `top_10`, ..."""
+        return self._core.entropies
+
+    def blob(self, sha256: bytes) -> bytes:
+        """The content of a blob (an image, a screenshot) that column `blobs` of `nodes` names by its hash.
+
+        Contents travel with the batch from `Forest.freeze` to `Store.append`, pickled too. A batch that a store gives
+        back has none: they are read one by one, with `Store.blob`.
+
+        Args:
+            sha256: the 32 bytes of the hash.
+
+        Raises:
+            NotFoundError: the batch does not hold it.
+
+        Example:
+            >>> import agentrl_core as arl
+            >>> forest = arl.Forest()
+            >>> forest.add_group(0, "task")
+            >>> screenshot = forest.add_blob(b"a picture")
+            >>> _ = forest.append(forest.start(0, 0), [7, 7], kind="prompt", blobs=[screenshot])
+            >>> forest.abort()
+            >>> forest.freeze().blob(screenshot)
+            b'a picture'
+        """
+        return self._core.blob(sha256)
+
+    def tree(self) -> Tree:
+        """The token trees; nodes are known by their ids. Its columns and questions are those of `Tree`."""
+        return self._core.tree()
+
+    @property
+    def draw_columns(self) -> Table | None:
+        """Columns computed for draws, keyed by `draw_id`; None where there are none."""
+        return self._core.draw_columns
+
+    @property
+    def step_columns(self) -> Table | None:
+        """Columns computed for steps and (as lists) their tokens, keyed by `draw_id` and `step`."""
+        return self._core.step_columns
+
+    @property
+    def node_columns(self) -> Table | None:
+        """Columns computed for stored tokens (as lists), keyed by `node_id`."""
+        return self._core.node_columns
+
+    @property
+    def num_draws(self) -> int:
+        """Number of draws."""
+        return self._core.num_draws
+
+    @property
+    def num_groups(self) -> int:
+        """Number of groups that the draws belong to."""
+        return len(np.unique(self.keys("group_id", "draw")))
+
+    @property
+    def sharing_ratio(self) -> float:
+        """Tokens of the drawn paths over tokens stored: 1 without sharing, 2 where every token lies on two paths."""
+        return self._core.path_tokens / max(self._core.level_len("node_token"), 1)
+
+    def column(self, name: str, level: Level) -> NDArray[Any]:
+        """A column as a NumPy array that you own.
+
+        A computed column of that level comes first, then one of a level above (broadcast downwards), then the facts:
+        at `draw` the columns of `draws` and `trajectories`, at `step` those of `steps`, at both `reward.<name>` (a
+        component of `rewards` that the forest gave a name, of the trajectory or the step), at `token` and `node_token`:
+        `token` i32, `behaviour_logprob` f32, `entropy` f32, `trainable` u8, `inverse_temperature` f32,
+        `policy_version` i64; at `token` also `node_token` i64 (index into that level) and `position` i32 (in the path).
+
+        Args:
+            name: name of the column.
+            level: `draw`, `step`, `token` or `node_token`.
+
+        Returns:
+            One value for each row of the level. Unknown floats are NaN.
+
+        Raises:
+            NotFoundError: no such column; the message says what was computed so far.
+            InvalidInputError: the column is text or has unknown integers; use `keys`, or read its table.
+        """
+        return self._core.column(name, level)
+
+    def keys(self, name: str, level: Level) -> NDArray[np.uint32]:
+        """Dense ids 0 … k-1, in order of first appearance, of an id, key or text column: `uint32[rows]`.
+
+        A computed column comes first, as in `column`.
+
+        Raises:
+            NotFoundError: no such column.
+            InvalidInputError: the column holds floats or nulls.
+        """
+        return self._core.keys(name, level)
+
+    def texts(self, name: str, level: Literal["draw", "step"]) -> list[str]:
+        """A text column of the tables, such as `task_id`: what a state that outlives the batch can be keyed by.
+
+        Raises:
+            NotFoundError: no such column.
+            InvalidInputError: the column is no text, or has nulls.
+        """
+        return self._core.texts(name, level)
+
+    def offsets(self, level: Literal["step", "token", "node_token"]) -> NDArray[np.int64]:
+        """Where the rows of a level begin in the level above: steps in draws, tokens in steps, tokens in nodes."""
+        return self._core.offsets(level)
+
+    def has(self, name: str, level: Level) -> bool:
+        """Whether `column(name, level)` finds something."""
+        return self._core.has(name, level)
+
+    def with_columns(self, level: Level, **columns: ArrayLike) -> Batch:
+        """The batch with computed columns: one value for each row of the level, floats or integers.
+
+        A name stands for one column: an earlier one of the same name is replaced, whatever its level. Tokens may also
+        come as an Arrow or Polars column of lists: one list for each step of a draw (`token`) or node (`node_token`).
+
+        Raises:
+            InvalidInputError: a column has another length or type, or the name of a key (`draw_id`, `step`, `node_id`).
+        """
+        read = column
+        if level in ("token", "node_token"):
+            read = partial(flat, offsets=self.offsets(level))
+        arrays = {name: read(values, name) for name, values in columns.items()}
+        return Batch(self._core.with_columns(level, **arrays))
+
+    def with_source(self, recipe: str, options: str | Mapping[str, Any]) -> Batch:
+        """The batch with a note of what made its computed columns; it is saved with them."""
+        text = options if isinstance(options, str) else to_json(options, "options")
+        return Batch(self._core.with_source(recipe, text))
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """What the components that made the computed columns remember, by component; see `StatefulComponent`."""
+        state: dict[str, Any] = json.loads(self._core.state or "{}")
+        return state
+
+    def with_state(self, state: Mapping[str, Any]) -> Batch:
+        """The batch with another state of its components: a table of plain values that JSON can hold."""
+        return Batch(self._core.with_state(json.dumps(state)))
+
+    def select_draws(self, indices: ArrayLike) -> Batch:
+        """The batch with only some draws, in the given order; all nodes, steps and trajectories stay.
+
+        Args:
+            indices: whole numbers, each draw at most once; of a mask, `np.flatnonzero(mask)`.
+
+        Raises:
+            InvalidInputError: no such draw, or one that is given twice.
+        """
+        return Batch(self._core.select_draws(integers(indices, "indices")))
+
+    def annotate(
+        self,
+        column: str,
+        model: nn.Module | Callable[[Pack], Any],
+        *,
+        max_tokens: int = 16_384,
+        probe: Probe | None = None,
+    ) -> Batch:
+        """The batch with a column that only a model can make, such as `reference_logprob`.
+
+        Args:
+            column: name of the new column, at level `node_token`; NaN where no token is trained.
+            model: a causal language model (its log-prob of each trained token), or a function from a pack to `[N]`
+                values. The name of the column can ask a model for another answer: see `agentrl_core.model.annotate`.
+            max_tokens: tokens of one forward pass.
+            probe: tokens to ask the model about at every step instead; the columns are then at the levels `step` and
+                `draw`: see `agentrl_core.model.probe.Probe`.
+        """
+        from agentrl_core.model.annotate import annotate
+
+        return annotate(self, column, model, max_tokens=max_tokens, probe=probe)
+
+    def token_weights(
+        self,
+        draws: ArrayLike,
+        *,
+        denominator: str = "token_mean",
+        constant: float | None = None,
+        shared: str = "each",
+        valid: ArrayLike | None = None,
+        keep: ArrayLike | None = None,
+    ) -> NDArray[np.float64]:
+        """Loss weights of the action tokens in an update: `float64[tokens]`, zero where nothing is trained.
+
+        With m = trainable · keep · share, where share is 1 (`each`), 1 / number of these draws that train the same
+        stored token (`split`), or 1 in the first of them only (`owner`), and K draws with sum m > 0:
+
+        - `token_mean`: m / sum of m over all tokens;
+        - `sequence_mean`: m / sum of m in its draw / K;
+        - `sequence_mean_sum`: m / sum of m in its draw (OTM of DCPO, arXiv:2509.02333);
+        - `turn_mean`: m / sum of m in its turn / turns of its draw / K;
+        - `episode_mean`: m / sum of m in its episode / episodes: trajectories of one episode count as one;
+        - `constant`: m / (constant · K) (Dr. GRPO, arXiv:2503.20783).
+
+        Args:
+            draws: indices of the update's draws.
+            denominator: one of these.
+            constant: for `constant` only.
+            shared: `each`, `split` or `owner`.
+            valid: `bool[draws of the batch]`; others neither train nor count. None: all.
+            keep: `bool[action tokens of the batch]`; others neither train nor count. None: all.
+
+        Raises:
+            InvalidInputError: no such draw, one that is given twice, a mask of another length, or an impossible option.
+        """
+        return self._core.token_weights(
+            integers(draws, "draws"),
+            denominator=denominator,
+            constant=constant,
+            shared=shared,
+            valid=mask(valid, "valid"),
+            keep=mask(keep, "keep"),
+        )
+
+    def plan(
+        self,
+        draws: ArrayLike,
+        max_tokens: int,
+        *,
+        layout: Layout = "sequence",
+        unit_of: ArrayLike | None = None,
+        trained: ArrayLike | None = None,
+    ) -> list[PlannedPack]:
+        """Packs of at most `max_tokens` tokens that hold the paths of some draws, first-fit decreasing by length.
+
+        A path ends with its last trained token, which is predicted and not read. Of every trained token there is one
+        prediction pair; `pack.token` is its index at level `token`.
+
+        In the layout `sequence` each path lies by itself. In the layout `tree` the paths of one tree lie together and
+        what they share is there once: paths in lexicographic order, so that tokens come depth-first and a token of row
+        `q` attends to row `k` if and only if `k <= q < pack.subtree_end[k]`. Branches of a tree with more than
+        `max_tokens` tokens go to several packs, each with the beginning that its branches share.
+
+        Args:
+            draws: indices of draws.
+            max_tokens: tokens of a pack; at least those of the longest path or unit.
+            layout: `sequence` or `tree`.
+            unit_of: the unit of each draw of the batch, whole numbers: the draws of one unit are in one pack. None:
+                each path may be in any.
+            trained: `bool[action tokens of the batch]`, which are predicted. None: the trainable ones.
+
+        Raises:
+            InvalidInputError: a single path or unit is longer than `max_tokens`, no such draw, one that is given twice,
+                or a column of another length.
+
+        Example:
+            >>> import agentrl_core as arl
+            >>> forest = arl.Forest()
+            >>> forest.add_group(0, "task")
+            >>> trunk = forest.start(0, member=0)
+            >>> _ = forest.append(trunk, [1, 2], kind="prompt")
+            >>> branch = forest.fork(trunk)
+            >>> for trajectory, tokens in ((trunk, [3, 4]), (branch, [5, 6])):
+            ...     _ = forest.append(trajectory, tokens, kind="action", logprobs=[-0.5, -0.1])
+            ...     forest.finish(trajectory, reward=1.0)
+            >>> (pack,) = forest.freeze().plan([0, 1], max_tokens=100, layout="tree")
+            >>> pack.input_ids.tolist(), pack.position_ids.tolist(), pack.subtree_end.tolist()
+            ([1, 2, 3, 5], [0, 1, 2, 2], [4, 4, 3, 4])
+            >>> pack.source_row.tolist(), pack.target.tolist()
+            ([1, 2, 1, 3], [3, 4, 5, 6])
+        """
+        plan = self._plan(draws, max_tokens, layout=layout, unit_of=unit_of, trained=trained)
+        return [plan.pack(index) for index in range(len(plan))]
+
+    def _plan(
+        self,
+        draws: ArrayLike,
+        max_tokens: int,
+        *,
+        layout: Layout = "sequence",
+        unit_of: ArrayLike | None = None,
+        trained: ArrayLike | None = None,
+        fold: Sequence[NDArray[np.float32]] | None = None,
+        shards: int | None = None,
+        balance: Balance = "tokens",
+    ) -> Plan:
+        """The same, with packs that are made when they are asked for, tokens folded, and packs dealt to ranks."""
+        return self._core.plan(
+            integers(draws, "draws"),
+            max_tokens,
+            layout=layout,
+            unit_of=None if unit_of is None else integers(unit_of, "unit_of"),
+            trained=mask(trained, "trained"),
+            fold=fold,
+            shards=shards,
+            balance=balance,
+        )
+
+    def locate(self, tokens: ArrayLike) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """Where action tokens come from: of each its draw, its row at level `step`, and its place in the step's action.
+
+        Args:
+            tokens: indices at level `token`, such as `pack.token`, the first token of each prediction pair.
+
+        Raises:
+            InvalidInputError: no such token.
+
+        Example:
+            >>> import agentrl_core as arl
+            >>> forest = arl.Forest()
+            >>> forest.add_group(0, "task")
+            >>> trajectory = forest.start(0, member=0)
+            >>> _ = forest.append(trajectory, [1, 2], kind="prompt")
+            >>> _ = forest.append(trajectory, [3, 4], kind="action", logprobs=[-0.5, -0.1])
+            >>> forest.finish(trajectory, reward=1.0)
+            >>> batch = forest.freeze()
+            >>> (pack,) = batch.plan([0], max_tokens=100)
+            >>> [rows.tolist() for rows in batch.locate(pack.token)]
+            [[0, 0], [0, 0], [0, 1]]
+        """
+        indices = integers(tokens, "tokens")
+        of_steps, of_draws = self.offsets("token"), self.offsets("step")
+        beyond = np.flatnonzero((indices < 0) | (indices >= of_steps[-1]))
+        if len(beyond):
+            raise InvalidInputError(
+                f"tokens[{beyond[0]}] is {indices[beyond[0]]}, but the batch has {of_steps[-1]} action tokens; use "
+                "indices at level 'token'"
+            )
+        steps = np.searchsorted(of_steps, indices, side="right") - 1
+        draws = np.searchsorted(of_draws, steps, side="right") - 1
+        return draws, steps, indices - of_steps[steps]
+
+    @staticmethod
+    def concat(parts: Iterable[Batch]) -> Batch:
+        """The rows of several batches as one; ids of each part's new rows are moved behind those before them.
+
+        Rows that are in a store already keep their ids and are kept once, whichever parts bring them.
+        """
+        return Batch(_core.Batch.concat([part._core for part in parts]))
+
+    def draw(
+        self,
+        trajectory_ids: ArrayLike,
+        *,
+        group_ids: ArrayLike | None = None,
+        source: Literal["fresh", "replay", "expert", "failed", "imagined"] = "replay",
+        probability: ArrayLike | None = None,
+        old_logprob: Literal["behaviour", "recomputed", "none"] = "behaviour",
+        reason: str | None = None,
+        iteration: int | None = None,
+    ) -> Batch:
+        """The batch with more draws of trajectories that it has, behind the draws it has.
+
+        One trajectory can be drawn into several groups and iterations; its tokens are stored once. Columns computed for
+        draws, their steps and tokens do not cover new draws and are left out.
+
+        Args:
+            trajectory_ids: `int64[draws]`, from table `trajectories` of this batch.
+            group_ids: the group that each draw votes in, `int64[draws]`; None: that of its trajectory.
+            source: where the trajectories come from.
+            probability: how probable each draw was, `float64[draws]`, where that is known.
+            old_logprob: the ratio's denominator: as sampled, recomputed with the policy before the update, or none.
+            reason: why, in words.
+            iteration: the one that trains on the draws; None: that of the draws that the batch has.
+
+        Raises:
+            InvalidInputError: the batch does not have a trajectory, a length differs, or there is no iteration to take.
+        """
+        groups = None if group_ids is None else integers(group_ids, "group_ids")
+        chances = None if probability is None else np.ascontiguousarray(probability, np.float64).reshape(-1)
+        return Batch(
+            self._core.draw(
+                integers(trajectory_ids, "trajectory_ids"),
+                group_ids=groups,
+                source=source,
+                probability=chances,
+                old_logprob=old_logprob,
+                reason=reason,
+                iteration=iteration,
+            )
+        )
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Callable[[list[Any]], Batch], tuple[list[Any]]]:
+        """Pickle as Arrow IPC files, from protocol 5 on as buffers that can travel out of band."""
+        parts = self._core.to_bytes()
+        buffers = [PickleBuffer(part.data) if protocol.__index__() >= 5 else part.tobytes() for part in parts]
+        return _from_bytes, (buffers,)
+
+    def __repr__(self) -> str:
+        """Sizes of the batch."""
+        return (
+            f"Batch({self.num_draws} draws in {self.num_groups} groups, {len(self.trajectories)} trajectories, "
+            f"{len(self.nodes)} nodes)"
+        )
+
+
+def _from_bytes(parts: list[Any]) -> Batch:
+    return Batch(_core.Batch.from_bytes([np.frombuffer(part, np.uint8) for part in parts]))

@@ -1,0 +1,366 @@
+"""Forest: the live form of the data, while rollouts run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentrl_core import _core
+from agentrl_core._core import Tree
+from agentrl_core.data.batch import Batch
+from agentrl_core.data.branches import Branches, Tokens
+from agentrl_core.data.ingest import ByColumn
+from agentrl_core.data.json_text import to_json
+
+Floats = Sequence[float] | NDArray[np.float32] | NDArray[np.float64]
+Kind = Literal["prompt", "action", "observation", "injected"]
+Operation = Literal["start", "fork", "continue", "inject", "splice", "rollback", "replace", "prune", "stop", "resume"]
+
+
+@dataclass(frozen=True)
+class RunningTrajectories:
+    """Trajectories that are running, one row each, by group and then in the order in which they were started.
+
+    Attributes:
+        trajectory: `int64[rows]`, handle.
+        group: `uint32[rows]`, number of the group.
+        node: `int64[rows]`, handle of the path's last node; -1 before the first.
+        end: `uint32[rows]`, how many of that node's tokens the path uses.
+        length: `uint32[rows]`, tokens of the path.
+        steps: `uint32[rows]`, steps that were closed.
+        context: `uint32[rows]`, how many times the context was rewritten.
+    """
+
+    trajectory: NDArray[np.int64]
+    group: NDArray[np.uint32]
+    node: NDArray[np.int64]
+    end: NDArray[np.uint32]
+    length: NDArray[np.uint32]
+    steps: NDArray[np.uint32]
+    context: NDArray[np.uint32]
+
+
+class Forest(Branches, ByColumn):
+    """Groups of trajectories that grow turn by turn, fork at any token, and freeze into a `Batch`.
+
+    A node is a run of tokens from one source; it is never cut or changed. A fork shares all that lies before it. What a
+    forest freezes to depends on the place of each operation (group, member, branch position, ordinal, content), never
+    on the order in which trajectories took turns. Methods may be called from several threads and from asyncio tasks.
+
+    Args:
+        iteration: the iteration that is collected.
+        seed: the run's seed; every segment's own seed follows from it.
+        reward_components: names of the values in `rewards`, kept with the tables; one value of a list for each.
+        entropies: how entropies are estimated (`exact`, `top_10`, ...), kept with the tables.
+        max_blob_bytes: the largest blob that `add_blob` takes; None: 64 MiB.
+
+    Example:
+        >>> import agentrl_core as arl
+        >>> forest = arl.Forest(iteration=0, seed=7)
+        >>> forest.add_group(0, "what is 6*7?")
+        >>> trunk = forest.start(0, member=0)
+        >>> _ = forest.append(trunk, [1, 2, 3], kind="prompt")
+        >>> action = forest.append(trunk, [4, 5, 6], kind="action", logprobs=[-0.5, -1.0, -0.1])
+        >>> branch = forest.fork(trunk, node=action, end=1)     # shares the prompt and the action's first token
+        >>> _ = forest.append(branch, [7], kind="action", logprobs=[-2.0])
+        >>> for trajectory in (trunk, branch):
+        ...     forest.finish(trajectory, reward=1.0, success=True)
+        >>> forest.freeze()
+        Batch(2 draws in 1 groups, 2 trajectories, 3 nodes)
+    """
+
+    __slots__ = ()
+
+    def __init__(
+        self,
+        *,
+        iteration: int = 0,
+        seed: int = 0,
+        reward_components: Sequence[str] | None = None,
+        entropies: str = "exact",
+        max_blob_bytes: int | None = None,
+    ) -> None:
+        self._core = _core.Forest(
+            iteration=iteration,
+            seed=seed,
+            reward_components=None if reward_components is None else list(reward_components),
+            entropies=entropies,
+            max_blob_bytes=max_blob_bytes,
+        )
+
+    @property
+    def iteration(self) -> int:
+        """The iteration that is collected."""
+        return self._core.iteration
+
+    def __len__(self) -> int:
+        """Number of groups that are not frozen yet."""
+        return len(self._core)
+
+    def add_group(self, group: int, task_id: str) -> None:
+        """Open group number `group`, unique in the iteration, for a task."""
+        self._core.add_group(group, task_id)
+
+    def add_blob(self, blob: bytes) -> bytes:
+        """Keep an image or the like; returns its SHA-256 (32 bytes), by which nodes refer to it.
+
+        The same bytes are kept once. They travel with the batch that holds the nodes.
+
+        Raises:
+            InvalidInputError: larger than `max_blob_bytes`.
+
+        Example:
+            >>> import agentrl_core as arl
+            >>> forest = arl.Forest()
+            >>> screenshot = forest.add_blob(b"a picture")
+            >>> forest.add_group(0, "task")
+            >>> node = forest.append(forest.start(0, 0), [7, 7], kind="prompt", blobs=[screenshot])
+        """
+        return self._core.add_blob(blob)
+
+    def start(
+        self,
+        group: int,
+        member: int,
+        *,
+        agent: int = 0,
+        episode: int | None = None,
+        parent: int | None = None,
+        origin: Literal["generated", "expert", "imagined", "imported"] = "generated",
+    ) -> int:
+        """Start a trajectory of a group at an empty path; returns its handle.
+
+        Args:
+            group: number of the group.
+            member: number of the trajectory among those of its agent in the group, chosen by the caller.
+            agent: which role it plays, where several share an episode.
+            episode: a trajectory of the same episode, in any group; None: it begins one.
+            parent: the trajectory that it answers without sharing tokens, in any group (observer and pioneer,
+                solver and proposer, recovery and failure). Groups that are linked so freeze together.
+            origin: where it comes from.
+
+        Raises:
+            InvalidInputError: the member of that agent was started already.
+            NotFoundError: no such group or trajectory.
+
+        Example:
+            >>> import agentrl_core as arl
+            >>> forest = arl.Forest()
+            >>> forest.add_group(0, "debate")
+            >>> pioneer = forest.start(0, member=0)
+            >>> observer = forest.start(0, member=0, agent=1, episode=pioneer, parent=pioneer)
+        """
+        return self._core.start(group, member, agent=agent, episode=episode, parent=parent, origin=origin)
+
+    def append(
+        self,
+        trajectory: int,
+        tokens: Tokens,
+        *,
+        kind: Kind,
+        logprobs: Floats | None = None,
+        entropies: Floats | None = None,
+        trainable: Sequence[int] | NDArray[np.bool_] | NDArray[np.uint8] | None = None,
+        state: bytes | str | None = None,
+        policy: int = 0,
+        policy_version: int | None = None,
+        seed: int | None = None,
+        temperature: float | None = None,
+        top_p: float = 1.0,
+        top_k: int = 0,
+        finish_reason: Literal["stop", "length", "abort"] | None = None,
+        origin: int | None = None,
+        blobs: Sequence[bytes] | None = None,
+    ) -> int:
+        """Append a node to the end of a trajectory's path; returns the node's handle.
+
+        Args:
+            trajectory: handle.
+            tokens: token ids, int32, at least one.
+            kind: `prompt`, `action` (sampled by the policy), `observation`, or `injected` (context that was not
+                sampled).
+            logprobs: behaviour log-prob of each token, in nats, of the distribution really sampled from; actions only.
+            entropies: entropy of that distribution at each token, in nats.
+            trainable: 0/1 for each token of an action; None: all of them.
+            state: what the environment's state is known by, hashed into the 128-bit key of the next step; None: the
+                tokens of the prompt or observation.
+            policy: which policy spoke, where there are several.
+            policy_version: version of the weights that sampled the tokens.
+            seed: the segment's seed.
+            temperature: softmax temperature of the sampling; None where nothing was sampled.
+            top_p: nucleus mass, 1 keeps everything.
+            top_k: number of tokens kept, 0 keeps everything.
+            finish_reason: why sampling stopped.
+            origin: the node of the same group that these tokens repeat or rewrite.
+            blobs: images and the like that belong to the tokens, by the hash that `add_blob` returned.
+
+        Raises:
+            InvalidInputError: an array has another length than `tokens`, a log-prob is NaN or positive, an action is
+                empty, the trajectory has ended. Nothing is stored then.
+            NotFoundError: no such trajectory.
+        """
+        return self._core.append(
+            trajectory,
+            tokens,
+            kind=kind,
+            logprobs=logprobs,
+            entropies=entropies,
+            trainable=trainable,
+            state=state.encode() if isinstance(state, str) else state,
+            policy=policy,
+            policy_version=policy_version,
+            seed=seed,
+            temperature=temperature,
+            top_p=top_p,
+            top_k=top_k,
+            finish_reason=finish_reason,
+            origin=origin,
+            blobs=None if blobs is None else list(blobs),
+        )
+
+    def step(
+        self,
+        trajectory: int,
+        *,
+        reward: float | None = None,
+        rewards: Sequence[float] | None = None,
+        terminated: bool = False,
+        truncated: bool = False,
+        flags: int = 0,
+    ) -> None:
+        """Close the action just appended and record what the environment paid for it.
+
+        Args:
+            trajectory: handle.
+            reward: reward of this step; None where none was paid.
+            rewards: its components.
+            terminated: the episode ended in the environment.
+            truncated: a limit ended it.
+            flags: facts of the turn, a bit each (`agentrl_core.env.StepFlag`); `UNTRAINED` keeps its tokens out of the
+                gradient.
+        """
+        self._core.step(
+            trajectory, reward=reward, rewards=rewards, terminated=terminated, truncated=truncated, flags=flags
+        )
+
+    def tokens(self, trajectory: int) -> NDArray[np.int32]:
+        """The tokens of a trajectory's path, `int32[n]`."""
+        return self._core.tokens(trajectory)
+
+    def segment_seed(self, trajectory: int) -> int:
+        """Seed (63 bits) of the next segment of a trajectory: a hash of the run's seed and the segment's place."""
+        return self._core.segment_seed(trajectory)
+
+    def finish(
+        self,
+        trajectory: int,
+        *,
+        reward: float | None = None,
+        rewards: Sequence[float] | None = None,
+        success: bool | None = None,
+        info: Mapping[str, Any] | None = None,
+        status: Literal["finished", "truncated", "aborted", "failed"] = "finished",
+    ) -> None:
+        """End a trajectory. Finished and truncated ones become draws; aborted and failed ones are only kept.
+
+        Args:
+            trajectory: handle.
+            reward: outcome reward of the whole trajectory; None or NaN: not known.
+            rewards: its components.
+            success: whether the task was solved, before any shaping.
+            info: facts of the environment, saved as JSON (NaN and infinity as null).
+            status: how it ended.
+        """
+        text = None if info is None else to_json(info, "info")
+        self._core.finish(trajectory, reward=reward, rewards=rewards, success=success, info=text, status=status)
+
+    def abort(self) -> None:
+        """Mark every trajectory that is still running as aborted, so that everything can freeze."""
+        self._core.abort()
+
+    def decide(
+        self,
+        operation: Operation,
+        trajectory: int,
+        *,
+        in_round: int,
+        ordinal: int | None = None,
+        node: int | None = None,
+        end: int | None = None,
+        result: int | None = None,
+        score: float | None = None,
+        reason: str | None = None,
+    ) -> None:
+        """Log a planner's decision in the table `decisions`, so that the search can be replayed. Nothing is done.
+
+        Args:
+            operation: what was decided.
+            trajectory: the trajectory acted on.
+            in_round: round of the search, from 0.
+            ordinal: place within the round of the group, where the order matters; None: in the order of what is
+                acted on.
+            node: the node acted at.
+            end: how many of its tokens come before the place acted at.
+            result: the trajectory that came of it.
+            score: what the planner decided by.
+            reason: why, in words.
+
+        Example:
+            >>> import agentrl_core as arl
+            >>> forest = arl.Forest()
+            >>> forest.add_group(0, "task")
+            >>> trunk = forest.start(0, 0)
+            >>> _ = forest.append(trunk, [1], kind="prompt")
+            >>> branch = forest.fork(trunk, ordinal=0)
+            >>> forest.decide("fork", trunk, in_round=0, result=branch, score=1.25)
+        """
+        self._core.decide(
+            operation,
+            trajectory,
+            in_round=in_round,
+            ordinal=ordinal,
+            node=node,
+            end=end,
+            result=result,
+            score=score,
+            reason=reason,
+        )
+
+    def frontier(self, group: int | None = None) -> RunningTrajectories:
+        """The trajectories of a group, or of all, that are running, as columns."""
+        return RunningTrajectories(**self._core.frontier(group))
+
+    def tree(self, group: int) -> Tree:
+        """The token tree of a group as it is now; nodes are known by their handles.
+
+        Example:
+            >>> import agentrl_core as arl
+            >>> forest = arl.Forest()
+            >>> forest.add_group(0, "task")
+            >>> trunk = forest.start(0, 0)
+            >>> prompt = forest.append(trunk, [1, 2], kind="prompt")
+            >>> branches = [forest.fork(trunk), trunk]
+            >>> left, right = (forest.append(branch, [3], kind="observation") for branch in branches)
+            >>> tree = forest.tree(0)
+            >>> tree.lowest_common_ancestor(left, right) == prompt, tree.depth.tolist(), tree.leaf_count.tolist()
+            (True, [0, 1, 1], [2, 1, 1])
+        """
+        return self._core.tree(group)
+
+    def freeze(self, *, partial: bool = False) -> Batch:
+        """Freeze every group whose trajectories have all ended, and take it out; the rest stays live.
+
+        Groups with trajectories that answer each other freeze together. Rows are numbered canonically, from zero or
+        behind what was adopted; each finished or truncated trajectory is one draw. Prompts of a group that begin alike
+        share the tokens with which they do: the later one is a child inside the earlier one. Other threads go on with
+        the groups that stay.
+
+        Args:
+            partial: freeze the others too: trajectories that are running get status `partial`, are not drawn, and can
+                be resumed by `adopt` and `fork` in a later forest.
+        """
+        return Batch(self._core.freeze(partial))

@@ -1,0 +1,303 @@
+"""Store: the durable form of the data, a directory of Arrow files that stock tools read while training runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from os import PathLike
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self
+
+from numpy.typing import ArrayLike
+
+from agentrl_core import _core
+from agentrl_core._core import Table
+from agentrl_core.data.batch import Batch
+from agentrl_core.data.json_text import to_json
+from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.operators import columns
+
+
+class Store:
+    """A run on disk: sealed Arrow IPC files, a folder for each table, and a manifest that names those that count.
+
+    `pl.scan_ipc("run/nodes/*.arrow")` reads whole files at any moment, and never a row that is not committed. One
+    process writes (the lock goes with it, also when it is killed while its forked workers live), any number read.
+    What `flush`, `close_iteration` and `close` acknowledged survives a kill or a power cut.
+
+    Example:
+        >>> import tempfile
+        >>> import agentrl_core as arl
+        >>> forest = arl.Forest()
+        >>> forest.add_group(0, "a task")
+        >>> path = forest.start(0, 0)
+        >>> _ = forest.append(path, [1, 2], kind="prompt")
+        >>> _ = forest.append(path, [3, 4], kind="action", logprobs=[-0.5, -0.25])
+        >>> forest.step(path, reward=1.0)
+        >>> forest.finish(path, reward=1.0)
+        >>> folder = tempfile.mkdtemp()
+        >>> with arl.Store.open(folder) as store:
+        ...     batch = store.rebase(forest.freeze())
+        ...     store.append(batch, iteration=0), store.flush()
+        ...     store.close_iteration(batch.with_columns("draw", advantage=[0.5]), {"loss": 0.25})
+        (1, 1)
+        2
+        >>> store = arl.Store.open(folder, read_only=True)
+        >>> store.iteration, store.state, store.batch(0).column("advantage", "token").tolist()
+        (1, {'loss': 0.25}, [0.5, 0.5])
+    """
+
+    __slots__ = ("_core",)
+
+    def __init__(self, core: _core.Store) -> None:
+        self._core = core
+
+    @classmethod
+    def open(
+        cls,
+        path: str | PathLike[str],
+        *,
+        read_only: bool = False,
+        sync: Literal["batch", "always", "never"] = "batch",
+    ) -> Self:
+        """Open a store, creating it if there is none. What a killed writer left unfinished is cleared away.
+
+        Args:
+            path: the directory, on a file system with POSIX locks (NFS: mounted with locking).
+            read_only: do not take the writer's lock; see the commits that are there now, until `refresh`.
+            sync: when a write is durable. `batch`: appends are queued (up to 256 MB), `flush`, `close_iteration` and
+                `close` make them durable in one commit; `always`: each call is durable when it returns; `never`: as
+                `batch`, but left to the operating system, so that a killed process loses nothing that was flushed and a
+                power cut can.
+
+        Raises:
+            StoreError: another process writes this store, this one has it open already, or the directory cannot be
+                used.
+            CorruptError: the manifest is damaged or a file is missing; the message names it.
+            NotFoundError: `read_only` and there is no store.
+            UnsupportedError: a newer version wrote it with features that this one lacks, or the file system has no
+                locks.
+        """
+        return cls(_core.Store.open(path, read_only=read_only, sync=sync))
+
+    @property
+    def path(self) -> str:
+        """The directory."""
+        return str(self._core.path)
+
+    @property
+    def iteration(self) -> int:
+        """Number of closed iterations: the one that a run goes on with."""
+        return self._core.iteration
+
+    @property
+    def version(self) -> int:
+        """Number of the last commit; 0 before the first."""
+        return self._core.version
+
+    @property
+    def sequence(self) -> int:
+        """Number of the last durable write: appends and closed iterations are counted from 1."""
+        return self._core.sequence
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """What the last `close_iteration` left to go on from."""
+        return json.loads(self._core.state) or {}
+
+    @property
+    def nodes(self) -> Table:
+        """Committed runs of tokens. Reading a table through its writer commits what is queued first."""
+        return self._core.table("nodes")
+
+    @property
+    def steps(self) -> Table:
+        """Committed turns."""
+        return self._core.table("steps")
+
+    @property
+    def trajectories(self) -> Table:
+        """Committed trajectories; `trajectory_batch` gives some of them as a batch."""
+        return self._core.table("trajectories")
+
+    @property
+    def draws(self) -> Table:
+        """Committed uses of trajectories."""
+        return self._core.table("draws")
+
+    @property
+    def tasks(self) -> Table:
+        """Task statistics; rows are appended when they change, so the last one of a task wins."""
+        return self._core.table("tasks")
+
+    @property
+    def decisions(self) -> Table:
+        """What planners decided."""
+        return self._core.table("decisions")
+
+    @property
+    def journal(self) -> Table:
+        """One row for each write: its iteration, its kind, the state of a closed iteration, its rows by folder."""
+        return self._core.journal()
+
+    def files(self, table: str) -> list[tuple[Path, int]]:
+        """The Arrow files of a table, and how many rows of each are committed: what a scanner reads for this snapshot.
+
+        Args:
+            table: one of the tables, or `draw_columns`, `step_columns`, `node_columns`.
+
+        Raises:
+            NotFoundError: there is no such table.
+        """
+        return self._core.files(table)
+
+    def rebase(self, batch: Batch) -> Batch:
+        """The batch with the ids of its new rows moved behind all that the store has; stored rows keep theirs."""
+        return Batch(self._core.rebase(batch._core))
+
+    def append(self, batch: Batch, *, iteration: int, partial: bool = False) -> int:
+        """Check and queue the new rows of a batch; returns the number of the write, durable once `sequence` reaches it.
+
+        Args:
+            batch: `store.rebase(batch)`. Rows that are in the store already (replayed trajectories) are not written
+                again.
+            iteration: the one that trains on it; its draws carry the same number.
+            partial: rollouts of an iteration that was broken off: kept, but not its training batch.
+
+        Raises:
+            InvalidInputError: ids of the batch are taken, or its draws are of another iteration.
+            StoreError: the files cannot be written; the store has to be opened again then.
+        """
+        if not isinstance(batch, Batch):
+            raise InvalidInputError(f"batch is a {type(batch).__name__}; give a Batch, as Forest.freeze makes one")
+        return self._core.append(batch._core, iteration, partial=partial)
+
+    def flush(self) -> int:
+        """Make everything that is queued durable, in one commit; returns the number of the last durable write.
+
+        Raises:
+            StoreError: the files cannot be written; the store has to be opened again then.
+        """
+        return self._core.flush()
+
+    def close_iteration(self, batch: Batch, state: dict[str, Any]) -> int:
+        """Commit the computed columns of the iteration's batch and the state to go on from; count the iteration.
+
+        Args:
+            batch: what was appended for the iteration, all draws in their order, with computed columns.
+            state: saved as JSON (NaN and infinity as null).
+
+        Returns:
+            The number of the write, which is durable then, with everything before it.
+
+        Raises:
+            InvalidInputError: the batch has other draws, or the state cannot be saved as JSON.
+            StoreError: the files cannot be written; the store has to be opened again then.
+        """
+        return self._core.close_iteration(batch._core, to_json(state, "state"))
+
+    def has_batch(self, iteration: int) -> bool:
+        """Whether the training batch of an iteration was appended, be it one without draws."""
+        return self._core.has_batch(iteration)
+
+    def batch(self, iteration: int) -> Batch:
+        """The batch of an iteration as it was trained: its rows, the older ones that it drew again, computed columns.
+
+        Raises:
+            NotFoundError: there is none, or it was dropped.
+            CorruptError: a file is damaged; the message names it and the bytes.
+        """
+        return Batch(self._core.batch(iteration))
+
+    def trajectory_batch(self, ids: ArrayLike) -> Batch:
+        """Trajectories of any age as a batch of their own, with their steps and paths and without draws.
+
+        `Batch.concat([fresh, store.trajectory_batch(ids)]).draw(ids, source="replay")` draws them again; only the
+        draws are written when that is appended.
+
+        Args:
+            ids: `trajectory_id`s of table `trajectories`, int64.
+
+        Raises:
+            NotFoundError: no such trajectory.
+        """
+        return Batch(self._core.batch_of(columns.integers(ids, "ids")))
+
+    def blob(self, sha256: bytes) -> bytes:
+        """The content of a blob (an image, a screenshot) that column `blobs` of `nodes` names by its hash.
+
+        Args:
+            sha256: the 32 bytes of the hash.
+
+        Raises:
+            NotFoundError: the store does not have it.
+            CorruptError: the content is not the one that was stored.
+        """
+        return self._core.blob(sha256)
+
+    def refresh(self) -> None:
+        """Move a reader on to the commits that are there now."""
+        self._core.refresh()
+
+    def compact(self) -> int:
+        """Merge neighbouring files up to 64 MB and remove unused blobs; returns by how many files there are fewer.
+
+        Open readers go on undisturbed. Stock tools that read a folder in the moment in which its files are exchanged
+        get an error, never a part of the rows. Ctrl-C ends it between two merges.
+        """
+        return self._core.compact()
+
+    def drop_before(self, iteration: int, *, rewrite: bool = False) -> None:
+        """Drop the rows of the iterations below `iteration`; their states stay in the journal.
+
+        Args:
+            iteration: the first one that is kept; at most `store.iteration`.
+            rewrite: keep the older rows that later ones need (trajectories that were drawn again, nodes of later
+                paths).
+
+        Raises:
+            InvalidInputError: later rows need older ones and `rewrite` is not set; the message names one.
+        """
+        self._core.drop_before(iteration, rewrite=rewrite)
+
+    def verify(self) -> list[dict[str, Any]]:
+        """Everything that is wrong, as rows with `folder`, `kind`, `id` and `message`; empty if nothing is.
+
+        `kind` is `damage` (a file is not what was written), `reference` (a row names one that is not there), `length`
+        (log-probs, entropies or mask have another length than the tokens), `value` (NaN, infinity, a mask that is
+        not 0 or 1), `duplicate` (an id twice; a trajectory that one iteration trains twice in one group) or `blob`.
+
+        Example:
+            >>> import tempfile
+            >>> import agentrl_core as arl
+            >>> with arl.Store.open(tempfile.mkdtemp()) as store:
+            ...     store.verify()
+            []
+        """
+        return [
+            {"folder": folder, "kind": kind, "id": row, "message": message}
+            for folder, kind, row, message in self._core.verify()
+        ]
+
+    def close(self) -> None:
+        """Make what is queued durable and give the writer's lock back."""
+        self._core.close()
+
+    def __reduce__(self) -> tuple[Callable[[str, str], Store], tuple[str, str]]:
+        """Pickle as the directory and what this store sees of it; the copy reads the same rows and writes none."""
+        return _open_snapshot, (self.path, self._core.snapshot)
+
+    def __enter__(self) -> Self:
+        """Use the store in a `with` statement."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Close the store."""
+        self.close()
+
+
+def _open_snapshot(path: str, snapshot: str) -> Store:
+    return Store(_core.Store.open_snapshot(path, snapshot))

@@ -1,0 +1,477 @@
+"""Runs in Polars: `import agentrl_core.integrations.polars` gives frames a namespace `agentrl`, and `scan` reads a run.
+
+    from agentrl_core.integrations.polars import scan
+
+    run = scan("runs/demo")                                     # lazy frames of what is committed now
+    failed = run.trajectories.filter(pl.col("success") == 0)
+    failed.agentrl.paths(run)                                   # with all tokens of each
+    failed.agentrl.steps(run)                                   # a row for each turn, with the tokens of its action
+    run.draws.agentrl.tokens(run)                               # a row for each token of an action, with its advantage
+    run.draws.agentrl.trajectories(run)                         # with task, reward, success
+    run.trajectories.agentrl.group_relative("reward")           # with the advantage of GRPO
+
+A method takes any frame that has its key column (`trajectory_id`, `draw_id` or `node_id`), filtered and joined as you
+like, keeps the order of its rows and all its columns, and adds columns. Of a DataFrame it makes a DataFrame, of a
+LazyFrame a LazyFrame. Where a name is taken by the frame, the added column gets the prefix that the method documents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from os import PathLike
+from typing import Any, Generic, Literal, TypeVar
+
+import numpy as np
+
+from agentrl_core.exceptions import InvalidInputError, MissingDependencyError
+
+try:
+    import polars as pl
+except ImportError as error:
+    raise MissingDependencyError("agentrl_core.polars needs Polars: pip install 'agentrl-core[polars]'") from error
+
+from agentrl_core.advantage import group_relative
+from agentrl_core.data.batch import Batch
+from agentrl_core.data.codes import CODES
+from agentrl_core.data.forest import Forest
+from agentrl_core.data.store import Store
+from agentrl_core.integrations.polars import _token_frames
+
+__all__ = ["Tables", "example", "scan"]
+
+Frame = TypeVar("Frame", pl.DataFrame, pl.LazyFrame)
+_COMPUTED: dict[str, dict[str, pl.DataType]] = {
+    "draw_columns": {"draw_id": pl.Int64()},
+    "step_columns": {"draw_id": pl.Int64(), "step": pl.Int32()},
+    "node_columns": {"node_id": pl.Int64()},
+}
+
+
+@dataclass(frozen=True)
+class Tables:
+    """The tables of a run as lazy frames; see the design of each in `Batch` and `Store`.
+
+    `draw_columns`, `step_columns` and `node_columns` hold what was computed for draws, for steps of draws (and, as
+    lists, their tokens), and for stored tokens (as lists); without rows and values where nothing was computed. Where a
+    name is in one iteration that of values of steps and in another that of lists of tokens, the lists have `_of_tokens`
+    behind it.
+    """
+
+    nodes: pl.LazyFrame
+    steps: pl.LazyFrame
+    trajectories: pl.LazyFrame
+    draws: pl.LazyFrame
+    tasks: pl.LazyFrame
+    decisions: pl.LazyFrame
+    draw_columns: pl.LazyFrame
+    step_columns: pl.LazyFrame
+    node_columns: pl.LazyFrame
+
+
+Source = Tables | Store | Batch | str | PathLike[str]
+
+
+def scan(source: Source) -> Tables:
+    """The tables of a run as lazy frames, of exactly what is committed now. Works while another process writes the run.
+
+    A new call sees new commits. Files are named by the manifest, not by a pattern, and their checksums are not checked:
+    `agentrl verify` does that.
+
+    Args:
+        source: the run's directory; or a Store or Batch that is open (or Tables, which come back as they are).
+
+    Raises:
+        NotFoundError: the directory holds no store.
+        CorruptError: its manifest is damaged.
+
+    Example:
+        >>> from agentrl_core.integrations.polars import example, scan
+        >>> scan(example()).nodes.select("kind", "tokens").collect().rows()
+        [(0, [1, 2]), (1, [3, 4, 5]), (1, [7])]
+    """
+    if isinstance(source, Tables):
+        return source
+    if isinstance(source, Batch):
+        return Tables(**{field.name: _of_batch(source, field.name) for field in fields(Tables)})
+    if isinstance(source, Store):
+        empty = Batch.concat([])
+        return Tables(**{field.name: _of_store(source, field.name, empty) for field in fields(Tables)})
+    with Store.open(source, read_only=True) as store:
+        return scan(store)
+
+
+def example() -> Batch:
+    """A small batch to try things on: a trajectory, and a branch of it that left behind the action's first token.
+
+    Example:
+        >>> from agentrl_core.integrations.polars import example
+        >>> example()
+        Batch(2 draws in 1 groups, 2 trajectories, 3 nodes)
+    """
+    forest = Forest()
+    forest.add_group(0, "6*7")
+    trunk = forest.start(0, member=0)
+    forest.append(trunk, [1, 2], kind="prompt")
+    action = forest.append(trunk, [3, 4, 5], kind="action", logprobs=[-0.25, -0.5, -0.125])
+    branch = forest.fork(trunk, node=action, end=1)
+    forest.append(branch, [7], kind="action", logprobs=[-2.0])
+    for trajectory, reward in ((trunk, 1.0), (branch, 0.0)):
+        forest.finish(trajectory, reward=reward, success=reward > 0)
+    return forest.freeze().with_columns("draw", advantage=[0.5, -0.5])
+
+
+def _of_batch(batch: Batch, name: str) -> pl.LazyFrame:
+    table = getattr(batch, name)
+    return pl.LazyFrame(schema=_COMPUTED[name]) if table is None else pl.DataFrame(table).lazy()
+
+
+def _of_store(store: Store, name: str, empty: Batch) -> pl.LazyFrame:
+    files = store.files(name)
+    if not files:
+        return _of_batch(empty, name)
+    # A writer replaces the last file by one that has more rows: that one is opened now and stays as it is, and of all
+    # files only the rows of the snapshot count.
+    parts = [pl.scan_ipc(file).head(rows) for file, rows in files[:-1]]
+    last, rows = files[-1]
+    parts.append(pl.read_ipc(last, n_rows=rows).lazy())
+    # Each iteration has the computed columns of its recipe.
+    return _diagonal(parts) if name in _COMPUTED else pl.concat(parts)
+
+
+def _diagonal(parts: list[pl.LazyFrame]) -> pl.LazyFrame:
+    """Parts of different columns below each other. Lists get another name where there are values of their name too."""
+    schemas = [part.collect_schema() for part in parts]
+    values = {name for schema in schemas for name, kind in schema.items() if not isinstance(kind, pl.List)}
+    renamed = [
+        part.rename(
+            {name: f"{name}_of_tokens" for name, kind in schema.items() if isinstance(kind, pl.List) and name in values}
+        )
+        for part, schema in zip(parts, schemas, strict=True)
+    ]
+    return pl.concat(renamed, how="diagonal_relaxed")
+
+
+class _Namespace(Generic[Frame]):
+    """What frames of a run can do; the same for a DataFrame and a LazyFrame."""
+
+    def __init__(self, frame: Frame) -> None:
+        self._frame: Any = frame
+
+    def trajectories(self, source: Source) -> Frame:
+        """Each row with the facts of its trajectory, and the latest statistics of its task.
+
+        Args:
+            source: where the trajectories are.
+
+        Returns:
+            The frame and the columns of `trajectories` (with the prefix `trajectory_` where the frame has the name) and
+            `tasks` (with the prefix `task_`); null where there is no such trajectory or task.
+
+        Raises:
+            InvalidInputError: the frame has no column `trajectory_id`.
+
+        Example:
+            >>> from agentrl_core.integrations.polars import example, scan
+            >>> run = scan(example())
+            >>> run.draws.agentrl.trajectories(run).select("draw_id", "task_id", "reward").collect().rows()
+            [(0, '6*7', 1.0), (1, '6*7', 0.0)]
+        """
+        tables = scan(source)
+
+        def join(frame: pl.LazyFrame) -> pl.LazyFrame:
+            facts = _renamed(tables.trajectories, frame, "trajectory_", keep=("trajectory_id",))
+            tasks = tables.tasks.unique("task_id", keep="last", maintain_order=True)
+            tasks = tasks.select("task_id", pl.exclude("task_id").name.prefix("task_"))
+            return frame.join(facts, on="trajectory_id", how="left", maintain_order="left").join(
+                tasks, on="task_id", how="left", maintain_order="left"
+            )
+
+        return self._lazily(join, "trajectory_id")
+
+    def nodes(self, source: Source) -> Frame:
+        """A row for each node on the path of each row's trajectory, from the prompt to the leaf.
+
+        This is also the way from a node to its trajectories: filter what comes out by `node_id`.
+
+        Args:
+            source: where the nodes and trajectories are.
+
+        Returns:
+            The frame, `end` (i32, how many of the node's tokens lie on this path: fewer than all where a branch left in
+            its middle), and the columns of `nodes` (with the prefix `node_` where the frame has the name).
+
+        Raises:
+            InvalidInputError: the frame has no column `trajectory_id`.
+            NotFoundError: there is no such trajectory, or a node of its path is missing.
+
+        Example:
+            >>> from agentrl_core.integrations.polars import example, scan
+            >>> run = scan(example())
+            >>> nodes = run.trajectories.agentrl.nodes(run)
+            >>> nodes.select("trajectory_id", "node_id", "end").collect().rows()
+            [(0, 0, 2), (0, 1, 3), (1, 0, 2), (1, 1, 1), (1, 2, 1)]
+        """
+        return self._eagerly(_token_frames.path_nodes, source, "trajectory_id")
+
+    def paths(self, source: Source) -> Frame:
+        """Each row with all tokens of its trajectory's path, from the prompt to the leaf.
+
+        Args:
+            source: where the nodes and trajectories are.
+
+        Returns:
+            The frame and lists of one length, a value for each token: `tokens` i32, `kinds` u8 (0 prompt, 1 action,
+            2 observation, 3 injected), `trainable` u8, `logprobs` f32 and `entropies` f32 (null where not known), and
+            the columns computed for stored tokens.
+
+        Raises:
+            InvalidInputError: the frame has no column `trajectory_id`, or has one that would be added.
+            NotFoundError: there is no such trajectory, or a node of its path is missing.
+
+        Example:
+            >>> from agentrl_core.integrations.polars import example, scan
+            >>> run = scan(example())
+            >>> run.trajectories.agentrl.paths(run).select("tokens", "trainable").collect().rows()
+            [([1, 2, 3, 4, 5], [0, 0, 1, 1, 1]), ([1, 2, 3, 7], [0, 0, 1, 1])]
+        """
+        return self._eagerly(_token_frames.paths, source, "trajectory_id")
+
+    def steps(self, source: Source) -> Frame:
+        """A row for each turn of each row's trajectory, with the tokens of its action.
+
+        Args:
+            source: where the nodes, steps and trajectories are.
+
+        Returns:
+            The frame, the columns of `steps` (its `reward` and `rewards` as `step_reward` and `step_rewards`, others
+            with the prefix `step_` where the frame has the name), `start` (i32, position of the action's first token in
+            the path), and lists as in `paths`: `tokens`, `kinds`, `trainable`, `logprobs`, `entropies`, … of the
+            action. A trajectory without a step has no row.
+
+        Raises:
+            InvalidInputError: the frame has no column `trajectory_id`, or has one that would be added.
+            NotFoundError: a node of an action is missing.
+
+        Example:
+            >>> from agentrl_core.integrations.polars import example, scan
+            >>> run = scan(example())
+            >>> run.draws.agentrl.steps(run).select("draw_id", "step", "start", "tokens").collect().rows()
+            [(0, 0, 2, [3, 4, 5]), (1, 0, 2, [3, 7])]
+        """
+        return self._eagerly(_token_frames.steps, source, "trajectory_id")
+
+    def computed(self, source: Source) -> Frame:
+        """Each row with what was computed for it: advantages, weights, scores.
+
+        Args:
+            source: where the computed columns are.
+
+        Returns:
+            The frame and those of `draw_columns` if it has `draw_id`, of `step_columns` if it has `step` too, of
+            `node_columns` if it has `node_id` and no `step`; null where nothing was computed. Where a draw and its
+            steps have a column of one name, that of the step counts, and that of the draw where there is none.
+
+        Raises:
+            InvalidInputError: the frame has neither `draw_id` nor `node_id`, or has a column that would be added.
+
+        Example:
+            >>> from agentrl_core.integrations.polars import example, scan
+            >>> run = scan(example())
+            >>> run.draws.agentrl.computed(run).select("draw_id", "advantage").collect().rows()
+            [(0, 0.5), (1, -0.5)]
+        """
+        tables = scan(source)
+        return self._lazily(lambda frame: _token_frames.computed(frame, tables), "draw_id", "node_id")
+
+    def tokens(self, source: Source) -> Frame:
+        """A row for each token of each action of each row's trajectory, with all that was computed for it.
+
+        Args:
+            source: where the nodes, steps, trajectories and computed columns are.
+
+        Returns:
+            What `steps` and `computed` give, with a row for each token: the lists become single values (`tokens` ->
+            `token`, `kinds` -> `kind`, `logprobs` -> `logprob`, `entropies` -> `entropy`), those of draws and steps are
+            repeated, and `token_position` (i32) is the token's place in the path.
+
+        Raises:
+            InvalidInputError: the frame has no column `trajectory_id`, or has one that would be added.
+            NotFoundError: a node of an action is missing.
+
+        Example:
+            >>> from agentrl_core.integrations.polars import example, scan
+            >>> run = scan(example())
+            >>> tokens = run.draws.agentrl.tokens(run)
+            >>> tokens.select("draw_id", "token_position", "token", "advantage").collect().rows()
+            [(0, 2, 3, 0.5), (0, 3, 4, 0.5), (0, 4, 5, 0.5), (1, 2, 3, -0.5), (1, 3, 7, -0.5)]
+        """
+        return self._eagerly(_token_frames.tokens, source, "trajectory_id")
+
+    def sequences(self, source: Source) -> Frame:
+        """A row for each token sequence that a draw trains: what to hand to a trainer.
+
+        That is one for a draw whose context only grows, and one more each time its context was rewritten: steps whose
+        contexts extend each other share a sequence, which ends with the action of the last of them. So every trained
+        token is in one sequence.
+
+        Args:
+            source: where the nodes, steps, trajectories and computed columns are.
+
+        Returns:
+            The frame, `sequence` (i32, which of the draw's), what was computed for the draw, and lists of one length as
+            in `paths`, with `trainable` 0 outside the actions of the sequence's steps; what was computed for steps or
+            their tokens is a list too, null outside of them. A draw without a step has no row.
+
+        Raises:
+            InvalidInputError: the frame has no column `draw_id` or `trajectory_id`, or has one that would be added.
+            NotFoundError: a node of a path is missing.
+
+        Example:
+            >>> from agentrl_core.integrations.polars import example, scan
+            >>> run = scan(example())
+            >>> run.draws.agentrl.sequences(run).select("tokens", "trainable", "advantage").collect().rows()
+            [([1, 2, 3, 4, 5], [0, 0, 1, 1, 1], 0.5), ([1, 2, 3, 7], [0, 0, 1, 1], -0.5)]
+        """
+        self._require("draw_id")
+        return self._eagerly(_token_frames.sequences, source, "trajectory_id")
+
+    def group_relative(
+        self, score: str = "reward", by: str = "group_id", *, name: str = "advantage", **options: Any
+    ) -> Frame:
+        """Each row with how far its score lies above its group's mean, in standard deviations (GRPO, arXiv:2402.03300).
+
+        The frame and the column `name`; see `Expr.agentrl.group_relative`, which is what this calls.
+
+        Args:
+            score: column of the scores.
+            by: column of the group ids.
+            name: of the new column.
+            options: those of `agentrl_core.advantage.group_relative`.
+
+        Example:
+            >>> import polars as pl
+            >>> import agentrl_core.integrations.polars
+            >>> frame = pl.DataFrame({"group_id": [7, 7, 8], "reward": [1.0, 0.0, 5.0]})
+            >>> frame.agentrl.group_relative("reward", scale="none")["advantage"].to_list()
+            [0.5, -0.5, 0.0]
+        """
+        made: Frame = self._frame.with_columns(_OfExpr(pl.col(score)).group_relative(by, **options).alias(name))
+        return made
+
+    def words(self) -> Frame:
+        """The frame with words for its codes.
+
+        These are the columns `kind`, `status`, `finish_reason`, `origin`, `source`, `old_logprob` and `drift`.
+
+        Example:
+            >>> from agentrl_core.integrations.polars import example, scan
+            >>> scan(example()).nodes.agentrl.words().select("kind", "finish_reason").collect().rows()
+            [('prompt', 'none'), ('action', 'none'), ('action', 'none')]
+        """
+        schema = self._frame.collect_schema()
+        codes = [name for name in schema.names() if name in CODES and schema[name].is_integer()]
+        words = (
+            pl.col(name).replace_strict(
+                list(range(len(CODES[name]))), list(CODES[name]), default=None, return_dtype=pl.Enum(CODES[name])
+            )
+            for name in codes
+        )
+        made: Frame = self._frame.with_columns(*words)
+        return made
+
+    def _lazily(self, work: Callable[[pl.LazyFrame], Any], *keys: str) -> Frame:
+        self._require(*keys)
+        found = work(self._frame.lazy())
+        made: Frame = found if self._is_lazy() else found.collect()
+        return made
+
+    def _eagerly(self, work: Callable[[pl.DataFrame, Tables], Any], source: Source, key: str) -> Frame:
+        self._require(key)
+        tables = scan(source)
+
+        def schema() -> Any:
+            nothing = Tables(**{field.name: getattr(tables, field.name).clear() for field in fields(Tables)})
+            return work(pl.DataFrame(schema=self._frame.collect_schema()), nothing).schema
+
+        made: Frame = (
+            self._frame.map_batches(lambda frame: work(frame, tables), schema=schema())
+            if self._is_lazy()
+            else work(self._frame, tables)
+        )
+        return made
+
+    def _is_lazy(self) -> bool:
+        return isinstance(self._frame, pl.LazyFrame)
+
+    def _require(self, *keys: str) -> None:
+        names = self._frame.collect_schema().names()
+        if not any(key in names for key in keys):
+            raise InvalidInputError(f"the frame has no column {' or '.join(keys)}, only {', '.join(names)}")
+
+
+def _renamed(added: pl.LazyFrame, frame: pl.LazyFrame, prefix: str, *, keep: tuple[str, ...]) -> pl.LazyFrame:
+    taken = set(frame.collect_schema().names()).difference(keep)
+    return added.rename({name: prefix + name for name in added.collect_schema().names() if name in taken})
+
+
+@pl.api.register_dataframe_namespace("agentrl")
+class _OfDataFrame(_Namespace[pl.DataFrame]):
+    """`DataFrame.agentrl`."""
+
+
+@pl.api.register_lazyframe_namespace("agentrl")
+class _OfLazyFrame(_Namespace[pl.LazyFrame]):
+    """`LazyFrame.agentrl`."""
+
+
+@pl.api.register_expr_namespace("agentrl")
+class _OfExpr:
+    """`Expr.agentrl`."""
+
+    def __init__(self, expression: pl.Expr) -> None:
+        self._expression = expression
+
+    def group_relative(
+        self,
+        by: str | pl.Expr = "group_id",
+        *,
+        scale: Literal["std", "none"] = "std",
+        ddof: int = 1,
+        eps: float = 1e-6,
+        singleton: Literal["zero", "raw"] = "zero",
+    ) -> pl.Expr:
+        """How many standard deviations each score lies above the mean of its group.
+
+        The kernel of `agentrl_core.advantage.group_relative`, which has the formula and the options. Rows whose score
+        is null, NaN or infinite do not vote, and get null.
+
+        Args:
+            by: the group ids.
+            scale: `std` or `none`.
+            ddof: the variance divides by (count - ddof); 0 or 1.
+            eps: added to the standard deviation.
+            singleton: what a group of one gets: `zero` or `raw`.
+
+        Returns:
+            f32 for f32 scores, else f64.
+
+        Example:
+            >>> import polars as pl
+            >>> import agentrl_core.integrations.polars
+            >>> frame = pl.DataFrame({"group_id": ["a", "a", "a"], "reward": [1.0, 0.0, None]})
+            >>> frame.select(pl.col("reward").agentrl.group_relative("group_id", scale="none"))["reward"].to_list()
+            [0.5, -0.5, None]
+        """
+        score = self._expression / 1  # whole numbers become f64
+
+        def kernel(columns: Any) -> pl.Series:
+            scores = columns[0].to_numpy()
+            valid = np.isfinite(scores)
+            advantage = group_relative(
+                scores, columns[1], scale=scale, ddof=ddof, eps=eps, singleton=singleton, valid=valid
+            )
+            return pl.Series(columns[0].name, np.where(valid, advantage, np.nan), nan_to_null=True)
+
+        group = pl.col(by) if isinstance(by, str) else by
+        return pl.map_batches([score, group], kernel, return_dtype=pl.dtype_of(score))

@@ -1,0 +1,260 @@
+"""Tokens of paths and of actions as Polars frames: what `agentrl_core.polars` adds to frames."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from agentrl_core.data.codes import ACTION, UNTRAINED
+from agentrl_core.exceptions import InvalidInputError, NotFoundError
+from agentrl_core.integrations.polars._paths import Indices, PathNodes, Tree, find, ranges, walk
+
+if TYPE_CHECKING:
+    from agentrl_core.integrations.polars import Tables
+
+# Lists of nodes, and the name of one of their values.
+SINGULAR = {"tokens": "token", "kinds": "kind", "logprobs": "logprob", "entropies": "entropy"}
+
+
+class _Nodes(NamedTuple):
+    """The nodes of some groups: as a frame, and as a tree."""
+
+    frame: pl.DataFrame
+    tree: Tree
+
+
+def path_nodes(frame: pl.DataFrame, tables: Tables) -> pl.DataFrame:
+    """`agentrl.nodes`."""
+    nodes, found = _paths_of(frame, tables)
+    prefix = {name: f"node_{name}" for name in nodes.frame.columns if name in frame.columns or name == "end"}
+    rows = frame[found.path].with_columns(end=pl.Series(found.end, dtype=pl.Int32))
+    return pl.concat([rows, nodes.frame[found.node].rename(prefix)], how="horizontal")
+
+
+def paths(frame: pl.DataFrame, tables: Tables) -> pl.DataFrame:
+    """`agentrl.paths`."""
+    nodes, found = _paths_of(frame, tables)
+    return _with_lists(frame, nodes, found, tables)
+
+
+def steps(frame: pl.DataFrame, tables: Tables) -> pl.DataFrame:
+    """`agentrl.steps`."""
+    facts = _trajectories(frame, tables)
+    taken = tables.steps.join(facts.lazy(), on="trajectory_id", how="semi").collect()
+    taken = taken.rename({"reward": "step_reward", "rewards": "step_rewards"})
+    prefix = {name: f"step_{name}" for name in taken.columns if name in frame.columns and name != "trajectory_id"}
+    rows = frame.join(taken.rename(prefix), on="trajectory_id", how="inner", maintain_order="left_right")
+    nodes = _nodes(facts["group_id"], tables)
+    ids = nodes.tree.node_id
+    first = find(ids, rows[prefix.get("first_node_id", "first_node_id")].to_numpy())
+    node_id = rows[prefix.get("node_id", "node_id")]
+    last = find(ids, node_id.to_numpy())
+    own = rows.select("trajectory_id").join(facts.unique("trajectory_id"), on="trajectory_id", maintain_order="left")
+    # The action of a branch that did not go on ends where the branch does.
+    end = np.where(node_id == own["leaf_node_id"], own["leaf_end"], -1)
+    _refuse_taken(rows, "start")
+    rows = rows.with_columns(start=nodes.frame["start"][first])
+    return _with_lists(rows, nodes, walk(nodes.tree, last, end, first), tables)
+
+
+def computed(frame: pl.LazyFrame, tables: Tables) -> pl.LazyFrame:
+    """`agentrl.computed`."""
+    names = set(frame.collect_schema().names())
+    if "draw_id" in names:
+        frame = _joined(frame, tables.draw_columns, "draw_id")
+    if {"draw_id", "step"} <= names:
+        frame = _with_steps(frame, tables)
+    if "node_id" in names and "step" not in names:
+        frame = _joined(frame, tables.node_columns, "node_id")
+    return frame
+
+
+def tokens(frame: pl.DataFrame, tables: Tables) -> pl.DataFrame:
+    """`agentrl.tokens`."""
+    given = frame.columns
+    frame = steps(frame, tables)
+    if "draw_id" in given:
+        frame = computed(frame.lazy(), tables).collect()
+    lists = [
+        name
+        for name, kind in frame.schema.items()
+        if name not in given and isinstance(kind, pl.List) and not kind.inner.is_nested() and name != "step_rewards"
+    ]
+    renamed = {name: SINGULAR.get(name, name) for name in lists}
+    for name in ("token_position", *renamed.values()):
+        if name not in lists:
+            _refuse_taken(frame, name)
+    position = pl.int_ranges("start", pl.col("start") + pl.col("tokens").list.len(), dtype=pl.Int32)
+    frame = frame.with_columns(*map(_filled, lists), token_position=position)
+    return frame.explode("token_position", *lists).rename(renamed)
+
+
+def _with_steps(frame: pl.LazyFrame, tables: Tables) -> pl.LazyFrame:
+    """The frame, which has the columns of draws, with those of steps; one that both have is filled from the draw."""
+    twice = _names(tables.draw_columns, "draw_id") & _names(tables.step_columns, "draw_id", "step")
+    frame = _joined(frame.rename({name: f"_{name}" for name in twice}), tables.step_columns, "draw_id", "step")
+    schema = frame.collect_schema()
+    filled = []
+    for name in twice:
+        of_draw = pl.col(f"_{name}")
+        if isinstance(schema[name], pl.List):
+            if "tokens" not in schema:
+                continue
+            of_draw = of_draw.repeat_by(pl.col("tokens").list.len()).cast(schema[name])
+        filled.append(pl.coalesce(name, of_draw).alias(name))
+    return frame.with_columns(*filled).drop(f"_{name}" for name in twice)
+
+
+def _names(made: pl.LazyFrame, *keys: str) -> set[str]:
+    return set(made.collect_schema().names()).difference(keys)
+
+
+def sequences(frame: pl.DataFrame, tables: Tables) -> pl.DataFrame:
+    """`agentrl.sequences`."""
+    _refuse_taken(frame, "sequence")
+    # A frame may hold a draw twice: its rows are told apart by their number.
+    keyed = frame.select("draw_id", "trajectory_id").with_row_index("row")
+    taken = steps(keyed, tables)
+    nodes = _nodes(_trajectories(frame, tables)["group_id"], tables)
+    last = find(nodes.tree.node_id, taken["node_id"].to_numpy())
+    stop = (taken["start"] + taken["tokens"].list.len()).to_numpy()
+    ends = _last_of_context(taken["row"].to_numpy(), nodes.tree, last)
+    sequence = np.concatenate([[0], np.cumsum(ends)[:-1]]).astype(np.int64) if len(ends) else np.zeros(0, np.int64)
+    row = taken["row"].to_numpy()[ends]
+    rows = frame[row].with_columns(sequence=pl.Series(row, dtype=pl.UInt32))
+    rows = rows.with_columns(pl.int_range(pl.len(), dtype=pl.Int32).over("sequence").alias("sequence"))
+    of_draws = tables.draw_columns.drop(_names(tables.step_columns, "draw_id", "step"), strict=False)
+    rows = _joined(rows.lazy(), of_draws, "draw_id").collect()
+    begin = nodes.frame["start"].to_numpy()[last[ends]]
+    found = walk(nodes.tree, last[ends], stop[ends] - begin)
+    rows = _with_lists(rows, nodes, found, tables)
+    return _with_step_lists(rows, taken.with_columns(sequence=sequence), tables)
+
+
+def _last_of_context(row: Indices, tree: Tree, last: Indices) -> NDArray[np.bool_]:
+    """Which steps end a sequence: those whose action is not wholly in the context of the next step of their row."""
+    found = walk(tree, last, np.full(len(last), -1))
+    whole = found.end == tree.length[found.node]
+    on_path = found.path[whole] * len(tree.node_id) + found.node[whole]
+    goes_on = np.isin(np.arange(1, len(last)) * len(tree.node_id) + last[:-1], on_path) & (row[1:] == row[:-1])
+    return ~np.append(goes_on, np.zeros(min(len(last), 1), bool))
+
+
+def _with_step_lists(rows: pl.DataFrame, taken: pl.DataFrame, tables: Tables) -> pl.DataFrame:
+    """The rows of sequences with what belongs to the tokens of their steps `taken`."""
+    length = rows["tokens"].list.len().to_numpy().astype(np.int64)
+    made = computed(taken.lazy(), tables).collect()
+    names = [name for name in made.columns if name in _names(tables.step_columns, "draw_id", "step")]
+    count = pl.col("tokens").list.len()
+    per_token = (
+        _filled(name) if isinstance(made.schema[name], pl.List) else pl.col(name).repeat_by(count) for name in names
+    )
+    made = made.with_columns(
+        trainable=pl.when(pl.col("flags") & UNTRAINED == 0)
+        .then("trainable")
+        .otherwise(pl.lit(0, pl.UInt8).repeat_by(count))
+    )
+    flat = made.select("trainable", *per_token).explode("trainable", *names)
+    offsets = np.cumsum(length) - length
+    starts = offsets[taken["sequence"].to_numpy()] + taken["start"].to_numpy()
+    place = ranges(starts, taken["tokens"].list.len().to_numpy().astype(np.int64))
+    source = np.full(length.sum(), -1, np.int64)
+    source[place] = np.arange(len(place))
+    index = pl.Series(source).replace(-1, None)
+    values = {name: flat[name].gather(index) for name in names}
+    values["trainable"] = flat["trainable"].gather(index).fill_null(0)
+    for name in names:
+        _refuse_taken(rows, name)
+    return rows.with_columns(_lists(np.repeat(np.arange(len(rows)), length), values))
+
+
+def _lists(row: Indices, values: dict[str, pl.Series]) -> pl.DataFrame:
+    """The values of each row as lists; `row` counts up and leaves none out."""
+    flat = pl.DataFrame({"_row": pl.Series(row, dtype=pl.Int64).set_sorted(), **values})
+    return flat.group_by("_row", maintain_order=True).agg(pl.all()).drop("_row")
+
+
+def _joined(frame: pl.LazyFrame, made: pl.LazyFrame, *keys: str) -> pl.LazyFrame:
+    """The frame with computed columns."""
+    for name in made.collect_schema().names():
+        if name not in keys:
+            _refuse_taken(frame, name)
+    return frame.join(made, on=list(keys), how="left", maintain_order="left")
+
+
+def _paths_of(frame: pl.DataFrame, tables: Tables) -> tuple[_Nodes, PathNodes]:
+    facts = _trajectories(frame, tables)
+    nodes = _nodes(facts["group_id"], tables)
+    last = find(nodes.tree.node_id, facts["leaf_node_id"].to_numpy())
+    return nodes, walk(nodes.tree, last, facts["leaf_end"].to_numpy())
+
+
+def _trajectories(frame: pl.DataFrame, tables: Tables) -> pl.DataFrame:
+    """Group, last node and its end (-1: all of its tokens) of each row's trajectory.
+
+    The group of a draw is the one it votes in, which can be another.
+    """
+    branch = pl.col("branch_node") == pl.col("leaf_node_id")
+    # A branch without tokens of its own ends where it left its parent.
+    end = pl.when(branch).then("branch_end").fill_null(-1).cast(pl.Int64)
+    ids = frame.select("trajectory_id")
+    wanted = ids.unique().lazy()
+    columns = tables.trajectories.select("trajectory_id", "group_id", "leaf_node_id", leaf_end=end)
+    facts = columns.join(wanted, on="trajectory_id", how="semi")
+    rows = ids.join(facts.collect(), on="trajectory_id", how="left", maintain_order="left")
+    missing = rows.filter(pl.col("group_id").is_null())
+    if len(missing):
+        raise NotFoundError(f"trajectory {missing['trajectory_id'][0]} is not in the table trajectories")
+    return rows
+
+
+def _nodes(groups: pl.Series, tables: Tables) -> _Nodes:
+    wanted = groups.unique().to_frame().lazy()
+    frame = tables.nodes.join(wanted, on="group_id", how="semi").collect()
+    columns = frame.select(
+        "node_id",
+        pl.col("parent_id").fill_null(-1),
+        pl.col("parent_end").cast(pl.Int64).fill_null(-1),
+        pl.col("tokens").list.len().cast(pl.Int64),
+    )
+    return _Nodes(frame, Tree.of(*(column.to_numpy() for column in columns)))
+
+
+def _with_lists(rows: pl.DataFrame, nodes: _Nodes, found: PathNodes, tables: Tables) -> pl.DataFrame:
+    """The rows with lists of what the tokens of their nodes have, `found` being a path for each row."""
+    length = nodes.tree.length
+    taken = ranges((np.cumsum(length) - length)[found.node], found.end)
+    path = np.repeat(found.path, found.end)
+    values = {name: column[taken] for name, column in _token_columns(nodes.frame, tables).items()}
+    for name in values:
+        _refuse_taken(rows, name)
+    return pl.concat([rows, _lists(path, values)], how="horizontal")
+
+
+def _token_columns(nodes: pl.DataFrame, tables: Tables) -> dict[str, pl.Series]:
+    """What each token of each node has, all in a row."""
+    made = tables.node_columns.join(nodes.lazy().select("node_id"), on="node_id", how="semi").collect()
+    nodes = nodes.join(made, on="node_id", how="left", maintain_order="left")
+    count = pl.col("tokens").list.len()
+    allowed = (pl.col("kind") == ACTION).cast(pl.UInt8).repeat_by(count)
+    lists = nodes.select(
+        "tokens",
+        pl.col("kind").repeat_by(count).alias("kinds"),
+        pl.col("trainable").fill_null(allowed),
+        *(_filled(name) for name in ("logprobs", "entropies", *made.drop("node_id").columns)),
+    )
+    return lists.explode(lists.columns).to_dict()
+
+
+def _filled(name: str) -> pl.Expr:
+    """A list column with a null for each token where there is no list."""
+    nulls = pl.lit(None).repeat_by(pl.col("tokens").list.len())
+    return pl.when(pl.col(name).is_null()).then(nulls).otherwise(pl.col(name)).alias(name)
+
+
+def _refuse_taken(frame: pl.DataFrame | pl.LazyFrame, name: str) -> None:
+    if name in frame.collect_schema().names():
+        raise InvalidInputError(f"the frame has a column {name} already, which would be added; rename or drop it")

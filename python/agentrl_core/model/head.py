@@ -1,0 +1,254 @@
+"""The language-model head chunk by chunk: statistics of its logits and gradients through them, none of them kept.
+
+Logits are fp32 (fp64 for fp64 inputs), whatever the inputs are. The GEMMs are torch's. What is done to rows of logits
+runs in the kernels of cuda/linear_logprob.cu on CUDA, in PyTorch elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from agentrl_core.model import cuda
+
+# Logits are made by GEMMs of this many rows, the last one padded: then the log-prob of a row has the same bits whatever
+# rows stand beside it. Large enough for each device to be busy.
+_TILE = {"cpu": 64, "cuda": 512}
+# Bytes of logits. Every chunk reads and writes the sum of the weight's gradients once, so few large ones are better.
+WORKSPACE = {"cpu": 2**28, "cuda": 2**30}
+_THREADS = 1024
+_GRADIENT_KERNELS = {torch.float32: "row_gradient_float", torch.bfloat16: "row_gradient_bfloat16"}
+
+
+def folded(scale: Tensor, factor: float, softcap: float | None) -> tuple[Tensor, float | None]:
+    """Scale and soft cap of plain logits that do what `scale` and `softcap` do behind a factor.
+
+    softcap tanh(factor z / softcap) = factor c tanh(z / c) with c = softcap / factor.
+    """
+    if factor != 1.0:
+        return scale * factor, None if softcap is None else softcap / factor
+    return scale, softcap
+
+
+class Rows:
+    """What is done to a chunk of logits, in PyTorch.
+
+    Args:
+        softcap: logits z become softcap tanh(z / softcap); None: they stay.
+
+    Attributes:
+        buffers: how many of the size of a chunk there are at once.
+    """
+
+    def __init__(self, softcap: float | None = None) -> None:
+        self.softcap = softcap
+        self.buffers = 2 if softcap is None else 3
+
+    def statistics(self, logits: Tensor, target: Tensor, scale: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Log-prob of the target, entropy, and log of the sum of exponentials; logits become log-probs in place."""
+        x = self._scaled(logits, scale)
+        largest = x.amax(dim=1)
+        x.sub_(largest[:, None])
+        exponential = x.exp()
+        total = exponential.sum(dim=1)
+        log_total = total.log()
+        entropy = log_total - exponential.mul_(x).sum(dim=1) / total
+        x.sub_(log_total[:, None])
+        return x.gather(1, target[:, None]).squeeze(1), entropy, largest + log_total
+
+    def again(self, logits: Tensor, scale: Tensor, lse: Tensor) -> None:
+        """Bring logits to where `statistics` leaves them."""
+        self._scaled(logits, scale).sub_(lse[:, None])
+
+    def _scaled(self, logits: Tensor, scale: Tensor) -> Tensor:
+        if self.softcap is not None:
+            logits.div_(self.softcap).tanh_().mul_(self.softcap)
+        return logits.mul_(scale[:, None])
+
+    def gradient(
+        self,
+        logits: Tensor,
+        target: Tensor,
+        scale: Tensor,
+        lse: Tensor,
+        entropy: Tensor,
+        by_logprob: Tensor,
+        by_entropy: Tensor | None,
+        dtype: torch.dtype,
+    ) -> Tensor:
+        """The derivative by the logits, from what `statistics` or `again` left of them, which it overwrites."""
+        log_p, place = logits, target[:, None]
+        slope = None
+        if self.softcap is not None:
+            slope = log_p.add(lse[:, None]).div_(self.softcap * scale[:, None]).square_().neg_().add_(1.0)
+        found = log_p.exp()
+        if by_entropy is None:
+            found.mul_(-by_logprob[:, None])
+        else:
+            log_p.add_(entropy[:, None]).mul_(by_entropy[:, None]).add_(by_logprob[:, None])
+            found.mul_(log_p.neg_())
+        found.scatter_(1, place, found.gather(1, place) + by_logprob[:, None])
+        if slope is not None:
+            found.mul_(slope)
+        return found.mul_(scale[:, None]).to(dtype)
+
+
+class KernelRows(Rows):
+    """The same by CUDA kernels, in one buffer; `statistics` leaves the logits as they are."""
+
+    def __init__(self, kernels: cuda.Kernels, softcap: float | None = None) -> None:
+        super().__init__(softcap)
+        self.buffers = 1
+        self._kernels = kernels
+
+    def statistics(self, logits: Tensor, target: Tensor, scale: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """As in the base."""
+        logprob, entropy, lse = (torch.empty_like(scale) for _ in range(3))
+        self._launch("row_statistics", logits, target, scale, logprob, entropy, lse)
+        return logprob, entropy, lse
+
+    def again(self, logits: Tensor, scale: Tensor, lse: Tensor) -> None:
+        """Nothing to do."""
+
+    def gradient(
+        self,
+        logits: Tensor,
+        target: Tensor,
+        scale: Tensor,
+        lse: Tensor,
+        entropy: Tensor,
+        by_logprob: Tensor,
+        by_entropy: Tensor | None,
+        dtype: torch.dtype,
+    ) -> Tensor:
+        """As in the base; bfloat16 comes in the first half of each row."""
+        self._launch(_GRADIENT_KERNELS[dtype], logits, target, scale, lse, entropy, by_logprob, by_entropy)
+        return logits.view(dtype)[:, : logits.shape[1]]
+
+    def _launch(self, kernel: str, logits: Tensor, *vectors: Tensor | None) -> None:
+        if len(logits):
+            vectors = tuple(None if vector is None else vector.contiguous() for vector in vectors)
+            arguments: list[Tensor | float | None] = [logits, *vectors, logits.shape[1], logits.stride(0)]
+            if self.softcap is not None:
+                kernel = f"{kernel}_capped"
+                arguments.append(self.softcap)
+            self._kernels.launch(kernel, len(logits), _THREADS, *arguments)
+
+
+class Head:
+    """Hidden states and the weight of the head, as the GEMMs want them, and what becomes of its logits.
+
+    Args:
+        hidden: `[T, H]`.
+        weight: `[V, H]`, of the same dtype on the same device.
+        bias: `[V]`, or None.
+        softcap: as of `Rows`.
+        workspace: bytes that logits may take; at least one tile is taken.
+
+    Attributes:
+        rows: what is done to rows of logits.
+        dtype: see `dtypes`.
+        narrow: see `dtypes`.
+    """
+
+    def __init__(
+        self, hidden: Tensor, weight: Tensor, bias: Tensor | None, softcap: float | None, workspace: int
+    ) -> None:
+        self.dtype, self.narrow = self.dtypes(hidden)
+        self.hidden, self.weight = hidden, weight.to(self.narrow)
+        self.bias = None if bias is None else bias.to(self.dtype)
+        kernels = cuda.kernels("linear_logprob", hidden.device) if self.dtype == torch.float32 else None
+        self.rows = Rows(softcap) if kernels is None else KernelRows(kernels, softcap)
+        self._tile = _TILE.get(hidden.device.type, _TILE["cpu"])
+        row_bytes = weight.shape[0] * self.dtype.itemsize * self.rows.buffers
+        self._most = max(1, workspace // row_bytes // self._tile) * self._tile
+        self._buffer = hidden.new_empty((0, weight.shape[0]), dtype=self.dtype)
+
+    @staticmethod
+    def dtypes(hidden: Tensor) -> tuple[torch.dtype, torch.dtype]:
+        """`dtype`, of logits and sums, and `narrow`, of the operands of GEMMs and of the gradients that are kept.
+
+        bfloat16 has the range of fp32. In fp16 gradients of a loss whose denominators are in its weights vanish, and
+        loss scaling comes too late for gradients formed in the forward pass, so fp16 is computed in fp32.
+        """
+        wide = torch.float64 if hidden.dtype == torch.float64 else torch.float32
+        return wide, torch.bfloat16 if hidden.is_cuda and hidden.dtype == torch.bfloat16 else wide
+
+    def chunks(self, count: int) -> Iterator[slice]:
+        """The prediction pairs by chunks, of a size that their number does not change; at least one chunk."""
+        for begin in range(0, max(count, 1), self._most):
+            yield slice(begin, min(begin + self._most, count))
+
+    def states(self, source_row: Tensor) -> Tensor:
+        """The hidden states of some pairs, `[R, H]`."""
+        return self.hidden.index_select(0, source_row).to(self.narrow)
+
+    def logits(self, states: Tensor) -> Tensor:
+        """Logits of a chunk, `[R, V]`, fp32 or fp64, over those of the chunk before."""
+        count, tile = len(states), self._tile
+        padded = -(-count // tile) * tile
+        if len(self._buffer) < padded:  # the first chunk is the largest
+            self._buffer = self._buffer.new_empty((padded, len(self.weight)))
+        for begin in range(0, padded, tile):
+            part = states[begin : begin + tile]
+            if len(part) < tile:
+                part = pad(part, (0, 0, 0, tile - len(part)))
+            made = self._buffer[begin : begin + tile]
+            _multiply(part, self.weight.t(), made)
+            if self.bias is not None:
+                made.add_(self.bias)
+        return self._buffer[:count]
+
+
+class Gradients:
+    """Sums of the gradients by hidden states, weight and bias, chunk by chunk.
+
+    Args:
+        head: what they are gradients by.
+        needed: which of the three; a gradient that nobody needs is empty.
+    """
+
+    def __init__(self, head: Head, needed: Sequence[bool]) -> None:
+        self._head = head
+        self._need_hidden, self._need_weight, self._need_bias = needed
+        hidden, weight = head.hidden, head.weight
+        self._hidden = hidden.new_zeros(hidden.shape if self._need_hidden else (0,), dtype=head.narrow)
+        self._weight = weight.new_empty(weight.shape if self._need_weight else (0,), dtype=head.dtype)
+        self._bias = weight.new_zeros(len(weight) if self._need_bias else 0, dtype=head.dtype)
+        self._first = True
+
+    def add(self, derivative: Tensor, states: Tensor, source_row: Tensor) -> None:
+        """Add those of a chunk, given the derivative by its logits, `[R, V]`."""
+        if self._need_hidden:
+            rows = derivative @ self._head.weight
+            if rows.is_cuda:  # sorts, where index_add_ would add in any order
+                self._hidden.index_put_((source_row,), rows, accumulate=True)
+            else:
+                self._hidden.index_add_(0, source_row, rows)
+        if self._need_weight:
+            _multiply(derivative.t(), states, self._weight, add=not self._first)
+        if self._need_bias:
+            self._bias += derivative.sum(dim=0, dtype=self._bias.dtype)
+        self._first = False
+
+    def result(self) -> tuple[Tensor, Tensor, Tensor]:
+        """The gradients by hidden states, by weight and by bias, of the dtypes in which they are kept."""
+        if self._need_weight and self._first:
+            self._weight.zero_()
+        return self._hidden, self._weight.to(self._head.narrow), self._bias
+
+
+def _multiply(left: Tensor, right: Tensor, out: Tensor, *, add: bool = False) -> None:
+    """A product of matrices into `out`, or added to it, in the precision of `out`."""
+    same = left.dtype == out.dtype
+    if same and add:
+        out.addmm_(left, right)
+    elif same:
+        torch.mm(left, right, out=out)
+    elif add:
+        torch.addmm(out, left, right, out_dtype=out.dtype, out=out)
+    else:
+        torch.mm(left, right, out_dtype=out.dtype, out=out)

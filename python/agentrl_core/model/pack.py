@@ -1,0 +1,374 @@
+"""Pack: the flat tensors of one forward and backward pass, and how a model runs over them.
+
+The tokens of several sequences lie one after the other, without padding. The language-model head sees one row per
+*prediction pair* (source row, target token), and there are pairs for trained tokens only: prompts, tool results and
+padding never reach it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from agentrl_core.exceptions import InvalidInputError, UnsupportedError
+from agentrl_core.loss.regulariser import top_p_entropy
+from agentrl_core.model.architecture import decoder_of, output_layer_of
+from agentrl_core.model.attention import pack_attention
+from agentrl_core.model.head import folded
+from agentrl_core.model.layouts import Layout, SequenceLayout, TreeLayout
+
+if TYPE_CHECKING:
+    from agentrl_core._core import PlannedPack
+
+_LOGITS_AT_ONCE = 2**27  # 512 MiB of fp32; beyond it the head runs in chunks that the backward pass recomputes
+
+
+class Streams(dict[str, Tensor]):
+    """The token columns of a pack by name, `float32[N]` each, ids `int64[N]`; a name is also an attribute.
+
+    Example:
+        >>> import torch
+        >>> from agentrl_core.model.pack import Streams
+        >>> Streams(old_logprob=torch.zeros(2)).old_logprob.tolist()
+        [0.0, 0.0]
+    """
+
+    def __getattr__(self, name: str) -> Tensor:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(f"the pack has no stream {name!r}; it has: {', '.join(self) or 'none'}") from None
+
+
+@dataclass(frozen=True, eq=False)
+class PackOutput:
+    """What a model says about the prediction pairs of a pack.
+
+    Attributes:
+        logprob: `[N]`, log-prob of each target at the temperature it was sampled with; fp32, or fp64 for an fp64 model.
+        entropy: `[N]`, entropy in nats of the distribution it was drawn from.
+        value: `[N]`, or `[N, k]` of k heads: what the model's value head says before the token is generated.
+        value_logits: `[N, bins]`, the same of a categorical value head.
+        top_p_entropy: `[N]`, `loss.top_p_entropy` of that distribution.
+        mean_logprob: `[N]`, mean over the vocabulary of its log-probs.
+        sum_probability_squared: `[N]`, sum over the vocabulary of its squared probabilities.
+        full_kl: `[N]`, `loss.full_kl` to another model; `Pack.run` knows one model, so it is yours to add.
+    """
+
+    logprob: Tensor
+    entropy: Tensor
+    value: Tensor | None = None
+    value_logits: Tensor | None = None
+    top_p_entropy: Tensor | None = None
+    mean_logprob: Tensor | None = None
+    sum_probability_squared: Tensor | None = None
+    full_kl: Tensor | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Pack:
+    """Tensors of one forward and backward pass: T tokens in S sequences or trees, N prediction pairs.
+
+    Attributes:
+        input_ids: `int64[T]`, the tokens of all sequences.
+        position_ids: `int64[T]`, position of each token in its sequence.
+        cu_seqlens: `int32[S + 1]`, where each sequence or tree starts, then T.
+        max_seqlen: length of the longest of them.
+        source_row: `int64[N]`, the row among the T hidden states that predicts.
+        target: `int64[N]`, the token that was generated there.
+        token: `int64[N]`, index of the pair in the batch's level `token`: of the first token that it stands for.
+        node_token: `int64[N]`, index of the pair in the batch's level `node_token`.
+        subtree_end: `int32[T]` in the tree layout, where row q attends to row k if and only if k <= q < subtree_end[k];
+            None where the sequences lie one after the other.
+        pair_offsets: `int64[N + 1]`: pair i stands for the tokens `pair_tokens[pair_offsets[i]:pair_offsets[i + 1]]`.
+            None: each stands for its own.
+        pair_tokens: `int64[M]`, indices in the batch's level `token`; `token` is the first of each pair.
+        streams: `float32[N]` each, ids of segments `int64[N]` from 0 without gaps. `inverse_temperature` is always
+            there; an update adds what its loss needs.
+        entropy_gradient: whether `PackOutput.entropy` can be differentiated; without, a run needs less memory.
+        answers: what a run gives beside log-probs and entropies, names of `PackOutput`.
+    """
+
+    input_ids: Tensor
+    position_ids: Tensor
+    cu_seqlens: Tensor
+    max_seqlen: int
+    source_row: Tensor
+    target: Tensor
+    token: Tensor
+    node_token: Tensor
+    streams: Streams
+    subtree_end: Tensor | None = None
+    pair_offsets: Tensor | None = None
+    pair_tokens: Tensor | None = None
+    entropy_gradient: bool = True
+    answers: tuple[str, ...] = ()
+    _copies: dict[torch.device, Pack] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def from_plan(
+        cls,
+        plan: PlannedPack,
+        streams: Mapping[str, NDArray[Any]],
+        *,
+        entropy_gradient: bool = True,
+        answers: tuple[str, ...] = (),
+    ) -> Pack:
+        """Make the tensors of a planned pack.
+
+        Args:
+            plan: one element of `Batch.plan`.
+            streams: `[N]` arrays by name, aligned with `plan.token`.
+            entropy_gradient: see the class.
+            answers: see the class.
+        """
+        return cls(
+            input_ids=_tensor(plan.input_ids),
+            position_ids=_tensor(plan.position_ids),
+            cu_seqlens=_tensor(plan.cu_seqlens),
+            max_seqlen=int(plan.max_seqlen),
+            source_row=_tensor(plan.source_row),
+            target=_tensor(plan.target),
+            token=_tensor(plan.token),
+            node_token=_tensor(plan.node_token),
+            subtree_end=_tensor(plan.subtree_end) if plan.layout == "tree" else None,
+            pair_offsets=_tensor(plan.pair_offsets),
+            pair_tokens=_tensor(plan.pair_tokens),
+            streams=Streams({name: _tensor(values) for name, values in streams.items()}),
+            entropy_gradient=entropy_gradient,
+            answers=answers,
+        )
+
+    def to(self, device: torch.device | str) -> Pack:
+        """The pack on `device`: itself if it is there, else a copy, made once."""
+        target = torch.device(device)
+        if target == self.input_ids.device:
+            return self
+        if target not in self._copies:
+            moved: dict[str, Any] = {
+                name: value.to(target, non_blocking=True)
+                for name, value in vars(self).items()
+                if isinstance(value, Tensor)
+            }
+            streams = Streams({name: value.to(target, non_blocking=True) for name, value in self.streams.items()})
+            self._copies[target] = replace(self, **moved, streams=streams, _copies={})
+        return self._copies[target]
+
+    @functools.cached_property
+    def _layout(self) -> Layout:
+        """Who attends to whom: made once for all models and layers."""
+        if self.subtree_end is not None:
+            return TreeLayout(self.subtree_end, self.position_ids)
+        return SequenceLayout(self.cu_seqlens, self.max_seqlen)
+
+    def to_tokens(self, values: Tensor, out: NDArray[Any]) -> None:
+        """Write one value of each pair to all the action tokens that the pair stands for.
+
+        `Batch.locate` says which draw and step a token belongs to.
+
+        Args:
+            values: `[N]`, such as `PackOutput.logprob`; gradients stay behind.
+            out: an array with a value for each action token of the batch; tokens of other packs keep theirs.
+
+        Example:
+            >>> import numpy as np
+            >>> import torch
+            >>> from agentrl_core.model.pack import Pack, Streams
+            >>> none, two = torch.zeros(0, dtype=torch.int64), torch.tensor([0, 2])
+            >>> pack = Pack(
+            ...     none, none, none, 0, none, none, token=two, node_token=two, streams=Streams(),
+            ...     pair_offsets=torch.tensor([0, 2, 3]), pair_tokens=torch.tensor([0, 3, 2]),
+            ... )
+            >>> column = np.zeros(5, dtype=np.float32)
+            >>> pack.to_tokens(torch.tensor([0.5, 0.25]), column)
+            >>> column.tolist()
+            [0.5, 0.0, 0.25, 0.5, 0.0]
+        """
+        found = values.detach().cpu().numpy()
+        if self.pair_offsets is None or self.pair_tokens is None:
+            out[self.token.cpu().numpy()] = found
+        else:
+            out[self.pair_tokens.cpu().numpy()] = np.repeat(found, np.diff(self.pair_offsets.cpu().numpy()))
+
+    def forward(self, model: nn.Module) -> Tensor:
+        """Hidden states of all tokens, `[T, hidden]`, on the model's device; gradients flow.
+
+        Every token attends to those before it in its sequence, or on its path, in layers with a sliding window to the
+        last of them, so the result equals separate runs.
+
+        Args:
+            model: a causal language model of Hugging Face transformers, decoder-only, in train or eval mode: Llama,
+                Qwen 2 and 3, Mistral, Gemma 1 to 3 and others with softmax attention in every layer, be it all of it
+                causal, in sliding windows, or with soft caps.
+
+        Raises:
+            UnsupportedError: the model has no decoder, or other attention in some layer (attention sinks, chunks,
+                linear attention).
+            InvalidInputError: the pack has tokens that the model does not know.
+        """
+        decoder = decoder_of(model)
+        self._refuse_foreign(decoder)
+        pack = self.to(_device(model))
+        layout = pack._layout  # noqa: SLF001 - a pack of its own kind
+        layout.layers = 0
+        with pack_attention(decoder):
+            output = decoder(
+                input_ids=pack.input_ids[None],
+                position_ids=pack.position_ids[None],
+                use_cache=False,
+                pack_layout=layout,
+            )
+        layers = getattr(decoder.config, "num_hidden_layers", None)
+        if layout.layers != layers:
+            raise UnsupportedError(
+                f"{type(model).__name__} used the pack's attention in {layout.layers} of {layers} layers; "
+                "packs need softmax attention through transformers' AttentionInterface in every layer"
+            )
+        return cast("Tensor", output.last_hidden_state[0])
+
+    def _refuse_foreign(self, decoder: nn.Module) -> None:
+        """On a GPU an unknown token ends the process, so it is looked for before the pack goes there."""
+        known = cast("Any", decoder).get_input_embeddings().weight.shape[0]
+        if self.input_ids.device.type == "cpu" and self._largest >= known:
+            raise InvalidInputError(
+                f"the pack has token {self._largest}, but {type(decoder).__name__} knows the tokens 0 to {known - 1}; "
+                "give the model whose tokenizer made these rollouts"
+            )
+
+    @functools.cached_property
+    def _largest(self) -> int:
+        return max((int(ids.max()) for ids in (self.input_ids, self.target) if len(ids)), default=-1)
+
+    def run(self, model: nn.Module, *, answers: tuple[str, ...] | None = None) -> PackOutput:
+        """Log-prob and entropy of every prediction pair, and what else is asked for.
+
+        With z the fp32 logits (fp64 for an fp64 model) of a pair's source row, behind the factor and the soft cap that
+        the model's config may name (`loss.fused` has the formula), times its inverse temperature:
+        log p = z_target - lse(z); H = log S - U / S with S = sum e^(z - max z), U = sum e^(z - max z) (z - max z).
+
+        Args:
+            model: as for `forward`, with an output layer that is a plain `torch.nn.Linear`. Values come from its module
+                `value_head`, from hidden states `[N, hidden]` to `[N, 1]` or `[N, k]`: set
+                `model.value_head = torch.nn.Linear(hidden, 1)`.
+            answers: names of `PackOutput` to give beside log-probs and entropies; None: those of the pack.
+
+        Returns:
+            `PackOutput` on the model's device.
+
+        Raises:
+            UnsupportedError: the model cannot run packs (see `forward`), changes its logits after the output layer in
+                another way, or cannot give an answer.
+        """
+        answers = self.answers if answers is None else answers
+        layer, critic = output_layer_of(model), _value_head(model, answers)
+        of_logits = tuple(name for name in answers if name in _ANSWERS_OF_LOGITS)
+        pack = self.to(_device(model))
+        hidden = pack.forward(model).index_select(0, pack.source_row)
+        dtype = torch.float64 if hidden.dtype == torch.float64 else torch.float32
+        with torch.autocast(hidden.device.type, enabled=False):
+            head = layer.linear
+            weight = head.weight.to(dtype)
+            bias = None if head.bias is None else head.bias.to(dtype)  # type: ignore[redundant-expr]  # Linear(bias=False)
+            scale, softcap = folded(pack.streams.inverse_temperature, layer.factor, layer.softcap)
+            chunk = max(1, _LOGITS_AT_ONCE // weight.shape[0])
+            score = functools.partial(
+                _score, softcap=softcap, entropy_gradient=self.entropy_gradient, answers=of_logits
+            )
+            outputs = []
+            for begin in range(0, max(len(hidden), 1), chunk):
+                rows = slice(begin, begin + chunk)
+                arguments = (
+                    hidden[rows].to(dtype),
+                    weight,
+                    bias,
+                    pack.target[rows],
+                    scale[rows],
+                )
+                if len(hidden) > chunk and torch.is_grad_enabled():
+                    outputs.append(checkpoint(score, *arguments, use_reentrant=False))
+                else:
+                    outputs.append(score(*arguments))
+            more = {}
+            if critic is not None:
+                value = critic(hidden.to(next(critic.parameters()).dtype)).to(dtype)
+                more = {
+                    name: value if name == "value_logits" else value.squeeze(-1) for name in answers if name in _VALUES
+                }
+        logprob, entropy, *others = (torch.cat(parts) for parts in zip(*outputs, strict=True))
+        return PackOutput(logprob=logprob, entropy=entropy, **more, **dict(zip(of_logits, others, strict=True)))
+
+
+def _score(
+    rows: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    target: Tensor,
+    scale: Tensor,
+    *,
+    softcap: float | None,
+    entropy_gradient: bool,
+    answers: tuple[str, ...],
+) -> tuple[Tensor, ...]:
+    logits = nn.functional.linear(rows, weight, bias)
+    if softcap is not None:
+        logits = softcap * (logits / softcap).tanh()
+    logits = logits * scale[:, None].to(rows.dtype)
+    shifted = logits - logits.detach().amax(dim=-1, keepdim=True)
+    logprob = shifted.gather(1, target[:, None]).squeeze(1) - shifted.logsumexp(dim=-1)
+    with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
+        exponential = shifted.exp()
+        total = exponential.sum(dim=-1)
+        entropy = total.log() - (exponential * shifted).sum(dim=-1) / total
+    return logprob, entropy, *(_ANSWERS_OF_LOGITS[name](shifted) for name in answers)
+
+
+def _mean_logprob(logits: Tensor) -> Tensor:
+    return logits.mean(dim=-1) - logits.logsumexp(dim=-1)
+
+
+def _sum_probability_squared(logits: Tensor) -> Tensor:
+    return logits.softmax(dim=-1).square().sum(dim=-1)
+
+
+_ANSWERS_OF_LOGITS: dict[str, Callable[[Tensor], Tensor]] = {
+    "top_p_entropy": top_p_entropy,
+    "mean_logprob": _mean_logprob,
+    "sum_probability_squared": _sum_probability_squared,
+}
+_VALUES = ("value", "value_logits")
+ANSWERS = (*_VALUES, *_ANSWERS_OF_LOGITS)
+"""What `Pack.run` gives beside log-probs and entropies, where it is asked for."""
+
+
+def _tensor(array: NDArray[Any]) -> Tensor:
+    return torch.from_numpy(np.require(array, requirements=["C", "W"]))
+
+
+def _device(model: nn.Module) -> torch.device:
+    return next(model.parameters()).device
+
+
+def _value_head(model: nn.Module, answers: tuple[str, ...]) -> nn.Module | None:
+    """The head behind `value` and `value_logits`, if one of them is asked for."""
+    for name in answers:
+        if name not in ANSWERS:
+            raise UnsupportedError(
+                f"pack.run cannot give the answer {name!r}, only {', '.join(ANSWERS)}; compute it and add it: "
+                f"dataclasses.replace(pack.run(model, answers=()), {name}=...)"
+            )
+    asked = next((name for name in answers if name in _VALUES), None)
+    head = getattr(model, "value_head", None)
+    if asked is not None and not isinstance(head, nn.Module):
+        raise UnsupportedError(
+            f"{type(model).__name__} has no value head for the answer {asked!r}; give it one: model.value_head = "
+            "torch.nn.Linear(model.config.hidden_size, 1)"
+        )
+    return cast("nn.Module", head) if asked is not None else None

@@ -1,0 +1,203 @@
+"""Masks of rows that are worth training on. Nothing is removed, and what is filtered has voted."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentrl_core import _core
+from agentrl_core.operators import columns
+
+
+def group_band(
+    scores: object,
+    group_ids: object,
+    *,
+    min_std: float | None = 0.0,
+    low: float | None = None,
+    high: float | None = None,
+    min_count: int = 1,
+    ddof: int = 0,
+    valid: object | None = None,
+) -> NDArray[np.bool_]:
+    """Keep the rows of groups with std > min_std, low <= mean <= high and at least min_count valid rows.
+
+    With the defaults: dynamic sampling, which drops groups whose scores are all equal (DAPO, arXiv:2503.14476).
+    Accuracy
+    bands: PRIME, arXiv:2502.01456, [0.2, 0.8]; SimpleTIR, arXiv:2509.02479, [0.1, 0.9] with min_std 1e-3.
+
+    Args:
+        scores: n numbers.
+        group_ids: n group ids, whole numbers or strings, in any order.
+        min_std: None: any deviation, also that of a single row.
+        low: least mean; None: any.
+        high: largest mean; None: any.
+        min_count: least number of valid rows.
+        ddof: the variance divides by (count - ddof); 0 or 1.
+        valid: n booleans; rows that are False neither vote nor are kept. None: all rows are valid.
+
+    Returns:
+        `bool[n]`.
+
+    Raises:
+        InvalidInputError: lengths differ, a valid score is not finite, or an option is not possible.
+
+    Example:
+        >>> from agentrl_core import filters
+        >>> filters.group_band([1.0, 0.0, 1.0, 1.0], ["a", "a", "b", "b"]).tolist()
+        [True, True, False, False]
+    """
+    numbers = columns.doubles(scores, "scores")
+    return _core.filter_group_band(
+        numbers,
+        columns.keys(group_ids, "group_ids", length=len(numbers)),
+        min_std=min_std,
+        ddof=ddof,
+        low=low,
+        high=high,
+        min_count=min_count,
+        valid=columns.mask(valid, "valid", length=len(numbers)),
+    )
+
+
+def top_groups(
+    scores: object, group_ids: object, fraction: float, *, ddof: int = 0, valid: object | None = None
+) -> NDArray[np.bool_]:
+    """Keep the rows of the groups with the largest standard deviations, `fraction` of all groups, at least one.
+
+    From SPEAR, arXiv:2509.22601 (0.75).
+
+    Args:
+        scores: n numbers.
+        group_ids: n group ids.
+        fraction: 0 to 1, rounded down to whole groups; of equal groups the earlier are kept.
+        ddof: the variance divides by (count - ddof); 0 or 1.
+        valid: n booleans; rows that are False neither vote nor are kept. None: all rows are valid.
+
+    Returns:
+        `bool[n]`.
+
+    Raises:
+        InvalidInputError: lengths differ, a valid score is not finite, or `fraction` is out of range.
+
+    Example:
+        >>> from agentrl_core import filters
+        >>> filters.top_groups([1.0, 0.0, 0.5, 0.4], [1, 1, 2, 2], 0.5).tolist()
+        [True, True, False, False]
+    """
+    numbers = columns.doubles(scores, "scores")
+    return _core.filter_top_groups(
+        numbers,
+        columns.keys(group_ids, "group_ids", length=len(numbers)),
+        fraction=fraction,
+        ddof=ddof,
+        valid=columns.mask(valid, "valid", length=len(numbers)),
+    )
+
+
+def unflagged(flags: object, offsets: object) -> NDArray[np.bool_]:
+    """Keep the rows none of whose parts is flagged: no void turn (SimpleTIR, arXiv:2509.02479), no failed judge.
+
+    Args:
+        flags: booleans, one for each part (turn, step) of each row.
+        offsets: n + 1 whole numbers; the parts of row i are `flags[offsets[i]:offsets[i + 1]]`.
+
+    Returns:
+        `bool[n]`; a row without parts is kept.
+
+    Raises:
+        InvalidInputError: offsets do not fit the flags.
+
+    Example:
+        >>> from agentrl_core import filters
+        >>> filters.unflagged([False, True, False], [0, 2, 3]).tolist()
+        [False, True]
+    """
+    return _core.filter_unflagged(columns.flags(flags, "flags"), columns.integers(offsets, "offsets"))
+
+
+def not_overlong(lengths: object, limit: int, *, truncated: object | None = None) -> NDArray[np.bool_]:
+    """Keep the rows that ended by themselves: shorter than `limit`, and not cut off where that is known.
+
+    Overlong filtering of DAPO, arXiv:2503.14476.
+
+    Args:
+        lengths: n whole numbers.
+        limit: the length at which generation stops.
+        truncated: n booleans, True where a row was cut off.
+
+    Returns:
+        `bool[n]`.
+
+    Raises:
+        InvalidInputError: lengths differ.
+
+    Example:
+        >>> from agentrl_core import filters
+        >>> filters.not_overlong([3, 8], 8).tolist()
+        [True, False]
+    """
+    counts = columns.integers(lengths, "lengths")
+    return _core.filter_not_overlong(counts, limit, truncated=columns.mask(truncated, "truncated", length=len(counts)))
+
+
+def first_of_equal(contents: object, group_ids: object, *, valid: object | None = None) -> NDArray[np.bool_]:
+    """Keep the first of the rows of a group with the same content.
+
+    Args:
+        contents: n ids of the contents: texts, hashes as `uint8[n, 16]`, or whole numbers.
+        group_ids: n group ids.
+        valid: n booleans; rows that are False are not kept, and hide no other. None: all rows are valid.
+
+    Returns:
+        `bool[n]`.
+
+    Raises:
+        InvalidInputError: lengths differ.
+
+    Example:
+        >>> from agentrl_core import filters
+        >>> filters.first_of_equal(["x", "x", "y", "x"], [1, 1, 1, 2]).tolist()
+        [True, False, True, True]
+    """
+    ids = columns.keys(contents, "contents")
+    return _core.filter_first_of_equal(
+        ids,
+        columns.keys(group_ids, "group_ids", length=len(ids)),
+        valid=columns.mask(valid, "valid", length=len(ids)),
+    )
+
+
+def round_rows(
+    keep: object, multiple: int, *, scores: object | None = None, up: bool = False, valid: object | None = None
+) -> NDArray[np.bool_]:
+    """Change a mask so that the number of kept rows is a multiple (of the ranks, of a minibatch).
+
+    Args:
+        keep: n booleans.
+        multiple: at least 1.
+        scores: n numbers; kept rows with the smallest are dropped first, and dropped rows with the largest come back
+            first. None: later rows are dropped first, earlier ones come back first.
+        up: take rows back instead of dropping some, where there are enough valid ones.
+        valid: n booleans; rows that are False are never kept. None: all rows are valid.
+
+    Returns:
+        `bool[n]`.
+
+    Raises:
+        InvalidInputError: lengths differ, a valid score is not finite, or `multiple` is 0.
+
+    Example:
+        >>> from agentrl_core import filters
+        >>> filters.round_rows([True, True, True, False], 2, scores=[0.3, 0.1, 0.2, 0.0]).tolist()
+        [True, False, True, False]
+    """
+    kept = columns.flags(keep, "keep")
+    count = len(kept)
+    return _core.filter_round_rows(
+        kept,
+        np.zeros(count) if scores is None else columns.doubles(scores, "scores", length=count),
+        multiple=multiple,
+        up=up,
+        valid=columns.mask(valid, "valid", length=count),
+    )

@@ -1,0 +1,314 @@
+"""Baselines: what a group is expected to reach, from its own rewards, a prior, or the past.
+
+Each gives numbers to subtract: `normalise(..., center="baseline", baseline=...)`. Those that remember are pure: they
+take a state and give the next one. A state is a plain value of dicts, lists and numbers, so it can be stored as JSON.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.operators import columns
+from agentrl_core.operators.group.normalise import normalise
+from agentrl_core.operators.group.statistics import statistics
+
+
+def shrunk_mean(
+    values: object,
+    ids: object,
+    prior: object,
+    *,
+    variance: float,
+    leave_one_out: bool = False,
+    valid: object | None = None,
+) -> NDArray[np.float64]:
+    """The group's mean, drawn towards a prior as far as noise alone explains their distance.
+
+        d2 = max(0, (mean - prior)^2 - variance / k),  w = d2 / (d2 + variance / k),  b = w * mean + (1 - w) * prior
+
+    with k votes in the group; b = prior where k = 0. From V0.5.
+
+    Args:
+        values: n numbers.
+        ids: n group ids.
+        prior: n numbers, the same for all rows of a group: what a value model expects.
+        variance: of one value, above 0: at most 1 for rewards -1 and 1, 0.25 for rewards 0 and 1.
+        leave_one_out: a row does not vote in its own b: mean and k are those of the others.
+        valid: n booleans; rows that are False do not vote, and count as if their prior were 0.
+
+    Returns:
+        `float64[n]`.
+
+    Raises:
+        InvalidInputError: lengths differ, a value or a prior is not finite, or the variance is not above 0.
+
+    Example:
+        >>> from agentrl_core import group
+        >>> group.shrunk_mean([1.0, 1.0, 0.0, 1.0], [0, 0, 1, 1], [0.0, 0.0, 0.5, 0.5], variance=0.25).tolist()
+        [0.875, 0.875, 0.5, 0.5]
+    """
+    if not variance > 0:
+        raise InvalidInputError(f"variance is {variance}; give a number above 0")
+    column = columns.numbers(values, "values")
+    expected = columns.doubles(prior, "prior", length=len(column))
+    groups = columns.keys(ids, "ids", length=len(column))
+    found = statistics(column, groups, valid=valid)
+    voted = columns.mask(valid, "valid", length=len(column))
+    voted = np.ones(len(column), dtype=np.bool_) if voted is None else voted
+    wrong = np.flatnonzero(voted & ~np.isfinite(expected))
+    if len(wrong):
+        raise InvalidInputError(
+            f"prior[{wrong[0]}] is {expected[wrong[0]]}; give a finite number or mark the row invalid"
+        )
+    expected = np.where(voted, expected, 0.0)
+    count, mean = found.count[groups].astype(np.float64), found.mean[groups]
+    if leave_one_out:
+        # x less what it is above the others is the mean of the others; 0 of them for a row alone.
+        above = np.asarray(
+            normalise(column.astype(np.float64), groups, center="leave_one_out", scale="none", valid=voted)
+        )
+        mean = np.where(voted, np.where(voted, column, 0.0) - above, mean)
+        count -= voted
+    noise = np.divide(variance, count, out=np.full(len(count), np.inf), where=count > 0.0)
+    mean = np.where(count > 0.0, mean, 0.0)
+    with np.errstate(all="ignore"):  # w = 1 - variance / k / (mean - prior)^2, whose square may not overflow
+        distance = mean - expected
+        share = np.maximum(0.0, 1.0 - np.where(distance == 0.0, np.inf, noise / distance / distance))
+    shrunk: NDArray[np.float64] = share * mean + (1.0 - share) * expected
+    return shrunk
+
+
+def ema_mean(
+    state: Mapping[str, float],
+    values: object,
+    ids: object,
+    *,
+    decay: float,
+    initial: float = 0.0,
+    update: Literal["after", "before"] = "after",
+    valid: object | None = None,
+) -> tuple[NDArray[np.float64], dict[str, float]]:
+    """A moving mean by key, such as a role or a task: b' = decay * b + (1 - decay) * mean(x of the key).
+
+    Args:
+        state: b by key; empty at the start.
+        values: n numbers.
+        ids: n keys that mean the same in every batch, whole numbers or strings.
+        decay: 0 to 1.
+        initial: b of a key that is new.
+        update: `after` gives b, and updates after; `before` updates first and gives b' (as Vision-Zero's public code).
+        valid: n booleans; rows that are False do not vote.
+
+    Returns:
+        The baseline `float64[n]`, and the next state.
+
+    Raises:
+        InvalidInputError: lengths differ, a value is not finite, or an option is not possible.
+
+    Example:
+        >>> from agentrl_core import group
+        >>> baseline, state = group.ema_mean({}, [1.0, 3.0], ["a", "a"], decay=0.5)
+        >>> baseline.tolist(), state
+        ([0.0, 0.0], {'a': 1.0})
+    """
+    if not 0.0 <= decay <= 1.0:
+        raise InvalidInputError(f"decay is {decay}; give a number from 0 to 1")
+    _check_initial(initial)
+    if update not in ("after", "before"):
+        raise InvalidInputError(f"update is {update!r}; use after or before")
+    column = columns.numbers(values, "values")
+    groups, names = _named(ids, len(column))
+    found = statistics(column, groups, valid=valid)
+    known = _past(state, names, [initial])[:, 0].tolist()
+    moved = [
+        decay * b + (1.0 - decay) * mean if count else b
+        for b, mean, count in zip(known, found.mean.tolist(), found.count.tolist(), strict=True)
+    ]
+    chosen = moved if update == "before" else known
+    return np.array(chosen, dtype=np.float64)[groups], {**state, **dict(zip(names, moved, strict=True))}
+
+
+def running_moments(
+    state: Mapping[str, Sequence[float]], values: object, ids: object, *, ddof: int = 1, valid: object | None = None
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64], dict[str, list[float]]]:
+    """Mean and standard deviation of each key over all visits so far, each visit counting once.
+
+        i = n + 1,  mean' = (n * mean + m) / i,  std'^2 = (n * std^2 + s^2 + (n / i) * (m - mean)^2) / i
+
+    where m and s are those of the key's rows in this batch. From DCPO, arXiv:2509.02333 (cumulative statistics).
+
+    Args:
+        state: [visits, mean, std] by key; empty at the start.
+        values: n numbers.
+        ids: n keys that mean the same in every batch, such as task ids.
+        ddof: of s; 0 or 1. A key with one row has s = 0.
+        valid: n booleans; rows that are False do not vote.
+
+    Returns:
+        `float64[n]` means, `float64[n]` deviations and `int64[n]` visits, this one included; and the next state.
+
+    Raises:
+        InvalidInputError: lengths differ, or a value is not finite.
+
+    Example:
+        >>> from agentrl_core import group
+        >>> _, _, _, state = group.running_moments({}, [0.0, 2.0], ["a", "a"], ddof=0)
+        >>> mean, std, visits, state = group.running_moments(state, [2.0, 4.0], ["a", "a"], ddof=0)
+        >>> mean.tolist(), std.round(6).tolist(), visits.tolist()
+        ([2.0, 2.0], [1.414214, 1.414214], [2, 2])
+    """
+    column = columns.numbers(values, "values")
+    groups, names = _named(ids, len(column))
+    found = statistics(column, groups, ddof=ddof, valid=valid)
+    past = _past(state, names, [0.0, 0.0, 0.0])
+    visits, mean, std = past.T
+    seen = found.count > 0
+    batch_mean, batch_std = np.where(seen, found.mean, 0.0), np.nan_to_num(found.std)
+    total = visits + 1
+    new_mean = (visits * mean + batch_mean) / total
+    squares = visits * std**2 + batch_std**2 + visits / total * (batch_mean - mean) ** 2
+    after = np.where(seen[:, None], np.stack([total, new_mean, np.sqrt(squares / total)], axis=1), past)
+    rows = after[groups]
+    return (
+        rows[:, 1],
+        rows[:, 2],
+        rows[:, 0].astype(np.int64),
+        {**state, **dict(zip(names, after.tolist(), strict=True))},
+    )
+
+
+def window_quantile(
+    state: Sequence[Sequence[float]], values: object, *, capacity: int, q: float = 0.5
+) -> tuple[float | None, list[list[float]]]:
+    """A quantile of all values of the last steps, this one not included.
+
+    The window holds whole steps. Before a step enters, the oldest leave until `capacity` values or fewer are held, so
+    the window may exceed it by one step. From SPEAR, arXiv:2509.22601 (the median of group means).
+
+    Args:
+        state: the values of each step, oldest first; empty at the start.
+        values: this step's numbers, such as the means of its groups.
+        capacity: values held, at least 1.
+        q: 0 to 1.
+
+    Returns:
+        The quantile (None while the window is empty), and the next state.
+
+    Raises:
+        InvalidInputError: a value is not finite, or an option is not possible.
+
+    Example:
+        >>> from agentrl_core import group
+        >>> _, state = group.window_quantile([], [1.0, 3.0], capacity=2)
+        >>> group.window_quantile(state, [9.0], capacity=2)
+        (2.0, [[1.0, 3.0], [9.0]])
+    """
+    if capacity < 1 or not 0.0 <= q <= 1.0:
+        raise InvalidInputError(f"capacity is {capacity} and q {q}; give at least 1, and a number from 0 to 1")
+    column = columns.numbers(values, "values").astype(np.float64)
+    if not np.isfinite(column).all():
+        raise InvalidInputError(f"values holds {column[~np.isfinite(column)][0]}; give finite numbers")
+    try:
+        window = [[float(value) for value in step] for step in state]
+        stored = [value for step in window for value in step]
+        known = bool(np.isfinite(stored).all())
+    except (TypeError, ValueError):
+        known = False
+    if not known:
+        raise InvalidInputError(f"state is {state!r:.80}; give what the last call returned, or [] at the start")
+    answer = float(np.quantile(stored, q)) if stored else None
+    while window and sum(map(len, window)) > capacity:
+        window.pop(0)
+    return answer, [*window, column.tolist()]
+
+
+def decayed_beta(
+    state: Mapping[str, Sequence[float]],
+    successes: object,
+    ids: object,
+    *,
+    decay: object,
+    initial: float = 0.5,
+    valid: object | None = None,
+) -> tuple[NDArray[np.float64], dict[str, list[float]]]:
+    """The success rate of each key that its discounted past shows, and the past with this batch added.
+
+        v = alpha / (alpha + beta);  alpha' = decay * alpha + sum r,  beta' = decay * beta + sum (1 - r)
+
+    From MSSR, arXiv:2512.18215.
+
+    Args:
+        state: [alpha, beta] by key; empty at the start.
+        successes: n rewards from 0 to 1.
+        ids: n keys that mean the same in every batch, such as task ids.
+        decay: 0 to 1; one number, or n, the same for the rows of a key that vote.
+        initial: v of a key without a past.
+        valid: n booleans; rows that are False do not vote.
+
+    Returns:
+        v as `float64[n]`, from before the update; and the next state.
+
+    Raises:
+        InvalidInputError: lengths differ, a reward is outside [0, 1], a decay is, or rows of a key have different ones.
+
+    Example:
+        >>> from agentrl_core import group
+        >>> baseline, state = group.decayed_beta({"a": [1.0, 3.0]}, [1.0], ["a"], decay=0.5)
+        >>> baseline.tolist(), state
+        ([0.25], {'a': [1.5, 1.5]})
+    """
+    _check_initial(initial)
+    column = columns.numbers(successes, "successes")
+    groups, names = _named(ids, len(column))
+    found = statistics(column, groups, valid=valid)
+    for name, least, most in zip(names, found.least.tolist(), found.most.tolist(), strict=True):
+        if least < 0.0 or most > 1.0:
+            raise InvalidInputError(f"successes of {name} reach from {least} to {most}; give rewards from 0 to 1")
+    whole = np.full(len(column), decay) if isinstance(decay, (int, float)) else decay
+    kept = statistics(columns.numbers(whole, "decay", length=len(column)), groups, valid=valid)
+    for name, least, most in zip(names, kept.least.tolist(), kept.most.tolist(), strict=True):
+        if not (np.isnan(least) or 0.0 <= least == most <= 1.0):
+            raise InvalidInputError(f"decay of {name} reaches from {least} to {most}; give one number from 0 to 1")
+    past = _past(state, names, [0.0, 0.0])
+    total = past.sum(axis=1)
+    rate = np.divide(past[:, 0], total, out=np.full(len(total), initial, np.float64), where=total > 0)
+    won = np.where(found.count > 0, found.mean, 0.0) * found.weight
+    faded = kept.most[:, None] * past
+    after = np.where((found.count > 0)[:, None], faded + np.stack([won, found.weight - won], axis=1), past)
+    return rate[groups], {**state, **dict(zip(names, after.tolist(), strict=True))}
+
+
+def _past(state: Mapping[str, object], names: list[str], new: list[float]) -> NDArray[np.float64]:
+    """What a state knows of each name, a row of numbers; `new` of one that it does not know."""
+    if not isinstance(state, Mapping):
+        raise InvalidInputError(f"state is {state!r:.80}; give what the last call returned, or {{}} at the start")
+    rows = np.empty((len(names), len(new)), np.float64)
+    for row, name in enumerate(names):
+        try:
+            found = np.asarray(state.get(name, new), np.float64)
+            known = found.size == len(new) and bool(np.isfinite(found).all())
+        except (TypeError, ValueError):
+            known = False
+        if not known:
+            raise InvalidInputError(f"state[{name!r}] is {state[name]!r:.80}; give what the last call returned")
+        rows[row] = found
+    return rows
+
+
+def _check_initial(initial: float | None) -> None:
+    if initial is None or not math.isfinite(initial):
+        raise InvalidInputError(f"initial is {initial!r}; give a finite number")
+
+
+def _named(ids: object, count: int) -> tuple[NDArray[np.uint32], list[str]]:
+    """Dense ids and the name of each, by which a state remembers it."""
+    groups = columns.keys(ids, "ids", length=count)
+    column = columns.column(ids, "ids")
+    _, first = np.unique(groups, return_index=True)
+    return groups, [str(column[row]) for row in first]

@@ -1,0 +1,174 @@
+"""Values compared with their group: the one operator behind GRPO, RLOO, whitening and their relatives."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentrl_core import _core
+from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.operators import columns
+
+Center = Literal["mean", "none", "median", "leave_one_out", "baseline"]
+Scale = Literal["std", "none", "mad", "range", "beta", "divisor"]
+
+
+def normalise(
+    values: object,
+    ids: object,
+    *,
+    center: Center = "mean",
+    scale: Scale = "std",
+    median: Literal["midpoint", "lower"] = "midpoint",
+    ddof: int = 1,
+    eps: float = 1e-6,
+    variance_eps: float = 0.0,
+    floor: float = 0.0,
+    min_scale: float = 0.0,
+    min_count: int | None = None,
+    singleton: Literal["zero", "raw"] = "zero",
+    clip: float | None = None,
+    weights: object | None = None,
+    unit_ids: object | None = None,
+    baseline: object | None = None,
+    divisor: object | None = None,
+    scale_ids: object | None = None,
+    valid: object | None = None,
+    out: NDArray[Any] | None = None,
+) -> NDArray[Any]:
+    """Compare each value with its group.
+
+        A = (x - c) / (max(sqrt(s^2 + variance_eps), floor) + eps), cut to [-clip, clip]
+
+    c is the centre and s the spread of the votes of the row's group; with `scale="none"` nothing is divided. Equal
+    values give exactly 0, whatever eps is, and so does a spread of 0 to which nothing is added. Sums are integers on a
+    fixed grid, so the result has the same bits for any order of rows and any number of threads.
+
+    Named special cases: GRPO (the defaults, arXiv:2402.03300), Dr. GRPO (`scale="none"`, arXiv:2503.20783), RLOO
+    (`center="leave_one_out", scale="none"`, arXiv:2402.14740), Lite PPO (`scale_ids` all equal, arXiv:2508.08221), OPO
+    (`weights` = lengths, `scale="none"`, arXiv:2505.23585), MC-GRPO (`center="median", scale="mad", median="lower",
+    eps=1e-3`), BNPO (`scale="beta"`), ReMax (`center="baseline", scale="none"`, arXiv:2310.10505), GDPO (2-D values).
+
+    Args:
+        values: n numbers, or `[n, K]`: K columns, each by itself, such as components of a reward.
+        ids: n group ids, whole numbers or strings, in any order. All equal: the whole batch.
+        center: what is subtracted: the group's `mean` or `median`, the mean of its other votes (`leave_one_out`), the
+            column `baseline`, or nothing (`none`).
+        scale: what the spread is: `std`, the median distance from the median (`mad`), most minus least (`range`), the
+            density of a Beta distribution fitted to the means of all groups (`beta`: rewards from 0 to 1), the column
+            `divisor`, or nothing (`none`).
+        median: of an even count: `midpoint` of the two in the middle, or the `lower` one (as torch).
+        ddof: the variance divides by (votes - ddof); 0 or 1.
+        eps: added to the spread.
+        variance_eps: added to the squared spread, under the root.
+        floor: least spread, before eps is added.
+        min_scale: a group whose spread is at most this gives 0. 0: no such rule.
+        min_count: groups with fewer votes follow `singleton`. None: the fewest that the options have a meaning for.
+        singleton: what rows of a group with too few votes get: 0 (`zero`), or x as if c = 0 and s = 1 (`raw`, verl).
+        clip: largest result, in size.
+        weights: n numbers of at least 0: how often a row votes. A row with weight 0 gets a value and has no vote.
+        unit_ids: n ids: rows of a group with one unit id are one vote, their mean. None: each row is a vote.
+        baseline: n numbers, for `center="baseline"`.
+        divisor: n numbers, for `scale="divisor"`.
+        scale_ids: n ids of the groups over which the spread is taken. None: the same groups.
+        valid: n booleans (or `[n, K]`); rows that are False neither vote nor get a value (0). None: all are valid.
+        out: array of the result's shape and type to fill, to save allocating a large one.
+
+    Returns:
+        The shape of `values`; `float32` for float32 values, else `float64`.
+
+    Raises:
+        InvalidInputError: lengths differ, a valid value is not finite, or an option is not possible.
+
+    Example:
+        >>> from agentrl_core import group
+        >>> group.normalise([1.0, 2.0, 6.0], ["a", "a", "a"], center="leave_one_out", scale="none").tolist()
+        [-3.0, -1.5, 4.5]
+    """
+    table = columns.numbers(values, "values", dimensions=(1, 2))
+    groups = columns.labels(ids, "ids", length=len(table))
+    count = len(table)
+
+    def labels(column: object | None, name: str) -> NDArray[np.uint32] | None:
+        return None if column is None else columns.labels(column, name, length=count)
+
+    options: dict[str, Any] = {
+        "center": center,
+        "scale": scale,
+        "median": median,
+        "ddof": ddof,
+        "eps": eps,
+        "variance_eps": variance_eps,
+        "floor": floor,
+        "min_scale": min_scale,
+        "min_count": min_count,
+        "singleton": singleton,
+        "clip": clip,
+        "weights": columns.optional_numbers(weights, "weights", length=count),
+        "units": labels(unit_ids, "unit_ids"),
+        "baseline": columns.optional_numbers(baseline, "baseline", length=count),
+        "divisor": columns.optional_numbers(divisor, "divisor", length=count),
+        "scale_groups": labels(scale_ids, "scale_ids"),
+    }
+    if table.ndim == 1:
+        mask = columns.mask(valid, "valid", length=count)
+        return _core.normalise(table, groups, valid=mask, out=out, **options)
+    shaped = np.empty_like(table) if out is None else out
+    if shaped.shape != table.shape or shaped.dtype != table.dtype:
+        raise InvalidInputError(
+            f"out has shape {shaped.shape} and dtype {shaped.dtype}; give {table.shape} of {table.dtype}"
+        )
+    masks = None if valid is None else np.asarray(valid)
+    for component in range(table.shape[1]):
+        of_component: object = masks[:, component] if masks is not None and masks.shape == table.shape else valid
+        shaped[:, component] = _core.normalise(
+            np.ascontiguousarray(table[:, component]),
+            groups,
+            valid=columns.mask(of_component, "valid", length=count),
+            **options,
+        )
+    return shaped
+
+
+def whiten(
+    values: object,
+    ids: object | None = None,
+    *,
+    weights: object | None = None,
+    valid: object | None = None,
+    eps: float = 0.0,
+    variance_eps: float = 1e-8,
+    out: NDArray[Any] | None = None,
+) -> NDArray[Any]:
+    """Shift and scale values to mean 0 and unbiased variance 1: `normalise` over the whole batch.
+
+        A = (x - mean) / (sqrt(variance + variance_eps) + eps)
+
+    The defaults are verl's `masked_whiten`. There every token votes: for one value per row, give the number of trained
+    tokens of each row as `weights`. One value alone gives 0.
+
+    Args:
+        values: n numbers.
+        ids: n ids of scopes that are whitened each by itself. None: one scope.
+        weights: n numbers of at least 0: how often a row votes.
+        valid: n booleans; rows that are False neither vote nor get a value (0).
+        eps: added to the standard deviation.
+        variance_eps: added to the variance.
+        out: array of the result's type to fill.
+
+    Returns:
+        `float32[n]` for float32 values, else `float64[n]`.
+
+    Raises:
+        InvalidInputError: as `normalise`.
+
+    Example:
+        >>> from agentrl_core import group
+        >>> group.whiten([1.0, 2.0, 3.0], variance_eps=0.0).tolist()
+        [-1.0, 0.0, 1.0]
+    """
+    column = columns.numbers(values, "values")
+    scopes: object = np.zeros(len(column), dtype=np.uint32) if ids is None else ids
+    return normalise(column, scopes, weights=weights, valid=valid, eps=eps, variance_eps=variance_eps, out=out)

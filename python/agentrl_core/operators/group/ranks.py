@@ -1,0 +1,142 @@
+"""Statistics over several ranks: every rank gives its part, the caller reduces, every rank finishes with the whole."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentrl_core import _core
+from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.operators import columns
+from agentrl_core.operators.group.statistics import GroupStatistics
+
+
+@dataclass(frozen=True)
+class Partial:
+    """What one rank knows of G groups. Two reductions make it what all ranks know, bit for bit as on one rank.
+
+    The first reduction fixes a grid: `count` by sum, `least` by minimum, `most` and `heaviest` by maximum. The second
+    adds integers on that grid: `moments` by sum. Ids are numbers below G that mean the same on all ranks.
+
+    Args:
+        count: `uint64[G]`, votes.
+        least: `float64[G]`; infinity where there is no vote.
+        most: `float64[G]`; minus infinity where there is no vote.
+        heaviest: `float64[G]`, the largest weight.
+        moments: `int64[12 G]` after `add`, else None: sums in limbs of 32 bits, so adding ranks cannot overflow.
+
+    Example:
+        >>> import numpy as np
+        >>> from agentrl_core import group
+        >>> ranks = [([1.0, 2.0], [0, 1]), ([4.0], [1])]
+        >>> extents = [group.Partial.of(values, ids, groups=2) for values, ids in ranks]
+        >>> whole = extents[0].merge(extents[1])
+        >>> parts = [whole.add(values, ids) for values, ids in ranks]
+        >>> parts[0].merge(parts[1]).finish(ddof=0).mean.tolist()
+        [1.0, 3.0]
+    """
+
+    count: NDArray[np.uint64]
+    least: NDArray[np.float64]
+    most: NDArray[np.float64]
+    heaviest: NDArray[np.float64]
+    moments: NDArray[np.int64] | None = None
+
+    @classmethod
+    def of(
+        cls, values: object, ids: object, groups: int, *, weights: object | None = None, valid: object | None = None
+    ) -> Self:
+        """The extents of this rank's rows.
+
+        Args:
+            values: n numbers.
+            ids: n whole numbers below `groups`.
+            groups: number of groups over all ranks.
+            weights: n numbers of at least 0: how often a row votes. Give them on all ranks or on none.
+            valid: n booleans; rows that are False do not vote.
+
+        Raises:
+            InvalidInputError: lengths differ, an id is not below `groups`, or a valid value is not finite.
+        """
+        column = columns.numbers(values, "values")
+        count = len(column)
+        return cls(
+            *_core.group_extents(
+                column,
+                _ids(ids, count),
+                groups,
+                weights=columns.optional_numbers(weights, "weights", length=count),
+                valid=columns.mask(valid, "valid", length=count),
+            )
+        )
+
+    def add(self, values: object, ids: object, *, weights: object | None = None, valid: object | None = None) -> Self:
+        """The moments of this rank's rows, on the grid of the extents that the first reduction gave.
+
+        Args:
+            values: as in `of`, and so are the others.
+            ids: n whole numbers.
+            weights: n numbers.
+            valid: n booleans.
+
+        Raises:
+            InvalidInputError: as in `of`, or a value lies outside the extents.
+        """
+        column = columns.numbers(values, "values")
+        count = len(column)
+        moments = _core.group_moments(
+            column,
+            _ids(ids, count),
+            self.count,
+            self.least,
+            self.most,
+            self.heaviest,
+            weights=columns.optional_numbers(weights, "weights", length=count),
+            valid=columns.mask(valid, "valid", length=count),
+        )
+        return replace(self, moments=moments)
+
+    def merge(self, other: Self) -> Self:
+        """What a reduction over two ranks gives: of extents before `add`, of moments after.
+
+        Raises:
+            InvalidInputError: one has moments and the other has none.
+        """
+        if self.moments is not None and other.moments is not None:
+            return replace(self, moments=self.moments + other.moments)
+        if self.moments is not None or other.moments is not None:
+            raise InvalidInputError("one part has moments and the other has none; call add on every rank")
+        return replace(
+            self,
+            count=self.count + other.count,
+            least=np.minimum(self.least, other.least),
+            most=np.maximum(self.most, other.most),
+            heaviest=np.maximum(self.heaviest, other.heaviest),
+        )
+
+    def finish(self, *, ddof: int = 1) -> GroupStatistics:
+        """The statistics of all ranks' rows.
+
+        Args:
+            ddof: the variance divides by (sum of weights - ddof); 0 or 1.
+
+        Raises:
+            InvalidInputError: `add` was not called, or `ddof` is neither 0 nor 1.
+        """
+        if self.moments is None:
+            raise InvalidInputError("there are no moments; call add on every rank and add them up")
+        if ddof not in (0, 1):
+            raise InvalidInputError(f"ddof is {ddof}; use 1 (unbiased variance) or 0 (population variance)")
+        return GroupStatistics(
+            *_core.group_finish(self.count, self.least, self.most, self.heaviest, self.moments, ddof)
+        )
+
+
+def _ids(ids: object, count: int) -> NDArray[np.uint32]:
+    numbers = columns.integers(ids, "ids", length=count)
+    if len(numbers) and (numbers.min() < 0 or numbers.max() > np.iinfo(np.uint32).max):
+        raise InvalidInputError(f"ids reach from {numbers.min()} to {numbers.max()}; give numbers below groups")
+    return numbers.astype(np.uint32)

@@ -1,0 +1,151 @@
+"""Keys: which rows belong together. Everything that works on groups takes what these functions make, or raw ids."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentrl_core import _core
+from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.operators import columns
+
+
+def dense(ids: object) -> NDArray[np.uint32]:
+    """Number the different ids 0, 1, 2, ... in order of first appearance.
+
+    Results by group stand in this order, so `result[dense(ids)]` gives each row its group's number.
+
+    Args:
+        ids: n whole numbers of any width, strings, bytes, or `uint8[n, 16]` hashes; NumPy, Arrow, Polars, torch or a
+            list. Strings and binary of Arrow and Polars are not copied.
+
+    Returns:
+        `uint32[n]`.
+
+    Raises:
+        InvalidInputError: ids of another type, or nulls.
+
+    Example:
+        >>> from agentrl_core import keys
+        >>> keys.dense(["b", "a", "b"]).tolist()
+        [0, 1, 0]
+    """
+    return columns.keys(ids, "ids")
+
+
+def composite(first: object, *others: object) -> NDArray[np.uint32]:
+    """Number rows by several columns: two rows get the same id where all columns agree.
+
+    Args:
+        first: n ids, as in `dense`.
+        others: more columns of n ids, such as agent roles, turns or states.
+
+    Returns:
+        `uint32[n]`.
+
+    Raises:
+        InvalidInputError: lengths differ, or as in `dense`.
+
+    Example:
+        >>> from agentrl_core import keys
+        >>> keys.composite(["task-a", "task-a", "task-b"], ["solver", "critic", "critic"]).tolist()
+        [0, 1, 2]
+    """
+    made = columns.keys(first, "first")
+    for place, column in enumerate(others):
+        made, _ = _core.pair_keys(made, columns.keys(column, f"others[{place}]", length=len(made)))
+    return made
+
+
+def history(
+    states: object, trajectory_ids: object, group_ids: object, levels: int
+) -> list[tuple[NDArray[np.uint32], NDArray[np.bool_]]]:
+    """Number steps by what their trajectory saw last, at every depth from 1 to `levels`.
+
+    Two steps share the key of level k where their group and their last k states are the same, the state acted on
+    included. So level 1 is GiGPO's anchor state, and each level splits the one before it. Ids are exact, not hashes.
+    From HGPO.
+
+    Args:
+        states: n keys of the states acted on, as in `dense`.
+        trajectory_ids: n ids; the steps of a trajectory stand in order, among those of others or not.
+        group_ids: n ids.
+        levels: the greatest depth, at least 1.
+
+    Returns:
+        For each level `uint32[n]` ids and `bool[n]`: whether the trajectory had seen that many states. Where not, the
+        id says nothing.
+
+    Raises:
+        InvalidInputError: lengths differ, `levels` is below 1, or there is no memory for so many.
+
+    Example:
+        >>> from agentrl_core import keys
+        >>> anchors, paths = keys.history(["a", "c", "b", "c"], [0, 0, 1, 1], [0, 0, 0, 0], levels=2)
+        >>> anchors[0].tolist(), paths[1].tolist()
+        ([0, 1, 2, 1], [False, True, False, True])
+    """
+    dense_states = columns.keys(states, "states")
+    count = len(dense_states)
+    return _core.history_keys(
+        dense_states,
+        columns.keys(trajectory_ids, "trajectory_ids", length=count),
+        columns.keys(group_ids, "group_ids", length=count),
+        levels,
+    )
+
+
+def similar(
+    texts: object,
+    group_ids: object | None = None,
+    *,
+    threshold: float = 0.9,
+    method: Literal["sequence", "minhash"] = "sequence",
+    words: int = 3,
+    hashes: int = 128,
+    bands: int = 32,
+) -> NDArray[np.uint32]:
+    """Number texts so that nearly equal ones share an id.
+
+    Row by row, a text joins the first cluster of its group whose first text is at least `threshold` similar, or opens a
+    new one. Similarity is 2 * (characters in matching blocks) / (characters of both), which is
+    `difflib.SequenceMatcher(None, text, first_text).ratio()` as in GiGPO's public code; or, for many or long texts, the
+    share of word shingles in common (Jaccard), estimated from MinHash sketches of which only those with a band in
+    common are compared. Either is quick where most texts join a cluster; many clusters that each text is compared with
+    take time in proportion.
+
+    Args:
+        texts: n strings.
+        group_ids: n ids; texts of different groups never share an id. None: one group.
+        threshold: 0 to 1.
+        method: `sequence` or `minhash`.
+        words: words of a shingle.
+        hashes: hashes of a sketch: the estimate's standard error is at most 0.5 / sqrt(hashes).
+        bands: bands of a sketch, a divisor of `hashes`. More bands find less similar texts.
+
+    Returns:
+        `uint32[n]`.
+
+    Raises:
+        InvalidInputError: lengths differ, a value is no string, or an option is not possible.
+
+    Example:
+        >>> from agentrl_core import keys
+        >>> keys.similar(["You are in a hall.", "You are in the hall.", "A locked door."], threshold=0.8).tolist()
+        [0, 0, 1]
+    """
+    column = columns.column(texts, "texts").tolist()
+    wrong = next((row for row, text in enumerate(column) if not isinstance(text, str)), None)
+    if wrong is not None:
+        raise InvalidInputError(f"texts[{wrong}] is {column[wrong]!r}; give strings")
+    if method not in ("sequence", "minhash"):
+        raise InvalidInputError(f"method is {method!r}; use sequence or minhash")
+    groups = (
+        np.zeros(len(column), dtype=np.uint32)
+        if group_ids is None
+        else columns.keys(group_ids, "group_ids", length=len(column))
+    )
+    sketch = (words, hashes, bands) if method == "minhash" else None
+    return _core.similar_keys(column, groups, threshold, sketch)

@@ -1,0 +1,162 @@
+"""Packing for your own storage: rows of tokens as trees, and items in bins of equal cost. Columns in, columns out.
+
+Who has a `Batch` finds the same in `Update.pack`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentrl_core import _core
+from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.operators import columns
+
+if TYPE_CHECKING:
+    from agentrl_core.model.buffers import PackBuffers
+
+
+@dataclass(frozen=True, eq=False)
+class TreeRows:
+    """Rows of tokens as trees: T rows in S trees, N prediction pairs that stand for M trained tokens.
+
+    Attributes:
+        input_ids: `int64[T]`, the tokens that are read, depth-first; what rows share is there once.
+        position_ids: `int64[T]`, the place of each in its row of tokens.
+        subtree_end: `int32[T]`: row q attends to row k if and only if k <= q < subtree_end[k].
+        cu_seqlens: `int32[S + 1]`, where each tree starts, then T.
+        source_row: `int64[N]`, the row that predicts.
+        target: `int64[N]`, the token that was generated there.
+        token: `int64[N]`, its place among the tokens that were given: the first that the pair stands for.
+        pair_offsets: `int64[N + 1]`: pair i stands for the tokens `pair_tokens[pair_offsets[i]:pair_offsets[i + 1]]`.
+        pair_tokens: `int64[M]`, places among the tokens that were given.
+        streams: `float32[N]` each.
+    """
+
+    input_ids: NDArray[np.int64]
+    position_ids: NDArray[np.int64]
+    subtree_end: NDArray[np.int32]
+    cu_seqlens: NDArray[np.int32]
+    source_row: NDArray[np.int64]
+    target: NDArray[np.int64]
+    token: NDArray[np.int64]
+    pair_offsets: NDArray[np.int64]
+    pair_tokens: NDArray[np.int64]
+    streams: dict[str, NDArray[np.float32]]
+
+
+def tree_layout(
+    tokens: object,
+    offsets: object,
+    *,
+    trained: object | None = None,
+    summed: Mapping[str, object] | None = None,
+    same: Mapping[str, object] | None = None,
+    buffers: PackBuffers | None = None,
+) -> TreeRows:
+    """Lay rows of tokens out as trees, and fold what is trained on the tokens that they share.
+
+    Rows are taken in lexicographic order, so that common beginnings are neighbours. Each row ends with its last trained
+    token, which is predicted and not read. Trained tokens at the same place of a tree are one prediction pair if their
+    columns in `same` agree bit for bit (a token that was sampled twice by chance has two log-probs), else each is its
+    own pair, on the same row. Of columns in `summed` a pair has the sum over its tokens, computed in float64 in the
+    order of the tokens: give advantages and weights with their denominators.
+
+    Args:
+        tokens: n token ids, int32, row after row.
+        offsets: rows + 1 whole numbers; row i is `tokens[offsets[i]:offsets[i + 1]]`.
+        trained: `bool[n]`, never for the first token of a row. None: all but the first of each row.
+        summed: columns of n numbers that become streams by addition.
+        same: columns of n numbers, float32, that become streams as they are.
+        buffers: memory for the result, valid until it is used again. None: new memory.
+
+    Raises:
+        InvalidInputError: offsets do not fit the tokens, a column has another length, or the first token of a row is
+            trained.
+
+    Example:
+        >>> from agentrl_core.operators.packing import tree_layout
+        >>> made = tree_layout([5, 6, 7, 5, 6, 8], [0, 3, 6], summed={"weight": [0, 0.5, 0.5, 0, 0.25, 0.75]})
+        >>> made.input_ids.tolist(), made.subtree_end.tolist()
+        ([5, 6], [2, 2])
+        >>> made.source_row.tolist(), made.target.tolist(), made.streams["weight"].tolist()
+        ([0, 1, 1], [6, 7, 8], [0.75, 0.5, 0.75])
+    """
+    flat = _int32(tokens)
+    count = len(flat)
+    added = {name: columns.numbers(values, name, length=count) for name, values in (summed or {}).items()}
+    alike = {
+        name: columns.numbers(values, name, length=count).astype(np.float32, copy=False)
+        for name, values in (same or {}).items()
+    }
+    take = None
+    if buffers is not None:
+        buffers.next()
+        take = buffers.take
+    made = _core.tree_layout(
+        flat,
+        columns.integers(offsets, "offsets"),
+        columns.mask(trained, "trained", length=count),
+        list(alike.values()),
+        take,
+    )
+    pairs = len(made.token)
+    streams = {
+        name: np.empty(pairs, np.float32) if take is None else take(f"stream {name}", pairs, np.float32)
+        for name in (*added, *alike)
+    }
+    _core.pair_streams(
+        [(values, streams[name]) for name, values in added.items()],
+        [(values, streams[name]) for name, values in alike.items()],
+        made.pair_offsets,
+        made.pair_tokens,
+    )
+    return TreeRows(
+        made.input_ids,
+        made.position_ids,
+        made.subtree_end,
+        made.cu_seqlens,
+        made.source_row,
+        made.target,
+        made.token,
+        made.pair_offsets,
+        made.pair_tokens,
+        streams,
+    )
+
+
+def balanced(costs: object, bins: int) -> list[NDArray[np.int64]]:
+    """Put items into bins so that the most expensive bin is about as cheap as it gets; in O(n log n).
+
+    The most expensive item first, each into the bin that is the cheapest so far (longest processing time): at most 4/3
+    of the best there is.
+
+    Args:
+        costs: n whole numbers from 0.
+        bins: number of bins, from 1.
+
+    Returns:
+        The items of each bin, ascending.
+
+    Raises:
+        InvalidInputError: a cost is negative, or there is no bin.
+
+    Example:
+        >>> from agentrl_core.operators.packing import balanced
+        >>> [items.tolist() for items in balanced([8, 7, 6, 5, 4], 2)]
+        [[0, 3, 4], [1, 2]]
+    """
+    return _core.pack_balanced(columns.integers(costs, "costs"), bins)
+
+
+def _int32(tokens: object) -> NDArray[np.int32]:
+    if isinstance(tokens, np.ndarray) and tokens.dtype == np.int32 and tokens.ndim == 1:
+        return np.ascontiguousarray(tokens, np.int32)
+    wide = columns.integers(tokens, "tokens")
+    if len(wide) and not -(2**31) <= wide.min() <= wide.max() < 2**31:
+        raise InvalidInputError(f"tokens are from {wide.min()} to {wide.max()}; token ids fit 32 bits")
+    return wide.astype(np.int32)

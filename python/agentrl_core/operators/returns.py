@@ -1,0 +1,408 @@
+"""Returns over time: for tokens, for steps, or for the turns of one agent among several.
+
+The rows of a sequence stand in time order. Which rows make a sequence is said by `sequence_ids` (one id for each row,
+anywhere in the column: trajectories, or `keys.composite(trajectories, agents)` for the turns of each agent), by
+`offsets` (`int64[sequences + 1]`, where each starts and the last ends), or by the shape: a table `[B, T]` has a
+sequence per row.
+
+What may cut a sequence, and what may be missing in it, is the same for all functions:
+
+- `mask`: False where a row is not the policy's, such as a tool's tokens. Such a row gets 0 and is stepped over: nothing
+  of it is read, not even its reward, and what comes later reaches what came before.
+- `ends`: True where something else begins after a row, so that nothing later reaches it. The last row of a sequence is
+  such an end.
+- `bootstrap`: the value of what would have followed an end: 0 where the episode was over (terminated), the value of the
+  next state where it was cut off (truncated). `bootstrap=values` repeats the last value; a cut-off step that shall get
+  no advantage is an end with `mask` False and its value as bootstrap.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentrl_core import _core
+from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.operators import columns
+
+_VARIANCE_EPS = 1e-8  # what `group.whiten` adds
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Columns brought into sequences that stand together, and back."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    offsets: NDArray[np.int64]
+    order: NDArray[np.int64] | None
+    mask: NDArray[np.bool_] | None
+    ends: NDArray[np.bool_] | None
+    bootstrap: NDArray[Any]
+
+    @classmethod
+    def of(
+        cls,
+        rewards: object,
+        name: str,
+        sequence_ids: object | None,
+        offsets: object | None,
+        mask: object | None,
+        ends: object | None,
+        bootstrap: object | None,
+        *others: object,
+    ) -> _Rows:
+        table = columns.numbers(rewards, name, dimensions=(1, 2))
+        dtypes = [columns.numbers(column, name, dimensions=(1, 2)).dtype for column in others]
+        dtype = np.result_type(table.dtype, *dtypes)
+        order: NDArray[np.int64] | None = None
+        if sequence_ids is not None:
+            if offsets is not None or table.ndim == 2:
+                raise InvalidInputError(f"{name} has its sequences twice; leave out sequence_ids")
+            groups = columns.keys(sequence_ids, "sequence_ids", length=len(table))
+            if len(groups) and (groups[1:] < groups[:-1]).any():
+                order = np.argsort(groups, kind="stable")
+            starts = np.concatenate([[0], np.cumsum(np.bincount(groups))]) if len(groups) else np.zeros(1, np.int64)
+        elif offsets is not None:
+            starts = columns.integers(offsets, "offsets")
+        elif table.ndim == 2:
+            starts = np.arange(len(table) + 1) * table.shape[1]
+        else:
+            raise InvalidInputError(f"{name} has no sequences; give sequence_ids, offsets, or a table [B, T]")
+        shell = cls(table.shape, dtype, starts.astype(np.int64), order, None, None, np.empty(0, dtype))
+        return cls(
+            table.shape,
+            dtype,
+            shell.offsets,
+            order,
+            None if mask is None else shell.flags(mask, "mask"),
+            None if ends is None else shell.flags(ends, "ends"),
+            shell.bootstrap if bootstrap is None else shell.numbers(bootstrap, "bootstrap"),
+        )
+
+    def flags(self, column: object, name: str) -> NDArray[np.bool_]:
+        array = columns.column(column, name, dimensions=(1, 2))
+        if array.dtype != np.bool_:
+            raise InvalidInputError(f"{name} has dtype {array.dtype}; give booleans")
+        return self._arranged(array, name)
+
+    def numbers(self, column: object, name: str) -> NDArray[Any]:
+        return self._arranged(columns.numbers(column, name, dimensions=(1, 2)).astype(self.dtype, copy=False), name)
+
+    def _arranged(self, array: NDArray[Any], name: str) -> NDArray[Any]:
+        if array.shape != self.shape:
+            raise InvalidInputError(f"{name} has shape {array.shape} but the first column has {self.shape}")
+        flat = np.ascontiguousarray(array).reshape(-1)
+        return flat if self.order is None else flat[self.order]
+
+    def back(self, made: NDArray[Any]) -> NDArray[Any]:
+        """A result in the order and the shape of the input."""
+        if self.order is None:
+            return made.reshape(self.shape)
+        out = np.empty_like(made)
+        out[self.order] = made
+        return out
+
+    def buffer(self, out: NDArray[Any] | None, columns: int) -> NDArray[Any]:
+        """Where a kernel writes: what the caller gave, or new memory."""
+        shape = self.shape if columns == 1 else (columns, *self.shape)
+        if out is None:
+            return np.empty(columns * int(np.prod(self.shape)), self.dtype)
+        if out.shape != shape or out.dtype != self.dtype or not out.flags.c_contiguous:
+            raise InvalidInputError(
+                f"out has shape {out.shape} and dtype {out.dtype}; give a contiguous {shape} of {self.dtype}"
+            )
+        if self.order is not None:
+            raise InvalidInputError(
+                "out is given, but sequence_ids do not stand together; sort the rows or leave it out"
+            )
+        return out.reshape(-1)
+
+
+def discounted(
+    rewards: object,
+    sequence_ids: object | None = None,
+    *,
+    gamma: float,
+    offsets: object | None = None,
+    mask: object | None = None,
+    ends: object | None = None,
+    bootstrap: object | None = None,
+    out: NDArray[Any] | None = None,
+) -> NDArray[Any]:
+    """Discounted reward-to-go: G_t = r_t + gamma * G_{t+1}, and r_t + gamma * bootstrap_t at an end.
+
+    Args:
+        rewards: n numbers, or `[B, T]`; 0 where nothing was paid.
+        sequence_ids: n ids; see the module for this and the others.
+        gamma: discount, 0 to 1.
+        offsets: `int64[sequences + 1]`, instead of ids.
+        mask: n booleans: the policy's rows.
+        ends: n booleans: rows that nothing later reaches.
+        bootstrap: n numbers, read at ends.
+        out: array of the result's shape and type to fill.
+
+    Returns:
+        The shape of `rewards`; `float32` for float32, else `float64`.
+
+    Raises:
+        InvalidInputError: shapes differ, a reward is not finite, or gamma is out of range.
+
+    Example:
+        >>> from agentrl_core import returns
+        >>> returns.discounted([0.0, 5.0, 1.0], [7, 8, 7], gamma=0.5).tolist()
+        [0.5, 5.0, 1.0]
+    """
+    rows = _Rows.of(rewards, "rewards", sequence_ids, offsets, mask, ends, bootstrap)
+    paid = rows.numbers(rewards, "rewards")
+    buffer = rows.buffer(out, 1)
+    return rows.back(
+        _core.discounted(paid, rows.offsets, rows.bootstrap, gamma, mask=rows.mask, ends=rows.ends, out=buffer)
+    )
+
+
+def gae(
+    rewards: object,
+    values: object,
+    sequence_ids: object | None = None,
+    *,
+    gamma: float,
+    lam: float,
+    whiten: bool = False,
+    offsets: object | None = None,
+    mask: object | None = None,
+    ends: object | None = None,
+    bootstrap: object | None = None,
+    out: NDArray[Any] | None = None,
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Generalised advantage estimates, and the returns A + V (the lambda-returns that a critic is trained on).
+
+        delta_t = r_t + gamma * V_{t+1} - V_t,  A_t = delta_t + gamma * lam * A_{t+1}
+
+    where t + 1 is the next row of the policy; after an end V is the bootstrap and A is 0. From arXiv:1506.02438. With
+    tokens as rows, `mask` the trained tokens and `whiten=True` it is verl's estimator; with steps as rows it is
+    VL-DAC's, with `keys.composite(trajectories, agents)` MARFT's.
+
+    Args:
+        rewards: n numbers, or `[B, T]`; 0 where nothing was paid.
+        values: what a critic expects from each row on, in the same shape.
+        sequence_ids: n ids; see the module for this and the others.
+        gamma: discount, 0 to 1.
+        lam: 0 (one step) to 1 (whole returns).
+        whiten: whether the advantages of all the policy's rows are then shifted and scaled to mean 0 and variance 1, to
+            the same bits as by `group.whiten`, in less time. The returns stay as they are.
+        offsets: `int64[sequences + 1]`, instead of ids.
+        mask: n booleans: the policy's rows.
+        ends: n booleans: rows that nothing later reaches.
+        bootstrap: n numbers, read at ends.
+        out: `[2, n]` or `[2, B, T]` to fill with both results.
+
+    Returns:
+        Advantages and returns, each in the shape of `rewards`.
+
+    Raises:
+        InvalidInputError: shapes differ, a number is not finite, or an option is out of range.
+
+    Example:
+        >>> from agentrl_core import returns
+        >>> advantages, targets = returns.gae(
+        ...     [[0.0, 0.0, 1.0]], [[0.5, 9.0, 0.25]], gamma=1.0, lam=0.5, mask=[[True, False, True]]
+        ... )
+        >>> advantages.tolist(), targets.tolist()
+        ([[0.125, 0.0, 0.75]], [[0.625, 0.0, 1.0]])
+    """
+    rows = _Rows.of(rewards, "rewards", sequence_ids, offsets, mask, ends, bootstrap, values)
+    paid, expected = rows.numbers(rewards, "rewards"), rows.numbers(values, "values")
+    made = _core.gae(
+        paid,
+        expected,
+        rows.offsets,
+        rows.bootstrap,
+        gamma,
+        lam,
+        whiten=_VARIANCE_EPS if whiten else None,
+        mask=rows.mask,
+        ends=rows.ends,
+        out=rows.buffer(out, 2),
+    )
+    return rows.back(made[: len(paid)]), rows.back(made[len(paid) :])
+
+
+def v_trace(
+    rewards: object,
+    values: object,
+    log_ratios: object,
+    sequence_ids: object | None = None,
+    *,
+    gamma: float,
+    lam: float = 1.0,
+    rho_cap: float = 1.0,
+    c_cap: float = 1.0,
+    offsets: object | None = None,
+    mask: object | None = None,
+    ends: object | None = None,
+    bootstrap: object | None = None,
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Off-policy advantages and value targets (V-trace).
+
+        rho = min(rho_cap, e^l),  c = lam * min(c_cap, e^l),  delta_t = r_t + gamma * V_{t+1} - V_t
+        v_t = V_t + rho_t * delta_t + gamma * c_t * (v_{t+1} - V_{t+1}),  A_t = rho_t * (r_t + gamma * v_{t+1} - V_t)
+
+    From IMPALA, arXiv:1802.01561. With l = 0 and caps of 1 the targets are the returns of `gae`.
+
+    Args:
+        rewards: n numbers, or `[B, T]`; 0 where nothing was paid.
+        values: what a critic expects from each row on.
+        log_ratios: l, the log-probability under the policy minus that under the behaviour policy.
+        sequence_ids: n ids; see the module for this and the others.
+        gamma: discount, 0 to 1.
+        lam: 0 to 1.
+        rho_cap: largest weight of a difference, at least 0.
+        c_cap: largest weight of what comes after, at least 0.
+        offsets: `int64[sequences + 1]`, instead of ids.
+        mask: n booleans: the policy's rows.
+        ends: n booleans: rows that nothing later reaches.
+        bootstrap: n numbers, read at ends.
+
+    Returns:
+        Advantages A and targets v, each in the shape of `rewards`.
+
+    Raises:
+        InvalidInputError: shapes differ, a number is not finite, or an option is out of range.
+
+    Example:
+        >>> from agentrl_core import returns
+        >>> advantages, targets = returns.v_trace([[0.0, 1.0]], [[0.5, 0.5]], [[0.0, 0.0]], gamma=1.0)
+        >>> advantages.tolist(), targets.tolist()
+        ([[0.5, 0.5]], [[1.0, 1.0]])
+    """
+    rows = _Rows.of(rewards, "rewards", sequence_ids, offsets, mask, ends, bootstrap, values, log_ratios)
+    paid = rows.numbers(rewards, "rewards")
+    made = _core.v_trace(
+        paid,
+        rows.numbers(values, "values"),
+        rows.numbers(log_ratios, "log_ratios"),
+        rows.offsets,
+        rows.bootstrap,
+        gamma,
+        lam,
+        rho_cap,
+        c_cap,
+        mask=rows.mask,
+        ends=rows.ends,
+        out=rows.buffer(None, 2),
+    )
+    return rows.back(made[: len(paid)]), rows.back(made[len(paid) :])
+
+
+def n_step(
+    rewards: object,
+    values: object,
+    sequence_ids: object | None = None,
+    *,
+    gamma: float,
+    steps: int,
+    offsets: object | None = None,
+    mask: object | None = None,
+    ends: object | None = None,
+    bootstrap: object | None = None,
+) -> NDArray[Any]:
+    """Returns over a fixed number of steps: R_t = sum_{k < steps} gamma^k r_{t+k} + gamma^steps V_{t+steps}.
+
+    Where an end comes first, the sum stops there and the bootstrap stands for V.
+
+    Args:
+        rewards: n numbers, or `[B, T]`; 0 where nothing was paid.
+        values: what a critic expects from each row on.
+        sequence_ids: n ids; see the module for this and the others.
+        gamma: discount, 0 to 1.
+        steps: at least 1.
+        offsets: `int64[sequences + 1]`, instead of ids.
+        mask: n booleans: the policy's rows.
+        ends: n booleans: rows that nothing later reaches.
+        bootstrap: n numbers, read at ends.
+
+    Returns:
+        The shape of `rewards`.
+
+    Raises:
+        InvalidInputError: shapes differ, a number is not finite, or an option is out of range.
+
+    Example:
+        >>> from agentrl_core import returns
+        >>> returns.n_step([[1.0, 1.0, 1.0]], [[8.0, 8.0, 8.0]], gamma=0.5, steps=2).tolist()
+        [[3.5, 1.5, 1.0]]
+    """
+    rows = _Rows.of(rewards, "rewards", sequence_ids, offsets, mask, ends, bootstrap, values)
+    paid = rows.numbers(rewards, "rewards")
+    made = _core.n_step(
+        paid,
+        rows.numbers(values, "values"),
+        rows.offsets,
+        rows.bootstrap,
+        gamma,
+        steps,
+        mask=rows.mask,
+        ends=rows.ends,
+        out=rows.buffer(None, 1),
+    )
+    return rows.back(made)
+
+
+def optimal_token_baseline(
+    returns: object,
+    energies: object,
+    group_ids: object,
+    *,
+    offsets: object | None = None,
+    mask: object | None = None,
+    align: Literal["policy", "sequence"] = "policy",
+    eps: float = 1e-8,
+    zero_tail: bool = True,
+) -> NDArray[np.float64]:
+    """Returns minus the baseline that makes the gradient's variance least, at every token position of a group.
+
+        W_it = sum_{j <= t} w_ij,  b_t = sum_i G_it W_it / (sum_i W_it + eps),  A_it = G_it - b_t
+
+    over the sequences i of the group that have a trained token at position t. A group with one sequence has b = 0. The
+    rule of verl 0.9.1: `optimal_token_baseline` (`align="sequence"`) and `tir_optimal_token_baseline` (`policy`).
+
+    Args:
+        returns: G, n numbers or `[B, T]`: the reward-to-go of each token (`discounted`).
+        energies: w of each token, the squared norm of its score: 1 - 2 * p + sum of p^2 over the vocabulary, where p is
+            the token's probability; times the square of an importance weight, if there is one.
+        group_ids: the group of each sequence, one id a sequence.
+        offsets: `int64[sequences + 1]`, unless `returns` is a table.
+        mask: n booleans: trained tokens; the others get 0.
+        align: what stands at the same position: the k-th trained token (`policy`), or the k-th token (`sequence`).
+        eps: added to the sum of weights.
+        zero_tail: whether what the longest sequence has beyond the second longest gets baseline 0.
+
+    Returns:
+        `float64` in the shape of `returns`.
+
+    Raises:
+        InvalidInputError: shapes differ, a number is not finite, or an option is not possible.
+
+    Example:
+        >>> import numpy as np
+        >>> from agentrl_core import returns
+        >>> to_come, energies = [4.0, 4.0, 0.0], [1.0, 1.0, 3.0]
+        >>> returns.optimal_token_baseline(to_come, energies, ["a", "a"], offsets=[0, 2, 3], eps=0.0).tolist()
+        [3.0, 4.0, -1.0]
+    """
+    rows = _Rows.of(returns, "returns", None, offsets, mask, None, None)
+    made = _core.optimal_token_baseline(
+        rows.numbers(returns, "returns").astype(np.float64, copy=False),
+        rows.numbers(energies, "energies").astype(np.float64, copy=False),
+        rows.offsets,
+        columns.keys(group_ids, "group_ids", length=len(rows.offsets) - 1),
+        align=align,
+        eps=eps,
+        zero_tail=zero_tail,
+        mask=rows.mask,
+    )
+    return rows.back(columns.representable(made))

@@ -1,0 +1,368 @@
+"""`agentrl train`: the loop of the README, grown to one file that runs every recipe. Meant to be read and copied.
+
+A small model is built and warmed up (or a local one is loaded), evaluated on held-out tasks, trained by a recipe, and
+evaluated again. Everything that training generates is in the run directory, which is a `Store`; beside it lie
+`recipe.toml` (recipe and options), the checkpoints, `summary.json` and `learning_curve.png`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+import tomllib
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import torch
+
+from agentrl_core import engine as engines
+from agentrl_core import env
+from agentrl_core.collect import Collector, evaluate
+from agentrl_core.data.batch import Batch
+from agentrl_core.data.store import Store
+from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.loss import Train
+from agentrl_core.recipe import Recipe
+from agentrl_core.train.warm_start import warm_start
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from agentrl_core.engine.base import Engine
+
+
+def _option(default: Any, text: str) -> Any:
+    return field(default=default, metadata={"help": text})
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainOptions:
+    """Options of a run; each is a flag of `agentrl train` and a key of the table `[train]` in a recipe file."""
+
+    run: str = _option("runs/demo", "directory of the run")
+    seed: int = _option(0, "seed of everything")
+    engine: str = _option("transformers", "what generates: transformers or vllm")
+    model: str = _option("", "directory of a local Hugging Face model; empty: a small one is built and warmed up")
+    device: str = _option("cpu", "where the policy is trained: cpu or cuda")
+    families: tuple[str, ...] = _option(("chain_sum", "products", "lcm"), "families of reasoning-gym tasks")
+    iterations: int = _option(40, "iterations of reinforcement learning")
+    rollouts: int = _option(256, "trajectories per iteration")
+    group_size: int = _option(8, "trajectories per task, unless the recipe's rollout has a budget of its own")
+    learning_rate: float = _option(5e-4, "highest learning rate; it warms up over 4 iterations and decays to a tenth")
+    gradient_clip: float = _option(0.5, "largest norm of the gradient")
+    turn_tokens: int = _option(32, "most tokens of one turn")
+    context_tokens: int = _option(256, "most tokens of a trajectory")
+    task_pool: int = _option(16_384, "training tasks to choose from; the warm start has seen the first 4096")
+    pack_tokens: int = _option(16_384, "most tokens of one forward and backward pass")
+    warm_start_steps: int = _option(480, "supervised steps before reinforcement learning")
+    held_out: int = _option(384, "held-out tasks that success is measured on")
+    resume: bool = _option(default=False, text="go on with the run in the directory")
+
+    def __post_init__(self) -> None:
+        for option in fields(self):
+            _check_type(option.name, getattr(self, option.name), option.default)
+        if self.engine not in ("transformers", "vllm"):
+            raise InvalidInputError(f"engine={self.engine!r}; use transformers or vllm")
+        if self.device.startswith("cuda") and not torch.cuda.is_available():
+            raise InvalidInputError(f"device={self.device!r}, but torch sees no GPU here; use cpu")
+        if self.model and not (Path(self.model) / "config.json").is_file():
+            raise InvalidInputError(f"model={self.model!r} holds no config.json; give the directory of a saved model")
+        for name in (
+            "iterations",
+            "rollouts",
+            "group_size",
+            "turn_tokens",
+            "context_tokens",
+            "task_pool",
+            "pack_tokens",
+            "held_out",
+        ):
+            if getattr(self, name) < 1:
+                raise InvalidInputError(f"{name}={getattr(self, name)} must be at least 1")
+        if self.learning_rate < 0 or self.gradient_clip <= 0:
+            raise InvalidInputError(
+                f"learning_rate={self.learning_rate} must be at least 0 and gradient_clip={self.gradient_clip} above 0"
+            )
+
+
+def _check_type(name: str, value: object, default: object) -> None:
+    """Options can come from a file, where any type can stand."""
+    if isinstance(default, tuple):
+        fits = isinstance(value, tuple) and all(isinstance(item, str) for item in value)
+    elif isinstance(default, float):
+        fits = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    else:
+        fits = type(value) is type(default)
+    if not fits:
+        wanted = "a list of strings" if isinstance(default, tuple) else f"a value like {default!r}"
+        raise InvalidInputError(f"{name}={value!r} is not possible; give {wanted}")
+
+
+class Progress(Protocol):
+    """Who watches a run."""
+
+    def phase(self, name: str, total: int) -> None:
+        """A phase of `total` steps begins."""
+
+    def step(self, count: int = 1, /, **shown: float) -> None:
+        """Steps of the phase are done; `shown` are the latest numbers."""
+
+    def tokens(self, count: int) -> None:
+        """So many tokens were generated. May raise KeyboardInterrupt, which stops the run cleanly."""
+
+
+def train(options: TrainOptions, recipe: Recipe, progress: Progress) -> dict[str, Any]:
+    """Run a recipe from the warm start to the evaluation; returns what `summary.json` holds.
+
+    Raises:
+        InvalidInputError: the run directory holds a run and `resume` is not set; or the run that is resumed had another
+            recipe or other options.
+        KeyboardInterrupt: the run was interrupted; `resume` goes on.
+    """
+    recipe.check()
+    for link in recipe.chain("loss"):
+        if isinstance(link, Train) and (link.model, link.stage) != ("policy", "update"):
+            raise InvalidInputError(
+                f"recipe {recipe.name!r} trains model {link.model!r} in stage {link.stage!r}, but agentrl train makes "
+                "one model, the policy, and trains it in stage 'update'; copy its loop, and step update.model there"
+            )
+    run = Path(options.run)
+    with Store.open(run) as store:
+        _begin(options, recipe, run, store)
+        seconds: dict[str, float] = defaultdict(float, store.state.get("metrics", {}).get("seconds", {}))
+        torch.manual_seed(options.seed)
+        world = env.ReasoningGym(list(options.families), seed=options.seed, held_out=options.held_out)
+        with _timed(seconds, "warm_start"):
+            policy, tokenizer = _policy(options, run, world, store, progress)
+        generate = _engine(options, run, policy, tokenizer)
+        try:
+            return _learn(options, recipe, progress, store, world, policy, generate, seconds)
+        finally:
+            if isinstance(generate, engines.Vllm):
+                generate.close()
+
+
+def _begin(options: TrainOptions, recipe: Recipe, run: Path, store: Store) -> None:
+    """Write down what the run is; refuse to go on with another one."""
+    about = run / "recipe.toml"
+    if not about.is_file():
+        if store.version:
+            raise InvalidInputError(f"{run} holds a store that agentrl train did not begin; choose another --run")
+        about.write_text(recipe.to_toml() + _options_toml(options), encoding="utf-8")
+        return
+    if not options.resume:
+        raise InvalidInputError(f"{run} holds a run already; pass --resume to go on with it, or another --run")
+    table = tomllib.loads(about.read_text(encoding="utf-8"))
+    before = table.pop("train")
+    if Recipe.from_dict(table) != recipe:
+        raise InvalidInputError(
+            f"{run} was begun with another recipe (see {about}); leave --recipe out to go on with it"
+        )
+    for name, value in _kept_options(options).items():
+        if before.get(name) != value:
+            raise InvalidInputError(
+                f"{run} was begun with {name}={before.get(name)!r}, not {value!r}; leave the option out to go on"
+            )
+
+
+def _kept_options(options: TrainOptions) -> dict[str, Any]:
+    """The options that a run keeps when it goes on; its length and the machine may change."""
+    values = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(options).items()}
+    return {name: value for name, value in values.items() if name not in ("run", "resume", "iterations", "device")}
+
+
+def _options_toml(options: TrainOptions) -> str:
+    lines = (f"{name} = {json.dumps(value)}" for name, value in _kept_options(options).items())
+    return "\n".join(["", "[train]", *lines, ""])
+
+
+def _learn(
+    options: TrainOptions,
+    recipe: Recipe,
+    progress: Progress,
+    store: Store,
+    world: env.ReasoningGym,
+    policy: PreTrainedModel,
+    generate: Engine,
+    seconds: dict[str, float],
+) -> dict[str, Any]:
+    run = Path(options.run)
+    optimizer = torch.optim.AdamW(policy.parameters(), lr=options.learning_rate, weight_decay=0.0)
+    sampling = engines.Sampling(max_tokens=options.turn_tokens)
+    limits = {"sampling": sampling, "context_tokens": options.context_tokens, "progress": progress.tokens}
+    collect = Collector(
+        generate,
+        world,
+        recipe,
+        store=store,
+        seed=options.seed,
+        task_pool=options.task_pool,
+        **limits,  # type: ignore[arg-type]
+    )
+    measured = store.state.get("metrics", {})
+    if store.iteration:
+        optimizer.load_state_dict(_checkpoint(run, store)["optimizer"])
+        generate.update_weights(policy, version=store.iteration)
+    generated = int(measured.get("generated_tokens", 0))
+    needs_reference = any(("token", "reference_logprob") in link.needs for link in recipe.chain("loss"))
+    reference = _frozen_copy(policy, run) if needs_reference else None
+
+    def success(phase: str) -> float:
+        # The same tasks and seeds before and after: with unchanged weights the difference is exactly zero.
+        progress.phase(phase, 1)
+        with _timed(seconds, "evaluate"):
+            found = evaluate(generate, world, tasks=options.held_out, seed=options.seed, **limits)  # type: ignore[arg-type]
+        progress.step(success=found)
+        return found
+
+    success_before = measured.get("success_before")
+    if success_before is None:
+        success_before = success("evaluate before")
+    group = getattr(recipe.rollout, "budget", options.group_size)
+    progress.phase(f"train {recipe.name}", options.iterations)
+    progress.step(min(collect.iteration, options.iterations))
+    for iteration in range(collect.iteration, options.iterations):
+        with _timed(seconds, "collect"):
+            batch = collect(tasks=max(options.rollouts // group, 1), group_size=options.group_size)
+        with _timed(seconds, "update"):
+            if reference is not None:
+                batch = batch.annotate("reference_logprob", reference, max_tokens=options.pack_tokens)
+            batch = recipe.credit(batch)
+            updates = recipe.updates(batch, seed=options.seed + iteration)
+            for step in optimizer.param_groups:
+                step["lr"] = options.learning_rate * _schedule(iteration, options.iterations)
+            for update in updates:
+                for pack in update.pack(max_tokens=options.pack_tokens):
+                    update.loss(pack.run(policy), pack).backward()
+                torch.nn.utils.clip_grad_norm_(policy.parameters(), options.gradient_clip)
+                optimizer.step()
+                optimizer.zero_grad()
+            generate.update_weights(policy, version=iteration + 1)
+        with _timed(seconds, "store"):
+            shown = _shown(batch)
+            generated += int(shown["tokens"])
+            kept = {"update": updates.metrics, **shown, "generated_tokens": generated, "success_before": success_before}
+            checkpoint = _save_checkpoint(run, iteration + 1, policy, optimizer)
+            collect.update(batch, {**kept, "seconds": dict(seconds)}, checkpoint=checkpoint)
+            _drop_checkpoints(run, checkpoint)
+        progress.step(**shown)
+    success_after = success("evaluate after")
+    summary = {
+        "seed": options.seed,
+        "recipe": recipe.name,
+        "engine": options.engine,
+        "success_before": success_before,
+        "success_after": success_after,
+        "held_out_tasks": options.held_out,
+        "iterations": options.iterations,
+        "generated_tokens": generated,
+        "seconds": {phase: round(value, 2) for phase, value in seconds.items()},
+    }
+    (run / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
+    return summary
+
+
+def _policy(
+    options: TrainOptions, run: Path, world: env.ReasoningGym, store: Store, progress: Progress
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """The model to train and its tokenizer: where the run stopped, or a local model, or a small one warmed up."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # the run has its own
+    policy: Any
+    tokenizer: Any
+    start = run / "start"
+    if not start.is_dir():
+        if options.model:
+            policy = AutoModelForCausalLM.from_pretrained(options.model, local_files_only=True)
+            tokenizer = AutoTokenizer.from_pretrained(options.model, local_files_only=True)
+        else:
+            progress.phase("warm start", options.warm_start_steps)
+            policy, tokenizer = warm_start(
+                world,
+                seed=options.seed,
+                steps=options.warm_start_steps,
+                progress=lambda _, loss: progress.step(loss=loss),
+            )
+        # Renamed when complete, so that an interrupted warm start is no start.
+        half = run / "start.tmp"
+        policy.save_pretrained(half)
+        tokenizer.save_pretrained(half)
+        half.rename(start)
+    policy = AutoModelForCausalLM.from_pretrained(start, dtype=torch.float32, local_files_only=True)
+    tokenizer = AutoTokenizer.from_pretrained(start, local_files_only=True)
+    if store.iteration:
+        policy.load_state_dict(_checkpoint(run, store)["policy"])
+    return policy.to(options.device), tokenizer
+
+
+def _frozen_copy(policy: PreTrainedModel, run: Path) -> PreTrainedModel:
+    """The policy as it was before reinforcement learning."""
+    from transformers import AutoModelForCausalLM
+
+    reference = AutoModelForCausalLM.from_pretrained(run / "start", dtype=torch.float32, local_files_only=True)
+    return reference.to(policy.device).requires_grad_(requires_grad=False)  # type: ignore[no-any-return, arg-type]
+
+
+def _engine(options: TrainOptions, run: Path, policy: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Engine:
+    if options.engine == "vllm":
+        return engines.Vllm(str(run / "start"), tokenizer, max_model_len=options.context_tokens)
+    return engines.Transformers(policy, tokenizer)
+
+
+def _schedule(iteration: int, iterations: int) -> float:
+    """Linear warm-up over 4 iterations, then a half cosine from 1 to 0.1."""
+    if iteration < 4:
+        return (iteration + 1) / 4
+    return 0.1 + 0.9 * 0.5 * (1 + math.cos(math.pi * (iteration - 3) / max(iterations - 3, 1)))
+
+
+def _shown(batch: Batch) -> dict[str, float]:
+    """The numbers of the progress bar."""
+    drawn = batch.num_draws > 0
+    entropy = batch.column("entropy", "node_token")
+    return {
+        "success": float(np.mean(batch.column("success", "draw"))) if drawn else math.nan,
+        "reward": float(np.nanmean(batch.column("reward", "draw"))) if drawn else math.nan,
+        "entropy": float(np.nanmean(entropy)) if np.isfinite(entropy).any() else math.nan,
+        "tokens": float(np.isfinite(batch.column("behaviour_logprob", "node_token")).sum()),
+        "sharing": batch.sharing_ratio,
+    }
+
+
+def _checkpoint(run: Path, store: Store) -> dict[str, Any]:
+    """The weights that belong to the last closed iteration."""
+    return torch.load(run / str(store.state["checkpoint"]), map_location="cpu", weights_only=True)  # type: ignore[no-any-return]
+
+
+def _save_checkpoint(run: Path, iteration: int, policy: PreTrainedModel, optimizer: torch.optim.Optimizer) -> str:
+    folder = run / "checkpoints"
+    folder.mkdir(exist_ok=True)
+    path = folder / f"{iteration:08d}.pt"
+    state: Mapping[str, Any] = {"policy": policy.state_dict(), "optimizer": optimizer.state_dict()}
+    torch.save(state, path.with_suffix(".tmp"))
+    path.with_suffix(".tmp").rename(path)
+    return str(path.relative_to(run))
+
+
+def _drop_checkpoints(run: Path, keep: str) -> None:
+    """The store names one checkpoint, the last; the others are of no use."""
+    for path in (run / "checkpoints").glob("*.pt"):
+        if path != run / keep:
+            path.unlink()
+
+
+@contextmanager
+def _timed(seconds: dict[str, float], phase: str) -> Iterator[None]:
+    begin = time.perf_counter()
+    try:
+        yield
+    finally:
+        seconds[phase] += time.perf_counter() - begin

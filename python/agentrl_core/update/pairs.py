@@ -1,0 +1,39 @@
+"""Pairs: the two draws that a loss of pairs needs whole in one update and in one pack."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentrl_core.exceptions import InvalidInputError
+
+if TYPE_CHECKING:
+    from agentrl_core.data.batch import Batch
+
+
+def pairs_of(batch: Batch, valid: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """The pair of every draw, -1 where it has none: `int64[draws]`.
+
+    A pair is the two draws with the same number in the column `pair`, where negative numbers stand for no pair; without
+    that column the groups are the pairs. A pair whose other draw is not valid is none.
+
+    Raises:
+        InvalidInputError: more than two draws have the same number, or the column holds no whole numbers.
+    """
+    own = batch.has("pair", "draw")
+    ids = np.asarray(batch.column("pair", "draw") if own else batch.keys("group_id", "draw"))
+    remedy = "give the draws whole numbers, one for each two: batch.with_columns('draw', pair=...), negative for none"
+    if not np.issubdtype(ids.dtype, np.integer):
+        raise InvalidInputError(f"column 'pair' holds {ids.dtype}, which numbers no pairs; {remedy}")
+    ids = ids.astype(np.int64)
+    known, place, count = np.unique(ids, return_inverse=True, return_counts=True)
+    large = np.flatnonzero((count > 2) & (known >= 0))
+    if len(large):
+        name = "pair" if own else "group"
+        raise InvalidInputError(
+            f"the loss needs pairs, but {name} {known[large[0]]} has {count[large[0]]} draws; {remedy}"
+        )
+    both = np.bincount(place, weights=valid, minlength=len(known)) == 2
+    return np.where(both[place] & valid & (ids >= 0), place, -1)
