@@ -1,8 +1,13 @@
 """What several areas share: a small world and a tiny model that speaks its language."""
 
 import copy
+import sys
+from pathlib import Path
 
 import pytest
+
+# What tests of several folders import: with importlib mode pytest puts no folder on the path.
+sys.path.append(str(Path(__file__).parent / "support"))
 
 
 @pytest.fixture(scope="session")

@@ -19,13 +19,13 @@ from writer import tokens_of
 
 from agentrl_core import Store
 
-HERE = Path(__file__).parent
+SUPPORT = Path(__file__).parents[1] / "support"
 KILLS = 200
 FACTS = ("nodes", "steps", "trajectories", "draws")
 
 
 def start(folder: Path, *options: str) -> subprocess.Popen[str]:
-    command = [sys.executable, str(HERE / "writer.py"), str(folder), *options]
+    command = [sys.executable, str(SUPPORT / "writer.py"), str(folder), *options]
     stdin = subprocess.PIPE if "again" in options else None
     return subprocess.Popen(command, stdin=stdin, stdout=subprocess.PIPE, text=True)
 

@@ -20,7 +20,7 @@ from forests import Token, grow, rebuilt, same
 from agentrl_core import Batch, Forest, Store
 from agentrl_core.exceptions import CorruptError, InvalidInputError, NotFoundError, StoreError
 
-HERE = Path(__file__).parent
+SUPPORT = Path(__file__).parents[1] / "support"
 
 
 def trained(store: Store, iteration: int) -> Batch:
@@ -222,7 +222,7 @@ WRITER = """
 
 
 def writer(folder: Path) -> subprocess.Popen[str]:
-    code = textwrap.dedent(WRITER).format(here=str(HERE))
+    code = textwrap.dedent(WRITER).format(here=str(SUPPORT))
     process = subprocess.Popen([sys.executable, "-c", code, str(folder)], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     assert process.stdout.readline().startswith("open")
