@@ -108,7 +108,6 @@ def reading(folder: Path) -> Iterator[list[int]]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_nothing_acknowledged_is_lost_in_two_hundred_kills(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     closed = flushed = 0

@@ -374,7 +374,7 @@ def test_a_forked_child_is_told_to_open_the_store_again(tmp_path: Path, monkeypa
     with Store.open(tmp_path) as store:
         child = context.Process(target=use_in_child, args=(store, answers))
         child.start()
-        texts = [answers.get(timeout=30) for _ in range(4)]
+        texts = [answers.get(timeout=600) for _ in range(4)]
         child.join(30)
         assert all("which was forked from it; open it again here" in text for text in texts[:3]), texts
         assert "is locked" in texts[3], "the parent holds the lock"
