@@ -21,7 +21,7 @@ from loading import ITERATIONS, Iterations
 import agentrl_core as arl
 from agentrl_core import Forest, Store, advantage
 
-SECONDS = 60
+SECONDS = 600
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 
 

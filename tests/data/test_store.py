@@ -233,7 +233,7 @@ def test_stock_tools_read_while_another_process_writes(tmp_path: Path) -> None:
     process = writer(tmp_path)
     counts = []
     try:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 600
         while len(set(counts)) < 8:
             assert time.monotonic() < deadline
             if not list((tmp_path / "nodes").glob("*.arrow")):

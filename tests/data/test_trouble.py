@@ -141,7 +141,7 @@ def test_an_export_that_is_broken_off_leaves_no_file(large: Path, tmp_path: Path
     target = tmp_path / f"rows.{form}"
     command = [sys.executable, "-m", "agentrl_core", "export", str(large), "--to", str(target)]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 600
     while not list(tmp_path.iterdir()) and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.001)
     process.send_signal(signal.SIGINT)
