@@ -51,6 +51,9 @@ class Forest(Branches, ByColumn):
     forest freezes to depends on the place of each operation (group, member, branch position, ordinal, content), never
     on the order in which trajectories took turns. Methods may be called from several threads and from asyncio tasks.
 
+    Trajectories and nodes are known by handles, whole numbers that no other forest of the process gives: one that is
+    given to the wrong forest is refused.
+
     Args:
         iteration: the iteration that is collected.
         seed: the run's seed; every segment's own seed follows from it.

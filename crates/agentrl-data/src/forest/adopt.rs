@@ -40,18 +40,17 @@ impl Forest {
             ));
         }
         let base = self.base.max(batch.base()).max(batch.next_ids()?);
-        let entry = self.groups.get_mut(&group).ok_or_else(|| {
-            Error::not_found(format!("group {group} is not in the forest; add it with add_group first"))
-        })?;
+        let entry = self.of_number_mut(group)?;
         if entry.adopted.trajectories.contains_key(&trajectory) {
             return Err(Error::invalid(format!("trajectory {trajectory} was adopted by group {group} already")));
         }
         let adopted = entry.adopt(batch, trajectory, source)?;
-        self.base = base;
         let needed = entry.nodes.iter().flat_map(|node| &node.content.blobs);
-        let held = needed.filter_map(|hash| Some((*hash, batch.blobs().get(hash)?.clone())));
+        let held: Vec<_> = needed.filter_map(|hash| Some((*hash, batch.blobs().get(hash)?.clone()))).collect();
+        let adopted = handle(entry.key, adopted);
+        self.base = base;
         self.blobs.extend(held);
-        Ok(handle(group, adopted))
+        Ok(adopted)
     }
 }
 

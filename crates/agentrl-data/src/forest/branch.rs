@@ -9,7 +9,7 @@ use crate::{Error, Result};
 
 /// Where a prefix of a trajectory ends.
 #[derive(Clone, Copy, Debug)]
-struct Cut {
+struct ForkPoint {
     /// Number of the trajectory's context.
     context: u32,
     /// Last node and how many of its tokens; `None` before the first token.
@@ -45,7 +45,7 @@ impl Forest {
         count: u32,
         ordinal: Option<u32>,
     ) -> Result<Vec<Handle>> {
-        let (number, index) = split(trajectory);
+        let (key, index) = split(trajectory);
         let group = self.group(trajectory)?;
         let cut = group.locate(trajectory, node, end)?;
         if count == 0 {
@@ -63,7 +63,7 @@ impl Forest {
             }
         }
         let group = self.group_mut(trajectory)?;
-        Ok((0..count).map(|way| handle(number, group.fork(index, cut, ordinal.map(|first| first + way)))).collect())
+        Ok((0..count).map(|way| handle(key, group.fork(index, cut, ordinal.map(|first| first + way)))).collect())
     }
 
     /// Takes a trajectory back to an earlier token: what goes on is a fork, and what was left behind stays in the files,
@@ -81,9 +81,9 @@ impl Forest {
     /// Puts `by` in the place of a trajectory of the same group: the old one stays in the files, pruned, and says by which
     /// it was replaced.
     pub fn replace(&mut self, trajectory: Handle, by: Handle) -> Result<()> {
-        let ((number, index), (other, by_index)) = (split(trajectory), split(by));
+        let ((key, index), (other, by_index)) = (split(trajectory), split(by));
         let (old, new) = (self.trajectory(trajectory)?, self.trajectory(by)?);
-        if number != other || index == by_index {
+        if key != other || index == by_index {
             return Err(Error::invalid(format!("by is {by}; a trajectory is replaced by another one of its group")));
         }
         if old.stored.is_some() {
@@ -131,12 +131,12 @@ impl Forest {
         suffix: Handle,
         (from, start): (Handle, u32),
     ) -> Result<Handle> {
-        let ((number, index), (other, suffix_index)) = (split(prefix), split(suffix));
+        let ((key, index), (other, suffix_index)) = (split(prefix), split(suffix));
         let group = self.group(prefix)?;
-        if self.group(suffix).is_ok() && number != other {
+        self.group(suffix)?;
+        if key != other {
             return Err(Error::invalid(format!("suffix is {suffix}; splice joins trajectories of one group")));
         }
-        self.group(suffix)?;
         let cut = group.locate(prefix, node, end)?;
         let Part { nodes: copies, steps } = group.part(suffix, from, start)?;
         let length: usize = copies.iter().map(|(_, new)| new.tokens.len()).sum();
@@ -162,7 +162,7 @@ impl Forest {
                 group.trajectories[spliced].close_step(spliced, &outcome);
             }
         }
-        Ok(handle(number, spliced))
+        Ok(handle(key, spliced))
     }
 
     /// Gives a trajectory another context (a memory, a summary, a window, the view of a sub-agent), from which it goes on.
@@ -216,15 +216,15 @@ fn stored(trajectory: Handle) -> Error {
 
 impl Group {
     /// Where the prefix of a trajectory that ends after `end` tokens of `node` lies.
-    fn locate(&self, trajectory: Handle, node: Option<Handle>, end: Option<u32>) -> Result<Cut> {
-        let (number, index) = split(trajectory);
+    fn locate(&self, trajectory: Handle, node: Option<Handle>, end: Option<u32>) -> Result<ForkPoint> {
+        let (_, index) = split(trajectory);
         let parent = &self.trajectories[index];
         if parent.status == Status::Pruned {
             return Err(Error::invalid(format!(
                 "trajectory {trajectory} was pruned; fork one that is still in the tree"
             )));
         }
-        let cut = |context, place| Cut { context, place, position: self.position(place) };
+        let cut = |context, place| ForkPoint { context, place, position: self.position(place) };
         let Some(node) = node else {
             if end.is_some() {
                 return Err(Error::invalid("end is given without node; name the node that the fork cuts"));
@@ -233,7 +233,7 @@ impl Group {
         };
         let (of, local) = split(node);
         let mut most = None;
-        if of == number {
+        if of == self.key {
             for (context, tip) in (0..).zip(parent.tips()) {
                 // Parents come before their children, so a walk upwards can stop early.
                 let above = std::iter::successors(Some(tip), |&(node, _)| self.nodes[node].parent);
@@ -256,8 +256,8 @@ impl Group {
     }
 
     /// Adds a trajectory that leaves another one.
-    fn fork(&mut self, index: usize, cut: Cut, ordinal: Option<u32>) -> usize {
-        let Cut { context, place, position } = cut;
+    fn fork(&mut self, index: usize, cut: ForkPoint, ordinal: Option<u32>) -> usize {
+        let ForkPoint { context, place, position } = cut;
         let number = self.trajectories.len();
         let parent = &mut self.trajectories[index];
         let ordinals = parent.forks.entry((context, position)).or_default();
@@ -288,7 +288,7 @@ impl Group {
         {
             child.open = Some(OpenStep { first_node, start, state_key, last: (node, position), segments: 1 });
         }
-        child.parent = Some(handle(self.number, index));
+        child.parent = Some(handle(self.key, index));
         self.trajectories.push(child);
         number
     }
@@ -304,10 +304,10 @@ impl Group {
     /// What a splice copies of a trajectory: the nodes of its present context from a token on, each with its original, and
     /// the indices of the steps that end in them.
     fn part(&self, suffix: Handle, from: Handle, start: u32) -> Result<Part> {
-        let (number, index) = split(suffix);
+        let (key, index) = split(suffix);
         let entry: &Trajectory = &self.trajectories[index];
         let path = self.path(entry.tip);
-        let first = path.iter().position(|&(node, _)| handle(number, node) == from);
+        let first = path.iter().position(|&(node, _)| handle(key, node) == from);
         let first =
             first.ok_or_else(|| Error::not_found(format!("node {from} is not on the path of trajectory {suffix}")))?;
         let (node, used) = path[first];
@@ -326,7 +326,7 @@ impl Group {
                 trainable: content.trainable.as_ref().map(|mask| mask[part.clone()].to_vec()),
                 policy: content.policy,
                 policy_version: content.policy_version,
-                origin: Some(handle(number, node)),
+                origin: Some(handle(key, node)),
                 blobs: content.blobs.clone(),
                 ..NewNode::new(content.kind, content.tokens[part].to_vec())
             };

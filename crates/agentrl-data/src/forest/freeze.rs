@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::share::Rest;
-use super::{Forest, Group, Handle, Place, Trajectory, rows, split};
+use super::{Forest, Group, Handle, Key, Place, Trajectory, rows, split};
 use crate::Result;
 use crate::batch::{Batch, NextIds};
 use crate::schema::Source;
@@ -74,13 +74,13 @@ impl Ordered<'_> {
 }
 
 /// Ids of trajectories by handle, over all groups of a cut.
-pub(super) struct Ids<'a>(BTreeMap<u32, &'a Ordered<'a>>);
+pub(super) struct Ids<'a>(BTreeMap<Key, &'a Ordered<'a>>);
 
 impl Ids<'_> {
     /// The id of a trajectory; `None` where it has no row.
     pub(super) fn of(&self, trajectory: Handle) -> Option<i64> {
-        let (group, index) = split(trajectory);
-        self.0.get(&group).and_then(|entry| entry.trajectory_ids.get(index)).copied().filter(|&id| id >= 0)
+        let (key, index) = split(trajectory);
+        self.0.get(&key).and_then(|entry| entry.trajectory_ids.get(index)).copied().filter(|&id| id >= 0)
     }
 }
 
@@ -115,11 +115,11 @@ impl Forest {
     pub fn cut(&mut self, partial: bool) -> Cut {
         let begun = |group: &Group| !group.trajectories.is_empty();
         let ended = |group: &Group| partial || !group.trajectories.iter().any(Trajectory::is_running);
-        let mut open: Vec<u32> =
-            self.groups.iter().filter(|(_, group)| !begun(group) || !ended(group)).map(|(&number, _)| number).collect();
+        let mut open: Vec<Key> =
+            self.groups.iter().filter(|(_, group)| !begun(group) || !ended(group)).map(|(&key, _)| key).collect();
         // A group waits for those that it is linked with, and so on.
-        let mut waiting: std::collections::BTreeSet<u32> = open.iter().copied().collect();
-        let mut linked: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+        let mut waiting: std::collections::BTreeSet<Key> = open.iter().copied().collect();
+        let mut linked: BTreeMap<Key, Vec<Key>> = BTreeMap::new();
         for &(one, other) in &self.links {
             linked.entry(one).or_default().push(other);
             linked.entry(other).or_default().push(one);
@@ -128,8 +128,13 @@ impl Forest {
             let others = linked.get(&group).into_iter().flatten();
             open.extend(others.filter(|&&other| waiting.insert(other)));
         }
-        let ready: Vec<u32> = self.groups.keys().copied().filter(|number| !waiting.contains(number)).collect();
-        let groups: Vec<Group> = ready.iter().filter_map(|number| self.groups.remove(number)).collect();
+        let mut groups = Vec::new();
+        self.keys.retain(|_, key| {
+            let ready = if waiting.contains(key) { None } else { self.groups.remove(key) };
+            let live = ready.is_none();
+            groups.extend(ready);
+            live
+        });
         let blobs = groups.iter().flat_map(|group| &group.nodes).flat_map(|node| &node.content.blobs);
         let blobs = blobs.filter_map(|hash| Some((*hash, Arc::clone(self.blobs.get(hash)?)))).collect();
         Cut {
@@ -144,7 +149,8 @@ impl Forest {
 
     /// Puts the groups of a cut back, whose freezing failed.
     pub fn restore(&mut self, cut: Cut) {
-        self.groups.extend(cut.groups.into_iter().map(|group| (group.number, group)));
+        self.keys.extend(cut.groups.iter().map(|group| (group.number, group.key)));
+        self.groups.extend(cut.groups.into_iter().map(|group| (group.key, group)));
     }
 }
 
@@ -156,7 +162,7 @@ impl Cut {
         for (group_id, group) in (self.base.group..).zip(&self.groups) {
             groups.push(order(group, group_id, &mut next_node, &mut next_trajectory));
         }
-        let ids = Ids(groups.iter().map(|entry| (entry.group.number, entry)).collect());
+        let ids = Ids(groups.iter().map(|entry| (entry.group.key, entry)).collect());
         let tables = rows::tables(self, &groups, &ids)?;
         Ok(Batch::new(tables)?.with_base(self.base).with_blobs(Arc::clone(&self.blobs)))
     }

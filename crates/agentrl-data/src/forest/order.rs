@@ -98,7 +98,7 @@ impl Group {
             }
             let digest = hash_bytes(&bytes.0);
             digests[index] = digest;
-            let own = |other: &i64| split(*other).0 == self.number;
+            let own = |other: &i64| split(*other).0 == self.key;
             if let Lineage::Fork { parent, context, position, ordinal } = entry.lineage {
                 let ordinal = match ordinal {
                     Ordinal::Given(ordinal) => u64::from(ordinal),

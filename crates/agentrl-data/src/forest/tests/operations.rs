@@ -451,3 +451,43 @@ fn the_tree_and_the_frontier_are_seen_while_they_grow() -> Result<()> {
     assert_eq!(batch.tree()?.topology().leaf_counts(), [2, 2, 1, 1]);
     Ok(())
 }
+
+#[test]
+fn a_handle_of_another_forest_is_refused() -> Result<()> {
+    let (mut forest, trunk, prompt, _) = small();
+    let (mut other, foreign, theirs, _) = small();
+    let again = forest.start(0, 1)?;
+    for refused in [
+        forest.append(foreign, NewNode::observation(vec![1])).map(drop),
+        forest.step(foreign, &StepOutcome::default()),
+        forest.finish(foreign, Finish::default()),
+        forest.fork(foreign, None, None).map(drop),
+        forest.splice(trunk, (None, None), foreign, (theirs, 0)).map(drop),
+        forest.replace(trunk, foreign),
+        forest.start_as(0, &Start { member: 2, parent: Some(foreign), ..Start::default() }).map(drop),
+        forest.decide(Decision::new(Operation::Stop, foreign, 0)),
+        forest.tokens(foreign).map(drop),
+    ] {
+        assert!(message(refused).contains(&format!(
+            "trajectory {foreign} is not in the forest: its group was frozen, or it is a handle of another forest"
+        )));
+    }
+    assert!(message(forest.fork(trunk, Some(theirs), None)).contains("is not on the path"));
+    let copied = NewNode { origin: Some(theirs), ..NewNode::new(Kind::Injected, vec![1]) };
+    assert!(message(forest.append(trunk, copied)).contains("which is not a node of group 0"));
+    let elsewhere = Decision { node: Some(theirs), ..Decision::new(Operation::Stop, trunk, 0) };
+    assert!(message(forest.decide(elsewhere)).contains("which is not in group 0"));
+    // A group of the same number that comes after a frozen one is another one.
+    forest.abort();
+    forest.freeze()?;
+    forest.add_group(0, "task")?;
+    let later = forest.start(0, 0)?;
+    assert_ne!(later, trunk);
+    assert!(message(forest.append(trunk, NewNode::prompt(vec![1]))).contains("its group was frozen"));
+    forest.append(later, NewNode::prompt(vec![1]))?;
+    assert!(message(forest.fork(later, Some(prompt), None)).contains("is not on the path"));
+    // One that was never started, in a group that is there.
+    assert!(message(forest.tokens(later + 9)).contains("it was never started"));
+    assert!(again != later && other.append(foreign, NewNode::observation(vec![1])).is_ok());
+    Ok(())
+}
