@@ -8,7 +8,8 @@ use arrow_array::types::{Float32Type, Int32Type, Int64Type, TimestampMicrosecond
 use arrow_array::{Array, FixedSizeBinaryArray, ListArray, RecordBatch, UInt64Array};
 
 use super::node::{BlobHash, Node};
-use super::trajectory::{OpenStep, Step, StepOrigin, Trajectory};
+use super::steps::{OpenStep, Step, StepOrigin};
+use super::trajectory::Trajectory;
 use super::{Finish, Forest, Group, Handle, NewNode, Place, Sampling, StepOutcome, handle};
 use crate::batch::layout::{Context, Index, PathNode};
 use crate::batch::{Batch, array, i32s, i64s, lists, u8s};
@@ -128,7 +129,7 @@ impl Group {
 
     /// The action that a partial trajectory was in the middle of: the actions at the end of its path that no step holds.
     fn open_action(&self, entry: &Trajectory) -> Option<OpenStep> {
-        let closed = entry.steps.last().filter(|step| step.context == entry.context()).map_or(0, |step| step.end);
+        let closed = entry.steps.own().last().filter(|step| step.context == entry.context()).map_or(0, |step| step.end);
         let path = self.path(entry.tip);
         let growing = path.iter().rev().take_while(|&&(node, _)| {
             let node = &self.nodes[node];

@@ -2,7 +2,8 @@
 
 use agentrl_compute::hash::hash_bytes;
 
-use super::trajectory::{Lineage, Note, OpenStep, Ordinal, Trajectory};
+use super::steps::{OpenStep, Step};
+use super::trajectory::{Lineage, Note, Ordinal, Trajectory};
 use super::{Forest, Group, Handle, NewNode, Place, StepOutcome, handle, split};
 use crate::schema::{Kind, Status};
 use crate::{Error, Result};
@@ -22,8 +23,8 @@ struct ForkPoint {
 struct Part {
     /// Nodes to append, each with the one it is a copy of.
     nodes: Vec<(usize, NewNode)>,
-    /// Indices of the steps that end in them.
-    steps: Vec<usize>,
+    /// The steps that end in them.
+    steps: Vec<Step>,
 }
 
 impl Forest {
@@ -152,14 +153,12 @@ impl Forest {
             let copy = group.attach(spliced, new);
             let position = i64::from(group.nodes[copy].start + tokens);
             if !matches!(kind, Kind::Action | Kind::Injected) {
-                let suffix = &group.trajectories[suffix_index];
-                let acted_on = suffix.state_acted_on(suffix.context(), (position - shift) as u32);
+                let context = group.trajectories[suffix_index].context();
+                let acted_on = group.state_acted_on(suffix_index, context, (position - shift) as u32);
                 group.nodes[copy].state_key = acted_on.unwrap_or(group.nodes[original].state_key);
             }
-            let ends = |&step: &usize| i64::from(group.trajectories[suffix_index].steps[step].end) + shift <= position;
-            if let Some(step) = steps.next_if(ends) {
-                let outcome = group.trajectories[suffix_index].steps[step].outcome.clone();
-                group.trajectories[spliced].close_step(spliced, &outcome);
+            if let Some(step) = steps.next_if(|step| i64::from(step.end) + shift <= position) {
+                group.trajectories[spliced].close_step(spliced, &step.outcome);
             }
         }
         Ok(handle(key, spliced))
@@ -259,6 +258,12 @@ impl Group {
     fn fork(&mut self, index: usize, cut: ForkPoint, ordinal: Option<u32>) -> usize {
         let ForkPoint { context, place, position } = cut;
         let number = self.trajectories.len();
+        let inherited = self.steps_until(index, context, position);
+        let acted_on = self.state_acted_on(index, context, position);
+        // The action that the cut runs through goes on in the child, as the child's own.
+        let cut = self.step(index, inherited).filter(|step| step.context == context);
+        let cut = cut.map(|step| (step.first_node, step.start, step.state_key));
+        let steps = self.inherit(index, inherited);
         let parent = &mut self.trajectories[index];
         let ordinals = parent.forks.entry((context, position)).or_default();
         let ordinal = if let Some(ordinal) = ordinal {
@@ -272,15 +277,8 @@ impl Group {
         child.contexts = parent.contexts[..context as usize].to_vec();
         child.tip = place;
         child.branch = place;
-        child.state_key = parent
-            .state_key
-            .filter(|_| (context, place) == (parent.context(), parent.tip))
-            .or_else(|| parent.state_acted_on(context, position));
-        let inherited = parent.steps.iter().take_while(|step| (step.context, step.end) <= (context, position));
-        child.steps = inherited.cloned().collect();
-        // The action that the cut runs through goes on in the child, as the child's own.
-        let cut = parent.steps.get(child.steps.len()).filter(|step| step.context == context);
-        let cut = cut.map(|step| (step.first_node, step.start, step.state_key));
+        child.state_key = parent.state_key.filter(|_| (context, place) == (parent.context(), parent.tip)).or(acted_on);
+        child.steps = steps;
         let open = parent.open.filter(|_| context == parent.context());
         let cut = cut.or(open.map(|open| (open.first_node, open.start, open.state_key)));
         if let (Some((first_node, start, state_key)), Some((node, _))) = (cut, place)
@@ -302,7 +300,7 @@ impl Group {
     }
 
     /// What a splice copies of a trajectory: the nodes of its present context from a token on, each with its original, and
-    /// the indices of the steps that end in them.
+    /// the steps that end in them.
     fn part(&self, suffix: Handle, from: Handle, start: u32) -> Result<Part> {
         let (key, index) = split(suffix);
         let entry: &Trajectory = &self.trajectories[index];
@@ -332,11 +330,8 @@ impl Group {
             };
             (node, new)
         });
-        let inside = |&step: &usize| {
-            let step = &entry.steps[step];
-            step.context == entry.context() && step.end > position
-        };
-        Ok(Part { nodes: copies.collect(), steps: (0..entry.steps.len()).filter(inside).collect() })
+        let before = self.steps_until(index, entry.context(), position);
+        Ok(Part { nodes: copies.collect(), steps: self.steps(index).skip(before).cloned().collect() })
     }
 }
 

@@ -14,6 +14,7 @@ mod node;
 mod order;
 mod rows;
 mod share;
+mod steps;
 mod trajectory;
 mod view;
 
@@ -37,7 +38,8 @@ use crate::schema::{Kind, Status};
 use crate::{Error, ErrorKind, Result};
 use adopt::Adopted;
 use node::Node;
-use trajectory::{OpenStep, Trajectory, check_rewards};
+use steps::OpenStep;
+use trajectory::{Trajectory, check_rewards};
 
 /// Handle of a trajectory or a node: the key of its group in the high half, its place in the group in the low half.
 pub type Handle = i64;

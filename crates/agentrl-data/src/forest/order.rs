@@ -74,7 +74,7 @@ impl Group {
             for (node, end) in entry.tips() {
                 bytes.key(&nodes[node]).number(u64::from(end));
             }
-            for step in &entry.steps {
+            for step in self.steps(index) {
                 bytes.number(u64::from(step.context)).number(u64::from(step.end)).key(&step.state_key);
                 bytes.outcome(&step.outcome);
             }

@@ -13,7 +13,8 @@ use arrow_buffer::NullBuffer;
 use arrow_schema::{DataType, Field};
 
 use super::freeze::{Cut, Ids, Ordered};
-use super::trajectory::{Note, Step, StepOrigin};
+use super::steps::{Step, StepOrigin};
+use super::trajectory::Note;
 use super::{Group, Trajectory, adopt, split};
 use crate::schema::{ENTROPIES, FLAG_UNTRAINED, Kind, OldLogprob, REWARD_COMPONENTS, Table, sampling_fields};
 use crate::{Error, ErrorKind, Result, arrow_bug};
@@ -167,8 +168,8 @@ fn nodes(groups: &[Ordered<'_>]) -> Result<RecordBatch> {
 fn steps(groups: &[Ordered<'_>]) -> Result<RecordBatch> {
     let mut rows: Vec<(&Ordered<'_>, usize, i32, &Step)> = Vec::new();
     for entry in groups {
-        for (index, trajectory) in entry.rows() {
-            rows.extend((0_i32..).zip(&trajectory.steps).map(|(step, row)| (entry, index, step, row)));
+        for &index in &entry.trajectories {
+            rows.extend((0_i32..).zip(entry.group.steps(index)).map(|(step, row)| (entry, index, step, row)));
         }
     }
     let outcomes: Vec<_> = rows.iter().map(|(_, _, _, row)| &row.outcome).collect();

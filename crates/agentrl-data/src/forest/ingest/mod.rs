@@ -14,7 +14,7 @@ use agentrl_compute::ragged::Ragged;
 
 pub use columns::Rows;
 
-use super::trajectory::Step;
+use super::steps::Step;
 use super::{Forest, Group, Handle, NewNode, Place, StepOutcome, handle, split};
 use crate::schema::{Drift, Kind};
 use crate::{Check, Error, Result};
@@ -337,7 +337,7 @@ impl Group {
                 && self.whole(self.nodes[step.node].parent, &Prompt { known: prompt.len(), rest: Cow::Borrowed(&[]) })
                     == self.whole(entry.tip, prompt)
         };
-        entry.steps.iter().position(alike)
+        self.steps(index).position(alike)
     }
 
     /// The tokens of a node that a path uses.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::Result;
-use crate::forest::trajectory::OpenStep;
+use crate::forest::steps::OpenStep;
 use crate::forest::{Forest, Handle, Place, split};
 
 /// How long a group's lists were.

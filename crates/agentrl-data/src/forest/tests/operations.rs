@@ -491,3 +491,39 @@ fn a_handle_of_another_forest_is_refused() -> Result<()> {
     assert!(again != later && other.append(foreign, NewNode::observation(vec![1])).is_ok());
     Ok(())
 }
+
+#[test]
+fn a_step_is_stored_once_however_many_branches_inherit_it() -> Result<()> {
+    let (mut forest, trunk, _, action) = small();
+    forest.step(trunk, &StepOutcome::default())?;
+    let mut nodes = vec![action];
+    for turn in 1..50 {
+        nodes.push(acted(&mut forest, trunk, turn, 0.0));
+    }
+    let mut branch = trunk;
+    let mut expected = 50;
+    for turn in 0..20 {
+        // Behind the last step, inside one that was inherited, and behind the first step of all.
+        for (node, end) in [(None, None), (Some(nodes[20]), Some(1)), (Some(nodes[0]), Some(4))] {
+            forest.fork_many(branch, node, end, 10, None)?;
+        }
+        branch = forest.fork(branch, None, None)?;
+        if turn % 2 == 0 {
+            acted(&mut forest, branch, turn, 1.0);
+            expected += 1;
+        }
+    }
+    let group = forest.group(trunk)?;
+    let stored: usize = group.trajectories.iter().map(|entry| entry.steps.own().len()).sum();
+    assert_eq!(stored, expected);
+    let steps: Vec<usize> = group.trajectories.iter().map(|entry| entry.steps.len()).collect();
+    assert_eq!(steps[1..32], [[50; 10], [20; 10], [1; 10]].concat().into_iter().chain([51]).collect::<Vec<_>>());
+    assert_eq!(
+        group.steps(split(branch).1).map(|step| step.end).max(),
+        Some(group.position(group.trajectories[split(branch).1].tip))
+    );
+    for (number, step) in group.steps(split(branch).1).enumerate() {
+        assert_eq!(group.step(split(branch).1, number).map(|step| step.end), Some(step.end));
+    }
+    Ok(())
+}

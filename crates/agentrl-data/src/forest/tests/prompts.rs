@@ -135,7 +135,7 @@ proptest! {
             let adopted = later.adopt(0, &batch, member as i64, Some(Source::Replay))?;
             prop_assert_eq!(later.tokens(adopted)?, [whole[member].as_slice(), &[50 + member as i32]].concat());
             let group = later.group(adopted)?;
-            let step = group.trajectories[split(adopted).1].steps[0].clone();
+            let step = group.step(split(adopted).1, 0).unwrap().clone();
             let (node, end) = group.nodes[step.first_node].parent.unwrap();
             let again = later.fork(adopted, Some(handle(later.of_number(0)?.key, node)), Some(end))?;
             prop_assert_eq!(later.tokens(again)?, whole[member].as_slice());
