@@ -7,6 +7,7 @@
 
 mod adopt;
 mod branch;
+mod cut;
 mod decision;
 mod freeze;
 mod ingest;
@@ -26,8 +27,8 @@ use agentrl_compute::hash::hash_bytes;
 use agentrl_compute::rng::structural_seed;
 use sha2::{Digest, Sha256};
 
+pub use cut::Cut;
 pub use decision::Decision;
-pub use freeze::Cut;
 pub use ingest::{Ingested, Role, Rows, Turns};
 pub use node::{BlobHash, NewNode, Sampling};
 pub use trajectory::{Finish, Start, StepOutcome};

@@ -12,7 +12,7 @@ use arrow_array::{
 use arrow_buffer::NullBuffer;
 use arrow_schema::{DataType, Field};
 
-use super::freeze::{Cut, Ids, Ordered};
+use super::cut::{Cut, Ids, Ordered};
 use super::steps::{Step, StepOrigin};
 use super::trajectory::Note;
 use super::{Group, Trajectory, adopt, split};
