@@ -10,7 +10,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
 use crate::arrays::{Whole, blob_hash, slice, to_numbers, to_numpy};
-use crate::enter::{held, released};
+use crate::enter::{held, interruptible, released};
 use crate::error::to_python;
 use crate::pack::Plan;
 use crate::table::Table;
@@ -256,7 +256,7 @@ impl Batch {
     #[staticmethod]
     fn concat(py: Python<'_>, parts: Vec<PyRef<'_, Self>>) -> PyResult<Self> {
         let parts: Vec<batch::Batch> = parts.iter().map(|part| part.0.clone()).collect();
-        released(py, || batch::Batch::concat(&parts)).map(Self)
+        interruptible(py, |check| batch::Batch::concat_with(&parts, check)).map(Self)
     }
 
     /// The batch with the rows of `tasks` that it changes, and the whole table after it.
@@ -274,16 +274,16 @@ impl Batch {
 
     /// Parts as `NumPy` arrays, whose memory pickle can send without a copy.
     fn to_bytes<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyArray1<u8>>>> {
-        let parts = released(py, || self.0.to_bytes())?;
+        let parts = interruptible(py, |check| self.0.to_bytes_with(check))?;
         Ok(parts.into_iter().map(|part| PyArray1::from_vec(py, part)).collect())
     }
 
     #[staticmethod]
     fn from_bytes(py: Python<'_>, parts: Vec<PyReadonlyArray1<'_, u8>>) -> PyResult<Self> {
         let parts = parts.iter().map(|part| slice("part", part)).collect::<PyResult<Vec<_>>>()?;
-        released(py, || {
+        interruptible(py, |check| {
             let parts: Vec<Buffer> = parts.into_iter().map(Buffer::from).collect();
-            batch::Batch::from_bytes(&parts)
+            batch::Batch::from_bytes_with(&parts, check)
         })
         .map(Self)
     }

@@ -9,7 +9,7 @@ use pyo3::types::{PyBytes, PyDict};
 
 use crate::arrays::{Whole, floats, mask, tokens};
 use crate::batch::Batch;
-use crate::enter::{held, released};
+use crate::enter::{held, interruptible};
 use crate::error::{invalid, to_python};
 use crate::shared::Shared;
 use crate::tree::{Tree, frontier_columns};
@@ -316,10 +316,10 @@ impl Forest {
     }
 
     fn freeze(&self, py: Python<'_>, partial: bool) -> PyResult<Batch> {
-        let frozen = released(py, || {
+        let frozen = interruptible(py, |check| {
             let cut = self.0.detached()?.cut(partial);
             // Others go on while the batch is made.
-            let frozen = cut.freeze();
+            let frozen = cut.freeze(check);
             if frozen.is_err() {
                 self.0.detached()?.restore(cut);
             }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::share::Rest;
 use super::{Group, Handle, Key, Place, Trajectory, split};
 use crate::batch::{Blobs, NextIds};
-use crate::schema::{Origin, Source};
+use crate::schema::{Kind, Origin, Source};
 
 /// Groups that were taken out of a forest to be frozen. Making the batch of them takes no part of the forest, so that
 /// others can go on with the groups that are still live.
@@ -34,11 +34,53 @@ pub(super) struct Ordered<'a> {
     /// Trajectory id of each trajectory of the group; -1 where it has no tokens.
     pub(super) trajectory_ids: Vec<i64>,
     pub(super) group_id: i64,
+    /// What the path up to each node of the group holds.
+    pub(super) paths: Vec<OnPath>,
+}
+
+/// What a path holds.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct OnPath {
+    /// Lowest and highest policy version, where any is known.
+    pub(super) versions: Option<(i64, i64)>,
+    /// Whether every action that can be trained was sampled.
+    pub(super) sampled: bool,
+}
+
+impl OnPath {
+    /// A path without a token.
+    const EMPTY: Self = Self { versions: None, sampled: true };
+
+    /// Of the path up to each node of a group. Parents come before their children.
+    pub(super) fn of_nodes(group: &Group) -> Vec<Self> {
+        let mut paths: Vec<Self> = Vec::with_capacity(group.nodes.len());
+        for node in &group.nodes {
+            let content = &node.content;
+            let trained = content.trainable.as_ref().is_none_or(|mask| mask.contains(&1));
+            let own = Self {
+                versions: content.policy_version.map(|version| (version, version)),
+                sampled: content.kind != Kind::Action || content.logprobs.is_some() || !trained,
+            };
+            paths.push(node.parent.map_or(own, |(parent, _)| paths[parent].and(own)));
+        }
+        paths
+    }
+
+    fn and(self, other: Self) -> Self {
+        let both = self.versions.zip(other.versions);
+        let versions = both.map(|(one, other)| (one.0.min(other.0), one.1.max(other.1)));
+        Self { versions: versions.or(self.versions).or(other.versions), sampled: self.sampled && other.sampled }
+    }
 }
 
 impl Ordered<'_> {
     pub(super) fn rows(&self) -> impl Iterator<Item = (usize, &Trajectory)> {
         self.trajectories.iter().map(|&index| (index, &self.group.trajectories[index]))
+    }
+
+    /// What all paths of a trajectory hold together.
+    pub(super) fn on_paths(&self, trajectory: &Trajectory) -> OnPath {
+        trajectory.tips().fold(OnPath::EMPTY, |found, (node, _)| found.and(self.paths[node]))
     }
 
     /// The row that holds the token before a place, and how many of its tokens come before it.

@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::cut::{Cut, Ids, Ordered};
+use super::cut::{Cut, Ids, OnPath, Ordered};
 use super::share::Rest;
 use super::{Forest, Group, Key, Trajectory, rows};
-use crate::Result;
 use crate::batch::Batch;
+use crate::{Check, Result};
 
 impl Forest {
     /// Freezes every group whose trajectories have all ended and takes it out of the forest; the rest stays live. Groups
@@ -29,7 +29,7 @@ impl Forest {
     }
 
     fn or_restored(&mut self, cut: Cut) -> Result<Batch> {
-        let frozen = cut.freeze();
+        let frozen = cut.freeze(&mut || Ok(()));
         if frozen.is_err() {
             self.restore(cut);
         }
@@ -80,28 +80,35 @@ impl Forest {
 }
 
 impl Cut {
-    /// The batch of the groups.
-    pub fn freeze(&self) -> Result<Batch> {
+    /// The batch of the groups. `check` is called between its steps, and ends it by an error; the groups are as they were.
+    pub fn freeze(&self, check: Check<'_>) -> Result<Batch> {
         let (mut next_node, mut next_trajectory) = (self.base.node, self.base.trajectory);
         let mut groups = Vec::with_capacity(self.groups.len());
         for (group_id, group) in (self.base.group..).zip(&self.groups) {
-            groups.push(order(group, group_id, &mut next_node, &mut next_trajectory));
+            groups.push(order(group, group_id, &mut next_node, &mut next_trajectory, check)?);
         }
         let ids = Ids(groups.iter().map(|entry| (entry.group.key, entry)).collect());
-        let tables = rows::tables(self, &groups, &ids)?;
-        Ok(Batch::new(tables)?.with_base(self.base).with_blobs(Arc::clone(&self.blobs)))
+        let tables = rows::tables(self, &groups, &ids, check)?;
+        Ok(Batch::new_with(tables, check)?.with_base(self.base).with_blobs(Arc::clone(&self.blobs)))
     }
 }
 
-fn order<'a>(group: &'a Group, group_id: i64, next_node: &mut i64, next_trajectory: &mut i64) -> Ordered<'a> {
+fn order<'a>(
+    group: &'a Group,
+    group_id: i64,
+    next_node: &mut i64,
+    next_trajectory: &mut i64,
+    check: Check<'_>,
+) -> Result<Ordered<'a>> {
     let mut nodes = Vec::with_capacity(group.nodes.len());
     let mut node_ids: Vec<i64> = group.nodes.iter().map(|node| node.stored.unwrap_or(-1)).collect();
     let mut rest = Rest::new(group);
     let stored = |entry: &Trajectory| entry.stored.map_or(-1, |stored| stored.id);
     let mut trajectory_ids: Vec<i64> = group.trajectories.iter().map(stored).collect();
-    let mut trajectories = group.canonical();
+    let mut trajectories = group.canonical(check)?;
     trajectories.retain(|&index| group.trajectories[index].tip.is_some() && trajectory_ids[index] < 0);
     for &index in &trajectories {
+        check()?;
         trajectory_ids[index] = *next_trajectory;
         *next_trajectory += 1;
         for tip in group.trajectories[index].tips() {
@@ -119,5 +126,6 @@ fn order<'a>(group: &'a Group, group_id: i64, next_node: &mut i64, next_trajecto
             }
         }
     }
-    Ordered { group, trajectories, nodes, node_ids, rest, trajectory_ids, group_id }
+    let paths = OnPath::of_nodes(group);
+    Ok(Ordered { group, trajectories, nodes, node_ids, rest, trajectory_ids, group_id, paths })
 }

@@ -527,3 +527,36 @@ fn a_step_is_stored_once_however_many_branches_inherit_it() -> Result<()> {
     }
     Ok(())
 }
+
+#[test]
+fn freezing_ends_where_it_is_told_to_and_keeps_the_groups() -> Result<()> {
+    let grown = || -> Result<Forest> {
+        let (mut forest, trunk, _, action) = small();
+        for way in forest.fork_many(trunk, Some(action), Some(2), 20, None)? {
+            acted(&mut forest, way, way as i32 & 7, 1.0);
+            forest.finish(way, Finish::default())?;
+        }
+        forest.abort();
+        Ok(forest)
+    };
+    let mut forest = grown()?;
+    let mut calls = 0;
+    let whole = forest.cut(false).freeze(&mut || {
+        calls += 1;
+        Ok(())
+    })?;
+    assert!(calls > 2 * whole.trajectories().num_rows(), "{calls} calls");
+    forest = grown()?;
+    for stop in 0..calls {
+        let cut = forest.cut(false);
+        let mut left = stop;
+        let frozen = cut.freeze(&mut || {
+            left = left.checked_sub(1).ok_or_else(|| Error::internal("interrupted"))?;
+            Ok(())
+        });
+        assert!(message(frozen).contains("interrupted"), "{stop}");
+        forest.restore(cut);
+    }
+    assert_eq!(without_time(&forest.freeze()?), without_time(&whole));
+    Ok(())
+}
