@@ -46,7 +46,8 @@ impl Forest {
             return Err(Error::invalid(format!("trajectory {trajectory} was adopted by group {group} already")));
         }
         let adopted = entry.adopt(batch, trajectory, source)?;
-        let needed = entry.nodes.iter().flat_map(|node| &node.content.blobs);
+        let paths = entry.trajectories[adopted].tips().flat_map(|tip| entry.path(Some(tip)));
+        let needed = paths.map(|(node, _)| &entry.nodes[node]).flat_map(|node| &node.content.blobs);
         let held: Vec<_> = needed.filter_map(|hash| Some((*hash, batch.blobs().get(hash)?.clone()))).collect();
         let adopted = handle(entry.key, adopted);
         self.base = base;
@@ -81,7 +82,7 @@ impl Group {
         entry.contexts = tips;
         for (number, context) in (0..).zip(&contexts) {
             for step in context.steps.clone() {
-                entry.steps.push(reader.step(step, number, context, &local, &self.nodes)?);
+                entry.steps.push(reader.step(step, number, context, &index, &local, &self.nodes)?);
             }
         }
         reader.trajectory(row, &mut entry)?;
@@ -241,13 +242,16 @@ impl<'a> Reader<'a> {
         row: usize,
         number: u32,
         context: &Context,
+        index: &Index<'_>,
         local: &BTreeMap<usize, usize>,
         nodes: &[Node],
     ) -> Result<Step> {
         let steps = self.batch.steps();
         let on_path = |id: i64| {
-            let found = context.path.iter().find(|node| self.ids.value(node.row) == id);
-            found.map(|node| (local[&node.row], node.used as u32)).ok_or_else(|| {
+            // Parents come before their children, so the rows of a path ascend.
+            let row = index.node_row(id);
+            let place = row.and_then(|row| context.path.binary_search_by_key(&row, |node| node.row).ok());
+            place.map(|place| context.path[place]).map(|node| (local[&node.row], node.used as u32)).ok_or_else(|| {
                 Error::corrupt(format!("a step names node {id}, which is not on the path of its trajectory"))
             })
         };
