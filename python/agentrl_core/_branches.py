@@ -8,7 +8,7 @@ from typing import Literal, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from agentrl_core import _core
+from agentrl_core import _columns, _core
 from agentrl_core.batch import Batch
 
 Tokens = Sequence[int] | NDArray[np.int32] | NDArray[np.int64]
@@ -221,7 +221,7 @@ class Branches:
             >>> pack.input_ids.tolist(), pack.cu_seqlens.tolist()
             ([1, 2, 3, 4, 1, 2, 9], [0, 4, 7])
         """
-        return self._core.rewrite(trajectory, tokens, state.encode() if isinstance(state, str) else state)
+        return self._core.rewrite(trajectory, tokens, None if state is None else _columns.as_bytes(state, "state"))
 
     def prune(self, trajectory: int, reason: str, *, gradient_only: bool = False) -> None:
         """Take a trajectory out of training; its tokens stay in the files, with the reason in `info`.

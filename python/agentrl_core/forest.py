@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from agentrl_core import _core
+from agentrl_core import _columns, _core
 from agentrl_core._branches import Branches, Tokens
 from agentrl_core._core import Tree
 from agentrl_core._json import to_json
@@ -103,6 +103,14 @@ class Forest(Branches, ByColumn):
     def __len__(self) -> int:
         """Number of groups that are not frozen yet."""
         return len(self._core)
+
+    def __repr__(self) -> str:
+        """What is live, and which groups cannot freeze yet because some of their trajectories run."""
+        numbers, counts = np.unique(self.frontier().group, return_counts=True)
+        said = [f"{count} in group {number}" for number, count in zip(numbers[:5], counts[:5], strict=True)]
+        more = ["..."] if len(numbers) > len(said) else []
+        running = f"; {counts.sum()} trajectories run: {', '.join(said + more)}" if len(numbers) else ""
+        return f"Forest(iteration {self.iteration}: {len(self)} groups{running})"
 
     def add_group(self, group: int, task_id: str) -> None:
         """Open group number `group`, unique in the iteration, for a task."""
@@ -213,7 +221,7 @@ class Forest(Branches, ByColumn):
             logprobs=logprobs,
             entropies=entropies,
             trainable=trainable,
-            state=state.encode() if isinstance(state, str) else state,
+            state=None if state is None else _columns.as_bytes(state, "state"),
             policy=policy,
             policy_version=policy_version,
             seed=seed,
@@ -356,6 +364,9 @@ class Forest(Branches, ByColumn):
 
     def freeze(self, *, partial: bool = False) -> Batch:
         """Freeze every group whose trajectories have all ended, and take it out; the rest stays live.
+
+        Where a batch lacks a group, `repr(forest)` says how many of its trajectories still run, and `frontier` which
+        they are: end them with `finish`, all of them with `abort`, or freeze them as they are with `partial`.
 
         Groups with trajectories that answer each other freeze together. Rows are numbered canonically, from zero or
         behind what was adopted; each finished or truncated trajectory is one draw. Prompts of a group that begin alike

@@ -110,10 +110,9 @@ class _Rows:
         shape = self.shape if columns == 1 else (columns, *self.shape)
         if out is None:
             return np.empty(columns * int(np.prod(self.shape)), self.dtype)
-        if out.shape != shape or out.dtype != self.dtype or not out.flags.c_contiguous:
-            raise InvalidInputError(
-                f"out has shape {out.shape} and dtype {out.dtype}; give a contiguous {shape} of {self.dtype}"
-            )
+        _columns.output(out, shape, self.dtype)
+        if not out.flags.c_contiguous:
+            raise InvalidInputError("out is not contiguous; give an array that is")
         if self.order is not None:
             raise InvalidInputError(
                 "out is given, but sequence_ids do not stand together; sort the rows or leave it out"

@@ -19,7 +19,7 @@ import polars as pl
 import pytest
 from forests import grow
 
-from agentrl_core import Batch, Forest, Store
+from agentrl_core import Batch, Forest, Store, _core
 from agentrl_core.exceptions import InvalidInputError, NotFoundError, StoreError
 
 NODE = 128
@@ -136,6 +136,36 @@ def test_an_ingest_that_is_broken_off_stored_nothing(call: str) -> None:
     assert all(len(forest.tokens(handle)) == 0 for handle in handles[:64]), "all or nothing"
     work()
     assert all(len(forest.tokens(handle)) > 0 for handle in handles[:64])
+
+
+@pytest.mark.timeout(600)
+def test_a_freeze_that_is_broken_off_keeps_the_groups_and_so_do_batches() -> None:
+    forest = Forest()
+    forest.add_group(0, "task")
+    trunk = forest.start(0, 0)
+    forest.append(trunk, [1, 2], kind="prompt")
+    members = [trunk, *forest.fork(trunk, count=200_000)]
+    rows = len(members)
+    outputs = (np.arange(2 * rows, dtype=np.int32), np.arange(rows + 1, dtype=np.int64) * 2)
+    forest.append_many(members, outputs, kind=np.ones(rows, np.uint8), reward=1.0)
+    for member in members:
+        forest.finish(member, reward=1.0)
+
+    def broken_off(work: Callable[[], object]) -> None:
+        # It looks for Ctrl-C every 50 ms, and takes longer than that.
+        with pytest.raises(KeyboardInterrupt), interrupted_after(0.01):
+            work()
+
+    broken_off(forest.freeze)
+    assert len(forest) == 1
+    assert forest.tokens(members[-1]).tolist() == [1, 2, 2 * rows - 2, 2 * rows - 1]
+    batch = forest.freeze()
+    assert batch.num_draws == rows
+    broken_off(lambda: Batch.concat([batch, batch]))
+    assert Batch.concat([batch, batch]).num_draws == 2 * rows
+    parts = batch._core.to_bytes()
+    broken_off(lambda: _core.Batch.from_bytes(parts))
+    assert _core.Batch.from_bytes(parts).num_draws == rows
 
 
 @pytest.mark.parametrize("form", ["parquet", "jsonl"])

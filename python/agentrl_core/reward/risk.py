@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentrl_core import _columns, _core
+from agentrl_core.exceptions import InvalidInputError
 
 
 def tracked_quantiles(
@@ -90,6 +91,8 @@ def tail_risk(
     given = _columns.numbers(scores, "scores")
     count = len(given)
     mask = _columns.mask(valid, "valid", length=count)
+    if curve is not None and not (isinstance(curve, (tuple, list)) and len(curve) == 2):
+        raise InvalidInputError(f"curve is {curve!r}; give a pair: levels, and the quantiles at them")
     columns = []
     for values, name in ((given, "scores"), (low, "low"), (high, "high")):
         whole = np.full(count, values, np.float64) if isinstance(values, (int, float)) else values
