@@ -162,9 +162,8 @@ SCORES, GROUPS = [1.0, 0.5, 0.0, 2.0], [0, 0, 1, 1]
         torch.tensor(SCORES, dtype=torch.bfloat16, requires_grad=True),
         np.array(SCORES, object),
         np.array([np.float32(score) for score in SCORES], object),
-        pl.Series(SCORES, dtype=pl.Object),
     ],
-    ids=["bfloat16", "with a gradient", "objects", "objects of NumPy", "objects of Polars"],
+    ids=["bfloat16", "with a gradient", "objects", "objects of NumPy"],
 )
 def test_what_other_trainers_hold_rewards_in_is_a_column(column: object) -> None:
     expected = advantage.group_relative(SCORES, GROUPS)
