@@ -49,7 +49,8 @@ impl Chats {
             (Ragged::new(&self.prompts.0, &self.prompts.1)?, Ragged::new(&self.outputs.0, &self.outputs.1)?);
         for first in (0..self.sessions.len()).step_by(calls_of) {
             let part = first..(first + calls_of).min(self.sessions.len());
-            let trajectories: Vec<Handle> = self.sessions[part.clone()].iter().map(|&session| handles[session]).collect();
+            let trajectories: Vec<Handle> =
+                self.sessions[part.clone()].iter().map(|&session| handles[session]).collect();
             let column = |rows: &Ragged<'_, i32>| -> (Vec<i32>, Vec<i64>) {
                 let rows: Vec<&[i32]> = part.clone().filter_map(|row| rows.get(row)).collect();
                 let ends = rows.iter().scan(0, |end, row| {
