@@ -18,15 +18,22 @@ from agentrl_core.exceptions import AgentRLError, InvalidInputError, NotFoundErr
 ACT = {"kind": "action", "logprobs": [-1.0, -1.0]}
 
 
-@pytest.fixture
-def forest() -> Forest:
-    """A group, and trajectory 0 with the prompt [1, 2, 3] as node 0 and the open action [4, 5] as node 1."""
+def forest_like_that() -> Forest:
+    """Another forest with the same groups."""
     forest = Forest()
     forest.add_group(0, "task")
-    forest.start(0, 0)
-    forest.append(0, [1, 2, 3], kind="prompt")
-    forest.append(0, [4, 5], **ACT)
     return forest
+
+
+@pytest.fixture
+def grown() -> tuple[Forest, int]:
+    """A trajectory t with the prompt [1, 2, 3] as node t and the open action [4, 5] as node t + 1."""
+    forest = Forest()
+    forest.add_group(0, "task")
+    trunk = forest.start(0, 0)
+    assert forest.append(trunk, [1, 2, 3], kind="prompt") == trunk
+    assert forest.append(trunk, [4, 5], **ACT) == trunk + 1
+    return forest, trunk
 
 
 @pytest.fixture(scope="module")
@@ -36,113 +43,140 @@ def batch() -> Batch:
 
 FOREST = {
     "logprobs too few": (
-        lambda f: f.append(0, [1, 2], kind="action", logprobs=[-1.0]),
+        lambda f, t: f.append(t, [1, 2], kind="action", logprobs=[-1.0]),
         "logprobs has 1 values for 2 tokens",
     ),
     "entropies too many": (
-        lambda f: f.append(0, [1, 2], **ACT, entropies=[1.0] * 3),
+        lambda f, t: f.append(t, [1, 2], **ACT, entropies=[1.0] * 3),
         "entropies has 3 values for 2 tokens",
     ),
     "trainable too few": (
-        lambda f: f.append(0, [1, 2], **ACT, trainable=[True]),
+        lambda f, t: f.append(t, [1, 2], **ACT, trainable=[True]),
         "trainable has 1 values for 2 tokens",
     ),
     "empty action": (
-        lambda f: f.append(0, [], kind="action", logprobs=[]),
+        lambda f, t: f.append(t, [], kind="action", logprobs=[]),
         "tokens is empty; an action has at least one",
     ),
-    "empty prompt": (lambda f: f.append(0, [], kind="prompt"), "tokens is empty"),
-    "NaN log-prob": (lambda f: f.append(0, [1, 2], kind="action", logprobs=[-1.0, math.nan]), r"logprobs\[1\] is NaN"),
-    "positive log-prob": (lambda f: f.append(0, [1], kind="action", logprobs=[0.5]), r"logprobs\[0\] is 0.5"),
-    "infinite log-prob": (lambda f: f.append(0, [1], kind="action", logprobs=[-math.inf]), r"logprobs\[0\] is -inf"),
-    "infinite entropy": (lambda f: f.append(0, [1, 2], **ACT, entropies=[1.0, math.inf]), r"entropies\[1\] is inf"),
+    "empty prompt": (lambda f, t: f.append(t, [], kind="prompt"), "tokens is empty"),
+    "NaN log-prob": (
+        lambda f, t: f.append(t, [1, 2], kind="action", logprobs=[-1.0, math.nan]),
+        r"logprobs\[1\] is NaN",
+    ),
+    "positive log-prob": (lambda f, t: f.append(t, [1], kind="action", logprobs=[0.5]), r"logprobs\[0\] is 0.5"),
+    "infinite log-prob": (lambda f, t: f.append(t, [1], kind="action", logprobs=[-math.inf]), r"logprobs\[0\] is -inf"),
+    "infinite entropy": (lambda f, t: f.append(t, [1, 2], **ACT, entropies=[1.0, math.inf]), r"entropies\[1\] is inf"),
     "log-prob of a prompt": (
-        lambda f: f.append(0, [1], kind="prompt", logprobs=[-1.0]),
+        lambda f, t: f.append(t, [1], kind="prompt", logprobs=[-1.0]),
         "logprobs is given for kind Prompt",
     ),
     "a trained prompt": (
-        lambda f: f.append(0, [1], kind="prompt", trainable=[1]),
+        lambda f, t: f.append(t, [1], kind="prompt", trainable=[1]),
         "trainable marks tokens of kind Prompt",
     ),
-    "mask of 2": (lambda f: f.append(0, [1, 2], **ACT, trainable=[1, 2]), r"trainable\[1\] is 2; use 0 or 1"),
-    "mask of -1": (lambda f: f.append(0, [1, 2], **ACT, trainable=[1, -1]), "trainable is list"),
-    "negative token": (lambda f: f.append(0, [1, -7], kind="prompt"), r"tokens\[1\] is -7"),
-    "huge token": (lambda f: f.append(0, [2**31], kind="prompt"), r"tokens\[0\] is 2147483648; token ids fit 32 bits"),
+    "mask of 2": (lambda f, t: f.append(t, [1, 2], **ACT, trainable=[1, 2]), r"trainable\[1\] is 2; use 0 or 1"),
+    "mask of -1": (lambda f, t: f.append(t, [1, 2], **ACT, trainable=[1, -1]), "trainable is list"),
+    "negative token": (lambda f, t: f.append(t, [1, -7], kind="prompt"), r"tokens\[1\] is -7"),
+    "huge token": (
+        lambda f, t: f.append(t, [2**31], kind="prompt"),
+        r"tokens\[0\] is 2147483648; token ids fit 32 bits",
+    ),
     "float tokens": (
-        lambda f: f.append(0, np.zeros(2), kind="prompt"),
+        lambda f, t: f.append(t, np.zeros(2), kind="prompt"),
         r"tokens is ndarray of dtype float64 and shape \(2,\)",
     ),
     "matrix of tokens": (
-        lambda f: f.append(0, np.zeros((2, 2), np.int32), kind="prompt"),
+        lambda f, t: f.append(t, np.zeros((2, 2), np.int32), kind="prompt"),
         r"tokens is .* shape \(2, 2\)",
     ),
-    "a number of tokens": (lambda f: f.append(0, np.array(3), kind="prompt"), r"tokens is .* shape \(\)"),
-    "text for tokens": (lambda f: f.append(0, "abc", kind="prompt"), "tokens is str"),
-    "text for log-probs": (lambda f: f.append(0, [1], kind="action", logprobs="a"), "logprobs is str"),
+    "a number of tokens": (lambda f, t: f.append(t, np.array(3), kind="prompt"), r"tokens is .* shape \(\)"),
+    "text for tokens": (lambda f, t: f.append(t, "abc", kind="prompt"), "tokens is str"),
+    "text for log-probs": (lambda f, t: f.append(t, [1], kind="action", logprobs="a"), "logprobs is str"),
     "a tensor for tokens": (
-        lambda f: f.append(0, torch.zeros(2, 2), kind="prompt"),
+        lambda f, t: f.append(t, torch.zeros(2, 2), kind="prompt"),
         "tokens is Tensor of dtype torch.float32",
     ),
-    "kind": (lambda f: f.append(0, [1], kind="tool"), 'kind is "tool"; use "prompt"'),
-    "finish reason": (lambda f: f.append(0, [1, 2], **ACT, finish_reason="eos"), 'finish_reason is "eos"; use "stop"'),
-    "temperature": (lambda f: f.append(0, [1, 2], **ACT, temperature=math.nan), "temperature is NaN"),
-    "negative temperature": (lambda f: f.append(0, [1, 2], **ACT, temperature=-0.5), "temperature is -0.5"),
-    "top_p": (lambda f: f.append(0, [1, 2], **ACT, temperature=1.0, top_p=1.5), "top_p is 1.5"),
-    "top_k": (lambda f: f.append(0, [1, 2], **ACT, temperature=1.0, top_k=-1), "top_k is -1"),
+    "kind": (lambda f, t: f.append(t, [1], kind="tool"), 'kind is "tool"; use "prompt"'),
+    "finish reason": (
+        lambda f, t: f.append(t, [1, 2], **ACT, finish_reason="eos"),
+        'finish_reason is "eos"; use "stop"',
+    ),
+    "temperature": (lambda f, t: f.append(t, [1, 2], **ACT, temperature=math.nan), "temperature is NaN"),
+    "negative temperature": (lambda f, t: f.append(t, [1, 2], **ACT, temperature=-0.5), "temperature is -0.5"),
+    "top_p": (lambda f, t: f.append(t, [1, 2], **ACT, temperature=1.0, top_p=1.5), "top_p is 1.5"),
+    "top_k": (lambda f, t: f.append(t, [1, 2], **ACT, temperature=1.0, top_k=-1), "top_k is -1"),
     "huge handle": (
-        lambda f: f.append(2**63, [1], kind="prompt"),
+        lambda f, _: f.append(2**63, [1], kind="prompt"),
         "trajectory is 9223372036854775808; give a whole number",
     ),
-    "fractional handle": (lambda f: f.tokens(0.5), "trajectory is 0.5; give a whole number"),
-    "negative group": (lambda f: f.add_group(-1, "task"), "group is -1; give a whole number from 0 to"),
-    "huge group": (lambda f: f.add_group(2**31, "task"), "group is 2147483648; it must be at most 2147483647"),
-    "huger group": (lambda f: f.add_group(2**40, "task"), "group is 1099511627776"),
-    "group again": (lambda f: f.add_group(0, "task"), "group 0 exists already"),
-    "negative member": (lambda f: f.start(0, -1), "member is -1"),
-    "member again": (lambda f: f.start(0, 0), "member 0 of group 0 was started already"),
-    "fork too far": (lambda f: f.fork(0, node=1, end=3), "end is 3, but trajectory 0 uses 2 tokens of node 1"),
-    "fork at -1": (lambda f: f.fork(0, node=1, end=-1), "end is -1"),
-    "fork without node": (lambda f: f.fork(0, end=1), "end is given without node"),
-    "flags": (lambda f: f.step(0, flags=-1), "flags is -1"),
-    "infinite reward": (lambda f: f.step(0, reward=math.inf), "reward is inf"),
-    "infinite component": (lambda f: f.finish(0, rewards=[0.0, -math.inf]), r"rewards\[1\] is infinite"),
-    "status": (lambda f: f.finish(0, status="done"), 'status is "done"; use "finished"'),
-    "info": (lambda f: f.finish(0, info={"a": object()}), "info cannot be saved as JSON: Object of type object"),
-    "seed": (lambda _: Forest(seed=-1), "seed is -1; give a whole number from 0"),
-    "iteration": (lambda _: Forest(iteration=2**70), f"iteration is {2**70}"),
+    "fractional handle": (lambda f, _: f.tokens(0.5), "trajectory is 0.5; give a whole number"),
+    "negative group": (lambda f, _: f.add_group(-1, "task"), "group is -1; give a whole number from 0 to"),
+    "huge group": (lambda f, _: f.add_group(2**31, "task"), "group is 2147483648; it must be at most 2147483647"),
+    "huger group": (lambda f, _: f.add_group(2**40, "task"), "group is 1099511627776"),
+    "group again": (lambda f, _: f.add_group(0, "task"), "group 0 exists already"),
+    "negative member": (lambda f, _: f.start(0, -1), "member is -1"),
+    "member again": (lambda f, _: f.start(0, 0), "member 0 of group 0 was started already"),
+    "fork too far": (
+        lambda f, t: f.fork(t, node=t + 1, end=3),
+        r"end is 3, but trajectory \d+ uses 2 tokens of node \d+",
+    ),
+    "fork at -1": (lambda f, t: f.fork(t, node=t + 1, end=-1), "end is -1"),
+    "fork without node": (lambda f, t: f.fork(t, end=1), "end is given without node"),
+    "flags": (lambda f, t: f.step(t, flags=-1), "flags is -1"),
+    "infinite reward": (lambda f, t: f.step(t, reward=math.inf), "reward is inf"),
+    "infinite component": (lambda f, t: f.finish(t, rewards=[0.0, -math.inf]), r"rewards\[1\] is infinite"),
+    "status": (lambda f, t: f.finish(t, status="done"), 'status is "done"; use "finished"'),
+    "info": (lambda f, t: f.finish(t, info={"a": object()}), "info cannot be saved as JSON: Object of type object"),
+    "seed": (lambda *_: Forest(seed=-1), "seed is -1; give a whole number from 0"),
+    "iteration": (lambda *_: Forest(iteration=2**70), f"iteration is {2**70}"),
 }
 
 
 @pytest.mark.parametrize(("call", "message"), FOREST.values(), ids=FOREST)
-def test_a_forest_refuses_and_keeps_what_it_has(forest: Forest, call: Callable[[Forest], object], message: str) -> None:
+def test_a_forest_refuses_and_keeps_what_it_has(
+    grown: tuple[Forest, int], call: Callable[[Forest, int], object], message: str
+) -> None:
+    forest, trunk = grown
     with pytest.raises(InvalidInputError, match=message):
-        call(forest)
-    assert forest.tokens(0).tolist() == [1, 2, 3, 4, 5]
-    forest.step(0, reward=1.0)
-    forest.finish(0, reward=1.0)
+        call(forest, trunk)
+    assert forest.tokens(trunk).tolist() == [1, 2, 3, 4, 5]
+    forest.step(trunk, reward=1.0)
+    forest.finish(trunk, reward=1.0)
     batch = forest.freeze()
     assert (len(batch.nodes), len(batch.steps), batch.num_draws) == (2, 1, 1)
 
 
 MISSING = {
-    "trajectory": (lambda f: f.tokens(77), "trajectory 77 is not in the forest"),
-    "negative trajectory": (lambda f: f.append(-1, [1], kind="prompt"), "trajectory -1 is not in the forest"),
-    "huge trajectory": (lambda f: f.finish(2**62), f"trajectory {2**62} is not in the forest"),
-    "node": (lambda f: f.fork(0, node=99), "node 99 is not on the path of trajectory 0"),
-    "negative node": (lambda f: f.fork(0, node=-(2**63)), f"node {-(2**63)} is not on the path"),
-    "group": (lambda f: f.start(5, 0), "group 5 is not in the forest; add it"),
+    "trajectory of another forest": (
+        lambda f, _: f.tokens(forest_like_that().start(0, 1)),
+        r"trajectory \d+ is not in the forest: .* it is a handle of another forest; use handles that this forest gave",
+    ),
+    "node of another forest": (
+        lambda f, t: f.fork(t, node=forest_like_that().start(0, 1)),
+        "node .* is not on the path",
+    ),
+    "trajectory": (lambda f, _: f.tokens(77), "trajectory 77 is not in the forest"),
+    "negative trajectory": (lambda f, _: f.append(-1, [1], kind="prompt"), "trajectory -1 is not in the forest"),
+    "huge trajectory": (lambda f, _: f.finish(2**62), f"trajectory {2**62} is not in the forest"),
+    "node": (lambda f, t: f.fork(t, node=99), "node 99 is not on the path of trajectory "),
+    "negative node": (lambda f, t: f.fork(t, node=-(2**63)), f"node {-(2**63)} is not on the path"),
+    "group": (lambda f, _: f.start(5, 0), r"group 5 is not in the forest \(never added, or frozen\); add it"),
 }
 
 
 @pytest.mark.parametrize(("call", "message"), MISSING.values(), ids=MISSING)
-def test_what_is_not_in_a_forest_is_not_found(forest: Forest, call: Callable[[Forest], object], message: str) -> None:
+def test_what_is_not_in_a_forest_is_not_found(
+    grown: tuple[Forest, int], call: Callable[[Forest, int], object], message: str
+) -> None:
+    forest, trunk = grown
     with pytest.raises(NotFoundError, match=message) as caught:
-        call(forest)
+        call(forest, trunk)
     assert isinstance(caught.value, LookupError)
 
 
-def test_ended_trajectories_stay_ended(forest: Forest) -> None:
-    branch = forest.fork(0, node=0)
+def test_ended_trajectories_stay_ended(grown: tuple[Forest, int]) -> None:
+    forest, trunk = grown
+    branch = forest.fork(trunk, node=trunk)
     with pytest.raises(InvalidInputError, match=f"trajectory {branch} ends without an action"):
         forest.finish(branch)
     with pytest.raises(InvalidInputError, match=f"trajectory {branch} has no open action to close"):
@@ -150,13 +184,17 @@ def test_ended_trajectories_stay_ended(forest: Forest) -> None:
     forest.prune(branch, "dull")
     with pytest.raises(InvalidInputError, match=f"trajectory {branch} was pruned; fork one that is still in the tree"):
         forest.fork(branch)
-    forest.finish(0)
-    for call in (lambda: forest.append(0, [1], kind="prompt"), lambda: forest.step(0), lambda: forest.finish(0)):
-        with pytest.raises(InvalidInputError, match=r"trajectory 0 has ended \(Finished\); fork it"):
+    forest.finish(trunk)
+    for call in (
+        lambda: forest.append(trunk, [1], kind="prompt"),
+        lambda: forest.step(trunk),
+        lambda: forest.finish(trunk),
+    ):
+        with pytest.raises(InvalidInputError, match=r"trajectory \d+ has ended \(Finished\); fork it"):
             call()
     forest.freeze()
-    with pytest.raises(NotFoundError, match=r"trajectory 0 is not in the forest .*frozen"):
-        forest.tokens(0)
+    with pytest.raises(NotFoundError, match=r"trajectory \d+ is not in the forest: its group was frozen, or"):
+        forest.tokens(trunk)
 
 
 BATCH = {
@@ -278,8 +316,9 @@ def test_errors_pickle(kind: type[AgentRLError]) -> None:
     assert issubclass(kind, AgentRLError)
 
 
-def test_errors_of_the_core_pickle(forest: Forest) -> None:
-    for call in (lambda: forest.append(0, [], kind="prompt"), lambda: forest.tokens(77)):
+def test_errors_of_the_core_pickle(grown: tuple[Forest, int]) -> None:
+    forest, trunk = grown
+    for call in (lambda: forest.append(trunk, [], kind="prompt"), lambda: forest.tokens(77)):
         with pytest.raises(AgentRLError) as caught:
             call()
         again = pickle.loads(pickle.dumps(caught.value))

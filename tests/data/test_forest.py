@@ -244,3 +244,26 @@ def test_an_aborted_forest_freezes_whatever_ran(moment: str) -> None:
     forest.abort()
     statuses = pl.DataFrame(forest.freeze().trajectories)["status"].to_list()
     assert statuses == ([0] if moment == "before its prompt" else [0, 2])
+
+
+def test_a_long_chain_is_frozen_adopted_and_gone_on_with() -> None:
+    nodes = 200_000
+    forest = Forest()
+    forest.add_group(0, "task")
+    trunk = forest.start(0, 0)
+    kinds = np.resize(np.array([2, 1], np.uint8), nodes)  # an observation, an action, and so on
+    tokens = np.arange(nodes, dtype=np.int32)
+    forest.append_many(np.full(nodes, trunk), (tokens, np.arange(nodes + 1, dtype=np.int64)), kind=kinds)
+    branches = forest.fork(trunk, count=3)
+    for trajectory in (trunk, *branches):
+        forest.finish(trajectory, reward=1.0)
+    batch = forest.freeze()
+    assert (len(batch.nodes), len(batch.steps)) == (nodes, 4 * nodes // 2)
+    assert batch.column("token", "token").tolist() == np.tile(tokens[1::2], 4).tolist()
+    later = Forest(iteration=1)
+    later.add_group(0, "task")
+    resumed = later.fork(later.adopt(0, batch, 3))
+    later.append(resumed, [7], kind="action", logprobs=[-0.5])
+    later.finish(resumed, reward=1.0)
+    again = later.freeze()
+    assert again.column("token", "token").tolist() == [*tokens[1::2].tolist(), 7]

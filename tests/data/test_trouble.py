@@ -136,6 +136,33 @@ def test_an_ingest_that_is_broken_off_stored_nothing(call: str) -> None:
     assert all(len(forest.tokens(handle)) > 0 for handle in handles[:64])
 
 
+@pytest.mark.timeout(600)
+def test_a_freeze_that_is_broken_off_keeps_the_groups() -> None:
+    forest = Forest()
+    forest.add_group(0, "task")
+    trunk = forest.start(0, 0)
+    forest.append(trunk, [1, 2], kind="prompt")
+    members = [trunk, *forest.fork(trunk, count=200_000)]
+    rows = len(members)
+    outputs = (np.arange(2 * rows, dtype=np.int32), np.arange(rows + 1, dtype=np.int64) * 2)
+    forest.append_many(members, outputs, kind=np.ones(rows, np.uint8), reward=1.0)
+    for member in members:
+        forest.finish(member, reward=1.0)
+
+    def broken_off(work: Callable[[], object]) -> None:
+        # It looks for Ctrl-C every 50 ms, and takes longer than that.
+        with pytest.raises(KeyboardInterrupt), interrupted_after(0.01):
+            work()
+
+    broken_off(forest.freeze)
+    assert len(forest) == 1
+    assert forest.tokens(members[-1]).tolist() == [1, 2, 2 * rows - 2, 2 * rows - 1]
+    batch = forest.freeze()
+    assert batch.num_draws == rows
+    broken_off(lambda: Batch.concat([batch] * 8))
+    assert Batch.concat([batch, batch]).num_draws == 2 * rows
+
+
 @pytest.mark.parametrize("form", ["parquet", "jsonl"])
 def test_an_export_that_is_broken_off_leaves_no_file(large: Path, tmp_path: Path, form: str) -> None:
     target = tmp_path / f"rows.{form}"

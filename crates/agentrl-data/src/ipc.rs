@@ -3,6 +3,7 @@
 //! The reading side takes bytes from anywhere: lengths are compared with the bytes there are before anything is
 //! allocated, only types that this format writes are let through, and what the Arrow crates panic on is an error.
 
+use std::cell::Cell;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -98,10 +99,22 @@ fn check_types(schema: &Schema) -> std::result::Result<(), String> {
     }
 }
 
+thread_local! {
+    /// Whether this thread reads bytes of which the Arrow crates may make a panic.
+    static READING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether a panic of this thread is one that becomes an error about the bytes that are read: nobody needs to hear of it.
+pub fn is_reading() -> bool {
+    READING.get()
+}
+
 /// Turns what the Arrow crates make of bytes that are no Arrow file, panics included, into one error.
 fn guarded<T>(name: &str, read: impl FnOnce() -> std::result::Result<T, String>) -> Result<T> {
-    catch_unwind(AssertUnwindSafe(read))
-        .unwrap_or_else(|_| Err("its parts contradict each other".to_owned()))
+    READING.set(true);
+    let read = catch_unwind(AssertUnwindSafe(read));
+    READING.set(false);
+    read.unwrap_or_else(|_| Err("its parts contradict each other".to_owned()))
         .map_err(|why| Error::corrupt(format!("{name} is not an Arrow file of this format: {why}")))
 }
 

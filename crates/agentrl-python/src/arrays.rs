@@ -6,6 +6,7 @@ use agentrl_data::Error;
 use agentrl_data::batch::Numbers;
 use numpy::{Element, IntoPyArray as _, PyArray1, PyArrayMethods as _, PyReadonlyArray1};
 use pyo3::prelude::*;
+use pyo3::types::PyString;
 use pyo3::{Borrowed, FromPyObject};
 
 use crate::error::invalid;
@@ -108,6 +109,39 @@ impl<'a, 'py, T: FromPyObject<'a, 'py>> FromPyObject<'a, 'py> for Whole<T> {
     fn extract(value: Borrowed<'a, 'py, PyAny>) -> PyResult<Self> {
         let shown = || value.repr().map_or_else(|_| "not a number".to_owned(), |text| text.to_string());
         Ok(Self(value.extract().map_err(|_| shown())))
+    }
+}
+
+/// A text from Python that may hold half a character, which no file can; the error is made where the argument's name is
+/// known.
+pub(crate) struct Text(Result<String, String>);
+
+impl Text {
+    /// The text, or an error that names the argument.
+    pub(crate) fn named(self, name: &str) -> PyResult<String> {
+        self.0.map_err(|text| {
+            invalid(format!(
+                "{name} is {text}, which is no text of Unicode (a surrogate stands alone); give                  {name}.encode(\"utf-8\", \"replace\").decode()"
+            ))
+        })
+    }
+}
+
+impl From<&str> for Text {
+    fn from(value: &str) -> Self {
+        Self(Ok(value.to_owned()))
+    }
+}
+
+impl<'a, 'py> FromPyObject<'a, 'py> for Text {
+    type Error = PyErr;
+
+    fn extract(value: Borrowed<'a, 'py, PyAny>) -> PyResult<Self> {
+        match value.extract::<String>() {
+            Ok(text) => Ok(Self(Ok(text))),
+            Err(_) if value.is_instance_of::<PyString>() => Ok(Self(Err(value.repr()?.to_string()))),
+            Err(other) => Err(other),
+        }
     }
 }
 

@@ -9,8 +9,8 @@ use numpy::{PyArray1, PyReadonlyArray1};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
-use crate::arrays::{Whole, blob_hash, slice, to_numbers, to_numpy};
-use crate::enter::{held, released};
+use crate::arrays::{Text, Whole, blob_hash, slice, to_numbers, to_numpy};
+use crate::enter::{held, interruptible, released};
 use crate::error::to_python;
 use crate::pack::Plan;
 use crate::table::Table;
@@ -112,16 +112,19 @@ impl Batch {
         held(|| Ok(self.0.level_len(Level::from_name(level)?)))
     }
 
-    fn column<'py>(&self, py: Python<'py>, name: &str, level: &str) -> PyResult<Bound<'py, PyAny>> {
-        released(py, || self.0.column(name, Level::from_name(level)?)).map(|numbers| to_numpy(py, numbers))
+    fn column<'py>(&self, py: Python<'py>, name: Text, level: &str) -> PyResult<Bound<'py, PyAny>> {
+        let name = name.named("name")?;
+        released(py, || self.0.column(&name, Level::from_name(level)?)).map(|numbers| to_numpy(py, numbers))
     }
 
-    fn keys<'py>(&self, py: Python<'py>, name: &str, level: &str) -> PyResult<Bound<'py, PyArray1<u32>>> {
-        released(py, || self.0.keys(name, Level::from_name(level)?)).map(|keys| PyArray1::from_vec(py, keys))
+    fn keys<'py>(&self, py: Python<'py>, name: Text, level: &str) -> PyResult<Bound<'py, PyArray1<u32>>> {
+        let name = name.named("name")?;
+        released(py, || self.0.keys(&name, Level::from_name(level)?)).map(|keys| PyArray1::from_vec(py, keys))
     }
 
-    fn texts(&self, py: Python<'_>, name: &str, level: &str) -> PyResult<Vec<String>> {
-        released(py, || self.0.texts(name, Level::from_name(level)?))
+    fn texts(&self, py: Python<'_>, name: Text, level: &str) -> PyResult<Vec<String>> {
+        let name = name.named("name")?;
+        released(py, || self.0.texts(&name, Level::from_name(level)?))
     }
 
     fn offsets<'py>(&self, py: Python<'py>, level: &str) -> PyResult<Bound<'py, PyArray1<i64>>> {
@@ -134,8 +137,9 @@ impl Batch {
         Ok((PyArray1::from_vec(py, found.tokens), columns.map(|column| PyArray1::from_vec(py, column))))
     }
 
-    fn has(&self, name: &str, level: &str) -> PyResult<bool> {
-        held(|| Ok(self.0.has(name, Level::from_name(level)?)))
+    fn has(&self, name: Text, level: &str) -> PyResult<bool> {
+        let name = name.named("name")?;
+        held(|| Ok(self.0.has(&name, Level::from_name(level)?)))
     }
 
     #[pyo3(signature = (level, **columns))]
@@ -143,7 +147,7 @@ impl Batch {
         let level = Level::from_name(level).map_err(to_python)?;
         let mut batch = self.0.clone();
         for (name, values) in columns.into_iter().flatten() {
-            let name: String = name.extract()?;
+            let name = name.extract::<Text>()?.named("the name of a column")?;
             let values = to_numbers(&name, &values)?;
             batch = held(|| batch.with_column(&name, level, values))?;
         }
@@ -159,9 +163,10 @@ impl Batch {
         Self(self.0.with_state(state))
     }
 
-    fn with_source(&self, recipe: &str, options: &str) -> Self {
+    fn with_source(&self, recipe: Text, options: Text) -> PyResult<Self> {
+        let (recipe, options) = (recipe.named("recipe")?, options.named("options")?);
         let version = env!("CARGO_PKG_VERSION");
-        Self(self.0.with_source("recipe", recipe).with_source("options", options).with_source("version", version))
+        Ok(Self(self.0.with_source("recipe", &recipe).with_source("options", &options).with_source("version", version)))
     }
 
     fn select_draws(&self, py: Python<'_>, indices: PyReadonlyArray1<'_, i64>) -> PyResult<Self> {
@@ -238,16 +243,17 @@ impl Batch {
         source: &str,
         probability: Option<PyReadonlyArray1<'_, f64>>,
         old_logprob: &str,
-        reason: Option<&str>,
+        reason: Option<Text>,
         iteration: Option<Whole<i64>>,
     ) -> PyResult<Self> {
+        let reason = reason.map(|reason| reason.named("reason")).transpose()?;
         let new = NewDraws {
             trajectory_ids: slice("trajectory_ids", &trajectory_ids)?,
             group_ids: group_ids.as_ref().map(|ids| slice("group_ids", ids)).transpose()?,
             source,
             probability: probability.as_ref().map(|values| slice("probability", values)).transpose()?,
             old_logprob,
-            reason,
+            reason: reason.as_deref(),
             iteration: iteration.map(|iteration| iteration.named("iteration")).transpose()?,
         };
         released(py, || self.0.draw(&new)).map(Self)
@@ -256,7 +262,7 @@ impl Batch {
     #[staticmethod]
     fn concat(py: Python<'_>, parts: Vec<PyRef<'_, Self>>) -> PyResult<Self> {
         let parts: Vec<batch::Batch> = parts.iter().map(|part| part.0.clone()).collect();
-        released(py, || batch::Batch::concat(&parts)).map(Self)
+        interruptible(py, |check| batch::Batch::concat_with(&parts, check)).map(Self)
     }
 
     /// The batch with the rows of `tasks` that it changes, and the whole table after it.
@@ -274,16 +280,16 @@ impl Batch {
 
     /// Parts as `NumPy` arrays, whose memory pickle can send without a copy.
     fn to_bytes<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyArray1<u8>>>> {
-        let parts = released(py, || self.0.to_bytes())?;
+        let parts = interruptible(py, |check| self.0.to_bytes_with(check))?;
         Ok(parts.into_iter().map(|part| PyArray1::from_vec(py, part)).collect())
     }
 
     #[staticmethod]
     fn from_bytes(py: Python<'_>, parts: Vec<PyReadonlyArray1<'_, u8>>) -> PyResult<Self> {
         let parts = parts.iter().map(|part| slice("part", part)).collect::<PyResult<Vec<_>>>()?;
-        released(py, || {
+        interruptible(py, |check| {
             let parts: Vec<Buffer> = parts.into_iter().map(Buffer::from).collect();
-            batch::Batch::from_bytes(&parts)
+            batch::Batch::from_bytes_with(&parts, check)
         })
         .map(Self)
     }

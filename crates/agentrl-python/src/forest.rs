@@ -7,9 +7,9 @@ use numpy::PyArray1;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
-use crate::arrays::{Whole, floats, mask, tokens};
+use crate::arrays::{Text, Whole, floats, mask, tokens};
 use crate::batch::Batch;
-use crate::enter::{held, released};
+use crate::enter::{held, interruptible};
 use crate::error::{invalid, to_python};
 use crate::shared::Shared;
 use crate::tree::{Tree, frontier_columns};
@@ -46,19 +46,20 @@ fn hashes(blobs: Option<Vec<Vec<u8>>>) -> PyResult<Vec<[u8; 32]>> {
 #[pymethods]
 impl Forest {
     #[new]
-    #[pyo3(signature = (*, iteration=0.into(), seed=0.into(), reward_components=None, entropies="exact",
+    #[pyo3(signature = (*, iteration=0.into(), seed=0.into(), reward_components=None, entropies="exact".into(),
         max_blob_bytes=None))]
     fn new(
         iteration: Whole<i64>,
         seed: Whole<u64>,
-        reward_components: Option<Vec<String>>,
-        entropies: &str,
+        reward_components: Option<Vec<Text>>,
+        entropies: Text,
         max_blob_bytes: Option<Whole<usize>>,
     ) -> PyResult<Self> {
-        let mut forest =
-            forest::Forest::new(iteration.named("iteration")?, seed.named("seed")?).with_entropies(entropies);
+        let mut forest = forest::Forest::new(iteration.named("iteration")?, seed.named("seed")?)
+            .with_entropies(&entropies.named("entropies")?);
         if let Some(names) = reward_components {
-            forest = forest.with_reward_components(names);
+            let names = names.into_iter().map(|name| name.named("reward_components"));
+            forest = forest.with_reward_components(names.collect::<PyResult<_>>()?);
         }
         if let Some(limit) = optional("max_blob_bytes", max_blob_bytes)? {
             forest = forest.with_max_blob_bytes(limit);
@@ -66,9 +67,9 @@ impl Forest {
         Ok(Self(Shared::new("Forest", forest)))
     }
 
-    fn add_group(&self, py: Python<'_>, group: Whole<u32>, task_id: &str) -> PyResult<()> {
-        let group = group.named("group")?;
-        self.with(py, |forest| forest.add_group(group, task_id))
+    fn add_group(&self, py: Python<'_>, group: Whole<u32>, task_id: Text) -> PyResult<()> {
+        let (group, task_id) = (group.named("group")?, task_id.named("task_id")?);
+        self.with(py, |forest| forest.add_group(group, &task_id))
     }
 
     fn add_blob<'py>(&self, py: Python<'py>, blob: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
@@ -243,18 +244,19 @@ impl Forest {
         reward: Option<f32>,
         rewards: Option<Vec<f32>>,
         success: Option<bool>,
-        info: Option<String>,
+        info: Option<Text>,
         status: &str,
     ) -> PyResult<()> {
         let trajectory = trajectory.named("trajectory")?;
         let status = Status::from_name(status).map_err(to_python)?;
+        let info = info.map(|info| info.named("info")).transpose()?;
         self.with(py, |forest| forest.finish(trajectory, Finish { reward, rewards, success, info, status }))
     }
 
     #[pyo3(signature = (trajectory, reason, *, gradient_only=false))]
-    fn prune(&self, py: Python<'_>, trajectory: Whole<i64>, reason: &str, gradient_only: bool) -> PyResult<()> {
-        let trajectory = trajectory.named("trajectory")?;
-        self.with(py, |forest| forest.prune(trajectory, reason, gradient_only))
+    fn prune(&self, py: Python<'_>, trajectory: Whole<i64>, reason: Text, gradient_only: bool) -> PyResult<()> {
+        let (trajectory, reason) = (trajectory.named("trajectory")?, reason.named("reason")?);
+        self.with(py, |forest| forest.prune(trajectory, &reason, gradient_only))
     }
 
     fn abort(&self, py: Python<'_>) -> PyResult<()> {
@@ -278,7 +280,7 @@ impl Forest {
         end: Option<Whole<u32>>,
         result: Option<Whole<i64>>,
         score: Option<f64>,
-        reason: Option<String>,
+        reason: Option<Text>,
     ) -> PyResult<()> {
         let operation = Operation::from_name(operation).map_err(to_python)?;
         let decision = Decision {
@@ -287,7 +289,7 @@ impl Forest {
             end: optional("end", end)?,
             result: optional("result", result)?,
             score,
-            reason,
+            reason: reason.map(|reason| reason.named("reason")).transpose()?,
             ..Decision::new(operation, trajectory.named("trajectory")?, in_round.named("in_round")?)
         };
         self.with(py, |forest| forest.decide(decision))
@@ -316,10 +318,10 @@ impl Forest {
     }
 
     fn freeze(&self, py: Python<'_>, partial: bool) -> PyResult<Batch> {
-        let frozen = released(py, || {
+        let frozen = interruptible(py, |check| {
             let cut = self.0.detached()?.cut(partial);
             // Others go on while the batch is made.
-            let frozen = cut.freeze();
+            let frozen = cut.freeze(check);
             if frozen.is_err() {
                 self.0.detached()?.restore(cut);
             }

@@ -6,7 +6,7 @@ use numpy::{Element, PyArray1, PyReadonlyArray1};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::arrays::slice;
+use crate::arrays::{Whole, slice};
 use crate::enter::interruptible;
 use crate::error::invalid;
 use crate::forest::Forest;
@@ -113,8 +113,9 @@ pub(crate) fn ingest<'py>(
     py: Python<'py>,
     forest: &Bound<'py, Forest>,
     columns: &Bound<'py, PyDict>,
-    realign: usize,
+    realign: Whole<usize>,
 ) -> PyResult<(Ints<'py, i64>, Ints<'py, u8>, Ints<'py, i32>)> {
+    let realign = realign.named("realign")?;
     let held = Columns::read(columns, "outputs")?;
     let prompts = lists(columns, "prompts")?.ok_or_else(|| missing("prompts"))?;
     let vocabulary = lists(columns, "vocabulary")?;

@@ -72,6 +72,13 @@ mod _core {
     #[pymodule_init]
     fn init(module: &pyo3::Bound<'_, pyo3::types::PyModule>) -> pyo3::PyResult<()> {
         use pyo3::types::{PyAnyMethods as _, PyModuleMethods as _};
+        let default = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            // What is wrong with bytes is told by an error.
+            if !agentrl_data::ipc::is_reading() {
+                default(panic);
+            }
+        }));
         // Python reads the environment, so that changes made in `os.environ` count.
         let threads = module.py().import("os")?.getattr("environ")?.call_method1("get", ("AGENTRL_NUM_THREADS",))?;
         if !threads.is_none() {

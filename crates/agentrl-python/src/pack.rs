@@ -1,6 +1,6 @@
 //! Plans and their packs for Python.
 
-use agentrl_compute::pack::{RowArrays, RowTree, Stream, balanced, streams};
+use agentrl_compute::pack::{RowArrays, RowTree, Stream, balanced, room_for_bins, streams};
 use agentrl_compute::ragged::Ragged;
 use agentrl_data::Error;
 use agentrl_data::batch::{self, PackArrays};
@@ -235,6 +235,7 @@ pub(crate) fn pack_balanced(
 ) -> PyResult<Vec<Py<PyArray1<i64>>>> {
     let (costs, bins) = (slice("costs", &costs)?, bins.named("bins")?);
     let found = released(py, || {
+        room_for_bins("bins", bins)?;
         let costs = costs.iter().map(|&cost| u64::try_from(cost)).collect::<Result<Vec<_>, _>>();
         let costs = costs.map_err(|_| Error::invalid("costs are negative somewhere; give whole numbers from 0"))?;
         balanced(&costs, &vec![0; costs.len()], bins, 0)

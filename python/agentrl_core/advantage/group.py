@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+import numpy as np
 from numpy.typing import NDArray
 
+from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.operators import columns
 from agentrl_core.operators.group.normalise import normalise
 
@@ -45,6 +47,8 @@ def group_relative(
         >>> advantage.group_relative([1.0, 0.0, 5.0, 5.0], ["a", "a", "b", "b"], eps=0.0).round(4).tolist()
         [0.7071, -0.7071, 0.0, 0.0]
     """
+    if scale not in ("std", "none"):
+        raise InvalidInputError(f'scale is {scale!r}; use "std" or "none" (group.normalise takes others too)')
     return _named(rewards, group_ids, valid, scale=scale, ddof=ddof, eps=eps, singleton=singleton)
 
 
@@ -83,5 +87,12 @@ def leave_one_out(
 def _named(rewards: object, group_ids: object, valid: object | None, **options: Any) -> NDArray[Any]:
     """`group.normalise`, with the names that these two functions give their arguments."""
     scores = columns.numbers(rewards, "rewards")
-    groups = columns.keys(group_ids, "group_ids", length=len(scores))
+    groups = columns.keys(group_ids, "group_ids", length=len(scores), first="rewards")
+    counted = columns.mask(valid, "valid", length=len(scores), first="rewards")
+    unknown = np.flatnonzero(~np.isfinite(scores) if counted is None else counted & ~np.isfinite(scores))
+    if len(unknown):
+        raise InvalidInputError(
+            f"rewards[{unknown[0]}] is {scores[unknown[0]]}, but must be finite; correct it, or leave the row out: "
+            "valid=np.isfinite(rewards)"
+        )
     return normalise(scores, groups, valid=valid, **options)

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from agentrl_core import _core
 from agentrl_core.data.batch import Batch
+from agentrl_core.operators import columns
 
 Tokens = Sequence[int] | NDArray[np.int32] | NDArray[np.int64]
 
@@ -221,7 +222,7 @@ class Branches:
             >>> pack.input_ids.tolist(), pack.cu_seqlens.tolist()
             ([1, 2, 3, 4, 1, 2, 9], [0, 4, 7])
         """
-        return self._core.rewrite(trajectory, tokens, state.encode() if isinstance(state, str) else state)
+        return self._core.rewrite(trajectory, tokens, None if state is None else columns.as_bytes(state, "state"))
 
     def prune(self, trajectory: int, reason: str, *, gradient_only: bool = False) -> None:
         """Take a trajectory out of training; its tokens stay in the files, with the reason in `info`.

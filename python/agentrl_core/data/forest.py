@@ -15,6 +15,7 @@ from agentrl_core.data.batch import Batch
 from agentrl_core.data.branches import Branches, Tokens
 from agentrl_core.data.ingest import ByColumn
 from agentrl_core.data.json_text import to_json
+from agentrl_core.operators import columns
 
 Floats = Sequence[float] | NDArray[np.float32] | NDArray[np.float64]
 Kind = Literal["prompt", "action", "observation", "injected"]
@@ -50,6 +51,9 @@ class Forest(Branches, ByColumn):
     A node is a run of tokens from one source; it is never cut or changed. A fork shares all that lies before it. What a
     forest freezes to depends on the place of each operation (group, member, branch position, ordinal, content), never
     on the order in which trajectories took turns. Methods may be called from several threads and from asyncio tasks.
+
+    Trajectories and nodes are known by handles, whole numbers that no other forest of the process gives: one that is
+    given to the wrong forest is refused.
 
     Args:
         iteration: the iteration that is collected.
@@ -100,6 +104,14 @@ class Forest(Branches, ByColumn):
     def __len__(self) -> int:
         """Number of groups that are not frozen yet."""
         return len(self._core)
+
+    def __repr__(self) -> str:
+        """What is live, and which groups cannot freeze yet because some of their trajectories run."""
+        numbers, counts = np.unique(self.frontier().group, return_counts=True)
+        said = [f"{count} in group {number}" for number, count in zip(numbers[:5], counts[:5], strict=True)]
+        more = ["..."] if len(numbers) > len(said) else []
+        running = f"; {counts.sum()} trajectories run: {', '.join(said + more)}" if len(numbers) else ""
+        return f"Forest(iteration {self.iteration}: {len(self)} groups{running})"
 
     def add_group(self, group: int, task_id: str) -> None:
         """Open group number `group`, unique in the iteration, for a task."""
@@ -210,7 +222,7 @@ class Forest(Branches, ByColumn):
             logprobs=logprobs,
             entropies=entropies,
             trainable=trainable,
-            state=state.encode() if isinstance(state, str) else state,
+            state=None if state is None else columns.as_bytes(state, "state"),
             policy=policy,
             policy_version=policy_version,
             seed=seed,
@@ -353,6 +365,9 @@ class Forest(Branches, ByColumn):
 
     def freeze(self, *, partial: bool = False) -> Batch:
         """Freeze every group whose trajectories have all ended, and take it out; the rest stays live.
+
+        Where a batch lacks a group, `repr(forest)` says how many of its trajectories still run, and `frontier` which
+        they are: end them with `finish`, all of them with `abort`, or freeze them as they are with `partial`.
 
         Groups with trajectories that answer each other freeze together. Rows are numbered canonically, from zero or
         behind what was adopted; each finished or truncated trajectory is one draw. Prompts of a group that begin alike

@@ -206,8 +206,6 @@ class ByColumn:
             turns["known"] = known
         if vocabulary is not None:
             turns["vocabulary"] = _texts(vocabulary, "vocabulary")
-        if realign < 0:
-            raise InvalidInputError(f"realign is {realign!r}; give a number of tokens, 0 or more")
         return Ingested(*_core.ingest(self._core, turns, realign))
 
     def append_many(
@@ -401,7 +399,8 @@ def _each(values: Any, name: str, dtype: Any, count: int) -> NDArray[Any]:
     """One value for every row, or a column of them."""
     wide = columns.numbers if dtype is np.float32 else columns.integers
     if dtype is np.uint8 and not np.isscalar(values):
-        values = np.asarray(values).astype(np.int64)
+        values = columns.column(values, name)
+        values = values.astype(np.int64) if values.dtype.kind in "fiub" else values
     found = wide([values] if np.isscalar(values) else values, name, length=None if np.isscalar(values) else count)
     narrow = found.astype(dtype)
     if dtype is not np.float32 and not np.array_equal(narrow, found):
@@ -417,14 +416,14 @@ def _codes(values: Any, name: str, known: Mapping[Any, int], count: int) -> NDAr
     elif values is None or isinstance(values, str):
         found = np.full(count, _code(values, name, known), np.uint8)
     else:
-        found = np.fromiter((_code(value, name, known) for value in values), np.uint8)
+        found = np.fromiter((_code(value, name, known) for value in _rows(values, name)), np.uint8)
     if len(found) != count:
         raise InvalidInputError(f"{name} has {len(found)} rows, but trajectories has {count}; give one for each")
     return np.ascontiguousarray(found)
 
 
 def _code(value: object, name: str, known: Mapping[Any, int]) -> int:
-    if value not in known:
+    if not isinstance(value, (str, type(None))) or value not in known:
         raise InvalidInputError(f"{name} is {value!r}; use one of {list(known)}")
     return known[value]
 
@@ -433,8 +432,18 @@ def _texts(values: Any, name: str) -> Any:
     """A column of bytes."""
     if _is_arrow(values) or isinstance(values, tuple):
         return values
-    rows = [b"" if row is None else row.encode() if isinstance(row, str) else bytes(row) for row in values]
+    rows = enumerate(_rows(values, name))
+    rows = [b"" if row is None else columns.as_bytes(row, f"{name}[{index}]") for index, row in rows]
     return np.frombuffer(b"".join(rows), np.uint8), _offsets(rows, name)
+
+
+def _rows(values: Any, name: str) -> list[Any]:
+    try:
+        return list(values)
+    except TypeError:
+        raise InvalidInputError(
+            f"{name} is {type(values).__name__}; give a column, a row for each trajectory"
+        ) from None
 
 
 def _offsets(rows: Sequence[Any], name: str) -> NDArray[np.int64]:
@@ -454,8 +463,11 @@ def _lists(values: Any, name: str, code: str) -> Any:
     if isinstance(values, np.ndarray) and values.ndim == 2:
         rows, width = values.shape
         return _narrow(values.reshape(-1), name, dtype), np.arange(rows + 1, dtype=np.int64) * width
-    rows = [() if row is None else row for row in values]
+    rows = [() if row is None else row for row in _rows(values, name)]
     offsets = _offsets(rows, name)
+    nested = next((index for index, row in enumerate(rows) if getattr(row, "ndim", 1) != 1), None)
+    if nested is not None:
+        raise InvalidInputError(f"{name}[{nested}] has shape {tuple(rows[nested].shape)}; a row is one list of values")
     if rows and all(isinstance(row, np.ndarray) for row in rows):
         return _narrow(np.concatenate(rows), name, dtype), offsets
     flat = array(kind)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -30,7 +32,9 @@ def numbers(
     """
     array = column(values, name, dimensions=dimensions)
     if array.dtype.kind not in "fiub":
-        raise InvalidInputError(f"{name} has dtype {array.dtype}; give numbers (NaN where a value is missing)")
+        text = array.dtype.kind in "US"
+        advice = "turn the texts into numbers first" if text else "give numbers, with NaN in place of None"
+        raise InvalidInputError(f"{name} has dtype {array.dtype}; {advice}")
     array = array.astype(array.dtype if array.dtype in (np.float32, np.float64) else np.float64, copy=False)
     return _flat(_checked(array, name, length))
 
@@ -104,7 +108,9 @@ def integers(values: object, name: str, *, length: int | None = None) -> NDArray
     return _flat(_checked(array.astype(np.int64, copy=False), name, length))
 
 
-def mask(values: object | None, name: str, *, length: int | None = None) -> NDArray[np.bool_] | None:
+def mask(
+    values: object | None, name: str, *, length: int | None = None, first: str = "the first column"
+) -> NDArray[np.bool_] | None:
     """A column of booleans, or None as it is.
 
     Raises:
@@ -115,7 +121,7 @@ def mask(values: object | None, name: str, *, length: int | None = None) -> NDAr
     array = column(values, name)
     if array.dtype != np.bool_ and len(array):
         raise InvalidInputError(f"{name} has dtype {array.dtype}; give booleans, True where the row counts")
-    return _flat(_checked(array.astype(np.bool_, copy=False), name, length))
+    return _flat(_checked(array.astype(np.bool_, copy=False), name, length, first))
 
 
 def flags(values: object, name: str, *, length: int | None = None) -> NDArray[np.bool_]:
@@ -126,13 +132,16 @@ def flags(values: object, name: str, *, length: int | None = None) -> NDArray[np
     return found
 
 
-def keys(values: object, name: str, *, length: int | None = None) -> NDArray[np.uint32]:
+def keys(
+    values: object, name: str, *, length: int | None = None, first: str = "the first column"
+) -> NDArray[np.uint32]:
     """A column of ids as dense `uint32` ids, 0 to k-1 in order of first appearance.
 
     Args:
         values: whole numbers, strings, bytes, or `uint8[n, 16]` hashes.
         name: of the argument, for messages.
         length: how many values there must be, if that is known.
+        first: the argument that has so many, for messages.
 
     Raises:
         InvalidInputError: ids of another type, or of another length.
@@ -148,7 +157,7 @@ def keys(values: object, name: str, *, length: int | None = None) -> NDArray[np.
             dense = _dense(values, name)
     else:
         dense = _dense(values, name)
-    return _checked(dense, name, length)
+    return _checked(dense, name, length, first)
 
 
 def labels(values: object, name: str, *, length: int | None = None) -> NDArray[np.uint32]:
@@ -206,6 +215,10 @@ def column(values: object, name: str, *, dimensions: tuple[int, ...] = (1,)) -> 
     """
     if hasattr(values, "detach"):  # a torch tensor, without importing torch
         values = values.detach()
+        if str(values.dtype) == "torch.bfloat16":  # which NumPy does not have; each is a float32
+            values = values.float()
+    if type(values).__module__.startswith("polars") and type(values).__name__ == "Expr":
+        raise InvalidInputError(f"{name} is an expression of Polars, which has no values yet; pass the column: df['x']")
     if isinstance(values, np.ma.MaskedArray):
         values = _unmasked(values, name)
     arrow = _is_arrow(values)
@@ -223,6 +236,8 @@ def column(values: object, name: str, *, dimensions: tuple[int, ...] = (1,)) -> 
         array = _core.arrow_numbers(values, name)
     if array.size == 0 and array.ndim == 1 and isinstance(values, (list, tuple)):
         array = array.astype(np.int64)  # an empty list has no type: let it be any of them
+    if array.dtype == np.object_:
+        array = _typed(array)
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
     if array.ndim not in dimensions:
@@ -265,6 +280,62 @@ def flat(values: object, name: str, offsets: NDArray[np.int64]) -> NDArray[Any]:
     return filled
 
 
+def output(out: NDArray[Any], shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """The array that a caller wants a result in.
+
+    Raises:
+        InvalidInputError: no array of NumPy, or one of another shape or type.
+    """
+    if not isinstance(out, np.ndarray):
+        raise InvalidInputError(f"out is {type(out).__name__}; give an array {shape} of {dtype}, or nothing")
+    if out.shape != shape or out.dtype != dtype:
+        raise InvalidInputError(f"out has shape {out.shape} and dtype {out.dtype}; give {shape} of {dtype}")
+    return out
+
+
+def by_name(values: object, name: str) -> Mapping[str, Any]:
+    """Columns by their names; None is none.
+
+    Raises:
+        InvalidInputError: no table of columns.
+    """
+    if values is None:
+        return {}
+    if not isinstance(values, Mapping):
+        raise InvalidInputError(f"{name} is {type(values).__name__}; give a dict of columns by their names")
+    return values
+
+
+def as_bytes(value: object, name: str) -> bytes:
+    """Bytes as they are, and those of a text.
+
+    Raises:
+        InvalidInputError: neither of the two, or a text that holds half a character.
+    """
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return bytes(value)
+    if not isinstance(value, str):
+        raise InvalidInputError(f"{name} is {value!r}; give text or bytes")
+    try:
+        return value.encode()
+    except UnicodeEncodeError:
+        raise InvalidInputError(
+            f"{name} is {value!r}, which is no text of Unicode (a surrogate stands alone); give "
+            f'{name}.encode("utf-8", "replace"), or bytes'
+        ) from None
+
+
+def _typed(array: NDArray[Any]) -> NDArray[Any]:
+    """An array of objects as an array of numbers, if that is what they all are."""
+    if not array.size or not isinstance(array.flat[0], (Real, np.number, np.bool_)):
+        return array
+    try:
+        typed = np.array(array.tolist())
+    except ValueError:
+        return array
+    return typed if typed.dtype.kind in "fiub" and typed.shape == array.shape else array
+
+
 def _unmasked(values: np.ma.MaskedArray[Any, Any], name: str) -> NDArray[Any]:
     """A masked array as an array: numbers that are missing become NaN."""
     hidden = np.broadcast_to(values.mask, values.shape)
@@ -298,9 +369,7 @@ def _flat(array: NDArray[Any]) -> NDArray[Any]:
     return np.require(array, requirements=("C", "A"))
 
 
-def _checked(array: NDArray[Any], name: str, length: int | None) -> NDArray[Any]:
+def _checked(array: NDArray[Any], name: str, length: int | None, first: str = "the first column") -> NDArray[Any]:
     if length is not None and len(array) != length:
-        raise InvalidInputError(
-            f"{name} has {len(array)} rows but the first column has {length}; give one for each row"
-        )
+        raise InvalidInputError(f"{name} has {len(array)} rows but {first} has {length}; give one for each row")
     return array

@@ -88,13 +88,17 @@ def tree_layout(
     """
     flat = _int32(tokens)
     count = len(flat)
-    added = {name: columns.numbers(values, name, length=count) for name, values in (summed or {}).items()}
+    added = {
+        name: columns.numbers(values, name, length=count) for name, values in columns.by_name(summed, "summed").items()
+    }
     alike = {
         name: columns.numbers(values, name, length=count).astype(np.float32, copy=False)
-        for name, values in (same or {}).items()
+        for name, values in columns.by_name(same, "same").items()
     }
     take = None
     if buffers is not None:
+        if not hasattr(buffers, "take"):
+            raise InvalidInputError(f"buffers is {type(buffers).__name__}; give a PackBuffers, or nothing")
         buffers.next()
         take = buffers.take
     made = _core.tree_layout(
@@ -143,7 +147,7 @@ def balanced(costs: object, bins: int) -> list[NDArray[np.int64]]:
         The items of each bin, ascending.
 
     Raises:
-        InvalidInputError: a cost is negative, or there is no bin.
+        InvalidInputError: a cost is negative, there is no bin, or there are more than fit in memory.
 
     Example:
         >>> from agentrl_core.operators.packing import balanced

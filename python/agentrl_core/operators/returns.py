@@ -106,15 +106,14 @@ class _Rows:
         out[self.order] = made
         return out
 
-    def buffer(self, out: NDArray[Any] | None, columns: int) -> NDArray[Any]:
+    def buffer(self, out: NDArray[Any] | None, parts: int) -> NDArray[Any]:
         """Where a kernel writes: what the caller gave, or new memory."""
-        shape = self.shape if columns == 1 else (columns, *self.shape)
+        shape = self.shape if parts == 1 else (parts, *self.shape)
         if out is None:
-            return np.empty(columns * int(np.prod(self.shape)), self.dtype)
-        if out.shape != shape or out.dtype != self.dtype or not out.flags.c_contiguous:
-            raise InvalidInputError(
-                f"out has shape {out.shape} and dtype {out.dtype}; give a contiguous {shape} of {self.dtype}"
-            )
+            return np.empty(parts * int(np.prod(self.shape)), self.dtype)
+        columns.output(out, shape, self.dtype)
+        if not out.flags.c_contiguous:
+            raise InvalidInputError("out is not contiguous; give an array that is")
         if self.order is not None:
             raise InvalidInputError(
                 "out is given, but sequence_ids do not stand together; sort the rows or leave it out"

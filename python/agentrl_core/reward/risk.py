@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentrl_core import _core
+from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.operators import columns
 
 
@@ -91,6 +92,8 @@ def tail_risk(
     given = columns.numbers(scores, "scores")
     count = len(given)
     mask = columns.mask(valid, "valid", length=count)
+    if curve is not None and not (isinstance(curve, (tuple, list)) and len(curve) == 2):
+        raise InvalidInputError(f"curve is {curve!r}; give a pair: levels, and the quantiles at them")
     parts = []
     for values, name in ((given, "scores"), (low, "low"), (high, "high")):
         whole = np.full(count, values, np.float64) if isinstance(values, (int, float)) else values

@@ -3,6 +3,15 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+use crate::Result;
+use crate::check::room;
+
+/// Memory for some bins must be there; an option of the user's, called `name`, says how many.
+pub fn room_for_bins(name: &str, bins: usize) -> Result<()> {
+    // The bin itself, its place in the heap, and what becomes of it in Python.
+    room(name, bins, 256)
+}
+
 /// Puts items into some bins so that the most expensive bin is as cheap as it gets, none with more than its capacity.
 ///
 /// The most expensive item first, each into the cheapest bin with room for it (longest processing time); among equal ones

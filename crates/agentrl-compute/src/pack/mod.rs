@@ -15,7 +15,7 @@ mod trie;
 #[cfg(test)]
 mod tests;
 
-pub use balance::balanced;
+pub use balance::{balanced, room_for_bins};
 pub use bins::first_fit_decreasing;
 pub use fold::{Pairs, Stream, fold, streams};
 pub use packs::{Shards, packs};

@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 
-use super::{Cost, Piece, Sequences, balanced, first_fit_decreasing, pieces};
+use super::{Cost, Piece, Sequences, balanced, first_fit_decreasing, pieces, room_for_bins};
 use crate::{Error, Result};
 
 /// Ranks that run packs at the same time.
@@ -38,6 +38,7 @@ pub fn packs<S: Sequences>(
     if ranks == 0 {
         return Err(Error::invalid("shards is 0; give the number of ranks, from 1"));
     }
+    room_for_bins("shards", ranks)?;
     let rounds = bins.len().div_ceil(ranks);
     let alike = |pieces: &[Piece]| {
         let filled = join(pieces, &level(pieces, ranks, rounds, capacity));

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Batch, Level, NextIds};
 use crate::schema::Table;
-use crate::{Error, Result, ipc};
+use crate::{Check, Error, Result, ipc};
 
 /// What the first part says of the others.
 #[derive(Serialize, Deserialize)]
@@ -25,6 +25,11 @@ struct Header {
 impl Batch {
     /// A header, the tables and the tables of computed columns (each an Arrow IPC file), and the contents of blobs.
     pub fn to_bytes(&self) -> Result<Vec<Vec<u8>>> {
+        self.to_bytes_with(&mut || Ok(()))
+    }
+
+    /// [`Batch::to_bytes`], which calls `check` between the parts and ends where that is an error.
+    pub fn to_bytes_with(&self, check: Check<'_>) -> Result<Vec<Vec<u8>>> {
         let mut computed = Vec::new();
         for level in [Level::Draw, Level::Step, Level::NodeToken] {
             computed.extend(self.computed_table(level)?);
@@ -39,6 +44,7 @@ impl Batch {
         .map_err(|error| Error::internal("the header of a batch cannot be written as JSON").with_source(error))?;
         let mut parts = vec![header];
         for rows in Table::ALL.iter().map(|&table| self.table(table)).chain(&computed) {
+            check()?;
             parts.push(ipc::encode(&rows.schema(), std::slice::from_ref(rows))?);
         }
         parts.extend(self.blobs.values().map(|content| content.to_vec()));
@@ -47,6 +53,11 @@ impl Batch {
 
     /// The batch of [`Batch::to_bytes`].
     pub fn from_bytes(parts: &[Buffer]) -> Result<Self> {
+        Self::from_bytes_with(parts, &mut || Ok(()))
+    }
+
+    /// [`Batch::from_bytes`], which calls `check` between the parts and ends where that is an error.
+    pub fn from_bytes_with(parts: &[Buffer], check: Check<'_>) -> Result<Self> {
         let few = || {
             let (found, least) = (parts.len(), Table::COUNT + 1);
             Error::corrupt(format!(
@@ -70,8 +81,13 @@ impl Batch {
         let tables: [RecordBatch; Table::COUNT] =
             tables.try_into().map_err(|_| Error::internal("the tables became another number"))?;
         let blobs = header.blobs.into_iter().zip(contents.iter().map(|content| Arc::from(content.as_slice())));
-        let batch =
-            Self::new(tables)?.with_base(header.base).with_state(&header.state).with_blobs(Arc::new(blobs.collect()));
-        computed.iter().try_fold(batch, |batch, part| batch.with_computed_table(&decode(part)?))
+        let batch = Self::new_with(tables, check)?
+            .with_base(header.base)
+            .with_state(&header.state)
+            .with_blobs(Arc::new(blobs.collect()));
+        computed.iter().try_fold(batch, |batch, part| {
+            check()?;
+            batch.with_computed_table(&decode(part)?)
+        })
     }
 }

@@ -6,7 +6,7 @@ use arrow_array::{Array, Int32Array, Int64Array, RecordBatch};
 
 use super::{i32s, i64s, lists};
 use crate::schema::Table;
-use crate::{Error, ErrorKind, Result};
+use crate::{Check, Error, ErrorKind, Result};
 
 /// Part of a path: a row of `nodes` and how many of its tokens the path uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +53,7 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    pub(super) fn build(tables: &[RecordBatch; Table::COUNT]) -> Result<Self> {
+    pub(super) fn build(tables: &[RecordBatch; Table::COUNT], check: Check<'_>) -> Result<Self> {
         let index = Index::new(tables)?;
         let drawn = i64s(&tables[Table::Draws as usize], "trajectory_id")?;
         let mut layout = Self {
@@ -66,6 +66,7 @@ impl Layout {
             ..Self::default()
         };
         for &trajectory in drawn.values() {
+            check()?;
             let row = index
                 .row(trajectory)
                 .ok_or_else(|| broken(format!("a draw names trajectory {trajectory}, which is not in the batch")))?;

@@ -26,7 +26,7 @@ pub use tree::Tree;
 pub use weights::TokenWeights;
 
 use crate::schema::{ENTROPIES, REWARD_COMPONENTS, Table};
-use crate::{Error, ErrorKind, Result};
+use crate::{Check, Error, ErrorKind, Result};
 use layout::Layout;
 
 /// First ids of a store's next rows.
@@ -62,6 +62,11 @@ pub type Blobs = Arc<BTreeMap<[u8; 32], Arc<[u8]>>>;
 impl Batch {
     /// A batch of the tables in the order of [`Table::ALL`]. The tables are checked: columns, types, references.
     pub fn new(tables: [RecordBatch; Table::COUNT]) -> Result<Self> {
+        Self::new_with(tables, &mut || Ok(()))
+    }
+
+    /// [`Batch::new`], which calls `check` between its steps and ends where that is an error.
+    pub fn new_with(tables: [RecordBatch; Table::COUNT], check: Check<'_>) -> Result<Self> {
         for (table, rows) in Table::ALL.into_iter().zip(&tables) {
             let (expected, found) = (table.schema(), rows.schema());
             if expected.fields() != found.fields() {
@@ -71,7 +76,7 @@ impl Batch {
                 ));
             }
         }
-        let layout = Arc::new(Layout::build(&tables)?);
+        let layout = Arc::new(Layout::build(&tables, check)?);
         let (base, blobs, state) = (NextIds::default(), Blobs::default(), Arc::default());
         Ok(Self { tables, columns: Vec::new(), source: BTreeMap::new(), layout, base, blobs, state })
     }

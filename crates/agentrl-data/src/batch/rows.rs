@@ -12,7 +12,7 @@ use arrow_select::interleave::interleave_record_batch;
 
 use super::{Batch, Column, Level, NextIds, Numbers, i32s, i64s};
 use crate::schema::{OldLogprob, REWARD_COMPONENTS, Source, Table};
-use crate::{Error, Result, arrow_bug};
+use crate::{Check, Error, Result, arrow_bug};
 
 /// What [`Batch::draw`] draws, and why.
 #[derive(Clone, Copy, Debug)]
@@ -80,10 +80,16 @@ impl Batch {
     ///
     /// A computed column is kept where every part has it.
     pub fn concat(parts: &[Self]) -> Result<Self> {
+        Self::concat_with(parts, &mut || Ok(()))
+    }
+
+    /// [`Batch::concat`], which calls `check` between its steps and ends where that is an error.
+    pub fn concat_with(parts: &[Self], check: Check<'_>) -> Result<Self> {
         let base = parts.iter().fold(NextIds::default(), |base, part| base.max(part.base));
         let mut next = base;
         let mut rebased = Vec::with_capacity(parts.len());
         for part in parts {
+            check()?;
             // Rows that are new in one part begin behind everything that any part takes for stored.
             let part = part.rebase(next)?.with_base(part.base);
             next = next.max(part.next_ids()?);
@@ -92,6 +98,7 @@ impl Batch {
         let mut orders = Vec::with_capacity(Table::COUNT);
         let mut tables = Vec::with_capacity(Table::COUNT);
         for table in Table::ALL {
+            check()?;
             let order = order(table, &rebased)?;
             tables.push(arranged(table, &rebased, order.as_deref())?);
             orders.push(order);
@@ -102,7 +109,7 @@ impl Batch {
         for part in parts {
             blobs.extend(part.blobs.iter().map(|(hash, content)| (*hash, content.clone())));
         }
-        let mut batch = Self::new(tables)?.with_base(base).with_blobs(Arc::new(blobs));
+        let mut batch = Self::new_with(tables, check)?.with_base(base).with_blobs(Arc::new(blobs));
         let Some(head) = parts.first() else { return Ok(batch) };
         batch.source.clone_from(&head.source);
         for column in &head.columns {

@@ -8,7 +8,8 @@ use arrow_array::types::{Float32Type, Int32Type, Int64Type, TimestampMicrosecond
 use arrow_array::{Array, FixedSizeBinaryArray, ListArray, RecordBatch, UInt64Array};
 
 use super::node::{BlobHash, Node};
-use super::trajectory::{OpenStep, Step, StepOrigin, Trajectory};
+use super::steps::{OpenStep, Step, StepOrigin};
+use super::trajectory::Trajectory;
 use super::{Finish, Forest, Group, Handle, NewNode, Place, Sampling, StepOutcome, handle};
 use crate::batch::layout::{Context, Index, PathNode};
 use crate::batch::{Batch, array, i32s, i64s, lists, u8s};
@@ -40,18 +41,18 @@ impl Forest {
             ));
         }
         let base = self.base.max(batch.base()).max(batch.next_ids()?);
-        let entry = self.groups.get_mut(&group).ok_or_else(|| {
-            Error::not_found(format!("group {group} is not in the forest; add it with add_group first"))
-        })?;
+        let entry = self.of_number_mut(group)?;
         if entry.adopted.trajectories.contains_key(&trajectory) {
             return Err(Error::invalid(format!("trajectory {trajectory} was adopted by group {group} already")));
         }
         let adopted = entry.adopt(batch, trajectory, source)?;
+        let paths = entry.trajectories[adopted].tips().flat_map(|tip| entry.path(Some(tip)));
+        let needed = paths.map(|(node, _)| &entry.nodes[node]).flat_map(|node| &node.content.blobs);
+        let held: Vec<_> = needed.filter_map(|hash| Some((*hash, batch.blobs().get(hash)?.clone()))).collect();
+        let adopted = handle(entry.key, adopted);
         self.base = base;
-        let needed = entry.nodes.iter().flat_map(|node| &node.content.blobs);
-        let held = needed.filter_map(|hash| Some((*hash, batch.blobs().get(hash)?.clone())));
         self.blobs.extend(held);
-        Ok(handle(group, adopted))
+        Ok(adopted)
     }
 }
 
@@ -81,7 +82,7 @@ impl Group {
         entry.contexts = tips;
         for (number, context) in (0..).zip(&contexts) {
             for step in context.steps.clone() {
-                entry.steps.push(reader.step(step, number, context, &local, &self.nodes)?);
+                entry.steps.push(reader.step(step, number, context, &index, &local, &self.nodes)?);
             }
         }
         reader.trajectory(row, &mut entry)?;
@@ -129,7 +130,7 @@ impl Group {
 
     /// The action that a partial trajectory was in the middle of: the actions at the end of its path that no step holds.
     fn open_action(&self, entry: &Trajectory) -> Option<OpenStep> {
-        let closed = entry.steps.last().filter(|step| step.context == entry.context()).map_or(0, |step| step.end);
+        let closed = entry.steps.own().last().filter(|step| step.context == entry.context()).map_or(0, |step| step.end);
         let path = self.path(entry.tip);
         let growing = path.iter().rev().take_while(|&&(node, _)| {
             let node = &self.nodes[node];
@@ -241,13 +242,16 @@ impl<'a> Reader<'a> {
         row: usize,
         number: u32,
         context: &Context,
+        index: &Index<'_>,
         local: &BTreeMap<usize, usize>,
         nodes: &[Node],
     ) -> Result<Step> {
         let steps = self.batch.steps();
         let on_path = |id: i64| {
-            let found = context.path.iter().find(|node| self.ids.value(node.row) == id);
-            found.map(|node| (local[&node.row], node.used as u32)).ok_or_else(|| {
+            // Parents come before their children, so the rows of a path ascend.
+            let row = index.node_row(id);
+            let place = row.and_then(|row| context.path.binary_search_by_key(&row, |node| node.row).ok());
+            place.map(|place| context.path[place]).map(|node| (local[&node.row], node.used as u32)).ok_or_else(|| {
                 Error::corrupt(format!("a step names node {id}, which is not on the path of its trajectory"))
             })
         };

@@ -2,14 +2,15 @@
 
 use agentrl_compute::hash::hash_bytes;
 
-use super::trajectory::{Lineage, Note, OpenStep, Ordinal, Trajectory};
+use super::steps::{OpenStep, Step};
+use super::trajectory::{Lineage, Note, Ordinal, Trajectory};
 use super::{Forest, Group, Handle, NewNode, Place, StepOutcome, handle, split};
 use crate::schema::{Kind, Status};
 use crate::{Error, Result};
 
 /// Where a prefix of a trajectory ends.
 #[derive(Clone, Copy, Debug)]
-struct Cut {
+struct ForkPoint {
     /// Number of the trajectory's context.
     context: u32,
     /// Last node and how many of its tokens; `None` before the first token.
@@ -22,8 +23,8 @@ struct Cut {
 struct Part {
     /// Nodes to append, each with the one it is a copy of.
     nodes: Vec<(usize, NewNode)>,
-    /// Indices of the steps that end in them.
-    steps: Vec<usize>,
+    /// The steps that end in them.
+    steps: Vec<Step>,
 }
 
 impl Forest {
@@ -45,7 +46,7 @@ impl Forest {
         count: u32,
         ordinal: Option<u32>,
     ) -> Result<Vec<Handle>> {
-        let (number, index) = split(trajectory);
+        let (key, index) = split(trajectory);
         let group = self.group(trajectory)?;
         let cut = group.locate(trajectory, node, end)?;
         if count == 0 {
@@ -63,7 +64,7 @@ impl Forest {
             }
         }
         let group = self.group_mut(trajectory)?;
-        Ok((0..count).map(|way| handle(number, group.fork(index, cut, ordinal.map(|first| first + way)))).collect())
+        Ok((0..count).map(|way| handle(key, group.fork(index, cut, ordinal.map(|first| first + way)))).collect())
     }
 
     /// Takes a trajectory back to an earlier token: what goes on is a fork, and what was left behind stays in the files,
@@ -81,9 +82,9 @@ impl Forest {
     /// Puts `by` in the place of a trajectory of the same group: the old one stays in the files, pruned, and says by which
     /// it was replaced.
     pub fn replace(&mut self, trajectory: Handle, by: Handle) -> Result<()> {
-        let ((number, index), (other, by_index)) = (split(trajectory), split(by));
+        let ((key, index), (other, by_index)) = (split(trajectory), split(by));
         let (old, new) = (self.trajectory(trajectory)?, self.trajectory(by)?);
-        if number != other || index == by_index {
+        if key != other || index == by_index {
             return Err(Error::invalid(format!("by is {by}; a trajectory is replaced by another one of its group")));
         }
         if old.stored.is_some() {
@@ -131,12 +132,12 @@ impl Forest {
         suffix: Handle,
         (from, start): (Handle, u32),
     ) -> Result<Handle> {
-        let ((number, index), (other, suffix_index)) = (split(prefix), split(suffix));
+        let ((key, index), (other, suffix_index)) = (split(prefix), split(suffix));
         let group = self.group(prefix)?;
-        if self.group(suffix).is_ok() && number != other {
+        self.group(suffix)?;
+        if key != other {
             return Err(Error::invalid(format!("suffix is {suffix}; splice joins trajectories of one group")));
         }
-        self.group(suffix)?;
         let cut = group.locate(prefix, node, end)?;
         let Part { nodes: copies, steps } = group.part(suffix, from, start)?;
         let length: usize = copies.iter().map(|(_, new)| new.tokens.len()).sum();
@@ -152,17 +153,15 @@ impl Forest {
             let copy = group.attach(spliced, new);
             let position = i64::from(group.nodes[copy].start + tokens);
             if !matches!(kind, Kind::Action | Kind::Injected) {
-                let suffix = &group.trajectories[suffix_index];
-                let acted_on = suffix.state_acted_on(suffix.context(), (position - shift) as u32);
+                let context = group.trajectories[suffix_index].context();
+                let acted_on = group.state_acted_on(suffix_index, context, (position - shift) as u32);
                 group.nodes[copy].state_key = acted_on.unwrap_or(group.nodes[original].state_key);
             }
-            let ends = |&step: &usize| i64::from(group.trajectories[suffix_index].steps[step].end) + shift <= position;
-            if let Some(step) = steps.next_if(ends) {
-                let outcome = group.trajectories[suffix_index].steps[step].outcome.clone();
-                group.trajectories[spliced].close_step(spliced, &outcome);
+            if let Some(step) = steps.next_if(|step| i64::from(step.end) + shift <= position) {
+                group.trajectories[spliced].close_step(spliced, &step.outcome);
             }
         }
-        Ok(handle(number, spliced))
+        Ok(handle(key, spliced))
     }
 
     /// Gives a trajectory another context (a memory, a summary, a window, the view of a sub-agent), from which it goes on.
@@ -216,15 +215,15 @@ fn stored(trajectory: Handle) -> Error {
 
 impl Group {
     /// Where the prefix of a trajectory that ends after `end` tokens of `node` lies.
-    fn locate(&self, trajectory: Handle, node: Option<Handle>, end: Option<u32>) -> Result<Cut> {
-        let (number, index) = split(trajectory);
+    fn locate(&self, trajectory: Handle, node: Option<Handle>, end: Option<u32>) -> Result<ForkPoint> {
+        let (_, index) = split(trajectory);
         let parent = &self.trajectories[index];
         if parent.status == Status::Pruned {
             return Err(Error::invalid(format!(
                 "trajectory {trajectory} was pruned; fork one that is still in the tree"
             )));
         }
-        let cut = |context, place| Cut { context, place, position: self.position(place) };
+        let cut = |context, place| ForkPoint { context, place, position: self.position(place) };
         let Some(node) = node else {
             if end.is_some() {
                 return Err(Error::invalid("end is given without node; name the node that the fork cuts"));
@@ -233,7 +232,7 @@ impl Group {
         };
         let (of, local) = split(node);
         let mut most = None;
-        if of == number {
+        if of == self.key {
             for (context, tip) in (0..).zip(parent.tips()) {
                 // Parents come before their children, so a walk upwards can stop early.
                 let above = std::iter::successors(Some(tip), |&(node, _)| self.nodes[node].parent);
@@ -256,9 +255,15 @@ impl Group {
     }
 
     /// Adds a trajectory that leaves another one.
-    fn fork(&mut self, index: usize, cut: Cut, ordinal: Option<u32>) -> usize {
-        let Cut { context, place, position } = cut;
+    fn fork(&mut self, index: usize, cut: ForkPoint, ordinal: Option<u32>) -> usize {
+        let ForkPoint { context, place, position } = cut;
         let number = self.trajectories.len();
+        let inherited = self.steps_until(index, context, position);
+        let acted_on = self.state_acted_on(index, context, position);
+        // The action that the cut runs through goes on in the child, as the child's own.
+        let cut = self.step(index, inherited).filter(|step| step.context == context);
+        let cut = cut.map(|step| (step.first_node, step.start, step.state_key));
+        let steps = self.inherit(index, inherited);
         let parent = &mut self.trajectories[index];
         let ordinals = parent.forks.entry((context, position)).or_default();
         let ordinal = if let Some(ordinal) = ordinal {
@@ -272,15 +277,8 @@ impl Group {
         child.contexts = parent.contexts[..context as usize].to_vec();
         child.tip = place;
         child.branch = place;
-        child.state_key = parent
-            .state_key
-            .filter(|_| (context, place) == (parent.context(), parent.tip))
-            .or_else(|| parent.state_acted_on(context, position));
-        let inherited = parent.steps.iter().take_while(|step| (step.context, step.end) <= (context, position));
-        child.steps = inherited.cloned().collect();
-        // The action that the cut runs through goes on in the child, as the child's own.
-        let cut = parent.steps.get(child.steps.len()).filter(|step| step.context == context);
-        let cut = cut.map(|step| (step.first_node, step.start, step.state_key));
+        child.state_key = parent.state_key.filter(|_| (context, place) == (parent.context(), parent.tip)).or(acted_on);
+        child.steps = steps;
         let open = parent.open.filter(|_| context == parent.context());
         let cut = cut.or(open.map(|open| (open.first_node, open.start, open.state_key)));
         if let (Some((first_node, start, state_key)), Some((node, _))) = (cut, place)
@@ -288,7 +286,7 @@ impl Group {
         {
             child.open = Some(OpenStep { first_node, start, state_key, last: (node, position), segments: 1 });
         }
-        child.parent = Some(handle(self.number, index));
+        child.parent = Some(handle(self.key, index));
         self.trajectories.push(child);
         number
     }
@@ -302,12 +300,12 @@ impl Group {
     }
 
     /// What a splice copies of a trajectory: the nodes of its present context from a token on, each with its original, and
-    /// the indices of the steps that end in them.
+    /// the steps that end in them.
     fn part(&self, suffix: Handle, from: Handle, start: u32) -> Result<Part> {
-        let (number, index) = split(suffix);
+        let (key, index) = split(suffix);
         let entry: &Trajectory = &self.trajectories[index];
         let path = self.path(entry.tip);
-        let first = path.iter().position(|&(node, _)| handle(number, node) == from);
+        let first = path.iter().position(|&(node, _)| handle(key, node) == from);
         let first =
             first.ok_or_else(|| Error::not_found(format!("node {from} is not on the path of trajectory {suffix}")))?;
         let (node, used) = path[first];
@@ -326,17 +324,14 @@ impl Group {
                 trainable: content.trainable.as_ref().map(|mask| mask[part.clone()].to_vec()),
                 policy: content.policy,
                 policy_version: content.policy_version,
-                origin: Some(handle(number, node)),
+                origin: Some(handle(key, node)),
                 blobs: content.blobs.clone(),
                 ..NewNode::new(content.kind, content.tokens[part].to_vec())
             };
             (node, new)
         });
-        let inside = |&step: &usize| {
-            let step = &entry.steps[step];
-            step.context == entry.context() && step.end > position
-        };
-        Ok(Part { nodes: copies.collect(), steps: (0..entry.steps.len()).filter(inside).collect() })
+        let before = self.steps_until(index, entry.context(), position);
+        Ok(Part { nodes: copies.collect(), steps: self.steps(index).skip(before).cloned().collect() })
     }
 }
 

@@ -49,7 +49,6 @@ impl Forest {
     ///
     /// In the table, decisions of a group are in the order of their rounds and ordinals, then of what they act on.
     pub fn decide(&mut self, decision: Decision) -> Result<()> {
-        let (number, _) = split(decision.trajectory);
         let group = self.group(decision.trajectory)?;
         for (name, value) in [("round", Some(decision.round)), ("ordinal", decision.ordinal), ("end", decision.end)] {
             if let Some(value) = value.filter(|&value| i32::try_from(value).is_err()) {
@@ -58,8 +57,8 @@ impl Forest {
         }
         let parts = [("node", decision.node, group.nodes.len()), ("result", decision.result, group.trajectories.len())];
         for (name, found, count) in parts {
-            if let Some(found) = found.filter(|&found| split(found).0 != number || split(found).1 >= count) {
-                return Err(Error::not_found(format!("{name} is {found}, which is not in group {number}")));
+            if let Some(found) = found.filter(|&found| split(found).0 != group.key || split(found).1 >= count) {
+                return Err(Error::not_found(format!("{name} is {found}, which is not in group {}", group.number)));
             }
         }
         self.group_mut(decision.trajectory)?.decisions.push(decision);

@@ -7,6 +7,7 @@
 
 mod adopt;
 mod branch;
+mod cut;
 mod decision;
 mod freeze;
 mod ingest;
@@ -14,18 +15,20 @@ mod node;
 mod order;
 mod rows;
 mod share;
+mod steps;
 mod trajectory;
 mod view;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use agentrl_compute::hash::hash_bytes;
 use agentrl_compute::rng::structural_seed;
 use sha2::{Digest, Sha256};
 
+pub use cut::Cut;
 pub use decision::Decision;
-pub use freeze::Cut;
 pub use ingest::{Ingested, Role, Rows, Turns};
 pub use node::{BlobHash, NewNode, Sampling};
 pub use trajectory::{Finish, Start, StepOutcome};
@@ -36,10 +39,28 @@ use crate::schema::{Kind, Status};
 use crate::{Error, ErrorKind, Result};
 use adopt::Adopted;
 use node::Node;
-use trajectory::{OpenStep, Trajectory, check_rewards};
+use steps::OpenStep;
+use trajectory::{Trajectory, check_rewards};
 
-/// Handle of a trajectory or a node: its group in the high half, its place in the group in the low half.
+/// Handle of a trajectory or a node: the key of its group in the high half, its place in the group in the low half.
 pub type Handle = i64;
+
+/// What the handles of a group begin with. No other group has it, in no forest of the process, so that a handle of another
+/// forest, or of a group that was frozen, is known for what it is.
+type Key = u32;
+
+/// The key of the next group.
+static NEXT_KEY: AtomicU32 = AtomicU32::new(0);
+
+fn next_key() -> Result<Key> {
+    let next = |key: Key| key.checked_add(1).filter(|&next| i32::try_from(next).is_ok());
+    NEXT_KEY.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).map_err(|_| {
+        Error::overflow(format!(
+            "the process has made {} groups, and there are no more handles; start another",
+            i32::MAX
+        ))
+    })
+}
 
 /// A node of a group and how many of its tokens a path uses.
 type Place = (usize, u32);
@@ -47,16 +68,18 @@ type Place = (usize, u32);
 /// Largest blob that a forest takes, unless it is told otherwise.
 const MAX_BLOB_BYTES: usize = 64 << 20;
 
-fn handle(group: u32, index: usize) -> Handle {
+fn handle(group: Key, index: usize) -> Handle {
     (i64::from(group) << 32) | index as i64
 }
 
-fn split(handle: Handle) -> (u32, usize) {
+fn split(handle: Handle) -> (Key, usize) {
     ((handle >> 32) as u32, (handle & 0xffff_ffff) as usize)
 }
 
 #[derive(Clone, Debug, Default)]
 struct Group {
+    key: Key,
+    /// What the caller calls it.
     number: u32,
     task_id: String,
     nodes: Vec<Node>,
@@ -74,9 +97,11 @@ struct Group {
 pub struct Forest {
     iteration: i64,
     seed: u64,
-    groups: BTreeMap<u32, Group>,
+    groups: BTreeMap<Key, Group>,
+    /// The groups by their numbers.
+    keys: BTreeMap<u32, Key>,
     /// Pairs of groups with a trajectory in one that answers a trajectory in the other: they freeze together.
-    links: BTreeSet<(u32, u32)>,
+    links: BTreeSet<(Key, Key)>,
     /// First ids of new rows: those below are of adopted rows and of the store that they come from.
     base: NextIds,
     blobs: BTreeMap<BlobHash, Arc<[u8]>>,
@@ -92,6 +117,7 @@ impl Forest {
             iteration,
             seed,
             groups: BTreeMap::new(),
+            keys: BTreeMap::new(),
             links: BTreeSet::new(),
             base: NextIds::default(),
             blobs: BTreeMap::new(),
@@ -139,10 +165,12 @@ impl Forest {
         if group > i32::MAX as u32 {
             return Err(Error::invalid(format!("group is {group}; it must be at most {}", i32::MAX)));
         }
-        if self.groups.contains_key(&group) {
+        if self.keys.contains_key(&group) {
             return Err(Error::invalid(format!("group {group} exists already; give each group its own number")));
         }
-        self.groups.insert(group, Group { number: group, task_id: task_id.to_owned(), ..Group::default() });
+        let key = next_key()?;
+        self.keys.insert(group, key);
+        self.groups.insert(key, Group { key, number: group, task_id: task_id.to_owned(), ..Group::default() });
         Ok(())
     }
 
@@ -175,9 +203,7 @@ impl Forest {
         if let Some(parent) = start.parent {
             self.trajectory(parent)?;
         }
-        let entry = self.groups.get_mut(&group).ok_or_else(|| {
-            Error::new(ErrorKind::NotFound, format!("group {group} is not in the forest; add it with add_group first"))
-        })?;
+        let entry = self.of_number_mut(group)?;
         if !entry.started.insert((member, agent)) {
             let of_agent = if agent == 0 { String::new() } else { format!(" of agent {agent}") };
             return Err(Error::invalid(format!(
@@ -185,29 +211,32 @@ impl Forest {
             )));
         }
         entry.trajectories.push(Trajectory { episode, parent: start.parent, ..Trajectory::root(start) });
-        let index = entry.trajectories.len() - 1;
-        self.links.extend([episode, start.parent].into_iter().flatten().map(|other| (split(other).0, group)));
-        Ok(handle(group, index))
+        let (key, index) = (entry.key, entry.trajectories.len() - 1);
+        self.links.extend([episode, start.parent].into_iter().flatten().map(|other| (split(other).0, key)));
+        Ok(handle(key, index))
     }
 
     /// Appends a node at the end of a trajectory's path and returns its handle. Members of a group that begin with the
     /// same prompt share its node.
     pub fn append(&mut self, trajectory: Handle, new: NewNode) -> Result<Handle> {
         self.check_append(trajectory, &new)?;
-        let (number, index) = split(trajectory);
+        let (key, index) = split(trajectory);
         let node = self.group_mut(trajectory)?.attach(index, new);
-        Ok(handle(number, node))
+        Ok(handle(key, node))
     }
 
     /// Whether a node may be appended to a trajectory.
     fn check_append(&self, trajectory: Handle, new: &NewNode) -> Result<()> {
-        let (number, index) = split(trajectory);
+        let (_, index) = split(trajectory);
         let group = self.live_group(trajectory)?;
         new.check()?;
         if let Some(origin) = new.origin {
             let (of, node) = split(origin);
-            if of != number || node >= group.nodes.len() {
-                return Err(Error::not_found(format!("origin is {origin}, which is not a node of group {number}")));
+            if of != group.key || node >= group.nodes.len() {
+                return Err(Error::not_found(format!(
+                    "origin is {origin}, which is not a node of group {}",
+                    group.number
+                )));
             }
         }
         if let Some(hash) = new.blobs.iter().find(|hash| !self.blobs.contains_key(*hash)) {
@@ -271,7 +300,7 @@ impl Forest {
 
     /// Seed of the next segment that is sampled for a trajectory: a hash of the run's seed and the segment's place.
     pub fn segment_seed(&self, trajectory: Handle) -> Result<u64> {
-        let (number, _) = split(trajectory);
+        let number = self.group(trajectory)?.number;
         let entry = self.trajectory(trajectory)?;
         let mut parts = vec![self.seed, self.iteration as u64, u64::from(number)];
         parts.extend(entry.place);
@@ -281,15 +310,30 @@ impl Forest {
     }
 
     fn group(&self, trajectory: Handle) -> Result<&Group> {
-        let (number, index) = split(trajectory);
-        let group = self.groups.get(&number).filter(|group| index < group.trajectories.len());
-        group.ok_or_else(|| unknown(trajectory))
+        let (key, index) = split(trajectory);
+        match self.groups.get(&key) {
+            Some(group) if index < group.trajectories.len() => Ok(group),
+            group => Err(unknown(trajectory, group.is_some())),
+        }
     }
 
     fn group_mut(&mut self, trajectory: Handle) -> Result<&mut Group> {
-        let (number, index) = split(trajectory);
-        let group = self.groups.get_mut(&number).filter(|group| index < group.trajectories.len());
-        group.ok_or_else(|| unknown(trajectory))
+        let (key, index) = split(trajectory);
+        match self.groups.get_mut(&key) {
+            Some(group) if index < group.trajectories.len() => Ok(group),
+            group => Err(unknown(trajectory, group.is_some())),
+        }
+    }
+
+    /// The group with a number.
+    fn of_number(&self, number: u32) -> Result<&Group> {
+        let group = self.keys.get(&number).and_then(|key| self.groups.get(key));
+        group.ok_or_else(|| no_group(number))
+    }
+
+    fn of_number_mut(&mut self, number: u32) -> Result<&mut Group> {
+        let group = self.keys.get(&number).and_then(|key| self.groups.get_mut(key));
+        group.ok_or_else(|| no_group(number))
     }
 
     fn trajectory(&self, trajectory: Handle) -> Result<&Trajectory> {
@@ -312,8 +356,19 @@ impl Forest {
     }
 }
 
-fn unknown(trajectory: Handle) -> Error {
-    Error::new(ErrorKind::NotFound, format!("trajectory {trajectory} is not in the forest (never started, or frozen)"))
+fn unknown(trajectory: Handle, in_live_group: bool) -> Error {
+    let why = if in_live_group {
+        "it was never started; use a handle that start or fork returned"
+    } else {
+        "its group was frozen, or it is a handle of another forest; use handles that this forest gave, of groups that are live"
+    };
+    Error::not_found(format!("trajectory {trajectory} is not in the forest: {why}"))
+}
+
+fn no_group(number: u32) -> Error {
+    Error::not_found(format!(
+        "group {number} is not in the forest (never added, or frozen); add it with add_group first"
+    ))
 }
 
 impl Trajectory {

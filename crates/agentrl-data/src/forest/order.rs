@@ -4,6 +4,7 @@ use agentrl_compute::hash::hash_bytes;
 
 use super::trajectory::{Lineage, Note, Ordinal};
 use super::{Group, StepOutcome, split};
+use crate::{Check, Result};
 
 type Key = [u8; 16];
 
@@ -13,7 +14,7 @@ type Came = (u8, u32, u32, u64, Key);
 impl Group {
     /// All trajectories, each before those that left it: roots by member and agent, forks by context, position and
     /// ordinal, those without an ordinal by content.
-    pub(super) fn canonical(&self) -> Vec<usize> {
+    pub(super) fn canonical(&self, check: Check<'_>) -> Result<Vec<usize>> {
         let count = self.trajectories.len();
         let mut roots = Vec::new();
         let mut forks = vec![Vec::new(); count];
@@ -23,7 +24,7 @@ impl Group {
                 None => roots.push(index),
             }
         }
-        let digests = self.ambiguous().then(|| self.digests());
+        let digests = if self.ambiguous() { Some(self.digests(check)?) } else { None };
         let content = |index: usize| digests.as_ref().map(|digests| digests[index]);
         let key = |&index: &usize| match self.trajectories[index].lineage {
             Lineage::Stored { id } => (0, 0, id as u64, 0, None),
@@ -40,12 +41,13 @@ impl Group {
         let mut order = Vec::with_capacity(count);
         let mut next = roots;
         while let Some(index) = next.pop() {
+            check()?;
             order.push(index);
             let mut children = std::mem::take(&mut forks[index]);
             children.sort_by_key(|index| std::cmp::Reverse(key(index)));
             next.extend(children);
         }
-        order
+        Ok(order)
     }
 
     /// Whether two forks without ordinals leave a trajectory at the same token.
@@ -55,8 +57,8 @@ impl Group {
 
     /// A hash of all that each trajectory and those that came of it hold, but for times, numbers of arrival, and
     /// what they share with the trajectory they left.
-    fn digests(&self) -> Vec<Key> {
-        let nodes = self.node_digests();
+    fn digests(&self, check: Check<'_>) -> Result<Vec<Key>> {
+        let nodes = self.node_digests(check)?;
         let mut digests = vec![Key::default(); self.trajectories.len()];
         let mut log: Vec<Vec<Vec<u8>>> = vec![Vec::new(); self.trajectories.len()];
         for decision in &self.decisions {
@@ -70,11 +72,12 @@ impl Group {
         let mut came: Vec<Vec<Came>> = vec![Vec::new(); self.trajectories.len()];
         // A trajectory comes before all that refer to it.
         for (index, entry) in self.trajectories.iter().enumerate().rev() {
+            check()?;
             let mut bytes = Bytes::default();
             for (node, end) in entry.tips() {
                 bytes.key(&nodes[node]).number(u64::from(end));
             }
-            for step in &entry.steps {
+            for step in self.steps(index) {
                 bytes.number(u64::from(step.context)).number(u64::from(step.end)).key(&step.state_key);
                 bytes.outcome(&step.outcome);
             }
@@ -98,7 +101,7 @@ impl Group {
             }
             let digest = hash_bytes(&bytes.0);
             digests[index] = digest;
-            let own = |other: &i64| split(*other).0 == self.number;
+            let own = |other: &i64| split(*other).0 == self.key;
             if let Lineage::Fork { parent, context, position, ordinal } = entry.lineage {
                 let ordinal = match ordinal {
                     Ordinal::Given(ordinal) => u64::from(ordinal),
@@ -112,13 +115,14 @@ impl Group {
                 came[split(first).1].push((2, 0, 0, 0, digest));
             }
         }
-        digests
+        Ok(digests)
     }
 
     /// A hash of each node and the path before it.
-    fn node_digests(&self) -> Vec<Key> {
+    fn node_digests(&self, check: Check<'_>) -> Result<Vec<Key>> {
         let mut digests: Vec<Key> = Vec::with_capacity(self.nodes.len());
         for node in &self.nodes {
+            check()?;
             let mut bytes = Bytes::default();
             if let Some((parent, end)) = node.parent {
                 bytes.key(&digests[parent]).number(u64::from(end));
@@ -143,7 +147,7 @@ impl Group {
             bytes.0.extend(content.origin.map(|origin| digests[split(origin).1]).unwrap_or_default());
             digests.push(hash_bytes(&bytes.0));
         }
-        digests
+        Ok(digests)
     }
 }
 

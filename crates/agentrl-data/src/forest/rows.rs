@@ -12,13 +12,19 @@ use arrow_array::{
 use arrow_buffer::NullBuffer;
 use arrow_schema::{DataType, Field};
 
-use super::freeze::{Cut, Ids, Ordered};
-use super::trajectory::{Note, Step, StepOrigin};
-use super::{Group, Trajectory, adopt, split};
-use crate::schema::{ENTROPIES, FLAG_UNTRAINED, Kind, OldLogprob, REWARD_COMPONENTS, Table, sampling_fields};
-use crate::{Error, ErrorKind, Result, arrow_bug};
+use super::cut::{Cut, Ids, Ordered};
+use super::steps::{Step, StepOrigin};
+use super::trajectory::Note;
+use super::{Trajectory, adopt, split};
+use crate::schema::{ENTROPIES, FLAG_UNTRAINED, OldLogprob, REWARD_COMPONENTS, Table, sampling_fields};
+use crate::{Check, Error, ErrorKind, Result, arrow_bug};
 
-pub(super) fn tables(cut: &Cut, groups: &[Ordered<'_>], ids: &Ids<'_>) -> Result<[RecordBatch; Table::COUNT]> {
+pub(super) fn tables(
+    cut: &Cut,
+    groups: &[Ordered<'_>],
+    ids: &Ids<'_>,
+    check: Check<'_>,
+) -> Result<[RecordBatch; Table::COUNT]> {
     let names = cut.reward_components.as_ref().map(|names| serde_json::Value::from(names.clone()).to_string());
     let rewards = names.map(|names| (REWARD_COMPONENTS, names));
     let entropies = Some((ENTROPIES, cut.entropies.clone()));
@@ -26,17 +32,20 @@ pub(super) fn tables(cut: &Cut, groups: &[Ordered<'_>], ids: &Ids<'_>) -> Result
         |part: usize| cut.groups.iter().flat_map(move |group| group.adopted.rows.iter().map(move |rows| &rows[part]));
     let whole = |table: Table, part: usize, keys: &[&str], new: RecordBatch, metadata: Option<(&str, String)>| {
         let stored: Vec<RecordBatch> = adopted(part).cloned().collect();
+        if stored.is_empty() {
+            return described(&new, metadata);
+        }
         let stored = adopt::merged(table, &stored, keys)?;
         let rows = arrow_select::concat::concat_batches(&table.schema(), [&stored, &new]).map_err(arrow_bug)?;
         described(&rows, metadata)
     };
     Ok([
-        whole(Table::Nodes, 0, &["node_id"], nodes(groups)?, entropies)?,
-        whole(Table::Steps, 1, &["trajectory_id", "step"], steps(groups)?, rewards.clone())?,
-        whole(Table::Trajectories, 2, &["trajectory_id"], trajectories(groups, ids, cut.iteration)?, rewards)?,
-        draws(groups, cut)?,
+        whole(Table::Nodes, 0, &["node_id"], nodes(groups, check)?, entropies)?,
+        whole(Table::Steps, 1, &["trajectory_id", "step"], steps(groups, check)?, rewards.clone())?,
+        whole(Table::Trajectories, 2, &["trajectory_id"], trajectories(groups, ids, cut.iteration, check)?, rewards)?,
+        draws(groups, cut, check)?,
         RecordBatch::new_empty(Table::Tasks.schema()),
-        decisions(groups, ids, cut.iteration)?,
+        decisions(groups, ids, cut.iteration, check)?,
     ])
 }
 
@@ -69,11 +78,12 @@ fn known(reward: Option<f32>) -> Option<f32> {
     reward.filter(|reward| !reward.is_nan())
 }
 
-/// A column of values that are never null.
+/// A column of a value of each row, before which Ctrl-C is heard.
 macro_rules! column {
-    ($kind:ident, $rows:expr, $value:expr) => {
+    ($check:ident, $kind:ident, $rows:expr, $value:expr) => {{
+        $check()?;
         Arc::new($rows.iter().map($value).collect::<$kind>()) as ArrayRef
-    };
+    }};
 }
 
 /// A list column whose items are never null.
@@ -107,7 +117,8 @@ fn binaries<K: AsRef<[u8]>>(width: i32, keys: impl Iterator<Item = K>) -> Result
     Ok(Arc::new(builder.finish()))
 }
 
-fn nodes(groups: &[Ordered<'_>]) -> Result<RecordBatch> {
+fn nodes(groups: &[Ordered<'_>], check: Check<'_>) -> Result<RecordBatch> {
+    check()?;
     let rows: Vec<_> = groups
         .iter()
         .flat_map(|entry| entry.nodes.iter().map(move |&node| (entry, node, &entry.group.nodes[node])))
@@ -121,9 +132,9 @@ fn nodes(groups: &[Ordered<'_>]) -> Result<RecordBatch> {
     let sampling = StructArray::try_new(
         sampling_fields(),
         vec![
-            column!(Float32Array, contents, |content| content.sampling.map_or(0.0, |s| s.temperature)),
-            column!(Float32Array, contents, |content| content.sampling.map_or(0.0, |s| s.top_p)),
-            column!(Int32Array, contents, |content| content.sampling.map_or(0, |s| s.top_k)),
+            column!(check, Float32Array, contents, |content| content.sampling.map_or(0.0, |s| s.temperature)),
+            column!(check, Float32Array, contents, |content| content.sampling.map_or(0.0, |s| s.top_p)),
+            column!(check, Int32Array, contents, |content| content.sampling.map_or(0, |s| s.top_k)),
         ],
         Some(sampled),
     );
@@ -142,21 +153,21 @@ fn nodes(groups: &[Ordered<'_>]) -> Result<RecordBatch> {
     table(
         Table::Nodes,
         vec![
-            column!(Int64Array, rows, |(entry, index, _)| entry.node_ids[*index]),
-            column!(Int64Array, parents, |parent| parent.map(|(id, _)| id)),
-            column!(Int32Array, parents, |parent| parent.and_then(|(_, end)| end)),
-            column!(Int64Array, rows, |(entry, _, _)| entry.group_id),
-            column!(Int32Array, rows, |(entry, index, _)| entry.rest.start(entry.group, *index) as i32),
-            column!(UInt8Array, contents, |content| content.kind as u8),
+            column!(check, Int64Array, rows, |(entry, index, _)| entry.node_ids[*index]),
+            column!(check, Int64Array, parents, |parent| parent.map(|(id, _)| id)),
+            column!(check, Int32Array, parents, |parent| parent.and_then(|(_, end)| end)),
+            column!(check, Int64Array, rows, |(entry, _, _)| entry.group_id),
+            column!(check, Int32Array, rows, |(entry, index, _)| entry.rest.start(entry.group, *index) as i32),
+            column!(check, UInt8Array, contents, |content| content.kind as u8),
             lists::<Int32Type, _>(DataType::Int32, tokens.map(Some)),
             lists::<Float32Type, _>(DataType::Float32, contents.iter().map(|content| content.logprobs.as_deref())),
             lists::<Float32Type, _>(DataType::Float32, contents.iter().map(|content| content.entropies.as_deref())),
             lists::<UInt8Type, _>(DataType::UInt8, contents.iter().map(|content| content.trainable.as_deref())),
-            column!(Int32Array, contents, |content| content.policy),
-            column!(Int64Array, contents, |content| content.policy_version),
-            column!(Int64Array, contents, |content| content.seed),
+            column!(check, Int32Array, contents, |content| content.policy),
+            column!(check, Int64Array, contents, |content| content.policy_version),
+            column!(check, Int64Array, contents, |content| content.seed),
             Arc::new(sampling.map_err(arrow_bug)?),
-            column!(UInt8Array, contents, |content| content.finish_reason as u8),
+            column!(check, UInt8Array, contents, |content| content.finish_reason as u8),
             Arc::new(origins.collect::<Int64Array>()),
             Arc::new(blobs.finish()),
             Arc::new(TimestampMicrosecondArray::from_iter_values(rows.iter().map(|(_, _, node)| node.created_us))),
@@ -164,11 +175,12 @@ fn nodes(groups: &[Ordered<'_>]) -> Result<RecordBatch> {
     )
 }
 
-fn steps(groups: &[Ordered<'_>]) -> Result<RecordBatch> {
+fn steps(groups: &[Ordered<'_>], check: Check<'_>) -> Result<RecordBatch> {
+    check()?;
     let mut rows: Vec<(&Ordered<'_>, usize, i32, &Step)> = Vec::new();
     for entry in groups {
-        for (index, trajectory) in entry.rows() {
-            rows.extend((0_i32..).zip(&trajectory.steps).map(|(step, row)| (entry, index, step, row)));
+        for &index in &entry.trajectories {
+            rows.extend((0_i32..).zip(entry.group.steps(index)).map(|(step, row)| (entry, index, step, row)));
         }
     }
     let outcomes: Vec<_> = rows.iter().map(|(_, _, _, row)| &row.outcome).collect();
@@ -182,83 +194,66 @@ fn steps(groups: &[Ordered<'_>]) -> Result<RecordBatch> {
     table(
         Table::Steps,
         vec![
-            column!(Int64Array, rows, |(entry, index, _, _)| entry.trajectory_ids[*index]),
-            column!(Int32Array, rows, |&(_, _, step, _)| step),
-            column!(Int64Array, rows, |(entry, _, _, row)| entry.node_ids[row.first_node]),
-            column!(Int64Array, rows, |(entry, _, _, row)| entry.node_ids[row.node]),
-            column!(Int32Array, rows, ends),
-            column!(Int64Array, rows, |(entry, _, _, row)| match row.origin {
+            column!(check, Int64Array, rows, |(entry, index, _, _)| entry.trajectory_ids[*index]),
+            column!(check, Int32Array, rows, |&(_, _, step, _)| step),
+            column!(check, Int64Array, rows, |(entry, _, _, row)| entry.node_ids[row.first_node]),
+            column!(check, Int64Array, rows, |(entry, _, _, row)| entry.node_ids[row.node]),
+            column!(check, Int32Array, rows, ends),
+            column!(check, Int64Array, rows, |(entry, _, _, row)| match row.origin {
                 StepOrigin::Live(index) => entry.trajectory_ids[index],
                 StepOrigin::Stored(id) => id,
             }),
             binaries(16, rows.iter().map(|(_, _, _, row)| row.state_key))?,
-            column!(Float32Array, outcomes, |outcome| known(outcome.reward)),
+            column!(check, Float32Array, outcomes, |outcome| known(outcome.reward)),
             lists::<Float32Type, _>(DataType::Float32, outcomes.iter().map(|outcome| outcome.rewards.as_deref())),
-            column!(UInt8Array, outcomes, |outcome| u8::from(outcome.terminated)),
-            column!(UInt8Array, outcomes, |outcome| u8::from(outcome.truncated)),
-            column!(UInt32Array, rows, flags),
-            column!(UInt8Array, outcomes, |outcome| outcome.drift.map(|drift| drift as u8)),
-            column!(Int32Array, outcomes, |outcome| outcome.drift_at.map(|at| at as i32)),
+            column!(check, UInt8Array, outcomes, |outcome| u8::from(outcome.terminated)),
+            column!(check, UInt8Array, outcomes, |outcome| u8::from(outcome.truncated)),
+            column!(check, UInt32Array, rows, flags),
+            column!(check, UInt8Array, outcomes, |outcome| outcome.drift.map(|drift| drift as u8)),
+            column!(check, Int32Array, outcomes, |outcome| outcome.drift_at.map(|at| at as i32)),
         ],
     )
 }
 
-/// Lowest and highest policy version on the paths of a trajectory.
-fn versions(group: &Group, trajectory: &Trajectory) -> (Option<i64>, Option<i64>) {
-    let paths = trajectory.tips().flat_map(|tip| group.path(Some(tip)));
-    let mut found = paths.filter_map(|(node, _)| group.nodes[node].content.policy_version);
-    let first = found.next();
-    found.fold((first, first), |(low, high), version| (low.min(Some(version)), high.max(Some(version))))
-}
-
-fn trajectories(groups: &[Ordered<'_>], ids: &Ids<'_>, iteration: i64) -> Result<RecordBatch> {
+fn trajectories(groups: &[Ordered<'_>], ids: &Ids<'_>, iteration: i64, check: Check<'_>) -> Result<RecordBatch> {
     let rows: Vec<(&Ordered<'_>, usize, &Trajectory)> =
         groups.iter().flat_map(|entry| entry.rows().map(move |(index, row)| (entry, index, row))).collect();
     let id = |entry: &Ordered<'_>, index: usize| entry.trajectory_ids[index];
     let leaves: Vec<_> =
         rows.iter().map(|(entry, _, row)| row.tip.map(|tip| entry.columns(entry.row_at(tip)))).collect();
     let branches: Vec<_> = rows.iter().map(|(entry, _, row)| row.branch.map(|at| (*entry, entry.row_at(at)))).collect();
-    let versions: Vec<_> = rows.iter().map(|(entry, _, row)| versions(entry.group, row)).collect();
+    let versions: Vec<_> = rows.iter().map(|(entry, _, row)| entry.on_paths(row).versions).collect();
     let infos = rows.iter().map(|(entry, _, row)| row.info(|other| id(entry, other)));
     table(
         Table::Trajectories,
         vec![
-            column!(Int64Array, rows, |(entry, index, _)| id(entry, *index)),
-            column!(Int64Array, rows, |(entry, _, _)| entry.group_id),
-            column!(Int64Array, rows, |(entry, index, row)| {
+            column!(check, Int64Array, rows, |(entry, index, _)| id(entry, *index)),
+            column!(check, Int64Array, rows, |(entry, _, _)| entry.group_id),
+            column!(check, Int64Array, rows, |(entry, index, row)| {
                 row.episode.and_then(|first| ids.of(first)).unwrap_or(id(entry, *index))
             }),
-            column!(Int32Array, rows, |(_, _, row)| row.agent),
+            column!(check, Int32Array, rows, |(_, _, row)| row.agent),
             Arc::new(StringArray::from_iter_values(rows.iter().map(|(entry, _, _)| &entry.group.task_id))),
             Arc::new(Int64Array::from(vec![iteration; rows.len()])),
-            column!(Int64Array, leaves, |leaf| leaf.map(|(id, _)| id)),
-            column!(Int32Array, leaves, |leaf| leaf.and_then(|(_, end)| end)),
+            column!(check, Int64Array, leaves, |leaf| leaf.map(|(id, _)| id)),
+            column!(check, Int32Array, leaves, |leaf| leaf.and_then(|(_, end)| end)),
             binaries(16, rows.iter().map(|(entry, index, _)| entry.group.state_key(*index)))?,
-            column!(Float32Array, rows, |(_, _, row)| known(row.finish.reward)),
+            column!(check, Float32Array, rows, |(_, _, row)| known(row.finish.reward)),
             lists::<Float32Type, _>(DataType::Float32, rows.iter().map(|(_, _, row)| row.finish.rewards.as_deref())),
-            column!(UInt8Array, rows, |(_, _, row)| row.finish.success.map(u8::from)),
-            column!(UInt8Array, rows, |(_, _, row)| row.status as u8),
-            column!(UInt8Array, rows, |(_, _, row)| row.origin as u8),
-            column!(Int64Array, rows, |(_, _, row)| row.parent.and_then(|parent| ids.of(parent))),
-            column!(Int64Array, branches, |branch| branch.map(|(entry, (row, _))| entry.node_ids[row])),
-            column!(Int32Array, branches, |branch| branch.map(|(_, (_, end))| end as i32)),
-            column!(Int64Array, versions, |&(low, _)| low),
-            column!(Int64Array, versions, |&(_, high)| high),
+            column!(check, UInt8Array, rows, |(_, _, row)| row.finish.success.map(u8::from)),
+            column!(check, UInt8Array, rows, |(_, _, row)| row.status as u8),
+            column!(check, UInt8Array, rows, |(_, _, row)| row.origin as u8),
+            column!(check, Int64Array, rows, |(_, _, row)| row.parent.and_then(|parent| ids.of(parent))),
+            column!(check, Int64Array, branches, |branch| branch.map(|(entry, (row, _))| entry.node_ids[row])),
+            column!(check, Int32Array, branches, |branch| branch.map(|(_, (_, end))| end as i32)),
+            column!(check, Int64Array, versions, |&versions| versions.map(|(low, _)| low)),
+            column!(check, Int64Array, versions, |&versions| versions.map(|(_, high)| high)),
             Arc::new(infos.collect::<StringArray>()),
         ],
     )
 }
 
-/// Whether every action of a trajectory that can be trained was sampled.
-fn sampled(group: &Group, trajectory: &Trajectory) -> bool {
-    trajectory.tips().flat_map(|tip| group.path(Some(tip))).all(|(node, _)| {
-        let content = &group.nodes[node].content;
-        let trained = content.trainable.as_ref().is_none_or(|mask| mask.contains(&1));
-        content.kind != Kind::Action || content.logprobs.is_some() || !trained
-    })
-}
-
-fn draws(groups: &[Ordered<'_>], cut: &Cut) -> Result<RecordBatch> {
+fn draws(groups: &[Ordered<'_>], cut: &Cut, check: Check<'_>) -> Result<RecordBatch> {
     let drawn = groups.iter().flat_map(|entry| entry.drawn().map(move |(index, source)| (entry, index, source)));
     let drawn: Vec<_> = drawn.collect();
     let count = drawn.len();
@@ -269,12 +264,12 @@ fn draws(groups: &[Ordered<'_>], cut: &Cut) -> Result<RecordBatch> {
             Arc::new(Int64Array::from_iter_values(first..first + count as i64)),
             Arc::new(Int64Array::from(vec![cut.iteration; count])),
             Arc::new(Int32Array::from_iter_values(0..count as i32)),
-            column!(Int64Array, drawn, |&(entry, index, _)| entry.trajectory_ids[index]),
-            column!(Int64Array, drawn, |(entry, _, _)| entry.group_id),
-            column!(UInt8Array, drawn, |&(_, _, source)| source as u8),
+            column!(check, Int64Array, drawn, |&(entry, index, _)| entry.trajectory_ids[index]),
+            column!(check, Int64Array, drawn, |(entry, _, _)| entry.group_id),
+            column!(check, UInt8Array, drawn, |&(_, _, source)| source as u8),
             new_null_array(&DataType::Float64, count),
-            column!(UInt8Array, drawn, |&(entry, index, _)| {
-                let behaviour = sampled(entry.group, &entry.group.trajectories[index]);
+            column!(check, UInt8Array, drawn, |&(entry, index, _)| {
+                let behaviour = entry.on_paths(&entry.group.trajectories[index]).sampled;
                 (if behaviour { OldLogprob::Behaviour } else { OldLogprob::None }) as u8
             }),
             Arc::new(StringArray::new_null(count)),
@@ -286,7 +281,7 @@ fn draws(groups: &[Ordered<'_>], cut: &Cut) -> Result<RecordBatch> {
 type Decided<'a> = (i64, i64, (Option<i64>, Option<i32>), Option<i64>, &'a super::Decision);
 
 /// What planners decided, in an order that does not depend on arrival, numbered within each group and round.
-fn decisions(groups: &[Ordered<'_>], ids: &Ids<'_>, iteration: i64) -> Result<RecordBatch> {
+fn decisions(groups: &[Ordered<'_>], ids: &Ids<'_>, iteration: i64, check: Check<'_>) -> Result<RecordBatch> {
     let mut rows: Vec<Decided<'_>> = Vec::new();
     for entry in groups {
         let found = entry.group.decisions.iter().filter_map(|decision| {
@@ -323,15 +318,15 @@ fn decisions(groups: &[Ordered<'_>], ids: &Ids<'_>, iteration: i64) -> Result<Re
         Table::Decisions,
         vec![
             Arc::new(Int64Array::from(vec![iteration; rows.len()])),
-            column!(Int64Array, rows, |row| row.0),
-            column!(Int32Array, rows, |row| row.4.round as i32),
+            column!(check, Int64Array, rows, |row| row.0),
+            column!(check, Int32Array, rows, |row| row.4.round as i32),
             Arc::new(Int32Array::from(ordinals)),
-            column!(UInt8Array, rows, |row| row.4.operation as u8),
-            column!(Int64Array, rows, |row| row.1),
-            column!(Int64Array, rows, |row| row.2.0),
-            column!(Int32Array, rows, |row| row.2.1),
-            column!(Int64Array, rows, |row| row.3),
-            column!(Float64Array, rows, |row| row.4.score),
+            column!(check, UInt8Array, rows, |row| row.4.operation as u8),
+            column!(check, Int64Array, rows, |row| row.1),
+            column!(check, Int64Array, rows, |row| row.2.0),
+            column!(check, Int32Array, rows, |row| row.2.1),
+            column!(check, Int64Array, rows, |row| row.3),
+            column!(check, Float64Array, rows, |row| row.4.score),
             Arc::new(rows.iter().map(|row| row.4.reason.as_deref()).collect::<StringArray>()),
         ],
     )

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use agentrl_compute::rng::structural_seed;
 
+use super::steps::{OpenStep, Step, StepOrigin, Steps};
 use super::{Handle, Place};
 use crate::schema::{Drift, Origin, Source, Status};
 use crate::{Error, Result};
@@ -85,41 +86,6 @@ pub(super) fn check_rewards(reward: Option<f32>, rewards: Option<&[f32]>, compon
     }
 }
 
-/// Whose action a step is.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum StepOrigin {
-    /// A trajectory of the group.
-    Live(usize),
-    /// A stored trajectory.
-    Stored(i64),
-}
-
-/// A closed step. Positions count tokens from the start of the path.
-#[derive(Clone, Debug)]
-pub(super) struct Step {
-    pub(super) first_node: usize,
-    pub(super) node: usize,
-    pub(super) start: u32,
-    pub(super) end: u32,
-    /// Number of the trajectory's context that the step was taken in.
-    pub(super) context: u32,
-    pub(super) origin: StepOrigin,
-    pub(super) state_key: [u8; 16],
-    pub(super) outcome: StepOutcome,
-}
-
-/// An action that is still growing.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct OpenStep {
-    pub(super) first_node: usize,
-    pub(super) start: u32,
-    pub(super) state_key: [u8; 16],
-    /// Last node of the action so far, and the position after its last token.
-    pub(super) last: (usize, u32),
-    /// Number of segments so far.
-    pub(super) segments: u32,
-}
-
 /// Number of a fork among those that leave the same trajectory at the same token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ordinal {
@@ -181,7 +147,7 @@ pub(super) struct Trajectory {
     pub(super) contexts: Vec<Place>,
     /// Key of the state that the next action acts on, where it is not that of the last node.
     pub(super) state_key: Option<[u8; 16]>,
-    pub(super) steps: Vec<Step>,
+    pub(super) steps: Steps,
     pub(super) open: Option<OpenStep>,
     pub(super) status: Status,
     pub(super) finish: Finish,
@@ -203,7 +169,7 @@ impl Trajectory {
             tip: None,
             contexts: Vec::new(),
             state_key: None,
-            steps: Vec::new(),
+            steps: Steps::default(),
             open: None,
             status: Status::Partial,
             finish: Finish { status: Status::Partial, ..Finish::default() },
@@ -248,13 +214,6 @@ impl Trajectory {
     /// Where the paths of all its contexts end, the last one's last.
     pub(super) fn tips(&self) -> impl DoubleEndedIterator<Item = Place> + '_ {
         self.contexts.iter().copied().chain(self.tip)
-    }
-
-    /// Key of the state that the action which begins at a position of a context acted on, if one does.
-    pub(super) fn state_acted_on(&self, context: u32, position: u32) -> Option<[u8; 16]> {
-        let closed = self.steps.iter().find(|step| (step.context, step.start) == (context, position));
-        let open = self.open.filter(|open| (self.context(), open.start) == (context, position));
-        closed.map(|step| step.state_key).or(open.map(|open| open.state_key))
     }
 
     /// Closes the open step, if there is one; says whether there was. `index` is the trajectory's own.

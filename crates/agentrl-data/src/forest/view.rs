@@ -1,8 +1,8 @@
 //! What planners see of a forest while it grows: the trees, and where trajectories stand.
 
 use super::{Forest, Handle, handle};
+use crate::Result;
 use crate::batch::Tree;
-use crate::{Error, Result};
 
 /// Trajectories that are running, one row each, in the order in which they were started.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -26,15 +26,16 @@ pub struct Frontier {
 impl Forest {
     /// The trajectories of a group, or of all, that are running.
     pub fn frontier(&self, group: Option<u32>) -> Result<Frontier> {
-        if let Some(group) = group {
-            self.of_number(group)?;
-        }
+        let groups = match group {
+            Some(number) => vec![self.of_number(number)?],
+            None => self.keys.values().filter_map(|key| self.groups.get(key)).collect(),
+        };
         let mut frontier = Frontier::default();
-        for entry in self.groups.values().filter(|entry| group.is_none_or(|group| group == entry.number)) {
+        for entry in groups {
             for (index, row) in entry.trajectories.iter().enumerate().filter(|(_, row)| row.is_running()) {
-                frontier.trajectory.push(handle(entry.number, index));
+                frontier.trajectory.push(handle(entry.key, index));
                 frontier.group.push(entry.number);
-                frontier.node.push(row.tip.map_or(-1, |(node, _)| handle(entry.number, node)));
+                frontier.node.push(row.tip.map_or(-1, |(node, _)| handle(entry.key, node)));
                 frontier.end.push(row.tip.map_or(0, |(_, end)| end));
                 frontier.length.push(entry.position(row.tip));
                 frontier.steps.push(row.steps.len() as u32);
@@ -47,15 +48,9 @@ impl Forest {
     /// The token tree of a group, whose nodes are known by their handles.
     pub fn tree(&self, group: u32) -> Result<Tree> {
         let entry = self.of_number(group)?;
-        let nodes = (0..entry.nodes.len()).map(|node| handle(group, node)).collect();
+        let nodes = (0..entry.nodes.len()).map(|node| handle(entry.key, node)).collect();
         let parents: Vec<i64> =
             entry.nodes.iter().map(|node| node.parent.map_or(-1, |(parent, _)| parent as i64)).collect();
         Tree::new(nodes, &parents)
-    }
-
-    fn of_number(&self, group: u32) -> Result<&super::Group> {
-        self.groups
-            .get(&group)
-            .ok_or_else(|| Error::not_found(format!("group {group} is not in the forest (never added, or frozen)")))
     }
 }

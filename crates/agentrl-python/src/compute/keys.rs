@@ -10,7 +10,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString};
 use pyo3_arrow::input::AnyArray;
 
-use crate::arrays::{Whole, slice};
+use crate::arrays::{Text, Whole, slice};
 use crate::columns;
 use crate::enter::{held, released};
 use crate::error::invalid;
@@ -93,10 +93,10 @@ fn dense_texts(name: &str, parts: &[ArrayRef]) -> Result<Keys> {
     }
 }
 
-type Text<'a> = Box<dyn Fn(usize) -> &'a [u8] + Sync + 'a>;
+type TextAt<'a> = Box<dyn Fn(usize) -> &'a [u8] + Sync + 'a>;
 
 /// The bytes of each row of an Arrow array.
-fn texts<'a>(name: &str, array: &'a ArrayRef) -> Result<Text<'a>> {
+fn texts<'a>(name: &str, array: &'a ArrayRef) -> Result<TextAt<'a>> {
     if array.null_count() > 0 {
         return Err(Error::invalid(format!(
             "{name} has {} nulls, which belong to no group; fill them first",
@@ -130,7 +130,7 @@ fn text<'a>(item: &'a Bound<'_, PyAny>) -> Option<&'a str> {
 fn item_bytes(name: &str, item: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
     let tagged = |tag: u8, bytes: &[u8]| [&[tag], bytes].concat();
     if let Ok(text) = item.cast::<PyString>() {
-        Ok(tagged(0, text.to_str()?.as_bytes()))
+        Ok(tagged(0, text.extract::<Text>()?.named(name)?.as_bytes()))
     } else if let Ok(bytes) = item.cast::<PyBytes>() {
         Ok(tagged(1, bytes.as_bytes()))
     } else {
@@ -178,7 +178,7 @@ pub(crate) fn history_keys<'py>(
 #[pyo3(signature = (texts, groups, threshold, sketch=None))]
 pub(crate) fn similar_keys<'py>(
     py: Python<'py>,
-    texts: Vec<String>,
+    texts: Vec<Text>,
     groups: PyReadonlyArray1<'py, u32>,
     threshold: f64,
     sketch: Option<(Whole<usize>, Whole<usize>, Whole<usize>)>,
@@ -192,6 +192,7 @@ pub(crate) fn similar_keys<'py>(
             bands: bands.named("bands")?,
         }),
     };
+    let texts = texts.into_iter().map(|text| text.named("texts")).collect::<PyResult<Vec<_>>>()?;
     let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
     let made = released(py, || keys::similar(&texts, groups, threshold, similarity))?;
     Ok(PyArray1::from_vec(py, made.ids))

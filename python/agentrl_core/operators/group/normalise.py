@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentrl_core import _core
-from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.operators import columns
 
 Center = Literal["mean", "none", "median", "leave_one_out", "baseline"]
@@ -115,11 +114,7 @@ def normalise(
     if table.ndim == 1:
         mask = columns.mask(valid, "valid", length=count)
         return _core.normalise(table, groups, valid=mask, out=out, **options)
-    shaped = np.empty_like(table) if out is None else out
-    if shaped.shape != table.shape or shaped.dtype != table.dtype:
-        raise InvalidInputError(
-            f"out has shape {shaped.shape} and dtype {shaped.dtype}; give {table.shape} of {table.dtype}"
-        )
+    shaped = np.empty_like(table) if out is None else columns.output(out, table.shape, table.dtype)
     masks = None if valid is None else np.asarray(valid)
     for component in range(table.shape[1]):
         of_component: object = masks[:, component] if masks is not None and masks.shape == table.shape else valid

@@ -14,7 +14,7 @@ use agentrl_compute::ragged::Ragged;
 
 pub use columns::Rows;
 
-use super::trajectory::Step;
+use super::steps::Step;
 use super::{Forest, Group, Handle, NewNode, Place, StepOutcome, handle, split};
 use crate::schema::{Drift, Kind};
 use crate::{Check, Error, Result};
@@ -107,7 +107,7 @@ impl Forest {
         let mut action = turns.outputs.node(row, 0..output.len(), Kind::Action)?;
         let state = action.state.take();
         action.check().map_err(|error| Error::new(error.kind(), format!("outputs: {error}")))?;
-        let (number, index) = split(trajectory);
+        let (key, index) = split(trajectory);
         let group = self.group_mut(trajectory)?;
         let rules = Rules { realign: turns.realign, vocabulary: turns.vocabulary };
         let prompt = group.needed(index, prompt);
@@ -133,7 +133,7 @@ impl Forest {
             ..turns.outputs.outcome(row).unwrap_or_default()
         };
         self.step(trajectory, &outcome)?;
-        Ok((handle(number, node), outcome))
+        Ok((handle(key, node), outcome))
     }
 
     /// Appends a node a row, in order; where a row says what the environment paid, its step is closed with it. Returns
@@ -288,7 +288,7 @@ impl Group {
         let holder = |position: usize| {
             path[path.partition_point(|&(node, _)| self.nodes[node].start as usize <= position).saturating_sub(1)]
         };
-        let origin = |node: usize| Some(handle(self.number, node));
+        let origin = |node: usize| Some(handle(self.key, node));
         let mut pieces = Vec::new();
         if replaced == prompt.len() && place.is_none() {
             // Nothing of what was there: a context of its own, and no rewrite of another.
@@ -337,7 +337,7 @@ impl Group {
                 && self.whole(self.nodes[step.node].parent, &Prompt { known: prompt.len(), rest: Cow::Borrowed(&[]) })
                     == self.whole(entry.tip, prompt)
         };
-        entry.steps.iter().position(alike)
+        self.steps(index).position(alike)
     }
 
     /// The tokens of a node that a path uses.

@@ -8,6 +8,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::batch::Batch;
 use crate::forest::Finish;
+use crate::forest::node::Node;
 use crate::schema::Status;
 
 const REALIGN: usize = 2;
@@ -412,17 +413,20 @@ proptest! {
         let found: Vec<_> = found.into_iter().map(|(name, at)| (name == "clean", at)).collect();
         prop_assert_eq!(found, expected);
         // What a context shares with the one before need not be given again.
-        let (mut other, _) = session()?;
-        other.start(0, 1)?;
+        let (mut other, first) = session()?;
+        let others = [first, other.start(0, 1)?];
         let known = turns.iter().enumerate().map(|(row, (of, (prompt, _)))| {
             let before = turns[..row].iter().rev().find(|(session, _)| session == of);
             before.map_or(0, |(_, (before, _))| common_prefix(before, prompt) as i64)
         });
         let known: Vec<i64> = known.collect();
-        ingest_without(&mut other, &turns, Some(&known))?;
+        let same = |of: Handle| others[usize::from(of != sessions[0])];
+        let again: Vec<_> = turns.iter().map(|(of, turn)| (same(*of), turn.clone())).collect();
+        ingest_without(&mut other, &again, Some(&known))?;
         let untimed = |forest: &Forest| -> Vec<_> {
-            let group = &forest.groups[&0];
-            let nodes = group.nodes.iter().map(|node| (node.content.clone(), node.parent, node.state_key)).collect::<Vec<_>>();
+            let group = forest.of_number(0).unwrap();
+            let content = |node: &Node| NewNode { origin: node.content.origin.map(|origin| split(origin).1 as Handle), ..node.content.clone() };
+            let nodes = group.nodes.iter().map(|node| (content(node), node.parent, node.state_key)).collect::<Vec<_>>();
             group.trajectories.iter().map(|entry| (format!("{entry:?}"), nodes.clone())).collect()
         };
         prop_assert_eq!(untimed(&other), untimed(&forest));

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::Result;
-use crate::forest::trajectory::OpenStep;
+use crate::forest::steps::OpenStep;
 use crate::forest::{Forest, Handle, Place, split};
 
 /// How long a group's lists were.
@@ -36,9 +36,9 @@ impl Forest {
             if marks.contains_key(&trajectory) {
                 continue;
             }
-            let (number, index) = split(trajectory);
+            let (key, index) = split(trajectory);
             let group = self.live_group(trajectory)?;
-            groups.entry(number).or_insert(GroupMark { nodes: group.nodes.len(), roots: group.roots.len() });
+            groups.entry(key).or_insert(GroupMark { nodes: group.nodes.len(), roots: group.roots.len() });
             let entry = &group.trajectories[index];
             let mark = TrajectoryMark {
                 tip: entry.tip,
@@ -51,8 +51,8 @@ impl Forest {
         }
         work(self).inspect_err(|_| {
             for (trajectory, mark) in &marks {
-                let (number, index) = split(*trajectory);
-                let Some(group) = self.groups.get_mut(&number) else { continue };
+                let (key, index) = split(*trajectory);
+                let Some(group) = self.groups.get_mut(&key) else { continue };
                 let entry = &mut group.trajectories[index];
                 entry.tip = mark.tip;
                 entry.contexts.truncate(mark.contexts);
@@ -60,8 +60,8 @@ impl Forest {
                 entry.open = mark.open;
                 entry.state_key = mark.state_key;
             }
-            for (number, mark) in &groups {
-                let Some(group) = self.groups.get_mut(number) else { continue };
+            for (key, mark) in &groups {
+                let Some(group) = self.groups.get_mut(key) else { continue };
                 group.nodes.truncate(mark.nodes);
                 group.roots.truncate(mark.roots);
             }

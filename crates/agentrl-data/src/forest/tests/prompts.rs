@@ -135,9 +135,9 @@ proptest! {
             let adopted = later.adopt(0, &batch, member as i64, Some(Source::Replay))?;
             prop_assert_eq!(later.tokens(adopted)?, [whole[member].as_slice(), &[50 + member as i32]].concat());
             let group = later.group(adopted)?;
-            let step = group.trajectories[split(adopted).1].steps[0].clone();
+            let step = group.step(split(adopted).1, 0).unwrap().clone();
             let (node, end) = group.nodes[step.first_node].parent.unwrap();
-            let again = later.fork(adopted, Some(handle(0, node)), Some(end))?;
+            let again = later.fork(adopted, Some(handle(later.of_number(0)?.key, node)), Some(end))?;
             prop_assert_eq!(later.tokens(again)?, whole[member].as_slice());
             prop_assert_eq!(later.group(again)?.state_key(split(again).1), step.state_key);
             later.append(again, NewNode::action(vec![90], vec![-1.0]))?;

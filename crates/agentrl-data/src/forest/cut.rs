@@ -1,0 +1,124 @@
+//! A consistent cut of a forest, and its rows in canonical order: what the tables are made of.
+
+use std::collections::BTreeMap;
+
+use super::share::Rest;
+use super::{Group, Handle, Key, Place, Trajectory, split};
+use crate::batch::{Blobs, NextIds};
+use crate::schema::{Kind, Origin, Source};
+
+/// Groups that were taken out of a forest to be frozen. Making the batch of them takes no part of the forest, so that
+/// others can go on with the groups that are still live.
+#[derive(Debug)]
+pub struct Cut {
+    pub(super) iteration: i64,
+    pub(super) base: NextIds,
+    pub(super) groups: Vec<Group>,
+    pub(super) reward_components: Option<Vec<String>>,
+    pub(super) entropies: String,
+    pub(super) blobs: Blobs,
+}
+
+/// A group with its rows put into canonical order: trajectories by place and content, nodes by the first path that holds
+/// them, prompts without what earlier ones begin with.
+pub(super) struct Ordered<'a> {
+    pub(super) group: &'a Group,
+    /// Index in the group of each new trajectory that has tokens, in canonical order.
+    pub(super) trajectories: Vec<usize>,
+    /// Index in the group of each new node that has a row, in canonical order.
+    pub(super) nodes: Vec<usize>,
+    /// Id of the row that holds the last token of each node of the group; -1 where no trajectory with a row has the node.
+    pub(super) node_ids: Vec<i64>,
+    /// Which tokens the row of each node holds.
+    pub(super) rest: Rest,
+    /// Trajectory id of each trajectory of the group; -1 where it has no tokens.
+    pub(super) trajectory_ids: Vec<i64>,
+    pub(super) group_id: i64,
+    /// What the path up to each node of the group holds.
+    pub(super) paths: Vec<OnPath>,
+}
+
+/// What a path holds.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct OnPath {
+    /// Lowest and highest policy version, where any is known.
+    pub(super) versions: Option<(i64, i64)>,
+    /// Whether every action that can be trained was sampled.
+    pub(super) sampled: bool,
+}
+
+impl OnPath {
+    /// A path without a token.
+    const EMPTY: Self = Self { versions: None, sampled: true };
+
+    /// Of the path up to each node of a group. Parents come before their children.
+    pub(super) fn of_nodes(group: &Group) -> Vec<Self> {
+        let mut paths: Vec<Self> = Vec::with_capacity(group.nodes.len());
+        for node in &group.nodes {
+            let content = &node.content;
+            let trained = content.trainable.as_ref().is_none_or(|mask| mask.contains(&1));
+            let own = Self {
+                versions: content.policy_version.map(|version| (version, version)),
+                sampled: content.kind != Kind::Action || content.logprobs.is_some() || !trained,
+            };
+            paths.push(node.parent.map_or(own, |(parent, _)| paths[parent].and(own)));
+        }
+        paths
+    }
+
+    fn and(self, other: Self) -> Self {
+        let both = self.versions.zip(other.versions);
+        let versions = both.map(|(one, other)| (one.0.min(other.0), one.1.max(other.1)));
+        Self { versions: versions.or(self.versions).or(other.versions), sampled: self.sampled && other.sampled }
+    }
+}
+
+impl Ordered<'_> {
+    pub(super) fn rows(&self) -> impl Iterator<Item = (usize, &Trajectory)> {
+        self.trajectories.iter().map(|&index| (index, &self.group.trajectories[index]))
+    }
+
+    /// What all paths of a trajectory hold together.
+    pub(super) fn on_paths(&self, trajectory: &Trajectory) -> OnPath {
+        trajectory.tips().fold(OnPath::EMPTY, |found, (node, _)| found.and(self.paths[node]))
+    }
+
+    /// The row that holds the token before a place, and how many of its tokens come before it.
+    pub(super) fn row_at(&self, place: Place) -> Place {
+        self.rest.resolve(self.group, place)
+    }
+
+    /// A place among rows as columns: the row's id, and how many of its tokens, unless all.
+    pub(super) fn columns(&self, (row, end): Place) -> (i64, Option<i32>) {
+        let whole = self.rest.tokens(self.group, row).len() == end as usize;
+        (self.node_ids[row], (!whole).then_some(end as i32))
+    }
+
+    /// Trajectories that are drawn, with how they are: adopted ones as their source says, then new ones that came to an end.
+    pub(super) fn drawn(&self) -> impl Iterator<Item = (usize, Source)> {
+        let stored = self.group.trajectories.iter().enumerate();
+        let stored = stored.filter_map(|(index, entry)| Some((index, entry.stored?.source?)));
+        let new = self.rows().filter(|(_, entry)| entry.status.is_drawn()).map(|(index, entry)| {
+            let source = match entry.origin {
+                Origin::Expert => Source::Expert,
+                Origin::Imagined => Source::Imagined,
+                Origin::Generated | Origin::Imported => Source::Fresh,
+            };
+            (index, source)
+        });
+        let mut stored: Vec<_> = stored.collect();
+        stored.sort_by_key(|&(index, _)| self.trajectory_ids[index]);
+        stored.into_iter().chain(new)
+    }
+}
+
+/// Ids of trajectories by handle, over all groups of a cut.
+pub(super) struct Ids<'a>(pub(super) BTreeMap<Key, &'a Ordered<'a>>);
+
+impl Ids<'_> {
+    /// The id of a trajectory; `None` where it has no row.
+    pub(super) fn of(&self, trajectory: Handle) -> Option<i64> {
+        let (key, index) = split(trajectory);
+        self.0.get(&key).and_then(|entry| entry.trajectory_ids.get(index)).copied().filter(|&id| id >= 0)
+    }
+}
