@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from agentrl_core.data.forest import Forest
     from agentrl_core.data.store import Store
     from agentrl_core.integrations import polars
+    from agentrl_core.model.annotate import annotate
     from agentrl_core.operators import filters, group, keys, packing, returns, tree
     from agentrl_core.recipe import Recipe
 
@@ -33,6 +34,7 @@ __all__ = [
     "Table",
     "__version__",
     "advantage",
+    "annotate",
     "engine",
     "env",
     "filters",
@@ -62,6 +64,7 @@ _HOMES = {
     "Store": "data.store",
     "Table": "_core",
     "__version__": "_core",
+    "annotate": "model.annotate",
     "filters": "operators",
     "group": "operators",
     "keys": "operators",

@@ -287,7 +287,7 @@ class Recipe:
                     raise RecipeError(
                         f"recipe {self.name!r}: the batch has no column {name!r} at level {level}; {remedy}"
                     )
-        return Updates(self, batch, stage=stage, seed=seed)
+        return Updates(batch, self.training(stage), shared=self.shared, seed=seed)
 
     def to_dict(self) -> dict[str, Any]:
         """The recipe as a table of plain values and one table per component. Phases that are None are left out."""
@@ -405,7 +405,7 @@ def _run(chain: tuple[Component, ...], batch: Batch) -> Batch:
 def _annotate(column: Column) -> str:
     """The call that lets a model make a column; a probe makes the one before the first step too."""
     name = column[1].removesuffix("_before") if column in _MODEL_COLUMNS else column[1]
-    return f"batch = batch.annotate({name!r}, {_MODEL_COLUMNS.get(column, 'model')})"
+    return f"batch = arl.annotate(batch, {name!r}, {_MODEL_COLUMNS.get(column, 'model')})"
 
 
 def _plain(value: Any) -> Any:

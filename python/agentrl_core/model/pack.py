@@ -27,6 +27,7 @@ from agentrl_core.model.layouts import Layout, SequenceLayout, TreeLayout
 
 if TYPE_CHECKING:
     from agentrl_core._core import PlannedPack
+    from agentrl_core.operators.packing import TreeRows
 
 _LOGITS_AT_ONCE = 2**27  # 512 MiB of fp32; beyond it the head runs in chunks that the backward pass recomputes
 
@@ -125,7 +126,7 @@ class Pack:
         """Make the tensors of a planned pack.
 
         Args:
-            plan: one element of `Batch.plan`.
+            plan: one pack of `Batch.plan`.
             streams: `[N]` arrays by name, aligned with `plan.token`.
             entropy_gradient: see the class.
             answers: see the class.
@@ -143,6 +144,41 @@ class Pack:
             pair_offsets=_tensor(plan.pair_offsets),
             pair_tokens=_tensor(plan.pair_tokens),
             streams=Streams({name: _tensor(values) for name, values in streams.items()}),
+            entropy_gradient=entropy_gradient,
+            answers=answers,
+        )
+
+    @classmethod
+    def from_tree(cls, tree: TreeRows, *, entropy_gradient: bool = True, answers: tuple[str, ...] = ()) -> Pack:
+        """Make the tensors of rows of tokens as trees, which are those of no batch, at temperature 1.
+
+        Args:
+            tree: what `packing.tree_layout` made; `token` and the places of pairs are those in its given tokens.
+            entropy_gradient: see the class.
+            answers: see the class.
+
+        Example:
+            >>> from agentrl_core.model.pack import Pack
+            >>> from agentrl_core.operators.packing import tree_layout
+            >>> pack = Pack.from_tree(tree_layout([5, 6, 7, 5, 6, 8], [0, 3, 6]))
+            >>> pack.input_ids.tolist(), pack.target.tolist()
+            ([5, 6], [6, 7, 8])
+        """
+        token = _tensor(tree.token)
+        streams = {name: _tensor(values) for name, values in tree.streams.items()}
+        return cls(
+            input_ids=_tensor(tree.input_ids),
+            position_ids=_tensor(tree.position_ids),
+            cu_seqlens=_tensor(tree.cu_seqlens),
+            max_seqlen=int(np.diff(tree.cu_seqlens).max(initial=0)),
+            source_row=_tensor(tree.source_row),
+            target=_tensor(tree.target),
+            token=token,
+            node_token=torch.full_like(token, -1),  # stored nowhere
+            subtree_end=_tensor(tree.subtree_end),
+            pair_offsets=_tensor(tree.pair_offsets),
+            pair_tokens=_tensor(tree.pair_tokens),
+            streams=Streams({"inverse_temperature": torch.ones(len(token)), **streams}),
             entropy_gradient=entropy_gradient,
             answers=answers,
         )
