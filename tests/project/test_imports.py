@@ -46,12 +46,12 @@ def modules(package: Path) -> dict[str, Path]:
 def homes(package: Path) -> dict[str, str]:
     """Where a name lives that `from agentrl_core import name` gives, other than a package."""
     tree = ast.parse((package / "__init__.py").read_text(encoding="utf-8"))
-    (table,) = [
-        ast.literal_eval(node.value)
+    tables = {
+        ast.unparse(node.targets[0]): ast.literal_eval(node.value)
         for node in tree.body
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "_HOMES"
-    ]
-    return table
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) in ("_MODULES", "_VALUES")
+    }
+    return tables["_MODULES"] | tables["_VALUES"]
 
 
 def imported(source: str, known: set[str], named: dict[str, str]) -> Iterator[str]:
