@@ -21,9 +21,9 @@ from torch.utils.checkpoint import checkpoint
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
 from agentrl_core.loss.regulariser import top_p_entropy
 from agentrl_core.model.architecture import decoder_of, output_layer_of
-from agentrl_core.model.attention import pack_attention
+from agentrl_core.model.attention import Attention, SequenceAttention, TreeAttention
 from agentrl_core.model.head import folded
-from agentrl_core.model.layouts import Layout, SequenceLayout, TreeLayout
+from agentrl_core.model.transformers_attention import pack_attention
 
 if TYPE_CHECKING:
     from agentrl_core._core import PlannedPack
@@ -199,11 +199,11 @@ class Pack:
         return self._copies[target]
 
     @functools.cached_property
-    def _layout(self) -> Layout:
+    def _attention(self) -> Attention:
         """Who attends to whom: made once for all models and layers."""
         if self.subtree_end is not None:
-            return TreeLayout(self.subtree_end, self.position_ids)
-        return SequenceLayout(self.cu_seqlens, self.max_seqlen)
+            return TreeAttention(self.subtree_end, self.position_ids)
+        return SequenceAttention(self.cu_seqlens, self.max_seqlen)
 
     def to_tokens(self, values: Tensor, out: NDArray[Any]) -> None:
         """Write one value of each pair to all the action tokens that the pair stands for.
@@ -253,19 +253,19 @@ class Pack:
         decoder = decoder_of(model)
         self._refuse_foreign(decoder)
         pack = self.to(_device(model))
-        layout = pack._layout  # noqa: SLF001 - a pack of its own kind
-        layout.layers = 0
+        attention = pack._attention  # noqa: SLF001 - a pack of its own kind
+        attention.layers = 0
         with pack_attention(decoder):
             output = decoder(
                 input_ids=pack.input_ids[None],
                 position_ids=pack.position_ids[None],
                 use_cache=False,
-                pack_layout=layout,
+                attention_of_pack=attention,
             )
         layers = getattr(decoder.config, "num_hidden_layers", None)
-        if layout.layers != layers:
+        if attention.layers != layers:
             raise UnsupportedError(
-                f"{type(model).__name__} used the pack's attention in {layout.layers} of {layers} layers; "
+                f"{type(model).__name__} used the pack's attention in {attention.layers} of {layers} layers; "
                 "packs need softmax attention through transformers' AttentionInterface in every layer"
             )
         return cast("Tensor", output.last_hidden_state[0])
