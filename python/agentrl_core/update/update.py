@@ -137,11 +137,12 @@ class Update:
     ) -> Iterator[Tensor]:
         """The loss of this step over all its packs together: exact for every loss, in packs of any size.
 
-        Every pack is run without gradients, the loss is evaluated once on all rows, and every pack is run again with
-        the derivatives of that loss by its log-probs, entropies and answers. So statistics over all rows (quantiles,
-        moments, BAPO's bounds) are those of the step, and a pair, group or trajectory may go over several packs. That
-        costs one more forward pass than `pack` and `loss`, which are as exact where packs hold the loss's `unit` whole;
-        a step that fits in one pack is run once. In both runs torch draws the same random numbers for a pack (dropout).
+        Gradient caching: every pack is run without gradients, the loss is evaluated once on all rows, and every pack is
+        run again with the derivatives of that loss by its log-probs, entropies and answers. So statistics over all rows
+        (quantiles, moments, BAPO's bounds) are those of the step, and a pair, group or trajectory may go over several
+        packs. That costs one more forward pass than `pack` and `loss`, which are as exact where packs hold the loss's
+        `unit` whole; a step that fits in one pack is run once. In both runs torch draws the same random numbers for a
+        pack (dropout).
 
         Rows are taken in the order of their tokens, whatever the layout and the packs. `Updates.metrics` has the
         metrics of the whole step.
