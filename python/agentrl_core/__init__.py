@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from agentrl_core.data.store import Store
     from agentrl_core.integrations import polars
     from agentrl_core.integrations.polars import scan
+    from agentrl_core.model.annotate import annotate
     from agentrl_core.operators import filters, group, keys, packing, returns, tree
     from agentrl_core.recipe import Recipe
     from agentrl_core.train import warm_start
@@ -35,6 +36,7 @@ __all__ = [
     "Table",
     "__version__",
     "advantage",
+    "annotate",
     "engine",
     "env",
     "filters",
@@ -76,6 +78,7 @@ _VALUES = {
     "Store": "data.store",
     "Table": "_core",
     "__version__": "_core",
+    "annotate": "model.annotate",
     "num_threads": "_core",
     "scan": "integrations.polars",
     "set_num_threads": "_core",

@@ -3,7 +3,7 @@
 # Arrays that come back are new and belong to the caller. What is raised on purpose are the classes of
 # `agentrl_core.exceptions`, and `TypeError` where an argument has a type that Python itself refuses.
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal, Self, TypeAlias, TypeVar, final
@@ -54,6 +54,7 @@ __all__ = [
     "num_threads",
     "optimal_token_baseline",
     "pack_balanced",
+    "pack_continuations",
     "pair_keys",
     "pair_streams",
     "reward_checklist",
@@ -339,8 +340,17 @@ class Batch:
 @final
 class Plan:
     def __len__(self) -> int: ...
+    def __getitem__(self, index: int) -> PlannedPack: ...
+    def __iter__(self) -> Iterator[PlannedPack]: ...
     def pack(
-        self, index: int, take: Callable[[str, int, np.dtype[Any]], NDArray[Any]] | None = None
+        self,
+        index: int,
+        take: Callable[[str, int, np.dtype[Any]], NDArray[Any]] | None = None,
+        *,
+        same: Mapping[str, NDArray[np.float32]] | None = None,
+        summed: Sequence[str] | None = None,
+        weights: NDArray[np.float64] | None = None,
+        credit: Mapping[str, NDArray[np.float32]] | None = None,
     ) -> PlannedPack: ...
 
 @final
@@ -371,6 +381,8 @@ class PlannedPack:
     def pair_offsets(self) -> NDArray[np.int64]: ...
     @property
     def pair_tokens(self) -> NDArray[np.int64]: ...
+    @property
+    def streams(self) -> dict[str, NDArray[np.float32]]: ...
 
 @final
 class RowPack:
@@ -699,6 +711,8 @@ def reward_success_distance(embeddings: _F64, width: int, success: _Bool, groups
 def pair_streams(summed: Sequence[tuple[NDArray[np.floating[Any]], _F32]], first: Sequence[tuple[_F32, _F32]],
     pair_offsets: _I64, pair_tokens: _I64) -> None: ...
 def pack_balanced(costs: _I64, bins: int) -> list[_I64]: ...
+def pack_continuations(text: _I32, begins: _I64, ends: _I64, tails: _I32, tail_offsets: _I64, tail_of: _I64,
+    max_tokens: int) -> list[_I64]: ...
 def tree_layout(tokens: _I32, offsets: _I64, trained: _Bool | None, same: Sequence[NDArray[np.float32]],
     take: Callable[[str, int, np.dtype[Any]], NDArray[Any]] | None = None) -> RowPack: ...
 def tree_build(elements: _I64, offsets: _I64) -> tuple[_I64, _U32]: ...

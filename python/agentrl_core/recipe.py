@@ -304,7 +304,8 @@ class Recipe:
                         f"recipe {self.name!r}: the batch has no column {column.name!r} at level {column.level}; "
                         f"{remedy}"
                     )
-        return Updates(self.at(_iteration(batch)), batch, stage=stage, seed=seed)
+        recipe = self.at(_iteration(batch))
+        return Updates(batch, recipe.training(stage), shared=recipe.shared, seed=seed)
 
     def to_dict(self) -> dict[str, Any]:
         """The recipe as a table of plain values and one table per component. Phases that are None are left out."""
@@ -456,7 +457,7 @@ def _makes(component: Component) -> tuple[Column, ...]:
 def _annotate(column: Column) -> str:
     """The call that lets a model make a column; a probe makes the one before the first step too."""
     name = column.name.removesuffix("_before") if column.model else column.name
-    return f"batch = batch.annotate({name!r}, {column.model or 'model'})"
+    return f"batch = arl.annotate(batch, {name!r}, {column.model or 'model'})"
 
 
 def _plain(value: Any) -> Any:

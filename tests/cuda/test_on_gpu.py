@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from agentrl_core import loss
-from agentrl_core.model.layouts import SequenceLayout, TreeLayout
+from agentrl_core.model.attention import SequenceAttention, TreeAttention
 from agentrl_core.model.pack import Pack, Streams
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
@@ -126,11 +126,11 @@ def test_attention_equals_the_cpu(layout: str, softcap: float | None, window: in
     for device, precision in (("cuda", dtype), ("cpu", torch.float64)):
         query, key, value, by_out = (one.to(device, precision).requires_grad_() for one in states)
         if layout == "sequence":
-            lies = SequenceLayout(torch.tensor([0, 130, 131, count], dtype=torch.int32, device=device), count - 131)
+            lies = SequenceAttention(torch.tensor([0, 130, 131, count], dtype=torch.int32, device=device), count - 131)
         else:  # a trunk of 100 tokens with two branches
             rows = torch.arange(count, device=device)
             ends = torch.where((rows >= 100) & (rows < 250), 250, count).to(torch.int32)
-            lies = TreeLayout(ends, torch.where(rows < 250, rows, rows - 150))
+            lies = TreeAttention(ends, torch.where(rows < 250, rows, rows - 150))
         out = lies.attend(query, key, value, scaling=0.3, dropout=0.0, window=window, softcap=softcap)
         gradients = torch.autograd.grad((out * by_out.detach()).sum(), (query, key, value))
         results.append([one.detach().cpu().double() for one in (out, *gradients)])

@@ -5,7 +5,7 @@ import polars as pl
 import pytest
 
 import agentrl_core as arl
-from agentrl_core import advantage, engine, recipes, reward, rollout, select
+from agentrl_core import advantage, annotate, engine, recipes, reward, rollout, select
 from agentrl_core.collect import evaluate
 from agentrl_core.exceptions import InvalidInputError, RecipeError
 from agentrl_core.model.probe import Probe
@@ -183,10 +183,10 @@ def test_a_reward_that_waits_for_a_model_joins_the_credit(world, warm_policy):
     batch = arl.Collector(engine.Transformers(policy, tokenizer), world, recipe, **LIMITS)(tasks=3, group_size=4)
     assert batch.has("score", "draw")
     assert not batch.has("gain", "step")
-    with pytest.raises(RecipeError, match=r"annotate\('answer_logprob', policy, probe=probe\)"):
+    with pytest.raises(RecipeError, match=r"annotate\(batch, 'answer_logprob', policy, probe=probe\)"):
         recipe.credit(batch)
     answers = [tokenizer.encode(str(task)) for task in batch.texts("task_id", "draw")]
-    probed = batch.annotate("answer_logprob", policy, probe=Probe(answers))
+    probed = annotate(batch, "answer_logprob", policy, probe=Probe(answers))
     credited = recipe.credit(probed)
     assert np.isfinite(credited.column("advantage", "token")).all()
     gains, steps = credited.column("gain", "step"), np.diff(batch.offsets("step"))

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import agentrl_core as arl
-from agentrl_core import engine, recipes
+from agentrl_core import annotate, engine, recipes
 
 
 @pytest.mark.parametrize("name", ["transformers", pytest.param("vllm", marks=pytest.mark.vllm)])
@@ -20,7 +20,7 @@ def test_behaviour_log_probs_are_the_models_own_at_every_version(name, world, wa
     for iteration in range(3):
         batch = collect(tasks=4, group_size=4)
         assert set(batch.column("policy_version", "token")) == {iteration}
-        own = batch.annotate("own_logprob", policy).column("own_logprob", "token")
+        own = annotate(batch, "own_logprob", policy).column("own_logprob", "token")
         sampled = batch.column("behaviour_logprob", "token")
         assert len(sampled) > 50
         np.testing.assert_allclose(sampled, own, atol=1e-5)

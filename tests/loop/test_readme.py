@@ -59,7 +59,7 @@ collect  = arl.Collector(generate, world, recipe, store=store)
 
 for iteration in range(collect.iteration, 2):
     batch = collect(tasks=2, group_size=8)
-    batch = batch.annotate("reference_logprob", reference)
+    batch = arl.annotate(batch, "reference_logprob", reference)
     batch = recipe.credit(batch)
     updates = recipe.updates(batch)
     for update in updates:

@@ -10,7 +10,7 @@ from hand_made import tiny_model
 from test_losses_of_updates import grow
 from torch import nn
 
-from agentrl_core import Batch, Forest, recipes, reward
+from agentrl_core import Batch, Forest, annotate, recipes, reward
 from agentrl_core.exceptions import InvalidInputError, RecipeError
 from agentrl_core.model.pack import Pack
 from agentrl_core.model.probe import Probe, Questions
@@ -58,7 +58,7 @@ def test_probes_are_asked_before_every_step_and_at_the_end(seed: int, reduce: st
     batch, model = grow(seed), tiny_model("qwen3")
     rows, starts = probe_rows(batch, seed)
     probe = Probe(rows, start=starts, reduce=reduce)
-    probed = batch.annotate("answer_logprob", model, probe=probe, max_tokens=max_tokens)
+    probed = annotate(batch, "answer_logprob", model, probe=probe, max_tokens=max_tokens)
     after, before = probed.column("answer_logprob", "step"), probed.column("answer_logprob_before", "draw")
     steps = batch.offsets("step")
     several = 0
@@ -94,11 +94,11 @@ def test_a_context_is_run_once_for_all_its_probes() -> None:
 def test_information_gain_of_a_probe() -> None:
     batch, model = grow(0), tiny_model("llama")
     rows, starts = probe_rows(batch)
-    probed = batch.annotate("answer_logprob", model, probe=Probe(rows, start=starts))
+    probed = annotate(batch, "answer_logprob", model, probe=Probe(rows, start=starts))
     recipe = recipes.GRPO.replace(reward=(reward.Outcome(), reward.InformationGain()))
     recipe.check()
     for known in (batch, batch.with_columns("step", answer_logprob=probed.column("answer_logprob", "step"))):
-        with pytest.raises(RecipeError, match=r"batch = batch\.annotate\('answer_logprob', policy, probe=probe\)"):
+        with pytest.raises(RecipeError, match=r"batch = arl\.annotate\(batch, 'answer_logprob', policy, probe=probe\)"):
             recipe.credit(known)
     gain = recipe.credit(probed).column("gain", "step")
     steps = batch.offsets("step")
@@ -112,7 +112,7 @@ def test_information_gain_of_a_probe() -> None:
 def test_a_probe_can_be_asked_for_another_answer() -> None:
     batch, model = grow(0), tiny_model("llama")
     rows = [[5]] * batch.num_draws
-    found = batch.annotate("answer_entropy", model, probe=Probe(rows)).column("answer_entropy_before", "draw")
+    found = annotate(batch, "answer_entropy", model, probe=Probe(rows)).column("answer_entropy_before", "draw")
     for draw, asked in enumerate(contexts(batch)):
         with torch.no_grad():
             logits = model(input_ids=torch.tensor([asked[0]])).logits[0, -1]
@@ -127,7 +127,7 @@ def test_nothing_predicts_what_an_empty_context_is_asked() -> None:
     forest.append(trajectory, [3, 4], kind="action", logprobs=[-1.0, -1.0])
     forest.finish(trajectory, reward=0.0)
     batch, model = forest.freeze(), tiny_model("llama")
-    probed = batch.annotate("answer_logprob", model, probe=Probe([[5]]))
+    probed = annotate(batch, "answer_logprob", model, probe=Probe([[5]]))
     assert np.isnan(probed.column("answer_logprob_before", "draw")).all()
     after = probed.column("answer_logprob", "step")
     assert after.tolist() == [pytest.approx(float(likelihood(model, [3, 4], [5], 0)[0]), abs=1e-6)]
@@ -145,7 +145,7 @@ def test_a_context_that_no_step_follows() -> None:
         forest.rewrite(trajectory, [1, 7, 8])
         forest.finish(trajectory, reward=0.0)
     batch, model = forest.freeze(), tiny_model("llama")
-    probed = batch.annotate("answer_logprob", model, probe=Probe([[5], [6]]))
+    probed = annotate(batch, "answer_logprob", model, probe=Probe([[5], [6]]))
     before, after = probed.column("answer_logprob_before", "draw"), probed.column("answer_logprob", "step")
     for draw, probe in enumerate(([5], [6])):
         assert before[draw] == pytest.approx(float(likelihood(model, [1, 2], probe, 0)[0]), abs=1e-6)
@@ -161,14 +161,14 @@ def test_probes_that_are_refused() -> None:
     with pytest.raises(InvalidInputError, match="reduce='max'; use mean or sum"):
         Probe([[1]], reduce="max")
     with pytest.raises(InvalidInputError, match=r"probe has 1 rows of tokens, but the batch has \d+ draws"):
-        batch.annotate("answer_logprob", model, probe=Probe([[1]]))
+        annotate(batch, "answer_logprob", model, probe=Probe([[1]]))
     every = Probe([[1, 2]] * batch.num_draws)
     with pytest.raises(
-        InvalidInputError, match="max_tokens is 5, but a context of draw 0 with its 2 probes has 9 tokens"
+        InvalidInputError, match="max_tokens is 5, but a context of draw 1 with its probe has 14 tokens"
     ):
-        batch.annotate("answer_logprob", model, probe=every, max_tokens=5)
+        annotate(batch, "answer_logprob", model, probe=every, max_tokens=5)
     with pytest.raises(InvalidInputError, match="a function cannot read trees"):
-        batch.annotate("answer_logprob", lambda pack: pack.target, probe=every)
+        annotate(batch, "answer_logprob", lambda pack: pack.target, probe=every)
 
 
 def test_answers_at_trained_tokens() -> None:
@@ -177,7 +177,7 @@ def test_answers_at_trained_tokens() -> None:
     names = ("reference_logprob", "current_entropy", "sum_probability_squared")
     annotated = batch
     for name in names:
-        annotated = annotated.annotate(name, model, max_tokens=60)
+        annotated = annotate(annotated, name, model, max_tokens=60)
     steps, tokens = batch.offsets("step"), batch.offsets("token")
     trainable, scale = batch.column("trainable", "token"), batch.column("inverse_temperature", "token")
     found = {name: annotated.column(name, "token") for name in names}
@@ -207,8 +207,8 @@ def test_a_stored_token_is_run_once() -> None:
         packs.append(pack)
         return pack.run(model).logprob
 
-    by_function = batch.annotate("mine", answer, max_tokens=60).column("mine", "node_token")
-    by_model = batch.annotate("reference_logprob", model, max_tokens=60).column("reference_logprob", "node_token")
+    by_function = annotate(batch, "mine", answer, max_tokens=60).column("mine", "node_token")
+    by_model = annotate(batch, "reference_logprob", model, max_tokens=60).column("reference_logprob", "node_token")
     np.testing.assert_allclose(by_function, by_model, rtol=0, atol=1e-6)
     asked = torch.cat([pack.node_token for pack in packs]).tolist()
     stored = batch.column("node_token", "token")[batch.column("trainable", "token") == 1]
@@ -221,19 +221,19 @@ def test_a_stored_token_is_run_once() -> None:
 
 def test_a_function_returns_a_value_for_each_pair() -> None:
     batch = grow(0)
-    squares = batch.annotate("square", lambda pack: pack.target.float() ** 2).column("square", "token")
+    squares = annotate(batch, "square", lambda pack: pack.target.float() ** 2).column("square", "token")
     trained = batch.column("trainable", "token") == 1
     np.testing.assert_array_equal(
         squares[trained], np.square(batch.column("token", "token")[trained], dtype=np.float32)
     )
     assert np.isnan(squares[~trained]).all()
     with pytest.raises(InvalidInputError, match=r"column 'bad' returned shape \(1,\) for a pack of"):
-        batch.annotate("bad", lambda _: torch.zeros(1))
+        annotate(batch, "bad", lambda _: torch.zeros(1))
 
 
 def test_the_name_of_a_column_says_what_a_model_answers() -> None:
     batch = grow(0)
     with pytest.raises(InvalidInputError, match=r"column is 'current_entropie', but a model answers .*; end the"):
-        batch.annotate("current_entropie", tiny_model("llama"))
+        annotate(batch, "current_entropie", tiny_model("llama"))
     with pytest.raises(InvalidInputError, match=r"model is None; give a torch\.nn\.Module or a function"):
-        batch.annotate("reference_logprob", None)  # type: ignore[arg-type]
+        annotate(batch, "reference_logprob", None)  # type: ignore[arg-type]

@@ -14,10 +14,11 @@ from hand_made import tiny_model
 from systems import LOSSES
 from torch import Tensor, nn
 
-from agentrl_core import Batch, Forest, loss, recipes
+from agentrl_core import Batch, Forest, annotate, loss, recipes
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
 from agentrl_core.model.pack import Pack, PackOutput
-from agentrl_core.update.updates import Update
+from agentrl_core.update.metrics import Metrics
+from agentrl_core.update.update import Update
 
 BINS = 5
 EACH = pytest.mark.parametrize("name", LOSSES)
@@ -249,14 +250,14 @@ def test_the_losses_that_need_the_whole_update() -> None:
 
 
 @pytest.mark.parametrize("name", OVER_ALL_ROWS)
-def test_smaller_packs_of_these_would_be_another_loss(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_smaller_packs_of_these_would_be_another_loss(name: str) -> None:
     """So they are refused for a reason: with packs all the same, value or gradient change."""
     policy = LOSSES[name]
     rollouts = Rollouts.random(policy, seed=len(name) % 3)
     update = rollouts.update(policy)
     whole = rollouts.by_packs(update, list(update.pack(max_tokens=10**6)))
     groups = rollouts.batch.keys("group_id", "draw").astype(np.int64)
-    monkeypatch.setattr(type(update._updates), "_units", groups)
+    update = Update(replace(update.prepared, units=groups), update.draws, Metrics())
     packs = list(update.pack(max_tokens=largest_unit(rollouts.batch, update, "group")))
     assert len(packs) > 1
     assert not close(rollouts.by_packs(update, packs), whole, 1e-6)
@@ -341,11 +342,11 @@ def test_a_model_without_a_value_head_is_refused() -> None:
 def test_annotate_takes_values_for_a_column_of_values() -> None:
     model, batch = tiny_model("llama"), grow(0)
     model.value_head = nn.Linear(32, 1).double()
-    values = batch.annotate("old_value", model).column("old_value", "token")
-    given = batch.annotate("mine", lambda pack: pack.run(model, answers=("value",)).value).column("mine", "token")
+    values = annotate(batch, "old_value", model).column("old_value", "token")
+    given = annotate(batch, "mine", lambda pack: pack.run(model, answers=("value",)).value).column("mine", "token")
     np.testing.assert_array_equal(values, given)
     assert np.isfinite(values).sum() == batch.column("trainable", "token").sum()
-    logprobs = batch.annotate("reference_logprob", model).column("reference_logprob", "token")
+    logprobs = annotate(batch, "reference_logprob", model).column("reference_logprob", "token")
     assert not np.allclose(values, logprobs, equal_nan=True)
 
 

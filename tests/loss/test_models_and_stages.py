@@ -13,7 +13,7 @@ from systems import LINE, SYSTEMS, TABLE
 from test_losses_of_updates import columns, grow, of_groups
 from torch import nn
 
-from agentrl_core import Batch, Recipe, advantage, loss, recipes
+from agentrl_core import Batch, Recipe, advantage, annotate, loss, recipes
 from agentrl_core.exceptions import RecipeError
 
 # What docs/losses.md writes behind the name of a system's second line, and what it stands for in a recipe.
@@ -134,7 +134,9 @@ def test_a_critic_before_the_credit() -> None:
         advantage=advantage.Gae(), loss=(before, loss.Train(loss.Value(), model="critic"), loss.Policy())
     )
     recipe.check()
-    with pytest.raises(RecipeError, match=r"stage 'before_credit' needs it first: batch = batch\.annotate\('return'"):
+    with pytest.raises(
+        RecipeError, match=r"stage 'before_credit' needs it first: batch = arl\.annotate\(batch, 'return'"
+    ):
         recipe.updates(batch, stage="before_credit")
     with pytest.raises(
         RecipeError, match=r"needs column 'value' at level token; only a model can make it: .* critic\)"
@@ -146,7 +148,7 @@ def test_a_critic_before_the_credit() -> None:
     (update,) = recipe.updates(fitted, stage="before_credit")
     assert update.model == "critic"
     assert not fitted.has("advantage", "token")
-    ready = recipe.credit(batch.annotate("value", critic))
+    ready = recipe.credit(annotate(batch, "value", critic))
     assert [update.model for update in recipe.updates(ready)] == ["critic", "policy"]
 
 

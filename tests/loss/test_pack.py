@@ -13,6 +13,8 @@ from transformers import (
     Cohere2ForCausalLM,
     CohereConfig,
     CohereForCausalLM,
+    FalconConfig,
+    FalconForCausalLM,
     GPT2Config,
     GPT2LMHeadModel,
     GptOssConfig,
@@ -25,6 +27,8 @@ from transformers import (
     HyperCLOVAXForCausalLM,
     Llama4ForCausalLM,
     Llama4TextConfig,
+    MptConfig,
+    MptForCausalLM,
     PhimoeConfig,
     PhimoeForCausalLM,
     Qwen2MoeConfig,
@@ -34,7 +38,7 @@ from transformers import (
 )
 
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
-from agentrl_core.model import layouts
+from agentrl_core.model import attention as attention_module
 from agentrl_core.model import pack as pack_module
 from agentrl_core.model.pack import Pack
 
@@ -174,6 +178,16 @@ def test_models_that_cannot_run_packs_say_why() -> None:
     rows = Ragged.random([5, 6])
     with pytest.raises(UnsupportedError, match="Linear has no get_decoder"):
         rows.pack().forward(nn.Linear(2, 2))
+    for run in (rows.pack().run, rows.pack().forward):
+        with pytest.raises(InvalidInputError, match=r"model is 'tiny'; give a torch\.nn\.Module"):
+            run("tiny")
+    heads = {"vocab_size": 37, "num_hidden_layers": 1, "num_attention_heads": 2}
+    for own_attention in (
+        FalconForCausalLM(FalconConfig(**heads, hidden_size=16)),
+        MptForCausalLM(MptConfig(vocab_size=37, d_model=16, n_layers=1, n_heads=2)),
+    ):
+        with pytest.raises(UnsupportedError, match=r"(Falcon|Mpt)Model computes its attention by itself, not through"):
+            rows.pack().run(own_attention)
     capped = tiny_model("llama")
     capped.config.final_logit_softcapping = 30.0  # which a Llama does not have
     with pytest.raises(UnsupportedError, match="final_logit_softcapping=30"):
@@ -251,6 +265,6 @@ def test_gpt2_runs_too() -> None:
 
 def test_buckets_cover_every_row_once() -> None:
     starts = torch.tensor([0, 4, 5, 15, 19], dtype=torch.int32)
-    shapes, rows, slots = layouts.SequenceLayout(starts, 10).buckets
+    shapes, rows, slots = attention_module.SequenceAttention(starts, 10).buckets
     assert sorted(shapes) == [(1, 1), (1, 10), (2, 4)]
     assert rows[slots].tolist() == list(range(19))

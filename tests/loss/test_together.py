@@ -23,7 +23,8 @@ from agentrl_core import loss, recipes
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.model.buffers import PackBuffers
 from agentrl_core.model.pack import Pack, PackOutput
-from agentrl_core.update.updates import Update, Updates
+from agentrl_core.update.update import Update
+from agentrl_core.update.updates import Updates
 
 EACH = pytest.mark.parametrize("name", LOSSES)
 SOME = ["A4 SPEAR", "A11 BAPO", "C10 SIREN", "C14 Light-IF", "D8 80/20", "D10 PACS", "D27 M2PO", "E26 DRPO"]

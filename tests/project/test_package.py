@@ -60,3 +60,38 @@ print((time.perf_counter() - start) * 1e3, *set(sys.modules) - before)
     measured(f"import agentrl_core: {float(milliseconds):.1f} ms and {len(modules)} modules beyond NumPy")
     assert "agentrl_core" in modules
     assert len(modules) <= MOST_MODULES
+
+
+def test_what_needs_torch_says_how_to_install_it() -> None:
+    program = """
+import sys
+sys.modules["torch"] = None  # as if it were not installed
+import agentrl_core as arl
+from agentrl_core import recipes
+from agentrl_core.exceptions import MissingDependencyError
+from agentrl_core.model.lazy_torch import torch
+
+forest = arl.Forest()
+forest.add_group(0, "task")
+for member, reward in enumerate([1.0, 0.0]):
+    trajectory = forest.start(0, member)
+    forest.append(trajectory, [1, 2], kind="prompt")
+    forest.append(trajectory, [3], kind="action", logprobs=[-0.5])
+    forest.finish(trajectory, reward=reward)
+batch = recipes.GRPO.credit(forest.freeze())
+(update,) = recipes.GRPO.updates(batch)
+for call in (
+    lambda: update.pack(max_tokens=8),
+    lambda: update.together(print, max_tokens=8),
+    lambda: arl.annotate(batch, "reference_logprob", print),
+    lambda: torch.zeros(1),
+):
+    try:
+        call()
+    except MissingDependencyError as error:
+        print(error)
+"""
+    needing = ["a pack", "a pack", "annotate", "a loss"]
+    assert fresh(program).splitlines() == [
+        f"{what} needs the package torch, which is not installed; pip install 'agentrl_core[torch]'" for what in needing
+    ]

@@ -173,7 +173,7 @@ def test_check_names_the_column_and_the_call(batch: Batch) -> None:
     with pytest.raises(
         RecipeError,
         match=r"recipe 'grpo': loss\.Policy \(phase loss\) needs column 'reference_logprob' at level token; "
-        r"only a model can make it: batch = batch\.annotate\('reference_logprob', reference\)",
+        r"only a model can make it: batch = arl\.annotate\(batch, 'reference_logprob', reference\)",
     ):
         recipe.check(batch)
     recipe.check(batch.with_columns("token", reference_logprob=np.zeros(len(batch.column("token", "token")))))

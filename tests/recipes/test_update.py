@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import LlamaForCausalLM
 
-from agentrl_core import Batch, loss, recipes
+from agentrl_core import Batch, annotate, loss, recipes
 from agentrl_core.exceptions import InvalidInputError, RecipeError
 from agentrl_core.recipe import Recipe
 
@@ -73,7 +73,7 @@ def test_loss_and_gradients_of_a_batch_with_branches(
 ) -> None:
     reference = LlamaForCausalLM(model.config).double()
     recipe = recipes.GRPO.replace(loss=loss.Policy(kl=loss.KL(0.1), entropy=0.05, aggregate=aggregate), shared=shared)
-    credited = recipe.credit(batch).annotate("reference_logprob", reference, max_tokens=50)
+    credited = annotate(recipe.credit(batch), "reference_logprob", reference, max_tokens=50)
     expected = expected_loss(model, credited, recipe, reference)
     expected.backward()
     wanted = {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
@@ -160,9 +160,9 @@ def test_metrics_are_means_over_tokens_of_all_updates(batch: Batch, model: Llama
 def test_recomputed_old_log_probs(batch: Batch, model: LlamaForCausalLM) -> None:
     recipe = recipes.GRPO.replace(loss=loss.Policy(old_logprob="recomputed"))
     credited = recipe.credit(batch)
-    with pytest.raises(RecipeError, match=r"batch\.annotate\('recomputed_logprob', policy\)"):
+    with pytest.raises(RecipeError, match=r"arl\.annotate\(batch, 'recomputed_logprob', policy\)"):
         recipe.updates(credited)
-    updates = recipe.updates(credited.annotate("recomputed_logprob", model))
+    updates = recipe.updates(annotate(credited, "recomputed_logprob", model))
     for update in updates:
         for pack in update.pack(max_tokens=999):
             update.loss(pack.run(model), pack)

@@ -61,7 +61,7 @@ mod _core {
     #[pymodule_export]
     use crate::ingest::{append_chats, append_many, ingest};
     #[pymodule_export]
-    use crate::pack::{Plan, PlannedPack, RowPack, pack_balanced, pair_streams, tree_layout};
+    use crate::pack::{Plan, PlannedPack, RowPack, pack_balanced, pack_continuations, pair_streams, tree_layout};
     #[pymodule_export]
     use crate::store::Store;
     #[pymodule_export]

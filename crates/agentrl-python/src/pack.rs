@@ -1,16 +1,17 @@
 //! Plans and their packs for Python.
 
-use agentrl_compute::pack::{RowArrays, RowTree, Stream, balanced, room_for_bins, streams};
+use agentrl_compute::pack::{Continuations, RowArrays, RowTree, Stream, balanced, room_for_bins, streams};
 use agentrl_compute::ragged::Ragged;
 use agentrl_data::Error;
-use agentrl_data::batch::{self, PackArrays};
+use agentrl_data::batch::{self, PackArrays, TokenCredit};
 use numpy::{Element, PyArray1, PyArrayMethods as _, PyReadonlyArray1, PyReadwriteArray1, PyUntypedArrayMethods as _};
+use pyo3::exceptions::PyIndexError;
 use pyo3::prelude::*;
-use pyo3::types::PyAny;
+use pyo3::types::{PyAny, PyDict};
 
 use crate::arrays::{Whole, slice};
 use crate::compute::Floats;
-use crate::enter::released;
+use crate::enter::{held, released};
 use crate::error::invalid;
 
 /// The packs of some draws, whose arrays are made one by one.
@@ -23,12 +24,44 @@ impl Plan {
         self.0.len()
     }
 
+    /// One pack, its arrays in memory of their own. Python iterates until an `IndexError`.
+    fn __getitem__(&self, py: Python<'_>, index: isize) -> PyResult<PlannedPack> {
+        let count = self.0.len();
+        let place = if index < 0 { index.checked_add_unsigned(count) } else { Some(index) };
+        match place.and_then(|place| usize::try_from(place).ok()).filter(|&place| place < count) {
+            Some(place) => self.pack(py, place, None, None, None, None, None),
+            None => Err(PyIndexError::new_err(format!("pack {index} does not exist; the plan has {count}"))),
+        }
+    }
+
     /// One pack. `take(name, length, dtype)` gives the memory of each array, for one that is longer than needed its head.
-    #[pyo3(signature = (index, take=None))]
-    fn pack(&self, py: Python<'_>, index: usize, take: Option<&Bound<'_, PyAny>>) -> PyResult<PlannedPack> {
+    ///
+    /// Its streams have the value that a column of `same` has at the first token of each pair, and those named in
+    /// `summed` the sum over the tokens of each pair, of `weights` times columns of `credit`.
+    #[pyo3(signature = (index, take=None, *, same=None, summed=None, weights=None, credit=None))]
+    #[expect(clippy::too_many_arguments, reason = "options by name")]
+    fn pack(
+        &self,
+        py: Python<'_>,
+        index: usize,
+        take: Option<&Bound<'_, PyAny>>,
+        same: Option<&Bound<'_, PyDict>>,
+        summed: Option<Vec<String>>,
+        weights: Option<PyReadonlyArray1<'_, f64>>,
+        credit: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<PlannedPack> {
         let laid_out = released(py, || self.0.pack(index))?;
         let sizes = laid_out.sizes();
         let memory = Memory { py, take };
+        let (same, credit) = (columns(same)?, columns(credit)?);
+        let summed = summed.unwrap_or_default();
+        let streams = PyDict::new(py);
+        for name in same.iter().map(|(name, _)| name).chain(&summed) {
+            if streams.contains(name)? {
+                return Err(invalid(format!("the stream {name:?} is asked for twice; name each once")));
+            }
+            streams.set_item(name, memory.array::<f32>(&format!("stream {name}"), sizes.pairs)?)?;
+        }
         let pack = PlannedPack {
             layout: self.0.layout().name(),
             input_ids: memory.array("input_ids", sizes.rows)?,
@@ -42,10 +75,26 @@ impl Plan {
             node_token: memory.array("node_token", sizes.pairs)?,
             pair_offsets: memory.array("pair_offsets", sizes.pairs + 1)?,
             pair_tokens: memory.array("pair_tokens", sizes.tokens)?,
+            streams: streams.unbind(),
         };
         pack.fill(py, &laid_out)?;
+        let credit = TokenCredit {
+            weights: weights.as_ref().map(|weights| slice("weights", weights)).transpose()?.unwrap_or_default(),
+            columns: credit
+                .iter()
+                .map(|(name, values)| Ok((name.as_str(), slice(name, values)?)))
+                .collect::<PyResult<_>>()?,
+        };
+        let firsts = same.iter().map(|(name, values)| Ok(Stream::First(slice(name, values)?)));
+        let sums = summed.iter().map(|name| held(|| credit.stream(name)));
+        pack.fill_streams(py, firsts.chain(sums).collect::<PyResult<_>>()?)?;
         Ok(pack)
     }
+}
+
+/// Columns of f32 by name.
+fn columns<'py>(given: Option<&Bound<'py, PyDict>>) -> PyResult<Vec<(String, PyReadonlyArray1<'py, f32>)>> {
+    given.into_iter().flatten().map(|(name, values)| Ok((name.extract()?, values.extract()?))).collect()
 }
 
 /// Where arrays come from.
@@ -80,9 +129,22 @@ pub(crate) struct PlannedPack {
     node_token: Py<PyArray1<i64>>,
     pair_offsets: Py<PyArray1<i64>>,
     pair_tokens: Py<PyArray1<i64>>,
+    streams: Py<PyDict>,
 }
 
 impl PlannedPack {
+    /// Fills the streams, in the order of their names.
+    fn fill_streams(&self, py: Python<'_>, sources: Vec<Stream<'_>>) -> PyResult<()> {
+        let arrays = self.streams.bind(py).values().iter().map(|array| Ok(array.cast_into::<PyArray1<f32>>()?));
+        let arrays = arrays.collect::<PyResult<Vec<_>>>()?;
+        let mut outs = arrays.iter().map(|array| writable(array, "stream")).collect::<PyResult<Vec<_>>>()?;
+        let filled = sources.into_iter().zip(&mut outs).map(|(source, out)| Ok((source, out.as_slice_mut()?)));
+        let filled = filled.collect::<PyResult<Vec<_>>>()?;
+        let (offsets, tokens) = (self.pair_offsets.bind(py).readonly(), self.pair_tokens.bind(py).readonly());
+        let (offsets, tokens) = (slice("pair_offsets", &offsets)?, slice("pair_tokens", &tokens)?);
+        released(py, || streams(filled, offsets, tokens))
+    }
+
     fn fill(&self, py: Python<'_>, laid_out: &batch::LaidOut<'_>) -> PyResult<()> {
         let mut input_ids = writable(self.input_ids.bind(py), "input_ids")?;
         let mut position_ids = writable(self.position_ids.bind(py), "position_ids")?;
@@ -241,6 +303,31 @@ pub(crate) fn pack_balanced(
         balanced(&costs, &vec![0; costs.len()], bins, 0)
             .ok_or_else(|| Error::invalid("bins is 0; give the number of bins, from 1"))
     })?;
-    let item = |&item: &usize| item as i64;
-    Ok(found.iter().map(|bin| PyArray1::from_iter(py, bin.iter().map(item)).unbind()).collect())
+    Ok(indices(py, &found))
+}
+
+/// The rows of each pack of rows that go on from a beginning of a text with a tail of their own.
+#[pyfunction]
+#[expect(clippy::too_many_arguments, reason = "three columns and two ragged ones")]
+pub(crate) fn pack_continuations(
+    py: Python<'_>,
+    text: PyReadonlyArray1<'_, i32>,
+    begins: PyReadonlyArray1<'_, i64>,
+    ends: PyReadonlyArray1<'_, i64>,
+    tails: PyReadonlyArray1<'_, i32>,
+    tail_offsets: PyReadonlyArray1<'_, i64>,
+    tail_of: PyReadonlyArray1<'_, i64>,
+    max_tokens: Whole<usize>,
+) -> PyResult<Vec<Py<PyArray1<i64>>>> {
+    let (text, begins, ends) = (slice("text", &text)?, slice("begins", &begins)?, slice("ends", &ends)?);
+    let (tails, tail_offsets) = (slice("tails", &tails)?, slice("tail_offsets", &tail_offsets)?);
+    let (tail_of, max_tokens) = (slice("tail_of", &tail_of)?, max_tokens.named("max_tokens")?);
+    let packs = released(py, || {
+        Continuations::new(text, begins, ends, Ragged::new(tails, tail_offsets)?, tail_of)?.packs(max_tokens)
+    })?;
+    Ok(indices(py, &packs))
+}
+
+fn indices(py: Python<'_>, lists: &[Vec<usize>]) -> Vec<Py<PyArray1<i64>>> {
+    lists.iter().map(|list| PyArray1::from_iter(py, list.iter().map(|&index| index as i64)).unbind()).collect()
 }

@@ -311,12 +311,12 @@ def _imported(short: str, address: str) -> type[Component]:
 
 @functools.cache
 def _exported(package: str) -> dict[str, type[Component]]:
-    """The components that the package of a phase has, by name."""
+    """The components that the package of a phase has, by name. What it loads on first use (with torch) is none."""
     module = importlib.import_module(package)
     return {
         key: kind
         for key in module.__all__
-        if isinstance(kind := getattr(module, key), type)
+        if isinstance(kind := vars(module).get(key), type)
         and issubclass(kind, Component)
         and not inspect.isabstract(kind)
     }

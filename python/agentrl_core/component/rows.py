@@ -188,7 +188,7 @@ class Rows:
         if self.valid.any() and not known.any():
             raise RecipeError(
                 f"column {name!r} at level {self.level} has no known value; record it with the rollouts, or "
-                f"batch = batch.annotate({name!r}, model)"
+                f"batch = arl.annotate(batch, {name!r}, model)"
             )
         return known
 

@@ -6,26 +6,38 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pickle import PickleBuffer
-from typing import TYPE_CHECKING, Any, Literal, SupportsIndex
+from typing import Any, Literal, NamedTuple, SupportsIndex
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from agentrl_core import _core
-from agentrl_core._core import Plan, PlannedPack, Table, Tree
+from agentrl_core._core import Plan, Table, Tree
 from agentrl_core.data.json_text import to_json
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.operators.columns import column, flat, integers, mask
 
-if TYPE_CHECKING:
-    from torch import nn
-
-    from agentrl_core.model.pack import Pack
-    from agentrl_core.model.probe import Probe
-
 Level = Literal["draw", "step", "token", "node_token"]
 Layout = Literal["sequence", "tree"]
 Balance = Literal["tokens", "work"]
+
+
+class Contexts(NamedTuple):
+    """Contexts of actions: a draw has one, and another one each time it was rewritten.
+
+    Attributes:
+        tokens: `int32[tokens]` of all contexts, each from its beginning to its last action, or to the trajectory's end.
+        offsets: `int64[contexts + 1]`, where each begins in `tokens`.
+        draws: `int64[contexts]`, the draw of each.
+        steps: `int64[contexts + 1]`: context k is that of the rows `steps[k]:steps[k + 1]` at level `step`.
+        begins: `int64[steps]`, how many tokens of its context come before each step's action; -1: it has no tokens.
+    """
+
+    tokens: NDArray[np.int32]
+    offsets: NDArray[np.int64]
+    draws: NDArray[np.int64]
+    steps: NDArray[np.int64]
+    begins: NDArray[np.int64]
 
 
 class Batch:
@@ -248,28 +260,6 @@ class Batch:
         """
         return Batch(self._core.select_draws(integers(indices, "indices")))
 
-    def annotate(
-        self,
-        column: str,
-        model: nn.Module | Callable[[Pack], Any],
-        *,
-        max_tokens: int = 16_384,
-        probe: Probe | None = None,
-    ) -> Batch:
-        """The batch with a column that only a model can make, such as `reference_logprob`.
-
-        Args:
-            column: name of the new column, at level `node_token`; NaN where no token is trained.
-            model: a causal language model (its log-prob of each trained token), or a function from a pack to `[N]`
-                values. The name of the column can ask a model for another answer: see `agentrl_core.model.annotate`.
-            max_tokens: tokens of one forward pass.
-            probe: tokens to ask the model about at every step instead; the columns are then at the levels `step` and
-                `draw`: see `agentrl_core.model.probe.Probe`.
-        """
-        from agentrl_core.model.annotate import annotate
-
-        return annotate(self, column, model, max_tokens=max_tokens, probe=probe)
-
     def token_weights(
         self,
         draws: ArrayLike,
@@ -320,7 +310,10 @@ class Batch:
         layout: Layout = "sequence",
         unit_of: ArrayLike | None = None,
         trained: ArrayLike | None = None,
-    ) -> list[PlannedPack]:
+        fold: Sequence[NDArray[np.float32]] | None = None,
+        shards: int | None = None,
+        balance: Balance = "tokens",
+    ) -> Plan:
         """Packs of at most `max_tokens` tokens that hold the paths of some draws, first-fit decreasing by length.
 
         A path ends with its last trained token, which is predicted and not read. Of every trained token there is one
@@ -338,6 +331,14 @@ class Batch:
             unit_of: the unit of each draw of the batch, whole numbers: the draws of one unit are in one pack. None:
                 each path may be in any.
             trained: `bool[action tokens of the batch]`, which are predicted. None: the trainable ones.
+            fold: columns of action tokens, float32: trained tokens that are stored once and agree in all of them are
+                one prediction pair, whichever draws train them. None: each is its own.
+            shards: number of ranks that run packs at the same time: pack `round * shards + rank` is what a rank runs in
+                a round, and there may be packs without pairs. None: one.
+            balance: what a row costs where packs are dealt to ranks; see `Update.pack`.
+
+        Returns:
+            The packs, to iterate over or to index; the arrays of each are made when it is asked for.
 
         Raises:
             InvalidInputError: a single path or unit is longer than `max_tokens`, no such draw, one that is given twice,
@@ -359,22 +360,6 @@ class Batch:
             >>> pack.source_row.tolist(), pack.target.tolist()
             ([1, 2, 1, 3], [3, 4, 5, 6])
         """
-        plan = self._plan(draws, max_tokens, layout=layout, unit_of=unit_of, trained=trained)
-        return [plan.pack(index) for index in range(len(plan))]
-
-    def _plan(
-        self,
-        draws: ArrayLike,
-        max_tokens: int,
-        *,
-        layout: Layout = "sequence",
-        unit_of: ArrayLike | None = None,
-        trained: ArrayLike | None = None,
-        fold: Sequence[NDArray[np.float32]] | None = None,
-        shards: int | None = None,
-        balance: Balance = "tokens",
-    ) -> Plan:
-        """The same, with packs that are made when they are asked for, tokens folded, and packs dealt to ranks."""
         return self._core.plan(
             integers(draws, "draws"),
             max_tokens,
@@ -385,6 +370,24 @@ class Batch:
             shards=shards,
             balance=balance,
         )
+
+    def contexts(self) -> Contexts:
+        """What the model had read before each action, and up to the end of each trajectory; in the order of the draws.
+
+        Example:
+            >>> import agentrl_core as arl
+            >>> forest = arl.Forest()
+            >>> forest.add_group(0, "task")
+            >>> trajectory = forest.start(0, member=0)
+            >>> _ = forest.append(trajectory, [1, 2], kind="prompt")
+            >>> _ = forest.append(trajectory, [3, 4], kind="action", logprobs=[-0.5, -0.1])
+            >>> forest.finish(trajectory, reward=1.0)
+            >>> contexts = forest.freeze().contexts()
+            >>> contexts.tokens.tolist(), contexts.begins.tolist()
+            ([1, 2, 3, 4], [2])
+        """
+        tokens, columns = self._core.contexts()
+        return Contexts(tokens, *columns)
 
     def locate(self, tokens: ArrayLike) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
         """Where action tokens come from: of each its draw, its row at level `step`, and its place in the step's action.

@@ -40,7 +40,7 @@ class Policy(Loss):
             `constant`, then mean over draws: Dr. GRPO, arXiv:2503.20783).
         constant: the constant of `constant`, above 0; None otherwise.
         old_logprob: `behaviour`: the log-probs recorded when the tokens were sampled; `recomputed`: the column
-            `recomputed_logprob` that `batch.annotate("recomputed_logprob", policy)` makes before the first update.
+            `recomputed_logprob` that `arl.annotate(batch, "recomputed_logprob", policy)` makes before the first update.
         ratio: what r is: of tokens, steps or sequences, to which policy.
         surrogate: what f and g are.
         gate: which tokens speak: detached factors of f and g; or None.

@@ -6,15 +6,16 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
-from torch import Tensor, nn
 
 from agentrl_core.exceptions import InvalidInputError
-from agentrl_core.model.pack import ANSWERS, Pack, Streams
-from agentrl_core.model.probe import Probe, Questions
+from agentrl_core.model.lazy_torch import require_torch, torch
 
 if TYPE_CHECKING:
+    from torch import Tensor, nn
+
     from agentrl_core.data.batch import Batch, Layout
+    from agentrl_core.model.pack import Pack
+    from agentrl_core.model.probe import Probe
 
 
 def annotate(
@@ -25,7 +26,9 @@ def annotate(
     max_tokens: int = 16_384,
     probe: Probe | None = None,
 ) -> Batch:
-    """Let a model answer for every trained token of a batch, or for a probe at every step, once and without gradients.
+    """Add a column that only a model can make, such as the log-probs of a reference model.
+
+    The model answers for every trained token, or for a probe at every step, once and without gradients.
 
     Args:
         batch: the batch; all its draws are run.
@@ -43,84 +46,95 @@ def annotate(
         `column` is at level `step` and `<column>_before` at level `draw`; see `Probe`.
 
     Raises:
+        MissingDependencyError: torch is not installed.
         UnsupportedError: the model cannot run packs.
         InvalidInputError: the column's name ends with no answer of a model, the function returned something else than
             N values, or a sequence exceeds `max_tokens`.
+
+    Example:
+        A function in place of a model:
+
+        >>> import agentrl_core as arl
+        >>> forest = arl.Forest()
+        >>> forest.add_group(0, "task")
+        >>> trajectory = forest.start(0, member=0)
+        >>> _ = forest.append(trajectory, [1, 2], kind="prompt")
+        >>> _ = forest.append(trajectory, [3, 4], kind="action", logprobs=[-0.5, -0.1])
+        >>> forest.finish(trajectory, reward=1.0)
+        >>> batch = arl.annotate(forest.freeze(), "half", lambda pack: pack.target / 2)
+        >>> batch.column("half", "token").tolist()
+        [1.5, 2.0]
     """
+    require_torch("annotate")
     if not callable(model):
         raise InvalidInputError(f"model is {model!r}; give a torch.nn.Module or a function from a Pack to [N] values")
-    answer = _answer_for(column) if isinstance(model, nn.Module) else ""
     if probe is not None:
-        return _asked(batch, column, answer, model, max_tokens, probe)
-    values = np.full(len(batch.column("token", "node_token")), np.nan, dtype=np.float32)
-    scale = np.asarray(batch.column("inverse_temperature", "token"), dtype=np.float32)
+        return _with_answers_to_probe(batch, column, model, max_tokens, probe)
+    answer_pack = _answerer(column, model) if isinstance(model, torch.nn.Module) else model
     # A function may not know trees. Either way a stored token is one pair, whichever draws train it.
-    layout: Layout = "tree" if isinstance(model, nn.Module) else "sequence"
-    draws = np.arange(batch.num_draws, dtype=np.int64)
-    plan = batch._plan(draws, max_tokens, layout=layout, fold=[])  # noqa: SLF001 - its own plan
-    for planned in map(plan.pack, range(len(plan))):
-        streams = {"inverse_temperature": scale[planned.token]}
-        pack = Pack.from_plan(planned, streams, entropy_gradient=False)
+    layout: Layout = "tree" if isinstance(model, torch.nn.Module) else "sequence"
+    return batch.with_columns("node_token", **{column: _answers(batch, column, answer_pack, max_tokens, layout)})
+
+
+def _answers(
+    batch: Batch, column: str, answer_pack: Callable[[Pack], Tensor], max_tokens: int, layout: Layout
+) -> np.ndarray:
+    """The answer for every stored token that is trained."""
+    from agentrl_core.model.pack import Pack
+
+    values = np.full(len(batch.column("token", "node_token")), np.nan, dtype=np.float32)
+    same = {"inverse_temperature": np.asarray(batch.column("inverse_temperature", "token"), dtype=np.float32)}
+    plan = batch.plan(np.arange(batch.num_draws), max_tokens, layout=layout, fold=[])
+    for index in range(len(plan)):
+        planned = plan.pack(index, same=same)
+        pack = Pack.from_plan(planned, planned.streams, entropy_gradient=False)
         with torch.no_grad():
-            found = _answered(pack, model, answer) if isinstance(model, nn.Module) else model(pack)
-        if found.shape != pack.target.shape:
+            answers = answer_pack(pack)
+        if answers.shape != pack.target.shape:
             raise InvalidInputError(
-                f"the function for column {column!r} returned shape {tuple(found.shape)} for a pack of "
+                f"the function for column {column!r} returned shape {tuple(answers.shape)} for a pack of "
                 f"{len(pack.target)} prediction pairs; return one value per pair"
             )
-        values[planned.node_token] = found.to("cpu", torch.float32).numpy()
-    return batch.with_columns("node_token", **{column: values})
+        values[planned.node_token] = answers.to("cpu", torch.float32).numpy()
+    return values
 
 
-def _answered(pack: Pack, model: nn.Module, answer: str) -> Tensor:
-    found: Tensor = getattr(pack.run(model, answers=(answer,) if answer in ANSWERS else ()), answer)
-    return found
-
-
-def _answer_for(column: str) -> str:
-    """The answer of a run that a column holds, by its name."""
-    names = sorted(("logprob", "entropy", *ANSWERS), key=len, reverse=True)
-    for name in names:
-        if column == name or column.endswith(f"_{name}"):
-            return name
-    raise InvalidInputError(
-        f"column is {column!r}, but a model answers {', '.join(names)}; end the name with one of them, such as "
-        "'reference_logprob', or give a function"
-    )
-
-
-def _asked(
-    batch: Batch,
-    column: str,
-    answer: str,
-    model: nn.Module | Callable[[Pack], Tensor],
-    max_tokens: int,
-    probe: Probe,
+def _with_answers_to_probe(
+    batch: Batch, column: str, model: nn.Module | Callable[[Pack], Tensor], max_tokens: int, probe: Probe
 ) -> Batch:
-    if not isinstance(model, nn.Module):
+    from agentrl_core.model.pack import Pack
+    from agentrl_core.model.probe import Questions
+
+    if not isinstance(model, torch.nn.Module):
         raise InvalidInputError(
             f"model is {type(model).__name__}, but a probe is asked of a torch.nn.Module; a function cannot read trees"
         )
+    answer_pack = _answerer(column, model)
     questions = Questions(batch, probe)
     asked, values = [np.zeros(0, np.int64)], [np.zeros(0)]
     for tree, question in questions.packs(max_tokens):
-        target = torch.from_numpy(tree.target)
-        pack = Pack(
-            input_ids=torch.from_numpy(tree.input_ids),
-            position_ids=torch.from_numpy(tree.position_ids),
-            cu_seqlens=torch.from_numpy(tree.cu_seqlens),
-            max_seqlen=int(np.diff(tree.cu_seqlens).max()),
-            source_row=torch.from_numpy(tree.source_row),
-            target=target,
-            token=torch.full_like(target, -1),  # probed tokens are none of the batch
-            node_token=torch.full_like(target, -1),
-            streams=Streams(inverse_temperature=torch.ones(len(target))),
-            subtree_end=torch.from_numpy(tree.subtree_end),
-            entropy_gradient=False,
-        )
         with torch.no_grad():
-            found = _answered(pack, model, answer)
+            answers = answer_pack(Pack.from_tree(tree, entropy_gradient=False))
         asked.append(question[tree.pair_tokens])
-        values.append(np.repeat(found.to("cpu", torch.float64).numpy(), np.diff(tree.pair_offsets)))
+        values.append(np.repeat(answers.to("cpu", torch.float64).numpy(), np.diff(tree.pair_offsets)))
     after, before = questions.columns(np.concatenate(asked), np.concatenate(values))
     return batch.with_columns("step", **{column: after}).with_columns("draw", **{f"{column}_before": before})
+
+
+def _answerer(column: str, model: nn.Module) -> Callable[[Pack], Tensor]:
+    """What a model answers for a pack: which of its answers a column holds, its name says."""
+    from agentrl_core.model.pack import ANSWERS
+
+    names = sorted(("logprob", "entropy", *ANSWERS), key=len, reverse=True)
+    answer = next((name for name in names if column == name or column.endswith(f"_{name}")), None)
+    if answer is None:
+        raise InvalidInputError(
+            f"column is {column!r}, but a model answers {', '.join(names)}; end the name with one of them, such as "
+            "'reference_logprob', or give a function"
+        )
+
+    def answer_pack(pack: Pack) -> Tensor:
+        answers: Tensor = getattr(pack.run(model, answers=(answer,) if answer in ANSWERS else ()), answer)
+        return answers
+
+    return answer_pack

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from agentrl_core.exceptions import UnsupportedError
+from agentrl_core.exceptions import InvalidInputError, UnsupportedError
 
 # What a config may say that changes logits behind the output layer; each is neutral when absent, None or 1.
 _LOGIT_OPTIONS = (
@@ -47,8 +47,10 @@ def decoder_of(model: nn.Module) -> nn.Module:
     """The part of a model that gives hidden states.
 
     Raises:
+        InvalidInputError: it is no module.
         UnsupportedError: it has none.
     """
+    _require_module(model)
     find = getattr(model, "get_decoder", None)
     decoder = find() if callable(find) else None
     if not isinstance(decoder, nn.Module) or not hasattr(decoder, "config"):
@@ -63,8 +65,10 @@ def output_layer_of(model: nn.Module) -> OutputLayer:
     """The output layer of a model.
 
     Raises:
+        InvalidInputError: the model is no module.
         UnsupportedError: it is no plain linear layer, or logits are changed behind it in a way that is not known.
     """
+    _require_module(model)
     find = getattr(model, "get_output_embeddings", None)
     head = find() if callable(find) else None
     if type(head) is not nn.Linear:
@@ -91,3 +95,10 @@ def output_layer_of(model: nn.Module) -> OutputLayer:
                 "that is not known here; use pack.forward and a head of your own"
             )
     return OutputLayer(head, factor, softcap)
+
+
+def _require_module(model: object) -> None:
+    if not isinstance(model, nn.Module):
+        raise InvalidInputError(
+            f"model is {model!r}; give a torch.nn.Module, such as what AutoModelForCausalLM.from_pretrained returns"
+        )

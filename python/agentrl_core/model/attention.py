@@ -1,127 +1,393 @@
-"""The attention of a pack in a Hugging Face model: the library's own switch is turned to the pack's layout.
+"""Attention over the tokens of a pack: sequence after sequence, or a tree with each token once.
 
-Everything but the attention of a model works on flat tokens as it is. transformers lets a function of one's own stand
-for the attention of all its models; ours asks the layout of the pack (`_layouts`), and refuses what no layout computes.
+The flat tokens of a pack go through the linear layers of a model without padding. Only the attention needs to know
+which tokens are before which.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from typing import Any
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
-from agentrl_core.exceptions import MissingDependencyError, UnsupportedError
-from agentrl_core.model.layouts import Layout
+if TYPE_CHECKING:
+    from torch.nn.attention.flex_attention import BlockMask
 
-NAME = "agentrl_pack"
-_REFUSED = ("s_aux", "position_bias")  # arguments of attention variants that no layout computes
-_NOT_HANDED = 0
+_BUCKET_SHARE = 0.75  # a sequence shorter than this share of its bucket's longest opens a new bucket
+_VARLEN_HEAD_LIMIT = 256
+_QUERY_BLOCK = 256  # rows of a tree that look for their keys together
+_FLEX_BLOCK = 128
 
 
-@contextmanager
-def pack_attention(decoder: nn.Module) -> Iterator[None]:
-    """Let `decoder`, a Hugging Face model, use this attention inside the block; afterwards its own is back.
+class Attention(ABC):
+    """Which tokens of a pack attend to which, and how: made once, used by every layer."""
 
-    The choice is a field of the model's config, so the same model must not run elsewhere in another thread meanwhile.
-    Gradient checkpointing recomputes layers in the backward pass, after the block: it gets the same attention again.
+    def __init__(self) -> None:
+        self.layers = 0  # how many attention layers have used it in this forward pass
+
+    @property
+    @abstractmethod
+    def longest(self) -> int:
+        """Most tokens that one token has before it, itself included."""
+
+    @abstractmethod
+    def attend(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        *,
+        scaling: float | None,
+        dropout: float,
+        window: int | None = None,
+        softcap: float | None = None,
+    ) -> Tensor:
+        """Causal attention: `[T, heads, D]` in and out; keys and values may have fewer heads, each for several.
+
+        Args:
+            query: `[T, heads, D]`.
+            key: `[T, heads or fewer, D]`.
+            value: as `key`.
+            scaling: what q k^T is multiplied by; None: 1 / sqrt(D).
+            dropout: share of the probabilities that are dropped.
+            window: a token sees itself and the window - 1 tokens before it; None: all before it.
+            softcap: scores s become softcap tanh(s / softcap).
+        """
+
+    def cut(self, window: int | None) -> int | None:
+        """The window; None where it hides nothing."""
+        return window if window is not None and window < self.longest else None
+
+
+class SequenceAttention(Attention):
+    """Sequences one after the other: every sequence attends to itself alone, and no mask is built.
+
+    On CUDA in half precision it is `torch.nn.attention.varlen`; elsewhere queries, keys and values are padded sequence
+    by sequence, in buckets of similar length, for `scaled_dot_product_attention(is_causal=True)`. A padded key lies
+    behind every real query of its row, so causality already hides it. Where that is not all, because of a window or a
+    soft cap, the sequences are trees without forks.
+
+    Args:
+        cu_seqlens: `int32[S + 1]`, starts of the sequences in the flat tokens, then the total.
+        max_seqlen: length of the longest.
     """
-    _register()
-    config: Any = decoder.config
-    with ExitStack() as stack:
-        stack.enter_context(_implementation(config))
-        for layer in decoder.modules():
-            if getattr(layer, "gradient_checkpointing", False):
-                stack.enter_context(_checkpointing(layer, config))
-        yield
+
+    def __init__(self, cu_seqlens: Tensor, max_seqlen: int) -> None:
+        super().__init__()
+        self.cu_seqlens = cu_seqlens
+        self.max_seqlen = max_seqlen
+
+    @property
+    def longest(self) -> int:
+        """Length of the longest sequence."""
+        return self.max_seqlen
+
+    @functools.cached_property
+    def buckets(self) -> tuple[list[tuple[int, int]], Tensor, Tensor]:
+        """Shapes (sequences, length) of the buckets, the flat row of each padded slot, the slot of each flat row."""
+        starts = self.cu_seqlens.to("cpu", torch.int64)
+        lengths = starts.diff()
+        order = lengths.argsort(descending=True, stable=True)
+        shapes: list[tuple[int, int]] = []
+        rows, slots = [], torch.empty(int(starts[-1]), dtype=torch.int64)
+        begin = used = 0
+        while begin < len(order):
+            longest = int(lengths[order[begin]])
+            members = order[begin:]
+            members = members[lengths[members] >= _BUCKET_SHARE * longest]
+            begin += len(members)
+            position = torch.arange(longest)
+            # Padded slots repeat the last token of their sequence: any finite row will do.
+            flat = starts[members, None] + position.minimum(lengths[members, None] - 1)
+            real = position < lengths[members, None]
+            slots[flat[real]] = used + real.flatten().nonzero().squeeze(1)
+            rows.append(flat.flatten())
+            shapes.append((len(members), longest))
+            used += flat.numel()
+        device = self.cu_seqlens.device
+        return shapes, torch.cat(rows).to(device), slots.to(device)
+
+    @functools.cached_property
+    def chains(self) -> TreeAttention:
+        """The same sequences as trees without forks."""
+        starts = self.cu_seqlens.to(torch.int64)
+        lengths = starts.diff()
+        ends = starts[1:].repeat_interleave(lengths)
+        begins = starts[:-1].repeat_interleave(lengths)
+        return TreeAttention(ends.to(torch.int32), torch.arange(len(ends), device=ends.device) - begins)
+
+    def attend(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        *,
+        scaling: float | None,
+        dropout: float,
+        window: int | None = None,
+        softcap: float | None = None,
+    ) -> Tensor:
+        """Attention of each sequence by itself."""
+        window = self.cut(window)
+        varlen = _varlen() if softcap is None and _fits_varlen(query, value, dropout) else None
+        if varlen is None and window is None and softcap is None:
+            return self._padded(query, key, value, scaling, dropout)
+        if varlen is None:
+            return self.chains.attend(
+                query, key, value, scaling=scaling, dropout=dropout, window=window, softcap=softcap
+            )
+        out: Tensor = varlen(
+            query.contiguous(),
+            key.contiguous(),
+            value.contiguous(),
+            self.cu_seqlens,
+            self.cu_seqlens,
+            self.max_seqlen,
+            self.max_seqlen,
+            scale=scaling,
+            window_size=(-1 if window is None else window - 1, 0),  # tokens before a query and behind it
+            enable_gqa=query.shape[1] != key.shape[1],
+        )
+        return out
+
+    def _padded(self, query: Tensor, key: Tensor, value: Tensor, scaling: float | None, dropout: float) -> Tensor:
+        shapes, rows, slots = self.buckets
+        outs = []
+        begin = 0
+        for count, length in shapes:
+            members = rows[begin : begin + count * length]
+            begin += count * length
+            q, k, v = (
+                states.index_select(0, members).view(count, length, *states.shape[1:]).transpose(1, 2)
+                for states in (query, key, value)
+            )
+            out = nn.functional.scaled_dot_product_attention(
+                q, k, v, dropout_p=dropout, is_causal=True, scale=scaling, enable_gqa=q.shape[1] != k.shape[1]
+            )
+            outs.append(out.transpose(1, 2).flatten(0, 1))
+        return torch.cat(outs).index_select(0, slots)
 
 
-@contextmanager
-def _implementation(config: Any) -> Iterator[None]:
-    before = config._attn_implementation  # noqa: SLF001 - the library's own switch, in no public name
-    config._attn_implementation = NAME  # noqa: SLF001
-    try:
-        yield
-    finally:
-        config._attn_implementation = before  # noqa: SLF001
+class TreeAttention(Attention):
+    """Trees in depth-first order, each token once: q attends to k where `k <= q and q < subtree_end[k]`.
 
+    Those are the tokens on the path from the root of q's tree to q; a window leaves those of
+    `position_ids[q] - position_ids[k] < window`. On CUDA it is FlexAttention with a mask of blocks; elsewhere blocks of
+    rows, each with the keys that any of them has on its path, go through `scaled_dot_product_attention` with a boolean
+    mask, so that no mask covers a whole tree, nor two of them.
 
-@contextmanager
-def _checkpointing(layer: nn.Module, config: Any) -> Iterator[None]:
-    own: Any = getattr(layer, "_gradient_checkpointing_func", None)
-    if own is None:
-        yield
-        return
-    if getattr(own, "keywords", {}).get("use_reentrant"):
-        raise UnsupportedError(
-            "gradient checkpointing with use_reentrant=True recomputes without the pack's attention; call "
-            'model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})'
+    Args:
+        subtree_end: `int32[T]`, the row behind the last descendant of each token.
+        position_ids: `int64[T]`, how many tokens are before each on its path.
+    """
+
+    def __init__(self, subtree_end: Tensor, position_ids: Tensor) -> None:
+        super().__init__()
+        self.subtree_end = subtree_end
+        self.position_ids = position_ids
+        self._blocks: dict[int | None, list[tuple[slice, slice | Tensor, Tensor]]] = {}
+        self._block_masks: dict[int | None, BlockMask] = {}
+
+    @functools.cached_property
+    def longest(self) -> int:
+        """Length of the longest path."""
+        return int(self.position_ids.max()) + 1
+
+    def blocks(self, window: int | None = None) -> list[tuple[slice, slice | Tensor, Tensor]]:
+        """Of each block its rows, the rows of its keys, and its mask `[rows, keys]`; made once for a window."""
+        if window not in self._blocks:
+            self._blocks[window] = self._made_blocks(window)
+        return self._blocks[window]
+
+    def _made_blocks(self, window: int | None) -> list[tuple[slice, slice | Tensor, Tensor]]:
+        ends, positions = (column.to("cpu", torch.int64) for column in (self.subtree_end, self.position_ids))
+        device = self.subtree_end.device
+        found: list[tuple[slice, slice | Tensor, Tensor]] = []
+        for begin in range(0, len(ends), _QUERY_BLOCK):
+            rows = torch.arange(begin, min(begin + _QUERY_BLOCK, len(ends)))
+            keys = torch.cat([(ends[:begin] > begin).nonzero().squeeze(1), rows])
+            mask = (keys <= rows[:, None]) & (rows[:, None] < ends[keys])
+            if window is not None:
+                mask &= positions[rows, None] - positions[keys] < window
+                near = mask.any(0)
+                keys, mask = keys[near], mask[:, near]
+            first, last = int(keys[0]), int(keys[-1])
+            in_one_piece = last - first + 1 == len(keys)  # then a view will do, where autograd would keep a copy
+            place: slice | Tensor = slice(first, last + 1) if in_one_piece else keys.to(device)
+            found.append((slice(begin, begin + len(rows)), place, mask.to(device)))
+        return found
+
+    def block_mask(self, window: int | None = None) -> BlockMask:
+        """The same mask for FlexAttention, from what is smallest and largest in each block: no `[T, T]` is made."""
+        if window not in self._block_masks:
+            self._block_masks[window] = self._made_block_mask(window)
+        return self._block_masks[window]
+
+    def _made_block_mask(self, window: int | None) -> BlockMask:
+        from torch.nn.attention.flex_attention import BlockMask
+
+        total, device = len(self.subtree_end), self.subtree_end.device
+        count = -(-total // _FLEX_BLOCK)
+        # Rows behind the last have no descendants, so that no query sees them and no block with one is full.
+        ends = nn.functional.pad(self.subtree_end, (0, count * _FLEX_BLOCK - total))
+        per_block = ends.view(count, _FLEX_BLOCK)
+        block = torch.arange(count, device=device)
+        begin, behind = block * _FLEX_BLOCK, (block * _FLEX_BLOCK + _FLEX_BLOCK).clamp(max=total)
+        seen = (block <= block[:, None]) & (per_block.amax(1) > begin[:, None])
+        full = (block < block[:, None]) & (per_block.amin(1) >= behind[:, None])
+
+        def on_path(_batch: Tensor, _head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+            return (key <= query) & (query < ends[key])
+
+        mask: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor] = on_path
+        if window is not None:
+            rows = torch.arange(len(ends), device=device).clamp(max=total - 1)
+            positions = self.position_ids[rows].to(torch.int32)
+            least, most = (bound[:, None] for bound in positions.view(count, _FLEX_BLOCK).aminmax(dim=1))
+            seen &= least - most.T < window
+            full &= most - least.T < window
+            behind_window = positions + window
+
+            def in_window(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+                return on_path(batch, head, query, key) & (positions[query] < behind_window[key])
+
+            mask = in_window
+
+        def listed(chosen: Tensor) -> tuple[Tensor, Tensor]:
+            order = chosen.to(torch.int8).argsort(dim=1, descending=True, stable=True)
+            return chosen.sum(1, dtype=torch.int32)[None, None], order.to(torch.int32)[None, None]
+
+        return BlockMask.from_kv_blocks(
+            *listed(seen & ~full), *listed(full), BLOCK_SIZE=_FLEX_BLOCK, mask_mod=mask, seq_lengths=(total, total)
         )
 
-    def contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-        return nullcontext(), _implementation(config)
+    def attend(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        *,
+        scaling: float | None,
+        dropout: float,
+        window: int | None = None,
+        softcap: float | None = None,
+    ) -> Tensor:
+        """Attention of each token to its path."""
+        window = self.cut(window)
+        q, k, v = (states.transpose(0, 1)[None] for states in (query, key, value))
+        flex = _flex() if _fits_flex(query, value, dropout) else None
+        if flex is not None:
+            out: Tensor = flex(
+                q,
+                k,
+                v,
+                score_mod=None if softcap is None else _cap(softcap, query.device),
+                block_mask=self.block_mask(window),
+                scale=scaling,
+                enable_gqa=query.shape[1] != key.shape[1],
+            )
+        else:
+            outs = []
+            for rows, keys, mask in self.blocks(window):
+                part_k, part_v = (
+                    states[:, :, keys] if isinstance(keys, slice) else states.index_select(2, keys) for states in (k, v)
+                )
+                block = (q[:, :, rows], part_k, part_v, mask, dropout, scaling)
+                outs.append(_masked(*block) if softcap is None else _capped(*block, softcap))
+            out = torch.cat(outs, dim=2)
+        return out[0].transpose(0, 1)
 
-    layer._gradient_checkpointing_func = functools.partial(own, context_fn=contexts)  # type: ignore[assignment]  # noqa: SLF001
-    try:
-        yield
-    finally:
-        layer._gradient_checkpointing_func = own  # noqa: SLF001
+
+def _masked(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, dropout: float, scaling: float | None) -> Tensor:
+    return nn.functional.scaled_dot_product_attention(
+        query,
+        key,
+        value,
+        attn_mask=mask,
+        dropout_p=dropout,
+        scale=scaling,
+        enable_gqa=query.shape[1] != key.shape[1],
+    )
 
 
-@functools.cache
-def _register() -> None:
-    try:
-        from transformers import AttentionInterface
-    except ImportError as error:
-        raise MissingDependencyError(
-            "pack.run needs the package transformers to run a model; pip install 'agentrl_core[torch]'"
-        ) from error
-    AttentionInterface.register(NAME, _attend)
+def _capped(*block: Any) -> Tensor:
+    """Attention with a soft cap; the backward pass makes the scores again, so that those of one block are kept."""
+    out: Tensor = checkpoint(_capped_scores, *block, use_reentrant=False)
+    return out
 
 
-def _attend(
-    module: nn.Module,
+def _capped_scores(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    attention_mask: Tensor | None,
-    *,
-    scaling: float | None = None,
-    dropout: float = 0.0,
-    sliding_window: int | None = _NOT_HANDED,
-    softcap: float | None = None,
-    pack_layout: Layout | None = None,
-    **others: object,
-) -> tuple[Tensor, None]:
-    """The function that transformers calls: `[1, heads, T, D]` in, `[1, T, heads, D]` out."""
-    name = type(module).__name__
-    if pack_layout is None or attention_mask is not None:
-        raise UnsupportedError(f"{name} does not hand the pack's layout to its attention; this model cannot run packs")
-    refused = [argument for argument in _REFUSED if others.get(argument) is not None]
-    if refused or not getattr(module, "is_causal", True):
-        raise UnsupportedError(f"{name} uses {refused[0] if refused else 'attention that is not causal'}; packs cannot")
-    window = _window(module, sliding_window, pack_layout)
-    pack_layout.layers += 1
-    flat = (states.squeeze(0).transpose(0, 1) for states in (query, key, value))
-    out = pack_layout.attend(*flat, scaling=scaling, dropout=dropout, window=window, softcap=softcap)
-    return out.unsqueeze(0), None
+    mask: Tensor,
+    dropout: float,
+    scaling: float | None,
+    softcap: float,
+) -> Tensor:
+    of_key = query.unflatten(1, (key.shape[1], -1))  # the heads of queries that share one of keys
+    scores = of_key @ key.unsqueeze(2).mT * (query.shape[-1] ** -0.5 if scaling is None else scaling)
+    scores = softcap * (scores / softcap).tanh()
+    wide = torch.promote_types(query.dtype, torch.float32)
+    probability = scores.masked_fill(~mask, -torch.inf).softmax(dim=-1, dtype=wide).to(query.dtype)
+    return (nn.functional.dropout(probability, dropout) @ value.unsqueeze(2)).flatten(1, 2)
 
 
-def _window(module: nn.Module, handed: int | None, layout: Layout) -> int | None:
-    """The window of a layer: it says so itself, or its kind says that it is the config's, which its mask would have."""
-    config: Any = getattr(module, "config", None)
-    kinds = getattr(config, "layer_types", None)
-    kind = None if kinds is None else kinds[module.layer_idx]
-    if kind not in (None, "full_attention", "sliding_attention"):
-        raise UnsupportedError(f"{type(module).__name__} has the layer type {kind!r}; packs cannot")
-    if handed != _NOT_HANDED:
-        return handed
-    window: int | None = getattr(config, "sliding_window", None)
-    if kind is None and window and window < layout.longest:
-        raise UnsupportedError(
-            f"{type(module).__name__} does not say which layers have the config's sliding_window={window}, and the "
-            f"pack's longest sequence has {layout.longest} tokens; use shorter sequences"
-        )
-    return window if kind == "sliding_attention" else None
+def _fits_varlen(query: Tensor, value: Tensor, dropout: float) -> bool:
+    return (
+        query.is_cuda
+        and query.dtype in (torch.bfloat16, torch.float16)
+        and dropout == 0.0
+        and query.shape[-1] == value.shape[-1] <= _VARLEN_HEAD_LIMIT
+        and query.shape[-1] % 8 == 0
+    )
+
+
+def _fits_flex(query: Tensor, value: Tensor, dropout: float) -> bool:
+    return (
+        query.is_cuda
+        and query.dtype in (torch.bfloat16, torch.float16, torch.float32)
+        and dropout == 0.0
+        and query.shape[-1] == value.shape[-1] >= 16
+    )
+
+
+@functools.cache
+def _cap(softcap: float, device: torch.device) -> Callable[..., Tensor]:
+    """For FlexAttention; the same function for the same cap, which is compiled once."""
+    # A plain number does not compile where shapes are dynamic.
+    cap = torch.tensor(softcap, dtype=torch.float32, device=device)
+
+    def capped(score: Tensor, *_place: Tensor) -> Tensor:
+        return cap * torch.tanh(score / cap)
+
+    return capped
+
+
+@functools.cache
+def _varlen() -> Callable[..., Any] | None:
+    """`varlen_attn` where this torch has it in the form used here."""
+    try:
+        from torch.nn.attention.varlen import varlen_attn
+    except ImportError:
+        return None
+    wanted = {"scale", "window_size", "enable_gqa"}
+    found: Callable[..., Any] = varlen_attn
+    return found if wanted <= set(inspect.signature(found).parameters) else None
+
+
+@functools.cache
+def _flex() -> Callable[..., Any] | None:
+    """FlexAttention, compiled for packs of any length, where this torch has it."""
+    try:
+        from torch.nn.attention.flex_attention import flex_attention
+    except ImportError:
+        return None
+    compiled: Callable[..., Any] = torch.compile(flex_attention, dynamic=True)
+    return compiled

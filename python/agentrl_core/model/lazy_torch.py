@@ -6,7 +6,9 @@ import importlib
 import sys
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING or "torch" in sys.modules:
+from agentrl_core.exceptions import MissingDependencyError
+
+if TYPE_CHECKING or sys.modules.get("torch"):
     import torch
     from torch.nn import functional
 else:
@@ -18,6 +20,7 @@ else:
             self._name = name
 
         def __getattr__(self, attribute: str) -> Any:
+            require_torch("a loss")
             module = importlib.import_module(self._name)
             self.__dict__.update(vars(module))
             return getattr(module, attribute)
@@ -25,4 +28,18 @@ else:
     torch = _Deferred("torch")
     functional = _Deferred("torch.nn.functional")
 
-__all__ = ["functional", "torch"]
+__all__ = ["functional", "require_torch", "torch"]
+
+
+def require_torch(what: str) -> None:
+    """Refuse what needs torch where torch is not installed, and say how to install it.
+
+    Raises:
+        MissingDependencyError: it is not.
+    """
+    try:
+        importlib.import_module("torch")
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"{what} needs the package torch, which is not installed; pip install 'agentrl_core[torch]'"
+        ) from error

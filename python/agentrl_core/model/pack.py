@@ -21,12 +21,13 @@ from torch.utils.checkpoint import checkpoint
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
 from agentrl_core.loss.regulariser import top_p_entropy
 from agentrl_core.model.architecture import decoder_of, output_layer_of
-from agentrl_core.model.attention import pack_attention
+from agentrl_core.model.attention import Attention, SequenceAttention, TreeAttention
 from agentrl_core.model.head import folded
-from agentrl_core.model.layouts import Layout, SequenceLayout, TreeLayout
+from agentrl_core.model.transformers_attention import pack_attention
 
 if TYPE_CHECKING:
     from agentrl_core._core import PlannedPack
+    from agentrl_core.operators.packing import TreeRows
 
 _LOGITS_AT_ONCE = 2**27  # 512 MiB of fp32; beyond it the head runs in chunks that the backward pass recomputes
 
@@ -125,7 +126,7 @@ class Pack:
         """Make the tensors of a planned pack.
 
         Args:
-            plan: one element of `Batch.plan`.
+            plan: one pack of `Batch.plan`.
             streams: `[N]` arrays by name, aligned with `plan.token`.
             entropy_gradient: see the class.
             answers: see the class.
@@ -147,6 +148,41 @@ class Pack:
             answers=answers,
         )
 
+    @classmethod
+    def from_tree(cls, tree: TreeRows, *, entropy_gradient: bool = True, answers: tuple[str, ...] = ()) -> Pack:
+        """Make the tensors of rows of tokens as trees, which are those of no batch, at temperature 1.
+
+        Args:
+            tree: what `packing.tree_layout` made; `token` and the places of pairs are those in its given tokens.
+            entropy_gradient: see the class.
+            answers: see the class.
+
+        Example:
+            >>> from agentrl_core.model.pack import Pack
+            >>> from agentrl_core.operators.packing import tree_layout
+            >>> pack = Pack.from_tree(tree_layout([5, 6, 7, 5, 6, 8], [0, 3, 6]))
+            >>> pack.input_ids.tolist(), pack.target.tolist()
+            ([5, 6], [6, 7, 8])
+        """
+        token = _tensor(tree.token)
+        streams = {name: _tensor(values) for name, values in tree.streams.items()}
+        return cls(
+            input_ids=_tensor(tree.input_ids),
+            position_ids=_tensor(tree.position_ids),
+            cu_seqlens=_tensor(tree.cu_seqlens),
+            max_seqlen=int(np.diff(tree.cu_seqlens).max(initial=0)),
+            source_row=_tensor(tree.source_row),
+            target=_tensor(tree.target),
+            token=token,
+            node_token=torch.full_like(token, -1),  # stored nowhere
+            subtree_end=_tensor(tree.subtree_end),
+            pair_offsets=_tensor(tree.pair_offsets),
+            pair_tokens=_tensor(tree.pair_tokens),
+            streams=Streams({"inverse_temperature": torch.ones(len(token)), **streams}),
+            entropy_gradient=entropy_gradient,
+            answers=answers,
+        )
+
     def to(self, device: torch.device | str) -> Pack:
         """The pack on `device`: itself if it is there, else a copy, made once."""
         target = torch.device(device)
@@ -163,11 +199,11 @@ class Pack:
         return self._copies[target]
 
     @functools.cached_property
-    def _layout(self) -> Layout:
+    def _attention(self) -> Attention:
         """Who attends to whom: made once for all models and layers."""
         if self.subtree_end is not None:
-            return TreeLayout(self.subtree_end, self.position_ids)
-        return SequenceLayout(self.cu_seqlens, self.max_seqlen)
+            return TreeAttention(self.subtree_end, self.position_ids)
+        return SequenceAttention(self.cu_seqlens, self.max_seqlen)
 
     def to_tokens(self, values: Tensor, out: NDArray[Any]) -> None:
         """Write one value of each pair to all the action tokens that the pair stands for.
@@ -217,19 +253,19 @@ class Pack:
         decoder = decoder_of(model)
         self._refuse_foreign(decoder)
         pack = self.to(_device(model))
-        layout = pack._layout  # noqa: SLF001 - a pack of its own kind
-        layout.layers = 0
+        attention = pack._attention  # noqa: SLF001 - a pack of its own kind
+        attention.layers = 0
         with pack_attention(decoder):
             output = decoder(
                 input_ids=pack.input_ids[None],
                 position_ids=pack.position_ids[None],
                 use_cache=False,
-                pack_layout=layout,
+                attention_of_pack=attention,
             )
         layers = getattr(decoder.config, "num_hidden_layers", None)
-        if layout.layers != layers:
+        if attention.layers != layers:
             raise UnsupportedError(
-                f"{type(model).__name__} used the pack's attention in {layout.layers} of {layers} layers; "
+                f"{type(model).__name__} used the pack's attention in {attention.layers} of {layers} layers; "
                 "packs need softmax attention through transformers' AttentionInterface in every layer"
             )
         return cast("Tensor", output.last_hidden_state[0])

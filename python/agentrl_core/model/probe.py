@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from agentrl_core import _core
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.operators import columns
 from agentrl_core.operators.packing import TreeRows, tree_layout
@@ -21,10 +22,10 @@ _Indices = NDArray[np.int64]
 class Probe:
     """Tokens that a model is asked about: appended to the context before each action, and behind the last one.
 
-    `Batch.annotate(column, model, probe=...)` makes of their log-probs (or of another answer that the column is named
-    after) the step column `column`, after each step, and the draw column `<column>_before`, before the first. After a
-    step is where the next one would act, what came back from the environment included; after the last step it is the
-    end of the trajectory. In IGPO (arXiv:2510.14967) the tokens are a closing text and the right answer.
+    `arl.annotate(batch, column, model, probe=...)` makes of their log-probs (or of another answer that the column is
+    named after) the step column `column`, after each step, and the draw column `<column>_before`, before the first.
+    After a step is where the next one would act, what came back from the environment included; after the last step it
+    is the end of the trajectory. In IGPO (arXiv:2510.14967) the tokens are a closing text and the right answer.
 
     Args:
         tokens: a row of token ids for each draw: what leads to the answer, then the answer. What would come behind it
@@ -56,8 +57,9 @@ class Probe:
                 raise InvalidInputError(
                     f"start is {begin} for tokens[{place}], which has {len(row)} tokens; at least one must be scored"
                 )
-            if row.min() < 0:
-                raise InvalidInputError(f"tokens[{place}] holds {row.min()}; give token ids from 0")
+            if not 0 <= row.min() <= row.max() < 2**31:
+                wrong = row.min() if row.min() < 0 else row.max()
+                raise InvalidInputError(f"tokens[{place}] holds {wrong}; give token ids from 0 that fit 32 bits")
         if reduce not in ("mean", "sum"):
             raise InvalidInputError(f"reduce={reduce!r}; use mean or sum")
 
@@ -66,7 +68,7 @@ class Questions:
     """The places of a batch where a probe is asked: before the action of each step, and at the end of each draw.
 
     Question `s` below the number of steps is asked before step `s`, the one behind that number by `d` at the end of
-    draw `d`.
+    draw `d`. Nothing is asked in an empty context, which predicts nothing.
     """
 
     def __init__(self, batch: Batch, probe: Probe) -> None:
@@ -76,58 +78,60 @@ class Questions:
                 "for each draw"
             )
         self._probe = probe
+        self._tails = np.concatenate([np.zeros(0, np.int64), *probe.rows]).astype(np.int32)
+        self._tail_offsets = np.cumsum([0, *map(len, probe.rows)])
         self._steps = batch.offsets("step")
-        self._tokens, (self._offsets, self._draws, self._steps_of, self._begins) = batch._core.contexts()  # noqa: SLF001
+        contexts = batch.contexts()
+        self._text = contexts.tokens
+        # Before each step in its context, and at the end of each draw's last context.
+        before = np.repeat(np.arange(len(contexts.draws)), np.diff(contexts.steps))
+        last = np.flatnonzero(np.diff(contexts.draws, append=-1))
+        context = np.concatenate([before, last])
+        begins = contexts.offsets[context]
+        ends = np.concatenate([begins[: len(before)] + contexts.begins, contexts.offsets[last + 1]])
+        draws = contexts.draws[context]
+        questions = np.concatenate([np.arange(len(before)), len(before) + contexts.draws[last]])
+        known = ends > begins
+        self._begins, self._ends, self._draws, self._questions = (
+            column[known] for column in (begins, ends, draws, questions)
+        )
 
     def __len__(self) -> int:
         return int(self._steps[-1]) + len(self._probe.rows)
 
     def packs(self, max_tokens: int) -> Iterator[tuple[TreeRows, _Indices]]:
-        """Packs of at most `max_tokens` tokens, in the order of the draws, and the question behind each given token.
+        """Packs of at most `max_tokens` tokens, and the question behind each given token.
 
         Contexts that begin alike lie once in a pack, whichever draws they are of.
 
         Raises:
-            InvalidInputError: one context with its probes is longer.
+            InvalidInputError: one context with its probe is longer.
         """
-        rows: list[tuple[int, int, int, int]] = []  # begin and end of the context, its draw, the question
-        filled, steps = 0, int(self._steps[-1])
-        for context, draw in enumerate(self._draws.tolist()):
-            begin, end = self._offsets[context : context + 2].tolist()
-            first, last = self._steps_of[context : context + 2].tolist()
-            places, questions = self._begins[first:last], np.arange(first, last)
-            if draw not in self._draws[context + 1 : context + 2]:  # the draw's last context
-                places, questions = np.append(places, end - begin), np.append(questions, steps + draw)
-            known = places > 0  # nothing predicts the first token of a context
-            if not known.any():
-                continue
-            # As if nothing were shared with other contexts; the probe's last token is never read.
-            size = int(places[-1]) + int(known.sum()) * (len(self._probe.rows[draw]) - 1)
-            if size > max_tokens:
-                raise InvalidInputError(
-                    f"max_tokens is {max_tokens}, but a context of draw {draw} with its {known.sum()} probes has "
-                    f"{size} tokens; raise max_tokens"
-                )
-            if filled + size > max_tokens:
-                yield self._laid_out(rows)
-                rows, filled = [], 0
-            asked = zip((begin + places[known]).tolist(), questions[known].tolist(), strict=True)
-            rows += [(begin, behind, draw, question) for behind, question in asked]
-            filled += size
-        if rows:
-            yield self._laid_out(rows)
+        sizes = self._ends - self._begins + np.diff(self._tail_offsets)[self._draws] - 1  # the last token is not read
+        if len(sizes) and sizes.max() > max_tokens:
+            place = int(sizes.argmax())
+            raise InvalidInputError(
+                f"max_tokens is {max_tokens}, but a context of draw {self._draws[place]} with its probe has "
+                f"{sizes[place]} tokens; raise max_tokens"
+            )
+        packs = _core.pack_continuations(
+            self._text, self._begins, self._ends, self._tails, self._tail_offsets, self._draws, max_tokens
+        )
+        yield from map(self._laid_out, packs)
 
-    def _laid_out(self, rows: list[tuple[int, int, int, int]]) -> tuple[TreeRows, _Indices]:
-        parts: list[NDArray[Any]] = []
-        scored: list[NDArray[np.bool_]] = []
-        lengths: list[int] = []
-        for begin, end, draw, _ in rows:
-            probe, start = self._probe.rows[draw], int(self._probe.starts[draw])
-            parts += [self._tokens[begin:end], probe]
-            scored += [np.zeros(end - begin + start, np.bool_), np.ones(len(probe) - start, np.bool_)]
-            lengths.append(end - begin + len(probe))
-        tree = tree_layout(np.concatenate(parts), np.cumsum([0, *lengths]), trained=np.concatenate(scored))
-        return tree, np.repeat([question for _, _, _, question in rows], lengths)
+    def _laid_out(self, rows: _Indices) -> tuple[TreeRows, _Indices]:
+        begins, draws = self._begins[rows], self._draws[rows]
+        lengths = self._ends[rows] - begins
+        offsets = np.cumsum(np.append(0, lengths + np.diff(self._tail_offsets)[draws]))
+        row = np.repeat(np.arange(len(rows)), np.diff(offsets))
+        place = np.arange(offsets[-1]) - offsets[row]
+        behind = place - lengths[row]  # the place in the probe; below 0 in the context
+        in_probe = behind >= 0
+        tokens = np.empty(len(row), np.int32)
+        tokens[~in_probe] = self._text[(begins[row] + place)[~in_probe]]
+        tokens[in_probe] = self._tails[(self._tail_offsets[draws][row] + behind)[in_probe]]
+        scored = in_probe & (behind >= self._probe.starts[draws][row])
+        return tree_layout(tokens, offsets, trained=scored), self._questions[rows][row]
 
     def columns(self, asked: _Indices, values: NDArray[np.float64]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """What was answered after each step and before the first of each draw, of the value of each scored token."""

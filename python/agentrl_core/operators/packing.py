@@ -1,13 +1,13 @@
 """Packing for your own storage: rows of tokens as trees, and items in bins of equal cost. Columns in, columns out.
 
-Who has a `Batch` finds the same in `Update.pack`.
+A `Batch` has the same in `Update.pack`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,8 +16,15 @@ from agentrl_core import _core
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.operators import columns
 
-if TYPE_CHECKING:
-    from agentrl_core.model.buffers import PackBuffers
+
+class Memory(Protocol):
+    """Memory that results are written into, again and again; `agentrl_core.model.buffers.PackBuffers` is one."""
+
+    def next(self) -> None:
+        """Begin the next result."""
+
+    def take(self, name: str, length: int, dtype: Any) -> NDArray[Any]:
+        """Memory for an array of the present result."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +63,7 @@ def tree_layout(
     trained: object | None = None,
     summed: Mapping[str, object] | None = None,
     same: Mapping[str, object] | None = None,
-    buffers: PackBuffers | None = None,
+    buffers: Memory | None = None,
 ) -> TreeRows:
     """Lay rows of tokens out as trees, and fold what is trained on the tokens that they share.
 

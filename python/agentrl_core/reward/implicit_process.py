@@ -21,8 +21,8 @@ class ImplicitProcess(BatchComponent):
     """process_reward = beta * (log p_model - log p_reference), of each trained token, or summed over a step or a draw.
 
     Two node_token columns hold the log-probs: `reward_model_logprob` and `reward_reference_logprob`
-    (`batch.annotate(name, model)`); the reference is frozen (PRIME) or a snapshot of the policy (iStar). Tokens that
-    are not trained have no reward (NaN). Sources: PRIME, arXiv:2502.01456; iStar, arXiv:2509.19199
+    (`arl.annotate(batch, name, model)`); the reference is frozen (PRIME) or a snapshot of the policy (iStar). Tokens
+    that are not trained have no reward (NaN). Sources: PRIME, arXiv:2502.01456; iStar, arXiv:2509.19199
     (`granularity="step"`).
 
     Args:

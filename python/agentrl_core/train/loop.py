@@ -28,6 +28,7 @@ from agentrl_core.data.batch import Batch
 from agentrl_core.data.store import Store
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.loss import Train
+from agentrl_core.model.annotate import annotate
 from agentrl_core.recipe import Recipe
 from agentrl_core.train.warm_start import warm_start
 
@@ -231,7 +232,7 @@ def _learn(
             batch = collect(tasks=max(options.rollouts // group, 1), group_size=options.group_size)
         with _timed(seconds, "update"):
             if reference is not None:
-                batch = batch.annotate("reference_logprob", reference, max_tokens=options.pack_tokens)
+                batch = annotate(batch, "reference_logprob", reference, max_tokens=options.pack_tokens)
             batch = recipe.credit(batch)
             updates = recipe.updates(batch, seed=options.seed + iteration)
             for step in optimizer.param_groups:

@@ -1,6 +1,6 @@
 //! Tokens that branches share, trained as one.
 
-use crate::{Error, Float, Result, par};
+use crate::{Error, Result};
 
 /// Which items stand for the same prediction: pair `i` is `items[offsets[i]..offsets[i + 1]]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -129,94 +129,4 @@ impl Folded {
 
 fn agree(a: f32, b: f32) -> bool {
     a.to_bits() == b.to_bits() || (a.is_nan() && b.is_nan())
-}
-
-/// A column of items that becomes one of pairs.
-#[derive(Clone, Copy, Debug)]
-pub enum Stream<'a> {
-    /// The sum over the items of a pair, in f64 and in the order of the items.
-    SumSingle(&'a [f32]),
-    /// The same of a column of f64.
-    SumDouble(&'a [f64]),
-    /// The value of the first item.
-    First(&'a [f32]),
-}
-
-impl Stream<'_> {
-    fn len(&self) -> usize {
-        match self {
-            Self::SumSingle(column) | Self::First(column) => column.len(),
-            Self::SumDouble(column) => column.len(),
-        }
-    }
-
-    /// Fills the values of neighbouring pairs.
-    fn fill(&self, offsets: &[i64], items: &[i64], out: &mut [f32]) {
-        match self {
-            Self::SumSingle(column) => sums(column, offsets, items, out),
-            Self::SumDouble(column) => sums(column, offsets, items, out),
-            Self::First(column) => {
-                for (out, &begin) in out.iter_mut().zip(offsets) {
-                    *out = column[items[begin as usize] as usize];
-                }
-            }
-        }
-    }
-}
-
-fn sums<T: Float>(column: &[T], offsets: &[i64], items: &[i64], out: &mut [f32]) {
-    for (out, bounds) in out.iter_mut().zip(offsets.windows(2)) {
-        let items = &items[bounds[0] as usize..bounds[1] as usize];
-        *out = items.iter().fold(0.0, |sum, &item| sum + column[item as usize].to_f64()) as f32;
-    }
-}
-
-/// Fills columns of pairs, each of its stream; pair `i` is `items[offsets[i]..offsets[i + 1]]`.
-///
-/// ```
-/// use agentrl_compute::pack::{Stream, streams};
-///
-/// let (mut sums, mut firsts) = ([0.0; 2], [0.0; 2]);
-/// let column = [1.0, 2.0, 4.0];
-/// let made = vec![(Stream::SumSingle(&column), &mut sums[..]), (Stream::First(&column), &mut firsts[..])];
-/// streams(made, &[0, 2, 3], &[0, 2, 1])?;
-/// assert_eq!((sums, firsts), ([5.0, 2.0], [1.0, 2.0]));
-/// # Ok::<(), agentrl_compute::Error>(())
-/// ```
-///
-/// # Errors
-/// `InvalidInput` if there is a pair without items or an item beyond a column, or another number of results than of pairs.
-pub fn streams(columns: Vec<(Stream<'_>, &mut [f32])>, offsets: &[i64], items: &[i64]) -> Result<()> {
-    let pairs = offsets.len().saturating_sub(1);
-    if offsets.last().is_none_or(|&last| last != items.len() as i64)
-        || columns.iter().any(|(_, out)| out.len() != pairs)
-    {
-        return Err(Error::invalid("the offsets of pairs do not fit their tokens; take both from one pack"));
-    }
-    if offsets[0] != 0 || offsets.windows(2).any(|pair| pair[0] >= pair[1]) {
-        return Err(Error::invalid("the offsets of pairs do not start at 0, or do not grow; take them from a pack"));
-    }
-    let most = items.iter().fold(0, |most, &item| most.max(item as u64));
-    if let Some(shortest) = columns.iter().map(|(column, _)| column.len()).min().filter(|_| !items.is_empty())
-        && most >= shortest as u64
-    {
-        let beyond = items.iter().find(|&&item| item as u64 >= shortest as u64).copied().unwrap_or_default();
-        return Err(Error::invalid(format!(
-            "a pair has token {beyond}, but the column has {shortest} values; give one for each token"
-        )));
-    }
-    // Piece by piece, so that the places of a piece's items are at hand for all columns.
-    let mut pieces: Vec<_> = par::pieces(pairs).into_iter().map(|piece| (piece, Vec::new())).collect();
-    for (column, out) in columns {
-        for ((_, parts), part) in pieces.iter_mut().zip(out.chunks_mut(par::PIECE)) {
-            parts.push((column, part));
-        }
-    }
-    par::each(pieces, |(piece, parts)| {
-        for (column, out) in parts {
-            column.fill(&offsets[piece.start..=piece.end], items, out);
-        }
-        Ok(())
-    })
-    .map(drop)
 }

@@ -188,6 +188,103 @@ proptest! {
     }
 
     #[test]
+    fn continuations_are_packed_as_the_rows_they_stand_for(
+        text in prop::collection::vec(0..3, 0..20),
+        tails in prop::collection::vec(prop::collection::vec(0..3, 1..4), 1..4),
+        rows in prop::collection::vec((0_usize..20, 0_usize..20, 0_usize..4), 0..9),
+        room in 0_usize..12,
+    ) {
+        let rows: Vec<(usize, usize, usize)> = rows
+            .into_iter()
+            .map(|(a, b, tail)| (a.min(b).min(text.len()), a.max(b).min(text.len()), tail % tails.len()))
+            .collect();
+        let whole: Vec<Vec<i32>> =
+            rows.iter().map(|&(begin, end, tail)| [&text[begin..end], &tails[tail]].concat()).collect();
+        let column = |of: fn(&(usize, usize, usize)) -> usize| rows.iter().map(|row| of(row) as i64).collect::<Vec<_>>();
+        let (flat_tails, tail_offsets) = (tails.concat(), offsets(&tails));
+        let continuations = Continuations::new(
+            &text,
+            &column(|row| row.0),
+            &column(|row| row.1),
+            Ragged::new(&flat_tails, &tail_offsets)?,
+            &column(|row| row.2),
+        )?;
+        let (flat, row_offsets) = (whole.concat(), offsets(&whole));
+        let tokens = TokenRows::new(Ragged::new(&flat, &row_offsets)?, None)?;
+        for a in 0..whole.len() {
+            prop_assert_eq!(continuations.length(a), tokens.length(a));
+            for b in 0..whole.len() {
+                prop_assert_eq!(continuations.common(a, b), tokens.common(a, b));
+            }
+            for depth in 0..whole[a].len() {
+                prop_assert_eq!(continuations.element(a, depth), tokens.element(a, depth));
+            }
+        }
+        let longest = whole.iter().map(|row| row.len() - 1).max().unwrap_or(0);
+        let found = continuations.packs(longest + room)?;
+        let mut asked: Vec<usize> = found.concat();
+        asked.sort_unstable();
+        prop_assert_eq!(asked, (0..whole.len()).collect::<Vec<_>>());
+        for pack in &found {
+            prop_assert!(read(pack.iter().map(|&row| &whole[row])).len() <= longest + room);
+        }
+    }
+
+    #[test]
+    fn products_are_summed_over_the_items_of_a_pair(
+        rows in prop::collection::vec(
+            (1_usize..5, prop::collection::vec((0.0..2.0_f64, -3.0..3.0_f32, -2.0..2.0_f32, -2.0..2.0_f32), 5)),
+            0..40,
+        ),
+        (with_factors, with_gains, with_losses) in any::<(bool, bool, bool)>(),
+    ) {
+        let items: Vec<_> = rows.iter().flat_map(|(count, items)| &items[..*count]).copied().collect();
+        let mut offsets = vec![0_i64];
+        for (count, _) in &rows {
+            offsets.push(offsets[offsets.len() - 1] + *count as i64);
+        }
+        let count = items.len() as i64;
+        // Items in any order: what is gathered lies anywhere.
+        let gathered: Vec<i64> = (0..count).rev().collect();
+        let weights: Vec<f64> = items.iter().map(|item| item.0).collect();
+        let columns: [Vec<f32>; 3] = [
+            items.iter().map(|item| item.1).collect(),
+            items.iter().map(|item| item.2).collect(),
+            items.iter().map(|item| item.3).collect(),
+        ];
+        let [advantages, factors, apart] = &columns;
+        let credit = Credit {
+            weights: &weights,
+            factors: with_factors.then_some(factors),
+            advantages,
+            gains: with_gains.then_some(apart),
+            losses: with_losses.then_some(factors),
+        };
+        let mut out = vec![vec![0.0_f32; rows.len()]; 3];
+        let made = [
+            Stream::Positive(credit),
+            Stream::Negative(credit),
+            Stream::Weight { weights: &weights, factors: with_factors.then_some(factors) },
+        ];
+        streams(made.into_iter().zip(out.iter_mut().map(|column| &mut column[..])).collect(), &offsets, &gathered)?;
+        for pair in 0..rows.len() {
+            let (mut positive, mut negative, mut total) = (0.0, 0.0, 0.0);
+            for place in offsets[pair]..offsets[pair + 1] {
+                let item = gathered[place as usize] as usize;
+                let factor = weights[item] * if with_factors { f64::from(factors[item]) } else { 1.0 };
+                let gain = if with_gains { apart[item] } else { advantages[item].max(0.0) };
+                let loss = if with_losses { factors[item] } else { advantages[item].min(0.0) };
+                let products = [f64::from(gain) * factor, f64::from(loss) * factor];
+                positive += products[0].max(0.0) + products[1].max(0.0);
+                negative += products[0].min(0.0) + products[1].min(0.0);
+                total += factor;
+            }
+            let expected = [positive as f32, negative as f32, total as f32];
+            prop_assert_eq!([out[0][pair], out[1][pair], out[2][pair]], expected);
+        }
+    }
+
+    #[test]
     fn rows_of_tokens_become_trees(
         rows in some_rows(),
         mask in prop::collection::vec(any::<bool>(), 60),
@@ -275,6 +372,36 @@ fn ranks_without_work_get_empty_packs() -> Result<()> {
 }
 
 #[test]
+fn a_pair_beyond_any_column_of_a_product_is_refused() -> Result<()> {
+    let whole = Credit { weights: &[1.0; 2], factors: None, advantages: &[1.0; 2], gains: None, losses: None };
+    let filled = |stream: Stream<'_>| streams(vec![(stream, &mut [0.0; 1][..])], &[0, 1], &[1]);
+    filled(Stream::Positive(whole))?;
+    for short in [
+        Credit { weights: &[1.0], ..whole },
+        Credit { factors: Some(&[1.0]), ..whole },
+        Credit { advantages: &[1.0], ..whole },
+        Credit { gains: Some(&[1.0]), ..whole },
+        Credit { losses: Some(&[1.0]), ..whole },
+    ] {
+        assert!(filled(Stream::Positive(short)).is_err() && filled(Stream::Negative(short)).is_err(), "{short:?}");
+    }
+    assert!(filled(Stream::Weight { weights: &[1.0; 2], factors: Some(&[1.0]) }).is_err());
+    assert!(filled(Stream::Weight { weights: &[1.0], factors: None }).is_err());
+    Ok(())
+}
+
+#[test]
+fn an_advantage_that_is_no_number_is_not_lost() -> Result<()> {
+    let credit = Credit { weights: &[1.0], factors: None, advantages: &[f32::NAN], gains: None, losses: None };
+    for stream in [Stream::Positive(credit), Stream::Negative(credit)] {
+        let mut out = [0.0];
+        streams(vec![(stream, &mut out[..])], &[0, 1], &[0])?;
+        assert!(out[0].is_nan());
+    }
+    Ok(())
+}
+
+#[test]
 fn bad_input_is_named() -> Result<()> {
     let message = |made: std::result::Result<(), Error>| made.map_err(|error| error.to_string());
     let tokens = Ragged::new(&[1, 2, 3], &[0, 3])?;
@@ -305,5 +432,16 @@ fn bad_input_is_named() -> Result<()> {
     assert!(of([1, 1], &[0]).is_err() && of([0, 0], &[]).is_err());
     assert_eq!(of([0, 1], &[0]), Ok(()));
     assert!(Cost::from_name("rows").is_err());
+    let tail = Ragged::new(&[7], &[0, 1])?;
+    let rows = |begins: &[i64], ends: &[i64], of: &[i64]| {
+        message(Continuations::new(&[1, 2, 3], begins, ends, tail, of).map(drop))
+    };
+    assert_eq!(
+        rows(&[0, 1], &[2, 4], &[0, 0]),
+        Err("row 1 is 1..4 of a text of 3 tokens and tail 0 of 1; give places in both".to_owned())
+    );
+    assert!(rows(&[2], &[1], &[0]).is_err() && rows(&[-1], &[1], &[0]).is_err() && rows(&[0], &[1], &[1]).is_err());
+    assert!(rows(&[0], &[1, 2], &[0]).is_err() && rows(&[0], &[1], &[]).is_err());
+    assert_eq!(rows(&[3], &[3], &[0]), Ok(()));
     Ok(())
 }

@@ -4,6 +4,7 @@ mod bytes;
 mod columns;
 mod combine;
 mod contexts;
+mod credit;
 pub(crate) mod layout;
 mod pack;
 mod plan;
@@ -19,6 +20,7 @@ use arrow_array::{Array, Int32Array, Int64Array, ListArray, RecordBatch, UInt8Ar
 
 pub use columns::{Column, Level, Numbers};
 pub use contexts::Contexts;
+pub use credit::TokenCredit;
 pub use pack::{LaidOut, PackArrays, PackSizes, PlannedPack};
 pub use plan::{PackLayout, Plan, PlanOptions};
 pub use rows::NewDraws;

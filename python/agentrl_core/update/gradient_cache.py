@@ -1,8 +1,9 @@
-"""The loss of several packs together: a run of each without gradients, the loss once, and a run with its gradients.
+"""Gradient caching: the loss of several packs at once, exact, with the memory of one.
 
-With L the loss of all rows and y_i what the model says about row i (log-prob, entropy, answers), the gradient of L is
-the sum over rows of dL/dy_i times that of y_i. The first run gives all y, one evaluation all dL/dy, and the second run,
-pack by pack, the products: no pack needs to know another one, whatever L does with the rows (arXiv:2101.06983).
+A loss may compare rows that lie in different packs. So every pack is run without gradients, the loss L is evaluated
+once on what the model said about all rows, and every pack is run again with the gradients of L by what it said: with
+y_i what the model says about row i (log-prob, entropy, answers), the gradient of L is the sum over rows of dL/dy_i
+times that of y_i. No pack needs to know another one, whatever L does with the rows (GradCache, arXiv:2101.06983).
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ Run = Callable[[Pack], PackOutput]
 Rows = dict[str, Tensor]
 
 
-class Together:
+class GradientCache:
     """A loss over all rows of some packs, which are run one at a time.
 
     Args:
@@ -51,25 +52,25 @@ class Together:
         self._run: Run = (lambda pack: pack.run(model)) if isinstance(model, nn.Module) else model
         self._group = group
 
-    def once(self, pack: Pack) -> tuple[Tensor, Rows]:
-        """Loss and metrics of a pack that holds all rows: it needs one run."""
-        said = self._said(pack)
-        here = pack.to(said["logprob"].device)
-        return self._evaluated(here.token, said, here.streams)
+    def in_one_pack(self, pack: Pack) -> tuple[Tensor, Rows]:
+        """Loss and metrics of a pack that holds all rows: it needs one run, and the loss has its gradient."""
+        outputs = self._outputs(pack)
+        here = pack.to(outputs["logprob"].device)
+        return self._evaluated(here.token, outputs, here.streams)
 
-    def first(self, packs: Iterable[Pack]) -> tuple[Tensor, Rows]:
-        """Run the packs without gradients; the loss, without gradient, and its metrics."""
+    def evaluate(self, packs: Iterable[Pack]) -> tuple[Tensor, Rows]:
+        """Run the packs without gradients; the loss of all rows, without gradient, and its metrics."""
         self._noise: list[_Noise] = []
         tokens: list[Tensor] = []
-        said: list[Rows] = []
-        read: list[Rows] = []
+        outputs: list[Rows] = []
+        streams: list[Rows] = []
         with torch.no_grad():
             for pack in packs:
                 self._noise.append(_Noise())
-                said.append(self._said(pack))
-                here = pack.to(said[-1]["logprob"].device)
+                outputs.append(self._outputs(pack))
+                here = pack.to(outputs[-1]["logprob"].device)
                 tokens.append(here.token.clone())  # the memory of a pack may be written again
-                read.append({name: stream.clone() for name, stream in here.streams.items() if name not in self._ids})
+                streams.append({name: stream.clone() for name, stream in here.streams.items() if name not in self._ids})
         ends = np.cumsum([len(rows) for rows in tokens]).tolist()
         self._rows = [slice(begin, end) for begin, end in itertools.pairwise([0, *ends])]
         counts, own = [ends[-1]], slice(0, ends[-1])
@@ -82,29 +83,31 @@ class Together:
             rows = torch.cat(parts).detach()
             return rows if self._group is None else _gathered(rows, counts, self._group)
 
-        leaves = {name: joined([rows[name] for rows in said]).requires_grad_() for name in said[0]}
-        streams = {name: joined([rows[name] for rows in read]) for name in read[0]}
-        value, metrics = self._evaluated(joined(tokens), leaves, streams)
-        found: Sequence[Tensor | None] = torch.autograd.grad(value, list(leaves.values()), allow_unused=True)
-        used = {name: gradient for name, gradient in zip(leaves, found, strict=True) if gradient is not None}
+        leaves = {name: joined([rows[name] for rows in outputs]).requires_grad_() for name in outputs[0]}
+        columns = {name: joined([rows[name] for rows in streams]) for name in streams[0]}
+        value, metrics = self._evaluated(joined(tokens), leaves, columns)
+        gradients: Sequence[Tensor | None] = torch.autograd.grad(value, list(leaves.values()), allow_unused=True)
+        used = {name: gradient for name, gradient in zip(leaves, gradients, strict=True) if gradient is not None}
         self._gradients = {name: gradient[own] for name, gradient in used.items()}
-        weight = streams["weight_kl"].to(value.dtype)
+        weight = columns["weight_kl"].to(value.dtype)
         self._shares = (value.detach() * weight / weight.sum())[own]
         return value.detach(), metrics
 
-    def second(self, packs: Iterable[Pack]) -> Iterator[Tensor]:
-        """Run the same packs again: of each a number that has the gradient of its rows."""
+    def parts(self, packs: Iterable[Pack]) -> Iterator[Tensor]:
+        """Run the packs of `evaluate` again: of each its part of the loss, with the gradient of its rows."""
         for pack, noise, rows in zip(packs, self._noise, self._rows, strict=True):
             noise.repeat()
-            yield self._part(self._said(pack), rows)
+            yield self._part(self._outputs(pack), rows)
 
-    def _part(self, said: Rows, rows: slice) -> Tensor:
-        live = [name for name in self._gradients if said[name].requires_grad]
+    def _part(self, outputs: Rows, rows: slice) -> Tensor:
+        live = [name for name in self._gradients if outputs[name].requires_grad]
         gradients = [self._gradients[name][rows] for name in live]
-        part: Tensor = _Part.apply(self._shares[rows].sum(), gradients, *(said[name] for name in live))  # type: ignore[no-untyped-call]
+        part: Tensor = _KnownGradients.apply(  # type: ignore[no-untyped-call]
+            self._shares[rows].sum(), gradients, *(outputs[name] for name in live)
+        )
         return part
 
-    def _said(self, pack: Pack) -> Rows:
+    def _outputs(self, pack: Pack) -> Rows:
         """What the model says about a pack, by name."""
         output: object = self._run(pack)
         if not isinstance(output, PackOutput) or isinstance(output, FusedOutput):
@@ -112,28 +115,28 @@ class Together:
                 f"the function returned {type(output).__name__} for a pack; return a PackOutput, such as "
                 "pack.run(model), or PackOutput(*loss.linear_logprob(...)) where the logits shall not be kept"
             )
-        said = {name: values for name, values in vars(output).items() if isinstance(values, Tensor)}
-        for name, values in said.items():
+        outputs = {name: values for name, values in vars(output).items() if isinstance(values, Tensor)}
+        for name, values in outputs.items():
             if values.shape[:1] != pack.token.shape:
                 raise InvalidInputError(
                     f"the function returned {name} of shape {tuple(values.shape)} for a pack of {len(pack.token)} "
                     "prediction pairs; return one row for each"
                 )
-        return said
+        return outputs
 
-    def _evaluated(self, token: Tensor, said: Rows, read: Mapping[str, Tensor]) -> tuple[Tensor, Rows]:
+    def _evaluated(self, token: Tensor, outputs: Rows, columns: Mapping[str, Tensor]) -> tuple[Tensor, Rows]:
         """Loss and metrics of rows in the order of their tokens, which is one for all layouts and sizes of packs."""
         order = token.argsort()
-        streams = {name: values[order] for name, values in read.items()}
+        streams = {name: values[order] for name, values in columns.items()}
         for name, ids in self._ids.items():
             _, number = np.unique(ids[token[order].cpu().numpy()], return_inverse=True)
             streams[name] = torch.from_numpy(number).to(order.device)
-        answers = SimpleNamespace(**{name: values[order] for name, values in said.items()})
+        answers = SimpleNamespace(**{name: values[order] for name, values in outputs.items()})
         entropy = answers.entropy if self._loss.needs_entropy_gradient else answers.entropy.detach()
         return self._loss.evaluate(Tokens(answers.logprob, entropy, streams, answers))
 
 
-class _Part(torch.autograd.Function):
+class _KnownGradients(torch.autograd.Function):
     """A number whose gradients are known."""
 
     @staticmethod
@@ -162,15 +165,15 @@ class _Noise:
 def _counts(count: int, device: torch.device, group: distributed.ProcessGroup) -> list[int]:
     """How many rows each process has."""
     own = torch.tensor([count], device=device)
-    found = [torch.empty_like(own) for _ in range(group.size())]
-    distributed.all_gather(found, own, group=group)
-    return [int(number) for number in found]
+    counts = [torch.empty_like(own) for _ in range(group.size())]
+    distributed.all_gather(counts, own, group=group)
+    return [int(number) for number in counts]
 
 
 def _gathered(values: Tensor, counts: list[int], group: distributed.ProcessGroup) -> Tensor:
     """The rows of all processes, one after the other."""
     padded = values.new_zeros((max(counts), *values.shape[1:]))  # all send as much as the longest
     padded[: len(values)] = values
-    found = [torch.empty_like(padded) for _ in counts]
-    distributed.all_gather(found, padded, group=group)
-    return torch.cat([rows[:count] for rows, count in zip(found, counts, strict=True)])
+    parts = [torch.empty_like(padded) for _ in counts]
+    distributed.all_gather(parts, padded, group=group)
+    return torch.cat([rows[:count] for rows, count in zip(parts, counts, strict=True)])

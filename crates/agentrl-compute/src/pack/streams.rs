@@ -1,0 +1,169 @@
+//! Columns of items that become columns of pairs: products of weight and advantage are made where they are added up.
+
+use crate::{Error, Float, Result, par};
+
+/// The weight and the advantage of items, whose products become streams.
+#[derive(Clone, Copy, Debug)]
+pub struct Credit<'a> {
+    /// The loss weight, with its denominator.
+    pub weights: &'a [f64],
+    /// What the advantage is multiplied by besides; `None`: 1.
+    pub factors: Option<&'a [f32]>,
+    /// The advantage.
+    pub advantages: &'a [f32],
+    /// The gain of items that have two advantages, a gain and a loss that are clipped apart; `None`: the advantage where
+    /// it is above 0.
+    pub gains: Option<&'a [f32]>,
+    /// The loss of such items; `None`: the advantage where it is below 0.
+    pub losses: Option<&'a [f32]>,
+}
+
+impl Credit<'_> {
+    /// The products of an item: of its gain and of its loss. A negative factor makes a loss of a gain.
+    fn products(&self, item: usize) -> [f64; 2] {
+        let factor = self.weights[item] * self.factors.map_or(1.0, |factors| f64::from(factors[item]));
+        let advantage = f64::from(self.advantages[item]);
+        let gain = self.gains.map_or(above(advantage), |gains| f64::from(gains[item]));
+        let loss = self.losses.map_or(below(advantage), |losses| f64::from(losses[item]));
+        [gain * factor, loss * factor]
+    }
+
+    fn len(&self) -> usize {
+        let optional = [self.factors, self.gains, self.losses].into_iter().flatten().map(<[f32]>::len);
+        optional.chain([self.weights.len(), self.advantages.len()]).min().unwrap_or(0)
+    }
+}
+
+/// A column of items that becomes one of pairs. Sums are over the items of a pair, in f64 and in the order of the items.
+#[derive(Clone, Copy, Debug)]
+pub enum Stream<'a> {
+    /// The sum of a column of f32.
+    SumSingle(&'a [f32]),
+    /// The sum of a column of f64.
+    SumDouble(&'a [f64]),
+    /// The sum of weights, each times its factor.
+    Weight {
+        /// The loss weight, with its denominator.
+        weights: &'a [f64],
+        /// What it is multiplied by; `None`: 1.
+        factors: Option<&'a [f32]>,
+    },
+    /// The sum of those products of weight and advantage that are above 0.
+    Positive(Credit<'a>),
+    /// The sum of those products of weight and advantage that are below 0.
+    Negative(Credit<'a>),
+    /// The value of the first item.
+    First(&'a [f32]),
+}
+
+impl Stream<'_> {
+    fn len(&self) -> usize {
+        match self {
+            Self::SumSingle(column) | Self::First(column) => column.len(),
+            Self::SumDouble(column) => column.len(),
+            Self::Weight { weights, factors } => factors.map_or(usize::MAX, <[f32]>::len).min(weights.len()),
+            Self::Positive(credit) | Self::Negative(credit) => credit.len(),
+        }
+    }
+
+    /// Fills the values of neighbouring pairs.
+    fn fill(&self, offsets: &[i64], items: &[i64], out: &mut [f32]) {
+        match self {
+            Self::SumSingle(column) => sums(offsets, items, out, |item| column[item].to_f64()),
+            Self::SumDouble(column) => sums(offsets, items, out, |item| column[item]),
+            Self::Weight { weights, factors: None } => sums(offsets, items, out, |item| weights[item]),
+            Self::Weight { weights, factors: Some(factors) } => {
+                sums(offsets, items, out, |item| weights[item] * factors[item].to_f64());
+            }
+            Self::Positive(credit) => {
+                sums(offsets, items, out, |item| credit.products(item).map(above).iter().sum());
+            }
+            Self::Negative(credit) => {
+                sums(offsets, items, out, |item| credit.products(item).map(below).iter().sum());
+            }
+            Self::First(column) => {
+                for (out, &begin) in out.iter_mut().zip(offsets) {
+                    *out = column[items[begin as usize] as usize];
+                }
+            }
+        }
+    }
+}
+
+/// The number where it is above 0, else 0; not a number stays so.
+fn above(value: f64) -> f64 {
+    if value < 0.0 { 0.0 } else { value }
+}
+
+/// The number where it is below 0, else 0; not a number stays so.
+fn below(value: f64) -> f64 {
+    if value > 0.0 { 0.0 } else { value }
+}
+
+fn sums(offsets: &[i64], items: &[i64], out: &mut [f32], value: impl Fn(usize) -> f64) {
+    for (out, bounds) in out.iter_mut().zip(offsets.windows(2)) {
+        let items = &items[bounds[0] as usize..bounds[1] as usize];
+        *out = items.iter().fold(0.0, |sum, &item| sum + value(item as usize)) as f32;
+    }
+}
+
+/// Fills columns of pairs, each of its stream; pair `i` is `items[offsets[i]..offsets[i + 1]]`.
+///
+/// ```
+/// use agentrl_compute::pack::{Credit, Stream, streams};
+///
+/// // Items 0 and 2 are one pair: a gain of 3 and a loss of 2 at half the weight.
+/// let credit = Credit {
+///     weights: &[1.0, 1.0, 0.5],
+///     factors: None,
+///     advantages: &[3.0, 1.0, -2.0],
+///     gains: None,
+///     losses: None,
+/// };
+/// let (mut gains, mut losses, mut firsts) = ([0.0; 2], [0.0; 2], [0.0; 2]);
+/// let columns = vec![
+///     (Stream::Positive(credit), &mut gains[..]),
+///     (Stream::Negative(credit), &mut losses[..]),
+///     (Stream::First(&[7.0, 8.0, 7.0]), &mut firsts[..]),
+/// ];
+/// streams(columns, &[0, 2, 3], &[0, 2, 1])?;
+/// assert_eq!((gains, losses, firsts), ([3.0, 1.0], [-1.0, 0.0], [7.0, 8.0]));
+/// # Ok::<(), agentrl_compute::Error>(())
+/// ```
+///
+/// # Errors
+/// `InvalidInput` if there is a pair without items or an item beyond a column, or another number of results than of pairs.
+pub fn streams(columns: Vec<(Stream<'_>, &mut [f32])>, offsets: &[i64], items: &[i64]) -> Result<()> {
+    let pairs = offsets.len().saturating_sub(1);
+    if offsets.last().is_none_or(|&last| last != items.len() as i64)
+        || columns.iter().any(|(_, out)| out.len() != pairs)
+    {
+        return Err(Error::invalid("the offsets of pairs do not fit their tokens; take both from one pack"));
+    }
+    if offsets[0] != 0 || offsets.windows(2).any(|pair| pair[0] >= pair[1]) {
+        return Err(Error::invalid("the offsets of pairs do not start at 0, or do not grow; take them from a pack"));
+    }
+    let most = items.iter().fold(0, |most, &item| most.max(item as u64));
+    if let Some(shortest) = columns.iter().map(|(column, _)| column.len()).min().filter(|_| !items.is_empty())
+        && most >= shortest as u64
+    {
+        let beyond = items.iter().find(|&&item| item as u64 >= shortest as u64).copied().unwrap_or_default();
+        return Err(Error::invalid(format!(
+            "a pair has token {beyond}, but the column has {shortest} values; give one for each token"
+        )));
+    }
+    // Piece by piece, so that the places of a piece's items are at hand for all columns.
+    let mut pieces: Vec<_> = par::pieces(pairs).into_iter().map(|piece| (piece, Vec::new())).collect();
+    for (column, out) in columns {
+        for ((_, parts), part) in pieces.iter_mut().zip(out.chunks_mut(par::PIECE)) {
+            parts.push((column, part));
+        }
+    }
+    par::each(pieces, |(piece, parts)| {
+        for (column, out) in parts {
+            column.fill(&offsets[piece.start..=piece.end], items, out);
+        }
+        Ok(())
+    })
+    .map(drop)
+}

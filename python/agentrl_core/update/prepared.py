@@ -1,0 +1,164 @@
+"""Prepared: what the optimizer steps of one loss have in common, read from the batch once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.update.pairs import pairs_of
+
+if TYPE_CHECKING:
+    from agentrl_core.data.batch import Batch
+    from agentrl_core.loss import Loss, Train
+
+Shared = Literal["each", "split", "owner"]
+
+_ADVANTAGE = ("advantage", "weight", "advantage_positive", "advantage_negative")
+_PRODUCTS = {  # streams that are sums of products with the loss weight, and the columns that the products have in them
+    "advantage_positive": _ADVANTAGE,
+    "advantage_negative": _ADVANTAGE,
+    "weight_kl": ("kl_weight",),
+    "weight_entropy": (),
+}
+_IDS = ("step", "sequence", "pair", "group", "stratum")  # streams that number the rows' segments
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """A batch made ready for the optimizer steps of one loss: all that does not change from step to step.
+
+    Attributes:
+        batch: the batch.
+        loss: what is minimised.
+        model: name of the model that is stepped.
+        shared: how branches that share a sampled token count it; see `Batch.token_weights`.
+        valid: `bool[draws]`, those that are trained and count.
+        dealt: `int64[draws]`, what is dealt into minibatches as one: a draw, a pair or a group.
+        units: `int64[draws]`, what lies whole in one pack; None where any sequence may lie in any pack.
+        keep: `bool[tokens]`, those that stay in the loss; None: all.
+        same: the streams that are columns, `float32[tokens]` each: of a token that branches share, one value for all.
+        summed: the streams that are sums, over the branches that share a token, of loss weights times columns.
+        credit: the columns in those products, `float32[tokens]` each.
+        ids: the streams that number segments, a whole number for each token.
+        unknown: by column the tokens that it has no finite value for, and what it has.
+    """
+
+    batch: Batch
+    loss: Loss
+    model: str
+    shared: Shared
+    valid: NDArray[np.bool_]
+    dealt: NDArray[np.int64]
+    units: NDArray[np.int64] | None
+    keep: NDArray[np.bool_] | None
+    same: dict[str, NDArray[np.float32]]
+    summed: tuple[str, ...]
+    credit: dict[str, NDArray[np.float32]]
+    ids: dict[str, NDArray[Any]]
+    unknown: dict[str, tuple[NDArray[np.int64], NDArray[np.float32]]]
+
+    @classmethod
+    def of(cls, batch: Batch, training: Train, shared: Shared) -> Prepared:
+        """Read from a batch what a loss needs.
+
+        Raises:
+            InvalidInputError: the loss needs pairs, and a pair has more than two draws.
+        """
+        loss = training.loss
+        scored = batch.has("score", "draw")  # an advantage of one's own may come without a score
+        valid: NDArray[np.bool_] = (
+            np.isfinite(batch.column("score", "draw")) if scored else np.ones(batch.num_draws, dtype=np.bool_)
+        )
+        # The segments that a draw belongs to; a sequence is a draw, in however many contexts it was generated.
+        segments = {
+            "sequence": np.arange(batch.num_draws, dtype=np.int64),
+            "group": batch.keys("group_id", "draw").astype(np.int64),
+        }
+        whole = {loss.unit, *loss.streams}
+        if "pair" in whole:
+            segments["pair"] = pairs_of(batch, valid)
+            valid &= segments["pair"] >= 0
+
+        streams = tuple(dict.fromkeys(("inverse_temperature", "weight_kl", *loss.streams)))
+        summed = tuple(name for name in streams if name in _PRODUCTS)
+        names = {name: name for name in streams if name not in (*summed, *_IDS)}
+        if "old_logprob" in names:
+            names["old_logprob"] = loss.old_logprob_column
+        factors = dict.fromkeys(column for name in summed for column in _PRODUCTS[name])
+        columns = {
+            column: np.asarray(batch.column(column, "token"), np.float32)
+            for column in dict.fromkeys((*names.values(), *factors, "keep"))
+            if column in names.values() or batch.has(column, "token")
+        }
+        unknown = {name: np.flatnonzero(~np.isfinite(values)) for name, values in columns.items()}
+        return cls(
+            batch=batch,
+            loss=loss,
+            model=training.model,
+            shared=shared,
+            valid=valid,
+            dealt=segments[next((name for name in ("group", "pair") if name in whole), "sequence")],
+            units=_units(loss, segments),
+            keep=columns["keep"] != 0 if "keep" in columns else None,
+            same={stream: columns[column] for stream, column in names.items()},
+            summed=summed,
+            credit={column: columns[column] for column in factors if column in columns},
+            ids=_ids(batch, loss, segments),
+            unknown={name: (tokens, columns[name][tokens]) for name, tokens in unknown.items() if len(tokens)},
+        )
+
+    @property
+    def foldable(self) -> bool:
+        """Whether a token that several branches train may be one prediction pair."""
+        return self.loss.foldable and not self.ids
+
+    def weights(self, draws: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Loss weights of the tokens in the step of some draws, with its denominators: `float64[tokens]`.
+
+        Raises:
+            InvalidInputError: a column has no finite value for a token that is trained.
+        """
+        weights = self.batch.token_weights(
+            draws,
+            denominator=self.loss.denominator,
+            constant=self.loss.denominator_constant,
+            shared=self.shared,
+            valid=self.valid,
+            keep=self.keep,
+        )
+        for name, (tokens, values) in self.unknown.items():
+            trained = np.flatnonzero(weights[tokens] > 0)
+            if len(trained):
+                raise InvalidInputError(
+                    f"column {name!r} is {values[trained[0]]} at token {tokens[trained[0]]}, which is trained "
+                    f"({len(trained)} such tokens); mark these tokens as not trainable, or give them a value "
+                    "(arl.annotate for log-probs)"
+                )
+        return weights
+
+
+def _units(loss: Loss, segments: dict[str, NDArray[np.int64]]) -> NDArray[np.int64] | None:
+    """The unit of each draw that packs hold whole."""
+    if loss.unit in ("token", "step"):  # a step lies in one sequence
+        return None
+    if loss.unit == "update":
+        return np.zeros_like(segments["sequence"])
+    return segments["sequence" if loss.unit == "trajectory" else loss.unit]
+
+
+def _ids(batch: Batch, loss: Loss, segments: dict[str, NDArray[np.int64]]) -> dict[str, NDArray[Any]]:
+    """Of every token the segments that the loss reads."""
+    names = [name for name in _IDS if name in loss.streams]
+    if not names:
+        return {}
+    of_steps = batch.offsets("token")
+    steps = np.repeat(np.arange(len(of_steps) - 1, dtype=np.int64), np.diff(of_steps))
+    draws = np.repeat(segments["sequence"], np.diff(batch.offsets("step")))[steps]
+    ids: dict[str, NDArray[Any]] = {"step": steps, **{name: numbers[draws] for name, numbers in segments.items()}}
+    if "stratum" in names:
+        ids["stratum"] = batch.column("stratum", "token")
+    return {name: ids[name] for name in names}

@@ -1,0 +1,290 @@
+"""Update: one optimizer step, its packs and its loss."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.model.lazy_torch import require_torch
+
+if TYPE_CHECKING:
+    from torch import Tensor, distributed, nn
+
+    from agentrl_core._core import Plan
+    from agentrl_core.data.batch import Balance, Layout
+    from agentrl_core.model.buffers import PackBuffers
+    from agentrl_core.model.pack import Pack, PackOutput
+    from agentrl_core.update.metrics import Metrics
+    from agentrl_core.update.prepared import Prepared
+
+
+class Update:
+    """One optimizer step: its draws, its denominators, its packs and its loss.
+
+    Attributes:
+        draws: `int64[k]`, indices of the draws it trains on.
+        model: name of the model that it steps, `policy` unless the recipe names another.
+        prepared: what it has in common with the other steps of its loss.
+    """
+
+    def __init__(self, prepared: Prepared, draws: NDArray[np.int64], metrics: Metrics) -> None:
+        self.draws = draws
+        self.model = prepared.model
+        self.prepared = prepared
+        self._metrics = metrics
+        self._begun = False
+
+    @overload
+    def pack(
+        self,
+        *,
+        max_tokens: int,
+        layout: Layout = ...,
+        shards: None = None,
+        balance: Balance = ...,
+        buffers: PackBuffers | None = ...,
+    ) -> Iterator[Pack]: ...
+
+    @overload
+    def pack(
+        self,
+        *,
+        max_tokens: int,
+        layout: Layout = ...,
+        shards: int,
+        balance: Balance = ...,
+        buffers: PackBuffers | None = ...,
+    ) -> list[Iterator[Pack]]: ...
+
+    def pack(
+        self,
+        *,
+        max_tokens: int,
+        layout: Layout = "sequence",
+        shards: int | None = None,
+        balance: Balance = "tokens",
+        buffers: PackBuffers | None = None,
+    ) -> Iterator[Pack] | list[Iterator[Pack]]:
+        """The packs of this step: at most `max_tokens` tokens each, every unit of the loss whole in one pack.
+
+        The denominators of the whole step are in the weights, so the losses of the packs add up to that of the step.
+        Where a loss has statistics over all rows (its `unit` is the update), one pack has to hold them all; `together`
+        takes packs of any size. There are prediction pairs for the tokens that have weight in this step, and for no
+        others.
+
+        In the layout `tree` the tokens that draws share are run once; a tree that is too long for one pack is cut
+        where its branches part, and each piece repeats the beginning that its branches share. If the loss is
+        `foldable`, a token that several draws train is one pair, in one pack: its advantages and weights are summed
+        over the draws. That needs all else that the loss reads to be the same on them, bit for bit, else there is one
+        pair for each draw, on the same row.
+
+        Args:
+            max_tokens: tokens of a pack; at least those of the longest sequence up to its last trained token, or, where
+                the loss's `unit` is a trajectory, pair, group or the update, those of all its sequences together.
+            layout: `sequence`: each sequence stands for itself; `tree`: what sequences share is there once.
+            shards: number of ranks that run packs at the same time. Each rank gets as many packs as the others, those
+                of one round about equally expensive, and each rank works out the same. Where a round has fewer units
+                than ranks, a rank gets a pack without pairs (of one token, so that the model runs), whose loss is 0.
+                None: one rank.
+            balance: what a row costs. `tokens`: all the same. `work`: 1 + (position + 1) / 24 576, for attention to
+                what is before it; that is its share of the operations of a model of width 4096, 4 h c / 24 h^2.
+            buffers: memory that the packs are written into; a pack is valid until the next one is asked for. None: new
+                memory for each.
+
+        Returns:
+            The packs in turn, each made when it is asked for; with `shards` a list of such, one for each rank.
+
+        Raises:
+            InvalidInputError: no such option, a sequence or unit is longer than `max_tokens`, or a value of a trained
+                token is not finite.
+
+        Example:
+            One of two ranks; all ranks do as many rounds:
+
+            >>> import agentrl_core as arl
+            >>> from agentrl_core import recipes
+            >>> forest = arl.Forest()
+            >>> forest.add_group(0, "task")
+            >>> for member, reward in enumerate([1.0, 0.0, 0.0]):
+            ...     trajectory = forest.start(0, member=member)
+            ...     _ = forest.append(trajectory, [1, 2], kind="prompt")
+            ...     _ = forest.append(trajectory, [3 + member, 9], kind="action", logprobs=[-0.5, -0.1])
+            ...     forest.finish(trajectory, reward=reward)
+            >>> batch = recipes.GRPO.credit(forest.freeze())
+            >>> (update,) = recipes.GRPO.updates(batch)
+            >>> ranks = update.pack(max_tokens=8, layout="tree", shards=2)
+            >>> [[len(pack.input_ids) for pack in packs] for packs in ranks]
+            [[4], [3]]
+        """
+        plan, weights = self._plan(max_tokens, layout, shards, balance, units=self.prepared.units)
+        if shards is None:
+            return self._packs(plan, range(len(plan)), weights, buffers)
+        return [self._packs(plan, range(rank, len(plan), shards), weights, buffers) for rank in range(shards)]
+
+    def together(
+        self,
+        model: nn.Module | Callable[[Pack], PackOutput],
+        *,
+        max_tokens: int,
+        layout: Layout = "sequence",
+        balance: Balance = "tokens",
+        buffers: PackBuffers | None = None,
+        group: distributed.ProcessGroup | None = None,
+    ) -> Iterator[Tensor]:
+        """The loss of this step over all its packs together: exact for every loss, in packs of any size.
+
+        Gradient caching: every pack is run without gradients, the loss is evaluated once on all rows, and every pack is
+        run again with the derivatives of that loss by its log-probs, entropies and answers. So statistics over all rows
+        (quantiles, moments, BAPO's bounds) are those of the step, and a pair, group or trajectory may go over several
+        packs. That costs one more forward pass than `pack` and `loss`, which are as exact where packs hold the loss's
+        `unit` whole; a step that fits in one pack is run once. In both runs torch draws the same random numbers for a
+        pack (dropout).
+
+        Rows are taken in the order of their tokens, whatever the layout and the packs. `Updates.metrics` has the
+        metrics of the whole step.
+
+        Args:
+            model: what `Pack.run` takes; or a function of a pack that returns a `PackOutput`, the same in both runs.
+            max_tokens: tokens of a pack; at least those of the longest sequence up to its last trained token.
+            layout: as of `pack`.
+            balance: as of `pack`.
+            buffers: as of `pack`.
+            group: processes that make this step together (torch.distributed), each with its own packs. The loss and its
+                metrics are of the rows of all, the gradients of each process are those of its packs: they add up. None:
+                this process alone.
+
+        Returns:
+            A number for each pack in turn, to call `backward` on before the next is asked for; together they are the
+            loss, to which a pack contributes as the weights of its rows do.
+
+        Raises:
+            InvalidInputError: no such option, a sequence is longer than `max_tokens`, a value of a trained token is not
+                finite, or the function returned something else.
+
+        Example:
+            Clip-Cov compares each token with the means of all. Packs of four tokens, with a model that says what the
+            one before it said:
+
+            >>> import torch
+            >>> import agentrl_core as arl
+            >>> from agentrl_core import loss, recipes
+            >>> from agentrl_core.model.pack import PackOutput
+            >>> forest = arl.Forest()
+            >>> forest.add_group(0, "task")
+            >>> for member, reward in enumerate([1.0, 0.0, 0.0]):
+            ...     trajectory = forest.start(0, member=member)
+            ...     _ = forest.append(trajectory, [1, 2], kind="prompt")
+            ...     _ = forest.append(trajectory, [3 + member, 9], kind="action", logprobs=[-0.5, -0.1])
+            ...     forest.finish(trajectory, reward=reward)
+            >>> recipe = recipes.GRPO.replace(loss=loss.Policy(gate=loss.CovarianceClip()))
+            >>> (update,) = recipe.updates(recipe.credit(forest.freeze()))
+            >>> shift = torch.zeros(1, requires_grad=True)
+            >>> def model(pack):
+            ...     logprob = pack.streams.old_logprob + shift
+            ...     return PackOutput(logprob, entropy=-logprob)
+            >>> for value in update.together(model, max_tokens=4):
+            ...     value.backward()
+            >>> abs(shift.grad.item()) < 1e-6  # the advantages of a group add up to 0
+            True
+        """
+        rank, shards = (0, None) if group is None else (group.rank(), group.size())
+        plan, weights = self._plan(max_tokens, layout, shards, balance, units=None)
+        indices = range(rank, len(plan), shards or 1)
+        return self._together(model, lambda: self._packs(plan, indices, weights, buffers), len(plan), group)
+
+    def _together(
+        self,
+        model: nn.Module | Callable[[Pack], PackOutput],
+        packs: Callable[[], Iterator[Pack]],
+        count: int,
+        group: distributed.ProcessGroup | None,
+    ) -> Iterator[Tensor]:
+        from agentrl_core.update.gradient_cache import GradientCache
+
+        cache = GradientCache(self.prepared.loss, self.prepared.ids, model, group)
+        if count == 1:
+            yield self._record(*cache.in_one_pack(next(packs())))
+        elif count:
+            self._record(*cache.evaluate(packs()))
+            yield from cache.parts(packs())
+
+    def _plan(
+        self, max_tokens: int, layout: Layout, shards: int | None, balance: Balance, *, units: NDArray[np.int64] | None
+    ) -> tuple[Plan, NDArray[np.float64]]:
+        """Which sequences lie in which pack, and the loss weights of all tokens."""
+        require_torch("a pack")
+        prepared = self.prepared
+        weights = prepared.weights(self.draws)
+        folds = layout == "tree" and prepared.foldable
+        plan = prepared.batch.plan(
+            self.draws,
+            max_tokens,
+            layout=layout,
+            unit_of=units,
+            trained=weights > 0,
+            fold=list(prepared.same.values()) if folds else None,
+            shards=shards,
+            balance=balance,
+        )
+        return plan, weights
+
+    def _packs(
+        self, plan: Plan, indices: Iterable[int], weights: NDArray[np.float64], buffers: PackBuffers | None
+    ) -> Iterator[Pack]:
+        from agentrl_core.model.buffers import PackBuffers
+        from agentrl_core.model.pack import Pack
+
+        if not (buffers is None or isinstance(buffers, PackBuffers)):
+            raise InvalidInputError(f"buffers is of type {type(buffers).__name__}; give a PackBuffers, or None")
+        prepared = self.prepared
+        take = _new if buffers is None else buffers.take
+        for index in indices:
+            if buffers is not None:
+                buffers.next()
+            planned = plan.pack(
+                index, take, same=prepared.same, summed=prepared.summed, weights=weights, credit=prepared.credit
+            )
+            ids: dict[str, NDArray[Any]] = {}
+            for name, numbers in prepared.ids.items():
+                ids[name] = take(f"stream {name}", len(planned.token), np.int64)
+                ids[name][:] = np.unique(numbers[planned.token], return_inverse=True)[1]
+            yield Pack.from_plan(
+                planned,
+                {**planned.streams, **ids},
+                entropy_gradient=prepared.loss.needs_entropy_gradient,
+                answers=prepared.loss.answers,
+            )
+
+    def loss(self, outputs: PackOutput, pack: Pack) -> Tensor:
+        """The loss of a pack, a scalar to call `backward` on. Its metrics go to `Updates.metrics`.
+
+        Args:
+            outputs: what `pack.run(model)` or `loss.fused` returned.
+            pack: the pack.
+
+        Raises:
+            InvalidInputError: they are something else, such as one in place of the other.
+        """
+        from agentrl_core.model.pack import Pack, PackOutput
+
+        for name, value, kind in (("outputs", outputs, PackOutput), ("pack", pack, Pack)):
+            if not isinstance(value, kind):
+                raise InvalidInputError(
+                    f"{name} is of type {type(value).__name__}; call update.loss(pack.run(model), pack)"
+                )
+        return self._record(*self.prepared.loss(outputs, pack))
+
+    def _record(self, value: Tensor, sums: dict[str, Tensor]) -> Tensor:
+        if not self._begun:
+            self._metrics.begin_update()
+            self._begun = True
+        self._metrics.add({"loss": value.detach(), **sums})
+        return value
+
+
+def _new(_name: str, length: int, dtype: Any) -> NDArray[Any]:
+    return np.empty(length, dtype)

@@ -1,0 +1,159 @@
+"""The direction of imports: one way, down the list of layers, those of types and inside functions included."""
+
+import ast
+from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+ROOT = "agentrl_core"
+LAYERS = (  # a module imports what stands above its line, and what lies in its own folder
+    {"_core", "exceptions"},
+    {"operators"},
+    {"data"},
+    {"component", "model", "engine", "env"},
+    {"select", "rollout", "reward", "advantage", "weight", "loss"},
+    {"update"},
+    {"recipe"},
+    {"recipes", "collect", "integrations"},
+    {"train"},
+    {"cli"},
+    {"__main__", ROOT},
+)
+LAYER_OF = {name: layer for layer, names in enumerate(LAYERS) for name in names}
+
+Arrow = tuple[str, str]
+
+# Arrows that are still to be turned round; to be empty.
+KNOWN: set[Arrow] = {
+    ("loss.base", "loss.linear"),
+    ("model.pack", "loss.regulariser"),
+    ("weight.entropy_scaled", "reward.votes"),
+    ("integrations.polars._token_frames", "integrations.polars"),
+}
+
+
+def modules(package: Path) -> dict[str, Path]:
+    """The sources by dotted name below the package; the package itself has its own."""
+    names = {}
+    for path in package.rglob("*.py"):
+        parts = path.relative_to(package).with_suffix("").parts
+        names[".".join(parts[:-1] if parts[-1] == "__init__" else parts) or ROOT] = path
+    return names
+
+
+def homes(package: Path) -> dict[str, str]:
+    """Where a name lives that `from agentrl_core import name` gives, other than a package."""
+    tree = ast.parse((package / "__init__.py").read_text(encoding="utf-8"))
+    tables = {
+        ast.unparse(node.targets[0]): ast.literal_eval(node.value)
+        for node in tree.body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) in ("_MODULES", "_VALUES")
+    }
+    return tables["_MODULES"] | tables["_VALUES"]
+
+
+def imported(source: str, known: set[str], named: dict[str, str]) -> Iterator[str]:
+    """The modules of the package that some source imports, wherever in it."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute"
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        for name in names:
+            if name.partition(".")[0] != ROOT:
+                continue
+            inside = name.removeprefix(ROOT).removeprefix(".")
+            if inside in named:
+                inside = f"{named[inside]}.{inside}"
+            while inside and inside not in known:  # a name in a module
+                inside = inside.rpartition(".")[0]
+            yield inside or ROOT
+
+
+def arrows_of(sources: dict[str, str], named: dict[str, str]) -> set[Arrow]:
+    known = {*sources, "_core"}
+    return {
+        (name, target)
+        for name, source in sources.items()
+        for target in imported(source, known, named)
+        if target != name
+    }
+
+
+def upward(arrows: set[Arrow]) -> set[Arrow]:
+    """The arrows that do not point down: to a higher layer, or to another folder of the same."""
+
+    def folder(name: str) -> str:
+        return name.partition(".")[0]
+
+    return {
+        (source, target)
+        for source, target in arrows
+        if folder(source) != folder(target) and LAYER_OF[folder(target)] >= LAYER_OF[folder(source)]
+    }
+
+
+def circle(arrows: set[Arrow]) -> list[str] | None:
+    graph = TopologicalSorter[str]()
+    for source, target in sorted(arrows):
+        graph.add(source, target)
+    try:
+        graph.prepare()
+    except CycleError as error:
+        return error.args[1]
+    return None
+
+
+@pytest.fixture(scope="module")
+def arrows() -> set[Arrow]:
+    package = Path(__file__).parents[2] / "python" / ROOT
+    sources = {name: path.read_text(encoding="utf-8") for name, path in modules(package).items()}
+    found = arrows_of(sources, homes(package))
+    assert {("collect", "recipe"), ("update.updates", "_core"), (ROOT, "data.batch")} <= found
+    assert len(found) > 100
+    return found
+
+
+def test_every_module_has_a_layer(arrows: set[Arrow]) -> None:
+    folders = {name.partition(".")[0] for arrow in arrows for name in arrow}
+    assert folders <= LAYER_OF.keys()
+    assert not {folder for folder in folders if folder.startswith("_")} - {"_core", "__main__"}
+
+
+def test_arrows_point_down(arrows: set[Arrow]) -> None:
+    assert upward(arrows) - KNOWN == set()
+
+
+def test_there_is_no_circle(arrows: set[Arrow]) -> None:
+    assert circle(arrows - KNOWN) is None
+
+
+def test_what_is_still_to_be_turned_round_is_there(arrows: set[Arrow]) -> None:
+    assert not KNOWN - arrows
+
+
+def test_imports_are_found_wherever_they_stand() -> None:
+    sources = {
+        "data.batch": "import numpy\nif TYPE_CHECKING:\n    from agentrl_core.model.pack import Pack",
+        "model.pack": "def run():\n    from agentrl_core import Batch, operators\n    import agentrl_core.loss",
+        "loss": "from agentrl_core import _core, Missing",
+        "operators": "",
+        ROOT: "",
+    }
+    found = arrows_of(sources, {"Batch": "data.batch"})
+    assert found == {
+        ("data.batch", "model.pack"),
+        ("model.pack", "data.batch"),
+        ("model.pack", "operators"),
+        ("model.pack", "loss"),
+        ("loss", "_core"),
+        ("loss", ROOT),
+    }
+    assert upward(found) == {("data.batch", "model.pack"), ("model.pack", "loss"), ("loss", ROOT)}
+    assert set(circle(found) or []) == {"data.batch", "model.pack"}
+    assert circle(found - {("data.batch", "model.pack")}) is None
