@@ -17,8 +17,6 @@ from agentrl_core.advantage import (
     Consistency,
     CumulativeStandardised,
     GreedyRelative,
-    HistoryWeighted,
-    LengthWeighted,
     Normalisation,
     Refinement,
     SoftmaxScaled,
@@ -58,6 +56,28 @@ def test_a_column_as_baseline() -> None:
 def test_baseline_by_length() -> None:
     batch = small([(0, [10]), (0, [30]), (1, [5])], draw_score=[1.0, 0.0, 1.0])
     close(column(BaselineRelative(baseline="weighted", column="trained_tokens")(batch)), [0.75, -0.25, 0.0])
+
+
+@pytest.mark.parametrize("baseline", ["weighted", "log_mean_exp"])
+def test_a_group_of_one_may_get_its_score(baseline: str) -> None:
+    batch = small([(0, [2]), (1, [1]), (1, [3]), (2, [1]), (2, [1])], draw_score=[3.0, 1.0, 1.0, 2.0, math.nan])
+    options = {"baseline": baseline, "column": "trained_tokens" if baseline == "weighted" else ""}
+    close(column(BaselineRelative(**options)(batch)), [0.0] * 5)
+    close(column(BaselineRelative(singleton="raw", **options)(batch)), [3.0, 0.0, 0.0, 2.0, 0.0])
+
+
+def test_verl_gives_a_group_of_one_its_score() -> None:
+    core_algos = pytest.importorskip("verl.trainer.ppo.core_algos", reason="verl is installed by `make test`")
+    lengths, scores, groups = [3, 1, 2], [2.0, 1.0, 0.0], [0, 1, 1]
+    mask = torch.tensor([[float(place < length) for place in range(3)] for length in lengths])
+    theirs, _ = core_algos.compute_opo_outcome_advantage(
+        torch.tensor(scores)[:, None] * torch.nn.functional.one_hot(torch.tensor(lengths) - 1, 3),
+        mask,
+        np.array(groups),
+    )
+    batch = small([(group, [length]) for group, length in zip(groups, lengths, strict=True)], draw_score=scores)
+    ours = BaselineRelative(baseline="weighted", column="trained_tokens", singleton="raw")(batch)
+    close(column(ours), theirs[:, 0].numpy())
 
 
 @pytest.mark.parametrize("leave_one_out", [False, True])
@@ -315,40 +335,6 @@ def test_refined_rollouts() -> None:
     close(column(Refinement()(batch)), [-1 / math.sqrt(2), 1 / math.sqrt(2), 0.0, 0.0, 1.0, 0.0])
 
 
-def test_history_weights_are_a_gradient() -> None:
-    batch = small(
-        [(0, [2]), (0, [1]), (0, [3])],
-        draw_score=[1.0, 0.0, 3.0],
-        token_current_logprob=[-0.5, -1.0, -2.0, -0.25, -0.5, -0.75],
-    )
-    lengths = [2, 1, 3]
-    for aggregate in ("sum", "mean", "log_ratio"):
-        current = torch.tensor([-1.5, -2.0, -1.5], dtype=torch.float64)
-        old = -torch.tensor(lengths, dtype=torch.float64)
-        if aggregate == "mean":
-            current, old = current / torch.tensor(lengths), old / torch.tensor(lengths)
-        if aggregate == "log_ratio":
-            current, old = current - old, torch.zeros(3, dtype=torch.float64)
-        current.requires_grad_()
-        w, w_ref = torch.softmax(current / 2.0, 0), torch.softmax(old / 2.0, 0)
-        score = torch.tensor([1.0, 0.0, 3.0], dtype=torch.float64)
-        score = (score - score.mean()) / (score.std() + 1e-6)
-        objective = (w * score).sum() - 0.3 * (w * w.log()).sum() - 0.2 * (w_ref * (w_ref / w).log()).sum()
-        objective.backward()
-        component = HistoryWeighted(aggregate=aggregate, temperature=2.0, entropy_weight=0.3, kl_weight=0.2)
-        close(column(component(batch)), current.grad.numpy(), 1e-6)
-
-
-def test_length_weights() -> None:
-    batch = small(
-        [(0, [100]), (0, [200]), (0, [1]), (0, [1]), (1, [1]), (1, [1])],
-        draw_score=[1.0, 1.0, 0.0, 0.0, 1.0, 1.0],
-        token_current_logprob=[-1.0] * 300 + [-0.5, -1.0, -1.0, -1.0],
-    )
-    found = column(LengthWeighted(limit=400)(batch))
-    close(found, [0.924142, 0.075858, -0.512497, -0.487503, 0.0, 0.0], 1e-6)
-
-
 def test_softmax_of_advantage_and_entropy() -> None:
     batch = small([(0, [1])] * 3, draw_score=[0.0] * 3, draw_advantage=[1.0, -1.0, 0.0], token_entropy=[0.5, 1.0, 2.0])
     close(column(SoftmaxScaled()(batch)), [0.637069, -0.090638, 0.0], 1e-6)
@@ -383,6 +369,7 @@ def test_items_of_checklists() -> None:
         (BaselineRelative, "column='' is not possible; name a column"),
         (lambda: BaselineRelative(baseline="log_mean_exp", column="x"), "column='x'"),
         (lambda: BaselineRelative(column="x", leave_one_out=True), "leave_one_out=True"),
+        (lambda: BaselineRelative(column="x", singleton="raw"), "singleton='raw'"),
         (lambda: TrackedBaseline(decay=1.5), "decay=1.5"),
         (lambda: TrackedBaseline(tracker="ema", adapt="window"), "adapt='window'"),
         (lambda: TrackedBaseline(update="before"), "update='before'"),
@@ -392,8 +379,6 @@ def test_items_of_checklists() -> None:
         (lambda: TailRisk(low=0.9), "low=0.9"),
         (lambda: TailRisk(high=1.1), "high=1.1"),
         (lambda: TailRisk(high=1.0, tail="upper"), "high=1.0"),
-        (lambda: LengthWeighted(limit=0), "limit=0"),
-        (lambda: HistoryWeighted(temperature=0.0), "temperature=0.0"),
         (lambda: ChecklistRelative(items=0), "items=0"),
         (lambda: CumulativeStandardised(ddof=2), "ddof=2"),
     ],

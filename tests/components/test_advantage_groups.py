@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import itertools
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from rollouts import Draw, plain, ragged, small
 
 from agentrl_core import Batch, Forest, advantage
-from agentrl_core.advantage import GroupInGroup, GroupRelative, Normalisation, NormalisedReturns
+from agentrl_core.advantage import Gae, GroupInGroup, GroupRelative, Normalisation, NormalisedReturns
 from agentrl_core.exceptions import NotFoundError, RecipeError
 
 
@@ -385,6 +387,28 @@ def test_discounted_outcome_after() -> None:
     component = NormalisedReturns(column="", outcome="score", gamma=0.5, normalise="after")
     returned = [0.5, 1.0, 0.0]
     close(advantages(component(batch), "step"), [compared(value, returned) for value in returned])
+
+
+def test_a_discount_steps_over_tokens_that_are_not_trained() -> None:
+    forest = Forest()
+    forest.add_group(0, "task")
+    trajectory = forest.start(0, 0)
+    forest.append(trajectory, [1], kind="prompt")
+    forest.append(trajectory, [2, 3, 4], kind="action", logprobs=[-1.0] * 3, trainable=[1, 0, 1])
+    forest.step(trajectory)
+    forest.finish(trajectory, reward=1.0)
+    batch = forest.freeze().with_columns("draw", score=[1.0]).with_columns("token", value=[0.0, 0.0, 0.0])
+    discounted = NormalisedReturns(column="", outcome="score", level="token", normalise="none", gamma=0.5)
+    assert advantages(discounted(batch), "token") == [0.5, 0.0, 1.0]
+    # The same as verl's REINFORCE++ on its response mask, and as an estimate without a critic.
+    assert advantages(Gae(gamma=0.5, lam=1.0)(batch), "token") == [0.5, 0.0, 1.0]
+    core_algos = pytest.importorskip("verl.trainer.ppo.core_algos", reason="verl is installed by `make test`")
+    mask = torch.tensor([[1.0, 0.0, 1.0]])
+    config = SimpleNamespace(gamma=0.5, get=lambda _, other: other)
+    _, theirs = core_algos.compute_reinforce_plus_plus_outcome_advantage(
+        token_level_rewards=torch.tensor([[0.0, 0.0, 1.0]]), response_mask=mask, config=config
+    )
+    assert (theirs * mask)[0].tolist() == [0.5, 0.0, 1.0]
 
 
 def test_kl_in_the_reward_of_tokens() -> None:

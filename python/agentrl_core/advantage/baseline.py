@@ -39,6 +39,8 @@ class BaselineRelative(BatchComponent):
         group_by: comma-joined key columns of the groups, or `batch`.
         variance: for `shrunk`: of one score, above 0: 0.25 for scores 0 and 1, 1 for scores -1 and 1.
         temperature: for `log_mean_exp`, above 0.
+        singleton: for `weighted` and `log_mean_exp`: the only draw of a group that has a score gets 0 (`zero`), or its
+            score, as if its baseline were 0 (`raw`, verl's OPO).
         leave_one_out: for `weighted` and `shrunk`: a draw does not vote in its own baseline.
         positive_only: advantages below 0 become 0.
         clip: advantages are cut to at most this size; None: they are not.
@@ -59,6 +61,7 @@ class BaselineRelative(BatchComponent):
     group_by: str = "group_id"
     variance: float = 0.25
     temperature: float = 0.5
+    singleton: Literal["zero", "raw"] = "zero"
     leave_one_out: bool = False
     positive_only: bool = False
     clip: float | None = None
@@ -73,6 +76,10 @@ class BaselineRelative(BatchComponent):
         votes = self.baseline in ("weighted", "shrunk")
         self.require(
             votes or not self.leave_one_out, "leave_one_out", "choose baseline weighted or shrunk, or give False"
+        )
+        of_group = self.baseline in ("weighted", "log_mean_exp")
+        self.require(
+            of_group or self.singleton == "zero", "singleton", 'choose baseline weighted or log_mean_exp, or "zero"'
         )
         self.require(self.clip is None or self.clip > 0.0, "clip", "give a number above 0, or None")
 
@@ -104,6 +111,9 @@ class BaselineRelative(BatchComponent):
                 found = group.log_mean_exp(score, groups, temperature=self.temperature, valid=rows.valid)
                 baseline = found[groups]
             made = np.where(rows.valid, score - baseline, 0.0)
+        if self.singleton == "raw":
+            alone = group.statistics(score, groups, valid=rows.valid).count[groups] == 1
+            made = np.where(rows.valid & alone, score, made)
         bound = np.inf if self.clip is None else self.clip
         return rows.write(advantage=np.clip(made, 0.0 if self.positive_only else -bound, bound))
 

@@ -23,7 +23,8 @@ class NormalisedReturns(BatchComponent):
 
     The first stream is the reward `column` of every row; the second, `outcome`, is paid at the last row of a draw that
     counts. Either is compared with its group `before` the sum (r = stream_weight * x + outcome_weight * y of the
-    compared x and y), or the finished returns are `after` it. A row without a reward (NaN) has 0 and no vote.
+    compared x and y), or the finished returns are `after` it. A row without a reward (NaN) has 0 and no vote. Tokens
+    that are not trained are stepped over: what comes after them flows to what came before.
     Sources: IPA arXiv:2512.24873 (`normalise="none"`); EAPO arXiv:2511.07327 (`column="", outcome="score",
     gamma=0.995, normalise="after"`); IGPO arXiv:2510.14967 (`column="gain", outcome="score", zero_is_missing=True,
     normalisation=Normalisation(ddof=0, variance_eps=1e-8)`); MARS arXiv:2510.15414 (`group_by="env_tag,agent"`,
@@ -130,7 +131,8 @@ class NormalisedReturns(BatchComponent):
             np.nan_to_num(values, nan=0.0) * (1.0 if early else weight)
             for values, (_, weight) in zip(made, streams, strict=True)
         )
-        returned = returns.discounted(np.where(rows.valid, total, 0.0), rows.draws, gamma=self.gamma)
+        paid = np.where(rows.valid, total, 0.0)
+        returned = returns.discounted(paid, rows.draws, gamma=self.gamma, mask=rows.valid)
         if self.normalise == "after":
             votes = votes_of(rows, self.unit, self.shared)
             returned = self._compared(returned, rows.keys(self.group_by), rows.valid, votes)
