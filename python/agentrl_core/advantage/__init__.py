@@ -18,7 +18,7 @@ from agentrl_core.advantage.optimal_baseline import OptimalTokenBaseline
 from agentrl_core.advantage.refinement import Refinement
 from agentrl_core.advantage.relative import GroupRelative
 from agentrl_core.advantage.segments import SegmentRelative
-from agentrl_core.advantage.softmax import HistoryWeighted, LengthWeighted, SoftmaxScaled
+from agentrl_core.advantage.softmax import SoftmaxScaled
 from agentrl_core.advantage.tail_risk import TailRisk
 from agentrl_core.advantage.tracked import TrackedBaseline
 from agentrl_core.advantage.tree import TreeRelative
@@ -34,8 +34,6 @@ __all__ = [
     "GreedyRelative",
     "GroupInGroup",
     "GroupRelative",
-    "HistoryWeighted",
-    "LengthWeighted",
     "Normalisation",
     "NormalisedReturns",
     "OptimalTokenBaseline",
