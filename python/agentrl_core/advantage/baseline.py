@@ -120,10 +120,9 @@ class GreedyRelative(BatchComponent):
 
         advantage = gamma^(n - t + 1) * D - kl_coefficient * (log pi - log pi_ref) of the t-th of n trained tokens
 
-    D = score - score of the group's greedy draws, of a size of at most `at_most`. The draw column `greedy` is 1 for those: they
-    are left out of the loss (`keep` 0). The KL of a token counts for that token alone. Source: ReMax, arXiv:2310.10505
-    (`gamma=0.99,
-    kl_coefficient=0.05`).
+    D = score - score of the group's greedy draws, of a size of at most `at_most`. The draw column `greedy` is 1 for
+    those: they are left out of the loss (`keep` 0). The KL of a token counts for that token alone. Source: ReMax,
+    arXiv:2310.10505 (`gamma=0.99, kl_coefficient=0.05`).
 
     Args:
         gamma: discount from token to token, 0 to 1.
@@ -265,8 +264,8 @@ class TrackedBaseline(StatefulComponent):
         decay: 0 to 1; with `adapt`, the largest.
         adapt: for `beta`: `none`; or by the draw column `policy_kl`, so that it forgets the sooner the more the policy
             moves. `window`: decay - (decay - decay_at_least) * min(mean KL / kl_target, 1), with the mean over the last
-            `window` batches; `since_visit`: clip(2^(-D / kl_target), decay_at_least, decay) of each key, D the mean KL of
-            its draws since it was last visited (MSSR's public code).
+            `window` batches; `since_visit`: clip(2^(-D / kl_target), decay_at_least, decay) of each key, D the mean KL
+            of its draws since it was last visited (MSSR's public code).
         decay_at_least: the smallest decay, 0 to `decay`.
         kl_target: above 0; for `since_visit` the KL that halves what is remembered.
         window: batches, at least 1.

@@ -54,7 +54,7 @@ class Normalisation(Component):
     center: Literal["mean", "median", "leave_one_out", "none"] = "mean"
     scale: Literal["std", "mad", "range", "beta", "none"] = "std"
     median: Literal["midpoint", "lower"] = "midpoint"
-    ddof: int = option(1, at_least=0, at_most=1)
+    ddof: Literal[0, 1] = 1
     eps: float = option(1e-6, at_least=0)
     variance_eps: float = option(0.0, at_least=0)
     floor: float = option(0.0, at_least=0)

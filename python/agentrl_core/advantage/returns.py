@@ -27,8 +27,8 @@ class Discounted(BatchComponent):
         advantage = A_t = r_t + gamma * A_{t+1}
 
     `GroupRelative` before it compares what is paid (`column="advantage"` then), behind it what it led to; with both,
-    this makes most estimators of several turns. A row that was paid nothing (NaN) has 0. Tokens that are not trained are
-    stepped over: they get 0, and what comes after them flows to what came before, discounted once a trained token.
+    this makes most estimators of several turns. A row that was paid nothing (NaN) has 0. Tokens that are not trained
+    are stepped over: they get 0, and what comes after them flows to what came before, discounted once a trained token.
     Sources: REINFORCE++ arXiv:2501.03262 (`column="", outcome="score", level="token"`, then whitening); IPA
     arXiv:2512.24873 (the defaults); EAPO arXiv:2511.07327 (`column="", outcome="score", gamma=0.995`, then
     `GroupRelative(column="advantage", level="step")`); GiGPO arXiv:2505.10978 (`gamma=0.95`, then `GroupRelative` over

@@ -1,9 +1,9 @@
 """C-MORL: several rewards, of which one rises while the others are held (arXiv:2410.02236).
 
-The columns of the rewards are the environment's: `ConstrainedSum(columns="reward.answer,reward.format")` raises the first.
-Weights by hand, or by a schedule, are a link for each reward instead:
-`(GroupRelative(column="reward.answer", add=True), GroupRelative(column="reward.format", coefficient=0.5, add=True))`.
-The dual ascent follows the abstract; the paper's log barrier is not built.
+The columns of the rewards are the environment's: `ConstrainedSum(columns="reward.answer,reward.format")` raises the
+first. Weights by hand, or by a schedule, are a link for each reward instead: `(GroupRelative(column="reward.answer",
+add=True), GroupRelative(column="reward.format", coefficient=0.5, add=True))`. The dual ascent follows the abstract; the
+paper's log barrier is not built.
 """
 
 from __future__ import annotations

@@ -2,9 +2,10 @@
 
 A judge says after each step which items of its turn are satisfied; `reward.Checklist` makes a score of it. The paper's
 choice is the level of whole trajectories, A = R - mean of the group: denser credit learns faster at first and collapses
-earlier. Its other levels are, for steps, `ChecklistRelative(items=8)`, and for turns `GroupRelative(column="turn_reward",
-level="step", group_by="group_id,turn", unit="trajectory", scale="none", min_count=5)`. Ratios of tokens above 2 are cut, and
-draws with one below 1e-4 left out. Draws whose judge failed neither vote nor train.
+earlier. Its other levels are, for steps, `ChecklistRelative(items=8)`, and for turns
+`GroupRelative(column="turn_reward", level="step", group_by="group_id,turn", unit="trajectory", scale="none",
+min_count=5)`. Ratios of tokens above 2 are cut, and draws with one below 1e-4 left out. Draws whose judge failed
+neither vote nor train.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """COPO: agreement within a group decides between its own and the batch's advantages (arXiv:2508.04138).
 
 The two losses are clipped apart, which is one loss of two advantages: they fold as two branches of a tree do,
-A_positive = (1 - w) max(A_g, 0) + w max(A_l, 0), and A_negative the same with min. Both losses have a dual clip; that of
-public code is verl's, 3.
+A_positive = (1 - w) max(A_g, 0) + w max(A_l, 0), and A_negative the same with min. Both losses have a dual clip; that
+of public code is verl's, 3.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 class Consistency(BatchComponent):
     """Keeps a signal where all answers of a task agree: there a task is compared with the other tasks of the batch.
 
-    The advantage is a blend of a local and a global one, by how much the answers of the group differ. With H the entropy of the group's answers in bits, w = sigmoid(steepness * (H - threshold)):
+    The advantage is a blend of a local and a global one, by how much the answers of the group differ. With H the
+    entropy of the group's answers in bits, w = sigmoid(steepness * (H - threshold)):
 
         advantage_positive = (1 - w) * max(A_g, 0) + w * max(A_l, 0), and advantage_negative the same with min
 

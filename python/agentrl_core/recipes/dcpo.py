@@ -1,20 +1,20 @@
 """DCPO: clipping by probability, and advantages that remember a task's earlier visits (arXiv:2509.02333).
 
 Tokens that are unlikely may move further (`ProbabilityClip`), and `CumulativeStandardised` keeps a signal where all
-answers of a visit score the same. The paper sums the responses' mean token losses; here they are averaged, which is that
-sum divided by the number of responses: `Policy(aggregate="sequence_mean_sum")` sums.
+answers of a visit score the same. The paper sums the responses' mean token losses; here they are averaged, which is
+that sum divided by the number of responses: `Policy(aggregate="sequence_mean_sum")` sums.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from agentrl_core.advantage import Normalisation
-from agentrl_core.component import Column, Rows, StatefulComponent, column_name, draw, option
+from agentrl_core.component import Column, Rows, StatefulComponent, column_name, draw
 from agentrl_core.loss import Policy, ProbabilityClip
 from agentrl_core.operators import group
 from agentrl_core.recipe import Recipe
@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 class CumulativeStandardised(StatefulComponent):
     """An advantage that also sees how a task went before, so that a group of equal scores may still have a direction.
 
-    It is that of two smoothed scores which is nearer to 0. At the i-th visit to a task, with A_new = (r - mean) / std of this visit and A_all the same with mean and standard
-    deviation over all visits (`agentrl_core.group.running_moments`), 0 where the deviation is:
+    It is that of two smoothed scores which is nearer to 0. At the i-th visit to a task, with A_new = (r - mean) / std
+    of this visit and A_all the same with mean and standard deviation over all visits
+    (`agentrl_core.group.running_moments`), 0 where the deviation is:
 
         S_new = ((i - 1) * A_new + A_all) / i,  S_all = (A_new + (i - 1) * A_all) / i
 
@@ -53,7 +54,7 @@ class CumulativeStandardised(StatefulComponent):
     makes: ClassVar[tuple[Column, ...]] = (draw("advantage"),)
 
     key: str = column_name("task_id", level="draw")
-    ddof: int = option(1, at_least=0, at_most=1)
+    ddof: Literal[0, 1] = 1
 
     def initial_state(self) -> dict[str, Any]:
         """No visits."""

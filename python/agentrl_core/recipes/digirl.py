@@ -1,9 +1,10 @@
 """DigiRL: the best steps of the best rollouts are imitated, as two critics judge them (arXiv:2406.11896).
 
-One critic (`value`) expects the outcome of a step, the other that of a task. Of the draws, the tenth is kept whose score
-is furthest above the task's value: the draw column `task_advantage`, which `BaselineRelative(column="task_value")` makes of a
-batch of its own. Public code chooses steps otherwise: `DoublyRobust(kind="code")`. Both critics learn by cross-entropy
-whether the return is above 0; the step's has twin heads, of which the smaller counts (`value` `[N, 2]`).
+One critic (`value`) expects the outcome of a step, the other that of a task. Of the draws, the tenth is kept whose
+score is furthest above the task's value: the draw column `task_advantage`, which
+`BaselineRelative(column="task_value")` makes of a batch of its own. Public code chooses steps otherwise:
+`DoublyRobust(kind="code")`. Both critics learn by cross-entropy whether the return is above 0; the step's has twin
+heads, of which the smaller counts (`value` `[N, 2]`).
 """
 
 from __future__ import annotations

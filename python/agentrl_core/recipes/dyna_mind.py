@@ -1,8 +1,8 @@
 """Dyna-Mind (Dyna-GRPO): an agent learns to simulate what its actions lead to (arXiv:2510.09577).
 
 Some rollouts of a task are refined: the environment runs what the policy planned, and the policy answers again with the
-real futures in its prompt. The draw column `refined` marks those; a rollout that makes them is the environment's, and not
-built here.
+real futures in its prompt. The draw column `refined` marks those; a rollout that makes them is the environment's, and
+not built here.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 class Refinement(BatchComponent):
     """Has refined rollouts imitated where they are better than the others, and the others compared with each other.
 
-    The advantage of a refined draw is 1 where it is worth imitating, else 0. The draw column `refined` tells the two apart. A refined draw is worth imitating if it succeeded and its score is
-    above the mean of the group's plain draws and above that of its refined ones. Draws without a score neither vote nor
-    get a value.
+    The advantage of a refined draw is 1 where it is worth imitating, else 0. The draw column `refined` tells the two
+    apart. A refined draw is worth imitating if it succeeded and its score is above the mean of the group's plain draws
+    and above that of its refined ones. Draws without a score neither vote nor get a value.
 
     Args:
         normalisation: how plain draws are compared.

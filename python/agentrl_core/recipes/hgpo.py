@@ -1,9 +1,9 @@
 """HGPO: steps are compared with those that share more and more of their history (arXiv:2602.22817).
 
-GiGPO compares the steps of a group that were taken from the same state. Two steps that met the same state on different ways
-are not the same, so HGPO compares at several depths of history, and trusts the deeper ones more. The paper's K = 2 are
-three levels here: the state alone, and with one and two states before it. The advantage of the whole trajectory, an option
-of the paper, is another link: `GroupRelative(level="step", singleton="raw", add=True)`.
+GiGPO compares the steps of a group that were taken from the same state. Two steps that met the same state on different
+ways are not the same, so HGPO compares at several depths of history, and trusts the deeper ones more. The paper's K = 2
+are three levels here: the state alone, and with one and two states before it. The advantage of the whole trajectory, an
+option of the paper, is another link: `GroupRelative(level="step", singleton="raw", add=True)`.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class HistoryRelative(BatchComponent):
 
         advantage = sum_k w_k A^(k) / sum_k w_k,  w_k = (k + 1)^level_power
 
-    A^(k) compares the step with those that have the same `anchor` keys and whose draw saw the same last k states, the one
-    acted on included; the sum is over the levels at which the step has company. Steps of draws without a score neither
-    vote nor get a value.
+    A^(k) compares the step with those that have the same `anchor` keys and whose draw saw the same last k states, the
+    one acted on included; the sum is over the levels at which the step has company. Steps of draws without a score
+    neither vote nor get a value.
 
     Args:
         column: what is compared: the step's return, which `Discounted` makes.

@@ -1,13 +1,13 @@
 """PRIME: process rewards of every token from a model that learned outcomes only (arXiv:2502.01456).
 
-`ImplicitProcess` makes the rewards of tokens: the log-ratio of a reward model to its reference. Each source of reward has a
-leave-one-out baseline of its own before both are summed up:
+`ImplicitProcess` makes the rewards of tokens: the log-ratio of a reward model to its reference. Each source of reward
+has a leave-one-out baseline of its own before both are summed up:
 
     A_t = sum_{s >= t} [5 * P_s + 5 * O_s],  O: the outcome, at the last token, minus that of the others of the group,
     P_s = n / (n - 1) * rho_s - (sum over the group of the mean rho of a draw) / (n - 1)
 
-and the advantages are whitened over tokens. Groups whose mean outcome is below 0.2 or above 0.8 are replaced. What trains
-the reward model (a cross-entropy of beta * sum of the log-ratio against the outcome) is not built.
+and the advantages are whitened over tokens. Groups whose mean outcome is below 0.2 or above 0.8 are replaced. What
+trains the reward model (a cross-entropy of beta * sum of the log-ratio against the outcome) is not built.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ class LeaveOneOutProcess(BatchComponent):
 
         advantage = coefficient * n / (n - 1) * (r - mean over the group's draws of their mean reward)
 
-    with n draws that have rewards. Draws without a score neither vote nor get a value, and a draw alone in its group has 0.
+    with n draws that have rewards. Draws without a score neither vote nor get a value, and a draw alone in its group
+    has 0.
 
     Args:
         column: rewards of tokens.

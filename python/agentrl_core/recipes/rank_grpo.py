@@ -1,7 +1,7 @@
 """Rank-GRPO: the items of a written list are compared place by place (arXiv:2510.20150).
 
-The paper has one ratio for each item, the geometric mean over its tokens. No ratio by the column `segment` is built: here
-the ratio is that of a step, which is the paper's only where every item is a step of its own.
+The paper has one ratio for each item, the geometric mean over its tokens. No ratio by the column `segment` is built:
+here the ratio is that of a step, which is the paper's only where every item is a step of its own.
 """
 
 from __future__ import annotations

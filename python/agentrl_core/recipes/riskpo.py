@@ -44,17 +44,17 @@ class _Papers:
 class TailRisk(StatefulComponent):
     """An advantage for the tail of the scores rather than their mean, so that hard tasks weigh more than easy ones.
 
-    Scores of single tasks are too coarse for quantiles, so tasks are bundled as questions are in an exam: `bundle` groups
-    in a row make a bundle, the j-th draw of each is its j-th exam paper (draws beyond the smallest group are left without
-    an advantage), and s is the sum of the paper's scores. With the quantiles l and u of s at `low` and
+    Scores of single tasks are too coarse for quantiles, so tasks are bundled as questions are in an exam: `bundle`
+    groups in a row make a bundle, the j-th draw of each is its j-th exam paper (draws beyond the smallest group are
+    left without an advantage), and s is the sum of the paper's scores. With the quantiles l and u of s at `low` and
     `high`:
 
         CVaR = -(l - s)+ / low,   RVaR = [(s - l)+ - (s - u)+ + b] / (high - low),   b = l - u or 0
         A_paper = (omega * CVaR + RVaR) / (omega + 1), over the standard deviation of the bundle's s + eps
 
     The quantiles are tracked from batch to batch at the levels .05, .10, ..., .95, of which those nearest to `low` and
-    `high` are read, and moved after they were read: q <- q + step_size * (level - share of papers below q). Draws without a
-    score count as if their group were smaller.
+    `high` are read, and moved after they were read: q <- q + step_size * (level - share of papers below q). Draws
+    without a score count as if their group were smaller.
 
     Args:
         bundle: groups of a bundle, at least 1; the last may have fewer.

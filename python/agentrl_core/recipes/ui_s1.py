@@ -1,15 +1,16 @@
 """UI-S1: multi-turn signal from recorded trajectories of experts, without a live environment (arXiv:2509.11543).
 
-A rollout answers the expert's observations; `matched` says (step column, 0 or 1) where it did what the expert did. Returns
-break where it did not. A step is compared with the same step of the other rollouts, and the trajectory with its group:
+A rollout answers the expert's observations; `matched` says (step column, 0 or 1) where it did what the expert did.
+Returns break where it did not. A step is compared with the same step of the other rollouts, and the trajectory with its
+group:
 
     A = (G_t - mean) / (std + 1e-6) over the group's steps t  +  (R - mean) / (std + 1e-6) over the group
 
-Groups whose first returns hardly vary (population standard deviation of at most 0.3) are left out. In the public code such
-groups are replaced during collection; admission knows scores only, so here they leave the batch. Its mode `mean_norm` has
-`scale="none"` in both links; its episode part compares the rewards of all steps instead of the trajectories' scores:
-`GroupRelative(column="reward", level="step", singleton="raw")` in the place of the first link. The rollout along an
-expert's trajectory, with patches of its history, is an environment's, and not built here.
+Groups whose first returns hardly vary (population standard deviation of at most 0.3) are left out. In the public code
+such groups are replaced during collection; admission knows scores only, so here they leave the batch. Its mode
+`mean_norm` has `scale="none"` in both links; its episode part compares the rewards of all steps instead of the
+trajectories' scores: `GroupRelative(column="reward", level="step", singleton="raw")` in the place of the first link.
+The rollout along an expert's trajectory, with patches of its history, is an environment's, and not built here.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ class MatchedReturns(BatchComponent):
 
         matched_return = G_t = r_t + gamma * G_{t+1} where steps t and t + 1 both matched, else r_t
 
-    `first_return` of a draw is G of its first step, by which groups are filtered. A step that was paid nothing has r = 0.
+    `first_return` of a draw is G of its first step, by which groups are filtered. A step that was paid nothing has r =
+    0.
 
     Args:
         column: what each step was paid.
