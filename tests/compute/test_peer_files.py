@@ -139,11 +139,15 @@ def test_verl_agent_gigpo(seed: int, scale: str, weight: float) -> None:
         scale=scale,
     )
     np.testing.assert_allclose(found, expected[:, 0], **CLOSE)
-    compared = advantage.Normalisation(scale=scale)
-    component = advantage.GroupInGroup(
-        step_weight=weight, episode=advantage.Normalisation(scale=scale, singleton="raw"), step=compared
-    )
-    made = component(as_batch(steps))
+    made = as_batch(steps)
+    for link in (
+        advantage.Discounted(gamma=0.95),
+        advantage.GroupRelative(
+            column="advantage", level="step", group_by="group_id,state_key", scale=scale, coefficient=weight
+        ),
+        advantage.GroupRelative(level="step", scale=scale, singleton="raw", add=True),
+    ):
+        made = link(made)
     np.testing.assert_allclose(made.column("advantage", "step"), expected[:, 0], **CLOSE)
 
 
