@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,9 +12,6 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from agentrl_core import Batch, Forest
 
 VOCABULARY = 31
-
-# With importlib mode pytest puts no folder on the path: `rollouts` is with the components, `compared` is here.
-sys.path += [str(Path(__file__).parent), str(Path(__file__).parents[1] / "components")]
 
 
 def grow(seed: int = 0, *, groups: int = 3, unrewarded: tuple[int, int] | None = (1, 1)) -> Batch:

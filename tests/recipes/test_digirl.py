@@ -35,6 +35,11 @@ def test_doubly_robust(kind: str, seed: int) -> None:
     found = DoublyRobust(kind=kind, indicator=False)(batch)
     close(column(found, level="step"), expected)
     assert column(found, "keep", "step") == kept
+    gains = []
+    for draw in plain(batch):
+        rewards = [step.reward if np.isfinite(step.reward) else 0.0 for step in draw.steps]
+        gains += [draw.valid and any(rewards[t:]) for t in range(len(rewards))]
+    assert column(found, "return", "step") == gains
     marked = column(DoublyRobust(kind=kind)(batch), level="step")
     assert [value == 1.0 for value, keep in zip(marked, kept, strict=True) if keep] == [True] * sum(kept)
 

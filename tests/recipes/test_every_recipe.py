@@ -12,6 +12,7 @@ import pytest
 from rollouts import bare, filled, small
 
 from agentrl_core import Batch, recipes
+from agentrl_core.component import Column
 from agentrl_core.component.component import PHASES, BatchComponent, Component
 from agentrl_core.exceptions import RecipeError
 from agentrl_core.recipe import Recipe
@@ -23,7 +24,7 @@ def test_the_folder_is_the_list() -> None:
     files = Path(str(recipes.__file__)).parent.glob("*.py")
     assert sorted(path.stem for path in files if path.stem != "__init__") == NAMES
     assert {"arpo", "gigpo", "grpo", "rloo"} <= set(NAMES)
-    assert dir(recipes) == [*(name.upper() for name in NAMES), "get", "names"]
+    assert dir(recipes) == sorted([*(name.upper() for name in NAMES), "get", "names"])
 
 
 def with_facts(recipe: Recipe) -> Batch:
@@ -33,8 +34,8 @@ def with_facts(recipe: Recipe) -> Batch:
     """
     batch = small([(0, [2, 1]), (0, [1])])
     links = [link for phase in PHASES for link in recipe.chain(phase)]
-    made = {column.name for link in links for column in link.makes} | {"score", "advantage", "return", "weight", "keep"}
-    for column in (column for link in links for column in link.needs):
+    made = {name for link in links for _, name in link.makes} | {"score", "advantage", "return", "weight", "keep"}
+    for column in (Column(*column) for link in links for column in link.needs):
         if column.name not in made and not column.is_fact:
             rows = batch.num_draws if column.level == "draw" else int(batch.offsets(column.level)[-1])
             batch = batch.with_columns(column.level, **{column.name: np.ones(rows)})

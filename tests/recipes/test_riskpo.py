@@ -30,7 +30,7 @@ def test_the_upper_tail_of_bundles() -> None:
 
 @pytest.mark.parametrize("natural", [False, True])
 def test_the_curve_of_tracked_quantiles_as_a_baseline(natural: bool) -> None:
-    options = {"bundle": 1, "low": 0.2, "high": 0.8, "scale": "none", "credit": "uniform", "rate": 0.5}
+    options = {"bundle": 1, "low": 0.2, "high": 0.8, "scale": "none", "credit": "uniform", "step_size": 0.5}
     component = TailRisk(curve_baseline=True, natural_baseline=natural, **options)
     scores = [[0.0, 1.0, 2.0, 3.0, 4.0, 5.0], [2.0, 2.0, 7.0, 0.0, 1.0, 3.0]]
     found = visits(component, *scores)
@@ -82,7 +82,7 @@ def test_tail_risk(seed: int, credit: str) -> None:
 
 
 def test_tracked_quantiles_are_read_before_they_move() -> None:
-    component = TailRisk(bundle=1, low=0.5, high=1.0, scale="none", credit="uniform", omega=1e9, rate=0.5)
+    component = TailRisk(bundle=1, low=0.5, high=1.0, scale="none", credit="uniform", omega=1e9, step_size=0.5)
     found = visits(component, [0.0, 1.0, 2.0], [0.0, 1.0, 4.0])
     # The first batch reads its own median. Then the quantiles at .5 and .55, which were 1 and 1.1, move past each
     # other; the second batch reads them in order.

@@ -10,6 +10,7 @@ from rollouts import small
 from agentrl_core import recipes
 from agentrl_core.exceptions import RecipeError
 from agentrl_core.recipes.ui_s1 import MatchedReturns
+from agentrl_core.reward import Outcome
 
 
 def test_returns_break_where_the_expert_was_left() -> None:
@@ -28,14 +29,13 @@ def test_advantages_and_the_filter() -> None:
     # Two rollouts of equal scores, whose first returns are 1 and .2; two others whose returns are equal.
     batch = small(
         [(0, [1, 1]), (0, [1]), (1, [1]), (1, [1])],
-        draw_reward=[1.0, 1.0, 2.0, 0.0],
+        draw_score=[1.0, 1.0, 2.0, 0.0],
         step_reward=[0.5, 1.0, 0.2, 0.5, 0.5],
         step_matched=[1, 1, 0, 1, 1],
     )
-    recipe = recipes.UI_S1
-    for phase in ("reward", "advantage", "weight"):
-        for link in recipe.chain(phase):
-            batch = link(batch)
+    assert recipes.UI_S1.chain("reward") == (Outcome(), MatchedReturns())
+    for link in (MatchedReturns(), *recipes.UI_S1.chain("advantage"), *recipes.UI_S1.chain("weight")):
+        batch = link(batch)
     own = 0.4 * np.sqrt(2.0)
     of_steps = [0.4 / (own + 1e-6), 0.0, -0.4 / (own + 1e-6), 0.0, 0.0]
     of_groups = [0.0, 0.0, 0.0, 1.0 / (np.sqrt(2.0) + 1e-6), -1.0 / (np.sqrt(2.0) + 1e-6)]

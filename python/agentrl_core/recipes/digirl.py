@@ -32,7 +32,7 @@ class DoublyRobust(BatchComponent):
 
     R is the score of the draw, h how many steps follow the step, V the step column `value` (after the last step: 0), r
     the reward of the step (0 where it has none). Steps whose advantage is not above 1 / horizon are left out of the
-    loss (`keep` 0). Draws without a score get 0 and are left out.
+    loss (`keep` 0). `return` is what the critic learns: 1 where the discounted return G_t is above 0. Draws without a score get 0 and are left out.
 
     Args:
         lam: 0 to 1.
@@ -40,7 +40,7 @@ class DoublyRobust(BatchComponent):
             above 0 are kept.
         horizon: steps that a task may take, at least 1.
         cost: for `code`: of a step.
-        gamma: for `code`: discount of G_t, 0 to 1.
+        gamma: discount of G_t, 0 to 1.
         indicator: kept steps have advantage 1.
 
     Raises:
@@ -49,12 +49,12 @@ class DoublyRobust(BatchComponent):
     Example:
         >>> from agentrl_core.recipes.digirl import DoublyRobust
         >>> DoublyRobust().makes
-        (step('advantage'), step('keep'))
+        (step('advantage'), step('keep'), step('return'))
     """
 
     phase: ClassVar[str] = "advantage"
     needs: ClassVar[tuple[Column, ...]] = (step("score"), step("reward"), step("value", model="critic"))
-    makes: ClassVar[tuple[Column, ...]] = (step("advantage"), step("keep"))
+    makes: ClassVar[tuple[Column, ...]] = (step("advantage"), step("keep"), step("return"))
 
     lam: float = option(0.5, at_least=0, at_most=1)
     kind: Literal["paper", "code"] = "paper"
@@ -71,18 +71,20 @@ class DoublyRobust(BatchComponent):
         reward = np.where(valid, np.nan_to_num(rows.values("reward"), nan=0.0), 0.0)
         ahead = np.where(rows.last, 0.0, np.append(value[1:], 0.0)[: len(rows)])
         gain = ahead + reward - value
+        returned = returns.discounted(reward, rows.draws, gamma=self.gamma)
         if self.kind == "paper":
             left = returns.discounted(np.ones(len(rows)), rows.draws, gamma=1.0) - 1.0
             share = self.lam**left
             advantages = share * np.where(valid, rows.values("score"), 0.0) + (1.0 - share) * gain
             keep = valid & (advantages > 1.0 / self.horizon)
         else:
-            advantages = gain - self.cost + returns.discounted(reward, rows.draws, gamma=self.gamma)
+            advantages = gain - self.cost + returned
             keep = valid & (advantages > 0.0)
         if self.indicator:
             advantages = np.where(keep, 1.0, advantages)
         batch = rows.write(advantage=np.where(valid, advantages, 0.0))
-        return batch.with_columns("step", keep=keep.astype(np.uint8))
+        following = (returned > 0.0).astype(np.float32)
+        return batch.with_columns("step", keep=keep.astype(np.uint8), **{"return": following})
 
 
 DIGIRL = Recipe(
