@@ -367,9 +367,9 @@ class TrackedBaseline(StatefulComponent):
     def _against_window(self, rows: Rows, state: dict[str, Any]) -> tuple[NDArray[np.float64], dict[str, Any]]:
         score = rows.values("score")
         of_group = group.statistics(score, rows.keys("group_id"), valid=rows.valid)
-        means, stds = of_group.mean[of_group.count > 0], of_group.std[of_group.count > 1]
-        mean, means = group.window_quantile(state["means"], means, capacity=self.capacity, q=0.5)
-        std, stds = group.window_quantile(state["stds"], stds, capacity=self.capacity, q=0.5)
+        several, some = of_group.count > 1, of_group.count > 0
+        mean, means = group.window_quantile(state["means"], of_group.mean[some], capacity=self.capacity, q=0.5)
+        std, stds = group.window_quantile(state["stds"], of_group.std[several], capacity=self.capacity, q=0.5)
         spread = (std or 0.0) + 1e-6 if self.scale == "window" else 1.0
         advantages = np.zeros(len(rows)) if mean is None else (score - mean) / spread
         return advantages, {"means": means, "stds": stds}

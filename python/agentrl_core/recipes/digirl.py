@@ -3,8 +3,8 @@
 One critic (`value`) expects the outcome of a step, the other that of a task. Of the draws, the tenth is kept whose
 score is furthest above the task's value: the draw column `task_advantage`, which
 `BaselineRelative(column="task_value")` makes of a batch of its own. Public code chooses steps otherwise:
-`DoublyRobust(kind="code")`. Both critics learn by cross-entropy whether the return is above 0; the step's has twin
-heads, of which the smaller counts (`value` `[N, 2]`).
+`DoublyRobust(kind="code")`. Both critics learn by cross-entropy whether the return is above 0 (of the steps that are
+kept, since all losses leave out the others); the step's has twin heads, of which the smaller counts (`value` `[N, 2]`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ class DoublyRobust(BatchComponent):
 
     R is the score of the draw, h how many steps follow the step, V the step column `value` (after the last step: 0), r
     the reward of the step (0 where it has none). Steps whose advantage is not above 1 / horizon are left out of the
-    loss (`keep` 0). `return` is what the critic learns: 1 where the discounted return G_t is above 0. Draws without a score get 0 and are left out.
+    loss (`keep` 0). `return` is what the critic learns: 1 where the discounted return G_t is above 0. Draws without a
+    score get 0 and are left out.
 
     Args:
         lam: 0 to 1.

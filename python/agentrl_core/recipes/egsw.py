@@ -69,7 +69,8 @@ def _mean_entropy(rows: Rows) -> NDArray[np.float64]:
     """The mean entropy of the trained tokens of each draw; 0 without any."""
     tokens = Rows(rows.batch, "token")
     values = np.where(tokens.flags("trainable"), tokens.values("entropy"), 0.0)
-    return sums(values, tokens.draws, len(rows)) / np.maximum(rows.trained, 1.0)
+    mean: NDArray[np.float64] = sums(values, tokens.draws, len(rows)) / np.maximum(rows.trained, 1.0)
+    return mean
 
 
 EGSW = Recipe(name="egsw", source="arXiv:2503.22456", advantage=(GroupRelative(), SoftmaxScaled()), loss=Policy())

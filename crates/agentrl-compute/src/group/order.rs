@@ -1,7 +1,7 @@
 //! What needs the values of a group in order: quantiles, medians and the distance from them.
 
 use super::columns::Columns;
-use super::grouped::Votes;
+use super::votes::Votes;
 use super::options::Middle;
 use crate::quantile::{self, Interpolation};
 use crate::{Float, Result};
