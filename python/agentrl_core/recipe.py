@@ -272,7 +272,9 @@ class Recipe:
                 f"{name} returned {batch!r}; return the batch with its columns: Rows(batch, level).write(...)"
             )
         for column in _makes(link):
-            if not batch.has(column.name, column.level):
+            # A column that another link made finer stays finer: what joins it is lifted to that level.
+            finer = LEVELS[LEVELS.index(column.level) :]
+            if not any(batch.has(column.name, level) for level in finer):
                 raise RecipeError(
                     f"{name} says that it makes column {column.name!r} at level {column.level}, and did not; "
                     "write it, or take it out of makes"

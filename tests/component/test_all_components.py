@@ -14,8 +14,8 @@ import pytest
 from rollouts import bare, filled, has, ragged
 from torch import Tensor
 
-from agentrl_core import Batch, Schedule, loss, rollout
-from agentrl_core.advantage import Normalisation, SegmentRelative
+from agentrl_core import Batch, Schedule, loss, recipes, rollout
+from agentrl_core.advantage import Normalisation, TreeRelative
 from agentrl_core.component.component import PHASES, BatchComponent, Component, StatefulComponent, find_component
 from agentrl_core.exceptions import NotFoundError, RecipeError
 from agentrl_core.recipe import Recipe
@@ -32,7 +32,6 @@ REQUIRED = {  # options without a default
     "LengthPenalty": {"free": 10, "limit": 20},
     "Checklist": {"items": 2},
     "ChecklistRelative": {"items": 2},
-    "LengthWeighted": {"limit": 100},
     "BalancedSum": {"columns": "reward.a,reward.b"},
     "ConstrainedSum": {"columns": "reward.a,reward.b"},
     "BaselineRelative": {"column": "value"},
@@ -44,7 +43,7 @@ REQUIRED = {  # options without a default
 
 
 def exported() -> list[type[Component]]:
-    """All components of all phases."""
+    """All components of all phases, and those of systems."""
     found = []
     for package in sorted(set(PHASES.values())):
         try:
@@ -57,6 +56,12 @@ def exported() -> list[type[Component]]:
             for kind in kinds
             if isinstance(kind, type) and issubclass(kind, Component) and not inspect.isabstract(kind)
         ]
+    for name in recipes.names():
+        module = importlib.import_module(f"agentrl_core.recipes.{name}")
+        kinds = [
+            kind for kind in vars(module).values() if isinstance(kind, type) and kind.__module__ == module.__name__
+        ]
+        found += [kind for kind in kinds if issubclass(kind, Component)]
     return found
 
 
@@ -98,7 +103,7 @@ def test_there_are_components() -> None:
 
 @pytest.mark.parametrize("kind", COMPONENTS, ids=lambda kind: kind.__name__)
 def test_table_pickle_and_toml_give_the_same_back(kind: type[Component]) -> None:
-    package = ".".join(kind.__module__.split(".")[:2])
+    package = f"agentrl_core.{PHASES[kind.phase]}" if kind.phase else ".".join(kind.__module__.split(".")[:2])
     changed = list(others(kind))
     for component in (make(kind), *changed):
         again = find_component(package, component.to_dict())
@@ -124,7 +129,7 @@ def test_docstring_names_every_option(kind: type[Component]) -> None:
 
 @pytest.mark.parametrize("kind", COMPONENTS, ids=lambda kind: kind.__name__)
 def test_what_is_not_possible_is_refused_by_name(kind: type[Component]) -> None:
-    package = ".".join(kind.__module__.split(".")[:2])
+    package = f"agentrl_core.{PHASES[kind.phase]}" if kind.phase else ".".join(kind.__module__.split(".")[:2])
     with pytest.raises(RecipeError, match=rf"{kind.__name__}: option 'no_such_option' is unknown"):
         find_component(package, make(kind).to_dict() | {"no_such_option": 1})
     for option in dataclasses.fields(kind):
@@ -171,7 +176,7 @@ def scheduled(kind: type[BatchComponent]) -> typing.Iterator[tuple[BatchComponen
 def test_every_number_may_be_a_schedule(kind: type[BatchComponent]) -> None:
     for component, third in scheduled(kind):
         assert component != make(kind)
-        again = find_component(".".join(kind.__module__.split(".")[:2]), component.to_dict())
+        again = find_component(f"agentrl_core.{PHASES[kind.phase]}", component.to_dict())
         assert again == component
         assert hash(again) == hash(component)
         assert pickle.loads(pickle.dumps(component)) == component
@@ -197,7 +202,7 @@ def test_numbers_inside_other_components_follow_a_schedule() -> None:
     recipe = Recipe(
         name="mine",
         rollout=rollout.EntropyBranching(budget=Schedule(16, 8, iterations=4)),
-        advantage=SegmentRelative(normalisation=Normalisation(eps=Schedule(0.2, 0.1, iterations=4))),
+        advantage=TreeRelative(normalisation=Normalisation(eps=Schedule(0.2, 0.1, iterations=4))),
         loss=loss.Policy(kl=loss.KL(falling)),
     )
     assert Recipe.from_toml(recipe.to_toml()) == recipe

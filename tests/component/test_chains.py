@@ -6,15 +6,12 @@ import numpy as np
 import pytest
 from rollouts import plain, ragged
 
-from agentrl_core import Batch, loss
+from agentrl_core import Batch, loss, recipes
 from agentrl_core.advantage import (
     BaselineRelative,
+    Discounted,
     Gae,
-    GroupInGroup,
     GroupRelative,
-    Normalisation,
-    NormalisedReturns,
-    TailRisk,
     TrackedBaseline,
     TreeRelative,
 )
@@ -31,13 +28,12 @@ from agentrl_core.reward import (
 )
 
 WHITEN = GroupRelative(column="advantage", group_by="batch", unit="token", eps=0.0, variance_eps=1e-8)
-PLAIN = Normalisation(scale="none")
 CHAINS: dict[str, dict[str, object]] = {
     "dapo": {"reward": (Outcome(), LengthPenalty(free=4, limit=8))},
     "redit": {"reward": (Outcome(), Dither()), "advantage": GroupRelative()},
     "gdpo": {
         "advantage": (
-            GroupRelative(column="reward.format", weight=0.5, add=True),
+            GroupRelative(column="reward.format", coefficient=0.5, add=True),
             GroupRelative(column="reward.correct", add=True),
             WHITEN,
         )
@@ -47,43 +43,34 @@ CHAINS: dict[str, dict[str, object]] = {
     "treepo": {"advantage": (TreeRelative(compare="ancestors"), WHITEN)},
     "igpo": {
         "reward": (Outcome(), InformationGain()),
-        "advantage": NormalisedReturns(column="gain", outcome="score", zero_is_missing=True),
-    },
-    "prime": {
-        "reward": (Outcome(), ImplicitProcess(scale="max_return")),
         "advantage": (
-            NormalisedReturns(
-                column="process_reward",
-                outcome="score",
-                level="token",
-                unit="trajectory",
-                count_correction=True,
-                stream_weight=5.0,
-                outcome_weight=5.0,
-                normalisation=PLAIN,
-            ),
-            GroupRelative(column="advantage", level="token", group_by="batch", eps=0.0, variance_eps=1e-8),
+            GroupRelative(column="gain", level="step", ddof=0, eps=0.0, variance_eps=1e-8),
+            GroupRelative(level="step", rows="last", add=True, ddof=0, eps=0.0, variance_eps=1e-8),
+            Discounted(column="advantage"),
         ),
     },
+    "prime": {phase: recipes.PRIME.chain(phase) for phase in ("reward", "advantage")},
     "istar": {
         "reward": (Outcome(), ImplicitProcess(granularity="step")),
-        "advantage": GroupInGroup(anchor="group_id", column="process_reward", gamma=0.0),
+        "advantage": (
+            GroupRelative(column="process_reward", level="step", scale="none"),
+            GroupRelative(level="step", scale="none", singleton="raw", add=True),
+        ),
     },
     "reinforce++": {
         "advantage": (
-            NormalisedReturns(column="", outcome="score", level="token", normalise="none"),
+            Discounted(column="", outcome="score", level="token"),
             GroupRelative(column="advantage", level="token", group_by="batch", eps=0.0, variance_eps=1e-8),
         )
     },
     "ppo": {"advantage": Gae(gamma=0.99, lam=0.95)},
     "pass@k": {"reward": (Outcome(), MaxAtK(k=2)), "advantage": GroupRelative(center="none", scale="none")},
     "empo": {"reward": AnswerAgreement()},
-    "opo": {"advantage": BaselineRelative(baseline="weighted", column="trained_tokens")},
+    "opo": {"advantage": BaselineRelative(kind="weighted", column="trained_tokens")},
     "mssr": {
         "reward": Outcome(success=1.0, failure=0.0),
         "advantage": (TrackedBaseline(), GroupRelative(column="advantage", group_by="batch")),
     },
-    "risk": {"advantage": TailRisk(bundle=2)},
     "gated": {"reward": (Outcome(), Fuse("reward.correct", operation="require"))},
 }
 

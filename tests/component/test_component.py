@@ -19,7 +19,7 @@ COMPONENTS = [
     (rollout, rollout.EntropyBranching(budget=6, initial=2, beam=3, reduce="mean", measure="before_tool")),
     (reward, reward.Outcome()),
     (advantage, advantage.GroupRelative(scale="none", ddof=0, eps=1e-9, singleton="raw")),
-    (advantage, advantage.GroupInGroup(gamma=1, episode=advantage.Normalisation(ddof=0))),
+    (advantage, advantage.TreeRelative(trace=1, normalisation=advantage.Normalisation(ddof=0))),
     (loss, loss.Policy()),
     (loss, loss.Policy(clip=None)),
     (loss, loss.Policy(clip=loss.Clip(dual=3), kl=loss.KL(0.1), aggregate="constant", constant=7)),
@@ -35,9 +35,9 @@ def test_table_and_pickle_give_the_same_back(package: object, component: Compone
 
 
 def test_whole_numbers_become_floats_where_floats_are_asked() -> None:
-    gamma = advantage.GroupInGroup(gamma=1).gamma
+    gamma = advantage.Gae(gamma=1).gamma
     assert isinstance(gamma, float)
-    assert advantage.GroupInGroup(gamma=1) == advantage.GroupInGroup(gamma=1.0)
+    assert advantage.Gae(gamma=1) == advantage.Gae(gamma=1.0)
 
 
 def test_frozen() -> None:

@@ -105,7 +105,7 @@ def test_the_iteration_of_the_batch_decides() -> None:
 
 def test_a_recipe_records_its_schedules() -> None:
     schedule = Schedule(1.0, 0.0, iterations=4, shape="cosine")
-    recipe = Recipe(name="mine", advantage=(GroupRelative(weight=schedule), GroupRelative(add=True)))
+    recipe = Recipe(name="mine", advantage=(GroupRelative(coefficient=schedule), GroupRelative(add=True)))
     batch = recipe.credit(small([(0, [1]), (0, [1])], draw_reward=[1.0, 0.0]))
     np.testing.assert_allclose(
         batch.column("advantage", "draw"), np.array([2, -2]) * 0.5 / (0.5**0.5 + 1e-6), rtol=1e-6

@@ -208,12 +208,14 @@ def test_gigpo_equals_its_definition(scale: str, unit: str, seed: int) -> None:
     [
         (
             lambda: advantage.GroupRelative(ddof=2),
-            r"advantage\.GroupRelative: option ddof=2 is not possible; give 0 or 1",
+            r"advantage\.GroupRelative: option ddof=2 is not possible; give one of 0, 1",
         ),
         (lambda: advantage.GroupRelative(eps=-1.0), "eps=-1.0"),
         (lambda: advantage.GroupRelative(scale="iqr"), "scale='iqr'"),
-        (lambda: advantage.GroupInGroup(gamma=1.5), "gamma=1.5"),
-        (lambda: advantage.GroupInGroup(step_weight=-0.5), "step_weight=-0.5"),
+        (lambda: advantage.Discounted(gamma=1.5), "gamma=1.5"),
+        (lambda: advantage.Discounted(column=""), "column=''"),
+        (lambda: advantage.Discounted(kl_coefficient=0.1), "kl_coefficient=0.1"),
+        (lambda: advantage.Gae(outcome=""), "column=''"),
     ],
 )
 def test_options_out_of_range(make: object, message: str) -> None:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from rollouts import Draw, plain, ragged, small
+from rollouts import Step, plain, ragged, small
 
-from agentrl_core import Batch, Forest, advantage
-from agentrl_core.advantage import GroupInGroup, GroupRelative, Normalisation, NormalisedReturns
+from agentrl_core import Batch, Forest, advantage, group, recipes, returns
+from agentrl_core.advantage import Discounted, Gae, GroupRelative, Normalisation
+from agentrl_core.component import Rows
 from agentrl_core.exceptions import NotFoundError, RecipeError
 
 
@@ -139,7 +143,10 @@ def test_components_of_a_reward_by_themselves() -> None:
     rng = np.random.default_rng(0)
     first, second = rng.integers(0, 2, size=6).astype(float), rng.normal(size=6)
     batch = small([(row // 3, [1 + row]) for row in range(6)], draw_score=[0.0] * 6, draw_a=first, draw_b=second)
-    for link in (GroupRelative(column="a", weight=2.0, add=True), GroupRelative(column="b", weight=0.5, add=True)):
+    for link in (
+        GroupRelative(column="a", coefficient=2.0, add=True),
+        GroupRelative(column="b", coefficient=0.5, add=True),
+    ):
         batch = link(batch)
     expected = [
         2.0 * compared(first[row], first[row // 3 * 3 :][:3].tolist())
@@ -154,7 +161,7 @@ def test_adding_lifts_to_the_finer_level() -> None:
     steps = GroupRelative(column="x", level="step", scale="none")
     draws = GroupRelative(scale="none")
     for first, second in ((steps, draws), (draws, steps)):
-        link = GroupRelative(**{**vars(second), "add": True})
+        link = dataclasses.replace(second, add=True)
         close(advantages(link(first(batch)), "step"), [2.5, -1.5, -0.5])
 
 
@@ -185,8 +192,8 @@ def test_shared_rows() -> None:
     rewards = {step.row: step.reward for draw in draws for step in draw.steps if np.isfinite(step.reward)}
     for shared in ("split", "owner"):
         expected = np.zeros(len(batch.column("step", "step")))
-        for group in {draw.group for draw in draws}:
-            parts = [rows for key, rows in uses.items() if key[0] == group and rows[0] in rewards]
+        for task in {draw.group for draw in draws}:
+            parts = [rows for key, rows in uses.items() if key[0] == task and rows[0] in rewards]
             if len(parts) < 1:
                 continue
             center = np.mean([rewards[rows[0]] for rows in parts])
@@ -222,22 +229,45 @@ def forked() -> Batch:
 def test_returns_of_shared_steps(shared: str, of_rewards: float, of_returns: float) -> None:
     batch = forked()
     assert batch.column("reward", "step").tolist() == [3.0, 1.0, 3.0, 0.0, 0.0]
-    options = {"normalisation": Normalisation(scale="none"), "shared": shared}
-    after = NormalisedReturns(normalise="after", **options)(batch)
+    options = {"level": "step", "scale": "none", "shared": shared}
+    after = GroupRelative(column="advantage", **options)(Discounted()(batch))
     close(advantages(after, "step"), [4 - of_returns, 1 - of_returns, 3 - of_returns, -of_returns, -of_returns])
-    before = NormalisedReturns(gamma=0.0, **options)(batch)
+    before = GroupRelative(column="reward", **options)(batch)
     close(advantages(before, "step"), [3 - of_rewards, 1 - of_rewards, 3 - of_rewards, -of_rewards, -of_rewards])
-    with pytest.raises(RecipeError, match="give each for count_correction"):
-        NormalisedReturns(count_correction=True, shared="owner")
+
+
+def test_a_discount_steps_over_tokens_that_are_not_trained() -> None:
+    forest = Forest()
+    forest.add_group(0, "task")
+    trajectory = forest.start(0, 0)
+    forest.append(trajectory, [1], kind="prompt")
+    forest.append(trajectory, [2, 3, 4], kind="action", logprobs=[-1.0] * 3, trainable=[1, 0, 1])
+    forest.step(trajectory)
+    forest.finish(trajectory, reward=1.0)
+    batch = forest.freeze().with_columns("draw", score=[1.0]).with_columns("token", value=[0.0, 0.0, 0.0])
+    discounted = Discounted(column="", outcome="score", level="token", gamma=0.5)
+    assert advantages(discounted(batch), "token") == [0.5, 0.0, 1.0]
+    # The same as verl's REINFORCE++ on its response mask, and as an estimate without a critic.
+    assert advantages(Gae(gamma=0.5, lam=1.0)(batch), "token") == [0.5, 0.0, 1.0]
+    core_algos = pytest.importorskip("verl.trainer.ppo.core_algos", reason="verl is installed by `make test`")
+    mask = torch.tensor([[1.0, 0.0, 1.0]])
+    config = SimpleNamespace(gamma=0.5, get=lambda _, other: other)
+    _, theirs = core_algos.compute_reinforce_plus_plus_outcome_advantage(
+        token_level_rewards=torch.tensor([[0.0, 0.0, 1.0]]), response_mask=mask, config=config
+    )
+    assert (theirs * mask)[0].tolist() == [0.5, 0.0, 1.0]
 
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("unit", ["step", "trajectory"])
 @pytest.mark.parametrize("scale", ["none", "std"])
-def test_group_in_group_is_the_function(scale: str, unit: str, seed: int) -> None:
+def test_a_chain_is_group_in_group(scale: str, unit: str, seed: int) -> None:
     batch = ragged(seed)
-    episode, step = Normalisation(scale=scale, singleton="raw"), Normalisation(scale=scale)
-    component = GroupInGroup(gamma=0.9, step_weight=0.7, episode_unit=unit, episode=episode, step=step)
+    links = (
+        Discounted(gamma=0.9),
+        GroupRelative(column="advantage", level="step", group_by="group_id,state_key", scale=scale, coefficient=0.7),
+        GroupRelative(level="step", unit="row" if unit == "step" else unit, scale=scale, singleton="raw", add=True),
+    )
     rows = [(draw, s) for draw in plain(batch) for s in draw.steps]
     expected = advantage.gigpo(
         [draw.score if draw.valid else 0.0 for draw, _ in rows],
@@ -252,94 +282,38 @@ def test_group_in_group_is_the_function(scale: str, unit: str, seed: int) -> Non
         unit=unit,
         valid=[draw.valid for draw, _ in rows],
     )
-    close(advantages(component(batch), "step"), expected)
+    for link in links:
+        batch = link(batch)
+    close(advantages(batch, "step"), expected)
+    if (scale, unit) == ("none", "step"):
+        assert recipes.GIGPO.replace(advantage=links).chain("advantage")[2] == recipes.GIGPO.chain("advantage")[2]
 
 
-def returns_of(draw: Draw, gamma: float) -> list[float]:
-    rewards = [step.reward if np.isfinite(step.reward) else 0.0 for step in draw.steps]
-    return [sum(gamma ** (j - t) * rewards[j] for j in range(t, len(rewards))) for t in range(len(rewards))]
+def test_the_last_row_of_a_draw() -> None:
+    batch = small([(0, [1, 1]), (0, [2]), (0, [1])], draw_score=[1.0, 0.0, math.nan])
+    last = GroupRelative(level="step", rows="last", scale="none")
+    close(advantages(last(batch), "step"), [0.0, 0.5, -0.5, 0.0])
+    close(advantages(Discounted(column="advantage", gamma=0.5)(last(batch)), "step"), [0.25, 0.5, -0.5, 0.0])
+    tokens = GroupRelative(level="token", rows="last", scale="none", coefficient=2.0)
+    close(advantages(tokens(batch), "token"), [0.0, 1.0, 0.0, -1.0, 0.0])
 
 
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("power", [0.0, 1.0])
-def test_histories_of_states(seed: int, power: float) -> None:
-    batch = ragged(seed, groups=8)
-    draws = plain(batch)
-    levels = 3
-    clusters: dict[tuple, list[float]] = {}
-    for draw in draws:
-        for t, value in enumerate(returns_of(draw, 0.9)):
-            for k in range(1, min(levels, t + 1) + 1):
-                states = tuple(step.state for step in draw.steps[t + 1 - k : t + 1])
-                if draw.valid:
-                    clusters.setdefault((draw.group, k, states), []).append(value)
-    expected = []
-    for draw in draws:
-        for t, value in enumerate(returns_of(draw, 0.9)):
-            parts = []
-            for k in range(1, min(levels, t + 1) + 1):
-                votes = clusters.get((draw.group, k, tuple(s.state for s in draw.steps[t + 1 - k : t + 1])), [])
-                if draw.valid and len(votes) > 1:
-                    parts.append(((k + 1) ** power, compared(value, votes, ddof=0)))
-            expected.append(sum(w * a for w, a in parts) / sum(w for w, _ in parts) if parts else 0.0)
-    component = GroupInGroup(
-        levels=levels, level_power=power, gamma=0.9, episode_weight=0.0, step=Normalisation(ddof=0)
-    )
-    close(advantages(component(batch), "step"), expected)
-    assert any(expected)
+def streams(batch: Batch, zero_is_missing: bool, joint: bool) -> list[float]:
+    """IGPO of nested lists: gains and outcomes compared each or together, then returns."""
 
-
-def test_absent_levels() -> None:
-    # At level 1 all four steps agree; at level 2 the last ones do, with equal returns: an advantage of 0 with company.
-    draws = [(0, [1, 1]), (0, [1, 1])]
-    batch = small(draws, draw_score=[0.0, 0.0], step_reward=[0.0, 1.0, 1.0, 1.0], step_place=[7, 7, 7, 7])
-    base = {"anchor": "place", "levels": 2, "gamma": 0.0, "episode_weight": 0.0, "step": Normalisation(scale="none")}
-    # Level 1: mean .75. Level 2 of the last steps: 0, weight 3/5 if it counts.
-    close(advantages(GroupInGroup(**base)(batch), "step"), [-0.75, 0.1, 0.25, 0.1])
-    close(advantages(GroupInGroup(**base, absent="zero")(batch), "step"), [-0.75, 0.25, 0.25, 0.25])
-
-
-def test_breaks_in_returns() -> None:
-    batch = small([(0, [1] * 5)], draw_score=[0.0], step_reward=[0.2, 1.0, 1.0, 0.5, 1.0], step_matched=[1, 1, 0, 1, 1])
-    component = GroupInGroup(
-        anchor="step",
-        breaks="matched",
-        gamma=0.5,
-        episode_weight=0.0,
-        step=Normalisation(center="none", scale="none", min_count=1),
-    )
-    close(advantages(component(batch), "step"), [0.7, 1.0, 1.0, 1.0, 1.0])
-
-
-def test_only_first_steps_vote() -> None:
-    batch = small([(0, [1, 1]), (0, [1])], draw_score=[0.0, 0.0], step_process=[1.0, 5.0, 3.0])
-    component = GroupInGroup(anchor="group_id", column="process", gamma=0.0, episode_weight=0.0)
-    close(advantages(component(batch), "step"), [-2.0, 2.0, 0.0])
-    first = GroupInGroup(anchor="group_id", column="process", gamma=0.0, episode_weight=0.0, step_votes="first")
-    close(advantages(first(batch), "step"), [-1.0, 3.0, 1.0])
-
-
-@settings(max_examples=20, deadline=None)
-@given(st.integers(0, 10**6), st.sampled_from(["separate", "joint"]), st.booleans())
-def test_two_streams_before_the_returns(seed: int, streams: str, zero_is_missing: bool) -> None:
-    batch = ragged(seed)
-    draws = plain(batch)
-
-    def wanted(step: object) -> bool:
-        return np.isfinite(step.reward) and not (zero_is_missing and step.reward == 0.0)
-
-    def spread(votes: list[float]) -> float:
-        return math.sqrt(np.var(votes) + 1e-8) + 1e-6
+    def wanted(step: Step) -> bool:
+        return bool(np.isfinite(step.reward)) and not (zero_is_missing and step.reward == 0.0)
 
     def normal(value: float, votes: list[float]) -> float:
-        return 0.0 if len(votes) < 2 or max(votes) == min(votes) else (value - np.mean(votes)) / spread(votes)
+        spread = math.sqrt(np.var(votes) + 1e-8) if votes else 1.0
+        return 0.0 if len(votes) < 2 or max(votes) == min(votes) else (value - np.mean(votes)) / spread
 
-    expected = []
+    draws, expected = plain(batch), []
     for draw in draws:
         members = [other for other in draws if other.group == draw.group and other.valid]
         gains = [step.reward for other in members for step in other.steps if wanted(step)]
         outcomes = [other.score for other in members if other.steps]
-        if streams == "joint":
+        if joint:
             gains = outcomes = gains + outcomes
         rewards = [2.0 * normal(step.reward, gains) if wanted(step) else 0.0 for step in draw.steps]
         if draw.steps:
@@ -348,48 +322,60 @@ def test_two_streams_before_the_returns(seed: int, streams: str, zero_is_missing
             sum(0.5 ** (j - t) * rewards[j] for j in range(t, len(rewards))) if draw.valid else 0.0
             for t in range(len(rewards))
         ]
-    component = NormalisedReturns(
-        outcome="score",
-        streams=streams,
-        zero_is_missing=zero_is_missing,
-        stream_weight=2.0,
-        outcome_weight=3.0,
-        gamma=0.5,
-        normalisation=Normalisation(ddof=0, variance_eps=1e-8),
+    return expected
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 10**6))
+def test_two_streams_before_the_returns(seed: int) -> None:
+    batch = ragged(seed)
+    options = {"level": "step", "ddof": 0, "eps": 0.0, "variance_eps": 1e-8}
+    made = GroupRelative(column="reward", coefficient=2.0, **options)(batch)
+    made = GroupRelative(rows="last", coefficient=3.0, add=True, **options)(made)
+    made = Discounted(column="advantage", gamma=0.5)(made)
+    close(advantages(made, "step"), streams(batch, zero_is_missing=False, joint=False), 1e-4)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 10**6), st.booleans(), st.booleans())
+def test_the_streams_of_public_code(seed: int, zero_is_missing: bool, joint: bool) -> None:
+    batch = ragged(seed)
+    rows = Rows(batch, "step")
+    gains, outcomes, groups = (
+        rows.values("reward"),
+        np.where(rows.last, rows.values("score"), np.nan),
+        rows.keys("group_id"),
     )
-    close(advantages(component(batch), "step"), expected, 1e-4)
+    votes = rows.valid & np.isfinite(gains) & (gains != 0.0 if zero_is_missing else True)
+    paid = rows.valid & np.isfinite(outcomes)
+    values, valid = np.concatenate([np.nan_to_num(gains), np.nan_to_num(outcomes)]), np.concatenate([votes, paid])
+    # One call for both streams; they are groups of their own unless both have the same statistics.
+    ids = np.concatenate([groups, groups if joint else groups + len(rows)])
+    compared = group.normalise(values, ids, valid=valid, **advantage.compat("igpo"))
+    total = 2.0 * compared[: len(rows)] + 3.0 * compared[len(rows) :]
+    close(returns.discounted(total, rows.draws, gamma=0.5), streams(batch, zero_is_missing, joint), 1e-4)
 
 
-def test_weights_before_and_after() -> None:
-    batch = small([(0, [1]), (0, [1])], draw_score=[1.0, 3.0], step_reward=[0.0, 2.0])
-    after = NormalisedReturns(stream_weight=5.0)
-    before = NormalisedReturns(stream_weight=5.0, weights_apply="before")
-    close(advantages(after(batch), "step"), [-5 / math.sqrt(2), 5 / math.sqrt(2)])
-    close(advantages(before(batch), "step"), [-1 / math.sqrt(2), 1 / math.sqrt(2)])
-
-
-def test_prime() -> None:
-    batch = small([(0, [3]), (0, [2])], draw_score=[1.0, 0.0], token_process_reward=[0.1, 0.2, 0.3, -0.1, 0.1])
-    component = NormalisedReturns(
-        column="process_reward",
-        level="token",
-        unit="trajectory",
-        count_correction=True,
-        normalisation=Normalisation(scale="none"),
-    )
-    close(advantages(component(batch), "token"), [0.6, 0.6, 0.4, -0.4, 0.0], 1e-7)
+def test_only_first_steps_vote() -> None:
+    batch = small([(0, [1, 1]), (0, [1])], draw_score=[0.0, 0.0], step_process=[1.0, 5.0, 3.0])
+    close(advantages(GroupRelative(column="process", level="step", scale="none")(batch), "step"), [-2.0, 2.0, 0.0])
+    # The public code of iStar: a row without a vote still gets a value.
+    first = group.normalise([1.0, 5.0, 3.0], [0, 0, 0], weights=[1.0, 0.0, 1.0], **advantage.compat("istar/step"))
+    close(first, [-1.0, 3.0, 1.0])
 
 
 def test_discounted_outcome_after() -> None:
     batch = small([(0, [1, 1]), (0, [1])], draw_score=[1.0, 0.0])
-    component = NormalisedReturns(column="", outcome="score", gamma=0.5, normalise="after")
+    made = Discounted(column="", outcome="score", gamma=0.5)(batch)
     returned = [0.5, 1.0, 0.0]
-    close(advantages(component(batch), "step"), [compared(value, returned) for value in returned])
+    close(advantages(made, "step"), returned)
+    made = GroupRelative(column="advantage", level="step")(made)
+    close(advantages(made, "step"), [compared(value, returned) for value in returned])
 
 
 def test_kl_in_the_reward_of_tokens() -> None:
     batch = small([(0, [2])], draw_score=[1.0], token_reference_logprob=[-3.0, -2.0])
-    component = NormalisedReturns(column="", outcome="score", level="token", normalise="none", kl_in_reward=0.1)
+    component = Discounted(column="", outcome="score", level="token", kl_coefficient=0.1)
     # log pi is -1: 2 and 1 above the reference.
     close(advantages(component(batch), "token"), [1.0 - 0.3, 1.0 - 0.1])
 
@@ -404,9 +390,6 @@ def test_kl_in_the_reward_of_tokens() -> None:
         (lambda: Normalisation(floor=-1.0), "floor=-1.0"),
         (lambda: Normalisation(clip=0.0), "clip=0.0"),
         (lambda: Normalisation(min_count=0), "min_count=0"),
-        (lambda: GroupInGroup(levels=0), "levels=0"),
-        (lambda: NormalisedReturns(column=""), "column=''"),
-        (lambda: NormalisedReturns(kl_in_reward=0.1), "kl_in_reward=0.1"),
     ],
 )
 def test_options_out_of_range(make: object, message: str) -> None:

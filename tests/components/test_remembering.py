@@ -11,7 +11,6 @@ import pytest
 from rollouts import plain, ragged, small
 
 from agentrl_core import Batch, Schedule
-from agentrl_core.advantage import ConstrainedSum, Normalisation
 from agentrl_core.component.component import StatefulComponent
 from agentrl_core.exceptions import InvalidInputError, RecipeError
 from agentrl_core.reward import BalancedSum, ExplorationEffort
@@ -280,31 +279,3 @@ def test_what_is_not_known_of_difficulty_changes_nothing() -> None:
     ):
         with pytest.raises(RecipeError, match=message):
             DifficultyScaled(**options)
-
-
-# Constraints
-
-
-def test_an_objective_that_falls_gets_a_weight() -> None:
-    batches = [
-        small([(0, [1])] * 2, draw_answer=[1.0, 0.0], draw_style=style, draw_score=[1.0, 1.0])
-        for style in ([0.5, 1.5], [0.0, 0.4], [math.nan, math.nan], [9.0, 3.0])
-    ]
-    plain_difference = Normalisation(scale="none")
-    component = ConstrainedSum(columns="answer,style", slack=0.1, rate=0.5, most=0.3, normalisation=plain_difference)
-    made = run(component, batches)
-    # Floor 0.9: weights 0, then 0 (clipped from -0.05), then 0.5 * (0.9 - 0.2) cut to 0.3, and as it was.
-    assert column(made[0], "advantage") == [0.5, -0.5]
-    assert column(made[1], "advantage") == [0.5, -0.5]
-    close(column(made[2], "advantage"), [0.5, -0.5])
-    close(column(made[3], "advantage"), [0.5 + 0.3 * 3.0, -0.5 - 0.3 * 3.0])
-    state = made[3].state["advantage.ConstrainedSum"]
-    assert state["floors"] == {"style": 0.9}
-    assert state["weights"] == {"style": 0.0}
-
-
-def test_constraints_need_two_columns() -> None:
-    with pytest.raises(RecipeError, match="name two columns or more"):
-        ConstrainedSum(columns="answer")
-    with pytest.raises(RecipeError, match=r"option initial=2.0 is not possible; give a number from 0 to most=1.0"):
-        ConstrainedSum(columns="a,b", initial=2.0, most=1.0)

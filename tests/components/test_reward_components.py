@@ -9,9 +9,10 @@ import pytest
 from rollouts import plain, ragged, small
 
 from agentrl_core import Batch, Forest
-from agentrl_core.advantage import ChecklistRelative, GroupRelative, NormalisedReturns
+from agentrl_core.advantage import Discounted, GroupRelative
 from agentrl_core.exceptions import InvalidInputError, NotFoundError, RecipeError
 from agentrl_core.recipe import Recipe
+from agentrl_core.recipes.cm2 import ChecklistRelative
 from agentrl_core.reward import (
     AnswerAgreement,
     Checklist,
@@ -204,7 +205,7 @@ def test_information_gain() -> None:
     first, second = math.exp(-2.0) - math.exp(-2.5), math.exp(-1.0) - math.exp(-2.0)
     found = InformationGain()(batch)
     close(column(found, "gain", "step"), [first, second, *[math.nan] * 3])
-    together = NormalisedReturns(column="gain", outcome="score", normalise="none")(found)
+    together = Discounted(column="gain", outcome="score")(found)
     close(column(together, "advantage", "step"), [first + second + 1.0, second + 1.0, 1.0, 0.0, 0.0])
 
 

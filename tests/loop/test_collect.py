@@ -178,7 +178,7 @@ def test_a_reward_that_waits_for_a_model_joins_the_credit(world, warm_policy):
     policy, tokenizer = warm_policy
     recipe = recipes.GRPO.replace(
         reward=(reward.Outcome(), reward.InformationGain()),
-        advantage=advantage.NormalisedReturns(column="gain", outcome="score"),
+        advantage=advantage.Discounted(column="gain", outcome="score"),
     )
     batch = arl.Collector(engine.Transformers(policy, tokenizer), world, recipe, **LIMITS)(tasks=3, group_size=4)
     assert batch.has("score", "draw")

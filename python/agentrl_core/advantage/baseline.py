@@ -1,32 +1,36 @@
-"""Scores minus a baseline that is not the plain mean of the group."""
+"""Scores minus a baseline that is not the plain mean of the group: given, weighted, greedy, optimal, or remembered."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from agentrl_core.advantage.normalisation import Normalisation
-from agentrl_core.component.component import BatchComponent, Column
-from agentrl_core.component.rows import Rows, key_columns, needed
-from agentrl_core.operators import group
+from agentrl_core.advantage.relative import Normalisation
+from agentrl_core.component import BatchComponent, Column, Rows, StatefulComponent, column_name, draw, option, token
+from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.operators import group, keys, returns
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from agentrl_core.data.batch import Batch
 
 
 @dataclass(frozen=True)
 class BaselineRelative(BatchComponent):
-    """advantage = score - b of each draw.
+    """How much more a draw scored than a baseline, which is not the plain mean of its group.
 
-    By `baseline`, b is:
+        advantage = score - b
+
+    By `kind`, b is:
 
     - `column`: the column `column`, such as a task's value (DigiRL arXiv:2406.11896);
     - `weighted`: sum w r / sum w over the group, w the column `column` (the plain mean where the weights are all 0):
-      OPO arXiv:2505.23585 (`column="trained_tokens"`), VCPO arXiv:2602.17616 (w = ratio^2 * norm of the score
-      gradient^2);
+      OPO arXiv:2505.23585 (`column="trained_tokens"`), VCPO arXiv:2602.17616 (w = ratio^2 * |score gradient|^2: the
+      product of the squares has to be in the column);
     - `shrunk`: the group's mean, drawn towards the prior `column` as far as noise explains their distance (V0.5
       arXiv:2603.10848);
     - `log_mean_exp`: temperature * ln mean exp(r / temperature) over the group (A*-PO, OPMD).
@@ -34,81 +38,338 @@ class BaselineRelative(BatchComponent):
     Draws without a score neither vote nor get a value.
 
     Args:
-        baseline: as above.
+        kind: as above.
         column: baseline, weight or prior of each draw; not for `log_mean_exp`.
         group_by: comma-joined key columns of the groups, or `batch`.
         variance: for `shrunk`: of one score, above 0: 0.25 for scores 0 and 1, 1 for scores -1 and 1.
         temperature: for `log_mean_exp`, above 0.
+        singleton: for `weighted` and `log_mean_exp`: the only draw of a group that has a score gets 0 (`zero`), or its
+            score, as if its baseline were 0 (`raw`, verl's OPO).
         leave_one_out: for `weighted` and `shrunk`: a draw does not vote in its own baseline.
         positive_only: advantages below 0 become 0.
-        clip: advantages are cut to at most this size; None: they are not.
+        at_most: the largest size of an advantage; None: any.
 
     Raises:
         RecipeError: an option is out of range.
 
     Example:
         >>> from agentrl_core.advantage import BaselineRelative
-        >>> BaselineRelative(baseline="weighted", column="entropy_score").needs
-        (('draw', 'score'), ('draw', 'group_id'), ('draw', 'entropy_score'))
+        >>> BaselineRelative(kind="weighted", column="trained_tokens", singleton="raw").needs
+        (draw('score'), draw('group_id'))
     """
 
     phase: ClassVar[str] = "advantage"
+    needs: ClassVar[tuple[Column, ...]] = (draw("score"),)
+    makes: ClassVar[tuple[Column, ...]] = (draw("advantage"),)
 
-    baseline: Literal["column", "weighted", "shrunk", "log_mean_exp"] = "column"
-    column: str = ""
-    group_by: str = "group_id"
-    variance: float = 0.25
-    temperature: float = 0.5
+    kind: Literal["column", "weighted", "shrunk", "log_mean_exp"] = "column"
+    column: str = column_name("", level="draw", optional=True)
+    group_by: str = column_name("group_id", level="draw")
+    variance: float = option(0.25, above=0)
+    temperature: float = option(0.5, above=0)
+    singleton: Literal["zero", "raw"] = "zero"
     leave_one_out: bool = False
     positive_only: bool = False
-    clip: float | None = None
+    at_most: float | None = option(None, above=0)
 
     def check_options(self) -> None:
-        """Ranges and combinations as documented."""
-        needs_column = self.baseline != "log_mean_exp"
+        """Which options a kind of baseline has."""
+        needs_column = self.kind != "log_mean_exp"
         self.require(bool(self.column) == needs_column, "column", "name a column, but none for log_mean_exp")
-        self.require(bool(self.group_by), "group_by", 'name key columns, or "batch"')
-        for option in ("variance", "temperature"):
-            self.require(getattr(self, option) > 0.0, option, "give a number above 0")
-        votes = self.baseline in ("weighted", "shrunk")
+        votes = self.kind in ("weighted", "shrunk")
+        self.require(votes or not self.leave_one_out, "leave_one_out", "choose kind weighted or shrunk, or give False")
+        of_group = self.kind in ("weighted", "log_mean_exp")
         self.require(
-            votes or not self.leave_one_out, "leave_one_out", "choose baseline weighted or shrunk, or give False"
+            of_group or self.singleton == "zero", "singleton", 'choose kind weighted or log_mean_exp, or "zero"'
         )
-        self.require(self.clip is None or self.clip > 0.0, "clip", "give a number above 0, or None")
-
-    @property
-    def needs(self) -> tuple[Column, ...]:
-        """Score and group of each draw, and what the baseline is made of."""
-        return needed("draw", "score", *key_columns(self.group_by), *((self.column,) if self.column else ()))
-
-    @property
-    def makes(self) -> tuple[Column, ...]:
-        """The advantage of each draw."""
-        return (("draw", "advantage"),)
 
     def __call__(self, batch: Batch) -> Batch:
         """Return `batch` with the column `advantage` on draws."""
         rows = Rows(batch, "draw")
         score, groups = rows.values("score"), rows.keys(self.group_by)
-        if self.baseline == "weighted":
-            made = self._weighted(rows, score, groups)
+        if self.kind == "weighted":
+            advantages = self._weighted(rows, score, groups)
         else:
-            if self.baseline == "column":
+            if self.kind == "column":
                 baseline = rows.values(self.column)
-            elif self.baseline == "shrunk":
+            elif self.kind == "shrunk":
                 prior = np.where(rows.valid, rows.values(self.column), 0.0)
                 baseline = group.shrunk_mean(
                     score, groups, prior, variance=self.variance, leave_one_out=self.leave_one_out, valid=rows.valid
                 )
             else:
-                found = group.log_mean_exp(score, groups, temperature=self.temperature, valid=rows.valid)
-                baseline = found[groups]
-            made = np.where(rows.valid, score - baseline, 0.0)
-        bound = np.inf if self.clip is None else self.clip
-        return rows.write(advantage=np.clip(made, 0.0 if self.positive_only else -bound, bound))
+                means = group.log_mean_exp(score, groups, temperature=self.temperature, valid=rows.valid)
+                baseline = means[groups]
+            advantages = np.where(rows.valid, score - baseline, 0.0)
+        if self.singleton == "raw":
+            alone = group.statistics(score, groups, valid=rows.valid).count[groups] == 1
+            advantages = np.where(rows.valid & alone, score, advantages)
+        bound = np.inf if self.at_most is None else self.at_most
+        return rows.write(advantage=np.clip(advantages, 0.0 if self.positive_only else -bound, bound))
 
     def _weighted(self, rows: Rows, score: NDArray[np.float64], groups: NDArray[np.uint32]) -> NDArray[np.float64]:
         weights = rows.values(self.column)
         total = group.sums(np.where(rows.valid, weights, 0.0), groups)[groups]
         compare = Normalisation(center="leave_one_out" if self.leave_one_out else "mean", scale="none", min_count=1)
         return compare.compare(score, groups, valid=rows.valid, weights=np.where(total > 0.0, weights, 1.0))
+
+
+@dataclass(frozen=True)
+class GreedyRelative(BatchComponent):
+    """How much more a draw scored than a greedy rollout of the same task, discounted towards its first token.
+
+        advantage = gamma^(n - t + 1) * D - kl_coefficient * (log pi - log pi_ref) of the t-th of n trained tokens
+
+    D = score - score of the group's greedy draws, of a size of at most `at_most`. The draw column `greedy` is 1 for
+    those: they are left out of the loss (`keep` 0). The KL of a token counts for that token alone. Source: ReMax,
+    arXiv:2310.10505 (`gamma=0.99, kl_coefficient=0.05`).
+
+    Args:
+        gamma: discount from token to token, 0 to 1.
+        kl_coefficient: price of the distance from the reference, at least 0.
+        at_most: the largest size of D; None: any.
+        group_by: comma-joined key columns of the groups.
+
+    Raises:
+        RecipeError: an option is out of range.
+
+    Example:
+        >>> from agentrl_core.advantage import GreedyRelative
+        >>> GreedyRelative().makes
+        (token('advantage'), draw('keep'))
+    """
+
+    phase: ClassVar[str] = "advantage"
+    needs: ClassVar[tuple[Column, ...]] = (draw("score"), draw("greedy"))
+    makes: ClassVar[tuple[Column, ...]] = (token("advantage"), draw("keep"))
+
+    gamma: float = option(1.0, at_least=0, at_most=1)
+    kl_coefficient: float = option(0.0, at_least=0)
+    at_most: float | None = option(5.0, above=0)
+    group_by: str = column_name("group_id", level="draw")
+
+    def own_needs(self) -> Iterable[Column]:
+        """The log-probs of the policy and its reference."""
+        if self.kl_coefficient > 0.0:
+            yield from (token("behaviour_logprob"), token("reference_logprob", model="reference"))
+
+    def __call__(self, batch: Batch) -> Batch:
+        """Return `batch` with the columns `advantage` on tokens and `keep` on draws."""
+        draws, tokens = Rows(batch, "draw"), Rows(batch, "token")
+        groups, greedy = draws.keys(self.group_by), draws.flags("greedy")
+        baseline = group.statistics(draws.values("score"), groups, valid=draws.valid & greedy).mean[groups]
+        trained = draws.valid & ~greedy
+        alone = np.flatnonzero(trained & ~np.isfinite(baseline))
+        if len(alone):
+            raise InvalidInputError(
+                f"draw {alone[0]} is in a group without a greedy draw that has a score; "
+                "mark one in the draw column 'greedy', or use GroupRelative"
+            )
+        bound = np.inf if self.at_most is None else self.at_most
+        gain = np.where(trained, np.clip(draws.values("score") - np.where(trained, baseline, 0.0), -bound, bound), 0.0)
+        counted = tokens.valid & trained[tokens.draws]
+        to_come = returns.discounted(counted.astype(np.float64), tokens.draws, gamma=1.0)
+        advantages = gain[tokens.draws] * self.gamma**to_come
+        if self.kl_coefficient > 0.0:
+            advantages = advantages - self.kl_coefficient * (
+                tokens.values("behaviour_logprob") - tokens.values("reference_logprob")
+            )
+        kept = ~greedy & draws.flags("keep") if batch.has("keep", "draw") else ~greedy
+        return tokens.write(advantage=np.where(counted, advantages, 0.0)).with_columns(
+            "draw", keep=kept.astype(np.uint8)
+        )
+
+
+@dataclass(frozen=True)
+class OptimalTokenBaseline(BatchComponent):
+    """The score minus, at every trained token, the baseline that makes the gradient's variance least.
+
+        advantage = score - b_t,
+        w = 1 - 2 p + sum p^2,  W_it = sum_{j <= t} w_ij,  b_t = sum_i R_i W_it / (sum_i W_it + eps)
+
+    over the draws that have a trained token at place t, p the probability of the token and sum p^2 that of the squares
+    of all tokens (`sum_probability_squared`, which only a model can make). Draws without a score neither vote nor get a
+    value. Source: verl's `tir_optimal_token_baseline` (`align="policy"`) and `optimal_token_baseline` (`sequence`).
+
+    Args:
+        align: what stands at the same place: the k-th trained token (`policy`), or the k-th action token (`sequence`).
+        ratio: name of a token column, an importance weight: w is multiplied by its square. Empty: none.
+        group_by: comma-joined key columns of the groups.
+        eps: added to the sum of weights, at least 0.
+        zero_tail: whether what the longest draw has beyond the second longest gets b = 0.
+
+    Raises:
+        RecipeError: an option is out of range.
+
+    Example:
+        >>> from agentrl_core.advantage import OptimalTokenBaseline
+        >>> OptimalTokenBaseline().makes
+        (token('advantage'),)
+    """
+
+    phase: ClassVar[str] = "advantage"
+    needs: ClassVar[tuple[Column, ...]] = (
+        draw("score"),
+        token("behaviour_logprob"),
+        token("sum_probability_squared", model="policy"),
+    )
+    makes: ClassVar[tuple[Column, ...]] = (token("advantage"),)
+
+    align: Literal["policy", "sequence"] = "policy"
+    ratio: str = column_name("", level="token", optional=True)
+    group_by: str = column_name("group_id", level="draw")
+    eps: float = option(1e-8, at_least=0)
+    zero_tail: bool = True
+
+    def __call__(self, batch: Batch) -> Batch:
+        """Return `batch` with the column `advantage` on tokens."""
+        tokens = Rows(batch, "token")
+        valid = tokens.valid
+        energy = 1.0 - 2.0 * np.exp(tokens.values("behaviour_logprob")) + tokens.values("sum_probability_squared")
+        if self.ratio:
+            energy = energy * tokens.values(self.ratio) ** 2
+        advantages = returns.optimal_token_baseline(
+            np.where(valid, tokens.values("score"), 0.0),
+            np.where(valid, energy, 0.0),
+            Rows(batch, "draw").keys(self.group_by),
+            offsets=batch.offsets("token")[batch.offsets("step")],
+            mask=valid,
+            align=self.align,
+            eps=self.eps,
+            zero_tail=self.zero_tail,
+        )
+        return tokens.write(advantage=np.where(valid, advantages, 0.0))
+
+
+@dataclass(frozen=True)
+class TrackedBaseline(StatefulComponent):
+    """How much more a draw scored than what is remembered of its task, its role, or of all groups.
+
+        advantage = score - b
+
+    By `kind`, b is:
+
+    - `beta`: the discounted success rate of the draw's `key`: b = alpha / (alpha + beta), then alpha <- decay * alpha
+      + sum r, beta <- decay * beta + sum (1 - r). MSSR, arXiv:2512.18215, for scores from 0 to 1;
+    - `ema`: the moving mean of the `key`: b <- decay * b + (1 - decay) * mean r. Vision-Zero (`key="agent", decay=0.9,
+      initial=0.0, update="before"` as in its public code);
+    - `window`: the median of the group means of the last steps, at most `capacity` of them. SPEAR, arXiv:2509.22601
+      (`positive_only=True`, in its replay pass). While there is none, nobody has an advantage.
+
+    An iteration is compared with what was remembered before it. Draws without a score neither vote nor get a value.
+
+    Args:
+        kind: as above.
+        key: for `beta` and `ema`: a draw column of text or whole numbers that means the same in every batch.
+        decay: 0 to 1; with `adapt`, the largest.
+        adapt: for `beta`: `none`; or by the draw column `policy_kl`, so that it forgets the sooner the more the policy
+            moves. `window`: decay - (decay - decay_at_least) * min(mean KL / kl_target, 1), with the mean over the last
+            `window` batches; `since_visit`: clip(2^(-D / kl_target), decay_at_least, decay) of each key, D the mean KL
+            of its draws since it was last visited (MSSR's public code).
+        decay_at_least: the smallest decay, 0 to `decay`.
+        kl_target: above 0; for `since_visit` the KL that halves what is remembered.
+        window: batches, at least 1.
+        initial: for `beta` and `ema`: b of a key that is new.
+        update: for `ema`: subtract b as it was (`after`), or as this batch made it (`before`).
+        capacity: for `window`: so many group means are remembered, at least 1.
+        scale: for `window`: divide by the median of the groups' standard deviations + 1e-6 (`window`), or not.
+        positive_only: advantages below 0 become 0.
+
+    Raises:
+        RecipeError: an option is out of range.
+
+    Example:
+        >>> from agentrl_core.advantage import TrackedBaseline
+        >>> TrackedBaseline().initial_state()
+        {'keys': {}, 'kl': []}
+    """
+
+    phase: ClassVar[str] = "advantage"
+    needs: ClassVar[tuple[Column, ...]] = (draw("score"),)
+    makes: ClassVar[tuple[Column, ...]] = (draw("advantage"),)
+
+    kind: Literal["beta", "ema", "window"] = "beta"
+    key: str = option("task_id", filled=True)
+    decay: float = option(0.96, at_least=0, at_most=1)
+    adapt: Literal["none", "window", "since_visit"] = "none"
+    decay_at_least: float = option(0.875, at_least=0, at_most=1)
+    kl_target: float = option(0.06, above=0)
+    window: int = option(20, at_least=1)
+    initial: float = 0.5
+    update: Literal["after", "before"] = "after"
+    capacity: int = option(2048, at_least=1)
+    scale: Literal["none", "window"] = "none"
+    positive_only: bool = False
+
+    def check_options(self) -> None:
+        """Which options a kind of memory has."""
+        self.require(self.adapt == "none" or self.kind == "beta", "adapt", 'choose kind="beta", or "none"')
+        self.require(self.adapt == "none" or self.decay_at_least <= self.decay, "decay_at_least", "give at most decay")
+        self.require(self.update == "after" or self.kind == "ema", "update", 'choose kind="ema", or "after"')
+        self.require(self.scale == "none" or self.kind == "window", "scale", 'choose kind="window", or "none"')
+
+    def own_needs(self) -> Iterable[Column]:
+        """What the baseline is kept for, and how far the policy moved."""
+        yield draw("group_id" if self.kind == "window" else self.key)
+        if self.adapt != "none":
+            yield draw("policy_kl")
+
+    def initial_state(self) -> dict[str, Any]:
+        """Nothing seen."""
+        return {"means": [], "stds": []} if self.kind == "window" else {"keys": {}, "kl": []}
+
+    def add_columns(self, state: dict[str, Any], batch: Batch) -> Batch:
+        """Return `batch` with the column `advantage` on draws."""
+        rows = Rows(batch, "draw")
+        advantages, _ = self._compared(rows, state)
+        if self.positive_only:
+            advantages = np.maximum(advantages, 0.0)
+        return rows.write(advantage=np.where(rows.valid, advantages, 0.0))
+
+    def next(self, state: dict[str, Any], closed: Batch) -> dict[str, Any]:
+        """What is remembered of the iteration, besides what was."""
+        _, following = self._compared(Rows(closed, "draw"), state)
+        return following
+
+    def _compared(self, rows: Rows, state: dict[str, Any]) -> tuple[NDArray[np.float64], dict[str, Any]]:
+        """The advantages by a state, and the state that follows."""
+        return self._against_window(rows, state) if self.kind == "window" else self._against_keys(rows, state)
+
+    def _against_keys(self, rows: Rows, state: dict[str, Any]) -> tuple[NDArray[np.float64], dict[str, Any]]:
+        score, names, moved = rows.values("score"), rows.names(self.key), state["kl"]
+        if self.kind == "ema":
+            baseline, means = group.ema_mean(
+                state["keys"],
+                score,
+                names,
+                decay=self.decay,
+                initial=self.initial,
+                update=self.update,
+                valid=rows.valid,
+            )
+            return score - baseline, {"keys": means, "kl": moved}
+        decay: float | NDArray[np.float64] = self.decay
+        if self.adapt == "since_visit":
+            key = keys.dense(names)
+            counted = rows.valid & np.isfinite(rows.values("policy_kl"))
+            distance = np.nan_to_num(group.statistics(rows.values("policy_kl"), key, valid=counted).mean, nan=0.0)
+            decay = np.clip(np.exp2(-distance / self.kl_target), self.decay_at_least, self.decay)[key]
+        elif self.adapt == "window":
+            distance = group.statistics(rows.values("policy_kl"), rows.keys("batch"), valid=rows.valid).mean
+            moved = [*moved, *distance[np.isfinite(distance)].tolist()][-self.window :]
+            far = float(np.mean(moved)) / self.kl_target if moved else 0.0
+            decay -= (self.decay - self.decay_at_least) * min(far, 1.0)
+        baseline, known = group.decayed_beta(
+            state["keys"], score, names, decay=decay, initial=self.initial, valid=rows.valid
+        )
+        return score - baseline, {"keys": known, "kl": moved}
+
+    def _against_window(self, rows: Rows, state: dict[str, Any]) -> tuple[NDArray[np.float64], dict[str, Any]]:
+        score = rows.values("score")
+        of_group = group.statistics(score, rows.keys("group_id"), valid=rows.valid)
+        several, some = of_group.count > 1, of_group.count > 0
+        mean, means = group.window_quantile(state["means"], of_group.mean[some], capacity=self.capacity, q=0.5)
+        std, stds = group.window_quantile(state["stds"], of_group.std[several], capacity=self.capacity, q=0.5)
+        spread = (std or 0.0) + 1e-6 if self.scale == "window" else 1.0
+        advantages = np.zeros(len(rows)) if mean is None else (score - mean) / spread
+        return advantages, {"means": means, "stds": stds}

@@ -37,6 +37,8 @@ COMPAT: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "rlinf": _STD,
         "slime": _STD,
         "tree-grpo/prompt": _RAW,
+        "igpo": {"center": "mean", "scale": "std", "ddof": 0, "eps": 0.0, "variance_eps": 1e-8},
+        "istar/step": _CENTRED,
     }
 )
 """Options of `group.normalise` by project. Where a rule needs more columns it says so in `compat`."""
@@ -64,6 +66,8 @@ def compat(name: str) -> dict[str, Any]:
     | `art` | mean, std (n) | + 1e-6 | 0 |
     | `prime-rl` | mean | | 0 |
     | `torchrl` | mean, std (n - 1) | at least 1e-6 | 0 |
+    | `igpo` | mean, std (n); turns without gain do not vote: give `valid` | root of variance + 1e-8 | 0 |
+    | `istar/step` | mean; only the first step of a trajectory votes: give `weights` | | 0 |
 
     Args:
         name: one of the names above.

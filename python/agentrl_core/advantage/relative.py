@@ -2,24 +2,90 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from agentrl_core.advantage.normalisation import Normalisation, votes_of
-from agentrl_core.component.component import BatchComponent, Column, Level
-from agentrl_core.component.rows import Rows, Unit, key_columns, needed
-from agentrl_core.operators import group
+from agentrl_core.component import BatchComponent, Column, Component, Level, Rows, column_name, option
+from agentrl_core.component.rows import Unit
+from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.operators import columns, group
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from agentrl_core.data.batch import Batch
 
 
 @dataclass(frozen=True)
+class Normalisation(Component):
+    """How a value is compared with its group: what is subtracted from it, and what the difference is divided by.
+
+        clip((x - centre) / (max(sqrt(spread^2 + variance_eps), floor) + eps))
+
+    The options of `agentrl_core.group.normalise`. Equal values give exactly 0, whatever `eps` is.
+
+    Args:
+        center: what is subtracted: `mean`, `median`, `leave_one_out` (the mean of the others) or `none`.
+        scale: what the difference is divided by: `std`, `mad` (median distance from the median), `range` (largest
+            minus smallest), `beta` (BNPO, arXiv:2506.02864: the density of a Beta distribution fitted to the means of
+            all groups) or `none`.
+        median: of an even number of values: `midpoint` (NumPy) or `lower` (PyTorch).
+        ddof: the variance divides by (count - ddof); 0 or 1.
+        eps: added to the spread, at least 0.
+        variance_eps: added under the root, at least 0 (verl's whitening: 1e-8, with `eps=0`).
+        floor: the spread is at least this (torchrl: 1e-6, with `eps=0`).
+        min_scale: a group whose spread is at most this gives 0 (ROLL: 1e-6).
+        min_count: a group with fewer votes follows `singleton`; None: the fewest that centre and spread need.
+        singleton: what such a group gets: 0 (`zero`), or its values, as if their mean were 0 and their spread 1
+            (`raw`, verl).
+        clip: results are cut to at most this size; None: they are not.
+
+    Raises:
+        RecipeError: an option is out of range.
+
+    Example:
+        >>> from agentrl_core.advantage import Normalisation
+        >>> Normalisation(center="median", scale="mad", floor=1.0).center
+        'median'
+    """
+
+    center: Literal["mean", "median", "leave_one_out", "none"] = "mean"
+    scale: Literal["std", "mad", "range", "beta", "none"] = "std"
+    median: Literal["midpoint", "lower"] = "midpoint"
+    ddof: Literal[0, 1] = 1
+    eps: float = option(1e-6, at_least=0)
+    variance_eps: float = option(0.0, at_least=0)
+    floor: float = option(0.0, at_least=0)
+    min_scale: float = option(0.0, at_least=0)
+    min_count: int | None = option(None, at_least=1)
+    singleton: Literal["zero", "raw"] = "zero"
+    clip: float | None = option(None, above=0)
+
+    def compare(
+        self,
+        values: NDArray[np.float64],
+        groups: NDArray[np.uint32],
+        *,
+        valid: NDArray[np.bool_],
+        **votes: Any,
+    ) -> NDArray[np.float64]:
+        """Each value compared with its group; `votes` are more columns of `agentrl_core.group.normalise`.
+
+        A value that is not finite is not valid.
+        """
+        options = {option.name: getattr(self, option.name) for option in fields(Normalisation)}
+        valid = valid & np.isfinite(values)
+        return group.normalise(values, groups, valid=valid, **options, **votes)
+
+
+@dataclass(frozen=True)
 class GroupRelative(Normalisation, BatchComponent):
-    """advantage = weight * (x - centre) / spread of each draw, step or token, over its group.
+    """How much better a draw, step or token did than the others of its group: the advantage of GRPO and its relatives.
+
+        advantage = coefficient * (x - centre) / spread
 
     Rows of draws without a score neither vote nor get a value (0), and so do tokens that are not trained and rows
     whose value is not finite. The options of `Normalisation` say how a value is compared, those below with whom.
@@ -32,13 +98,15 @@ class GroupRelative(Normalisation, BatchComponent):
     Args:
         column: what is compared: `score`, `reward.<name>`, an earlier `advantage`, or another column.
         level: of the rows: `draw`, `step` or `token`.
+        rows: which rows of a draw are compared: `all`, or the `last` one that counts, as where an outcome is paid; the
+            others get 0.
         group_by: comma-joined key columns whose values tell groups apart, such as `group_id,agent`; or `batch`: one
             group of all rows.
         scale_by: the same for the spread alone; empty: that of `group_by`.
         unit: what votes once: `row`, `step`, `trajectory`, `group` (the mean of its rows), or each trained `token` (a
             row counts as often as it has any). `step` on draws: a draw counts as often as it has steps.
         output: `row`: each row's own value is compared; `unit`: the mean of its unit is, and all its rows get that.
-        weight: multiplies the result.
+        coefficient: multiplies the result.
         add: whether it is added to the advantage that is there, at the finer of the two levels.
         shared: how draws that share the same row count it: `each`, `split` or `owner` (`Recipe.shared`).
         fallback_above: where a result of a group reaches this size, the whole group is compared with `unit="row"`
@@ -50,26 +118,25 @@ class GroupRelative(Normalisation, BatchComponent):
     Example:
         >>> from agentrl_core.advantage import GroupRelative
         >>> GroupRelative(scale="none", group_by="group_id,agent").needs
-        (('draw', 'score'), ('draw', 'group_id'), ('draw', 'agent'))
+        (draw('score'), draw('group_id'), draw('agent'))
     """
 
     phase: ClassVar[str] = "advantage"
 
-    column: str = "score"
+    column: str = column_name("score", level="level")
     level: Level = "draw"
-    group_by: str = "group_id"
-    scale_by: str = ""
+    rows: Literal["all", "last"] = "all"
+    group_by: str = column_name("group_id", level="level")
+    scale_by: str = column_name("", level="level", optional=True)
     unit: Unit = "row"
     output: Literal["row", "unit"] = "row"
-    weight: float = 1.0
+    coefficient: float = 1.0
     add: bool = False
     shared: Literal["each", "split", "owner"] = "each"
-    fallback_above: float | None = None
+    fallback_above: float | None = option(None, above=0)
 
     def check_options(self) -> None:
-        """Ranges as documented."""
-        super().check_options()
-        self.require(bool(self.group_by), "group_by", 'name key columns, or "batch"')
+        """A spread of other groups is one that divides, and only units share a value."""
         self.require(
             not self.scale_by or self.scale in ("std", "mad", "range"), "scale_by", "choose scale std, mad or range"
         )
@@ -78,39 +145,123 @@ class GroupRelative(Normalisation, BatchComponent):
             "output",
             'choose unit "step", "trajectory" or "group", whose rows share a value',
         )
-        self.require(
-            self.fallback_above is None or self.fallback_above > 0.0, "fallback_above", "give a number above 0, or None"
-        )
 
-    @property
-    def needs(self) -> tuple[Column, ...]:
-        """The values and the keys of their groups."""
-        return needed(self.level, self.column, *key_columns(self.group_by), *key_columns(self.scale_by))
-
-    @property
-    def makes(self) -> tuple[Column, ...]:
+    def own_makes(self) -> Iterable[Column]:
         """The advantage of each row."""
-        return ((self.level, "advantage"),)
+        return (Column(self.level, "advantage"),)
 
     def __call__(self, batch: Batch) -> Batch:
         """Return `batch` with the column `advantage` on the rows of `level`."""
         rows = Rows(batch, self.level)
         values, groups = rows.values(self.column), rows.keys(self.group_by)
+        if self.rows == "last":
+            values = np.where(rows.last, values, np.nan)
         units = rows.units(self.unit)
         if self.output == "unit" and units is not None:
             counted = rows.valid & np.isfinite(values)
             values = group.statistics(values, units, valid=counted).mean[units]
-        made = self._compared(rows, values, groups, self.unit)
+        advantages = self._compared(rows, values, groups, self.unit)
         if self.fallback_above is not None:
-            most = group.statistics(np.abs(made), groups, valid=rows.valid).most
-            far = (most >= self.fallback_above)[groups]
-            made = np.where(far, self._compared(rows, values, groups, "row"), made)
-        made = self.weight * made
-        return rows.add("advantage", made) if self.add else rows.write(advantage=made)
+            largest = group.statistics(np.abs(advantages), groups, valid=rows.valid).most
+            far = (largest >= self.fallback_above)[groups]
+            advantages = np.where(far, self._compared(rows, values, groups, "row"), advantages)
+        advantages = self.coefficient * advantages
+        return rows.add("advantage", advantages) if self.add else rows.write(advantage=advantages)
 
     def _compared(
         self, rows: Rows, values: NDArray[np.float64], groups: NDArray[np.uint32], unit: Unit
     ) -> NDArray[np.float64]:
-        scale_ids = rows.keys(self.scale_by) if self.scale_by else None
-        votes = votes_of(rows, unit, self.shared)
-        return self.compare(values, groups, valid=rows.valid, scale_ids=scale_ids, **votes)
+        return self.compare(
+            values,
+            groups,
+            valid=rows.valid,
+            scale_ids=rows.keys(self.scale_by) if self.scale_by else None,
+            unit_ids=rows.units(unit),
+            weights=rows.votes(unit, self.shared),
+        )
+
+
+def group_relative(
+    rewards: object,
+    group_ids: object,
+    *,
+    scale: Literal["std", "none"] = "std",
+    ddof: int = 1,
+    eps: float = 1e-6,
+    singleton: Literal["zero", "raw"] = "zero",
+    valid: object | None = None,
+) -> NDArray[Any]:
+    """How many standard deviations each reward lies above the mean of its group.
+
+    A_i = (R_i - mean(R of the group)) / (std(R of the group) + eps), or the numerator alone with `scale="none"`
+    (Dr. GRPO). From GRPO, arXiv:2402.03300. A group whose valid rewards are all equal gives exactly 0.
+
+    Args:
+        rewards: n numbers: NumPy, Arrow, Polars, torch on the CPU, or a list.
+        group_ids: n group ids: whole numbers or strings, in any order.
+        scale: `std` or `none`.
+        ddof: the variance divides by (count - ddof); 0 or 1.
+        eps: added to the standard deviation.
+        singleton: a group of one valid row gets 0 (`zero`), or is treated as mean 0 and std 1 (`raw`, verl's rule).
+        valid: n booleans; rows that are False neither vote nor get a value (0). None: all rows are valid.
+
+    Returns:
+        `float32[n]` for float32 rewards, else `float64[n]`.
+
+    Raises:
+        InvalidInputError: lengths differ, a valid reward is not finite, or an option is not possible.
+
+    Example:
+        >>> from agentrl_core import advantage
+        >>> advantage.group_relative([1.0, 0.0, 5.0, 5.0], ["a", "a", "b", "b"], eps=0.0).round(4).tolist()
+        [0.7071, -0.7071, 0.0, 0.0]
+    """
+    if scale not in ("std", "none"):
+        raise InvalidInputError(f'scale is {scale!r}; use "std" or "none" (group.normalise takes others too)')
+    return _named(rewards, group_ids, valid, scale=scale, ddof=ddof, eps=eps, singleton=singleton)
+
+
+def leave_one_out(
+    rewards: object,
+    group_ids: object,
+    *,
+    singleton: Literal["zero", "raw"] = "zero",
+    valid: object | None = None,
+) -> NDArray[Any]:
+    """How much each reward lies above the mean of the others in its group.
+
+    A_i = R_i - mean(R_j of the group, j != i) = n / (n - 1) * (R_i - mean(R of the group)).
+    From RLOO, arXiv:2402.14740.
+
+    Args:
+        rewards: n numbers: NumPy, Arrow, Polars, torch on the CPU, or a list.
+        group_ids: n group ids: whole numbers or strings, in any order.
+        singleton: a group of one valid row gets 0 (`zero`), or its reward as it is (`raw`, verl's rule).
+        valid: n booleans; rows that are False neither vote nor get a value (0). None: all rows are valid.
+
+    Returns:
+        `float32[n]` for float32 rewards, else `float64[n]`.
+
+    Raises:
+        InvalidInputError: lengths differ, or a valid reward is not finite.
+
+    Example:
+        >>> from agentrl_core import advantage
+        >>> advantage.leave_one_out([3.0, 0.0, 0.0], [7, 7, 7]).tolist()
+        [3.0, -1.5, -1.5]
+    """
+    return _named(rewards, group_ids, valid, center="leave_one_out", scale="none", singleton=singleton)
+
+
+def _named(rewards: object, group_ids: object, valid: object | None, **options: Any) -> NDArray[Any]:
+    """`group.normalise`, with the names that these two functions give their arguments."""
+    scores = columns.numbers(rewards, "rewards")
+    groups = columns.keys(group_ids, "group_ids", length=len(scores), first="rewards")
+    counted = columns.mask(valid, "valid", length=len(scores), first="rewards")
+    unknown = np.flatnonzero(~np.isfinite(scores) if counted is None else counted & ~np.isfinite(scores))
+    if len(unknown):
+        raise InvalidInputError(
+            f"rewards[{unknown[0]}] is {scores[unknown[0]]}, but must be finite; correct it, or leave the row out: "
+            "valid=np.isfinite(rewards)"
+        )
+    return group.normalise(scores, groups, valid=valid, **options)

@@ -9,11 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentrl_core import _core
-from agentrl_core.advantage.normalisation import Normalisation
-from agentrl_core.component.component import BatchComponent, Column
-from agentrl_core.component.rows import Rows, needed
+from agentrl_core.advantage.relative import Normalisation
+from agentrl_core.component import BatchComponent, Column, Rows, column_name, draw, option, step, token
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from agentrl_core.data.batch import Batch
 
 _OF_DRAWS = ("ancestors", "baseline", "order")
@@ -21,8 +22,9 @@ _OF_DRAWS = ("ancestors", "baseline", "order")
 
 @dataclass(frozen=True)
 class TreeRelative(BatchComponent):
-    """Values of draws carried up the tree of their shared steps (or tokens), and compared there.
+    """How much better a branch of a tree of rollouts did than others: credit where rollouts part.
 
+    Values of draws are carried up the tree of their shared steps (or tokens), and compared there.
     Steps that draws share are one node, and a group is one tree. V(node) is made of the values of the draws through it
     (`fuse`). By `compare`:
 
@@ -62,43 +64,35 @@ class TreeRelative(BatchComponent):
     Example:
         >>> from agentrl_core.advantage import TreeRelative
         >>> TreeRelative().makes, TreeRelative(compare="ancestors").makes
-        ((('step', 'advantage'),), (('draw', 'advantage'),))
+        ((step('advantage'),), (draw('advantage'),))
     """
 
     phase: ClassVar[str] = "advantage"
+    needs: ClassVar[tuple[Column, ...]] = (draw("group_id"), draw("trajectory_id"))
 
-    column: str = "score"
+    column: str = column_name("score", level="draw")
     level: Literal["step", "token"] = "step"
     fuse: Literal["leaves", "children", "path", "expectile", "max", "min", "sum"] = "leaves"
-    alpha: float = 1.0
-    expectile: float = 0.7
+    alpha: float = option(1.0, at_least=0)
+    expectile: float = option(0.7, at_least=0, at_most=1)
     compare: Literal["depth", "sibling", "none", "ancestors", "baseline", "order"] = "depth"
     normalisation: Normalisation = Normalisation(eps=1e-8, min_scale=1e-6, clip=5.0)
     weighting: Literal["average", "group_size"] = "average"
     drop_constant: bool = False
     singleton: Literal["zero", "raw"] = "zero"
-    trace: float = 0.5
-    margin: float = 0.0
+    trace: float = option(0.5, at_least=0, at_most=1)
+    margin: float = option(0.0, at_least=0)
     radius: Literal["none", "soft", "hard"] = "soft"
 
-    def check_options(self) -> None:
-        """Ranges as documented."""
-        self.require(self.alpha >= 0.0, "alpha", "give a number of at least 0")
-        self.require(0.0 <= self.expectile <= 1.0, "expectile", "give a number from 0 to 1")
-        self.require(0.0 <= self.trace <= 1.0, "trace", "give a number from 0 to 1")
-        self.require(self.margin >= 0.0, "margin", "give a number of at least 0")
+    def own_needs(self) -> Iterable[Column]:
+        """What the tree is made of."""
+        yield from (step("origin_trajectory_id"), step("step")) if self.level == "step" else (token("node_token"),)
+        if self.fuse == "path":
+            yield token("behaviour_logprob")
 
-    @property
-    def needs(self) -> tuple[Column, ...]:
-        """The values of draws, and what their tree is made of."""
-        names = ["origin_trajectory_id", "step"] if self.level == "step" else ["node_token"]
-        edges: tuple[Column, ...] = (("token", "behaviour_logprob"),) if self.fuse == "path" else ()
-        return (*needed("draw", self.column, "group_id", "trajectory_id"), *needed(self.level, *names), *edges)
-
-    @property
-    def makes(self) -> tuple[Column, ...]:
+    def own_makes(self) -> Iterable[Column]:
         """The advantage of each draw, or of each step or token."""
-        return (("draw" if self.compare in _OF_DRAWS else self.level, "advantage"),)
+        return (Column("draw" if self.compare in _OF_DRAWS else self.level, "advantage"),)
 
     def __call__(self, batch: Batch) -> Batch:
         """Return `batch` with the column `advantage`."""
@@ -107,7 +101,7 @@ class TreeRelative(BatchComponent):
         values = draws.values(self.column)
         valid = draws.valid & np.isfinite(values)
         if self.compare == "ancestors":
-            made = _core.tree_ancestor_relative(
+            advantages = _core.tree_ancestor_relative(
                 tree.parents,
                 tree.ends,
                 values,
@@ -116,7 +110,7 @@ class TreeRelative(BatchComponent):
                 singleton=self.singleton,
                 valid=valid,
             )
-            return draws.write(advantage=made)
+            return draws.write(advantage=advantages)
         if self.compare == "order":
             return draws.write(advantage=self._ordered(tree, values, valid))
         logprobs = tree.logprobs() if self.fuse == "path" else None
@@ -184,6 +178,6 @@ class _Tree:
         """The log-prob of each node's tokens where they were sampled, 0 at the roots."""
         tokens = Rows(self.rows.batch, "token")
         values = np.where(tokens.flags("trainable"), tokens.values("behaviour_logprob"), 0.0)
-        made = np.zeros(len(self.parents))
-        made[self.nodes] = np.bincount(tokens.within(self.rows.level), weights=values, minlength=len(self.nodes))
-        return made
+        logprobs = np.zeros(len(self.parents))
+        logprobs[self.nodes] = np.bincount(tokens.within(self.rows.level), weights=values, minlength=len(self.nodes))
+        return logprobs

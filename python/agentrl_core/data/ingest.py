@@ -391,10 +391,6 @@ def _without_known(handles: NDArray[np.int64], prompts: list[Any]) -> tuple[list
     return rest, known
 
 
-def _is_arrow(values: object) -> bool:
-    return hasattr(values, "__arrow_c_array__") or hasattr(values, "__arrow_c_stream__")
-
-
 def _each(values: Any, name: str, dtype: Any, count: int) -> NDArray[Any]:
     """One value for every row, or a column of them."""
     wide = columns.numbers if dtype is np.float32 else columns.integers
@@ -430,7 +426,7 @@ def _code(value: object, name: str, known: Mapping[Any, int]) -> int:
 
 def _texts(values: Any, name: str) -> Any:
     """A column of bytes."""
-    if _is_arrow(values) or isinstance(values, tuple):
+    if columns.is_arrow(values) or isinstance(values, tuple):
         return values
     rows = enumerate(_rows(values, name))
     rows = [b"" if row is None else columns.as_bytes(row, f"{name}[{index}]") for index, row in rows]
@@ -456,7 +452,7 @@ def _offsets(rows: Sequence[Any], name: str) -> NDArray[np.int64]:
 def _lists(values: Any, name: str, code: str) -> Any:
     """A column of lists as what the core reads: an Arrow array as it is, or flat values and offsets."""
     kind, dtype = _TYPES[code]
-    if _is_arrow(values):
+    if columns.is_arrow(values):
         return values
     if isinstance(values, tuple) and len(values) == 2 and all(isinstance(part, np.ndarray) for part in values):
         return _narrow(values[0], name, dtype), columns.integers(values[1], f"offsets of {name}")

@@ -148,7 +148,7 @@ def keys(
     """
     if isinstance(values, (list, tuple)):
         dense, _ = _core.dense_keys(list(values), name)
-    elif _is_arrow(values):
+    elif is_arrow(values):
         try:
             dense, _ = _core.dense_keys(values, name)  # strings and binary, without a copy
         except InvalidInputError:
@@ -169,7 +169,7 @@ def labels(values: object, name: str, *, length: int | None = None) -> NDArray[n
     Raises:
         InvalidInputError: as `keys`.
     """
-    if not isinstance(values, (list, tuple)) and not _is_arrow(values):
+    if not isinstance(values, (list, tuple)) and not is_arrow(values):
         values = column(values, name, dimensions=(1, 2))
         if values.ndim == 1 and values.dtype.kind in "iu":
             return _checked(_core.label_keys(_flat(values), name), name, length)
@@ -221,7 +221,7 @@ def column(values: object, name: str, *, dimensions: tuple[int, ...] = (1,)) -> 
         raise InvalidInputError(f"{name} is an expression of Polars, which has no values yet; pass the column: df['x']")
     if isinstance(values, np.ma.MaskedArray):
         values = _unmasked(values, name)
-    arrow = _is_arrow(values)
+    arrow = is_arrow(values)
     try:
         # Without a copy where the library can; what it makes of nulls differs, so those are read by the core.
         array = None if arrow and not _is_whole(values) else np.asarray(values)
@@ -258,7 +258,7 @@ def flat(values: object, name: str, offsets: NDArray[np.int64]) -> NDArray[Any]:
     Raises:
         InvalidInputError: no column, or a list of another length than its row.
     """
-    if not _is_arrow(values):
+    if not is_arrow(values):
         return column(values, name)
     lists = _core.arrow_lists(values, name)
     if lists is None:
@@ -360,7 +360,8 @@ def _is_whole(values: Any) -> bool:
     return hasattr(values, "__array__") and not (nulls() if callable(nulls) else nulls)
 
 
-def _is_arrow(values: object) -> bool:
+def is_arrow(values: object) -> bool:
+    """Whether something is an Arrow array, or a stream of them, of whatever library."""
     return hasattr(values, "__arrow_c_array__") or hasattr(values, "__arrow_c_stream__")
 
 

@@ -5,12 +5,16 @@ from the same state:
 
     A = A_episode + A_step,   discount 0.95, means subtracted, no division by a standard deviation.
 
-The group's statistics count every step (public code), so that long trajectories weigh more;
-`GroupInGroup(episode_unit="trajectory")` counts every trajectory once. The public scripts add 0.01 k3 to a reference
+The chain reads so: what a step led to, compared with the steps of its group that acted on the same state; plus the
+score, compared with the group. On plain columns this is `advantage.gigpo`. States that are similar rather than equal:
+make a column of `agentrl_core.keys.similar`, and group by it.
+
+The group's statistics count every step (public code), so that long trajectories weigh more; `unit="trajectory"` in the
+last link counts every trajectory once. A group of one counts as mean 0. The public scripts add 0.01 k3 to a reference
 (`loss=loss.Policy(kl=loss.KL(0.01))`) and a penalty of 0.1 for invalid actions, which belongs to the environment.
 """
 
-from agentrl_core.advantage import GroupInGroup
+from agentrl_core.advantage import Discounted, GroupRelative
 from agentrl_core.loss import Clip, Policy
 from agentrl_core.recipe import Recipe
 from agentrl_core.rollout import Independent
@@ -19,6 +23,10 @@ GIGPO = Recipe(
     name="gigpo",
     source="arXiv:2505.10978",
     rollout=Independent(),
-    advantage=GroupInGroup(gamma=0.95, step_weight=1.0),
+    advantage=(
+        Discounted(gamma=0.95),
+        GroupRelative(column="advantage", level="step", group_by="group_id,state_key", scale="none"),
+        GroupRelative(level="step", scale="none", singleton="raw", add=True),
+    ),
     loss=Policy(clip=Clip(0.2, 0.2), aggregate="token_mean"),
 )

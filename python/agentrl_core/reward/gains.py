@@ -22,7 +22,8 @@ class InformationGain(BatchComponent):
     l is the mean log-probability of the right answer's tokens when it is probed: the step column `answer_logprob` after
     each step, the draw column `answer_logprob_before` before the first. The last step ends with the answer that the
     outcome pays, so it has no gain (NaN), and neither has a draw that was not probed after every step. The score stays
-    what it is: `NormalisedReturns(column="gain", outcome="score")` puts both together. Source: IGPO, arXiv:2510.14967.
+    what it is: `advantage.Discounted(column="gain", outcome="score")` puts both together. Source: IGPO,
+    arXiv:2510.14967.
 
     Args:
         mode: `prob_diff` or `log_prob_diff`.

@@ -2,6 +2,14 @@
 //!
 //! A statistic of a group has the same bits in whatever order the group's rows stand, and on any number of threads,
 //! because its sums are exact integer additions. Rows that are not valid neither vote nor get a value.
+//!
+//! The files, from the ground up. `columns` are the rows as they come, checked; `options` what may be asked of them.
+//! `accumulator` adds numbers up exactly, `moments` makes count, mean, deviation and range of it, `sums` only the sum. `votes`
+//! holds what was read of neighbouring groups, `scattered` reads it where the rows of a group stand apart, and `grouped` in
+//! either case, so that work on each group runs on all threads. On these stand what users call: `statistics`, `order`
+//! (quantiles), `reduce` (one number for each group, or a column made within groups), and `normalise`, which turns a group's
+//! statistics into a `rule` (with `beta` for one of its scales) and applies it to the rows; `whitened` is its short cut for
+//! one group of all rows. `partial` splits statistics over several ranks.
 
 mod accumulator;
 mod beta;
@@ -17,6 +25,7 @@ mod rule;
 mod scattered;
 mod statistics;
 mod sums;
+mod votes;
 mod whitened;
 
 pub use columns::Columns;

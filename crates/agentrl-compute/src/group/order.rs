@@ -1,8 +1,8 @@
 //! What needs the values of a group in order: quantiles, medians and the distance from them.
 
 use super::columns::Columns;
-use super::grouped::Votes;
 use super::options::Middle;
+use super::votes::Votes;
 use crate::quantile::{self, Interpolation};
 use crate::{Float, Result};
 

@@ -7,7 +7,7 @@
 use std::ops::Range;
 
 use super::columns::Columns;
-use super::grouped::Buffer;
+use super::votes::Buffer;
 use crate::{Float, Result, par};
 
 /// Votes of a bucket.

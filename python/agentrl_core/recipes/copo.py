@@ -1,4 +1,9 @@
-"""Advantages of a group that agrees come from the other groups of the batch."""
+"""COPO: agreement within a group decides between its own and the batch's advantages (arXiv:2508.04138).
+
+The two losses are clipped apart, which is one loss of two advantages: they fold as two branches of a tree do,
+A_positive = (1 - w) max(A_g, 0) + w max(A_l, 0), and A_negative the same with min. Both losses have a dual clip; that
+of public code is verl's, 3.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +13,11 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import numpy as np
 
 from agentrl_core import _core
-from agentrl_core.advantage.normalisation import Normalisation
-from agentrl_core.component.component import BatchComponent, Column
-from agentrl_core.component.rows import Rows, needed
+from agentrl_core.advantage import Normalisation
+from agentrl_core.component import BatchComponent, Column, Rows, draw
+from agentrl_core.loss import Clip, Policy
 from agentrl_core.operators import group, keys
+from agentrl_core.recipe import Recipe
 
 if TYPE_CHECKING:
     from agentrl_core.data.batch import Batch
@@ -19,11 +25,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Consistency(BatchComponent):
-    """advantage = a blend of a local and a global one, by how much the answers of the group differ.
+    """Keeps a signal where all answers of a task agree: there a task is compared with the other tasks of the batch.
 
-    Source: COPO, arXiv:2508.04138.
-
-    With H the entropy of the group's answers in bits, w = sigmoid(steepness * (H - threshold)):
+    The advantage is a blend of a local and a global one, by how much the answers of the group differ. With H the
+    entropy of the group's answers in bits, w = sigmoid(steepness * (H - threshold)):
 
         advantage_positive = (1 - w) * max(A_g, 0) + w * max(A_l, 0), and advantage_negative the same with min
 
@@ -34,34 +39,31 @@ class Consistency(BatchComponent):
     Args:
         steepness: k.
         threshold: b, in bits.
-        mode: `soft`: w as above; `soft_with_zero`: w = 0 where the score is 0; `soft_with_forced`: w = 0 where A_l is
+        kind: `soft`: w as above; `soft_with_zero`: w = 0 where the score is 0; `soft_with_forced`: w = 0 where A_l is
             0; `local`: w = 1; `global`: w = 0.
         coefficient: of the group's mean: 1 (`one`), or 1 - (1 - 1/n) / log2(n) * H with n draws (`entropy`).
         normalisation: how both advantages compare.
 
     Example:
-        >>> from agentrl_core.advantage import Consistency
+        >>> from agentrl_core.recipes.copo import Consistency
         >>> Consistency().makes
-        (('draw', 'advantage'), ('draw', 'advantage_positive'), ('draw', 'advantage_negative'))
+        (draw('advantage'), draw('advantage_positive'), draw('advantage_negative'))
     """
 
     phase: ClassVar[str] = "advantage"
+    needs: ClassVar[tuple[Column, ...]] = (
+        draw("score"),
+        draw("group_id"),
+        draw("answer_cluster"),
+        draw("answer_parsed"),
+    )
+    makes: ClassVar[tuple[Column, ...]] = (draw("advantage"), draw("advantage_positive"), draw("advantage_negative"))
 
     steepness: float = 5.0
     threshold: float = 1.0
-    mode: Literal["soft", "soft_with_zero", "soft_with_forced", "local", "global"] = "soft_with_zero"
+    kind: Literal["soft", "soft_with_zero", "soft_with_forced", "local", "global"] = "soft_with_zero"
     coefficient: Literal["one", "entropy"] = "one"
     normalisation: Normalisation = Normalisation()
-
-    @property
-    def needs(self) -> tuple[Column, ...]:
-        """Score, group and answer of each draw."""
-        return needed("draw", "score", "group_id", "answer_cluster", "answer_parsed")
-
-    @property
-    def makes(self) -> tuple[Column, ...]:
-        """The advantage of each draw, and its parts by sign."""
-        return needed("draw", "advantage", "advantage_positive", "advantage_negative")
 
     def __call__(self, batch: Batch) -> Batch:
         """Return `batch` with the three columns on draws."""
@@ -73,20 +75,28 @@ class Consistency(BatchComponent):
         clusters = np.where(parsed, answers, answers.max(initial=0) + 1).astype(np.uint32)
         votes = _core.reward_cluster_votes(keys.dense(clusters), groups, weights=valid.astype(np.float64))
         bits = (votes["entropy"] / np.log(2.0))[groups]
-        found = group.statistics(score, groups, valid=valid)
-        mean, count = found.mean[groups], found.count[groups].astype(np.float64)
+        of_group = group.statistics(score, groups, valid=valid)
+        mean, count = of_group.mean[groups], of_group.count[groups].astype(np.float64)
         if self.coefficient == "entropy":
             several = np.maximum(count, 2.0)
             mean = mean * (1.0 - np.where(count > 1.0, (1.0 - 1.0 / several) / np.log2(several), 0.0) * bits)
         local = self.normalisation.compare(score, groups, valid=valid)
         everyone = self.normalisation.compare(mean, rows.keys("batch"), valid=valid, unit_ids=groups)
         share = 1.0 / (1.0 + np.exp(-self.steepness * (bits - self.threshold)))
-        if self.mode == "soft_with_zero":
+        if self.kind == "soft_with_zero":
             share = np.where(score == 0.0, 0.0, share)
-        elif self.mode == "soft_with_forced":
+        elif self.kind == "soft_with_forced":
             share = np.where(local == 0.0, 0.0, share)
-        elif self.mode != "soft":
-            share = np.full(len(rows), 1.0 if self.mode == "local" else 0.0)
+        elif self.kind != "soft":
+            share = np.full(len(rows), 1.0 if self.kind == "local" else 0.0)
         positive = (1.0 - share) * np.maximum(everyone, 0.0) + share * np.maximum(local, 0.0)
         negative = (1.0 - share) * np.minimum(everyone, 0.0) + share * np.minimum(local, 0.0)
         return rows.write(advantage=positive + negative, advantage_positive=positive, advantage_negative=negative)
+
+
+COPO = Recipe(
+    name="copo",
+    source="arXiv:2508.04138",
+    advantage=Consistency(),
+    loss=Policy(clip=Clip(dual=3.0), aggregate="sequence_mean"),
+)

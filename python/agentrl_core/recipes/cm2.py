@@ -1,4 +1,12 @@
-"""Advantages of steps by the checklist items they could earn."""
+"""CM2: open-ended quality as the items of a checklist (arXiv:2602.12268).
+
+A judge says after each step which items of its turn are satisfied; `reward.Checklist` makes a score of it. The paper's
+choice is the level of whole trajectories, A = R - mean of the group: denser credit learns faster at first and collapses
+earlier. Its other levels are, for steps, `ChecklistRelative(items=8)`, and for turns
+`GroupRelative(column="turn_reward", level="step", group_by="group_id,turn", unit="trajectory", scale="none",
+min_count=5)`. Ratios of tokens above 2 are cut, and draws with one below 1e-4 left out. Draws whose judge failed
+neither vote nor train.
+"""
 
 from __future__ import annotations
 
@@ -7,24 +15,30 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from agentrl_core.component.component import BatchComponent, Column
-from agentrl_core.component.rows import Rows, needed
+from agentrl_core.advantage import GroupRelative
+from agentrl_core.component import BatchComponent, Column, Rows, option, step
+from agentrl_core.loss import KL, Policy
 from agentrl_core.operators import group, keys
+from agentrl_core.recipe import Recipe
+from agentrl_core.reward import Checklist, Unscored
+from agentrl_core.weight import ImportanceWeight
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from agentrl_core.data.batch import Batch
 
 
 @dataclass(frozen=True)
 class ChecklistRelative(BatchComponent):
-    """advantage = sum_c w_c (r_c - b_c) / sum_c w_c of each step, over the items that are eligible there.
+    """Credits each step with the items of a checklist that it could earn there.
+
+        advantage = sum_c w_c (r_c - b_c) / sum_c w_c, over the items c that are eligible at the step
 
     r_c is 1 where this or a later step of the turn satisfies the item (`item_reward.c`), b_c the share of the group's
     draws that satisfied it in that turn. An item that fewer than `min_count` draws of the group reached is left out; a
     step without any item left gets 0. Draws without a score neither vote nor get a value. Reads what `reward.Checklist`
     makes.
-    Source: CM2, arXiv:2602.12268, at step level; its turn level is `GroupRelative(column="turn_reward", level="step",
-    group_by="group_id,turn", unit="trajectory", scale="none", min_count=5)`.
 
     Args:
         items: how many items a turn can have, as in `reward.Checklist`.
@@ -34,32 +48,22 @@ class ChecklistRelative(BatchComponent):
         RecipeError: an option is out of range.
 
     Example:
-        >>> from agentrl_core.advantage import ChecklistRelative
+        >>> from agentrl_core.recipes.cm2 import ChecklistRelative
         >>> ChecklistRelative(items=1).makes
-        (('step', 'advantage'),)
+        (step('advantage'),)
     """
 
     phase: ClassVar[str] = "advantage"
+    needs: ClassVar[tuple[Column, ...]] = (step("score"), step("group_id"), step("turn"))
+    makes: ClassVar[tuple[Column, ...]] = (step("advantage"),)
 
-    items: int
-    min_count: int = 5
+    items: int = option(at_least=1, at_most=62)
+    min_count: int = option(5, at_least=1)
 
-    def check_options(self) -> None:
-        """Ranges as documented."""
-        self.require(1 <= self.items <= 62, "items", "give a number from 1 to 62")
-        self.require(self.min_count >= 1, "min_count", "give a number of at least 1")
-
-    @property
-    def needs(self) -> tuple[Column, ...]:
+    def own_needs(self) -> Iterable[Column]:
         """What items were worth, and where."""
         kinds = ("satisfied", "item_weight", "item_reward", "item_eligible")
-        names = [f"{name}.{item}" for item in range(self.items) for name in kinds]
-        return needed("step", "score", "group_id", "turn", *names)
-
-    @property
-    def makes(self) -> tuple[Column, ...]:
-        """The advantage of each step."""
-        return (("step", "advantage"),)
+        return (step(f"{name}.{item}") for item in range(self.items) for name in kinds)
 
     def __call__(self, batch: Batch) -> Batch:
         """Return `batch` with the column `advantage` on steps."""
@@ -77,3 +81,13 @@ class ChecklistRelative(BatchComponent):
             gain = rows.values(f"item_reward.{item}") - np.nan_to_num(share.mean[same], nan=0.0)
             total, weight = total + own * gain, weight + own
         return rows.write(advantage=np.divide(total, weight, out=np.zeros(len(rows)), where=weight > 0.0))
+
+
+CM2 = Recipe(
+    name="cm2",
+    source="arXiv:2602.12268",
+    reward=(Checklist(items=8), Unscored(flags="judge_failed")),
+    advantage=GroupRelative(scale="none"),
+    weight=(ImportanceWeight(), ImportanceWeight(action="veto", lower=1e-4, upper=None)),
+    loss=Policy(kl=KL(0.001)),
+)

@@ -1,4 +1,8 @@
-"""Advantages of the items of a list that a draw writes."""
+"""Rank-GRPO: the items of a written list are compared place by place (arXiv:2510.20150).
+
+The paper has one ratio for each item, the geometric mean over its tokens. No ratio by the column `segment` is built:
+here the ratio is that of a step, which is the paper's only where every item is a step of its own.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +11,10 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
-from agentrl_core.advantage.normalisation import Normalisation
-from agentrl_core.component.component import BatchComponent, Column
-from agentrl_core.component.rows import Rows, needed
+from agentrl_core.advantage import Normalisation
+from agentrl_core.component import BatchComponent, Column, Rows, draw, token
+from agentrl_core.loss import KL, Clip, Policy, Ratio
+from agentrl_core.recipe import Recipe
 
 if TYPE_CHECKING:
     from agentrl_core.data.batch import Batch
@@ -17,12 +22,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SegmentRelative(BatchComponent):
-    """advantage = that of the item that a token belongs to, each item compared with the same one of its group.
+    """Gives each item of a list that a draw writes an advantage of its own: items are compared place by place.
 
+    The advantage of a token is that of the item it writes, compared with the item at the same place in the other draws.
     The draw columns `hit.0`, `hit.1`, ..., one for each of K items, hold what each is worth; the token column `segment`
     says which item a token writes: 0 to K-1, -1 none, K or more an item beyond the last, -2 the end of the list. An
-    item that was not written is worth 0, and votes. Tokens of no item have no advantage. Source: Rank-GRPO,
-    arXiv:2510.20150.
+    item that was not written is worth 0, and votes. Tokens of no item have no advantage.
 
     Args:
         credit: `independent`: an item is worth its own hit; `log_discount`: sum_{j >= k} hit_j / log2(j + 1), from
@@ -33,28 +38,20 @@ class SegmentRelative(BatchComponent):
         normalisation: how items are compared.
 
     Example:
-        >>> from agentrl_core.advantage import SegmentRelative
+        >>> from agentrl_core.recipes.rank_grpo import SegmentRelative
         >>> SegmentRelative().needs
-        (('draw', 'score'), ('draw', 'hit.0'), ('draw', 'group_id'), ('token', 'segment'))
+        (draw('score'), draw('hit.0'), draw('group_id'), token('segment'))
     """
 
     phase: ClassVar[str] = "advantage"
+    needs: ClassVar[tuple[Column, ...]] = (draw("score"), draw("hit.0"), draw("group_id"), token("segment"))
+    makes: ClassVar[tuple[Column, ...]] = (token("advantage"),)
 
     credit: Literal["independent", "log_discount"] = "log_discount"
     overflow: float = -0.1
     complete: float = 0.1
     incomplete: float = -0.1
     normalisation: Normalisation = Normalisation(eps=1e-4)
-
-    @property
-    def needs(self) -> tuple[Column, ...]:
-        """What items are worth, and which tokens write them."""
-        return (*needed("draw", "score", "hit.0", "group_id"), ("token", "segment"))
-
-    @property
-    def makes(self) -> tuple[Column, ...]:
-        """The advantage of each token."""
-        return (("token", "advantage"),)
 
     def __call__(self, batch: Batch) -> Batch:
         """Return `batch` with the column `advantage` on tokens."""
@@ -74,6 +71,15 @@ class SegmentRelative(BatchComponent):
         exact = written[:, :count].all(axis=1) & ~written[:, count]
         short = ~written[:, :count].all(axis=1)
         end = np.where(exact, self.complete, np.where(short, self.incomplete, 0.0))
-        made = np.where(item, compared[tokens.draws, np.clip(segment, 0, count - 1)], 0.0)
-        made = np.where(segment >= count, self.overflow, np.where(segment == -2, end[tokens.draws], made))
-        return tokens.write(advantage=np.where(tokens.valid, made, 0.0))
+        advantages = np.where(item, compared[tokens.draws, np.clip(segment, 0, count - 1)], 0.0)
+        advantages = np.where(segment >= count, self.overflow, advantages)
+        advantages = np.where(segment == -2, end[tokens.draws], advantages)
+        return tokens.write(advantage=np.where(tokens.valid, advantages, 0.0))
+
+
+RANK_GRPO = Recipe(
+    name="rank_grpo",
+    source="arXiv:2510.20150",
+    advantage=SegmentRelative(),
+    loss=Policy(ratio=Ratio("step"), clip=Clip(0.06, 0.08), kl=KL(0.001)),
+)

@@ -1,0 +1,204 @@
+"""Advantages that are returns: what a step or a token led to, with a critic (GAE) or without."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentrl_core.component import BatchComponent, Column, Rows, column_name, option, step, token
+from agentrl_core.component.rows import last_of
+from agentrl_core.operators import returns
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from agentrl_core.data.batch import Batch
+
+_POLICY_AND_REFERENCE = (token("behaviour_logprob"), token("reference_logprob", model="reference"))
+
+
+@dataclass(frozen=True)
+class Discounted(BatchComponent):
+    """What each step or token of a draw led to: the discounted sum of what it and those after it were paid.
+
+        advantage = A_t = r_t + gamma * A_{t+1}
+
+    `GroupRelative` before it compares what is paid (`column="advantage"` then), behind it what it led to; with both,
+    this makes most estimators of several turns. A row that was paid nothing (NaN) has 0. Tokens that are not trained
+    are stepped over: they get 0, and what comes after them flows to what came before, discounted once a trained token.
+    Sources: REINFORCE++ arXiv:2501.03262 (`column="", outcome="score", level="token"`, then whitening); IPA
+    arXiv:2512.24873 (the defaults); EAPO arXiv:2511.07327 (`column="", outcome="score", gamma=0.995`, then
+    `GroupRelative(column="advantage", level="step")`); GiGPO arXiv:2505.10978 (`gamma=0.95`, then `GroupRelative` over
+    the steps that were taken from the same state).
+
+    Args:
+        column: what each row was paid, or empty: nothing.
+        outcome: a draw column that the last row of each draw is paid besides, such as `score`, or empty: nothing.
+        level: of the rows: `step` or `token`.
+        gamma: discount from row to row, 0 to 1.
+        kl_coefficient: beta of `beta * (log pi - log pi_ref)`, taken off the reward of each token, at least 0;
+            `level="token"` only.
+
+    Raises:
+        RecipeError: an option is out of range.
+
+    Example:
+        >>> from agentrl_core.advantage import Discounted
+        >>> Discounted(outcome="score").needs
+        (step('reward'), draw('score'))
+    """
+
+    phase: ClassVar[str] = "advantage"
+
+    column: str = column_name("reward", level="level", optional=True)
+    outcome: str = column_name("", level="draw", optional=True)
+    level: Literal["step", "token"] = "step"
+    gamma: float = option(1.0, at_least=0, at_most=1)
+    kl_coefficient: float = option(0.0, at_least=0)
+
+    def check_options(self) -> None:
+        """Something is paid, and tokens alone have a reference."""
+        self.require(bool(self.column or self.outcome), "column", "name a reward here or in outcome")
+        self.require(
+            self.kl_coefficient == 0.0 or self.level == "token", "kl_coefficient", 'choose level="token", or give 0'
+        )
+
+    def own_needs(self) -> Iterable[Column]:
+        """The log-probs that the divergence is made of."""
+        return _POLICY_AND_REFERENCE if self.kl_coefficient > 0.0 else ()
+
+    def own_makes(self) -> Iterable[Column]:
+        """The advantage of each row."""
+        return (Column(self.level, "advantage"),)
+
+    def __call__(self, batch: Batch) -> Batch:
+        """Return `batch` with the column `advantage` on the rows of `level`."""
+        rows = Rows(batch, self.level)
+        rewards = np.nan_to_num(rows.values(self.column), nan=0.0) if self.column else np.zeros(len(rows))
+        if self.outcome:
+            rewards = rewards + np.where(rows.last, np.nan_to_num(rows.values(self.outcome), nan=0.0), 0.0)
+        if self.kl_coefficient > 0.0:
+            rewards = rewards - self.kl_coefficient * _divergence(rows)
+        rewards = np.where(rows.valid, rewards, 0.0)
+        return rows.write(advantage=returns.discounted(rewards, rows.draws, gamma=self.gamma, mask=rows.valid))
+
+
+@dataclass(frozen=True)
+class Gae(BatchComponent):
+    """How much better each token or step went than a critic expected: generalised advantage estimates.
+
+        advantage = A_t = delta_t + gamma * lam * A_{t+1},  delta_t = r_t + gamma * V_{t+1} - V_t,  return = A_t + V_t
+
+    Tokens that are not trained (tool results inside an action) are passed over: what comes after them flows to what
+    came before. Rows of draws without a score get 0. Sources: GAE arXiv:1506.02438, PPO arXiv:1707.06347 (tokens);
+    VL-DAC arXiv:2508.04280 (`level="step", gamma=0.99, lam=0.95, at_truncation="drop"`); MARFT arXiv:2504.16129
+    (`level="agent"`: steps of all agents of an episode are one chain).
+
+    Args:
+        level: of the rows: `token`, `step`, or `agent`: steps, ordered by (step, agent) within their episode.
+        gamma: discount from row to row, 0 to 1.
+        lam: lambda, 0 to 1.
+        column: what each row was paid, such as `reward`, or empty: nothing.
+        outcome: a draw column that the last row of a draw (of an episode, at level `agent`) is paid besides, or empty.
+        at_truncation: what follows the last row of a trajectory that was cut off: nothing, as after one that ended
+            (`terminate`, verl), the column `next_value` (`bootstrap`), its own value again (`repeat`, T-PPO), or the
+            row gets no advantage (`drop`, VL-DAC).
+        kl_coefficient: beta of `beta * (log pi - log pi_ref)`, taken off the reward of each token, at least 0;
+            `level="token"` only.
+
+    Raises:
+        RecipeError: an option is out of range.
+
+    Example:
+        >>> from agentrl_core.advantage import Gae
+        >>> Gae(level="step", column="reward", outcome="").needs
+        (step('value'), step('reward'))
+    """
+
+    phase: ClassVar[str] = "advantage"
+
+    level: Literal["token", "step", "agent"] = "token"
+    gamma: float = option(1.0, at_least=0, at_most=1)
+    lam: float = option(1.0, at_least=0, at_most=1)
+    column: str = ""
+    outcome: str = "score"
+    at_truncation: Literal["terminate", "bootstrap", "repeat", "drop"] = "terminate"
+    kl_coefficient: float = option(0.0, at_least=0)
+
+    def check_options(self) -> None:
+        """Something is paid, and tokens alone have a reference."""
+        self.require(bool(self.column or self.outcome), "column", "name a reward here or in outcome")
+        self.require(
+            self.kl_coefficient == 0.0 or self.level == "token", "kl_coefficient", 'choose level="token", or give 0'
+        )
+
+    def own_needs(self) -> Iterable[Column]:
+        """Values, rewards, and what says how trajectories go on."""
+        level = self._rows_level
+        yield Column(level, "value", "critic")
+        yield from (Column(level, name) for name in (self.column, self.outcome) if name)
+        if self.level == "agent":
+            yield from (step("episode_id"), step("step"), step("agent"))
+        if self.at_truncation != "terminate":
+            yield Column(level, "truncated")
+        if self.at_truncation == "bootstrap":
+            yield Column(level, "next_value", "critic")
+        if self.kl_coefficient > 0.0:
+            yield from _POLICY_AND_REFERENCE
+
+    def own_makes(self) -> Iterable[Column]:
+        """Advantage and return of each row."""
+        return (Column(self._rows_level, "advantage"), Column(self._rows_level, "return"))
+
+    @property
+    def _rows_level(self) -> Literal["token", "step"]:
+        return "token" if self.level == "token" else "step"
+
+    def __call__(self, batch: Batch) -> Batch:
+        """Return `batch` with the columns `advantage` and `return`."""
+        rows = Rows(batch, self._rows_level)
+        order, chains = np.arange(len(rows)), rows.draws
+        if self.level == "agent":
+            chains = rows.keys("episode_id")
+            order = np.lexsort((rows.values("agent"), rows.values("step"), chains))
+        chains, valid = chains[order], rows.valid[order]
+        values = np.where(valid, rows.values("value")[order], 0.0)
+        bootstrap, policy = None, valid
+        if self.at_truncation != "terminate":
+            cut = rows.flags("truncated")[order]
+            after = rows.values("next_value")[order] if self.at_truncation == "bootstrap" else values
+            bootstrap = np.where(cut & valid, after, 0.0)
+            if self.at_truncation == "drop":
+                policy = valid & ~(cut & last_of(chains, valid))
+        advantage, returned = np.zeros(len(rows)), np.zeros(len(rows))
+        advantage[order], returned[order] = returns.gae(
+            self._rewards(rows, order, chains),
+            values,
+            chains,
+            gamma=self.gamma,
+            lam=self.lam,
+            mask=policy,
+            bootstrap=bootstrap,
+        )
+        columns = {"advantage": advantage, "return": returned}
+        return rows.write(**{name: np.where(rows.valid, values, 0.0) for name, values in columns.items()})
+
+    def _rewards(self, rows: Rows, order: NDArray[np.int64], chains: NDArray[np.uint32]) -> NDArray[np.float64]:
+        valid = rows.valid[order]
+        rewards = np.zeros(len(rows))
+        if self.column:
+            rewards = np.nan_to_num(rows.values(self.column)[order], nan=0.0)
+        if self.outcome:
+            last = last_of(chains, valid)
+            rewards = rewards + np.where(last, np.nan_to_num(rows.values(self.outcome)[order], nan=0.0), 0.0)
+        if self.kl_coefficient > 0.0:
+            rewards = rewards - self.kl_coefficient * _divergence(rows)[order]
+        return np.where(valid, rewards, 0.0)
+
+
+def _divergence(rows: Rows) -> NDArray[np.float64]:
+    """The log-ratio of the policy to its reference, of each token."""
+    return rows.values("behaviour_logprob") - rows.values("reference_logprob")

@@ -1,0 +1,109 @@
+"""C-MORL: several rewards, of which one rises while the others are held (arXiv:2410.02236).
+
+The columns of the rewards are the environment's: `ConstrainedSum(columns="reward.answer,reward.format")` raises the
+first. Weights by hand, or by a schedule, are a link for each reward instead: `(GroupRelative(column="reward.answer",
+add=True), GroupRelative(column="reward.format", coefficient=0.5, add=True))`. The dual ascent follows the abstract; the
+paper's log barrier is not built.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from agentrl_core.advantage import Normalisation
+from agentrl_core.component import Column, Rows, StatefulComponent, column_name, draw, option
+from agentrl_core.component.column import key_columns
+from agentrl_core.loss import Policy
+from agentrl_core.operators import group
+from agentrl_core.recipe import Recipe
+
+if TYPE_CHECKING:
+    from agentrl_core.data.batch import Batch
+
+
+@dataclass(frozen=True)
+class ConstrainedSum(StatefulComponent):
+    """Raises one reward while the others do not fall below where they were at the start.
+
+        advantage = A_1 + sum_k w_k A_k
+
+    A_k is column k, compared with its group. With m_k its mean over the batch, c_k = m_k - slack * |m_k| in the first
+    batch that has any, each weight follows
+
+        w_k <- clip(w_k + step_size * (c_k - m_k), 0, at_most)
+
+    (dual ascent). A batch is weighed as those before it made the weights. A column that is unknown (NaN) for a draw
+    adds nothing to it.
+
+    Args:
+        columns: comma-joined draw columns, the one that is to rise first.
+        slack: how far, in parts of its mean, a column may fall; at least 0.
+        step_size: of the ascent, at least 0.
+        initial: weight of the first batch, 0 to `at_most`.
+        at_most: the largest weight, at least 0.
+        normalisation: how values are compared.
+
+    Raises:
+        RecipeError: an option is out of range.
+
+    Example:
+        >>> from agentrl_core.recipes.c_morl import ConstrainedSum
+        >>> ConstrainedSum(columns="reward.answer,reward.format").initial_state()
+        {'floors': {}, 'weights': {}}
+    """
+
+    phase: ClassVar[str] = "advantage"
+    needs: ClassVar[tuple[Column, ...]] = (draw("score"), draw("group_id"))
+    makes: ClassVar[tuple[Column, ...]] = (draw("advantage"),)
+
+    columns: str = column_name(level="draw")
+    slack: float = option(0.1, at_least=0)
+    step_size: float = option(0.1, at_least=0)
+    initial: float = option(0.0, at_least=0)
+    at_most: float = option(10.0, at_least=0)
+    normalisation: Normalisation = Normalisation()
+
+    def check_options(self) -> None:
+        """Something is held, and the first weight is one that may be."""
+        self.require(len(key_columns(self.columns)) > 1, "columns", "name two columns or more")
+        self.require(self.initial <= self.at_most, "initial", f"give a number from 0 to at_most={self.at_most}")
+
+    def initial_state(self) -> dict[str, Any]:
+        """Neither floors nor weights."""
+        return {"floors": {}, "weights": {}}
+
+    def add_columns(self, state: dict[str, Any], batch: Batch) -> Batch:
+        """Return `batch` with the column `advantage` on draws."""
+        rows = Rows(batch, "draw")
+        groups = rows.keys("group_id")
+        first, *others = key_columns(self.columns)
+        advantages = self.normalisation.compare(rows.values(first), groups, valid=rows.valid)
+        for name in others:
+            compared = self.normalisation.compare(rows.values(name), groups, valid=rows.valid)
+            advantages = advantages + state["weights"].get(name, self.initial) * compared
+        return rows.write(advantage=np.where(rows.valid, advantages, 0.0))
+
+    def next(self, state: dict[str, Any], closed: Batch) -> dict[str, Any]:
+        """The floors, and the weights after another step of the ascent."""
+        rows = Rows(closed, "draw")
+        floors, weights = dict(state["floors"]), dict(state["weights"])
+        for name in key_columns(self.columns)[1:]:
+            values = rows.values(name)
+            known = rows.valid & np.isfinite(values)
+            if known.any():
+                mean = float(group.statistics(values, rows.keys("batch"), valid=known).mean[0])
+                floor = floors.setdefault(name, mean - self.slack * abs(mean))
+                weight = weights.get(name, self.initial) + self.step_size * (floor - mean)
+                weights[name] = min(max(weight, 0.0), self.at_most)
+        return {"floors": floors, "weights": weights}
+
+
+C_MORL = Recipe(
+    name="c_morl",
+    source="arXiv:2410.02236",
+    advantage=ConstrainedSum(columns="reward.answer,reward.format"),
+    loss=Policy(),
+)

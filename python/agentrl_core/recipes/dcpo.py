@@ -1,0 +1,92 @@
+"""DCPO: clipping by probability, and advantages that remember a task's earlier visits (arXiv:2509.02333).
+
+Tokens that are unlikely may move further (`ProbabilityClip`), and `CumulativeStandardised` keeps a signal where all
+answers of a visit score the same. The paper sums the responses' mean token losses; here they are averaged, which is
+that sum divided by the number of responses: `Policy(aggregate="sequence_mean_sum")` sums.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentrl_core.advantage import Normalisation
+from agentrl_core.component import Column, Rows, StatefulComponent, column_name, draw
+from agentrl_core.loss import Policy, ProbabilityClip
+from agentrl_core.operators import group
+from agentrl_core.recipe import Recipe
+
+if TYPE_CHECKING:
+    from agentrl_core.data.batch import Batch
+
+
+@dataclass(frozen=True)
+class CumulativeStandardised(StatefulComponent):
+    """An advantage that also sees how a task went before, so that a group of equal scores may still have a direction.
+
+    It is that of two smoothed scores which is nearer to 0. At the i-th visit to a task, with A_new = (r - mean) / std
+    of this visit and A_all the same with mean and standard deviation over all visits
+    (`agentrl_core.group.running_moments`), 0 where the deviation is:
+
+        S_new = ((i - 1) * A_new + A_all) / i,  S_all = (A_new + (i - 1) * A_all) / i
+
+    The advantage is S_new where |S_new| <= |S_all|, else S_all. Draws without a score neither vote nor get a value.
+
+    Args:
+        key: a draw column that means the same in every batch, such as `task_id`: a visit is all draws of a batch that
+            have it.
+        ddof: the variance divides by (count - ddof); 0 or 1.
+
+    Raises:
+        RecipeError: an option is out of range.
+
+    Example:
+        >>> from agentrl_core.recipes.dcpo import CumulativeStandardised
+        >>> CumulativeStandardised().initial_state()
+        {}
+    """
+
+    phase: ClassVar[str] = "advantage"
+    needs: ClassVar[tuple[Column, ...]] = (draw("score"),)
+    makes: ClassVar[tuple[Column, ...]] = (draw("advantage"),)
+
+    key: str = column_name("task_id", level="draw")
+    ddof: Literal[0, 1] = 1
+
+    def initial_state(self) -> dict[str, Any]:
+        """No visits."""
+        return {}
+
+    def add_columns(self, state: dict[str, Any], batch: Batch) -> Batch:
+        """Return `batch` with the column `advantage` on draws."""
+        rows = Rows(batch, "draw")
+        score, valid = rows.values("score"), rows.valid
+        mean, std, visits, _ = self._moments(rows, state)
+        own = Normalisation(ddof=self.ddof, eps=0.0).compare(score, rows.keys(self.key), valid=valid)
+        distance = np.where(valid, score - mean, 0.0)
+        cumulative = np.divide(distance, std, out=np.zeros(len(rows)), where=std > 0.0)
+        before = np.maximum(visits - 1.0, 0.0)
+        new = (before * own + cumulative) / np.maximum(visits, 1.0)
+        total = (own + before * cumulative) / np.maximum(visits, 1.0)
+        return rows.write(advantage=np.where(np.abs(new) <= np.abs(total), new, total))
+
+    def next(self, state: dict[str, Any], closed: Batch) -> dict[str, Any]:
+        """The moments with those of another visit."""
+        return self._moments(Rows(closed, "draw"), state)[-1]
+
+    def _moments(
+        self, rows: Rows, state: dict[str, Any]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64], dict[str, Any]]:
+        score, names = rows.values("score"), rows.names(self.key)
+        return group.running_moments(state, score, names, ddof=self.ddof, valid=rows.valid)
+
+
+DCPO = Recipe(
+    name="dcpo",
+    source="arXiv:2509.02333",
+    advantage=CumulativeStandardised(),
+    loss=Policy(clip=ProbabilityClip(), aggregate="sequence_mean_sum"),
+)

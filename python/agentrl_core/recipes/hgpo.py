@@ -1,0 +1,85 @@
+"""HGPO: steps are compared with those that share more and more of their history (arXiv:2602.22817).
+
+GiGPO compares the steps of a group that were taken from the same state. Two steps that met the same state on different
+ways are not the same, so HGPO compares at several depths of history, and trusts the deeper ones more. The paper's K = 2
+are three levels here: the state alone, and with one and two states before it. The advantage of the whole trajectory, an
+option of the paper, is another link: `GroupRelative(level="step", singleton="raw", add=True)`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+import numpy as np
+
+from agentrl_core.advantage import Discounted, Normalisation
+from agentrl_core.component import BatchComponent, Column, Rows, column_name, option, step
+from agentrl_core.loss import Clip, Policy
+from agentrl_core.operators import group, keys
+from agentrl_core.recipe import Recipe
+
+if TYPE_CHECKING:
+    from agentrl_core.data.batch import Batch
+
+
+@dataclass(frozen=True)
+class HistoryRelative(BatchComponent):
+    """How much better a step did than those that met the same states before it, at several depths of history.
+
+        advantage = sum_k w_k A^(k) / sum_k w_k,  w_k = (k + 1)^level_power
+
+    A^(k) compares the step with those that have the same `anchor` keys and whose draw saw the same last k states, the
+    one acted on included; the sum is over the levels at which the step has company. Steps of draws without a score
+    neither vote nor get a value.
+
+    Args:
+        column: what is compared: the step's return, which `Discounted` makes.
+        anchor: comma-joined key columns of steps that are compared; without `group_id`, steps of different tasks are.
+        levels: how many of the last states may have to agree, at least 1.
+        level_power: how much more a level counts that agrees in more states.
+        absent: at which levels a step has no company: where it is alone (`mask`), or where its advantage is 0 (`zero`,
+            the public code).
+        normalisation: how values are compared.
+
+    Raises:
+        RecipeError: an option is out of range.
+
+    Example:
+        >>> from agentrl_core.recipes.hgpo import HistoryRelative
+        >>> HistoryRelative().needs
+        (step('score'), step('advantage'), step('group_id'), step('state_key'))
+    """
+
+    phase: ClassVar[str] = "advantage"
+    makes: ClassVar[tuple[Column, ...]] = (step("advantage"),)
+    needs: ClassVar[tuple[Column, ...]] = (step("score"),)
+    column: str = column_name("advantage", level="step")
+    anchor: str = column_name("group_id,state_key", level="step")
+    levels: int = option(3, at_least=1)
+    level_power: float = 1.0
+    absent: Literal["mask", "zero"] = "mask"
+    normalisation: Normalisation = Normalisation(ddof=0)
+
+    def __call__(self, batch: Batch) -> Batch:
+        """Return `batch` with the column `advantage` on steps."""
+        rows = Rows(batch, "step")
+        values, anchors = rows.values(self.column), rows.keys(self.anchor)
+        total, weight = np.zeros(len(rows)), np.zeros(len(rows))
+        # The anchor holds the group already, so histories need no group of their own.
+        histories = keys.history(anchors, rows.draws, np.zeros(len(rows), np.uint32), self.levels)
+        for level, (same, known) in enumerate(histories, start=1):
+            part = self.normalisation.compare(values, same, valid=rows.valid & known)
+            company = group.statistics(values, same, valid=rows.valid & known).count[same] > 1
+            present = known & (company if self.absent == "mask" else part != 0.0)
+            share = np.where(present, (level + 1.0) ** self.level_power, 0.0)
+            total, weight = total + share * part, weight + share
+        return rows.write(advantage=np.divide(total, weight, out=np.zeros(len(rows)), where=weight > 0.0))
+
+
+HGPO = Recipe(
+    name="hgpo",
+    source="arXiv:2602.22817",
+    advantage=(Discounted(gamma=0.95), HistoryRelative()),
+    loss=Policy(clip=Clip(0.2, 0.2), aggregate="token_mean"),
+)

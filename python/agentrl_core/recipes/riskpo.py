@@ -1,0 +1,197 @@
+"""RiskPO: the tail of the scores of bundled tasks instead of their mean (arXiv:2510.00911).
+
+The released trainer seems to lose its tracked quantiles in every step, which makes them those of the batch:
+`TailRisk(quantiles="batch")`. Its other baseline is `TailRisk(natural_baseline=False, curve_baseline=True)`, the
+paper's ablation that seeks risk `TailRisk(tail="upper")`. Groups have 5 draws with the defaults, which are those of
+mathematics; DAPO-Math has `TailRisk(high=0.8, credit="sum_mean", natural_baseline=False)` and groups of 10.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentrl_core import _core
+from agentrl_core.advantage import Normalisation
+from agentrl_core.component import Column, Rows, StatefulComponent, draw, option
+from agentrl_core.loss import Policy
+from agentrl_core.operators import group, keys
+from agentrl_core.recipe import Recipe
+
+if TYPE_CHECKING:
+    from agentrl_core.data.batch import Batch
+
+
+_LEVELS = np.arange(1, 20) / 20.0
+
+
+@dataclass(frozen=True)
+class _Papers:
+    """The exam papers of a batch, and of the draws in full papers, one after the other, their scores and groups."""
+
+    used: NDArray[np.bool_]
+    of_draw: NDArray[np.uint32]
+    totals: NDArray[np.float64]
+    bundles: NDArray[np.uint32]
+    scores: NDArray[np.float64]
+    groups: NDArray[np.uint32]
+
+
+@dataclass(frozen=True)
+class TailRisk(StatefulComponent):
+    """An advantage for the tail of the scores rather than their mean, so that hard tasks weigh more than easy ones.
+
+    Scores of single tasks are too coarse for quantiles, so tasks are bundled as questions are in an exam: `bundle`
+    groups in a row make a bundle, the j-th draw of each is its j-th exam paper (draws beyond the smallest group are
+    left without an advantage), and s is the sum of the paper's scores. With the quantiles l and u of s at `low` and
+    `high`:
+
+        CVaR = -(l - s)+ / low,   RVaR = [(s - l)+ - (s - u)+ + b] / (high - low),   b = l - u or 0
+        A_paper = (omega * CVaR + RVaR) / (omega + 1), over the standard deviation of the bundle's s + eps
+
+    The quantiles are tracked from batch to batch at the levels .05, .10, ..., .95, of which those nearest to `low` and
+    `high` are read, and moved after they were read: q <- q + step_size * (level - share of papers below q). Draws
+    without a score count as if their group were smaller.
+
+    Args:
+        bundle: groups of a bundle, at least 1; the last may have fewer.
+        low: level of the lower quantile, above 0.
+        high: level of the upper quantile, above `low`, at most 1.
+        omega: weight of the lower tail, at least 0.
+        quantiles: `track`; `batch`: the quantiles of each bundle's own papers; `mix`: the mean of both. The first batch
+            has nothing tracked yet and reads its own.
+        step_size: of the tracking, at least 0.
+        natural_baseline: b = l - u, so that the middle term is at most 0; or 0.
+        curve_baseline: the numerators of CVaR and RVaR are less their means over the tracked quantiles (trapezoids over
+            the levels), in which b cancels.
+        tail: `upper`: (s - u)+ / (1 - high) in place of CVaR, which seeks risk; the paper's ablation.
+        scale: `std`, or `none`.
+        eps: added to the standard deviation, at least 0.
+        credit: what a draw with score r gets of its paper's A: all of it (`uniform`); half of it where r > 0 and 1.5
+            times where not (`score`); all, over the standard deviation of its group, 1 where that is at most 1e-3
+            (`std`); its share of the sum of (r - mean of its group) over the paper, equal shares where that is 0
+            (`sum_mean`).
+
+    Raises:
+        RecipeError: an option is out of range.
+
+    Example:
+        >>> from agentrl_core.recipes.riskpo import TailRisk
+        >>> TailRisk().initial_state()
+        {'quantiles': []}
+    """
+
+    phase: ClassVar[str] = "advantage"
+    needs: ClassVar[tuple[Column, ...]] = (draw("score"), draw("group_id"))
+    makes: ClassVar[tuple[Column, ...]] = (draw("advantage"),)
+
+    bundle: int = option(5, at_least=1)
+    low: float = option(0.2, above=0)
+    high: float = option(0.9, at_most=1)
+    omega: float = option(1.5, at_least=0)
+    quantiles: Literal["track", "batch", "mix"] = "track"
+    step_size: float = option(0.1, at_least=0)
+    natural_baseline: bool = True
+    curve_baseline: bool = False
+    tail: Literal["lower", "upper"] = "lower"
+    scale: Literal["std", "none"] = "std"
+    eps: float = option(1e-6, at_least=0)
+    credit: Literal["uniform", "score", "std", "sum_mean"] = "std"
+
+    def check_options(self) -> None:
+        """The levels are in order, and there is an upper tail where one is asked."""
+        self.require(self.low < self.high, "low", f"give a number below high={self.high}")
+        self.require(self.tail == "lower" or self.high < 1.0, "high", 'give a number below 1, or choose tail="lower"')
+
+    def initial_state(self) -> dict[str, Any]:
+        """Nothing tracked."""
+        return {"quantiles": []}
+
+    def add_columns(self, state: dict[str, Any], batch: Batch) -> Batch:
+        """Return `batch` with the column `advantage` on draws."""
+        rows = Rows(batch, "draw")
+        papers = self._papers(rows)
+        totals, bundles = papers.totals, papers.bundles
+        low, high, curve = self._quantiles(totals, bundles, state)
+        risk = _core.reward_tail_risk(
+            totals,
+            low,
+            high,
+            alpha_low=self.low,
+            alpha_high=self.high,
+            omega=self.omega,
+            natural_baseline=self.natural_baseline,
+            tail=self.tail,
+            curve=(_LEVELS, curve) if self.curve_baseline and len(totals) else None,
+        )
+        if self.scale == "std":
+            spread = np.nan_to_num(group.statistics(totals, bundles).std, nan=1.0)[bundles]
+            risk = risk / (spread + self.eps)
+        advantages = np.zeros(len(rows))
+        advantages[papers.used] = risk[papers.of_draw] * self._shares(papers)
+        return rows.write(advantage=advantages)
+
+    def next(self, state: dict[str, Any], closed: Batch) -> dict[str, Any]:
+        """The tracked quantiles, moved towards those of the iteration's papers."""
+        totals = self._papers(Rows(closed, "draw")).totals
+        if not len(totals):
+            return state
+        _, following = _core.reward_tracked_quantiles(self._tracked(state), totals, _LEVELS, self.step_size)
+        return {"quantiles": following.tolist()}
+
+    def _papers(self, rows: Rows) -> _Papers:
+        groups, valid = rows.keys("group_id"), rows.valid
+        place = np.zeros(len(rows), dtype=np.uint32)
+        place[valid] = group.rank(np.zeros(int(valid.sum())), keys.dense(groups[valid]))
+        sizes = np.bincount(groups, weights=valid)
+        bundles = groups // self.bundle
+        smallest = group.statistics(sizes[groups], bundles).least[keys.dense(bundles)]
+        used = valid & (place < smallest)
+        of_draw = keys.dense(keys.composite(bundles, place)[used])
+        scores = rows.values("score")[used]
+        first = np.unique(of_draw, return_index=True)[1]
+        return _Papers(
+            used, of_draw, group.sums(scores, of_draw), keys.dense(bundles[used][first]), scores, groups[used]
+        )
+
+    @staticmethod
+    def _tracked(state: dict[str, Any]) -> NDArray[np.float64] | None:
+        quantiles = np.array(state["quantiles"], dtype=np.float64)
+        return quantiles if len(quantiles) else None
+
+    def _quantiles(
+        self, totals: NDArray[np.float64], bundles: NDArray[np.uint32], state: dict[str, Any]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+        """The lower and upper quantile that each paper is held against, and those of all levels."""
+        tracked = self._tracked(state)
+        own = [group.quantile(totals, bundles, level)[bundles] for level in (self.low, self.high)]
+        if not len(totals):
+            return own[0], own[1], np.zeros(0)
+        curve, _ = _core.reward_tracked_quantiles(tracked, totals, _LEVELS, self.step_size)
+        near = [int(np.argmin(np.abs(_LEVELS - level))) for level in (self.low, self.high)]
+        far = own if tracked is None else [np.full(len(totals), curve[place]) for place in near]
+        share = {"track": 1.0, "batch": 0.0, "mix": 0.5}[self.quantiles]
+        low, high = (share * theirs + (1.0 - share) * ours for theirs, ours in zip(far, own, strict=True))
+        return low, high, curve
+
+    def _shares(self, papers: _Papers) -> NDArray[np.float64]:
+        """What each draw gets of its paper's advantage."""
+        score, groups, of_draw = papers.scores, papers.groups, papers.of_draw
+        if self.credit == "uniform":
+            return np.ones(len(score))
+        if self.credit == "score":
+            return np.where(score > 0.0, 0.5, 1.5)
+        if self.credit == "std":
+            spread = np.nan_to_num(group.statistics(score, groups).std, nan=0.0)[keys.dense(groups)]
+            return 1.0 / np.where(spread <= 1e-3, 1.0, spread)
+        gain = Normalisation(scale="none").compare(score, groups, valid=np.ones(len(score), dtype=np.bool_))
+        total = group.sums(gain, of_draw)[of_draw]
+        size = np.bincount(of_draw, minlength=1)[of_draw]
+        level = np.abs(total) <= 1e-8
+        return np.where(level, 1.0 / size, gain / np.where(level, 1.0, total))
+
+
+RISKPO = Recipe(name="riskpo", source="arXiv:2510.00911", advantage=TailRisk(), loss=Policy())

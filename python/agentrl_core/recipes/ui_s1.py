@@ -1,0 +1,88 @@
+"""UI-S1: multi-turn signal from recorded trajectories of experts, without a live environment (arXiv:2509.11543).
+
+A rollout answers the expert's observations; `matched` says (step column, 0 or 1) where it did what the expert did.
+Returns break where it did not. A step is compared with the same step of the other rollouts, and the trajectory with its
+group:
+
+    A = (G_t - mean) / (std + 1e-6) over the group's steps t  +  (R - mean) / (std + 1e-6) over the group
+
+Groups whose first returns hardly vary (population standard deviation of at most 0.3) are left out. In the public code
+such groups are replaced during collection; admission knows scores only, so here they leave the batch. Its mode
+`mean_norm` has `scale="none"` in both links; its episode part compares the rewards of all steps instead of the
+trajectories' scores: `GroupRelative(column="reward", level="step", singleton="raw")` in the place of the first link.
+The rollout along an expert's trajectory, with patches of its history, is an environment's, and not built here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from agentrl_core.advantage import GroupRelative
+from agentrl_core.component import BatchComponent, Column, Rows, column_name, draw, option, step
+from agentrl_core.loss import KL, Policy
+from agentrl_core.operators import returns
+from agentrl_core.recipe import Recipe
+from agentrl_core.reward import Outcome
+from agentrl_core.weight import GroupFilter
+
+if TYPE_CHECKING:
+    from agentrl_core.data.batch import Batch
+
+
+@dataclass(frozen=True)
+class MatchedReturns(BatchComponent):
+    """What each step led to, as long as the rollout did what the expert did.
+
+        matched_return = G_t = r_t + gamma * G_{t+1} where steps t and t + 1 both matched, else r_t
+
+    `first_return` of a draw is G of its first step, by which groups are filtered. A step that was paid nothing has r =
+    0.
+
+    Args:
+        column: what each step was paid.
+        matched: step column of 0 and 1.
+        gamma: discount, 0 to 1.
+
+    Raises:
+        RecipeError: an option is out of range.
+
+    Example:
+        >>> from agentrl_core.recipes.ui_s1 import MatchedReturns
+        >>> MatchedReturns().makes
+        (step('matched_return'), draw('first_return'))
+    """
+
+    phase: ClassVar[str] = "reward"
+    makes: ClassVar[tuple[Column, ...]] = (step("matched_return"), draw("first_return"))
+
+    column: str = column_name("reward", level="step")
+    matched: str = column_name("matched", level="step")
+    gamma: float = option(0.5, at_least=0, at_most=1)
+
+    def __call__(self, batch: Batch) -> Batch:
+        """Return `batch` with the columns `matched_return` on steps and `first_return` on draws."""
+        rows, draws = Rows(batch, "step"), Rows(batch, "draw")
+        matched = rows.flags(self.matched)
+        rewards = np.nan_to_num(rows.values(self.column), nan=0.0)
+        ends = ~(matched & np.append(matched[1:], False)[: len(rows)])
+        to_come = returns.discounted(rewards, rows.draws, gamma=self.gamma, ends=ends)
+        first = np.full(len(draws), np.nan)
+        first[rows.draws[::-1]] = to_come[::-1]  # of the steps of a draw, the first one stays
+        batch = rows.write(matched_return=to_come)
+        return Rows(batch, "draw").write(first_return=first)
+
+
+UI_S1 = Recipe(
+    name="ui_s1",
+    source="arXiv:2509.11543",
+    reward=(Outcome(), MatchedReturns()),
+    advantage=(
+        GroupRelative(level="step", unit="trajectory", singleton="raw"),
+        GroupRelative(column="matched_return", level="step", group_by="group_id,step", add=True),
+    ),
+    weight=GroupFilter(column="first_return", min_std=0.3),
+    loss=Policy(kl=KL(1e-4)),
+)

@@ -1,0 +1,55 @@
+"""DigiRL: which steps are imitated, against a loop."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from compared import close, column
+from rollouts import plain, ragged
+
+from agentrl_core.exceptions import RecipeError
+from agentrl_core.recipes.digirl import DoublyRobust
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("kind", ["paper", "code"])
+def test_doubly_robust(kind: str, seed: int) -> None:
+    batch = ragged(seed)
+    rng = np.random.default_rng(seed)
+    values = rng.uniform(size=len(batch.column("step", "step")))
+    batch = batch.with_columns("step", value=values)
+    expected, kept = [], []
+    for draw in plain(batch):
+        rewards = [step.reward if np.isfinite(step.reward) else 0.0 for step in draw.steps]
+        critic = [*(float(values[step.row]) for step in draw.steps), 0.0]
+        for t, reward in enumerate(rewards):
+            gain = critic[t + 1] + reward - critic[t]
+            if kind == "paper":
+                share = 0.5 ** (len(rewards) - 1 - t)
+                made, bar = share * draw.score + (1.0 - share) * gain, 0.1
+            else:
+                made = gain - 0.05 + sum(0.5 ** (j - t) * rewards[j] for j in range(t, len(rewards)))
+                bar = 0.0
+            expected.append(made if draw.valid else 0.0)
+            kept.append(draw.valid and made > bar)
+    found = DoublyRobust(kind=kind, indicator=False)(batch)
+    close(column(found, level="step"), expected)
+    assert column(found, "keep", "step") == kept
+    gains = []
+    for draw in plain(batch):
+        rewards = [step.reward if np.isfinite(step.reward) else 0.0 for step in draw.steps]
+        gains += [draw.valid and any(rewards[t:]) for t in range(len(rewards))]
+    assert column(found, "return", "step") == gains
+    marked = column(DoublyRobust(kind=kind)(batch), level="step")
+    assert [value == 1.0 for value, keep in zip(marked, kept, strict=True) if keep] == [True] * sum(kept)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: DoublyRobust(horizon=0), "horizon=0"),
+    ],
+)
+def test_options_out_of_range(make: object, message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
+        make()

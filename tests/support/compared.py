@@ -1,0 +1,30 @@
+"""What tests of systems compare: columns as lists, closely, and over several iterations."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+from rollouts import small
+
+from agentrl_core import Batch
+from agentrl_core.component import StatefulComponent
+
+
+def column(batch: Batch, name: str = "advantage", level: str = "draw") -> list[float]:
+    return batch.column(name, level).astype(float).tolist()
+
+
+def close(found: object, expected: object, tolerance: float = 1e-5) -> None:
+    np.testing.assert_allclose(found, expected, rtol=0, atol=tolerance)
+
+
+def visits(component: StatefulComponent, *scores: list[float], **columns: list[float]) -> list[list[float]]:
+    """What one group gets in iteration after iteration; the state goes through JSON in between."""
+    state = component.initial_state()
+    out = []
+    for row in scores:
+        closed = component.add_columns(state, small([(0, [1])] * len(row), draw_score=row, **columns))
+        state = json.loads(json.dumps(component.next(state, closed)))
+        out.append(column(closed))
+    return out
