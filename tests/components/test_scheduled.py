@@ -14,11 +14,10 @@ from hypothesis import strategies as st
 from rollouts import small
 
 from agentrl_core import Forest, Schedule
-from agentrl_core.advantage import GroupRelative
+from agentrl_core.advantage import EntropyBonus, GroupRelative
 from agentrl_core.exceptions import RecipeError
 from agentrl_core.recipe import Recipe
 from agentrl_core.reward import Fuse, Outcome
-from agentrl_core.weight import EntropyBonus
 
 NUMBERS = st.floats(0.01, 100.0)
 SCHEDULES = st.builds(

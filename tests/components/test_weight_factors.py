@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from rollouts import plain, ragged, small
+from rollouts import counted, means, plain, ragged, small, with_tokens
 
 from agentrl_core import Batch, Forest
 from agentrl_core.advantage import GroupRelative
@@ -20,18 +20,12 @@ from agentrl_core.weight import (
     ColumnScaled,
     ConflictTokens,
     DurationScaled,
-    EntropyBonus,
-    EntropyChange,
     EntropyScaled,
     ImportanceWeight,
     InputDependency,
     LiveRescale,
     NegativeByConfidence,
     NegativeBySuccess,
-    Novelty,
-    ProbabilityShaped,
-    SignScaled,
-    StepConfidence,
     TrustRegion,
 )
 
@@ -44,33 +38,6 @@ def column(batch: Batch, name: str, level: str) -> list[float]:
 
 def close(found: object, expected: object, tolerance: float = 1e-5) -> None:
     np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance)
-
-
-def with_tokens(seed: int, **names: float) -> Batch:
-    """A ragged batch with an advantage, and token columns of numbers of a given size, NaN where not trained."""
-    batch = GroupRelative()(ragged(seed))
-    rng = np.random.default_rng(seed + 1)
-    trained = batch.column("trainable", "token").astype(bool)
-    for name, size in names.items():
-        values = size * rng.exponential(size=len(trained))
-        batch = batch.with_columns("token", **{name: np.where(trained, values, np.nan).astype(np.float32)})
-    return batch
-
-
-def counted(batch: Batch) -> list[bool]:
-    """Whether each token is trained, of a draw with a score."""
-    return [token.trained and draw.valid for draw in plain(batch) for token in draw.tokens]
-
-
-def means(batch: Batch, name: str, level: str) -> list[float | None]:
-    """The mean of a token column over the trained tokens of each step or draw that counts; None where it has none."""
-    values = batch.column(name, "token").astype(float)
-    found: list[float | None] = []
-    for draw in plain(batch):
-        for part in [draw] if level == "draw" else draw.steps:
-            rows = [token.row for token in part.tokens if token.trained and draw.valid]
-            found.append(float(np.mean(values[rows])) if rows else None)
-    return found
 
 
 # Entropy
@@ -116,14 +83,8 @@ def test_entropy_by_hand() -> None:
     assert column(relative(wide), "weight", "draw") == [2.0, 2.0, 0.0]
     public = EntropyScaled(level="draw", normalise="relative", scope="group", strength=1.0, least=None)
     close(column(public(wide), "weight", "draw"), [2.0, 2.0, -1.0])
-    five = small([(0, [5])], token_entropy=[0.05, 0.1, 0.2, 0.4, 1.6])
-    signed = EntropyScaled(normalise="log_quantile", strength=1.0)(five)
-    close(column(signed, "entropy_score", "token"), [-1.0, -2 / 3, -1 / 3, 0.0, 1.0])
-    close(column(signed, "weight", "token"), [0.0, 1 / 3, 2 / 3, 1.0, 2.0])
-    unsigned = EntropyScaled(normalise="log_quantile_unsigned")(five)
-    close(column(unsigned, "entropy_score", "token"), [1.0, 2 / 3, 1 / 3, 0.0, 1.0])
     same = small([(0, [3])], token_entropy=[0.3, 0.3, 0.3])
-    for normalise in ("standard_score", "relative", "log_quantile"):
+    for normalise in ("standard_score", "relative"):
         assert column(EntropyScaled(normalise=normalise)(same), "weight", "token") == [1.0, 1.0, 1.0]
 
 
@@ -164,49 +125,6 @@ def test_the_two_measures_of_disagreement_differ() -> None:
         close(column(found, "weight", "draw"), [1.0 - entropy / math.log(4)] * 4)
 
 
-def test_steps_gated_by_confidence_by_hand() -> None:
-    batch = small([(0, [1, 1]), (0, [1])], token_entropy=[0.2, 0.6, 1.0], draw_advantage=[1.0, -1.0])
-    close(column(StepConfidence(bonus=0.1)(batch), "advantage", "step"), [0.932524, 0.274017, -1.206541])
-    plainly = StepConfidence(gate=0.0, bonus=0.0)(batch)
-    close(column(plainly, "advantage", "step"), [2 / 3, 2 / 3, -4 / 3])
-    dead = batch.with_columns("draw", advantage=np.array([0.0, 0.0], np.float32))
-    bare = StepConfidence(bonus=0.1, recenter=False, bonus_without_signal=False)(dead)
-    assert column(bare, "advantage", "step") == [0.0, 0.0, 0.0]
-
-
-@settings(max_examples=15, deadline=None)
-@given(SEEDS)
-def test_steps_gated_by_confidence(seed: int) -> None:
-    batch = with_tokens(seed, entropy=1.0)
-    entropy = means(batch, "entropy", "step")
-    known = [value for value in entropy if value is not None]
-    if not known:
-        return
-    span = max(known) - min(known)
-    scaled = [None if h is None else (h - min(known)) / (span + 1e-8) if span else 0.0 for h in entropy]
-    gates = [None if h is None else math.exp(-h) for h in scaled]
-    middle = np.mean([gate for gate in gates if gate is not None])
-    advantage, row, made = batch.column("advantage", "draw").astype(float), 0, []
-    for draw in plain(batch):
-        for step in draw.steps:
-            gate, after = gates[step.row], None if step is draw.steps[-1] else scaled[step.row + 1]
-            value = advantage[draw.row] * (1.0 if gate is None else gate / middle)
-            made.append(value + (0.05 * math.exp(-after) if after is not None else 0.0))
-            row += 1
-    valid = np.array([draw.valid for draw in plain(batch) for _ in draw.steps])
-    expected = np.where(valid, np.array(made) - np.array(made)[valid].mean(), 0.0)
-    close(column(StepConfidence()(batch), "advantage", "step"), expected, 1e-4)
-
-
-def test_entropy_bonus_by_hand() -> None:
-    batch = small([(0, [3]), (0, [3])], token_entropy=[0.1, 0.5, 2.0] * 2, draw_advantage=[0.8, -0.8])
-    close(column(EntropyBonus()(batch), "advantage", "token"), [0.84, 1.0, 1.2, -0.76, -0.6, -0.4])
-    draws = EntropyBonus(level="draw", strength=-0.1, cap=None, drop_above=math.log(2))
-    found = draws(batch.with_columns("token", entropy=np.array([0.5] * 3 + [0.7] * 3, np.float32)))
-    close(column(found, "advantage", "draw"), [0.75, -0.87])
-    assert column(found, "keep", "draw") == [1.0, 0.0]
-
-
 # Signs
 
 
@@ -224,10 +142,9 @@ def test_negatives_by_success_of_the_group(seed: int) -> None:
 
 
 def test_signs_by_hand() -> None:
-    batch = small([(0, [1]), (0, [1]), (0, [2])], draw_advantage=[2.0, -1.0, 0.0])
-    assert column(SignScaled(positive=0.5, negative=3.0)(batch), "weight", "draw") == [0.5, 3.0, 1.0]
-    finer = batch.with_columns("token", advantage=np.array([1.0, -1.0, 1.0, -1.0], np.float32))
-    assert column(SignScaled(positive=0.0)(finer), "weight", "token") == [0.0, 1.0, 0.0, 1.0]
+    batch = small([(0, [1]), (0, [3])], draw_score=[0.0, 0.0])
+    finer = batch.with_columns("token", advantage=np.array([1.0, -1.0, 0.0, -1.0], np.float32))
+    assert column(NegativeBySuccess()(finer), "weight", "token") == [1.0, 0.5, 1.0, 0.5]
     for mean, factor in ((0.0, 0.5), (0.1, 0.65), (0.25, 0.875), (1 / 3, 1.0), (0.5, 1.0)):
         failed = small([(0, [1])], draw_advantage=[-1.0], draw_score=[mean])
         close(column(NegativeBySuccess()(failed), "weight", "draw"), [factor], 1e-6)
@@ -330,25 +247,6 @@ def test_importance_weights_of_mean_one_and_trust_regions() -> None:
 
 
 @settings(max_examples=15, deadline=None)
-@given(SEEDS, st.sampled_from(["linear", "exponential"]))
-def test_change_of_entropy(seed: int, shape: str) -> None:
-    batch = with_tokens(seed, current_logprob=-1.0, current_entropy=1.0)
-    there = np.array(counted(batch))
-    if not there.any():
-        return
-    names = ("advantage", "current_logprob", "behaviour_logprob", "current_entropy")
-    advantage, now, old, entropy = (batch.column(name, "token").astype(float)[there] for name in names)
-    p, q = (np.clip(np.exp(x), 1e-8, 1 - 1e-8) for x in (now, old))
-    change = np.abs(advantage / q * p * (1 - p) * (np.log(p) + entropy))
-    expected = np.ones(len(there))
-    if shape == "exponential":
-        expected[there] = np.maximum(np.exp(np.log(0.8) / max(change.max(), 0.02) * change), 0.8)
-    elif change.max() > change.min():
-        expected[there] = 1.2 - 0.4 * (change - change.min()) / (change.max() - change.min())
-    close(column(EntropyChange(shape=shape)(batch), "weight", "token"), expected, 1e-4)
-
-
-@settings(max_examples=15, deadline=None)
 @given(SEEDS)
 def test_dependency_on_the_input(seed: int) -> None:
     batch = with_tokens(seed, perturbed_logprob=-1.0)
@@ -424,18 +322,9 @@ def test_conflict_tokens_of_both_ends_count_once() -> None:
     assert found == [1.0, 0.5, 0.5, 1.0, 0.0, 0.5, 0.5, 0.0]
 
 
-def test_probability_novelty_and_duration_by_hand() -> None:
-    p = math.exp(-1.0)
-    batch = small([(0, [1, 1]), (0, [1])], draw_expert=[1, 0], step_duration=[1.0, 4.0, np.nan])
-    for shape, factor in (("ratio", p / (p + 0.5)), ("complement", (1 - p) ** 0.5), ("power", p**0.5)):
-        shaped = ProbabilityShaped(shape=shape, constant=0.5, logprob="behaviour_logprob", only="expert")
-        close(column(shaped(batch), "weight", "token"), [factor, factor, 1.0])
+def test_durations_by_hand() -> None:
+    batch = small([(0, [1, 1]), (0, [1])], step_duration=[1.0, 4.0, np.nan])
     close(column(DurationScaled(least=0.5, most=1.5)(batch), "weight", "step"), [0.5, 1.5, 1.0])
-    rare = small([(0, [1]), (0, [1])], draw_advantage=[1.0, -1.0], token_current=[-3.0, -1.0])
-    expected = [1.0 + min(2.5 * (1.0 - math.exp(-1.0)), 0.5), -1.0]
-    close(column(Novelty(logprob="current")(rare), "advantage", "draw"), expected)
-    gentle = Novelty(logprob="current", rate=0.1)(rare)
-    close(column(gentle, "advantage", "draw"), [1.0 + 0.1 * (1.0 - math.exp(-1.0)), -1.0])
 
 
 # What is not possible
@@ -444,20 +333,14 @@ def test_probability_novelty_and_duration_by_hand() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: EntropyScaled(quantile=1.5), "option quantile=1.5"),
         (lambda: AnswerEntropyScaled(strength=2.0), "option strength=2.0"),
-        (lambda: StepConfidence(gate=-1.0), "option gate=-1.0"),
-        (lambda: EntropyBonus(cap=0.0), "option cap=0.0"),
         (lambda: NegativeByConfidence(most=0.5), "option most=0.5"),
         (lambda: LiveRescale(scope="group"), "option scope='group'"),
-        (lambda: EntropyChange(least=0.0), "option least=0.0"),
         (lambda: InputDependency(least=2.0), "option least=2.0"),
-        (lambda: ProbabilityShaped(constant=0.0), "option constant=0.0"),
         (lambda: ImportanceWeight(lower=3.0), "option upper=2.0"),
         (lambda: ImportanceWeight(action="mask", upper=None), "option action='mask'"),
         (lambda: TrustRegion(lower=0.2), "option lower=0.2"),
         (lambda: DurationScaled(least=20.0), "option most=10.0"),
-        (lambda: Novelty(cap=-1.0), "option cap=-1.0"),
     ],
 )
 def test_impossible_options(make: object, message: str) -> None:
@@ -469,5 +352,5 @@ def test_a_column_that_nobody_filled() -> None:
     batch = small([(0, [2])], token_entropy=[np.nan, np.nan])
     with pytest.raises(RecipeError, match="column 'entropy' at level token has no known value; record it"):
         EntropyScaled()(batch)
-    with pytest.raises(NotFoundError, match="current_entropy"):
-        EntropyScaled(column="current_entropy")(batch)
+    with pytest.raises(NotFoundError, match="thought_entropy"):
+        EntropyScaled(column="thought_entropy")(batch)

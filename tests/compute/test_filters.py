@@ -61,8 +61,6 @@ def test_by_hand() -> None:
     assert filters.top_groups([1.0, 0.0, 0.5, 0.4, 9.0], list("aabbc"), 0.7).tolist() == [True] * 4 + [False]
     assert filters.unflagged(np.array([False, True]), [0, 1, 1, 2]).tolist() == [True, True, False]
     assert filters.not_overlong([1, 5], 5, truncated=[True, False]).tolist() == [False, False]
-    valid = np.array([False, True, True])
-    assert filters.first_of_equal(["x", "x", "x"], [1, 1, 1], valid=valid).tolist() == [False, True, False]
     assert filters.group_band([], []).tolist() == []
 
 
@@ -74,7 +72,6 @@ def test_by_hand() -> None:
         (lambda: filters.top_groups([1.0], [0], -0.5), "fraction is -0.5"),
         (lambda: filters.unflagged([True], [0, 2]), "offsets end at 2"),
         (lambda: filters.round_rows([True], 0), "multiple is 0"),
-        (lambda: filters.first_of_equal([1], [1, 2]), "group_ids has 2 rows"),
     ],
 )
 def test_bad_input(call: object, message: str) -> None:

@@ -2,7 +2,6 @@
 
 use crate::check::{column, mask_length, same_length, within};
 use crate::group::{Columns, statistics};
-use crate::keys::pair;
 use crate::ragged::Ragged;
 use crate::weight::{Amount, Ties, top};
 use crate::{Error, Result};
@@ -114,27 +113,6 @@ pub fn not_overlong(lengths: &[i64], limit: i64, truncated: Option<&[bool]>) -> 
     }
     let keep = |(row, &length): (usize, &i64)| length < limit && truncated.is_none_or(|truncated| !truncated[row]);
     Ok(lengths.iter().enumerate().map(keep).collect())
-}
-
-/// Which rows are valid and the first of their group with their content.
-///
-/// ```
-/// use agentrl_compute::filters::first_of_equal;
-///
-/// assert_eq!(first_of_equal(&[0, 0, 1, 0], &[0, 0, 0, 1], None)?, [true, false, true, true]);
-/// # Ok::<(), agentrl_compute::Error>(())
-/// ```
-///
-/// # Errors
-/// `InvalidInput` if lengths differ.
-pub fn first_of_equal(contents: &[u32], groups: &[u32], valid: Option<&[bool]>) -> Result<Vec<bool>> {
-    mask_length(valid, "groups", groups.len())?;
-    let keys = pair(groups, contents)?;
-    let mut seen = vec![false; keys.count as usize];
-    let keep = |(row, &key): (usize, &u32)| {
-        valid.is_none_or(|valid| valid[row]) && !std::mem::replace(&mut seen[key as usize], true)
-    };
-    Ok(keys.ids.iter().enumerate().map(keep).collect())
 }
 
 /// A mask with as many rows as a multiple: the kept rows with the smallest scores are dropped, or, with `up`, the dropped rows

@@ -38,7 +38,7 @@ class Schedule(float):
 
     Example:
         >>> from agentrl_core import Schedule
-        >>> from agentrl_core.weight import EntropyBonus
+        >>> from agentrl_core.advantage import EntropyBonus
         >>> bonus = EntropyBonus(strength=Schedule(0.4, 0.0, iterations=100))
         >>> bonus.at(25).strength
         0.3

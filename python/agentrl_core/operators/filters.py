@@ -141,33 +141,6 @@ def not_overlong(lengths: object, limit: int, *, truncated: object | None = None
     return _core.filter_not_overlong(counts, limit, truncated=columns.mask(truncated, "truncated", length=len(counts)))
 
 
-def first_of_equal(contents: object, group_ids: object, *, valid: object | None = None) -> NDArray[np.bool_]:
-    """Keep the first of the rows of a group with the same content.
-
-    Args:
-        contents: n ids of the contents: texts, hashes as `uint8[n, 16]`, or whole numbers.
-        group_ids: n group ids.
-        valid: n booleans; rows that are False are not kept, and hide no other. None: all rows are valid.
-
-    Returns:
-        `bool[n]`.
-
-    Raises:
-        InvalidInputError: lengths differ.
-
-    Example:
-        >>> from agentrl_core import filters
-        >>> filters.first_of_equal(["x", "x", "y", "x"], [1, 1, 1, 2]).tolist()
-        [True, False, True, True]
-    """
-    ids = columns.keys(contents, "contents")
-    return _core.filter_first_of_equal(
-        ids,
-        columns.keys(group_ids, "group_ids", length=len(ids)),
-        valid=columns.mask(valid, "valid", length=len(ids)),
-    )
-
-
 def round_rows(
     keep: object, multiple: int, *, scores: object | None = None, up: bool = False, valid: object | None = None
 ) -> NDArray[np.bool_]:

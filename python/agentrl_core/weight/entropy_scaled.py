@@ -9,24 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentrl_core.component.component import BatchComponent, Column, Level
-from agentrl_core.component.rows import Rows, needed, sums
+from agentrl_core.component.rows import Rows, mean_of_tokens, needed
 from agentrl_core.operators import group
 from agentrl_core.reward.votes import cluster_votes
 
 if TYPE_CHECKING:
     from agentrl_core.data.batch import Batch
-
-_LEAST_ENTROPY = 1e-8
-
-
-def mean_of_tokens(batch: Batch, name: str, level: Level) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """The mean of a token column over the tokens of each row that count, and which rows have any; 0 elsewhere."""
-    tokens, rows = Rows(batch, "token"), Rows(batch, level)
-    known = tokens.known(name)
-    parts = tokens.within(level)
-    counts = sums(known.astype(np.float64), parts, len(rows))
-    totals = sums(np.where(known, tokens.values(name), 0.0), parts, len(rows))
-    return totals / np.maximum(counts, 1.0), counts > 0.0
 
 
 @dataclass(frozen=True)
@@ -37,22 +25,18 @@ class EntropyScaled(BatchComponent):
 
     - `standard_score`: (H - mean) / std, std with n - 1, and 1 where it is 0 (AEPO, arXiv:2510.14545);
     - `relative`: (mean - H) / mean, 0 where the mean is 0 (ETTRL, arXiv:2508.11356: `level="draw", scope="group",
-      strength=1.0, least=0.0`; its public code: `least=None`);
-    - `log_quantile`: ln H minus its quantile, positive ones divided by the largest, negative ones by the size of the
-      smallest, so from -1 to 1 (HAPO, arXiv:2509.16591: `strength=1.0`);
-    - `log_quantile_unsigned`: its absolute value, which is what HAPO's public code computes.
+      strength=1.0, least=0.0`; its public code: `least=None`).
 
     A weight may be negative where `least` is None: it then turns the sign of the advantage. Where no entropy is known
     the factor is 1.
 
     Args:
-        column: token column of entropies in nats: of the rollout, or `current_entropy`.
+        column: token column of entropies in nats, of the rollout.
         level: of the rows that are compared.
         normalise: see above.
         scope: with which rows a row is compared: all of the `batch`, or those of its `group`.
         strength: how strongly the factor follows x; a negative number turns its direction.
         least: the smallest factor; None: none.
-        quantile: for `log_quantile`, from 0 to 1; the nearest of the values there are.
 
     Raises:
         RecipeError: an option is out of range, or no entropy is known.
@@ -67,15 +51,10 @@ class EntropyScaled(BatchComponent):
 
     column: str = "entropy"
     level: Level = "token"
-    normalise: Literal["standard_score", "relative", "log_quantile", "log_quantile_unsigned"] = "standard_score"
+    normalise: Literal["standard_score", "relative"] = "standard_score"
     scope: Literal["batch", "group"] = "batch"
     strength: float = 0.2
     least: float | None = 0.0
-    quantile: float = 0.8
-
-    def check_options(self) -> None:
-        """Ranges as documented."""
-        self.require(0.0 <= self.quantile <= 1.0, "quantile", "give a number from 0 to 1")
 
     @property
     def needs(self) -> tuple[Column, ...]:
@@ -106,18 +85,9 @@ class EntropyScaled(BatchComponent):
     ) -> NDArray[np.float64]:
         if self.normalise == "standard_score":
             return np.asarray(group.normalise(entropy, groups, eps=0.0, valid=known))
-        if self.normalise == "relative":
-            mean = np.nan_to_num(group.statistics(entropy, groups, valid=known).mean[groups], nan=0.0)
-            there = known & (mean != 0.0)
-            return np.where(there, (mean - entropy) / np.where(there, mean, 1.0), 0.0)
-        logs = np.log(np.maximum(entropy, _LEAST_ENTROPY))
-        middle = group.quantile(logs, groups, self.quantile, interpolation="nearest", valid=known)
-        distance = np.where(known, logs - np.nan_to_num(middle, nan=0.0)[groups], 0.0)
-        ends = group.statistics(distance, groups, valid=known)
-        above, below = (np.nan_to_num(end, nan=0.0)[groups] for end in (ends.most, ends.least))
-        side = np.where(distance > 0.0, above, -below)
-        score = np.divide(distance, side, out=np.zeros_like(distance), where=side > 0.0)
-        return np.asarray(np.abs(score) if self.normalise == "log_quantile_unsigned" else score)
+        mean = np.nan_to_num(group.statistics(entropy, groups, valid=known).mean[groups], nan=0.0)
+        there = known & (mean != 0.0)
+        return np.where(there, (mean - entropy) / np.where(there, mean, 1.0), 0.0)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -148,33 +147,3 @@ class FlagFilter(BatchComponent):
             lengths = np.diff(batch.offsets("token")[batch.offsets("step")])
             kept &= filters.not_overlong(lengths, self.limit)
         return draws.keep(kept)
-
-
-@dataclass(frozen=True)
-class DuplicateFilter(BatchComponent):
-    """Keeps the first of the draws of a group that say the same: equal action tokens.
-
-    Example:
-        >>> from agentrl_core.weight import DuplicateFilter
-        >>> DuplicateFilter().makes
-        (('draw', 'keep'),)
-    """
-
-    phase: ClassVar[str] = "weight"
-
-    @property
-    def needs(self) -> tuple[Column, ...]:
-        """Tokens and groups."""
-        return (("token", "token"), ("draw", "group_id"))
-
-    @property
-    def makes(self) -> tuple[Column, ...]:
-        """Which draws are kept."""
-        return (("draw", "keep"),)
-
-    def __call__(self, batch: Batch) -> Batch:
-        """Return `batch` with another `keep` on draws."""
-        rows = Rows(batch, "draw")
-        tokens, bounds = batch.column("token", "token"), batch.offsets("token")[batch.offsets("step")]
-        contents = [tokens[first:last].tobytes() for first, last in itertools.pairwise(bounds)]
-        return rows.keep(filters.first_of_equal(contents, rows.keys("group_id"), valid=rows.valid))

@@ -1,4 +1,4 @@
-"""Importance ratios between the policy that is trained and the one that acted: weights, masks, bounds, diagnostics."""
+"""Importance ratios between the policy that is trained and the one that acted: weights, masks, diagnostics."""
 
 from __future__ import annotations
 
@@ -11,22 +11,6 @@ from agentrl_core import _core
 from agentrl_core.operators import columns
 
 _Level = Literal["token", "segment", "segment_geometric", "sequence", "geometric", "prefix", "prefix_min"]
-
-
-class Bounds(NamedTuple):
-    """Clip bounds of the ratio, and what tokens of either sign contribute within them.
-
-    Attributes:
-        low: the lower bound.
-        high: the upper bound.
-        positive: sum of min(r, high) * A over A > 0.
-        negative: sum of max(r, low) * |A| over A < 0.
-    """
-
-    low: float
-    high: float
-    positive: float
-    negative: float
 
 
 class Diagnostics(NamedTuple):
@@ -187,81 +171,3 @@ def importance_diagnostics(log_ratios: object, offsets: object, *, mask: object 
         mask=columns.mask(mask, "mask", length=len(numbers)),
     )
     return Diagnostics(**found)
-
-
-def balanced_bounds(
-    ratios: object,
-    advantages: object,
-    *,
-    start: tuple[float, float] = (0.6, 1.2),
-    limit: tuple[float, float] = (0.9, 3.0),
-    step: tuple[float, float] = (0.05, 0.05),
-    target: float = 0.5,
-    measure: Literal["share", "odds"] = "share",
-    valid: object | None = None,
-) -> Bounds:
-    """Clip bounds, raised until positive advantages contribute their target part. BAPO, arXiv:2510.18927.
-
-    First the lower bound rises, then the upper, each by its step and up to its limit, while the measure is below
-    target: P / (P + N) (`share`, the paper) or P / N (`odds`, the public code).
-
-    Args:
-        ratios: n numbers, pi / pi_old.
-        advantages: n numbers.
-        start: of the lower and the upper bound.
-        limit: of both.
-        step: of both, above 0.
-        target: see above.
-        measure: see above.
-        valid: n booleans; rows that are False do not count. None: all rows are valid.
-
-    Raises:
-        InvalidInputError: lengths differ, a valid number is not finite, a step is not positive or a limit below its
-            start.
-
-    Example:
-        >>> from agentrl_core import weight
-        >>> weight.balanced_bounds([1.0, 2.0], [1.0, 1.0]).low
-        0.6
-    """
-    pair = columns.alike(ratios=ratios, advantages=advantages)
-    found = _core.weight_balanced_bounds(
-        *pair,
-        start=start,
-        limit=limit,
-        step=step,
-        target=target,
-        measure=measure,
-        valid=columns.mask(valid, "valid", length=len(pair[0])),
-    )
-    return Bounds(*found)
-
-
-def second_moment_bound(
-    log_ratios: object, advantages: object, *, budget: float = 0.04, valid: object | None = None
-) -> float:
-    """The largest k such that the squared log-ratios of harmful tokens, cut at k^2, have a mean of at most `budget`.
-
-    Harmful are tokens whose ratio has moved the way of their advantage; clip the ratio to [exp(-k), exp(k)]. Infinite
-    if no cut is needed. M2PO, arXiv:2510.01161.
-
-    Args:
-        log_ratios: n numbers.
-        advantages: n numbers.
-        budget: at least 0.
-        valid: n booleans; rows that are False do not count. None: all rows are valid.
-
-    Raises:
-        InvalidInputError: lengths differ, a valid number is not finite, or the budget is negative.
-
-    Example:
-        >>> from agentrl_core import weight
-        >>> weight.second_moment_bound([0.1, 0.2, 1.0], [1.0, -1.0, 1.0], budget=0.025)
-        0.2
-    """
-    pair = columns.alike(log_ratios=log_ratios, advantages=advantages)
-    return _core.weight_second_moment_bound(
-        *pair,
-        budget=budget,
-        valid=columns.mask(valid, "valid", length=len(pair[0])),
-    )

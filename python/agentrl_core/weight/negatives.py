@@ -10,7 +10,6 @@ import numpy as np
 from agentrl_core.component.component import BatchComponent, Column
 from agentrl_core.component.rows import Rows, level_of, needed, sums
 from agentrl_core.operators import group
-from agentrl_core.weight.factors import by_sign
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -22,43 +21,8 @@ def scaled_by_sign(batch: Batch, positive: float, negative: float | NDArray[np.f
     """The batch with its `weight` scaled by the sign of the advantage; `negative`: one factor, or one a draw."""
     rows = Rows(batch, level_of(batch, "advantage", "draw"))
     below = negative[rows.draws] if isinstance(negative, np.ndarray) else negative
-    return rows.scale(by_sign(rows.values("advantage"), positive=positive, negative=below))
-
-
-@dataclass(frozen=True)
-class SignScaled(BatchComponent):
-    """weight *= `positive` where the advantage is above 0, and `negative` where it is below.
-
-    Source: W-REINFORCE, arXiv:2506.01347 (`positive=0.1`); negative samples alone: `positive=0.0`.
-
-    Args:
-        positive: factor of positive advantages.
-        negative: factor of negative ones.
-
-    Example:
-        >>> from agentrl_core.weight import SignScaled
-        >>> SignScaled(positive=0.1).makes
-        (('token', 'weight'),)
-    """
-
-    phase: ClassVar[str] = "weight"
-
-    positive: float = 1.0
-    negative: float = 1.0
-
-    @property
-    def needs(self) -> tuple[Column, ...]:
-        """The advantage, of whatever level."""
-        return (("token", "advantage"),)
-
-    @property
-    def makes(self) -> tuple[Column, ...]:
-        """The weight, at the level of the advantage."""
-        return (("token", "weight"),)
-
-    def __call__(self, batch: Batch) -> Batch:
-        """Return `batch` with its `weight` scaled."""
-        return scaled_by_sign(batch, self.positive, self.negative)
+    advantages = rows.values("advantage")
+    return rows.scale(np.where(advantages > 0.0, positive, np.where(advantages < 0.0, below, 1.0)))
 
 
 @dataclass(frozen=True)
@@ -113,7 +77,7 @@ class NegativeByConfidence(BatchComponent):
         shape: g: `softplus`, ln(1 + e^c), or `relu`, max(c, 0).
         length: c is the `sum` over tokens, or their `mean`.
         most: the largest factor, at least 1.
-        logprob: token column of log pi: of the rollout, recomputed, or current.
+        logprob: token column of log pi: of the rollout, or recomputed.
 
     Raises:
         RecipeError: an option is out of range.

@@ -1,4 +1,4 @@
-"""Factors by how rare a draw is, and by how long a step took."""
+"""Factors by how long a step took."""
 
 from __future__ import annotations
 
@@ -8,64 +8,11 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from agentrl_core.component.component import BatchComponent, Column
-from agentrl_core.component.rows import Rows, needed
+from agentrl_core.component.rows import Rows
 from agentrl_core.operators import group
-from agentrl_core.weight.entropy_scaled import mean_of_tokens
-from agentrl_core.weight.factors import novelty_bonus
 
 if TYPE_CHECKING:
     from agentrl_core.data.batch import Batch
-
-
-@dataclass(frozen=True)
-class Novelty(BatchComponent):
-    """advantage + min(max(rate (1 - e^(s - mean of s)), 0), cap * advantage) of positive advantages.
-
-    s is the mean log-prob of a draw's trained tokens, compared with its group: what the policy would hardly do, and was
-    right, gets more. Source: XRPO. `weight.novelty_bonus` is the operator.
-
-    Args:
-        rate: at least 0.
-        cap: largest part of the advantage that is added, at least 0.
-        logprob: token column.
-
-    Raises:
-        RecipeError: an option is out of range, or the column has no known value.
-
-    Example:
-        >>> from agentrl_core.weight import Novelty
-        >>> Novelty().makes
-        (('draw', 'advantage'),)
-    """
-
-    phase: ClassVar[str] = "weight"
-
-    rate: float = 2.5
-    cap: float = 0.5
-    logprob: str = "behaviour_logprob"
-
-    def check_options(self) -> None:
-        """Ranges as documented."""
-        self.require(self.rate >= 0.0, "rate", "give a number of at least 0")
-        self.require(self.cap >= 0.0, "cap", "give a number of at least 0")
-
-    @property
-    def needs(self) -> tuple[Column, ...]:
-        """Advantages, groups and log-probs."""
-        return (*needed("draw", "advantage", "group_id"), ("token", self.logprob))
-
-    @property
-    def makes(self) -> tuple[Column, ...]:
-        """The advantage of each draw."""
-        return (("draw", "advantage"),)
-
-    def __call__(self, batch: Batch) -> Batch:
-        """Return `batch` with another `advantage` on draws."""
-        rows = Rows(batch, "draw")
-        advantage = rows.values("advantage")
-        means, some = mean_of_tokens(batch, self.logprob, "draw")
-        bonus = novelty_bonus(advantage, means, rows.keys("group_id"), rate=self.rate, cap=self.cap, valid=some)
-        return rows.write(advantage=advantage + np.where(some, bonus, 0.0))
 
 
 @dataclass(frozen=True)

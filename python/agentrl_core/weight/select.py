@@ -101,59 +101,6 @@ def above_quantile(
     )
 
 
-def sample_band(
-    scores: object,
-    group_ids: object | None = None,
-    *,
-    low: float,
-    high: float,
-    seed: int,
-    ids: object | None = None,
-    count: int | None = None,
-    fraction: float | None = None,
-    rounding: Literal["floor", "ceil", "nearest"] = "floor",
-    minimum: int = 0,
-    valid: object | None = None,
-) -> NDArray[np.bool_]:
-    """Rows chosen at random, without replacement, from those with low < score < high. Clip-Cov, arXiv:2505.22617.
-
-    Args:
-        scores: n numbers.
-        group_ids: n group ids; None: one group.
-        low: candidates lie above.
-        high: candidates lie below.
-        seed: at least 0; use another one in each update.
-        ids: n whole numbers that name the rows: with `seed`, they alone decide the choice. None: the row's place.
-        count: how many of each group; or
-        fraction: what part of its valid rows (not of the candidates), made whole by `rounding`, at least `minimum`.
-        rounding: `floor`, `ceil` or `nearest`.
-        minimum: see `fraction`.
-        valid: n booleans; rows that are False are not chosen. None: all rows are valid.
-
-    Raises:
-        InvalidInputError: as for `top`.
-
-    Example:
-        >>> from agentrl_core import weight
-        >>> int(weight.sample_band([0.0, 2.0, 3.0, 9.0], low=1.0, high=5.0, seed=1, count=1).sum())
-        1
-    """
-    numbers = columns.numbers(scores, "scores")
-    return _core.weight_sample_band(
-        numbers,
-        columns.groups(group_ids, "group_ids", length=len(numbers)),
-        columns.places(ids, "ids", length=len(numbers)),
-        low=low,
-        high=high,
-        count=count,
-        fraction=fraction,
-        rounding=rounding,
-        minimum=minimum,
-        seed=seed,
-        valid=columns.mask(valid, "valid", length=len(numbers)),
-    )
-
-
 def max_variance_subset(
     scores: object,
     group_ids: object | None = None,

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from agentrl_core.component.component import BatchComponent, Column
 from agentrl_core.component.rows import Rows, needed, sums
-from agentrl_core.weight.factors import conflict_tokens, covariance
-from agentrl_core.weight.select import above_quantile, sample_band, top
+from agentrl_core.weight.factors import conflict_tokens
+from agentrl_core.weight.select import above_quantile, top
 
 if TYPE_CHECKING:
     from agentrl_core.data.batch import Batch
@@ -19,31 +19,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SelectTokens(BatchComponent):
-    """Chosen tokens alone are in the loss, or all but them, or they alone have a KL penalty.
+    """Only the tokens with the largest values of a column are in the loss, or all but them.
 
-    A token is judged by its `column`, by the `covariance` of advantage and column, (A - mean A)(x - mean x) over the
-    batch, or by the `product` |A| x. Only trained tokens of draws with a score are compared, and only those are chosen.
-    Sources: 80/20 forking tokens arXiv:2506.01939 (`column="current_entropy", rule="quantile"`, 0.8); Clip-Cov
-    arXiv:2505.22617 (`column="current_logprob", measure="covariance", rule="band", fraction=2e-4, minimum=1,
-    action="drop"`) and KL-Cov (`rule="top", fraction=2e-3, minimum=1, action="penalise"`); SPEAR arXiv:2509.22601
-    (band 1 to 40, `fraction=0.02`); D3S arXiv:2509.22115 (`column="entropy", measure="product", rule="top",
-    denominator="kept", among="kept"`); VPPO arXiv:2510.09285 (`column="dependency", rule="top", scope="draw",
-    fraction=0.4, rounding="ceil"`).
+    Compared are the trained tokens of draws with a score. The column is a fact of the rollout; what the policy is now
+    chooses tokens in the loss, update by update (`loss.TopShare`). With `column="entropy"` it is an approximation of
+    that: 80/20 forking tokens, arXiv:2506.01939, by the entropies of the rollout.
 
     Args:
-        column: token column to judge by. `current_*` columns are those of the policy at the update.
-        measure: see above.
-        rule: `top`: the largest `fraction`; `quantile`: those at or above the quantile `1 - fraction`; `band`: at
-            random among those with low < x < high, `fraction` of all tokens.
+        column: token column to judge by.
+        rule: `top`: the largest `fraction`; `quantile`: those at or above the quantile `1 - fraction`.
         scope: compared with the tokens of the `batch`, or of their `draw`.
         fraction: from 0 to 1.
-        rounding: how many that is, of `top` and `band`: `floor`, `ceil` or `nearest`.
-        minimum: of `top` and `band`: at least so many, where there are.
-        low: of `band`.
-        high: of `band`.
+        rounding: how many that is, of `top`: `floor`, `ceil` or `nearest`.
+        minimum: of `top`: at least so many, where there are.
         strict: of `quantile`: above it only.
-        seed: of `band`.
-        action: `keep` the chosen tokens; `drop` them; or `penalise` them: the others have `kl_weight` 0.
+        action: `keep` the chosen tokens, or `drop` them.
         denominator: `all`: tokens that are left out have weight 0 and still count in the denominator of the loss, as in
             public code; `kept`: they do not count.
         among: compared are `all` tokens, or those `kept` by earlier links.
@@ -59,18 +49,14 @@ class SelectTokens(BatchComponent):
 
     phase: ClassVar[str] = "weight"
 
-    column: str = "current_entropy"
-    measure: Literal["value", "covariance", "product"] = "value"
-    rule: Literal["top", "quantile", "band"] = "quantile"
+    column: str = "entropy"
+    rule: Literal["top", "quantile"] = "quantile"
     scope: Literal["batch", "draw"] = "batch"
     fraction: float = 0.2
     rounding: Literal["floor", "ceil", "nearest"] = "floor"
     minimum: int = 0
-    low: float = 1.0
-    high: float = 5.0
     strict: bool = False
-    seed: int = 0
-    action: Literal["keep", "drop", "penalise"] = "keep"
+    action: Literal["keep", "drop"] = "keep"
     denominator: Literal["all", "kept"] = "all"
     among: Literal["all", "kept"] = "all"
 
@@ -78,57 +64,32 @@ class SelectTokens(BatchComponent):
         """Ranges as documented."""
         self.require(0.0 <= self.fraction <= 1.0, "fraction", "give a number from 0 to 1")
         self.require(self.minimum >= 0, "minimum", "give a number of at least 0")
-        self.require(self.low < self.high, "low", "give a number below high")
-        self.require(self.seed >= 0, "seed", "give a number of at least 0")
 
     @property
     def needs(self) -> tuple[Column, ...]:
-        """The column, and the advantage for the measures that hold it."""
-        return needed("token", self.column, *(() if self.measure == "value" else ("advantage",)))
+        """The column."""
+        return (("token", self.column),)
 
     @property
     def makes(self) -> tuple[Column, ...]:
         """What leaves the other tokens out."""
-        name = "kl_weight" if self.action == "penalise" else "weight" if self.denominator == "all" else "keep"
-        return needed("token", name)
+        return needed("token", "weight" if self.denominator == "all" else "keep")
 
     def __call__(self, batch: Batch) -> Batch:
-        """Return `batch` with another `weight`, `keep` or `kl_weight` on tokens."""
+        """Return `batch` with another `weight` or `keep` on tokens."""
         rows = Rows(batch, "token")
         known = rows.known(self.column)
         if self.among == "kept" and batch.has("keep", "token"):
             known &= rows.flags("keep")
         chosen = self._chosen(rows, np.where(known, rows.values(self.column), 0.0), known)
-        if self.action == "penalise":
-            return rows.scale(chosen.astype(np.float64), "kl_weight")
         stays = ~chosen if self.action == "drop" else chosen
         return rows.scale(stays.astype(np.float64)) if self.denominator == "all" else rows.keep(stays)
 
     def _chosen(self, rows: Rows, values: NDArray[np.float64], known: NDArray[np.bool_]) -> NDArray[np.bool_]:
         groups = rows.draws if self.scope == "draw" else rows.keys("batch")
-        if self.measure == "covariance":
-            values = np.asarray(covariance(rows.values("advantage"), values, groups, valid=known))
-        elif self.measure == "product":
-            values = np.abs(rows.values("advantage")) * values
         if self.rule == "quantile":
             return above_quantile(values, groups, q=1.0 - self.fraction, strict=self.strict, valid=known)
-        if self.rule == "top":
-            return top(
-                values, groups, fraction=self.fraction, rounding=self.rounding, minimum=self.minimum, valid=known
-            )
-        trajectory = rows.values("trajectory_id").astype(np.int64)
-        return sample_band(
-            values,
-            groups,
-            ids=(trajectory << 32) | rows.values("position").astype(np.int64),
-            low=self.low,
-            high=self.high,
-            fraction=self.fraction,
-            rounding=self.rounding,
-            minimum=self.minimum,
-            seed=self.seed,
-            valid=known,
-        )
+        return top(values, groups, fraction=self.fraction, rounding=self.rounding, minimum=self.minimum, valid=known)
 
 
 @dataclass(frozen=True)

@@ -182,61 +182,6 @@ pub fn above_quantile<T: Float>(
     Ok(chosen)
 }
 
-/// Options of [`sample_band`].
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Band {
-    /// Candidates have a score above this
-    pub low: f64,
-    /// and below this.
-    pub high: f64,
-    /// How many of them, as a part of all valid rows of the group.
-    pub amount: Amount,
-    /// Of the random choice.
-    pub seed: u64,
-}
-
-/// Rows of each group chosen at random from those with `low < score < high`, without replacement; all candidates if there
-/// are not enough. Which ones follows from the seed and the ids of the rows alone (Clip-Cov, arXiv:2505.22617).
-///
-/// ```
-/// use agentrl_compute::weight::{Amount, Band, sample_band};
-///
-/// let band = Band { low: 1.0, high: 5.0, amount: Amount::Count(1), seed: 3 };
-/// let chosen = sample_band(&[0.0, 2.0, 3.0, 9.0], &[0; 4], None, &[10, 11, 12, 13], &band)?;
-/// assert!(!chosen[0] && chosen[1] != chosen[2] && !chosen[3]);
-/// # Ok::<(), agentrl_compute::Error>(())
-/// ```
-///
-/// # Errors
-/// As [`top`], or if a bound is NaN.
-pub fn sample_band<T: Float>(
-    scores: &[T],
-    groups: &[u32],
-    valid: Option<&[bool]>,
-    ids: &[i64],
-    band: &Band,
-) -> Result<Vec<bool>> {
-    same_length("ids", ids.len(), "scores", scores.len())?;
-    if band.low.is_nan() || band.high.is_nan() {
-        return Err(Error::invalid(format!("low is {} and high is {}; give two numbers", band.low, band.high)));
-    }
-    choose(scores, groups, valid, |rows| {
-        let inside = |&row: &u32| {
-            let score = scores[row as usize].to_f64();
-            band.low < score && score < band.high
-        };
-        let place =
-            |row: u32| (structural_seed(&[band.seed, ids[row as usize].cast_unsigned()]), ids[row as usize], row);
-        let mut candidates: Vec<_> = rows.iter().copied().filter(inside).map(place).collect();
-        let count = band.amount.of(rows.len());
-        if count < candidates.len() {
-            candidates.select_nth_unstable(count);
-            candidates.truncate(count);
-        }
-        candidates.into_iter().map(|(.., row)| row).collect()
-    })
-}
-
 /// The rows of each group whose scores have the largest variance among all choices of so many: the lowest `i` and the highest
 /// `count - i`, for the best `i`. Equal scores: the first rows. O(n log n). Sources: PODS, arXiv:2504.13818; D3S,
 /// arXiv:2509.22115.
@@ -352,8 +297,8 @@ pub fn quota(
 }
 
 /// Checks the columns and lets `pick` choose among the valid rows of each group.
-fn choose<T: Float>(
-    scores: &[T],
+fn choose(
+    scores: &[f64],
     groups: &[u32],
     valid: Option<&[bool]>,
     pick: impl Fn(&[u32]) -> Vec<u32> + Sync,
@@ -457,21 +402,6 @@ mod tests {
                 .map(|mask| spread(&(0..scores.len()).filter(|row| mask >> row & 1 == 1).collect::<Vec<_>>()))
                 .fold(0.0, f64::max);
             prop_assert!((spread(&rows) - best).abs() < 1e-9);
-        }
-
-        #[test]
-        fn a_band_is_drawn_evenly_whatever_the_order(seed in any::<u64>()) {
-            let scores: Vec<f64> = (0..12).map(f64::from).collect();
-            let ids: Vec<i64> = (100..112).collect();
-            let amount = Amount::Fraction { fraction: 0.25, rounding: Rounding::Floor, minimum: 1 };
-            let band = Band { low: 2.0, high: 9.0, amount, seed };
-            let chosen = sample_band(&scores, &[0; 12], None, &ids, &band)?;
-            prop_assert_eq!(chosen.iter().filter(|&&chosen| chosen).count(), 3);
-            prop_assert!((0..12).all(|row| !chosen[row] || (3..9).contains(&row)));
-            let (backwards, their_ids): (Vec<f64>, Vec<i64>) = scores.iter().copied().zip(ids.iter().copied()).rev().unzip();
-            let mut theirs = sample_band(&backwards, &[0; 12], None, &their_ids, &band)?;
-            theirs.reverse();
-            prop_assert_eq!(chosen, theirs);
         }
     }
 }

@@ -67,19 +67,6 @@ pub(crate) fn filter_not_overlong<'py>(
 }
 
 #[pyfunction]
-#[pyo3(signature = (contents, groups, *, valid=None))]
-pub(crate) fn filter_first_of_equal<'py>(
-    py: Python<'py>,
-    contents: Column<'py, u32>,
-    groups: Column<'py, u32>,
-    valid: Option<Column<'py, bool>>,
-) -> PyResult<Made<'py, bool>> {
-    let (contents, groups) = (slice("contents", &contents)?, slice("groups", &groups)?);
-    let valid = optional("valid", valid.as_ref())?;
-    made(py, contents.len(), || filters::first_of_equal(contents, groups, valid))
-}
-
-#[pyfunction]
 #[pyo3(signature = (keep, scores, *, multiple, up, valid=None))]
 pub(crate) fn filter_round_rows<'py>(
     py: Python<'py>,

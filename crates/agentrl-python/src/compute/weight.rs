@@ -1,10 +1,10 @@
-//! Weights for Python: denominators, selectors, factors and importance ratios.
+//! Weights for Python: denominators, selectors and importance ratios.
 
 use agentrl_compute::quantile::Interpolation;
 use agentrl_compute::ragged::Ragged;
 use agentrl_compute::weight::{
-    self, Action, Aggregate, Amount, BalancedBounds, Band, Denominator, Divergence, ImportanceOptions, Level, Measure,
-    Quota, Ratios, Shape, Shared, Ties, TokenUnits, TrustRegion,
+    self, Action, Aggregate, Amount, Denominator, Divergence, ImportanceOptions, Level, Quota, Ratios, Shared, Ties,
+    TokenUnits, TrustRegion,
 };
 use numpy::PyArray1;
 use pyo3::prelude::*;
@@ -104,30 +104,6 @@ pub(crate) fn weight_above_quantile<'py>(
 }
 
 #[pyfunction]
-#[pyo3(signature = (scores, groups, ids, *, low, high, count, fraction, rounding, minimum, seed, valid=None))]
-#[expect(clippy::too_many_arguments, reason = "columns in order, options by name")]
-pub(crate) fn weight_sample_band<'py>(
-    py: Python<'py>,
-    scores: Floats<'py>,
-    groups: Column<'py, u32>,
-    ids: Column<'py, i64>,
-    low: f64,
-    high: f64,
-    count: Option<Whole<usize>>,
-    fraction: Option<f64>,
-    rounding: &str,
-    minimum: Whole<usize>,
-    seed: Whole<u64>,
-    valid: Option<Column<'py, bool>>,
-) -> PyResult<Made<'py, bool>> {
-    let (groups, ids) = (slice("groups", &groups)?, slice("ids", &ids)?);
-    let valid = optional("valid", valid.as_ref())?;
-    let band = Band { low, high, amount: amount(count, fraction, rounding, minimum)?, seed: seed.named("seed")? };
-    let chosen = reduced!(py, [scores], weight::sample_band(scores, groups, valid, ids, &band))?;
-    Ok(PyArray1::from_vec(py, chosen))
-}
-
-#[pyfunction]
 #[pyo3(signature = (scores, groups, *, count, fraction, rounding, minimum, valid=None))]
 #[expect(clippy::too_many_arguments, reason = "columns in order, options by name")]
 pub(crate) fn weight_max_variance<'py>(
@@ -173,88 +149,6 @@ pub(crate) fn weight_quota<'py>(
 }
 
 #[pyfunction]
-#[pyo3(signature = (first, second, groups, *, valid=None))]
-pub(crate) fn weight_covariance<'py>(
-    py: Python<'py>,
-    first: Floats<'py>,
-    second: Floats<'py>,
-    groups: Column<'py, u32>,
-    valid: Option<Column<'py, bool>>,
-) -> PyResult<Bound<'py, PyAny>> {
-    let (groups, valid) = (slice("groups", &groups)?, optional("valid", valid.as_ref())?);
-    kernel!(py, [first, second], |out| weight::covariance(first, second, groups, valid, out))
-}
-
-#[pyfunction]
-#[pyo3(signature = (advantages, logprobs, old_logprobs, entropies, *, valid=None))]
-pub(crate) fn weight_entropy_change<'py>(
-    py: Python<'py>,
-    advantages: Floats<'py>,
-    logprobs: Floats<'py>,
-    old_logprobs: Floats<'py>,
-    entropies: Floats<'py>,
-    valid: Option<Column<'py, bool>>,
-) -> PyResult<Bound<'py, PyAny>> {
-    let valid = optional("valid", valid.as_ref())?;
-    kernel!(py, [advantages, logprobs, old_logprobs, entropies], |out| {
-        weight::entropy_change(advantages, logprobs, old_logprobs, entropies, valid, out)
-    })
-}
-
-#[pyfunction]
-#[pyo3(signature = (scores, groups, *, least, floor, valid=None))]
-pub(crate) fn weight_damping<'py>(
-    py: Python<'py>,
-    scores: Floats<'py>,
-    groups: Column<'py, u32>,
-    least: f64,
-    floor: f64,
-    valid: Option<Column<'py, bool>>,
-) -> PyResult<Bound<'py, PyAny>> {
-    let (groups, valid) = (slice("groups", &groups)?, optional("valid", valid.as_ref())?);
-    kernel!(py, [scores], |out| weight::damping(scores, groups, valid, least, floor, out))
-}
-
-#[pyfunction]
-pub(crate) fn weight_probability_shape<'py>(
-    py: Python<'py>,
-    logprobs: Floats<'py>,
-    shape: &str,
-    constant: f64,
-) -> PyResult<Bound<'py, PyAny>> {
-    let shape = Shape::from_name(shape, constant).map_err(to_python)?;
-    kernel!(py, [logprobs], |out| weight::probability_shape(logprobs, shape, out))
-}
-
-#[pyfunction]
-pub(crate) fn weight_by_sign<'py>(
-    py: Python<'py>,
-    advantages: Floats<'py>,
-    positive: Column<'py, f64>,
-    negative: Column<'py, f64>,
-) -> PyResult<Bound<'py, PyAny>> {
-    let (positive, negative) = (slice("positive", &positive)?, slice("negative", &negative)?);
-    kernel!(py, [advantages], |out| weight::by_sign(advantages, positive, negative, out))
-}
-
-#[pyfunction]
-#[pyo3(signature = (advantages, mean_logprobs, groups, *, rate, cap, valid=None))]
-pub(crate) fn weight_novelty_bonus<'py>(
-    py: Python<'py>,
-    advantages: Floats<'py>,
-    mean_logprobs: Floats<'py>,
-    groups: Column<'py, u32>,
-    rate: f64,
-    cap: f64,
-    valid: Option<Column<'py, bool>>,
-) -> PyResult<Bound<'py, PyAny>> {
-    let (groups, valid) = (slice("groups", &groups)?, optional("valid", valid.as_ref())?);
-    kernel!(py, [advantages, mean_logprobs], |out| {
-        weight::novelty_bonus(advantages, mean_logprobs, groups, valid, (rate, cap), out)
-    })
-}
-
-#[pyfunction]
 pub(crate) fn weight_conflict_tokens<'py>(
     py: Python<'py>,
     tokens: Column<'py, i32>,
@@ -266,40 +160,6 @@ pub(crate) fn weight_conflict_tokens<'py>(
     let (groups, advantages) = (slice("groups", &groups)?, slice("advantages", &advantages)?);
     let found = run(py, tokens.len(), || weight::conflict_tokens(Ragged::new(tokens, offsets)?, groups, advantages))?;
     Ok((PyArray1::from_vec(py, found.prefix), PyArray1::from_vec(py, found.suffix)))
-}
-
-#[pyfunction]
-#[pyo3(signature = (ratios, advantages, *, start, limit, step, target, measure, valid=None))]
-#[expect(clippy::too_many_arguments, reason = "columns in order, options by name")]
-pub(crate) fn weight_balanced_bounds<'py>(
-    py: Python<'py>,
-    ratios: Floats<'py>,
-    advantages: Floats<'py>,
-    start: (f64, f64),
-    limit: (f64, f64),
-    step: (f64, f64),
-    target: f64,
-    measure: &str,
-    valid: Option<Column<'py, bool>>,
-) -> PyResult<(f64, f64, f64, f64)> {
-    let valid = optional("valid", valid.as_ref())?;
-    let measure = Measure::from_name(measure).map_err(to_python)?;
-    let options = BalancedBounds { start, limit, step, target, measure };
-    let found = reduced!(py, [ratios, advantages], weight::balanced_bounds(ratios, advantages, valid, &options))?;
-    Ok((found.low, found.high, found.positive, found.negative))
-}
-
-#[pyfunction]
-#[pyo3(signature = (log_ratios, advantages, *, budget, valid=None))]
-pub(crate) fn weight_second_moment_bound<'py>(
-    py: Python<'py>,
-    log_ratios: Floats<'py>,
-    advantages: Floats<'py>,
-    budget: f64,
-    valid: Option<Column<'py, bool>>,
-) -> PyResult<f64> {
-    let valid = optional("valid", valid.as_ref())?;
-    reduced!(py, [log_ratios, advantages], weight::second_moment_bound(log_ratios, advantages, valid, budget))
 }
 
 #[pyfunction]

@@ -1,4 +1,4 @@
-"""Advantages that follow entropy: steps gated by it, and a bonus for it."""
+"""What is added to advantages: for entropy, for rare successes, for steps that lead to confident ones."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import numpy as np
 
 from agentrl_core.component.component import BatchComponent, Column
-from agentrl_core.component.rows import Rows, level_of, needed
+from agentrl_core.component.rows import Rows, level_of, mean_of_tokens, needed
 from agentrl_core.operators import group
-from agentrl_core.weight.entropy_scaled import mean_of_tokens
 
 if TYPE_CHECKING:
     from agentrl_core.data.batch import Batch
@@ -39,12 +38,12 @@ class StepConfidence(BatchComponent):
         RecipeError: an option is out of range, or no entropy is known.
 
     Example:
-        >>> from agentrl_core.weight import StepConfidence
+        >>> from agentrl_core.advantage import StepConfidence
         >>> StepConfidence().makes
         (('step', 'advantage'),)
     """
 
-    phase: ClassVar[str] = "weight"
+    phase: ClassVar[str] = "advantage"
 
     column: str = "entropy"
     gate: float = 1.0
@@ -105,12 +104,12 @@ class EntropyBonus(BatchComponent):
         RecipeError: an option is out of range, or no entropy is known.
 
     Example:
-        >>> from agentrl_core.weight import EntropyBonus
+        >>> from agentrl_core.advantage import EntropyBonus
         >>> EntropyBonus(level="draw", strength=-0.1, cap=None, drop_above=0.7).makes
         (('draw', 'advantage'), ('draw', 'keep'))
     """
 
-    phase: ClassVar[str] = "weight"
+    phase: ClassVar[str] = "advantage"
 
     column: str = "entropy"
     level: Literal["token", "draw"] = "token"
@@ -153,3 +152,56 @@ class EntropyBonus(BatchComponent):
         made = np.where(rows.valid, advantage + bonus, 0.0)
         batch = rows.write(advantage=made)
         return batch if self.drop_above is None else Rows(batch, "draw").keep(~unclear)
+
+
+@dataclass(frozen=True)
+class Novelty(BatchComponent):
+    """advantage + min(max(rate (1 - e^(s - mean of s)), 0), cap * advantage) of positive advantages.
+
+    s is the mean log-prob of a draw's trained tokens, compared with its group: what the policy would hardly do, and was
+    right, gets more. Source: XRPO.
+
+    Args:
+        rate: at least 0.
+        cap: largest part of the advantage that is added, at least 0.
+        logprob: token column.
+
+    Raises:
+        RecipeError: an option is out of range, or the column has no known value.
+
+    Example:
+        >>> from agentrl_core.advantage import Novelty
+        >>> Novelty().makes
+        (('draw', 'advantage'),)
+    """
+
+    phase: ClassVar[str] = "advantage"
+
+    rate: float = 2.5
+    cap: float = 0.5
+    logprob: str = "behaviour_logprob"
+
+    def check_options(self) -> None:
+        """Ranges as documented."""
+        self.require(self.rate >= 0.0, "rate", "give a number of at least 0")
+        self.require(self.cap >= 0.0, "cap", "give a number of at least 0")
+
+    @property
+    def needs(self) -> tuple[Column, ...]:
+        """Advantages, groups and log-probs."""
+        return (*needed("draw", "advantage", "group_id"), ("token", self.logprob))
+
+    @property
+    def makes(self) -> tuple[Column, ...]:
+        """The advantage of each draw."""
+        return (("draw", "advantage"),)
+
+    def __call__(self, batch: Batch) -> Batch:
+        """Return `batch` with another `advantage` on draws."""
+        rows = Rows(batch, "draw")
+        advantage = rows.values("advantage")
+        means, some = mean_of_tokens(batch, self.logprob, "draw")
+        above = group.normalise(means, rows.keys("group_id"), scale="none", valid=some)
+        rarity = np.maximum(-self.rate * np.expm1(above), 0.0)
+        bonus = np.where(some & (advantage > 0.0), np.minimum(rarity, self.cap * advantage), 0.0)
+        return rows.write(advantage=advantage + bonus)
