@@ -37,7 +37,7 @@ def main() -> None:
         bench.against(work, peer, ours, theirs, runs=15, goal=1.0, tolerance=tolerance)
 
     def kept(level: str) -> Callable[[], np.ndarray]:
-        return lambda: weight.importance_weights(log_ratios, offsets, level=level, upper=2.0)  # type: ignore[arg-type]
+        return lambda: weight.importance_weights(log_ratios, offsets, level=level, at_most=2.0)  # type: ignore[arg-type]
 
     def sequence_numpy() -> np.ndarray:
         sums = np.add.reduceat(log_ratios, offsets[:-1], dtype=np.float64)

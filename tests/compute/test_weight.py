@@ -123,7 +123,7 @@ def test_fixtures_of_the_papers() -> None:
     assert kept[:12].all()
     assert (kept & ~success).sum() == 4
     # MinPRO: the smallest ratio before a token, 1 for the first.
-    found = weight.importance_weights(np.log([0.5, 2.0, 1.0]), [0, 3], level="prefix_min", upper=None)
+    found = weight.importance_weights(np.log([0.5, 2.0, 1.0]), [0, 3], level="prefix_min", at_most=None)
     np.testing.assert_allclose(found, [0.5, 1.0, 0.5])
 
 
@@ -136,8 +136,8 @@ def test_fixtures_of_the_papers() -> None:
         (lambda: weight.above_quantile([1.0], q=2.0), "q is 2"),
         (lambda: weight.importance_weights([1.0], [0, 2]), "offsets end at 2"),
         (lambda: weight.importance_weights([1.0], [0, 1], level="word"), 'level is "word"'),
-        (lambda: weight.importance_weights([1.0], [0, 1], upper=-1.0), "give 0 < lower <= upper"),
-        (lambda: weight.trust_region([1.0], [0, 1], upper=0.0, lower=1.0), "lower is 1 and upper 0"),
+        (lambda: weight.importance_weights([1.0], [0, 1], at_most=-1.0), "give 0 < at_least <= at_most"),
+        (lambda: weight.trust_region([1.0], [0, 1], at_most=0.0, at_least=1.0), "at_least is 1 and at_most 0"),
         (lambda: weight.importance_diagnostics([], [0]), "no token that takes part"),
         (lambda: weight.shares([0], [0], shared="all"), 'shared is "all"'),
     ],

@@ -48,9 +48,9 @@ def importance_weights(
     offsets: object,
     *,
     level: _Level = "token",
-    lower: float | None = None,
-    upper: float | None = 2.0,
-    action: Literal["truncate", "mask", "veto"] = "truncate",
+    at_least: float | None = None,
+    at_most: float | None = 2.0,
+    action: Literal["truncate", "mask", "filter", "veto"] = "truncate",
     segments: object | None = None,
     mask: object | None = None,
 ) -> NDArray[Any]:
@@ -58,17 +58,16 @@ def importance_weights(
 
     With r_t = pi(token) / mu(token): `token` r_t; `segment` and `sequence` the product over a segment or row;
     `segment_geometric` and `geometric` its geometric mean (GSPO, arXiv:2507.18071); `prefix` the product up to the
-    token;
-    `prefix_min` r_t times the smallest r before it (MinPRO, arXiv:2601.22718). Beyond the bounds: `truncate` to them
-    (TIS), `mask` to 0 (IcePop, MIS), `veto` the whole row to 0. Log-ratios of what shares a weight are kept within
-    +-20, as verl's `rollout_corr_helper` does.
+    token; `prefix_min` r_t times the smallest r before it (MinPRO, arXiv:2601.22718). Beyond the bounds: `truncate` to
+    them (TIS), `mask` to 0 (IcePop, MIS), `filter` to 0 and all others to 1, `veto` the whole row to 0. Log-ratios of
+    what shares a weight are kept within +-20, as verl's `rollout_corr_helper` does.
 
     Args:
         log_ratios: n numbers, log pi - log mu.
         offsets: m + 1 whole numbers; row i is `log_ratios[offsets[i]:offsets[i + 1]]`; rows cover all tokens.
         level: see above.
-        lower: above 0; None: no lower bound.
-        upper: None: no upper bound.
+        at_least: above 0; None: no lower bound.
+        at_most: None: no upper bound.
         action: see above.
         segments: offsets of the segments (turns, chunks), for their levels; none may cross a row's end.
         mask: n booleans, True where the policy acted: other tokens take no part and get 0. None: all.
@@ -77,8 +76,8 @@ def importance_weights(
         `float32[n]` for float32 log_ratios, else `float64[n]`.
 
     Raises:
-        InvalidInputError: lengths differ, a log-ratio that takes part is not finite, bounds are not 0 < lower <=
-            upper, or segments are missing or cross rows.
+        InvalidInputError: lengths differ, a log-ratio that takes part is not finite, bounds are not 0 < at_least
+            <= at_most, or segments are missing or cross rows.
 
     Example:
         >>> from agentrl_core import weight
@@ -92,8 +91,8 @@ def importance_weights(
         given,
         columns.integers(offsets, "offsets"),
         level=level,
-        lower=lower,
-        upper=upper,
+        at_least=at_least,
+        at_most=at_most,
         action=action,
         segments=None if segments is None else columns.integers(segments, "segments"),
         mask=columns.mask(mask, "mask", length=len(given)),
@@ -104,8 +103,8 @@ def trust_region(
     log_ratios: object,
     offsets: object,
     *,
-    upper: float,
-    lower: float | None = None,
+    at_most: float,
+    at_least: float | None = None,
     divergence: Literal["k1", "k2", "k3"] = "k3",
     aggregate: Literal["token", "sum", "mean", "max"] = "token",
     mask: object | None = None,
@@ -114,13 +113,13 @@ def trust_region(
 
     With d = log pi - log mu: k1 = -d, k2 = d^2 / 2, k3 = exp(d) - 1 - d. These are verl's `rollout_rs` modes,
     `token_k1` to
-    `seq_max_k3`; where it takes ratios a and b as bounds of k1, give lower=ln(a) and upper=ln(b).
+    `seq_max_k3`; where it takes ratios a and b as bounds of k1, give at_least=ln(a) and at_most=ln(b).
 
     Args:
         log_ratios: n numbers.
         offsets: as for `importance_weights`.
-        upper: the largest divergence that is kept.
-        lower: the least; None: any.
+        at_most: the largest divergence that is kept.
+        at_least: the least; None: any.
         divergence: see above.
         aggregate: see above.
         mask: as for `importance_weights`; other tokens are False.
@@ -129,11 +128,12 @@ def trust_region(
         `bool[n]`.
 
     Raises:
-        InvalidInputError: lengths differ, a log-ratio that takes part is not finite, or lower is above upper.
+        InvalidInputError: lengths differ, a log-ratio that takes part is not finite, or at_least is above
+            at_most.
 
     Example:
         >>> from agentrl_core import weight
-        >>> weight.trust_region([0.0, 2.0, 0.1], [0, 2, 3], upper=0.5, aggregate="max").tolist()
+        >>> weight.trust_region([0.0, 2.0, 0.1], [0, 2, 3], at_most=0.5, aggregate="max").tolist()
         [False, False, True]
     """
     numbers = columns.numbers(log_ratios, "log_ratios")
@@ -142,8 +142,8 @@ def trust_region(
         columns.integers(offsets, "offsets"),
         divergence=divergence,
         aggregate=aggregate,
-        lower=lower,
-        upper=upper,
+        at_least=at_least,
+        at_most=at_most,
         mask=columns.mask(mask, "mask", length=len(numbers)),
     )
 

@@ -22,7 +22,7 @@ def top(
     count: int | None = None,
     fraction: float | None = None,
     rounding: Literal["floor", "ceil", "nearest"] = "floor",
-    minimum: int = 0,
+    at_least: int = 0,
     largest: bool = True,
     ties: Literal["first", "all"] = "first",
     valid: object | None = None,
@@ -33,9 +33,9 @@ def top(
         scores: n numbers.
         group_ids: n group ids; None: one group.
         count: how many of each group; or
-        fraction: what part of its valid rows, from 0 to 1, made whole by `rounding`, at least `minimum`.
+        fraction: what part of its valid rows, from 0 to 1, made whole by `rounding`, at least `at_least`.
         rounding: `floor`, `ceil` or `nearest` (halves to even).
-        minimum: see `fraction`.
+        at_least: see `fraction`.
         largest: False: the smallest scores.
         ties: of rows equal to the last chosen one, the earlier are chosen (`first`) or all (`all`).
         valid: n booleans; rows that are False are not chosen. None: all rows are valid.
@@ -56,7 +56,7 @@ def top(
         count=count,
         fraction=fraction,
         rounding=rounding,
-        minimum=minimum,
+        at_least=at_least,
         largest=largest,
         ties=ties,
         valid=columns.mask(valid, "valid", length=len(numbers)),
@@ -108,7 +108,7 @@ def max_variance_subset(
     count: int | None = None,
     fraction: float | None = None,
     rounding: Literal["floor", "ceil", "nearest"] = "floor",
-    minimum: int = 0,
+    at_least: int = 0,
     valid: object | None = None,
 ) -> NDArray[np.bool_]:
     """The rows of each group whose scores vary most: some of the lowest and some of the highest, exactly, O(n log n).
@@ -119,9 +119,9 @@ def max_variance_subset(
         scores: n numbers.
         group_ids: n group ids; None: one group.
         count: how many of each group; or
-        fraction: what part of its valid rows, made whole by `rounding`, at least `minimum`.
+        fraction: what part of its valid rows, made whole by `rounding`, at least `at_least`.
         rounding: `floor`, `ceil` or `nearest`.
-        minimum: see `fraction`.
+        at_least: see `fraction`.
         valid: n booleans; rows that are False are not chosen. None: all rows are valid.
 
     Raises:
@@ -139,7 +139,7 @@ def max_variance_subset(
         count=count,
         fraction=fraction,
         rounding=rounding,
-        minimum=minimum,
+        at_least=at_least,
         valid=columns.mask(valid, "valid", length=len(numbers)),
     )
 
@@ -150,8 +150,8 @@ def quota(
     group_ids: object | None = None,
     *,
     target: int,
-    minimum_failures: int = 2,
-    minimum_successes: int = 2,
+    failures_at_least: int = 2,
+    successes_at_least: int = 2,
     seed: int | None = None,
     ids: object | None = None,
     valid: object | None = None,
@@ -166,8 +166,8 @@ def quota(
         success: n booleans.
         group_ids: n group ids; None: one group.
         target: rows of each group.
-        minimum_failures: least number of failures, where there are as many.
-        minimum_successes: least number of successes, where there are as many.
+        failures_at_least: least number of failures, where there are as many.
+        successes_at_least: least number of successes, where there are as many.
         seed: chooses the failures at random (the paper); None: the first ones (the public code).
         ids: n whole numbers that name the rows for the random choice; None: the row's place.
         valid: n booleans; rows that are False neither count nor are chosen. None: all rows are valid.
@@ -178,7 +178,7 @@ def quota(
     Example:
         >>> from agentrl_core import weight
         >>> success = [True, True, True, False, False, False]
-        >>> weight.quota([0.9, 0.1, 0.5, 0.0, 0.0, 0.0], success, target=4, minimum_failures=1).tolist()
+        >>> weight.quota([0.9, 0.1, 0.5, 0.0, 0.0, 0.0], success, target=4, failures_at_least=1).tolist()
         [False, True, True, True, True, False]
     """
     numbers = columns.doubles(penalties, "penalties")
@@ -188,8 +188,8 @@ def quota(
         columns.groups(group_ids, "group_ids", length=len(numbers)),
         columns.places(ids, "ids", length=len(numbers)),
         target=target,
-        minimum_failures=minimum_failures,
-        minimum_successes=minimum_successes,
+        failures_at_least=failures_at_least,
+        successes_at_least=successes_at_least,
         seed=seed,
         valid=columns.mask(valid, "valid", length=len(numbers)),
     )

@@ -112,12 +112,12 @@ class SelectDraws(BatchComponent):
         if self.rule == "magnitude":
             size = np.abs(values)
             minimum = 0 if fraction is None else 1
-            chosen = top(size, groups, count=self.count, fraction=fraction, minimum=minimum, valid=known)
+            chosen = top(size, groups, count=self.count, fraction=fraction, at_least=minimum, valid=known)
             return chosen & (size >= self.least)
         if self.rule == "max_variance":
             minimum = 0 if fraction is None else 1
             return max_variance_subset(
-                values, groups, count=self.count, fraction=fraction, minimum=minimum, valid=known
+                values, groups, count=self.count, fraction=fraction, at_least=minimum, valid=known
             )
         if self.rule == "quantile":
             return above_quantile(values, groups, q=1.0 - self.fraction, valid=known)
@@ -132,8 +132,8 @@ class SelectDraws(BatchComponent):
             rows.flags("success"),
             groups,
             target=self.count or 0,
-            minimum_failures=self.minimum,
-            minimum_successes=self.minimum,
+            failures_at_least=self.minimum,
+            successes_at_least=self.minimum,
             seed=self.seed,
             ids=rows.values("trajectory_id").astype(np.int64),
             valid=known,

@@ -89,7 +89,7 @@ class SelectTokens(BatchComponent):
         groups = rows.draws if self.scope == "draw" else rows.keys("batch")
         if self.rule == "quantile":
             return above_quantile(values, groups, q=1.0 - self.fraction, strict=self.strict, valid=known)
-        return top(values, groups, fraction=self.fraction, rounding=self.rounding, minimum=self.minimum, valid=known)
+        return top(values, groups, fraction=self.fraction, rounding=self.rounding, at_least=self.minimum, valid=known)
 
 
 @dataclass(frozen=True)

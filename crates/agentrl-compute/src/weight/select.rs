@@ -38,14 +38,14 @@ impl Rounding {
 pub enum Amount {
     /// So many, or all if there are fewer.
     Count(usize),
-    /// A part of the valid rows, at least `minimum` of them.
+    /// A part of the valid rows, at least `at_least` of them.
     Fraction {
         /// From 0 to 1.
         fraction: f64,
         /// How the part becomes whole.
         rounding: Rounding,
         /// The least number, where there are as many.
-        minimum: usize,
+        at_least: usize,
     },
 }
 
@@ -54,12 +54,12 @@ impl Amount {
     ///
     /// # Errors
     /// `InvalidInput` for both or none, or a fraction outside [0, 1].
-    pub fn from_options(count: Option<usize>, fraction: Option<f64>, rounding: &str, minimum: usize) -> Result<Self> {
+    pub fn from_options(count: Option<usize>, fraction: Option<f64>, rounding: &str, at_least: usize) -> Result<Self> {
         match (count, fraction) {
             (Some(count), None) => Ok(Self::Count(count)),
             (None, Some(fraction)) => {
                 within("fraction", fraction, 0.0, 1.0)?;
-                Ok(Self::Fraction { fraction, rounding: Rounding::from_name(rounding)?, minimum })
+                Ok(Self::Fraction { fraction, rounding: Rounding::from_name(rounding)?, at_least })
             }
             _ => Err(Error::invalid("count and fraction name the same thing; give exactly one of them")),
         }
@@ -68,14 +68,14 @@ impl Amount {
     fn of(self, rows: usize) -> usize {
         match self {
             Self::Count(count) => count.min(rows),
-            Self::Fraction { fraction, rounding, minimum } => {
+            Self::Fraction { fraction, rounding, at_least } => {
                 let part = fraction * rows as f64;
                 let part = match rounding {
                     Rounding::Floor => part.floor(),
                     Rounding::Ceil => part.ceil(),
                     Rounding::Nearest => part.round_ties_even(),
                 };
-                (part as usize).max(minimum).min(rows)
+                (part as usize).max(at_least).min(rows)
             }
         }
     }
@@ -236,7 +236,7 @@ pub struct Quota {
     /// How many rows of each group are chosen.
     pub target: usize,
     /// The least number of failures and of successes, where there are as many.
-    pub minimum: (usize, usize),
+    pub at_least: (usize, usize),
     /// The seed by which failures are chosen; without one, the first ones.
     pub seed: Option<u64>,
 }
@@ -250,7 +250,7 @@ pub struct Quota {
 /// use agentrl_compute::weight::{Quota, quota};
 ///
 /// let success = [true, true, true, false, false, false];
-/// let options = Quota { target: 4, minimum: (1, 1), seed: None };
+/// let options = Quota { target: 4, at_least: (1, 1), seed: None };
 /// let chosen = quota(&[0.9, 0.1, 0.5, 0.0, 0.0, 0.0], &success, &[0; 6], None, &[0, 1, 2, 3, 4, 5], &options)?;
 /// assert_eq!(chosen, [false, true, true, true, true, false]);
 /// # Ok::<(), agentrl_compute::Error>(())
@@ -275,7 +275,7 @@ pub fn quota(
         }
         let (mut won, mut lost): (Vec<u32>, Vec<u32>) = rows.iter().partition(|&&row| success[row as usize]);
         let share = |members: usize| (members as f64 * target as f64 / rows.len() as f64).round_ties_even() as usize;
-        let least = (options.minimum.0.min(lost.len()), options.minimum.1.min(won.len()));
+        let least = (options.at_least.0.min(lost.len()), options.at_least.1.min(won.len()));
         let (mut failures, mut successes) = (share(lost.len()), share(won.len()));
         if failures <= least.0 && successes <= least.1 {
             (failures, successes) = (lost.len(), won.len());
@@ -351,10 +351,10 @@ mod tests {
 
     #[test]
     fn quotas_of_the_reference() -> Result<()> {
-        let choose = |won: usize, lost: usize, target, minimum| {
+        let choose = |won: usize, lost: usize, target, at_least| {
             let success: Vec<bool> = (0..won + lost).map(|row| row < won).collect();
             let ids: Vec<i64> = (0..(won + lost) as i64).collect();
-            let options = Quota { target, minimum, seed: Some(1) };
+            let options = Quota { target, at_least, seed: Some(1) };
             let chosen = quota(&vec![0.0; won + lost], &success, &vec![0; won + lost], None, &ids, &options)?;
             let kept = |wanted: bool| {
                 chosen.iter().zip(&success).filter(|&(&chosen, &success)| chosen && success == wanted).count()

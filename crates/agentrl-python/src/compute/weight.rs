@@ -55,7 +55,7 @@ pub(crate) fn weight_constant<'py>(
 }
 
 #[pyfunction]
-#[pyo3(signature = (scores, groups, *, count, fraction, rounding, minimum, largest, ties, valid=None))]
+#[pyo3(signature = (scores, groups, *, count, fraction, rounding, at_least, largest, ties, valid=None))]
 #[expect(clippy::too_many_arguments, reason = "columns in order, options by name")]
 pub(crate) fn weight_top<'py>(
     py: Python<'py>,
@@ -64,13 +64,13 @@ pub(crate) fn weight_top<'py>(
     count: Option<Whole<usize>>,
     fraction: Option<f64>,
     rounding: &str,
-    minimum: Whole<usize>,
+    at_least: Whole<usize>,
     largest: bool,
     ties: &str,
     valid: Option<Column<'py, bool>>,
 ) -> PyResult<Made<'py, bool>> {
     let (groups, valid) = (slice("groups", &groups)?, optional("valid", valid.as_ref())?);
-    let amount = amount(count, fraction, rounding, minimum)?;
+    let amount = amount(count, fraction, rounding, at_least)?;
     let ties = Ties::from_name(ties).map_err(to_python)?;
     let chosen = reduced!(py, [scores], weight::top(scores, groups, valid, amount, largest, ties))?;
     Ok(PyArray1::from_vec(py, chosen))
@@ -80,10 +80,10 @@ fn amount(
     count: Option<Whole<usize>>,
     fraction: Option<f64>,
     rounding: &str,
-    minimum: Whole<usize>,
+    at_least: Whole<usize>,
 ) -> PyResult<Amount> {
     let count = count.map(|count| count.named("count")).transpose()?;
-    Amount::from_options(count, fraction, rounding, minimum.named("minimum")?).map_err(to_python)
+    Amount::from_options(count, fraction, rounding, at_least.named("at_least")?).map_err(to_python)
 }
 
 #[pyfunction]
@@ -104,7 +104,7 @@ pub(crate) fn weight_above_quantile<'py>(
 }
 
 #[pyfunction]
-#[pyo3(signature = (scores, groups, *, count, fraction, rounding, minimum, valid=None))]
+#[pyo3(signature = (scores, groups, *, count, fraction, rounding, at_least, valid=None))]
 #[expect(clippy::too_many_arguments, reason = "columns in order, options by name")]
 pub(crate) fn weight_max_variance<'py>(
     py: Python<'py>,
@@ -113,17 +113,17 @@ pub(crate) fn weight_max_variance<'py>(
     count: Option<Whole<usize>>,
     fraction: Option<f64>,
     rounding: &str,
-    minimum: Whole<usize>,
+    at_least: Whole<usize>,
     valid: Option<Column<'py, bool>>,
 ) -> PyResult<Made<'py, bool>> {
     let (scores, groups) = (slice("scores", &scores)?, slice("groups", &groups)?);
     let valid = optional("valid", valid.as_ref())?;
-    let amount = amount(count, fraction, rounding, minimum)?;
+    let amount = amount(count, fraction, rounding, at_least)?;
     made(py, scores.len(), || weight::max_variance_subset(scores, groups, valid, amount))
 }
 
 #[pyfunction]
-#[pyo3(signature = (penalties, success, groups, ids, *, target, minimum_failures, minimum_successes, seed, valid=None))]
+#[pyo3(signature = (penalties, success, groups, ids, *, target, failures_at_least, successes_at_least, seed, valid=None))]
 #[expect(clippy::too_many_arguments, reason = "columns in order, options by name")]
 pub(crate) fn weight_quota<'py>(
     py: Python<'py>,
@@ -132,8 +132,8 @@ pub(crate) fn weight_quota<'py>(
     groups: Column<'py, u32>,
     ids: Column<'py, i64>,
     target: Whole<usize>,
-    minimum_failures: Whole<usize>,
-    minimum_successes: Whole<usize>,
+    failures_at_least: Whole<usize>,
+    successes_at_least: Whole<usize>,
     seed: Option<Whole<u64>>,
     valid: Option<Column<'py, bool>>,
 ) -> PyResult<Made<'py, bool>> {
@@ -142,7 +142,7 @@ pub(crate) fn weight_quota<'py>(
     let valid = optional("valid", valid.as_ref())?;
     let options = Quota {
         target: target.named("target")?,
-        minimum: (minimum_failures.named("minimum_failures")?, minimum_successes.named("minimum_successes")?),
+        at_least: (failures_at_least.named("failures_at_least")?, successes_at_least.named("successes_at_least")?),
         seed: seed.map(|seed| seed.named("seed")).transpose()?,
     };
     made(py, penalties.len(), || weight::quota(penalties, success, groups, valid, ids, &options))
@@ -163,15 +163,15 @@ pub(crate) fn weight_conflict_tokens<'py>(
 }
 
 #[pyfunction]
-#[pyo3(signature = (log_ratios, offsets, *, level, lower, upper, action, segments=None, mask=None))]
+#[pyo3(signature = (log_ratios, offsets, *, level, at_least, at_most, action, segments=None, mask=None))]
 #[expect(clippy::too_many_arguments, reason = "columns in order, options by name")]
 pub(crate) fn weight_importance<'py>(
     py: Python<'py>,
     log_ratios: Floats<'py>,
     offsets: Column<'py, i64>,
     level: &str,
-    lower: Option<f64>,
-    upper: Option<f64>,
+    at_least: Option<f64>,
+    at_most: Option<f64>,
     action: &str,
     segments: Option<Column<'py, i64>>,
     mask: Option<Column<'py, bool>>,
@@ -180,14 +180,14 @@ pub(crate) fn weight_importance<'py>(
     let segments = optional("segments", segments.as_ref())?;
     let level = Level::from_name(level).map_err(to_python)?;
     let action = Action::from_name(action).map_err(to_python)?;
-    let options = ImportanceOptions { level, segments, lower, upper, action };
+    let options = ImportanceOptions { level, segments, at_least, at_most, action };
     kernel!(py, [log_ratios], |out| {
         weight::importance_weights(&Ratios { log_ratios, offsets, mask }, &options, out)
     })
 }
 
 #[pyfunction]
-#[pyo3(signature = (log_ratios, offsets, *, divergence, aggregate, lower, upper, mask=None))]
+#[pyo3(signature = (log_ratios, offsets, *, divergence, aggregate, at_least, at_most, mask=None))]
 #[expect(clippy::too_many_arguments, reason = "columns in order, options by name")]
 pub(crate) fn weight_trust_region<'py>(
     py: Python<'py>,
@@ -195,14 +195,14 @@ pub(crate) fn weight_trust_region<'py>(
     offsets: Column<'py, i64>,
     divergence: &str,
     aggregate: &str,
-    lower: Option<f64>,
-    upper: f64,
+    at_least: Option<f64>,
+    at_most: f64,
     mask: Option<Column<'py, bool>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let (offsets, mask) = (slice("offsets", &offsets)?, optional("mask", mask.as_ref())?);
     let divergence = Divergence::from_name(divergence).map_err(to_python)?;
     let aggregate = Aggregate::from_name(aggregate).map_err(to_python)?;
-    let region = TrustRegion { divergence, aggregate, lower, upper };
+    let region = TrustRegion { divergence, aggregate, at_least, at_most };
     floats!([log_ratios], _Type => filled(py, None, log_ratios.len(), |out| {
         weight::trust_region(&Ratios { log_ratios, offsets, mask }, &region, out)
     }))
