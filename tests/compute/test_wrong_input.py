@@ -80,7 +80,6 @@ def test_masked_numbers_are_missing() -> None:
         # Columns that have to be there.
         (lambda: reward.success_distance([[1.0]], None, [0]), "success is None; give booleans"),
         (lambda: reward.gate([1.0], None), "passed is None; give booleans"),
-        (lambda: weight.quota([1.0], None, target=1), "success is None; give booleans"),
         (lambda: filters.unflagged(None, [0]), "flags is None; give booleans"),
         (lambda: filters.round_rows(None, 1), "keep is None; give booleans"),
         (lambda: reward.answer_clusters(None, [0]), "answers is NoneType; give a list of texts"),

@@ -2,7 +2,7 @@
 
 from agentrl_core.advantage.anchored import GroupInGroup
 from agentrl_core.advantage.baseline import BaselineRelative
-from agentrl_core.advantage.bonus import EntropyBonus, Novelty, StepConfidence
+from agentrl_core.advantage.bonus import EntropyBonus
 from agentrl_core.advantage.checklists import ChecklistRelative
 from agentrl_core.advantage.compat import compat
 from agentrl_core.advantage.consistency import Consistency
@@ -40,12 +40,10 @@ __all__ = [
     "LengthWeighted",
     "Normalisation",
     "NormalisedReturns",
-    "Novelty",
     "OptimalTokenBaseline",
     "Refinement",
     "SegmentRelative",
     "SoftmaxScaled",
-    "StepConfidence",
     "TailRisk",
     "TrackedBaseline",
     "TreeRelative",

@@ -362,6 +362,7 @@ mod tests {
             Ok::<_, Error>((kept(true), kept(false)))
         };
         assert_eq!(choose(16, 16, 16, (2, 2))?, (8, 8));
+        assert_eq!(choose(24, 8, 16, (2, 2))?, (12, 4));
         assert_eq!(choose(31, 1, 16, (2, 2))?, (15, 1));
         assert_eq!(choose(1, 31, 16, (2, 2))?, (1, 15));
         assert_eq!(choose(2, 2, 3, (2, 2))?, (2, 2));
@@ -384,6 +385,19 @@ mod tests {
                 prop_assert!(rows.iter().all(|&row| all[row] == expected.iter().any(|&other| (values[other] - values[row]).abs() == 0.0)));
             }
             prop_assert!((0..values.len()).all(|row| valid[row] || !(exact[row] || all[row])));
+        }
+
+        #[test]
+        fn failures_follow_the_names_of_rows(order in Just((0..10_usize).collect::<Vec<_>>()).prop_shuffle(), seed in any::<u64>()) {
+            let options = Quota { target: 5, at_least: (2, 2), seed: Some(seed) };
+            let draw = |order: &[usize]| {
+                let (ids, success): (Vec<i64>, Vec<bool>) = order.iter().map(|&row| (100 + row as i64, row < 4)).unzip();
+                quota(&[0.0; 10], &success, &[0; 10], None, &ids, &options)
+            };
+            let ours = draw(&(0..10).collect::<Vec<_>>())?;
+            let theirs = draw(&order)?;
+            prop_assert_eq!(ours.iter().filter(|&&chosen| chosen).count(), 5);
+            prop_assert!(order.iter().zip(theirs).all(|(&row, chosen)| row < 4 || chosen == ours[row]));
         }
 
         #[test]

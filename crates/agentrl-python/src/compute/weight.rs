@@ -123,7 +123,7 @@ pub(crate) fn weight_max_variance<'py>(
 }
 
 #[pyfunction]
-#[pyo3(signature = (penalties, success, groups, ids, *, target, failures_at_least, successes_at_least, seed, valid=None))]
+#[pyo3(signature = (penalties, success, groups, ids, *, target, minimum_failures, minimum_successes, seed, valid=None))]
 #[expect(clippy::too_many_arguments, reason = "columns in order, options by name")]
 pub(crate) fn weight_quota<'py>(
     py: Python<'py>,
@@ -132,8 +132,8 @@ pub(crate) fn weight_quota<'py>(
     groups: Column<'py, u32>,
     ids: Column<'py, i64>,
     target: Whole<usize>,
-    failures_at_least: Whole<usize>,
-    successes_at_least: Whole<usize>,
+    minimum_failures: Whole<usize>,
+    minimum_successes: Whole<usize>,
     seed: Option<Whole<u64>>,
     valid: Option<Column<'py, bool>>,
 ) -> PyResult<Made<'py, bool>> {
@@ -142,7 +142,7 @@ pub(crate) fn weight_quota<'py>(
     let valid = optional("valid", valid.as_ref())?;
     let options = Quota {
         target: target.named("target")?,
-        at_least: (failures_at_least.named("failures_at_least")?, successes_at_least.named("successes_at_least")?),
+        at_least: (minimum_failures.named("minimum_failures")?, minimum_successes.named("minimum_successes")?),
         seed: seed.map(|seed| seed.named("seed")).transpose()?,
     };
     made(py, penalties.len(), || weight::quota(penalties, success, groups, valid, ids, &options))
