@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
-from agentrl_core.component import BatchComponent, Column, Rows, column_name, option
+from agentrl_core.component import BatchComponent, Column, Level, Rows, column_name, option
 from agentrl_core.component.column import needed
 from agentrl_core.component.rows import mean_of_tokens
 from agentrl_core.operators import group
 
 if TYPE_CHECKING:
-    from agentrl_core.component import Level
     from agentrl_core.data.batch import Batch
 
 
