@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from rollouts import counted, means, plain, small, with_tokens
 
 from agentrl_core import Batch
+from agentrl_core.advantage import GroupRelative
 from agentrl_core.exceptions import NotFoundError, RecipeError
 from agentrl_core.weight import ColumnScaled, EntropyScaled, ImportanceWeight, LiveRescale, TrustRegion
 
@@ -97,6 +98,14 @@ def test_dead_groups_do_not_shrink_the_step() -> None:
     assert column(group, "weight", "draw") == [2.0, 2.0, 1.0, 1.0, 1.0]
     dead = small(draws, draw_score=[1.0] * 5)
     assert column(LiveRescale()(dead), "weight", "draw") == [1.0] * 5
+
+
+def test_gpg_counts_draws_without_gradient() -> None:
+    """Groups 1, 0 and 1, 1: half of the draws have a gradient; verl counts the scores that are not 0, three of four."""
+    batch = small([(0, [1]), (0, [1]), (1, [1]), (1, [1])], draw_score=[1.0, 0.0, 1.0, 1.0])
+    batch = GroupRelative(scale="none")(batch)
+    assert column(LiveRescale(kind="rows", column="advantage")(batch), "weight", "draw") == [2.0] * 4
+    close(column(LiveRescale(kind="rows")(batch), "weight", "draw"), [4 / 3] * 4)
 
 
 # Columns

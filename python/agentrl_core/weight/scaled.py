@@ -88,7 +88,8 @@ class LiveRescale(BatchComponent):
     """Rows count more where many carry no signal, so that dead groups do not shrink the step.
 
     weight *= how many there are / how many carry a signal. `groups`: groups, and groups whose values differ (RAPO,
-    arXiv:2509.24107; CPGD, arXiv:2505.12504: `at_most=3.0`). `rows`: draws, and draws whose value is not 0 (MC-GRPO,
+    arXiv:2509.24107; CPGD, arXiv:2505.12504: `at_most=3.0`). `rows`: draws, and draws whose value is not 0 (GPG,
+    arXiv:2504.02546, with `column="advantage"`: draws without a gradient; verl's GPG counts scores; MC-GRPO,
     arXiv:2601.22582, within groups: the pivot counts among the draws and has advantage 0). Where nothing carries a
     signal the factor is 1.
 
