@@ -105,7 +105,7 @@ class LiveRescale(BatchComponent):
     Example:
         >>> from agentrl_core.weight import LiveRescale
         >>> LiveRescale().needs
-        (draw('score'), draw('group_id'))
+        (draw('group_id'), draw('score'))
     """
 
     phase: ClassVar[str] = "weight"
