@@ -22,7 +22,7 @@ class DoublyRobust(BatchComponent):
     R is the score of the draw, h how many steps follow the step, V the step column `value` (after the last step: 0), r
     the reward of the step (0 where it has none). Steps whose advantage is not above 1 / horizon are left out of the
     loss (`keep` 0). Draws without a score get 0 and are left out. Source: DigiRL, arXiv:2406.11896, whose draws are
-    chosen by `weight.SelectDraws(column="task_advantage", kind="quantile", fraction=0.1)`, with the score less the
+    chosen by `weight.SelectDraws(column="task_advantage", rule="quantile", fraction=0.1)`, with the score less the
     task's value in that column.
 
     Args:
