@@ -27,7 +27,7 @@ def main() -> None:
     rng = np.random.default_rng(0)
     count = ROWS * LENGTH
     log_ratios = rng.normal(0.0, 0.02, count).astype(np.float32)
-    advantages, entropies = rng.normal(size=(2, count)).astype(np.float32)
+    entropies = rng.normal(size=count).astype(np.float32)
     offsets = np.arange(0, count + 1, LENGTH)
     rows = torch.from_numpy(log_ratios.reshape(ROWS, LENGTH))
     new, mask = torch.full_like(rows, -1.0), torch.ones_like(rows)
@@ -37,7 +37,7 @@ def main() -> None:
         bench.against(work, peer, ours, theirs, runs=15, goal=1.0, tolerance=tolerance)
 
     def kept(level: str) -> Callable[[], np.ndarray]:
-        return lambda: weight.importance_weights(log_ratios, offsets, level=level, upper=2.0)  # type: ignore[arg-type]
+        return lambda: weight.importance_weights(log_ratios, offsets, level=level, at_most=2.0)  # type: ignore[arg-type]
 
     def sequence_numpy() -> np.ndarray:
         sums = np.add.reduceat(log_ratios, offsets[:-1], dtype=np.float64)
@@ -72,11 +72,7 @@ def main() -> None:
         place = count - count // 5
         return entropies >= np.partition(entropies, place)[place]
 
-    def covariance_numpy() -> np.ndarray:
-        return (advantages - advantages.mean(dtype=np.float64)) * (log_ratios - log_ratios.mean(dtype=np.float64))
-
     against("top fifth of all tokens", "NumPy", lambda: weight.top(entropies, fraction=0.2), share_numpy, 0.0)
-    against("covariance", "NumPy", lambda: weight.covariance(advantages, log_ratios), covariance_numpy, 1e-5)
     bench.write()
 
 

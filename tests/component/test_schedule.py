@@ -14,11 +14,10 @@ from hypothesis import strategies as st
 from rollouts import small
 
 from agentrl_core import Forest, Schedule
-from agentrl_core.advantage import GroupRelative
+from agentrl_core.advantage import EntropyBonus, GroupRelative
 from agentrl_core.exceptions import RecipeError
 from agentrl_core.recipe import Recipe
 from agentrl_core.reward import Fuse, Outcome
-from agentrl_core.weight import EntropyBonus
 
 NUMBERS = st.floats(0.01, 100.0)
 SCHEDULES = st.builds(
@@ -83,10 +82,10 @@ def test_what_is_not_possible(arguments: dict[str, object], message: str) -> Non
 
 
 def test_options_are_in_range_at_both_ends() -> None:
-    with pytest.raises(RecipeError, match=r"option cap=-1\.0 is not possible; give a number above 0"):
-        EntropyBonus(cap=Schedule(2.0, -1.0, iterations=3))
-    with pytest.raises(RecipeError, match=r"option strength=.* is no Schedule; its keys are: start, end"):
-        EntropyBonus.from_dict({"strength": {"from": 1.0, "to": 0.0}})
+    with pytest.raises(RecipeError, match=r"option at_most=-1\.0 is not possible; give a number above 0"):
+        EntropyBonus(at_most=Schedule(2.0, -1.0, iterations=3))
+    with pytest.raises(RecipeError, match=r"option coefficient=.* is no Schedule; its keys are: start, end"):
+        EntropyBonus.from_dict({"coefficient": {"from": 1.0, "to": 0.0}})
 
 
 def test_the_iteration_of_the_batch_decides() -> None:
@@ -116,4 +115,4 @@ def test_a_recipe_records_its_schedules() -> None:
 
 def test_a_batch_without_draws() -> None:
     batch = small([(0, [1])], draw_score=[1.0], token_entropy=[1.0], draw_advantage=[1.0]).select_draws([])
-    assert len(EntropyBonus(strength=Schedule(1.0, 0.0, 4)).at(0)(batch).column("advantage", "token")) == 0
+    assert len(EntropyBonus(coefficient=Schedule(1.0, 0.0, 4)).at(0)(batch).column("advantage", "token")) == 0

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from rollouts import bare, filled, small
 
-from agentrl_core import Batch, Schedule, advantage, group, loss, reward, weight
+from agentrl_core import Batch, Schedule, advantage, group, loss, reward, select, weight
 from agentrl_core.advantage.compat import COMPAT
 from agentrl_core.component.component import BatchComponent, Component
 from agentrl_core.recipe import Recipe
 
 TEXT = (Path(__file__).parents[2] / "docs" / "credit.md").read_text()
-PACKAGES = {"advantage": advantage, "loss": loss, "reward": reward, "weight": weight}
+PACKAGES = {"advantage": advantage, "loss": loss, "reward": reward, "select": select, "weight": weight}
 COMPONENT = re.compile(r"`((?:advantage|loss|reward|weight)\.[A-Z][^`]*)`")
 FUNCTION = re.compile(r"`((?:advantage|loss|reward|weight)\.[a-z_]+)`")
 ROWS = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in TEXT.splitlines() if line.startswith("| ")]

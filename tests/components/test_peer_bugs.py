@@ -13,6 +13,7 @@ from agentrl_core import Batch, Forest, group, weight
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.reward import Unscored
+from agentrl_core.select import Band
 from agentrl_core.weight import FlagFilter, GroupFilter, LiveRescale, SelectDraws
 
 CENTRED = GroupRelative(scale="none")
@@ -85,7 +86,7 @@ def test_slime_2374_filters_take_groups_of_any_shape() -> None:
     sizes: set[int] = set()
     for seed in range(20):
         batch = GroupRelative()(ragged(seed))
-        kept = SelectDraws(fraction=0.5)(GroupFilter(low=0.1)(batch)).column("keep", "draw")
+        kept = SelectDraws(fraction=0.5)(GroupFilter(band=Band(at_least=0.1))(batch)).column("keep", "draw")
         scores, groups = batch.column("score", "draw"), batch.keys("group_id", "draw")
         for own in (groups == one for one in np.unique(groups)):
             live = own & np.isfinite(scores)
@@ -256,5 +257,5 @@ def test_verl_3910_statistics_over_tokens_are_over_those_of_the_policy() -> None
     """verl#3910: with several turns, tokens that the policy did not write were taken for its own."""
     batch = talk()
     entropy = np.array([1.0, 2.0, 3.0, 99.0, 4.0, 5.0], np.float32)
-    made = weight.EntropyScaled(normalise="relative", strength=1.0)(batch.with_columns("token", entropy=entropy))
+    made = weight.EntropyScaled(kind="relative", coefficient=1.0)(batch.with_columns("token", entropy=entropy))
     np.testing.assert_allclose(made.column("weight", "token"), [5 / 3, 4 / 3, 1.0, 1.0, 2 / 3, 1 / 3], rtol=1e-6)

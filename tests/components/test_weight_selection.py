@@ -17,7 +17,8 @@ from agentrl_core.exceptions import NotFoundError, RecipeError
 from agentrl_core.loss import Policy
 from agentrl_core.recipe import Recipe
 from agentrl_core.reward import Outcome, Unscored
-from agentrl_core.weight import DuplicateFilter, FlagFilter, GroupFilter, SelectDraws, SelectTokens, SignScaled
+from agentrl_core.select import Band
+from agentrl_core.weight import ColumnScaled, FlagFilter, GroupFilter, SelectDraws, SelectTokens
 
 SEEDS = st.integers(0, 10**6)
 
@@ -44,59 +45,39 @@ def members(batch: Batch) -> list[list[int]]:
 
 @settings(max_examples=20, deadline=None)
 @given(SEEDS, st.sampled_from(["quantile", "top"]), st.sampled_from(["batch", "draw"]))
-def test_unsure_tokens(seed: int, rule: str, scope: str) -> None:
+def test_unsure_tokens(seed: int, kind: str, group_by: str) -> None:
     batch = credited(seed)
     entropy = batch.column("entropy", "token").astype(float)
     draws = [[token.row for token in draw.tokens if token.trained] for draw in plain(batch) if draw.valid]
     expected = np.zeros(len(entropy))
-    for rows in draws if scope == "draw" else [list(itertools.chain(*draws))]:
-        if rows and rule == "quantile":
+    for rows in draws if group_by == "draw" else [list(itertools.chain(*draws))]:
+        if rows and kind == "quantile":
             expected[rows] = entropy[rows] >= np.quantile(entropy[rows], 0.6)
         elif rows:
             largest = sorted(rows, key=lambda row: -entropy[row])
             expected[largest[: int(0.4 * len(rows))]] = 1.0
-    options = {"column": "entropy", "rule": rule, "scope": scope, "fraction": 0.4}
+    options = {"column": "entropy", "kind": kind, "group_by": group_by, "fraction": 0.4}
     made = SelectTokens(**options)(batch)
     assert column(made, "weight", "token") == expected.tolist()
     assert not made.has("keep", "token")
     kept = SelectTokens(**options, denominator="kept")(batch)
     assert column(kept, "keep", "token") == expected.tolist()
     assert not kept.has("weight", "token")
-    dropped = SelectTokens(**options, action="drop")(batch)
-    assert column(dropped, "weight", "token") == (1.0 - expected).tolist()
 
 
-def test_tokens_by_covariance_by_hand() -> None:
-    logprobs = [-0.1, -2.0, -0.1, -2.0]  # covariances .95, -.95, -.95, .95
-    batch = small([(0, [2]), (0, [2])], draw_advantage=[1.0, -1.0], token_current_logprob=logprobs)
-    common = {"column": "current_logprob", "measure": "covariance"}
-    within = {**common, "rule": "band", "low": 0.5, "high": 1.0, "action": "drop"}
-    assert column(SelectTokens(**within, fraction=1.0)(batch), "weight", "token") == [0.0, 1.0, 1.0, 0.0]
-    chosen = set()
-    for seed in range(20):
-        one = SelectTokens(**within, fraction=1e-4, minimum=1, seed=seed)
-        chosen.add(tuple(column(one(batch), "weight", "token")))
-        assert column(one(batch), "weight", "token") == column(one(batch), "weight", "token")
-    assert chosen == {(0.0, 1.0, 1.0, 1.0), (1.0, 1.0, 1.0, 0.0)}
-    kl = SelectTokens(**common, rule="top", fraction=0.5, action="penalise")(batch)
-    assert column(kl, "kl_weight", "token") == [1.0, 0.0, 0.0, 1.0]
-    assert not kl.has("weight", "token")
-
-
-def test_tokens_of_a_product_among_those_that_are_kept() -> None:
-    batch = small([(0, [2]), (0, [2])], draw_advantage=[3.0, -1.0], token_entropy=[1.0, 2.0, 4.0, 2.0])
-    rule = {"column": "entropy", "measure": "product", "rule": "top", "fraction": 0.5}
-    assert column(SelectTokens(**rule)(batch), "weight", "token") == [0.0, 1.0, 1.0, 0.0]
+def test_tokens_among_those_that_are_kept() -> None:
+    batch = small([(0, [2]), (0, [2])], token_entropy=[3.0, 2.0, 4.0, 2.0])
+    largest = {"kind": "top", "fraction": 0.5}
+    assert column(SelectTokens(**largest)(batch), "weight", "token") == [1.0, 0.0, 1.0, 0.0]
     one = batch.with_columns("draw", keep=np.array([0, 1], np.uint8))
-    both = SelectTokens(**rule, among="kept", denominator="kept")(one)
+    both = SelectTokens(**largest, denominator="kept")(one)
     assert column(both, "keep", "token") == [0.0, 0.0, 1.0, 0.0]
 
 
-def test_ties_and_strictness() -> None:
+def test_ties() -> None:
     batch = small([(0, [4])], token_entropy=[1.0, 1.0, 1.0, 1.0])
-    assert column(SelectTokens(column="entropy")(batch), "weight", "token") == [1.0] * 4
-    assert column(SelectTokens(column="entropy", strict=True)(batch), "weight", "token") == [0.0] * 4
-    first = SelectTokens(column="entropy", rule="top", fraction=0.3, rounding="ceil")
+    assert column(SelectTokens()(batch), "weight", "token") == [1.0] * 4
+    first = SelectTokens(kind="top", fraction=0.3, rounding="ceil")
     assert column(first(batch), "weight", "token") == [1.0, 1.0, 0.0, 0.0]
 
 
@@ -113,7 +94,7 @@ def test_draws_of_large_advantages(seed: int) -> None:
         expected[largest[: max(int(0.5 * len(rows)), 1)]] = 1.0
     assert column(SelectDraws(fraction=0.5)(batch), "keep", "draw") == expected.tolist()
     expected = np.where(size >= 0.5, expected, 0.0)
-    assert column(SelectDraws(fraction=0.5, least=0.5)(batch), "keep", "draw") == expected.tolist()
+    assert column(SelectDraws(fraction=0.5, at_least=0.5)(batch), "keep", "draw") == expected.tolist()
 
 
 @settings(max_examples=20, deadline=None)
@@ -121,7 +102,7 @@ def test_draws_of_large_advantages(seed: int) -> None:
 def test_draws_of_largest_variance(seed: int, count: int) -> None:
     batch = credited(seed)
     advantage = batch.column("advantage", "draw").astype(float)
-    kept = column(SelectDraws(rule="max_variance", count=count)(batch), "keep", "draw")
+    kept = column(SelectDraws(kind="max_variance", count=count)(batch), "keep", "draw")
     for rows in members(batch):
         own = [advantage[row] for row in rows if kept[row]]
         assert len(own) == min(count, len(rows))
@@ -129,43 +110,42 @@ def test_draws_of_largest_variance(seed: int, count: int) -> None:
         np.testing.assert_allclose(np.var(own), best, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("failures", "successes", "kept"),
-    [(16, 16, (8, 8)), (1, 31, (1, 15)), (30, 2, (14, 2)), (24, 8, (12, 4)), (31, 1, (15, 1))],
-)
-def test_quota_by_hand(failures: int, successes: int, kept: tuple[int, int]) -> None:
-    total = failures + successes
-    success = np.array([0] * failures + [1] * successes, dtype=np.uint8)
-    penalty = np.arange(total, 0, -1, dtype=np.float32)
-    batch = small([(0, [1])] * total, draw_success=success, draw_penalty=penalty, draw_advantage=np.ones(total))
-    for seed in (None, 3):
-        made = SelectDraws(rule="quota", count=16, penalty="penalty", seed=seed)(batch)
-        chosen = np.array(column(made, "keep", "draw")) == 1.0
-        assert (int(chosen[:failures].sum()), int(chosen[failures:].sum())) == kept
-        assert chosen[total - kept[1] :].all()  # the successes with the smallest penalty
-        if seed is None:
-            assert chosen[: kept[0]].all()  # the first failures
-
-
 def test_pivots_quantiles_and_multiples() -> None:
     batch = small([(0, [1])] * 5, draw_advantage=[-2.0, -1.0, 1.0, 0.0, 8.0])
     keep = [
-        (SelectDraws(rule="pivot"), [1, 1, 1, 0, 1]),
-        (SelectDraws(rule="quantile", fraction=0.25), [0, 0, 1, 0, 1]),
+        (SelectDraws(kind="pivot"), [1, 1, 1, 0, 1]),
+        (SelectDraws(kind="quantile", fraction=0.25), [0, 0, 1, 0, 1]),
         (SelectDraws(positive_only=True), [0, 0, 1, 0, 1]),
-        (SelectDraws(count=2, scope="batch"), [1, 0, 0, 0, 1]),
+        (SelectDraws(count=2, group_by="batch"), [1, 0, 0, 0, 1]),
         (SelectDraws(multiple=2), [1, 1, 1, 0, 1]),
-        (SelectDraws(least=1.5, multiple=3, round_up=True), [1, 1, 0, 0, 1]),
-        (SelectDraws(least=1.5, multiple=3), [0, 0, 0, 0, 0]),
+        (SelectDraws(at_least=1.5, multiple=3, round_up=True), [1, 1, 0, 0, 1]),
+        (SelectDraws(at_least=1.5, multiple=3), [0, 0, 0, 0, 0]),
     ]
     for component, expected in keep:
         assert column(component(batch), "keep", "draw") == expected, component
 
 
+def test_draws_that_leave_may_still_count() -> None:
+    """LOOP divides by the mini-batch as it was before the filter: of 4 draws a kept one weighs 1/4, not 1/2."""
+    batch = small([(0, [1])] * 4, draw_advantage=[1.0, -1.0, 0.0, 0.0], draw_score=[1.0, 0.0, 0.5, 0.5])
+    chosen = {"kind": "magnitude", "at_least": 0.01, "group_by": "batch"}
+    for denominator, expected in (("all", 0.25), ("kept", 0.5)):
+        recipe = Recipe(
+            name="mine",
+            advantage=GroupRelative(),
+            weight=SelectDraws(**chosen, denominator=denominator),
+            loss=Policy(aggregate="sequence_mean"),
+        )
+        (update,) = recipe.updates(recipe.weight(batch))
+        (pack,) = update.pack(max_tokens=50)
+        assert pack.streams.advantage_positive.sum().item() == pytest.approx(expected)
+        assert pack.streams.advantage_negative.sum().item() == pytest.approx(-expected)
+
+
 def test_masks_meet() -> None:
     batch = small([(0, [1, 2]), (0, [1])], draw_advantage=[2.0, 1.0], token_entropy=[1.0, 2.0, 3.0, 9.0])
     draws = SelectDraws(count=1)(batch)
-    both = SelectTokens(column="entropy", rule="top", fraction=0.5, denominator="kept")(draws)
+    both = SelectTokens(kind="top", fraction=0.5, denominator="kept")(draws)
     assert column(both, "keep", "token") == [0.0, 0.0, 1.0, 0.0]
     weights = both.token_weights(np.arange(2), keep=both.column("keep", "token") != 0)
     assert weights.tolist() == [0.0, 0.0, 1.0, 0.0]
@@ -173,7 +153,8 @@ def test_masks_meet() -> None:
 
 def test_an_update_trains_what_is_kept_by_its_weight() -> None:
     batch = small([(0, [2]), (0, [1]), (1, [1]), (1, [1])], draw_score=[1.0, 0.0, 1.0, 1.0])
-    chain = (GroupFilter(), SignScaled(negative=3.0))
+    batch = batch.with_columns("draw", task_weight=[1.0, 3.0, 1.0, 1.0])
+    chain = (GroupFilter(), ColumnScaled())
     recipe = Recipe(name="mine", advantage=GroupRelative(scale="none"), weight=chain, loss=Policy())
     (update,) = recipe.updates(recipe.credit(batch))
     sums = dict.fromkeys(("advantage_positive", "advantage_negative", "weight_kl"), 0.0)
@@ -195,14 +176,14 @@ def test_groups_in_a_band(seed: int) -> None:
     for rows in members(batch):
         own = scores[rows]
         expected[rows] = own.std() > 0.41 and 0.3 <= own.mean() <= 1.5 and len(rows) >= 2
-    made = GroupFilter(min_std=0.41, low=0.3, high=1.5, min_count=2)(batch)
+    made = GroupFilter(band=Band(std_above=0.41, at_least=0.3, at_most=1.5, members_at_least=2))(batch)
     assert column(made, "keep", "draw") == expected.tolist()
 
 
 def test_groups_that_vary_most() -> None:
     scores = [0.0, 1.0, 0.0, 9.0, 5.0, 5.0, 0.0, 2.0]
     batch = small([(group, [1]) for group in range(4) for _ in range(2)], draw_score=scores)
-    made = GroupFilter(min_std=None, top_fraction=0.5)(batch)
+    made = GroupFilter(band=Band(std_above=None), top_fraction=0.5)(batch)
     assert column(made, "keep", "draw") == [0, 0, 1, 1, 0, 0, 1, 1]
     assert column(GroupFilter()(batch), "keep", "draw") == [1, 1, 1, 1, 0, 0, 1, 1]
 
@@ -248,7 +229,7 @@ def test_flagged_draws_vote_or_do_not() -> None:
     np.testing.assert_allclose(column(voted, "advantage", "draw"), [5 / 3, -1 / 3, -4 / 3], rtol=1e-6)
     unscored = GroupRelative(scale="none")(Unscored(flags="void")(batch))
     assert column(unscored, "advantage", "draw") == [0.0, 0.5, -0.5]
-    long = FlagFilter(flags="", limit=3)(batch)
+    long = FlagFilter(flags="", shorter_than=3)(batch)
     assert column(long, "keep", "draw") == [1, 1, 0]
     draws = batch.with_columns("draw", bad=np.array([0, 0, 1], np.uint8))
     assert column(FlagFilter(flags="bad", level="draw")(draws), "keep", "draw") == [1, 1, 0]
@@ -259,24 +240,16 @@ def test_flagged_draws_vote_or_do_not() -> None:
     ]
 
 
-def test_draws_that_say_the_same() -> None:
-    batch = small([(0, [2]), (0, [1, 1]), (0, [3]), (1, [2])], draw_score=[np.nan, 1.0, 1.0, 1.0])
-    assert column(DuplicateFilter()(batch), "keep", "draw") == [0, 1, 1, 1]
-    scored = batch.with_columns("draw", score=np.ones(4, np.float32))
-    assert column(DuplicateFilter()(scored), "keep", "draw") == [1, 0, 1, 1]
-
-
 @pytest.mark.parametrize(
     ("make", "message"),
     [
         (lambda: SelectTokens(fraction=1.5), "option fraction=1.5"),
-        (lambda: SelectTokens(low=9.0), "option low=9.0"),
-        (lambda: SelectDraws(rule="quota"), "option count=None"),
+        (lambda: SelectDraws(count=0), "option count=0"),
         (lambda: SelectDraws(multiple=0), "option multiple=0"),
-        (lambda: GroupFilter(low=0.9, high=0.1), "option low=0.9"),
+        (lambda: GroupFilter(band=Band(at_least=0.9, at_most=0.1)), "option at_least=0.9"),
         (lambda: GroupFilter(top_fraction=0.0), "option top_fraction=0.0"),
         (lambda: FlagFilter(flags=""), "option flags=''"),
-        (lambda: FlagFilter(limit=0), "option limit=0"),
+        (lambda: FlagFilter(shorter_than=0), "option shorter_than=0"),
         (lambda: Unscored(flags=""), "option flags=''"),
     ],
 )

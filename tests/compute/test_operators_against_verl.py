@@ -46,8 +46,8 @@ def batch(request: pytest.FixtureRequest) -> SimpleNamespace:
 @pytest.mark.parametrize(
     ("threshold", "options"),
     [
-        (1.3, {"upper": 1.3}),
-        ("0.2_3.0", {"lower": 0.2, "upper": 3.0, "action": "mask"}),
+        (1.3, {"at_most": 1.3}),
+        ("0.2_3.0", {"at_least": 0.2, "at_most": 3.0, "action": "mask"}),
     ],
 )
 def test_importance_weights(batch: SimpleNamespace, level: str, threshold: float | str, options: dict) -> None:
@@ -65,7 +65,7 @@ def test_rejection_masks(batch: SimpleNamespace, divergence: str, aggregate: str
     if mode not in rollout_corr_helper.SUPPORTED_ROLLOUT_RS_OPTIONS:
         assert mode == "seq_max_k1"
         return
-    bounds = {"lower": math.log(0.6), "upper": math.log(1.5)} if divergence == "k1" else {"upper": 0.35}
+    bounds = {"at_least": math.log(0.6), "at_most": math.log(1.5)} if divergence == "k1" else {"at_most": 0.35}
     theirs, _ = rollout_corr_helper.compute_rollout_rejection_mask(
         batch.new - batch.old, batch.mask, mode, "0.6_1.5" if divergence == "k1" else 0.35
     )

@@ -80,7 +80,6 @@ def test_masked_numbers_are_missing() -> None:
         # Columns that have to be there.
         (lambda: reward.success_distance([[1.0]], None, [0]), "success is None; give booleans"),
         (lambda: reward.gate([1.0], None), "passed is None; give booleans"),
-        (lambda: weight.quota([1.0], None, target=1), "success is None; give booleans"),
         (lambda: filters.unflagged(None, [0]), "flags is None; give booleans"),
         (lambda: filters.round_rows(None, 1), "keep is None; give booleans"),
         (lambda: reward.answer_clusters(None, [0]), "answers is NoneType; give a list of texts"),
@@ -107,7 +106,7 @@ def test_masked_numbers_are_missing() -> None:
         (lambda: group.Partial.of([1.0], [0], -1), "groups is -1; give a whole number"),
         (lambda: returns.n_step([1.0], [1.0], [0], gamma=1.0, steps=-1), "steps is -1; give a whole number"),
         (lambda: advantage.gigpo([1.0], [0], [0], [0], [0], [1.0], ddof=-1), "ddof is -1; give a whole number"),
-        (lambda: filters.group_band([1.0], [0], min_count=-1), "min_count is -1; give a whole number"),
+        (lambda: filters.group_band([1.0], [0], members_at_least=-1), "members_at_least is -1; give a whole number"),
         (lambda: filters.top_groups([1.0], [0], 0.5, ddof=1.5), "ddof is 1.5; give a whole number"),
         (lambda: filters.round_rows([True], -1), "multiple is -1; give a whole number"),
         (lambda: filters.not_overlong([1], 2**70), "limit is 1180591620717411303424; give a whole number"),
@@ -127,8 +126,6 @@ def test_masked_numbers_are_missing() -> None:
         (lambda: weight.token_mean([HUGE, HUGE]), r"lengths add up to 2.2e\+12 tokens, which do not fit in memory"),
         (lambda: weight.sequence_mean([2**62, 2**62]), r"lengths add up to 9.22e\+18 tokens"),
         # Searches that would not end.
-        (lambda: weight.balanced_bounds([1.0], [-1.0], step=(1e-300, 0.1)), "the first step is .* over 10000 steps"),
-        (lambda: weight.balanced_bounds([1.0], [-1.0], target=np.nan), "target is NaN; give a number of at least 0"),
         # What is remembered.
         (lambda: group.ema_mean(None, [1.0], [0], decay=0.5), "state is None; give what the last call returned, or {}"),
         (lambda: group.ema_mean({"0": np.nan}, [1.0], [0], decay=0.5), r"state\['0'\] is nan; give what the last call"),

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from agentrl_core import Batch, Forest
+from agentrl_core.advantage import GroupRelative
 from agentrl_core.component.component import BatchComponent
 from agentrl_core.component.rows import FLAGS
 from agentrl_core.exceptions import NotFoundError
@@ -173,3 +174,30 @@ def filled(component: BatchComponent, batch: Batch | None = None, *, without: st
             values = rng.integers(0, 2, size=count)
         batch = batch.with_columns(level, **{name: values})
     return batch
+
+
+def with_tokens(seed: int, **names: float) -> Batch:
+    """A ragged batch with an advantage, and token columns of numbers of a given size, NaN where not trained."""
+    batch = GroupRelative()(ragged(seed))
+    rng = np.random.default_rng(seed + 1)
+    trained = batch.column("trainable", "token").astype(bool)
+    for name, size in names.items():
+        values = size * rng.exponential(size=len(trained))
+        batch = batch.with_columns("token", **{name: np.where(trained, values, np.nan).astype(np.float32)})
+    return batch
+
+
+def counted(batch: Batch) -> list[bool]:
+    """Whether each token is trained, of a draw with a score."""
+    return [token.trained and draw.valid for draw in plain(batch) for token in draw.tokens]
+
+
+def means(batch: Batch, name: str, level: str) -> list[float | None]:
+    """The mean of a token column over the trained tokens of each step or draw that counts; None where it has none."""
+    values = batch.column(name, "token").astype(float)
+    found: list[float | None] = []
+    for draw in plain(batch):
+        for part in [draw] if level == "draw" else draw.steps:
+            rows = [token.row for token in part.tokens if token.trained and draw.valid]
+            found.append(float(np.mean(values[rows])) if rows else None)
+    return found

@@ -28,8 +28,7 @@ mod _core {
     use crate::columns::{arrow_lists, arrow_numbers};
     #[pymodule_export]
     use crate::compute::filters::{
-        filter_first_of_equal, filter_group_band, filter_not_overlong, filter_round_rows, filter_top_groups,
-        filter_unflagged,
+        filter_group_band, filter_not_overlong, filter_round_rows, filter_top_groups, filter_unflagged,
     };
     #[pymodule_export]
     use crate::compute::reward::{
@@ -44,10 +43,9 @@ mod _core {
     };
     #[pymodule_export]
     use crate::compute::weight::{
-        weight_above_quantile, weight_balanced_bounds, weight_by_sign, weight_conflict_tokens, weight_constant,
-        weight_covariance, weight_damping, weight_entropy_change, weight_importance, weight_importance_diagnostics,
-        weight_max_variance, weight_mean_of_means, weight_novelty_bonus, weight_probability_shape, weight_quota,
-        weight_sample_band, weight_second_moment_bound, weight_shares, weight_top, weight_trust_region,
+        weight_above_quantile, weight_conflict_tokens, weight_constant, weight_importance,
+        weight_importance_diagnostics, weight_max_variance, weight_mean_of_means, weight_quota, weight_shares,
+        weight_top, weight_trust_region,
     };
     #[pymodule_export]
     use crate::compute::{

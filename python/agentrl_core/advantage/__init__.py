@@ -6,6 +6,7 @@ from agentrl_core.advantage.baseline import (
     OptimalTokenBaseline,
     TrackedBaseline,
 )
+from agentrl_core.advantage.bonus import EntropyBonus
 from agentrl_core.advantage.compat import compat
 from agentrl_core.advantage.gigpo import gigpo
 from agentrl_core.advantage.relative import GroupRelative, Normalisation, group_relative, leave_one_out
@@ -15,6 +16,7 @@ from agentrl_core.advantage.tree import TreeRelative
 __all__ = [
     "BaselineRelative",
     "Discounted",
+    "EntropyBonus",
     "Gae",
     "GreedyRelative",
     "GroupRelative",

@@ -172,7 +172,7 @@ class Component:
         where the table is read.
         Options that are None are left out, or written as `"none"` where the default is something else.
         """
-        table: dict[str, Any] = {"component": _address(type(self))}
+        table: dict[str, Any] = {"component": _address(type(self), _package(type(self)))}
         for option in fields(self):
             value = getattr(self, option.name)
             if value is None:
@@ -180,6 +180,8 @@ class Component:
                     table[option.name] = _NULL
             else:
                 table[option.name] = value.to_dict() if isinstance(value, (Component, Schedule)) else value
+            if isinstance(value, Component):
+                table[option.name]["component"] = _address(type(value), _package(type(self)))
         return table
 
     @classmethod
@@ -329,9 +331,8 @@ def _package(kind: type[Component]) -> str:
     return f"agentrl_core.{PHASES[kind.phase]}" if kind.phase else next((home for home in homes if home in phases), "")
 
 
-def _address(kind: type[Component]) -> str:
-    """How a table names a class."""
-    package = _package(kind)
+def _address(kind: type[Component], package: str) -> str:
+    """How a table names a class where the components of `package` need no module."""
     exported = _exported(package) if package else {}
     if exported.get(kind.__name__) is kind:
         return kind.__name__

@@ -210,3 +210,13 @@ class Rows:
         if self.batch.has(name, rows.level):
             made = operation(rows.values(name), made)
         return self.batch.with_columns(rows.level, **{name: made.astype(dtype)})
+
+
+def mean_of_tokens(batch: Batch, name: str, level: Level) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """The mean of a token column over the tokens of each row that count, and which rows have any; 0 elsewhere."""
+    tokens, rows = Rows(batch, "token"), Rows(batch, level)
+    known = tokens.known(name)
+    parts = tokens.within(level)
+    counts = sums(known.astype(np.float64), parts, len(rows))
+    totals = sums(np.where(known, tokens.values(name), 0.0), parts, len(rows))
+    return totals / np.maximum(counts, 1.0), counts > 0.0

@@ -45,9 +45,9 @@ class Schedule(_Number):  # type: ignore[misc]
 
     Example:
         >>> from agentrl_core import Schedule
-        >>> from agentrl_core.weight import EntropyBonus
-        >>> bonus = EntropyBonus(strength=Schedule(0.4, 0.0, iterations=100))
-        >>> bonus.at(25).strength
+        >>> from agentrl_core.advantage import EntropyBonus
+        >>> bonus = EntropyBonus(coefficient=Schedule(0.4, 0.0, iterations=100))
+        >>> bonus.at(25).coefficient
         0.3
         >>> Schedule(1.0, 0.01, iterations=2, shape="exponential").at(1)
         0.1

@@ -1,32 +1,19 @@
-"""Importance ratios between the policy that is trained and the one that acted: weights, masks, bounds, diagnostics."""
+"""How far the policy that is trained is from the one that acted: ratios as weights and filters, diagnostics."""
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from agentrl_core import _core
-from agentrl_core.operators import columns
+from agentrl_core.component import BatchComponent, Column, Rows, column_name, option, token
+from agentrl_core.data.batch import Batch
+from agentrl_core.operators import columns, group
 
 _Level = Literal["token", "segment", "segment_geometric", "sequence", "geometric", "prefix", "prefix_min"]
-
-
-class Bounds(NamedTuple):
-    """Clip bounds of the ratio, and what tokens of either sign contribute within them.
-
-    Attributes:
-        low: the lower bound.
-        high: the upper bound.
-        positive: sum of min(r, high) * A over A > 0.
-        negative: sum of max(r, low) * |A| over A < 0.
-    """
-
-    low: float
-    high: float
-    positive: float
-    negative: float
 
 
 class Diagnostics(NamedTuple):
@@ -64,9 +51,9 @@ def importance_weights(
     offsets: object,
     *,
     level: _Level = "token",
-    lower: float | None = None,
-    upper: float | None = 2.0,
-    action: Literal["truncate", "mask", "veto"] = "truncate",
+    at_least: float | None = None,
+    at_most: float | None = 2.0,
+    action: Literal["truncate", "mask", "filter", "veto"] = "truncate",
     segments: object | None = None,
     mask: object | None = None,
 ) -> NDArray[Any]:
@@ -74,17 +61,16 @@ def importance_weights(
 
     With r_t = pi(token) / mu(token): `token` r_t; `segment` and `sequence` the product over a segment or row;
     `segment_geometric` and `geometric` its geometric mean (GSPO, arXiv:2507.18071); `prefix` the product up to the
-    token;
-    `prefix_min` r_t times the smallest r before it (MinPRO, arXiv:2601.22718). Beyond the bounds: `truncate` to them
-    (TIS), `mask` to 0 (IcePop, MIS), `veto` the whole row to 0. Log-ratios of what shares a weight are kept within
-    +-20, as verl's `rollout_corr_helper` does.
+    token; `prefix_min` r_t times the smallest r before it (MinPRO, arXiv:2601.22718). Beyond the bounds: `truncate` to
+    them (TIS), `mask` to 0 (IcePop, MIS), `filter` to 0 and all others to 1, `veto` the whole row to 0. Log-ratios of
+    what shares a weight are kept within +-20, as verl's `rollout_corr_helper` does.
 
     Args:
         log_ratios: n numbers, log pi - log mu.
         offsets: m + 1 whole numbers; row i is `log_ratios[offsets[i]:offsets[i + 1]]`; rows cover all tokens.
         level: see above.
-        lower: above 0; None: no lower bound.
-        upper: None: no upper bound.
+        at_least: above 0; None: no lower bound.
+        at_most: None: no upper bound.
         action: see above.
         segments: offsets of the segments (turns, chunks), for their levels; none may cross a row's end.
         mask: n booleans, True where the policy acted: other tokens take no part and get 0. None: all.
@@ -93,8 +79,8 @@ def importance_weights(
         `float32[n]` for float32 log_ratios, else `float64[n]`.
 
     Raises:
-        InvalidInputError: lengths differ, a log-ratio that takes part is not finite, bounds are not 0 < lower <=
-            upper, or segments are missing or cross rows.
+        InvalidInputError: lengths differ, a log-ratio that takes part is not finite, bounds are not 0 < at_least
+            <= at_most, or segments are missing or cross rows.
 
     Example:
         >>> from agentrl_core import weight
@@ -108,8 +94,8 @@ def importance_weights(
         given,
         columns.integers(offsets, "offsets"),
         level=level,
-        lower=lower,
-        upper=upper,
+        at_least=at_least,
+        at_most=at_most,
         action=action,
         segments=None if segments is None else columns.integers(segments, "segments"),
         mask=columns.mask(mask, "mask", length=len(given)),
@@ -120,8 +106,8 @@ def trust_region(
     log_ratios: object,
     offsets: object,
     *,
-    upper: float,
-    lower: float | None = None,
+    at_most: float,
+    at_least: float | None = None,
     divergence: Literal["k1", "k2", "k3"] = "k3",
     aggregate: Literal["token", "sum", "mean", "max"] = "token",
     mask: object | None = None,
@@ -130,13 +116,13 @@ def trust_region(
 
     With d = log pi - log mu: k1 = -d, k2 = d^2 / 2, k3 = exp(d) - 1 - d. These are verl's `rollout_rs` modes,
     `token_k1` to
-    `seq_max_k3`; where it takes ratios a and b as bounds of k1, give lower=ln(a) and upper=ln(b).
+    `seq_max_k3`; where it takes ratios a and b as bounds of k1, give at_least=ln(a) and at_most=ln(b).
 
     Args:
         log_ratios: n numbers.
         offsets: as for `importance_weights`.
-        upper: the largest divergence that is kept.
-        lower: the least; None: any.
+        at_most: the largest divergence that is kept.
+        at_least: the least; None: any.
         divergence: see above.
         aggregate: see above.
         mask: as for `importance_weights`; other tokens are False.
@@ -145,11 +131,12 @@ def trust_region(
         `bool[n]`.
 
     Raises:
-        InvalidInputError: lengths differ, a log-ratio that takes part is not finite, or lower is above upper.
+        InvalidInputError: lengths differ, a log-ratio that takes part is not finite, or at_least is above
+            at_most.
 
     Example:
         >>> from agentrl_core import weight
-        >>> weight.trust_region([0.0, 2.0, 0.1], [0, 2, 3], upper=0.5, aggregate="max").tolist()
+        >>> weight.trust_region([0.0, 2.0, 0.1], [0, 2, 3], at_most=0.5, aggregate="max").tolist()
         [False, False, True]
     """
     numbers = columns.numbers(log_ratios, "log_ratios")
@@ -158,8 +145,8 @@ def trust_region(
         columns.integers(offsets, "offsets"),
         divergence=divergence,
         aggregate=aggregate,
-        lower=lower,
-        upper=upper,
+        at_least=at_least,
+        at_most=at_most,
         mask=columns.mask(mask, "mask", length=len(numbers)),
     )
 
@@ -189,79 +176,160 @@ def importance_diagnostics(log_ratios: object, offsets: object, *, mask: object 
     return Diagnostics(**found)
 
 
-def balanced_bounds(
-    ratios: object,
-    advantages: object,
-    *,
-    start: tuple[float, float] = (0.6, 1.2),
-    limit: tuple[float, float] = (0.9, 3.0),
-    step: tuple[float, float] = (0.05, 0.05),
-    target: float = 0.5,
-    measure: Literal["share", "odds"] = "share",
-    valid: object | None = None,
-) -> Bounds:
-    """Clip bounds, raised until positive advantages contribute their target part. BAPO, arXiv:2510.18927.
-
-    First the lower bound rises, then the upper, each by its step and up to its limit, while the measure is below
-    target: P / (P + N) (`share`, the paper) or P / N (`odds`, the public code).
+@dataclass(frozen=True)
+class _Ratio(BatchComponent):
+    """Base of the components that compare two policies on the tokens.
 
     Args:
-        ratios: n numbers, pi / pi_old.
-        advantages: n numbers.
-        start: of the lower and the upper bound.
-        limit: of both.
-        step: of both, above 0.
-        target: see above.
-        measure: see above.
-        valid: n booleans; rows that are False do not count. None: all rows are valid.
-
-    Raises:
-        InvalidInputError: lengths differ, a valid number is not finite, a step is not positive or a limit below its
-            start.
-
-    Example:
-        >>> from agentrl_core import weight
-        >>> weight.balanced_bounds([1.0, 2.0], [1.0, 1.0]).low
-        0.6
+        logprob: token column of log-probs under the policy that is trained.
+        behaviour_logprob: token column of log-probs under the policy that sampled.
     """
-    pair = columns.alike(ratios=ratios, advantages=advantages)
-    found = _core.weight_balanced_bounds(
-        *pair,
-        start=start,
-        limit=limit,
-        step=step,
-        target=target,
-        measure=measure,
-        valid=columns.mask(valid, "valid", length=len(pair[0])),
-    )
-    return Bounds(*found)
+
+    phase: ClassVar[str] = "weight"
+
+    logprob: str = column_name("recomputed_logprob", level="token", model="policy")
+    behaviour_logprob: str = column_name("behaviour_logprob", level="token")
+
+    def _ratios(self, rows: Rows) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.bool_]]:
+        """Log-ratios, where draws begin among the tokens, and the tokens that take part."""
+        known = rows.known(self.logprob) & rows.known(self.behaviour_logprob)
+        log_ratios = rows.values(self.logprob) - rows.values(self.behaviour_logprob)
+        log_ratios = np.where(known, log_ratios, 0.0)
+        return log_ratios, rows.batch.offsets("token")[rows.batch.offsets("step")], known
 
 
-def second_moment_bound(
-    log_ratios: object, advantages: object, *, budget: float = 0.04, valid: object | None = None
-) -> float:
-    """The largest k such that the squared log-ratios of harmful tokens, cut at k^2, have a mean of at most `budget`.
+@dataclass(frozen=True)
+class ImportanceWeight(_Ratio):
+    """Corrects tokens that another policy sampled, an older one or the engine's numerics: they weigh as their ratio.
 
-    Harmful are tokens whose ratio has moved the way of their advantage; clip the ratio to [exp(-k), exp(k)]. Infinite
-    if no cut is needed. M2PO, arXiv:2510.01161.
+    weight *= the ratio of the two policies' probabilities, bounded; nothing flows through it. With rho the ratio of a
+    token: `token` rho; `step` and `sequence` its product over the trained tokens of the step or draw, `step_geometric`
+    and `geometric` its geometric mean; `prefix` its product up to the token; `prefix_min` rho times the smallest rho
+    before it (arXiv:2601.22718). Logs are kept within 20. Sources: truncated importance sampling (`at_most=2.0`),
+    IcePop (`action="mask"`), the filters of ROLL, arXiv:2512.24873 (`action="filter"`, all levels; its segments are
+    `step_geometric`), and of AReaL, arXiv:2505.24298 (`logprob="proximal_logprob", action="filter", at_most=5.0`
+    beside a clip that has the weight already), VCPO arXiv:2602.17616 (`level="sequence", at_most=8.0`), CM2
+    arXiv:2602.12268 (`action="veto", at_least=1e-4, at_most=None`).
 
     Args:
-        log_ratios: n numbers.
-        advantages: n numbers.
-        budget: at least 0.
-        valid: n booleans; rows that are False do not count. None: all rows are valid.
+        level: what shares one ratio.
+        action: beyond the bounds a ratio is set to the bound (`truncate`) or to 0 (`mask`). A `filter` is 0 beyond the
+            bounds and 1 within: it weighs nothing, and what it leaves out still counts in the denominator of the loss.
+            With `veto` a draw that has a ratio beyond the bounds is not kept.
+        at_least: the smallest ratio; None: none.
+        at_most: the largest ratio; None: none.
+        mean_one: whether the weights are divided by their mean over the batch: over its trained tokens (`token`), or
+            over its draws, each with the mean of its tokens (`draw`). verl's `rollout_is_batch_normalize` is `token`
+            for ratios of tokens and `draw` for ratios of sequences.
 
     Raises:
-        InvalidInputError: lengths differ, a valid number is not finite, or the budget is negative.
+        RecipeError: an option is out of range, or a column has no known value.
 
     Example:
-        >>> from agentrl_core import weight
-        >>> weight.second_moment_bound([0.1, 0.2, 1.0], [1.0, -1.0, 1.0], budget=0.025)
-        0.2
+        >>> from agentrl_core.weight import ImportanceWeight
+        >>> ImportanceWeight(level="sequence", at_most=8.0).needs
+        (token('recomputed_logprob'), token('behaviour_logprob'))
     """
-    pair = columns.alike(log_ratios=log_ratios, advantages=advantages)
-    return _core.weight_second_moment_bound(
-        *pair,
-        budget=budget,
-        valid=columns.mask(valid, "valid", length=len(pair[0])),
-    )
+
+    level: Literal["token", "step", "step_geometric", "sequence", "geometric", "prefix", "prefix_min"] = "token"
+    action: Literal["truncate", "mask", "filter", "veto"] = "truncate"
+    at_least: float | None = option(None, above=0.0)
+    at_most: float | None = option(2.0, above=0.0)
+    mean_one: Literal["none", "token", "draw"] = "none"
+
+    def check_options(self) -> None:
+        """Bounds are there and in order; only weights have a mean."""
+        ordered = self.at_least is None or self.at_most is None or self.at_least <= self.at_most
+        self.require(ordered, "at_most", "give a number of at least at_least, or None")
+        bounded = self.action == "truncate" or self.at_least is not None or self.at_most is not None
+        self.require(bounded, "action", "give at_least or at_most")
+        weighs = self.mean_one == "none" or self.action in ("truncate", "mask")
+        self.require(weighs, "mean_one", 'choose action="truncate" or "mask", or "none"')
+
+    def own_makes(self) -> tuple[Column, ...]:
+        """The weight, or which tokens are kept."""
+        return (token("keep" if self.action == "veto" else "weight"),)
+
+    def __call__(self, batch: Batch) -> Batch:
+        """Return `batch` with another `weight` or `keep` on tokens."""
+        rows = Rows(batch, "token")
+        log_ratios, offsets, known = self._ratios(rows)
+        of_steps = self.level.startswith("step")
+        weights = _core.weight_importance(
+            log_ratios,
+            offsets,
+            level=self.level.replace("step", "segment"),
+            at_least=self.at_least,
+            at_most=self.at_most,
+            action=self.action,
+            segments=batch.offsets("token") if of_steps else None,
+            mask=known,
+        )
+        if self.action == "veto":
+            return rows.keep((weights > 0.0) | ~known)
+        if self.mean_one != "none":
+            votes = None
+            if self.mean_one == "draw":
+                counts = np.bincount(rows.draws[known], minlength=batch.num_draws)
+                votes = 1.0 / np.maximum(counts, 1)[rows.draws]
+            means = group.statistics(weights, rows.keys("batch"), weights=votes, valid=known).mean
+            weights = weights / means if len(means) and means[0] > 0.0 else weights
+        return rows.scale(np.where(known, weights, 1.0))
+
+
+@dataclass(frozen=True)
+class TrustRegion(_Ratio):
+    """Keeps tokens (or whole draws) on which the two policies are close, and leaves out the others.
+
+    With r the ratio, a token's divergence is k1 = -ln r (signed), k2 = (ln r)^2 / 2 or k3 = r - 1 - ln r. Draws are
+    judged by its sum, mean or largest value over their trained tokens. Sources: rejection in verl 0.9's rollout
+    correction, and the divergence filter of AReaL, arXiv:2505.24298 (`logprob="proximal_logprob",
+    denominator="all"`).
+
+    Args:
+        kind: `k1`, `k2` or `k3`.
+        aggregate: each `token` by itself, or all tokens of a draw by the `sum`, `mean` or `max`.
+        at_least: the smallest divergence that is kept; None: any.
+        at_most: the largest divergence that is kept.
+        denominator: `kept`: what is left out does not count in the denominator of the loss, as in verl; `all`: it has
+            weight 0 and counts, as in AReaL.
+
+    Raises:
+        RecipeError: `at_least` is above `at_most`, or a column has no known value.
+
+    Example:
+        >>> from agentrl_core.weight import TrustRegion
+        >>> TrustRegion(aggregate="max", at_most=0.5).makes
+        (token('keep'),)
+    """
+
+    kind: Literal["k1", "k2", "k3"] = "k3"
+    aggregate: Literal["token", "sum", "mean", "max"] = "token"
+    at_least: float | None = None
+    at_most: float = 0.1
+    denominator: Literal["kept", "all"] = "kept"
+
+    def check_options(self) -> None:
+        """Bounds are in order."""
+        ordered = self.at_least is None or self.at_least <= self.at_most
+        self.require(ordered, "at_least", "give a number of at most at_most, or None")
+
+    def own_makes(self) -> tuple[Column, ...]:
+        """Which tokens are kept, or weigh 0."""
+        return (token("keep" if self.denominator == "kept" else "weight"),)
+
+    def __call__(self, batch: Batch) -> Batch:
+        """Return `batch` with another `keep` or `weight` on tokens."""
+        rows = Rows(batch, "token")
+        log_ratios, offsets, known = self._ratios(rows)
+        near = _core.weight_trust_region(
+            log_ratios,
+            offsets,
+            divergence=self.kind,
+            aggregate=self.aggregate,
+            at_least=self.at_least,
+            at_most=self.at_most,
+            mask=known,
+        )
+        chosen = near | ~known
+        return rows.keep(chosen) if self.denominator == "kept" else rows.scale(chosen.astype(np.float64))

@@ -1,4 +1,4 @@
-"""From scores to masks: which rows or tokens of each group are chosen.
+"""Which rows or tokens are in the loss: selectors that turn scores into masks, and the components that apply them.
 
 Every selector takes scores, group ids (None: all rows are one group) and `valid`, and returns `bool[n]`, False in rows
 that are not valid. Nothing is normalised again afterwards: choose the denominator of the loss yourself.
@@ -6,13 +6,19 @@ that are not valid. Nothing is normalised again afterwards: choose the denominat
 
 from __future__ import annotations
 
-from typing import Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from agentrl_core import _core
-from agentrl_core.operators import columns
+from agentrl_core.component import BatchComponent, Column, Rows, column_name, draw, option, token
+from agentrl_core.operators import columns, group
+from agentrl_core.operators.filters import round_rows
+
+if TYPE_CHECKING:
+    from agentrl_core.data.batch import Batch
 
 
 def top(
@@ -22,7 +28,7 @@ def top(
     count: int | None = None,
     fraction: float | None = None,
     rounding: Literal["floor", "ceil", "nearest"] = "floor",
-    minimum: int = 0,
+    at_least: int = 0,
     largest: bool = True,
     ties: Literal["first", "all"] = "first",
     valid: object | None = None,
@@ -33,9 +39,9 @@ def top(
         scores: n numbers.
         group_ids: n group ids; None: one group.
         count: how many of each group; or
-        fraction: what part of its valid rows, from 0 to 1, made whole by `rounding`, at least `minimum`.
+        fraction: what part of its valid rows, from 0 to 1, made whole by `rounding`, at least `at_least`.
         rounding: `floor`, `ceil` or `nearest` (halves to even).
-        minimum: see `fraction`.
+        at_least: see `fraction`.
         largest: False: the smallest scores.
         ties: of rows equal to the last chosen one, the earlier are chosen (`first`) or all (`all`).
         valid: n booleans; rows that are False are not chosen. None: all rows are valid.
@@ -56,7 +62,7 @@ def top(
         count=count,
         fraction=fraction,
         rounding=rounding,
-        minimum=minimum,
+        at_least=at_least,
         largest=largest,
         ties=ties,
         valid=columns.mask(valid, "valid", length=len(numbers)),
@@ -101,59 +107,6 @@ def above_quantile(
     )
 
 
-def sample_band(
-    scores: object,
-    group_ids: object | None = None,
-    *,
-    low: float,
-    high: float,
-    seed: int,
-    ids: object | None = None,
-    count: int | None = None,
-    fraction: float | None = None,
-    rounding: Literal["floor", "ceil", "nearest"] = "floor",
-    minimum: int = 0,
-    valid: object | None = None,
-) -> NDArray[np.bool_]:
-    """Rows chosen at random, without replacement, from those with low < score < high. Clip-Cov, arXiv:2505.22617.
-
-    Args:
-        scores: n numbers.
-        group_ids: n group ids; None: one group.
-        low: candidates lie above.
-        high: candidates lie below.
-        seed: at least 0; use another one in each update.
-        ids: n whole numbers that name the rows: with `seed`, they alone decide the choice. None: the row's place.
-        count: how many of each group; or
-        fraction: what part of its valid rows (not of the candidates), made whole by `rounding`, at least `minimum`.
-        rounding: `floor`, `ceil` or `nearest`.
-        minimum: see `fraction`.
-        valid: n booleans; rows that are False are not chosen. None: all rows are valid.
-
-    Raises:
-        InvalidInputError: as for `top`.
-
-    Example:
-        >>> from agentrl_core import weight
-        >>> int(weight.sample_band([0.0, 2.0, 3.0, 9.0], low=1.0, high=5.0, seed=1, count=1).sum())
-        1
-    """
-    numbers = columns.numbers(scores, "scores")
-    return _core.weight_sample_band(
-        numbers,
-        columns.groups(group_ids, "group_ids", length=len(numbers)),
-        columns.places(ids, "ids", length=len(numbers)),
-        low=low,
-        high=high,
-        count=count,
-        fraction=fraction,
-        rounding=rounding,
-        minimum=minimum,
-        seed=seed,
-        valid=columns.mask(valid, "valid", length=len(numbers)),
-    )
-
-
 def max_variance_subset(
     scores: object,
     group_ids: object | None = None,
@@ -161,7 +114,7 @@ def max_variance_subset(
     count: int | None = None,
     fraction: float | None = None,
     rounding: Literal["floor", "ceil", "nearest"] = "floor",
-    minimum: int = 0,
+    at_least: int = 0,
     valid: object | None = None,
 ) -> NDArray[np.bool_]:
     """The rows of each group whose scores vary most: some of the lowest and some of the highest, exactly, O(n log n).
@@ -172,9 +125,9 @@ def max_variance_subset(
         scores: n numbers.
         group_ids: n group ids; None: one group.
         count: how many of each group; or
-        fraction: what part of its valid rows, made whole by `rounding`, at least `minimum`.
+        fraction: what part of its valid rows, made whole by `rounding`, at least `at_least`.
         rounding: `floor`, `ceil` or `nearest`.
-        minimum: see `fraction`.
+        at_least: see `fraction`.
         valid: n booleans; rows that are False are not chosen. None: all rows are valid.
 
     Raises:
@@ -192,57 +145,146 @@ def max_variance_subset(
         count=count,
         fraction=fraction,
         rounding=rounding,
-        minimum=minimum,
+        at_least=at_least,
         valid=columns.mask(valid, "valid", length=len(numbers)),
     )
 
 
-def quota(
-    penalties: object,
-    success: object,
-    group_ids: object | None = None,
-    *,
-    target: int,
-    minimum_failures: int = 2,
-    minimum_successes: int = 2,
-    seed: int | None = None,
-    ids: object | None = None,
-    valid: object | None = None,
-) -> NDArray[np.bool_]:
-    """`target` rows of each group, successes and failures in proportion: the cleanest successes, any failures.
+@dataclass(frozen=True)
+class SelectDraws(BatchComponent):
+    """Keeps the draws of each group that teach most; the others leave the loss, and their advantages stay.
 
-    Resample-on-Correct of rStar2-Agent, arXiv:2508.20722. A group with fewer valid rows than `target` is dropped; where
-    both kinds would fall to their minimum, all its rows are chosen.
+    - `magnitude`: the largest |x| (CPPO, arXiv:2503.22342: `fraction` is 1 minus its pruning rate; verl:
+      `group_by="batch"`), and of those the ones with |x| >= `at_least` (LOOP, arXiv:2502.01600: `at_least=0.01,
+      group_by="batch", round_up=True, multiple=ranks, denominator="all"`);
+    - `max_variance`: those whose x has the largest variance (D3S, arXiv:2509.22115: `group_by="batch"`; PODS
+      arXiv:2504.13818);
+    - `quantile`: x at or above the quantile 1 - `fraction` (DigiRL, arXiv:2406.11896: `fraction=0.1`);
+    - `pivot`: all but the draw whose |x| is smallest, the first of equal ones: with a median baseline over an odd
+      group its advantage is 0 (MC-GRPO, arXiv:2601.22582).
 
     Args:
-        penalties: n numbers; successes with the smallest are chosen.
-        success: n booleans.
-        group_ids: n group ids; None: one group.
-        target: rows of each group.
-        minimum_failures: least number of failures, where there are as many.
-        minimum_successes: least number of successes, where there are as many.
-        seed: chooses the failures at random (the paper); None: the first ones (the public code).
-        ids: n whole numbers that name the rows for the random choice; None: the row's place.
-        valid: n booleans; rows that are False neither count nor are chosen. None: all rows are valid.
+        kind: see above.
+        column: draw column x.
+        group_by: keys of the groups of which draws are chosen; `batch`: all are one.
+        fraction: of the draws; at least one is kept.
+        count: so many instead; None: by `fraction`.
+        at_least: of `magnitude`: the smallest |x| that is kept.
+        positive_only: only x above 0 are kept.
+        multiple: the number of draws kept is a multiple of this.
+        round_up: whether dropped draws come back to fill the multiple; else kept ones with the smallest |x| leave.
+        denominator: `kept`: draws that leave do not count in the denominator of the loss; `all`: they have weight 0 and
+            count, so that what stays weighs as it did.
 
     Raises:
-        InvalidInputError: lengths differ, or a valid penalty is not finite.
+        RecipeError: an option is out of range.
 
     Example:
-        >>> from agentrl_core import weight
-        >>> success = [True, True, True, False, False, False]
-        >>> weight.quota([0.9, 0.1, 0.5, 0.0, 0.0, 0.0], success, target=4, minimum_failures=1).tolist()
-        [False, True, True, True, True, False]
+        >>> from agentrl_core.weight import SelectDraws
+        >>> SelectDraws(fraction=0.5).makes
+        (draw('keep'),)
     """
-    numbers = columns.doubles(penalties, "penalties")
-    return _core.weight_quota(
-        numbers,
-        columns.flags(success, "success", length=len(numbers)),
-        columns.groups(group_ids, "group_ids", length=len(numbers)),
-        columns.places(ids, "ids", length=len(numbers)),
-        target=target,
-        minimum_failures=minimum_failures,
-        minimum_successes=minimum_successes,
-        seed=seed,
-        valid=columns.mask(valid, "valid", length=len(numbers)),
-    )
+
+    phase: ClassVar[str] = "weight"
+
+    kind: Literal["magnitude", "max_variance", "quantile", "pivot"] = "magnitude"
+    column: str = column_name("advantage", level="draw")
+    group_by: str = column_name("group_id", level="draw")
+    fraction: float = option(1.0, at_least=0.0, at_most=1.0)
+    count: int | None = option(None, at_least=1)
+    at_least: float = option(0.0, at_least=0.0)
+    positive_only: bool = False
+    multiple: int = option(1, at_least=1)
+    round_up: bool = False
+    denominator: Literal["kept", "all"] = "kept"
+
+    def own_makes(self) -> tuple[Column, ...]:
+        """Which draws are kept, or weigh 0."""
+        return (draw("keep" if self.denominator == "kept" else "weight"),)
+
+    def __call__(self, batch: Batch) -> Batch:
+        """Return `batch` with another `keep` or `weight` on draws."""
+        rows = Rows(batch, "draw")
+        values = rows.values(self.column)
+        known = rows.valid & np.isfinite(values)
+        values = np.where(known, values, 0.0)
+        kept = self._chosen(rows, values, known)
+        if self.positive_only:
+            kept &= values > 0.0
+        if self.multiple > 1:
+            kept = round_rows(kept, self.multiple, scores=np.abs(values), up=self.round_up, valid=known)
+        return rows.keep(kept) if self.denominator == "kept" else rows.scale(kept.astype(np.float64))
+
+    def _chosen(self, rows: Rows, values: NDArray[np.float64], known: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        groups = rows.keys(self.group_by)
+        if self.kind == "quantile":
+            return above_quantile(values, groups, q=1.0 - self.fraction, valid=known)
+        if self.kind == "pivot":
+            pivots = group.arg_extreme(np.abs(values), groups, largest=False, valid=known)
+            known = known.copy()
+            known[pivots[pivots >= 0]] = False
+            return known
+        fraction, at_least = (self.fraction, 1) if self.count is None else (None, 0)
+        if self.kind == "max_variance":
+            return max_variance_subset(
+                values, groups, count=self.count, fraction=fraction, at_least=at_least, valid=known
+            )
+        sizes = np.abs(values)
+        chosen = top(sizes, groups, count=self.count, fraction=fraction, at_least=at_least, valid=known)
+        return chosen & (sizes >= self.at_least)
+
+
+@dataclass(frozen=True)
+class SelectTokens(BatchComponent):
+    """Only the tokens with the largest values of a column are in the loss.
+
+    Compared are the trained tokens of draws with a score that earlier links have kept. The column is a fact of the
+    rollout; what the policy is now chooses tokens in the loss, update by update (`loss.TopShare`). With
+    `column="entropy"` it is an approximation of that: 80/20 forking tokens, arXiv:2506.01939, by the entropies of the
+    rollout.
+
+    Args:
+        column: token column to judge by.
+        kind: `quantile`: tokens at or above the quantile `1 - fraction`; `top`: the largest `fraction`, the first of
+            equal ones.
+        group_by: compared with the tokens of the `batch`, or of their `draw`.
+        fraction: of the tokens.
+        rounding: how many that is, of `top`: `floor`, `ceil` or `nearest`.
+        denominator: `all`: tokens that are left out have weight 0 and still count in the denominator of the loss;
+            `kept`: they do not count.
+
+    Raises:
+        RecipeError: an option is out of range, or the column has no known value.
+
+    Example:
+        >>> from agentrl_core.weight import SelectTokens
+        >>> SelectTokens(denominator="kept").makes
+        (token('keep'),)
+    """
+
+    phase: ClassVar[str] = "weight"
+
+    column: str = column_name("entropy", level="token")
+    kind: Literal["quantile", "top"] = "quantile"
+    group_by: Literal["batch", "draw"] = "batch"
+    fraction: float = option(0.2, at_least=0.0, at_most=1.0)
+    rounding: Literal["floor", "ceil", "nearest"] = "floor"
+    denominator: Literal["all", "kept"] = "all"
+
+    def own_makes(self) -> tuple[Column, ...]:
+        """Which tokens are kept, or weigh 0."""
+        return (token("keep" if self.denominator == "kept" else "weight"),)
+
+    def __call__(self, batch: Batch) -> Batch:
+        """Return `batch` with another `keep` or `weight` on tokens."""
+        rows = Rows(batch, "token")
+        known = rows.known(self.column)
+        values = np.where(known, rows.values(self.column), 0.0)
+        if batch.has("keep", "token"):
+            known &= rows.flags("keep")
+        groups = rows.draws if self.group_by == "draw" else rows.keys("batch")
+        if self.kind == "quantile":
+            chosen = above_quantile(values, groups, q=1.0 - self.fraction, valid=known)
+        else:
+            chosen = top(values, groups, fraction=self.fraction, rounding=self.rounding, valid=known)
+        return rows.keep(chosen) if self.denominator == "kept" else rows.scale(chosen.astype(np.float64))

@@ -110,6 +110,8 @@ pub enum Action {
     Truncate,
     /// They become 0 (`IcePop`, masked importance sampling).
     Mask,
+    /// They become 0, and all others 1: the ratio chooses and does not weigh.
+    Filter,
     /// All weights of their row become 0.
     Veto,
 }
@@ -118,13 +120,14 @@ impl Action {
     /// The action of a name.
     ///
     /// # Errors
-    /// `InvalidInput` for a name other than `truncate`, `mask` and `veto`.
+    /// `InvalidInput` for a name other than `truncate`, `mask`, `filter` and `veto`.
     pub fn from_name(name: &str) -> Result<Self> {
         match name {
             "truncate" => Ok(Self::Truncate),
             "mask" => Ok(Self::Mask),
+            "filter" => Ok(Self::Filter),
             "veto" => Ok(Self::Veto),
-            _ => Err(Error::invalid(format!("action is {name:?}; use \"truncate\", \"mask\" or \"veto\""))),
+            _ => Err(Error::invalid(format!("action is {name:?}; use \"truncate\", \"mask\", \"filter\" or \"veto\""))),
         }
     }
 }
@@ -137,9 +140,9 @@ pub struct ImportanceOptions<'a> {
     /// Where segments begin and end, for the levels that have them; they must not cross rows.
     pub segments: Option<&'a [i64]>,
     /// The least weight within bounds, above 0.
-    pub lower: Option<f64>,
+    pub at_least: Option<f64>,
     /// The largest weight within bounds.
-    pub upper: Option<f64>,
+    pub at_most: Option<f64>,
     /// What happens beyond them.
     pub action: Action,
 }
@@ -153,7 +156,7 @@ pub struct ImportanceOptions<'a> {
 ///
 /// let ratios = Ratios { log_ratios: &[0.0, 1.0, -1.0], offsets: &[0, 3], mask: None };
 /// let options =
-///     ImportanceOptions { level: Level::Token, segments: None, lower: None, upper: Some(2.0), action: Action::Truncate };
+///     ImportanceOptions { level: Level::Token, segments: None, at_least: None, at_most: Some(2.0), action: Action::Truncate };
 /// let mut weights = [0.0; 3];
 /// importance_weights(&ratios, &options, &mut weights)?;
 /// assert_eq!(weights, [1.0, 2.0, (-1.0_f64).exp()]);
@@ -164,7 +167,7 @@ pub struct ImportanceOptions<'a> {
 ///
 /// # Errors
 /// `InvalidInput` if lengths differ, offsets do not cover the tokens, a log-ratio is not finite where it takes part, bounds
-/// are not `0 < lower <= upper`, or segments are missing, given without need, or cross rows.
+/// are not `0 < at_least <= at_most`, or segments are missing, given without need, or cross rows.
 pub fn importance_weights<T: Float>(
     ratios: &Ratios<'_, T>,
     options: &ImportanceOptions<'_>,
@@ -172,15 +175,16 @@ pub fn importance_weights<T: Float>(
 ) -> Result<()> {
     ratios.check()?;
     same_length("out", out.len(), "log_ratios", ratios.log_ratios.len())?;
-    let (lower, upper) = (options.lower.unwrap_or(0.0), options.upper.unwrap_or(f64::INFINITY));
-    if options.lower.is_some_and(|lower| lower.is_nan() || lower <= 0.0) || upper.is_nan() || lower > upper {
-        return Err(Error::invalid(format!("lower is {lower} and upper {upper}; give 0 < lower <= upper")));
+    let (least, most) = (options.at_least.unwrap_or(0.0), options.at_most.unwrap_or(f64::INFINITY));
+    if options.at_least.is_some_and(|least| least.is_nan() || least <= 0.0) || most.is_nan() || least > most {
+        return Err(Error::invalid(format!("at_least is {least} and at_most {most}; give 0 < at_least <= at_most")));
     }
     check_segments(ratios, options)?;
-    let outside = |weight: f64| weight < lower || weight > upper;
+    let outside = |weight: f64| weight < least || weight > most;
     let bounded = |weight: f64| match options.action {
-        Action::Truncate => weight.clamp(lower, upper),
-        Action::Mask if outside(weight) => 0.0,
+        Action::Truncate => weight.clamp(least, most),
+        Action::Mask | Action::Filter if outside(weight) => 0.0,
+        Action::Filter => 1.0,
         Action::Mask | Action::Veto => weight,
     };
     par::fill_rows(ratios.offsets, out, |rows, out| {
@@ -338,9 +342,9 @@ pub struct TrustRegion {
     /// Over what.
     pub aggregate: Aggregate,
     /// The least divergence that is kept; `None`: any.
-    pub lower: Option<f64>,
+    pub at_least: Option<f64>,
     /// The largest divergence that is kept.
-    pub upper: f64,
+    pub at_most: f64,
 }
 
 /// Which tokens are kept: those that take part and lie, alone or with their row, within the bounds. verl's `rollout_rs` modes
@@ -350,7 +354,7 @@ pub struct TrustRegion {
 /// use agentrl_compute::weight::{Aggregate, Divergence, Ratios, TrustRegion, trust_region};
 ///
 /// let ratios = Ratios { log_ratios: &[0.0, 2.0, 0.1], offsets: &[0, 2, 3], mask: None };
-/// let region = TrustRegion { divergence: Divergence::K2, aggregate: Aggregate::Max, lower: None, upper: 0.5 };
+/// let region = TrustRegion { divergence: Divergence::K2, aggregate: Aggregate::Max, at_least: None, at_most: 0.5 };
 /// let mut keep = [true; 3];
 /// trust_region(&ratios, &region, &mut keep)?;
 /// assert_eq!(keep, [false, false, true]);
@@ -358,16 +362,16 @@ pub struct TrustRegion {
 /// ```
 ///
 /// # Errors
-/// `InvalidInput` if lengths differ, offsets do not cover the tokens, a log-ratio is not finite where it takes part, or the
-/// lower bound is above the upper.
+/// `InvalidInput` if lengths differ, offsets do not cover the tokens, a log-ratio is not finite where it takes part, or
+/// `at_least` is above `at_most`.
 pub fn trust_region<T: Float>(ratios: &Ratios<'_, T>, region: &TrustRegion, out: &mut [bool]) -> Result<()> {
-    let lower = region.lower.unwrap_or(f64::NEG_INFINITY);
-    if lower > region.upper || lower.is_nan() || region.upper.is_nan() {
-        return Err(Error::invalid(format!("lower is {lower} and upper {}; give lower <= upper", region.upper)));
+    let (least, most) = (region.at_least.unwrap_or(f64::NEG_INFINITY), region.at_most);
+    if least > most || least.is_nan() || most.is_nan() {
+        return Err(Error::invalid(format!("at_least is {least} and at_most {most}; give at_least <= at_most")));
     }
     ratios.check()?;
     same_length("out", out.len(), "log_ratios", ratios.log_ratios.len())?;
-    let inside = |value: f64| lower <= value && value <= region.upper;
+    let inside = |value: f64| least <= value && value <= most;
     par::fill_rows(ratios.offsets, out, |rows, out| {
         let from = ratios.row(rows.start).start;
         for row in rows {

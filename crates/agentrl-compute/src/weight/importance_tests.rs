@@ -8,7 +8,7 @@ use super::importance::{
 use crate::{Result, par};
 
 const PLAIN: ImportanceOptions<'_> =
-    ImportanceOptions { level: Level::Token, segments: None, lower: None, upper: None, action: Action::Truncate };
+    ImportanceOptions { level: Level::Token, segments: None, at_least: None, at_most: None, action: Action::Truncate };
 
 fn importance_weights(ratios: &Ratios<'_, f64>, options: &ImportanceOptions<'_>) -> Result<Vec<f64>> {
     let mut out = vec![f64::NAN; ratios.log_ratios.len()];
@@ -30,8 +30,10 @@ fn message<T>(result: Result<T>) -> String {
 fn what_is_wrong_is_named() {
     let ratios = Ratios { log_ratios: &[0.0, 0.5, 1.0], offsets: &[0, 2, 3], mask: None };
     let weights = |options: ImportanceOptions<'_>| message(importance_weights(&ratios, &options));
-    assert!(weights(ImportanceOptions { lower: Some(0.0), ..PLAIN }).starts_with("lower is 0 and upper inf"));
-    assert!(weights(ImportanceOptions { lower: Some(3.0), upper: Some(2.0), ..PLAIN }).starts_with("lower is 3"));
+    assert!(weights(ImportanceOptions { at_least: Some(0.0), ..PLAIN }).starts_with("at_least is 0 and at_most inf"));
+    assert!(
+        weights(ImportanceOptions { at_least: Some(3.0), at_most: Some(2.0), ..PLAIN }).starts_with("at_least is 3")
+    );
     assert!(weights(ImportanceOptions { level: Level::Segment, ..PLAIN }).starts_with("segments is missing"));
     assert!(weights(ImportanceOptions { segments: Some(&[0, 3]), ..PLAIN }).starts_with("segments is given"));
     let segment = |segments| ImportanceOptions { level: Level::Segment, segments: Some(segments), ..PLAIN };
@@ -40,8 +42,9 @@ fn what_is_wrong_is_named() {
     assert_eq!(weights(segment(&[0, 1, 2, 2, 3])), "fine");
     let none = Ratios { mask: Some(&[false; 3]), ..ratios };
     assert!(message(importance_diagnostics(&none)).starts_with("mask has no token"));
-    let region = TrustRegion { divergence: Divergence::K1, aggregate: Aggregate::Token, lower: Some(1.0), upper: 0.0 };
-    assert_eq!(message(trust_region(&ratios, &region)), "lower is 1 and upper 0; give lower <= upper");
+    let region =
+        TrustRegion { divergence: Divergence::K1, aggregate: Aggregate::Token, at_least: Some(1.0), at_most: 0.0 };
+    assert_eq!(message(trust_region(&ratios, &region)), "at_least is 1 and at_most 0; give at_least <= at_most");
     let bad = Ratios { log_ratios: &[0.0, f64::NAN, 1.0], ..ratios };
     assert!(message(importance_weights(&bad, &PLAIN)).starts_with("log_ratios[1] is NaN"));
     assert_eq!(message(importance_weights(&Ratios { mask: Some(&[true, false, true]), ..bad }, &PLAIN)), "fine");
@@ -52,10 +55,11 @@ fn what_is_wrong_is_named() {
 #[test]
 fn beyond_the_bounds() -> Result<()> {
     let ratios = Ratios { log_ratios: &[0.0, 2.0, -2.0, 0.5], offsets: &[0, 3, 4], mask: None };
-    let options = |action| ImportanceOptions { lower: Some(0.5), upper: Some(2.0), action, ..PLAIN };
+    let options = |action| ImportanceOptions { at_least: Some(0.5), at_most: Some(2.0), action, ..PLAIN };
     let last = 0.5_f64.exp();
     assert_eq!(importance_weights(&ratios, &options(Action::Truncate))?, [1.0, 2.0, 0.5, last]);
     assert_eq!(importance_weights(&ratios, &options(Action::Mask))?, [1.0, 0.0, 0.0, last]);
+    assert_eq!(importance_weights(&ratios, &options(Action::Filter))?, [1.0, 0.0, 0.0, 1.0]);
     assert_eq!(importance_weights(&ratios, &options(Action::Veto))?, [0.0, 0.0, 0.0, last]);
     Ok(())
 }
@@ -70,8 +74,9 @@ fn any_number_of_threads_gives_the_same_bits() -> Result<()> {
     let wide: Vec<f64> = log_ratios.iter().copied().map(f64::from).collect();
     let ratios = Ratios { log_ratios: &log_ratios[..], offsets: &offsets, mask: Some(&mask) };
     let wide = Ratios { log_ratios: &wide, offsets: &offsets, mask: Some(&mask) };
-    let region = TrustRegion { divergence: Divergence::K3, aggregate: Aggregate::Mean, lower: None, upper: 0.0416 };
-    let options = ImportanceOptions { level: Level::Prefix, upper: Some(2.0), ..PLAIN };
+    let region =
+        TrustRegion { divergence: Divergence::K3, aggregate: Aggregate::Mean, at_least: None, at_most: 0.0416 };
+    let options = ImportanceOptions { level: Level::Prefix, at_most: Some(2.0), ..PLAIN };
     let mut expected = None;
     for threads in [1, 2, 4] {
         par::set_threads(threads)?;
@@ -152,7 +157,7 @@ proptest! {
             (Aggregate::Mean, k3.iter().sum::<f64>() / count),
             (Aggregate::Max, k3.iter().copied().fold(0.0, f64::max)),
         ] {
-            let region = TrustRegion { divergence: Divergence::K3, aggregate, lower: None, upper: cut };
+            let region = TrustRegion { divergence: Divergence::K3, aggregate, at_least: None, at_most: cut };
             prop_assert!((value - cut).abs() < 1e-12 || trust_region(&ratios, &region)?.iter().all(|&keep| keep == (value < cut)));
         }
         let found = importance_diagnostics(&ratios)?;

@@ -38,14 +38,14 @@ impl Rounding {
 pub enum Amount {
     /// So many, or all if there are fewer.
     Count(usize),
-    /// A part of the valid rows, at least `minimum` of them.
+    /// A part of the valid rows, at least `at_least` of them.
     Fraction {
         /// From 0 to 1.
         fraction: f64,
         /// How the part becomes whole.
         rounding: Rounding,
         /// The least number, where there are as many.
-        minimum: usize,
+        at_least: usize,
     },
 }
 
@@ -54,12 +54,12 @@ impl Amount {
     ///
     /// # Errors
     /// `InvalidInput` for both or none, or a fraction outside [0, 1].
-    pub fn from_options(count: Option<usize>, fraction: Option<f64>, rounding: &str, minimum: usize) -> Result<Self> {
+    pub fn from_options(count: Option<usize>, fraction: Option<f64>, rounding: &str, at_least: usize) -> Result<Self> {
         match (count, fraction) {
             (Some(count), None) => Ok(Self::Count(count)),
             (None, Some(fraction)) => {
                 within("fraction", fraction, 0.0, 1.0)?;
-                Ok(Self::Fraction { fraction, rounding: Rounding::from_name(rounding)?, minimum })
+                Ok(Self::Fraction { fraction, rounding: Rounding::from_name(rounding)?, at_least })
             }
             _ => Err(Error::invalid("count and fraction name the same thing; give exactly one of them")),
         }
@@ -68,14 +68,14 @@ impl Amount {
     fn of(self, rows: usize) -> usize {
         match self {
             Self::Count(count) => count.min(rows),
-            Self::Fraction { fraction, rounding, minimum } => {
+            Self::Fraction { fraction, rounding, at_least } => {
                 let part = fraction * rows as f64;
                 let part = match rounding {
                     Rounding::Floor => part.floor(),
                     Rounding::Ceil => part.ceil(),
                     Rounding::Nearest => part.round_ties_even(),
                 };
-                (part as usize).max(minimum).min(rows)
+                (part as usize).max(at_least).min(rows)
             }
         }
     }
@@ -182,61 +182,6 @@ pub fn above_quantile<T: Float>(
     Ok(chosen)
 }
 
-/// Options of [`sample_band`].
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Band {
-    /// Candidates have a score above this
-    pub low: f64,
-    /// and below this.
-    pub high: f64,
-    /// How many of them, as a part of all valid rows of the group.
-    pub amount: Amount,
-    /// Of the random choice.
-    pub seed: u64,
-}
-
-/// Rows of each group chosen at random from those with `low < score < high`, without replacement; all candidates if there
-/// are not enough. Which ones follows from the seed and the ids of the rows alone (Clip-Cov, arXiv:2505.22617).
-///
-/// ```
-/// use agentrl_compute::weight::{Amount, Band, sample_band};
-///
-/// let band = Band { low: 1.0, high: 5.0, amount: Amount::Count(1), seed: 3 };
-/// let chosen = sample_band(&[0.0, 2.0, 3.0, 9.0], &[0; 4], None, &[10, 11, 12, 13], &band)?;
-/// assert!(!chosen[0] && chosen[1] != chosen[2] && !chosen[3]);
-/// # Ok::<(), agentrl_compute::Error>(())
-/// ```
-///
-/// # Errors
-/// As [`top`], or if a bound is NaN.
-pub fn sample_band<T: Float>(
-    scores: &[T],
-    groups: &[u32],
-    valid: Option<&[bool]>,
-    ids: &[i64],
-    band: &Band,
-) -> Result<Vec<bool>> {
-    same_length("ids", ids.len(), "scores", scores.len())?;
-    if band.low.is_nan() || band.high.is_nan() {
-        return Err(Error::invalid(format!("low is {} and high is {}; give two numbers", band.low, band.high)));
-    }
-    choose(scores, groups, valid, |rows| {
-        let inside = |&row: &u32| {
-            let score = scores[row as usize].to_f64();
-            band.low < score && score < band.high
-        };
-        let place =
-            |row: u32| (structural_seed(&[band.seed, ids[row as usize].cast_unsigned()]), ids[row as usize], row);
-        let mut candidates: Vec<_> = rows.iter().copied().filter(inside).map(place).collect();
-        let count = band.amount.of(rows.len());
-        if count < candidates.len() {
-            candidates.select_nth_unstable(count);
-            candidates.truncate(count);
-        }
-        candidates.into_iter().map(|(.., row)| row).collect()
-    })
-}
-
 /// The rows of each group whose scores have the largest variance among all choices of so many: the lowest `i` and the highest
 /// `count - i`, for the best `i`. Equal scores: the first rows. O(n log n). Sources: PODS, arXiv:2504.13818; D3S,
 /// arXiv:2509.22115.
@@ -291,7 +236,7 @@ pub struct Quota {
     /// How many rows of each group are chosen.
     pub target: usize,
     /// The least number of failures and of successes, where there are as many.
-    pub minimum: (usize, usize),
+    pub at_least: (usize, usize),
     /// The seed by which failures are chosen; without one, the first ones.
     pub seed: Option<u64>,
 }
@@ -305,7 +250,7 @@ pub struct Quota {
 /// use agentrl_compute::weight::{Quota, quota};
 ///
 /// let success = [true, true, true, false, false, false];
-/// let options = Quota { target: 4, minimum: (1, 1), seed: None };
+/// let options = Quota { target: 4, at_least: (1, 1), seed: None };
 /// let chosen = quota(&[0.9, 0.1, 0.5, 0.0, 0.0, 0.0], &success, &[0; 6], None, &[0, 1, 2, 3, 4, 5], &options)?;
 /// assert_eq!(chosen, [false, true, true, true, true, false]);
 /// # Ok::<(), agentrl_compute::Error>(())
@@ -330,7 +275,7 @@ pub fn quota(
         }
         let (mut won, mut lost): (Vec<u32>, Vec<u32>) = rows.iter().partition(|&&row| success[row as usize]);
         let share = |members: usize| (members as f64 * target as f64 / rows.len() as f64).round_ties_even() as usize;
-        let least = (options.minimum.0.min(lost.len()), options.minimum.1.min(won.len()));
+        let least = (options.at_least.0.min(lost.len()), options.at_least.1.min(won.len()));
         let (mut failures, mut successes) = (share(lost.len()), share(won.len()));
         if failures <= least.0 && successes <= least.1 {
             (failures, successes) = (lost.len(), won.len());
@@ -352,8 +297,8 @@ pub fn quota(
 }
 
 /// Checks the columns and lets `pick` choose among the valid rows of each group.
-fn choose<T: Float>(
-    scores: &[T],
+fn choose(
+    scores: &[f64],
     groups: &[u32],
     valid: Option<&[bool]>,
     pick: impl Fn(&[u32]) -> Vec<u32> + Sync,
@@ -406,10 +351,10 @@ mod tests {
 
     #[test]
     fn quotas_of_the_reference() -> Result<()> {
-        let choose = |won: usize, lost: usize, target, minimum| {
+        let choose = |won: usize, lost: usize, target, at_least| {
             let success: Vec<bool> = (0..won + lost).map(|row| row < won).collect();
             let ids: Vec<i64> = (0..(won + lost) as i64).collect();
-            let options = Quota { target, minimum, seed: Some(1) };
+            let options = Quota { target, at_least, seed: Some(1) };
             let chosen = quota(&vec![0.0; won + lost], &success, &vec![0; won + lost], None, &ids, &options)?;
             let kept = |wanted: bool| {
                 chosen.iter().zip(&success).filter(|&(&chosen, &success)| chosen && success == wanted).count()
@@ -417,6 +362,7 @@ mod tests {
             Ok::<_, Error>((kept(true), kept(false)))
         };
         assert_eq!(choose(16, 16, 16, (2, 2))?, (8, 8));
+        assert_eq!(choose(24, 8, 16, (2, 2))?, (12, 4));
         assert_eq!(choose(31, 1, 16, (2, 2))?, (15, 1));
         assert_eq!(choose(1, 31, 16, (2, 2))?, (1, 15));
         assert_eq!(choose(2, 2, 3, (2, 2))?, (2, 2));
@@ -442,6 +388,19 @@ mod tests {
         }
 
         #[test]
+        fn failures_follow_the_names_of_rows(order in Just((0..10_usize).collect::<Vec<_>>()).prop_shuffle(), seed in any::<u64>()) {
+            let options = Quota { target: 5, at_least: (2, 2), seed: Some(seed) };
+            let draw = |order: &[usize]| {
+                let (ids, success): (Vec<i64>, Vec<bool>) = order.iter().map(|&row| (100 + row as i64, row < 4)).unzip();
+                quota(&[0.0; 10], &success, &[0; 10], None, &ids, &options)
+            };
+            let ours = draw(&(0..10).collect::<Vec<_>>())?;
+            let theirs = draw(&order)?;
+            prop_assert_eq!(ours.iter().filter(|&&chosen| chosen).count(), 5);
+            prop_assert!(order.iter().zip(theirs).all(|(&row, chosen)| row < 4 || chosen == ours[row]));
+        }
+
+        #[test]
         fn the_variance_is_that_of_the_best_subset(scores in prop::collection::vec(-4_i8..5, 1..9), pick in any::<u32>()) {
             let scores: Vec<f64> = scores.into_iter().map(f64::from).collect();
             let count = pick as usize % scores.len() + 1;
@@ -457,21 +416,6 @@ mod tests {
                 .map(|mask| spread(&(0..scores.len()).filter(|row| mask >> row & 1 == 1).collect::<Vec<_>>()))
                 .fold(0.0, f64::max);
             prop_assert!((spread(&rows) - best).abs() < 1e-9);
-        }
-
-        #[test]
-        fn a_band_is_drawn_evenly_whatever_the_order(seed in any::<u64>()) {
-            let scores: Vec<f64> = (0..12).map(f64::from).collect();
-            let ids: Vec<i64> = (100..112).collect();
-            let amount = Amount::Fraction { fraction: 0.25, rounding: Rounding::Floor, minimum: 1 };
-            let band = Band { low: 2.0, high: 9.0, amount, seed };
-            let chosen = sample_band(&scores, &[0; 12], None, &ids, &band)?;
-            prop_assert_eq!(chosen.iter().filter(|&&chosen| chosen).count(), 3);
-            prop_assert!((0..12).all(|row| !chosen[row] || (3..9).contains(&row)));
-            let (backwards, their_ids): (Vec<f64>, Vec<i64>) = scores.iter().copied().zip(ids.iter().copied()).rev().unzip();
-            let mut theirs = sample_band(&backwards, &[0; 12], None, &their_ids, &band)?;
-            theirs.reverse();
-            prop_assert_eq!(chosen, theirs);
         }
     }
 }

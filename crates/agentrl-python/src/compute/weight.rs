@@ -1,10 +1,10 @@
-//! Weights for Python: denominators, selectors, factors and importance ratios.
+//! Weights for Python: denominators, selectors and importance ratios.
 
 use agentrl_compute::quantile::Interpolation;
 use agentrl_compute::ragged::Ragged;
 use agentrl_compute::weight::{
-    self, Action, Aggregate, Amount, BalancedBounds, Band, Denominator, Divergence, ImportanceOptions, Level, Measure,
-    Quota, Ratios, Shape, Shared, Ties, TokenUnits, TrustRegion,
+    self, Action, Aggregate, Amount, Denominator, Divergence, ImportanceOptions, Level, Quota, Ratios, Shared, Ties,
+    TokenUnits, TrustRegion,
 };
 use numpy::PyArray1;
 use pyo3::prelude::*;
@@ -55,7 +55,7 @@ pub(crate) fn weight_constant<'py>(
 }
 
 #[pyfunction]
-#[pyo3(signature = (scores, groups, *, count, fraction, rounding, minimum, largest, ties, valid=None))]
+#[pyo3(signature = (scores, groups, *, count, fraction, rounding, at_least, largest, ties, valid=None))]
 #[expect(clippy::too_many_arguments, reason = "columns in order, options by name")]
 pub(crate) fn weight_top<'py>(
     py: Python<'py>,
@@ -64,13 +64,13 @@ pub(crate) fn weight_top<'py>(
     count: Option<Whole<usize>>,
     fraction: Option<f64>,
     rounding: &str,
-    minimum: Whole<usize>,
+    at_least: Whole<usize>,
     largest: bool,
     ties: &str,
     valid: Option<Column<'py, bool>>,
 ) -> PyResult<Made<'py, bool>> {
     let (groups, valid) = (slice("groups", &groups)?, optional("valid", valid.as_ref())?);
-    let amount = amount(count, fraction, rounding, minimum)?;
+    let amount = amount(count, fraction, rounding, at_least)?;
     let ties = Ties::from_name(ties).map_err(to_python)?;
     let chosen = reduced!(py, [scores], weight::top(scores, groups, valid, amount, largest, ties))?;
     Ok(PyArray1::from_vec(py, chosen))
@@ -80,10 +80,10 @@ fn amount(
     count: Option<Whole<usize>>,
     fraction: Option<f64>,
     rounding: &str,
-    minimum: Whole<usize>,
+    at_least: Whole<usize>,
 ) -> PyResult<Amount> {
     let count = count.map(|count| count.named("count")).transpose()?;
-    Amount::from_options(count, fraction, rounding, minimum.named("minimum")?).map_err(to_python)
+    Amount::from_options(count, fraction, rounding, at_least.named("at_least")?).map_err(to_python)
 }
 
 #[pyfunction]
@@ -104,31 +104,7 @@ pub(crate) fn weight_above_quantile<'py>(
 }
 
 #[pyfunction]
-#[pyo3(signature = (scores, groups, ids, *, low, high, count, fraction, rounding, minimum, seed, valid=None))]
-#[expect(clippy::too_many_arguments, reason = "columns in order, options by name")]
-pub(crate) fn weight_sample_band<'py>(
-    py: Python<'py>,
-    scores: Floats<'py>,
-    groups: Column<'py, u32>,
-    ids: Column<'py, i64>,
-    low: f64,
-    high: f64,
-    count: Option<Whole<usize>>,
-    fraction: Option<f64>,
-    rounding: &str,
-    minimum: Whole<usize>,
-    seed: Whole<u64>,
-    valid: Option<Column<'py, bool>>,
-) -> PyResult<Made<'py, bool>> {
-    let (groups, ids) = (slice("groups", &groups)?, slice("ids", &ids)?);
-    let valid = optional("valid", valid.as_ref())?;
-    let band = Band { low, high, amount: amount(count, fraction, rounding, minimum)?, seed: seed.named("seed")? };
-    let chosen = reduced!(py, [scores], weight::sample_band(scores, groups, valid, ids, &band))?;
-    Ok(PyArray1::from_vec(py, chosen))
-}
-
-#[pyfunction]
-#[pyo3(signature = (scores, groups, *, count, fraction, rounding, minimum, valid=None))]
+#[pyo3(signature = (scores, groups, *, count, fraction, rounding, at_least, valid=None))]
 #[expect(clippy::too_many_arguments, reason = "columns in order, options by name")]
 pub(crate) fn weight_max_variance<'py>(
     py: Python<'py>,
@@ -137,12 +113,12 @@ pub(crate) fn weight_max_variance<'py>(
     count: Option<Whole<usize>>,
     fraction: Option<f64>,
     rounding: &str,
-    minimum: Whole<usize>,
+    at_least: Whole<usize>,
     valid: Option<Column<'py, bool>>,
 ) -> PyResult<Made<'py, bool>> {
     let (scores, groups) = (slice("scores", &scores)?, slice("groups", &groups)?);
     let valid = optional("valid", valid.as_ref())?;
-    let amount = amount(count, fraction, rounding, minimum)?;
+    let amount = amount(count, fraction, rounding, at_least)?;
     made(py, scores.len(), || weight::max_variance_subset(scores, groups, valid, amount))
 }
 
@@ -166,92 +142,10 @@ pub(crate) fn weight_quota<'py>(
     let valid = optional("valid", valid.as_ref())?;
     let options = Quota {
         target: target.named("target")?,
-        minimum: (minimum_failures.named("minimum_failures")?, minimum_successes.named("minimum_successes")?),
+        at_least: (minimum_failures.named("minimum_failures")?, minimum_successes.named("minimum_successes")?),
         seed: seed.map(|seed| seed.named("seed")).transpose()?,
     };
     made(py, penalties.len(), || weight::quota(penalties, success, groups, valid, ids, &options))
-}
-
-#[pyfunction]
-#[pyo3(signature = (first, second, groups, *, valid=None))]
-pub(crate) fn weight_covariance<'py>(
-    py: Python<'py>,
-    first: Floats<'py>,
-    second: Floats<'py>,
-    groups: Column<'py, u32>,
-    valid: Option<Column<'py, bool>>,
-) -> PyResult<Bound<'py, PyAny>> {
-    let (groups, valid) = (slice("groups", &groups)?, optional("valid", valid.as_ref())?);
-    kernel!(py, [first, second], |out| weight::covariance(first, second, groups, valid, out))
-}
-
-#[pyfunction]
-#[pyo3(signature = (advantages, logprobs, old_logprobs, entropies, *, valid=None))]
-pub(crate) fn weight_entropy_change<'py>(
-    py: Python<'py>,
-    advantages: Floats<'py>,
-    logprobs: Floats<'py>,
-    old_logprobs: Floats<'py>,
-    entropies: Floats<'py>,
-    valid: Option<Column<'py, bool>>,
-) -> PyResult<Bound<'py, PyAny>> {
-    let valid = optional("valid", valid.as_ref())?;
-    kernel!(py, [advantages, logprobs, old_logprobs, entropies], |out| {
-        weight::entropy_change(advantages, logprobs, old_logprobs, entropies, valid, out)
-    })
-}
-
-#[pyfunction]
-#[pyo3(signature = (scores, groups, *, least, floor, valid=None))]
-pub(crate) fn weight_damping<'py>(
-    py: Python<'py>,
-    scores: Floats<'py>,
-    groups: Column<'py, u32>,
-    least: f64,
-    floor: f64,
-    valid: Option<Column<'py, bool>>,
-) -> PyResult<Bound<'py, PyAny>> {
-    let (groups, valid) = (slice("groups", &groups)?, optional("valid", valid.as_ref())?);
-    kernel!(py, [scores], |out| weight::damping(scores, groups, valid, least, floor, out))
-}
-
-#[pyfunction]
-pub(crate) fn weight_probability_shape<'py>(
-    py: Python<'py>,
-    logprobs: Floats<'py>,
-    shape: &str,
-    constant: f64,
-) -> PyResult<Bound<'py, PyAny>> {
-    let shape = Shape::from_name(shape, constant).map_err(to_python)?;
-    kernel!(py, [logprobs], |out| weight::probability_shape(logprobs, shape, out))
-}
-
-#[pyfunction]
-pub(crate) fn weight_by_sign<'py>(
-    py: Python<'py>,
-    advantages: Floats<'py>,
-    positive: Column<'py, f64>,
-    negative: Column<'py, f64>,
-) -> PyResult<Bound<'py, PyAny>> {
-    let (positive, negative) = (slice("positive", &positive)?, slice("negative", &negative)?);
-    kernel!(py, [advantages], |out| weight::by_sign(advantages, positive, negative, out))
-}
-
-#[pyfunction]
-#[pyo3(signature = (advantages, mean_logprobs, groups, *, rate, cap, valid=None))]
-pub(crate) fn weight_novelty_bonus<'py>(
-    py: Python<'py>,
-    advantages: Floats<'py>,
-    mean_logprobs: Floats<'py>,
-    groups: Column<'py, u32>,
-    rate: f64,
-    cap: f64,
-    valid: Option<Column<'py, bool>>,
-) -> PyResult<Bound<'py, PyAny>> {
-    let (groups, valid) = (slice("groups", &groups)?, optional("valid", valid.as_ref())?);
-    kernel!(py, [advantages, mean_logprobs], |out| {
-        weight::novelty_bonus(advantages, mean_logprobs, groups, valid, (rate, cap), out)
-    })
 }
 
 #[pyfunction]
@@ -269,49 +163,15 @@ pub(crate) fn weight_conflict_tokens<'py>(
 }
 
 #[pyfunction]
-#[pyo3(signature = (ratios, advantages, *, start, limit, step, target, measure, valid=None))]
-#[expect(clippy::too_many_arguments, reason = "columns in order, options by name")]
-pub(crate) fn weight_balanced_bounds<'py>(
-    py: Python<'py>,
-    ratios: Floats<'py>,
-    advantages: Floats<'py>,
-    start: (f64, f64),
-    limit: (f64, f64),
-    step: (f64, f64),
-    target: f64,
-    measure: &str,
-    valid: Option<Column<'py, bool>>,
-) -> PyResult<(f64, f64, f64, f64)> {
-    let valid = optional("valid", valid.as_ref())?;
-    let measure = Measure::from_name(measure).map_err(to_python)?;
-    let options = BalancedBounds { start, limit, step, target, measure };
-    let found = reduced!(py, [ratios, advantages], weight::balanced_bounds(ratios, advantages, valid, &options))?;
-    Ok((found.low, found.high, found.positive, found.negative))
-}
-
-#[pyfunction]
-#[pyo3(signature = (log_ratios, advantages, *, budget, valid=None))]
-pub(crate) fn weight_second_moment_bound<'py>(
-    py: Python<'py>,
-    log_ratios: Floats<'py>,
-    advantages: Floats<'py>,
-    budget: f64,
-    valid: Option<Column<'py, bool>>,
-) -> PyResult<f64> {
-    let valid = optional("valid", valid.as_ref())?;
-    reduced!(py, [log_ratios, advantages], weight::second_moment_bound(log_ratios, advantages, valid, budget))
-}
-
-#[pyfunction]
-#[pyo3(signature = (log_ratios, offsets, *, level, lower, upper, action, segments=None, mask=None))]
+#[pyo3(signature = (log_ratios, offsets, *, level, at_least, at_most, action, segments=None, mask=None))]
 #[expect(clippy::too_many_arguments, reason = "columns in order, options by name")]
 pub(crate) fn weight_importance<'py>(
     py: Python<'py>,
     log_ratios: Floats<'py>,
     offsets: Column<'py, i64>,
     level: &str,
-    lower: Option<f64>,
-    upper: Option<f64>,
+    at_least: Option<f64>,
+    at_most: Option<f64>,
     action: &str,
     segments: Option<Column<'py, i64>>,
     mask: Option<Column<'py, bool>>,
@@ -320,14 +180,14 @@ pub(crate) fn weight_importance<'py>(
     let segments = optional("segments", segments.as_ref())?;
     let level = Level::from_name(level).map_err(to_python)?;
     let action = Action::from_name(action).map_err(to_python)?;
-    let options = ImportanceOptions { level, segments, lower, upper, action };
+    let options = ImportanceOptions { level, segments, at_least, at_most, action };
     kernel!(py, [log_ratios], |out| {
         weight::importance_weights(&Ratios { log_ratios, offsets, mask }, &options, out)
     })
 }
 
 #[pyfunction]
-#[pyo3(signature = (log_ratios, offsets, *, divergence, aggregate, lower, upper, mask=None))]
+#[pyo3(signature = (log_ratios, offsets, *, divergence, aggregate, at_least, at_most, mask=None))]
 #[expect(clippy::too_many_arguments, reason = "columns in order, options by name")]
 pub(crate) fn weight_trust_region<'py>(
     py: Python<'py>,
@@ -335,14 +195,14 @@ pub(crate) fn weight_trust_region<'py>(
     offsets: Column<'py, i64>,
     divergence: &str,
     aggregate: &str,
-    lower: Option<f64>,
-    upper: f64,
+    at_least: Option<f64>,
+    at_most: f64,
     mask: Option<Column<'py, bool>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let (offsets, mask) = (slice("offsets", &offsets)?, optional("mask", mask.as_ref())?);
     let divergence = Divergence::from_name(divergence).map_err(to_python)?;
     let aggregate = Aggregate::from_name(aggregate).map_err(to_python)?;
-    let region = TrustRegion { divergence, aggregate, lower, upper };
+    let region = TrustRegion { divergence, aggregate, at_least, at_most };
     floats!([log_ratios], _Type => filled(py, None, log_ratios.len(), |out| {
         weight::trust_region(&Ratios { log_ratios, offsets, mask }, &region, out)
     }))

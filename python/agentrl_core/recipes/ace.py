@@ -1,0 +1,84 @@
+"""ACE: asymmetric confidence penalties (arXiv:2602.21420).
+
+Errors that training has made surer push more than errors of exploration: a negative advantage weighs
+
+    min(1 + alpha softplus(c), 5),    c = sum over the draw's trained tokens of log pi - log pi_reference.
+
+Advantages and loss are GRPO's. Of the paper only this is known: whether c is a mean over tokens is not said
+(`length`), a secondary note has ReLU in place of softplus (`kind="relu"`) and alpha from 0.5 to 2, and the bound is a
+proposal. pi is the policy that rolled out, so that the weight is a fact of the rollout; annotate `reference_logprob`
+before the credit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+import numpy as np
+
+from agentrl_core.advantage import GroupRelative
+from agentrl_core.component import BatchComponent, Column, Rows, column_name, option, token
+from agentrl_core.component.rows import level_of, sums
+from agentrl_core.loss import Policy
+from agentrl_core.recipe import Recipe
+
+if TYPE_CHECKING:
+    from agentrl_core.data.batch import Batch
+
+
+@dataclass(frozen=True)
+class NegativeByConfidence(BatchComponent):
+    """Errors of which the policy became surer than its reference push more: negative advantages weigh up to `at_most`.
+
+    weight *= min(1 + alpha g(c), at_most) where the advantage is negative, with c how much surer, in nats.
+
+    Args:
+        alpha: 0 leaves the weights as they are.
+        kind: g: `softplus`, ln(1 + e^c), or `relu`, max(c, 0).
+        length: c is the `sum` over tokens, or their `mean`.
+        at_most: the largest factor.
+        logprob: token column of log pi: of the rollout, or recomputed.
+        reference: token column of log pi_reference.
+
+    Raises:
+        RecipeError: an option is out of range.
+
+    Example:
+        >>> from agentrl_core.recipes.ace import NegativeByConfidence
+        >>> NegativeByConfidence().needs
+        (token('advantage'), token('behaviour_logprob'), token('reference_logprob'))
+    """
+
+    phase: ClassVar[str] = "weight"
+    needs: ClassVar[tuple[Column, ...]] = (token("advantage"),)
+    makes: ClassVar[tuple[Column, ...]] = (token("weight"),)
+
+    alpha: float = option(1.0, at_least=0.0)
+    kind: Literal["softplus", "relu"] = "softplus"
+    length: Literal["sum", "mean"] = "sum"
+    at_most: float = option(5.0, at_least=1.0)
+    logprob: str = column_name("behaviour_logprob", level="token")
+    reference: str = column_name("reference_logprob", level="token", model="reference")
+
+    def __call__(self, batch: Batch) -> Batch:
+        """Return `batch` with its `weight` scaled, at the level of the advantage."""
+        tokens = Rows(batch, "token")
+        known = tokens.known(self.logprob) & tokens.known(self.reference)
+        gains = np.where(known, tokens.values(self.logprob) - tokens.values(self.reference), 0.0)
+        surer = sums(gains, tokens.draws, batch.num_draws)
+        if self.length == "mean":
+            surer /= np.maximum(sums(known.astype(np.float64), tokens.draws, batch.num_draws), 1.0)
+        grown = np.logaddexp(0.0, surer) if self.kind == "softplus" else np.maximum(surer, 0.0)
+        factors = np.minimum(1.0 + self.alpha * grown, self.at_most)
+        rows = Rows(batch, level_of(batch, "advantage", "draw"))
+        return rows.scale(np.where(rows.values("advantage") < 0.0, factors[rows.draws], 1.0))
+
+
+ACE = Recipe(
+    name="ace",
+    source="arXiv:2602.21420",
+    advantage=GroupRelative(),
+    weight=NegativeByConfidence(),
+    loss=Policy(),
+)

@@ -1,0 +1,89 @@
+"""EMPG: entropy-modulated policy gradients for agents of many steps (arXiv:2509.09265).
+
+A sure step learns more from the outcome than an unsure one, and a step that leads to a sure one is rewarded. With h
+the entropies of the steps (means over their trained tokens) scaled to [0, 1] over the batch,
+
+    A(s) = A g(h_s) + bonus f(h_{s+1}),    g(h) = exp(-gate h) / its mean over steps,    f(h) = exp(-future h),
+
+less its mean over the steps of the batch; A is GRPO's. The paper does not give the bonus; 0.05 is a proposal. Its
+public port scales by the gates of the batch one after the other, which is not reproduced. The loss is GRPO's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from agentrl_core.advantage import GroupRelative
+from agentrl_core.component import BatchComponent, Column, Rows, column_name, option, step
+from agentrl_core.component.rows import mean_of_tokens
+from agentrl_core.loss import Policy
+from agentrl_core.operators import group
+from agentrl_core.recipe import Recipe
+
+if TYPE_CHECKING:
+    from agentrl_core.data.batch import Batch
+
+_EPS = 1e-8
+
+
+@dataclass(frozen=True)
+class StepConfidence(BatchComponent):
+    """Scales the advantage of a step by how sure the policy was of it, and rewards steps that lead to sure ones.
+
+    The formula is that of the file.
+
+    Args:
+        column: token column of entropies in nats.
+        gate: k; 0 leaves the advantages as they are.
+        future: k' of the next step.
+        bonus: zeta; 0 at the last step of a draw.
+        recenter: whether the mean over the batch's steps is subtracted.
+        bonus_without_signal: whether steps whose advantage is 0 get the bonus too.
+
+    Raises:
+        RecipeError: an option is out of range, or no entropy is known.
+
+    Example:
+        >>> from agentrl_core.recipes.empg import StepConfidence
+        >>> StepConfidence().makes
+        (step('advantage'),)
+    """
+
+    phase: ClassVar[str] = "advantage"
+    needs: ClassVar[tuple[Column, ...]] = (step("advantage"),)
+    makes: ClassVar[tuple[Column, ...]] = (step("advantage"),)
+
+    column: str = column_name("entropy", level="token")
+    gate: float = option(1.0, at_least=0.0)
+    future: float = option(1.0, at_least=0.0)
+    bonus: float = 0.05
+    recenter: bool = True
+    bonus_without_signal: bool = True
+
+    def __call__(self, batch: Batch) -> Batch:
+        """Return `batch` with another column `advantage` on steps."""
+        rows = Rows(batch, "step")
+        entropies, known = mean_of_tokens(batch, self.column, "step")
+        everywhere = rows.keys("batch")
+        scaled = group.min_max(entropies, everywhere, eps=_EPS, valid=known)
+        gates = group.mean_one(np.exp(-self.gate * scaled), everywhere, valid=known)
+        advantages = rows.values("advantage")
+        followed = np.append((rows.draws[1:] == rows.draws[:-1]) & known[1:], False)[: len(rows)]
+        if not self.bonus_without_signal:
+            followed &= advantages != 0.0
+        clarity = np.where(followed, np.exp(-self.future * np.append(scaled[1:], 0.0)[: len(rows)]), 0.0)
+        modulated = np.where(known, advantages * gates, advantages) + self.bonus * clarity
+        if self.recenter:
+            modulated = np.asarray(group.normalise(modulated, everywhere, scale="none", valid=rows.valid, min_count=1))
+        return rows.write(advantage=np.where(rows.valid, modulated, 0.0))
+
+
+EMPG = Recipe(
+    name="empg",
+    source="arXiv:2509.09265",
+    advantage=(GroupRelative(), StepConfidence()),
+    loss=Policy(),
+)

@@ -1,0 +1,166 @@
+"""GDRO-RL: group distributionally robust optimisation (Prompt-GDRO, arXiv:2601.19280).
+
+Weight goes to the difficulties at which the policy loses most. A task's difficulty p is the share of its last 50
+visits in which at least one draw succeeded; ten bins cut [0, 1] into equal parts, and a task changes its bin only
+when p is more than 0.03 beyond its border. With the mean loss l_b over the tasks of bin b in the batch (each the mean
+of its draws)
+
+    S_b <- 0.88 S_b + 0.12 l_b,    w_b = min(exp(0.65 clip(S_b, -3, 3)), 15),
+
+the draws of bin b weigh w_b. The paper takes the policy's loss, which is known in the update only, and a weight is a
+fact of the rollout; here an environment says what a draw loses, as the component `loss` of its reward. Public code
+weighs by the probabilities of the bins (`DifficultyScaled(kind="probability")`). Rollouts by difficulty
+(Rollout-GDRO) belong to phase select and are not in this recipe. Advantages and loss are GRPO's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentrl_core.advantage import GroupRelative
+from agentrl_core.component import Column, Rows, StatefulComponent, column_name, draw, option
+from agentrl_core.loss import Policy
+from agentrl_core.operators import group, keys
+from agentrl_core.recipe import Recipe
+
+if TYPE_CHECKING:
+    from agentrl_core.data.batch import Batch
+
+
+@dataclass(frozen=True)
+class DifficultyScaled(StatefulComponent):
+    """Tasks as difficult as those at which much is lost weigh more.
+
+    The formula is that of the file. S_b stays where a batch has no task of the bin, and a new task is in the middle
+    one. The bins are those before the batch, its losses are in S.
+
+    Args:
+        key: draw column of text or whole numbers that names the task in every batch.
+        column: draw column of losses.
+        history: visits of a task that count.
+        bins: how many.
+        hysteresis: how far beyond its border a task changes its bin.
+        smoothing: of S_b.
+        coefficient: of S_b in the exponent.
+        score_at_most: the largest |S_b| that counts.
+        at_most: the largest weight.
+        per_share: whether the loss of a bin is divided by the share of the batch's tasks that are in it, so that how
+            often a bin comes does not matter.
+        kind: w_b itself (`exponential`), or by the probabilities of the bins, as many times as there are bins:
+            q_b = (1 - explore) w_b / sum w + explore / bins (`probability`).
+        explore: of `probability`.
+
+    Raises:
+        RecipeError: an option is out of range, or no loss is known.
+
+    Example:
+        >>> from agentrl_core.recipes.gdro_rl import DifficultyScaled
+        >>> DifficultyScaled(bins=2).initial_state()
+        {'tasks': [], 'visits': [], 'bins': [], 'scores': [0.0, 0.0]}
+    """
+
+    phase: ClassVar[str] = "weight"
+    needs: ClassVar[tuple[Column, ...]] = (draw("success"),)
+    makes: ClassVar[tuple[Column, ...]] = (draw("weight"),)
+
+    key: str = column_name("task_id", level="draw")
+    column: str = column_name("reward.loss", level="draw")
+    history: int = option(50, at_least=1)
+    bins: int = option(10, at_least=1)
+    hysteresis: float = option(0.03, at_least=0.0)
+    smoothing: float = option(0.12, at_least=0.0, at_most=1.0)
+    coefficient: float = option(0.65, at_least=0.0)
+    score_at_most: float = option(3.0, above=0.0)
+    at_most: float = option(15.0, above=0.0)
+    per_share: bool = False
+    kind: Literal["exponential", "probability"] = "exponential"
+    explore: float = option(0.01, at_least=0.0, at_most=1.0)
+
+    def initial_state(self) -> dict[str, Any]:
+        """No task seen. A task has a row of `visits`, oldest first: 1 where it succeeded, -1 where none was yet."""
+        return {"tasks": [], "visits": [], "bins": [], "scores": [0.0] * self.bins}
+
+    def add_columns(self, state: dict[str, Any], batch: Batch) -> Batch:
+        """Return `batch` with its `weight` scaled."""
+        rows = Rows(batch, "draw")
+        names, tasks, places = _numbered(state["tasks"], rows.names(self.key))
+        bins = self._bins(state, len(names))
+        weights = self._weights(self._scores(state, rows, tasks, bins[places]))
+        return rows.scale(np.where(rows.valid, weights[bins[tasks]], 1.0))
+
+    def next(self, state: dict[str, Any], closed: Batch) -> dict[str, Any]:
+        """What is known of tasks and bins, with the visits and losses of the iteration."""
+        rows = Rows(closed, "draw")
+        names, tasks, places = _numbered(state["tasks"], rows.names(self.key))
+        bins = self._bins(state, len(names))
+        outcomes = group.statistics(rows.flags("success").astype(np.float64), tasks, valid=rows.valid)
+        visited = np.zeros(len(names), dtype=np.bool_)
+        visited[places[outcomes.count > 0]] = True
+        visits = np.full((len(names), self.history), -1, dtype=np.int64)
+        if state["visits"]:
+            visits[: len(state["visits"])] = state["visits"]
+        visits[visited, :-1] = visits[visited, 1:]
+        visits[places[outcomes.count > 0], -1] = outcomes.most[outcomes.count > 0] > 0.0
+        seen = visits >= 0
+        difficulties = (visits * seen).sum(axis=1) / np.maximum(seen.sum(axis=1), 1)
+        low, high = bins / self.bins - self.hysteresis, (bins + 1) / self.bins + self.hysteresis
+        stays = (np.arange(len(names)) < len(state["tasks"])) & (low <= difficulties) & (difficulties <= high)
+        within = np.minimum((difficulties * self.bins).astype(np.int64), self.bins - 1)
+        bins_next = np.where(visited & ~stays, within, bins)
+        known = seen.any(axis=1)
+        return {
+            "tasks": np.array(names, dtype=object)[known].tolist(),
+            "visits": visits[known].tolist(),
+            "bins": bins_next[known].tolist(),
+            "scores": self._scores(state, rows, tasks, bins[places]).tolist(),
+        }
+
+    def _bins(self, state: dict[str, Any], count: int) -> NDArray[np.int64]:
+        """The bin of each of `count` tasks, new ones in the middle."""
+        bins = np.full(count, self.bins // 2, dtype=np.int64)
+        bins[: len(state["bins"])] = state["bins"]
+        return bins
+
+    def _scores(
+        self, state: dict[str, Any], rows: Rows, tasks: NDArray[np.uint32], bins: NDArray[np.int64]
+    ) -> NDArray[np.float64]:
+        """S of each bin, with this batch; `bins` are those of its tasks, by first appearance."""
+        scores = np.array(state["scores"])
+        if not len(rows):
+            return scores
+        losses = group.statistics(rows.values(self.column), tasks, valid=rows.known(self.column)).mean
+        known = np.isfinite(losses)
+        counts = np.bincount(bins[known], minlength=self.bins)
+        means = np.bincount(bins[known], weights=losses[known], minlength=self.bins) / np.maximum(counts, 1)
+        if self.per_share:
+            means *= counts.sum() / np.maximum(counts, 1)
+        return np.where(counts > 0, (1.0 - self.smoothing) * scores + self.smoothing * means, scores)
+
+    def _weights(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
+        weights = np.exp(self.coefficient * np.clip(scores, -self.score_at_most, self.score_at_most))
+        if self.kind == "probability":
+            weights = self.bins * ((1.0 - self.explore) * weights / weights.sum() + self.explore / self.bins)
+        return np.asarray(np.minimum(weights, self.at_most))
+
+
+def _numbered(known: list[str], names: list[str]) -> tuple[list[str], NDArray[np.uint32], NDArray[np.uint32]]:
+    """The known tasks and then a batch's new ones; the place of each row's task; the places by first appearance."""
+    places = keys.dense([*known, *names]) if known or names else np.zeros(0, dtype=np.uint32)
+    rows = places[len(known) :]
+    _, first = np.unique(rows, return_index=True)
+    first.sort()
+    new = first[rows[first] >= len(known)]
+    return [*known, *np.array(names, dtype=object)[new].tolist()], rows, rows[first]
+
+
+GDRO_RL = Recipe(
+    name="gdro_rl",
+    source="arXiv:2601.19280",
+    advantage=GroupRelative(),
+    weight=DifficultyScaled(),
+    loss=Policy(),
+)

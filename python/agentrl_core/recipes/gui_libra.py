@@ -1,0 +1,73 @@
+"""GUI-Libra: GUI agents whose every step has several right actions, of which one is rewarded (arXiv:2602.22190).
+
+A wrong action of a task that is hardly ever solved may have been right: negative advantages of a group weigh
+
+    clamp(0.5 + 1.5 * mean score of the group, 0, 1).
+
+Advantages are GRPO's over the samples of one state; the loss is clipped, averaged over all tokens, with 0.001 of k3
+to the reference. The policy starts from imitation, in a stage of its own (`warm_start`), where tokens of actions and
+of grounding count more than those of thoughts: `imitation` is the weight of a token by its class (2 for actions in
+public code).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from agentrl_core.advantage import GroupRelative
+from agentrl_core.component import BatchComponent, Column, Rows, draw, token
+from agentrl_core.component.rows import level_of
+from agentrl_core.loss import KL, Imitation, Policy, Train
+from agentrl_core.operators import group
+from agentrl_core.recipe import Recipe
+
+if TYPE_CHECKING:
+    from agentrl_core.data.batch import Batch
+
+
+@dataclass(frozen=True)
+class NegativeBySuccess(BatchComponent):
+    """Failures of tasks that are hardly ever solved push less: the mean score of the group weighs them.
+
+    weight *= clamp(base + slope * mean score of the group, 0, 1) where the advantage is negative.
+
+    Args:
+        base: factor of a group whose mean score is 0.
+        slope: how fast the factor grows with the mean score.
+
+    Example:
+        >>> from agentrl_core.recipes.gui_libra import NegativeBySuccess
+        >>> NegativeBySuccess().needs
+        (token('advantage'), draw('score'), draw('group_id'))
+    """
+
+    phase: ClassVar[str] = "weight"
+    needs: ClassVar[tuple[Column, ...]] = (token("advantage"), draw("score"), draw("group_id"))
+    makes: ClassVar[tuple[Column, ...]] = (token("weight"),)
+
+    base: float = 0.5
+    slope: float = 1.5
+
+    def __call__(self, batch: Batch) -> Batch:
+        """Return `batch` with its `weight` scaled, at the level of the advantage."""
+        draws = Rows(batch, "draw")
+        groups = draws.keys("group_id")
+        means = group.statistics(draws.values("score"), groups, valid=draws.valid).mean
+        factors = np.clip(self.base + self.slope * np.nan_to_num(means, nan=0.0), 0.0, 1.0)[groups]
+        rows = Rows(batch, level_of(batch, "advantage", "draw"))
+        return rows.scale(np.where(rows.values("advantage") < 0.0, factors[rows.draws], 1.0))
+
+
+GUI_LIBRA = Recipe(
+    name="gui_libra",
+    source="arXiv:2602.22190",
+    advantage=GroupRelative(),
+    weight=NegativeBySuccess(),
+    loss=(
+        Train(Policy(kl=KL(0.001))),
+        Train(Imitation("token_mean", tokens="imitation"), stage="warm_start"),
+    ),
+)

@@ -1,0 +1,89 @@
+"""SEED-GRPO: semantic entropy enhanced GRPO (arXiv:2505.12346).
+
+A task whose answers scatter is one the model does not know, and moves it less: the draws of a group weigh f(x), with
+x in [0, 1] the semantic entropy of its answers over ln(group size), and A = R - mean(R).
+
+    f(x) = 1 - coefficient x (`linear`),  exp(-coefficient x),  1 / (1 + coefficient x) (`inverse`)
+           or (1 - coefficient x)^exponent (`focal`).
+
+The paper's entropy is the mean of -ln p over the clusters of answers, and its coefficient is not known; 0.0417 is
+that of a public port, which takes `AnswerEntropyScaled(entropy="exact", kind="inverse")`. An environment says
+which answers mean the same as the components `answer_cluster` and `answer_parsed` of its reward. The loss is GRPO's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+import numpy as np
+
+from agentrl_core.advantage import GroupRelative
+from agentrl_core.component import BatchComponent, Column, Rows, column_name, draw, option
+from agentrl_core.loss import Policy
+from agentrl_core.operators import group
+from agentrl_core.recipe import Recipe
+from agentrl_core.reward import cluster_votes
+
+if TYPE_CHECKING:
+    from agentrl_core.data.batch import Batch
+
+
+@dataclass(frozen=True)
+class AnswerEntropyScaled(BatchComponent):
+    """Tasks whose answers agree little weigh less.
+
+    The formula is that of the file. A group of one has x = 0.
+
+    Args:
+        cluster: draw column of whole numbers, the same for answers that mean the same.
+        parsed: draw column, 0 where a draw gave no answer.
+        entropy: `sampled`: -mean_c ln p_c, each cluster of answers once; `exact`: -sum_c p_c ln p_c.
+        kind: f.
+        coefficient: how much a group without agreement loses.
+        exponent: of `focal`.
+
+    Raises:
+        RecipeError: an option is out of range.
+
+    Example:
+        >>> from agentrl_core.recipes.seed_grpo import AnswerEntropyScaled
+        >>> AnswerEntropyScaled().makes
+        (draw('weight'),)
+    """
+
+    phase: ClassVar[str] = "weight"
+    needs: ClassVar[tuple[Column, ...]] = (draw("group_id"),)
+    makes: ClassVar[tuple[Column, ...]] = (draw("weight"),)
+
+    cluster: str = column_name("answer_cluster", level="draw")
+    parsed: str = column_name("answer_parsed", level="draw")
+    entropy: Literal["sampled", "exact"] = "sampled"
+    kind: Literal["linear", "exponential", "inverse", "focal"] = "linear"
+    coefficient: float = option(0.0417, at_least=0.0, at_most=1.0)
+    exponent: float = option(2.0, above=0.0)
+
+    def __call__(self, batch: Batch) -> Batch:
+        """Return `batch` with its `weight` scaled."""
+        rows = Rows(batch, "draw")
+        groups = rows.keys("group_id")
+        votes = cluster_votes(rows.keys(self.cluster), groups, parsed=rows.flags(self.parsed), valid=rows.valid)
+        entropies = votes.cluster_entropy if self.entropy == "sampled" else votes.entropy
+        sizes = group.statistics(np.zeros(len(rows)), groups, valid=rows.valid).count
+        parts = self.coefficient * np.nan_to_num(entropies, nan=0.0) / np.log(np.maximum(sizes, 2.0))
+        factors = {
+            "linear": 1.0 - parts,
+            "exponential": np.exp(-parts),
+            "inverse": 1.0 / (1.0 + parts),
+            "focal": np.maximum(1.0 - parts, 0.0) ** self.exponent,
+        }[self.kind]
+        return rows.scale(factors[groups])
+
+
+SEED_GRPO = Recipe(
+    name="seed_grpo",
+    source="arXiv:2505.12346",
+    advantage=GroupRelative(scale="none"),
+    weight=AnswerEntropyScaled(cluster="reward.answer_cluster", parsed="reward.answer_parsed"),
+    loss=Policy(),
+)

@@ -1,0 +1,38 @@
+"""What is added to advantages, against numbers made by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from rollouts import small
+
+from agentrl_core import Batch
+from agentrl_core.advantage import EntropyBonus
+from agentrl_core.exceptions import RecipeError
+
+
+def column(batch: Batch, name: str, level: str) -> list[float]:
+    return batch.column(name, level).astype(float).tolist()
+
+
+def close(found: object, expected: object, tolerance: float = 1e-5) -> None:
+    np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance)
+
+
+def test_entropy_bonus_by_hand() -> None:
+    batch = small([(0, [3]), (0, [3])], token_entropy=[0.1, 0.5, 2.0] * 2, draw_advantage=[0.8, -0.8])
+    close(column(EntropyBonus()(batch), "advantage", "token"), [0.84, 1.0, 1.2, -0.76, -0.6, -0.4])
+    draws = EntropyBonus(level="draw", coefficient=-0.1, at_most=None)
+    found = draws(batch.with_columns("token", entropy=np.array([0.5] * 3 + [0.7] * 3, np.float32)))
+    close(column(found, "advantage", "draw"), [0.75, -0.87])
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: EntropyBonus(at_most=0.0), "option at_most=0.0"),
+    ],
+)
+def test_impossible_options(make: object, message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
+        make()
