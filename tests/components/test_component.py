@@ -14,7 +14,7 @@ from agentrl_core.exceptions import RecipeError
 COMPONENTS = [
     (select, select.Uniform()),
     (select, select.AcceptAll()),
-    (select, select.InformativeGroups(max_rounds=2)),
+    (select, select.DynamicSampling(max_rounds=2)),
     (rollout, rollout.Independent()),
     (rollout, rollout.EntropyBranching(budget=6, initial=2, beam=3, reduce="mean", measure="before_tool")),
     (reward, reward.Outcome()),

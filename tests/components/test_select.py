@@ -34,13 +34,14 @@ def test_uniform_refuses_more_tasks_than_there_are(count: int) -> None:
         select.Uniform().choose(5, 0, count, seed=0)
 
 
-def test_informative_groups() -> None:
+def test_groups_that_differ_are_admitted() -> None:
     nan = np.nan
     scores = np.array([1.0, 0.0, 1.0, 0.0, nan, 0.5, nan, 0.0, 1.0, nan], dtype=np.float32)
     groups = np.array([0, 1, 0, 1, 1, 2, 3, 4, 4, 4], dtype=np.uint32)
-    component = select.InformativeGroups(max_rounds=3)
+    component = select.DynamicSampling(max_rounds=3)
     # all 1; all 0 beside an invalid one; one alone; none valid; 0 and 1
     assert component(scores, groups).tolist() == [False, False, True, False, True]
+    assert select.DynamicSampling(select.Band())(scores, groups).tolist() == [False, False, False, False, True]
     assert component.rounds == 3
     assert select.AcceptAll()(scores, groups).tolist() == [True] * 5
     assert select.AcceptAll().rounds == 1
@@ -48,7 +49,7 @@ def test_informative_groups() -> None:
 
 def test_no_groups() -> None:
     empty = np.zeros(0), np.zeros(0, dtype=np.uint32)
-    assert select.InformativeGroups()(*empty).tolist() == []
+    assert select.DynamicSampling()(*empty).tolist() == []
 
 
 def test_admission_refuses_lengths_that_differ() -> None:
@@ -58,10 +59,12 @@ def test_admission_refuses_lengths_that_differ() -> None:
 
 def test_max_rounds_is_at_least_one() -> None:
     with pytest.raises(RecipeError, match="max_rounds=0"):
-        select.InformativeGroups(max_rounds=0)
+        select.DynamicSampling(max_rounds=0)
 
 
-@pytest.mark.parametrize("options", [{}, {"min_std": 0.4, "ddof": 1}, {"min_std": None, "low": 0.2, "high": 0.7}])
+@pytest.mark.parametrize(
+    "options", [{}, {"std_above": 0.4, "ddof": 1}, {"std_above": None, "at_least": 0.2, "at_most": 0.7}]
+)
 def test_a_band_of_groups(options: dict[str, float | None]) -> None:
     rng = np.random.default_rng(5)
     scores, groups = rng.integers(0, 2, size=60).astype(float), rng.permutation(np.arange(60) % 20).astype(np.uint32)
@@ -70,12 +73,22 @@ def test_a_band_of_groups(options: dict[str, float | None]) -> None:
     for group in range(20):
         own = scores[(groups == group) & np.isfinite(scores)]
         std = own.std(ddof=options.get("ddof", 0)) if len(own) > 1 else 0.0
-        least = options.get("min_std", 0.0)
-        in_band = len(own) >= 2 and options.get("low", 0.0) <= own.mean() <= options.get("high", 1.0)
-        expected.append(in_band and (least is None or std > least))
-    assert select.GroupBand(min_count=2, **options)(scores, groups).tolist() == expected
-    assert select.GroupBand(max_rounds=7).rounds == 7
-    empty = np.array([]), np.array([], dtype=np.uint32)
-    assert select.GroupBand()(*empty).tolist() == []
-    with pytest.raises(RecipeError, match=r"option low=0\.9"):
-        select.GroupBand(low=0.9, high=0.1)
+        bound = options.get("std_above", 0.0)
+        in_band = len(own) >= 2 and options.get("at_least", 0.0) <= own.mean() <= options.get("at_most", 1.0)
+        expected.append(in_band and (bound is None or std > bound))
+    assert 0 < sum(expected) < 20
+    band = select.Band(members_at_least=2, **options)
+    assert select.DynamicSampling(band)(scores, groups).tolist() == expected
+    members = band.holds(scores, groups, valid=scores != 1.0)
+    assert not members[scores == 1.0].any()
+
+
+def test_a_band_that_is_not_possible() -> None:
+    for options, message in (
+        ({"at_least": 0.9, "at_most": 0.1}, r"option at_least=0\.9 is not possible; give a number up to at_most=0\.1"),
+        ({"std_above": -1.0}, r"option std_above=-1\.0"),
+        ({"members_at_least": 0}, "option members_at_least=0"),
+        ({"ddof": 2}, "option ddof=2"),
+    ):
+        with pytest.raises(RecipeError, match=message):
+            select.Band(**options)

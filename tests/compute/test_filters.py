@@ -17,25 +17,28 @@ SCORES = [0.0, 1.0, 0.1234567, 0.3123456, 1e9]
 ROWS = st.lists(st.tuples(st.integers(0, 3), st.sampled_from(SCORES), st.booleans()), max_size=14)
 
 
-@given(ROWS, st.sampled_from([None, 0.0, 0.2]), st.integers(0, 1), st.integers(1, 3))
-def test_bands_of_groups(rows: list[tuple[int, float, bool]], min_std: float | None, ddof: int, least: int) -> None:
+@given(ROWS, st.sampled_from([None, 0.0, 0.2]), st.integers(0, 1), st.integers(1, 3), st.booleans())
+def test_bands_of_groups(
+    rows: list[tuple[int, float, bool]], std_above: float | None, ddof: int, members: int, single: bool
+) -> None:
     groups, scores, valid = ([row[column] for row in rows] for column in range(3))
     found = filters.group_band(
         [score if ok else math.nan for score, ok in zip(scores, valid, strict=True)],
         groups,
-        min_std=min_std,
-        low=0.05,
-        high=0.9,
-        min_count=least,
+        std_above=std_above,
+        at_least=0.05,
+        at_most=0.9,
+        members_at_least=members,
         ddof=ddof,
+        accept_single=single,
         valid=np.array(valid, bool),
     )
     for row in range(len(rows)):
-        members = [scores[other] for other in range(len(rows)) if groups[other] == groups[row] and valid[other]]
-        constant = len(set(members)) < 2
-        std = 0.0 if constant else float(np.std(members, ddof=ddof))
-        enough = min_std is None or (std > min_std and len(members) > ddof)
-        keep = valid[row] and len(members) >= least and enough and 0.05 <= np.mean(members) <= 0.9
+        own = [scores[other] for other in range(len(rows)) if groups[other] == groups[row] and valid[other]]
+        constant = len(set(own)) < 2
+        std = 0.0 if constant else float(np.std(own, ddof=ddof))
+        enough = std_above is None or (std > std_above and len(own) > ddof) or (single and len(own) == 1)
+        keep = valid[row] and len(own) >= members and enough and 0.05 <= np.mean(own) <= 0.9
         assert found[row] == keep
 
 
@@ -69,7 +72,7 @@ def test_by_hand() -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: filters.group_band([1.0], [0], low=1.0, high=0.0), "low is 1 and high is 0"),
+        (lambda: filters.group_band([1.0], [0], at_least=1.0, at_most=0.0), "at_least is 1 and at_most is 0"),
         (lambda: filters.group_band([math.nan], [0]), r"scores\[0\] is NaN"),
         (lambda: filters.top_groups([1.0], [0], -0.5), "fraction is -0.5"),
         (lambda: filters.unflagged([True], [0, 2]), "offsets end at 2"),

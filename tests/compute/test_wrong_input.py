@@ -102,12 +102,15 @@ def test_masked_numbers_are_missing() -> None:
         ),
         # Numbers of things.
         (lambda: group.normalise([1.0], [0], ddof=-1), "ddof is -1; give a whole number from 0 to 4294967295"),
-        (lambda: group.normalise([1.0], [0], min_count=-1), "min_count is -1; give a whole number from 0"),
+        (
+            lambda: group.normalise([1.0], [0], members_at_least=-1),
+            "members_at_least is -1; give a whole number from 0",
+        ),
         (lambda: group.statistics([1.0], [0], ddof=2**70), "ddof is 1180591620717411303424; give a whole number"),
         (lambda: group.Partial.of([1.0], [0], -1), "groups is -1; give a whole number"),
         (lambda: returns.n_step([1.0], [1.0], [0], gamma=1.0, steps=-1), "steps is -1; give a whole number"),
         (lambda: advantage.gigpo([1.0], [0], [0], [0], [0], [1.0], ddof=-1), "ddof is -1; give a whole number"),
-        (lambda: filters.group_band([1.0], [0], min_count=-1), "min_count is -1; give a whole number"),
+        (lambda: filters.group_band([1.0], [0], members_at_least=-1), "members_at_least is -1; give a whole number"),
         (lambda: filters.top_groups([1.0], [0], 0.5, ddof=1.5), "ddof is 1.5; give a whole number"),
         (lambda: filters.round_rows([True], -1), "multiple is -1; give a whole number"),
         (lambda: filters.not_overlong([1], 2**70), "limit is 1180591620717411303424; give a whole number"),

@@ -110,7 +110,7 @@ def recipe(trap: Trap) -> Recipe:
             trap("reward")
             return super().__call__(batch)
 
-    class Admit(select.InformativeGroups):
+    class Admit(select.DynamicSampling):
         def __call__(self, scores: Any, groups: Any) -> Any:
             trap("admit")
             return super().__call__(scores, groups)

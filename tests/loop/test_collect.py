@@ -137,7 +137,7 @@ def test_a_batch_that_was_not_trained_is_given_again(world, warm_policy, tmp_pat
 
 def test_groups_without_information_are_rolled_out_but_not_drawn(world, warm_policy):
     policy, tokenizer = warm_policy
-    recipe = recipes.GRPO.replace(admit=select.InformativeGroups(max_rounds=3))
+    recipe = recipes.GRPO.replace(admit=select.DynamicSampling(max_rounds=3))
     collect = arl.Collector(engine.Transformers(policy, tokenizer), world, recipe, **LIMITS)
     batch = collect(tasks=4, group_size=4)
     groups = batch.keys("group_id", "draw")

@@ -56,7 +56,7 @@ VARIANTS = {
     **{name: recipes.get(name) for name in recipes.names()},
     "odd": recipes.GRPO.replace(
         name='a "quoted"\\name\n\x7f\u00e9',
-        admit=select.InformativeGroups(max_rounds=2),
+        admit=select.DynamicSampling(max_rounds=2),
         rollout=rollout.EntropyBranching(reduce="mean", entropy_weight=1e-7),
         loss=loss.Policy(clip=None, kl=loss.KL(0.25), aggregate="constant", constant=3),
         epochs=2,

@@ -10,16 +10,18 @@ use crate::{Error, Result};
 /// What the scores of a group must be like.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GroupBand {
-    /// The standard deviation must be larger than this; 0 drops the groups whose scores are all equal.
-    pub min_std: Option<f64>,
+    /// The standard deviation is larger than this; 0 drops the groups whose scores are all equal.
+    pub std_above: Option<f64>,
     /// The variance divides by `count - ddof`.
     pub ddof: u32,
-    /// The least mean.
-    pub low: Option<f64>,
+    /// The smallest mean.
+    pub at_least: Option<f64>,
     /// The largest mean.
-    pub high: Option<f64>,
-    /// The least number of valid rows.
-    pub min_count: u64,
+    pub at_most: Option<f64>,
+    /// The smallest number of valid rows.
+    pub members_at_least: u64,
+    /// Whether a group with one valid row needs no deviation.
+    pub accept_single: bool,
 }
 
 /// Which rows are valid and of a group whose scores lie in the band (dynamic sampling of DAPO, arXiv:2503.14476, and the
@@ -28,28 +30,40 @@ pub struct GroupBand {
 /// ```
 /// use agentrl_compute::filters::{GroupBand, group_band};
 ///
-/// let band = GroupBand { min_std: Some(0.0), ddof: 0, low: Some(0.2), high: Some(0.8), min_count: 2 };
+/// let band = GroupBand {
+///     std_above: Some(0.0),
+///     ddof: 0,
+///     at_least: Some(0.2),
+///     at_most: Some(0.8),
+///     members_at_least: 2,
+///     accept_single: false,
+/// };
 /// let keep = group_band(&[1.0, 0.0, 1.0, 1.0, 0.5], &[0, 0, 1, 1, 2], None, &band)?;
 /// assert_eq!(keep, [true, true, false, false, false]);
 /// # Ok::<(), agentrl_compute::Error>(())
 /// ```
 ///
 /// # Errors
-/// `InvalidInput` if lengths differ, groups are not dense, a valid score is not finite, a bound is NaN or `low` is above
-/// `high`.
+/// `InvalidInput` if lengths differ, groups are not dense, a valid score is not finite, a bound is NaN or `at_least` is
+/// above `at_most`.
 pub fn group_band(scores: &[f64], groups: &[u32], valid: Option<&[bool]>, band: &GroupBand) -> Result<Vec<bool>> {
-    let (low, high) = (band.low.unwrap_or(f64::NEG_INFINITY), band.high.unwrap_or(f64::INFINITY));
+    let (low, high) = (band.at_least.unwrap_or(f64::NEG_INFINITY), band.at_most.unwrap_or(f64::INFINITY));
     if low.is_nan() || high.is_nan() || low > high {
-        return Err(Error::invalid(format!("low is {low} and high is {high}; give low <= high")));
+        return Err(Error::invalid(format!("at_least is {low} and at_most is {high}; give at_least <= at_most")));
     }
-    if let Some(min_std) = band.min_std {
-        within("min_std", min_std, 0.0, f64::MAX)?;
+    if let Some(std_above) = band.std_above {
+        within("std_above", std_above, 0.0, f64::MAX)?;
     }
     // Too few rows for a deviation are not known to differ.
-    let spread = |std: f64| band.min_std.is_none_or(|least| std > least);
+    let spread = |std: f64| band.std_above.is_none_or(|bound| std > bound);
+    let single = |count: u64| band.accept_single && count == 1;
     let inside: Vec<bool> = statistics(&Columns { valid, ..Columns::new("scores", scores, groups) }, band.ddof)?
         .iter()
-        .map(|found| found.count >= band.min_count && (low..=high).contains(&found.mean) && spread(found.std))
+        .map(|found| {
+            found.count >= band.members_at_least
+                && (low..=high).contains(&found.mean)
+                && (spread(found.std) || single(found.count))
+        })
         .collect();
     let keep = |(row, &group): (usize, &u32)| valid.is_none_or(|valid| valid[row]) && inside[group as usize];
     Ok(groups.iter().enumerate().map(keep).collect())
@@ -185,17 +199,24 @@ mod tests {
     use crate::group::testing::{Group, masked_groups};
     use proptest::prelude::*;
 
-    const ANY: GroupBand = GroupBand { min_std: None, ddof: 0, low: None, high: None, min_count: 0 };
+    const ANY: GroupBand = GroupBand {
+        std_above: None,
+        ddof: 0,
+        at_least: None,
+        at_most: None,
+        members_at_least: 0,
+        accept_single: false,
+    };
 
     #[test]
     fn what_is_wrong_is_named() {
         let message = |result: Result<Vec<bool>>| result.map_or_else(|error| error.to_string(), |_| "fine".to_owned());
         let band = |band: GroupBand| message(group_band(&[1.0], &[0], None, &band));
         assert_eq!(
-            band(GroupBand { low: Some(0.9), high: Some(0.1), ..ANY }),
-            "low is 0.9 and high is 0.1; give low <= high"
+            band(GroupBand { at_least: Some(0.9), at_most: Some(0.1), ..ANY }),
+            "at_least is 0.9 and at_most is 0.1; give at_least <= at_most"
         );
-        assert_eq!(band(GroupBand { min_std: Some(-1.0), ..ANY }), "min_std is -1; give a number of at least 0");
+        assert_eq!(band(GroupBand { std_above: Some(-1.0), ..ANY }), "std_above is -1; give a number of at least 0");
         assert_eq!(message(top_groups(&[1.0], &[0], None, 0, 2.0)), "fraction is 2; give a number from 0 to 1");
         assert_eq!(message(round_rows(&[true], &[1.0], None, 0, true)), "multiple is 0; give at least 1");
         assert!(message(not_overlong(&[1], 2, Some(&[]))).starts_with("truncated has 0 values"));
@@ -204,7 +225,17 @@ mod tests {
     #[test]
     fn a_single_row_has_no_spread() -> Result<()> {
         for ddof in [0, 1] {
-            assert_eq!(group_band(&[1.0], &[0], None, &GroupBand { min_std: Some(0.0), ddof, ..ANY })?, [false]);
+            let band = GroupBand { std_above: Some(0.0), ddof, ..ANY };
+            assert_eq!(group_band(&[1.0], &[0], None, &band)?, [false]);
+            // One valid row is enough where that is asked for, unless its score is outside; equal rows are not one.
+            let band = GroupBand { accept_single: true, at_most: Some(2.0), ..band };
+            let keep = group_band(
+                &[1.0, 9.0, 3.0, 1.0, 1.0],
+                &[0, 0, 1, 2, 2],
+                Some(&[true, false, true, true, true]),
+                &band,
+            )?;
+            assert_eq!(keep, [true, false, false, false, false]);
             assert_eq!(top_groups(&[1.0, 0.0, 3.0], &[0, 1, 1], None, ddof, 0.5)?, [false, true, true]);
         }
         assert_eq!(round_rows(&[true, false], &[0.0, 0.0], Some(&[true, false]), 2, true)?, [false, false]);
@@ -215,7 +246,7 @@ mod tests {
         #[test]
         fn groups_are_kept_whole((group, valid) in masked_groups(), multiple in 1_usize..5, up in any::<bool>()) {
             let Group { values, groups, .. } = group;
-            let keep = group_band(&values, &groups, Some(&valid), &GroupBand { min_std: Some(0.0), ..ANY })?;
+            let keep = group_band(&values, &groups, Some(&valid), &GroupBand { std_above: Some(0.0), ..ANY })?;
             for row in 0..values.len() {
                 let same = (0..values.len()).filter(|&other| groups[other] == groups[row] && valid[other]);
                 let differs = same.map(|other| values[other]).any(|other| (other - values[row]).abs() > 0.0);

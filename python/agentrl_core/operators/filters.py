@@ -13,27 +13,28 @@ def group_band(
     scores: object,
     group_ids: object,
     *,
-    min_std: float | None = 0.0,
-    low: float | None = None,
-    high: float | None = None,
-    min_count: int = 1,
+    std_above: float | None = 0.0,
+    at_least: float | None = None,
+    at_most: float | None = None,
+    members_at_least: int = 1,
     ddof: int = 0,
+    accept_single: bool = False,
     valid: object | None = None,
 ) -> NDArray[np.bool_]:
-    """Keep the rows of groups with std > min_std, low <= mean <= high and at least min_count valid rows.
+    """Keep the rows of groups that teach something: std > std_above, at_least <= mean <= at_most, and enough members.
 
     With the defaults: dynamic sampling, which drops groups whose scores are all equal (DAPO, arXiv:2503.14476).
-    Accuracy
-    bands: PRIME, arXiv:2502.01456, [0.2, 0.8]; SimpleTIR, arXiv:2509.02479, [0.1, 0.9] with min_std 1e-3.
+    Accuracy bands: PRIME, arXiv:2502.01456, [0.2, 0.8]; SimpleTIR, arXiv:2509.02479, [0.1, 0.9] with std_above 1e-3.
 
     Args:
         scores: n numbers.
         group_ids: n group ids, whole numbers or strings, in any order.
-        min_std: None: any deviation, also that of a single row.
-        low: least mean; None: any.
-        high: largest mean; None: any.
-        min_count: least number of valid rows.
+        std_above: None: any deviation, also that of a single row.
+        at_least: smallest mean; None: any.
+        at_most: largest mean; None: any.
+        members_at_least: smallest number of valid rows.
         ddof: the variance divides by (count - ddof); 0 or 1.
+        accept_single: whether a group with one valid row needs no deviation.
         valid: n booleans; rows that are False neither vote nor are kept. None: all rows are valid.
 
     Returns:
@@ -51,11 +52,12 @@ def group_band(
     return _core.filter_group_band(
         numbers,
         columns.keys(group_ids, "group_ids", length=len(numbers)),
-        min_std=min_std,
+        std_above=std_above,
         ddof=ddof,
-        low=low,
-        high=high,
-        min_count=min_count,
+        at_least=at_least,
+        at_most=at_most,
+        members_at_least=members_at_least,
+        accept_single=accept_single,
         valid=columns.mask(valid, "valid", length=len(numbers)),
     )
 

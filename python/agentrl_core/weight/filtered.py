@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 class GroupFilter(BatchComponent):
     """Keeps groups whose scores vary and whose mean lies in a band.
 
-    It works after the advantages are made; `select.GroupBand` rejects groups before. Sources: LOOP arXiv:2502.01600
-    (`min_std=0.0`); UI-S1 arXiv:2509.11543 (`min_std=0.3`); SimpleTIR arXiv:2509.02479 (`min_std=1e-3, low=0.1,
+    It works after the advantages are made; `select.DynamicSampling` rejects groups before. Sources: LOOP
+    arXiv:2502.01600 (`min_std=0.0`); UI-S1 arXiv:2509.11543 (`min_std=0.3`); SimpleTIR arXiv:2509.02479 (`min_std=1e-3, low=0.1,
     high=0.9`); SRPO arXiv:2511.15605 (`column="success", low=0.1, high=0.9`); PRIME arXiv:2502.01456
     (`low=0.2, high=0.8`); EMPO arXiv:2504.05812 (`low=0.3`); SPEAR arXiv:2509.22601 (`top_fraction=0.75`).
 
@@ -81,10 +81,10 @@ class GroupFilter(BatchComponent):
         kept = filters.group_band(
             values,
             groups,
-            min_std=self.min_std,
-            low=self.low,
-            high=self.high,
-            min_count=self.min_count,
+            std_above=self.min_std,
+            at_least=self.low,
+            at_most=self.high,
+            members_at_least=self.min_count,
             ddof=self.ddof,
             valid=counted,
         )

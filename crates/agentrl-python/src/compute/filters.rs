@@ -8,23 +8,24 @@ use super::columns::{Column, Made, made, optional};
 use crate::arrays::{Whole, slice};
 
 #[pyfunction]
-#[pyo3(signature = (scores, groups, *, min_std, ddof, low, high, min_count, valid=None))]
+#[pyo3(signature = (scores, groups, *, std_above, ddof, at_least, at_most, members_at_least, accept_single, valid=None))]
 #[expect(clippy::too_many_arguments, reason = "columns in order, options by name")]
 pub(crate) fn filter_group_band<'py>(
     py: Python<'py>,
     scores: Column<'py, f64>,
     groups: Column<'py, u32>,
-    min_std: Option<f64>,
+    std_above: Option<f64>,
     ddof: Whole<u32>,
-    low: Option<f64>,
-    high: Option<f64>,
-    min_count: Whole<u64>,
+    at_least: Option<f64>,
+    at_most: Option<f64>,
+    members_at_least: Whole<u64>,
+    accept_single: bool,
     valid: Option<Column<'py, bool>>,
 ) -> PyResult<Made<'py, bool>> {
     let (scores, groups) = (slice("scores", &scores)?, slice("groups", &groups)?);
     let valid = optional("valid", valid.as_ref())?;
-    let (ddof, min_count) = (ddof.named("ddof")?, min_count.named("min_count")?);
-    let band = GroupBand { min_std, ddof, low, high, min_count };
+    let (ddof, members_at_least) = (ddof.named("ddof")?, members_at_least.named("members_at_least")?);
+    let band = GroupBand { std_above, ddof, at_least, at_most, members_at_least, accept_single };
     made(py, scores.len(), || filters::group_band(scores, groups, valid, &band))
 }
 
