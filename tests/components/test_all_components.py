@@ -33,7 +33,6 @@ REQUIRED = {  # options without a default
     "Checklist": {"items": 2},
     "ChecklistRelative": {"items": 2},
     "LengthWeighted": {"limit": 100},
-    "BalancedSum": {"columns": "reward.a,reward.b"},
     "ConstrainedSum": {"columns": "reward.a,reward.b"},
     "BaselineRelative": {"column": "value"},
     "KL": {"coefficient": 0.1},

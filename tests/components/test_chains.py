@@ -66,7 +66,7 @@ CHAINS: dict[str, dict[str, object]] = {
         ),
     },
     "istar": {
-        "reward": (Outcome(), ImplicitProcess(granularity="step")),
+        "reward": (Outcome(), ImplicitProcess(level="step")),
         "advantage": GroupInGroup(anchor="group_id", column="process_reward", gamma=0.0),
     },
     "reinforce++": {
@@ -84,7 +84,7 @@ CHAINS: dict[str, dict[str, object]] = {
         "advantage": (TrackedBaseline(), GroupRelative(column="advantage", group_by="batch")),
     },
     "risk": {"advantage": TailRisk(bundle=2)},
-    "gated": {"reward": (Outcome(), Fuse("reward.correct", operation="require"))},
+    "gated": {"reward": (Outcome(), Fuse("reward.correct", kind="require"))},
 }
 
 

@@ -79,7 +79,6 @@ def test_masked_numbers_are_missing() -> None:
         (lambda: reward.checklist([[True]], [[2]], [0, 1]), "dependencies has dtype int64; give booleans, or 0 and 1"),
         # Columns that have to be there.
         (lambda: reward.success_distance([[1.0]], None, [0]), "success is None; give booleans"),
-        (lambda: reward.gate([1.0], None), "passed is None; give booleans"),
         (lambda: weight.quota([1.0], None, target=1), "success is None; give booleans"),
         (lambda: filters.unflagged(None, [0]), "flags is None; give booleans"),
         (lambda: filters.round_rows(None, 1), "keep is None; give booleans"),
@@ -102,10 +101,7 @@ def test_masked_numbers_are_missing() -> None:
         ),
         # Numbers of things.
         (lambda: group.normalise([1.0], [0], ddof=-1), "ddof is -1; give a whole number from 0 to 4294967295"),
-        (
-            lambda: group.normalise([1.0], [0], members_at_least=-1),
-            "members_at_least is -1; give a whole number from 0",
-        ),
+        (lambda: group.normalise([1.0], [0], min_count=-1), "min_count is -1; give a whole number from 0"),
         (lambda: group.statistics([1.0], [0], ddof=2**70), "ddof is 1180591620717411303424; give a whole number"),
         (lambda: group.Partial.of([1.0], [0], -1), "groups is -1; give a whole number"),
         (lambda: returns.n_step([1.0], [1.0], [0], gamma=1.0, steps=-1), "steps is -1; give a whole number"),

@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from agentrl_core.component.component import Column, Component
+from agentrl_core.component import Column, Component, draw, option
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.select.band import Band
 
@@ -22,11 +22,7 @@ class Admission(Component, ABC):
     """
 
     phase: ClassVar[str] = "admit"
-
-    @property
-    def needs(self) -> tuple[Column, ...]:
-        """The score of each trajectory."""
-        return (("draw", "score"), ("draw", "group_id"))
+    needs: ClassVar[tuple[Column, ...]] = (draw("score"), draw("group_id"))
 
     @property
     def rounds(self) -> int:
@@ -90,7 +86,7 @@ class DynamicSampling(Admission):
     Args:
         band: what the scores of an admitted group are like. A group with one score is admitted by default, as in
             DAPO's public code.
-        max_rounds: rounds of rollouts in one iteration, at least 1.
+        max_rounds: rounds of rollouts in one iteration.
 
     Raises:
         RecipeError: an option is out of range.
@@ -107,11 +103,7 @@ class DynamicSampling(Admission):
     """
 
     band: Band = Band(accept_single=True)
-    max_rounds: int = 4
-
-    def check_options(self) -> None:
-        """`max_rounds` is at least 1."""
-        self.require(self.max_rounds >= 1, "max_rounds", "give a whole number of at least 1")
+    max_rounds: int = option(4, at_least=1)
 
     @property
     def rounds(self) -> int:

@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from agentrl_core.component.component import Component
+from agentrl_core.component import Component, option
 from agentrl_core.operators import filters
 
 
@@ -43,19 +43,15 @@ class Band(Component):
         [True, True, False, False]
     """
 
-    std_above: float | None = 0.0
+    std_above: float | None = option(0.0, at_least=0)
     at_least: float | None = None
     at_most: float | None = None
-    members_at_least: int = 1
+    members_at_least: int = option(1, at_least=1)
     ddof: Literal[0, 1] = 0
     accept_single: bool = False
 
     def check_options(self) -> None:
-        """Ranges, and a smallest mean that is no larger than the largest."""
-        self.require(
-            self.std_above is None or self.std_above >= 0.0, "std_above", "give a number of at least 0, or None"
-        )
-        self.require(self.members_at_least >= 1, "members_at_least", "give a number of at least 1")
+        """The smallest mean is no larger than the largest."""
         self.require(
             self.at_least is None or self.at_most is None or self.at_least <= self.at_most,
             "at_least",

@@ -21,9 +21,10 @@ class GroupFilter(BatchComponent):
     """Keeps groups whose scores vary and whose mean lies in a band.
 
     It works after the advantages are made; `select.DynamicSampling` rejects groups before. Sources: LOOP
-    arXiv:2502.01600 (`min_std=0.0`); UI-S1 arXiv:2509.11543 (`min_std=0.3`); SimpleTIR arXiv:2509.02479 (`min_std=1e-3, low=0.1,
-    high=0.9`); SRPO arXiv:2511.15605 (`column="success", low=0.1, high=0.9`); PRIME arXiv:2502.01456
-    (`low=0.2, high=0.8`); EMPO arXiv:2504.05812 (`low=0.3`); SPEAR arXiv:2509.22601 (`top_fraction=0.75`).
+    arXiv:2502.01600 (`min_std=0.0`); UI-S1 arXiv:2509.11543 (`min_std=0.3`); SimpleTIR arXiv:2509.02479
+    (`min_std=1e-3, low=0.1, high=0.9`); SRPO arXiv:2511.15605 (`column="success", low=0.1, high=0.9`); PRIME
+    arXiv:2502.01456 (`low=0.2, high=0.8`); EMPO arXiv:2504.05812 (`low=0.3`); SPEAR arXiv:2509.22601
+    (`top_fraction=0.75`).
 
     Args:
         column: draw column.
