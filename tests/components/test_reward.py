@@ -9,9 +9,10 @@ import pytest
 from rollouts import plain, ragged, small
 
 from agentrl_core import Batch, Forest
-from agentrl_core.advantage import ChecklistRelative, GroupRelative, NormalisedReturns
+from agentrl_core.advantage import ChecklistRelative, Gae, GroupRelative, NormalisedReturns
 from agentrl_core.component import Column
 from agentrl_core.exceptions import InvalidInputError, NotFoundError, RecipeError
+from agentrl_core.loss import Policy
 from agentrl_core.recipe import Recipe
 from agentrl_core.reward import (
     AnswerAgreement,
@@ -443,3 +444,39 @@ def test_flagged_draws_have_no_score() -> None:
     close(column(Unscored(flags="broken", level="draw")(batch)), [1.0, 2.0, math.nan])
     with pytest.raises(RecipeError, match="option flags='' is not possible"):
         Unscored(flags="")
+
+
+def credited(reward: tuple[object, ...], advantage: object, batch: Batch) -> Batch:
+    recipe = Recipe(name="row", reward=reward, advantage=advantage, loss=Policy())
+    recipe.check(batch)
+    return recipe.credit(recipe.score(batch))
+
+
+def test_chains_begin_with_what_was_paid() -> None:
+    batch = small([(0, [1])] * 4, draw_reward=[0.0, 1.0, 2.0, 3.0])
+    best = credited((Outcome(), MaxAtK(k=2)), GroupRelative(center="none", scale="none"), batch)
+    close(column(best, "advantage"), [1.0, 1.0, 7 / 6, 1.5])
+    # The quantile 1/4 is 0.75; below it lies the first, at 0.75 - 3: half and half with the score, less the mean.
+    careful = credited((Outcome(), RiskAverse()), GroupRelative(scale="none"), batch)
+    scores = np.array([(0.0 - 2.25) / 2, (1.0 + 0.75) / 2, (2.0 + 0.75) / 2, (3.0 + 0.75) / 2])
+    close(column(careful, "advantage"), scores - scores.mean())
+
+
+def test_steps_are_credited_with_what_was_made_of_their_reward() -> None:
+    batch = small([(0, [1, 6, 3])], draw_reward=[1.0], step_reward=[0.0, 0.0, 1.0], step_tool=[5, 5, 7])
+    to_come = NormalisedReturns(column="step_score", normalise="none")
+    visited = credited((Outcome(), Outcome(level="step"), FirstVisits(key="tool")), to_come, batch)
+    close(column(visited, "step_score", "step"), [1.0, 0.0, 2.0])
+    close(column(visited, "advantage", "step"), [3.0, 2.0, 2.0])
+    priced = LengthPenalty(free=2, limit=4, coefficient=0.5, level="step")
+    charged = credited((Outcome(), Outcome(level="step"), priced), to_come, batch)
+    close(column(charged, "advantage", "step"), [-0.25, -0.25, 0.75])
+    critic = batch.with_columns("step", value=[0.0, 0.0, 0.0])
+    one_step = Gae(level="step", reward="column", column="step_score", lam=0.0)
+    close(
+        column(credited((Outcome(), Outcome(level="step"), priced), one_step, critic), "advantage", "step"),
+        [0, -1, 0.75],
+    )
+    close(column(batch, "reward", "step"), [0.0, 0.0, 1.0])
+    with pytest.raises(RecipeError, match="needs column 'step_score' at level step"):
+        Recipe(name="row", reward=(Outcome(), priced), advantage=to_come, loss=Policy()).check()

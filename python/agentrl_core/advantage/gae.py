@@ -29,8 +29,9 @@ class Gae(BatchComponent):
         level: of the rows: `token`, `step`, or `agent`: steps, ordered by (step, agent) within their episode.
         gamma: discount from row to row, 0 to 1.
         lam: lambda, 0 to 1.
-        reward: `score_last`: the last row of a draw (of an episode, at level `agent`) is paid the score; `column`: the
-            column `reward` of each row.
+        reward: `score_last`: the last row of a draw (of an episode, at level `agent`) is paid the score; `column`: each
+            row what `column` says.
+        column: of `column`: the reward of each row, or what phase reward made of it (`step_score`).
         at_truncation: what follows the last row of a trajectory that was cut off: nothing, as after one that ended
             (`terminate`, verl), the column `next_value` (`bootstrap`), its own value again (`repeat`, T-PPO), or the
             row gets no advantage (`drop`, VL-DAC).
@@ -51,6 +52,7 @@ class Gae(BatchComponent):
     gamma: float = 1.0
     lam: float = 1.0
     reward: Literal["score_last", "column"] = "score_last"
+    column: str = "reward"
     at_truncation: Literal["terminate", "bootstrap", "repeat", "drop"] = "terminate"
     kl_in_reward: float = 0.0
 
@@ -65,7 +67,7 @@ class Gae(BatchComponent):
     @property
     def needs(self) -> tuple[Column, ...]:
         """Values, rewards, and what says how trajectories go on."""
-        names = ["value", "score" if self.reward == "score_last" else "reward"]
+        names = ["value", "score" if self.reward == "score_last" else self.column]
         if self.level == "agent":
             names += ["episode_id", "step", "agent"]
         if self.at_truncation != "terminate":
@@ -116,7 +118,7 @@ class Gae(BatchComponent):
 
     def _rewards(self, rows: Rows, order: NDArray[np.int64], chains: NDArray[np.uint32]) -> NDArray[np.float64]:
         if self.reward == "column":
-            rewards = rows.values("reward")[order]
+            rewards = rows.values(self.column)[order]
         else:
             last = last_of(chains, rows.valid[order])
             rewards = np.where(last, rows.values("score")[order], 0.0)

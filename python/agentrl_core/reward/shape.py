@@ -351,7 +351,7 @@ def excess_penalty(
 
     Example:
         >>> from agentrl_core import reward
-        >>> reward.excess_penalty([5, 15, 30], free=10, limit=20, cap=1.0).tolist()
+        >>> reward.excess_penalty([5, 15, 30], free=10, limit=20, at_most=1.0).tolist()
         [0.0, -0.5, -1.0]
     """
     given = columns.numbers(amounts, "amounts")
