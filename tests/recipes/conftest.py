@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,8 +10,6 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from agentrl_core import Batch, Forest
-
-sys.path.append(str(Path(__file__).parents[1] / "components"))  # tests of systems import `rollouts` from there
 
 VOCABULARY = 31
 

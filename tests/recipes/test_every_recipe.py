@@ -15,8 +15,12 @@ from agentrl_core import recipes
 from agentrl_core.component.component import BatchComponent, Component
 from agentrl_core.exceptions import RecipeError
 from agentrl_core.recipe import Recipe
+from agentrl_core.recipes.rstar2 import ResampleOnCorrect
+from agentrl_core.reward import Outcome
 
 NAMES = recipes.names()
+SMALLER = {"rstar2": {"reward": (Outcome(), ResampleOnCorrect(count=4))}}
+"""Recipes of groups that are larger than those of the tests."""
 
 
 def test_the_folder_is_the_list() -> None:
@@ -37,7 +41,11 @@ def test_a_file_holds_its_system(name: str) -> None:
     assert recipe.source in module.__doc__, "the docstring names the source"
     recipe.check()
     assert Recipe.from_toml(recipe.to_toml()) == recipe
-    own = [kind for kind in vars(module).values() if isinstance(kind, type) and kind.__module__ == module.__name__]
+    own = [
+        kind
+        for kind in vars(module).values()
+        if isinstance(kind, type) and kind.__module__ == module.__name__ and not kind.__name__.startswith("_")
+    ]
     for kind in own:
         assert issubclass(kind, Component)
         assert kind.__doc__
@@ -47,6 +55,8 @@ def test_a_file_holds_its_system(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_its_credit_runs(name: str) -> None:
     recipe = recipes.get(name).at(0)
+    if name in SMALLER:
+        recipe = recipe.replace(**SMALLER[name])
     batch = bare().with_columns("draw", reward=bare().column("score", "draw"))
     for phase in ("reward", "advantage", "weight"):
         for link in recipe.chain(phase):
@@ -61,7 +71,7 @@ def test_its_credit_runs(name: str) -> None:
 
 
 def test_a_name_that_is_not_there() -> None:
-    with pytest.raises(RecipeError, match="there is no recipe 'nope'; use one of: arpo"):
+    with pytest.raises(RecipeError, match="there is no recipe 'nope'; use one of: .*arpo"):
         recipes.get("nope")
     with pytest.raises(AttributeError, match="has no attribute 'NOPE'"):
         recipes.NOPE  # noqa: B018
