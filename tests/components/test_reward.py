@@ -210,6 +210,14 @@ def test_information_gain() -> None:
     close(column(together, "advantage", "step"), [first + second + 1.0, second + 1.0, 1.0, 0.0, 0.0])
 
 
+def test_a_gain_is_asked_by_a_probe() -> None:
+    recipe = Recipe(name="mine", reward=(Outcome(), InformationGain()), advantage=GroupRelative(), loss=Policy())
+    recipe.check()
+    assert recipe.models == ("policy",)
+    with pytest.raises(RecipeError, match=r"annotate\('answer_logprob', policy, probe=probe\)"):
+        recipe.check(small([(0, [1])]))
+
+
 def test_gains_of_probabilities() -> None:
     probabilities = np.log([0.3, 0.3, 0.6, 0.9])
     batch = small([(0, [1] * 4)], draw_answer_logprob_before=[math.log(0.1)], step_answer_logprob=probabilities)

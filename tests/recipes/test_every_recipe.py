@@ -71,7 +71,7 @@ def test_its_credit_runs(name: str) -> None:
 
 
 def test_a_name_that_is_not_there() -> None:
-    with pytest.raises(RecipeError, match="there is no recipe 'nope'; use one of: .*arpo"):
+    with pytest.raises(RecipeError, match=r"there is no recipe 'nope'; use one of: .*arpo"):
         recipes.get("nope")
     with pytest.raises(AttributeError, match="has no attribute 'NOPE'"):
         recipes.NOPE  # noqa: B018

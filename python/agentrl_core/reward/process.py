@@ -38,8 +38,8 @@ class InformationGain(BatchComponent):
 
     phase: ClassVar[str] = "reward"
     needs: ClassVar[tuple[Column, ...]] = (
-        step("answer_logprob", model="model"),
-        draw("answer_logprob_before", model="model"),
+        step("answer_logprob", model="policy"),
+        draw("answer_logprob_before", model="policy"),
     )
     makes: ClassVar[tuple[Column, ...]] = (step("gain"),)
 
