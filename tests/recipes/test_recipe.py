@@ -91,7 +91,7 @@ def test_names_are_the_files_and_the_values() -> None:
         assert recipe is getattr(recipes, name.upper())
         assert recipe.source.startswith("arXiv:")
         recipe.check()
-    with pytest.raises(RecipeError, match=f"there is no recipe 'ppo'; use one of: {', '.join(recipes.names())}"):
+    with pytest.raises(RecipeError, match=r"there is no recipe 'ppo'; use one of: .*arpo, .*gigpo, .*grpo, .*rloo"):
         recipes.get("ppo")
     with pytest.raises(AttributeError, match="PPO"):
         _ = recipes.PPO
