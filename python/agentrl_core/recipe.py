@@ -457,9 +457,11 @@ def _makes(component: Component) -> tuple[Column, ...]:
 
 
 def _annotate(column: Column) -> str:
-    """The call that lets a model make a column; a probe makes the one before the first step too."""
-    name = column.name.removesuffix("_before") if column.model else column.name
-    return f"batch = arl.annotate(batch, {name!r}, {column.model or 'model'})"
+    """The call that lets a model make a column; what it says at a step, and before the first, is asked by a probe."""
+    if column.model is None:
+        return f"batch = arl.annotate(batch, {column.name!r}, model)"
+    probe = "" if column.level == "token" else ", probe=probe"
+    return f"batch = arl.annotate(batch, {column.name.removesuffix('_before')!r}, {column.model}{probe})"
 
 
 def _plain(value: Any) -> Any:

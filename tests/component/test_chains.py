@@ -51,7 +51,7 @@ CHAINS: dict[str, dict[str, object]] = {
     },
     "prime": {phase: recipes.PRIME.chain(phase) for phase in ("reward", "advantage")},
     "istar": {
-        "reward": (Outcome(), ImplicitProcess(granularity="step")),
+        "reward": (Outcome(), ImplicitProcess(level="step")),
         "advantage": (
             GroupRelative(column="process_reward", level="step", scale="none"),
             GroupRelative(level="step", scale="none", singleton="raw", add=True),
@@ -71,7 +71,7 @@ CHAINS: dict[str, dict[str, object]] = {
         "reward": Outcome(success=1.0, failure=0.0),
         "advantage": (TrackedBaseline(), GroupRelative(column="advantage", group_by="batch")),
     },
-    "gated": {"reward": (Outcome(), Fuse("reward.correct", operation="require"))},
+    "gated": {"reward": (Outcome(), Fuse("reward.correct", kind="require"))},
 }
 
 

@@ -97,7 +97,7 @@ def test_the_iteration_of_the_batch_decides() -> None:
             forest.append(trajectory, [1, 2], kind="action", logprobs=[-1.0, -1.0])
             forest.finish(trajectory, reward=1.0, success=True)
         batch = forest.freeze().with_columns("draw", shown=[1.0, 0.0])
-        fuse = Fuse(column="shown", weight=Schedule(1.0, 0.0, iterations=400))
+        fuse = Fuse(column="shown", coefficient=Schedule(1.0, 0.0, iterations=400))
         shaped = Recipe(name="mine", reward=(Outcome(), fuse)).score(batch)
         np.testing.assert_allclose(shaped.column("score", "draw"), [1.0 + added, 1.0])
 

@@ -83,10 +83,14 @@ def test_every_row_is_a_recipe(row: list[str]) -> None:
     recipe = Recipe(name="row", **{phase: chain for phase, chain in chains.items() if chain})
     assert Recipe.from_toml(recipe.to_toml()) == recipe
     batch = bare().with_columns("draw", reward=bare().column("score", "draw"))
+    made: set[str] = set()
     for link in (*recipe.chain("reward"), *chains["advantage"], *chains["weight"]):
         assert isinstance(link, BatchComponent)
-        for level, name in link.needs:
-            assert name not in ("advantage", "return") or batch.has(name, level), "it is needed before it is made"
+        for _, name in link.needs:
+            assert name not in ("score", "step_score", "advantage", "return") or name in made, (
+                f"{name} is needed before it is made"
+            )
+        made.update(name for _, name in link.makes)
         batch = link.at(0)(filled(link, batch))
     scored = np.isfinite(batch.column("score", "token"))
     assert scored.any()

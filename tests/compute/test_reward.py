@@ -93,7 +93,7 @@ def test_fixtures_of_the_papers() -> None:
     )
     # MARS: 0.5 · (1 - (length - 11) / 2037) where it is negative.
     length = 3000.0
-    assert reward.excess_penalty([length], free=2048, limit=4085, weight=0.5)[0] == pytest.approx(
+    assert reward.excess_penalty([length], free=2048, limit=4085, coefficient=0.5)[0] == pytest.approx(
         0.5 * (1 - (length - 11) / 2037)
     )
     # SEED-GRPO's entropies of (4, 4) out of 8.
@@ -114,8 +114,6 @@ def test_rows_that_are_not_valid_may_hold_anything() -> None:
     valid = np.array([True, False, True])
     scores = np.array([1.0, NAN, 0.5], np.float32)
     for made in (
-        reward.weighted_sum([scores, [1.0, 2.0, NAN]], [1.0, 0.0], valid=[True, False, False]),
-        reward.gate(scores, [True, True, True], valid=valid),
         reward.excess_penalty(scores, free=0.0, limit=1.0, valid=valid),
         reward.tiers(scores, 4, valid=valid),
         reward.dither(scores, seed=1, valid=valid),
@@ -134,21 +132,18 @@ def test_rows_that_are_not_valid_may_hold_anything() -> None:
 @given(st.permutations(range(8)), st.integers(0, 2**63))
 def test_noise_follows_the_names_of_rows(order: list[int], seed: int) -> None:
     ids = np.arange(8) * 7
-    for law in ("uniform", "normal"):
-        ours = reward.dither(np.zeros(8), seed=seed, ids=ids, law=law)
-        assert np.array_equal(ours[order], reward.dither(np.zeros(8), seed=seed, ids=ids[order], law=law))
+    for kind in ("uniform", "normal"):
+        ours = reward.dither(np.zeros(8), seed=seed, ids=ids, kind=kind)
+        assert np.array_equal(ours[order], reward.dither(np.zeros(8), seed=seed, ids=ids[order], kind=kind))
         assert len(set(ours.tolist())) == 8
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: reward.weighted_sum([], []), "components is empty"),
-        (lambda: reward.gate([NAN], [True]), r"scores\[0\] is NaN"),
-        (lambda: reward.gate([1.0], [1]), "passed has dtype int64; give booleans"),
         (lambda: reward.excess_penalty([1.0], free=2, limit=1), "limit is 1, but must lie above free"),
         (lambda: reward.tiers([1.0], -1), "count is -1"),
-        (lambda: reward.dither([1.0], seed=0, law="pink"), 'law is "pink"'),
+        (lambda: reward.dither([1.0], seed=0, kind="pink"), 'kind is "pink"'),
         (lambda: reward.max_at_k([1.0], [0], 2), "group 0 has 1 valid rows"),
         (lambda: reward.win_rates([0], [-1], [1.0], 2), r"second\[0\] is -1"),
         (lambda: reward.win_rates([0], [0], [1.0], 2), "compare two rows"),

@@ -79,7 +79,6 @@ def test_masked_numbers_are_missing() -> None:
         (lambda: reward.checklist([[True]], [[2]], [0, 1]), "dependencies has dtype int64; give booleans, or 0 and 1"),
         # Columns that have to be there.
         (lambda: reward.success_distance([[1.0]], None, [0]), "success is None; give booleans"),
-        (lambda: reward.gate([1.0], None), "passed is None; give booleans"),
         (lambda: filters.unflagged(None, [0]), "flags is None; give booleans"),
         (lambda: filters.round_rows(None, 1), "keep is None; give booleans"),
         (lambda: reward.answer_clusters(None, [0]), "answers is NoneType; give a list of texts"),

@@ -32,10 +32,9 @@ mod _core {
     };
     #[pymodule_export]
     use crate::compute::reward::{
-        reward_checklist, reward_cluster_votes, reward_dither, reward_excess_penalty, reward_gate, reward_implicit,
+        reward_checklist, reward_cluster_votes, reward_dither, reward_excess_penalty, reward_implicit,
         reward_information_gain, reward_max_at_k, reward_rank_agreement, reward_success_distance, reward_tail_risk,
-        reward_tiers, reward_top_gap, reward_tracked_quantiles, reward_weighted_sum, reward_win_rates,
-        reward_window_means,
+        reward_tiers, reward_top_gap, reward_tracked_quantiles, reward_win_rates, reward_window_means,
     };
     #[pymodule_export]
     use crate::compute::tree::{

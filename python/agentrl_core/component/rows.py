@@ -93,6 +93,11 @@ class Rows:
         flags: NDArray[np.bool_] = np.nan_to_num(self.values(name), nan=0.0) != 0.0
         return flags
 
+    def flagged(self, names: str) -> NDArray[np.bool_]:
+        """Whether a draw has a row with one of a comma-joined list of flags, `bool[draws]`."""
+        flags = np.logical_or.reduce([self.flags(name) for name in key_columns(names)])
+        return np.bincount(self.draws, weights=flags, minlength=self.batch.num_draws) > 0.0
+
     def keys(self, names: str) -> NDArray[np.uint32]:
         """Group ids by a comma-joined list of key columns; `batch` stands for one group of all rows."""
         columns = key_columns(names)

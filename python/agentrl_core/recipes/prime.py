@@ -23,7 +23,7 @@ from agentrl_core.loss import Policy
 from agentrl_core.operators import group
 from agentrl_core.recipe import Recipe
 from agentrl_core.reward import ImplicitProcess, Outcome
-from agentrl_core.select import GroupBand
+from agentrl_core.select import Band, DynamicSampling
 
 if TYPE_CHECKING:
     from agentrl_core.data.batch import Batch
@@ -70,7 +70,7 @@ PRIME = Recipe(
     name="prime",
     source="arXiv:2502.01456",
     reward=(Outcome(), ImplicitProcess(scale="max_return")),
-    admit=GroupBand(min_std=None, low=0.2, high=0.8),
+    admit=DynamicSampling(Band(std_above=None, at_least=0.2, at_most=0.8)),
     advantage=(
         LeaveOneOutProcess(),
         GroupRelative(level="token", rows="last", center="leave_one_out", scale="none", coefficient=5.0, add=True),

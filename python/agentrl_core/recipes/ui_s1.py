@@ -26,6 +26,7 @@ from agentrl_core.loss import KL, Policy
 from agentrl_core.operators import returns
 from agentrl_core.recipe import Recipe
 from agentrl_core.reward import Outcome
+from agentrl_core.select import Band
 from agentrl_core.weight import GroupFilter
 
 if TYPE_CHECKING:
@@ -83,6 +84,6 @@ UI_S1 = Recipe(
         GroupRelative(level="step", unit="trajectory", singleton="raw"),
         GroupRelative(column="matched_return", level="step", group_by="group_id,step", add=True),
     ),
-    weight=GroupFilter(column="first_return", min_std=0.3),
+    weight=GroupFilter(column="first_return", band=Band(std_above=0.3)),
     loss=Policy(kl=KL(1e-4)),
 )

@@ -1,14 +1,17 @@
-"""The score of a trajectory is what the environment paid for it, or what its success is worth."""
+"""Who has a score: what a trajectory was paid, and which draws count nowhere because they have none."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
-from agentrl_core.component.component import BatchComponent, Column
-from agentrl_core.component.rows import Rows, needed
+from agentrl_core.component import BatchComponent, Column, Rows, column_name, draw, option
+from agentrl_core.operators import group
+from agentrl_core.reward.scores import IDENTITY, SCORES, identities
+from agentrl_core.reward.shape import dither
 
 if TYPE_CHECKING:
     from agentrl_core.data.batch import Batch
@@ -16,48 +19,122 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Outcome(BatchComponent):
-    """score = reward of the trajectory, one f32 per draw; NaN (no reward) marks the draw as invalid.
+    """Starts from what the environment paid: score = reward, or a fixed number for success and for failure.
 
     With `success` or `failure`, the score of a draw that succeeded, or that did not, is that number instead.
     W-REINFORCE (arXiv:2506.01347) is `success=0.1, failure=-1.0`; its PSR and NSR are `failure=0.0` and `success=0.0`.
     A draw with a NaN score neither votes in a statistic nor counts in a denominator.
 
     Args:
-        success: score of a draw that succeeded; None: its reward.
-        failure: score of a draw that did not; None: its reward.
+        success: score of what succeeded; None: its reward.
+        failure: score of what did not; None: its reward.
+        level: of the trajectory's reward (`draw`, column `score`), or of each step's (`step`, column `step_score`).
 
     Example:
         >>> from agentrl_core.reward import Outcome
         >>> Outcome().needs, Outcome().makes
-        ((('draw', 'reward'),), (('draw', 'score'),))
+        ((draw('reward'),), (draw('score'),))
     """
 
     phase: ClassVar[str] = "reward"
 
     success: float | None = None
     failure: float | None = None
+    level: Literal["draw", "step"] = "draw"
 
-    @property
-    def needs(self) -> tuple[Column, ...]:
-        """The reward of each trajectory, and whether it succeeded."""
-        plain = self.success is None and self.failure is None
-        return needed("draw", "reward") if plain else needed("draw", "reward", "success")
+    def own_needs(self) -> Iterable[Column]:
+        """The reward, and whether the draw succeeded where that counts."""
+        yield Column(self.level, "reward")
+        if self.success is not None or self.failure is not None:
+            yield Column(self.level, "success")
 
-    @property
-    def makes(self) -> tuple[Column, ...]:
-        """The score of each draw."""
-        return (("draw", "score"),)
+    def own_makes(self) -> Iterable[Column]:
+        """The score of its level."""
+        yield SCORES[self.level]
 
     def __call__(self, batch: Batch) -> Batch:
-        """Return `batch` with the column `score` on draws."""
-        rows = Rows(batch, "draw")
-        score = rows.values("reward")
+        """Return `batch` with the column `score` on draws, or `step_score` on steps."""
+        rows = Rows(batch, self.level)
+        scores = rows.values("reward")
         if self.success is not None or self.failure is not None:
-            succeeded = rows.flags("success")
             worth = np.where(
-                succeeded,
-                score if self.success is None else self.success,
-                score if self.failure is None else self.failure,
+                rows.flags("success"),
+                scores if self.success is None else self.success,
+                scores if self.failure is None else self.failure,
             )
-            score = np.where(np.isfinite(score), worth, score)
-        return rows.write(score=score)
+            scores = np.where(np.isfinite(scores), worth, scores)
+        return rows.write(**{SCORES[self.level].name: scores})
+
+
+@dataclass(frozen=True)
+class Unscored(BatchComponent):
+    """Leaves flagged draws out of everything: score = NaN, so that they neither vote nor are trained.
+
+    `weight.FlagFilter` is for draws that vote and are not trained. Source: a judge that failed in CM2, arXiv:2602.12268
+    (`flags="judge_failed"`).
+
+    Args:
+        flags: comma-joined names of columns that are other than 0 where something is wrong, or of steps'
+            `env.StepFlag`s in small letters. A draw is flagged if one of its rows is.
+        level: of these columns.
+
+    Raises:
+        RecipeError: `flags` is empty.
+
+    Example:
+        >>> from agentrl_core.reward import Unscored
+        >>> Unscored(flags="judge_failed").needs
+        (draw('score'), step('judge_failed'))
+    """
+
+    phase: ClassVar[str] = "reward"
+    needs: ClassVar[tuple[Column, ...]] = (draw("score"),)
+    makes: ClassVar[tuple[Column, ...]] = (draw("score"),)
+
+    flags: str = column_name("truncated", level="level")
+    level: Literal["draw", "step"] = "step"
+
+    def __call__(self, batch: Batch) -> Batch:
+        """Return `batch` with another column `score` on draws."""
+        draws = Rows(batch, "draw")
+        flagged = Rows(batch, self.level).flagged(self.flags)
+        return draws.write(score=np.where(flagged, np.nan, draws.values("score")))
+
+
+@dataclass(frozen=True)
+class DropSurplus(BatchComponent):
+    """Balances groups in which failures outnumber successes: the surplus, chosen at random, gets no score.
+
+    A draw below its group's mean is a failure here. Draws that are left out neither vote nor are trained, so the
+    group's mean rises. Which ones follows from `seed`, the iteration and the trajectories. Source: RED-Drop,
+    arXiv:2509.24203.
+
+    Args:
+        seed: of the choice.
+
+    Raises:
+        RecipeError: the seed is negative.
+
+    Example:
+        >>> from agentrl_core.reward import DropSurplus
+        >>> DropSurplus().makes
+        (draw('score'),)
+    """
+
+    phase: ClassVar[str] = "reward"
+    needs: ClassVar[tuple[Column, ...]] = (draw("score"), draw("group_id"), *IDENTITY)
+    makes: ClassVar[tuple[Column, ...]] = (draw("score"),)
+
+    seed: int = option(0, at_least=0)
+
+    def __call__(self, batch: Batch) -> Batch:
+        """Return `batch` with another column `score` on draws."""
+        rows = Rows(batch, "draw")
+        scores, groups = rows.values("score"), rows.keys("group_id")
+        means = group.statistics(scores, groups, valid=rows.valid).mean[groups]
+        failures = rows.valid & (scores < means)
+        count = int(groups.max()) + 1 if len(groups) else 0
+        successes = np.bincount(groups[rows.valid & ~failures], minlength=count)
+        chances = dither(np.zeros(len(rows)), ids=identities(batch), seed=self.seed, amplitude=1.0)
+        places = group.rank(chances, groups, valid=failures)
+        return rows.write(score=np.where(failures & (places >= successes[groups]), np.nan, scores))

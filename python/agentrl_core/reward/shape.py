@@ -1,70 +1,323 @@
-"""Scores row by row: sums and gates of components, penalties for excess, tiers, noise."""
+"""Scores row by row: sums and gates of components, prices on length, tiers, curves, noise."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Literal
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from agentrl_core import _core
-from agentrl_core.operators import columns
+from agentrl_core.component import BatchComponent, Column, Rows, column_name, draw, option
+from agentrl_core.component.column import key_columns
+from agentrl_core.operators import columns, group, keys
+from agentrl_core.reward.scores import IDENTITY, SCORES, identities
+
+if TYPE_CHECKING:
+    from agentrl_core.data.batch import Batch
 
 
-def weighted_sum(components: Sequence[object], weights: object, *, valid: object | None = None) -> NDArray[Any]:
-    """sum_k weights[k] * components[k].
+@dataclass(frozen=True)
+class Fuse(BatchComponent):
+    """Brings another column x into the score s: s + min(coefficient * x, at_most), s * x, or s where x passes a gate.
 
-    Args:
-        components: K columns of n numbers each.
-        weights: K numbers.
-        valid: n booleans; rows that are False may hold anything and get 0. None: all rows are valid.
-
-    Returns:
-        `float32[n]` if the first component is float32, else `float64[n]`.
-
-    Raises:
-        InvalidInputError: lengths differ, there is no component, or a valid number is not finite.
-
-    Example:
-        >>> from agentrl_core import reward
-        >>> reward.weighted_sum([[1.0, 0.0], [1.0, 1.0]], [0.9, 0.1]).tolist()
-        [1.0, 0.1]
-    """
-    given = [columns.numbers(column, f"components[{index}]") for index, column in enumerate(components)]
-    mask = columns.mask(valid, "valid", length=len(given[0]) if given else 0)
-    made = _core.reward_weighted_sum(
-        [_filled(column, f"components[{index}]", mask) for index, column in enumerate(given)],
-        columns.doubles(weights, "weights"),
-    )
-    return columns.like(_blank(made, mask), given[0])
-
-
-def gate(scores: object, passed: object, *, failed: float = 0.0, valid: object | None = None) -> NDArray[Any]:
-    """The score where a row passed, `failed` elsewhere: format gates, vetoes, conditional rewards.
+    Sources: ARPO arXiv:2505.16282 (`column="reward.format", coefficient=0.5`); FAPO (`column="flawed",
+    coefficient=-1.0, only="success"`); SPEAR arXiv:2509.22601 (`column="tool_calls", coefficient=0.1, at_most=1.0`,
+    both falling to 0 by a `Schedule`); GDPO's conditioned reward arXiv:2601.05242 (`column="reward.correct",
+    kind="require"`).
 
     Args:
-        scores: n numbers.
-        passed: n booleans.
-        failed: what a row gets that did not pass.
-        valid: n booleans; rows that are False may hold anything and get 0. None: all rows are valid.
-
-    Returns:
-        `float32[n]` for float32 scores, else `float64[n]`.
+        column: x: a component of the reward (`reward.<name>`), a flag or a count.
+        coefficient: for `add`.
+        kind: `add`, `multiply`, or `require`: s where x is at least `threshold`, `otherwise` elsewhere.
+        only: of which draws: `all`, those that had `success`, or `failure`.
+        at_most: for `add`: the largest number that is added; None: any.
+        threshold: for `require`.
+        otherwise: for `require`.
+        level: `draw` (column `score`), or `step` (column `step_score`, which `Outcome(level="step")` begins).
 
     Raises:
-        InvalidInputError: lengths differ, or a valid score that passed is not finite.
+        RecipeError: an option is not possible.
 
     Example:
-        >>> from agentrl_core import reward
-        >>> reward.gate([1.0, 1.0], [True, False], failed=-1.0).tolist()
-        [1.0, -1.0]
+        >>> from agentrl_core.reward import Fuse
+        >>> Fuse(column="reward.format", coefficient=0.5).needs
+        (draw('reward.format'), draw('score'))
     """
-    given = columns.numbers(scores, "scores")
-    mask = columns.mask(valid, "valid", length=len(given))
-    through = columns.flags(passed, "passed", length=len(given))
-    made = _core.reward_gate(_filled(given, "scores", mask), through, failed)
-    return columns.like(_blank(made, mask), given)
+
+    phase: ClassVar[str] = "reward"
+
+    column: str = column_name(level="level")
+    coefficient: float = 1.0
+    kind: Literal["add", "multiply", "require"] = "add"
+    only: Literal["all", "success", "failure"] = "all"
+    at_most: float | None = None
+    threshold: float = 1.0
+    otherwise: float = 0.0
+    level: Literal["draw", "step"] = "draw"
+
+    def check_options(self) -> None:
+        """A bound is one of what is added."""
+        self.require(self.at_most is None or self.kind == "add", "at_most", 'choose kind="add", or give None')
+
+    def own_needs(self) -> Iterable[Column]:
+        """The score, and whose draws succeeded where that counts."""
+        yield SCORES[self.level]
+        if self.only != "all":
+            yield Column(self.level, "success")
+
+    def own_makes(self) -> Iterable[Column]:
+        """The score again."""
+        yield SCORES[self.level]
+
+    def __call__(self, batch: Batch) -> Batch:
+        """Return `batch` with another column `score` on draws, or `step_score` on steps."""
+        rows, target = Rows(batch, self.level), SCORES[self.level].name
+        scores, column = rows.values(target), rows.values(self.column)
+        if self.kind == "add":
+            part = self.coefficient * column
+            fused = scores + (part if self.at_most is None else np.minimum(part, self.at_most))
+        elif self.kind == "multiply":
+            fused = scores * column
+        else:
+            gate = np.where(column >= self.threshold, scores, self.otherwise)
+            fused = np.where(np.isfinite(scores) & np.isfinite(column), gate, np.nan)
+        if self.only != "all":
+            fused = np.where(rows.flags("success") == (self.only == "success"), fused, scores)
+        return rows.write(**{target: fused})
+
+
+@dataclass(frozen=True)
+class LengthPenalty(BatchComponent):
+    """Charges for length: score - coefficient * min(max(L - free, 0) / (limit - free), at_most).
+
+    Nothing up to `free` tokens, linear beyond. Sources: DAPO's soft overlong punishment arXiv:2503.14476 (`free` the
+    longest minus the buffer, `limit` the longest, `at_most=1.0`); MARS arXiv:2510.15414 (`level="step", free=2048,
+    limit=4085, coefficient=0.5`); Apriel's length reward (`free=0, at_most=1.0, scale_by="group_mean",
+    only="success"`).
+
+    Args:
+        free: tokens without a price.
+        limit: where the price is `coefficient`; above `free`.
+        coefficient: the price at `limit`.
+        at_most: the highest price, in units of `coefficient`; None: any.
+        scale_by: `group_mean`: the price is multiplied by the mean score of the group.
+        only: of which draws: `all`, those that had `success`, or `failure`.
+        count: which tokens: the `trained` ones, or `all` from the first sampled token to the last, tool results
+            between them included.
+        level: `draw` (column `score`), or `step` (column `step_score`, which `Outcome(level="step")` begins).
+
+    Raises:
+        RecipeError: an option is out of range.
+
+    Example:
+        >>> from agentrl_core.reward import LengthPenalty
+        >>> LengthPenalty(free=3072, limit=4096).needs
+        (draw('score'),)
+    """
+
+    phase: ClassVar[str] = "reward"
+
+    free: int = option(at_least=0)
+    limit: int = option(above=0)
+    coefficient: float = option(1.0, at_least=0)
+    at_most: float | None = option(None, above=0)
+    scale_by: Literal["none", "group_mean"] = "none"
+    only: Literal["all", "success", "failure"] = "all"
+    count: Literal["all", "trained"] = "all"
+    level: Literal["draw", "step"] = "draw"
+
+    def check_options(self) -> None:
+        """A price rises from one length to a longer one."""
+        self.require(self.limit > self.free, "limit", f"give a number above free={self.free}")
+
+    def own_needs(self) -> Iterable[Column]:
+        """The score, the groups whose mean scales the price, and whose draws succeeded."""
+        yield SCORES[self.level]
+        if self.scale_by == "group_mean":
+            yield Column(self.level, "group_id")
+        if self.only != "all":
+            yield Column(self.level, "success")
+
+    def own_makes(self) -> Iterable[Column]:
+        """The score again."""
+        yield SCORES[self.level]
+
+    def __call__(self, batch: Batch) -> Batch:
+        """Return `batch` with another column `score` on draws, or `step_score` on steps."""
+        rows, target = Rows(batch, self.level), SCORES[self.level].name
+        scores = rows.values(target)
+        penalties = excess_penalty(
+            rows.trained if self.count == "trained" else _spans(rows),
+            free=self.free,
+            limit=self.limit,
+            coefficient=self.coefficient,
+            at_most=self.at_most,
+        )
+        if self.scale_by == "group_mean":
+            groups = rows.keys("group_id")
+            penalties = penalties * group.statistics(scores, groups, valid=np.isfinite(scores)).mean[groups]
+        if self.only != "all":
+            penalties = np.where(rows.flags("success") == (self.only == "success"), penalties, 0.0)
+        return rows.write(**{target: scores + penalties})
+
+
+@dataclass(frozen=True)
+class Tiers(BatchComponent):
+    """Rounds a quality x in [0, 1] up to the tier that it reached: score = ceil(count * x) / count; 0 stays 0.
+
+    A gate for what is not valid at all is a `Fuse(kind="require")` before or after it. Source: SSL (sweet spot
+    learning), arXiv:2601.22491.
+
+    Args:
+        count: how many tiers.
+        column: the quality; a draw whose quality is unknown has no score.
+
+    Raises:
+        RecipeError: an option is out of range.
+
+    Example:
+        >>> from agentrl_core.reward import Tiers
+        >>> Tiers(count=5).needs
+        (draw('score'),)
+    """
+
+    phase: ClassVar[str] = "reward"
+    makes: ClassVar[tuple[Column, ...]] = (draw("score"),)
+
+    count: int = option(4, at_least=1)
+    column: str = column_name("score", level="draw")
+
+    def __call__(self, batch: Batch) -> Batch:
+        """Return `batch` with the column `score` on draws."""
+        rows = Rows(batch, "draw")
+        qualities = rows.values(self.column)
+        known = ~np.isnan(qualities)
+        return rows.write(score=np.where(known, tiers(qualities, self.count, valid=known), np.nan))
+
+
+@dataclass(frozen=True)
+class Closeness(BatchComponent):
+    """Pays for coming near: score = exp(-1/2 sum (x / width)^2) of distances x, 1 where all are 0.
+
+    A draw with an unknown distance has no score. Sources: OmniQuality-R arXiv:2510.10609 (`column="error",
+    width=0.8`: predicted less true); SSL arXiv:2601.22491 (`column="dx,dy", width=1.0`, in units of the target's size).
+
+    Args:
+        column: comma-joined draw columns of distances.
+        width: the distance of the score exp(-1/2).
+
+    Raises:
+        RecipeError: an option is out of range.
+
+    Example:
+        >>> from agentrl_core.reward import Closeness
+        >>> Closeness(column="dx,dy").needs
+        (draw('dx'), draw('dy'))
+    """
+
+    phase: ClassVar[str] = "reward"
+    makes: ClassVar[tuple[Column, ...]] = (draw("score"),)
+
+    column: str = column_name("error", level="draw")
+    width: float = option(1.0, above=0)
+
+    def __call__(self, batch: Batch) -> Batch:
+        """Return `batch` with the column `score` on draws."""
+        rows = Rows(batch, "draw")
+        distances = np.sum([(rows.values(name) / self.width) ** 2 for name in key_columns(self.column)], axis=0)
+        return rows.write(score=np.where(np.isfinite(distances), np.exp(-0.5 * distances), np.nan))
+
+
+@dataclass(frozen=True)
+class SoftTop(BatchComponent):
+    """Flattens high scores and steepens low ones, so that a given solution does not outshine those that were sampled.
+
+    score = t + rise ln(r - t + 1) of a score r from the threshold t on, and t - (e^(fall (t - r)) - 1) / (e^fall - 1)
+    below. Source: TempSamp-R1, arXiv:2509.18056.
+
+    Args:
+        threshold: t.
+        rise: how much scores above t differ.
+        fall: how much steeper the curve gets below t.
+
+    Raises:
+        RecipeError: an option is out of range.
+
+    Example:
+        >>> from agentrl_core.reward import SoftTop
+        >>> SoftTop().makes
+        (draw('score'),)
+    """
+
+    phase: ClassVar[str] = "reward"
+    needs: ClassVar[tuple[Column, ...]] = (draw("score"),)
+    makes: ClassVar[tuple[Column, ...]] = (draw("score"),)
+
+    threshold: float = 0.8
+    rise: float = option(0.01, at_least=0)
+    fall: float = option(1.0, above=0)
+
+    def __call__(self, batch: Batch) -> Batch:
+        """Return `batch` with another column `score` on draws."""
+        rows = Rows(batch, "draw")
+        above = rows.values("score") - self.threshold
+        top = self.rise * np.log1p(np.maximum(above, 0.0))
+        bottom = np.expm1(self.fall * np.maximum(-above, 0.0)) / np.expm1(self.fall)
+        return rows.write(score=np.where(np.isfinite(above), self.threshold + top - bottom, np.nan))
+
+
+@dataclass(frozen=True)
+class Dither(BatchComponent):
+    """Adds noise to discrete scores, so that groups of equal scores have a direction.
+
+    The noise has mean 0 and standard deviation amplitude / sqrt(3): uniform in [-amplitude, amplitude], or normal. That
+    of a draw follows from `seed`, its iteration and its trajectory. The score without noise is kept as `score_clean`,
+    for filters. Source: ReDit, arXiv:2506.18631.
+
+    Args:
+        amplitude: see above.
+        kind: `uniform` or `normal`.
+        only_if_std_below: only groups whose scores have a smaller standard deviation get noise; None: all do.
+        seed: of the noise.
+
+    Raises:
+        RecipeError: an option is out of range.
+
+    Example:
+        >>> from agentrl_core.reward import Dither
+        >>> Dither().makes
+        (draw('score'), draw('score_clean'))
+    """
+
+    phase: ClassVar[str] = "reward"
+    needs: ClassVar[tuple[Column, ...]] = (draw("score"), *IDENTITY)
+    makes: ClassVar[tuple[Column, ...]] = (draw("score"), draw("score_clean"))
+
+    amplitude: float = option(0.05, at_least=0)
+    kind: Literal["uniform", "normal"] = "uniform"
+    only_if_std_below: float | None = option(None, above=0)
+    seed: int = option(0, at_least=0)
+
+    def own_needs(self) -> Iterable[Column]:
+        """The groups, where their spread decides."""
+        if self.only_if_std_below is not None:
+            yield draw("group_id")
+
+    def __call__(self, batch: Batch) -> Batch:
+        """Return `batch` with the columns `score` and `score_clean` on draws."""
+        rows = Rows(batch, "draw")
+        scores, noisy = rows.values("score"), rows.valid
+        if self.only_if_std_below is not None:
+            groups = rows.keys("group_id")
+            spreads = group.statistics(scores, groups, valid=rows.valid).std[groups]
+            noisy = noisy & (np.nan_to_num(spreads, nan=0.0) < self.only_if_std_below)
+        dithered = dither(
+            scores, seed=self.seed, ids=identities(batch), amplitude=self.amplitude, kind=self.kind, valid=noisy
+        )
+        return rows.write(score=np.where(noisy, dithered, scores), score_clean=scores)
 
 
 def excess_penalty(
@@ -72,21 +325,22 @@ def excess_penalty(
     *,
     free: float,
     limit: float,
-    weight: float = 1.0,
-    cap: float | None = None,
+    coefficient: float = 1.0,
+    at_most: float | None = None,
     valid: object | None = None,
 ) -> NDArray[Any]:
-    """-weight * min(max(amount - free, 0) / (limit - free), cap): 0 up to `free`, -weight at `limit`, linear beyond.
+    """A price for what is too much: -coefficient * min(max(amount - free, 0) / (limit - free), at_most).
 
-    DAPO's soft overlong punishment (arXiv:2503.14476) has free = longest - buffer and limit = longest; a price for each
-    tool call after the first ones has limit = free + 1.
+    It is 0 up to `free`, -coefficient at `limit`, and linear beyond. DAPO's soft overlong punishment (arXiv:2503.14476)
+    has free = longest - buffer and limit = longest; a price for each tool call after the first ones has limit = free +
+    1.
 
     Args:
         amounts: n numbers: lengths, tool calls, seconds.
         free: what costs nothing.
         limit: above `free`.
-        weight: at least 0.
-        cap: the largest multiple of `weight`; None: no limit.
+        coefficient: at least 0.
+        at_most: the largest multiple of `coefficient`; None: any.
         valid: n booleans; rows that are False may hold anything and get 0. None: all rows are valid.
 
     Returns:
@@ -97,17 +351,17 @@ def excess_penalty(
 
     Example:
         >>> from agentrl_core import reward
-        >>> reward.excess_penalty([5, 15, 30], free=10, limit=20, cap=1.0).tolist()
+        >>> reward.excess_penalty([5, 15, 30], free=10, limit=20, at_most=1.0).tolist()
         [0.0, -0.5, -1.0]
     """
     given = columns.numbers(amounts, "amounts")
     mask = columns.mask(valid, "valid", length=len(given))
-    made = _core.reward_excess_penalty(_filled(given, "amounts", mask), free, limit, weight, cap)
-    return columns.like(_blank(made, mask), given)
+    penalties = _core.reward_excess_penalty(_filled(given, "amounts", mask), free, limit, coefficient, at_most)
+    return columns.like(_blank(penalties, mask), given)
 
 
 def tiers(qualities: object, count: int, *, valid: object | None = None) -> NDArray[Any]:
-    """ceil(count * x) / count: the tier of a quality, each closed above; 0 stays 0. From SSL's tiered rewards.
+    """Round a quality up to its tier, ceil(count * x) / count; 0 stays 0. From SSL's tiered rewards, arXiv:2601.22491.
 
     Args:
         qualities: n numbers from 0 to 1.
@@ -136,7 +390,7 @@ def dither(
     seed: int,
     ids: object | None = None,
     amplitude: float = 0.05,
-    law: Literal["uniform", "normal"] = "uniform",
+    kind: Literal["uniform", "normal"] = "uniform",
     valid: object | None = None,
 ) -> NDArray[Any]:
     """Add noise of mean 0 and standard deviation amplitude / sqrt(3) to discrete scores. ReDit, arXiv:2506.18631.
@@ -146,7 +400,7 @@ def dither(
         seed: at least 0; use another one in each iteration.
         ids: n whole numbers that name the rows: with `seed`, they alone decide the noise. None: the row's place.
         amplitude: at least 0.
-        law: uniform in [-amplitude, amplitude], or normal.
+        kind: uniform in [-amplitude, amplitude], or normal.
         valid: n booleans; rows that are False may hold anything and get 0. None: all rows are valid.
 
     Returns:
@@ -163,8 +417,8 @@ def dither(
     given = columns.numbers(scores, "scores")
     mask = columns.mask(valid, "valid", length=len(given))
     places = columns.places(ids, "ids", length=len(given))
-    made = _core.reward_dither(_filled(given, "scores", mask), places, seed, amplitude, law)
-    return columns.like(_blank(made, mask), given)
+    noisy = _core.reward_dither(_filled(given, "scores", mask), places, seed, amplitude, kind)
+    return columns.like(_blank(noisy, mask), given)
 
 
 def _filled(column: NDArray[Any], name: str, mask: NDArray[np.bool_] | None) -> NDArray[np.float64]:
@@ -173,6 +427,16 @@ def _filled(column: NDArray[Any], name: str, mask: NDArray[np.bool_] | None) -> 
     return numbers if mask is None else np.where(mask, numbers, 0.0)
 
 
-def _blank(made: NDArray[np.float64], mask: NDArray[np.bool_] | None) -> NDArray[np.float64]:
-    """What was made, with 0 in rows that are not valid."""
-    return made if mask is None else np.where(mask, made, 0.0)
+def _blank(numbers: NDArray[np.float64], mask: NDArray[np.bool_] | None) -> NDArray[np.float64]:
+    """The numbers with 0 in rows that are not valid."""
+    return numbers if mask is None else np.where(mask, numbers, 0.0)
+
+
+def _spans(rows: Rows) -> NDArray[np.float64]:
+    """Tokens from the first sampled one of a row to the last."""
+    tokens = Rows(rows.batch, "token")
+    within = tokens.within(rows.level)
+    positions = group.statistics(tokens.values("position"), within)
+    spans = np.zeros(len(rows))
+    spans[within] = (positions.most - positions.least + 1.0)[keys.dense(within)]
+    return spans

@@ -1,16 +1,67 @@
-"""Answers that mean the same, and what they vote for."""
+"""Scores without a judge: answers that mean the same, and what they vote for."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from agentrl_core import _core
+from agentrl_core.component import BatchComponent, Column, Rows, column_name, draw
 from agentrl_core.exceptions import InvalidInputError
-from agentrl_core.operators import columns
+from agentrl_core.operators import columns, group, keys
+
+if TYPE_CHECKING:
+    from agentrl_core.data.batch import Batch
+
+
+@dataclass(frozen=True)
+class AnswerAgreement(BatchComponent):
+    """Scores an answer by how many of its group agree with it, where no judge knows the right one.
+
+    score = share of the group's votes that the answer's cluster has, or whether that cluster has the most. The column
+    `answer_cluster` numbers the answers that mean the same; a draw whose `answer_parsed` is 0 gave none: it scores 0,
+    and its vote goes to nobody. Also made: `semantic_entropy`, -sum_c p_c ln p_c of the group's clusters, in nats.
+    Sources: EMPO arXiv:2504.05812 (`share`); TTRL arXiv:2504.16084, ETTRL arXiv:2508.11356 (`majority`).
+
+    Args:
+        kind: `share`, or `majority`: 1 in the cluster with the most votes (of equal ones, that of the first draw).
+        voters: name of a draw column of 0 and 1, the draws that vote; empty: all do.
+        all_distinct_zero: with `share`, a group in which no two answers agree scores 0.
+
+    Example:
+        >>> from agentrl_core.reward import AnswerAgreement
+        >>> AnswerAgreement().makes
+        (draw('score'), draw('semantic_entropy'))
+    """
+
+    phase: ClassVar[str] = "reward"
+    needs: ClassVar[tuple[Column, ...]] = (draw("answer_cluster"), draw("answer_parsed"), draw("group_id"))
+    makes: ClassVar[tuple[Column, ...]] = (draw("score"), draw("semantic_entropy"))
+
+    kind: Literal["share", "majority"] = "share"
+    voters: str = column_name("", level="draw", optional=True)
+    all_distinct_zero: bool = True
+
+    def __call__(self, batch: Batch) -> Batch:
+        """Return `batch` with the columns `score` and `semantic_entropy` on draws."""
+        rows = Rows(batch, "draw")
+        answers, groups, parsed = rows.keys("answer_cluster"), rows.keys("group_id"), rows.flags("answer_parsed")
+        votes = rows.flags(self.voters).astype(np.float64) if self.voters else np.ones(len(rows))
+        result = cluster_votes(answers, groups, parsed=parsed, weights=votes)
+        if self.kind == "majority":
+            scores = result.winner.astype(np.float64)
+        else:
+            scores = result.share
+            if self.all_distinct_zero:
+                clusters = keys.composite(groups, answers)
+                voices = group.sums((parsed & (votes > 0.0)).astype(np.float64), clusters)[clusters]
+                agree = group.statistics(voices, groups).most[groups] > 1.0
+                scores = np.where(agree, scores, 0.0)
+        return rows.write(score=scores, semantic_entropy=result.entropy[groups])
 
 
 class Clusters(NamedTuple):
@@ -76,18 +127,19 @@ def answer_clusters(
     groups = columns.keys(group_ids, "group_ids", length=len(texts)).tolist()
     representatives: dict[int, list[str]] = {}
     known: dict[tuple[int, str | None], str | None] = {}
-    for group, answer in zip(groups, texts, strict=True):
-        if (group, answer) in known:
+    for place, answer in zip(groups, texts, strict=True):
+        if (place, answer) in known:
             continue
-        found = answer
+        representative = answer
         if answer is not None:
-            firsts = representatives.setdefault(group, [])
+            firsts = representatives.setdefault(place, [])
             match = None if equivalent is None else next((first for first in firsts if equivalent(answer, first)), None)
-            found = answer if match is None else match
             if match is None:
                 firsts.append(answer)
-        known[group, answer] = found
-    named = [(group, known[group, answer]) for group, answer in zip(groups, texts, strict=True)]
+            else:
+                representative = match
+        known[place, answer] = representative
+    named = [(place, known[place, answer]) for place, answer in zip(groups, texts, strict=True)]
     order: dict[tuple[int, str | None], int] = {}
     ids = np.array([order.setdefault(name, len(order)) for name in named], dtype=np.uint32)
     return Clusters(ids, np.array([answer is not None for answer in texts], dtype=np.bool_))
@@ -129,10 +181,10 @@ def cluster_votes(
     if mask is not None:
         answered = mask if answered is None else answered & mask
         votes = np.where(mask, 1.0 if votes is None else votes, 0.0)
-    made = _core.reward_cluster_votes(
+    counted = _core.reward_cluster_votes(
         ids,
         columns.keys(group_ids, "group_ids", length=count),
         parsed=answered,
         weights=votes,
     )
-    return Votes(made["share"], made["winner"], made["entropy"], made["cluster_entropy"], made["count"])
+    return Votes(counted["share"], counted["winner"], counted["entropy"], counted["cluster_entropy"], counted["count"])

@@ -4,7 +4,7 @@ use crate::check::{all_finite, column, same_length};
 use crate::ragged::Ragged;
 use crate::{Error, Result};
 
-/// The unit in which a gain is measured.
+/// What a gain is the difference of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gain {
     /// The difference of probabilities.
@@ -14,7 +14,7 @@ pub enum Gain {
 }
 
 impl Gain {
-    /// The unit of a name.
+    /// The kind of a name.
     ///
     /// # Errors
     /// `InvalidInput` for a name other than `probability` and `log_probability`.
@@ -22,7 +22,7 @@ impl Gain {
         match name {
             "probability" => Ok(Self::Probability),
             "log_probability" => Ok(Self::LogProbability),
-            _ => Err(Error::invalid(format!("unit is {name:?}; use \"probability\" or \"log_probability\""))),
+            _ => Err(Error::invalid(format!("kind is {name:?}; use \"probability\" or \"log_probability\""))),
         }
     }
 }
@@ -44,11 +44,11 @@ impl Gain {
 ///
 /// # Errors
 /// `InvalidInput` if lengths differ, offsets do not cover the log-probabilities, or one of them is above 0 or not finite.
-pub fn information_gain(answer_logprobs: Ragged<'_, f64>, before: &[f64], unit: Gain) -> Result<Vec<f64>> {
+pub fn information_gain(answer_logprobs: Ragged<'_, f64>, before: &[f64], kind: Gain) -> Result<Vec<f64>> {
     same_length("before", before.len(), "answer_logprobs", answer_logprobs.len())?;
     answer_logprobs.covered("answer_logprobs")?;
     check_logprobs("before", before)?;
-    let value = |logprob: f64| if unit == Gain::Probability { logprob.exp() } else { logprob };
+    let value = |logprob: f64| if kind == Gain::Probability { logprob.exp() } else { logprob };
     let mut gains = Vec::new();
     for (row, &start) in answer_logprobs.iter().zip(before) {
         check_logprobs("answer_logprobs", row)?;

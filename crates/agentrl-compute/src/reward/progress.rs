@@ -13,7 +13,7 @@ pub struct ProgressOptions {
     /// A success with at least so many neighbours, itself included, makes a cluster.
     pub min_samples: u32,
     /// The reward of a failure is below this.
-    pub ceiling: f64,
+    pub at_most: f64,
     /// How steeply the reward falls with the distance.
     pub slope: f64,
 }
@@ -21,12 +21,12 @@ pub struct ProgressOptions {
 impl Default for ProgressOptions {
     /// SRPO's.
     fn default() -> Self {
-        Self { radius: 0.5, min_samples: 2, ceiling: 0.6, slope: 10.0 }
+        Self { radius: 0.5, min_samples: 2, at_most: 0.6, slope: 10.0 }
     }
 }
 
 /// Rewards of rows by how near they came to a success of their group: 1 for a success, and for a failure
-/// `ceiling · σ(slope · (0.5 - d̂))`, where `d̂` is its distance to the nearest centre of the group's successes, from 0 for the
+/// `at_most · σ(slope · (0.5 - d̂))`, where `d̂` is its distance to the nearest centre of the group's successes, from 0 for the
 /// nearest failure to 1 for the furthest (0.5 if all are equally near).
 ///
 /// Successes are standardised for clustering (DBSCAN) only; centres are the means of clusters, or of all successes where
@@ -62,7 +62,7 @@ pub fn success_distance(
     all_finite("embeddings", embeddings)?;
     within("radius", options.radius, 0.0, f64::MAX)?;
     within("slope", options.slope, 0.0, f64::MAX)?;
-    all_finite("ceiling", &[options.ceiling])?;
+    all_finite("at_most", &[options.at_most])?;
     let place = |row: u32| &embeddings[row as usize * width..(row as usize + 1) * width];
     let mut rewards: Vec<f64> = success.iter().map(|&success| f64::from(u8::from(success))).collect();
     for rows in Members::of(groups, group_count("groups", groups)?, None).iter() {
@@ -79,7 +79,7 @@ pub fn success_distance(
         let range = distances.iter().copied().fold(f64::NEG_INFINITY, f64::max) - least;
         for (&row, distance) in lost.iter().zip(distances) {
             let relative = if range < 1e-6 { 0.5 } else { (distance - least) / range };
-            rewards[row as usize] = options.ceiling / (1.0 + (-options.slope * (0.5 - relative)).exp());
+            rewards[row as usize] = options.at_most / (1.0 + (-options.slope * (0.5 - relative)).exp());
         }
     }
     Ok(rewards)

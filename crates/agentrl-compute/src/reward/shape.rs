@@ -1,57 +1,11 @@
-//! Scores row by row: sums and gates of components, penalties, tiers, noise.
+//! Scores row by row: penalties for excess, tiers, noise.
 
 use crate::check::{all_finite, same_length, within};
 use crate::rng::{structural_seed, uniform};
 use crate::{Error, Result};
 
-/// `Σ_k weights[k] · components[k]`, one column for each component.
-///
-/// ```
-/// use agentrl_compute::reward::weighted_sum;
-///
-/// assert_eq!(weighted_sum(&[&[1.0, 0.0], &[1.0, 1.0]], &[0.5, 0.25])?, [0.75, 0.25]);
-/// # Ok::<(), agentrl_compute::Error>(())
-/// ```
-///
-/// # Errors
-/// `InvalidInput` without a component, if lengths differ, or for a number that is not finite.
-pub fn weighted_sum(components: &[&[f64]], weights: &[f64]) -> Result<Vec<f64>> {
-    same_length("weights", weights.len(), "components", components.len())?;
-    all_finite("weights", weights)?;
-    let Some(first) = components.first() else {
-        return Err(Error::invalid("components is empty; give at least one column"));
-    };
-    let mut sums = vec![0.0; first.len()];
-    for (index, (component, weight)) in components.iter().zip(weights).enumerate() {
-        let name = format!("components[{index}]");
-        same_length(&name, component.len(), "components[0]", sums.len())?;
-        all_finite(&name, component)?;
-        sums.iter_mut().zip(*component).for_each(|(sum, value)| *sum += weight * value);
-    }
-    Ok(sums)
-}
-
-/// The score where a row passed, `failed` elsewhere (a format gate, a veto).
-///
-/// ```
-/// use agentrl_compute::reward::gate;
-///
-/// assert_eq!(gate(&[1.0, 1.0], &[true, false], -1.0)?, [1.0, -1.0]);
-/// # Ok::<(), agentrl_compute::Error>(())
-/// ```
-///
-/// # Errors
-/// `InvalidInput` if lengths differ, or a score that passed or `failed` is not finite.
-pub fn gate(scores: &[f64], passed: &[bool], failed: f64) -> Result<Vec<f64>> {
-    same_length("passed", passed.len(), "scores", scores.len())?;
-    all_finite("failed", &[failed])?;
-    let gated: Vec<f64> =
-        scores.iter().zip(passed).map(|(&score, &passed)| if passed { score } else { failed }).collect();
-    all_finite("scores", &gated)?;
-    Ok(gated)
-}
-
-/// `-weight · min(max(amount - free, 0) / (limit - free), cap)`: nothing up to `free`, linear beyond, `-weight` at `limit`.
+/// `-coefficient · min(max(amount - free, 0) / (limit - free), at_most)`: nothing up to `free`, linear beyond,
+/// `-coefficient` at `limit`.
 ///
 /// DAPO's soft overlong punishment (arXiv:2503.14476) with `free = longest - buffer` and `limit = longest`; a price for
 /// each tool call beyond the first ones with `limit = free + 1`.
@@ -64,18 +18,25 @@ pub fn gate(scores: &[f64], passed: &[bool], failed: f64) -> Result<Vec<f64>> {
 /// ```
 ///
 /// # Errors
-/// `InvalidInput` if a number is not finite, `limit` is not above `free`, or `weight` or `cap` is negative.
-pub fn excess_penalty(amounts: &[f64], free: f64, limit: f64, weight: f64, cap: Option<f64>) -> Result<Vec<f64>> {
+/// `InvalidInput` if a number is not finite, `limit` is not above `free`, or `coefficient` or `at_most` is
+/// negative.
+pub fn excess_penalty(
+    amounts: &[f64],
+    free: f64,
+    limit: f64,
+    coefficient: f64,
+    at_most: Option<f64>,
+) -> Result<Vec<f64>> {
     all_finite("amounts", amounts)?;
-    within("weight", weight, 0.0, f64::MAX)?;
-    let cap = cap.unwrap_or(f64::INFINITY);
-    within("cap", cap, 0.0, f64::INFINITY)?;
+    within("coefficient", coefficient, 0.0, f64::MAX)?;
+    let at_most = at_most.unwrap_or(f64::INFINITY);
+    within("at_most", at_most, 0.0, f64::INFINITY)?;
     if !(free.is_finite() && limit.is_finite() && limit > free) {
         return Err(Error::invalid(format!("limit is {limit}, but must lie above free, {free}")));
     }
     let penalty = |&amount: &f64| {
-        let excess = ((amount - free).max(0.0) / (limit - free)).min(cap);
-        if excess > 0.0 { -weight * excess } else { 0.0 }
+        let excess = ((amount - free).max(0.0) / (limit - free)).min(at_most);
+        if excess > 0.0 { -coefficient * excess } else { 0.0 }
     };
     Ok(amounts.iter().map(penalty).collect())
 }
@@ -105,7 +66,7 @@ pub fn tiers(qualities: &[f64], count: u32) -> Result<Vec<f64>> {
     qualities.iter().enumerate().map(tier).collect()
 }
 
-/// The law of noise with standard deviation `amplitude / √3`.
+/// The kind of noise, with standard deviation `amplitude / √3`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Noise {
     /// Uniform in [-amplitude, amplitude].
@@ -115,7 +76,7 @@ pub enum Noise {
 }
 
 impl Noise {
-    /// The law of a name.
+    /// The kind of a name.
     ///
     /// # Errors
     /// `InvalidInput` for a name other than `uniform` and `normal`.
@@ -123,7 +84,7 @@ impl Noise {
         match name {
             "uniform" => Ok(Self::Uniform),
             "normal" => Ok(Self::Normal),
-            _ => Err(Error::invalid(format!("law is {name:?}; use \"uniform\" or \"normal\""))),
+            _ => Err(Error::invalid(format!("kind is {name:?}; use \"uniform\" or \"normal\""))),
         }
     }
 }
@@ -141,14 +102,14 @@ impl Noise {
 ///
 /// # Errors
 /// `InvalidInput` if lengths differ, a score is not finite or the amplitude is negative.
-pub fn dither(scores: &[f64], ids: &[i64], seed: u64, amplitude: f64, law: Noise) -> Result<Vec<f64>> {
+pub fn dither(scores: &[f64], ids: &[i64], seed: u64, amplitude: f64, kind: Noise) -> Result<Vec<f64>> {
     same_length("ids", ids.len(), "scores", scores.len())?;
     all_finite("scores", scores)?;
     within("amplitude", amplitude, 0.0, f64::MAX)?;
     let noise = |id: i64| {
         let own = structural_seed(&[seed, id.cast_unsigned()]);
         let (first, second) = (uniform(own, 0), uniform(own, 1));
-        match law {
+        match kind {
             Noise::Uniform => 2.0 * first - 1.0,
             // Box and Muller; 1 - first is never 0.
             Noise::Normal => (-2.0 * (1.0 - first).ln() / 3.0).sqrt() * (std::f64::consts::TAU * second).cos(),
@@ -167,12 +128,11 @@ mod tests {
 
     #[test]
     fn what_is_wrong_is_named() {
-        assert_eq!(message(weighted_sum(&[], &[])), "components is empty; give at least one column");
-        assert!(message(weighted_sum(&[&[1.0], &[1.0, 2.0]], &[1.0; 2])).starts_with("components[1] has 2 values"));
-        assert!(message(gate(&[f64::NAN], &[true], 0.0)).starts_with("scores[0] is NaN"));
-        assert_eq!(message(gate(&[f64::NAN], &[false], 0.0)), "fine");
         assert_eq!(message(excess_penalty(&[1.0], 2.0, 2.0, 1.0, None)), "limit is 2, but must lie above free, 2");
-        assert_eq!(message(excess_penalty(&[1.0], 2.0, 3.0, -1.0, None)), "weight is -1; give a number of at least 0");
+        assert_eq!(
+            message(excess_penalty(&[1.0], 2.0, 3.0, -1.0, None)),
+            "coefficient is -1; give a number of at least 0"
+        );
         assert_eq!(message(tiers(&[1.5], 4)), "qualities[0] is 1.5, but must lie in [0, 1]");
         assert_eq!(message(tiers(&[], 0)), "count is 0; give at least one tier");
         assert!(Noise::from_name("pink").is_err());
@@ -181,14 +141,14 @@ mod tests {
     #[test]
     fn noise_has_the_promised_moments() -> Result<()> {
         let ids: Vec<i64> = (0..40_000).collect();
-        for law in [Noise::Uniform, Noise::Normal] {
-            let noise = dither(&vec![0.0; ids.len()], &ids, 3, 3.0, law)?;
+        for kind in [Noise::Uniform, Noise::Normal] {
+            let noise = dither(&vec![0.0; ids.len()], &ids, 3, 3.0, kind)?;
             let count = ids.len() as f64;
             let mean = noise.iter().sum::<f64>() / count;
             let variance = noise.iter().map(|x| x * x).sum::<f64>() / count;
             // The variance is amplitude² / 3 = 3; five standard errors.
-            assert!(mean.abs() < 5.0 * (3.0 / count).sqrt(), "{law:?} {mean}");
-            assert!((variance - 3.0).abs() < 5.0 * (18.0 / count).sqrt(), "{law:?} {variance}");
+            assert!(mean.abs() < 5.0 * (3.0 / count).sqrt(), "{kind:?} {mean}");
+            assert!((variance - 3.0).abs() < 5.0 * (18.0 / count).sqrt(), "{kind:?} {variance}");
         }
         Ok(())
     }

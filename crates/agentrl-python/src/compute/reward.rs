@@ -10,38 +10,16 @@ use super::columns::{Column, Made, made, optional, run};
 use crate::arrays::{Whole, slice};
 
 #[pyfunction]
-pub(crate) fn reward_weighted_sum<'py>(
-    py: Python<'py>,
-    components: Vec<Column<'py, f64>>,
-    weights: Column<'py, f64>,
-) -> PyResult<Made<'py, f64>> {
-    let columns: Vec<&[f64]> = components.iter().map(|column| slice("components", column)).collect::<PyResult<_>>()?;
-    let weights = slice("weights", &weights)?;
-    made(py, columns.first().map_or(0, |column| column.len()), || reward::weighted_sum(&columns, weights))
-}
-
-#[pyfunction]
-pub(crate) fn reward_gate<'py>(
-    py: Python<'py>,
-    scores: Column<'py, f64>,
-    passed: Column<'py, bool>,
-    failed: f64,
-) -> PyResult<Made<'py, f64>> {
-    let (scores, passed) = (slice("scores", &scores)?, slice("passed", &passed)?);
-    made(py, scores.len(), || reward::gate(scores, passed, failed))
-}
-
-#[pyfunction]
 pub(crate) fn reward_excess_penalty<'py>(
     py: Python<'py>,
     amounts: Column<'py, f64>,
     free: f64,
     limit: f64,
-    weight: f64,
-    cap: Option<f64>,
+    coefficient: f64,
+    at_most: Option<f64>,
 ) -> PyResult<Made<'py, f64>> {
     let amounts = slice("amounts", &amounts)?;
-    made(py, amounts.len(), || reward::excess_penalty(amounts, free, limit, weight, cap))
+    made(py, amounts.len(), || reward::excess_penalty(amounts, free, limit, coefficient, at_most))
 }
 
 #[pyfunction]
@@ -61,10 +39,10 @@ pub(crate) fn reward_dither<'py>(
     ids: Column<'py, i64>,
     seed: Whole<u64>,
     amplitude: f64,
-    law: &str,
+    kind: &str,
 ) -> PyResult<Made<'py, f64>> {
     let (scores, ids, seed) = (slice("scores", &scores)?, slice("ids", &ids)?, seed.named("seed")?);
-    made(py, scores.len(), || reward::dither(scores, ids, seed, amplitude, Noise::from_name(law)?))
+    made(py, scores.len(), || reward::dither(scores, ids, seed, amplitude, Noise::from_name(kind)?))
 }
 
 #[pyfunction]
@@ -191,12 +169,12 @@ pub(crate) fn reward_information_gain<'py>(
     answer_logprobs: Column<'py, f64>,
     offsets: Column<'py, i64>,
     before: Column<'py, f64>,
-    unit: &str,
+    kind: &str,
 ) -> PyResult<Made<'py, f64>> {
     let (logprobs, offsets) = (slice("answer_logprobs", &answer_logprobs)?, slice("offsets", &offsets)?);
     let before = slice("before", &before)?;
     made(py, logprobs.len(), || {
-        reward::information_gain(Ragged::new(logprobs, offsets)?, before, Gain::from_name(unit)?)
+        reward::information_gain(Ragged::new(logprobs, offsets)?, before, Gain::from_name(kind)?)
     })
 }
 
@@ -241,7 +219,7 @@ pub(crate) fn reward_checklist<'py>(
 }
 
 #[pyfunction]
-#[pyo3(signature = (embeddings, width, success, groups, *, radius, min_samples, ceiling, slope))]
+#[pyo3(signature = (embeddings, width, success, groups, *, radius, min_samples, at_most, slope))]
 #[expect(clippy::too_many_arguments, reason = "columns in order, options by name")]
 pub(crate) fn reward_success_distance<'py>(
     py: Python<'py>,
@@ -251,11 +229,11 @@ pub(crate) fn reward_success_distance<'py>(
     groups: Column<'py, u32>,
     radius: f64,
     min_samples: Whole<u32>,
-    ceiling: f64,
+    at_most: f64,
     slope: f64,
 ) -> PyResult<Made<'py, f64>> {
     let (embeddings, success) = (slice("embeddings", &embeddings)?, slice("success", &success)?);
     let groups = slice("groups", &groups)?;
-    let options = ProgressOptions { radius, min_samples: min_samples.named("min_samples")?, ceiling, slope };
+    let options = ProgressOptions { radius, min_samples: min_samples.named("min_samples")?, at_most, slope };
     made(py, embeddings.len(), || reward::success_distance(embeddings, width, success, groups, &options))
 }

@@ -1,116 +1,37 @@
-"""Components that weigh objectives and effort by what they remember, against loops and numbers by hand."""
+"""ARES: the bonus for exploring against a loop and by hand."""
 
 from __future__ import annotations
 
 import json
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
 from rollouts import plain, ragged, small
 
-from agentrl_core import Batch, Schedule
-from agentrl_core.component.component import StatefulComponent
-from agentrl_core.exceptions import InvalidInputError, RecipeError
-from agentrl_core.reward import BalancedSum, ExplorationEffort
+from agentrl_core import Batch
+from agentrl_core.component import StatefulComponent
+from agentrl_core.exceptions import RecipeError
+from agentrl_core.recipes.ares import ExplorationEffort
 
 
 def column(batch: Batch, name: str = "score", level: str = "draw") -> list[float]:
     return batch.column(name, level).astype(float).tolist()
 
 
-def close(found: object, expected: object, tolerance: float = 1e-5) -> None:
-    np.testing.assert_allclose(found, expected, rtol=0, atol=tolerance)
+def close(values: object, expected: object, tolerance: float = 1e-5) -> None:
+    np.testing.assert_allclose(values, expected, rtol=0, atol=tolerance)
 
 
-def run(component: StatefulComponent, batches: Sequence[Batch]) -> list[Batch]:
-    """Batch after batch, each with the state after it, which goes through JSON in between."""
-    state = component.initial_state()
-    made = []
+def run(component: StatefulComponent, batches: Sequence[Batch]) -> tuple[list[Batch], list[dict[str, Any]]]:
+    """Batch after batch, and the state after each, which goes through JSON in between."""
+    states, closed = [component.initial_state()], []
     for batch in batches:
-        closed = component.add_columns(state, batch)
-        state = json.loads(json.dumps(component.next(state, closed)))
-        made.append(closed.with_state({f"{component.phase}.{type(component).__name__}": state}))
-    return made
-
-
-# Objectives
-
-
-def rewards(answer: list[float], style: list[float]) -> Batch:
-    return small([(0, [1])] * len(answer), draw_answer=answer, draw_style=style)
-
-
-def softmax(values: Sequence[float], temperature: float) -> np.ndarray:
-    powers = np.exp(np.array(values) / temperature)
-    return powers / powers.sum()
-
-
-def test_a_saturated_objective_weighs_less_than_one_that_falls() -> None:
-    component = BalancedSum(columns="answer,style", temperature=0.5)
-    batches = [rewards([a, a], [s, s]) for a, s in ((0.5, 0.8), (0.5, 0.4), (0.5, 0.4), (1.0, 1.0))]
-    made = run(component, batches)
-    # One mean of each, then two, then the newest two of three.
-    close(column(made[0]), [1.3, 1.3])
-    close(column(made[1]), [0.9, 0.9])
-    convergence, instability = [0.5 / 0.5, 0.8 / 0.4], [0.0, 0.0]
-    weights = 2 * softmax(np.add(convergence, instability), 0.5)
-    close(column(made[2]), [weights @ [0.5, 0.4]] * 2)
-    weights = 2 * softmax([1.0, 1.0], 0.5)
-    close(column(made[3]), [weights.sum()] * 2)
-    assert made[3].state["reward.BalancedSum"]["means"]["style"][-2:] == pytest.approx([0.4, 1.0])
-
-
-@pytest.mark.parametrize("rule", ["sum", "mixture"])
-def test_objectives_against_a_loop(rule: str) -> None:
-    rng = np.random.default_rng(3)
-    data = rng.uniform(0.0, 2.0, size=(12, 2, 5))
-    data[rng.random(data.shape) < 0.2] = np.nan
-    data[4, 1] = np.nan  # a batch to which one objective does not apply
-    component = BalancedSum(columns="answer,style", rule=rule, window=3, temperature=0.3, mix=0.25)
-    made = run(component, [rewards(*values.tolist()) for values in data])
-    history: list[list[float]] = [[], []]
-    for values, batch in zip(data, made, strict=True):
-        c, i = [1.0, 1.0], [0.0, 0.0]
-        for k in range(2):
-            n = min(len(history[k]) // 2, 3)
-            if n:
-                newest = history[k][-2 * n :]
-                old, new = newest[:n], newest[n:]
-                c[k] = sum(old) / sum(new)
-                own = np.std(new) / (np.mean(new) + np.mean(old))
-                i[k] = own if rule == "sum" else np.std(newest) / np.mean(newest)
-        weights = 2 * softmax(np.add(c, i), 0.3)
-        if rule == "mixture":
-            weights = 2 * (0.25 * softmax(c, 0.3) + 0.75 * softmax(i, 0.3))
-        known = np.isfinite(values)
-        total = weights @ np.where(known, values, 0.0)
-        close(column(batch), np.where(known.any(axis=0), total, np.nan))
-        for k in range(2):
-            if known[k].any():
-                history[k].append(float(values[k][known[k]].mean()))
-
-
-def test_the_mixture_may_move_over_the_iterations() -> None:
-    moving = BalancedSum(columns="answer,style", rule="mixture", mix=Schedule(1.0, 0.0, iterations=4))
-    assert [moving.at(iteration).mix for iteration in range(6)] == [1.0, 0.75, 0.5, 0.25, 0.0, 0.0]
-
-
-def test_objectives_that_cannot_be_balanced() -> None:
-    with pytest.raises(InvalidInputError, match=r"the mean of style is -1\.0; add a constant"):
-        BalancedSum(columns="answer,style")(rewards([1.0], [-1.0]))
-    for options, message in (
-        ({"columns": ""}, "columns=''"),
-        ({"window": 0}, "window=0"),
-        ({"temperature": 0.0}, "temperature=0.0"),
-        ({"mix": 1.5}, "mix=1.5"),
-    ):
-        with pytest.raises(RecipeError, match=message):
-            BalancedSum(**({"columns": "a"} | options))
-
-
-# Effort
+        closed.append(component.add_columns(states[-1], batch))
+        states.append(json.loads(json.dumps(component.next(states[-1], closed[-1]))))
+    return closed, states[1:]
 
 
 def explored(counts: list[int], success: list[int], groups: list[int] | None = None) -> Batch:
@@ -158,8 +79,7 @@ def test_effort_of_easy_and_medium_tasks_by_hand() -> None:
 def test_targets_strengths_and_the_threshold_follow_the_batches() -> None:
     component = ExplorationEffort(width=1, momentum=0.5, rate=0.05)
     batches = [explored([4, 4], [0, 0]), explored([8, 8], [0, 0]), explored([8, 8], [1, 1])]
-    made = run(component, batches)
-    states = [batch.state["reward.ExplorationEffort"] for batch in made]
+    made, states = run(component, batches)
     assert [state["threshold"] for state in states] == [1.0] * 3
     assert states[0]["targets"] == [None, None, 4.0]
     assert states[1]["targets"] == [None, None, 6.0]
@@ -167,8 +87,8 @@ def test_targets_strengths_and_the_threshold_follow_the_batches() -> None:
     close(states[1]["strengths"], [0.5, 0.5, 0.5 - 0.05 * 4.0])
     assert states[2]["targets"] == [8.0, None, 6.0]
     close(column(made[1]), [0.6 * sigma((4.0 - 1.4) / 3.0)] * 2)
-    still = run(ExplorationEffort(width=1, target="batch"), batches)
-    close(still[1].state["reward.ExplorationEffort"]["strengths"], [0.5] * 3)
+    _, still = run(ExplorationEffort(width=1, target="batch"), batches)
+    close(still[1]["strengths"], [0.5] * 3)
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -9,8 +9,10 @@ import pytest
 from rollouts import plain, ragged, small
 
 from agentrl_core import Batch, Forest
-from agentrl_core.advantage import Discounted, GroupRelative
+from agentrl_core.advantage import Discounted, Gae, GroupRelative
+from agentrl_core.component import Column
 from agentrl_core.exceptions import InvalidInputError, NotFoundError, RecipeError
+from agentrl_core.loss import Policy
 from agentrl_core.recipe import Recipe
 from agentrl_core.recipes.cm2 import ChecklistRelative
 from agentrl_core.reward import (
@@ -25,14 +27,13 @@ from agentrl_core.reward import (
     InformationGain,
     LengthPenalty,
     MaxAtK,
-    ModeCost,
     Outcome,
     RiskAverse,
-    SearchEffort,
     SoftTop,
     SuccessDistance,
     TeamScore,
     Tiers,
+    Unscored,
     WinRate,
 )
 
@@ -51,7 +52,8 @@ def test_outcome_of_success_and_failure() -> None:
     close(column(Outcome(success=0.1, failure=-1.0)(batch)), [0.1, -1.0, math.nan])
     close(column(Outcome(failure=-1.0)(batch)), [5.0, -1.0, math.nan])
     close(column(Outcome(success=0.0)(batch)), [0.0, 6.0, math.nan])
-    assert ("draw", "success") not in Outcome().needs
+    assert Column("draw", "success") not in Outcome().needs
+    assert Column("draw", "success") in Outcome(success=1.0).needs
 
 
 def test_fused_columns() -> None:
@@ -59,29 +61,29 @@ def test_fused_columns() -> None:
         [(0, [1])] * 4, draw_score=[1.0, 2.0, 3.0, math.nan], draw_x=[1.0, 0.0, 8.0, 1.0], draw_success=[1, 0, 1, 1]
     )
     close(column(Fuse("x", 0.5)(batch)), [1.5, 2.0, 7.0, math.nan])
-    close(column(Fuse("x", 0.5, cap=1.0)(batch)), [1.5, 2.0, 4.0, math.nan])
+    close(column(Fuse("x", 0.5, at_most=1.0)(batch)), [1.5, 2.0, 4.0, math.nan])
     close(column(Fuse("x", -1.0, only="success")(batch)), [0.0, 2.0, -5.0, math.nan])
-    close(column(Fuse("x", only="failure", operation="multiply")(batch)), [1.0, 0.0, 3.0, math.nan])
-    close(column(Fuse("x", operation="require", otherwise=-1.0)(batch)), [1.0, -1.0, 3.0, math.nan])
-    close(column(Fuse("x", operation="require", threshold=2.0)(batch)), [0.0, 0.0, 3.0, math.nan])
+    close(column(Fuse("x", only="failure", kind="multiply")(batch)), [1.0, 0.0, 3.0, math.nan])
+    close(column(Fuse("x", kind="require", otherwise=-1.0)(batch)), [1.0, -1.0, 3.0, math.nan])
+    close(column(Fuse("x", kind="require", threshold=2.0)(batch)), [0.0, 0.0, 3.0, math.nan])
 
 
 def test_fused_steps_broadcast_what_draws_have() -> None:
-    batch = small([(0, [1, 1]), (0, [1])], step_reward=[1.0, 2.0, 3.0], draw_x=[10.0, 20.0])
-    found = Fuse("x", 0.1, level="step")(batch)
-    close(column(found, "reward", "step"), [2.0, 3.0, 5.0])
-    close(column(found, "reward", "draw"), [0.0, 0.0])
+    batch = small([(0, [1, 1]), (0, [1])], step_reward=[1.0, 2.0, math.nan], draw_x=[10.0, 20.0])
+    fused = Fuse("x", 0.1, level="step")(Outcome(level="step")(batch))
+    close(column(fused, "step_score", "step"), [2.0, 3.0, math.nan])
+    close(column(fused, "reward", "step"), [1.0, 2.0, math.nan])  # a fact stays what it is
 
 
 def test_a_gate_whose_column_is_unknown_says_nothing() -> None:
     batch = small([(0, [1])], draw_score=[1.0], draw_x=[math.nan])
-    close(column(Fuse("x", operation="require")(batch)), [math.nan])
+    close(column(Fuse("x", kind="require")(batch)), [math.nan])
 
 
 @pytest.mark.parametrize("count", ["all", "trained"])
 @pytest.mark.parametrize("level", ["draw", "step"])
 def test_length_penalty(level: str, count: str) -> None:
-    batch = ragged(2)
+    batch = Outcome(level="step")(ragged(2))
     draws = plain(batch)
     positions = batch.column("position", "token")
     expected = []
@@ -90,13 +92,13 @@ def test_length_penalty(level: str, count: str) -> None:
             tokens = draw.tokens if level == "draw" else row.tokens
             length = row.trained if count == "trained" else positions[tokens[-1].row] - positions[tokens[0].row] + 1
             expected.append((row.score if level == "draw" else row.reward) - 0.5 * min(max(length - 2, 0) / 4, 1.5))
-    found = LengthPenalty(free=2, limit=6, weight=0.5, cap=1.5, level=level, count=count)(batch)
-    close(column(found, "score" if level == "draw" else "reward", level), expected)
+    found = LengthPenalty(free=2, limit=6, coefficient=0.5, at_most=1.5, level=level, count=count)(batch)
+    close(column(found, "score" if level == "draw" else "step_score", level), expected)
 
 
 def test_length_penalty_by_the_success_of_the_group() -> None:
     batch = small([(0, [4]), (0, [2]), (0, [8])], draw_score=[1.0, 0.0, math.nan], draw_success=[1, 0, 1])
-    found = LengthPenalty(free=0, limit=8, cap=1.0, scale_by="group_mean", only="success")(batch)
+    found = LengthPenalty(free=0, limit=8, at_most=1.0, scale_by="group_mean", only="success")(batch)
     close(column(found), [1.0 - 0.5 * 0.5, 0.0, math.nan])
 
 
@@ -113,7 +115,7 @@ def test_noise() -> None:
     np.testing.assert_array_equal(column(Dither(amplitude=0.1)(batch.select_draws(order))), after[order])
     assert column(Dither(amplitude=0.1, seed=1)(batch)) != after.tolist()
     many = small([(0, [1])] * 4000, draw_score=[0.0] * 4000)
-    assert abs(np.std(column(Dither(amplitude=0.3, law="normal")(many))) - 0.3 / math.sqrt(3)) < 0.005
+    assert abs(np.std(column(Dither(amplitude=0.3, kind="normal")(many))) - 0.3 / math.sqrt(3)) < 0.005
 
 
 def test_noise_only_where_scores_are_nearly_equal() -> None:
@@ -144,19 +146,19 @@ def test_answers_that_agree() -> None:
     close(column(found, "semantic_entropy"), [entropy] * 6 + [math.log(2)] * 2)
     close(column(AnswerAgreement(all_distinct_zero=False)(batch)), [*shares, 0.5, 0.5])
     # Of equally many votes, the first draw's cluster wins.
-    close(column(AnswerAgreement(rule="majority")(batch)), [0, 0, 1, 1, 1, 0, 1, 0])
-    close(column(AnswerAgreement(rule="majority", voters="first")(batch)), [1, 1, 0, 0, 0, 0, 1, 0])
+    close(column(AnswerAgreement(kind="majority")(batch)), [0, 0, 1, 1, 1, 0, 1, 0])
+    close(column(AnswerAgreement(kind="majority", voters="first")(batch)), [1, 1, 0, 0, 0, 0, 1, 0])
 
 
 def test_best_of_k() -> None:
     batch = small([(0, [1])] * 4, draw_score=[0.0, 1.0, 2.0, 3.0], draw_log_ratio=np.log1p([0.1, -0.2, 0.3, 0.05]))
     close(column(MaxAtK()(batch)), [1.0, 1.0, 7 / 6, 1.5])
-    close(column(MaxAtK(variant="leave_one_out")(batch)), [0.0, 1 / 6, 0.5, 1.0])
+    close(column(MaxAtK(kind="leave_one_out")(batch)), [0.0, 1 / 6, 0.5, 1.0])
     close(column(MaxAtK(ratio="log_ratio")(batch)), [1.191667, 0.941667, 1.508333, 1.675])
     close(column(MaxAtK(k=3, ratio="log_ratio")(batch)), [2.4, 2.175, 2.55, 2.6625])
-    close(column(MaxAtK(variant="top_gap")(batch)), [0.0, 0.0, 0.0, 1.0])
+    close(column(MaxAtK(kind="top_gap")(batch)), [0.0, 0.0, 0.0, 1.0])
     spread = np.std([0, 1, 2, 3], ddof=1) + 1e-6
-    close(column(MaxAtK(variant="top_gap", scale="std")(batch)), [0.0, 0.0, 0.0, 1.0 / spread])
+    close(column(MaxAtK(kind="top_gap", scale="std")(batch)), [0.0, 0.0, 0.0, 1.0 / spread])
     unknown = batch.with_columns("draw", score=np.array([0.0, 1.0, 2.0, math.nan]))
     # C(3, 2) = 3 pairs of 0, 1, 2: [C(0,1) 0 + C(0,0) 1 + C(1,0) 2] / 3, [C(1,1) 1 + C(1,0) 2] / 3, C(2,1) 2 / 3.
     close(column(MaxAtK()(unknown)), [1.0, 1.0, 4 / 3, math.nan])
@@ -201,12 +203,20 @@ def test_information_gain() -> None:
         draw_answer_logprob_before=[-2.5, -3.0],
         step_answer_logprob=[-2.0, -1.0, -0.5, -1.0, math.nan],
     )
-    close(column(InformationGain(mode="log_prob_diff")(batch), "gain", "step"), [0.5, 1.0, *[math.nan] * 3])
+    close(column(InformationGain(kind="log_probability")(batch), "gain", "step"), [0.5, 1.0, *[math.nan] * 3])
     first, second = math.exp(-2.0) - math.exp(-2.5), math.exp(-1.0) - math.exp(-2.0)
     found = InformationGain()(batch)
     close(column(found, "gain", "step"), [first, second, *[math.nan] * 3])
     together = Discounted(column="gain", outcome="score")(found)
     close(column(together, "advantage", "step"), [first + second + 1.0, second + 1.0, 1.0, 0.0, 0.0])
+
+
+def test_a_gain_is_asked_by_a_probe() -> None:
+    recipe = Recipe(name="mine", reward=(Outcome(), InformationGain()), advantage=GroupRelative(), loss=Policy())
+    recipe.check()
+    assert recipe.models == ("policy",)
+    with pytest.raises(RecipeError, match=r"annotate\('answer_logprob', policy, probe=probe\)"):
+        recipe.check(small([(0, [1])]))
 
 
 def test_gains_of_probabilities() -> None:
@@ -215,26 +225,26 @@ def test_gains_of_probabilities() -> None:
     close(column(InformationGain()(batch), "gain", "step"), [0.2, 0.0, 0.3, math.nan])
 
 
-@pytest.mark.parametrize("granularity", ["token", "step", "whole"])
+@pytest.mark.parametrize("level", ["token", "step", "draw"])
 @pytest.mark.parametrize("scale", ["none", "max_return"])
 @pytest.mark.parametrize("seed", range(2))
-def test_implicit_rewards(seed: int, scale: str, granularity: str) -> None:
+def test_implicit_rewards(seed: int, scale: str, level: str) -> None:
     batch = ragged(seed)
     rng = np.random.default_rng(seed)
     count = len(batch.column("token", "token"))
     model, reference = -rng.exponential(size=(2, count))
     batch = batch.with_columns("token", reward_model_logprob=model, reward_reference_logprob=reference)
-    level = "step" if granularity == "step" else "token"
+    rows_of = "step" if level == "step" else "token"
     expected = np.full(len(batch.column("step", "step")) if level == "step" else count, np.nan)
     largest = 0.0
     for draw in plain(batch):
         tokens = [token.row for token in draw.tokens if token.trained]
-        if granularity == "step":
+        if level == "step":
             for step in draw.steps:
                 rows = [token.row for token in step.tokens if token.trained]
                 expected[step.row] = 0.05 * float((model - reference)[rows].sum())
             rows = [step.row for step in draw.steps]
-        elif granularity == "token":
+        elif level == "token":
             rows = tokens[:-1] if draw.valid else tokens
             expected[rows] = 0.05 * (model - reference)[rows]
         else:
@@ -244,26 +254,8 @@ def test_implicit_rewards(seed: int, scale: str, granularity: str) -> None:
         largest = max(largest, *np.abs(to_come).tolist(), 0.0)
     if scale == "max_return":
         expected = expected / largest
-    found = column(ImplicitProcess(granularity=granularity, scale=scale)(batch), "process_reward", level)
+    found = column(ImplicitProcess(level=level, scale=scale)(batch), "process_reward", rows_of)
     close(found, expected, 1e-5)
-
-
-def test_search_effort() -> None:
-    batch = small(
-        [(0, [1])] * 5,
-        draw_reward=[1.0, 1.0, 0.0, 0.0, math.nan],
-        draw_success=[1, 1, 0, 0, 1],
-        draw_tool_calls=[10, 0, 20, 4, 1],
-        draw_searches_unique=[5, 0, 12, 1, 0],
-        draw_searches_redundant=[1, 0, 2, 3, 0],
-        draw_queries_unique=[5, 0, 6, 2, 0],
-        draw_queries_redundant=[1, 0, 2, 0, 0],
-        **{"draw_reward.format": [1.0, 0.0, 1.0, 0.0, 1.0]},
-    )
-    expected = [0.1 + 0.8, 1.0, 0.1 + 0.2 * 1.0 + 0.2 * 4 / 16, 0.2 * 2 / 16, math.nan]
-    close(column(SearchEffort()(batch)), expected)
-    wasted = batch.with_columns("draw", searches_redundant=np.array([9, 0, 2, 3, 0]))
-    close(column(SearchEffort()(wasted))[0], 0.1 + 0.5)
 
 
 def checked(**changes: list[float]) -> Batch:
@@ -309,23 +301,23 @@ def test_checklists_as_advantages() -> None:
     close(column(turns(made), "advantage", "step"), [0.25, 0.25, 0.0, -0.25, -0.25])
 
 
-@pytest.mark.parametrize("how", ["sum", "mean"])
+@pytest.mark.parametrize("kind", ["sum", "mean"])
 @pytest.mark.parametrize("seed", range(3))
-def test_teams_share_their_score(seed: int, how: str) -> None:
+def test_teams_share_their_score(seed: int, kind: str) -> None:
     batch = ragged(seed)
     teams = np.random.default_rng(seed).integers(0, 3, size=batch.num_draws)
     draws = plain(batch)
     expected = []
     for draw in draws:
         own = [o.score for o in draws if teams[o.row] == teams[draw.row] and o.valid]
-        expected.append((sum(own) if how == "sum" else np.mean(own)) if draw.valid else math.nan)
-    made = TeamScore(group_by="team", how=how)(batch.with_columns("draw", team=teams))
+        expected.append((sum(own) if kind == "sum" else np.mean(own)) if draw.valid else math.nan)
+    made = TeamScore(group_by="team", kind=kind)(batch.with_columns("draw", team=teams))
     close(column(made), expected)
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_first_visits_are_the_gain_of_a_coverage(seed: int) -> None:
-    batch = ragged(seed)
+    batch = Outcome(level="step")(ragged(seed))
     rewards = batch.column("reward", "step").astype(float)
     expected = rewards.copy()
     for draw in plain(batch):
@@ -334,10 +326,10 @@ def test_first_visits_are_the_gain_of_a_coverage(seed: int) -> None:
             if step.state not in seen:
                 expected[step.row] = (0.0 if np.isnan(step.reward) else step.reward) + 0.5
             seen.add(step.state)
-    made = FirstVisits(weight=0.5)(batch)
-    close(column(made, "reward", "step"), expected)
-    by_state = FirstVisits(key="agent,state_key", weight=0.5)(batch)
-    close(column(by_state, "reward", "step"), expected)
+    made = FirstVisits(coefficient=0.5)(batch)
+    close(column(made, "step_score", "step"), expected)
+    by_state = FirstVisits(key="agent,state_key", coefficient=0.5)(batch)
+    close(column(by_state, "step_score", "step"), expected)
 
 
 def test_closeness_and_the_soft_top_by_hand() -> None:
@@ -347,22 +339,6 @@ def test_closeness_and_the_soft_top_by_hand() -> None:
     bottom = [(math.exp(2.0 * gap) - 1.0) / (math.exp(2.0) - 1.0) for gap in (0.5, 1.0)]
     expected = [0.8 + 0.1 * math.log(1.2), 0.8, 0.8 - bottom[0], 0.8 - bottom[1], math.nan]
     close(column(SoftTop(rise=0.1, fall=2.0)(scored)), expected)
-
-
-def test_dear_modes_cost_where_the_cheap_one_would_do() -> None:
-    groups = [0] * 6 + [1] * 4
-    batch = small(
-        [(group, [1]) for group in groups],
-        draw_score=[1.0, 1.0, 1.0, 1.0, 0.5, math.nan, 1.0, 1.0, 1.0, 1.0],
-        draw_success=[1, 1, 0, 1, 1, 0, 0, 1, 1, 1],
-        draw_mode=[0, 0, 1, 2, 1, 1, 0, 0, 1, 2],
-        draw_forced=[1, 1, 1, 1, 0, 1, 1, 1, 1, 0],
-    )
-    # Group 0: both forced into mode 0 succeed, 3 of 4 forced draws with a score do. Group 1: one of two, not above 1/2.
-    dear = 1.0 - 0.75**2
-    close(column(ModeCost()(batch)), [1.0, 1.0, dear, dear, 0.5 * dear, math.nan, 1.0, 1.0, 1.0, 1.0])
-    eager = ModeCost(easy=0.4, power=1.0)(batch)
-    close(column(eager)[6:], [1.0, 1.0, 1.0 - 2 / 3, 1.0 - 2 / 3])
 
 
 def test_components_of_the_reward_go_by_their_names() -> None:
@@ -389,7 +365,7 @@ def test_components_of_the_reward_go_by_their_names() -> None:
     close(column(batch.select_draws([2, 0]), "reward.format"), [math.nan, 0.5])
     recipe = Recipe(
         name="mine",
-        reward=(Outcome(), Fuse(column="reward.format", weight=2.0)),
+        reward=(Outcome(), Fuse(column="reward.format", coefficient=2.0)),
         advantage=GroupRelative(column="reward.correct", scale="none"),
     )
     made = recipe.credit(batch)
@@ -407,24 +383,20 @@ def test_components_of_the_reward_go_by_their_names() -> None:
         (lambda: Closeness(width=0.0), r"width=0\.0"),
         (lambda: SoftTop(fall=0.0), r"fall=0\.0"),
         (lambda: SoftTop(rise=-1.0), r"rise=-1\.0"),
-        (lambda: ModeCost(easy=2.0), r"easy=2\.0"),
-        (lambda: ModeCost(power=0.0), r"power=0\.0"),
-        (lambda: ModeCost(mode=""), "mode=''"),
         (lambda: Fuse(""), "column='' is not possible; name a column"),
-        (lambda: Fuse("x", operation="multiply", cap=1.0), "cap=1.0"),
+        (lambda: Fuse("x", kind="multiply", at_most=1.0), "at_most=1.0"),
         (lambda: LengthPenalty(free=-1, limit=5), "free=-1"),
         (lambda: LengthPenalty(free=5, limit=5), "limit=5 is not possible; give a number above free=5"),
-        (lambda: LengthPenalty(free=5, limit=6, weight=-1.0), "weight=-1.0"),
+        (lambda: LengthPenalty(free=5, limit=6, coefficient=-1.0), "coefficient=-1.0"),
         (lambda: Dither(amplitude=-1.0), "amplitude=-1.0"),
         (lambda: Dither(only_if_std_below=0.0), "only_if_std_below=0.0"),
         (lambda: Tiers(count=0), "count=0"),
         (lambda: MaxAtK(k=0), "k=0"),
         (lambda: MaxAtK(scale="std"), "scale='std'"),
-        (lambda: MaxAtK(variant="top_gap", ratio="x"), "ratio='x'"),
+        (lambda: MaxAtK(kind="top_gap", ratio="x"), "ratio='x'"),
         (lambda: SuccessDistance(radius=0.0), "radius=0.0"),
-        (lambda: SuccessDistance(ceiling=2.0), "ceiling=2.0"),
+        (lambda: SuccessDistance(at_most=2.0), "at_most=2.0"),
         (lambda: ImplicitProcess(beta=0.0), "beta=0.0"),
-        (lambda: SearchEffort(search_cap=0), "search_cap=0"),
         (lambda: Checklist(items=63), "items=63"),
     ],
 )
@@ -436,11 +408,11 @@ def test_options_out_of_range(make: object, message: str) -> None:
 def test_a_score_that_shuns_risk() -> None:
     batch = small([(0, [1])] * 6 + [(1, [1])], draw_score=[0.0, 1.0, 2.0, 3.0, 4.0, math.nan, 7.0])
     # q is 1 at level 1/4, and only the first draw lies below it.
-    close(column(RiskAverse(aversion=1.0)(batch)), [-3.0, 1.0, 1.0, 1.0, 1.0, math.nan, 7.0])
+    close(column(RiskAverse(coefficient=1.0)(batch)), [-3.0, 1.0, 1.0, 1.0, 1.0, math.nan, 7.0])
     close(column(RiskAverse()(batch)), [-1.5, 1.0, 1.5, 2.0, 2.5, math.nan, 7.0])
-    close(column(RiskAverse(aversion=0.0)(batch)), column(batch))
-    with pytest.raises(RecipeError, match=r"option level=0.0 is not possible; give a number above 0"):
-        RiskAverse(level=0.0)
+    close(column(RiskAverse(coefficient=0.0)(batch)), column(batch))
+    with pytest.raises(RecipeError, match=r"option quantile=0.0 is not possible; give a number above 0"):
+        RiskAverse(quantile=0.0)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -466,3 +438,54 @@ def test_who_is_left_out_is_chance() -> None:
     left = {tuple(np.isfinite(column(DropSurplus(seed=seed)(batch))).tolist()) for seed in range(40)}
     assert len(left) > 5
     assert all(sum(kept) == 2 and kept[0] for kept in left)
+
+
+def test_flagged_draws_have_no_score() -> None:
+    batch = small(
+        [(0, [1, 1]), (0, [1]), (0, [1])],
+        draw_score=[1.0, 2.0, 3.0],
+        step_judge_failed=[0, 1, 0, 0],
+        step_late=[0, 0, 1, 0],
+        draw_broken=[0, 0, 1],
+    )
+    close(column(Unscored(flags="judge_failed")(batch)), [math.nan, 2.0, 3.0])
+    close(column(Unscored(flags="judge_failed,late")(batch)), [math.nan, math.nan, 3.0])
+    close(column(Unscored(flags="broken", level="draw")(batch)), [1.0, 2.0, math.nan])
+    with pytest.raises(RecipeError, match="option flags='' is not possible"):
+        Unscored(flags="")
+
+
+def credited(reward: tuple[object, ...], advantage: object, batch: Batch) -> Batch:
+    recipe = Recipe(name="row", reward=reward, advantage=advantage, loss=Policy())
+    recipe.check(batch)
+    return recipe.credit(recipe.score(batch))
+
+
+def test_chains_begin_with_what_was_paid() -> None:
+    batch = small([(0, [1])] * 4, draw_reward=[0.0, 1.0, 2.0, 3.0])
+    best = credited((Outcome(), MaxAtK(k=2)), GroupRelative(center="none", scale="none"), batch)
+    close(column(best, "advantage"), [1.0, 1.0, 7 / 6, 1.5])
+    # The quantile 1/4 is 0.75; below it lies the first, at 0.75 - 3: half and half with the score, less the mean.
+    careful = credited((Outcome(), RiskAverse()), GroupRelative(scale="none"), batch)
+    scores = np.array([(0.0 - 2.25) / 2, (1.0 + 0.75) / 2, (2.0 + 0.75) / 2, (3.0 + 0.75) / 2])
+    close(column(careful, "advantage"), scores - scores.mean())
+
+
+def test_steps_are_credited_with_what_was_made_of_their_reward() -> None:
+    batch = small([(0, [1, 6, 3])], draw_reward=[1.0], step_reward=[0.0, 0.0, 1.0], step_tool=[5, 5, 7])
+    to_come = Discounted(column="step_score")
+    visited = credited((Outcome(), Outcome(level="step"), FirstVisits(key="tool")), to_come, batch)
+    close(column(visited, "step_score", "step"), [1.0, 0.0, 2.0])
+    close(column(visited, "advantage", "step"), [3.0, 2.0, 2.0])
+    priced = LengthPenalty(free=2, limit=4, coefficient=0.5, level="step")
+    charged = credited((Outcome(), Outcome(level="step"), priced), to_come, batch)
+    close(column(charged, "advantage", "step"), [-0.25, -0.25, 0.75])
+    critic = batch.with_columns("step", value=[0.0, 0.0, 0.0])
+    one_step = Gae(level="step", reward="column", column="step_score", lam=0.0)
+    close(
+        column(credited((Outcome(), Outcome(level="step"), priced), one_step, critic), "advantage", "step"),
+        [0, -1, 0.75],
+    )
+    close(column(batch, "reward", "step"), [0.0, 0.0, 1.0])
+    with pytest.raises(RecipeError, match="needs column 'step_score' at level step"):
+        Recipe(name="row", reward=(Outcome(), priced), advantage=to_come, loss=Policy()).check()

@@ -1,0 +1,86 @@
+"""A2FM: one model answers at once, reasons, or uses tools, and learns to take the cheapest mode that will do.
+
+Of each group some draws are forced into a mode by a prefix that is not trained, the others choose. A group is easy if
+more than half of its draws forced into the cheapest mode succeed. There, draws in a dearer mode are paid less the more
+often the group's forced draws succeed (p), and a bad format costs everything:
+
+    score = reward * (1 - p^2 if dearer than needed, else 1) * format
+
+Then GRPO over the whole group. Source: arXiv:2510.12838, whose repository holds no training code; the threshold of an
+easy group is not given there. The environment reports `reward.mode` (0 is the cheapest), `reward.forced` and
+`reward.format`; its prefixes are tokens that are not trained.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from agentrl_core.advantage import GroupRelative
+from agentrl_core.component import BatchComponent, Column, Rows, column_name, draw, option
+from agentrl_core.loss import Policy
+from agentrl_core.operators import group
+from agentrl_core.recipe import Recipe
+from agentrl_core.reward import Fuse, Outcome
+
+if TYPE_CHECKING:
+    from agentrl_core.data.batch import Batch
+
+
+@dataclass(frozen=True)
+class ModeCost(BatchComponent):
+    """Makes a dear mode cost where a cheap one would do: score *= 1 - p^power.
+
+    It holds for draws outside the cheapest mode of a group of which more than `easy` of the draws that were forced into
+    the cheapest mode succeeded; p is the share of the group's forced draws that succeeded.
+
+    Args:
+        mode: which mode the draw was in, a whole number.
+        forced: other than 0 where the mode was forced.
+        cheapest: number of the cheapest mode.
+        easy: share of successes.
+        power: how much more a group costs the easier it is.
+
+    Raises:
+        RecipeError: an option is out of range.
+
+    Example:
+        >>> from agentrl_core.recipes.a2fm import ModeCost
+        >>> ModeCost(mode="mode").makes
+        (draw('score'),)
+    """
+
+    phase: ClassVar[str] = "reward"
+    needs: ClassVar[tuple[Column, ...]] = (draw("score"), draw("success"), draw("group_id"))
+    makes: ClassVar[tuple[Column, ...]] = (draw("score"),)
+
+    mode: str = column_name("reward.mode", level="draw")
+    forced: str = column_name("reward.forced", level="draw")
+    cheapest: int = 0
+    easy: float = option(0.5, at_least=0, at_most=1)
+    power: float = option(2.0, above=0)
+
+    def __call__(self, batch: Batch) -> Batch:
+        """Return `batch` with another column `score` on draws."""
+        rows = Rows(batch, "draw")
+        groups, successes = rows.keys("group_id"), rows.flags("success").astype(np.float64)
+        cheap = rows.values(self.mode) == self.cheapest
+        forced = rows.valid & rows.flags(self.forced)
+        rates, cheap_rates = (
+            np.nan_to_num(group.statistics(successes, groups, valid=counted).mean, nan=0.0)[groups]
+            for counted in (forced, forced & cheap)
+        )
+        scores = rows.values("score")
+        dear = (cheap_rates > self.easy) & ~cheap
+        return rows.write(score=np.where(dear, scores * (1.0 - rates**self.power), scores))
+
+
+A2FM = Recipe(
+    name="a2fm",
+    source="arXiv:2510.12838",
+    reward=(Outcome(), ModeCost(), Fuse(column="reward.format", kind="multiply")),
+    advantage=GroupRelative(),
+    loss=Policy(),
+)

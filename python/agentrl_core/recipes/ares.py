@@ -1,0 +1,219 @@
+"""ARES: explore long on hard tasks and little on easy ones, by a bonus that is held against tasks as difficult.
+
+A trained token explores if the mean entropy W of the `width` trained tokens from it on reaches a threshold, which
+follows the median over draws of the 0.95-quantile of W; N is how many of a draw's tokens do. By the share of draws of
+its group that succeeded, a draw is easy (at least 2/3), medium (at least 1/3) or hard. With the target T of its
+difficulty, d = N - T, M = max(1, f T), f = .15, .25, .35 (easy, medium, hard), the knee k = 2, 3, 4, the softness q =
+2, 2.5, 3, cap = strength * (1, 1, 1.2), sigma the sigmoid and h(x) = x^2 / (2 k) up to k, then x - k / 2, the score
+gets e:
+
+- easy success: e = -min(cap, cap h(max(d - M, 0)) / (M + k)); medium success: the same with |d| for d;
+- hard success: cap sigma((d + M) / q) where d >= -M, else -min(cap, 0.5 cap h(-d - M) / (M + k));
+- failure: cap sigma(max(d - M, 0) / q), times 0.6 if easy and 0.8 if medium.
+
+Afterwards strength += rate * (mean N - T) of each difficulty, with the other sign for hard, within [0, 2]. Groups of
+which nearly all or nearly none succeed leave the loss. Source: arXiv:2510.08457. Its public code takes T from the
+batch itself (`target="batch"`), with which strengths hardly move, begins the windows after the token and takes only
+tokens of a list of its own (`trigger`). Its KL weights by difficulty are a token column `weight_kl` of one's own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentrl_core import _core
+from agentrl_core.advantage import GroupRelative
+from agentrl_core.component import Column, Rows, StatefulComponent, column_name, draw, option
+from agentrl_core.component.rows import sums
+from agentrl_core.loss import KL, Policy
+from agentrl_core.operators import group
+from agentrl_core.recipe import Recipe
+from agentrl_core.reward import Outcome
+from agentrl_core.select import Band
+from agentrl_core.weight import GroupFilter
+
+if TYPE_CHECKING:
+    from agentrl_core.data.batch import Batch
+
+# By difficulty: easy, medium, hard.
+_MARGIN = np.array([0.15, 0.25, 0.35])
+_KNEE = np.array([2.0, 3.0, 4.0])
+_SOFTNESS = np.array([2.0, 2.5, 3.0])
+_REACH = np.array([1.0, 1.0, 1.2])
+_CONSOLATION = np.array([0.6, 0.8, 1.0])
+_HARD = 2
+_LARGEST_STRENGTH = 2.0
+_QUANTILE = 0.95
+
+
+@dataclass(frozen=True)
+class ExplorationEffort(StatefulComponent):
+    """Pays a draw for exploring as much as its task is difficult: score + e.
+
+    The formula is that of the module. Draws without a score, and those without a known entropy, neither vote nor
+    change.
+
+    Args:
+        column: token column of entropies in nats.
+        trigger: token column of 0 and 1: only these tokens can explore; empty: all.
+        width: of the windows, in tokens.
+        easy: share of successes from which on a task is easy.
+        medium: share of successes from which on a task is no longer hard; at most `easy`.
+        momentum: how slowly threshold and targets follow the batches. The first batch reads its own.
+        target: T is `lagged`: the mean N of the batches before, or that of this `batch` (the public code).
+        strength: of the first batch.
+        rate: how fast strengths follow.
+        consolation: what a failure gets that did not explore more than others: half of the above (`half`, sigma(0), as
+            published) or nothing (`none`: sigma - 1/2).
+
+    Raises:
+        RecipeError: an option is out of range, or no entropy is known.
+
+    Example:
+        >>> from agentrl_core.recipes.ares import ExplorationEffort
+        >>> ExplorationEffort().makes
+        (draw('score'), draw('exploring_tokens'))
+    """
+
+    phase: ClassVar[str] = "reward"
+    needs: ClassVar[tuple[Column, ...]] = (draw("score"), draw("success"), draw("group_id"))
+    makes: ClassVar[tuple[Column, ...]] = (draw("score"), draw("exploring_tokens"))
+
+    column: str = column_name("entropy", level="token")
+    trigger: str = column_name("", level="token", optional=True)
+    width: int = option(4, at_least=1)
+    easy: float = option(2 / 3, at_least=0, at_most=1)
+    medium: float = option(1 / 3, at_least=0)
+    momentum: float = option(0.99, at_least=0, at_most=1)
+    target: Literal["lagged", "batch"] = "lagged"
+    strength: float = option(0.5, at_least=0, at_most=_LARGEST_STRENGTH)
+    rate: float = option(0.05, at_least=0)
+    consolation: Literal["half", "none"] = "half"
+
+    def check_options(self) -> None:
+        """What is easy is not hard."""
+        self.require(self.medium <= self.easy, "medium", f"give a number from 0 to easy={self.easy}")
+
+    def initial_state(self) -> dict[str, Any]:
+        """Neither a threshold nor targets; equal strengths."""
+        return {"threshold": None, "targets": [None] * 3, "strengths": [self.strength] * 3}
+
+    def add_columns(self, state: dict[str, Any], batch: Batch) -> Batch:
+        """Return `batch` with another `score` on draws and the column `exploring_tokens`."""
+        rows = Rows(batch, "draw")
+        now = self._explored(batch, state)
+        bonuses = self._bonus(now, np.array(state["strengths"]))
+        scores = rows.values("score")
+        return rows.write(
+            score=np.where(now.known, scores + bonuses, scores),
+            exploring_tokens=np.where(now.known, now.counts, np.nan),
+        )
+
+    def next(self, state: dict[str, Any], closed: Batch) -> dict[str, Any]:
+        """Threshold and targets nearer to those of the closed batch, and strengths that follow what was explored."""
+        now = self._explored(closed, state)
+        drifts = np.nan_to_num(now.means - now.aims) * np.array([1.0, 1.0, -1.0])
+        strengths = np.clip(np.array(state["strengths"]) + self.rate * drifts, 0.0, _LARGEST_STRENGTH)
+        past = np.array(state["targets"], dtype=np.float64)
+        targets = np.where(np.isnan(now.means), past, self._followed(past, now.means))
+        threshold = state["threshold"]
+        if now.threshold is not None:
+            threshold = now.threshold if threshold is None else float(self._followed(threshold, now.threshold))
+        return {
+            "threshold": threshold,
+            "targets": [None if np.isnan(target) else float(target) for target in targets],
+            "strengths": strengths.tolist(),
+        }
+
+    def _followed(self, past: Any, new: Any) -> Any:
+        """What was known, moved towards what is new; what is new where nothing was known."""
+        return np.where(np.isnan(past), new, self.momentum * past + (1.0 - self.momentum) * new)
+
+    def _explored(self, batch: Batch, state: dict[str, Any]) -> _Exploration:
+        """What the draws of a batch explored, against the threshold and the targets of the state."""
+        rows = Rows(batch, "draw")
+        counts, known, threshold = self._counts(batch, state["threshold"])
+        known &= rows.valid
+        won, groups = rows.flags("success"), rows.keys("group_id")
+        shares = group.statistics(won.astype(np.float64), groups, valid=rows.valid).mean[groups]
+        shares = np.nan_to_num(shares, nan=0.0)
+        difficulty = np.where(shares >= self.easy, 0, np.where(shares >= self.medium, 1, _HARD))
+        votes = np.bincount(difficulty[known], minlength=3)
+        totals = np.bincount(difficulty[known], weights=counts[known], minlength=3)
+        means = np.divide(totals, votes, out=np.full(3, np.nan), where=votes > 0)
+        past = np.array(state["targets"], dtype=np.float64)
+        own = np.isnan(past) if self.target == "lagged" else ~np.isnan(means)
+        return _Exploration(counts, known, difficulty, won, means, np.where(own, means, past), threshold)
+
+    def _counts(
+        self, batch: Batch, threshold: float | None
+    ) -> tuple[NDArray[np.float64], NDArray[np.bool_], float | None]:
+        """N of each draw, whether it is known, and the threshold that the batch itself would have."""
+        tokens = Rows(batch, "token")
+        counted = tokens.known(self.column)
+        draws = tokens.draws[counted]
+        lengths = np.bincount(draws, minlength=batch.num_draws)
+        if not lengths.any():
+            return np.zeros(batch.num_draws), lengths > 0, None
+        offsets = np.concatenate([[0], np.cumsum(lengths)])
+        windows = _core.reward_window_means(tokens.values(self.column)[counted], offsets, self.width)
+        peaks = group.quantile(windows, draws, _QUANTILE)
+        own = float(group.quantile(peaks, np.zeros(len(peaks), np.uint32), 0.5)[0])
+        explores = windows >= (own if threshold is None else threshold)
+        if self.trigger:
+            explores &= tokens.flags(self.trigger)[counted]
+        return sums(explores.astype(np.float64), draws, batch.num_draws), lengths > 0, own
+
+    def _bonus(self, now: _Exploration, strengths: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The bonus e of each draw."""
+        difficulty = now.difficulty
+        targets = np.nan_to_num(now.aims)[difficulty]
+        knee, softness, cap = _KNEE[difficulty], _SOFTNESS[difficulty], (strengths * _REACH)[difficulty]
+        beyond = now.counts - targets
+        margin = np.maximum(1.0, _MARGIN[difficulty] * targets)
+
+        def price(excess: NDArray[np.float64], part: float) -> NDArray[np.float64]:
+            bent = np.where(excess <= knee, excess**2 / (2.0 * knee), excess - knee / 2.0)
+            return np.asarray(-np.minimum(cap, part * cap * bent / (margin + knee)))
+
+        more = np.maximum(beyond - margin, 0.0)
+        either = np.maximum(np.abs(beyond) - margin, 0.0)
+        hard = np.where(
+            beyond >= -margin,
+            cap * _sigmoid((beyond + margin) / softness),
+            price(np.maximum(-beyond - margin, 0.0), 0.5),
+        )
+        success = np.where(difficulty == 0, price(more, 1.0), np.where(difficulty == 1, price(either, 1.0), hard))
+        nothing = 0.0 if self.consolation == "half" else 0.5
+        failure = (_sigmoid(more / softness) - nothing) * cap * _CONSOLATION[difficulty]
+        return np.where(now.won, success, failure)
+
+
+class _Exploration(NamedTuple):
+    """What the draws of a batch explored."""
+
+    counts: NDArray[np.float64]  # N of each draw
+    known: NDArray[np.bool_]  # whether it is known
+    difficulty: NDArray[np.int64]  # of each draw: easy, medium, hard
+    won: NDArray[np.bool_]
+    means: NDArray[np.float64]  # mean N of each difficulty
+    aims: NDArray[np.float64]  # T of each difficulty
+    threshold: float | None  # of this batch alone; None without a known entropy
+
+
+def _sigmoid(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    return 0.5 * (1.0 + np.tanh(0.5 * values))
+
+
+ARES = Recipe(
+    name="ares",
+    source="arXiv:2510.08457",
+    reward=(Outcome(), ExplorationEffort()),
+    advantage=GroupRelative(),
+    weight=GroupFilter(column="success", band=Band(std_above=None, at_least=0.01, at_most=0.99)),
+    loss=Policy(kl=KL(0.01)),
+)

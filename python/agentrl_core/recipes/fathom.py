@@ -1,0 +1,97 @@
+"""Fathom-DeepResearch (RAPO): a research agent that wastes no searches, and after a failure is paid for searching on.
+
+With the numbers of tool calls, of unique and of redundant searches and queries, and the format reward f:
+
+    success: 0.1 f + max(1 - (redundant searches + redundant queries) / calls, 0.5)
+    failure: 0.1 f + 0.2 min(1, D_s / 8) + 0.2 min(1, D_q / 16),   D = max(unique - redundant, 0)
+
+Groups whose rewards are all equal teach nothing, so the advantages of the others are scaled up by G / G_live. Source:
+arXiv:2509.24107, whose repository holds no training code. That D is at least 0 is not said there. The environment
+reports `reward.tool_calls`, `reward.searches_unique`, `reward.searches_redundant`, `reward.queries_unique`,
+`reward.queries_redundant` and `reward.format`. Not in this recipe: prompts that are solved in 9 of 10 rollouts leave
+the pool after an epoch, and the last success of a prompt replaces a rollout where all fail.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from agentrl_core.advantage import GroupRelative
+from agentrl_core.component import BatchComponent, Column, Rows, draw, option
+from agentrl_core.loss import Policy
+from agentrl_core.recipe import Recipe
+from agentrl_core.weight import LiveRescale
+
+if TYPE_CHECKING:
+    from agentrl_core.data.batch import Batch
+
+
+@dataclass(frozen=True)
+class SearchEffort(BatchComponent):
+    """Scores a success by how little it searched in vain, and a failure by how widely it searched.
+
+    The formula is that of the module; without a tool call nothing is redundant. Draws whose reward is unknown (NaN)
+    have no score.
+
+    Args:
+        searches: so many new searches are worth all of `breadth`.
+        queries: so many new queries are worth all of `depth`.
+        breadth: what new searches of a failure are worth at most.
+        depth: what new queries of a failure are worth at most.
+        format: coefficient of the format reward.
+        at_least: a success is worth at least so much besides its format.
+
+    Raises:
+        RecipeError: an option is out of range.
+
+    Example:
+        >>> from agentrl_core.recipes.fathom import SearchEffort
+        >>> SearchEffort().makes
+        (draw('score'),)
+    """
+
+    phase: ClassVar[str] = "reward"
+    needs: ClassVar[tuple[Column, ...]] = (
+        draw("reward"),
+        draw("success"),
+        draw("reward.format"),
+        draw("reward.tool_calls"),
+        draw("reward.searches_unique"),
+        draw("reward.searches_redundant"),
+        draw("reward.queries_unique"),
+        draw("reward.queries_redundant"),
+    )
+    makes: ClassVar[tuple[Column, ...]] = (draw("score"),)
+
+    searches: int = option(8, at_least=1)
+    queries: int = option(16, at_least=1)
+    breadth: float = option(0.2, at_least=0)
+    depth: float = option(0.2, at_least=0)
+    format: float = option(0.1, at_least=0)
+    at_least: float = option(0.5, at_least=0, at_most=1)
+
+    def __call__(self, batch: Batch) -> Batch:
+        """Return `batch` with the column `score` on draws."""
+        rows = Rows(batch, "draw")
+        searches, queries = rows.values("reward.searches_redundant"), rows.values("reward.queries_redundant")
+        calls = rows.values("reward.tool_calls")
+        redundant = np.where(calls > 0.0, (searches + queries) / np.maximum(calls, 1.0), 0.0)
+        breadth = np.clip((rows.values("reward.searches_unique") - searches) / self.searches, 0.0, 1.0)
+        depth = np.clip((rows.values("reward.queries_unique") - queries) / self.queries, 0.0, 1.0)
+        success = np.maximum(1.0 - redundant, self.at_least)
+        failure = self.breadth * breadth + self.depth * depth
+        scores = self.format * rows.values("reward.format") + np.where(rows.flags("success"), success, failure)
+        return rows.write(score=np.where(np.isfinite(rows.values("reward")), scores, np.nan))
+
+
+FATHOM = Recipe(
+    name="fathom",
+    source="arXiv:2509.24107",
+    reward=SearchEffort(),
+    advantage=GroupRelative(),
+    weight=LiveRescale(),
+    loss=Policy(),
+)

@@ -1,0 +1,137 @@
+"""RECAP: several rewards in one score, with more weight for those that no longer rise or that swing.
+
+Training on one ability loses others. So the mean of each objective is watched over short windows, and effort moves away
+from what is saturated. Of an objective's newest means, an even number up to 2 `window`, O is the older half and N the
+newer one:
+
+    convergence c = sum O / sum N          below 1: the reward rises; above 1: it falls; 1 with fewer than two means
+    instability i = std N / (mean N + mean O)                            0 with fewer than two means
+    w = K softmax((c + i) / temperature),  score = sum_k w_k x_k
+
+Then GRPO with eps 1e-4. Source: arXiv:2510.21978. Its public code has i = std / mean of O and N together and
+`BalancedSum(kind="mixture")`: w = K [mix softmax(c / temperature) + (1 - mix) softmax(i / temperature)], with
+`mix=Schedule(1.0, 0.0, iterations=500)` where it moves from convergence to instability. Supervised objectives on
+replayed data are `loss.Sum(Policy(), Imitation("token_mean", tokens="expert"))` with weights of one's own; here is
+the part that learns from rewards.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentrl_core.advantage import GroupRelative
+from agentrl_core.component import Column, Rows, StatefulComponent, column_name, draw, option
+from agentrl_core.component.column import key_columns
+from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.loss import Policy
+from agentrl_core.operators import group
+from agentrl_core.recipe import Recipe
+
+if TYPE_CHECKING:
+    from agentrl_core.data.batch import Batch
+
+_EPS = 1e-15
+
+
+@dataclass(frozen=True)
+class BalancedSum(StatefulComponent):
+    """Adds rewards up, each with a weight that follows from its means of the iterations before.
+
+    The formula is that of the module. A column that is unknown (NaN) for a draw does not apply to it: it adds nothing
+    and the draw does not vote in its mean. A draw to which none applies has no score.
+
+    Args:
+        columns: comma-joined draw columns, such as `reward.answer,reward.format`; their means must be at least 0.
+        kind: `sum` as above, or `mixture`.
+        window: means of half a comparison.
+        temperature: the larger, the more equal the weights.
+        mix: for `mixture`: weight of convergence.
+
+    Raises:
+        RecipeError: an option is out of range.
+        InvalidInputError: the mean of a column is below 0.
+
+    Example:
+        >>> from agentrl_core.recipes.recap import BalancedSum
+        >>> BalancedSum(columns="reward.answer,reward.format").needs
+        (draw('reward.answer'), draw('reward.format'))
+    """
+
+    phase: ClassVar[str] = "reward"
+    makes: ClassVar[tuple[Column, ...]] = (draw("score"),)
+
+    columns: str = column_name(level="draw")
+    kind: Literal["sum", "mixture"] = "sum"
+    window: int = option(10, at_least=1)
+    temperature: float = option(5.0, above=0)
+    mix: float = option(0.5, at_least=0, at_most=1)
+
+    def initial_state(self) -> dict[str, Any]:
+        """No means yet."""
+        return {"means": {}}
+
+    def add_columns(self, state: dict[str, Any], batch: Batch) -> Batch:
+        """Return `batch` with the column `score` on draws, by the means of the iterations before."""
+        self._means(batch)  # what cannot be balanced is refused before it is trained on
+        rows, names = Rows(batch, "draw"), key_columns(self.columns)
+        values = np.stack([rows.values(name) for name in names])
+        applies = np.isfinite(values)
+        weights = self.weights([state["means"].get(name, []) for name in names])
+        totals = (weights[:, None] * np.where(applies, values, 0.0)).sum(axis=0)
+        return rows.write(score=np.where(applies.any(axis=0), totals, np.nan))
+
+    def next(self, state: dict[str, Any], closed: Batch) -> dict[str, Any]:
+        """The means with those of the closed batch added, as many as the windows read."""
+        means = dict(state["means"])
+        for name, mean in self._means(closed).items():
+            means[name] = [*means.get(name, []), mean][-2 * self.window :]
+        return {"means": means}
+
+    def _means(self, batch: Batch) -> dict[str, float]:
+        """The mean of each column that applies to a draw."""
+        rows, means = Rows(batch, "draw"), {}
+        for name in key_columns(self.columns):
+            values = rows.values(name)
+            if np.isfinite(values).any():
+                means[name] = float(group.statistics(values, rows.keys("batch"), valid=np.isfinite(values)).mean[0])
+                if means[name] < 0.0:
+                    raise InvalidInputError(
+                        f"the mean of {name} is {means[name]}; add a constant, so that it is at least 0"
+                    )
+        return means
+
+    def weights(self, means: list[list[float]]) -> NDArray[np.float64]:
+        """The weight of each column, from its means of the iterations before, oldest first."""
+        convergence, instability = np.ones(len(means)), np.zeros(len(means))
+        for place, all_means in enumerate(means):
+            half = min(len(all_means) // 2, self.window)
+            if not half:
+                continue
+            newest = np.array(all_means[-2 * half :])
+            older, newer = newest[:half], newest[half:]
+            convergence[place] = older.sum() / (newer.sum() + _EPS)
+            instability[place] = (
+                newer.std() / (newer.mean() + older.mean() + _EPS)
+                if self.kind == "sum"
+                else newest.std() / (newest.mean() + _EPS)
+            )
+        if self.kind == "sum":
+            return len(means) * self._softmax(convergence + instability)
+        shares = self.mix * self._softmax(convergence) + (1.0 - self.mix) * self._softmax(instability)
+        return len(means) * shares
+
+    def _softmax(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.asarray(group.softmax(values, np.zeros(len(values), np.uint32), temperature=self.temperature))
+
+
+RECAP = Recipe(
+    name="recap",
+    source="arXiv:2510.21978",
+    reward=BalancedSum(columns="reward.answer,reward.format"),
+    advantage=GroupRelative(eps=1e-4),
+    loss=Policy(),
+)

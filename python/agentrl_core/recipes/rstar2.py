@@ -1,0 +1,93 @@
+"""rStar2-Agent (GRPO-RoC): of many rollouts keep the cleanest successes and as many kinds of failure, then GRPO.
+
+With an outcome as the only reward, successes with broken tool calls are reinforced like clean ones. So a group of N =
+32 rollouts is resampled to n = 16: failures and successes in their proportion, round(N_k n / N) of each and at least
+2 where there are as many; of the successes those with the smallest penalty, of the failures any. Where both kinds
+would fall to their minimum, all are kept; a group with fewer than n rollouts is dropped. GRPO compares the survivors
+alone, and groups whose rewards are all equal leave the loss. Clip 0.2 and 0.28; neither KL nor entropy.
+
+Source: arXiv:2508.20722. The paper draws failures at random (`seed`) and successes with a probability that falls with
+the penalty; the public code takes the first failures (`seed=None`) and the cleanest successes, as here. The
+environment reports `reward.tool_penalty`: the share of tool calls that failed (0.5 without a call), plus 1 without an
+answer or min(1, (answers - 1) / turns).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from agentrl_core import _core
+from agentrl_core.advantage import GroupRelative
+from agentrl_core.component import BatchComponent, Column, Rows, column_name, draw, option
+from agentrl_core.loss import Clip, Policy
+from agentrl_core.recipe import Recipe
+from agentrl_core.reward import Outcome
+from agentrl_core.weight import GroupFilter
+
+if TYPE_CHECKING:
+    from agentrl_core.data.batch import Batch
+
+
+@dataclass(frozen=True)
+class ResampleOnCorrect(BatchComponent):
+    """Leaves `count` draws of each group their score: successes and failures in proportion, the cleanest successes.
+
+    The others have none (NaN), so that they neither vote nor are trained.
+
+    Args:
+        count: draws of each group that keep their score.
+        penalty: how unclean a draw is.
+        minimum: successes, and failures, that are kept where there are as many.
+        seed: chooses the failures at random; None: the first ones.
+
+    Raises:
+        RecipeError: an option is out of range.
+
+    Example:
+        >>> from agentrl_core.recipes.rstar2 import ResampleOnCorrect
+        >>> ResampleOnCorrect(count=8).makes
+        (draw('score'),)
+    """
+
+    phase: ClassVar[str] = "reward"
+    needs: ClassVar[tuple[Column, ...]] = (
+        draw("score"),
+        draw("success"),
+        draw("group_id"),
+        draw("trajectory_id"),
+    )
+    makes: ClassVar[tuple[Column, ...]] = (draw("score"),)
+
+    count: int = option(16, at_least=1)
+    penalty: str = column_name("reward.tool_penalty", level="draw")
+    minimum: int = option(2, at_least=0)
+    seed: int | None = option(0, at_least=0)
+
+    def __call__(self, batch: Batch) -> Batch:
+        """Return `batch` with another column `score` on draws."""
+        rows = Rows(batch, "draw")
+        survivors = _core.weight_quota(
+            np.where(rows.valid, rows.values(self.penalty), 0.0),
+            rows.flags("success"),
+            rows.keys("group_id"),
+            rows.values("trajectory_id").astype(np.int64),
+            target=self.count,
+            minimum_failures=self.minimum,
+            minimum_successes=self.minimum,
+            seed=self.seed,
+            valid=rows.valid,
+        )
+        return rows.write(score=np.where(survivors, rows.values("score"), np.nan))
+
+
+RSTAR2 = Recipe(
+    name="rstar2",
+    source="arXiv:2508.20722",
+    reward=(Outcome(), ResampleOnCorrect()),
+    advantage=GroupRelative(),
+    weight=GroupFilter(),
+    loss=Policy(clip=Clip(0.2, 0.28), aggregate="token_mean"),
+)

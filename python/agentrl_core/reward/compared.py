@@ -1,0 +1,309 @@
+"""Scores by comparison with the rest of a group: best of k, wins, teams."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentrl_core import _core
+from agentrl_core.component import BatchComponent, Column, Rows, column_name, draw, option
+from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.operators import columns, group
+
+if TYPE_CHECKING:
+    from agentrl_core.data.batch import Batch
+
+
+@dataclass(frozen=True)
+class MaxAtK(BatchComponent):
+    """Trains for the best of k draws instead of their mean (max@k; pass@k for 0 and 1).
+
+    The score becomes what the draw adds to the expected best of k draws of its group. With n scores ascending:
+    s_i = [C(i-1, k-1) r_i + sum_{j>i} C(j-2, k-2) r_j] / C(n, k), whose policy gradient is that of max@k without bias.
+    Follow it with `GroupRelative(center="none", scale="none")`, or with a baseline. Sources: arXiv:2510.23393 (`full`,
+    `ratio`); PKPO arXiv:2505.15201 (`leave_one_out`); arXiv:2503.19595, verl's `grpo_passk` (`top_gap`, `scale="std"`).
+
+    Args:
+        k: the best of how many; every group needs as many valid draws.
+        kind: `full`; `leave_one_out`: minus k/n of the max@(k-1) of the others; `top_gap`: only the best draw gets
+            something, its distance to the second.
+        scale: for `top_gap`: `std` divides by the standard deviation (ddof 1) of the group's scores + 1e-6.
+        ratio: for `full`: name of a draw column, the log-ratio of the whole sequence, for the first-order off-policy
+            correction. Empty: none.
+
+    Raises:
+        RecipeError: an option is out of range.
+
+    Example:
+        >>> from agentrl_core.reward import MaxAtK
+        >>> MaxAtK(k=4).needs
+        (draw('score'), draw('group_id'))
+    """
+
+    phase: ClassVar[str] = "reward"
+    needs: ClassVar[tuple[Column, ...]] = (draw("score"), draw("group_id"))
+    makes: ClassVar[tuple[Column, ...]] = (draw("score"),)
+
+    k: int = option(2, at_least=1)
+    kind: Literal["full", "leave_one_out", "top_gap"] = "full"
+    scale: Literal["none", "std"] = "none"
+    ratio: str = column_name("", level="draw", optional=True)
+
+    def check_options(self) -> None:
+        """Each form has its own options."""
+        self.require(self.scale == "none" or self.kind == "top_gap", "scale", 'choose kind="top_gap", or "none"')
+        self.require(not self.ratio or self.kind == "full", "ratio", 'choose kind="full", or leave it empty')
+
+    def __call__(self, batch: Batch) -> Batch:
+        """Return `batch` with another column `score` on draws; draws without a score keep none."""
+        rows = Rows(batch, "draw")
+        scores, groups, valid = rows.values("score"), rows.keys("group_id"), rows.valid
+        if self.kind == "top_gap":
+            shares = top_gap(scores, groups, valid=valid)
+            if self.scale == "std":
+                shares = shares / (group.statistics(scores, groups, valid=valid).std[groups] + 1e-6)
+        else:
+            shares = max_at_k(
+                scores,
+                groups,
+                self.k,
+                leave_one_out=self.kind == "leave_one_out",
+                ratio_excess=np.expm1(rows.values(self.ratio)) if self.ratio else None,
+                valid=valid,
+            )
+        return rows.write(score=np.where(valid, shares, np.nan))
+
+
+@dataclass(frozen=True)
+class WinRate(BatchComponent):
+    """Scores a draw by how often it beats the others of its group: the mean probability of those that were compared.
+
+    The draw columns `preference.0`, `preference.1`, ... hold P[this draw beats the group's draw number 0, 1, ...], NaN
+    where nobody compared them; one of the two directions is enough. A draw that was never compared scores 0.5. Source:
+    SPO, arXiv:2401.04056; SPPO arXiv:2405.00675 (`include_self=True`).
+
+    Args:
+        include_self: whether a comparison of the draw with itself, a tie, counts too.
+
+    Example:
+        >>> from agentrl_core.reward import WinRate
+        >>> WinRate().needs
+        (draw('preference.0'), draw('group_id'))
+    """
+
+    phase: ClassVar[str] = "reward"
+    needs: ClassVar[tuple[Column, ...]] = (draw("preference.0"), draw("group_id"))
+    makes: ClassVar[tuple[Column, ...]] = (draw("score"),)
+
+    include_self: bool = False
+
+    def __call__(self, batch: Batch) -> Batch:
+        """Return `batch` with the column `score` on draws."""
+        rows = Rows(batch, "draw")
+        groups, preferences = rows.keys("group_id"), rows.matrix("preference")
+        members = np.argsort(groups, kind="stable")
+        sizes = np.bincount(groups, minlength=1)
+        starts = np.cumsum(sizes) - sizes
+        first, opponent = np.nonzero(np.isfinite(preferences))
+        alone = np.flatnonzero(opponent >= sizes[groups[first]])
+        if len(alone):
+            row, number = first[alone[0]], opponent[alone[0]]
+            raise InvalidInputError(
+                f"preference.{number} of draw {row} is {preferences[row, number]}, but its group has "
+                f"{sizes[groups[row]]} draws; use NaN where there is no such draw"
+            )
+        second = members[starts[groups[first]] + opponent]
+        other = first != second
+        first, second, probability = first[other], second[other], preferences[first, opponent][other]
+        scores = win_rates(first, second, probability, len(rows))
+        if self.include_self:
+            compared = np.bincount(np.concatenate([first, second]), minlength=len(rows))
+            scores = (scores * compared + 0.5) / (compared + 1.0)
+        return rows.write(score=scores)
+
+
+@dataclass(frozen=True)
+class TeamScore(BatchComponent):
+    """Pays those who work together the same: the sum (or mean) of the scores of all draws with the same keys.
+
+    A draw without a score adds nothing and stays without one. Source: CORY, arXiv:2410.06101, whose two agents both
+    get the sum of their rewards.
+
+    Args:
+        group_by: comma-joined key columns that tell teams apart.
+        kind: `sum` or `mean`.
+
+    Raises:
+        RecipeError: `group_by` is empty.
+
+    Example:
+        >>> from agentrl_core.reward import TeamScore
+        >>> TeamScore().needs
+        (draw('score'), draw('episode_id'))
+    """
+
+    phase: ClassVar[str] = "reward"
+    needs: ClassVar[tuple[Column, ...]] = (draw("score"),)
+    makes: ClassVar[tuple[Column, ...]] = (draw("score"),)
+
+    group_by: str = column_name("episode_id", level="draw")
+    kind: Literal["sum", "mean"] = "sum"
+
+    def __call__(self, batch: Batch) -> Batch:
+        """Return `batch` with another column `score` on draws."""
+        rows = Rows(batch, "draw")
+        teams, scores = rows.keys(self.group_by), rows.values("score")
+        if self.kind == "mean":
+            shared = group.statistics(scores, teams, valid=rows.valid).mean[teams]
+        else:
+            shared = group.sums(np.where(rows.valid, scores, 0.0), teams)[teams]
+        return rows.write(score=np.where(rows.valid, shared, np.nan))
+
+
+def max_at_k(
+    rewards: object,
+    group_ids: object,
+    k: int,
+    *,
+    leave_one_out: bool = False,
+    ratio_excess: object | None = None,
+    valid: object | None = None,
+) -> NDArray[Any]:
+    """Rewards whose policy gradient is, without bias, that of the best of k rows of a group (pass@k for 0 and 1).
+
+    With the n rewards of a group ascending: r'_i = [C(i-1, k-1) r_i + sum_{j>i} C(j-2, k-2) r_j] / C(n, k). With
+    `leave_one_out`, k/n * max@(k-1) of the others is subtracted (PKPO, arXiv:2505.15201). With `ratio_excess`, every
+    subset counts 1 + sum of its excesses, the first-order correction of arXiv:2510.23393. Then any group baseline.
+
+    Args:
+        rewards: n numbers.
+        group_ids: n group ids.
+        k: at least 1.
+        leave_one_out: lower variance, same expectation; on-policy only.
+        ratio_excess: n numbers, the sequence ratio pi/mu minus 1; None: on-policy.
+        valid: n booleans; rows that are False neither vote nor get a value (0). None: all rows are valid.
+
+    Returns:
+        `float32[n]` for float32 rewards, else `float64[n]`.
+
+    Raises:
+        InvalidInputError: lengths differ, a valid reward is not finite, or a group has fewer than k valid rows.
+
+    Example:
+        >>> from agentrl_core import reward
+        >>> reward.max_at_k([0.0, 1.0, 2.0, 3.0], ["a"] * 4, 2).round(4).tolist()
+        [1.0, 1.0, 1.1667, 1.5]
+    """
+    given = columns.numbers(rewards, "rewards")
+    count = len(given)
+    shares = _core.reward_max_at_k(
+        columns.doubles(given, "rewards"),
+        columns.keys(group_ids, "group_ids", length=count),
+        k=k,
+        leave_one_out=leave_one_out,
+        ratio_excess=columns.optional_numbers(ratio_excess, "ratio_excess", length=count),
+        valid=columns.mask(valid, "valid", length=count),
+    )
+    return columns.like(shares, given)
+
+
+def top_gap(rewards: object, group_ids: object, *, valid: object | None = None) -> NDArray[Any]:
+    """The best row of each group gets its lead over the second best, every other row 0; a row alone gets 0.
+
+    From arXiv:2503.19595: verl's `grpo_passk` before its division by the standard deviation.
+
+    Args:
+        rewards: n numbers.
+        group_ids: n group ids.
+        valid: n booleans; rows that are False neither vote nor get a value (0). None: all rows are valid.
+
+    Returns:
+        `float32[n]` for float32 rewards, else `float64[n]`.
+
+    Raises:
+        InvalidInputError: lengths differ, or a valid reward is not finite.
+
+    Example:
+        >>> from agentrl_core import reward
+        >>> reward.top_gap([1.0, 4.0, 3.0], ["a", "a", "a"]).tolist()
+        [0.0, 1.0, 0.0]
+    """
+    given = columns.numbers(rewards, "rewards")
+    gaps = _core.reward_top_gap(
+        columns.doubles(given, "rewards"),
+        columns.keys(group_ids, "group_ids", length=len(given)),
+        valid=columns.mask(valid, "valid", length=len(given)),
+    )
+    return columns.like(gaps, given)
+
+
+def rank_agreement(scores: object, truths: object, offsets: object) -> NDArray[np.float64]:
+    """How well each row's scores order what has a known order: Kendall's tau, from -1 to 1.
+
+    tau = (pairs ordered alike - pairs ordered the other way round) / pairs, over the pairs that `truths` orders; equal
+    scores order nothing. A row of two is 1 or 0: alike or not. The reward of a referee in URPO, arXiv:2507.17515.
+
+    Args:
+        scores: what was given, row after row; NaN where it could not be read, and its row gets 0.
+        truths: as many numbers, larger for what is better.
+        offsets: n + 1 whole numbers; the scores of row i are `scores[offsets[i]:offsets[i + 1]]`.
+
+    Returns:
+        `float64[n]`; 0 for a row without an ordered pair.
+
+    Raises:
+        InvalidInputError: lengths differ, offsets do not cover the scores, a truth is not finite or a score infinite.
+
+    Example:
+        >>> from agentrl_core import reward
+        >>> reward.rank_agreement([9.0, 5.0, 7.0, 1.0, 2.0], [3.0, 2.0, 1.0, 2.0, 1.0], [0, 3, 5]).round(4).tolist()
+        [0.3333, 0.0]
+    """
+    numbers = columns.doubles(scores, "scores")
+    return _core.reward_rank_agreement(
+        numbers,
+        columns.doubles(truths, "truths", length=len(numbers)),
+        columns.integers(offsets, "offsets"),
+    )
+
+
+def win_rates(first: object, second: object, probability: object, count: int) -> NDArray[np.float64]:
+    """The mean probability with which each row wins its comparisons; 0.5 for a row without any.
+
+    From SPO, arXiv:2401.04056: comparison c says that row first[c] beats row second[c] with probability[c].
+
+    Args:
+        first: c indices of rows.
+        second: c indices of other rows.
+        probability: c numbers from 0 to 1; 0.5 is a tie.
+        count: number of rows.
+
+    Returns:
+        `float64[count]`.
+
+    Raises:
+        InvalidInputError: lengths differ, a row does not exist or meets itself, or a probability is out of range.
+
+    Example:
+        >>> from agentrl_core import reward
+        >>> reward.win_rates([0, 0], [1, 2], [1.0, 0.5], 3).tolist()
+        [0.75, 0.0, 0.5]
+    """
+    winners = columns.integers(first, "first")
+    losers = columns.integers(second, "second", length=len(winners))
+    for name, rows in (("first", winners), ("second", losers)):
+        outside = np.flatnonzero((rows < 0) | (rows >= count))
+        if len(outside):
+            place = int(outside[0])
+            raise InvalidInputError(
+                f"{name}[{place}] is {rows[place]}, but there are {count} rows; give the index of a row"
+            )
+    return _core.reward_win_rates(
+        winners.astype(np.uint32),
+        losers.astype(np.uint32),
+        columns.doubles(probability, "probability", length=len(winners)),
+        count,
+    )

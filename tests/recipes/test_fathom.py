@@ -1,0 +1,73 @@
+"""Fathom-DeepResearch: search effort by hand."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from rollouts import small
+
+from agentrl_core import Batch
+from agentrl_core.exceptions import RecipeError
+from agentrl_core.recipes.fathom import FATHOM, SearchEffort
+
+
+def column(batch: Batch, name: str = "score", level: str = "draw") -> list[float]:
+    return batch.column(name, level).astype(float).tolist()
+
+
+def close(values: object, expected: object, tolerance: float = 1e-6) -> None:
+    np.testing.assert_allclose(values, expected, rtol=0, atol=tolerance)
+
+
+def searched(**changes: list[float]) -> Batch:
+    """Two successes, two failures, and a draw without a reward."""
+    columns = {
+        "tool_calls": [10, 0, 20, 4, 1],
+        "searches_unique": [5, 0, 12, 1, 0],
+        "searches_redundant": [1, 0, 2, 3, 0],
+        "queries_unique": [5, 0, 6, 2, 0],
+        "queries_redundant": [1, 0, 2, 0, 0],
+        "format": [1.0, 0.0, 1.0, 0.0, 1.0],
+    }
+    return small(
+        [(0, [1])] * 5,
+        draw_reward=[1.0, 1.0, 0.0, 0.0, math.nan],
+        draw_success=[1, 1, 0, 0, 1],
+        **{f"draw_reward.{name}": values for name, values in (columns | changes).items()},
+    )
+
+
+def test_search_effort() -> None:
+    expected = [0.1 + 0.8, 1.0, 0.1 + 0.2 * 1.0 + 0.2 * 4 / 16, 0.2 * 2 / 16, math.nan]
+    close(column(SearchEffort()(searched())), expected)
+    wasted = searched(searches_redundant=[9, 0, 2, 3, 0])
+    close(column(SearchEffort()(wasted))[0], 0.1 + 0.5)
+
+
+def test_without_a_tool_call_nothing_is_redundant() -> None:
+    # What is called redundant without a call is a fault of the labels: the success is worth 1, not 1/2.
+    close(column(SearchEffort()(searched(searches_redundant=[1, 2, 2, 3, 0])))[1], 1.0)
+
+
+def test_options_out_of_range() -> None:
+    with pytest.raises(
+        RecipeError, match=r"SearchEffort: option searches=0 is not possible; give a number of at least"
+    ):
+        SearchEffort(searches=0)
+    with pytest.raises(RecipeError, match=r"at_least=1\.5"):
+        SearchEffort(at_least=1.5)
+
+
+def test_the_chain_scales_live_groups_up() -> None:
+    batch = small(
+        [(group, [1]) for group in (0, 0, 1, 1)],
+        draw_reward=[1.0, 0.0, 0.0, 0.0],
+        draw_success=[1, 0, 0, 0],
+        **{f"draw_{column.name}": [0.0] * 4 for column in SearchEffort().needs if column.name.startswith("reward.")},
+    )
+    credited = FATHOM.credit(FATHOM.score(batch))
+    close(column(credited), [1.0, 0.0, 0.0, 0.0])
+    close(column(credited, "advantage"), [math.sqrt(0.5), -math.sqrt(0.5), 0.0, 0.0], 1e-5)
+    close(column(credited, "weight")[:2], [2.0, 2.0])
