@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from agentrl_core import Batch, Forest, loss, recipes
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
+from agentrl_core.model import answers
 from agentrl_core.model.pack import Pack, PackOutput
 from agentrl_core.update.updates import Update
 
@@ -196,8 +197,8 @@ class Rollouts:
             else:
                 column = policy.old_logprob_column if name == "old_logprob" else name
                 streams[name] = torch.from_numpy(np.asarray(batch.column(column, "token"))[chosen]).float()
-        answers = self.outputs(torch.from_numpy(chosen))
-        return self.gradients(policy.evaluate(loss.Tokens(answers.logprob, answers.entropy, streams, answers))[0])
+        said = self.outputs(torch.from_numpy(chosen))
+        return self.gradients(policy.evaluate(loss.Tokens(said.logprob, said.entropy, streams, said))[0])
 
 
 def largest_unit(batch: Batch, update: Update, unit: str) -> int:
@@ -310,7 +311,7 @@ def test_answers_are_those_of_the_models_own_forward() -> None:
     )[pack.source_row]
     logits = model.lm_head(hidden) * pack.streams.inverse_temperature[:, None]
     torch.testing.assert_close(found.value, model.value_head(hidden))
-    torch.testing.assert_close(found.top_p_entropy, loss.top_p_entropy(logits))
+    torch.testing.assert_close(found.top_p_entropy, answers.top_p_entropy(logits))
     torch.testing.assert_close(found.mean_logprob, logits.log_softmax(-1).mean(-1))
     assert found.value.requires_grad
     assert found.top_p_entropy.requires_grad

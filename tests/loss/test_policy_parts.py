@@ -374,28 +374,6 @@ def test_siren() -> None:
     agree(loss.Policy(clip=None, surrogate=R(), entropy=loss.EntropyAnchor(0.3, 0.4)), case, expected)
 
 
-def test_entropy_of_likely_tokens() -> None:
-    logits = torch.tensor([[0.5, 0.4, 0.1], [0.9, 0.05, 0.05]], dtype=torch.float64).log().requires_grad_()
-    half = [0.5 / 0.9, 0.4 / 0.9]
-    nucleus = -sum(p * math.log(p) for p in half)
-    assert loss.top_p_entropy(logits, 0.8).tolist() == pytest.approx([nucleus, 0.0])
-    assert loss.top_p_entropy(logits, 0.8, include_crossing=False).tolist() == [0.0, 0.0]
-    assert torch.autograd.gradcheck(lambda z: loss.top_p_entropy(z, 0.8), logits)
-    dead = torch.tensor([[0.0, 1.0, -torch.inf]], dtype=torch.float64, requires_grad=True)
-    value = loss.top_p_entropy(dead, 0.99)
-    assert torch.autograd.grad(value.sum(), dead)[0].isfinite().all()
-
-
-def test_full_divergence() -> None:
-    logits = torch.randn(4, 5, dtype=torch.float64, requires_grad=True)
-    other = torch.randn(4, 5, dtype=torch.float64)
-    expected = torch.distributions.kl_divergence(
-        torch.distributions.Categorical(logits=logits), torch.distributions.Categorical(logits=other)
-    )
-    torch.testing.assert_close(loss.full_kl(logits, other), expected)
-    assert torch.autograd.gradcheck(lambda z: loss.full_kl(z, other), logits)
-
-
 def test_draws_are_those_of_splitmix() -> None:
     """Against the published algorithm in unbounded integers, and evenly spread."""
 

@@ -51,8 +51,6 @@ from agentrl_core.loss.regulariser import (
     EntropyAnchor,
     EntropyBand,
     EntropyTerm,
-    full_kl,
-    top_p_entropy,
 )
 from agentrl_core.loss.surrogate import (
     Clipped,
@@ -130,13 +128,11 @@ __all__ = [
     "Value",
     "differential_information",
     "expected_value",
-    "full_kl",
     "function",
     "fused",
     "linear_logprob",
     "normalised_entropy",
     "soft_minimum",
-    "top_p_entropy",
 ]
 
 _OF_TORCH = ("FusedOutput", "fused", "linear_logprob")  # their module imports torch

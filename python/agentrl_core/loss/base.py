@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, TypeVar
 
 from agentrl_core.component.component import Column, Component
 from agentrl_core.loss.tokens import Tokens
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from agentrl_core.model.pack import Pack, PackOutput
 
 Unit = Literal["token", "step", "trajectory", "pair", "group", "update"]
 """What a loss needs whole: in one update, and in one pack where packs are to add up."""
@@ -24,6 +22,16 @@ Scope = Literal["all", "sequence"]
 """The rows of a statistic: all that a loss is given, or those of each sequence."""
 
 UNITS: tuple[Unit, ...] = ("token", "step", "trajectory", "pair", "group", "update")  # from small to large
+
+Pack_contra = TypeVar("Pack_contra", contravariant=True)
+
+
+class Output(Protocol[Pack_contra]):
+    """What a model said about a pack, such as `PackOutput`: it knows how a loss of it is made."""
+
+    def evaluated(self, loss: Loss, pack: Pack_contra, /) -> tuple[Tensor, dict[str, Tensor]]:
+        """Value and metrics of a loss."""
+
 
 # Streams that an update makes out of its draws and denominators, not out of a column of their own.
 _MADE_BY_UPDATE = ("inverse_temperature", "weight_kl", "weight_entropy", "step", "sequence", "pair", "group")
@@ -179,17 +187,20 @@ class Loss(Part, ABC):
             The loss, a scalar, and detached sums over the trained rows; `tokens` is how many there are.
         """
 
-    def __call__(self, outputs: PackOutput, pack: Pack) -> tuple[Tensor, dict[str, Tensor]]:
-        """The loss of a pack and its metrics: `evaluate` on its streams. Nothing is copied to the host.
+    def of_rows(
+        self, logprob: Tensor, entropy: Tensor, streams: Mapping[str, Tensor], answers: object = None, /
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """`evaluate` on the vectors of some rows, as `Tokens` takes them."""
+        return self.evaluate(Tokens(logprob, entropy, streams, answers))
 
-        What `loss.fused` gave for this loss has both already.
+    def __call__(self, output: Output[Pack_contra], pack: Pack_contra) -> tuple[Tensor, dict[str, Tensor]]:
+        """The loss of a pack and its metrics, from what the model said about it.
+
+        Args:
+            output: what `pack.run(model)` gave, or `loss.fused` for this loss.
+            pack: the pack.
         """
-        from agentrl_core.loss.linear import FusedOutput
-
-        if isinstance(outputs, FusedOutput):
-            return outputs.of(self)
-        streams = pack.to(outputs.logprob.device).streams
-        return self.evaluate(Tokens(outputs.logprob, outputs.entropy, streams, outputs))
+        return output.evaluated(self, pack)
 
 
 @dataclass(frozen=True)

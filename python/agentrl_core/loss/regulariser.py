@@ -32,7 +32,7 @@ class KL(Part):
 
     Args:
         coefficient: weight of the penalty, above 0. A coefficient per token belongs into the stream `weight_kl`.
-        estimator: `k1`, `k2`, `k3`, `abs`, or `full`: the model's answer `full_kl`, see `loss.full_kl`.
+        estimator: `k1`, `k2`, `k3`, `abs`, or `full`: the model's answer `full_kl`, see `model.answers.full_kl`.
         straight_through: the value of the estimator with the gradient of k2 (verl's "k3+").
         direction: `reverse` or `forward`.
         cap: of forward k3 only: the gradient (r - 1) grad log p has at most this factor, r = p / q; the value of the
@@ -234,7 +234,7 @@ class EntropyAnchor(EntropyTerm):
 
         L = coefficient * (mean over responses of the mean over peaks of H - anchor)^2
 
-    H is the model's answer `top_p_entropy` (see `loss.top_p_entropy`); the peaks of a response are its tokens with
+    H is the model's answer `top_p_entropy` (see `model.answers`); the peaks of a response are its tokens with
     H above its `quantile`; responses without a peak do not count. The square is of all rows of the update, not of each
     pack (`Update.together`); it is not weighted, and 0 without any peak.
 
@@ -301,51 +301,3 @@ class EntropyAnchor(EntropyTerm):
     def __call__(self, tokens: Tokens) -> Tensor:
         """The formula of the class."""
         return self.coefficient * (self.peak_entropy(tokens) - self.anchor).square()
-
-
-def full_kl(logits: Tensor, reference_logits: Tensor) -> Tensor:
-    """KL(p || reference) over the whole vocabulary, `[N]`, for the answer `full_kl`.
-
-    Args:
-        logits: `[N, V]`, with gradient.
-        reference_logits: `[N, V]`.
-
-    Example:
-        >>> import torch
-        >>> from agentrl_core.loss import full_kl
-        >>> full_kl(torch.zeros(1, 2), torch.tensor([[0.0, 0.0]])).tolist()
-        [0.0]
-    """
-    logprob, reference = logits.log_softmax(-1), reference_logits.log_softmax(-1)
-    difference = torch.where(logprob > -torch.inf, logprob - reference, 0.0)
-    return (logprob.exp() * difference).sum(-1)
-
-
-def top_p_entropy(logits: Tensor, p: float = 0.8, *, include_crossing: bool = True) -> Tensor:
-    """Entropy of the most likely tokens, `[N]`, renormalised, for the answer `top_p_entropy`.
-
-    Args:
-        logits: `[N, V]`, with gradient.
-        p: the tokens are taken from the most likely on, as long as those before them have less than p together.
-        include_crossing: keep the token that reaches p, as in nucleus sampling. False: drop it, as SIREN's code does;
-            then nothing may be left, and the entropy is 0.
-
-    Returns:
-        Nats.
-
-    Example:
-        >>> import torch
-        >>> from agentrl_core.loss import top_p_entropy
-        >>> top_p_entropy(torch.tensor([[0.5, 0.4, 0.1]]).log(), 0.8).tolist()
-        [0.687]
-    """
-    logprob, _ = logits.log_softmax(-1).sort(dim=-1, descending=True)
-    total = logprob.detach().exp().cumsum(-1)
-    before = total - logprob.detach().exp() if include_crossing else total
-    kept = before < p
-    inside = torch.where(kept, logprob, -torch.inf)
-    empty = ~kept.any(-1, keepdim=True)
-    inside = torch.where(empty, 0.0, inside)
-    inside = inside - inside.logsumexp(-1, keepdim=True)
-    entropy = -(inside.exp() * torch.where(kept, inside, 0.0)).sum(-1)
-    return torch.where(empty.squeeze(-1), 0.0, entropy)
