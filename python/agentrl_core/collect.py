@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from agentrl_core import _core
+from agentrl_core.component.column import draw
 from agentrl_core.data.batch import Batch
 from agentrl_core.data.forest import Forest
 from agentrl_core.data.store import Store
@@ -65,7 +66,7 @@ class Collector:
         progress: Callable[[int], None] | None = None,
     ) -> None:
         recipe.check()
-        if ("draw", "score") not in recipe.collected:
+        if draw("score") not in recipe.collected:
             raise RecipeError(
                 f"recipe {recipe.name!r}: admission reads the score, but phase reward makes none before it waits for a "
                 "column that only a model makes; begin the chain with a link that makes one, such as reward.Outcome()"
@@ -134,9 +135,9 @@ class Collector:
                 which weights belong to the data.
         """
         if self.store is not None:
-            state = {"metrics": dict(metrics), "checkpoint": checkpoint, "components": batch.state}
+            state = {"metrics": dict(metrics), "checkpoint": checkpoint, "components": self.recipe.next_state(batch)}
             self.store.close_iteration(batch, state)
-        self._state = batch.state
+        self._state = self.recipe.next_state(batch)
         self._iteration += 1
 
     def _fill(self, parts: list[Batch], forest: Forest, tasks: int, group_size: int) -> None:
@@ -175,9 +176,7 @@ class Collector:
                 break
 
     def _scored(self, batch: Batch) -> Batch:
-        batch = self.recipe.score(batch.with_state(self._state))
-        self._state = batch.state
-        return batch
+        return self.recipe.score(batch.with_state(self._state))
 
     def _task_pool(self) -> list[Task]:
         if self._pool is None:
