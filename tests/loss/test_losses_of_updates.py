@@ -18,30 +18,13 @@ from agentrl_core import Batch, Forest, loss, recipes
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
 from agentrl_core.model import answers
 from agentrl_core.model.pack import Pack, PackOutput
+from agentrl_core.recipes.drpo import LengthDecoupled
 from agentrl_core.update.updates import Update
 
 BINS = 5
 EACH = pytest.mark.parametrize("name", LOSSES)
 # Bounds, shares or means of these are over all rows: packs that do not hold the whole update do not add up.
-OVER_ALL_ROWS = [
-    "A4 SPEAR",
-    "A11 BAPO",
-    "A30 HAPO",
-    "C2 Clip-Cov",
-    "C2 KL-Cov",
-    "C6 STEER",
-    "C10 SIREN",
-    "C14 Light-IF",
-    "C14 Light-IF, warm start",
-    "C21 D3S",
-    "D8 80/20",
-    "D27 M2PO",
-    "D38 GRPO-Guard",
-    "E26 DRPO",
-    "strata",
-    "second moment",
-    "exponential steer",
-]
+OVER_ALL_ROWS = [name for name, policy in LOSSES.items() if policy.unit == "update"]
 NOT_ANSWERED = ["full"]  # the divergence over the whole vocabulary needs two models; a run has one
 
 
@@ -95,11 +78,19 @@ def columns(batch: Batch, seed: int, *, per: str) -> Batch:
     batch = batch.with_columns("draw", score=batch.column("reward", "draw"), pair=np.arange(draws) // 2)
     named = {
         name: -rng.uniform(0.5, 4.0, count)
-        for name in ("reference_logprob", "recomputed_logprob", "proximal_logprob", "other_logprob", "old_mean_logprob")
+        for name in (
+            "reference_logprob",
+            "recomputed_logprob",
+            "proximal_logprob",
+            "other_logprob",
+            "old_mean_logprob",
+            "reward_reference_logprob",
+        )
     }
     names = ("imitation", "dependency", "clip_low", "clip_high", "entropy_history", "return", "old_value")
     named |= {name: rng.uniform(0.1, 0.9, count) for name in names}
     named["expert"] = rng.integers(0, 2, count)
+    named["segment"] = rng.integers(-1, 3, count)
     named["stratum"] = rng.choice([3, 7, 12], count)
     if per == "draw":
         sign = np.where(np.arange(draws) % 2, -1.0, 1.0)  # of a pair one is preferred
@@ -243,10 +234,10 @@ def test_packs_of_any_size_are_all_rows_at_once(name: str) -> None:
 
 def test_the_losses_that_need_the_whole_update() -> None:
     assert [name for name, policy in LOSSES.items() if policy.unit == "update"] == OVER_ALL_ROWS
-    share = loss.TopShare("covariance", scope="sequence")
+    share = loss.TopTokens("covariance", scope="sequence")
     assert share.unit == "update"
-    assert loss.TopShare(scope="sequence").unit == "trajectory"
-    assert loss.LengthDecoupled(kl_rate=0.0).unit == "group"
+    assert loss.TopTokens(scope="sequence").unit == "trajectory"
+    assert LengthDecoupled(kl_coefficient=0.0).unit == "group"
 
 
 @pytest.mark.parametrize("name", OVER_ALL_ROWS)

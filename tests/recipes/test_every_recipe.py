@@ -51,8 +51,9 @@ def test_its_credit_runs(name: str) -> None:
     for phase in ("reward", "advantage", "weight"):
         for link in recipe.chain(phase):
             assert isinstance(link, BatchComponent)
-            assert all(column.name not in ("advantage", "return") or batch.has(*reversed([*column]))
-                       for column in link.needs), "it is needed before it is made"
+            assert all(
+                column.name not in ("advantage", "return") or batch.has(*reversed([*column])) for column in link.needs
+            ), "it is needed before it is made"
             batch = recipe._run(phase, [(0, link)], filled(link, batch))
     assert np.isfinite(batch.column("score", "token")).any()
     advantages = batch.column("advantage", "token")
