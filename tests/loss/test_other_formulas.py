@@ -221,6 +221,29 @@ def test_pacs(baseline: str, balanced: bool, seed: int) -> None:
 
 
 @SEEDS
+def test_the_implicit_reward_model_of_prime(seed: int) -> None:
+    """Binary cross-entropy of sigmoid(beta * sum of log p - log p_reference) and the score."""
+    case = Case.random(seed, per="sequence")
+
+    def expected(logprob: Tensor, *_: object) -> Tensor:
+        costs = []
+        for part in case.rows("sequence"):
+            q = 0.05 * (logprob - case.reward_reference_logprob)[part].sum()
+            y = (case.score[part[0]] > 0).double()
+            costs.append(total(case, part) * functional.binary_cross_entropy_with_logits(q, y))
+        return torch.stack(costs).sum()
+
+    model = loss.OutcomeClassifier(
+        beta=0.05, baseline="none", balanced=False, label="score", other="reward_reference_logprob"
+    )
+    agree(model, case, expected)
+    assert "old_logprob" not in model.streams
+    case.streams["reward_reference_logprob"] = case.logprob  # a reward model that is its reference knows nothing
+    value, _ = model.evaluate(case.tokens())
+    assert value.item() == pytest.approx(case.weight.sum().item() * math.log(2.0))
+
+
+@SEEDS
 @pytest.mark.parametrize("combine", ["max", "mean"])
 @pytest.mark.parametrize("clip", [None, 0.3])
 @pytest.mark.parametrize("error", ["squared", "huber"])

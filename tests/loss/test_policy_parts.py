@@ -44,6 +44,35 @@ def test_segment_ratios(level: str, reduce: str) -> None:
         torch.testing.assert_close(found, gradient, rtol=1e-11, atol=1e-11)
 
 
+def test_ratios_of_the_items_of_a_list() -> None:
+    """Rank-GRPO's example: two items of one action, d = (.5, .5) and (-.5, -.5), each with a ratio of its own."""
+    moved = torch.tensor([0.5, 0.5, -0.5, -0.5, 0.2, -0.3], dtype=torch.float64)
+    streams = {
+        "weight_kl": torch.ones(6, dtype=torch.float64),
+        "old_logprob": torch.full((6,), -2.0, dtype=torch.float64),
+        "sequence": torch.tensor([1, 1, 1, 1, 0, 0]),
+        "segment": torch.tensor([0.0, 0.0, 1.0, 1.0, -1.0, -1.0], dtype=torch.float64),
+    }
+    log_ratio, _ = loss.Ratio("segment")(loss.Tokens(moved - 2.0, None, streams))
+    assert log_ratio.exp().tolist() == pytest.approx([1.6487, 1.6487, 0.6065, 0.6065, 1.2214, 0.7408], abs=1e-4)
+
+
+@pytest.mark.parametrize("reduce", ["mean", "sum"])
+def test_segment_ratios_by_a_column(reduce: str) -> None:
+    case = Case.random(2, per="sequence", spread=0.3)
+
+    def whole(logprob: Tensor, *_: object) -> Tensor:
+        away, costs = logprob - case.old_logprob, []
+        for rows in case.rows("sequence"):
+            for t in rows:
+                inside = rows[case.segment[rows] == case.segment[t]] if case.segment[t] >= 0 else t[None]
+                ratio = getattr(away[inside], reduce)().exp()
+                costs.append(case.weight[t] * ppo(ratio, case.advantage[t], 0.9, 1.1))
+        return -torch.stack(costs).sum()
+
+    agree(loss.Policy(clip=loss.Clip(0.1, 0.1), ratio=loss.Ratio("segment", reduce, "segment")), case, whole)
+
+
 def test_high_entropy_minority() -> None:
     case = Case.random(9)
     kept = (case.entropy >= torch.quantile(case.entropy, 0.8)).double()

@@ -105,20 +105,20 @@ def test_divergences(theirs: str) -> None:
     torch.testing.assert_close(gradient, their_gradient)
 
 
-@pytest.mark.parametrize(("away", "at_most"), [(2.5, 10.0), (2.6, 10.0), (2.7, 10.0), (5.0, 10.0)])
-def test_k3_has_the_bound_of_verl_where_it_is_asked_for(away: float, at_most: float) -> None:
+@pytest.mark.parametrize("away", [2.5, 2.6, 2.7, 5.0])
+def test_k3_has_the_bound_of_verl_where_it_is_asked_for(away: float) -> None:
     new = torch.tensor([-6.0], dtype=torch.float64, requires_grad=True)
     reference = torch.tensor([-6.0 + away], dtype=torch.float64)
     expected = core_algos.kl_penalty(new, reference, "k3")
     (their_gradient,) = torch.autograd.grad(expected.sum(), new)
     streams = {"weight_kl": torch.ones_like(reference), "reference_logprob": reference}
     tokens = loss.Tokens(new, None, streams)
-    bounded = loss.KL(1.0, at_most=at_most).divergence(tokens, "reference_logprob")
+    bounded = loss.KL(1.0, at_most=10.0).divergence(tokens, "reference_logprob")
     (gradient,) = torch.autograd.grad(bounded.sum(), new)
     torch.testing.assert_close(bounded, expected)
     torch.testing.assert_close(gradient, their_gradient)
     assert (gradient == 0) == (away > 2.61)
-    free = loss.KL(1.0).divergence(tokens, "reference_logprob")
+    free = loss.KL(1.0).divergence(loss.Tokens(new, None, streams), "reference_logprob")
     (gradient,) = torch.autograd.grad(free.sum(), new)
     torch.testing.assert_close(gradient, 1.0 - (reference - new).exp())  # a token that is lost is pulled back
 

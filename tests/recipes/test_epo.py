@@ -50,7 +50,7 @@ def rollouts(entropies: list[float], steps: list[int]) -> Batch:
     """One draw with tokens of these entropies at steps of these numbers."""
     forest = Forest()
     forest.add_group(0, "task")
-    trajectory = forest.start(0)
+    trajectory = forest.start(0, member=0)
     forest.append(trajectory, [1], kind="prompt")
     for number in sorted(set(steps)):
         own = [entropy for entropy, step in zip(entropies, steps, strict=True) if step == number]
