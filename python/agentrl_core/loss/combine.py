@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from agentrl_core.component import Column, option, token
 from agentrl_core.exceptions import RecipeError
-from agentrl_core.loss.base import ADVANTAGES, MADE, REFERENCE, UNITS, Denominator, Loss, Unit, WeightedLoss, sums
+from agentrl_core.loss.base import MADE, REFERENCE, UNITS, Denominator, Loss, Unit, WeightedLoss, sums
 from agentrl_core.loss.clip import OPEN
 from agentrl_core.loss.mask import Mask
 from agentrl_core.loss.tokens import Tokens
@@ -54,7 +54,7 @@ class Imitation(WeightedLoss):
         """Weights, what c is made of, and the reference's log-probs."""
         yield "weight_kl"
         if self.tokens in ("positive", "advantage"):
-            yield from ADVANTAGES
+            yield "advantage_positive"
         elif self.tokens != "all":
             yield token(self.tokens)
         if self.kind != "likelihood":

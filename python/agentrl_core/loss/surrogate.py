@@ -66,7 +66,7 @@ class Clipped(Surrogate):
 class Reinforce(Surrogate):
     """REINFORCE with a detached weight: f = sg(w) log p. The loss's gradient is - A w grad log p.
 
-    Weights: `one` (REINFORCE, ReMax, GPG; with a gate REC without importance sampling); `ratio`: min(r, at_most)
+    Weights: `one` (REINFORCE, ReMax, GPG; with a mask REC without importance sampling); `ratio`: min(r, at_most)
     (DPPO arXiv:2602.04879, MiniRL arXiv:2512.01374, RAPID); `clamped`: min(max(r, lower), upper) (CISPO
     arXiv:2506.13585; with Clip(1, 0), which is [0, 1], truncated importance sampling). TOPR (arXiv:2503.14286) is
     positive="one", negative="clamped" with Clip(1, 0).
