@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -364,9 +363,8 @@ def test_an_interrupted_export_leaves_nothing(recorded, tmp_path) -> None:
     assert process.stdout is not None
     assert [process.stdout.readline() for _ in range(3)] == ["part\n"] * 3
     process.send_signal(signal.SIGINT)
-    began = time.monotonic()
-    _, errors = process.communicate(timeout=60)
-    assert time.monotonic() - began < 20
+    rest, errors = process.communicate(timeout=600)
+    assert rest.count("part") < 900  # of a thousand: it broke off
     assert (process.returncode, errors) == (130, "interrupted\n")
     assert list(tmp_path.iterdir()) == []
 
