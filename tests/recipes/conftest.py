@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,9 +10,6 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from agentrl_core import Batch, Forest
-
-for folder in ("components", "loss"):  # their helpers; with importlib mode pytest puts no folder on the path
-    sys.path.append(str(Path(__file__).parents[1] / folder))
 
 VOCABULARY = 31
 
