@@ -21,7 +21,7 @@ def names() -> list[str]:
 
     Example:
         >>> from agentrl_core import recipes
-        >>> [name for name in recipes.names() if name.startswith("g")]
+        >>> [name for name in recipes.names() if name in ("gigpo", "grpo")]
         ['gigpo', 'grpo']
     """
     return sorted(module.name for module in pkgutil.iter_modules(__path__))
