@@ -24,7 +24,25 @@ from agentrl_core.update.updates import Update
 BINS = 5
 EACH = pytest.mark.parametrize("name", LOSSES)
 # Bounds, shares or means of these are over all rows: packs that do not hold the whole update do not add up.
-OVER_ALL_ROWS = [name for name, policy in LOSSES.items() if policy.unit == "update"]
+OVER_ALL_ROWS = [
+    "A4 SPEAR",
+    "C2 Clip-Cov",
+    "C2 KL-Cov",
+    "C21 D3S",
+    "D8 80/20",
+    "bapo",
+    "drpo",
+    "grpo_guard",
+    "hapo",
+    "light_if, policy, warm_start",
+    "light_if, policy, update",
+    "m2po",
+    "siren",
+    "steer",
+    "strata",
+    "second moment",
+    "exponential steer",
+]
 NOT_ANSWERED = ["full"]  # the divergence over the whole vocabulary needs two models; a run has one
 
 
@@ -158,10 +176,13 @@ class Rollouts:
                 rows += [(draw, step, token) for token in range(tokens[step], tokens[step + 1])]
         trainable = batch.column("trainable", "token")
         rows = [row for row in rows if trainable[row[2]]]
-        of_draw = Counter(draw for draw, _, _ in rows)
+        of_draw, of_turn = Counter(draw for draw, _, _ in rows), Counter(step for _, step, _ in rows)
+        turns = Counter(draw for draw, _ in {(draw, step) for draw, step, _ in rows})
         weights = []
-        for draw, _, _ in rows:
+        for draw, step, _ in rows:
             each = {"token_mean": 1 / len(rows), "sequence_mean": 1 / of_draw[draw] / len(of_draw)}
+            each["turn_mean"] = 1 / of_turn[step] / turns[draw] / len(of_draw)
+            each["sequence_mean_sum"] = 1 / of_draw[draw] / (policy.denominator_constant or 1.0)
             each["constant"] = 1 / (policy.denominator_constant or 1.0) / len(of_draw)
             weights.append(each[policy.denominator])
         chosen = np.array([token for _, _, token in rows])

@@ -74,8 +74,8 @@ class TrajectoryPairs(GroupLoss):
         there = members.counted[:drawn]
         better = (label[:, None] > label) & (group[:, None] == group) & there[:, None] & there
         cost = torch.where(better, functional.softplus(score - score[:, None]), 0.0)
-        weight = tokens.segments("group").sum(tokens.stream("weight_kl"))
-        pairs = torch.zeros_like(weight).index_add(0, group, better.sum(1).to(weight))
+        weight = tokens.segments("group").sum(tokens.stream("weight_kl")).to(cost.dtype)
+        pairs = torch.zeros_like(weight).index_add(0, group, better.sum(1).to(cost.dtype))
         costs = torch.zeros_like(weight).index_add(0, group, cost.sum(1))
         loss = (weight * costs / pairs.clamp(min=1.0)).sum()
         return loss, sums(tokens, entropy=tokens.entropy)
