@@ -54,18 +54,18 @@ def test_none_that_is_not_the_default_is_written() -> None:
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        ({"component": "Policey"}, "loss: there is no component 'Policey'; use one of: BalancedClip, Clip, "),
+        ({"component": "Policey"}, "loss: there is no component 'Policey'; use one of: Clip, Clipped, "),
         ({"component": "annotations"}, "there is no component"),
         ({"component": "Loss"}, "there is no component 'Loss'"),
         ({"entropy": 0.1}, r"component = \"ClassName\"; it has component=None"),
         (
             {"component": "Policy", "entropi": 0.1},
-            r"loss\.Policy: option 'entropi' is unknown; its options are: clip, kl",
+            r"loss\.Policy: option 'entropi' is unknown; its options are: aggregate, constant, clip, kl",
         ),
         ({"component": "Policy", "entropy": "much"}, "entropy='much' is not possible; give a finite number"),
         ({"component": "Policy", "entropy": True}, "entropy=True"),
         ({"component": "Policy", "kl": {"component": "KL"}}, r"loss\.KL: option 'coefficient' is missing; add it"),
-        ({"component": "Policy", "clip": {"component": "KL", "coefficient": 1.0}}, "give a loss.BoundProvider or None"),
+        ({"component": "Policy", "clip": {"component": "KL", "coefficient": 1.0}}, "give a loss.ClipRange or None"),
         ({"component": "Policy", "entropy": "none"}, "entropy='none'"),
     ],
 )

@@ -481,7 +481,7 @@ def test_steps_are_credited_with_what_was_made_of_their_reward() -> None:
     charged = credited((Outcome(), Outcome(level="step"), priced), to_come, batch)
     close(column(charged, "advantage", "step"), [-0.25, -0.25, 0.75])
     critic = batch.with_columns("step", value=[0.0, 0.0, 0.0])
-    one_step = Gae(level="step", reward="column", column="step_score", lam=0.0)
+    one_step = Gae(level="step", column="step_score", outcome="", lam=0.0)
     close(
         column(credited((Outcome(), Outcome(level="step"), priced), one_step, critic), "advantage", "step"),
         [0, -1, 0.75],

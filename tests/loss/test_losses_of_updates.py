@@ -16,7 +16,9 @@ from torch import Tensor, nn
 
 from agentrl_core import Batch, Forest, annotate, loss, recipes
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
+from agentrl_core.model import answers
 from agentrl_core.model.pack import Pack, PackOutput
+from agentrl_core.recipes.drpo import LengthDecoupled
 from agentrl_core.update.metrics import Metrics
 from agentrl_core.update.update import Update
 
@@ -25,19 +27,19 @@ EACH = pytest.mark.parametrize("name", LOSSES)
 # Bounds, shares or means of these are over all rows: packs that do not hold the whole update do not add up.
 OVER_ALL_ROWS = [
     "A4 SPEAR",
-    "A11 BAPO",
-    "A30 HAPO",
     "C2 Clip-Cov",
     "C2 KL-Cov",
-    "C6 STEER",
-    "C10 SIREN",
-    "C14 Light-IF",
-    "C14 Light-IF, warm start",
     "C21 D3S",
     "D8 80/20",
-    "D27 M2PO",
-    "D38 GRPO-Guard",
-    "E26 DRPO",
+    "bapo",
+    "drpo",
+    "grpo_guard",
+    "hapo",
+    "light_if, policy, warm_start",
+    "light_if, policy, update",
+    "m2po",
+    "siren",
+    "steer",
     "strata",
     "second moment",
     "exponential steer",
@@ -95,11 +97,19 @@ def columns(batch: Batch, seed: int, *, per: str) -> Batch:
     batch = batch.with_columns("draw", score=batch.column("reward", "draw"), pair=np.arange(draws) // 2)
     named = {
         name: -rng.uniform(0.5, 4.0, count)
-        for name in ("reference_logprob", "recomputed_logprob", "proximal_logprob", "other_logprob", "old_mean_logprob")
+        for name in (
+            "reference_logprob",
+            "recomputed_logprob",
+            "proximal_logprob",
+            "other_logprob",
+            "old_mean_logprob",
+            "reward_reference_logprob",
+        )
     }
     names = ("imitation", "dependency", "clip_low", "clip_high", "entropy_history", "return", "old_value")
     named |= {name: rng.uniform(0.1, 0.9, count) for name in names}
     named["expert"] = rng.integers(0, 2, count)
+    named["segment"] = rng.integers(-1, 3, count)
     named["stratum"] = rng.choice([3, 7, 12], count)
     if per == "draw":
         sign = np.where(np.arange(draws) % 2, -1.0, 1.0)  # of a pair one is preferred
@@ -167,10 +177,13 @@ class Rollouts:
                 rows += [(draw, step, token) for token in range(tokens[step], tokens[step + 1])]
         trainable = batch.column("trainable", "token")
         rows = [row for row in rows if trainable[row[2]]]
-        of_draw = Counter(draw for draw, _, _ in rows)
+        of_draw, of_turn = Counter(draw for draw, _, _ in rows), Counter(step for _, step, _ in rows)
+        turns = Counter(draw for draw, _ in {(draw, step) for draw, step, _ in rows})
         weights = []
-        for draw, _, _ in rows:
+        for draw, step, _ in rows:
             each = {"token_mean": 1 / len(rows), "sequence_mean": 1 / of_draw[draw] / len(of_draw)}
+            each["turn_mean"] = 1 / of_turn[step] / turns[draw] / len(of_draw)
+            each["sequence_mean_sum"] = 1 / of_draw[draw] / (policy.denominator_constant or 1.0)
             each["constant"] = 1 / (policy.denominator_constant or 1.0) / len(of_draw)
             weights.append(each[policy.denominator])
         chosen = np.array([token for _, _, token in rows])
@@ -197,8 +210,8 @@ class Rollouts:
             else:
                 column = policy.old_logprob_column if name == "old_logprob" else name
                 streams[name] = torch.from_numpy(np.asarray(batch.column(column, "token"))[chosen]).float()
-        answers = self.outputs(torch.from_numpy(chosen))
-        return self.gradients(policy.evaluate(loss.Tokens(answers.logprob, answers.entropy, streams, answers))[0])
+        said = self.outputs(torch.from_numpy(chosen))
+        return self.gradients(policy.evaluate(loss.Tokens(said.logprob, said.entropy, streams, said))[0])
 
 
 def largest_unit(batch: Batch, update: Update, unit: str) -> int:
@@ -243,10 +256,10 @@ def test_packs_of_any_size_are_all_rows_at_once(name: str) -> None:
 
 def test_the_losses_that_need_the_whole_update() -> None:
     assert [name for name, policy in LOSSES.items() if policy.unit == "update"] == OVER_ALL_ROWS
-    share = loss.TopShare("covariance", scope="sequence")
+    share = loss.TopTokens("covariance", scope="sequence")
     assert share.unit == "update"
-    assert loss.TopShare(scope="sequence").unit == "trajectory"
-    assert loss.LengthDecoupled(kl_rate=0.0).unit == "group"
+    assert loss.TopTokens(scope="sequence").unit == "trajectory"
+    assert LengthDecoupled(kl_coefficient=0.0).unit == "group"
 
 
 @pytest.mark.parametrize("name", OVER_ALL_ROWS)
@@ -311,7 +324,7 @@ def test_answers_are_those_of_the_models_own_forward() -> None:
     )[pack.source_row]
     logits = model.lm_head(hidden) * pack.streams.inverse_temperature[:, None]
     torch.testing.assert_close(found.value, model.value_head(hidden))
-    torch.testing.assert_close(found.top_p_entropy, loss.top_p_entropy(logits))
+    torch.testing.assert_close(found.top_p_entropy, answers.top_p_entropy(logits))
     torch.testing.assert_close(found.mean_logprob, logits.log_softmax(-1).mean(-1))
     assert found.value.requires_grad
     assert found.top_p_entropy.requires_grad

@@ -9,6 +9,7 @@ import torch
 from hand_made import loose_pack
 
 from agentrl_core import loss
+from agentrl_core.component import token
 from agentrl_core.exceptions import RecipeError
 from agentrl_core.model.pack import PackOutput
 
@@ -96,9 +97,9 @@ def test_packs_add_up() -> None:
 
 
 def test_needs_follow_the_options() -> None:
-    assert ("token", "reference_logprob") not in loss.Policy().needs
-    assert ("token", "reference_logprob") in loss.Policy(kl=loss.KL(0.1)).needs
-    assert ("token", "recomputed_logprob") in loss.Policy(old_logprob="recomputed").needs
+    assert token("reference_logprob") not in loss.Policy().needs
+    assert token("reference_logprob") in loss.Policy(kl=loss.KL(0.1)).needs
+    assert token("recomputed_logprob") in loss.Policy(old_logprob="recomputed").needs
     assert not loss.Policy().needs_entropy_gradient
     assert loss.Policy(entropy=0.01).needs_entropy_gradient
 
@@ -106,7 +107,7 @@ def test_needs_follow_the_options() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: loss.Clip(low=0.0), r"loss\.Clip: option low=0\.0 is not possible; give a number above 0, at most 1"),
+        (lambda: loss.Clip(low=0.0), r"loss\.Clip: option low=0\.0 is not possible; give a number above 0"),
         (lambda: loss.Clip(low=1.1), "low=1.1"),
         (lambda: loss.Clip(high=-0.1), "high=-0.1"),
         (lambda: loss.Clip(dual=1.0), "dual=1.0"),
@@ -114,7 +115,7 @@ def test_needs_follow_the_options() -> None:
         (lambda: loss.KL(0.1, estimator="k4"), "estimator='k4'"),
         (lambda: loss.Policy(entropy=-1.0), "entropy=-1.0"),
         (lambda: loss.Policy(entropy=float("nan")), "entropy=nan"),
-        (lambda: loss.Policy(clip=0.2), r"clip=0\.2 is not possible; give a loss\.BoundProvider or None"),
+        (lambda: loss.Policy(clip=0.2), r"clip=0\.2 is not possible; give a loss\.ClipRange or None"),
         (lambda: loss.Policy(aggregate="mean"), "aggregate='mean' is not possible; give one of 'token_mean'"),
         (lambda: loss.Policy(aggregate="constant"), "constant=None"),
         (lambda: loss.Policy(constant=3.0), "constant=3.0"),

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from types import SimpleNamespace
 
 import pytest
 import torch
-from cases import Case, agree, ppo, transcribed
+from cases import Case, agree, gated, ppo
 from torch import Tensor
 
 from agentrl_core import loss
-from agentrl_core.loss import gate
+from agentrl_core.loss import mask as masks
 
 R = loss.Reinforce
 
@@ -45,174 +44,45 @@ def test_segment_ratios(level: str, reduce: str) -> None:
         torch.testing.assert_close(found, gradient, rtol=1e-11, atol=1e-11)
 
 
-def test_geometric_mean_fixture() -> None:
-    """d = (0.1, 0.8, -0.9), epsilon 0.4: A > 0 gives R = 0.875173, A < 0 gives 1.181360."""
-    for advantage, expected in ((1.0, 0.875173), (-1.0, 1.181360)):
-        streams = {
-            "old_logprob": torch.full((3,), -2.0, dtype=torch.float64),
-            "weight_kl": torch.full((3,), 1 / 3, dtype=torch.float64),
-            "advantage_positive": torch.full((3,), max(advantage, 0.0) / 3, dtype=torch.float64),
-            "advantage_negative": torch.full((3,), min(advantage, 0.0) / 3, dtype=torch.float64),
-            "sequence": torch.zeros(3, dtype=torch.int64),
-        }
-        policy = loss.Policy(clip=loss.Clip(0.4, 0.4, scale="log"), surrogate=loss.GeometricMean())
-        logprob = torch.tensor([-1.9, -1.2, -2.9], dtype=torch.float64)
-        value, _ = policy.evaluate(loss.Tokens(logprob, None, streams))
-        assert value.item() == pytest.approx(-advantage * expected, abs=1e-6)
+def test_ratios_of_the_items_of_a_list() -> None:
+    """Rank-GRPO's example: two items of one action, d = (.5, .5) and (-.5, -.5), each with a ratio of its own."""
+    moved = torch.tensor([0.5, 0.5, -0.5, -0.5, 0.2, -0.3], dtype=torch.float64)
+    streams = {
+        "weight_kl": torch.ones(6, dtype=torch.float64),
+        "old_logprob": torch.full((6,), -2.0, dtype=torch.float64),
+        "sequence": torch.tensor([1, 1, 1, 1, 0, 0]),
+        "segment": torch.tensor([0.0, 0.0, 1.0, 1.0, -1.0, -1.0], dtype=torch.float64),
+    }
+    log_ratio, _ = loss.Ratio("segment")(loss.Tokens(moved - 2.0, None, streams))
+    assert log_ratio.exp().tolist() == pytest.approx([1.6487, 1.6487, 0.6065, 0.6065, 1.2214, 0.7408], abs=1e-4)
 
 
-@pytest.mark.parametrize("inside", [False, True])
-def test_prefix_minimum(inside: bool) -> None:
-    case = Case.random(3)
+@pytest.mark.parametrize("reduce", ["mean", "sum"])
+def test_segment_ratios_by_a_column(reduce: str) -> None:
+    case = Case.random(2, per="sequence", spread=0.3)
 
-    def expected(logprob: Tensor, *_: object) -> Tensor:
-        total = torch.zeros((), dtype=torch.float64)
+    def whole(logprob: Tensor, *_: object) -> Tensor:
+        away, costs = logprob - case.old_logprob, []
         for rows in case.rows("sequence"):
-            smallest = 1.0
-            for place, t in enumerate(rows):
-                r, a = (logprob[t] - case.old_logprob[t]).exp(), case.advantage[t]
-                m = max(smallest, 0.9)
-                objective = ppo(m * r, a, 0.8, 1.2) if inside else m * ppo(r, a, 0.8, 1.2)
-                total = total - case.weight[t] * objective
-                smallest = r.item() if place == 0 else min(smallest, r.item())
-        return total
+            for t in rows:
+                inside = rows[case.segment[rows] == case.segment[t]] if case.segment[t] >= 0 else t[None]
+                ratio = getattr(away[inside], reduce)().exp()
+                costs.append(case.weight[t] * ppo(ratio, case.advantage[t], 0.9, 1.1))
+        return -torch.stack(costs).sum()
 
-    agree(loss.Policy(ratio=loss.PrefixMinimum(floor=0.9, inside=inside)), case, expected)
-
-
-def test_stratified_ratio() -> None:
-    case = Case.random(4)
-
-    def expected(logprob: Tensor, *_: object) -> Tensor:
-        away = logprob - case.old_logprob
-        fixed = away.detach()
-        ratio = torch.zeros_like(away)
-        for stratum in range(3):
-            inside = case.stratum == stratum
-            large = inside.sum() >= 9
-            mean = fixed[inside].mean() if large else fixed.mean()
-            scale = fixed.std(correction=0) / (fixed[inside].std(correction=0) + 1e-6) if large else 1.0
-            ratio = ratio + inside * ((away - mean) * scale).exp()
-        each = [case.weight[t] * ppo(ratio[t], case.advantage[t], 0.8, 1.2) for t in range(len(ratio))]
-        return -torch.stack(each).sum()
-
-    assert {int((case.stratum == stratum).sum()) for stratum in range(3)} == {9}
-    agree(loss.Policy(ratio=loss.StratifiedRatio(9)), case, expected)
-    with pytest.raises(AssertionError):
-        agree(loss.Policy(ratio=loss.StratifiedRatio(10)), case, expected)
-
-
-@pytest.mark.parametrize("measure", ["odds", "share"])
-@pytest.mark.parametrize("target", [0.2, 0.55, 1.0, 1.6, 9.0])
-def test_balanced_clip(target: float, measure: str) -> None:
-    case = Case.random(5, spread=0.8)
-    ratio = (case.logprob - case.old_logprob).exp()
-
-    def share(lower: float, upper: float) -> float:
-        used = torch.where(case.advantage >= 0, ratio.clamp(max=upper), ratio.clamp(min=lower))
-        gain = (case.weight * (used * case.advantage).clamp(min=0)).sum()
-        pull = (case.weight * (-used * case.advantage).clamp(min=0)).sum()
-        return (gain / pull if measure == "odds" else gain / (gain + pull)).item()
-
-    lower, upper = 0.6, 1.2
-    while share(lower, upper) < target and lower < 0.8:
-        lower = min(lower + 0.05, 0.8)
-    while share(lower, upper) < target and upper < 2.0:
-        upper = min(upper + 0.05, 2.0)
-    clip = loss.BalancedClip(target=target, measure=measure)
-    bounds = clip(case.tokens(), case.logprob - case.old_logprob)
-    assert (bounds.lower.item(), bounds.upper.item()) == pytest.approx((lower, upper), abs=1e-9)
-
-    def objective(case: Case, ratio: Tensor, _: Tensor, t: int) -> Tensor:
-        return ppo(ratio[t], case.advantage[t], lower, upper, 3.0)
-
-    agree(loss.Policy(clip=clip), case, transcribed(case, objective))
-
-
-def test_balanced_clip_without_one_side() -> None:
-    case = Case.random(5)
-    for sign, wanted in ((1.0, (0.6, 1.2)), (-1.0, (0.8, 2.0))):
-        part = case.weight * case.advantage.abs() * sign
-        case.streams["advantage_positive"], case.streams["advantage_negative"] = part.clamp(min=0), part.clamp(max=0)
-        bounds = loss.BalancedClip()(case.tokens(), case.logprob - case.old_logprob)
-        assert (bounds.lower.item(), bounds.upper.item()) == pytest.approx(wanted)
-
-
-@pytest.mark.parametrize("budget", [1e-6, 0.01, 0.05, 0.2, 10.0])
-def test_second_moment_clip(budget: float) -> None:
-    case = Case.random(6, spread=0.5)
-    away = case.logprob - case.old_logprob
-    harmful = sorted(
-        float(d) ** 2 for d, a in zip(away, case.advantage, strict=True) if (a > 0 and d > 0) or (a < 0 and d < 0)
-    )
-    if sum(harmful) / len(harmful) <= budget:
-        lower, upper = 0.0, math.inf
-    else:
-        fitting = [k for k in harmful if sum(min(d, k) for d in harmful) <= budget * len(harmful)]
-        width = math.sqrt(max(fitting, default=0.0))
-        lower, upper = math.exp(-width), math.exp(width)
-    bounds = loss.SecondMomentClip(budget)(case.tokens(), away)
-    assert (bounds.lower.item(), bounds.upper.item()) == pytest.approx((lower, upper))
-    wide = loss.SecondMomentClip(budget, least=loss.Clip(0.3, 0.5))(case.tokens(), away)
-    assert (wide.lower.item(), wide.upper.item()) == pytest.approx((min(lower, 0.7), max(upper, 1.5)))
-
-
-@pytest.mark.parametrize("scope", ["sequence", "all"])
-def test_entropy_banded_clip(scope: str) -> None:
-    case = Case.random(7)
-    uncertain = torch.zeros(len(case.entropy), dtype=torch.bool)
-    for rows in case.rows("sequence") if scope == "sequence" else [torch.arange(len(case.entropy))]:
-        uncertain[rows] = case.entropy[rows] > torch.quantile(case.entropy[rows], 0.6)
-
-    def objective(case: Case, ratio: Tensor, _: Tensor, t: int) -> Tensor:
-        width = 0.4 if uncertain[t] else 0.2
-        return ppo(ratio[t], case.advantage[t], 1 - width, 1 + width)
-
-    agree(loss.Policy(clip=loss.EntropyClip(quantile=0.6, scope=scope)), case, transcribed(case, objective))
-
-
-def test_hapo() -> None:
-    case = Case.random(8)
-    e = case.entropy.clamp(min=1e-8).log()
-    h = e - torch.quantile(e, 0.8, interpolation="nearest")
-    h = h / h.square().mean().sqrt()
-    h = torch.where(h > 0, h / h.max(), h / h.min().abs())
-    torch.testing.assert_close(loss.normalised_entropy(case.tokens(), 0.8, "all"), h)
-    assert h.min() == -1
-    assert h.max() == 1
-
-    def objective(case: Case, ratio: Tensor, _: Tensor, t: int) -> Tensor:
-        r, a = ratio[t], case.advantage[t]
-        outside = not 0.9 < r < 1.1
-        if (h[t] > 0) == outside:
-            a = a * (1 + 0.5 * h[t])
-        low = 0.2 * (1 - h[t]) if h[t] <= 0 else 0.2
-        high = 0.2 * (1 + h[t]) if h[t] > 0 else 0.2
-        return ppo(r, a, 1 - low, 1 + high)
-
-    policy = loss.Policy(
-        clip=loss.EntropyClip(kind="scaled", scope="all"), gate=loss.EntropyAdvantage(0.5, scope="all")
-    )
-    agree(policy, case, transcribed(case, objective))
-
-
-def gated(case: Case, kept: Tensor) -> Callable[..., Tensor]:
-    def objective(case: Case, ratio: Tensor, _: Tensor, t: int) -> Tensor:
-        return kept[t] * ppo(ratio[t], case.advantage[t], 0.8, 1.2)
-
-    return transcribed(case, objective)
+    agree(loss.Policy(clip=loss.Clip(0.1, 0.1), ratio=loss.Ratio("segment", reduce, "segment")), case, whole)
 
 
 def test_high_entropy_minority() -> None:
     case = Case.random(9)
     kept = (case.entropy >= torch.quantile(case.entropy, 0.8)).double()
-    agree(loss.Policy(gate=loss.TopShare()), case, gated(case, kept))
+    agree(loss.Policy(mask=loss.TopTokens()), case, gated(case, kept))
     scaled = torch.zeros_like(kept)
     for rows in case.rows("sequence"):  # OmniQuality-R: the top ceil(rho n) of each sequence, a mean over what is kept
         top = case.entropy[rows].topk(math.ceil(0.3 * len(rows))).indices
         scaled[rows[top]] = len(rows) / len(top)
-    gate = loss.TopShare(share=0.3, scope="sequence", count="ceil", denominator="kept")
-    agree(loss.Policy(gate=gate), case, gated(case, scaled))
+    gate = loss.TopTokens(share=0.3, scope="sequence", count="ceil", denominator="kept")
+    agree(loss.Policy(mask=gate), case, gated(case, scaled))
 
 
 @pytest.mark.parametrize("score", ["dependency", "advantage_entropy"])
@@ -221,34 +91,7 @@ def test_other_scores(score: str) -> None:
     values = case.dependency if score == "dependency" else case.advantage.abs() * case.entropy
     kept = torch.zeros_like(values)
     kept[values.topk(math.floor(0.4 * len(values))).indices] = 1.0
-    agree(loss.Policy(gate=loss.TopShare(score, 0.4, count="floor")), case, gated(case, kept))
-
-
-@pytest.mark.parametrize("kind", ["linear", "exponential"])
-def test_steer(kind: str) -> None:
-    case = Case.random(11)
-    p, old = case.logprob.exp(), case.old_logprob.exp()
-    change = (case.advantage / old * p * (1 - p) * (p.log() + case.entropy)).abs()
-    if kind == "linear":
-        weight = 1.2 - (change - change.min()) * 0.4 / (change.max() - change.min())
-    else:
-        weight = torch.exp(math.log(0.8) / max(change.max().item(), 0.02) * change).clamp(0.8, 1.0)
-    agree(loss.Policy(gate=loss.EntropyChange(kind)), case, gated(case, weight))
-
-
-def test_steer_fixture() -> None:
-    """p = p_old = 0.9, H = 0.5, A = 1: the change is 0.0394639; against p = 0.5, H = log 2, whose change is 0."""
-    streams = {
-        "old_logprob": torch.tensor([0.9, 0.5], dtype=torch.float64).log(),
-        "weight_kl": torch.ones(2, dtype=torch.float64),
-        "advantage_positive": torch.ones(2, dtype=torch.float64),
-        "advantage_negative": torch.zeros(2, dtype=torch.float64),
-    }
-    entropy = torch.tensor([0.5, math.log(2.0)], dtype=torch.float64)
-    tokens = loss.Tokens(streams["old_logprob"], entropy, streams)
-    weight, _ = loss.EntropyChange("exponential", 0.8)(tokens, torch.zeros(2), loss.Bounds())
-    assert weight.tolist() == pytest.approx([0.8, 1.0])
-    assert -math.log(weight[0].item()) / (-math.log(0.8) / 0.0394639) == pytest.approx(0.0394639, abs=1e-7)
+    agree(loss.Policy(mask=loss.TopTokens(score, 0.4, count="floor")), case, gated(case, kept))
 
 
 def test_covariance_clip() -> None:
@@ -258,12 +101,12 @@ def test_covariance_clip() -> None:
     cut = ((ratio > 1.2) & (case.advantage > 0)) | ((ratio < 0.8) & (case.advantage < 0))
     candidates = (centred > 0.1) & (centred < 2.0) & ~cut
     assert candidates.sum() > 3
-    everything = loss.CovarianceClip(0.9, 0.1, 2.0)
-    agree(loss.Policy(gate=everything), case, gated(case, (~candidates).double()))
+    everything = loss.CovarianceMask(0.9, 0.1, 2.0)
+    agree(loss.Policy(mask=everything), case, gated(case, (~candidates).double()))
 
-    few = loss.CovarianceClip(2.5 / len(ratio), 0.1, 2.0)
+    few = loss.CovarianceMask(2.5 / len(ratio), 0.1, 2.0)
     chosen = [
-        loss.CovarianceClip(few.share, 0.1, 2.0, seed)(case.tokens(), ratio.log(), loss.Clip()(case.tokens(), ratio))
+        loss.CovarianceMask(few.share, 0.1, 2.0, seed)(case.tokens(), ratio.log(), loss.Clip()(case.tokens(), ratio))
         for seed in (0, 0, 1, 2, 3)
     ]
     for kept, _ in chosen:
@@ -283,7 +126,7 @@ def test_covariance_fixture() -> None:
         "advantage_negative": advantage.clamp(max=0),
         "old_logprob": logprob - 0.3,
     }
-    gate = loss.TopShare("covariance", 0.25, count="floor")
+    gate = loss.TopTokens("covariance", 0.25, count="floor")
     assert gate(loss.Tokens(logprob, None, streams), logprob, loss.Bounds())[0].tolist() == [1, 0, 0, 0]
     penalty = loss.KL(1.0, "abs", only=gate).divergence(loss.Tokens(logprob, None, streams), "old_logprob")
     assert penalty.tolist() == pytest.approx([0.3, 0, 0, 0])
@@ -324,78 +167,6 @@ def test_straight_through_and_full() -> None:
     agree(loss.Policy(clip=None, surrogate=R(), kl=loss.KL(0.3, "full")), case, expected)
 
 
-@pytest.mark.parametrize("kind", ["hinge", "indicator"])
-def test_epo(kind: str) -> None:
-    case = Case.random(15)
-
-    def expected(logprob: Tensor, entropy: Tensor, _: SimpleNamespace) -> Tensor:
-        total = -(case.weight * case.advantage * logprob).sum()
-        for t, h in enumerate(case.entropy_history):
-            low, high = 0.5 * h, 1.5 * h
-            if h == 0:
-                penalty = 0.0
-            elif kind == "hinge":
-                penalty = torch.relu(low - entropy[t]) + torch.relu(entropy[t] - high)
-            else:
-                penalty = 0.0 if low < entropy[t] < high else 0.1
-            total = total - 0.01 * case.weight_entropy[t] * (entropy[t] - 0.7 * penalty)
-        return total
-
-    term = loss.EntropyBand(0.01, 0.7, 0.5, 1.5, kind)
-    agree(loss.Policy(clip=None, surrogate=R(), entropy=term), case, expected)
-
-
-def test_light_if() -> None:
-    case = Case.random(16)
-    cov = (case.advantage - case.advantage.mean()) * (case.logprob - case.logprob.mean())
-    share = torch.zeros_like(cov)
-    for rows in case.rows("sequence"):
-        share[rows] = (10 * cov[rows].softmax(0)).clamp(0, 5)
-
-    def expected(logprob: Tensor, entropy: Tensor, _: SimpleNamespace) -> Tensor:
-        return -(case.weight * case.advantage * logprob).sum() - 0.02 * (case.weight_entropy * share * entropy).sum()
-
-    agree(loss.Policy(clip=None, surrogate=R(), entropy=loss.CovarianceEntropy(0.02)), case, expected)
-
-
-def test_siren() -> None:
-    case = Case.random(17)
-
-    def expected(logprob: Tensor, _: Tensor, answers: SimpleNamespace) -> Tensor:
-        means = []
-        for rows in case.rows("sequence"):
-            inside = answers.top_p_entropy[rows]
-            peak = inside[inside > torch.quantile(inside.detach(), 0.8)]
-            if len(peak):
-                means.append(peak.mean())
-        assert len(means) == len(case.rows("sequence")) - 1  # a response of one token has no peak
-        return -(case.weight * case.advantage * logprob).sum() + 0.3 * (torch.stack(means).mean() - 0.4) ** 2
-
-    agree(loss.Policy(clip=None, surrogate=R(), entropy=loss.EntropyAnchor(0.3, 0.4)), case, expected)
-
-
-def test_entropy_of_likely_tokens() -> None:
-    logits = torch.tensor([[0.5, 0.4, 0.1], [0.9, 0.05, 0.05]], dtype=torch.float64).log().requires_grad_()
-    half = [0.5 / 0.9, 0.4 / 0.9]
-    nucleus = -sum(p * math.log(p) for p in half)
-    assert loss.top_p_entropy(logits, 0.8).tolist() == pytest.approx([nucleus, 0.0])
-    assert loss.top_p_entropy(logits, 0.8, include_crossing=False).tolist() == [0.0, 0.0]
-    assert torch.autograd.gradcheck(lambda z: loss.top_p_entropy(z, 0.8), logits)
-    dead = torch.tensor([[0.0, 1.0, -torch.inf]], dtype=torch.float64, requires_grad=True)
-    value = loss.top_p_entropy(dead, 0.99)
-    assert torch.autograd.grad(value.sum(), dead)[0].isfinite().all()
-
-
-def test_full_divergence() -> None:
-    logits = torch.randn(4, 5, dtype=torch.float64, requires_grad=True)
-    other = torch.randn(4, 5, dtype=torch.float64)
-    expected = torch.distributions.kl_divergence(
-        torch.distributions.Categorical(logits=logits), torch.distributions.Categorical(logits=other)
-    )
-    torch.testing.assert_close(loss.full_kl(logits, other), expected)
-    assert torch.autograd.gradcheck(lambda z: loss.full_kl(z, other), logits)
-
-
 def test_draws_are_those_of_splitmix() -> None:
     """Against the published algorithm in unbounded integers, and evenly spread."""
 
@@ -406,6 +177,6 @@ def test_draws_are_those_of_splitmix() -> None:
         return (z ^ (z >> 31)) % 2**63
 
     numbers = torch.arange(2000)
-    found = gate._hash(numbers, 3)
+    found = masks._hash(numbers, 3)
     assert found.tolist() == [splitmix(int(number) + 1 + (3 << 32)) for number in numbers]
     assert abs(found.double().mean().item() / 2**62 - 1) < 0.05

@@ -11,23 +11,26 @@ import torch
 from hand_made import random_case
 
 from agentrl_core import loss
+from agentrl_core.recipes.dppo import DivergenceMask
+from agentrl_core.recipes.gmpo import GeometricMean
+from agentrl_core.recipes.sapo import Smooth
 
 core_algos = pytest.importorskip("verl.trainer.ppo.core_algos", reason="verl is installed by `make test`")
 verl_config = pytest.importorskip("verl.workers.config")
 
 CLIP = loss.Clip(0.2, 0.28)
-SAMPLED = loss.Reinforce("ratio", "ratio", cap=3.0)
+SAMPLED = loss.Reinforce("ratio", "ratio", at_most=3.0)
 LOSSES = {
     "vanilla": loss.Policy(clip=loss.Clip(0.2, 0.28, dual=3.0)),
-    "dppo_tv": loss.Policy(clip=None, surrogate=SAMPLED, gate=loss.Divergence("tv", 0.2, 0.28)),
-    "dppo_kl": loss.Policy(clip=None, surrogate=SAMPLED, gate=loss.Divergence("kl", 0.2, 0.28)),
+    "dppo_tv": loss.Policy(clip=None, surrogate=SAMPLED, mask=DivergenceMask("tv", 0.2, 0.28)),
+    "dppo_kl": loss.Policy(clip=None, surrogate=SAMPLED, mask=DivergenceMask("kl", 0.2, 0.28)),
     "gspo": loss.Policy(clip=CLIP, ratio=loss.Ratio("sequence")),
-    "sapo": loss.Policy(clip=None, surrogate=loss.Smooth(1.0, 1.05), aggregate="sequence_mean"),
+    "sapo": loss.Policy(clip=None, surrogate=Smooth(1.0, 1.05), aggregate="sequence_mean"),
     "gpg": loss.Policy(clip=None, surrogate=loss.Reinforce()),
-    "clip_cov": loss.Policy(clip=CLIP, gate=loss.CovarianceClip(0.9, 0.2, 1.5)),
-    "kl_cov": loss.Policy(clip=None, drift=loss.KL(0.7, "abs", only=loss.TopShare("covariance", 0.05, count="floor"))),
+    "clip_cov": loss.Policy(clip=CLIP, mask=loss.CovarianceMask(0.9, 0.2, 1.5)),
+    "kl_cov": loss.Policy(clip=None, drift=loss.KL(0.7, "abs", only=loss.TopTokens("covariance", 0.05, count="floor"))),
     "geo_mean": loss.Policy(
-        clip=loss.Clip(0.2, 0.28, scale="log"), surrogate=loss.GeometricMean(), aggregate="sequence_mean"
+        clip=loss.Clip(0.2, 0.28, scale="log"), surrogate=GeometricMean(), aggregate="sequence_mean"
     ),
     "dro": loss.Policy(clip=None, surrogate=loss.Reinforce(), drift=loss.KL(0.3, "k2")),
     "cispo": loss.Policy(clip=CLIP, surrogate=loss.Reinforce("clamped", "clamped")),
@@ -97,9 +100,57 @@ def test_divergences(theirs: str) -> None:
     ours = logprob.flatten().clone().requires_grad_()
     value = penalty.divergence(loss.Tokens(ours, None, streams), "reference_logprob")
     (gradient,) = torch.autograd.grad(value.sum(), ours)
-    assert expected.max() < 10  # verl cuts k3 off at 10, we do not
+    assert expected.max() < 10  # beyond it verl cuts k3 off
     torch.testing.assert_close(value, expected)
     torch.testing.assert_close(gradient, their_gradient)
+
+
+@pytest.mark.parametrize("away", [2.5, 2.6, 2.7, 5.0])
+def test_k3_has_the_bound_of_verl_where_it_is_asked_for(away: float) -> None:
+    new = torch.tensor([-6.0], dtype=torch.float64, requires_grad=True)
+    reference = torch.tensor([-6.0 + away], dtype=torch.float64)
+    expected = core_algos.kl_penalty(new, reference, "k3")
+    (their_gradient,) = torch.autograd.grad(expected.sum(), new)
+    streams = {"weight_kl": torch.ones_like(reference), "reference_logprob": reference}
+    tokens = loss.Tokens(new, None, streams)
+    bounded = loss.KL(1.0, at_most=10.0).divergence(tokens, "reference_logprob")
+    (gradient,) = torch.autograd.grad(bounded.sum(), new)
+    torch.testing.assert_close(bounded, expected)
+    torch.testing.assert_close(gradient, their_gradient)
+    assert (gradient == 0) == (away > 2.61)
+    free = loss.KL(1.0).divergence(loss.Tokens(new, None, streams), "reference_logprob")
+    (gradient,) = torch.autograd.grad(free.sum(), new)
+    torch.testing.assert_close(gradient, 1.0 - (reference - new).exp())  # a token that is lost is pulled back
+
+
+@pytest.mark.parametrize("away", [9.0, 12.0])
+def test_gspo_has_the_bound_of_verl_where_it_is_asked_for(away: float) -> None:
+    old = torch.tensor([[-13.0, -13.0]], dtype=torch.float64)
+    logprob = (old + torch.tensor([[away + 0.5, away - 0.5]])).requires_grad_()
+    advantage, mask = -torch.ones_like(old), torch.ones_like(old)
+    config = verl_config.ActorConfig(strategy="fsdp", rollout_n=1, ppo_micro_batch_size_per_gpu=1, clip_ratio=0.2)
+    expected, _ = core_algos.get_policy_loss_fn("gspo")(
+        old, logprob, advantage, mask, loss_agg_mode="seq-mean-token-mean", config=config
+    )
+    (their_gradient,) = torch.autograd.grad(expected, logprob)
+    streams = {
+        "weight_kl": torch.full((2,), 0.5, dtype=torch.float64),
+        "advantage_positive": torch.zeros(2, dtype=torch.float64),
+        "advantage_negative": torch.full((2,), -0.5, dtype=torch.float64),
+        "old_logprob": old[0],
+        "sequence": torch.zeros(2, dtype=torch.int64),
+    }
+    ours = logprob[0].detach().requires_grad_()
+    policy = loss.Policy(ratio=loss.Ratio("sequence", log_at_most=10.0), aggregate="sequence_mean")
+    value, _ = policy.evaluate(loss.Tokens(ours, None, streams))
+    (gradient,) = torch.autograd.grad(value, ours)
+    assert value.item() == pytest.approx(expected.item(), rel=1e-6)
+    torch.testing.assert_close(gradient, their_gradient[0], rtol=1e-6, atol=1e-6)
+    assert bool((gradient == 0).all()) == (away > 10.0)
+    free, _ = loss.Policy(ratio=loss.Ratio("sequence"), aggregate="sequence_mean").evaluate(
+        loss.Tokens(ours, None, streams)
+    )
+    assert free.item() == pytest.approx(torch.tensor(away, dtype=torch.float64).exp().item())
 
 
 def test_value_loss() -> None:

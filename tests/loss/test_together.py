@@ -289,7 +289,7 @@ def test_a_function_of_the_whole_update() -> None:
 
 def test_minibatches_keep_groups_and_pairs_whole() -> None:
     """Also those of a loss that needs the whole update."""
-    both = loss.Sum(loss.Preference("token_mean"), loss.Policy(gate=loss.TopShare(), aggregate="token_mean"))
+    both = loss.Sum(loss.Preference("token_mean"), loss.Policy(mask=loss.TopTokens(), aggregate="token_mean"))
     assert (both.unit, LOSSES["E26 DRPO"].unit) == ("update", "update")
     for policy, column in ((both, "pair"), (LOSSES["E26 DRPO"], "group_id")):
         batch = Rollouts.random(policy, 0).batch

@@ -87,6 +87,7 @@ def test_names_are_the_files_and_the_values() -> None:
         recipe = recipes.get(name)
         assert recipe.name == name
         assert recipe is getattr(recipes, name.upper())
+        assert recipe.source
         recipe.check()
     with pytest.raises(RecipeError, match=r"there is no recipe 'ppo'; use one of: .*arpo, .*gigpo, .*grpo, .*rloo"):
         recipes.get("ppo")

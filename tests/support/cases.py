@@ -65,6 +65,9 @@ class Case:
             "pair": sequence // 2,
             "group": torch.where(sequence < 4, 0, torch.where(sequence < 7, 1, 2)),
             "stratum": torch.arange(count) % 3,
+            "segment": torch.arange(count, dtype=torch.float64) % 4 - 1,
+            "score": advantage if per == "sequence" else (sequence % 3).double(),
+            "reward_reference_logprob": (old + 0.2 * normal(count)).clamp(max=-0.01),
             "expert": (sequence % 3 == 0).double(),
             "imitation": uniform(count),
             "dependency": uniform(count),
@@ -149,3 +152,17 @@ def ppo(ratio: Tensor, advantage: Tensor, lower: float | Tensor, upper: float | 
     """min(rA, clip(r) A), bounded below by dual * A for negative A."""
     objective = torch.minimum(ratio * advantage, torch.clamp(ratio, lower, upper) * advantage)
     return torch.maximum(objective, dual * advantage) if advantage < 0 else objective
+
+
+def gated(case: Case, kept: Tensor) -> Callable[..., Tensor]:
+    """PPO with these factors of the tokens."""
+
+    def objective(case: Case, ratio: Tensor, _: Tensor, t: int) -> Tensor:
+        return kept[t] * ppo(ratio[t], case.advantage[t], 0.8, 1.2)
+
+    return transcribed(case, objective)
+
+
+def total(case: Case, rows: Tensor) -> Tensor:
+    """What a unit of these rows weighs."""
+    return case.weight[rows].sum()

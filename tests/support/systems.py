@@ -1,43 +1,65 @@
-"""The loss of every published system, as docs/losses.md lists them, and more variants."""
+"""The losses of every published system: those that docs/losses.md lists, those of the recipes, and more variants."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
-from agentrl_core import loss
+from agentrl_core import loss, recipes
+from agentrl_core.recipes.dppo import DivergenceMask
+from agentrl_core.recipes.gmpo import GeometricMean
+from agentrl_core.recipes.grpo_guard import StratifiedRatio
+from agentrl_core.recipes.haepo import TrajectorySoftmax
+from agentrl_core.recipes.m2po import SecondMomentClip
+from agentrl_core.recipes.minpro import PrefixMinimum
+from agentrl_core.recipes.p3o import PairwiseProximal
+from agentrl_core.recipes.rl_plus import MixtureExpert
+from agentrl_core.recipes.steer import EntropyChange
 
 TABLE = Path(__file__).parents[2] / "docs" / "losses.md"
 SCOPE = {name: getattr(loss, name) for name in loss.__all__}
 LINE = re.compile(r"^\| (\w\d+) \| ([^|]+) \| `([^`]+)` \| .*\|$", re.MULTILINE)
-SYSTEMS = {
+ROWS = {
     f"{key} {name}": eval(expression, {"__builtins__": {}}, SCOPE)  # the table is ours
     for key, name, expression in LINE.findall(TABLE.read_text(encoding="utf-8"))
 }
+
+
+def of_recipe(name: str) -> dict[str, loss.Loss]:
+    """The losses of a recipe, by its name and what they train."""
+    links = [link if isinstance(link, loss.Train) else loss.Train(link) for link in recipes.get(name).chain("loss")]
+    return {f"{name}, {link.model}, {link.stage}" if len(links) > 1 else name: link.loss for link in links}
+
+
+FILES = {key: one for name in recipes.names() for key, one in of_recipe(name).items()}
+SYSTEMS = {**ROWS, **FILES}
 VARIANTS = {
     "plain": loss.Policy(clip=None),
     "everything": loss.Policy(
-        clip=loss.Clip(0.2, 0.3, 1.5), kl=loss.KL(0.1), drift=loss.KL(0.1, "k2", only=loss.Divergence()), entropy=0.1
+        clip=loss.Clip(0.2, 0.3, 1.5), kl=loss.KL(0.1), drift=loss.KL(0.1, "k2", only=DivergenceMask()), entropy=0.1
     ),
     "segment gradient": loss.Policy(ratio=loss.Ratio("sequence", "mean", "segment")),
     "joint steps": loss.Policy(ratio=loss.Ratio("step", "sum", "segment")),
-    "mixture of two": loss.Policy(ratio=loss.Mixture(0.3, None), clip=None),
-    "prefix inside": loss.Policy(ratio=loss.PrefixMinimum(0.1, cap=True, inside=True)),
-    "strata": loss.Policy(ratio=loss.StratifiedRatio(2)),
+    "bounded ratio": loss.Policy(ratio=loss.Ratio("sequence", log_at_most=10.0), clip=None),
+    "bounded divergence": loss.Policy(kl=loss.KL(0.1, at_most=10.0)),
+    "mixture of two": loss.Policy(expert=MixtureExpert(0.3, None, exploration=0.0), clip=None),
+    "prefix inside": loss.Policy(ratio=PrefixMinimum(0.1, bounded=True, inside=True)),
+    "strata": loss.Policy(ratio=StratifiedRatio(2)),
     "token bounds": loss.Policy(clip=loss.TokenClip(dual=2.0)),
     "proximal dual": loss.Policy(clip=loss.Clip(dual=1.3, center="proximal")),
-    "second moment": loss.Policy(clip=loss.SecondMomentClip(0.05)),
+    "second moment": loss.Policy(clip=SecondMomentClip(0.05)),
     "soft clip": loss.Policy(surrogate=loss.Clipped("both")),
-    "sapo": loss.Policy(clip=None, surrogate=loss.Smooth()),
     "cispo": loss.Policy(clip=loss.Clip(1.0, 0.2), surrogate=loss.Reinforce("clamped", "clamped")),
-    "steps' mean": loss.Policy(clip=loss.Clip(scale="log"), surrogate=loss.GeometricMean("step")),
-    "dppo": loss.Policy(clip=None, surrogate=loss.Reinforce("ratio", "ratio"), gate=loss.Divergence("kl", 0.02, 0.02)),
+    "steps' mean": loss.Policy(clip=loss.Clip(scale="log"), surrogate=GeometricMean("step")),
+    "dppo kl": loss.Policy(
+        clip=None, surrogate=loss.Reinforce("ratio", "ratio"), mask=DivergenceMask("kl", 0.02, 0.02)
+    ),
     "full": loss.Policy(kl=loss.KL(0.1, "full"), drift=loss.KL(0.1, straight_through=True)),
-    "exponential steer": loss.Policy(gate=loss.EntropyChange("exponential")),
+    "exponential steer": loss.Policy(mask=EntropyChange("exponential")),
     "standard scores": loss.OutcomeClassifier(baseline="standard"),
-    "joint pairs": loss.PairwiseProximal(kind="joint"),
-    "log-ratios": loss.TrajectorySoftmax(score="log_ratio"),
+    "joint pairs": PairwiseProximal(kind="joint"),
+    "log-ratios": TrajectorySoftmax(score="log_ratio"),
     "hinge": loss.Preference(kind="hinge", smoothing=0.1, reduce="mean"),
-    "advantage": loss.Imitation(tokens="advantage", weight="hellinger"),
+    "advantage": loss.Imitation(tokens="advantage", kind="hellinger"),
 }
 LOSSES = {**SYSTEMS, **VARIANTS}

@@ -277,7 +277,7 @@ class Batch:
 
         - `token_mean`: m / sum of m over all tokens;
         - `sequence_mean`: m / sum of m in its draw / K;
-        - `sequence_mean_sum`: m / sum of m in its draw (OTM of DCPO, arXiv:2509.02333);
+        - `sequence_mean_sum`: m / sum of m in its draw / constant, 1 if none is given (OTM of DCPO, arXiv:2509.02333);
         - `turn_mean`: m / sum of m in its turn / turns of its draw / K;
         - `episode_mean`: m / sum of m in its episode / episodes: trajectories of one episode count as one;
         - `constant`: m / (constant · K) (Dr. GRPO, arXiv:2503.20783).
@@ -285,7 +285,7 @@ class Batch:
         Args:
             draws: indices of the update's draws.
             denominator: one of these.
-            constant: for `constant` only.
+            constant: for `constant`, which needs it, and `sequence_mean_sum`.
             shared: `each`, `split` or `owner`.
             valid: `bool[draws of the batch]`; others neither train nor count. None: all.
             keep: `bool[action tokens of the batch]`; others neither train nor count. None: all.

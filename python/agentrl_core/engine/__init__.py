@@ -7,8 +7,9 @@ imports neither torch nor vLLM.
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from agentrl_core.lazy import lazy
 
 if TYPE_CHECKING:
     from agentrl_core.engine.base import Engine, Request, Sampling, Segment
@@ -31,11 +32,7 @@ _HOME = {
 
 __all__ = ["Chat", "Engine", "Reply", "Request", "Sampling", "Scripted", "Segment", "Transformers", "Vllm"]
 
-
-def __getattr__(name: str) -> object:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+__getattr__ = lazy(__name__, _HOME)
 
 
 def __dir__() -> list[str]:

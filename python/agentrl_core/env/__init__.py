@@ -6,8 +6,9 @@ on the package of that name, `Calculator` a safe tool. Names load on first use, 
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from agentrl_core.lazy import lazy
 
 if TYPE_CHECKING:
     from agentrl_core.data.codes import StepFlag
@@ -63,11 +64,7 @@ __all__ = [
     "ToolReply",
 ]
 
-
-def __getattr__(name: str) -> object:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+__getattr__ = lazy(__name__, _HOME)
 
 
 def __dir__() -> list[str]:

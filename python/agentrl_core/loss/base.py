@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, TypeVar
 
-from agentrl_core.component.component import Column, Component
+from agentrl_core.component import Column, Component, option, token
 from agentrl_core.loss.tokens import Tokens
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from agentrl_core.model.pack import Pack, PackOutput
 
 Unit = Literal["token", "step", "trajectory", "pair", "group", "update"]
 """What a loss needs whole: in one update, and in one pack where packs are to add up."""
@@ -25,59 +23,84 @@ Scope = Literal["all", "sequence"]
 
 UNITS: tuple[Unit, ...] = ("token", "step", "trajectory", "pair", "group", "update")  # from small to large
 
-# Streams that an update makes out of its draws and denominators, not out of a column of their own.
-_MADE_BY_UPDATE = ("inverse_temperature", "weight_kl", "weight_entropy", "step", "sequence", "pair", "group")
+ADVANTAGES = ("advantage_positive", "advantage_negative")
+MADE = (
+    *ADVANTAGES,
+    "old_logprob",
+    "weight_kl",
+    "weight_entropy",
+    "inverse_temperature",
+    "step",
+    "sequence",
+    "pair",
+    "group",
+)
+"""The streams that an update makes, of its draws and denominators; every other one is a token column of its name."""
+
+REFERENCE = token("reference_logprob", model="reference")
+
+Pack_contra = TypeVar("Pack_contra", contravariant=True)
+
+
+class Output(Protocol[Pack_contra]):
+    """What a model said about a pack, such as `PackOutput`: it knows how a loss of it is made."""
+
+    def evaluated(self, loss: Loss, pack: Pack_contra, /) -> tuple[Tensor, dict[str, Tensor]]:
+        """Value and metrics of a loss."""
 
 
 @dataclass(frozen=True)
 class Part(Component):
-    """One piece of a loss: a ratio, the bounds of it, a surrogate, a gate or a regulariser.
+    """One piece of a loss: a ratio, a clip range, a surrogate, a mask or a regulariser.
 
-    Its properties say what the loss that holds it needs; parts inside a part are asked too.
+    It declares what it reads, and over which rows its term of one row is made; the loss that holds it asks its parts,
+    and they theirs.
     """
 
-    @property
-    def own_streams(self) -> tuple[str, ...]:
-        """Streams that this piece itself reads."""
-        return ()
+    reads: ClassVar[tuple[str | Column, ...]] = ()
+    """The streams it reads: a token column, or the name of one that the update makes (advantages, weights, ids)."""
+    asks: ClassVar[tuple[str, ...]] = ()
+    """The answers it asks of the model beside log-prob and entropy."""
+    over: ClassVar[Unit] = "token"
+    """What must be whole for the term of a row: the `token` alone, or a statistic over something larger."""
 
-    @property
-    def own_answers(self) -> tuple[str, ...]:
-        """Answers of the model that this piece reads beside log-prob and entropy."""
-        return ()
+    def own_reads(self) -> Iterable[str | Column]:
+        """As `reads`, where it depends on options."""
+        return self.reads
 
-    @property
+    def own_asks(self) -> Iterable[str]:
+        """As `asks`, where it depends on options."""
+        return self.asks
+
     def own_unit(self) -> Unit:
-        """What this piece needs whole."""
-        return "token"
+        """As `over`, where it depends on options."""
+        return self.over
 
-    @property
     def own_foldable(self) -> bool:
         """Whether branches that share a token may add up their advantages and weights on one row."""
-        return True
+        return self.own_unit() == "token"
 
-    @property
-    def own_separable(self) -> bool:
-        """Whether the term of a row depends on that row alone."""
-        return True
+    def own_needs(self) -> Iterable[Column]:
+        """The token columns among what it reads."""
+        return [stream for stream in self.own_reads() if isinstance(stream, Column)]
 
-    @property
-    def _parts(self) -> Iterable[Part]:
+    def _parts(self) -> Iterator[Part]:
         yield self
-        for option in fields(self):
-            value = getattr(self, option.name)
+        for field in fields(self):
+            value = getattr(self, field.name)
             if isinstance(value, Part):
-                yield from value._parts  # noqa: SLF001 - a part asks its parts
+                yield from value._parts()  # noqa: SLF001 - a part asks its parts
 
     @property
     def streams(self) -> tuple[str, ...]:
         """The streams of a pack that it reads."""
-        return tuple(dict.fromkeys(name for part in self._parts for name in part.own_streams))
+        streams = (stream for part in self._parts() for stream in part.own_reads())
+        return tuple(dict.fromkeys(stream.name if isinstance(stream, Column) else stream for stream in streams))
 
     @property
     def answers(self) -> tuple[str, ...]:
         """The answers of the model that it reads beside log-prob and entropy, such as `value`."""
-        return tuple(dict.fromkeys(name for part in self._parts for name in part.own_answers))
+        return tuple(dict.fromkeys(answer for part in self._parts() for answer in part.own_asks()))
 
     @property
     def unit(self) -> Unit:
@@ -85,7 +108,7 @@ class Part(Component):
 
         `update`: a statistic is over all rows. `Update.together` needs nothing whole in a pack.
         """
-        return max((part.own_unit for part in self._parts), key=UNITS.index)
+        return max((part.own_unit() for part in self._parts()), key=UNITS.index)
 
     @property
     def foldable(self) -> bool:
@@ -95,12 +118,12 @@ class Part(Component):
         value and gradient, if the term of a row is linear in those sums and everything else it reads is the same on
         all branches; so never with segment ids, with counts or quantiles of rows, or with a square of the advantage.
         """
-        return all(part.own_foldable for part in self._parts)
+        return all(part.own_foldable() for part in self._parts())
 
     @property
     def separable(self) -> bool:
         """Whether the term of a row depends on that row alone, so that gradients can be formed chunk by chunk."""
-        return all(part.own_separable for part in self._parts)
+        return self.unit == "token"
 
 
 class OverRows(Part):
@@ -108,25 +131,13 @@ class OverRows(Part):
 
     scope: Scope
 
-    @property
-    def own_streams(self) -> tuple[str, ...]:
+    def own_reads(self) -> Iterable[str | Column]:
         """Sequence ids, where the statistic is of each sequence."""
-        return ("sequence",) if self.scope == "sequence" else ()
+        return (*self.reads, "sequence") if self.scope == "sequence" else self.reads
 
-    @property
     def own_unit(self) -> Unit:
         """A trajectory where the statistic is of each sequence, else the update."""
         return "trajectory" if self.scope == "sequence" else "update"
-
-    @property
-    def own_foldable(self) -> bool:
-        """No: the statistic counts rows."""
-        return False
-
-    @property
-    def own_separable(self) -> bool:
-        """No."""
-        return False
 
 
 @dataclass(frozen=True)
@@ -140,16 +151,15 @@ class Loss(Part, ABC):
 
     phase: ClassVar[str] = "loss"
 
-    @property
-    def needs(self) -> tuple[Column, ...]:
-        """The token columns behind the streams."""
-        names = {
-            "advantage_positive": "advantage",
-            "advantage_negative": "advantage",
-            "old_logprob": self.old_logprob_column,
-        }
-        columns = (names.get(stream, stream) for stream in self.streams if stream not in _MADE_BY_UPDATE)
-        return tuple(("token", column) for column in dict.fromkeys(columns))
+    def own_needs(self) -> Iterable[Column]:
+        """The token columns that it reads, and those behind what the update makes."""
+        streams = self.streams
+        if not set(ADVANTAGES).isdisjoint(streams):
+            yield token("advantage")
+        if "old_logprob" in streams:
+            name = self.old_logprob_column
+            yield token(name, model="policy" if name == "recomputed_logprob" else None)
+        yield from super().own_needs()
 
     @property
     @abstractmethod
@@ -158,7 +168,7 @@ class Loss(Part, ABC):
 
     @property
     def denominator_constant(self) -> float | None:
-        """The constant of the denominator `constant`."""
+        """What the weights are divided by besides."""
         return None
 
     @property
@@ -179,17 +189,20 @@ class Loss(Part, ABC):
             The loss, a scalar, and detached sums over the trained rows; `tokens` is how many there are.
         """
 
-    def __call__(self, outputs: PackOutput, pack: Pack) -> tuple[Tensor, dict[str, Tensor]]:
-        """The loss of a pack and its metrics: `evaluate` on its streams. Nothing is copied to the host.
+    def of_rows(
+        self, logprob: Tensor, entropy: Tensor, streams: Mapping[str, Tensor], answers: object = None, /
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """`evaluate` on the vectors of some rows, as `Tokens` takes them."""
+        return self.evaluate(Tokens(logprob, entropy, streams, answers))
 
-        What `loss.fused` gave for this loss has both already.
+    def __call__(self, output: Output[Pack_contra], pack: Pack_contra) -> tuple[Tensor, dict[str, Tensor]]:
+        """The loss of a pack and its metrics, from what the model said about it.
+
+        Args:
+            output: what `pack.run(model)` gave, or `loss.fused` for this loss.
+            pack: the pack.
         """
-        from agentrl_core.loss.linear import FusedOutput
-
-        if isinstance(outputs, FusedOutput):
-            return outputs.of(self)
-        streams = pack.to(outputs.logprob.device).streams
-        return self.evaluate(Tokens(outputs.logprob, outputs.entropy, streams, outputs))
+        return output.evaluated(self, pack)
 
 
 @dataclass(frozen=True)
@@ -198,17 +211,24 @@ class WeightedLoss(Loss, ABC):
 
     Args:
         aggregate: `token_mean` (every token of the update counts the same: DAPO), `sequence_mean` (mean over the
-            tokens of a draw, then over draws: GRPO), `constant` (sum over tokens divided by `constant`, then mean
-            over draws: Dr. GRPO, arXiv:2503.20783), or another denominator of `Batch.token_weights`.
-        constant: the constant of `constant`, above 0; None otherwise.
+            tokens of a draw, then over draws: GRPO), `turn_mean` (mean over the tokens of a turn, then over the turns
+            of a draw, then over draws), `constant` (sum over tokens divided by `constant`, then mean over draws:
+            Dr. GRPO, arXiv:2503.20783), `sequence_mean_sum` (mean over the tokens of a draw, then the sum over draws,
+            divided by `constant` if it is given: LOOP's batch size, whatever was filtered), or another denominator of
+            `Batch.token_weights`.
+        constant: above 0, of `constant` and, where it is given, of `sequence_mean_sum`; None otherwise.
     """
 
     aggregate: Denominator = "sequence_mean"
-    constant: float | None = None
+    constant: float | None = option(None, above=0)
 
     def check_options(self) -> None:
-        """Ranges as documented."""
-        check_denominator(self, self.aggregate, self.constant)
+        """A constant is there where something divides by it."""
+        if self.aggregate == "constant":
+            self.require(self.constant is not None, "constant", "aggregate='constant' divides by it: give a number")
+        elif self.aggregate != "sequence_mean_sum":
+            remedy = f"leave it None, or use aggregate='constant' (not {self.aggregate!r})"
+            self.require(self.constant is None, "constant", remedy)
 
     @property
     def denominator(self) -> Denominator:
@@ -226,16 +246,7 @@ class WeightedLoss(Loss, ABC):
         return False
 
 
-def check_denominator(loss: Loss, aggregate: Denominator, constant: float | None) -> None:
-    """Refuse a constant that is missing, or that nothing divides by."""
-    if aggregate == "constant":
-        remedy = "aggregate='constant' divides by it: give a number above 0"
-        loss.require(constant is not None and constant > 0.0, "constant", remedy)
-    else:
-        loss.require(constant is None, "constant", f"leave it None, or use aggregate='constant' (not {aggregate!r})")
-
-
 def sums(tokens: Tokens, **values: Tensor) -> dict[str, Tensor]:
     """Metrics: the sum of each over the trained rows, detached, and how many rows those are."""
-    found = {name: (value.detach() * tokens.trained).sum() for name, value in values.items()}
-    return {**found, "tokens": tokens.trained.sum()}
+    metrics = {name: (value.detach() * tokens.trained).sum() for name, value in values.items()}
+    return {**metrics, "tokens": tokens.trained.sum()}

@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from agentrl_core.component import Column, option, token
 from agentrl_core.exceptions import RecipeError
-from agentrl_core.loss.base import UNITS, Denominator, Loss, Unit, WeightedLoss, sums
-from agentrl_core.loss.bounds import OPEN
-from agentrl_core.loss.gate import Gate
+from agentrl_core.loss.base import MADE, REFERENCE, UNITS, Denominator, Loss, Unit, WeightedLoss, sums
+from agentrl_core.loss.clip import OPEN
+from agentrl_core.loss.mask import Mask
 from agentrl_core.loss.tokens import Tokens
 from agentrl_core.model.lazy_torch import torch
 
@@ -36,31 +37,29 @@ class Imitation(WeightedLoss):
         aggregate: as of every loss.
         constant: as of every loss.
         tokens: which tokens, see above.
-        weight: v, see above.
-        gate: its factor of a positive advantage multiplies too; or None.
+        kind: v, see above.
+        mask: its factor of a positive advantage multiplies too; or None.
 
     Example:
         >>> from agentrl_core import loss
         >>> loss.Imitation(tokens="expert").needs
-        (('token', 'expert'),)
+        (token('expert'),)
     """
 
     tokens: Literal["all", "expert", "positive", "advantage", "imitation"] = "all"
-    weight: Literal["likelihood", "chi_squared", "hellinger"] = "likelihood"
-    gate: Gate | None = None
+    kind: Literal["likelihood", "chi_squared", "hellinger"] = "likelihood"
+    mask: Mask | None = None
 
-    @property
-    def own_streams(self) -> tuple[str, ...]:
+    def own_reads(self) -> Iterable[str | Column]:
         """Weights, what c is made of, and the reference's log-probs."""
-        choice: dict[str, tuple[str, ...]] = {
-            "all": (),
-            "positive": ("advantage_positive",),
-            "advantage": ("advantage_positive",),
-        }
-        reference = () if self.weight == "likelihood" else ("reference_logprob",)
-        return ("weight_kl", *choice.get(self.tokens, (self.tokens,)), *reference)
+        yield "weight_kl"
+        if self.tokens in ("positive", "advantage"):
+            yield "advantage_positive"
+        elif self.tokens != "all":
+            yield token(self.tokens)
+        if self.kind != "likelihood":
+            yield REFERENCE
 
-    @property
     def own_foldable(self) -> bool:
         """Not for `positive`, which counts branches."""
         return self.tokens != "positive"
@@ -74,26 +73,26 @@ class Imitation(WeightedLoss):
             factor = torch.where(tokens.advantage_positive > 0, factor, 0.0)
         elif self.tokens != "all":
             factor = factor * tokens.stream(self.tokens)
-        if self.weight != "likelihood":
+        if self.kind != "likelihood":
             away = tokens.log_ratio_to("reference_logprob").detach().clamp(-5.0, 5.0)
-            grown = 2.0 * away.exp() if self.weight == "chi_squared" else 0.5 * (-0.5 * away).exp()
+            grown = 2.0 * away.exp() if self.kind == "chi_squared" else 0.5 * (-0.5 * away).exp()
             factor = factor * grown.clamp(max=10.0)
-        if self.gate is not None:
-            factor = factor * self.gate(tokens, torch.zeros_like(tokens.logprob), OPEN)[0]
+        if self.mask is not None:
+            factor = factor * self.mask(tokens, torch.zeros_like(tokens.logprob), OPEN)[0]
         return -(factor * tokens.logprob).sum(), sums(tokens, nll=-tokens.logprob, entropy=tokens.entropy)
 
 
 @dataclass(frozen=True)
 class Sum(Loss):
-    """Two losses of the same model, added: first_weight * first + second_weight * second.
+    """Two losses of the same model, added: first_coefficient * first + second_coefficient * second.
 
     The denominator, the old policy's log-probs, and metrics of the same name are those of `first`.
 
     Args:
         first: a loss.
         second: a loss with the same denominator.
-        first_weight: at least 0.
-        second_weight: at least 0.
+        first_coefficient: at least 0.
+        second_coefficient: at least 0.
 
     Example:
         >>> from agentrl_core import loss
@@ -104,13 +103,11 @@ class Sum(Loss):
 
     first: Loss
     second: Loss
-    first_weight: float = 1.0
-    second_weight: float = 1.0
+    first_coefficient: float = option(1.0, at_least=0)
+    second_coefficient: float = option(1.0, at_least=0)
 
     def check_options(self) -> None:
-        """Ranges as documented."""
-        for name in ("first_weight", "second_weight"):
-            self.require(getattr(self, name) >= 0.0, name, "give a number of at least 0")
+        """Both are losses of one denominator and one old policy."""
         mine, other = (
             (loss.denominator, loss.denominator_constant, loss.old_logprob_column) for loss in (self.first, self.second)
         )
@@ -140,12 +137,12 @@ class Sum(Loss):
         """The formula of the class."""
         first, metrics = self.first.evaluate(tokens)
         second, more = self.second.evaluate(tokens)
-        return self.first_weight * first + self.second_weight * second, {**more, **metrics}
+        return self.first_coefficient * first + self.second_coefficient * second, {**more, **metrics}
 
 
 class _Declared(NamedTuple):
     function: LossFunction
-    streams: tuple[str, ...]
+    streams: tuple[str | Column, ...]
     unit: Unit
     foldable: bool
 
@@ -191,25 +188,17 @@ class Function(WeightedLoss):
         remedy = "give the module:name of a function that loss.function was applied to"
         self.require(self.path in _FUNCTIONS, "path", remedy)
 
-    @property
-    def own_streams(self) -> tuple[str, ...]:
+    def own_reads(self) -> Iterable[str | Column]:
         """As declared."""
         return _FUNCTIONS[self.path].streams
 
-    @property
     def own_unit(self) -> Unit:
         """As declared."""
         return _FUNCTIONS[self.path].unit
 
-    @property
     def own_foldable(self) -> bool:
         """As declared."""
         return _FUNCTIONS[self.path].foldable
-
-    @property
-    def own_separable(self) -> bool:
-        """Whether its unit is the token."""
-        return self.own_unit == "token"
 
     @property
     def needs_entropy_gradient(self) -> bool:
@@ -218,7 +207,7 @@ class Function(WeightedLoss):
 
     def evaluate(self, tokens: Tokens) -> tuple[Tensor, dict[str, Tensor]]:
         """The function's value, summed."""
-        streams = {name: tokens.stream(name) for name in self.own_streams}
+        streams = {name: tokens.stream(name) for name in self.streams}
         value = _FUNCTIONS[self.path].function(tokens.logprob, tokens.entropy, streams)
         return value.sum(), sums(tokens, entropy=tokens.entropy)
 
@@ -256,11 +245,11 @@ def function(
         ...     ratio = (logprob - streams["old_logprob"]).exp()
         ...     return -(streams["advantage_positive"] + streams["advantage_negative"]) * ratio
         >>> vanilla.needs
-        (('token', 'advantage'), ('token', 'behaviour_logprob'))
+        (token('advantage'), token('behaviour_logprob'))
     """
     if unit not in UNITS:
         raise RecipeError(f"loss.function: unit={unit!r} is not possible; give one of {', '.join(map(repr, UNITS))}")
-    streams = tuple(dict.fromkeys((*needs, "weight_kl")))
+    streams = tuple(stream if stream in MADE else token(stream) for stream in dict.fromkeys((*needs, "weight_kl")))
 
     def declare(call: LossFunction) -> Function:
         path = f"{call.__module__}:{call.__qualname__}"

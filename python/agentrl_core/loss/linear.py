@@ -23,7 +23,7 @@ from agentrl_core.model.head import WORKSPACE, folded
 from agentrl_core.model.pack import PackOutput
 
 if TYPE_CHECKING:
-    from agentrl_core.model.pack import Pack
+    from agentrl_core.model.pack import Pack, RowLoss
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,15 +42,15 @@ class FusedOutput(PackOutput):
     metrics: dict[str, Tensor] = field(kw_only=True)
     policy: Loss = field(kw_only=True)
 
-    def of(self, policy: Loss) -> tuple[Tensor, dict[str, Tensor]]:
+    def evaluated(self, loss: RowLoss, pack: Pack) -> tuple[Tensor, dict[str, Tensor]]:  # noqa: ARG002 - it was made of it
         """Loss and metrics, for the component that made them.
 
         Raises:
             InvalidInputError: another component asks; there is no gradient for it.
         """
-        if policy != self.policy:
+        if loss != self.policy:
             raise InvalidInputError(
-                f"this output was fused with the loss {self.policy!r}, not with {policy!r}; give loss.fused the loss "
+                f"this output was fused with the loss {self.policy!r}, not with {loss!r}; give loss.fused the loss "
                 "of the recipe"
             )
         return self.loss, self.metrics

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-from agentrl_core.loss.base import Unit, WeightedLoss, sums
+from agentrl_core.component import Column, option
+from agentrl_core.loss.base import ADVANTAGES, REFERENCE, Unit, WeightedLoss, sums
 from agentrl_core.loss.tokens import LOG_RATIO_LIMIT, Tokens
 from agentrl_core.model.lazy_torch import functional, torch
 
@@ -20,25 +22,8 @@ class PairLoss(WeightedLoss):
     With `sequence_mean` over both members that is the mean over pairs.
     """
 
-    @property
-    def own_streams(self) -> tuple[str, ...]:
-        """Advantages, weights, ids of sequences and pairs."""
-        return ("advantage_positive", "advantage_negative", "weight_kl", "sequence", "pair")
-
-    @property
-    def own_unit(self) -> Unit:
-        """The pair."""
-        return "pair"
-
-    @property
-    def own_foldable(self) -> bool:
-        """No."""
-        return False
-
-    @property
-    def own_separable(self) -> bool:
-        """No."""
-        return False
+    reads: ClassVar[tuple[str | Column, ...]] = (*ADVANTAGES, "weight_kl", "sequence", "pair")
+    over: ClassVar[Unit] = "pair"
 
 
 @dataclass(frozen=True)
@@ -77,27 +62,20 @@ class Preference(PairLoss):
     """
 
     kind: Literal["logistic", "square", "hinge"] = "logistic"
-    beta: float = 0.1
+    beta: float = option(0.1, above=0)
     divergence: Literal["reverse_kl", "forward_kl", "js", "alpha"] = "reverse_kl"
-    alpha: float = 0.5
-    reference_share: float = 1.0
+    alpha: float = option(0.5, above=0, below=1)
+    reference_share: float = option(1.0, at_least=0, at_most=1)
     reduce: Literal["sum", "mean"] = "sum"
-    smoothing: float = 0.0
+    smoothing: float = option(0.0, at_least=0, below=0.5)
 
-    def check_options(self) -> None:
-        """Ranges as documented."""
-        super().check_options()
-        self.require(self.beta > 0.0, "beta", "give a number above 0")
-        self.require(0.0 < self.alpha < 1.0, "alpha", "give a number between 0 and 1")
-        self.require(0.0 <= self.reference_share <= 1.0, "reference_share", "give a number from 0 to 1")
-        self.require(0.0 <= self.smoothing < 0.5, "smoothing", "give a number from 0 and below 0.5")
-
-    @property
-    def own_streams(self) -> tuple[str, ...]:
+    def own_reads(self) -> Iterable[str | Column]:
         """What every pair reads, and the log-probs that q mixes."""
-        reference = ("reference_logprob",) if self.reference_share > 0.0 else ()
-        old = ("old_logprob",) if self.reference_share < 1.0 else ()
-        return (*super().own_streams, *reference, *old)
+        yield from self.reads
+        if self.reference_share > 0.0:
+            yield REFERENCE
+        if self.reference_share < 1.0:
+            yield "old_logprob"
 
     def evaluate(self, tokens: Tokens) -> tuple[Tensor, dict[str, Tensor]]:
         """The formula of the class."""
@@ -129,71 +107,3 @@ class Preference(PairLoss):
         if self.kind == "hinge":
             return (1.0 - scaled).clamp(min=0.0)
         return (1.0 - self.smoothing) * functional.softplus(-scaled) + self.smoothing * functional.softplus(scaled)
-
-
-@dataclass(frozen=True)
-class PairwiseProximal(PairLoss):
-    """P3O: policy gradient on differences of rewards (arXiv:2310.00212), invariant to a shift per question.
-
-    With R the advantages of the two answers (their rewards, a divergence folded in), r their ratios to the old policy
-    (joint, within exp(+-20)) and D = log p(y1) - log p(y2), a pair costs - J:
-
-        `separate`: J = 1/2 sum over i of min(v r_i, v clip(r_i, 1 +- epsilon)),  v = sg((R_i - R_j) r_j)
-        `joint`:    J = 1/2 min(v D, v clip(D, D_old +- epsilon)),                v = sg((R_1 - R_2) r_1 r_2)
-
-    Args:
-        aggregate: as of every loss.
-        constant: as of every loss.
-        kind: `separate` or `joint`.
-        epsilon: between 0 and 1.
-
-    Example:
-        >>> import torch
-        >>> from agentrl_core.loss import PairwiseProximal, Tokens
-        >>> gain, pull = torch.tensor([0.5, 0.0]), torch.tensor([0.0, -0.5])  # A is 1 and -1, each of weight 1/2
-        >>> streams = {"weight_kl": torch.full((2,), 0.5), "advantage_positive": gain, "advantage_negative": pull}
-        >>> streams |= {"sequence": torch.tensor([0, 1]), "pair": torch.tensor([0, 0])}
-        >>> streams["old_logprob"] = torch.tensor([-2.0, -2.0])
-        >>> tokens = Tokens(torch.tensor([1.5, 1.0]).log() - 2.0, None, streams)  # ratios 1.5 and 1
-        >>> PairwiseProximal().evaluate(tokens)[0].item()  # -(min(3, 2.4) - 3) / 2
-        0.3
-    """
-
-    kind: Literal["separate", "joint"] = "separate"
-    epsilon: float = 0.2
-
-    def check_options(self) -> None:
-        """Ranges as documented."""
-        super().check_options()
-        self.require(0.0 < self.epsilon < 1.0, "epsilon", "give a number between 0 and 1")
-
-    @property
-    def own_streams(self) -> tuple[str, ...]:
-        """What every pair reads, and the old policy's log-probs."""
-        return (*super().own_streams, "old_logprob")
-
-    def evaluate(self, tokens: Tokens) -> tuple[Tensor, dict[str, Tensor]]:
-        """The formula of the class."""
-        sequences, pairs, members = tokens.segments("sequence"), tokens.segments("pair"), tokens.members("pair")
-
-        def difference(values: Tensor) -> Tensor:
-            """Of each member, its value minus the other's."""
-            return 2.0 * values - members.spread(members.sum(values))
-
-        away = sequences.sum(tokens.logprob - tokens.stream("old_logprob")).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
-        ratio, gain = away.exp(), difference(sequences.mean(tokens.advantage))
-        other = (away - difference(away)).detach().exp()
-        if self.kind == "separate":
-            value = gain * other
-            bounded = ratio.clamp(1.0 - self.epsilon, 1.0 + self.epsilon)
-            objective = torch.minimum(value * ratio, value * bounded) / 2.0
-        else:
-            value = gain * ratio.detach() * other
-            apart = difference(sequences.sum(tokens.logprob))
-            before = difference(sequences.sum(tokens.stream("old_logprob")))
-            # The same for both members, so half of it each.
-            bounded = apart.clamp(min=before - self.epsilon, max=before + self.epsilon)
-            objective = torch.minimum(value * apart, value * bounded) / 4.0
-        objective = torch.where(sequences.exists, objective, 0.0)
-        loss = -(pairs.sum(tokens.stream("weight_kl")) * members.sum(objective)).sum()
-        return loss, sums(tokens, ratio=sequences.spread(ratio), entropy=tokens.entropy)

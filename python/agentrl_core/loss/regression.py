@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from agentrl_core.loss.base import Unit, WeightedLoss, sums
+from agentrl_core.component import Column, option, token
+from agentrl_core.loss.base import ADVANTAGES, REFERENCE, Unit, WeightedLoss, sums
 from agentrl_core.loss.tokens import Tokens
 
 if TYPE_CHECKING:
@@ -52,47 +54,37 @@ class Regression(WeightedLoss):
     """
 
     level: Literal["token", "step", "sequence"] = "sequence"
-    beta: float = 1.0
+    beta: float = option(1.0, above=0)
     reference: Literal["reference", "old"] = "old"
     reduce: Literal["sum", "mean"] = "sum"
     residual: Literal["advantage", "log_ratio"] = "advantage"
-    coefficient: float = 1.0
-    next_value: float = 0.0
+    coefficient: float = option(1.0, above=0)
+    next_value: float = option(0.0, at_least=0)
 
     def check_options(self) -> None:
-        """Ranges as documented."""
+        """Only tokens have a next one."""
         super().check_options()
-        for name in ("beta", "coefficient"):
-            self.require(getattr(self, name) > 0.0, name, "give a number above 0")
-        fits = self.next_value == 0.0 or (self.next_value > 0.0 and self.level == "token")
-        self.require(fits, "next_value", "give a number of at least 0; above 0 only with level='token'")
+        self.require(self.next_value == 0.0 or self.level == "token", "next_value", "use it with level='token'")
 
-    @property
-    def own_streams(self) -> tuple[str, ...]:
+    def own_reads(self) -> Iterable[str | Column]:
         """Advantages, weights, the log-probs of q, and the ids of the segments."""
-        base = ("advantage_positive", "advantage_negative", "weight_kl", f"{self.reference}_logprob")
-        ids = () if self.level == "token" else (self.level,)
-        return (*base, *ids, *(("sequence", "old_mean_logprob") if self.next_value else ()))
+        yield from (*ADVANTAGES, "weight_kl", REFERENCE if self.reference == "reference" else "old_logprob")
+        if self.level != "token":
+            yield self.level
+        if self.next_value:
+            yield from ("sequence", token("old_mean_logprob", model="policy"))
 
-    @property
-    def own_answers(self) -> tuple[str, ...]:
+    def own_asks(self) -> Iterable[str]:
         """The vocabulary's mean log-prob, for `next_value`."""
         return ("mean_logprob",) if self.next_value else ()
 
-    @property
     def own_unit(self) -> Unit:
         """The segment; the trajectory where the next token is looked at."""
         return "trajectory" if self.level == "sequence" or self.next_value else self.level
 
-    @property
     def own_foldable(self) -> bool:
         """No: it squares the advantage."""
         return False
-
-    @property
-    def own_separable(self) -> bool:
-        """Only of single tokens."""
-        return self.own_unit == "token"
 
     def evaluate(self, tokens: Tokens) -> tuple[Tensor, dict[str, Tensor]]:
         """The formula of the class."""

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 LOG_RATIO_LIMIT = 20.0  # exp(20) is 5e8: beyond it a ratio says nothing more, and in fp32 it would soon overflow
+_MOST_SEGMENTS = 2**31  # no sequence has a segment of this number
 _LOWEST_LOGPROB = -1e4  # stands for -inf: a token that sampling could not give has no gradient, and no NaN
 
 Level = Literal["all", "group", "pair", "sequence", "step"]
@@ -126,6 +127,20 @@ class Tokens:
     def strata(self) -> Segments:
         """The trained rows by the stream `stratum`."""
         return Segments(self.raw("stratum").long(), self.trained, "stratum")
+
+    @property
+    def items(self) -> Segments:
+        """The trained rows by sequence and number in the stream `segment`; a row with a negative number is alone."""
+        number = self.raw("segment").long()
+        rows = torch.arange(len(number), device=number.device)
+        # One key for each segment, in the order of sequences: the rows that are alone come behind all numbers.
+        inside = torch.where(number < 0, _MOST_SEGMENTS + rows, number)
+        order = inside.argsort(stable=True)
+        order = order[self.raw("sequence").long()[order].argsort(stable=True)]
+        sequence, inside = self.raw("sequence").long()[order], inside[order]
+        begins = (sequence != sequence.roll(1)) | (inside != inside.roll(1))
+        ids = torch.zeros_like(rows).scatter(0, order, (begins & (rows > 0)).long().cumsum(0))
+        return Segments(ids, self.trained, "segment")
 
     def members(self, level: Literal["pair", "group"]) -> Segments:
         """The sequences by pair or group: row i of the ids stands for sequence i, not for token i."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from agentrl_core.component.component import Column, Component
+from agentrl_core.component import Component, option
 from agentrl_core.loss.base import Loss
 
 
@@ -38,18 +38,10 @@ class Train(Component):
     loss: Loss
     model: str = "policy"
     stage: str = "update"
-    epochs: int | None = None
-    minibatches: int | None = None
+    epochs: int | None = option(None, at_least=1)
+    minibatches: int | None = option(None, at_least=1)
 
     def check_options(self) -> None:
-        """Ranges as documented."""
-        for option in ("model", "stage"):
-            self.require(getattr(self, option).isidentifier(), option, "give a name of letters, digits and _")
-        for option in ("epochs", "minibatches"):
-            value = getattr(self, option)
-            self.require(value is None or value >= 1, option, "give a whole number of at least 1, or None")
-
-    @property
-    def needs(self) -> tuple[Column, ...]:
-        """What the loss needs."""
-        return self.loss.needs
+        """Names are names."""
+        for name in ("model", "stage"):
+            self.require(getattr(self, name).isidentifier(), name, "give a name of letters, digits and _")

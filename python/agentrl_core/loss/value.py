@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from agentrl_core.component import Column, option, token
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.loss.base import WeightedLoss, sums
 from agentrl_core.loss.tokens import Tokens
@@ -50,35 +52,30 @@ class Value(WeightedLoss):
     """
 
     error: Literal["squared", "huber", "cross_entropy", "categorical"] = "squared"
-    delta: float = 1.0
-    clip: float | None = None
+    delta: float = option(1.0, above=0)
+    clip: float | None = option(None, above=0)
     combine: Literal["max", "mean"] = "max"
     heads: Literal["each", "soft_minimum"] = "each"
-    temperature: float = 0.3
+    temperature: float = option(0.3, above=0)
     low: float = 0.0
     high: float = 1.0
-    sigma: float = 0.75
+    sigma: float = option(0.75, above=0)
 
     def check_options(self) -> None:
-        """Ranges as documented."""
+        """Only distances can be clipped, and bins have a width."""
         super().check_options()
-        for name in ("delta", "temperature", "sigma"):
-            self.require(getattr(self, name) > 0.0, name, "give a number above 0")
-        fits = self.clip is None or (self.clip > 0.0 and self.error in ("squared", "huber"))
-        self.require(fits, "clip", "give a number above 0 with error='squared' or 'huber', or None")
+        fits = self.clip is None or self.error in ("squared", "huber")
+        self.require(fits, "clip", "give it with error='squared' or 'huber', or None")
         self.require(self.high > self.low, "high", f"give a number above low={self.low}")
 
-    @property
-    def own_streams(self) -> tuple[str, ...]:
+    def own_reads(self) -> Iterable[str | Column]:
         """Weights, returns, and with `clip` the old values."""
-        return ("weight_kl", "return", *(() if self.clip is None else ("old_value",)))
+        return ("weight_kl", token("return"), *(() if self.clip is None else (token("old_value", model="critic"),)))
 
-    @property
-    def own_answers(self) -> tuple[str, ...]:
+    def own_asks(self) -> Iterable[str]:
         """The value, or its logits."""
         return ("value_logits",) if self.error == "categorical" else ("value",)
 
-    @property
     def own_foldable(self) -> bool:
         """No: branches that share a token may have different returns."""
         return False

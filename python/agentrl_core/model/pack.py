@@ -8,9 +8,9 @@ padding never reach it.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
-from agentrl_core.loss.regulariser import top_p_entropy
+from agentrl_core.model.answers import ANSWERS_OF_LOGITS
 from agentrl_core.model.architecture import decoder_of, output_layer_of
 from agentrl_core.model.attention import Attention, SequenceAttention, TreeAttention
 from agentrl_core.model.head import folded
@@ -49,6 +49,15 @@ class Streams(dict[str, Tensor]):
             raise AttributeError(f"the pack has no stream {name!r}; it has: {', '.join(self) or 'none'}") from None
 
 
+class RowLoss(Protocol):
+    """What an output asks of a loss: its value and metrics on the vectors of some rows."""
+
+    def of_rows(
+        self, logprob: Tensor, entropy: Tensor, streams: Mapping[str, Tensor], answers: object, /
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """The loss, a scalar, and detached sums over the trained rows."""
+
+
 @dataclass(frozen=True, eq=False)
 class PackOutput:
     """What a model says about the prediction pairs of a pack.
@@ -58,10 +67,10 @@ class PackOutput:
         entropy: `[N]`, entropy in nats of the distribution it was drawn from.
         value: `[N]`, or `[N, k]` of k heads: what the model's value head says before the token is generated.
         value_logits: `[N, bins]`, the same of a categorical value head.
-        top_p_entropy: `[N]`, `loss.top_p_entropy` of that distribution.
+        top_p_entropy: `[N]`, `answers.top_p_entropy` of that distribution.
         mean_logprob: `[N]`, mean over the vocabulary of its log-probs.
         sum_probability_squared: `[N]`, sum over the vocabulary of its squared probabilities.
-        full_kl: `[N]`, `loss.full_kl` to another model; `Pack.run` knows one model, so it is yours to add.
+        full_kl: `[N]`, `answers.full_kl` to another model; `Pack.run` knows one model, so it is yours to add.
     """
 
     logprob: Tensor
@@ -72,6 +81,11 @@ class PackOutput:
     mean_logprob: Tensor | None = None
     sum_probability_squared: Tensor | None = None
     full_kl: Tensor | None = None
+
+    def evaluated(self, loss: RowLoss, pack: Pack) -> tuple[Tensor, dict[str, Tensor]]:
+        """Value and metrics of a loss on this output of `pack`. Nothing is copied to the host."""
+        streams = pack.to(self.logprob.device).streams
+        return loss.of_rows(self.logprob, self.entropy, streams, self)
 
 
 @dataclass(frozen=True, eq=False)
@@ -305,7 +319,7 @@ class Pack:
         """
         answers = self.answers if answers is None else answers
         layer, critic = output_layer_of(model), _value_head(model, answers)
-        of_logits = tuple(name for name in answers if name in _ANSWERS_OF_LOGITS)
+        of_logits = tuple(name for name in answers if name in ANSWERS_OF_LOGITS)
         pack = self.to(_device(model))
         hidden = pack.forward(model).index_select(0, pack.source_row)
         dtype = torch.float64 if hidden.dtype == torch.float64 else torch.float32
@@ -363,24 +377,11 @@ def _score(
         exponential = shifted.exp()
         total = exponential.sum(dim=-1)
         entropy = total.log() - (exponential * shifted).sum(dim=-1) / total
-    return logprob, entropy, *(_ANSWERS_OF_LOGITS[name](shifted) for name in answers)
+    return logprob, entropy, *(ANSWERS_OF_LOGITS[name](shifted) for name in answers)
 
 
-def _mean_logprob(logits: Tensor) -> Tensor:
-    return logits.mean(dim=-1) - logits.logsumexp(dim=-1)
-
-
-def _sum_probability_squared(logits: Tensor) -> Tensor:
-    return logits.softmax(dim=-1).square().sum(dim=-1)
-
-
-_ANSWERS_OF_LOGITS: dict[str, Callable[[Tensor], Tensor]] = {
-    "top_p_entropy": top_p_entropy,
-    "mean_logprob": _mean_logprob,
-    "sum_probability_squared": _sum_probability_squared,
-}
 _VALUES = ("value", "value_logits")
-ANSWERS = (*_VALUES, *_ANSWERS_OF_LOGITS)
+ANSWERS = (*_VALUES, *ANSWERS_OF_LOGITS)
 """What `Pack.run` gives beside log-probs and entropies, where it is asked for."""
 
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from agentrl_core.advantage import Discounted, GroupRelative
 from agentrl_core.component import BatchComponent, Column, Rows, column_name, token
-from agentrl_core.loss import Policy
+from agentrl_core.loss import OutcomeClassifier, Policy, Train
 from agentrl_core.operators import group
 from agentrl_core.recipe import Recipe
 from agentrl_core.reward import ImplicitProcess, Outcome
@@ -77,5 +77,18 @@ PRIME = Recipe(
         Discounted(column="advantage", level="token"),
         GroupRelative(column="advantage", level="token", group_by="batch", eps=0.0, variance_eps=1e-8),
     ),
-    loss=Policy(),
+    loss=(
+        Train(
+            OutcomeClassifier(
+                "sequence_mean",
+                beta=0.05,
+                baseline="none",
+                balanced=False,
+                label="score",
+                other="reward_reference_logprob",
+            ),
+            model="reward_model",
+        ),
+        Policy(),
+    ),
 )

@@ -180,7 +180,7 @@ class Update:
             ...     _ = forest.append(trajectory, [1, 2], kind="prompt")
             ...     _ = forest.append(trajectory, [3 + member, 9], kind="action", logprobs=[-0.5, -0.1])
             ...     forest.finish(trajectory, reward=reward)
-            >>> recipe = recipes.GRPO.replace(loss=loss.Policy(gate=loss.CovarianceClip()))
+            >>> recipe = recipes.GRPO.replace(loss=loss.Policy(mask=loss.CovarianceMask()))
             >>> (update,) = recipe.updates(recipe.credit(forest.freeze()))
             >>> shift = torch.zeros(1, requires_grad=True)
             >>> def model(pack):

@@ -12,8 +12,9 @@ pub enum Denominator {
     TokenMean,
     /// `m / (Σ m of its draw) / K`: every draw counts the same.
     SequenceMean,
-    /// `m / (Σ m of its draw)`, and no mean over draws: the weights sum to K (OTM of DCPO, arXiv:2509.02333).
-    SequenceMeanSum,
+    /// `m / (Σ m of its draw) / constant`, and no mean over draws: with a constant of 1 the weights sum to K (OTM of DCPO,
+    /// arXiv:2509.02333), with the size of a minibatch they do not follow what was filtered (LOOP, arXiv:2502.01600).
+    SequenceMeanSum(f64),
     /// `m / (Σ m of its turn) / (turns of its draw) / K`: every turn of a draw counts the same, and every draw.
     TurnMean,
     /// `m / (Σ m of its episode) / episodes`: trajectories of one episode count as one.
@@ -23,7 +24,7 @@ pub enum Denominator {
 }
 
 impl Denominator {
-    /// The denominator of a name; `constant` belongs to `"constant"` alone.
+    /// The denominator of a name; `constant` belongs to `"constant"`, and to `"sequence_mean_sum"` where it is given.
     ///
     /// # Errors
     /// `InvalidInput` for a name that is none, a constant where none is used, or a missing one.
@@ -31,7 +32,7 @@ impl Denominator {
         let found = match name {
             "token_mean" => Self::TokenMean,
             "sequence_mean" => Self::SequenceMean,
-            "sequence_mean_sum" => Self::SequenceMeanSum,
+            "sequence_mean_sum" => return Ok(Self::SequenceMeanSum(constant.unwrap_or(1.0))),
             "turn_mean" => Self::TurnMean,
             "episode_mean" => Self::EpisodeMean,
             "constant" => {
@@ -102,7 +103,7 @@ pub fn token_weights(
     same_length("share_of_token", share_of_token.len(), "draws", draws.len())?;
     same_length("trainable", trainable.len(), "draws", draws.len())?;
     check_draws("draws", draws, valid)?;
-    if let Denominator::Constant(constant) = denominator
+    if let Denominator::Constant(constant) | Denominator::SequenceMeanSum(constant) = denominator
         && !(constant.is_finite() && constant > 0.0)
     {
         return Err(Error::invalid(format!("constant is {constant}, but must be a positive number")));
@@ -114,9 +115,11 @@ pub fn token_weights(
     match denominator {
         Denominator::TokenMean => nested(&shares, &[]),
         Denominator::SequenceMean => nested(&shares, &[(draws, valid.len())]),
-        Denominator::SequenceMeanSum => {
+        Denominator::SequenceMeanSum(constant) => {
             let of_draw = sums(&shares, draws, valid.len())?;
-            let weight = |(share, &draw): (&f64, &u32)| if *share > 0.0 { share / of_draw[draw as usize] } else { 0.0 };
+            let weight = |(share, &draw): (&f64, &u32)| {
+                if *share > 0.0 { share / of_draw[draw as usize] / constant } else { 0.0 }
+            };
             Ok(shares.iter().zip(draws).map(weight).collect())
         }
         Denominator::TurnMean => mean_of_means(&shares, &[turns, draws]),
@@ -282,7 +285,8 @@ mod tests {
         let third = 1.0 / 3.0;
         assert_eq!(weights(Denominator::TokenMean)?, vec![third, third, third / 2.0, third / 2.0, 0.0, 0.0, 0.0]);
         assert_eq!(weights(Denominator::SequenceMean)?, vec![0.2, 0.2, 0.1, 0.5, 0.0, 0.0, 0.0]);
-        assert_eq!(weights(Denominator::SequenceMeanSum)?, vec![0.4, 0.4, 0.2, 1.0, 0.0, 0.0, 0.0]);
+        assert_eq!(weights(Denominator::SequenceMeanSum(1.0))?, vec![0.4, 0.4, 0.2, 1.0, 0.0, 0.0, 0.0]);
+        assert_eq!(weights(Denominator::SequenceMeanSum(4.0))?, vec![0.1, 0.1, 0.05, 0.25, 0.0, 0.0, 0.0]);
         assert_eq!(weights(Denominator::TurnMean)?, vec![0.125, 0.125, 0.25, 0.5, 0.0, 0.0, 0.0]);
         assert_eq!(weights(Denominator::EpisodeMean)?, vec![third, third, third / 2.0, third / 2.0, 0.0, 0.0, 0.0]);
         assert_eq!(weights(Denominator::Constant(4.0))?, vec![0.125, 0.125, 0.0625, 0.0625, 0.0, 0.0, 0.0]);
@@ -291,7 +295,7 @@ mod tests {
 
     #[test]
     fn nothing_trained_weighs_nothing() -> Result<()> {
-        let means = [Denominator::TokenMean, Denominator::SequenceMean, Denominator::SequenceMeanSum];
+        let means = [Denominator::TokenMean, Denominator::SequenceMean, Denominator::SequenceMeanSum(2.0)];
         let nested = [Denominator::TurnMean, Denominator::EpisodeMean, Denominator::Constant(2.0)];
         for denominator in means.into_iter().chain(nested) {
             assert_eq!(
@@ -353,7 +357,7 @@ mod tests {
             let denominators = [
                 Denominator::TokenMean,
                 Denominator::SequenceMean,
-                Denominator::SequenceMeanSum,
+                Denominator::SequenceMeanSum(constant),
                 Denominator::Constant(constant),
             ];
             for denominator in denominators {
@@ -362,7 +366,7 @@ mod tests {
                     let below = match denominator {
                         Denominator::TokenMean => m.iter().sum::<f64>(),
                         Denominator::SequenceMean => of_draw(draws[row]) * voters,
-                        Denominator::SequenceMeanSum => of_draw(draws[row]),
+                        Denominator::SequenceMeanSum(constant) => of_draw(draws[row]) * constant,
                         Denominator::Constant(constant) => constant * voters,
                         Denominator::TurnMean | Denominator::EpisodeMean => unreachable!("not among them"),
                     };

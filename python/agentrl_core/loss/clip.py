@@ -1,0 +1,142 @@
+"""Clip ranges: between which bounds the ratio of each token may move, as a pair of vectors or numbers."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from agentrl_core.component import Column, option, token
+from agentrl_core.loss.base import Part
+from agentrl_core.loss.tokens import Tokens
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Bounds:
+    """The interval of the ratio: `lower` is felt where the advantage is negative, `upper` where it is positive.
+
+    Attributes:
+        lower: number or `[N]`.
+        upper: number or `[N]`.
+        dual: negative advantages have an upper bound as well, number or `[N]`, or None.
+    """
+
+    lower: Tensor | float = 0.0
+    upper: Tensor | float = math.inf
+    dual: Tensor | float | None = None
+
+    def above(self, ratio: Tensor) -> Tensor:
+        """Where a positive advantage has no more to gain."""
+        return ratio > self.upper
+
+    def below(self, ratio: Tensor) -> Tensor:
+        """Where a negative advantage has no more to gain, or is bounded by `dual`."""
+        outside = ratio < self.lower
+        return outside if self.dual is None else outside | (ratio > self.dual)
+
+    def cut_above(self, ratio: Tensor) -> Tensor:
+        """min(r, upper)."""
+        return ratio.clamp(max=self.upper)
+
+    def cut_below(self, ratio: Tensor) -> Tensor:
+        """min(max(r, lower), dual)."""
+        cut = ratio.clamp(min=self.lower)
+        return cut if self.dual is None else cut.clamp(max=self.dual)
+
+
+OPEN = Bounds()
+
+
+@dataclass(frozen=True)
+class ClipRange(Part, ABC):
+    """Base of the clip ranges: what says how far the ratio of each token may move."""
+
+    @abstractmethod
+    def __call__(self, tokens: Tokens, log_ratio: Tensor) -> Bounds:
+        """The bounds of each token, without gradient."""
+
+
+@dataclass(frozen=True)
+class Clip(ClipRange):
+    """How far the ratio r may move before the objective stops rewarding it: the same for every token.
+
+    Args:
+        low: felt where the advantage is negative; above 0. 1 - low is the lower bound (at most 1: no lower bound).
+        high: felt where the advantage is positive; at least 0. 1 + high is the upper bound. Larger than `low` is the
+            clip-higher of DAPO (arXiv:2503.14476).
+        dual: for negative advantages the objective is bounded below by dual * A (arXiv:1912.09729); above 1,
+            customarily 3. None: no such bound.
+        scale: `linear`: [1 - low, 1 + high]; `reciprocal`: [1 / (1 + low), 1 + high] (LOOP, arXiv:2502.01600);
+            `log`: [exp(-low), exp(high)] (GMPO, arXiv:2507.20673).
+        center: `one`; or `proximal`: the bounds move with c = p_proximal / p_old (stream `proximal_logprob`, the
+            policy at the start of the step) while r = p / p_old keeps the importance of stale or foreign data.
+            `proximal` multiplies: [c (1 - low), c (1 + high)], and c dual; it is decoupled PPO (arXiv:2110.00641,
+            AReaL), PPO-EWMA and DOTS+RR. `proximal_shift` adds: [max(c - low, 0), c + high] (ReMix, arXiv:2507.06892).
+
+    Example:
+        >>> from agentrl_core.loss import Clip
+        >>> Clip(high=0.28)
+        Clip(low=0.2, high=0.28, dual=None, scale='linear', center='one')
+    """
+
+    low: float = option(0.2, above=0)
+    high: float = option(0.2, at_least=0)
+    dual: float | None = option(None, above=1)
+    scale: Literal["linear", "reciprocal", "log"] = "linear"
+    center: Literal["one", "proximal", "proximal_shift"] = "one"
+
+    def check_options(self) -> None:
+        """A linear lower bound is at least 0, and a shift adds linear widths."""
+        self.require(self.scale != "linear" or self.low <= 1.0, "low", "give a number above 0, at most 1")
+        fits = self.center != "proximal_shift" or self.scale == "linear"
+        self.require(fits, "center", "proximal_shift adds low and high themselves: use scale='linear'")
+
+    def own_reads(self) -> Iterable[str | Column]:
+        """The proximal policy's log-probs, where they are the centre."""
+        return () if self.center == "one" else ("old_logprob", token("proximal_logprob", model="policy"))
+
+    def interval(self) -> tuple[float, float]:
+        """Lower and upper bound around 1."""
+        lower = {"linear": 1.0 - self.low, "reciprocal": 1.0 / (1.0 + self.low), "log": math.exp(-self.low)}
+        return lower[self.scale], math.exp(self.high) if self.scale == "log" else 1.0 + self.high
+
+    def __call__(self, tokens: Tokens, log_ratio: Tensor) -> Bounds:  # noqa: ARG002 - other bounds read it
+        """The formula of the class."""
+        lower, upper = self.interval()
+        if self.center == "one":
+            return Bounds(lower, upper, self.dual)
+        center = (tokens.stream("proximal_logprob") - tokens.stream("old_logprob")).clamp(-20.0, 20.0).exp()
+        if self.center == "proximal":
+            dual = None if self.dual is None else center * self.dual
+            return Bounds(center * lower, center * upper, dual)
+        return Bounds((center - self.low).clamp(min=0.0), center + self.high, self.dual)
+
+
+@dataclass(frozen=True)
+class TokenClip(ClipRange):
+    """Takes the clip range of each token from columns: [1 - clip_low, 1 + clip_high] of the columns of these names.
+
+    Args:
+        dual: as of `Clip`.
+
+    Example:
+        >>> import torch
+        >>> from agentrl_core.loss import TokenClip, Tokens
+        >>> streams = {"weight_kl": torch.ones(1), "clip_low": torch.tensor([0.1]), "clip_high": torch.tensor([0.3])}
+        >>> bounds = TokenClip()(Tokens(torch.zeros(1), None, streams), torch.zeros(1))
+        >>> bounds.lower.tolist(), bounds.upper.tolist()
+        ([0.9], [1.3])
+    """
+
+    reads: ClassVar[tuple[str | Column, ...]] = (token("clip_low"), token("clip_high"))
+
+    dual: float | None = option(None, above=1)
+
+    def __call__(self, tokens: Tokens, log_ratio: Tensor) -> Bounds:  # noqa: ARG002 - other bounds read it
+        """The formula of the class."""
+        return Bounds(1.0 - tokens.stream("clip_low"), 1.0 + tokens.stream("clip_high"), self.dual)

@@ -1,0 +1,106 @@
+"""ASPO: good tokens count by the inverse of their ratio, so that unlikely ones learn most (arXiv:2510.06062).
+
+Under PPO a good token that is likely already gets the largest weight, the ratio, and the unlikely ones, which have most
+to learn, the smallest. The ratio of positive advantages is flipped, and bounded softly. Uncertain tokens, those above
+the 0.8-quantile of entropy in their response, have a wider clip range, as in Archer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from agentrl_core.advantage import GroupRelative
+from agentrl_core.component import option
+from agentrl_core.loss import KL, Bounds, Clip, ClipRange, Policy, Surrogate, Tokens
+from agentrl_core.loss.base import OverRows, Scope
+from agentrl_core.model.lazy_torch import torch
+from agentrl_core.recipe import Recipe
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class EntropyClip(OverRows, ClipRange):
+    """Gives uncertain tokens a wider clip range than confident ones.
+
+    Tokens above the `quantile` of entropy under the current policy have the range `high`, the others `low`. Archer and
+    ASPO take the 0.8-quantile of each response, 0.2 below it and 0.4 above.
+
+    Args:
+        low: range of confident tokens; its dual bound is that of all.
+        high: range of uncertain tokens.
+        quantile: between 0 and 1.
+        scope: the quantile is of each `sequence` or of `all` rows given.
+
+    Example:
+        >>> import torch
+        >>> from agentrl_core.loss import Tokens
+        >>> from agentrl_core.recipes.aspo import EntropyClip
+        >>> streams = {"weight_kl": torch.ones(5), "sequence": torch.zeros(5, dtype=torch.int64)}
+        >>> tokens = Tokens(torch.zeros(5), torch.tensor([0.0, 1.0, 2.0, 3.0, 4.0]), streams)
+        >>> EntropyClip()(tokens, torch.zeros(5)).upper.tolist()  # only the last is above the quantile, 3.2
+        [1.2, 1.2, 1.2, 1.2, 1.4]
+    """
+
+    low: Clip = Clip(0.2, 0.2)  # noqa: RUF009 - frozen
+    high: Clip = Clip(0.4, 0.4)  # noqa: RUF009 - frozen
+    quantile: float = option(0.8, above=0, below=1)
+    scope: Scope = "sequence"
+
+    def check_options(self) -> None:
+        """The widths are plain."""
+        for name in ("low", "high"):
+            self.require(getattr(self, name).center == "one", name, "its centre is one here")
+
+    def __call__(self, tokens: Tokens, log_ratio: Tensor) -> Bounds:  # noqa: ARG002 - other ranges read it
+        """The formula of the class."""
+        segments = tokens.segments(self.scope)
+        entropy = tokens.entropy.detach()
+        uncertain = entropy > segments.spread(segments.quantile(entropy, self.quantile))
+        low, high = entropy.new_tensor(self.low.interval()), entropy.new_tensor(self.high.interval())
+        return Bounds(torch.where(uncertain, high[0], low[0]), torch.where(uncertain, high[1], low[1]), self.low.dual)
+
+
+@dataclass(frozen=True)
+class Flipped(Surrogate):
+    """Weighs good tokens by 1 / r, so that the unlikely ones learn most, with soft bounds.
+
+        f = min(1 / sg(r), positive_at_most) * r / sg(r),   0 where r > upper
+        g = min(sg(r), negative_at_most) * r / sg(r),       0 where r < lower
+
+    Gradients are those weights times grad log p. `Clip.dual` has no part in it.
+
+    Args:
+        positive_at_most: above 0.
+        negative_at_most: above 0.
+
+    Example:
+        >>> import torch
+        >>> from agentrl_core.loss import Bounds, Tokens
+        >>> from agentrl_core.recipes.aspo import Flipped
+        >>> log_ratio = torch.tensor([0.5]).log()
+        >>> factors = Flipped()(Tokens(log_ratio, None, {"weight_kl": torch.ones(1)}), log_ratio, Bounds())
+        >>> [factor.tolist() for factor in factors]  # 1 / r and r
+        [[2.0], [0.5]]
+    """
+
+    positive_at_most: float = option(3.0, above=0)
+    negative_at_most: float = option(3.0, above=0)
+
+    def __call__(self, tokens: Tokens, log_ratio: Tensor, bounds: Bounds) -> tuple[Tensor, Tensor]:  # noqa: ARG002
+        """The formula of the class."""
+        ratio = log_ratio.exp()
+        fixed = ratio.detach()
+        moving = ratio / fixed
+        positive = moving * (1.0 / fixed).clamp(max=self.positive_at_most) * (fixed <= bounds.upper)
+        return positive, moving * fixed.clamp(max=self.negative_at_most) * (fixed >= bounds.lower)
+
+
+ASPO = Recipe(
+    name="aspo",
+    source="arXiv:2510.06062",
+    advantage=GroupRelative(),
+    loss=Policy(clip=EntropyClip(), surrogate=Flipped(), kl=KL(0.001)),
+)

@@ -1,0 +1,106 @@
+"""BAPO: a clip range that moves until the positive advantages carry their share (arXiv:2510.18927).
+
+Most of the mass that an off-policy update moves belongs to negative advantages; a fixed clip range lets them win, and
+the entropy falls. With P = sum of A min(r, upper) over positive advantages and N = sum of -A max(r, lower) over
+negative ones, the range opens step by step until P has its share. The public code compares the odds P / N with its
+target, as here; the paper compares P / (P + N): `BalancedClip(high_at_most=3.0, low_at_most=0.9, target=0.5,
+kind="share")`. The code searches in every micro-batch; here the range is that of the whole update.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from agentrl_core.advantage import GroupRelative
+from agentrl_core.component import Column, option
+from agentrl_core.loss import Bounds, ClipRange, Policy, Tokens
+from agentrl_core.loss.base import ADVANTAGES, Unit
+from agentrl_core.model.lazy_torch import torch
+from agentrl_core.recipe import Recipe
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class BalancedClip(ClipRange):
+    """Widens the clip range until positive advantages have their share of what an update moves.
+
+    With P = sum of A min(r, upper) over positive advantages and N = sum of -A max(r, lower) over negative ones (each
+    with its weight), the bounds start at `low`, `high`; first `lower` rises by `low_step` up to `low_at_most`, then
+    `upper` by `high_step` up to `high_at_most`; the first pair whose share reaches `target` is taken, else the last.
+    The sums are over all rows of the update: the packs of one do not add up (`Update.together`).
+
+    Args:
+        low: first lower bound, above 0.
+        low_at_most: last lower bound, at most 1.
+        low_step: above 0.
+        high: first upper bound, at least 1.
+        high_at_most: last upper bound.
+        high_step: above 0.
+        target: above 0.
+        kind: `odds`: P / N, as the public code; `share`: P / (P + N), as the paper.
+        dual: as of `Clip`.
+
+    Example:
+        >>> import torch
+        >>> from agentrl_core.loss import Tokens
+        >>> from agentrl_core.recipes.bapo import BalancedClip
+        >>> gain, pull = torch.tensor([1.0, 0.0]), torch.tensor([0.0, -3.0])
+        >>> streams = {"weight_kl": torch.ones(2), "advantage_positive": gain, "advantage_negative": pull}
+        >>> bounds = BalancedClip()(Tokens(torch.zeros(2), None, streams), torch.zeros(2))
+        >>> bounds.lower.item(), bounds.upper.item()  # P / N is 1/3 whatever the bounds, so they open fully
+        (0.8, 2.0)
+    """
+
+    reads: ClassVar[tuple[str | Column, ...]] = ADVANTAGES
+    over: ClassVar[Unit] = "update"
+
+    low: float = option(0.6, above=0)
+    low_at_most: float = option(0.8, at_most=1)
+    low_step: float = option(0.05, above=0)
+    high: float = option(1.2, at_least=1)
+    high_at_most: float = 2.0
+    high_step: float = option(0.05, above=0)
+    target: float = option(1.0, above=0)
+    kind: Literal["odds", "share"] = "odds"
+    dual: float | None = option(3.0, above=1)
+
+    def check_options(self) -> None:
+        """A bound begins before it ends."""
+        self.require(self.low <= self.low_at_most, "low", "give 0 < low <= low_at_most <= 1")
+        self.require(self.high <= self.high_at_most, "high", "give 1 <= high <= high_at_most")
+
+    def own_foldable(self) -> bool:
+        """Yes: its sums are sums of what folds."""
+        return True
+
+    def __call__(self, tokens: Tokens, log_ratio: Tensor) -> Bounds:
+        """The formula of the class."""
+        ratio = log_ratio.detach().exp()
+        pairs = list(self._pairs())
+        reached = []
+        for lower, upper in pairs:
+            gain = (tokens.advantage_positive * ratio.clamp(max=upper)).sum()
+            pull = -(tokens.advantage_negative * ratio.clamp(min=lower)).sum()
+            share = gain / (gain + pull) if self.kind == "share" else gain / (pull + 1e-8 * (gain + pull))
+            reached.append((share >= self.target) | (pull <= 0))
+        reached[-1] = torch.ones_like(reached[-1])
+        first = torch.stack(reached).int().argmax()
+        lower, upper = ratio.new_tensor(pairs).index_select(0, first[None])[0]
+        return Bounds(lower, upper, self.dual)
+
+    def _pairs(self) -> Iterable[tuple[float, float]]:
+        lower, upper = self.low, self.high
+        yield lower, upper
+        while lower < self.low_at_most:
+            lower = min(lower + self.low_step, self.low_at_most)
+            yield lower, upper
+        while upper < self.high_at_most:
+            upper = min(upper + self.high_step, self.high_at_most)
+            yield lower, upper
+
+
+BAPO = Recipe(name="bapo", source="arXiv:2510.18927", advantage=GroupRelative(), loss=Policy(clip=BalancedClip()))

@@ -1,0 +1,70 @@
+"""DPPO: how far a probability has moved decides who speaks, not its ratio (arXiv:2602.04879).
+
+The ratio of an unlikely token leaves a clip range after a tiny change, that of a likely one after a large change only.
+A divergence of the two probabilities treats both alike. It is verl's `dppo_tv`; `dppo_kl` is `DivergenceMask("kl")`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from agentrl_core.advantage import GroupRelative
+from agentrl_core.component import Column, option
+from agentrl_core.loss import Bounds, Mask, Policy, Reinforce, Tokens
+from agentrl_core.recipe import Recipe
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class DivergenceMask(Mask):
+    """Silences tokens whose probability has moved too far, in place of a ratio's bounds.
+
+    `tv`: a positive advantage needs p - p_old <= high, a negative one p - p_old >= -low. `kl`: the divergence of the
+    two-valued distributions, p_old log(p_old / p) + (1 - p_old) log((1 - p_old) / (1 - p)), is at most `high` or
+    `low`, or p has moved against the advantage. Use it with `Reinforce("ratio", "ratio", at_most=20)` and `clip=None`.
+
+    Args:
+        kind: `tv` or `kl`.
+        low: above 0.
+        high: above 0.
+
+    Example:
+        >>> import torch
+        >>> from agentrl_core.loss import Bounds, Tokens
+        >>> from agentrl_core.recipes.dppo import DivergenceMask
+        >>> streams = {"weight_kl": torch.ones(2), "old_logprob": torch.tensor([0.5, 0.5]).log()}
+        >>> tokens = Tokens(torch.tensor([0.6, 0.9]).log(), None, streams)
+        >>> [factor.tolist() for factor in DivergenceMask()(tokens, tokens.log_ratio, Bounds())]
+        [[1.0, 0.0], [1.0, 1.0]]
+    """
+
+    reads: ClassVar[tuple[str | Column, ...]] = ("old_logprob",)
+
+    kind: Literal["tv", "kl"] = "tv"
+    low: float = option(0.2, above=0)
+    high: float = option(0.2, above=0)
+
+    def __call__(self, tokens: Tokens, log_ratio: Tensor, bounds: Bounds) -> tuple[Tensor, Tensor]:  # noqa: ARG002
+        """The formula of the class."""
+        logprob, old_logprob = tokens.logprob.detach(), tokens.stream("old_logprob")
+        probability, old = logprob.exp(), old_logprob.exp()
+        moved = probability - old
+        if self.kind == "tv":
+            positive, negative = moved <= self.high, moved >= -self.low
+        else:
+            rest = ((1.0 - old + 1e-8) / (1.0 - probability + 1e-8)).log()
+            divergence = old * (old_logprob - logprob) + (1.0 - old) * rest
+            positive = (divergence <= self.high) | (moved <= 0)
+            negative = (divergence <= self.low) | (moved >= 0)
+        return positive.to(logprob), negative.to(logprob)
+
+
+DPPO = Recipe(
+    name="dppo",
+    source="arXiv:2602.04879",
+    advantage=GroupRelative(),
+    loss=Policy(clip=None, surrogate=Reinforce("ratio", "ratio", at_most=20.0), mask=DivergenceMask()),
+)

@@ -1,0 +1,93 @@
+"""DRPO: length counts among right answers only, wrong ones are pushed down as a soft maximum (arXiv:2510.04474).
+
+A length penalty under a group-relative advantage can make a long right answer worse than a wrong one. Here right
+answers are compared among themselves, shorter ones weighing more, and the wrong ones among themselves. The loss reads
+only the sign of the advantage: above 0 an answer is right. Groups count by their members: with groups of unequal size
+the published mean over prompts is another.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from agentrl_core.advantage import GroupRelative
+from agentrl_core.component import Column, option
+from agentrl_core.loss import Tokens
+from agentrl_core.loss.base import ADVANTAGES, Unit, sums
+from agentrl_core.loss.listwise import GroupLoss
+from agentrl_core.loss.tokens import Segments
+from agentrl_core.model.lazy_torch import torch
+from agentrl_core.recipe import Recipe
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class LengthDecoupled(GroupLoss):
+    """Lifts right answers, shorter ones more, and pushes wrong ones down as a soft maximum.
+
+    With s the mean token log-prob of an answer, P the right answers (A > 0) and N the others of a group:
+
+        J = sum over P of v s - temperature * log(mean over N of exp(s / temperature))
+        v = exp((1 - length / length_at_most) / sharpness), normalised over P
+
+    A group without P or without N costs nothing but still counts in the denominator. To this comes a hinge on the
+    drift: c * KL with KL the weighted mean of forward k3 to the old policy over the rows given, and
+    c = sg(max(kl_coefficient * (KL - kl_target), 0)). A large `sharpness` is DisCO.
+
+    Args:
+        aggregate: as of every loss.
+        constant: as of every loss.
+        temperature: above 0.
+        sharpness: above 0.
+        length_at_most: of the longest answer, in trained tokens, at least 1.
+        kl_coefficient: at least 0.
+        kl_target: at least 0.
+
+    Example:
+        >>> import torch
+        >>> from agentrl_core.loss import Tokens
+        >>> from agentrl_core.recipes.drpo import LengthDecoupled
+        >>> gain, pull = torch.tensor([0.5, 0.0]), torch.tensor([0.0, -0.5])  # A is 1 and -1, each of weight 1/2
+        >>> streams = {"weight_kl": torch.full((2,), 0.5), "advantage_positive": gain, "advantage_negative": pull}
+        >>> streams |= {"sequence": torch.tensor([0, 1]), "group": torch.tensor([0, 0])}
+        >>> streams["old_logprob"] = torch.tensor([-1.0, -2.0])
+        >>> LengthDecoupled().evaluate(Tokens(torch.tensor([-1.0, -2.0]), None, streams))[0].item()  # -(-1 + 2)
+        -1.0
+    """
+
+    reads: ClassVar[tuple[str | Column, ...]] = (*ADVANTAGES, "weight_kl", "sequence", "group", "old_logprob")
+
+    temperature: float = option(10.0, above=0)
+    sharpness: float = option(0.1, above=0)
+    length_at_most: int = option(4096, at_least=1)
+    kl_coefficient: float = option(1e3, at_least=0)
+    kl_target: float = option(1e-4, at_least=0)
+
+    def own_unit(self) -> Unit:
+        """The update, whose drift makes the hinge; without a hinge the group."""
+        return "update" if self.kl_coefficient > 0.0 else "group"
+
+    def evaluate(self, tokens: Tokens) -> tuple[Tensor, dict[str, Tensor]]:
+        """The formula of the class."""
+        sequences, members = tokens.segments("sequence"), tokens.members("group")
+        score = sequences.mean(tokens.logprob)
+        right = sequences.mean(tokens.advantage) > 0
+        good = Segments(members.ids, members.counted & right, "group")
+        bad = Segments(members.ids, members.counted & ~right, "group")
+        length = (sequences.count / self.length_at_most).to(score)
+        share = good.log_softmax((1.0 - length) / self.sharpness).exp()
+        wrong = bad.log_sum_exp(score / self.temperature) - bad.count.clamp(min=1).log().to(score)
+        objective = good.sum(share * score) - self.temperature * wrong
+        objective = torch.where(good.exists & bad.exists, objective, 0.0)
+
+        weight = tokens.stream("weight_kl")
+        drift = tokens.log_ratio.expm1() - tokens.log_ratio
+        drift = (weight * drift).sum() / torch.where(tokens.trained.any(), weight.sum(), 1.0)
+        hinge = (self.kl_coefficient * (drift.detach() - self.kl_target)).clamp(min=0.0)
+        return -self.group_sum(tokens, objective) + hinge * drift, sums(tokens, entropy=tokens.entropy)
+
+
+DRPO = Recipe(name="drpo", source="arXiv:2510.04474", advantage=GroupRelative(), loss=LengthDecoupled())

@@ -1,0 +1,69 @@
+"""GMPO: the geometric mean of the clipped token ratios, not their arithmetic one (arXiv:2507.20673).
+
+Single tokens with an extreme ratio decide over an arithmetic mean; under a geometric mean they cannot, so the clip
+range may be much wider.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from agentrl_core.advantage import GroupRelative
+from agentrl_core.component import Column
+from agentrl_core.loss import Bounds, Clip, Policy, Surrogate, Tokens
+from agentrl_core.loss.base import Unit
+from agentrl_core.loss.surrogate import log_clipped
+from agentrl_core.recipe import Recipe
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class GeometricMean(Surrogate):
+    """Averages the clipped log-ratios of a segment, so that no single token decides over it.
+
+        f = exp(mean of min(d, log upper)),   g = exp(mean of max(d, log lower))
+
+    for every token of the segment; only the pessimistic side is cut. Its default range is Clip(0.4, 0.4,
+    scale="log"). With `sequence_mean` the loss is - mean over sequences of A times this mean.
+
+    Args:
+        level: `sequence`, or `step`.
+
+    Example:
+        >>> import torch
+        >>> from agentrl_core import loss
+        >>> from agentrl_core.recipes.gmpo import GeometricMean
+        >>> log_ratio = torch.tensor([1.5, 0.5]).log()
+        >>> tokens = loss.Tokens(log_ratio, None, {"weight_kl": torch.ones(2), "sequence": torch.tensor([0, 0])})
+        >>> bounds = loss.Clip(0.4, 0.4, scale="log")(tokens, log_ratio)
+        >>> [factor.tolist() for factor in GeometricMean()(tokens, log_ratio, bounds)]
+        [[0.864, 0.864], [1.003, 1.003]]
+    """
+
+    level: Literal["sequence", "step"] = "sequence"
+
+    def own_reads(self) -> Iterable[str | Column]:
+        """The ids of the segments."""
+        return (self.level,)
+
+    def own_unit(self) -> Unit:
+        """The segment."""
+        return "trajectory" if self.level == "sequence" else "step"
+
+    def __call__(self, tokens: Tokens, log_ratio: Tensor, bounds: Bounds) -> tuple[Tensor, Tensor]:
+        """The formula of the class."""
+        segments = tokens.segments(self.level)
+        positive, negative = log_clipped(log_ratio, bounds)
+        return segments.spread(segments.mean(positive)).exp(), segments.spread(segments.mean(negative)).exp()
+
+
+GMPO = Recipe(
+    name="gmpo",
+    source="arXiv:2507.20673",
+    advantage=GroupRelative(scale="none"),
+    loss=Policy(clip=Clip(0.4, 0.4, scale="log"), surrogate=GeometricMean(), aggregate="sequence_mean"),
+)

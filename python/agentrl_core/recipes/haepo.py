@@ -1,0 +1,78 @@
+"""HAEPO: the answers of a group compete for probability as whole histories (arXiv:2508.18884).
+
+A softmax over the log-probs of the group's trajectories makes long-horizon credit one decision among few. The paper
+leaves open the level of its entropy and divergence; here both are of the softmax. The advantage is the reward, less the
+mean of its group: the softmax sums to 1, so no constant of a group changes a gradient.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from agentrl_core.advantage import GroupRelative
+from agentrl_core.component import Column, option
+from agentrl_core.loss import Tokens
+from agentrl_core.loss.base import ADVANTAGES, sums
+from agentrl_core.loss.listwise import GroupLoss
+from agentrl_core.model.lazy_torch import torch
+from agentrl_core.recipe import Recipe
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class TrajectorySoftmax(GroupLoss):
+    """Lets the answers of a group compete for probability.
+
+    Maximised is, with P the softmax over the group of factor * l,
+
+        J = sum of P A + entropy * H(P) - drift * KL(P_old || P)
+
+    l is the log-prob of the whole answer (`sum`; a few hundred nats apart, so P is nearly one-hot), its mean over
+    tokens (`mean`), or the log-ratio to the old policy (`log_ratio`). P_old is the same of the old policy; for
+    `log_ratio` it is uniform. A single answer has no gradient.
+
+    Args:
+        aggregate: as of every loss.
+        constant: as of every loss.
+        score: `sum`, `mean` or `log_ratio`.
+        factor: above 0.
+        entropy: at least 0.
+        drift: at least 0.
+
+    Example:
+        >>> import torch
+        >>> from agentrl_core.loss import Tokens
+        >>> from agentrl_core.recipes.haepo import TrajectorySoftmax
+        >>> gain, pull = torch.tensor([0.5, 0.0]), torch.tensor([0.0, -0.5])  # A is 1 and -1, each of weight 1/2
+        >>> streams = {"weight_kl": torch.full((2,), 0.5), "advantage_positive": gain, "advantage_negative": pull}
+        >>> streams |= {"sequence": torch.tensor([0, 1]), "group": torch.tensor([0, 0])}
+        >>> streams["old_logprob"] = torch.tensor([-2.0, -2.0])
+        >>> tokens = Tokens(torch.tensor([-2.0, -2.0]), None, streams)  # P = 1/2: only its entropy is left
+        >>> TrajectorySoftmax().evaluate(tokens)[0].item()
+        -0.0069
+    """
+
+    reads: ClassVar[tuple[str | Column, ...]] = (*ADVANTAGES, "weight_kl", "sequence", "group", "old_logprob")
+
+    score: Literal["sum", "mean", "log_ratio"] = "sum"
+    factor: float = option(1.0, above=0)
+    entropy: float = option(0.01, at_least=0)
+    drift: float = option(0.01, at_least=0)
+
+    def evaluate(self, tokens: Tokens) -> tuple[Tensor, dict[str, Tensor]]:
+        """The formula of the class."""
+        sequences, members = tokens.segments("sequence"), tokens.members("group")
+        old = tokens.stream("old_logprob")
+        new = tokens.logprob - old if self.score == "log_ratio" else tokens.logprob
+        reduce = sequences.mean if self.score == "mean" else sequences.sum
+        policy = members.log_softmax(self.factor * reduce(new))
+        before = members.log_softmax(self.factor * reduce(torch.zeros_like(old) if self.score == "log_ratio" else old))
+        gain = policy.exp() * (sequences.mean(tokens.advantage) - self.entropy * policy)
+        objective = members.sum(gain - self.drift * before.exp() * (before - policy))
+        return -self.group_sum(tokens, objective), sums(tokens, entropy=tokens.entropy)
+
+
+HAEPO = Recipe(name="haepo", source="arXiv:2508.18884", advantage=GroupRelative(scale="none"), loss=TrajectorySoftmax())

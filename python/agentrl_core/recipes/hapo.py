@@ -1,0 +1,127 @@
+"""HAPO: clip range and advantage of a token follow its entropy (arXiv:2509.16591).
+
+Tokens at which the policy hesitates explore, the others carry out. With h in [-1, 1] the normalised entropy of a token,
+uncertain tokens may move further up, confident ones further down, and uncertain ones count more once they have moved.
+The public code divides negative scores by the smallest itself, which makes them positive; here they stay negative, as
+in the paper. The sampling temperature by entropy is the engine's and is not built.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from agentrl_core.advantage import GroupRelative
+from agentrl_core.component import option
+from agentrl_core.loss import Bounds, Clip, ClipRange, Mask, Policy, Tokens
+from agentrl_core.loss.base import OverRows, Scope
+from agentrl_core.model.lazy_torch import torch
+from agentrl_core.recipe import Recipe
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class EntropyScaledClip(OverRows, ClipRange):
+    """Lets uncertain tokens move further up and confident ones further down.
+
+    With h of `normalised_entropy`: [1 - low (1 + max(-h, 0)), 1 + high (1 + max(h, 0))].
+
+    Args:
+        clip: the widths low and high, and the dual bound.
+        quantile: see `normalised_entropy`.
+        scope: see `normalised_entropy`.
+
+    Example:
+        >>> import torch
+        >>> from agentrl_core.loss import Tokens
+        >>> from agentrl_core.recipes.hapo import EntropyScaledClip
+        >>> entropy = torch.tensor([0.0, 1.0, 2.0, 3.0]).exp()  # scores -1, -1/2, 0 and 1
+        >>> tokens = Tokens(torch.zeros(4), entropy, {"weight_kl": torch.ones(4)})
+        >>> bounds = EntropyScaledClip(quantile=0.6)(tokens, torch.zeros(4))
+        >>> bounds.lower.tolist(), bounds.upper.tolist()
+        ([0.6, 0.7, 0.8, 0.8], [1.2, 1.2, 1.2, 1.4])
+    """
+
+    clip: Clip = Clip(0.2, 0.2)  # noqa: RUF009 - frozen
+    quantile: float = option(0.8, above=0, below=1)
+    scope: Scope = "all"
+
+    def check_options(self) -> None:
+        """The widths are plain."""
+        self.require(self.clip.center == "one", "clip", "its centre is one here")
+
+    def __call__(self, tokens: Tokens, log_ratio: Tensor) -> Bounds:  # noqa: ARG002 - other ranges read it
+        """The formula of the class."""
+        height = normalised_entropy(tokens, self.quantile, self.scope)
+        wider_low, wider_high = 1.0 + (-height).clamp(min=0.0), 1.0 + height.clamp(min=0.0)
+        lower = (1.0 - self.clip.low * wider_low).clamp(min=0.0)
+        return Bounds(lower, 1.0 + self.clip.high * wider_high, self.clip.dual)
+
+
+@dataclass(frozen=True)
+class EntropyAdvantage(OverRows, Mask):
+    """Lets uncertain tokens count more once they have moved, and confident ones less before.
+
+    With h of `normalised_entropy`, the factor is 1 + coefficient h for h > 0 where r is outside
+    (1 - low / 2, 1 + high / 2), and for h <= 0 where r is inside; 1 elsewhere.
+
+    Args:
+        coefficient: above 0, at most 1.
+        low: above 0.
+        high: above 0.
+        quantile: see `normalised_entropy`.
+        scope: see `normalised_entropy`.
+
+    Example:
+        >>> import torch
+        >>> from agentrl_core.loss import Bounds, Tokens
+        >>> from agentrl_core.recipes.hapo import EntropyAdvantage
+        >>> entropy = torch.tensor([0.0, 1.0, 2.0]).exp()  # scores -1, -1/2 and 0
+        >>> tokens = Tokens(torch.zeros(3), entropy, {"weight_kl": torch.ones(3)})
+        >>> EntropyAdvantage()(tokens, torch.zeros(3), Bounds())[0].tolist()
+        [0.0, 0.5, 1.0]
+    """
+
+    coefficient: float = option(1.0, above=0, at_most=1)
+    low: float = option(0.2, above=0)
+    high: float = option(0.2, above=0)
+    quantile: float = option(0.8, above=0, below=1)
+    scope: Scope = "all"
+
+    def __call__(self, tokens: Tokens, log_ratio: Tensor, bounds: Bounds) -> tuple[Tensor, Tensor]:  # noqa: ARG002
+        """The formula of the class."""
+        ratio = log_ratio.detach().exp()
+        height = normalised_entropy(tokens, self.quantile, self.scope)
+        outside = (ratio <= 1.0 - self.low / 2.0) | (ratio >= 1.0 + self.high / 2.0)
+        factor = torch.where((height > 0) == outside, 1.0 + self.coefficient * height, 1.0)
+        return factor, factor
+
+
+def normalised_entropy(tokens: Tokens, quantile: float, scope: Scope) -> Tensor:
+    """HAPO's entropy score of each token, in [-1, 1], without gradient.
+
+    e = log max(H, 1e-8); h = e - quantile(e), divided by its root mean square; then positive values are divided by
+    the largest and negative ones by the size of the smallest.
+
+    Args:
+        tokens: the rows.
+        quantile: the nearest value to this quantile is the zero of the score.
+        scope: the statistics are of each `sequence` or of `all` rows.
+    """
+    segments = tokens.segments(scope)
+    log_entropy = tokens.entropy.detach().clamp(min=1e-8).log()
+    height = log_entropy - segments.spread(segments.quantile(log_entropy, quantile, nearest=True))
+    largest, smallest = (segments.spread(segments.maximum(sign * height)) for sign in (1.0, -1.0))
+    # Dividing by the root mean square first would change neither sign nor quotient.
+    above, below = (height / size.clamp(min=1e-8) for size in (largest, smallest))
+    return torch.where(tokens.trained, torch.where(height > 0, above, below), 0.0)
+
+
+HAPO = Recipe(
+    name="hapo",
+    source="arXiv:2509.16591",
+    advantage=GroupRelative(unit="token", fallback_above=5.0),
+    loss=Policy(clip=EntropyScaledClip(Clip(dual=10.0)), mask=EntropyAdvantage()),
+)

@@ -1,0 +1,73 @@
+"""Light-IF: an entropy bonus where advantage and log-prob co-vary, after a warm start on surprises (arXiv:2508.03178).
+
+Following instructions collapses into habits when only the outcome pays. The warm start imitates just the tokens that
+the model finds surprising; in reinforcement learning the entropy bonus goes to the tokens of a response whose updates
+would reduce the entropy most. The reward is the share of constraints that a response meets, which its environment
+knows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from agentrl_core.advantage import GroupRelative
+from agentrl_core.component import Column, option
+from agentrl_core.loss import KL, EntropyTerm, Imitation, Policy, Tokens, TopTokens, Train
+from agentrl_core.loss.base import ADVANTAGES, Unit
+from agentrl_core.loss.mask import score_of
+from agentrl_core.recipe import Recipe
+from agentrl_core.reward import Outcome
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class CovarianceEntropy(EntropyTerm):
+    """Rewards entropy where advantage and log-prob co-vary within a response.
+
+        L = - coefficient * sum of w c H,   c = clip(factor softmax over the response of cov, 0, at_most)
+
+    with cov = (A - mean A) (log p - mean log p) over the rows given; c is detached.
+
+    Args:
+        coefficient: above 0.
+        factor: of the softmax, above 0.
+        at_most: upper bound of c, above 0.
+
+    Example:
+        >>> import torch
+        >>> from agentrl_core.loss import Tokens
+        >>> from agentrl_core.recipes.light_if import CovarianceEntropy
+        >>> streams = {"weight_kl": torch.ones(2), "weight_entropy": torch.ones(2), "sequence": torch.tensor([0, 0])}
+        >>> streams |= {"advantage_positive": torch.tensor([1.0, 0.0]), "advantage_negative": torch.tensor([0.0, -1.0])}
+        >>> tokens = Tokens(torch.tensor([-1.0, -3.0]), torch.ones(2), streams)  # both co-vary by 1: c = 10 / 2
+        >>> CovarianceEntropy(0.1)(tokens).item()
+        -1.0
+    """
+
+    reads: ClassVar[tuple[str | Column, ...]] = (*ADVANTAGES, "weight_entropy", "sequence")
+    over: ClassVar[Unit] = "update"
+
+    coefficient: float = option(0.001, above=0)
+    factor: float = option(10.0, above=0)
+    at_most: float = option(5.0, above=0)
+
+    def __call__(self, tokens: Tokens) -> Tensor:
+        """The formula of the class."""
+        softmax = tokens.segments("sequence").log_softmax(score_of(tokens, "covariance")).exp()
+        share = (self.factor * softmax).clamp(max=self.at_most)
+        return -self.coefficient * (tokens.stream("weight_entropy") * share * tokens.entropy).sum()
+
+
+LIGHT_IF = Recipe(
+    name="light_if",
+    source="arXiv:2508.03178",
+    reward=Outcome(),
+    advantage=GroupRelative(),
+    loss=(
+        Train(Imitation("token_mean", mask=TopTokens("surprise", 0.2)), stage="warm_start"),
+        Policy(kl=KL(0.001), entropy=CovarianceEntropy()),
+    ),
+)

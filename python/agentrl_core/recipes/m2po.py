@@ -1,0 +1,80 @@
+"""M2PO: clip only as far as stale data asks for (arXiv:2510.01161).
+
+With data that is many updates old a fixed clip range silences much of what could be learnt. Here the second moment of
+the log-ratios, over the tokens that an update would push further away, is held below a budget, by the widest range that
+does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from agentrl_core.advantage import GroupRelative
+from agentrl_core.component import Column, option
+from agentrl_core.loss import Bounds, Clip, ClipRange, Policy, Tokens
+from agentrl_core.loss.base import ADVANTAGES, Unit
+from agentrl_core.model.lazy_torch import torch
+from agentrl_core.recipe import Recipe
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class SecondMomentClip(ClipRange):
+    """Holds the second moment of the log-ratios below a budget, with the widest range that does.
+
+    Over the tokens that an update would push further away, S = {A > 0, r > 1} or {A < 0, r < 1}: if the mean of
+    d^2 is at most `budget`, nothing is clipped. Else k^2 is the largest of the d^2 in S with
+    sum over S of min(d^2, k^2) <= budget |S| (0 if there is none), and the bounds are [exp(-k), exp(k)]. Over the rows
+    given.
+
+    Args:
+        budget: of the second moment of log r, above 0.
+        narrowest: a range that is never narrowed further; None: it may close entirely.
+        dual: as of `Clip`.
+
+    Example:
+        >>> import torch
+        >>> from agentrl_core.loss import Tokens
+        >>> from agentrl_core.recipes.m2po import SecondMomentClip
+        >>> one, none = torch.ones(2), torch.zeros(2)
+        >>> streams = {"weight_kl": one, "advantage_positive": one, "advantage_negative": none}
+        >>> bounds = SecondMomentClip()(Tokens(none, None, streams), torch.tensor([0.1, 0.6]))
+        >>> bounds.lower.item(), bounds.upper.item()  # the mean square 0.185 exceeds 0.04, so k = 0.1
+        (0.905, 1.105)
+    """
+
+    reads: ClassVar[tuple[str | Column, ...]] = ADVANTAGES
+    over: ClassVar[Unit] = "update"
+
+    budget: float = option(0.04, above=0)
+    narrowest: Clip | None = None
+    dual: float | None = option(None, above=1)
+
+    def check_options(self) -> None:
+        """The narrowest range is plain."""
+        fits = self.narrowest is None or self.narrowest.center == "one"
+        self.require(fits, "narrowest", "its centre is one here")
+
+    def __call__(self, tokens: Tokens, log_ratio: Tensor) -> Bounds:
+        """The formula of the class."""
+        distance = log_ratio.detach()
+        harmful = ((tokens.advantage_positive > 0) & (distance > 0)) | (
+            (tokens.advantage_negative < 0) & (distance < 0)
+        )
+        allowed = self.budget * harmful.sum()
+        squares = torch.where(harmful, distance.square(), 0.0).sort().values  # those of S come last, in order
+        larger = torch.arange(len(squares) - 1, -1, -1, device=squares.device)
+        fits = squares.cumsum(0) + larger * squares <= allowed
+        limit = torch.where(fits, squares, 0.0).max() if len(squares) else squares.sum()
+        width = torch.where(squares.sum() <= allowed, torch.inf, limit.sqrt())
+        lower, upper = (-width).exp(), width.exp()
+        if self.narrowest is not None:
+            narrowest_lower, narrowest_upper = self.narrowest.interval()
+            lower, upper = lower.clamp(max=narrowest_lower), upper.clamp(min=narrowest_upper)
+        return Bounds(lower, upper, self.dual)
+
+
+M2PO = Recipe(name="m2po", source="arXiv:2510.01161", advantage=GroupRelative(), loss=Policy(clip=SecondMomentClip()))

@@ -1,0 +1,74 @@
+"""MinPRO: the smallest ratio of the prefix stands for the product of its ratios.
+
+Source: "A Step Back: Prefix Importance Ratio Stabilizes Policy Optimization". An off-policy gradient of a token wants
+the product of the ratios before it, which explodes or vanishes with the length. Its smallest factor is bounded, and
+falls where the product falls. How it is clipped is not given; here the surrogate is PPO's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from agentrl_core.advantage import GroupRelative
+from agentrl_core.component import Column, option
+from agentrl_core.loss import ImportanceRatio, Policy, Tokens
+from agentrl_core.loss.base import Unit
+from agentrl_core.loss.tokens import LOG_RATIO_LIMIT
+from agentrl_core.model.lazy_torch import torch
+from agentrl_core.recipe import Recipe
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class PrefixMinimum(ImportanceRatio):
+    """Weighs a token by the smallest ratio of the tokens before it.
+
+        m_t = min over i < t of r_i (1 for the first token; never above 1 if `bounded`),   objective = sg(m_t) f(r_t)
+
+    Tool tokens are passed over. The rows of a sequence must lie in their order.
+
+    Args:
+        at_least: m is no smaller, so that one unlikely token does not silence the rest; from 0, below 1.
+        bounded: whether m is at most 1.
+        inside: put m into the ratio that is bounded, log r = log sg(m) + d, instead of outside the surrogate.
+
+    Example:
+        >>> import torch
+        >>> from agentrl_core.loss import Tokens
+        >>> from agentrl_core.recipes.minpro import PrefixMinimum
+        >>> old = torch.full((3,), -2.0)
+        >>> streams = {"weight_kl": torch.ones(3), "old_logprob": old, "sequence": torch.tensor([0, 0, 0])}
+        >>> tokens = Tokens(torch.tensor([0.5, 2.0, 1.0]).log() + old, None, streams)
+        >>> PrefixMinimum()(tokens)[1].tolist()
+        [1.0, 0.5, 0.5]
+    """
+
+    reads: ClassVar[tuple[str | Column, ...]] = ("old_logprob", "sequence")
+    over: ClassVar[Unit] = "trajectory"
+
+    at_least: float = option(0.0, at_least=0, below=1)
+    bounded: bool = False
+    inside: bool = False
+
+    def __call__(self, tokens: Tokens) -> tuple[Tensor, Tensor | None]:
+        """The formula of the class."""
+        smallest = tokens.segments("sequence").running_minimum(tokens.log_ratio.detach())
+        smallest = torch.where(torch.isinf(smallest), 0.0, smallest)
+        if self.bounded:
+            smallest = smallest.clamp(max=0.0)
+        minimum = smallest.exp().clamp(min=self.at_least)
+        if self.inside:
+            inner = tokens.log_ratio + minimum.log().clamp(min=-LOG_RATIO_LIMIT)
+            return inner.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT), None
+        return tokens.log_ratio, minimum
+
+
+MINPRO = Recipe(
+    name="minpro",
+    source="A Step Back: Prefix Importance Ratio Stabilizes Policy Optimization",
+    advantage=GroupRelative(),
+    loss=Policy(ratio=PrefixMinimum()),
+)

@@ -1,0 +1,92 @@
+"""P3O: policy gradient on differences of rewards between two answers (arXiv:2310.00212).
+
+Rewards that are learnt from comparisons are known up to a shift for each question; a gradient of differences does not
+see it. A divergence from a reference is folded into the rewards. The advantage has to be the reward, or the reward less
+one baseline for both: dividing by a spread would change the difference.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from agentrl_core.advantage import GroupRelative
+from agentrl_core.component import Column, option
+from agentrl_core.loss import Tokens
+from agentrl_core.loss.base import ADVANTAGES, sums
+from agentrl_core.loss.preference import PairLoss
+from agentrl_core.loss.tokens import LOG_RATIO_LIMIT
+from agentrl_core.model.lazy_torch import torch
+from agentrl_core.recipe import Recipe
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class PairwiseProximal(PairLoss):
+    """Moves the two answers of a pair apart by the difference of their rewards, within a clip range.
+
+    With R the advantages of the two answers (their rewards, a divergence folded in), r their ratios to the old policy
+    (joint, within exp(+-20)) and D = log p(y1) - log p(y2), a pair costs - J:
+
+        `separate`: J = 1/2 sum over i of min(v r_i, v clip(r_i, 1 +- epsilon)),  v = sg((R_i - R_j) r_j)
+        `joint`:    J = 1/2 min(v D, v clip(D, D_old +- epsilon)),                v = sg((R_1 - R_2) r_1 r_2)
+
+    Args:
+        aggregate: as of every loss.
+        constant: as of every loss.
+        kind: `separate` or `joint`.
+        epsilon: between 0 and 1.
+
+    Example:
+        >>> import torch
+        >>> from agentrl_core.loss import Tokens
+        >>> from agentrl_core.recipes.p3o import PairwiseProximal
+        >>> gain, pull = torch.tensor([0.5, 0.0]), torch.tensor([0.0, -0.5])  # A is 1 and -1, each of weight 1/2
+        >>> streams = {"weight_kl": torch.full((2,), 0.5), "advantage_positive": gain, "advantage_negative": pull}
+        >>> streams |= {"sequence": torch.tensor([0, 1]), "pair": torch.tensor([0, 0])}
+        >>> streams["old_logprob"] = torch.tensor([-2.0, -2.0])
+        >>> tokens = Tokens(torch.tensor([1.5, 1.0]).log() - 2.0, None, streams)  # ratios 1.5 and 1
+        >>> PairwiseProximal().evaluate(tokens)[0].item()  # -(min(3, 2.4) - 3) / 2
+        0.3
+    """
+
+    reads: ClassVar[tuple[str | Column, ...]] = (*ADVANTAGES, "weight_kl", "sequence", "pair", "old_logprob")
+
+    kind: Literal["separate", "joint"] = "separate"
+    epsilon: float = option(0.2, above=0, below=1)
+
+    def evaluate(self, tokens: Tokens) -> tuple[Tensor, dict[str, Tensor]]:
+        """The formula of the class."""
+        sequences, pairs, members = tokens.segments("sequence"), tokens.segments("pair"), tokens.members("pair")
+
+        def difference(values: Tensor) -> Tensor:
+            """Of each member, its value minus the other's."""
+            return 2.0 * values - members.spread(members.sum(values))
+
+        away = sequences.sum(tokens.logprob - tokens.stream("old_logprob")).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
+        ratio, gain = away.exp(), difference(sequences.mean(tokens.advantage))
+        other = (away - difference(away)).detach().exp()
+        if self.kind == "separate":
+            value = gain * other
+            bounded = ratio.clamp(1.0 - self.epsilon, 1.0 + self.epsilon)
+            objective = torch.minimum(value * ratio, value * bounded) / 2.0
+        else:
+            value = gain * ratio.detach() * other
+            apart = difference(sequences.sum(tokens.logprob))
+            before = difference(sequences.sum(tokens.stream("old_logprob")))
+            # The same for both members, so half of it each.
+            bounded = apart.clamp(min=before - self.epsilon, max=before + self.epsilon)
+            objective = torch.minimum(value * apart, value * bounded) / 4.0
+        objective = torch.where(sequences.exists, objective, 0.0)
+        loss = -(pairs.sum(tokens.stream("weight_kl")) * members.sum(objective)).sum()
+        return loss, sums(tokens, ratio=sequences.spread(ratio), entropy=tokens.entropy)
+
+
+P3O = Recipe(
+    name="p3o",
+    source="arXiv:2310.00212",
+    advantage=GroupRelative(scale="none"),
+    loss=PairwiseProximal("sequence_mean", kind="separate"),
+)

@@ -1,0 +1,75 @@
+"""RL-PLUS: tokens of an unknown expert are weighted by a mixture of behaviours (arXiv:2508.00222).
+
+Demonstrations come without log-probs, and their plain importance ratio would explode. The ratio to a mixture of the old
+policy and a guess of the expert stays bounded, and tokens that the policy already finds likely count less. The paper's
+guess is uniform over the vocabulary, `prior=1 / 151_936`; the public code takes 1, as here. Statistics of the
+advantages over the policy's own draws alone: give the expert's no score, and a column as their advantage.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from agentrl_core.advantage import GroupRelative
+from agentrl_core.component import Column, option, token
+from agentrl_core.loss import Bounds, Policy, Surrogate, Tokens
+from agentrl_core.loss.tokens import LOG_RATIO_LIMIT
+from agentrl_core.model.lazy_torch import torch
+from agentrl_core.recipe import Recipe
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class MixtureExpert(Surrogate):
+    """Weighs tokens that an unknown expert wrote by multiple importance sampling.
+
+        f = g = sg(1 - p)^exploration p / ((1 - share) p_old + share q)
+
+    Bounded by 1 / share where q >= p, however unlikely the old policy finds the token; not clipped. RL-PLUS takes
+    (p_old + p_expert) / 2 with p_expert = (p_old + u) / 2: share 0.25, q = u.
+
+    Args:
+        share: of q in the mixture; between 0 and 1.
+        prior: q, one probability for every token: 1 / |V| in the paper, 1 in its code; above 0, at most 1. None: q is
+            the stream `other_logprob`, the log-probs of a second behaviour policy.
+        exploration: at least 0; tokens that are likely already count less.
+
+    Example:
+        >>> import torch
+        >>> from agentrl_core.loss import Bounds, Tokens
+        >>> from agentrl_core.recipes.rl_plus import MixtureExpert
+        >>> streams = {"weight_kl": torch.ones(1), "old_logprob": torch.tensor([0.2]).log()}
+        >>> tokens = Tokens(torch.tensor([0.4]).log(), None, streams)
+        >>> MixtureExpert(exploration=0.0)(tokens, torch.zeros(1), Bounds())[0].tolist()  # 0.4 / (0.75 0.2 + 0.25)
+        [1.0]
+    """
+
+    share: float = option(0.25, above=0, below=1)
+    prior: float | None = option(1.0, above=0, at_most=1)
+    exploration: float = option(0.5, at_least=0)
+
+    def own_reads(self) -> Iterable[str | Column]:
+        """Old log-probs, and those of the second behaviour."""
+        return ("old_logprob",) if self.prior is not None else ("old_logprob", token("other_logprob"))
+
+    def __call__(self, tokens: Tokens, log_ratio: Tensor, bounds: Bounds) -> tuple[Tensor, Tensor]:  # noqa: ARG002
+        """The formula of the class."""
+        old = tokens.stream("old_logprob")
+        other = tokens.stream("other_logprob") if self.prior is None else torch.full_like(old, math.log(self.prior))
+        behaviour = torch.logaddexp(old + math.log1p(-self.share), other + math.log(self.share))
+        ratio = (tokens.logprob - behaviour).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
+        factor = ratio * (1.0 - tokens.logprob.detach().exp()).clamp(min=0.0).pow(self.exploration)
+        return factor, factor
+
+
+RL_PLUS = Recipe(
+    name="rl_plus",
+    source="arXiv:2508.00222",
+    advantage=GroupRelative(scale="none"),
+    loss=Policy(clip=None, expert=MixtureExpert(), aggregate="constant", constant=8192.0, entropy=0.001),
+)

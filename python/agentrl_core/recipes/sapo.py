@@ -1,0 +1,59 @@
+"""SAPO, soft adaptive policy optimisation: a sigmoid in place of the clip (arXiv:2511.20347).
+
+A hard clip either learns from a token in full or not at all. The sigmoid lets its gradient fall off smoothly, faster
+for negative advantages, whose gradients spread over the vocabulary.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from agentrl_core.advantage import GroupRelative
+from agentrl_core.component import option
+from agentrl_core.loss import Bounds, Policy, Surrogate, Tokens
+from agentrl_core.model.lazy_torch import torch
+from agentrl_core.recipe import Recipe
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Smooth(Surrogate):
+    """Lets the gradient of a token fall off smoothly as its ratio leaves 1: 4 / t sigmoid(t (r - 1)).
+
+    At r = 1 its slope is that of r; away from 1 it falls off.
+
+    Args:
+        positive: t for positive advantages, above 0.
+        negative: t for negative ones, above 0; larger, because their gradients spread over the vocabulary.
+
+    Example:
+        >>> import torch
+        >>> from agentrl_core.loss import Bounds, Tokens
+        >>> from agentrl_core.recipes.sapo import Smooth
+        >>> log_ratio = torch.tensor([1.0]).log()
+        >>> factors = Smooth()(Tokens(log_ratio, None, {"weight_kl": torch.ones(1)}), log_ratio, Bounds())
+        >>> [factor.tolist() for factor in factors]  # 2 / t
+        [[2.0], [1.905]]
+    """
+
+    positive: float = option(1.0, above=0)
+    negative: float = option(1.05, above=0)
+
+    def __call__(self, tokens: Tokens, log_ratio: Tensor, bounds: Bounds) -> tuple[Tensor, Tensor]:  # noqa: ARG002
+        """The formula of the class."""
+        away = log_ratio.exp() - 1.0
+        return (
+            torch.sigmoid(self.positive * away) * (4.0 / self.positive),
+            torch.sigmoid(self.negative * away) * (4.0 / self.negative),
+        )
+
+
+SAPO = Recipe(
+    name="sapo",
+    source="arXiv:2511.20347",
+    advantage=GroupRelative(),
+    loss=Policy(clip=None, surrogate=Smooth(), aggregate="sequence_mean"),
+)

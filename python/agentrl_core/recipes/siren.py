@@ -1,0 +1,84 @@
+"""SIREN: the entropy of likely tokens at uncertain places is held at its first value (arXiv:2509.25133).
+
+A plain entropy bonus spreads probability over tokens that make no sense. SIREN looks only at the most likely tokens of
+a place, and only at the most uncertain places of a response, and anchors their mean entropy at that of the first
+policy: the metric `peak_entropy` of the first update. Run the recipe once with any anchor to read it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from agentrl_core.advantage import GroupRelative
+from agentrl_core.component import Column, option
+from agentrl_core.loss import Clip, EntropyTerm, Policy, Tokens
+from agentrl_core.loss.base import Unit
+from agentrl_core.model.lazy_torch import torch
+from agentrl_core.recipe import Recipe
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class EntropyAnchor(EntropyTerm):
+    """Holds the entropy of likely tokens at uncertain places at an anchor.
+
+        L = coefficient * (mean over responses of the mean over peaks of H - anchor)^2
+
+    H is the model's answer `top_p_entropy` (see `model.answers`); the peaks of a response are its tokens with
+    H above its `quantile`; responses without a peak do not count. The square is of all rows of the update, not of each
+    pack (`Update.together`); it is not weighted, and 0 without any peak.
+
+    Args:
+        coefficient: above 0.
+        anchor: the mean of the first policy, at least 0: the metric `peak_entropy` of the first update.
+        quantile: between 0 and 1.
+
+    Metrics: `peak_entropy`, the mean that is anchored.
+
+    Example:
+        >>> import torch
+        >>> from types import SimpleNamespace
+        >>> from agentrl_core.loss import Tokens
+        >>> from agentrl_core.recipes.siren import EntropyAnchor
+        >>> streams = {"weight_kl": torch.ones(5), "sequence": torch.zeros(5, dtype=torch.int64)}
+        >>> answers = SimpleNamespace(top_p_entropy=torch.tensor([0.0, 3.0, 0.0, 0.0, 0.0]))
+        >>> EntropyAnchor()(Tokens(torch.zeros(5), None, streams, answers)).item()  # 0.005 (3 - 1)^2
+        0.02
+    """
+
+    reads: ClassVar[tuple[str | Column, ...]] = ("sequence",)
+    asks: ClassVar[tuple[str, ...]] = ("top_p_entropy",)
+    over: ClassVar[Unit] = "update"
+
+    coefficient: float = option(0.005, above=0)
+    anchor: float = option(1.0, at_least=0)
+    quantile: float = option(0.8, above=0, below=1)
+
+    def peak_entropy(self, tokens: Tokens) -> Tensor:
+        """The mean that is anchored, a scalar with gradient; without any peak the anchor."""
+        responses = tokens.segments("sequence")
+        entropy = tokens.answer("top_p_entropy")
+        peak = tokens.trained & (entropy > responses.spread(responses.quantile(entropy, self.quantile)))
+        count = responses.sum(peak.to(entropy))
+        mean = responses.sum(torch.where(peak, entropy, 0.0)) / count.clamp(min=1.0)
+        # Without any peak the anchor itself, so that the term is 0.
+        return torch.where(count.any(), mean.sum() / (count > 0).sum().clamp(min=1), self.anchor)
+
+    def metrics(self, tokens: Tokens) -> dict[str, Tensor]:
+        """`peak_entropy`, the same for every row."""
+        return {"peak_entropy": self.peak_entropy(tokens).expand_as(tokens.logprob)}
+
+    def __call__(self, tokens: Tokens) -> Tensor:
+        """The formula of the class."""
+        return self.coefficient * (self.peak_entropy(tokens) - self.anchor).square()
+
+
+SIREN = Recipe(
+    name="siren",
+    source="arXiv:2509.25133",
+    advantage=GroupRelative(),
+    loss=Policy(clip=Clip(0.2, 0.28), entropy=EntropyAnchor(0.005), aggregate="constant", constant=8192.0),
+)

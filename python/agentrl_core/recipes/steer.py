@@ -1,0 +1,86 @@
+"""STEER: tokens whose update would change the entropy most count less (arXiv:2510.10150).
+
+The change of a token's entropy by a step on it is estimated to first order, and large changes of either sign are
+damped, so that the entropy neither collapses nor explodes. The weights follow the current policy: they are part of the
+loss.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from agentrl_core.advantage import GroupRelative
+from agentrl_core.component import Column, option
+from agentrl_core.loss import Bounds, Clip, Mask, Policy, Tokens
+from agentrl_core.loss.base import ADVANTAGES, Unit
+from agentrl_core.model.lazy_torch import torch
+from agentrl_core.recipe import Recipe
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class EntropyChange(Mask):
+    """Weighs tokens down by how much a step on them would change the entropy.
+
+        change = |A p / p_old (1 - p) (log p + H)|   (first order, with p between 1e-8 and 1 - 1e-8)
+
+    `linear`: from `high` at the smallest change of the rows given to `low` at the largest, (low + high) / 2 if all are
+    equal. `exponential`: max(low, exp(log(low) change / max(largest, 0.02))).
+
+    Args:
+        kind: `linear` or `exponential`.
+        low: weight of the largest change, between 0 and 1.
+        high: weight of the smallest change; only for `linear`.
+
+    Example:
+        >>> import torch
+        >>> from agentrl_core.loss import Bounds, Tokens
+        >>> from agentrl_core.recipes.steer import EntropyChange
+        >>> logprob = torch.tensor([0.5, 0.5]).log()
+        >>> streams = {"weight_kl": torch.ones(2), "old_logprob": logprob}
+        >>> streams |= {"advantage_positive": torch.ones(2), "advantage_negative": torch.zeros(2)}
+        >>> tokens = Tokens(logprob, torch.tensor([0.693, 0.0]), streams)  # log p + H is 0 at the first
+        >>> EntropyChange()(tokens, torch.zeros(2), Bounds())[0].tolist()
+        [1.2, 0.8]
+    """
+
+    reads: ClassVar[tuple[str | Column, ...]] = (*ADVANTAGES, "old_logprob")
+    over: ClassVar[Unit] = "update"
+
+    kind: Literal["linear", "exponential"] = "linear"
+    low: float = option(0.8, above=0, below=1)
+    high: float = 1.2
+
+    def check_options(self) -> None:
+        """The smallest change counts most."""
+        self.require(self.high >= self.low, "high", f"give a number of at least low={self.low}")
+
+    def __call__(self, tokens: Tokens, log_ratio: Tensor, bounds: Bounds) -> tuple[Tensor, Tensor]:  # noqa: ARG002
+        """The formula of the class."""
+        edge = 1e-8
+        probability = tokens.logprob.detach().exp().clamp(edge, 1.0 - edge)
+        old = tokens.stream("old_logprob").exp().clamp(edge, 1.0 - edge)
+        away = probability.log() + tokens.entropy.detach()
+        change = (tokens.advantage * probability / old * (1.0 - probability) * away).abs()
+        rows = tokens.segments("all")
+        largest = rows.spread(rows.maximum(change))
+        if self.kind == "exponential":
+            rate = -change.new_tensor(self.low).log() / largest.clamp(min=0.02)
+            weight = (-rate * change).exp().clamp(self.low, 1.0)
+        else:
+            smallest = -rows.spread(rows.maximum(-change))
+            width = largest - smallest
+            share = (change - smallest) / torch.where(width > 0, width, 1.0)
+            weight = torch.where(width > 0, self.high - share * (self.high - self.low), (self.low + self.high) / 2)
+        return weight, weight
+
+
+STEER = Recipe(
+    name="steer",
+    source="arXiv:2510.10150",
+    advantage=GroupRelative(),
+    loss=Policy(clip=Clip(0.2, 0.28, dual=10.0), mask=EntropyChange()),
+)

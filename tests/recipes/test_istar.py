@@ -1,0 +1,38 @@
+"""Preferences between trajectories, against a loop over pairs."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from cases import Case, agree, total
+from torch import Tensor
+from torch.nn import functional
+
+from agentrl_core.recipes.istar import TrajectoryPairs
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_all_pairs_of_a_group(seed: int) -> None:
+    case = Case.random(seed, per="sequence")
+
+    def expected(logprob: Tensor, *_: object) -> Tensor:
+        costs = []
+        for rows, parts in zip(case.rows("group"), case.parts("group"), strict=True):
+            scores = []
+            for part in parts:
+                away = (logprob - case.reward_reference_logprob)[part]
+                steps = case.step[part]
+                scores.append(torch.stack([0.3 * away[steps == step].sum() for step in steps.unique()]).mean())
+            labels = [case.score[part[0]] for part in parts]
+            pairs = [
+                -functional.logsigmoid(better - worse)
+                for better, high in zip(scores, labels, strict=True)
+                for worse, low in zip(scores, labels, strict=True)
+                if high > low
+            ]
+            if pairs:
+                costs.append(total(case, rows) * torch.stack(pairs).mean())
+        assert len(costs) == 2  # the third group has one trajectory
+        return torch.stack(costs).sum()
+
+    agree(TrajectoryPairs(beta=0.3), case, expected)
