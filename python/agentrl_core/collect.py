@@ -10,6 +10,7 @@ from typing import Any, Self
 import numpy as np
 
 from agentrl_core import _core
+from agentrl_core.component.column import draw
 from agentrl_core.data.batch import Batch
 from agentrl_core.data.forest import Forest
 from agentrl_core.data.store import Store
@@ -72,7 +73,7 @@ class Collector:
     ) -> None:
         _check_parts(engine, environment, recipe, store)
         recipe.check()
-        if ("draw", "score") not in recipe.collected:
+        if draw("score") not in recipe.collected:
             raise RecipeError(
                 f"recipe {recipe.name!r}: admission reads the score, but phase reward makes none before it waits for a "
                 "column that only a model makes; begin the chain with a link that makes one, such as reward.Outcome()"
@@ -90,6 +91,8 @@ class Collector:
         self._notices = Notices()
         self._allow_changes = allow_changes
         self._head = _Head(0, {}, {}, _core.Batch.empty(), 0) if store is None else _Head.of(store)
+        self._tasks = self._head.tasks
+        """What the head's become with the batch that was collected last."""
         self._run: dict[str, Any] = {"recipe": json.loads(json.dumps(recipe.to_dict())), "seed": seed}
         self._check_run()
 
@@ -125,12 +128,10 @@ class Collector:
         domains: dict[str, str] = {}
         forest = Forest(iteration=head.iteration, seed=self.seed, entropies=self.engine.entropy_estimator)
         try:
-            self._fill(parts, domains, forest, tasks, group_size)
-            batch = parts[0] if len(parts) == 1 else Batch.concat(parts)
-            with_changes, all_tasks = batch._core.advance_tasks(head.tasks, domains)
+            batch = self._fill(parts, domains, forest, tasks, group_size)
+            with_changes, self._tasks = batch._core.advance_tasks(head.tasks, domains)
             batch = Batch(with_changes)
             if self.store is None:
-                self._head = replace(head, tasks=all_tasks)
                 return batch
             batch = self.store.rebase(batch)
             self.store.append(batch, iteration=head.iteration)
@@ -140,7 +141,7 @@ class Collector:
         except BaseException:
             self._save_unfinished(parts, forest)
             raise
-        self._head = _Head.of(self.store, tasks=all_tasks)
+        self._head = _Head.of(self.store, tasks=self._tasks)
         return batch
 
     def update(self, batch: Batch, metrics: Mapping[str, object], *, checkpoint: str | None = None) -> None:
@@ -165,10 +166,11 @@ class Collector:
                 f"the batch is of iteration {int(iterations.max())}, and iteration {head.iteration} is open; collect "
                 "its batch with collect(tasks=..., group_size=...)"
             )
-        components = batch.state
+        # Over the whole batch and from the state that the iteration began with, so that a restart comes to the same.
+        components = self.recipe.next_state(batch.with_state(head.components))
         if self.store is None:
             # One assignment: an interrupt finds it done or not begun.
-            self._head = replace(head, iteration=head.iteration + 1, components=components)
+            self._head = replace(head, iteration=head.iteration + 1, components=components, tasks=self._tasks)
             return
         run = {**head.run, **self._run}
         state = {
@@ -202,9 +204,12 @@ class Collector:
                 "choose another directory, or insist with Collector(..., allow_changes=True)"
             )
 
-    def _fill(self, parts: list[Batch], domains: dict[str, str], forest: Forest, tasks: int, group_size: int) -> None:
-        """Roll out, reward and admit until `tasks` groups are in, at most the admission's number of rounds."""
-        recipe = self.recipe
+    def _fill(self, parts: list[Batch], domains: dict[str, str], forest: Forest, tasks: int, group_size: int) -> Batch:
+        """Roll out, reward and admit until `tasks` groups are in, at most the admission's number of rounds.
+
+        The rounds are in `parts` as soon as they are rolled out, and the domains of their tasks in `domains`.
+        """
+        recipe = self.recipe.at(forest.iteration)
         pool = self._task_pool()
         most = max(tasks, min(len(pool), tasks * recipe.admit.rounds))
         order = recipe.select.choose(len(pool), forest.iteration, most, self.seed)
@@ -243,6 +248,9 @@ class Collector:
                 break
         if drawn and not scored:
             self._nothing_scored(drawn, forest.iteration, rewarded=rewarded)
+        batch = Batch.concat(parts)
+        # A restart scores the batch as a whole: so that it comes to the same, the batch of several rounds is scored anew.
+        return parts[0] if len(parts) == 1 and batch.num_draws == drawn else self._scored(batch)
 
     def _nothing_scored(self, drawn: int, iteration: int, *, rewarded: bool) -> None:
         """Say that there is nothing to train on: an error where the environment is why."""

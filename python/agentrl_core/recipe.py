@@ -11,20 +11,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, cast, get_args
 
-from agentrl_core.component.component import (
-    PHASES,
-    BatchComponent,
-    Column,
-    Component,
-    Level,
-    StatefulComponent,
-    find_component,
-)
-from agentrl_core.component.rows import FLAGS
+import numpy as np
+
+from agentrl_core.component.column import LEVELS, Column, needed
+from agentrl_core.component.component import PHASES, BatchComponent, Component, StatefulComponent, find_component
+from agentrl_core.component.rows import Rows
+from agentrl_core.data.batch import Batch
 from agentrl_core.exceptions import RecipeError
 
 if TYPE_CHECKING:
-    from agentrl_core.data.batch import Batch
     from agentrl_core.loss import Loss, Train
     from agentrl_core.rollout import Planner
     from agentrl_core.select import Admission, Selector
@@ -33,42 +28,9 @@ if TYPE_CHECKING:
 Shared = Literal["each", "split", "owner"]
 Chain = BatchComponent | tuple[BatchComponent, ...]
 
-_LEVELS: tuple[Level, ...] = (
-    "draw",
-    "step",
-    "token",
-)  # from coarse to fine; a coarser column is broadcast to a finer level
-_FACTS: dict[Level, tuple[str, ...]] = {
-    "draw": ("reward", "success", "group_id", "trajectory_id", "episode_id", "agent", "task_id", "status", "iteration"),
-    "step": ("reward", "step", "terminated", "truncated", "flags", "origin_trajectory_id", "state_key"),
-    "token": (
-        "token",
-        "behaviour_logprob",
-        "entropy",
-        "trainable",
-        "inverse_temperature",
-        "policy_version",
-        "node_token",
-    ),
-}
 _COLLECTION = ("select", "rollout", "reward", "admit")
 _CREDIT = ("reward", "advantage", "weight")
 _CHAINS = (*_CREDIT, "loss")  # phases that may hold several components
-_MODEL_COLUMNS: dict[Column, str] = {  # made by annotate, with this model
-    ("token", "reference_logprob"): "reference",
-    ("token", "recomputed_logprob"): "policy",
-    ("token", "current_logprob"): "policy",
-    ("token", "proximal_logprob"): "policy",
-    ("token", "current_entropy"): "policy",
-    ("token", "old_mean_logprob"): "policy",
-    ("token", "sum_probability_squared"): "policy",
-    ("token", "reward_model_logprob"): "reward_model",
-    ("token", "reward_reference_logprob"): "reward_reference",
-    ("token", "value"): "critic",
-    ("token", "old_value"): "critic",
-    ("step", "answer_logprob"): "policy, probe=probe",
-    ("draw", "answer_logprob_before"): "policy, probe=probe",
-}
 
 
 def _default(package: str, name: str) -> Callable[[], Any]:
@@ -99,8 +61,6 @@ class Recipe:
         weight: makes `weight`, which multiplies the advantage and nothing else, and `keep`, which leaves draws or
             tokens out of the loss; or None.
         loss: what the updates minimise. A recipe that trains needs one.
-        replay: None in this version.
-        schedule: None in this version.
         epochs: passes over a batch, at least 1.
         minibatches: optimizer steps of a pass, at least 1.
         shared: how the branches that share a sampled step count it: `each` in full, `split` equally, or only its
@@ -129,8 +89,6 @@ class Recipe:
     advantage: Chain | None = None
     weight: Chain | None = None
     loss: Loss | Train | tuple[Loss | Train, ...] | None = None
-    replay: Component | None = None
-    schedule: Component | None = None
     epochs: int = 1
     minibatches: int = 1
     shared: Shared = "each"
@@ -157,12 +115,6 @@ class Recipe:
                         f"recipe {self.name!r}: {component!r} is no component of phase {phase}; "
                         f"give one from agentrl_core.{PHASES[phase]}"
                     )
-            remember = [type(link).__name__ for link in self.chain(phase) if isinstance(link, StatefulComponent)]
-            if len(set(remember)) < len(remember):
-                raise RecipeError(
-                    f"recipe {self.name!r}: phase {phase} has more than one of {', '.join(sorted(set(remember)))}, "
-                    "which would share what they remember; keep one of each"
-                )
         places = [(training.stage, training.model) for training in self._trainings()]
         for stage, model in places:
             if places.count((stage, model)) > 1:
@@ -225,9 +177,6 @@ class Recipe:
         Raises:
             RecipeError: a phase has no component, or a component needs a column that nobody makes.
         """
-        for phase in ("replay", "schedule"):
-            if getattr(self, phase) is not None:
-                raise RecipeError(f"recipe {self.name!r}: this version does not run phase {phase}; set {phase}=None")
         self._check((*_COLLECTION, "advantage", "weight", "loss"), batch)
 
     def credit(self, batch: Batch) -> Batch:
@@ -241,27 +190,94 @@ class Recipe:
             RecipeError: the recipe has no advantage, or a component needs a column that nobody makes.
         """
         self._check(_CREDIT, batch)
-        if not all(batch.has(name, level) for level, name in self.collected):
+        if not all(batch.has(column.name, column.level) for column in self.collected):
             batch = self.score(batch)
-        for chain in (self._reward()[1], self.chain("advantage"), self.chain("weight")):
-            batch = _run(chain, batch)
+        _, waiting = self._reward()
+        for phase, links in (("reward", waiting), *((phase, _places(self, phase)) for phase in _CREDIT[1:])):
+            batch = self._run(phase, links, batch)
+        self._refuse_unknown(batch)
         return batch.with_source(self.name, json.dumps(self.to_dict()))
 
     def score(self, batch: Batch) -> Batch:
         """The batch with what phase reward makes, `score` above all, as far as no link waits for a model's column."""
-        return _run(self._reward()[0], batch)
+        return self._run("reward", self._reward()[0], batch)
 
     @property
     def collected(self) -> tuple[Column, ...]:
         """What phase reward makes during collection: all, but for links that wait for a model's column."""
-        return tuple(column for link in self._reward()[0] for column in link.makes)
+        return tuple(column for _, link in self._reward()[0] for column in _makes(link))
 
-    def _reward(self) -> tuple[tuple[Component, ...], tuple[Component, ...]]:
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The models whose answers it reads: what `annotate` has to be called with, such as `reference`.
+
+        Example:
+            >>> from agentrl_core import loss, recipes
+            >>> recipes.GRPO.replace(loss=loss.Policy(kl=loss.KL(0.1))).models
+            ('reference',)
+        """
+        columns = (column for phase in PHASES for link in self.chain(phase) for column in _needs(link))
+        return tuple(dict.fromkeys(column.model for column in columns if column.model))
+
+    def next_state(self, batch: Batch) -> dict[str, Any]:
+        """What the components that remember remember after an iteration: the state that its successor begins with.
+
+        Args:
+            batch: all draws of the iteration with its credit, and `Batch.state` as of the iteration's begin.
+        """
+        recipe = self.at(_iteration(batch))
+        state = dict(batch.state)
+        for phase in _CREDIT:
+            for place, link in _places(recipe, phase):
+                if isinstance(link, StatefulComponent):
+                    key = _key(phase, place, link)
+                    state[key] = link.next(state.get(key, link.initial_state()), batch)
+        return state
+
+    def at(self, iteration: int) -> Self:
+        """The recipe as it is in an iteration: with a number wherever a component has a `Schedule`."""
+        phases: dict[str, Any] = {}
+        for phase in PHASES:
+            links = self.chain(phase)
+            now = tuple(link.at(iteration) for link in links)
+            if any(new is not old for new, old in zip(now, links, strict=True)):
+                phases[phase] = now if phase in _CHAINS else now[0]
+        return dataclasses.replace(self, **phases) if phases else self
+
+    def _reward(self) -> tuple[list[_Place], list[_Place]]:
         """Phase reward: the links that collection runs, and those from the first that waits for a model on."""
-        chain = self.chain("reward")
-        waits = (place for place, link in enumerate(chain) if any(column in _MODEL_COLUMNS for column in link.needs))
-        first = next(waits, len(chain))
-        return chain[:first], chain[first:]
+        places = _places(self, "reward")
+        waits = (place for place, link in places if any(column.model for column in _needs(link)))
+        first = next(waits, len(places))
+        return places[:first], places[first:]
+
+    def _run(self, phase: str, places: list[_Place], batch: Batch) -> Batch:
+        """The links one after the other, each as it is in the iteration of the batch and with what it remembers."""
+        iteration = _iteration(batch)
+        for place, link in places:
+            now = link.at(iteration)
+            if isinstance(now, StatefulComponent):
+                key = _key(phase, place, link)
+                made = now.add_columns(batch.state.get(key, now.initial_state()), batch)
+            else:
+                made = cast("BatchComponent", now)(batch)
+            batch = self._checked(phase, link, made)
+        return batch
+
+    def _checked(self, phase: str, link: Component, batch: Any) -> Batch:
+        """What a link returned, refused here if it is not what the link says that it makes."""
+        name = f"recipe {self.name!r}: {link.title()} (phase {phase})"
+        if not isinstance(batch, Batch):
+            raise RecipeError(
+                f"{name} returned {batch!r}; return the batch with its columns: Rows(batch, level).write(...)"
+            )
+        for column in _makes(link):
+            if not batch.has(column.name, column.level):
+                raise RecipeError(
+                    f"{name} says that it makes column {column.name!r} at level {column.level}, and did not; "
+                    "write it, or take it out of makes"
+                )
+        return batch
 
     def updates(self, batch: Batch, *, stage: str = "update", seed: int = 0) -> Updates:
         """The optimizer steps of a batch, to iterate over: those of each loss of a stage, loss after loss.
@@ -279,15 +295,16 @@ class Recipe:
         if stage == "update":
             self.check(batch)
         for training in self.training(stage):
-            for level, name in training.needs:
-                if not batch.has(name, level):
+            for column in _needs(training):
+                if not batch.has(column.name, column.level):
                     remedy = "add the credit first: batch = recipe.credit(batch)"
                     if stage != "update":
-                        remedy = f"stage {stage!r} needs it first: {_annotate((level, name))}, or batch.with_columns"
+                        remedy = f"stage {stage!r} needs it first: {_annotate(column)}, or batch.with_columns"
                     raise RecipeError(
-                        f"recipe {self.name!r}: the batch has no column {name!r} at level {level}; {remedy}"
+                        f"recipe {self.name!r}: the batch has no column {column.name!r} at level {column.level}; "
+                        f"{remedy}"
                     )
-        return Updates(self, batch, stage=stage, seed=seed)
+        return Updates(self.at(_iteration(batch)), batch, stage=stage, seed=seed)
 
     def to_dict(self) -> dict[str, Any]:
         """The recipe as a table of plain values and one table per component. Phases that are None are left out."""
@@ -353,9 +370,27 @@ class Recipe:
             raise RecipeError(f"{where} is no TOML document: {error}; correct it there") from None
         return cls.from_dict(table)
 
+    def _refuse_unknown(self, batch: Batch) -> None:
+        """Refuse an advantage or weight that is no number where a token with a score is trained."""
+        tokens = Rows(batch, "token")
+        for phase in ("advantage", "weight"):
+            if not batch.has(phase, "token"):
+                continue
+            unknown = tokens.valid & ~np.isfinite(tokens.values(phase))
+            if unknown.any():
+                makers = [
+                    link for name in _CREDIT for link in self.chain(name) if phase in {c.name for c in _makes(link)}
+                ]
+                named = f"{makers[-1].title()} (phase {makers[-1].phase})" if makers else "the batch"
+                place = int(np.flatnonzero(unknown)[0])
+                raise RecipeError(
+                    f"recipe {self.name!r}: {named} gives {int(unknown.sum())} trained tokens the {phase} "
+                    f"{tokens.values(phase)[place]} (the first is token {place}, of draw {int(tokens.draws[place])}); "
+                    "give every trained token a finite number, or take it out of the loss with column keep"
+                )
+
     def _check(self, phases: tuple[str, ...], batch: Batch | None) -> None:
-        made: set[Column] = {(level, name) for level, names in _FACTS.items() for name in names}
-        made.update(("step", name) for name in FLAGS)
+        made: set[Column] = set()
         for phase in phases:
             chain = self.chain(phase)
             if not chain and phase != "weight":
@@ -365,25 +400,22 @@ class Recipe:
                 )
             for component in chain:
                 # Losses of other stages are checked on the batches that they are given.
-                for column in component.needs if getattr(component, "stage", "update") == "update" else ():
+                for column in _needs(component) if getattr(component, "stage", "update") == "update" else ():
                     self._check_column(phase, component, column, made, batch)
-                made.update(component.makes)
+                made.update(_makes(component))
 
     def _check_column(
         self, phase: str, component: Component, column: Column, made: set[Column], batch: Batch | None
     ) -> None:
         level, name = column
-        reach = _LEVELS[: _LEVELS.index(level) + 1]
-        if any((coarser, name) in made for coarser in reach) or (batch is not None and batch.has(name, level)):
+        reach = LEVELS[: LEVELS.index(column.level) + 1]
+        if column.is_fact or any(Column(coarser, name) in made for coarser in reach):
             return
-        if batch is None and name.startswith("reward."):
-            return  # a component of the reward, if the environment names one so
-        by_model = column in _MODEL_COLUMNS
-        if by_model and batch is None:
-            return
+        if batch.has(name, column.level) if batch is not None else column.model or name.startswith("reward."):
+            return  # without a batch: to be annotated, or a component of the reward, if the environment names one so
         remedy = (
             f"only a model can make it: {_annotate(column)}"
-            if by_model
+            if column.model
             else f"no component of this recipe makes it: add one that does, or {_annotate(column)}"
         )
         raise RecipeError(
@@ -396,16 +428,35 @@ class Recipe:
             raise RecipeError(f"recipe {self.name!r}: {option}={getattr(self, option)!r} is not possible; {remedy}")
 
 
-def _run(chain: tuple[Component, ...], batch: Batch) -> Batch:
-    for component in chain:
-        batch = cast("BatchComponent", component)(batch)
-    return batch
+_Place = tuple[int, Component]
+
+
+def _places(recipe: Recipe, phase: str) -> list[_Place]:
+    return list(enumerate(recipe.chain(phase)))
+
+
+def _key(phase: str, place: int, link: Component) -> str:
+    """The name of what a link remembers: by its place in the recipe."""
+    return f"{phase}[{place}].{type(link).__name__}"
+
+
+def _iteration(batch: Batch) -> int:
+    iterations = batch.column("iteration", "draw")
+    return int(iterations.max()) if len(iterations) else 0
+
+
+def _needs(component: Component) -> tuple[Column, ...]:
+    return tuple(c if isinstance(c, Column) else needed(*c)[0] for c in component.needs)  # TRANSITION: component.needs
+
+
+def _makes(component: Component) -> tuple[Column, ...]:
+    return tuple(c if isinstance(c, Column) else Column(*c) for c in component.makes)  # TRANSITION: component.makes
 
 
 def _annotate(column: Column) -> str:
     """The call that lets a model make a column; a probe makes the one before the first step too."""
-    name = column[1].removesuffix("_before") if column in _MODEL_COLUMNS else column[1]
-    return f"batch = batch.annotate({name!r}, {_MODEL_COLUMNS.get(column, 'model')})"
+    name = column.name.removesuffix("_before") if column.model else column.name
+    return f"batch = batch.annotate({name!r}, {column.model or 'model'})"
 
 
 def _plain(value: Any) -> Any:

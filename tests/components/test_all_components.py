@@ -14,8 +14,8 @@ import pytest
 from rollouts import bare, filled, has, ragged
 from torch import Tensor
 
-from agentrl_core import Schedule, loss
-from agentrl_core.advantage import Normalisation
+from agentrl_core import Batch, Schedule, loss, rollout
+from agentrl_core.advantage import Normalisation, SegmentRelative
 from agentrl_core.component.component import PHASES, BatchComponent, Component, StatefulComponent, find_component
 from agentrl_core.exceptions import NotFoundError, RecipeError
 from agentrl_core.recipe import Recipe
@@ -180,17 +180,35 @@ def test_every_number_may_be_a_schedule(kind: type[BatchComponent]) -> None:
         batch = ragged(0, members=5, iteration=2)
         batch = filled(third, batch.with_columns("draw", score=batch.column("score", "draw") / 2))
         assert component.at(2) == third
-        made, expected = component(batch), third(batch)
-        assert made.state == expected.state
+        made, expected = run(component, batch), third(batch)
         for level, name in third.makes:
             np.testing.assert_array_equal(made.column(name, level), expected.column(name, level))
 
 
-def test_only_what_runs_on_a_batch_takes_a_schedule() -> None:
-    with pytest.raises(RecipeError, match=r"option coefficient=.* its phase takes no Schedule"):
-        loss.KL(Schedule(0.1, 0.0, iterations=4))
-    with pytest.raises(RecipeError, match=r"option eps=.* its phase takes no Schedule"):
-        Normalisation(eps=Schedule(0.1, 0.0, iterations=4))
+def run(component: BatchComponent, batch: Batch) -> Batch:
+    """What the phase of the component makes of the batch, in a recipe that has it alone."""
+    chains = dict.fromkeys(("advantage", "weight")) | {component.phase: component}
+    recipe = Recipe(name="mine", **chains)
+    return recipe._run(component.phase, [(0, component)], batch)
+
+
+def test_numbers_inside_other_components_follow_a_schedule() -> None:
+    falling = Schedule(0.2, 0.1, iterations=4)
+    recipe = Recipe(
+        name="mine",
+        rollout=rollout.EntropyBranching(budget=Schedule(16, 8, iterations=4)),
+        advantage=SegmentRelative(normalisation=Normalisation(eps=Schedule(0.2, 0.1, iterations=4))),
+        loss=loss.Policy(kl=loss.KL(falling)),
+    )
+    assert Recipe.from_toml(recipe.to_toml()) == recipe
+    half = recipe.at(2)
+    assert half.loss == loss.Policy(kl=loss.KL(falling.at(2)))
+    assert half.rollout == rollout.EntropyBranching(budget=12)
+    assert half.chain("advantage")[0].normalisation.eps == pytest.approx(0.15)
+    assert recipe.models == half.models == ("reference",)
+    assert half.at(2) is half
+    with pytest.raises(RecipeError, match=r"KL: option coefficient=-1\.0 is not possible"):
+        loss.Policy(kl=loss.KL(Schedule(0.1, -1.0, iterations=4)))
 
 
 @pytest.mark.parametrize("kind", BATCH_COMPONENTS, ids=lambda kind: kind.__name__)

@@ -89,7 +89,7 @@ class Mine(Component):
 
 def test_a_component_of_ones_own() -> None:
     assert Mine.title() == "Mine"
-    assert Mine(flag=True).to_dict() == {"component": "Mine", "flag": True, "text": ""}
+    assert Mine(flag=True).to_dict() == {"component": f"{Mine.__module__}:Mine", "flag": True, "text": ""}
     assert Mine.from_dict({"component": "Mine", "text": "x"}) == Mine(text="x")
     with pytest.raises(RecipeError, match="Mine: option flag=1 is not possible; give True or False"):
         Mine(flag=1)

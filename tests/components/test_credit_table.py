@@ -87,7 +87,7 @@ def test_every_row_is_a_recipe(row: list[str]) -> None:
         assert isinstance(link, BatchComponent)
         for level, name in link.needs:
             assert name not in ("advantage", "return") or batch.has(name, level), "it is needed before it is made"
-        batch = link(filled(link, batch))
+        batch = link.at(0)(filled(link, batch))
     scored = np.isfinite(batch.column("score", "token"))
     assert scored.any()
     assert np.isfinite(batch.column("advantage", "token")).all()

@@ -27,12 +27,13 @@ def close(found: object, expected: object, tolerance: float = 1e-5) -> None:
 
 
 def run(component: StatefulComponent, batches: Sequence[Batch]) -> list[Batch]:
-    """Batch after batch; the state goes through JSON in between."""
-    state: dict[str, object] = {}
+    """Batch after batch, each with the state after it, which goes through JSON in between."""
+    state = component.initial_state()
     made = []
     for batch in batches:
-        made.append(component(batch.with_state(state)))
-        state = json.loads(json.dumps(made[-1].state))
+        closed = component.add_columns(state, batch)
+        state = json.loads(json.dumps(component.next(state, closed)))
+        made.append(closed.with_state({f"{component.phase}.{type(component).__name__}": state}))
     return made
 
 
@@ -263,7 +264,7 @@ def test_a_task_changes_its_bin_only_well_beyond_the_border() -> None:
 def test_what_is_not_known_of_difficulty_changes_nothing() -> None:
     batch = lossy([1.0, math.nan, 5.0], [1, 1, 1], [0, 1, 2])
     batch = batch.with_columns("draw", score=[0.0, 0.0, math.nan], weight=[1.0, 1.0, 7.0])
-    made = DifficultyScaled(bins=2, smoothing=1.0, rate=1.0)(batch)
+    (made,) = run(DifficultyScaled(bins=2, smoothing=1.0, rate=1.0), [batch])
     # The loss of task 1 is not known, and it is in the same bin; task 2 has no score.
     close(column(made, "weight"), [math.e, math.e, 7.0])
     state = made.state["weight.DifficultyScaled"]

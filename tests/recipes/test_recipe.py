@@ -14,9 +14,8 @@ import numpy as np
 import pytest
 
 from agentrl_core import Batch, Recipe, advantage, loss, recipes, rollout, select
-from agentrl_core.component.component import BatchComponent, Column, StatefulComponent
+from agentrl_core.component.component import BatchComponent, Column, Level, StatefulComponent
 from agentrl_core.exceptions import RecipeError
-from agentrl_core.recipe import _FACTS
 
 
 @dataclass(frozen=True)
@@ -47,9 +46,11 @@ class Visits(StatefulComponent):
     def initial_state(self) -> dict[str, Any]:
         return {"batches": 0}
 
-    def advance(self, batch: Batch, state: dict[str, Any]) -> tuple[Batch, dict[str, Any]]:
-        seen = state["batches"] + 1
-        return batch.with_columns("draw", visits=np.full(batch.num_draws, seen)), {"batches": seen}
+    def add_columns(self, state: dict[str, Any], batch: Batch) -> Batch:
+        return batch.with_columns("draw", visits=np.full(batch.num_draws, state["batches"]))
+
+    def next(self, state: dict[str, Any], closed: Batch) -> dict[str, Any]:
+        return {"batches": state["batches"] + int(closed.column("visits", "draw")[0] == state["batches"])}
 
 
 VARIANTS = {
@@ -143,7 +144,7 @@ def test_impossible_options(change: dict[str, object], message: str) -> None:
         ('name = "x"\nloss = "Policy"', r"recipe 'x': loss='Policy' is no table; write \[loss\] with component"),
         ('name = "x"\n[loss]\ncomponent = "Policey"', "recipe 'x': loss: there is no component 'Policey'"),
         ('name = "x"\n[loss]\ncomponent = "Policy"\nentropy = -1', r"recipe 'x': loss\.Policy: option entropy=-1\.0"),
-        ('name = "x"\n[replay]\ncomponent = "Any"', "recipe 'x': replay: this phase has no components"),
+        ('name = "x"\n[replay]\ncomponent = "Any"', "recipe 'x': 'replay' is unknown; a recipe has: name"),
         ('name = "x"\n[admit]\ncomponent = "Uniform"', "Uniform.* is no component of phase admit"),
     ],
 )
@@ -257,13 +258,6 @@ def test_a_chain_of_one_is_the_link_and_of_none_is_nothing() -> None:
         recipes.GRPO.replace(weight=(Judged(), advantage.GroupRelative()))
 
 
-def test_two_that_remember_would_share_it() -> None:
-    tracked = advantage.TrackedBaseline()
-    with pytest.raises(RecipeError, match="phase advantage has more than one of TrackedBaseline"):
-        recipes.GRPO.replace(advantage=(tracked, tracked))
-    recipes.GRPO.replace(advantage=(tracked, advantage.TailRisk())).check()
-
-
 def test_components_of_the_reward_are_the_environments() -> None:
     recipe = recipes.GRPO.replace(advantage=advantage.GroupRelative(column="reward.format"))
     recipe.check()
@@ -274,12 +268,13 @@ def test_components_of_the_reward_are_the_environments() -> None:
 def test_what_a_component_remembers_goes_from_batch_to_batch(batch: Batch) -> None:
     recipe = recipes.GRPO.replace(weight=(Visits(),))
     once = recipe.credit(batch)
-    twice = recipe.credit(batch.with_state(once.state))
-    assert (once.state, twice.state) == ({"weight.Visits": {"batches": 1}}, {"weight.Visits": {"batches": 2}})
-    assert (once.column("visits", "draw") == 1).all()
-    assert (twice.column("visits", "draw") == 2).all()
-    assert batch.state == {}
-    assert pickle.loads(pickle.dumps(twice)).state == twice.select_draws([0]).state == twice.state
+    state = recipe.next_state(once)
+    twice = recipe.credit(batch.with_state(state))
+    assert (once.state, state) == ({}, {"weight[0].Visits": {"batches": 1}})
+    assert recipe.next_state(twice) == {"weight[0].Visits": {"batches": 2}}
+    assert (once.column("visits", "draw") == 0).all()
+    assert (twice.column("visits", "draw") == 1).all()
+    assert pickle.loads(pickle.dumps(twice)).state == twice.select_draws([0]).state == state
 
 
 def test_tokens_that_are_not_kept_are_in_no_denominator(batch: Batch) -> None:
@@ -312,7 +307,19 @@ def test_fields_are_documented() -> None:
     assert all(f"{field.name}:" in Recipe.__doc__ for field in fields(Recipe))
 
 
-def test_facts_that_check_relies_on_exist(batch: Batch) -> None:
-    for level, names in _FACTS.items():
-        for name in names:
-            assert batch.has(name, level) or len(batch.keys(name, level)), (level, name)
+FACTS = {
+    "draw": ("reward", "success", "group_id", "trajectory_id", "episode_id", "agent", "task_id", "status", "iteration"),
+    "step": ("reward", "step", "terminated", "flags", "origin_trajectory_id", "state_key", "tool_error", "agent"),
+    "token": ("token", "behaviour_logprob", "entropy", "trainable", "inverse_temperature", "node_token", "reward"),
+}
+
+
+@pytest.mark.parametrize(("level", "name"), [(level, name) for level, names in FACTS.items() for name in names])
+def test_facts_need_no_component(batch: Batch, level: Level, name: str) -> None:
+    assert Column(level, name).is_fact
+    assert batch.has(name, level) or name == "tool_error" or len(batch.keys(name, level))
+
+
+@pytest.mark.parametrize("name", ["score", "advantage", "reference_logprob", "value", "nothing"])
+def test_what_is_computed_is_no_fact(name: str) -> None:
+    assert not any(Column(level, name).is_fact for level in ("draw", "step", "token"))

@@ -1,6 +1,8 @@
 """What a component is: options that are checked, columns it needs and makes, numbers that follow a schedule."""
 
-from agentrl_core.component.component import BatchComponent, Column, Component, Level, StatefulComponent, find_component
+from agentrl_core.component.column import Column, Level, draw, step, token
+from agentrl_core.component.component import BatchComponent, Component, StatefulComponent, find_component
+from agentrl_core.component.options import column_name, option
 from agentrl_core.component.rows import Rows
 from agentrl_core.component.schedule import Schedule
 
@@ -12,5 +14,10 @@ __all__ = [
     "Rows",
     "Schedule",
     "StatefulComponent",
+    "column_name",
+    "draw",
     "find_component",
+    "option",
+    "step",
+    "token",
 ]

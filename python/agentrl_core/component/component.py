@@ -14,19 +14,17 @@ import math
 import types
 import typing
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
+from agentrl_core.component.column import Column, Level  # noqa: F401 TRANSITION: Level
+from agentrl_core.component.options import ColumnName, Filled, Range, Rule, declared
 from agentrl_core.component.schedule import Schedule
 from agentrl_core.exceptions import RecipeError
 
 if TYPE_CHECKING:
     from agentrl_core.data.batch import Batch
-
-Level = Literal["draw", "step", "token"]
-Column = tuple[Level, str]
-"""A column of a batch: its level and its name."""
 
 PHASES: dict[str, str] = {
     "select": "select",
@@ -36,8 +34,6 @@ PHASES: dict[str, str] = {
     "advantage": "advantage",
     "weight": "weight",
     "loss": "loss",
-    "replay": "replay",
-    "schedule": "schedule",
 }
 """The phases of a recipe, in the order they run, and the package that holds the components of each."""
 
@@ -46,33 +42,51 @@ _NULL = "none"  # TOML has no null: an option that is None while its default is 
 
 @dataclass(frozen=True)
 class Component:
-    """Base of all components: checked options, a table form, and the columns it needs and makes.
+    """Base of all components: what a recipe is made of, readable as data.
 
-    Subclasses are frozen dataclasses whose fields have defaults and one of the types `bool`, `int`, `float`, `str`,
-    `Literal`, another component, or one of these `| None`. A subclass sets `phase` to the recipe phase it serves
-    (or leaves it empty when it only lives inside another component) and overrides `check_options` for ranges.
+    Subclasses are frozen dataclasses. Their fields are their options, of one of the types `bool`, `int`, `float`,
+    `str`, `Literal`, another component, or one of these `| None`; `option` declares the range of a number,
+    `column_name` that a text names a column. `needs` and `makes` are declared as tuples of columns, those that are
+    always read and written. On an instance they are complete: with the columns that options name, what components
+    inside it need, and `own_needs` and `own_makes`, for columns that depend on options. A number may be a `Schedule`;
+    a component that runs always holds numbers, since the recipe calls `at` before.
 
     Raises:
         RecipeError: an option has the wrong type or is out of range; the message names component, option and value.
 
     Example:
-        >>> from agentrl_core.reward import Tiers
-        >>> Tiers(count=5).to_dict()
-        {'component': 'Tiers', 'count': 5, 'column': 'score'}
+        >>> from dataclasses import dataclass
+        >>> from typing import ClassVar
+        >>> from agentrl_core.component import BatchComponent, Rows, column_name, draw, option
+        >>> @dataclass(frozen=True)
+        ... class Halved(BatchComponent):
+        ...     phase: ClassVar[str] = "reward"
+        ...     makes: ClassVar = (draw("score"),)
+        ...     by: str = column_name("score", level="draw")
+        ...     parts: int = option(2, at_least=1)
+        ...     def __call__(self, batch):
+        ...         rows = Rows(batch, "draw")
+        ...         return rows.write(score=rows.values(self.by) / self.parts)
+        >>> Halved(by="reward.format").needs
+        (draw('reward.format'),)
+        >>> Halved(parts=0)
+        Traceback (most recent call last):
+            ...
+        agentrl_core.exceptions.RecipeError: ...Halved: option parts=0 is not possible; give a number of at least 1
     """
 
     phase: ClassVar[str] = ""
-    scheduled: ClassVar[bool] = False
-    """Whether numbers among the options may be a `Schedule`."""
+    needs: ClassVar[tuple[Column, ...]] = ()
+    """The columns it reads."""
+    makes: ClassVar[tuple[Column, ...]] = ()
+    """The columns it adds."""
 
-    @property
-    def needs(self) -> tuple[Column, ...]:
-        """The columns this component reads, as (level, name)."""
+    def own_needs(self) -> Iterable[Column]:
+        """The columns it reads because of its options, beyond those that an option names."""
         return ()
 
-    @property
-    def makes(self) -> tuple[Column, ...]:
-        """The columns this component adds, as (level, name)."""
+    def own_makes(self) -> Iterable[Column]:
+        """The columns it adds because of its options."""
         return ()
 
     @classmethod
@@ -82,31 +96,65 @@ class Component:
         return f"{parts[1]}.{cls.__name__}" if parts[0] == "agentrl_core" and len(parts) > 1 else cls.__name__
 
     def __post_init__(self) -> None:
-        hints = typing.get_type_hints(type(self))
+        hints = _hints(type(self))
+        for option in fields(self):
+            hint = hints[option.name]
+            value, fits = _fit(getattr(self, option.name), hint)
+            self.require(fits, option.name, f"give {_describe(hint)}")
+            object.__setattr__(self, option.name, value)
+            self._check_range(option.name, declared(option.metadata), takes_none=type(None) in typing.get_args(hint))
+        now = [self.at(iteration) for iteration in sorted(set(self._ends()))]  # which checks its numbers
+        if not now:
+            self.check_options()
+        self._declare("needs", now[0].needs if now else lambda: (*type(self).needs, *self._named(), *self.own_needs()))
+        self._declare("makes", now[0].makes if now else lambda: (*type(self).makes, *self.own_makes()))
+
+    def _declare(self, name: str, columns: Any) -> None:
+        if isinstance(getattr(type(self), name), property):
+            return  # TRANSITION: classes that still have properties
+        columns = columns() if callable(columns) else columns
+        object.__setattr__(self, name, tuple(dict.fromkeys(columns)))
+
+    def _check_range(self, name: str, rule: Rule | None, *, takes_none: bool) -> None:
+        value = getattr(self, name)
+        if isinstance(rule, Range) and isinstance(value, (int, float)):
+            self.require(rule.holds(value), name, f"give {rule}{', or None' if takes_none else ''}")
+        elif isinstance(rule, Filled):
+            self.require(value != "", name, "do not leave it empty")
+        elif isinstance(rule, ColumnName) and not rule.optional:
+            self.require(value != "", name, "name a column")
+
+    def _named(self) -> Iterator[Column]:
+        """The columns that options name, and what the components inside need."""
+        for option in fields(self):
+            value, rule = getattr(self, option.name), declared(option.metadata)
+            if isinstance(value, Component):
+                yield from value.needs
+            elif isinstance(rule, ColumnName):
+                yield from rule.columns(value, getattr(self, "level", "draw"))
+
+    def _ends(self) -> Iterator[int]:
+        """The iterations in which a schedule among its numbers begins or ends, its own or of a component inside."""
         for option in fields(self):
             value = getattr(self, option.name)
-            fitted, fits = _fit(value, hints[option.name])
-            self.require(fits, option.name, f"give {_describe(hints[option.name])}")
-            if isinstance(fitted, Schedule):
-                self.require(self.scheduled, option.name, "its phase takes no Schedule, so give a number")
-            object.__setattr__(self, option.name, fitted)
-        self.check_options()
-        for value in self.schedules.values():
-            for iteration in (value.begin, value.begin + value.iterations):
-                self.at(iteration)
+            if isinstance(value, Schedule):
+                yield from value.ends
+            elif isinstance(value, Component):
+                yield from value._ends()  # noqa: SLF001 - a component asks those inside it
 
     def at(self, iteration: int) -> Self:
-        """The component as it is in an iteration: with a number for each of its options that is a `Schedule`."""
-        schedules = self.schedules
-        if not schedules:
-            return self
-        return dataclasses.replace(self, **{name: value.at(iteration) for name, value in schedules.items()})
-
-    @property
-    def schedules(self) -> dict[str, Schedule]:
-        """The options that are a `Schedule`, by name."""
-        values = {option.name: getattr(self, option.name) for option in fields(self)}
-        return {name: value for name, value in values.items() if isinstance(value, Schedule)}
+        """The component as it is in an iteration: with a number wherever it has a `Schedule`."""
+        numbers: dict[str, Any] = {}
+        for option in fields(self):
+            value = getattr(self, option.name)
+            if isinstance(value, Schedule):
+                number = value.at(iteration)
+                numbers[option.name] = number if _fit(0.5, _hints(type(self))[option.name])[1] else round(number)
+            elif isinstance(value, Component):
+                inside = value.at(iteration)
+                if inside is not value:
+                    numbers[option.name] = inside
+        return dataclasses.replace(self, **numbers) if numbers else self
 
     def check_options(self) -> None:
         """Check ranges and combinations of options with `require`. The types are already right."""
@@ -118,11 +166,13 @@ class Component:
             raise RecipeError(f"{self.title()}: option {option}={value!r} is not possible; {remedy}")
 
     def to_dict(self) -> dict[str, Any]:
-        """The component as a plain table: its class name under `component`, then its options.
+        """The component as a plain table: its class under `component`, then its options.
 
+        The class is its name where the package of its phase has it, else `module:Class`, whose module has to be found
+        where the table is read.
         Options that are None are left out, or written as `"none"` where the default is something else.
         """
-        table: dict[str, Any] = {"component": type(self).__name__}
+        table: dict[str, Any] = {"component": _address(type(self))}
         for option in fields(self):
             value = getattr(self, option.name)
             if value is None:
@@ -139,9 +189,9 @@ class Component:
         Raises:
             RecipeError: an option is unknown, missing, of the wrong type or out of range.
         """
-        hints = typing.get_type_hints(cls)
+        hints = _hints(cls)
         options = {option.name: option for option in fields(cls)}
-        package = cls.__module__.rpartition(".")[0] or cls.__module__
+        package = _package(cls)
         values: dict[str, Any] = {}
         for name, value in table.items():
             if name == "component":
@@ -149,7 +199,7 @@ class Component:
             if name not in options:
                 known = ", ".join(options) or "none"
                 raise RecipeError(f"{cls.title()}: option {name!r} is unknown; its options are: {known}")
-            if isinstance(value, Mapping) and "component" not in value and _fit(0.0, hints[name])[1]:
+            if isinstance(value, Mapping) and "component" not in value and _fit(0, hints[name])[1]:
                 value = _schedule(cls, name, value)  # noqa: PLW2901 - the table becomes what it describes
             elif isinstance(value, Mapping):
                 value = find_component(package, value)  # noqa: PLW2901
@@ -166,33 +216,9 @@ class Component:
         return cls(**values)
 
 
-def _in_iteration(run: Callable[..., Any]) -> Callable[..., Any]:
-    """The method, run by the component as it is in the iteration of the batch, its first argument."""
-
-    @functools.wraps(run)
-    def resolved(component: BatchComponent, batch: Batch, *others: Any) -> Any:
-        if component.schedules:
-            iterations = batch.column("iteration", "draw")
-            component = component.at(int(iterations.max()) if len(iterations) else 0)
-        return run(component, batch, *others)
-
-    return resolved
-
-
 @dataclass(frozen=True)
 class BatchComponent(Component, ABC):
-    """A component that reads columns of a batch and returns the batch with new columns: reward, advantage, weight.
-
-    A number among its options may be a `Schedule`: the component then runs with the number of the batch's iteration.
-    """
-
-    scheduled: ClassVar[bool] = True
-
-    def __init_subclass__(cls, **options: Any) -> None:
-        super().__init_subclass__(**options)
-        for name in ("__call__", "advance"):
-            if name in vars(cls):
-                setattr(cls, name, _in_iteration(vars(cls)[name]))
+    """A component that reads columns of a batch and returns the batch with new columns: reward, advantage, weight."""
 
     @abstractmethod
     def __call__(self, batch: Batch) -> Batch:
@@ -201,26 +227,29 @@ class BatchComponent(Component, ABC):
 
 @dataclass(frozen=True)
 class StatefulComponent(BatchComponent, ABC):
-    """A component that remembers from batch to batch, and is pure all the same: its state goes in and comes out.
+    """A component that remembers from iteration to iteration, as two pure functions.
 
-    The state is a table of plain values that JSON can hold (numbers, strings, lists, tables). `Batch.state` carries it,
-    `Collector.update` commits it with the store's, and after a restart the next batch carries it again.
+    `add_columns` reads the state as of the iteration's begin, any number of times; `next` runs once, over the batch of
+    an iteration that is closed. So a state is a fold over the committed iterations, the same after any kill. It is a
+    table of plain values that JSON can hold (numbers, strings, lists, tables). A recipe keys it by the component's
+    place.
     """
 
     @abstractmethod
     def initial_state(self) -> dict[str, Any]:
-        """The state before the first batch."""
+        """The state before the first iteration."""
 
-    @abstractmethod
-    def advance(self, batch: Batch, state: dict[str, Any]) -> tuple[Batch, dict[str, Any]]:
-        """Return `batch` with the columns of `makes` added, and the next state. Both arguments stay as they are."""
+    def add_columns(self, state: dict[str, Any], batch: Batch) -> Batch:
+        """Return `batch` with the columns of `makes` added, by the state of the iteration's begin."""
+        return self.advance(batch, state)[0]  # type: ignore[attr-defined,no-any-return] # TRANSITION: abstract
+
+    def next(self, state: dict[str, Any], closed: Batch) -> dict[str, Any]:
+        """The state of the next iteration, from this one's and its batch with all its columns."""
+        return self.advance(closed, state)[1]  # type: ignore[attr-defined,no-any-return] # TRANSITION: abstract
 
     def __call__(self, batch: Batch) -> Batch:
-        """Return `batch` with the columns of `makes` added, and its state moved on."""
-        name = f"{self.phase}.{type(self).__name__}"
-        state = batch.state.get(name)
-        batch, state = self.advance(batch, self.initial_state() if state is None else state)
-        return batch.with_state({**batch.state, name: state})
+        """Return `batch` with the columns of `makes` added, as in the first iteration."""
+        return self.add_columns(self.initial_state(), batch)
 
 
 def _schedule(kind: type[Component], name: str, table: Mapping[str, Any]) -> Schedule:
@@ -234,35 +263,83 @@ def _schedule(kind: type[Component], name: str, table: Mapping[str, Any]) -> Sch
 
 
 def find_component(package: str, table: Mapping[str, Any]) -> Component:
-    """Make the component that `table` describes, looked up by class name in the phase package `package`.
+    """Make the component that `table` describes.
 
     Args:
-        package: import name of the package, such as `agentrl_core.loss`.
-        table: what `Component.to_dict` gave.
+        package: import name of the phase's package, such as `agentrl_core.loss`, which has the classes that are named
+            without a module.
+        table: what `Component.to_dict` gave. `component` is a class of the package, or anybody's as `module:Class`;
+            that module is imported.
 
     Raises:
-        RecipeError: there is no such package or class, or its options do not fit.
+        RecipeError: there is no such package, module or class, or its options do not fit.
     """
     short = package.removeprefix("agentrl_core.")
     name = table.get("component")
     if not isinstance(name, str):
         raise RecipeError(f'{short}: the table needs a line component = "ClassName"; it has component={name!r}')
+    if ":" in name:
+        return _imported(short, name).from_dict(table)
     try:
-        module = importlib.import_module(package)
+        known = _exported(package)
     except ModuleNotFoundError as error:
         if error.name != package:
             raise
         raise RecipeError(f"{short}: this phase has no components; remove it from the recipe") from None
-    known: dict[str, type[Component]] = {
+    if name not in known:
+        raise RecipeError(
+            f"{short}: there is no component {name!r}; use one of: {', '.join(sorted(known))}; "
+            'or name your own with its module: "package.module:Class"'
+        )
+    return known[name].from_dict(table)
+
+
+def _imported(short: str, address: str) -> type[Component]:
+    """The class that `module:Class` names."""
+    module, _, name = address.partition(":")
+    try:
+        kind = getattr(importlib.import_module(module), name, None)
+    except (ImportError, ValueError) as error:
+        raise RecipeError(
+            f"{short}: component {address!r} cannot be imported: {error}; put its module where Python finds it "
+            "(installed, or in PYTHONPATH)"
+        ) from None
+    if not (isinstance(kind, type) and issubclass(kind, Component)) or inspect.isabstract(kind):
+        raise RecipeError(f"{short}: {address!r} is no component; name a class derived from agentrl_core.component's")
+    return kind
+
+
+@functools.cache
+def _exported(package: str) -> dict[str, type[Component]]:
+    """The components that the package of a phase has, by name."""
+    module = importlib.import_module(package)
+    return {
         key: kind
         for key in module.__all__
         if isinstance(kind := getattr(module, key), type)
         and issubclass(kind, Component)
         and not inspect.isabstract(kind)
     }
-    if name not in known:
-        raise RecipeError(f"{short}: there is no component {name!r}; use one of: {', '.join(sorted(known))}")
-    return known[name].from_dict(table)
+
+
+def _package(kind: type[Component]) -> str:
+    """The package of the phase that a component serves; that of its base, if it only lives inside other components."""
+    phases = {f"agentrl_core.{package}" for package in PHASES.values()}
+    homes = (base.__module__.rpartition(".")[0] for base in kind.__mro__)
+    return f"agentrl_core.{PHASES[kind.phase]}" if kind.phase else next((home for home in homes if home in phases), "")
+
+
+def _address(kind: type[Component]) -> str:
+    """How a table names a class."""
+    package = _package(kind)
+    exported = _exported(package) if package else {}
+    if exported.get(kind.__name__) is kind:
+        return kind.__name__
+    return f"{kind.__module__}:{kind.__qualname__}"
+
+
+def _hints(kind: type[Any]) -> dict[str, Any]:
+    return typing.get_type_hints(kind)
 
 
 def _fit(value: object, hint: Any) -> tuple[object, bool]:
@@ -276,9 +353,9 @@ def _fit(value: object, hint: Any) -> tuple[object, bool]:
         return value, False
     if origin is Literal:
         return value, any(value == choice and type(value) is type(choice) for choice in typing.get_args(hint))
+    if hint in (float, int) and isinstance(value, Schedule):
+        return value, True
     if hint is float:
-        if isinstance(value, Schedule):
-            return value, True
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             return float(value), math.isfinite(value)
         return value, False

@@ -9,37 +9,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentrl_core import _core
-from agentrl_core.data.codes import StepFlag
+from agentrl_core.component.column import (  # noqa: F401 TRANSITION: needed, BATCH
+    BATCH,
+    LEVELS,
+    TRAINED,
+    Level,
+    key_columns,
+    needed,
+)
+from agentrl_core.data.codes import FLAGS
 from agentrl_core.exceptions import RecipeError
 from agentrl_core.operators import keys
 
 if TYPE_CHECKING:
-    from agentrl_core.component.component import Column, Level
     from agentrl_core.data.batch import Batch
 
 Unit = Literal["row", "step", "trajectory", "token", "group"]
 """What votes once in a statistic: every row, step, trajectory, trained token, or every group."""
-
-BATCH = "batch"
-"""The name that stands for all rows as one group, where columns of keys are asked."""
-
-TRAINED = "trained_tokens"
-"""The name of the number of trained tokens of a row, which needs no column."""
-
-FLAGS = {str(flag.name).lower(): int(flag) for flag in StepFlag}
-"""Names of the bits of `steps.flags`, as components know them."""
-
-_LEVELS: tuple[Level, ...] = ("draw", "step", "token")
-
-
-def key_columns(names: str) -> tuple[str, ...]:
-    """The columns of a comma-joined list of key columns; none of `batch` or an empty text."""
-    return () if names in ("", BATCH) else tuple(name.strip() for name in names.split(","))
-
-
-def needed(level: Level, *names: str) -> tuple[Column, ...]:
-    """Columns of one level, as `needs` gives them."""
-    return tuple((level, name) for name in names if name != TRAINED)
 
 
 def sums(values: NDArray[Any], index: NDArray[np.uint32], length: int) -> NDArray[np.float64]:
@@ -58,7 +44,7 @@ def last_of(chains: NDArray[np.uint32], valid: NDArray[np.bool_]) -> NDArray[np.
 
 def level_of(batch: Batch, name: str, otherwise: Level) -> Level:
     """The coarsest level at which a column is there: the one it was made at."""
-    return next((level for level in _LEVELS if batch.has(name, level)), otherwise)
+    return next((level for level in LEVELS if batch.has(name, level)), otherwise)
 
 
 class Rows:
@@ -127,7 +113,7 @@ class Rows:
 
     def within(self, level: Level) -> NDArray[np.uint32]:
         """The index of the row of a coarser (or the same) level that holds each row."""
-        finer = _LEVELS[_LEVELS.index(level) + 1 : _LEVELS.index(self.level) + 1]
+        finer = LEVELS[LEVELS.index(level) + 1 : LEVELS.index(self.level) + 1]
         if not finer:
             return np.arange(len(self), dtype=np.uint32)
         index = np.arange(len(self._offsets(finer[0])) - 1, dtype=np.uint32)
@@ -219,7 +205,7 @@ class Rows:
         return self._combine("keep", mask, np.logical_and, np.uint8)
 
     def _combine(self, name: str, values: NDArray[Any], operation: np.ufunc, dtype: type[np.generic]) -> Batch:
-        rows = Rows(self.batch, max(level_of(self.batch, name, self.level), self.level, key=_LEVELS.index))
+        rows = Rows(self.batch, max(level_of(self.batch, name, self.level), self.level, key=LEVELS.index))
         made = values[rows.within(self.level)]
         if self.batch.has(name, rows.level):
             made = operation(rows.values(name), made)

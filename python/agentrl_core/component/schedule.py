@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, Self, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from agentrl_core.exceptions import RecipeError
 
 Shape = Literal["linear", "cosine", "exponential", "step"]
 
 
-@dataclass(frozen=True, eq=False)
-class Schedule(float):
-    """A number for an option of a component of phase reward, advantage or weight, which depends on the iteration.
+# Type checkers take a Schedule wherever a number is asked; a component that runs holds the number.
+if TYPE_CHECKING:
+    _Number = Any
+else:
+    _Number = object
+
+
+@dataclass(frozen=True)
+class Schedule(_Number):  # type: ignore[misc]
+    """A number that changes with the iteration, for any number among the options of any component.
 
     With p = min(max(iteration - begin, 0) / iterations, 1), by `shape`:
 
@@ -22,9 +29,9 @@ class Schedule(float):
     - `exponential`: start (end / start)^p;
     - `step`: start while p < 1, then end.
 
-    The component runs with the number of its batch's iteration. By itself a Schedule is the float `start`, so what
-    checks a range sees that; a component checks its options at `start` and at `end`. In TOML it is a table of its
-    fields.
+    The recipe gives the component that runs the number of the batch's iteration (`component.at(iteration)`), rounded
+    where the option is a whole number. A component checks its options at `start` and at `end`. In TOML it is a table
+    of its fields.
 
     Args:
         start: up to iteration `begin`, finite.
@@ -52,17 +59,10 @@ class Schedule(float):
     begin: int = 0
     shape: Shape = "linear"
 
-    def __new__(cls, start: float, *_others: object, **_named: object) -> Self:
-        """The float that it is by itself."""
-        try:
-            return super().__new__(cls, start)
-        except (TypeError, ValueError):  # what is no number is refused below, by name
-            return super().__new__(cls)
-
     def __post_init__(self) -> None:
         for name in ("start", "end"):
             value = getattr(self, name)
-            plain = isinstance(value, (int, float)) and not isinstance(value, (bool, Schedule))
+            plain = isinstance(value, (int, float)) and not isinstance(value, bool)
             self._require(plain and math.isfinite(value), name, "give a finite number")
             object.__setattr__(self, name, float(value))
         for name, least in (("iterations", 1), ("begin", 0)):
@@ -89,15 +89,10 @@ class Schedule(float):
         """Its fields, which `Schedule(**table)` reads back."""
         return asdict(self)
 
-    def __eq__(self, other: object) -> bool:
-        """Equal schedules are equal; a plain number is not a schedule."""
-        return isinstance(other, Schedule) and self.to_dict() == other.to_dict()
-
-    def __ne__(self, other: object) -> bool:
-        return not self == other
-
-    def __hash__(self) -> int:
-        return hash((self.start, self.end, self.iterations, self.begin, self.shape))
+    @property
+    def ends(self) -> tuple[int, int]:
+        """The last iteration with the number `start`, and the first with `end`."""
+        return self.begin, self.begin + self.iterations
 
     def _require(self, condition: bool, name: str, remedy: str) -> None:  # noqa: FBT001 - as in assert
         if not condition:

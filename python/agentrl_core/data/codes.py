@@ -45,3 +45,6 @@ class StepFlag(IntFlag):
 
 UNTRAINED = int(StepFlag.UNTRAINED)
 """Bit of `steps.flags`: the step's tokens are in the data but not trained."""
+
+FLAGS = {str(flag.name).lower(): int(flag) for flag in StepFlag}
+"""Names of the bits of `steps.flags`, as components know them."""

@@ -1,25 +1,19 @@
-"""Published systems as recipes, one small file each.
+"""Published systems as recipes, one file each: `recipes.GRPO`, `recipes.get("grpo")`, `recipes.names()`.
 
-`recipes.GRPO` and `recipes.get("grpo")` are the same value; `recipes.names()` lists what there is.
+A file `<name>.py` in this folder holds a system: what it is for, its formula and source, the components that only it
+needs, and the `Recipe`, a constant that is the name in capitals. The folder is the list of systems.
 """
 
 from __future__ import annotations
 
 import importlib
+import pkgutil
 from typing import TYPE_CHECKING
 
 from agentrl_core.exceptions import RecipeError
 
 if TYPE_CHECKING:
     from agentrl_core.recipe import Recipe
-    from agentrl_core.recipes.arpo import ARPO
-    from agentrl_core.recipes.gigpo import GIGPO
-    from agentrl_core.recipes.grpo import GRPO
-    from agentrl_core.recipes.rloo import RLOO
-
-__all__ = ["ARPO", "GIGPO", "GRPO", "RLOO", "get", "names"]
-
-_NAMES = ("arpo", "gigpo", "grpo", "rloo")
 
 
 def names() -> list[str]:
@@ -27,10 +21,10 @@ def names() -> list[str]:
 
     Example:
         >>> from agentrl_core import recipes
-        >>> recipes.names()
-        ['arpo', 'gigpo', 'grpo', 'rloo']
+        >>> [name for name in recipes.names() if name.startswith("g")]
+        ['gigpo', 'grpo']
     """
-    return list(_NAMES)
+    return sorted(module.name for module in pkgutil.iter_modules(__path__))
 
 
 def get(name: str) -> Recipe:
@@ -47,13 +41,18 @@ def get(name: str) -> Recipe:
         >>> recipes.get("grpo").source
         'arXiv:2402.03300'
     """
-    if name not in _NAMES:
-        raise RecipeError(f"there is no recipe {name!r}; use one of: {', '.join(_NAMES)}")
-    recipe: Recipe = getattr(importlib.import_module(f"agentrl_core.recipes.{name}"), name.upper())
+    known = names()
+    if name not in known:
+        raise RecipeError(f"there is no recipe {name!r}; use one of: {', '.join(known)}")
+    recipe: Recipe = getattr(importlib.import_module(f"{__name__}.{name}"), name.upper())
     return recipe
 
 
 def __getattr__(name: str) -> Recipe:
-    if name.isupper() and name.lower() in _NAMES:
+    if name.isupper() and name.lower() in names():
         return get(name.lower())
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*(name.upper() for name in names()), "get", "names"]

@@ -210,8 +210,7 @@ def _learn(
         optimizer.load_state_dict(_checkpoint(run, store)["optimizer"])
         generate.update_weights(policy, version=store.iteration)
     generated = int(measured.get("generated_tokens", 0))
-    needs_reference = any(("token", "reference_logprob") in link.needs for link in recipe.chain("loss"))
-    reference = _frozen_copy(policy, run) if needs_reference else None
+    reference = _frozen_copy(policy, run) if "reference" in recipe.models else None
 
     def success(phase: str) -> float:
         # The same tasks and seeds before and after: with unchanged weights the difference is exactly zero.

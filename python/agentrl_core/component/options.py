@@ -1,0 +1,128 @@
+"""Options of components, declared where they stand: a default, the range of a number, the level of a column's name."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, field
+from typing import Any, Literal
+
+from agentrl_core.component.column import Column, Level, key_columns, needed
+
+_METADATA = "agentrl_core"
+
+
+@dataclass(frozen=True)
+class Range:
+    """The numbers that an option may be."""
+
+    at_least: float | None = None
+    above: float | None = None
+    at_most: float | None = None
+    below: float | None = None
+
+    def holds(self, value: float) -> bool:
+        """Whether a number lies in the range."""
+        return (
+            (self.at_least is None or value >= self.at_least)
+            and (self.above is None or value > self.above)
+            and (self.at_most is None or value <= self.at_most)
+            and (self.below is None or value < self.below)
+        )
+
+    def __str__(self) -> str:
+        bounds = {"of at least": self.at_least, "above": self.above, "of at most": self.at_most, "below": self.below}
+        parts = [f"{words} {_short(bound)}" for words, bound in bounds.items() if bound is not None]
+        return "a number " + " and ".join(parts)
+
+
+@dataclass(frozen=True)
+class Filled:
+    """A text that may not be empty."""
+
+
+@dataclass(frozen=True)
+class ColumnName:
+    """The name of a column, or a comma-joined list of names, that the component reads."""
+
+    level: Level | Literal["level"]
+    model: str | None
+    optional: bool
+    default: Any
+
+    def columns(self, value: str | None, level: Level) -> tuple[Column, ...]:
+        """The columns behind the value of the option; `level` is the component's own."""
+        names = key_columns(value or "")
+        level = level if self.level == "level" else self.level
+        if self.model is not None and value == self.default:
+            return tuple(Column(level, name, self.model) for name in names)
+        return needed(level, *names)
+
+
+Rule = Range | Filled | ColumnName
+
+
+def option(
+    default: Any = MISSING,
+    *,
+    at_least: float | None = None,
+    above: float | None = None,
+    at_most: float | None = None,
+    below: float | None = None,
+    filled: bool = False,
+) -> Any:
+    """An option with the range that it is checked against when the component is made.
+
+    Args:
+        default: its value where nobody gives one; without a default it has to be given.
+        at_least: the smallest number.
+        above: every number is larger.
+        at_most: the largest number.
+        below: every number is smaller.
+        filled: for a text: it may not be empty.
+
+    Example:
+        >>> from dataclasses import dataclass
+        >>> from agentrl_core.component import Component, option
+        >>> @dataclass(frozen=True)
+        ... class Half(Component):
+        ...     share: float = option(0.5, at_least=0, at_most=1)
+        >>> Half(share=2.0)
+        Traceback (most recent call last):
+            ...
+        agentrl_core.exceptions.RecipeError: ...Half: option share=2.0 is not possible; give a number of at least 0 ...
+    """
+    declared = Filled() if filled else Range(at_least, above, at_most, below)
+    return field(default=default, metadata={_METADATA: declared})
+
+
+def column_name(
+    default: Any = MISSING, *, level: Level | Literal["level"], model: str | None = None, optional: bool = False
+) -> Any:
+    """An option that names a column, or a comma-joined list of them, which the component then needs.
+
+    Args:
+        default: its value where nobody gives one.
+        level: the level of the column; `"level"`: what the component's own option `level` says.
+        model: the model that makes the default column.
+        optional: whether it may be empty; no column is needed then, as for `batch` and `trained_tokens`.
+
+    Example:
+        >>> from dataclasses import dataclass
+        >>> from agentrl_core.component import Component, column_name
+        >>> @dataclass(frozen=True)
+        ... class Reader(Component):
+        ...     by: str = column_name("score", level="draw")
+        >>> Reader(by="reward.format").needs
+        (draw('reward.format'),)
+    """
+    return field(default=default, metadata={_METADATA: ColumnName(level, model, optional, default)})
+
+
+def declared(metadata: Mapping[str, Any]) -> Rule | None:
+    """What `option` or `column_name` said of a field, by the field's metadata."""
+    return metadata.get(_METADATA)
+
+
+def _short(bound: float) -> str:
+    return str(int(bound)) if math.isfinite(bound) and bound == int(bound) else str(bound)

@@ -1,0 +1,155 @@
+"""Components that live outside the package: in a recipe, in its TOML, and after a restart."""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from agentrl_core import Batch, Forest, loss
+from agentrl_core.exceptions import RecipeError
+from agentrl_core.recipe import Recipe
+
+SOURCE = '''
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from agentrl_core import loss
+from agentrl_core.component import BatchComponent, Column, Rows, StatefulComponent, column_name, draw, option
+from agentrl_core.loss.base import WeightedLoss
+
+
+@dataclass(frozen=True)
+class Centred(StatefulComponent):
+    """advantage = coefficient (score - mean of the scores of all iterations before)."""
+
+    phase: ClassVar[str] = "advantage"
+    makes: ClassVar[tuple[Column, ...]] = (draw("advantage"),)
+
+    coefficient: float = option(1.0, above=0)
+    column: str = column_name("score", level="draw")
+
+    def initial_state(self) -> dict[str, Any]:
+        return {"sum": 0.0, "count": 0}
+
+    def add_columns(self, state, batch):
+        rows = Rows(batch, "draw")
+        mean = state["sum"] / max(state["count"], 1)
+        return rows.write(advantage=self.coefficient * (rows.values(self.column) - mean))
+
+    def next(self, state, closed):
+        scores = Rows(closed, "draw").values(self.column)
+        return {"sum": state["sum"] + float(scores.sum()), "count": state["count"] + len(scores)}
+
+
+@dataclass(frozen=True)
+class Forgetful(BatchComponent):
+    """Returns nothing."""
+
+    phase: ClassVar[str] = "advantage"
+    makes: ClassVar[tuple[Column, ...]] = (draw("advantage"),)
+    returns: Literal["none", "batch", "unknown"] = "none"
+
+    def __call__(self, batch):
+        if self.returns == "unknown":
+            return batch.with_columns("draw", advantage=[float("nan")] * batch.num_draws)
+        return batch if self.returns == "batch" else None
+
+
+@dataclass(frozen=True)
+class Halved(WeightedLoss):
+    """A loss of one's own, with a part of the package inside."""
+
+    kl: loss.KL | None = None
+
+    def evaluate(self, tokens):
+        raise NotImplementedError
+
+
+class NoComponent:
+    pass
+'''
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[object]:
+    (tmp_path / "my_components.py").write_text(textwrap.dedent(SOURCE))
+    monkeypatch.syspath_prepend(tmp_path)
+    import my_components
+
+    yield my_components
+    del sys.modules["my_components"]
+
+
+def rollouts(iteration: int, scores: list[float]) -> Batch:
+    forest = Forest(iteration=iteration)
+    forest.add_group(0, "task")
+    for member, score in enumerate(scores):
+        trajectory = forest.start(0, member)
+        forest.append(trajectory, [1, 2], kind="action", logprobs=[-1.0, -1.0])
+        forest.finish(trajectory, reward=score, success=True)
+    return forest.freeze()
+
+
+def test_toml_leads_to_anybodys_components(own: object) -> None:
+    recipe = Recipe(name="mine", advantage=own.Centred(coefficient=0.5), loss=own.Halved(kl=loss.KL(0.1)))
+    recipe.check()
+    text = recipe.to_toml()
+    assert 'component = "my_components:Centred"' in text
+    assert 'component = "my_components:Halved"' in text
+    assert 'component = "KL"' in text
+    assert Recipe.from_toml(text) == recipe
+
+
+def test_it_remembers_by_its_place(own: object) -> None:
+    recipe = Recipe(name="mine", advantage=own.Centred(), loss=loss.Policy())
+    first = recipe.credit(recipe.score(rollouts(0, [1.0, 3.0])))
+    np.testing.assert_array_equal(first.column("advantage", "draw"), [1.0, 3.0])
+    state = recipe.next_state(first)
+    assert state == {"advantage[0].Centred": {"sum": 4.0, "count": 2}}
+    assert recipe.next_state(first) == state  # any number of times
+    second = recipe.credit(recipe.score(rollouts(1, [1.0, 3.0]).with_state(state)))
+    np.testing.assert_array_equal(second.column("advantage", "draw"), [-1.0, 1.0])
+    assert recipe.next_state(second) == {"advantage[0].Centred": {"sum": 8.0, "count": 4}}
+
+
+def test_two_of_a_kind_remember_apart(own: object) -> None:
+    recipe = Recipe(name="mine", advantage=(own.Centred(), own.Centred(column="advantage")), loss=loss.Policy())
+    state = recipe.next_state(recipe.credit(recipe.score(rollouts(0, [1.0, 3.0]))))
+    assert list(state) == ["advantage[0].Centred", "advantage[1].Centred"]
+
+
+@pytest.mark.parametrize(
+    ("component", "message"),
+    [
+        ("no_such_module:Centred", r"'no_such_module:Centred' cannot be imported: No module named 'no_such_module'"),
+        ("my_components:Missing", r"'my_components:Missing' is no component"),
+        ("my_components:NoComponent", r"'my_components:NoComponent' is no component"),
+        ("agentrl_core.component:BatchComponent", "is no component"),
+        (":Centred", "cannot be imported"),
+        ("Centred", r"there is no component 'Centred'.*\"package.module:Class\""),
+        ("agentrl_core.loss:Policy", "is no component of phase advantage"),
+    ],
+)
+@pytest.mark.usefixtures("own")
+def test_addresses_that_lead_nowhere(component: str, message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
+        Recipe.from_dict({"name": "mine", "advantage": {"component": component}})
+
+
+@pytest.mark.parametrize(
+    ("returns", "message"),
+    [
+        ("none", r"Forgetful \(phase advantage\) returned None; return the batch with its columns"),
+        ("batch", r"Forgetful \(phase advantage\) says that it makes column 'advantage' at level draw, and did not"),
+        ("unknown", r"Forgetful \(phase advantage\) gives 2 trained tokens the advantage nan \(the first is token 1"),
+    ],
+)
+def test_what_a_component_returns_is_looked_at(own: object, returns: str, message: str) -> None:
+    recipe = Recipe(name="mine", advantage=own.Forgetful(returns), loss=loss.Policy())
+    with pytest.raises(RecipeError, match=message):
+        recipe.credit(recipe.score(rollouts(0, [1.0, 3.0])))
