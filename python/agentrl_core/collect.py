@@ -249,7 +249,7 @@ class Collector:
         if drawn and not scored:
             self._nothing_scored(drawn, forest.iteration, rewarded=rewarded)
         batch = Batch.concat(parts)
-        # A restart scores the batch as a whole: so that it comes to the same, the batch of several rounds is scored anew.
+        # A restart scores the batch as a whole, so what came in rounds or was cut is scored again for equal scores.
         return parts[0] if len(parts) == 1 and batch.num_draws == drawn else self._scored(batch)
 
     def _nothing_scored(self, drawn: int, iteration: int, *, rewarded: bool) -> None:
