@@ -2,7 +2,7 @@
 //
 // One block a row, any number of threads up to 1024. Sums are taken in a fixed order without atomics, so the same row gives
 // the same bits whatever the other rows are. No header is included: NVRTC has none. What differs between a device and the host
-// that tests this text stands in the macros THREAD, THREADS, ROW, BARRIER and SHARED (tests/cuda/host.h).
+// that tests this text stands in the macros THREAD, THREADS, ROW, BARRIER and SHARED (tests/support/host.h).
 //
 // x_j = scale * z_j are the logits at the temperature, log p_j = x_j - lse. A logit of -inf has probability 0. The kernels
 // `_capped` take x_j = scale * softcap * tanh(z_j / softcap); they stand apart so that the others pay nothing.

@@ -1,8 +1,16 @@
 """What several areas share: a small world and a tiny model that speaks its language."""
 
+import contextlib
 import copy
+import sys
+from collections.abc import Iterator
+from pathlib import Path
 
+import psutil
 import pytest
+
+# What tests of several folders import: with importlib mode pytest puts no folder on the path.
+sys.path.append(str(Path(__file__).parent / "support"))
 
 
 @pytest.fixture(scope="session")
@@ -24,3 +32,38 @@ def warm_policy(_warm_policy):
     """A model after a few supervised steps, and its tokenizer. The model is the test's own."""
     policy, tokenizer = _warm_policy
     return copy.deepcopy(policy), tokenizer
+
+
+# What the standard library starts once and keeps for all processes to come.
+_KEPT = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
+
+
+def _children() -> set[int]:
+    found: set[int] = set()
+    for task in Path("/proc/self/task").glob("*/children"):
+        with contextlib.suppress(OSError):  # a thread that ended meanwhile
+            found.update(map(int, task.read_text().split()))
+    return found
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left_running() -> Iterator[None]:
+    """A test leaves no process behind: one that is still there is killed with all that it started, and told."""
+    before = _children()
+    yield
+    left = []
+    for number in _children() - before:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process = psutil.Process(number)
+            if not any(kept in part for part in process.cmdline() for kept in _KEPT):
+                left.append(process)
+    _, alive = psutil.wait_procs(left, timeout=10)
+    told = []
+    for process in alive:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            told.append(" ".join(process.cmdline()) or process.name())
+            for each in (*process.children(recursive=True), process):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    each.kill()
+    psutil.wait_procs(alive, timeout=60)
+    assert not told, f"the test left processes running: {told}"

@@ -112,7 +112,6 @@ def test_the_tokenizer_keeps_digits_apart_and_every_text(gym, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_the_model_is_able_but_poor(gym):
     model, tokenizer = warm_start(gym, seed=0)
     found = evaluate(engine.Transformers(model, tokenizer), gym, tasks=384)

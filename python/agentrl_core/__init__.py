@@ -20,8 +20,10 @@ if TYPE_CHECKING:
     from agentrl_core.data.forest import Forest
     from agentrl_core.data.store import Store
     from agentrl_core.integrations import polars
+    from agentrl_core.integrations.polars import scan
     from agentrl_core.operators import filters, group, keys, packing, returns, tree
     from agentrl_core.recipe import Recipe
+    from agentrl_core.train import warm_start
 
 __all__ = [
     "Batch",
@@ -46,14 +48,26 @@ __all__ = [
     "returns",
     "reward",
     "rollout",
+    "scan",
     "select",
     "set_num_threads",
     "tree",
+    "warm_start",
     "weight",
 ]
 
-# Where the names live that are not packages here.
-_HOMES = {
+# Where the names live that are not packages here: modules of another package, and what a module holds.
+_MODULES = {
+    "filters": "operators",
+    "group": "operators",
+    "keys": "operators",
+    "packing": "operators",
+    "polars": "integrations",
+    "returns": "operators",
+    "tree": "operators",
+    "warm_start": "train",
+}
+_VALUES = {
     "Batch": "data.batch",
     "Collector": "collect",
     "Forest": "data.forest",
@@ -62,26 +76,19 @@ _HOMES = {
     "Store": "data.store",
     "Table": "_core",
     "__version__": "_core",
-    "filters": "operators",
-    "group": "operators",
-    "keys": "operators",
     "num_threads": "_core",
-    "packing": "operators",
-    "polars": "integrations",
-    "returns": "operators",
+    "scan": "integrations.polars",
     "set_num_threads": "_core",
-    "tree": "operators",
 }
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    home = _HOMES.get(name)
-    if home in (None, "operators", "integrations"):
-        value: Any = importlib.import_module(".".join(filter(None, (__name__, home, name))))
+    if name in _VALUES:
+        value = getattr(importlib.import_module(f"{__name__}.{_VALUES[name]}"), name)
     else:
-        value = getattr(importlib.import_module(f"{__name__}.{home}"), name)
+        value = importlib.import_module(".".join((__name__, *filter(None, (_MODULES.get(name),)), name)))
     globals()[name] = value
     return value
 

@@ -19,13 +19,13 @@ from writer import tokens_of
 
 from agentrl_core import Store
 
-HERE = Path(__file__).parent
+SUPPORT = Path(__file__).parents[1] / "support"
 KILLS = 200
 FACTS = ("nodes", "steps", "trajectories", "draws")
 
 
 def start(folder: Path, *options: str) -> subprocess.Popen[str]:
-    command = [sys.executable, str(HERE / "writer.py"), str(folder), *options]
+    command = [sys.executable, str(SUPPORT / "writer.py"), str(folder), *options]
     stdin = subprocess.PIPE if "again" in options else None
     return subprocess.Popen(command, stdin=stdin, stdout=subprocess.PIPE, text=True)
 
@@ -108,7 +108,6 @@ def reading(folder: Path) -> Iterator[list[int]]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_nothing_acknowledged_is_lost_in_two_hundred_kills(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     closed = flushed = 0

@@ -1,12 +1,8 @@
 """Kernels compiled for the host, once for all tests of this folder."""
 
 import shutil
-import sys
-from pathlib import Path
 
 import pytest
-
-sys.path.append(str(Path(__file__).parent))
 
 
 @pytest.fixture(scope="session")

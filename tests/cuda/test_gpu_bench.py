@@ -18,7 +18,6 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_every_step_runs_on_cpu() -> None:
     pytest.importorskip("cuda.core", reason="cuda-core is not installed", exc_type=ImportError)
     done = run("--device", "cpu", "--small", "--no-compile")

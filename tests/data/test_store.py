@@ -20,7 +20,7 @@ from forests import Token, grow, rebuilt, same
 from agentrl_core import Batch, Forest, Store
 from agentrl_core.exceptions import CorruptError, InvalidInputError, NotFoundError, StoreError
 
-HERE = Path(__file__).parent
+SUPPORT = Path(__file__).parents[1] / "support"
 
 
 def trained(store: Store, iteration: int) -> Batch:
@@ -222,7 +222,7 @@ WRITER = """
 
 
 def writer(folder: Path) -> subprocess.Popen[str]:
-    code = textwrap.dedent(WRITER).format(here=str(HERE))
+    code = textwrap.dedent(WRITER).format(here=str(SUPPORT))
     process = subprocess.Popen([sys.executable, "-c", code, str(folder)], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     assert process.stdout.readline().startswith("open")
@@ -233,7 +233,7 @@ def test_stock_tools_read_while_another_process_writes(tmp_path: Path) -> None:
     process = writer(tmp_path)
     counts = []
     try:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 600
         while len(set(counts)) < 8:
             assert time.monotonic() < deadline
             if not list((tmp_path / "nodes").glob("*.arrow")):
@@ -374,7 +374,7 @@ def test_a_forked_child_is_told_to_open_the_store_again(tmp_path: Path, monkeypa
     with Store.open(tmp_path) as store:
         child = context.Process(target=use_in_child, args=(store, answers))
         child.start()
-        texts = [answers.get(timeout=30) for _ in range(4)]
+        texts = [answers.get(timeout=600) for _ in range(4)]
         child.join(30)
         assert all("which was forked from it; open it again here" in text for text in texts[:3]), texts
         assert "is locked" in texts[3], "the parent holds the lock"

@@ -7,7 +7,7 @@ from agentrl_core import engine
 from agentrl_core.engine import Request, Sampling
 from agentrl_core.exceptions import InvalidInputError
 
-pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.vllm, pytest.mark.slow]
 pytest.importorskip("vllm")
 
 

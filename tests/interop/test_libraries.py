@@ -12,8 +12,9 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from agentrl_core import Batch, Forest, Store, Table, _columns, advantage
+from agentrl_core import Batch, Forest, Store, Table, advantage
 from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.operators import columns
 
 TABLES = (
     "nodes",
@@ -115,7 +116,7 @@ def test_polars_reads_numbers_without_a_copy(batch: Batch) -> None:
 def test_numbers_without_nulls_are_taken_without_a_copy(make: Callable[[Any], Any]) -> None:
     values = np.arange(1000, dtype=np.float64)
     for begin in (0, 3):
-        found = _columns.numbers(make(values)[begin:], "rewards")
+        found = columns.numbers(make(values)[begin:], "rewards")
         assert found.ctypes.data == values[begin:].ctypes.data
         assert len(found) == 1000 - begin
 
@@ -179,7 +180,7 @@ def column_of(library: str, kind: pa.DataType, values: list[Any] = VALUES, cut: 
 @pytest.mark.parametrize("library", LIBRARIES)
 @pytest.mark.parametrize("kind", [pa.float64(), pa.float32(), pa.float16()])
 def test_floats_of_every_library(library: str, kind: pa.DataType) -> None:
-    found = _columns.numbers(column_of(library, kind), "rewards")
+    found = columns.numbers(column_of(library, kind), "rewards")
     assert found.dtype == (np.float32 if kind == pa.float32() else np.float64)
     np.testing.assert_array_equal(found, [1.0, 2.0, np.nan, 4.5])
 
@@ -188,20 +189,20 @@ def test_floats_of_every_library(library: str, kind: pa.DataType) -> None:
 @pytest.mark.parametrize("kind", [pa.int8(), pa.uint16(), pa.int32(), pa.int64(), pa.uint64()])
 def test_whole_numbers_of_every_library(library: str, kind: pa.DataType) -> None:
     known = column_of(library, kind, [9, 1, 2, 0, 4, 9])
-    np.testing.assert_array_equal(_columns.integers(known, "steps"), [1, 2, 0, 4])
-    np.testing.assert_array_equal(_columns.numbers(known, "steps"), [1.0, 2.0, 0.0, 4.0])
+    np.testing.assert_array_equal(columns.integers(known, "steps"), [1, 2, 0, 4])
+    np.testing.assert_array_equal(columns.numbers(known, "steps"), [1.0, 2.0, 0.0, 4.0])
     holes = column_of(library, kind, [9, 1, 2, None, 4, 9])
-    np.testing.assert_array_equal(_columns.numbers(holes, "rewards"), [1.0, 2.0, np.nan, 4.0])
+    np.testing.assert_array_equal(columns.numbers(holes, "rewards"), [1.0, 2.0, np.nan, 4.0])
     with pytest.raises(InvalidInputError, match="steps has dtype float64; give whole numbers without missing values"):
-        _columns.integers(holes, "steps")
+        columns.integers(holes, "steps")
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_masks_of_every_library(library: str) -> None:
     values = [True, True, False, True, False, False]
-    assert _columns.mask(column_of(library, pa.bool_(), values), "valid").tolist() == [True, False, True, False]
+    assert columns.mask(column_of(library, pa.bool_(), values), "valid").tolist() == [True, False, True, False]
     with pytest.raises(InvalidInputError, match="valid has 1 nulls among its booleans; fill them first"):
-        _columns.mask(column_of(library, pa.bool_(), [True, True, None, True, False, False]), "valid")
+        columns.mask(column_of(library, pa.bool_(), [True, True, None, True, False, False]), "valid")
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
@@ -230,7 +231,7 @@ def test_keys_of_every_library(library: str, kind: pa.DataType) -> None:
         column = column_of(library, kind, values)
     except (NotImplementedError, pa.ArrowNotImplementedError) as error:
         pytest.skip(f"{library} has no {kind}: {error}")
-    assert _columns.keys(column, "group_ids").tolist() == [0, 1, 0, 1]
+    assert columns.keys(column, "group_ids").tolist() == [0, 1, 0, 1]
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
@@ -276,10 +277,10 @@ def test_lists_that_do_not_fit_are_refused(batch: Batch) -> None:
 def test_what_is_no_column_is_named() -> None:
     two = duckdb.sql("select 1 as a, 2 as b")
     with pytest.raises(InvalidInputError, match="rewards has the columns a, b; select one of them"):
-        _columns.numbers(two, "rewards")
+        columns.numbers(two, "rewards")
     with pytest.raises(InvalidInputError, match="rewards has Arrow type Utf8; give numbers"):
-        _columns.numbers(OneCapsule(pa.array(["a"])), "rewards")
+        columns.numbers(OneCapsule(pa.array(["a"])), "rewards")
     with pytest.raises(InvalidInputError, match="group_ids has 1 nulls, which belong to no group; fill them first"):
-        _columns.keys(pa.array(["a", None]), "group_ids")
+        columns.keys(pa.array(["a", None]), "group_ids")
     with pytest.raises(InvalidInputError, match=r"steps has Arrow type UInt64: .*18446744073709551615"):
-        _columns.integers(OneCapsule(pa.array([2**64 - 1], pa.uint64())), "steps")
+        columns.integers(OneCapsule(pa.array([2**64 - 1], pa.uint64())), "steps")

@@ -1,13 +1,9 @@
 """A run as training leaves it, and the plain lists of the tests of the data."""
 
 import hashlib
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
-
-sys.path.append(str(Path(__file__).parents[1] / "data"))
 
 ITERATIONS = ("arpo", "gigpo", "grpo")
 """Recipe of each iteration: the computed columns differ."""

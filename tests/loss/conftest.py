@@ -1,4 +1,4 @@
-"""Lets the tests of this folder import `hand_made`: with importlib mode pytest puts no folder on the path."""
+"""Lets the tests of this folder import each other: with importlib mode pytest puts no folder on the path."""
 
 import sys
 from pathlib import Path

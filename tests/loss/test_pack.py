@@ -33,9 +33,9 @@ from transformers import (
     VaultGemmaForCausalLM,
 )
 
-from agentrl_core import _layouts
-from agentrl_core import pack as pack_module
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
+from agentrl_core.model import layouts
+from agentrl_core.model import pack as pack_module
 from agentrl_core.model.pack import Pack
 
 LENGTHS = [17, 3, 9, 16, 2, 30, 9]
@@ -251,6 +251,6 @@ def test_gpt2_runs_too() -> None:
 
 def test_buckets_cover_every_row_once() -> None:
     starts = torch.tensor([0, 4, 5, 15, 19], dtype=torch.int32)
-    shapes, rows, slots = _layouts.SequenceLayout(starts, 10).buckets
+    shapes, rows, slots = layouts.SequenceLayout(starts, 10).buckets
     assert sorted(shapes) == [(1, 1), (1, 10), (2, 4)]
     assert rows[slots].tolist() == list(range(19))

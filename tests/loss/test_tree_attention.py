@@ -15,7 +15,8 @@ from test_losses_of_updates import columns, grow
 from torch import Tensor, nn
 from torch.nn.attention.flex_attention import create_mask, flex_attention
 
-from agentrl_core import _layouts, loss, recipes
+from agentrl_core import loss, recipes
+from agentrl_core.model import layouts
 from agentrl_core.model.pack import Pack, Streams
 
 
@@ -144,7 +145,7 @@ def test_gradients_of_trees_are_those_of_separate_sequences(
     assert max(gradient.abs().max() for gradient in wanted.values()) > 1e-2
     splits = {"one pack": [every], "a tree in several packs": [every[::2], every[1::2]]}
     for rows in (256, 7):  # rows of a block: all in one, and blocks that end anywhere
-        monkeypatch.setattr(_layouts, "_QUERY_BLOCK", rows)
+        monkeypatch.setattr(layouts, "_QUERY_BLOCK", rows)
         for name, parts in splits.items():
             packs = [paths for paths in parts if grove.pairs(paths)]
             outputs = by_packs(grove, model, packs)
@@ -242,9 +243,9 @@ def test_masks_are_those_of_the_definition(ends: list[int], window: int | None) 
     depth = expected.sum(1) - 1
     if window is not None:
         expected &= depth[:, None] - depth < window
-    layout = _layouts.TreeLayout(end, depth)
+    layout = layouts.TreeLayout(end, depth)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_layouts, "_QUERY_BLOCK", 32)
+        patch.setattr(layouts, "_QUERY_BLOCK", 32)
         blocks = layout.blocks(window)
     found = torch.zeros_like(expected)
     for queries, keys, mask in blocks:
@@ -292,7 +293,7 @@ def test_flex_attention_gives_the_same(seed: int, window: int | None, softcap: f
     mine = layout.attend(q, k, v, scaling=0.3, dropout=0.0, window=window, softcap=softcap)
     theirs = flex_attention(
         *(states.transpose(0, 1)[None] for states in (q, k, v)),
-        score_mod=None if softcap is None else _layouts._cap(softcap, q.device),
+        score_mod=None if softcap is None else layouts._cap(softcap, q.device),
         block_mask=layout.block_mask(layout.cut(window)),
         scale=0.3,
         enable_gqa=True,
@@ -306,7 +307,7 @@ def test_flex_attention_gives_the_same(seed: int, window: int | None, softcap: f
 def test_a_window_bounds_the_masks(lengths: list[int]) -> None:
     """Of sequences as of trees: a block of rows has the keys of the rows and of a window before them."""
     starts = torch.tensor([0, *np.cumsum(lengths)], dtype=torch.int32)
-    layout = _layouts.SequenceLayout(starts, max(lengths)).chains
+    layout = layouts.SequenceLayout(starts, max(lengths)).chains
     rows = torch.arange(sum(lengths))
     sequence = torch.bucketize(rows, starts[1:], right=True)
     expected = (rows <= rows[:, None]) & (rows[:, None] - rows < 50) & (sequence == sequence[:, None])
@@ -334,7 +335,7 @@ def test_windows_and_caps_tell(family: str) -> None:
 
 def test_scores_behind_a_cap_are_not_kept() -> None:
     """The backward pass makes them again, block by block."""
-    layout = _layouts.SequenceLayout(torch.tensor([0, 600], dtype=torch.int32), 600)
+    layout = layouts.SequenceLayout(torch.tensor([0, 600], dtype=torch.int32), 600)
     states = [torch.randn(600, heads, 8, requires_grad=True) for heads in (4, 2, 2)]
     kept: list[int] = []
 
@@ -349,7 +350,7 @@ def test_scores_behind_a_cap_are_not_kept() -> None:
 
 def test_dropout_of_capped_attention_is_that_of_the_definition() -> None:
     """Of many queries alike the mean is the value that all keys have; half of the probabilities are dropped."""
-    layout = _layouts.SequenceLayout(torch.tensor([0, 400], dtype=torch.int32), 400)
+    layout = layouts.SequenceLayout(torch.tensor([0, 400], dtype=torch.int32), 400)
     states = torch.ones(400, 2, 8)
     torch.manual_seed(0)
     out = layout.attend(states, states, states, scaling=None, dropout=0.5, softcap=1.0)
