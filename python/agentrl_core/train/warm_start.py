@@ -255,8 +255,8 @@ def _expression(task: Task) -> str:
         return match.group().replace(" ", "")
     raise UnsupportedError(
         f"warm_start: task {task.task_id!r} is of domain {task.domain!r}, and traces can be written for chain_sum, "
-        "products and lcm alone; take those families, or for an environment of your own bring a model (any causal model "
-        "of Hugging Face with a chat template), taught with loss.Imitation on traces of your own where it knows too little"
+        "products and lcm alone; take those families, or for an environment of your own bring a model (any causal "
+        "model of Hugging Face with a chat template), taught with loss.Imitation where it knows too little"
     )
 
 
