@@ -18,7 +18,7 @@ import remembering
 from remembering import ITERATIONS, RECIPES, collector, outcome, train
 from small_world import SmallWorld
 
-from agentrl_core import Collector, Store, collect, recipes
+from agentrl_core import Batch, Collector, Store, collect, recipes, select
 from agentrl_core.data import store as store_module
 from agentrl_core.exceptions import InvalidInputError
 
@@ -161,11 +161,19 @@ def test_kills_change_nothing_that_is_remembered(
 
 def test_a_batch_that_was_given_again_has_the_same_scores(tmp_path: Path) -> None:
     """Several rounds, of which admission rejects groups, are scored as the restart scores what is left of them."""
+
+    class Centred(type(recipes.GRPO.reward)):
+        """Scores that depend on all draws that are scored together."""
+
+        def __call__(self, batch: Batch) -> Batch:
+            rewards = batch.column("reward", "draw")
+            return batch.with_columns("draw", score=rewards - rewards.mean())
+
+    recipe = recipes.GRPO.replace(reward=Centred(), admit=select.InformativeGroups())
     with Store.open(tmp_path) as store:
-        train(collector("balanced", store), until=3)
-        first = collector("balanced", store)(tasks=4, group_size=4)
+        first = grpo(store, recipe)(tasks=4, group_size=3)
     with Store.open(tmp_path) as store:
-        again = collector("balanced", store)(tasks=4, group_size=4)
+        again = grpo(store, recipe)(tasks=4, group_size=3)
     assert first.column("score", "draw").tolist() == again.column("score", "draw").tolist()
     assert len(first.trajectories) > first.num_draws, "groups were rejected"
 
