@@ -92,6 +92,10 @@ class TrainOptions:
             )
 
 
+_KEPT = {option.name for option in fields(TrainOptions)} - {"run", "resume", "iterations", "device"}
+"""The options that a run keeps when it goes on."""
+
+
 def _check_type(name: str, value: object, default: object) -> None:
     """Options can come from a file, where any type can stand."""
     if isinstance(default, tuple):
@@ -161,13 +165,16 @@ def begun(run: Path) -> tuple[Recipe, dict[str, Any]] | None:
         return None
     try:
         table = tomllib.loads(about.read_text(encoding="utf-8"))
-        options = table.pop("train")
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, KeyError) as error:
-        why = "its table [train] is missing" if isinstance(error, KeyError) else str(error)
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        table, why = {}, str(error)
+    else:
+        why = "options of table [train] are missing"
+    options = table.pop("train", {})
+    if not options.keys() >= _KEPT:
         raise InvalidInputError(
             f"{about} is not whole: {why}; the run was killed while it began, or somebody changed the file. Remove the "
             "file to begin anew where nothing was trained yet; or write it as it was"
-        ) from None
+        )
     return Recipe.from_dict(table), options
 
 
@@ -200,7 +207,7 @@ def _begin(options: TrainOptions, recipe: Recipe, run: Path, store: Store) -> No
 def _kept_options(options: TrainOptions) -> dict[str, Any]:
     """The options that a run keeps when it goes on; its length and the machine may change."""
     values = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(options).items()}
-    return {name: value for name, value in values.items() if name not in ("run", "resume", "iterations", "device")}
+    return {name: value for name, value in values.items() if name in _KEPT}
 
 
 def _options_toml(options: TrainOptions) -> str:
