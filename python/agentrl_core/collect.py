@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import numpy as np
 
@@ -14,9 +16,10 @@ from agentrl_core.data.forest import Forest
 from agentrl_core.data.store import Store
 from agentrl_core.engine.base import Engine, Sampling
 from agentrl_core.env.base import Environment, Split, Task
-from agentrl_core.exceptions import InvalidInputError, RecipeError
+from agentrl_core.exceptions import InvalidInputError, RecipeError, StoreError
 from agentrl_core.recipe import Recipe
 from agentrl_core.rollout import Independent
+from agentrl_core.rollout.notices import Notices
 from agentrl_core.rollout.turns import roll_out
 
 
@@ -38,9 +41,11 @@ class Collector:
         sampling: of every segment; the default samples at temperature 1 from the whole distribution.
         context_tokens: the longest path.
         progress: called with the number of tokens generated after each turn.
+        allow_changes: go on with a run whose store was made with another recipe, seed or group size.
 
     Raises:
         RecipeError: the recipe cannot run.
+        InvalidInputError: an argument is not what it should be; or the store was made with another recipe or seed.
 
     Example:
         >>> import agentrl_core as arl
@@ -64,7 +69,9 @@ class Collector:
         sampling: Sampling | None = None,
         context_tokens: int = 4096,
         progress: Callable[[int], None] | None = None,
+        allow_changes: bool = False,
     ) -> None:
+        _check_parts(engine, environment, recipe, store)
         recipe.check()
         if draw("score") not in recipe.collected:
             raise RecipeError(
@@ -81,14 +88,18 @@ class Collector:
         self.progress = progress
         self._pool_size = task_pool
         self._pool: list[Task] | None = None
-        self._iteration = 0 if store is None else store.iteration
-        self._tasks = _core.Batch.empty() if store is None else store._core.tasks()
-        self._state: dict[str, Any] = {} if store is None else store.state.get("components", {})
+        self._notices = Notices()
+        self._allow_changes = allow_changes
+        self._head = _Head(0, {}, {}, _core.Batch.empty(), 0) if store is None else _Head.of(store)
+        self._tasks = self._head.tasks
+        """What the head's become with the batch that was collected last."""
+        self._run: dict[str, Any] = {"recipe": json.loads(json.dumps(recipe.to_dict())), "seed": seed}
+        self._check_run()
 
     @property
     def iteration(self) -> int:
         """The iteration that is next: 0 at first, or where the store stopped."""
-        return self._iteration
+        return self._now().iteration
 
     def __call__(self, *, tasks: int, group_size: int) -> Batch:
         """The batch of this iteration.
@@ -102,55 +113,113 @@ class Collector:
             many.
 
         Raises:
-            InvalidInputError: `tasks` or `group_size` is not positive, or there are not enough tasks.
+            InvalidInputError: `tasks` or `group_size` is not positive, or there are not enough tasks; the environment
+                or the planner answers with something that cannot be; or the reward of every draw is NaN.
             KeyboardInterrupt: interrupted; the trajectories so far are in the store, undrawn.
         """
         if tasks < 1 or group_size < 1:
             raise InvalidInputError(f"tasks={tasks} and group_size={group_size}: both must be at least 1")
-        if self.store is not None and self.store.has_batch(self._iteration):
-            return self._scored(self.store.batch(self._iteration))
+        self._run["group_size"] = group_size
+        self._check_run()
+        head = self._now()
+        if self.store is not None and self.store.has_batch(head.iteration):
+            return self._scored(self.store.batch(head.iteration))
         parts: list[Batch] = []
-        forest = Forest(iteration=self._iteration, seed=self.seed, entropies=self.engine.entropy_estimator)
+        domains: dict[str, str] = {}
+        forest = Forest(iteration=head.iteration, seed=self.seed, entropies=self.engine.entropy_estimator)
         try:
-            self._fill(parts, forest, tasks, group_size)
+            batch = self._fill(parts, domains, forest, tasks, group_size)
+            with_changes, self._tasks = batch._core.advance_tasks(head.tasks, domains)
+            batch = Batch(with_changes)
+            if self.store is None:
+                return batch
+            batch = self.store.rebase(batch)
+            self.store.append(batch, iteration=head.iteration)
+            self.store.flush()
+        except StoreError:
+            raise
         except BaseException:
             self._save_unfinished(parts, forest)
             raise
-        batch, changed_tasks = self._with_tasks(parts[0] if len(parts) == 1 else Batch.concat(parts))
-        batch = batch.with_state(self._state)
-        if self.store is not None:
-            batch = self.store.rebase(batch)
-            self.store.append(batch, iteration=self._iteration)
-            self.store.flush()
-        self._tasks = changed_tasks
+        self._head = _Head.of(self.store, tasks=self._tasks)
         return batch
 
     def update(self, batch: Batch, metrics: Mapping[str, object], *, checkpoint: str | None = None) -> None:
         """Close the iteration: its computed columns and metrics go to the store, and the next one begins.
+
+        The metrics get a table `collect`: how many `draws` the batch has, and how many of them are `unscored` (their
+        score is not known, so that no update uses them).
 
         Args:
             batch: the batch that was trained, with its computed columns.
             metrics: `Updates.metrics`, and whatever else should be kept; saved as JSON (NaN and infinity as null).
             checkpoint: name of the user's own checkpoint of the weights after this update, so that a restart knows
                 which weights belong to the data.
-        """
-        if self.store is not None:
-            state = {"metrics": dict(metrics), "checkpoint": checkpoint, "components": self.recipe.next_state(batch)}
-            self.store.close_iteration(batch, state)
-        self._state = self.recipe.next_state(batch)
-        self._iteration += 1
 
-    def _fill(self, parts: list[Batch], forest: Forest, tasks: int, group_size: int) -> None:
-        """Roll out, reward and admit until `tasks` groups are in, at most the admission's number of rounds."""
-        recipe = self.recipe
+        Raises:
+            InvalidInputError: the batch is of another iteration than the one that is open.
+        """
+        head = self._now()
+        iterations = batch.column("iteration", "draw")
+        if len(iterations) and int(iterations.max()) != head.iteration:
+            raise InvalidInputError(
+                f"the batch is of iteration {int(iterations.max())}, and iteration {head.iteration} is open; collect "
+                "its batch with collect(tasks=..., group_size=...)"
+            )
+        # Over the whole batch and from the state that the iteration began with, so that a restart comes to the same.
+        components = self.recipe.next_state(batch.with_state(head.components))
+        if self.store is None:
+            # One assignment: an interrupt finds it done or not begun.
+            self._head = replace(head, iteration=head.iteration + 1, components=components, tasks=self._tasks)
+            return
+        run = {**head.run, **self._run}
+        state = {
+            "metrics": {"collect": _counts(batch), **metrics},
+            "checkpoint": checkpoint,
+            "components": components,
+            "run": run,
+        }
+        self.store.close_iteration(batch, state)
+        self._head = _Head.of(self.store, tasks=head.tasks)
+
+    def _now(self) -> _Head:
+        """Where the loop stands, which is what the store has committed.
+
+        A Ctrl-C can surface behind a commit and before the line that would note it here.
+        """
+        if self.store is not None and self._head.sequence != self.store.sequence:
+            self._head = _Head.of(self.store)
+        return self._head
+
+    def _check_run(self) -> None:
+        """Refuse to go on silently with another run."""
+        if self.store is None or self._allow_changes:
+            return
+        before = self._now().run
+        known = before.keys() & self._run.keys()
+        changes = _changes({name: before[name] for name in known}, {name: self._run[name] for name in known})
+        for name, old, new in changes:
+            raise InvalidInputError(
+                f"the run in {self.store.path} was made with {name}={old!r}, not {new!r}; go on with what it had, "
+                "choose another directory, or insist with Collector(..., allow_changes=True)"
+            )
+
+    def _fill(self, parts: list[Batch], domains: dict[str, str], forest: Forest, tasks: int, group_size: int) -> Batch:
+        """Roll out, reward and admit until `tasks` groups are in, at most the admission's number of rounds.
+
+        The rounds are in `parts` as soon as they are rolled out, and the domains of their tasks in `domains`.
+        """
+        recipe = self.recipe.at(forest.iteration)
         pool = self._task_pool()
         most = max(tasks, min(len(pool), tasks * recipe.admit.rounds))
-        order = recipe.select.choose(len(pool), self._iteration, most, self.seed)
-        admitted = used = 0
+        order = recipe.select.choose(len(pool), forest.iteration, most, self.seed)
+        admitted = used = drawn = scored = 0
+        rewarded = False
         for _ in range(recipe.admit.rounds):
             chosen = [pool[index] for index in order[used : used + tasks - admitted]]
             if not chosen:
                 break
+            domains.update((task.task_id, task.domain) for task in chosen)
             roll_out(
                 forest,
                 self.engine,
@@ -162,41 +231,124 @@ class Collector:
                 context_tokens=self.context_tokens,
                 first_group=used,
                 progress=self.progress,
+                notices=self._notices,
             )
             used += len(chosen)
             # In the list before anybody's code can fail on it: what was rolled out is kept.
             parts.append(forest.freeze())
             batch = parts[-1] = self._scored(parts[-1])
-            groups = batch.keys("group_id", "draw")
-            accepted = recipe.admit(batch.column("score", "draw"), groups)
+            groups, scores = batch.keys("group_id", "draw"), batch.column("score", "draw")
+            drawn, scored = drawn + len(scores), scored + int(np.isfinite(scores).sum())
+            rewarded = rewarded or bool(np.isfinite(batch.column("reward", "draw")).any())
+            accepted = recipe.admit(scores, groups)
             if not accepted.all():
                 parts[-1] = batch.select_draws(np.flatnonzero(accepted[groups]))
             admitted += int(accepted.sum())
             if admitted >= tasks:
                 break
+        if drawn and not scored:
+            self._nothing_scored(drawn, forest.iteration, rewarded=rewarded)
+        batch = Batch.concat(parts)
+        # A restart scores the batch as a whole, so what came in rounds or was cut is scored again for equal scores.
+        return parts[0] if len(parts) == 1 and batch.num_draws == drawn else self._scored(batch)
+
+    def _nothing_scored(self, drawn: int, iteration: int, *, rewarded: bool) -> None:
+        """Say that there is nothing to train on: an error where the environment is why."""
+        found = f"none of the {drawn} draws of iteration {iteration} has a score"
+        if not rewarded:
+            raise InvalidInputError(
+                f"{found}, because environment {type(self.environment).__name__} paid NaN in each of them, so there is "
+                "nothing to train on; pay numbers in Outcome.reward"
+            )
+        self._notices.once("scores", f"{found}: phase reward of recipe {self.recipe.name!r} makes NaN of each reward")
 
     def _scored(self, batch: Batch) -> Batch:
-        return self.recipe.score(batch.with_state(self._state))
+        return self.recipe.score(batch.with_state(self._now().components))
 
     def _task_pool(self) -> list[Task]:
         if self._pool is None:
-            self._pool = self.environment.tasks(self._pool_size)
+            self._pool = _checked_tasks(self.environment, self._pool_size, "train")
         return self._pool
-
-    def _with_tasks(self, batch: Batch) -> tuple[Batch, _core.Batch]:
-        """The batch with the task statistics that it changes, and all of them after it."""
-        with_changes, all_tasks = batch._core.advance_tasks(self._tasks)
-        return Batch(with_changes), all_tasks
 
     def _save_unfinished(self, parts: list[Batch], forest: Forest) -> None:
         """Keep what an interrupted iteration generated: stored, but drawn by nobody."""
-        if self.store is None:
+        # It may have been interrupted after all was queued or even durable.
+        if self.store is None or self.store.has_batch(forest.iteration):
             return
         forest.abort()
         batch = Batch.concat([*parts, forest.freeze()]).select_draws([])
         if len(batch.nodes):
-            self.store.append(self.store.rebase(batch), iteration=self._iteration, partial=True)
+            self.store.append(self.store.rebase(batch), iteration=forest.iteration, partial=True)
             self.store.flush()
+
+
+@dataclass(frozen=True)
+class _Head:
+    """Where the loop stands after the last write of its store (or in memory, where there is none)."""
+
+    iteration: int
+    components: dict[str, Any]
+    """What the components remember."""
+    run: dict[str, Any]
+    """Recipe, seed and size of groups that the last closed iteration was made with."""
+    tasks: _core.Batch
+    """Statistics of the tasks, in a batch without rows."""
+    sequence: int
+    """The store's last write that this was read behind."""
+
+    @classmethod
+    def of(cls, store: Store, *, tasks: _core.Batch | None = None) -> Self:
+        """What a store says, but for the task statistics where they are known."""
+        tasks = store._core.tasks() if tasks is None else tasks
+        state = store.state
+        return cls(store.iteration, state.get("components", {}), state.get("run", {}), tasks, store.sequence)
+
+
+def _changes(before: Mapping[Any, Any], now: Mapping[Any, Any], path: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """The entries of two tables that differ: place, old and new value."""
+    for key in dict.fromkeys((*before, *now)):
+        old, new = before.get(key), now.get(key)
+        place = f"{path}[{key}]" if isinstance(key, int) else f"{path}.{key}".removeprefix(".")
+        if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+            old, new = dict(enumerate(old)), dict(enumerate(new))
+        if isinstance(old, Mapping) and isinstance(new, Mapping):
+            yield from _changes(old, new, place)
+        elif old != new:
+            yield place, old, new
+
+
+def _counts(batch: Batch) -> dict[str, int]:
+    """How many draws a batch has, and how many of them no update can use."""
+    unscored = int(np.isnan(batch.column("score", "draw")).sum()) if batch.has("score", "draw") else 0
+    return {"draws": batch.num_draws, "unscored": unscored}
+
+
+def _check_parts(engine: object, environment: object, recipe: object, store: object) -> None:
+    """Refuse what is no engine, environment, recipe or store, before anything of it is used."""
+    for name, value, methods, remedy in (
+        ("engine", engine, ("generate", "chat"), "give an engine, such as engine.Transformers(model, tokenizer)"),
+        ("environment", environment, ("tasks", "reset"), "give an object with tasks(count) and reset(task, seed)"),
+    ):
+        for method in methods:
+            if not hasattr(value, method):
+                raise InvalidInputError(f"Collector: {name}={value!r} has no {method!r}; {remedy}")
+    if not isinstance(recipe, Recipe):
+        remedy = f"recipes.get({recipe!r})" if isinstance(recipe, str) else "recipes.GRPO"
+        raise InvalidInputError(f"Collector: recipe={recipe!r} is no Recipe; give one, such as {remedy}")
+    if store is not None and not isinstance(store, Store):
+        raise InvalidInputError(f"Collector: store={store!r} is no Store; give Store.open({str(store)!r}), or None")
+
+
+def _checked_tasks(environment: Environment, count: int, split: Split) -> list[Task]:
+    """Tasks of a split, which have to be tasks."""
+    tasks = environment.tasks(count, split=split)
+    for index, task in enumerate(tasks):
+        if not all(isinstance(getattr(task, name, None), str) for name in ("task_id", "question", "domain")):
+            raise InvalidInputError(
+                f"environment {type(environment).__name__}: tasks()[{index}] is {task!r}; give env.Task(task_id, "
+                "question, domain, payload), the first three of them texts"
+            )
+    return tasks
 
 
 def evaluate(
@@ -225,13 +377,15 @@ def evaluate(
     Returns:
         Mean of the column `success`, in [0, 1].
     """
+    if tasks < 1:
+        raise InvalidInputError(f"evaluate: tasks={tasks}; give at least 1")
     forest = Forest(iteration=-1, seed=seed)
     roll_out(
         forest,
         engine,
         environment,
         Independent(),
-        environment.tasks(tasks, split=split),
+        _checked_tasks(environment, tasks, split),
         group_size=1,
         sampling=Sampling() if sampling is None else sampling,
         context_tokens=context_tokens,

@@ -74,7 +74,7 @@ def searched(planner: Planner | Replay) -> Batch:
 class Replay:
     """Decides what a table of decisions says; knows trajectories by the order in which it made them."""
 
-    fork_at, random_columns = "segment_start", 0
+    fork_at, random_columns, needs_tool_results = "segment_start", 0, False
 
     def __init__(self, decisions: pl.DataFrame, initial: int) -> None:
         self.decisions, self.initial, self.round = decisions, initial, 0

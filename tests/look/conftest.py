@@ -42,7 +42,7 @@ def recorded(tmp_path_factory, world):
     with arl.Store.open(run) as store:
         for name in ITERATIONS:
             recipe = recipes.get(name)
-            collect = arl.Collector(generate, world, recipe, store=store, **limits)
+            collect = arl.Collector(generate, world, recipe, store=store, allow_changes=True, **limits)
             batch = recipe.credit(collect(tasks=3, group_size=6))
             batch = batch.with_columns("node_token", value=np.arange(batch.offsets("node_token")[-1]) / 8)
             collect.update(batch, {})

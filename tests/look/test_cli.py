@@ -17,7 +17,7 @@ import polars as pl
 import pytest
 from forests import grow
 
-from agentrl_core import Store
+from agentrl_core import Forest, Store
 from agentrl_core.cli import COMMANDS, main
 from agentrl_core.cli._words import Words
 from agentrl_core.integrations.polars import Tables, scan
@@ -101,7 +101,9 @@ def test_ls_counts_what_is_there(agentrl, recorded) -> None:
         assert row["success"] == f"{mine['success'].mean():.3f}"
         assert row["reward"] == f"{mine['reward'].mean():.3f}"
         nodes = run.nodes.filter(pl.col("kind") == 1, pl.col("group_id").is_in(mine["group_id"].to_list()))
-        assert row["tokens"].replace(",", "") == str(nodes.select(pl.col("tokens").list.len().sum()).collect().item())
+        assert row["generated"].replace(",", "") == str(
+            nodes.select(pl.col("tokens").list.len().sum()).collect().item()
+        )
         assert row["finished"] == str((mine["status"] == 0).sum())
     assert f"3 iterations closed, {trajectories['group_id'].n_unique()} groups, {len(trajectories)} traj" in printed
 
@@ -113,6 +115,10 @@ def test_ls_lists_the_trajectories_of_an_iteration(agentrl, recorded) -> None:
     assert [int(row[0]) for row in rows] == expected["trajectory_id"].to_list()
     assert [row[2] for row in rows] == expected["task_id"].to_list()
     assert [row[5] for row in rows] == ["yes" if success else "no" for success in expected["success"]]
+    run = scan(recorded)
+    lengths = expected.agentrl.paths(run)["tokens"].list.len().to_list()
+    assert printed.splitlines()[0].split()[7] == "length"
+    assert [int(row[7]) for row in rows] == lengths
     narrow = agentrl("ls", recorded, "--iteration", 1, columns=40)
     assert max(map(len, narrow.splitlines())) <= 40
     message = agentrl("ls", recorded, "--iteration", 9, status=1)
@@ -237,6 +243,36 @@ def test_what_is_no_run_is_said_so(agentrl, recorded, tmp_path, command) -> None
     assert missing.startswith(f"agentrl: {tmp_path / 'none'} does not exist; give the directory of a run")
     above = agentrl(command, recorded.parent, *more, status=1)
     assert above == f"agentrl: {recorded.parent} is no run; runs in it: {recorded}\n"
+
+
+def test_names_of_folders_cannot_control_the_terminal(agentrl, tmp_path) -> None:
+    run = tmp_path / "a\x1b[31m\nb"
+    Store.open(run).close()
+    message = agentrl("ls", tmp_path, status=1)
+    assert message == f"agentrl: {tmp_path} is no run; runs in it: {tmp_path}/a\\x1b[31m\\nb\n"
+    assert "\x1b" not in agentrl("ls", f"{run}/none", status=1)
+    assert "\x1b" not in agentrl("verify", run)
+
+
+def test_names_of_tasks_cannot_control_the_terminal(agentrl, tmp_path) -> None:
+    forest = Forest()
+    forest.add_group(0, "a\x1b[31m\nb")
+    path = forest.start(0, 0)
+    forest.append(path, [1], kind="prompt")
+    forest.append(path, [2], kind="action", logprobs=[-1.0])
+    forest.finish(path, reward=1.0)
+    with Store.open(tmp_path / "run") as store:
+        store.append(forest.freeze(), iteration=0)
+    assert "a\\x1b[31m\\nb" in agentrl("ls", tmp_path / "run", "--iteration", 0)
+
+
+def test_each_default_of_training_is_told_once(capsys) -> None:
+    with pytest.raises(SystemExit):
+        main(["train", "--help"])
+    options = re.split(r"\n  --", capsys.readouterr().out)
+    assert len(options) > 10
+    assert {option.count("(default") for option in options[1:]} == {0, 1}
+    assert "None" not in "".join(options[1:])
 
 
 @pytest.mark.parametrize("command", ["ls", "stats"])

@@ -258,6 +258,10 @@ def test_facts_of_trajectories_and_tasks(recorded: Path) -> None:
     found = run.draws.agentrl.trajectories(run).collect()
     assert len(found) == len(run.draws.collect()) > 0
     latest = {row["task_id"]: row["attempts"] for row in run.tasks.collect().rows(named=True)}
+    assert len(run.tasks.collect()) > len(latest), "a row for each change"
+    now = run.latest_tasks.collect()
+    assert dict(zip(now["task_id"], now["attempts"], strict=True)) == latest
+    assert len(now) == len(latest)
     assert found["task_attempts"].to_list() == [latest[task] for task in found["task_id"]]
     rewards = dict(run.trajectories.select("trajectory_id", "reward").collect().rows())
     assert found["reward"].to_list() == [rewards[trajectory] for trajectory in found["trajectory_id"]]

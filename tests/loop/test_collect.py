@@ -130,7 +130,12 @@ def test_a_batch_that_was_not_trained_is_given_again(world, warm_policy, tmp_pat
         assert batch.column("score", "draw").tolist() == first.column("score", "draw").tolist()
         again.update(recipes.GRPO.credit(batch), {"loss": 0.5}, checkpoint="weights.pt")
         assert store.iteration == again.iteration == 1
-        assert store.state == {"metrics": {"loss": 0.5}, "checkpoint": "weights.pt", "components": {}}
+        assert store.state == {
+            "metrics": {"collect": {"draws": 8, "unscored": 0}, "loss": 0.5},
+            "checkpoint": "weights.pt",
+            "components": {},
+            "run": {"recipe": recipes.GRPO.to_dict(), "seed": 0, "group_size": 4},
+        }
         tasks = pl.DataFrame(store.tasks)
         assert tasks["attempts"].to_list() == [4, 4]
 

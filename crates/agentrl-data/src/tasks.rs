@@ -6,8 +6,7 @@ use std::sync::Arc;
 use agentrl_compute::error::Result;
 use arrow_array::cast::AsArray;
 use arrow_array::types::{Float64Type, Int64Type};
-use arrow_array::{Array, Float64Array, Int64Array, RecordBatch, StringArray, new_null_array};
-use arrow_schema::DataType;
+use arrow_array::{Array, Float64Array, Int64Array, RecordBatch, StringArray};
 
 use crate::arrow_bug;
 use crate::batch::{Batch, array, i64s, u8s};
@@ -18,6 +17,7 @@ const DECAY: f64 = 0.9;
 
 #[derive(Clone, Debug, Default)]
 struct Task {
+    domain: Option<String>,
     attempts: i64,
     successes: i64,
     alpha: f64,
@@ -31,8 +31,13 @@ struct Task {
 ///
 /// With `s` of `n` new attempts successful: `attempts += n`, `successes += s`, `alpha = 0.9·alpha + s`,
 /// `beta = 0.9·beta + (n − s)`, `difficulty = 1 − successes / attempts`, `uses += 1`. Attempts whose success is not known,
-/// and those that were aborted, failed or pruned, do not count.
-pub fn advance_tasks(previous: &RecordBatch, batch: &Batch) -> Result<(RecordBatch, RecordBatch)> {
+/// and those that were aborted, failed or pruned, do not count. `domains` has the kind of problem by task; a task that is
+/// not in it keeps the one it had.
+pub fn advance_tasks(
+    previous: &RecordBatch,
+    batch: &Batch,
+    domains: &BTreeMap<String, String>,
+) -> Result<(RecordBatch, RecordBatch)> {
     let mut tasks = latest(previous)?;
     let mut changed = BTreeMap::new();
     for (name, new) in attempts(batch)? {
@@ -43,6 +48,7 @@ pub fn advance_tasks(previous: &RecordBatch, batch: &Batch) -> Result<(RecordBat
         task.beta = DECAY * task.beta + (new.attempts - new.successes) as f64;
         task.last_version = task.last_version.max(new.last_version);
         task.uses += 1;
+        task.domain = domains.get(&name).cloned().or_else(|| task.domain.take());
         changed.insert(name, task.clone());
     }
     Ok((table(&changed)?, table(&tasks)?))
@@ -77,7 +83,7 @@ fn table(tasks: &BTreeMap<String, Task>) -> Result<RecordBatch> {
         Table::Tasks.schema(),
         vec![
             Arc::new(tasks.keys().map(Some).collect::<StringArray>()),
-            new_null_array(&DataType::Utf8, tasks.len()),
+            Arc::new(rows().map(|task| task.domain.as_deref()).collect::<StringArray>()),
             Arc::new(rows().map(|task| task.attempts).collect::<Int64Array>()),
             Arc::new(rows().map(|task| task.successes).collect::<Int64Array>()),
             Arc::new(rows().map(|task| task.alpha).collect::<Float64Array>()),
@@ -92,12 +98,14 @@ fn table(tasks: &BTreeMap<String, Task>) -> Result<RecordBatch> {
 
 fn latest(rows: &RecordBatch) -> Result<BTreeMap<String, Task>> {
     let names = array(rows, "task_id")?.as_string::<i32>();
+    let domains = array(rows, "domain")?.as_string::<i32>();
     let integers = |name| -> Result<&Int64Array> { Ok(array(rows, name)?.as_primitive::<Int64Type>()) };
     let floats = |name| -> Result<&Float64Array> { Ok(array(rows, name)?.as_primitive::<Float64Type>()) };
     let (attempts, successes, uses) = (integers("attempts")?, integers("successes")?, integers("uses")?);
     let (alpha, beta) = (floats("alpha")?, floats("beta")?);
     let versions = integers("last_version")?;
     let task = |row: usize| Task {
+        domain: (!domains.is_null(row)).then(|| domains.value(row).to_owned()),
         attempts: attempts.value(row),
         successes: successes.value(row),
         alpha: alpha.value(row),

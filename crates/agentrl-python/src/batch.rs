@@ -1,5 +1,7 @@
 //! `Batch` for Python.
 
+use std::collections::BTreeMap;
+
 use agentrl_compute::pack::{Cost, Shards};
 use agentrl_compute::weight::{Denominator, Shared};
 use agentrl_data::batch::{self, Level, NewDraws, PackLayout, PlanOptions, TokenWeights};
@@ -266,9 +268,10 @@ impl Batch {
     }
 
     /// The batch with the rows of `tasks` that it changes, and the whole table after it.
-    fn advance_tasks(&self, previous: PyRef<'_, Self>) -> PyResult<(Self, Self)> {
+    #[expect(clippy::needless_pass_by_value, reason = "PyO3 makes the map for this call")]
+    fn advance_tasks(&self, previous: PyRef<'_, Self>, domains: BTreeMap<String, String>) -> PyResult<(Self, Self)> {
         held(|| {
-            let (changed, all) = agentrl_data::advance_tasks(previous.0.tasks(), &self.0)?;
+            let (changed, all) = agentrl_data::advance_tasks(previous.0.tasks(), &self.0, &domains)?;
             Ok((Self(self.0.with_tasks(changed)?), Self(batch::Batch::empty()?.with_tasks(all)?)))
         })
     }

@@ -66,6 +66,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         return 1
     except AgentRLError as error:
-        print(f"agentrl: {error}", file=sys.stderr)
+        from agentrl_core.cli._view import escaped
+
+        # A message can hold the name of a folder or a task, which can hold what controls a terminal.
+        print(f"agentrl: {escaped(str(error))}", file=sys.stderr)
         return 1
     return status

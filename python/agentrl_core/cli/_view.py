@@ -32,10 +32,10 @@ def opened(path: str) -> Iterator[Store]:
         store = Store.open(path, read_only=True)
     except NotFoundError:
         folder = Path(path)
-        runs = sorted(str(manifest.parent) for manifest in folder.glob("*/manifest"))
+        runs = sorted(in_a_line(str(manifest.parent)) for manifest in folder.glob("*/manifest"))
         what = "is no run" if folder.is_dir() else "does not exist"
         hint = f"; runs in it: {', '.join(runs[:10])}" if runs else "; give the directory of a run"
-        raise NotFoundError(f"{path} {what}{hint}") from None
+        raise NotFoundError(f"{in_a_line(path)} {what}{hint}") from None
     with store:
         try:
             yield store
@@ -60,6 +60,8 @@ def print_columns(out: Console, names: Sequence[str], rows: Sequence[Sequence[st
     from rich.cells import cell_len
     from rich.table import Table
     from rich.text import Text
+
+    rows = [[in_a_line(cell) for cell in row] for row in rows]
 
     def width(index: int) -> int:
         return max(cell_len(name) for name in (names[index], *(row[index] for row in rows))) + 2
@@ -100,3 +102,8 @@ def escaped(text: str) -> str:
     return "".join(
         character if character.isprintable() or character == "\n" else repr(character)[1:-1] for character in text
     )
+
+
+def in_a_line(text: str) -> str:
+    """A name that a terminal can show in one line."""
+    return escaped(text).replace("\n", "\\n")

@@ -21,7 +21,12 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         "List the iterations of a run with what was rolled out in each, or the trajectories of one iteration. "
         "Works while the run is written."
     )
-    command.epilog = "examples:\n  agentrl ls runs/demo\n  agentrl ls runs/demo --iteration 3"
+    command.epilog = (
+        "examples:\n  agentrl ls runs/demo\n  agentrl ls runs/demo --iteration 3\n\n"
+        "columns:\n"
+        "  generated  tokens that the policy generated, each counted once\n"
+        "  length     tokens of a trajectory, prompt, observations and what it shares with others included"
+    )
     command.add_argument("path", metavar="RUN", help="directory of the run")
     command.add_argument("--iteration", type=int, metavar="N", help="list the trajectories of this iteration")
 
@@ -52,7 +57,7 @@ def _iterations(out: Console, store: Store, tables: Tables) -> None:
         .select("group_id", pl.col("tokens").list.len())
         .join(groups, on="group_id")
         .group_by("iteration")
-        .agg(tokens=pl.col("tokens").cast(pl.Int64).sum())
+        .agg(generated=pl.col("tokens").cast(pl.Int64).sum())
     )
     statuses = [code for code in range(len(CODES["status"])) if (trajectories["status"] == code).any()]
     rows = (
@@ -70,13 +75,13 @@ def _iterations(out: Console, store: Store, tables: Tables) -> None:
         .sort("iteration")
         .collect()
     )
-    names = ["iteration", "groups", "trajectories", "draws", "success", "reward", "tokens"]
+    names = ["iteration", "groups", "trajectories", "draws", "success", "reward", "generated"]
     names += [CODES["status"][code] for code in statuses]
-    shown = rows.with_columns(pl.col("draws", "tokens").fill_null(0)).select(names)
+    shown = rows.with_columns(pl.col("draws", "generated").fill_null(0)).select(names)
     print_columns(out, names, [[number(value) for value in row] for row in shown.rows()])
     out.print(
         f"{number(store.iteration)} iterations closed, {number(rows['groups'].sum())} groups, "
-        f"{number(len(trajectories))} trajectories, {number(rows['tokens'].sum())} tokens generated, "
+        f"{number(len(trajectories))} trajectories, {number(rows['generated'].sum())} tokens generated, "
         f"commit {number(store.version)}"
     )
 
@@ -90,11 +95,11 @@ def _trajectories(out: Console, tables: Tables, iteration: int) -> None:
     found = rows.join(steps, on="trajectory_id", how="left").join(drawn, on="trajectory_id", how="left")
     found = found.sort("group_id", "trajectory_id").with_columns(pl.col("turns", "draws").fill_null(0))
     named: Any = found.collect()
-    frame = named.agentrl.words().agentrl.paths(tables).with_columns(pl.col("tokens").list.len())
+    frame = named.agentrl.words().agentrl.paths(tables).with_columns(length=pl.col("tokens").list.len())
     if frame.is_empty():
         iterations = tables.trajectories.select(pl.col("iteration").unique()).collect()["iteration"].to_list()
         raise NotFoundError(f"the run has no trajectories of iteration {iteration}; {nearest(iteration, iterations)}")
-    names = ["trajectory", "group", "task", "status", "reward", "success", "turns", "tokens", "draws", "branch of"]
+    names = ["trajectory", "group", "task", "status", "reward", "success", "turns", "length", "draws", "branch of"]
     print_columns(
         out,
         names,
@@ -107,7 +112,7 @@ def _trajectories(out: Console, tables: Tables, iteration: int) -> None:
                 number(row["reward"]),
                 "-" if row["success"] is None else ("yes" if row["success"] else "no"),
                 number(row["turns"]),
-                number(row["tokens"]),
+                number(row["length"]),
                 number(row["draws"]),
                 "" if row["parent_trajectory"] is None else str(row["parent_trajectory"]),
             ]

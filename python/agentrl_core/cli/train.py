@@ -21,7 +21,6 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     from agentrl_core.train.loop import TrainOptions
 
     command.description = "Train a language model on reasoning-gym tasks with a calculator, by a recipe."
-    command.formatter_class = argparse.ArgumentDefaultsHelpFormatter
     command.add_argument(
         "--recipe",
         help=f"one of {', '.join(recipes.names())}, or a TOML file, whose table [train] can hold these options "
@@ -47,13 +46,13 @@ def run(**given: Any) -> int:
     from rich.console import Console
 
     from agentrl_core.cli.report import Live, learning_curve, show_summary
-    from agentrl_core.train.loop import TrainOptions, train
+    from agentrl_core.train.loop import TrainOptions, begun, train
 
-    begun = Path(given.get("run", TrainOptions.run)) / "recipe.toml"
-    resumed = str(begun) if given.get("resume") and begun.is_file() else None
-    recipe, table = _recipe(given.pop("recipe") or resumed or "grpo")
-    if resumed:
-        table = {**_recipe(resumed)[1], **table}
+    chosen = given.pop("recipe")
+    before = begun(Path(given.get("run", TrainOptions.run))) if given.get("resume") else None
+    recipe, table = _recipe(chosen or "grpo") if chosen or before is None else before
+    if before is not None:
+        table = {**before[1], **table}
     values = {**table, **given}
     known = {option.name for option in dataclasses.fields(TrainOptions)}
     for name in values:

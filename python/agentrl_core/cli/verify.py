@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from agentrl_core.cli._view import console, escaped, opened
+from agentrl_core.cli._view import console, escaped, in_a_line, opened
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -28,7 +28,6 @@ def run(path: str) -> int:
             where = " ".join(str(value) for name, value in finding.items() if name != "message" and value is not None)
             line = Text(where, style="bold red").append(f": {escaped(finding['message'])}", style="default")
             out.print(line)
-        out.print(
-            f"commit {store.version} of {path}: " + (f"{len(findings)} findings" if findings else "nothing is wrong")
-        )
+        result = f"{len(findings)} findings" if findings else "nothing is wrong"
+        out.print(Text(f"commit {store.version} of {in_a_line(path)}: {result}"))
     return 1 if findings else 0

@@ -128,7 +128,10 @@ class Store:
 
     @property
     def tasks(self) -> Table:
-        """Task statistics; rows are appended when they change, so the last one of a task wins."""
+        """Task statistics, a row for each change: the last one of a task is what they are now.
+
+        `agentrl_core.integrations.polars.scan(store).latest_tasks` has those rows alone.
+        """
         return self._core.table("tasks")
 
     @property

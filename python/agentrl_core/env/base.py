@@ -20,8 +20,10 @@ TOOL_RESULT = int(StepFlag.TOOL_RESULT)
 class Task:
     """One problem to solve.
 
-    `task_id` names it for the whole run and in every process; `question` is the text of the first observation; `domain`
-    is the kind of problem (statistics are kept by it); `payload` is the environment's own and nobody else reads it.
+    `task_id` names it for the whole run and in every process; `question` is the problem in words, for people and for
+    scripts (a model sees `Episode.observation`, and the question where that says it); `domain` is the kind of problem,
+    kept with the statistics of the task (column `domain` of table `tasks`); `payload` is the environment's own and
+    nobody else reads it.
     """
 
     task_id: str
@@ -32,25 +34,41 @@ class Task:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one action gave.
+    """What one action gave: the next observation, or the end of the episode.
 
-    `observation` is the text of the next observation, None where the episode is over. `reward` is what this action was
-    paid, None where nothing was paid yet. `terminated`: the environment says it is over; `truncated`: a limit says so.
-    `flags`: `StepFlag`s, and bits of your own. `success` is the unshaped verdict on the episode, None while it goes on.
-    `info` holds facts for the record, as JSON.
+    Args:
+        observation: text of the next observation; None where the episode is over.
+        reward: what this action was paid; None where nothing was paid yet, NaN where it is not known. A trajectory with
+            a reward that is not known is counted and left out of the update.
+        terminated: the environment says that the episode is over.
+        truncated: a limit says so.
+        flags: `StepFlag`s, and bits of your own.
+        success: the unshaped verdict on the episode; None while it goes on.
+        info: facts for the record, saved as JSON with the trajectory: those of the last action as they are, and under
+            `earlier_steps` a list of those of each action before it, where there are any.
+
+    Example:
+        >>> from agentrl_core.env import Outcome
+        >>> Outcome("the door opens").terminated
+        False
+        >>> Outcome(reward=1.0, terminated=True, success=True).observation is None
+        True
     """
 
-    observation: str | None
-    reward: float | None
-    terminated: bool
-    truncated: bool
-    flags: int
-    success: bool | None
-    info: Mapping[str, object] | None
+    observation: str | None = None
+    reward: float | None = None
+    terminated: bool = False
+    truncated: bool = False
+    flags: int = 0
+    success: bool | None = None
+    info: Mapping[str, object] | None = None
 
 
 class Episode(Protocol):
-    """One run of one task. Deterministic in (task, seed, actions), so that a branch can replay its actions."""
+    """One run of one task. Deterministic in (task, seed, actions), so that a branch can replay its actions.
+
+    A branch whose replay gives other observations or another `state_key` than its parent saw ends as failed.
+    """
 
     @property
     def observation(self) -> str:

@@ -82,6 +82,11 @@ class EntropyBranching(Planner):
         return True
 
     @property
+    def needs_tool_results(self) -> bool:
+        """Yes: without them it never forks."""
+        return True
+
+    @property
     def random_columns(self) -> int:
         """One number for each possible copy."""
         return self.beam - 1

@@ -57,6 +57,11 @@ class Planner(Component, ABC):
         return False
 
     @property
+    def needs_tool_results(self) -> bool:
+        """Whether it forks at tool results only, so that the environment has to report them (`env.TOOL_RESULT`)."""
+        return False
+
+    @property
     def random_columns(self) -> int:
         """How many columns `Frontier.uniform` has."""
         return 0

@@ -30,6 +30,7 @@ from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.loss import Train
 from agentrl_core.model.annotate import annotate
 from agentrl_core.recipe import Recipe
+from agentrl_core.train.files import rename_whole, sync_folder, write_whole
 from agentrl_core.train.warm_start import warm_start
 
 if TYPE_CHECKING:
@@ -92,6 +93,10 @@ class TrainOptions:
             )
 
 
+_KEPT = {option.name for option in fields(TrainOptions)} - {"run", "resume", "iterations", "device"}
+"""The options that a run keeps when it goes on."""
+
+
 def _check_type(name: str, value: object, default: object) -> None:
     """Options can come from a file, where any type can stand."""
     if isinstance(default, tuple):
@@ -149,33 +154,61 @@ def train(options: TrainOptions, recipe: Recipe, progress: Progress) -> dict[str
                 generate.close()
 
 
+def begun(run: Path) -> tuple[Recipe, dict[str, Any]] | None:
+    """The recipe and the options that a run was begun with; None where there is none.
+
+    Raises:
+        InvalidInputError: its `recipe.toml` is cut short, as a kill leaves it, or cannot be read.
+        RecipeError: it is no recipe of this version.
+    """
+    about = run / "recipe.toml"
+    if not about.is_file():
+        return None
+    try:
+        table = tomllib.loads(about.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        table, why = {}, str(error)
+    else:
+        why = "options of table [train] are missing"
+    options = table.pop("train", {})
+    if not options.keys() >= _KEPT:
+        raise InvalidInputError(
+            f"{about} is not whole: {why}; the run was killed while it began, or somebody changed the file. Remove the "
+            "file to begin anew where nothing was trained yet; or write it as it was"
+        )
+    return Recipe.from_dict(table), options
+
+
 def _begin(options: TrainOptions, recipe: Recipe, run: Path, store: Store) -> None:
     """Write down what the run is; refuse to go on with another one."""
     about = run / "recipe.toml"
-    if not about.is_file():
+    before = begun(run)
+    if before is None:
         if store.version:
             raise InvalidInputError(f"{run} holds a store that agentrl train did not begin; choose another --run")
-        about.write_text(recipe.to_toml() + _options_toml(options), encoding="utf-8")
+        text = recipe.to_toml() + _options_toml(options)
+        write_whole(about, lambda file: file.write(text.encode()))
         return
     if not options.resume:
         raise InvalidInputError(f"{run} holds a run already; pass --resume to go on with it, or another --run")
-    table = tomllib.loads(about.read_text(encoding="utf-8"))
-    before = table.pop("train")
-    if Recipe.from_dict(table) != recipe:
+    old, values = before
+    if old != recipe:
         raise InvalidInputError(
-            f"{run} was begun with another recipe (see {about}); leave --recipe out to go on with it"
+            f"{run} was begun with recipe {old.name!r} as it is in {about}, not with {recipe.name!r} as it is given; "
+            "leave --recipe out to go on with it, or choose another --run"
         )
     for name, value in _kept_options(options).items():
-        if before.get(name) != value:
+        if values.get(name) != value:
             raise InvalidInputError(
-                f"{run} was begun with {name}={before.get(name)!r}, not {value!r}; leave the option out to go on"
+                f"{run} was begun with {name}={values.get(name)!r}, not {value!r}; leave the option out to go on, "
+                f"choose another --run, or insist by changing it in {about}"
             )
 
 
 def _kept_options(options: TrainOptions) -> dict[str, Any]:
     """The options that a run keeps when it goes on; its length and the machine may change."""
     values = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(options).items()}
-    return {name: value for name, value in values.items() if name not in ("run", "resume", "iterations", "device")}
+    return {name: value for name, value in values.items() if name in _KEPT}
 
 
 def _options_toml(options: TrainOptions) -> str:
@@ -204,6 +237,7 @@ def _learn(
         store=store,
         seed=options.seed,
         task_pool=options.task_pool,
+        allow_changes=True,  # what may change is checked against recipe.toml, where it can be insisted on
         **limits,  # type: ignore[arg-type]
     )
     measured = store.state.get("metrics", {})
@@ -264,7 +298,7 @@ def _learn(
         "generated_tokens": generated,
         "seconds": {phase: round(value, 2) for phase, value in seconds.items()},
     }
-    (run / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
+    write_whole(run / "summary.json", lambda file: file.write((json.dumps(summary, indent=2) + "\n").encode()))
     return summary
 
 
@@ -291,11 +325,11 @@ def _policy(
                 steps=options.warm_start_steps,
                 progress=lambda _, loss: progress.step(loss=loss),
             )
-        # Renamed when complete, so that an interrupted warm start is no start.
+        # Named when it is whole, so that an interrupted warm start is no start.
         half = run / "start.tmp"
         policy.save_pretrained(half)
         tokenizer.save_pretrained(half)
-        half.rename(start)
+        rename_whole(half, start)
     policy = AutoModelForCausalLM.from_pretrained(start, dtype=torch.float32, local_files_only=True)
     tokenizer = AutoTokenizer.from_pretrained(start, local_files_only=True)
     if store.iteration:
@@ -343,12 +377,14 @@ def _checkpoint(run: Path, store: Store) -> dict[str, Any]:
 
 
 def _save_checkpoint(run: Path, iteration: int, policy: PreTrainedModel, optimizer: torch.optim.Optimizer) -> str:
+    """Write the weights after an iteration, durably: the store is about to name them. The older ones stay till then."""
     folder = run / "checkpoints"
-    folder.mkdir(exist_ok=True)
+    if not folder.is_dir():
+        folder.mkdir()
+        sync_folder(run)
     path = folder / f"{iteration:08d}.pt"
     state: Mapping[str, Any] = {"policy": policy.state_dict(), "optimizer": optimizer.state_dict()}
-    torch.save(state, path.with_suffix(".tmp"))
-    path.with_suffix(".tmp").rename(path)
+    write_whole(path, lambda file: torch.save(state, file))
     return str(path.relative_to(run))
 
 

@@ -254,8 +254,9 @@ def _expression(task: Task) -> str:
     if task.domain in ("chain_sum", "products") and (match := _ARITHMETIC.search(task.question)):
         return match.group().replace(" ", "")
     raise UnsupportedError(
-        f"warm_start: no trace can be written for task {task.task_id!r} of domain {task.domain!r}; "
-        f"take the families chain_sum, products and lcm, or bring a model of your own"
+        f"warm_start: task {task.task_id!r} is of domain {task.domain!r}, and traces can be written for chain_sum, "
+        "products and lcm alone; take those families, or for an environment of your own bring a model (any causal "
+        "model of Hugging Face with a chat template), taught with loss.Imitation where it knows too little"
     )
 
 

@@ -55,7 +55,7 @@ class Tables:
     `draw_columns`, `step_columns` and `node_columns` hold what was computed for draws, for steps of draws (and, as
     lists, their tokens), and for stored tokens (as lists); without rows and values where nothing was computed. Where a
     name is in one iteration that of values of steps and in another that of lists of tokens, the lists have `_of_tokens`
-    behind it.
+    behind it. `tasks` has a row for each change of a task's statistics; `latest_tasks` the last one of each.
     """
 
     nodes: pl.LazyFrame
@@ -67,6 +67,17 @@ class Tables:
     draw_columns: pl.LazyFrame
     step_columns: pl.LazyFrame
     node_columns: pl.LazyFrame
+
+    @property
+    def latest_tasks(self) -> pl.LazyFrame:
+        """The statistics of each task as they are now: the last of its rows in `tasks`, which has one for each change.
+
+        Example:
+            >>> from agentrl_core.integrations.polars import example, scan
+            >>> scan(example()).latest_tasks.collect().height
+            0
+        """
+        return self.tasks.unique("task_id", keep="last", maintain_order=True)
 
 
 Source = Tables | Store | Batch | str | PathLike[str]
@@ -181,8 +192,7 @@ class _Namespace(Generic[Frame]):
 
         def join(frame: pl.LazyFrame) -> pl.LazyFrame:
             facts = _renamed(tables.trajectories, frame, "trajectory_", keep=("trajectory_id",))
-            tasks = tables.tasks.unique("task_id", keep="last", maintain_order=True)
-            tasks = tasks.select("task_id", pl.exclude("task_id").name.prefix("task_"))
+            tasks = tables.latest_tasks.select("task_id", pl.exclude("task_id").name.prefix("task_"))
             return frame.join(facts, on="trajectory_id", how="left", maintain_order="left").join(
                 tasks, on="task_id", how="left", maintain_order="left"
             )

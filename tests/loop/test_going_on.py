@@ -1,0 +1,216 @@
+"""A run goes on as if nothing had been: after Ctrl-C at every line of the collector, and after kills."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any, Self
+
+import numpy as np
+import pytest
+import remembering
+from remembering import ITERATIONS, RECIPES, collector, outcome, train
+from small_world import SmallWorld
+
+from agentrl_core import Batch, Collector, Store, collect, recipes, select
+from agentrl_core.data import store as store_module
+from agentrl_core.exceptions import InvalidInputError
+
+NAMES = list(RECIPES)
+
+
+class Interrupt:
+    """Ctrl-C before the n-th line that Python runs in the collector and the store; keeps which lines it ran."""
+
+    files = (collect.__file__, store_module.__file__)
+
+    def __init__(self, at: int = 0) -> None:
+        self.at = at
+        self.lines: list[tuple[str, int]] = []
+
+    @property
+    def places(self) -> list[int]:
+        """A value of `at` for each line of the source that ran, the first time it did."""
+        return [self.lines.index(line) + 1 for line in dict.fromkeys(self.lines)]
+
+    def __enter__(self) -> Self:
+        sys.settrace(self._call)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.settrace(None)
+
+    def _call(self, frame: FrameType, event: str, argument: Any) -> Any:
+        del event, argument
+        return self._line if frame.f_code.co_filename in self.files else None
+
+    def _line(self, frame: FrameType, event: str, argument: Any) -> Any:
+        del argument
+        if event == "line":
+            self.lines.append((frame.f_code.co_filename, frame.f_lineno))
+            if len(self.lines) == self.at:
+                signal.raise_signal(signal.SIGINT)
+        return self._line
+
+
+@pytest.fixture(autouse=True)
+def heard() -> Iterator[None]:
+    """Ctrl-C is heard wherever the tests are started."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    outcomes = {}
+    for name in NAMES:
+        with Store.open(tmp_path_factory.mktemp("runs") / name) as store:
+            train(collector(name, store))
+            outcomes[name] = outcome(store)
+    return outcomes
+
+
+def two_iterations(name: str, store: Store | None, place: str, at: int) -> tuple[Collector, list[int]]:
+    """Train two iterations with a Ctrl-C in a call of the second one, and call again what did not count."""
+    loop = collector(name, store)
+    for iteration in range(2):
+        calls = {"collect": Interrupt(), "update": Interrupt()}
+        calls[place].at = at if iteration == 1 else 0
+        try:
+            with calls["collect"]:
+                batch = loop(tasks=3, group_size=4)
+        except KeyboardInterrupt:
+            assert loop.iteration == iteration
+            batch = loop(tasks=3, group_size=4)
+        batch = loop.recipe.credit(batch)
+        try:
+            with calls["update"]:
+                loop.update(batch, {})
+        except KeyboardInterrupt:
+            assert loop.iteration in (iteration, iteration + 1)
+            if loop.iteration == iteration:
+                loop.update(batch, {})
+        assert loop.iteration == iteration + 1
+    return loop, calls[place].places
+
+
+@pytest.mark.parametrize(("name", "place"), [("balanced", "collect"), ("balanced", "update"), ("tracked", "update")])
+def test_ctrl_c_at_every_line_changes_nothing(tmp_path: Path, name: str, place: str) -> None:
+    with Store.open(tmp_path / "whole", sync="never") as store:
+        _, places = two_iterations(name, store, place, at=0)
+        expected = outcome(store)
+    assert len(places) > 20, "the lines were seen"
+    for at in places:
+        with Store.open(tmp_path / str(at), sync="never") as store:
+            two_iterations(name, store, place, at)
+            assert outcome(store) == expected, f"interrupted before line {at}"
+
+
+def test_ctrl_c_without_a_store_changes_nothing() -> None:
+    whole, places = two_iterations("balanced", None, "update", at=0)
+    assert len(places) > 5
+    for at in places:
+        loop, _ = two_iterations("balanced", None, "update", at)
+        assert loop._head.components == whole._head.components
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_kills_change_nothing_that_is_remembered(
+    tmp_path: Path, name: str, undisturbed: dict[str, dict[str, Any]]
+) -> None:
+    """Killed at random moments until all is done, a run has the batches and states of one that was never disturbed."""
+    rng = np.random.default_rng(3)
+    killed = 0
+    command = [sys.executable, remembering.__file__, str(tmp_path), name]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as loops:
+        assert loops.stdin is not None
+        assert loops.stdout is not None
+
+        def heard_word(wanted: str) -> int:
+            for line in loops.stdout:
+                word, number = line.split()
+                if word == wanted:
+                    return int(number)
+            raise AssertionError(f"it ended without the word {wanted}")
+
+        while True:
+            loops.stdin.write("\n")
+            loops.stdin.flush()
+            process = heard_word("process")
+            # Patience grows, so that a slow machine comes to the end too.
+            time.sleep(rng.uniform(0.0, 0.03 * (1 + killed / 4)))
+            os.kill(process, signal.SIGKILL)
+            if heard_word("died") == 0:
+                break
+            killed += 1
+        loops.stdin.close()
+    with Store.open(tmp_path) as store:
+        assert store.iteration == ITERATIONS
+        assert outcome(store) == undisturbed[name]
+        assert store.verify() == []
+    assert killed >= 5, "it was killed on its way"
+
+
+def test_a_batch_that_was_given_again_has_the_same_scores(tmp_path: Path) -> None:
+    """Several rounds, of which admission rejects groups, are scored as the restart scores what is left of them."""
+
+    class Centred(type(recipes.GRPO.reward)):
+        """Scores that depend on all draws that are scored together."""
+
+        def __call__(self, batch: Batch) -> Batch:
+            rewards = batch.column("reward", "draw")
+            return batch.with_columns("draw", score=rewards - rewards.mean())
+
+    recipe = recipes.GRPO.replace(reward=Centred(), admit=select.InformativeGroups())
+    with Store.open(tmp_path) as store:
+        first = grpo(store, recipe)(tasks=4, group_size=3)
+    with Store.open(tmp_path) as store:
+        again = grpo(store, recipe)(tasks=4, group_size=3)
+    assert first.column("score", "draw").tolist() == again.column("score", "draw").tolist()
+    assert len(first.trajectories) > first.num_draws, "groups were rejected"
+
+
+def grpo(store: Store, recipe: Any = recipes.GRPO, **options: Any) -> Collector:
+    world = SmallWorld()
+    return Collector(world, world, recipe, store=store, task_pool=8, **options)
+
+
+def test_a_run_does_not_go_on_silently_as_another(tmp_path: Path) -> None:
+    with Store.open(tmp_path) as store:
+        loop = grpo(store)
+        loop.update(loop(tasks=2, group_size=4), {})
+    others = {
+        "seed=0, not 1": {"seed": 1},
+        "recipe.epochs=1, not 2": {"recipe": recipes.GRPO.replace(epochs=2)},
+        r"recipe.advantage.center='mean', not 'leave_one_out'": {"recipe": recipes.RLOO},
+    }
+    with Store.open(tmp_path) as store:
+        for message, options in others.items():
+            with pytest.raises(InvalidInputError, match=rf"made with {message}; .* allow_changes=True"):
+                grpo(store, **options)
+        with pytest.raises(InvalidInputError, match=r"made with group_size=4, not 8; .* allow_changes=True"):
+            grpo(store)(tasks=2, group_size=8)
+        grpo(store)(tasks=3, group_size=4)
+    with Store.open(tmp_path) as store:
+        loop = grpo(store, recipes.GRPO.replace(epochs=2), seed=1, allow_changes=True)
+        loop.update(loop(tasks=2, group_size=4), {})
+        assert store.state["run"]["seed"] == 1, "from here on, that is the run"
+        with pytest.raises(InvalidInputError, match=r"made with recipe\.epochs=2, not 1"):
+            grpo(store, seed=1)
+
+
+def test_a_batch_of_another_iteration_does_not_close_this_one(tmp_path: Path) -> None:
+    with Store.open(tmp_path) as store:
+        loop = grpo(store)
+        batch = loop(tasks=2, group_size=4)
+        loop.update(batch, {})
+        with pytest.raises(InvalidInputError, match="the batch is of iteration 0, and iteration 1 is open"):
+            loop.update(batch, {})

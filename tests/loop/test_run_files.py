@@ -1,0 +1,94 @@
+"""The files that `agentrl train` leaves beside the store: whole or absent, also after a power cut."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from agentrl_core import recipes
+from agentrl_core.cli import main
+from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.train import files, loop
+
+
+@pytest.fixture
+def synced(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[str]]]:
+    """What was synced, in order: its name, and what lay in its folder (or in it) at that moment."""
+    seen: list[tuple[str, list[str]]] = []
+    sync = os.fsync
+
+    def record(descriptor: int) -> None:
+        path = Path(f"/proc/self/fd/{descriptor}").readlink()
+        folder = path if path.is_dir() else path.parent
+        seen.append((path.name, sorted(file.name for file in folder.iterdir())))
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", record)
+    return seen
+
+
+def test_a_file_is_synced_before_it_gets_its_name(tmp_path: Path, synced: list[tuple[str, list[str]]]) -> None:
+    (tmp_path / "a").write_bytes(b"old")
+    files.write_whole(tmp_path / "a", lambda file: file.write(b"new"))
+    assert (tmp_path / "a").read_bytes() == b"new"
+    assert synced == [("a.tmp", ["a", "a.tmp"]), (tmp_path.name, ["a"])]
+
+
+def test_a_file_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> None:
+    files.write_whole(tmp_path / "a", lambda file: file.write(b"old"))
+
+    def fail(_file: object) -> None:
+        raise OSError("full")
+
+    with pytest.raises(OSError, match="full"):
+        files.write_whole(tmp_path / "a", fail)
+    assert (tmp_path / "a").read_bytes() == b"old"
+
+
+def test_a_folder_gets_its_name_when_its_files_are_on_the_disk(
+    tmp_path: Path, synced: list[tuple[str, list[str]]]
+) -> None:
+    half = tmp_path / "start.tmp"
+    half.mkdir()
+    for name in ("config", "weights"):
+        (half / name).write_text(name)
+    files.rename_whole(half, tmp_path / "start")
+    assert sorted(name for name, _ in synced[:2]) == ["config", "weights"]
+    assert synced[2:] == [("start.tmp", ["config", "weights"]), (tmp_path.name, ["start"])]
+
+
+def test_a_checkpoint_is_durable_before_the_store_names_it(tmp_path: Path, synced: list[tuple[str, list[str]]]) -> None:
+    policy = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.AdamW(policy.parameters())
+    names = [loop._save_checkpoint(tmp_path, iteration, policy, optimizer) for iteration in (1, 2)]
+    assert names == ["checkpoints/00000001.pt", "checkpoints/00000002.pt"]
+    folder = tmp_path / "checkpoints"
+    assert synced[-2:] == [
+        ("00000002.pt.tmp", ["00000001.pt", "00000002.pt.tmp"]),
+        ("checkpoints", ["00000001.pt", "00000002.pt"]),
+    ], "the one before stays until the store names the new one"
+    loop._drop_checkpoints(tmp_path, names[1])
+    assert [file.name for file in folder.iterdir()] == ["00000002.pt"]
+    saved = torch.load(folder / "00000002.pt", weights_only=True)
+    assert torch.equal(saved["policy"]["weight"], policy.weight)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.9])
+def test_a_recipe_file_that_was_cut_is_told(tmp_path: Path, share: float, capsys: pytest.CaptureFixture[str]) -> None:
+    text = recipes.GRPO.to_toml() + loop._options_toml(loop.TrainOptions())
+    (tmp_path / "recipe.toml").write_text(text[: int(len(text) * share)])
+    with pytest.raises(InvalidInputError, match=r"recipe\.toml is not whole: .* Remove the file to begin anew"):
+        loop.begun(tmp_path)
+    for more in ([], ["--resume"]):
+        assert main(["train", "--run", str(tmp_path), *more]) == 1
+        assert "recipe.toml is not whole" in capsys.readouterr().err
+
+
+def test_a_whole_recipe_file_is_read(tmp_path: Path) -> None:
+    assert loop.begun(tmp_path) is None
+    options = loop.TrainOptions(seed=3)
+    (tmp_path / "recipe.toml").write_text(recipes.ARPO.to_toml() + loop._options_toml(options))
+    assert loop.begun(tmp_path) == (recipes.ARPO, loop._kept_options(options))

@@ -1,0 +1,247 @@
+"""What an environment, a planner or a caller gets wrong is one error that names place, value and remedy."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from small_world import SmallWorld, paying
+
+import agentrl_core as arl
+from agentrl_core import recipes, rollout
+from agentrl_core.collect import evaluate
+from agentrl_core.env import TOOL_RESULT, Outcome, Task
+from agentrl_core.exceptions import InvalidInputError
+
+
+def collected(world: Any, planner: rollout.Planner | None = None, **options: Any) -> arl.Batch:
+    recipe = recipes.GRPO if planner is None else recipes.GRPO.replace(rollout=planner)
+    return arl.Collector(world, world, recipe, task_pool=8, **options)(tasks=2, group_size=4)
+
+
+def ends(**options: Any) -> Any:
+    return lambda *_: Outcome(**({"reward": 1.0, "terminated": True} | options))
+
+
+WRONG_ANSWERS = {
+    "endless": (
+        lambda *_: Outcome(),
+        r"step 1 of task 'train \d': Outcome.observation is None, but the episode goes on .* terminated=True",
+    ),
+    "gym tuple": (
+        lambda *_: ("room", 0.0, False, False, {}),
+        r"step 1 of task 'train \d': step gave \('room', .* \(a tuple\); return an env.Outcome: observation, reward",
+    ),
+    "nothing": (lambda *_: None, r"step gave None \(a NoneType\); return an env.Outcome"),
+    "number": (ends(observation=5, terminated=False), r"Outcome.observation is 5 \(a int\); give one text, or None"),
+    "messages": (
+        ends(observation=[{"role": "user"}], terminated=False),
+        r"Outcome.observation is \[.*\] \(a list\); give one text",
+    ),
+    "text reward": (ends(reward="1"), r"Outcome.reward is '1' \(a str\); give a finite number, None .* NaN"),
+    "infinite reward": (ends(reward=math.inf), r"Outcome.reward is inf \(a float\); give a finite number"),
+    "rewards": (ends(reward=[1.0, 2.0]), r"Outcome.reward is \[1.0, 2.0\] \(a list\)"),
+    "terminated": (ends(terminated="no"), r"Outcome.terminated is 'no' \(a str\); give True or False"),
+    "success": (ends(success="no"), r"Outcome.success is 'no' \(a str\); give True or False"),
+    "flags": (ends(flags=-1), r"Outcome.flags is -1 \(a int\); give env.StepFlag bits"),
+    "info": (ends(info="solved"), r"Outcome.info is 'solved' \(a str\); give a table of facts, or None"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_ANSWERS)
+def test_an_answer_that_cannot_be_names_the_step(name: str) -> None:
+    answer, message = WRONG_ANSWERS[name]
+    with pytest.raises(InvalidInputError, match=rf"environment SmallWorld, .*{message}"):
+        collected(SmallWorld(answer))
+
+
+@pytest.mark.parametrize("reward", [True, np.float32(0.5), np.int64(2), None])
+def test_numbers_of_any_kind_are_rewards(reward: Any) -> None:
+    batch = collected(SmallWorld(ends(reward=reward, terminated=np.bool_(True), success=np.bool_(False))))
+    assert set(batch.column("reward", "draw")) == {float(reward or 0)}
+
+
+@pytest.mark.parametrize("observation", [5, None, [{"role": "user", "content": "hi"}]])
+def test_a_first_observation_is_a_text(observation: object) -> None:
+    with pytest.raises(InvalidInputError, match=r"reset of task 'train \d': Episode.observation is .*; give a text"):
+        collected(SmallWorld(observation=observation))
+
+
+def test_an_episode_and_its_state_are_checked() -> None:
+    with pytest.raises(InvalidInputError, match=r"state_key\(\) gave 7 \(a int\); return bytes"):
+        collected(SmallWorld(state=7))
+    world = SmallWorld()
+    world.reset = lambda task, seed: ("room", {})  # noqa: ARG005
+    with pytest.raises(InvalidInputError, match=r"reset gave \('room', \{\}\) \(a tuple\), which has no 'observation'"):
+        collected(world)
+    world = SmallWorld()
+    world.tasks = lambda count, split: ["a"] * count  # noqa: ARG005
+    with pytest.raises(InvalidInputError, match=r"environment SmallWorld: tasks\(\)\[0\] is 'a'; give env.Task"):
+        collected(world)
+    with pytest.raises(InvalidInputError, match=r"tasks\(\)\[0\] is 'a'"):
+        evaluate(world, world, tasks=3)
+    with pytest.raises(InvalidInputError, match="evaluate: tasks=0"):
+        evaluate(SmallWorld(), SmallWorld(), tasks=0)
+
+
+def test_the_parts_of_a_collector_are_checked() -> None:
+    world: Any = SmallWorld()
+    for arguments, options, message in (
+        ((world, world, "grpo"), {}, r"recipe='grpo' is no Recipe; give one, such as recipes.get\('grpo'\)"),
+        ((world, world, None), {}, r"recipe=None is no Recipe; give one, such as recipes.GRPO"),
+        ((world, world, recipes.GRPO), {"store": "runs/x"}, r"store='runs/x' is no Store; give Store.open\('runs/x'\)"),
+        (("vllm", world, recipes.GRPO), {}, r"engine='vllm' has no 'generate'; give an engine"),
+        ((world, [1], recipes.GRPO), {}, r"environment=\[1\] has no 'tasks'; give an object"),
+    ):
+        with pytest.raises(InvalidInputError, match=message):
+            arl.Collector(*arguments, **options)
+
+
+WRONG_PLANS: dict[str, tuple[str, Any, str]] = {
+    "length": (
+        "plan",
+        np.zeros(3, np.uint32),
+        "give one whole number of at least 0 for each row of the frontier, 8 of",
+    ),
+    "none": ("plan", None, "; give one whole number"),
+    "halves": ("plan", np.full(8, 0.5), "give one whole number"),
+    "negative": ("plan", np.full(8, -1), "give one whole number"),
+    "groups": ("top_up", np.zeros(5, np.uint32), "give one whole number of at least 0 for each group, 2 of them"),
+    "roots": ("roots", -2, "give a whole number of at least 0"),
+    "entropies": ("segment_entropy", np.zeros(3), "give one number for each of the 8 segments"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_PLANS)
+def test_a_plan_that_cannot_be_names_the_planner(name: str) -> None:
+    method, value, message = WRONG_PLANS[name]
+    kind = type("Mine", (rollout.Independent,), {method: lambda *_, **__: value})
+    with pytest.raises(InvalidInputError, match=rf"planner .*Mine: {method} gave (.|\n)*{message}"):
+        collected(SmallWorld(), kind())
+
+
+def test_a_reward_that_is_not_known_is_counted_and_told_once(tmp_path) -> None:
+    def answer(task: Task, seed: int, actions: list[str]) -> Outcome:
+        paid = paying(task, seed, actions)
+        return Outcome(reward=math.nan, terminated=True) if paid.terminated and seed % 3 == 0 else paid
+
+    world = SmallWorld(answer)
+    with arl.Store.open(tmp_path) as store:
+        collect = arl.Collector(world, world, recipes.GRPO, store=store, task_pool=8)
+        with warnings.catch_warnings(record=True, action="always") as told:
+            for _ in range(3):
+                batch = collect(tasks=4, group_size=4)
+                collect.update(recipes.GRPO.credit(batch), {"loss": 1.0})
+        assert len(told) == 1
+        assert "environment SmallWorld: the reward of step 2 of task 'train" in str(told[0].message)
+        assert "collect.unscored" in str(told[0].message)
+        unknown = int(np.isnan(batch.column("reward", "draw")).sum())
+        assert store.state["metrics"] == {"collect": {"draws": 16, "unscored": unknown}, "loss": 1.0}
+        assert 0 < unknown < 16
+
+
+def test_rewards_of_which_none_is_known_are_an_error(tmp_path) -> None:
+    world = SmallWorld(ends(reward=math.nan))
+    with arl.Store.open(tmp_path) as store:
+        collect = arl.Collector(world, world, recipes.GRPO, store=store, task_pool=8)
+        with (
+            pytest.warns(RuntimeWarning, match="is NaN"),
+            pytest.raises(
+                InvalidInputError, match=r"none of the 8 draws of iteration 0 .* SmallWorld paid NaN in each"
+            ),
+        ):
+            collect(tasks=2, group_size=4)
+        assert (len(store.trajectories), len(store.draws)) == (8, 0), "kept, and not to be trained on"
+
+
+def test_forks_of_a_world_that_does_not_replay_end_as_failed() -> None:
+    answers = iter(range(10_000))
+
+    def answer(task: Task, seed: int, actions: list[str]) -> Outcome:
+        if len(actions) < 3:
+            return Outcome(f"{'x' * next(answers)}", flags=TOOL_RESULT)
+        return paying(task, seed, actions)
+
+    planner = rollout.EntropyBranching(budget=6, initial=2, probability=1.0)
+    with pytest.warns(RuntimeWarning) as told:
+        batch = collected(SmallWorld(answer), planner)
+    assert len(told) == 1
+    message = str(told[0].message)
+    assert "environment SmallWorld does not replay task 'train" in message
+    assert "observation of step 1 was '" in message
+    trajectories = pl.DataFrame(batch.trajectories)
+    forks = trajectories.filter(pl.col("parent_trajectory").is_not_null())
+    assert len(forks) > 0
+    assert set(forks["status"]) == {4}
+    assert forks["info"].str.json_path_match("$.replay").str.starts_with("observation of step 1 was '").all()
+    assert not set(forks["trajectory_id"]) & set(pl.DataFrame(batch.draws)["trajectory_id"])
+
+
+def test_a_replay_is_compared_by_its_state_too() -> None:
+    runs: dict[tuple[str, int], int] = {}
+
+    class Hidden(SmallWorld):
+        """Says the same in every episode, and is somewhere else in each."""
+
+        def reset(self, task: Task, seed: int) -> Any:
+            episode = super().reset(task, seed)
+            runs[task.task_id, seed] = run = runs.get((task.task_id, seed), 0) + 1
+            key = episode.state_key
+            episode.state_key = lambda: key() + str(run).encode()
+            return episode
+
+    with pytest.warns(RuntimeWarning, match="state_key of reset was b'train"):
+        batch = collected(Hidden(), rollout.EntropyBranching(budget=6, initial=2, probability=1.0))
+    assert (pl.DataFrame(batch.trajectories)["status"] == 4).any()
+
+
+def test_a_world_that_replays_is_forked_in_silence() -> None:
+    batch = collected(SmallWorld(), rollout.EntropyBranching(budget=6, initial=2, probability=1.0))
+    trajectories = pl.DataFrame(batch.trajectories)
+    assert (trajectories["parent_trajectory"].is_not_null()).any()
+    assert set(trajectories["status"]) == {0}
+
+
+def test_a_planner_that_waits_for_tools_in_vain_says_so_once() -> None:
+    def answer(task: Task, seed: int, actions: list[str]) -> Outcome:
+        return Outcome("go on") if len(actions) < 2 else paying(task, seed, actions)
+
+    world = SmallWorld(answer)
+    recipe = recipes.GRPO.replace(rollout=rollout.EntropyBranching(budget=4, initial=2))
+    collect = arl.Collector(world, world, recipe, task_pool=8)
+    with warnings.catch_warnings(record=True, action="always") as told:
+        for _ in range(2):
+            collect.update(collect(tasks=2, group_size=4), {})
+    assert len(told) == 1
+    assert "rollout.EntropyBranching forks at tool results, and environment SmallWorld reported none" in str(told[0])
+    assert "TOOL_RESULT" in str(told[0].message)
+
+
+def test_facts_of_every_step_are_kept() -> None:
+    def answer(_task: Task, _seed: int, actions: list[str]) -> Outcome:
+        if len(actions) < 3:
+            return Outcome("go on", info={"room": len(actions)} if len(actions) == 2 else None)
+        return Outcome(terminated=True, success=True, info={"room": 3})
+
+    batch = collected(SmallWorld(answer))
+    assert set(pl.DataFrame(batch.trajectories)["info"]) == {'{"room": 3, "earlier_steps": [null, {"room": 2}]}'}
+    plain = collected(SmallWorld(ends(info={"room": 1})))
+    assert set(pl.DataFrame(plain.trajectories)["info"]) == {'{"room": 1}'}
+    assert set(pl.DataFrame(collected(SmallWorld()).trajectories)["info"]) == {None}
+
+
+def test_domains_reach_the_statistics_of_the_tasks(tmp_path) -> None:
+    world = SmallWorld()
+    with arl.Store.open(tmp_path) as store:
+        collect = arl.Collector(world, world, recipes.GRPO, store=store, task_pool=6)
+        for _ in range(4):
+            collect.update(collect(tasks=3, group_size=2), {})
+        tasks = pl.DataFrame(store.tasks)
+    assert len(tasks) == 12
+    numbers = tasks["task_id"].str.tail(1).cast(pl.Int64)
+    assert tasks["domain"].to_list() == ["odd" if number % 2 else "even" for number in numbers]
+    assert tasks["attempts"].max() > 2, "a task that came again keeps its domain"

@@ -1,0 +1,96 @@
+"""Training loops whose components remember; run as a program, one that is killed again and again.
+
+`python remembering.py FOLDER NAME`: for every line of standard input a new process goes on with the run until it has
+closed all iterations or is killed. It says `process N` first and `closed N` for each iteration; `died N` with the
+signal that ended it says that it is gone.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+from small_world import SmallWorld
+
+import agentrl_core.loss.linear  # noqa: F401 -- loads torch here, and not in each of the processes
+from agentrl_core import Collector, Store
+from agentrl_core.advantage import TrackedBaseline
+from agentrl_core.env import Outcome, Task
+from agentrl_core.recipe import Recipe
+from agentrl_core.recipes import GRPO
+from agentrl_core.reward import BalancedSum
+from agentrl_core.select import GroupBand
+
+ITERATIONS = 12
+
+RECIPES: dict[str, Recipe] = {
+    "balanced": GRPO.replace(
+        # Rejects about half of the groups, so that a batch takes several rounds.
+        name="balanced",
+        reward=BalancedSum(columns="reward,success", temperature=0.2),
+        admit=GroupBand(low=0.3, high=0.9),
+    ),
+    "tracked": GRPO.replace(name="tracked", advantage=TrackedBaseline(tracker="ema", decay=0.7)),
+}
+
+
+def answer(task: Task, seed: int, actions: list[str]) -> Outcome:
+    """Pays and succeeds by two numbers of the seed, and less for the later tasks."""
+    del actions
+    reward = (seed % 11) / 10 * (1.0 if task.domain == "odd" else 0.5)
+    return Outcome(reward=reward, terminated=True, success=seed // 11 % 3 == 0)
+
+
+def world() -> SmallWorld:
+    return SmallWorld(answer)
+
+
+def train(collect: Collector, *, until: int = ITERATIONS) -> None:
+    """Go on to a number of closed iterations."""
+    while collect.iteration < until:
+        batch = collect.recipe.credit(collect(tasks=4, group_size=4))
+        collect.update(batch, {})
+        say("closed", collect.iteration)
+
+
+def collector(name: str, store: Store | None) -> Collector:
+    here = world()
+    return Collector(here, here, RECIPES[name], store=store, seed=5, task_pool=32)
+
+
+def outcome(store: Store) -> dict[str, Any]:
+    """Everything of a run that a kill must not change: what was trained on, and what is remembered."""
+    batches = [store.batch(iteration) for iteration in range(store.iteration)]
+    tasks = pl.DataFrame(store.tasks).unique("task_id", keep="last", maintain_order=True).sort("task_id")
+    return {
+        "tokens": [batch.column("token", "token").tolist() for batch in batches],
+        "scores": [batch.column("score", "draw").tolist() for batch in batches],
+        "advantages": [batch.column("advantage", "draw").tolist() for batch in batches],
+        "components": store.state["components"],
+        "tasks": tasks.rows(),
+    }
+
+
+def say(word: str, number: int) -> None:
+    """Tell the parent, at once."""
+    if __name__ == "__main__":
+        sys.stdout.write(f"{word} {number}\n")
+        sys.stdout.flush()
+
+
+def again(folder: Path, name: str) -> None:
+    for _ in sys.stdin:
+        child = os.fork()
+        if not child:
+            say("process", os.getpid())
+            with Store.open(folder, sync="never") as store:
+                train(collector(name, store))
+            os._exit(0)
+        say("died", -os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+
+
+if __name__ == "__main__":
+    again(Path(sys.argv[1]), sys.argv[2])
