@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, cast, get_args
 
 import numpy as np
 
-from agentrl_core.component.column import LEVELS, Column, needed
+from agentrl_core.component.column import LEVELS, Column
 from agentrl_core.component.component import PHASES, BatchComponent, Component, StatefulComponent, find_component
 from agentrl_core.component.rows import Rows
 from agentrl_core.data.batch import Batch
@@ -205,7 +205,7 @@ class Recipe:
     @property
     def collected(self) -> tuple[Column, ...]:
         """What phase reward makes during collection: all, but for links that wait for a model's column."""
-        return tuple(column for _, link in self._reward()[0] for column in _makes(link))
+        return tuple(column for _, link in self._reward()[0] for column in link.makes)
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -216,7 +216,7 @@ class Recipe:
             >>> recipes.GRPO.replace(loss=loss.Policy(kl=loss.KL(0.1))).models
             ('reference',)
         """
-        columns = (column for phase in PHASES for link in self.chain(phase) for column in _needs(link))
+        columns = (column for phase in PHASES for link in self.chain(phase) for column in link.needs)
         return tuple(dict.fromkeys(column.model for column in columns if column.model))
 
     def next_state(self, batch: Batch) -> dict[str, Any]:
@@ -247,7 +247,7 @@ class Recipe:
     def _reward(self) -> tuple[list[_Place], list[_Place]]:
         """Phase reward: the links that collection runs, and those from the first that waits for a model on."""
         places = _places(self, "reward")
-        waits = (place for place, link in places if any(column.model for column in _needs(link)))
+        waits = (place for place, link in places if any(column.model for column in link.needs))
         first = next(waits, len(places))
         return places[:first], places[first:]
 
@@ -271,7 +271,7 @@ class Recipe:
             raise RecipeError(
                 f"{name} returned {batch!r}; return the batch with its columns: Rows(batch, level).write(...)"
             )
-        for column in _makes(link):
+        for column in link.makes:
             # A column that another link made finer stays finer: what joins it is lifted to that level.
             finer = LEVELS[LEVELS.index(column.level) :]
             if not any(batch.has(column.name, level) for level in finer):
@@ -297,7 +297,7 @@ class Recipe:
         if stage == "update":
             self.check(batch)
         for training in self.training(stage):
-            for column in _needs(training):
+            for column in training.needs:
                 if not batch.has(column.name, column.level):
                     remedy = "add the credit first: batch = recipe.credit(batch)"
                     if stage != "update":
@@ -382,7 +382,7 @@ class Recipe:
             unknown = tokens.valid & ~np.isfinite(tokens.values(phase))
             if unknown.any():
                 makers = [
-                    link for name in _CREDIT for link in self.chain(name) if phase in {c.name for c in _makes(link)}
+                    link for name in _CREDIT for link in self.chain(name) if phase in {c.name for c in link.makes}
                 ]
                 named = f"{makers[-1].title()} (phase {makers[-1].phase})" if makers else "the batch"
                 place = int(np.flatnonzero(unknown)[0])
@@ -403,9 +403,9 @@ class Recipe:
                 )
             for component in chain:
                 # Losses of other stages are checked on the batches that they are given.
-                for column in _needs(component) if getattr(component, "stage", "update") == "update" else ():
+                for column in component.needs if getattr(component, "stage", "update") == "update" else ():
                     self._check_column(phase, component, column, made, batch)
-                made.update(_makes(component))
+                made.update(component.makes)
 
     def _check_column(
         self, phase: str, component: Component, column: Column, made: set[Column], batch: Batch | None
@@ -446,14 +446,6 @@ def _key(phase: str, place: int, link: Component) -> str:
 def _iteration(batch: Batch) -> int:
     iterations = batch.column("iteration", "draw")
     return int(iterations.max()) if len(iterations) else 0
-
-
-def _needs(component: Component) -> tuple[Column, ...]:
-    return tuple(c if isinstance(c, Column) else needed(*c)[0] for c in component.needs)  # TRANSITION: component.needs
-
-
-def _makes(component: Component) -> tuple[Column, ...]:
-    return tuple(c if isinstance(c, Column) else Column(*c) for c in component.makes)  # TRANSITION: component.makes
 
 
 def _annotate(column: Column) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from agentrl_core import Batch, Recipe, advantage, loss, recipes, rollout, select
-from agentrl_core.component.component import BatchComponent, Column, Level, StatefulComponent
+from agentrl_core.component import BatchComponent, Column, Level, StatefulComponent
 from agentrl_core.exceptions import RecipeError
 
 

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
-from agentrl_core.component.column import Column, Level  # noqa: F401 TRANSITION: Level
+from agentrl_core.component.column import Column
 from agentrl_core.component.options import ColumnName, Filled, Range, Rule, declared
 from agentrl_core.component.schedule import Schedule
 from agentrl_core.exceptions import RecipeError
@@ -106,14 +106,11 @@ class Component:
         now = [self.at(iteration) for iteration in sorted(set(self._ends()))]  # which checks its numbers
         if not now:
             self.check_options()
-        self._declare("needs", now[0].needs if now else lambda: (*type(self).needs, *self._named(), *self.own_needs()))
-        self._declare("makes", now[0].makes if now else lambda: (*type(self).makes, *self.own_makes()))
-
-    def _declare(self, name: str, columns: Any) -> None:
-        if isinstance(getattr(type(self), name), property):
-            return  # TRANSITION: classes that still have properties
-        columns = columns() if callable(columns) else columns
-        object.__setattr__(self, name, tuple(dict.fromkeys(columns)))
+        # With a schedule inside, they are those of an iteration in which every option is a number.
+        needs = now[0].needs if now else (*type(self).needs, *self._named(), *self.own_needs())
+        makes = now[0].makes if now else (*type(self).makes, *self.own_makes())
+        object.__setattr__(self, "needs", tuple(dict.fromkeys(needs)))
+        object.__setattr__(self, "makes", tuple(dict.fromkeys(makes)))
 
     def _check_range(self, name: str, rule: Rule | None, *, takes_none: bool) -> None:
         value = getattr(self, name)
@@ -241,13 +238,13 @@ class StatefulComponent(BatchComponent, ABC):
     def initial_state(self) -> dict[str, Any]:
         """The state before the first iteration."""
 
+    @abstractmethod
     def add_columns(self, state: dict[str, Any], batch: Batch) -> Batch:
         """Return `batch` with the columns of `makes` added, by the state of the iteration's begin."""
-        return self.advance(batch, state)[0]  # type: ignore[attr-defined,no-any-return] # TRANSITION: abstract
 
+    @abstractmethod
     def next(self, state: dict[str, Any], closed: Batch) -> dict[str, Any]:
         """The state of the next iteration, from this one's and its batch with all its columns."""
-        return self.advance(closed, state)[1]  # type: ignore[attr-defined,no-any-return] # TRANSITION: abstract
 
     def __call__(self, batch: Batch) -> Batch:
         """Return `batch` with the columns of `makes` added, as in the first iteration."""

@@ -9,14 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentrl_core import _core
-from agentrl_core.component.column import (  # noqa: F401 TRANSITION: needed, BATCH
-    BATCH,
-    LEVELS,
-    TRAINED,
-    Level,
-    key_columns,
-    needed,
-)
+from agentrl_core.component.column import LEVELS, TRAINED, Level, key_columns
 from agentrl_core.data.codes import FLAGS
 from agentrl_core.exceptions import RecipeError
 from agentrl_core.operators import keys

@@ -428,9 +428,11 @@ def _texts(values: Any, name: str) -> Any:
     """A column of bytes."""
     if columns.is_arrow(values) or isinstance(values, tuple):
         return values
-    rows = enumerate(_rows(values, name))
-    rows = [b"" if row is None else columns.as_bytes(row, f"{name}[{index}]") for index, row in rows]
-    return np.frombuffer(b"".join(rows), np.uint8), _offsets(rows, name)
+    texts = [
+        b"" if row is None else columns.as_bytes(row, f"{name}[{index}]")
+        for index, row in enumerate(_rows(values, name))
+    ]
+    return np.frombuffer(b"".join(texts), np.uint8), _offsets(texts, name)
 
 
 def _rows(values: Any, name: str) -> list[Any]:

@@ -214,9 +214,9 @@ def column(values: object, name: str, *, dimensions: tuple[int, ...] = (1,)) -> 
         InvalidInputError: no array can be made of it, or one of another number of dimensions.
     """
     if hasattr(values, "detach"):  # a torch tensor, without importing torch
-        values = values.detach()
-        if str(values.dtype) == "torch.bfloat16":  # which NumPy does not have; each is a float32
-            values = values.float()
+        tensor: Any = values.detach()
+        # NumPy has no bfloat16; each is a float32.
+        values = tensor.float() if str(tensor.dtype) == "torch.bfloat16" else tensor
     if type(values).__module__.startswith("polars") and type(values).__name__ == "Expr":
         raise InvalidInputError(f"{name} is an expression of Polars, which has no values yet; pass the column: df['x']")
     if isinstance(values, np.ma.MaskedArray):

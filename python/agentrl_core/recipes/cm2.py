@@ -88,6 +88,6 @@ CM2 = Recipe(
     source="arXiv:2602.12268",
     reward=(Checklist(items=8), Unscored(flags="judge_failed")),
     advantage=GroupRelative(scale="none"),
-    weight=(ImportanceWeight(), ImportanceWeight(action="veto", lower=1e-4, upper=None)),
+    weight=(ImportanceWeight(), ImportanceWeight(action="veto", at_least=1e-4, at_most=None)),
     loss=Policy(kl=KL(0.001)),
 )

@@ -81,6 +81,6 @@ CPGD = Recipe(
     name="cpgd",
     source="arXiv:2505.12504",
     advantage=GroupRelative(scale="none"),
-    weight=LiveRescale(most=3.0),
+    weight=LiveRescale(at_most=3.0),
     loss=Policy(surrogate=LogClipped(), drift=BoundedDrift(0.01, direction="forward"), aggregate="sequence_mean"),
 )

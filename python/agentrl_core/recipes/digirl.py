@@ -92,6 +92,6 @@ DIGIRL = Recipe(
     name="digirl",
     source="arXiv:2406.11896",
     advantage=DoublyRobust(),
-    weight=SelectDraws(column="task_advantage", rule="quantile", fraction=0.1),
+    weight=SelectDraws(column="task_advantage", kind="quantile", fraction=0.1),
     loss=(Train(Value(error="cross_entropy"), model="critic"), Imitation(tokens="positive")),
 )

@@ -3,7 +3,7 @@
 Nobody labels steps: the reward model is trained so that its mean step reward is higher for the better of two
 trajectories of a task, and the log-ratio to its reference, a snapshot of the policy, is the reward of a step. Its
 groups' mean over pairs weighs as the group's tokens do; the paper says no more than a mean over all pairs. Only the
-first step of a draw votes in the public code's statistics: `step_votes="first"`. Source: arXiv:2509.19199.
+first step of a draw votes in the public code's statistics: `advantage.compat("istar/step")`. Source: arXiv:2509.19199.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from agentrl_core.advantage import GroupInGroup
+from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import Column, column_name, option, token
 from agentrl_core.loss import Policy, Tokens, Train
 from agentrl_core.loss.base import sums
@@ -84,7 +84,10 @@ class TrajectoryPairs(GroupLoss):
 ISTAR = Recipe(
     name="istar",
     source="arXiv:2509.19199",
-    reward=(Outcome(), ImplicitProcess(granularity="step")),
-    advantage=GroupInGroup(anchor="group_id", column="process_reward", gamma=0.0),
+    reward=(Outcome(), ImplicitProcess(level="step")),
+    advantage=(
+        GroupRelative(column="process_reward", level="step", scale="none"),
+        GroupRelative(level="step", scale="none", singleton="raw", add=True),
+    ),
     loss=(Train(TrajectoryPairs(), model="reward_model"), Policy()),
 )

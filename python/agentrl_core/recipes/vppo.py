@@ -21,7 +21,7 @@ import numpy as np
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import BatchComponent, Column, Rows, column_name, draw, option, token
 from agentrl_core.component.rows import mean_of_tokens
-from agentrl_core.loss import KL, Policy, TopShare
+from agentrl_core.loss import KL, Policy, TopTokens
 from agentrl_core.operators import group
 from agentrl_core.recipe import Recipe
 
@@ -84,7 +84,7 @@ VPPO = Recipe(
     advantage=GroupRelative(),
     weight=InputDependency(),
     loss=Policy(
-        gate=TopShare("dependency", 0.4, scope="sequence", count="ceil"),
+        mask=TopTokens("dependency", 0.4, scope="sequence", count="ceil"),
         drift=KL(0.06, "k1", direction="forward"),
     ),
 )

@@ -137,7 +137,8 @@ def tail_risk(
     given = columns.numbers(scores, "scores")
     count = len(given)
     mask = columns.mask(valid, "valid", length=count)
-    if curve is not None and not (isinstance(curve, (tuple, list)) and len(curve) == 2):
+    pair: object = curve
+    if pair is not None and not (isinstance(pair, (tuple, list)) and len(pair) == 2):
         raise InvalidInputError(f"curve is {curve!r}; give a pair: levels, and the quantiles at them")
     parts = []
     for values, name in ((given, "scores"), (low, "low"), (high, "high")):
