@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     import polars as pl
 
     from agentrl_core.polars import Tables
-    from agentrl_core.store import Store
 
     _Parts = Sequence[Callable[[], pl.DataFrame]]
 
@@ -89,11 +88,13 @@ def run(path: str, to: str, format: str | None, table: str, iterations: str | No
         raise InvalidInputError("--iterations: tasks are counted over the whole run; leave it out")
     with opened(path) as store:
         tables = scan(store)
-        parts, schema = _rows(tables, chosen) if table == "rows" else _table(store, tables, table, chosen)
-        shown = Console(stderr=True)
-        shown_parts = track(parts, f"{table} of {path}", console=shown, disable=not shown.is_terminal)
+        if table == "rows":
+            parts, schema = _rows(tables, chosen)
+            shown = Console(stderr=True)
+            frame = _streamed(track(parts, f"rows of {path}", console=shown, disable=not shown.is_terminal), schema)
+        else:
+            frame = _table(tables, table, chosen)
         with _whole(target) as half:
-            frame = _streamed(shown_parts, schema)
             if form == "parquet":
                 frame.sink_parquet(half)
             else:
@@ -142,35 +143,23 @@ def _rows(tables: Tables, chosen: tuple[int, int]) -> tuple[_Parts, pl.Schema]:
     return [partial(rows, part, tables) for part in parts], schema
 
 
-def _table(store: Store, tables: Tables, table: str, chosen: tuple[int, int]) -> tuple[_Parts, pl.Schema]:
-    """A table, file by file."""
+def _table(tables: Tables, table: str, chosen: tuple[int, int]) -> pl.LazyFrame:
+    """A table, which is read file by file."""
     import polars as pl
 
-    schema = getattr(tables, table).collect_schema()
+    frame: pl.LazyFrame = getattr(tables, table)
+    if chosen == _ALL:
+        return frame
     inside = pl.col("iteration").is_between(*chosen, closed="left")
-    wanted: pl.DataFrame | None = None
-    if chosen != _ALL and table in _KEYS:
-        key, of = _KEYS[table]
-        owners = tables.draws if of == "draws" else tables.trajectories
-        owners = owners.filter(inside)
-        if of == "nodes":
-            owners = tables.nodes.join(owners, on="group_id", how="semi")
-        wanted = owners.select(pl.col(key).unique()).collect()
-
-    def rows(file: Path, count: int) -> pl.DataFrame:
-        frame = pl.scan_ipc(file).head(count)
-        there = frame.collect_schema().names()
-        if wanted is not None:
-            frame = frame.join(wanted.lazy(), on=wanted.columns, how="semi", maintain_order="left")
-        elif chosen != _ALL:
-            frame = frame.filter(inside)
-        # Files of computed columns have those of their iteration.
-        columns = (
-            (pl.col(name) if name in there else pl.lit(None)).cast(kind).alias(name) for name, kind in schema.items()
-        )
-        return frame.select(*columns).collect()
-
-    return [partial(rows, file, count) for file, count in store.files(table)], schema
+    if table not in _KEYS:
+        return frame.filter(inside)
+    key, of = _KEYS[table]
+    owners = tables.draws if of == "draws" else tables.trajectories
+    owners = owners.filter(inside)
+    if of == "nodes":
+        owners = tables.nodes.join(owners, on="group_id", how="semi")
+    wanted = owners.select(pl.col(key).unique()).collect()
+    return frame.join(wanted.lazy(), on=key, how="semi", maintain_order="left")
 
 
 def _streamed(parts: Iterable[Callable[[], pl.DataFrame]], schema: pl.Schema) -> pl.LazyFrame:
