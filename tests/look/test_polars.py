@@ -385,14 +385,14 @@ def test_a_folder_named_like_a_pattern_is_that_folder(tmp_path: Path, name: str)
         with Store.open(tmp_path / other) as store:
             committed(store, range(1))
     with Store.open(tmp_path / name) as store:
-        committed(store, range(4, 6))
+        committed(store, range(2))
     run = scan(tmp_path / name)
-    assert set(run.draws.collect()["iteration"]) == {4, 5}
+    assert set(run.draws.collect()["iteration"]) == {0, 1}
     assert len(run.draw_columns.collect()) == len(run.draws.collect())
     target = tmp_path / "draws.jsonl"
     for command in (["ls"], ["stats"], ["show", "0"], ["export", "--table", "draws", "--to", str(target)]):
         assert main([command[0], str(tmp_path / name), *command[1:]]) == 0
-    assert {json.loads(line)["iteration"] for line in target.read_text().splitlines()} == {4, 5}
+    assert {json.loads(line)["iteration"] for line in target.read_text().splitlines()} == {0, 1}
 
 
 def test_wrong_frames_are_refused(recorded: Path) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from agentrl_core.cli._view import opened
@@ -86,15 +87,17 @@ def run(path: str, to: str, format: str | None, table: str, iterations: str | No
     chosen = _range(iterations)
     if chosen != _ALL and table == "tasks":
         raise InvalidInputError("--iterations: tasks are counted over the whole run; leave it out")
+    reading = Lock()
     with opened(path) as store:
         tables = scan(store)
         if table == "rows":
             parts, schema = _rows(tables, chosen)
             shown = Console(stderr=True)
-            frame = _streamed(track(parts, f"rows of {path}", console=shown, disable=not shown.is_terminal), schema)
+            shown_parts = track(parts, f"rows of {path}", console=shown, disable=not shown.is_terminal)
+            frame = _streamed(shown_parts, schema, reading)
         else:
             frame = _table(tables, table, chosen)
-        with _whole(target) as half:
+        with _whole(target) as half, _waiting(reading):
             if form == "parquet":
                 frame.sink_parquet(half)
             else:
@@ -162,13 +165,24 @@ def _table(tables: Tables, table: str, chosen: tuple[int, int]) -> pl.LazyFrame:
     return frame.join(wanted.lazy(), on=key, how="semi", maintain_order="left")
 
 
-def _streamed(parts: Iterable[Callable[[], pl.DataFrame]], schema: pl.Schema) -> pl.LazyFrame:
+@contextmanager
+def _waiting(reading: Lock) -> Iterator[None]:
+    """Wait, when it is interrupted, for the part that Polars has another thread read: Python cannot end before it."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        with reading:
+            raise
+
+
+def _streamed(parts: Iterable[Callable[[], pl.DataFrame]], schema: pl.Schema, reading: Lock) -> pl.LazyFrame:
     """The parts as one frame that is never whole in memory."""
     from polars.io.plugins import register_io_source
 
     def source(columns: list[str] | None, _: object, __: int | None, ___: int | None) -> Iterator[pl.DataFrame]:
         for part in parts:
-            frame = part()
+            with reading:
+                frame = part()
             yield frame if columns is None else frame.select(columns)
 
     return register_io_source(source, schema=schema)
