@@ -152,7 +152,7 @@ impl Manifest {
                 }
                 // Another one took its place since the folder was listed, unless it is the last one again.
                 Err(error) if error.kind() == io::ErrorKind::NotFound && tried != Some(version) => {
-                    tried = Some(version)
+                    tried = Some(version);
                 }
                 Err(error) => return Err(failed("read", &path)(error)),
             }

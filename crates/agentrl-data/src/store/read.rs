@@ -128,7 +128,7 @@ impl Store {
                 }
             }
         }
-        if let Some(components) = of(Kind::Close).last().and_then(|entry| entry.components.as_deref()) {
+        if let Some(components) = of(Kind::Close).next_back().and_then(|entry| entry.components.as_deref()) {
             batch = batch.with_state(components);
         }
         Ok(batch.with_base(self.head.next))

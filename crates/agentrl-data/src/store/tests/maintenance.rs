@@ -162,11 +162,11 @@ impl Store {
         let mut commit = commit::Commit::begin(self);
         for &folder in FOLDERS.iter() {
             let rows = self.all_rows(folder).unwrap();
-            let mut row = self.files.of(folder).first().map_or(0, |segment| segment.first_row);
+            let first = self.files.of(folder).first().map_or(0, |segment| segment.first_row);
             commit.replace(self, folder, |_| true);
-            for part in rows.iter().flat_map(|part| (0..part.num_rows()).map(|row| part.slice(row, 1))) {
+            let parts = rows.iter().flat_map(|part| (0..part.num_rows()).map(|row| part.slice(row, 1)));
+            for (row, part) in (first..).zip(parts) {
                 commit.seal(self, folder, vec![part], row).unwrap();
-                row += 1;
             }
         }
         commit.finish(self).unwrap();
