@@ -62,7 +62,12 @@ def scan(folder: Path, name: str) -> pl.DataFrame:
 
 
 def check_scan(folder: Path) -> int:
-    """What stock Polars reads from the folders is whole, whoever is in the middle of what; returns the trajectories."""
+    """What stock Polars reads from the folders is whole, whoever is in the middle of what; returns the trajectories.
+
+    Raises:
+        FileNotFoundError: files were just being merged.
+        PolarsError: the same.
+    """
     # Rows refer to rows of tables read later, which can only have become more.
     draws, trajectories = scan(folder, "draws"), scan(folder, "trajectories")
     steps, nodes = scan(folder, "steps"), scan(folder, "nodes")
@@ -83,6 +88,7 @@ def check_scan(folder: Path) -> int:
 def reading(folder: Path) -> Iterator[list[int]]:
     """A reader that scans all the while; gives the number of trajectories that it saw each time."""
     seen: list[int] = []
+    exchanges: list[int] = []
     failures: list[Exception] = []
     stop = threading.Event()
 
@@ -90,7 +96,9 @@ def reading(folder: Path) -> Iterator[list[int]]:
         while not stop.is_set():
             try:
                 seen.append(check_scan(folder))
-            except (AssertionError, OSError, pl.exceptions.PolarsError) as error:
+            except (FileNotFoundError, pl.exceptions.PolarsError):
+                exchanges.append(len(seen))
+            except (AssertionError, OSError) as error:
                 failures.append(error)
                 return
             # The tests are about moments, and a busy reader would leave the writers few of them.
@@ -105,6 +113,7 @@ def reading(folder: Path) -> Iterator[list[int]]:
         thread.join()
     assert not failures, failures[0]
     assert seen == sorted(seen), "rows never go away"
+    assert len(exchanges) < len(seen) / 4, "an error is rare: files are exchanged in a moment"
 
 
 @pytest.mark.slow
@@ -117,7 +126,11 @@ def test_nothing_acknowledged_is_lost_in_two_hundred_kills(tmp_path: Path) -> No
             for word, number in killed(writers, int(rng.integers(0, 3)), rng.uniform(0.0, 0.02)):
                 closed = max(closed, number) if word in ("open", "closed") else closed
                 flushed = max(flushed, number + 1) if word == "flushed" else flushed
-            check_scan(tmp_path)
+            try:
+                check_scan(tmp_path)
+            except pl.exceptions.PolarsError:
+                # Killed while files were exchanged: stock tools are told so until the next open.
+                assert any((tmp_path / name / "0-being-rewritten.arrow").exists() for name in FACTS)
             left = bool(list(tmp_path.rglob("*.tmp")))
             with Store.open(tmp_path, read_only=True) as store:
                 assert store.iteration in (closed, closed + 1), "the last close may be done with nobody left to say so"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from forests import frames, grow
+from forests import frames, grow, same
 from golden import expected_columns
 
 from agentrl_core import Store
@@ -46,3 +46,27 @@ def test_the_store_of_format_v1_is_read(tmp_path: Path, writes: bool) -> None:
         assert draws["reason"].to_list() == ["golden", "golden"]
         assert len(store.nodes) == nodes + len(grow(3, groups=1, members=2, turns=2, iteration=3)[0].nodes)
         assert store.verify() == []
+
+
+def test_a_store_of_format_v1_goes_on(tmp_path: Path) -> None:
+    shutil.copytree(V1, tmp_path / "run")
+    old = {path.name for path in (tmp_path / "run").rglob("*.arrow")}
+    with Store.open(tmp_path / "run", read_only=True) as store:
+        before = [store.batch(iteration) for iteration in range(3)]
+    with Store.open(tmp_path / "run") as store:
+        for iteration in range(3, 15):
+            batch = store.rebase(grow(iteration, groups=2, members=2, turns=2, iteration=iteration)[0])
+            store.append(batch, iteration=iteration)
+            store.close_iteration(batch.with_columns("draw", **expected_columns(iteration, batch)), {"new": iteration})
+        store.compact()
+    assert not old & {path.name for path in (tmp_path / "run").rglob("*.arrow")}, "all of them were merged"
+    with Store.open(tmp_path / "run") as store:
+        assert (store.iteration, store.state) == (15, {"new": 14})
+        assert store.verify() == []
+        for iteration, batch in enumerate(before):
+            assert same(store.batch(iteration), batch)
+            for name in ("draw_columns", "step_columns"):
+                mine, other = getattr(store.batch(iteration), name), getattr(batch, name)
+                assert pl.DataFrame(mine).equals(pl.DataFrame(other), null_equal=True)
+        journal = pl.DataFrame(store.journal)
+        assert journal["sequence"].to_list() == list(range(1, 32))

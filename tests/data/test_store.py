@@ -6,6 +6,7 @@ import json
 import multiprocessing
 import os
 import pickle
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -93,12 +94,46 @@ def test_ids_that_are_taken_are_refused(tmp_path: Path) -> None:
         assert len(store.draws) == 2 * batch.num_draws
 
 
-def test_only_a_batch_is_appended(tmp_path: Path) -> None:
+def test_only_a_batch_is_written(tmp_path: Path) -> None:
     with Store.open(tmp_path / "store") as store:
         for wrong in (None, grow(0)[0].draws):
-            with pytest.raises(InvalidInputError, match=r"batch is a \w+; give a Batch"):
-                store.append(wrong, iteration=0)
+            for write in (
+                lambda wrong: store.append(wrong, iteration=0),
+                lambda wrong: store.close_iteration(wrong, {}),
+                store.rebase,
+            ):
+                with pytest.raises(InvalidInputError, match=r"batch is a \w+; give a Batch"):
+                    write(wrong)
         assert store.flush() == 0
+
+
+def adopting(batch: Batch, trajectory: int) -> Batch:
+    """A batch that goes on from a trajectory of another one."""
+    forest = Forest(iteration=0, seed=3)
+    forest.add_group(0, "task")
+    path = forest.fork(forest.adopt(0, batch, trajectory))
+    forest.append(path, [7], kind="action", logprobs=[-0.5])
+    forest.step(path, reward=1.0)
+    forest.finish(path, reward=1.0)
+    return forest.freeze()
+
+
+def test_rows_that_are_not_stored_are_not_taken_for_stored_ones(tmp_path: Path) -> None:
+    stranger = grow(1, groups=1, members=2, turns=1)[0]
+    adopted = adopting(stranger, 0)
+    with Store.open(tmp_path) as store:
+        with pytest.raises(InvalidInputError, match=r"takes node_id 0, .* for rows of this store"):
+            store.rebase(adopted)
+        other = grow(2, groups=3)[0]
+        store.append(other, iteration=0)
+        with pytest.raises(InvalidInputError, match=r"takes node_id 0, .* for rows of this store"):
+            store.append(store.rebase(adopted), iteration=0)
+        stored = store.rebase(stranger)
+        store.append(stored, iteration=0)
+        first = pl.DataFrame(stored.trajectories)["trajectory_id"][0]
+        store.append(store.rebase(adopting(stored, first)), iteration=0)
+        assert store.verify() == []
+        assert len(store.trajectories) == len(other.trajectories) + len(stranger.trajectories) + 1
 
 
 def test_an_iteration_is_closed_with_its_own_batch(tmp_path: Path) -> None:
@@ -136,6 +171,20 @@ def test_one_writes_and_others_read(tmp_path: Path) -> None:
     Store.open(tmp_path).close()
 
 
+def test_copying_the_run_does_not_give_up_its_lock(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "run") as store:
+        trained(store, 0)
+        shutil.copytree(tmp_path / "run", tmp_path / "copy")
+        (tmp_path / "run" / "lock").read_bytes()
+        code = f"import agentrl_core as arl; arl.Store.open({str(tmp_path / 'run')!r})"
+        other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+        assert "another process writes this store" in other.stderr
+        trained(store, 1)
+    for name, iterations in (("run", 2), ("copy", 1)):
+        with Store.open(tmp_path / name) as store:
+            assert (store.iteration, store.verify()) == (iterations, [])
+
+
 def test_a_closed_store_says_so(tmp_path: Path) -> None:
     store = Store.open(tmp_path)
     store.close()
@@ -151,7 +200,7 @@ def test_a_closed_store_says_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["cut", "bit", "gone", "empty"])
-@pytest.mark.parametrize("name", ["nodes/000000000000.arrow", "step_columns/000000000000.arrow"])
+@pytest.mark.parametrize("name", ["nodes/000000000000-00000001.arrow", "step_columns/000000000000-00000001.arrow"])
 def test_a_damaged_file_is_named(tmp_path: Path, damage: str, name: str) -> None:
     with Store.open(tmp_path) as store:
         trained(store, 0)
@@ -189,7 +238,7 @@ def test_a_store_that_lost_its_manifests_is_left_alone(tmp_path: Path) -> None:
     for manifest in (tmp_path / "manifest").iterdir():
         manifest.unlink()
     before = sorted(tmp_path.rglob("*.arrow"))
-    with pytest.raises(CorruptError, match=r"000000000000\.arrow belongs to a later commit"):
+    with pytest.raises(CorruptError, match=r"000000000000-0000000\d\.arrow belongs to a later commit"):
         Store.open(tmp_path)
     assert sorted(tmp_path.rglob("*.arrow")) == before
 
@@ -238,7 +287,10 @@ def test_stock_tools_read_while_another_process_writes(tmp_path: Path) -> None:
             assert time.monotonic() < deadline
             if not list((tmp_path / "nodes").glob("*.arrow")):
                 continue
-            nodes = pl.scan_ipc(tmp_path / "nodes" / "*.arrow").collect()
+            try:
+                nodes = pl.scan_ipc(tmp_path / "nodes" / "*.arrow").collect()
+            except (FileNotFoundError, pl.exceptions.PolarsError):
+                continue  # files are just being merged
             assert nodes["node_id"].to_list() == list(range(len(nodes)))
             assert (nodes["tokens"].list.len() > 0).all()
             with Store.open(tmp_path, read_only=True) as reader:
@@ -316,8 +368,11 @@ def test_upkeep(tmp_path: Path) -> None:
         store.drop_before(2)
         assert [store.has_batch(iteration) for iteration in range(4)] == [False, False, True, True]
         assert_same_as_trained(store.batch(3), batches[3])
+        assert_same_as_trained(reader.batch(3), batches[3])
+        with pytest.raises(NotFoundError, match="those from 2 on are kept"):
+            reader.batch(1)
         with pytest.raises(NotFoundError, match="call refresh"):
-            reader.batch(3)
+            len(reader.nodes)
         reader.refresh()
         assert_same_as_trained(reader.batch(3), batches[3])
         assert store.compact() >= 0
@@ -431,3 +486,33 @@ def test_numbers_of_a_state_are_kept_exactly(tmp_path: Path) -> None:
         rng = np.random.default_rng()
         rng.bit_generator.state = store.state["generator"]
         assert rng.random() == np.random.default_rng(0).random(), "128-bit numbers too"
+
+
+def nested(depth: int) -> dict[str, object]:
+    state: dict[str, object] = {"end": 1}
+    for _ in range(depth - 1):
+        state = {"in": state}
+    return state
+
+
+def test_a_state_is_not_nested_deeper_than_it_can_be_read(tmp_path: Path) -> None:
+    odd = {"$serde_json::private::Number": "5", "$serde_json::private::RawValue": "[1"}
+    with Store.open(tmp_path) as store:
+        for depth in (65, 126, 127, 128, 5000):
+            with pytest.raises(
+                InvalidInputError, match=r"state is nested \d+ deep, but can be 64|cannot be saved as JSON"
+            ):
+                store.close_iteration(Batch.concat([]), nested(depth))
+        assert store.iteration == 0
+        store.close_iteration(Batch.concat([]), {"odd": odd, **nested(63)})
+    with Store.open(tmp_path) as store:
+        assert store.state == {"odd": odd, **nested(63)}
+
+
+def test_a_batch_comes_back_with_what_its_components_remember(tmp_path: Path) -> None:
+    with Store.open(tmp_path) as store:
+        batch = store.rebase(grow(0)[0])
+        store.append(batch, iteration=0)
+        assert store.batch(0).state == {}
+        store.close_iteration(batch.with_state({"baseline": [0.5]}), {})
+        assert store.batch(0).state == {"baseline": [0.5]}

@@ -224,7 +224,7 @@ class Machine(RuleBasedStateMachine):
     def tables_are_what_was_appended(self, name: str) -> None:
         found = pl.DataFrame(getattr(self.store, name)).drop("created_us", strict=False)
         assert alike(found, self.memory.table(name))
-        files = list((self.folder / name).glob("*.arrow"))
+        files = sorted((self.folder / name).glob("*.arrow"))
         assert alike(pl.scan_ipc(files).collect().drop("created_us", strict=False), found) if files else not len(found)
 
     @rule(index=st.integers(0, 50))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
 from agentrl_core import Batch, Store, advantage
+from agentrl_core.cli import main
 from agentrl_core.data.codes import CODES
 from agentrl_core.exceptions import CorruptError, InvalidInputError, NotFoundError
 from agentrl_core.integrations.polars import Tables, example, scan
@@ -325,17 +327,76 @@ def test_a_scan_is_what_is_committed_when_it_is_made(tmp_path: Path) -> None:
         scan(tmp_path / "nothing")
 
 
-def test_a_file_that_grows_keeps_its_old_rows_in_a_scan(tmp_path: Path) -> None:
-    batch, _ = grow(0)
+def committed(store: Store, iterations: range, columns: str = "advantage") -> None:
+    for iteration in iterations:
+        batch = store.rebase(grow(iteration, iteration=iteration)[0])
+        store.append(batch, iteration=iteration)
+        store.flush()
+        store.close_iteration(batch.with_columns("draw", **{columns: np.arange(float(batch.num_draws))}), {})
+
+
+def test_a_scan_stays_what_it_is_while_files_are_merged(tmp_path: Path) -> None:
     with Store.open(tmp_path) as store:
-        store.append(batch, iteration=0)
+        committed(store, range(3))
+        run = scan(tmp_path)
+        expected = {name: frame.collect() for name, frame in vars(run).items()}
+        assert len(expected["nodes"]) == len(store.nodes) > 0
+        files = {path for name in expected for path, _ in store.files(name)}
+        committed(store, range(3, 14), "other")
+        store.compact()
+        assert not any(path.exists() for path in files), "all were merged away"
+        for name, rows in expected.items():
+            assert_frame_equal(getattr(run, name).collect(), rows)
+        ids = expected["nodes"]["node_id"]
+        assert run.nodes.select("node_id").head(3).collect()["node_id"].to_list() == ids[:3].to_list()
+        assert run.nodes.filter(pl.col("node_id") == ids[-1]).select("kind").collect().height == 1
+        assert run.nodes.select(pl.len()).collect().item() == len(ids)
+        # A drop takes rows away, and gives those that are carried over the numbers of others.
+        later = scan(store)
+        store.drop_before(12, rewrite=True)
+        for stale in (run, later):
+            with pytest.raises((NotFoundError, pl.exceptions.ComputeError), match=r"dropped since .* call refresh"):
+                stale.nodes.collect()
+        kept = scan(tmp_path)
+        assert set(kept.draws.collect()["iteration"]) == {12, 13}
+
+
+def test_a_file_that_is_renamed_while_it_is_looked_for_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Store.open(tmp_path) as store:
+        committed(store, range(2))
     run = scan(tmp_path)
-    before = run.nodes.collect()
-    (file,) = (tmp_path / "nodes").glob("*.arrow")
-    grown = tmp_path / "grown"
-    pl.concat([before, before]).write_ipc(grown)
-    grown.replace(file)
-    assert_frame_equal(run.nodes.collect(), before)
+    files, looks = Store.files, []
+
+    def just_before(self: Store, table: str) -> list[tuple[Path, int]]:
+        """What a reader is told before the writer renames a file or merges it away."""
+        looks.append(table)
+        found = files(self, table)
+        return [(path.with_suffix(".tmp"), count) for path, count in found] if len(looks) % 3 else found
+
+    monkeypatch.setattr(Store, "files", just_before)
+    assert len(run.nodes.collect()) > 0
+    assert len(looks) > 3
+    monkeypatch.setattr(Store, "files", lambda *_: [(tmp_path / "gone.arrow", 9)])
+    with pytest.raises((FileNotFoundError, pl.exceptions.ComputeError), match=r"gone\.arrow"):
+        run.nodes.collect()
+
+
+@pytest.mark.parametrize("name", ["exp[12]", "run?", "run*", "*[a]?", "[", "a{b,c}"])
+def test_a_folder_named_like_a_pattern_is_that_folder(tmp_path: Path, name: str) -> None:
+    for other in ("exp1", "run1", "xa1", "ab"):
+        with Store.open(tmp_path / other) as store:
+            committed(store, range(1))
+    with Store.open(tmp_path / name) as store:
+        committed(store, range(2))
+    run = scan(tmp_path / name)
+    assert set(run.draws.collect()["iteration"]) == {0, 1}
+    assert len(run.draw_columns.collect()) == len(run.draws.collect())
+    target = tmp_path / "draws.jsonl"
+    for command in (["ls"], ["stats"], ["show", "0"], ["export", "--table", "draws", "--to", str(target)]):
+        assert main([command[0], str(tmp_path / name), *command[1:]]) == 0
+    assert {json.loads(line)["iteration"] for line in target.read_text().splitlines()} == {0, 1}
 
 
 def test_wrong_frames_are_refused(recorded: Path) -> None:

@@ -60,7 +60,7 @@ mod _core {
     #[pymodule_export]
     use crate::pack::{Plan, PlannedPack, RowPack, pack_balanced, pack_continuations, pair_streams, tree_layout};
     #[pymodule_export]
-    use crate::store::Store;
+    use crate::store::{Store, release_locks};
     #[pymodule_export]
     use crate::table::Table;
     #[pymodule_export]

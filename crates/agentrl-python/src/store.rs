@@ -94,7 +94,7 @@ impl Store {
     /// JSON text of what the last closed iteration left to go on from.
     #[getter]
     fn state(&self, py: Python<'_>) -> PyResult<String> {
-        released(py, || self.with(|store| Ok(store.state().to_string())))
+        released(py, || self.with(|store| Ok(store.state().to_owned())))
     }
 
     fn refresh(&self, py: Python<'_>) -> PyResult<()> {
@@ -119,7 +119,7 @@ impl Store {
 
     fn rebase(&self, py: Python<'_>, batch: PyRef<'_, Batch>) -> PyResult<Batch> {
         let batch = &batch.0;
-        released(py, || self.with(|store| batch.rebase(store.next_ids()))).map(Batch)
+        released(py, || self.with(|store| store.rebase(batch))).map(Batch)
     }
 
     #[pyo3(signature = (batch, iteration, *, partial=false))]
@@ -135,11 +135,7 @@ impl Store {
 
     fn close_iteration(&self, py: Python<'_>, batch: PyRef<'_, Batch>, state: &str) -> PyResult<u64> {
         let batch = &batch.0;
-        released(py, || {
-            let state =
-                serde_json::from_str(state).map_err(|error| Error::invalid(format!("state is not JSON: {error}")))?;
-            self.with(|store| store.close_iteration(batch, &state))
-        })
+        released(py, || self.with(|store| store.close_iteration(batch, state)))
     }
 
     fn has_batch(&self, py: Python<'_>, iteration: Whole<i64>) -> PyResult<bool> {
@@ -190,4 +186,10 @@ impl Store {
         })
         .map(Batch)
     }
+}
+
+/// Called in a child that was just forked: the locks of its parent go with the parent.
+#[pyfunction]
+pub(crate) fn release_locks() {
+    store::release_locks();
 }

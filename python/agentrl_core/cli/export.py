@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from agentrl_core.cli._view import opened
@@ -18,7 +19,6 @@ from agentrl_core.exceptions import InvalidInputError, StoreError
 if TYPE_CHECKING:
     import polars as pl
 
-    from agentrl_core.data.store import Store
     from agentrl_core.integrations.polars import Tables
 
     _Parts = Sequence[Callable[[], pl.DataFrame]]
@@ -87,13 +87,17 @@ def run(path: str, to: str, format: str | None, table: str, iterations: str | No
     chosen = _range(iterations)
     if chosen != _ALL and table == "tasks":
         raise InvalidInputError("--iterations: tasks are counted over the whole run; leave it out")
+    reading = Lock()
     with opened(path) as store:
         tables = scan(store)
-        parts, schema = _rows(tables, chosen) if table == "rows" else _table(store, tables, table, chosen)
-        shown = Console(stderr=True)
-        shown_parts = track(parts, f"{table} of {path}", console=shown, disable=not shown.is_terminal)
-        with _whole(target) as half:
-            frame = _streamed(shown_parts, schema)
+        if table == "rows":
+            parts, schema = _rows(tables, chosen)
+            shown = Console(stderr=True)
+            shown_parts = track(parts, f"rows of {path}", console=shown, disable=not shown.is_terminal)
+            frame = _streamed(shown_parts, schema, reading)
+        else:
+            frame = _table(tables, table, chosen)
+        with _whole(target) as half, _waiting(reading):
             if form == "parquet":
                 frame.sink_parquet(half)
             else:
@@ -142,44 +146,43 @@ def _rows(tables: Tables, chosen: tuple[int, int]) -> tuple[_Parts, pl.Schema]:
     return [partial(rows, part, tables) for part in parts], schema
 
 
-def _table(store: Store, tables: Tables, table: str, chosen: tuple[int, int]) -> tuple[_Parts, pl.Schema]:
-    """A table, file by file."""
+def _table(tables: Tables, table: str, chosen: tuple[int, int]) -> pl.LazyFrame:
+    """A table, which is read file by file."""
     import polars as pl
 
-    schema = getattr(tables, table).collect_schema()
+    frame: pl.LazyFrame = getattr(tables, table)
+    if chosen == _ALL:
+        return frame
     inside = pl.col("iteration").is_between(*chosen, closed="left")
-    wanted: pl.DataFrame | None = None
-    if chosen != _ALL and table in _KEYS:
-        key, of = _KEYS[table]
-        owners = tables.draws if of == "draws" else tables.trajectories
-        owners = owners.filter(inside)
-        if of == "nodes":
-            owners = tables.nodes.join(owners, on="group_id", how="semi")
-        wanted = owners.select(pl.col(key).unique()).collect()
-
-    def rows(file: Path, count: int) -> pl.DataFrame:
-        frame = pl.scan_ipc(file).head(count)
-        there = frame.collect_schema().names()
-        if wanted is not None:
-            frame = frame.join(wanted.lazy(), on=wanted.columns, how="semi", maintain_order="left")
-        elif chosen != _ALL:
-            frame = frame.filter(inside)
-        # Files of computed columns have those of their iteration.
-        columns = (
-            (pl.col(name) if name in there else pl.lit(None)).cast(kind).alias(name) for name, kind in schema.items()
-        )
-        return frame.select(*columns).collect()
-
-    return [partial(rows, file, count) for file, count in store.files(table)], schema
+    if table not in _KEYS:
+        return frame.filter(inside)
+    key, of = _KEYS[table]
+    owners = tables.draws if of == "draws" else tables.trajectories
+    owners = owners.filter(inside)
+    if of == "nodes":
+        owners = tables.nodes.join(owners, on="group_id", how="semi")
+    wanted = owners.select(pl.col(key).unique()).collect()
+    return frame.join(wanted.lazy(), on=key, how="semi", maintain_order="left")
 
 
-def _streamed(parts: Iterable[Callable[[], pl.DataFrame]], schema: pl.Schema) -> pl.LazyFrame:
+@contextmanager
+def _waiting(reading: Lock) -> Iterator[None]:
+    """Wait, when it is interrupted, for the part that Polars has another thread read: Python cannot end before it."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        with reading:
+            raise
+
+
+def _streamed(parts: Iterable[Callable[[], pl.DataFrame]], schema: pl.Schema, reading: Lock) -> pl.LazyFrame:
     """The parts as one frame that is never whole in memory."""
     from polars.io.plugins import register_io_source
 
     def source(columns: list[str] | None, _: object, __: int | None, ___: int | None) -> Iterator[pl.DataFrame]:
         for part in parts:
-            frame = part()
+            with reading:
+                frame = part()
             yield frame if columns is None else frame.select(columns)
 
     return register_io_source(source, schema=schema)

@@ -22,7 +22,7 @@ def to_json(value: object, name: str) -> str:
     """
     try:
         return json.dumps(_plain(value), allow_nan=False)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise InvalidInputError(
             f"{name} cannot be saved as JSON: {error}; give numbers, texts, lists and dicts of them"
         ) from None

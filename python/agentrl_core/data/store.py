@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from os import PathLike
 from pathlib import Path
@@ -18,13 +19,22 @@ from agentrl_core.data.json_text import to_json
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.operators import columns
 
+# A forked worker must not hold the lock of a parent that is killed.
+os.register_at_fork(after_in_child=_core.release_locks)
+
 
 class Store:
     """A run on disk: sealed Arrow IPC files, a folder for each table, and a manifest that names those that count.
 
-    `pl.scan_ipc("run/nodes/*.arrow")` reads whole files at any moment, and never a row that is not committed. One
-    process writes (the lock goes with it, also when it is killed while its forked workers live), any number read.
-    What `flush`, `close_iteration` and `close` acknowledged survives a kill or a power cut.
+    `pl.scan_ipc("run/nodes/*.arrow")` reads whole files, and never a row that is not committed, or one twice. Files
+    are never changed, and no name is used again; small ones are merged now and then, eight at a time. Stock tools that
+    read a folder in that moment get an error, never a part of the rows: they read it again (`polars.scan` of this
+    package does so by itself). A writer that is killed in that moment leaves a file `0-being-rewritten.arrow` that
+    says so, which the next one removes.
+
+    One process writes (the lock goes with it, also when it is killed while its forked workers live), any number read.
+    What `flush`, `close_iteration` and `close` acknowledged survives a kill or a power cut. Other files may lie beside
+    the tables (a recipe, checkpoints, notes): the store changes and removes only what has a name as it gives them.
 
     Example:
         >>> import tempfile
@@ -64,7 +74,7 @@ class Store:
         """Open a store, creating it if there is none. What a killed writer left unfinished is cleared away.
 
         Args:
-            path: the directory, on a file system with POSIX locks (NFS: mounted with locking).
+            path: the directory, on a file system with locks (NFS: mounted with locking). What else lies in it stays.
             read_only: do not take the writer's lock; see the commits that are there now, until `refresh`.
             sync: when a write is durable. `batch`: appends are queued (up to 256 MB), `flush`, `close_iteration` and
                 `close` make them durable in one commit; `always`: each call is durable when it returns; `never`: as
@@ -74,6 +84,7 @@ class Store:
         Raises:
             StoreError: another process writes this store, this one has it open already, or the directory cannot be
                 used.
+            InvalidInputError: a folder of the store is a link to another place, where nothing is to be written.
             CorruptError: the manifest is damaged or a file is missing; the message names it.
             NotFoundError: `read_only` and there is no store.
             UnsupportedError: a newer version wrote it with features that this one lacks, or the file system has no
@@ -141,7 +152,7 @@ class Store:
 
     @property
     def journal(self) -> Table:
-        """One row for each write: its iteration, its kind, the state of a closed iteration, its rows by folder."""
+        """One row for each write: iteration, kind, rows by folder; of a closed iteration its state, its components."""
         return self._core.journal()
 
     def files(self, table: str) -> list[tuple[Path, int]]:
@@ -156,8 +167,12 @@ class Store:
         return self._core.files(table)
 
     def rebase(self, batch: Batch) -> Batch:
-        """The batch with the ids of its new rows moved behind all that the store has; stored rows keep theirs."""
-        return Batch(self._core.rebase(batch._core))
+        """The batch with the ids of its new rows moved behind all that the store has; stored rows keep theirs.
+
+        Raises:
+            InvalidInputError: it adopted rows of a batch that this store does not have; the message names them.
+        """
+        return Batch(self._core.rebase(_core_of(batch)))
 
     def append(self, batch: Batch, *, iteration: int, partial: bool = False) -> int:
         """Check and queue the new rows of a batch; returns the number of the write, durable once `sequence` reaches it.
@@ -169,12 +184,11 @@ class Store:
             partial: rollouts of an iteration that was broken off: kept, but not its training batch.
 
         Raises:
-            InvalidInputError: ids of the batch are taken, or its draws are of another iteration.
+            InvalidInputError: ids of the batch are taken, its draws are of another iteration, or rows that it takes for
+                stored ones (adopted, drawn again) are not those of the store; the message names them.
             StoreError: the files cannot be written; the store has to be opened again then.
         """
-        if not isinstance(batch, Batch):
-            raise InvalidInputError(f"batch is a {type(batch).__name__}; give a Batch, as Forest.freeze makes one")
-        return self._core.append(batch._core, iteration, partial=partial)
+        return self._core.append(_core_of(batch), iteration, partial=partial)
 
     def flush(self) -> int:
         """Make everything that is queued durable, in one commit; returns the number of the last durable write.
@@ -189,16 +203,16 @@ class Store:
 
         Args:
             batch: what was appended for the iteration, all draws in their order, with computed columns.
-            state: saved as JSON (NaN and infinity as null).
+            state: saved as JSON (NaN and infinity as null); lists and dicts can be nested 64 deep.
 
         Returns:
             The number of the write, which is durable then, with everything before it.
 
         Raises:
-            InvalidInputError: the batch has other draws, or the state cannot be saved as JSON.
+            InvalidInputError: the batch has other draws, or the state cannot be saved as JSON or is nested deeper.
             StoreError: the files cannot be written; the store has to be opened again then.
         """
-        return self._core.close_iteration(batch._core, to_json(state, "state"))
+        return self._core.close_iteration(_core_of(batch), to_json(state, "state"))
 
     def has_batch(self, iteration: int) -> bool:
         """Whether the training batch of an iteration was appended, be it one without draws."""
@@ -206,6 +220,8 @@ class Store:
 
     def batch(self, iteration: int) -> Batch:
         """The batch of an iteration as it was trained: its rows, the older ones that it drew again, computed columns.
+
+        Once the iteration is closed, `Batch.state` is what its components remembered then.
 
         Raises:
             NotFoundError: there is none, or it was dropped.
@@ -240,7 +256,11 @@ class Store:
         return self._core.blob(sha256)
 
     def refresh(self) -> None:
-        """Move a reader on to the commits that are there now."""
+        """Move a reader on to the commits that are there now.
+
+        A reader that does not sees what there was when it opened. Where the writer has dropped iterations since, it
+        reads the other ones as before (`batch`, `has_batch`, `trajectory_batch`), but no more whole tables.
+        """
         self._core.refresh()
 
     def compact(self) -> int:
@@ -287,6 +307,11 @@ class Store:
         """Make what is queued durable and give the writer's lock back."""
         self._core.close()
 
+    def snapshot(self) -> Store:
+        """A reader of what is committed now, which stays with that while this store goes on or is closed."""
+        self._core.files("nodes")  # what is queued is committed first
+        return _open_snapshot(self.path, self._core.snapshot)
+
     def __reduce__(self) -> tuple[Callable[[str, str], Store], tuple[str, str]]:
         """Pickle as the directory and what this store sees of it; the copy reads the same rows and writes none."""
         return _open_snapshot, (self.path, self._core.snapshot)
@@ -300,6 +325,12 @@ class Store:
     ) -> None:
         """Close the store."""
         self.close()
+
+
+def _core_of(batch: Batch) -> _core.Batch:
+    if not isinstance(batch, Batch):
+        raise InvalidInputError(f"batch is a {type(batch).__name__}; give a Batch, as Forest.freeze makes one")
+    return batch._core
 
 
 def _open_snapshot(path: str, snapshot: str) -> Store:

@@ -4,22 +4,23 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use arrow_array::RecordBatch;
-use arrow_schema::SchemaRef;
 
 use super::blobs::check_blobs;
 use super::folders::{COMPUTED, FOLDERS, JOURNAL, key_of};
 use super::fs::failed;
 use super::journal::{self, Entry, Kind};
 use super::manifest::{self, Manifest};
-use super::recover::{MARKER, publish, write};
+use super::read::{joined, taken};
+use super::recover::{MARKED, MARKER, publish, write};
 use super::segment::{Segment, size};
-use super::{Store, Sync, Writer};
+use super::united::united;
+use super::{Store, Sync, Writer, tiers};
 use crate::batch::{Batch, Blobs, NextIds, i64s};
 use crate::schema::Table;
 use crate::{Error, Result};
 
-/// A last file smaller than this is replaced by one that also holds the new rows.
-const SMALL_BYTES: u64 = 4 << 20;
+/// How deep a state can be nested: no reader of JSON gives up so early.
+const STATE_DEPTH: usize = 64;
 
 /// A queue that holds this many bytes is committed without being asked.
 const QUEUE_BYTES: usize = 256 << 20;
@@ -33,12 +34,31 @@ pub(super) struct Write {
 }
 
 impl Store {
-    /// Checks and queues the new rows of a batch, whose ids were moved behind those of the store ([`Batch::rebase`]):
+    /// The batch with the ids of its new rows moved behind those of the store ([`Batch::rebase`]). Rows that it takes for
+    /// stored ones keep theirs, so they have to be rows of this store.
+    pub fn rebase(&self, batch: &Batch) -> Result<Batch> {
+        let next = self.next_ids();
+        for (rows, name, base, next) in [
+            (batch.nodes(), "node_id", batch.base().node, next.node),
+            (batch.trajectories(), "trajectory_id", batch.base().trajectory, next.trajectory),
+        ] {
+            let foreign = i64s(rows, name)?.values().iter().copied().filter(|&id| id < base && id >= next);
+            let foreign: Vec<i64> = foreign.collect();
+            if !foreign.is_empty() {
+                return Err(not_stored(name, &foreign));
+            }
+        }
+        batch.rebase(next)
+    }
+
+    /// Checks and queues the new rows of a batch, whose ids were moved behind those of the store ([`Store::rebase`]):
     /// part of the training batch of an iteration, or (`partial`) rollouts of one that was broken off. Returns the number
     /// of the write; it is durable when [`Store::sequence`] has reached it.
     pub fn append(&mut self, batch: &Batch, iteration: i64, partial: bool) -> Result<u64> {
         let next = self.writable()?.next;
         Self::check_new(batch, next, iteration)?;
+        self.check_stored(batch, Table::Nodes, batch.base().node)?;
+        self.check_stored(batch, Table::Trajectories, batch.base().trajectory)?;
         let rows = Table::ALL.into_iter().map(|table| Ok((table.name(), batch.new_rows(table)?)));
         let rows: Vec<_> = rows.collect::<Result<_>>()?;
         check_blobs(batch.blobs())?;
@@ -46,14 +66,15 @@ impl Store {
         let base = batch.base().trajectory;
         let trajectories = i64s(batch.trajectories(), "trajectory_id")?.values();
         let stored = trajectories.iter().copied().filter(|&id| id < base).collect();
-        let entry = Entry { iteration, kind, state: None, stored, rows: BTreeMap::new() };
+        let entry = Entry { iteration, kind, state: None, components: None, stored, rows: BTreeMap::new() };
         self.queue(Write { entry, rows, blobs: batch.blobs().clone() }, next.max(batch.next_ids()?))
     }
 
-    /// Closes an iteration: commits the columns computed for its batch, and the state to go on from. Durable when this
-    /// returns, with all that was queued before.
-    pub fn close_iteration(&mut self, batch: &Batch, state: &serde_json::Value) -> Result<u64> {
+    /// Closes an iteration: commits the columns computed for its batch, what the components remember that made them, and
+    /// the state to go on from, a JSON text. Durable when this returns, with all that was queued before.
+    pub fn close_iteration(&mut self, batch: &Batch, state: &str) -> Result<u64> {
         let next = self.writable()?.next;
+        check_state(state)?;
         let iteration = self.head.iteration;
         self.check_trained(batch, iteration)?;
         let mut rows = Vec::new();
@@ -63,7 +84,8 @@ impl Store {
         let entry = Entry {
             iteration,
             kind: Kind::Close,
-            state: Some(state.to_string()),
+            state: Some(state.to_owned()),
+            components: (!batch.state().is_empty()).then(|| batch.state().to_owned()),
             stored: Vec::new(),
             rows: BTreeMap::new(),
         };
@@ -142,6 +164,34 @@ impl Store {
         }
     }
 
+    /// The rows that a batch takes for stored ones are the very rows that the store has, or is about to have, under their
+    /// ids.
+    fn check_stored(&mut self, batch: &Batch, table: Table, base: i64) -> Result<()> {
+        let name = key_of(table.name()).ok_or_else(|| Error::internal("a table without keys was searched"))?;
+        let rows = batch.table(table);
+        let own = places(rows, name, |id| id < base)?;
+        if own.is_empty() {
+            return Ok(());
+        }
+        let wanted: Vec<i64> = own.keys().copied().collect();
+        let mut stored = vec![self.with_keys(table, &wanted)?];
+        let queued = self.writable()?.queue.iter().flat_map(|write| &write.rows);
+        stored.extend(queued.filter(|(folder, _)| *folder == table.name()).map(|(_, rows)| rows.clone()));
+        let stored = joined(&table.schema(), &stored)?;
+        let found = places(&stored, name, |id| own.contains_key(&id))?;
+        let missing: Vec<i64> = wanted.iter().copied().filter(|id| !found.contains_key(id)).collect();
+        if !missing.is_empty() {
+            return Err(not_stored(name, &missing));
+        }
+        let own = taken(rows, own.into_values().collect())?;
+        let stored = taken(&stored, found.into_values().collect())?;
+        if own.columns() == stored.columns() {
+            return Ok(());
+        }
+        let differs = |row: &usize| own.slice(*row, 1).columns() != stored.slice(*row, 1).columns();
+        Err(not_stored(name, &(0..wanted.len()).filter(differs).map(|row| wanted[row]).collect::<Vec<_>>()))
+    }
+
     /// Computed columns belong to draws: those of a batch with other draws could never be read back.
     fn check_trained(&mut self, batch: &Batch, iteration: i64) -> Result<()> {
         let mut appended = Vec::new();
@@ -215,8 +265,7 @@ impl Store {
             }
             if let (Kind::Close, Some(state)) = (entry.kind, &entry.state) {
                 commit.next.head.iteration += 1;
-                commit.next.head.state = serde_json::from_str(state)
-                    .map_err(|error| Error::internal(format!("a state is lost: {error}")))?;
+                commit.next.head.state.clone_from(state);
             }
             entries.push(entry);
         }
@@ -244,52 +293,50 @@ pub(super) struct Commit {
 
 impl Commit {
     pub(super) fn begin(store: &Store) -> Self {
-        let mut next = store.files.clone();
-        next.head.version += 1;
-        Self { next, staged: Vec::new(), replaced: Vec::new() }
+        Self { next: store.files.next(), staged: Vec::new(), replaced: Vec::new() }
     }
 
-    /// New rows behind those of a folder. A small last file is written anew, with them behind its own.
+    /// New rows behind those of a folder, in one file with the last ones where [`tiers`] has them merged.
     fn add(&mut self, store: &Store, folder: &'static str, parts: Vec<RecordBatch>) -> Result<()> {
-        let mut row = store.head.end(folder);
-        let mut runs = runs(parts);
-        let last = store.files.of(folder).last().filter(|last| last.bytes() < SMALL_BYTES);
-        if let (Some(last), Some((schema, new))) = (last, runs.first()) {
-            let indices: Vec<usize> = last.pieces().map(|piece| piece.index).collect();
-            let (found, kept) = last.read(store.fs.as_ref(), &store.path.join(folder), &indices)?;
-            let (first_row, commit) = (last.first_row, self.next.head.version);
-            if found == *schema {
-                let (segment, bytes) = Segment::seal(schema, &kept, new, key_of(folder), first_row, commit)?;
-                if segment.extends(last) {
-                    self.next.segments.entry(folder.to_owned()).or_default().pop();
-                    row = self.stage(store, folder, segment, &bytes)?;
-                    runs.remove(0);
-                }
-            }
+        let files = store.files.of(folder);
+        let bytes = parts.iter().map(|part| size(part) as u64).sum();
+        let merged = &files[files.len() - tiers::merged_with(files, bytes, store.head.end(folder))..];
+        let mut rows = Vec::new();
+        for file in merged {
+            rows.extend(file.read_all(store.fs.as_ref(), &store.path.join(folder))?);
         }
-        self.seal(store, folder, runs, row)
+        rows.extend(parts);
+        let first_row = merged.first().map_or(store.head.end(folder), |file| file.first_row);
+        self.replace(store, folder, |file| file.first_row >= first_row);
+        self.seal(store, folder, rows, first_row)
     }
 
-    /// Rows as files of a folder, one for each run of parts with the same columns.
-    pub(super) fn seal(&mut self, store: &Store, folder: &'static str, runs: Vec<Run>, mut row: u64) -> Result<()> {
-        for (schema, run) in runs {
-            let (segment, bytes) = Segment::seal(&schema, &[], &run, key_of(folder), row, self.next.head.version)?;
-            row = self.stage(store, folder, segment, &bytes)?;
+    /// Rows as files of a folder, as few as their columns allow.
+    pub(super) fn seal(
+        &mut self,
+        store: &Store,
+        folder: &'static str,
+        parts: Vec<RecordBatch>,
+        mut row: u64,
+    ) -> Result<()> {
+        for rows in united(parts)? {
+            let (segment, bytes) = Segment::seal(&rows, key_of(folder), row, self.next.head.version)?;
+            row = segment.end_row();
+            self.stage(store, folder, segment, &bytes)?;
         }
         Ok(())
     }
 
-    /// Writes a file under its temporary name. Returns the row after its last one.
-    fn stage(&mut self, store: &Store, folder: &'static str, segment: Segment, bytes: &[u8]) -> Result<u64> {
+    /// Writes a file under its temporary name.
+    fn stage(&mut self, store: &Store, folder: &'static str, segment: Segment, bytes: &[u8]) -> Result<()> {
         write(store.fs.as_ref(), &segment.staged(&store.path.join(folder)), bytes, store.sync())?;
-        let row = segment.end_row();
         let end = self.next.head.rows.entry(folder.to_owned()).or_default();
-        *end = row.max(*end);
+        *end = segment.end_row().max(*end);
         let segments = self.next.segments.entry(folder.to_owned()).or_default();
         let place = segments.partition_point(|other| other.first_row < segment.first_row);
         segments.insert(place, segment.clone());
         self.staged.push((folder, segment));
-        Ok(row)
+        Ok(())
     }
 
     /// Takes files out of a folder, whose rows are sealed again in others, or dropped.
@@ -302,7 +349,7 @@ impl Commit {
 
     /// Publishes the manifest, which makes the commit durable, and gives the files their names.
     pub(super) fn finish(self, store: &mut Store) -> Result<()> {
-        let Self { next, staged, mut replaced } = self;
+        let Self { next, staged, replaced } = self;
         let (fs, sync) = (store.fs.as_ref(), store.sync());
         let changed: BTreeSet<&str> = staged.iter().map(|&(folder, _)| folder).collect();
         if sync != Sync::Never {
@@ -312,22 +359,23 @@ impl Commit {
             }
         }
         publish(fs, &store.path, &next, sync)?;
-        let own = |(folder, segment): &(&'static str, Segment)| segment.path(&store.path.join(folder));
-        replaced.retain(|(_, path)| !staged.iter().any(|staged| own(staged) == *path));
-        let markers: BTreeSet<PathBuf> =
-            replaced.iter().map(|(folder, _)| store.path.join(folder).join(MARKER)).collect();
-        for marker in &markers {
-            fs.write(marker, b"").map_err(failed("write", marker))?;
-        }
-        for (_, path) in &replaced {
-            fs.remove(path).map_err(failed("remove", path))?;
-        }
-        for staged in &staged {
-            let (from, to) = (staged.1.staged(&store.path.join(staged.0)), own(staged));
-            fs.rename(&from, &to).map_err(failed("rename", &from))?;
-        }
-        for marker in &markers {
-            fs.remove(marker).map_err(failed("remove", marker))?;
+        for &folder in FOLDERS.iter() {
+            let path = store.path.join(folder);
+            let old: Vec<_> = replaced.iter().filter(|(name, _)| *name == folder).map(|(_, path)| path).collect();
+            let marker = path.join(MARKER);
+            if !old.is_empty() {
+                fs.write(&marker, MARKED).map_err(failed("write", &marker))?;
+            }
+            for path in &old {
+                fs.remove(path).map_err(failed("remove", path))?;
+            }
+            for (_, segment) in staged.iter().filter(|(name, _)| *name == folder) {
+                let (from, to) = (segment.staged(&path), segment.path(&path));
+                fs.rename(&from, &to).map_err(failed("rename", &from))?;
+            }
+            if !old.is_empty() {
+                fs.remove(&marker).map_err(failed("remove", &marker))?;
+            }
         }
         let old = manifest::path(&store.path, store.files.head.version);
         store.head = next.head.clone();
@@ -342,19 +390,44 @@ impl Store {
     }
 }
 
-/// Parts with the same columns, one after the other.
-type Run = (SchemaRef, Vec<RecordBatch>);
-
-/// Parts, put together where neighbours have the same columns.
-pub(super) fn runs(parts: Vec<RecordBatch>) -> Vec<Run> {
-    let mut runs: Vec<Run> = Vec::new();
-    for part in parts {
-        match runs.last_mut().filter(|(schema, _)| *schema == part.schema()) {
-            Some((_, run)) => run.push(part),
-            None => runs.push((part.schema(), vec![part])),
+/// Refuses what is no JSON or nested too deep, before anything is written.
+fn check_state(state: &str) -> Result<()> {
+    serde_json::from_str::<&serde_json::value::RawValue>(state)
+        .map_err(|error| Error::invalid(format!("state is not JSON: {error}")))?;
+    let (mut depth, mut deepest, mut is_text, mut is_escaped) = (0_usize, 0, false, false);
+    for byte in state.bytes() {
+        match byte {
+            _ if is_escaped => is_escaped = false,
+            b'\\' => is_escaped = true,
+            b'"' => is_text = !is_text,
+            b'[' | b'{' if !is_text => depth += 1,
+            b']' | b'}' if !is_text => depth -= 1,
+            _ => {}
         }
+        deepest = deepest.max(depth);
     }
-    runs
+    if deepest <= STATE_DEPTH {
+        return Ok(());
+    }
+    Err(Error::invalid(format!(
+        "state is nested {deepest} deep, but can be {STATE_DEPTH}; save what is deeper as a text or a file of its own"
+    )))
+}
+
+fn not_stored(name: &str, ids: &[i64]) -> Error {
+    let some = ids.iter().take(5).map(i64::to_string).collect::<Vec<_>>().join(", ");
+    let more = if ids.len() > 5 { format!(" and {} more", ids.len() - 5) } else { String::new() };
+    Error::invalid(format!(
+        "the batch takes {name} {some}{more} for rows of this store, which has others or none under these ids; append the \
+         batch that they come from first (store.rebase(batch)), and take them from what the store gives: \
+         store.trajectory_batch(ids), store.batch(iteration)"
+    ))
+}
+
+/// Where rows with some ids are, by their ids.
+fn places(rows: &RecordBatch, name: &str, chosen: impl Fn(i64) -> bool) -> Result<BTreeMap<i64, u32>> {
+    let ids = i64s(rows, name)?.values().iter().copied();
+    Ok(ids.zip(0_u32..).filter(|&(id, _)| chosen(id)).collect())
 }
 
 /// The smallest new id of a column.

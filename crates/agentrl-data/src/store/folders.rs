@@ -20,12 +20,13 @@ pub(super) static FOLDERS: LazyLock<Vec<&'static str>> = LazyLock::new(|| {
     facts.chain(COMPUTED.iter().map(|&(name, _)| name)).chain([JOURNAL]).collect()
 });
 
-/// The column whose values are looked up in a folder; the journal and the like are read whole.
+/// The column whose values are looked up in a folder; the others are read whole.
 pub(super) fn key_of(folder: &str) -> Option<&'static str> {
     match folder {
         "nodes" => Some("node_id"),
         "steps" | "trajectories" => Some("trajectory_id"),
         "draws" | "draw_columns" | "step_columns" => Some("draw_id"),
+        JOURNAL => Some("iteration"),
         _ => None,
     }
 }
@@ -52,5 +53,7 @@ static JOURNAL_SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
             fields.push(Field::new(format!("{folder}_{bound}"), DataType::Int64, false));
         }
     }
+    // Later versions put their columns at the end.
+    fields.push(Field::new("components", DataType::Utf8, true));
     Arc::new(Schema::new(fields))
 });

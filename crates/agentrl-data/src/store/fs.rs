@@ -19,10 +19,16 @@ pub(crate) trait Fs: Debug + Send + Sync {
     /// Names in a folder, sorted; none where there is no folder.
     fn list(&self, folder: &Path) -> io::Result<Vec<String>>;
 
-    /// Bytes of a file (all of them without a range) in aligned memory of our own: a map would die with the file.
-    fn read(&self, path: &Path, range: Option<Range<u64>>) -> io::Result<Buffer>;
+    /// Whether a name stands for another place. What a store writes and removes lies in its own folders.
+    fn is_link(&self, path: &Path) -> io::Result<bool>;
 
-    /// Makes a file, or empties the one there is, and writes it.
+    /// Bytes that a file has.
+    fn length(&self, path: &Path) -> io::Result<u64>;
+
+    /// Bytes of a file in aligned memory of our own: a map would die with the file.
+    fn read(&self, path: &Path, range: Range<u64>) -> io::Result<Buffer>;
+
+    /// Makes a file and writes it. `AlreadyExists`: something has the name, be it a link to nothing.
     fn write(&self, path: &Path, bytes: &[u8]) -> io::Result<()>;
 
     /// Makes a file's bytes durable.
@@ -31,19 +37,41 @@ pub(crate) trait Fs: Debug + Send + Sync {
     /// Makes the names in a folder durable.
     fn sync_folder(&self, folder: &Path) -> io::Result<()>;
 
-    /// Gives a file another name in its folder, at once; a file of that name is replaced.
+    /// Gives a file another name in its folder, at once. `AlreadyExists`: something has that name, and keeps it.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
 
     /// Takes a file away.
     fn remove(&self, path: &Path) -> io::Result<()>;
 
-    /// Takes the lock that a file stands for until the guard is dropped or the process ends. `WouldBlock`: it is taken.
+    /// Takes the lock that a file stands for until the guard is dropped or the process ends, whatever else the process
+    /// does with the file. `WouldBlock`: it is taken.
     fn lock(&self, path: &Path) -> io::Result<Box<dyn Any + Send + Sync>>;
 }
 
 /// An error that says what was tried with which path.
 pub(crate) fn failed(what: &str, path: &Path) -> impl FnOnce(io::Error) -> Error {
     move |error| Error::io(format!("cannot {what} {}: {error}", path.display()), error)
+}
+
+/// The error of a file that a manifest names and nobody has.
+pub(crate) fn missing(path: &Path) -> Error {
+    failed("find", path)(io::ErrorKind::NotFound.into())
+}
+
+/// Bytes that are never read at once: a file can claim any length without taking room on the disk.
+pub(crate) const MOST_BYTES: u64 = 4 << 30;
+
+/// All bytes of a file that has no more than some.
+pub(crate) fn read_whole(fs: &dyn Fs, path: &Path, most: u64) -> io::Result<Buffer> {
+    let length = fs.length(path)?;
+    if length > most {
+        return Err(too_long(length, most));
+    }
+    fs.read(path, 0..length)
+}
+
+fn too_long(length: u64, most: u64) -> io::Error {
+    io::Error::new(io::ErrorKind::FileTooLarge, format!("it claims {length} bytes, where no more than {most} can be"))
 }
 
 /// The writer's lock, with an answer for every way in which it cannot be had.
@@ -70,18 +98,20 @@ pub(crate) fn writer_lock(fs: &dyn Fs, path: &Path) -> Result<Box<dyn Any + Send
 #[derive(Debug)]
 pub(crate) struct Disk;
 
+pub(crate) use disk::release_locks;
+
 #[expect(clippy::disallowed_methods, reason = "this is the module that the ban sends everyone to")]
 mod disk {
     use std::fs::{File, OpenOptions};
-    use std::os::unix::fs::{FileExt as _, MetadataExt as _};
-    use std::process;
-    use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+    use std::io::Write as _;
+    use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
+    use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 
     use arrow_buffer::MutableBuffer;
-    use rustix::fs::{FlockOperation, fcntl_lock};
+    use rustix::fs::{CWD, FlockOperation, OFlags, RenameFlags, flock, renameat_with};
     use rustix::io::Errno;
 
-    use super::{Any, Buffer, Disk, Fs, Path, Range, io};
+    use super::{Any, Buffer, Disk, Fs, MOST_BYTES, Path, Range, io, too_long};
 
     impl Fs for Disk {
         fn create_folder(&self, path: &Path) -> io::Result<()> {
@@ -102,20 +132,37 @@ mod disk {
             Ok(names)
         }
 
-        fn read(&self, path: &Path, range: Option<Range<u64>>) -> io::Result<Buffer> {
-            let file = File::open(path)?;
-            let length = file.metadata()?.len();
-            let range = range.unwrap_or(0..length);
+        fn is_link(&self, path: &Path) -> io::Result<bool> {
+            match std::fs::symlink_metadata(path) {
+                Ok(data) => Ok(data.is_symlink()),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+                Err(error) => Err(error),
+            }
+        }
+
+        fn length(&self, path: &Path) -> io::Result<u64> {
+            Ok(open(OpenOptions::new().read(true), path)?.1)
+        }
+
+        fn read(&self, path: &Path, range: Range<u64>) -> io::Result<Buffer> {
+            let (file, length) = open(OpenOptions::new().read(true), path)?;
             if range.end > length {
                 return Err(io::Error::new(io::ErrorKind::UnexpectedEof, format!("the file ends at byte {length}")));
             }
-            let mut bytes = MutableBuffer::from_len_zeroed((range.end - range.start) as usize);
+            let bytes = range.end.saturating_sub(range.start);
+            if bytes > MOST_BYTES {
+                return Err(too_long(bytes, MOST_BYTES));
+            }
+            // Whether there is so much memory: the buffer itself would end the process if not.
+            Vec::<u8>::new().try_reserve_exact(bytes as usize).map_err(|_| io::ErrorKind::OutOfMemory)?;
+            let mut bytes = MutableBuffer::from_len_zeroed(bytes as usize);
             file.read_exact_at(&mut bytes, range.start)?;
             Ok(bytes.into())
         }
 
         fn write(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
-            std::fs::write(path, bytes)
+            // What is made new is no link that somebody else put there.
+            OpenOptions::new().write(true).create_new(true).open(path)?.write_all(bytes)
         }
 
         fn sync(&self, path: &Path) -> io::Result<()> {
@@ -128,7 +175,14 @@ mod disk {
         }
 
         fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-            std::fs::rename(from, to)
+            match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
+                // A file system that cannot look and rename at once can link at once.
+                Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
+                    std::fs::hard_link(from, to)?;
+                    std::fs::remove_file(from)
+                }
+                done => done.map_err(Into::into),
+            }
         }
 
         fn remove(&self, path: &Path) -> io::Result<()> {
@@ -137,35 +191,41 @@ mod disk {
 
         fn lock(&self, path: &Path) -> io::Result<Box<dyn Any + Send + Sync>> {
             let mut held = held()?;
-            // A record lock does not exclude its own process, and closing any descriptor of the file gives it up:
-            // the file is looked at, not opened, before it is known that no store of this process holds it.
-            if let Ok(data) = std::fs::metadata(path)
-                && held.contains(&(process::id(), data.dev(), data.ino()))
-            {
-                return Err(io::ErrorKind::WouldBlock.into());
-            }
-            let file = OpenOptions::new().create(true).truncate(false).write(true).open(path)?;
-            match fcntl_lock(&file, FlockOperation::NonBlockingLockExclusive) {
+            let (file, _) = open(OpenOptions::new().create(true).truncate(false).write(true), path)?;
+            // Of the open file, not of the process: that one would lose a record lock by closing any other descriptor of
+            // the file, as copying the folder does.
+            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => {}
-                Err(Errno::AGAIN | Errno::ACCESS) => return Err(io::ErrorKind::WouldBlock.into()),
+                Err(Errno::WOULDBLOCK) => return Err(io::ErrorKind::WouldBlock.into()),
                 Err(error @ (Errno::NOLCK | Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL)) => {
                     return Err(io::Error::new(io::ErrorKind::Unsupported, io::Error::from(error)));
                 }
                 Err(error) => return Err(error.into()),
             }
-            let data = file.metadata()?;
-            let key = (process::id(), data.dev(), data.ino());
-            held.push(key);
-            Ok(Box::new(Lock { key, _file: file }))
+            let lock = Arc::new(Mutex::new(Some(file)));
+            held.retain(|lock| lock.strong_count() > 0);
+            held.push(Arc::downgrade(&lock));
+            Ok(Box::new(lock))
         }
     }
 
-    /// Process, device and file of each lock that this process holds. A forked child finds its parent's in here, under
-    /// the parent's number: it holds none of them.
-    static HELD: Mutex<Vec<(u32, u64, u64)>> = Mutex::new(Vec::new());
+    /// Opens a regular file, and tells how long it is. Of a pipe or a device it is not waited for what comes out.
+    fn open(options: &mut OpenOptions, path: &Path) -> io::Result<(File, u64)> {
+        let file = options.custom_flags(OFlags::NONBLOCK.bits().cast_signed()).open(path)?;
+        let data = file.metadata()?;
+        if !data.is_file() {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"));
+        }
+        Ok((file, data.len()))
+    }
+
+    /// The locks of this process.
+    static HELD: Mutex<Vec<Weak<Lock>>> = Mutex::new(Vec::new());
+
+    type Lock = Mutex<Option<File>>;
 
     /// Held for as long as an open takes. A child that was forked just then finds it taken for good, and must not wait.
-    fn held() -> io::Result<MutexGuard<'static, Vec<(u32, u64, u64)>>> {
+    fn held() -> io::Result<MutexGuard<'static, Vec<Weak<Lock>>>> {
         for _ in 0..1000 {
             match HELD.try_lock() {
                 Ok(held) => return Ok(held),
@@ -176,15 +236,13 @@ mod disk {
         Err(io::ErrorKind::WouldBlock.into())
     }
 
-    struct Lock {
-        key: (u32, u64, u64),
-        _file: File,
-    }
-
-    impl Drop for Lock {
-        fn drop(&mut self) {
-            if let Ok(mut held) = held() {
-                held.retain(|key| *key != self.key);
+    /// Closes the files by which a forked child holds on to its parent's locks: those are the parent's alone, and go with
+    /// it.
+    pub(crate) fn release_locks() {
+        let Ok(mut held) = HELD.try_lock() else { return };
+        for lock in held.drain(..).filter_map(|lock| lock.upgrade()) {
+            if let Ok(mut file) = lock.try_lock() {
+                drop(file.take());
             }
         }
     }

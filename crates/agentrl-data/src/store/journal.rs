@@ -32,6 +32,8 @@ pub(super) struct Entry {
     pub(super) kind: Kind,
     /// JSON that an iteration was closed with.
     pub(super) state: Option<String>,
+    /// JSON of what the components remember that made the columns of its batch.
+    pub(super) components: Option<String>,
     /// Trajectories of the batch that were in the store before.
     pub(super) stored: Vec<i64>,
     /// The new rows of each folder.
@@ -58,6 +60,7 @@ pub(super) fn to_rows(entries: &[Entry], sequence: u64) -> Result<RecordBatch> {
             columns.push(Arc::new(bounds.collect::<Int64Array>()));
         }
     }
+    columns.push(Arc::new(entries.iter().map(|entry| entry.components.as_deref()).collect::<StringArray>()));
     let schema = schema_of(JOURNAL).ok_or_else(|| Error::internal("the journal has no schema"))?;
     RecordBatch::try_new(schema, columns).map_err(arrow_bug)
 }
@@ -67,6 +70,7 @@ pub(super) fn from_rows(rows: &RecordBatch, iteration: Option<i64>) -> Result<Ve
     let (iterations, kinds, stored) =
         (i64s(rows, "iteration")?, u8s(rows, "kind")?, lists(rows, "stored_trajectories")?);
     let states = array(rows, "state")?.as_string::<i32>();
+    let components = array(rows, "components")?.as_string::<i32>();
     let wanted = (0..rows.num_rows()).filter(|&row| iteration.is_none_or(|wanted| iterations.value(row) == wanted));
     let entry = |row: usize| {
         let kind = match kinds.value(row) {
@@ -85,6 +89,7 @@ pub(super) fn from_rows(rows: &RecordBatch, iteration: Option<i64>) -> Result<Ve
             iteration: iterations.value(row),
             kind,
             state: (!states.is_null(row)).then(|| states.value(row).to_owned()),
+            components: (!components.is_null(row)).then(|| components.value(row).to_owned()),
             stored: stored.value(row).as_primitive::<Int64Type>().values().to_vec(),
             rows: ranges,
         })

@@ -6,16 +6,15 @@ use arrow_array::cast::AsArray;
 use arrow_array::{Array, RecordBatch, UInt32Array};
 
 use super::Store;
-use super::commit::{Commit, runs};
+use super::commit::Commit;
 use super::folders::{FOLDERS, JOURNAL};
 use super::journal::Kind;
 use super::segment::Segment;
+use super::tiers::MERGED_BYTES;
+use super::united::united;
 use crate::batch::{array, i64s, lists};
 use crate::schema::Table;
 use crate::{Check, Error, Result, arrow_bug};
-
-/// Files are merged up to this size.
-const MERGED_BYTES: u64 = 64 << 20;
 
 impl Store {
     /// Merges neighbouring files of up to 64 MB, and removes blobs that no node refers to. Rows and their order stay, so
@@ -35,22 +34,21 @@ impl Store {
         Ok(fewer)
     }
 
-    /// Merges neighbouring files. Where their columns differ there is nothing to merge.
+    /// Merges neighbouring files, unless a column has one type in the one and another in the other.
     fn merge(&mut self, folder: &'static str, group: &[Segment]) -> Result<usize> {
         let (Some(first), Some(last)) = (group.first(), group.last()) else { return Ok(0) };
         let (first_row, end_row) = (first.first_row, last.end_row());
         let rows = self.numbered(folder, first_row..end_row)?;
-        let runs = runs(rows);
-        let fewer = group.len().saturating_sub(runs.len());
-        if fewer > 0 {
+        let files = united(rows.clone())?.len();
+        if files < group.len() {
             self.poisoning(|store| {
                 let mut commit = Commit::begin(store);
                 commit.replace(store, folder, |segment| (first_row..end_row).contains(&segment.first_row));
-                commit.seal(store, folder, runs, first_row)?;
+                commit.seal(store, folder, rows, first_row)?;
                 commit.finish(store)
             })?;
         }
-        Ok(fewer)
+        Ok(group.len().saturating_sub(files))
     }
 
     /// Drops the iterations below `iteration`, their journal excepted. Later rows can need older ones (a replayed
@@ -144,7 +142,7 @@ impl Store {
                 rows.insert(0, carried);
             }
             commit.replace(self, folder, |segment| segment.first_row < cut);
-            commit.seal(self, folder, runs(rows), first_row)?;
+            commit.seal(self, folder, rows, first_row)?;
         }
         commit.finish(self)
     }

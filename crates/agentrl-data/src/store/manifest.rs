@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 
 use agentrl_compute::hash::hash_bytes;
 use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 
 use super::folders::FOLDERS;
-use super::fs::{Fs, failed};
+use super::fs::{Fs, failed, read_whole};
 use super::segment::Segment;
 use crate::batch::NextIds;
 use crate::schema::FORMAT_VERSION;
@@ -16,6 +17,12 @@ use crate::{Error, Result};
 
 /// The folder of manifests.
 pub(super) const FOLDER: &str = "manifest";
+
+/// Bytes that a manifest can have. Those of a store of many terabytes come nowhere near.
+const MOST_BYTES: u64 = 1 << 30;
+
+/// What one has to know to read what this version writes, and the version that knew it first.
+const READER_FLAGS: [(&str, &str); 2] = [("names_with_commits", "0.2.0"), ("united_columns", "0.2.0")];
 
 /// A feature of the format that not every version knows.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -39,7 +46,22 @@ pub(super) struct Head {
     pub(super) next: NextIds,
     /// Rows ever written to each folder. Rows are numbered through and keep their numbers.
     pub(super) rows: BTreeMap<String, u64>,
-    pub(super) state: serde_json::Value,
+    /// JSON as it was given: no number is read and printed again, and no depth is too great.
+    #[serde(with = "as_json")]
+    pub(super) state: String,
+}
+
+/// JSON text as a part of other JSON.
+mod as_json {
+    use super::{Deserialize as _, RawValue, Serialize as _};
+
+    pub(super) fn serialize<S: serde::Serializer>(text: &str, to: S) -> Result<S::Ok, S::Error> {
+        serde_json::from_str::<&RawValue>(text).map_err(serde::ser::Error::custom)?.serialize(to)
+    }
+
+    pub(super) fn deserialize<'de, D: serde::Deserializer<'de>>(from: D) -> Result<String, D::Error> {
+        Box::<RawValue>::deserialize(from).map(|json| Box::<str>::from(json).into())
+    }
 }
 
 /// The state of a store after a commit.
@@ -52,6 +74,8 @@ pub(super) struct Manifest {
     pub(super) writer_flags: Vec<Flag>,
     #[serde(flatten)]
     pub(super) head: Head,
+    /// The first commit whose files have its number in their names.
+    named_from: u64,
     /// The files of each folder, in the order of their rows.
     pub(super) segments: BTreeMap<String, Vec<Segment>>,
 }
@@ -65,10 +89,19 @@ impl Default for Manifest {
             dropped: 0,
             next: NextIds::default(),
             rows: FOLDERS.iter().map(|&folder| (folder.to_owned(), 0)).collect(),
-            state: serde_json::Value::Null,
+            state: "null".to_owned(),
         };
         let segments = FOLDERS.iter().map(|&folder| (folder.to_owned(), Vec::new())).collect();
-        Self { format: FORMAT_VERSION, reader_flags: Vec::new(), writer_flags: Vec::new(), head, segments }
+        let mut manifest = Self {
+            format: FORMAT_VERSION,
+            reader_flags: Vec::new(),
+            writer_flags: Vec::new(),
+            head,
+            named_from: 0,
+            segments,
+        };
+        manifest.set_flags();
+        manifest
     }
 }
 
@@ -85,20 +118,52 @@ impl Manifest {
         self.segments.get(folder).map_or(&[], Vec::as_slice)
     }
 
+    /// The manifest of the next commit, before it has any files.
+    pub(super) fn next(&self) -> Self {
+        let mut next = self.clone();
+        next.head.version += 1;
+        next.named_from = next.named_from.min(next.head.version);
+        next.set_flags();
+        next
+    }
+
+    fn set_flags(&mut self) {
+        let flag = |(name, since): (&str, &str)| Flag { name: name.to_owned(), since: since.to_owned() };
+        self.reader_flags = READER_FLAGS.into_iter().map(flag).collect();
+    }
+
     /// The last manifest of a store, or none.
     pub(super) fn latest(fs: &dyn Fs, store: &Path) -> Result<Option<Self>> {
-        let folder = store.join(FOLDER);
+        let mut tried = None;
         loop {
-            let names = fs.list(&folder).map_err(failed("list", &folder))?;
-            let Some(version) = names.iter().filter_map(|name| number(name)).max() else { return Ok(None) };
+            let Some(version) = Self::last_number(fs, store)? else { return Ok(None) };
             let path = path(store, version);
-            match fs.read(&path, None) {
-                Ok(bytes) => return Self::parse(&path, &bytes).map(Some),
-                // Another one took its place since the folder was listed.
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            match read_whole(fs, &path, MOST_BYTES) {
+                Ok(bytes) => {
+                    let manifest = Self::parse(&path, &bytes)?;
+                    if manifest.head.version == version {
+                        return Ok(Some(manifest));
+                    }
+                    return Err(Error::corrupt(format!(
+                        "{} is the manifest of commit {}; restore it from a copy",
+                        path.display(),
+                        manifest.head.version
+                    )));
+                }
+                // Another one took its place since the folder was listed, unless it is the last one again.
+                Err(error) if error.kind() == io::ErrorKind::NotFound && tried != Some(version) => {
+                    tried = Some(version);
+                }
                 Err(error) => return Err(failed("read", &path)(error)),
             }
         }
+    }
+
+    /// Number of the last manifest there is.
+    pub(super) fn last_number(fs: &dyn Fs, store: &Path) -> Result<Option<u64>> {
+        let folder = store.join(FOLDER);
+        let names = fs.list(&folder).map_err(failed("list", &folder))?;
+        Ok(names.iter().filter_map(|name| number(name)).max())
     }
 
     /// A manifest from the bytes of its file.
@@ -118,7 +183,8 @@ impl Manifest {
         let unknown = |error: serde_json::Error| corrupt(&format!("cannot be read: {error}"));
         // What another format says about its flags can be told even where the rest of it cannot be read.
         let flags: Flags = serde_json::from_str(body).map_err(unknown)?;
-        if let Some(flag) = flags.reader_flags.first() {
+        let known = |flag: &&Flag| READER_FLAGS.iter().any(|(name, _)| *name == flag.name);
+        if let Some(flag) = flags.reader_flags.iter().find(|flag| !known(flag)) {
             return Err(Error::unsupported(format!(
                 "{} needs feature {:?}, which agentrl_core {} or newer can read; install that version",
                 path.display(),
@@ -133,17 +199,23 @@ impl Manifest {
                 flags.format
             )));
         }
-        // Numbers of any precision do not go through a flattened field, so head and files are read one after the other.
+        // A state does not go through a flattened field, so head and files are read one after the other.
         let head: Head = serde_json::from_str(body).map_err(unknown)?;
-        let Files { writer_flags, segments } = serde_json::from_str(body).map_err(unknown)?;
+        let Files { writer_flags, named_from, mut segments } = serde_json::from_str(body).map_err(unknown)?;
+        for segment in segments.values_mut().flatten() {
+            segment.is_named_by_row = segment.commit < named_from;
+        }
         let Flags { format, reader_flags } = flags;
-        let manifest = Self { format, reader_flags, writer_flags, head, segments };
+        let manifest = Self { format, reader_flags, writer_flags, head, named_from, segments };
         manifest.check().map_err(|why| corrupt(&format!("contradicts itself: {why}")))?;
         Ok(manifest)
     }
 
     /// The rules that everything else relies on.
     fn check(&self) -> std::result::Result<(), String> {
+        if self.head.version >= 1 << 48 || self.head.sequence >= 1 << 48 {
+            return Err("no store comes to so many commits".to_owned());
+        }
         for (folder, segments) in &self.segments {
             if !FOLDERS.contains(&folder.as_str()) {
                 return Err(format!("folder {folder:?} is not known"));
@@ -195,17 +267,34 @@ struct Flags {
 #[derive(Deserialize)]
 struct Files {
     writer_flags: Vec<Flag>,
+    /// The first version named files by their rows alone.
+    #[serde(default = "never")]
+    named_from: u64,
     segments: BTreeMap<String, Vec<Segment>>,
+}
+
+fn never() -> u64 {
+    u64::MAX
 }
 
 /// Where the manifest of a commit lies.
 pub(super) fn path(store: &Path, version: u64) -> PathBuf {
-    store.join(FOLDER).join(format!("{version:08}.json"))
+    store.join(FOLDER).join(file_name(version))
 }
 
-/// The commit whose manifest has a name.
+/// The commit whose manifest has a name. Other spellings of a number are names that no store gives.
 pub(super) fn number(name: &str) -> Option<u64> {
-    name.strip_suffix(".json")?.parse().ok()
+    let version = name.strip_suffix(".json")?.parse().ok()?;
+    (file_name(version) == name).then_some(version)
+}
+
+/// Whether a name is that of a manifest that is being written.
+pub(super) fn is_staged(name: &str) -> bool {
+    name.strip_suffix(".tmp").is_some_and(|stem| number(&format!("{stem}.json")).is_some())
+}
+
+fn file_name(version: u64) -> String {
+    format!("{version:08}.json")
 }
 
 /// The text of a manifest: its JSON, and a line that tells whether that is whole.

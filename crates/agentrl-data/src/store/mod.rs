@@ -27,6 +27,8 @@ mod manifest;
 mod read;
 mod recover;
 mod segment;
+mod tiers;
+mod united;
 mod verify;
 
 use std::any::Any;
@@ -182,7 +184,7 @@ impl Store {
     }
 
     /// What the last [`Store::close_iteration`] was told to remember, as JSON.
-    pub fn state(&self) -> &serde_json::Value {
+    pub fn state(&self) -> &str {
         &self.head.state
     }
 
@@ -214,6 +216,11 @@ impl Store {
         }
         Ok(())
     }
+}
+
+/// Gives back, in a child that was just forked, what it inherited of its parent's locks: they are to go with the parent.
+pub fn release_locks() {
+    fs::release_locks();
 }
 
 /// Refuses a store that was opened before this process was forked.

@@ -2,16 +2,17 @@
 
 use std::collections::BTreeSet;
 use std::ops::Range;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use arrow_array::{Array, RecordBatch, UInt32Array};
+use arrow_array::{Array, RecordBatch, UInt32Array, new_null_array};
 use arrow_schema::SchemaRef;
 
 use super::Store;
 use super::folders::{COMPUTED, JOURNAL, key_of, schema_of};
-use super::fs::failed;
+use super::fs::{failed, missing};
 use super::journal::{self, Entry, Kind};
-use super::manifest::Manifest;
+use super::manifest::{Head, Manifest};
 use super::segment::{Segment, is_other};
 use crate::batch::{Batch, i64s};
 use crate::schema::Table;
@@ -50,28 +51,35 @@ impl Store {
         let (folder, end) = (self.path.join(name), self.head.end(name));
         self.located(|store| {
             let names = store.fs.list(&folder).map_err(failed("list", &folder))?;
+            let is_there =
+                |path: &PathBuf| path.file_name().is_some_and(|name| names.iter().any(|own| name == own.as_str()));
             let segments = store.files.of(name).iter().filter(|segment| segment.first_row < end);
             let found = segments.map(|segment| {
-                let path = segment.path(&folder);
-                let renamed = path.file_name().is_some_and(|name| names.iter().any(|found| name == found.as_str()));
                 // A commit renames its files when its manifest is there.
-                let path = if renamed { path } else { segment.staged(&folder) };
-                (path, segment.end_row().min(end) - segment.first_row)
+                let path = [segment.path(&folder), segment.staged(&folder)].into_iter().find(is_there);
+                let path = path.ok_or_else(|| missing(&segment.path(&folder)))?;
+                Ok((path, segment.end_row().min(end) - segment.first_row))
             });
-            Ok(found.collect())
+            found.collect()
         })
     }
 
     /// Whether an iteration has its training batch, which can be one without draws.
     pub fn has_batch(&mut self, iteration: i64) -> Result<bool> {
         self.settle()?;
-        let entries = self.entries(Some(iteration))?;
-        Ok(iteration >= self.head.dropped && entries.iter().any(|entry| entry.kind == Kind::Batch))
+        self.surviving(|store| {
+            let entries = store.entries(Some(iteration))?;
+            Ok(iteration >= store.head.dropped && entries.iter().any(|entry| entry.kind == Kind::Batch))
+        })
     }
 
     /// The batch of an iteration as it was trained: its rows, the older rows that its draws use, and computed columns.
     pub fn batch(&mut self, iteration: i64) -> Result<Batch> {
         self.settle()?;
+        self.surviving(|store| store.trained_batch(iteration))
+    }
+
+    fn trained_batch(&mut self, iteration: i64) -> Result<Batch> {
         let entries = self.entries(Some(iteration))?;
         let of = |kind: Kind| entries.iter().filter(move |entry| entry.kind == kind);
         if iteration < self.head.dropped || of(Kind::Batch).next().is_none() {
@@ -120,6 +128,9 @@ impl Store {
                 }
             }
         }
+        if let Some(components) = of(Kind::Close).next_back().and_then(|entry| entry.components.as_deref()) {
+            batch = batch.with_state(components);
+        }
         Ok(batch.with_base(self.head.next))
     }
 
@@ -127,6 +138,10 @@ impl Store {
     /// All of its rows are in the store, so that appending it adds only what is drawn from it.
     pub fn trajectories(&mut self, ids: &[i64]) -> Result<Batch> {
         self.settle()?;
+        self.surviving(|store| store.stored_trajectories(ids))
+    }
+
+    fn stored_trajectories(&mut self, ids: &[i64]) -> Result<Batch> {
         let wanted: Vec<i64> = ids.iter().copied().collect::<BTreeSet<_>>().into_iter().collect();
         let trajectories = self.with_keys(Table::Trajectories, &wanted)?;
         let found = i64s(&trajectories, "trajectory_id")?.values();
@@ -158,7 +173,23 @@ impl Store {
     }
 
     pub(super) fn entries(&mut self, iteration: Option<i64>) -> Result<Vec<Entry>> {
-        let rows = self.all_rows(JOURNAL)?;
+        let rows = self.located(|store| {
+            let near = |segment: &Segment, (first, last): (i64, i64)| {
+                // The first version wrote journals without keys.
+                segment.is_named_by_row || iteration.is_none_or(|wanted| (first..=last).contains(&wanted))
+            };
+            let mut found = Vec::new();
+            for segment in store.files.of(JOURNAL).iter().filter(|segment| segment.first_row < store.head.end(JOURNAL))
+            {
+                let pieces: Vec<_> = segment.pieces().filter(|piece| near(segment, piece.keys)).collect();
+                let indices: Vec<usize> = pieces.iter().map(|piece| piece.index).collect();
+                for (piece, rows) in pieces.iter().zip(store.pieces(JOURNAL, segment, &indices)?) {
+                    let seen = store.head.end(JOURNAL).saturating_sub(piece.first_row);
+                    found.extend(cut(rows, 0..seen));
+                }
+            }
+            Ok(found)
+        })?;
         journal::from_rows(&joined(&known_schema(JOURNAL)?, &rows)?, iteration)
     }
 
@@ -182,7 +213,7 @@ impl Store {
                 for (piece, rows) in pieces.iter().zip(store.pieces(folder, segment, &indices)?) {
                     let from = range.start.max(piece.first_row) - piece.first_row;
                     let to = range.end.min(piece.end_row) - piece.first_row;
-                    found.push(rows.slice(from as usize, (to - from) as usize));
+                    found.extend(cut(rows, from..to));
                 }
             }
             Ok(found)
@@ -221,7 +252,7 @@ impl Store {
                 if indices.is_empty() {
                     continue;
                 }
-                for rows in store.pieces(folder, segment, &indices)? {
+                for rows in store.pieces(folder, segment, &indices)?.into_iter().flatten() {
                     let chosen = i64s(&rows, key)?.values().iter().enumerate();
                     let chosen = chosen.filter(|(_, key)| keys.binary_search(key).is_ok());
                     found.push(taken(&rows, chosen.map(|(row, _)| row as u32).collect())?);
@@ -244,7 +275,7 @@ impl Store {
                     if needed.range(piece.keys.0..=piece.keys.1).next().is_none() {
                         continue;
                     }
-                    for rows in store.pieces(nodes, segment, &[piece.index])? {
+                    for rows in store.pieces(nodes, segment, &[piece.index])?.into_iter().flatten().rev() {
                         let (ids, parents) = (i64s(&rows, "node_id")?, i64s(&rows, "parent_id")?);
                         let mut chosen = Vec::new();
                         for row in (0..rows.num_rows()).rev() {
@@ -269,17 +300,27 @@ impl Store {
         joined(&Table::Nodes.schema_of(&found), &found)
     }
 
-    /// Some record batches of a file.
-    fn pieces(&self, folder: &str, segment: &Segment, indices: &[usize]) -> Result<Vec<RecordBatch>> {
+    /// Some record batches of a file, each as parts with the columns that they were written with.
+    fn pieces(&self, folder: &str, segment: &Segment, indices: &[usize]) -> Result<Vec<Vec<RecordBatch>>> {
         if indices.is_empty() {
             return Ok(Vec::new());
         }
-        let (schema, rows) = segment.read(self.fs.as_ref(), &self.path.join(folder), indices)?;
-        if schema_of(folder).is_some_and(|known| known.fields() != schema.fields()) {
-            let path = segment.path(&self.path.join(folder));
-            return Err(Error::new(ErrorKind::Schema, format!("{} has other columns than format v1", path.display())));
+        let pieces = segment.read(self.fs.as_ref(), &self.path.join(folder), indices)?;
+        let Some(known) = schema_of(folder) else { return Ok(pieces) };
+        let path = segment.path(&self.path.join(folder));
+        let whole = |rows: RecordBatch| with_later_columns(&path, &known, rows);
+        pieces.into_iter().map(|parts| parts.into_iter().map(whole).collect()).collect()
+    }
+
+    /// Reads what a snapshot still has when the writer has dropped older iterations since: the rows of the others.
+    fn surviving<T>(&mut self, read: impl Fn(&mut Self) -> Result<T>) -> Result<T> {
+        let found = read(self);
+        if found.is_ok() || self.files.head.dropped <= self.head.dropped {
+            return found;
         }
-        Ok(rows)
+        let mut rest = Self::new(self.fs.clone(), &self.path, self.files.clone(), None);
+        rest.head = Head { dropped: self.files.head.dropped, ..self.head.clone() };
+        read(&mut rest)
     }
 
     /// Reads where the files are. A reader whose files the writer merged meanwhile finds the rows in the new ones.
@@ -317,7 +358,37 @@ fn outside(parts: &[RecordBatch], key: &str, column: &str) -> Result<BTreeSet<i6
     Ok(named)
 }
 
-fn taken(rows: &RecordBatch, chosen: Vec<u32>) -> Result<RecordBatch> {
+/// Rows with null in the columns that came after their version: those at the end of what is known today.
+fn with_later_columns(path: &Path, known: &SchemaRef, rows: RecordBatch) -> Result<RecordBatch> {
+    let schema = rows.schema();
+    if schema.fields() == known.fields() {
+        return Ok(rows);
+    }
+    let count = schema.fields().len();
+    let is_older =
+        known.fields().starts_with(schema.fields()) && known.fields()[count..].iter().all(|field| field.is_nullable());
+    if !is_older {
+        return Err(Error::new(ErrorKind::Schema, format!("{} has other columns than format v1", path.display())));
+    }
+    let mut columns = rows.columns().to_vec();
+    let later = known.fields()[count..].iter();
+    columns.extend(later.map(|field| new_null_array(field.data_type(), rows.num_rows())));
+    let whole = Arc::new(known.as_ref().clone().with_metadata(schema.metadata().clone()));
+    RecordBatch::try_new(whole, columns).map_err(arrow_bug)
+}
+
+/// Some rows of a piece that are in parts.
+fn cut(parts: Vec<RecordBatch>, range: Range<u64>) -> impl Iterator<Item = RecordBatch> {
+    let mut end = 0;
+    parts.into_iter().filter_map(move |part| {
+        let first = end;
+        end += part.num_rows() as u64;
+        let (from, to) = (range.start.max(first), range.end.min(end));
+        (from < to).then(|| part.slice((from - first) as usize, (to - from) as usize))
+    })
+}
+
+pub(super) fn taken(rows: &RecordBatch, chosen: Vec<u32>) -> Result<RecordBatch> {
     if chosen.len() == rows.num_rows() {
         return Ok(rows.clone());
     }

@@ -5,15 +5,26 @@ use std::path::{Path, PathBuf};
 use super::folders::FOLDERS;
 use super::fs::{Fs, failed};
 use super::manifest::{self, Manifest};
-use super::{Sync, segment};
+use super::{Sync, blobs, segment};
 use crate::{Error, Result};
 
 /// A file that is no Arrow file, there while files of a folder take the place of others: stock tools that read the whole
-/// folder just then stop with an error, where they would have missed rows.
-pub(super) const MARKER: &str = "being-rewritten.arrow";
+/// folder just then stop with an error, where they would have missed rows. It is the first in the folder, and not empty,
+/// for Polars passes over empty files.
+pub(super) const MARKER: &str = "0-being-rewritten.arrow";
 
-/// The last manifest of a store, with its files in place and nothing else in its folders.
+/// What the marker says.
+pub(super) const MARKED: &[u8] = b"Files of this folder are just taking the place of others. Read it again.\n";
+
+/// The marker of the first version.
+const OLD_MARKER: &str = "being-rewritten.arrow";
+
+/// The last manifest of a store, with its files in place and nothing else of ours in its folders. Files of other names are
+/// not ours.
 pub(super) fn recover(fs: &dyn Fs, store: &Path, sync: Sync) -> Result<Manifest> {
+    for folder in FOLDERS.iter().chain([&manifest::FOLDER, &blobs::FOLDER]) {
+        refuse_link(fs, &store.join(folder))?;
+    }
     let latest = Manifest::latest(fs, store)?;
     if let Some(manifest) = &latest {
         manifest.check_writable(store)?;
@@ -24,24 +35,49 @@ pub(super) fn recover(fs: &dyn Fs, store: &Path, sync: Sync) -> Result<Manifest>
     for plan in plans {
         plan.carry_out(fs)?;
     }
+    remove_old(fs, store, &manifest, sync)?;
+    blobs::remove_unfinished(fs, store)?;
     if is_new {
         create(fs, store, &manifest, sync)?;
     }
-    let folder = store.join(manifest::FOLDER);
-    for name in fs.list(&folder).map_err(failed("list", &folder))? {
-        if name.strip_suffix(".tmp").is_some() || manifest::number(&name).is_some_and(|at| at < manifest.head.version) {
-            let path = folder.join(&name);
-            fs.remove(&path).map_err(failed("remove", &path))?;
-        }
-    }
     Ok(manifest)
+}
+
+/// Removes the manifests before the last one, and what a writer that was killed has left of the next.
+fn remove_old(fs: &dyn Fs, store: &Path, manifest: &Manifest, sync: Sync) -> Result<()> {
+    let folder = store.join(manifest::FOLDER);
+    let names = fs.list(&folder).map_err(failed("list", &folder))?;
+    let is_old = |name: &&String| {
+        manifest::is_staged(name) || manifest::number(name).is_some_and(|number| number < manifest.head.version)
+    };
+    let old: Vec<_> = names.iter().filter(is_old).map(|name| folder.join(name)).collect();
+    for path in &old {
+        fs.remove(path).map_err(failed("remove", path))?;
+    }
+    if sync != Sync::Never && !old.is_empty() {
+        // The next manifest is written under a name that may have been one of these.
+        fs.sync_folder(&folder).map_err(failed("sync folder", &folder))?;
+    }
+    Ok(())
+}
+
+/// Refuses a folder of a store that is somewhere else: what lies there is not the store's to replace and remove.
+pub(super) fn refuse_link(fs: &dyn Fs, folder: &Path) -> Result<()> {
+    if fs.is_link(folder).map_err(failed("look at", folder))? {
+        return Err(Error::invalid(format!(
+            "{} is a link to another place, where a store that is written does not change anything; put the folder \
+             itself there, or open the store read-only",
+            folder.display()
+        )));
+    }
+    Ok(())
 }
 
 /// What to do in one folder.
 struct Plan {
     remove: Vec<PathBuf>,
     rename: Vec<(PathBuf, PathBuf)>,
-    marker: Option<PathBuf>,
+    markers: Vec<PathBuf>,
 }
 
 impl Plan {
@@ -53,7 +89,7 @@ impl Plan {
         for (from, to) in &self.rename {
             fs.rename(from, to).map_err(failed("rename", from))?;
         }
-        self.marker.iter().try_for_each(|path| fs.remove(path).map_err(failed("remove", path)))
+        self.markers.iter().try_for_each(|path| fs.remove(path).map_err(failed("remove", path)))
     }
 }
 
@@ -61,36 +97,45 @@ impl Plan {
 fn plan(fs: &dyn Fs, store: &Path, folder: &str, manifest: &Manifest) -> Result<Plan> {
     let path = store.join(folder);
     let names = fs.list(&path).map_err(failed("list", &path))?;
-    let mut plan = Plan { remove: Vec::new(), rename: Vec::new(), marker: None };
+    let mut plan = Plan { remove: Vec::new(), rename: Vec::new(), markers: Vec::new() };
     for segment in manifest.of(folder) {
         let (staged, own) = (segment.staged(&path), segment.path(&path));
-        if is_in(&names, &staged) {
-            plan.rename.push((staged, own));
-        } else if !is_in(&names, &own) {
-            return Err(Error::corrupt(format!(
-                "{} is missing (bytes 0 to {}); restore it from a copy",
-                own.display(),
-                segment.bytes()
-            )));
+        match (is_in(&names, &staged), is_in(&names, &own)) {
+            (true, false) => plan.rename.push((staged, own)),
+            // The first version gave a file the name of the one that it replaced.
+            (true, true) if segment.is_named_by_row => {
+                plan.remove.push(own.clone());
+                plan.rename.push((staged, own));
+            }
+            (_, true) => {}
+            (false, false) => {
+                return Err(Error::corrupt(format!(
+                    "{} is missing (bytes 0 to {}); restore it from a copy",
+                    own.display(),
+                    segment.bytes()
+                )));
+            }
         }
     }
     for name in &names {
-        let first_row = segment::first_row(name);
-        if first_row.is_some_and(|row| row >= manifest.head.end(folder)) {
+        let found = path.join(name);
+        if name == MARKER || name == OLD_MARKER {
+            plan.markers.push(found);
+            continue;
+        }
+        let Some((row, commit)) = segment::numbers(name) else { continue };
+        let is_sealed = found.extension().is_some_and(|ending| ending == "arrow");
+        let is_later = commit.map_or(row >= manifest.head.end(folder), |commit| commit > manifest.head.version);
+        if is_sealed && is_later {
             // Files get their names after the manifest that names them, so that manifest was lost.
             return Err(Error::corrupt(format!(
                 "{} belongs to a later commit than the last manifest, {}; restore the folder manifest from a copy",
-                path.join(name).display(),
+                found.display(),
                 manifest.head.version
             )));
         }
-        let known = |row: u64| manifest.of(folder).iter().any(|segment| segment.first_row == row);
-        let found = path.join(name);
-        if name == MARKER {
-            plan.marker = Some(found);
-        } else if first_row.is_some_and(|row| !known(row))
-            || (name.strip_suffix(".tmp").is_some() && !plan.rename.iter().any(|(from, _)| *from == found))
-        {
+        let is_named = manifest.of(folder).iter().any(|segment| segment.path(&path) == found);
+        if !is_named && !plan.rename.iter().any(|(from, _)| *from == found) {
             plan.remove.push(found);
         }
     }
@@ -116,12 +161,19 @@ fn create(fs: &dyn Fs, store: &Path, manifest: &Manifest, sync: Sync) -> Result<
     publish(fs, store, manifest, sync)
 }
 
-/// Writes a manifest under its number. When this returns, the commit is durable.
+/// Writes a manifest under its number. When this returns, the commit is durable, and no other writer's takes its place.
 pub(super) fn publish(fs: &dyn Fs, store: &Path, manifest: &Manifest, sync: Sync) -> Result<()> {
     let path = manifest::path(store, manifest.head.version);
     let staged = path.with_extension("tmp");
     write(fs, &staged, &manifest.to_bytes()?, sync)?;
-    fs.rename(&staged, &path).map_err(failed("rename", &staged))?;
+    fs.rename(&staged, &path).map_err(|error| match error.kind() {
+        std::io::ErrorKind::AlreadyExists => other_writer(&path),
+        _ => failed("rename", &staged)(error),
+    })?;
+    // The number is free again where another writer is two commits ahead, and goes on from its own.
+    if Manifest::last_number(fs, store)?.is_some_and(|last| last > manifest.head.version) {
+        return Err(other_writer(&path));
+    }
     if sync != Sync::Never {
         let folder = store.join(manifest::FOLDER);
         fs.sync_folder(&folder).map_err(failed("sync folder", &folder))?;
@@ -129,9 +181,21 @@ pub(super) fn publish(fs: &dyn Fs, store: &Path, manifest: &Manifest, sync: Sync
     Ok(())
 }
 
+/// The error of a writer that is not the only one.
+fn other_writer(path: &Path) -> Error {
+    Error::busy(format!(
+        "{} is there already: another process has written this store since it was opened here, although its file lock is \
+         held here; nothing of this commit counts: close the store, and open it again when the other one is closed",
+        path.display()
+    ))
+}
+
 /// Writes a file whose name is made durable by whoever calls.
 pub(super) fn write(fs: &dyn Fs, path: &Path, bytes: &[u8], sync: Sync) -> Result<()> {
-    fs.write(path, bytes).map_err(failed("write", path))?;
+    fs.write(path, bytes).map_err(|error| match error.kind() {
+        std::io::ErrorKind::AlreadyExists => other_writer(path),
+        _ => failed("write", path)(error),
+    })?;
     if sync != Sync::Never {
         fs.sync(path).map_err(failed("sync", path))?;
     }

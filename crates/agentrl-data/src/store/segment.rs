@@ -7,7 +7,8 @@ use arrow_schema::SchemaRef;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::fs::{Fs, failed};
+use super::fs::{Fs, MOST_BYTES, failed};
+use super::united::{Parts, Rows};
 use crate::batch::i64s;
 use crate::ipc::{self, Footer};
 use crate::{Error, ErrorKind, Result, arrow_bug};
@@ -42,11 +43,14 @@ impl From<Block> for (u64, u64, i64, i64, u64) {
 /// A sealed file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Segment {
-    /// Number of its first row among all rows of its folder; also its name.
+    /// Number of its first row among all rows of its folder.
     pub(super) first_row: u64,
     /// The commit that wrote it.
     pub(super) commit: u64,
     blocks: Vec<Block>,
+    /// Whether its name does not tell its commit, as in stores of the first version.
+    #[serde(skip)]
+    pub(super) is_named_by_row: bool,
 }
 
 /// A record batch of a segment: where it is, and which rows and keys it has.
@@ -59,18 +63,14 @@ pub(super) struct Piece {
 }
 
 impl Segment {
-    /// Seals rows: the segment, and the bytes of its file. `kept` are the record batches of the file that it takes the
-    /// place of.
+    /// Seals rows: the segment, and the bytes of its file.
     pub(super) fn seal(
-        schema: &SchemaRef,
-        kept: &[RecordBatch],
-        parts: &[RecordBatch],
+        (schema, parts): &Rows,
         key: Option<&str>,
         first_row: u64,
         commit: u64,
     ) -> Result<(Self, Vec<u8>)> {
-        let mut chunks = kept.to_vec();
-        chunks.extend(chunked(schema, parts)?);
+        let chunks = chunked(schema, parts)?;
         let bytes = ipc::encode(schema, &chunks)?;
         let footer = Footer::read("a new segment", &bytes)?;
         let (mut blocks, mut from) = (Vec::with_capacity(chunks.len() + 1), 0);
@@ -84,19 +84,15 @@ impl Segment {
             blocks.push(Block { end: end as u64, rows, keys, hash: xxh3_64(&bytes[from..end]) });
             from = end;
         }
-        Ok((Self { first_row, commit, blocks }, bytes))
-    }
-
-    /// Whether its file begins with the very record batches of another one. Then it may take that one's place even under
-    /// the eyes of a reader that opens a file twice, for its footer and for its rows, as Polars does.
-    pub(super) fn extends(&self, other: &Self) -> bool {
-        let batches = &other.blocks[..other.blocks.len() - 1];
-        self.first_row == other.first_row && self.blocks.starts_with(batches)
+        Ok((Self { first_row, commit, blocks, is_named_by_row: false }, bytes))
     }
 
     /// Number of the row after its last one, where its blocks are in order.
     pub(super) fn checked_end(&self) -> Option<u64> {
-        let ordered = self.blocks.windows(2).all(|pair| pair[0].end < pair[1].end);
+        // A block is read at once: none is so large that there is no memory for it.
+        let follows = |from: u64, end: u64| from < end && end - from <= MOST_BYTES;
+        let ordered = self.blocks.windows(2).all(|pair| follows(pair[0].end, pair[1].end))
+            && self.blocks.first().is_some_and(|block| follows(0, block.end));
         let footer = self.blocks.last().is_some_and(|footer| footer.rows == 0 && footer.end > 0);
         // No file of ours comes near: a length that is read into memory must be one that can be.
         let sane = self.bytes() < 1 << 48;
@@ -124,9 +120,15 @@ impl Segment {
         })
     }
 
-    /// Where it lies once its commit is over.
+    /// Where it lies once its commit is over: under a name that no other file ever has, before it or after it. What was
+    /// read from the name once can only be read from it again, or not at all.
     pub(super) fn path(&self, folder: &Path) -> PathBuf {
-        folder.join(name(self.first_row))
+        let Self { first_row, commit, .. } = self;
+        folder.join(if self.is_named_by_row {
+            format!("{first_row:012}.arrow")
+        } else {
+            format!("{first_row:012}-{commit:08}.arrow")
+        })
     }
 
     /// Where it lies until its commit has a manifest.
@@ -134,11 +136,12 @@ impl Segment {
         folder.join(format!("{:012}.{:08}.tmp", self.first_row, self.commit))
     }
 
-    /// Reads the schema and some of the record batches; every byte read is compared with its checksum.
+    /// Reads some of the record batches, each as parts with the columns that they were written with; every byte read is
+    /// compared with its checksum.
     ///
     /// The file lies under its own name, or under its staged one while its commit is not over. Where neither holds what
     /// was written, the error is `Corrupt`, or a later manifest knows better.
-    pub(super) fn read(&self, fs: &dyn Fs, folder: &Path, wanted: &[usize]) -> Result<(SchemaRef, Vec<RecordBatch>)> {
+    pub(super) fn read(&self, fs: &dyn Fs, folder: &Path, wanted: &[usize]) -> Result<Vec<Vec<RecordBatch>>> {
         // It can be renamed between the first look and the second, but only once.
         let (path, staged) = (self.path(folder), self.staged(folder));
         let first = self.read_at(fs, &path, wanted);
@@ -148,17 +151,30 @@ impl Segment {
         self.read_at(fs, &staged, wanted).or_else(|_| self.read_at(fs, &path, wanted)).or(first)
     }
 
-    fn read_at(&self, fs: &dyn Fs, path: &Path, wanted: &[usize]) -> Result<(SchemaRef, Vec<RecordBatch>)> {
+    /// All of its rows.
+    pub(super) fn read_all(&self, fs: &dyn Fs, folder: &Path) -> Result<Vec<RecordBatch>> {
+        let all: Vec<usize> = (0..self.blocks.len() - 1).collect();
+        Ok(self.read(fs, folder, &all)?.into_iter().flatten().collect())
+    }
+
+    fn read_at(&self, fs: &dyn Fs, path: &Path, wanted: &[usize]) -> Result<Vec<Vec<RecordBatch>>> {
         let name = path.display().to_string();
         let last = self.blocks.len() - 1;
         let (_, footer) = self.block(fs, path, last)?;
         let footer = Footer::read(&name, &footer)?;
+        let parts = Parts::of(&name, &footer.schema)?;
         let rows = wanted.iter().map(|&index| {
             let (from, bytes) = self.block(fs, path, index)?;
-            footer.rows(&name, index, &bytes, from)
+            let rows = footer.rows(&name, index, &bytes, from)?;
+            match &parts {
+                None => Ok(vec![rows]),
+                Some(parts) => {
+                    let from = self.blocks[..index].iter().map(|block| block.rows).sum();
+                    parts.divide(&name, &rows, from)
+                }
+            }
         });
-        let rows = rows.collect::<Result<Vec<_>>>()?;
-        Ok((footer.schema, rows))
+        rows.collect()
     }
 
     /// Where a block begins, and its bytes.
@@ -172,7 +188,7 @@ impl Segment {
                 block.end
             ))
         };
-        let bytes = fs.read(path, Some(from..block.end)).map_err(|error| match error.kind() {
+        let bytes = fs.read(path, from..block.end).map_err(|error| match error.kind() {
             std::io::ErrorKind::UnexpectedEof => corrupt(&error.to_string()),
             _ => failed("read", path)(error),
         })?;
@@ -184,14 +200,19 @@ impl Segment {
     }
 }
 
-/// Name of the file whose first row has a number: sorted names are in the order of the rows.
-pub(super) fn name(first_row: u64) -> String {
-    format!("{first_row:012}.arrow")
-}
-
-/// The first row that a name of [`name`] stands for.
-pub(super) fn first_row(name: &str) -> Option<u64> {
-    name.strip_suffix(".arrow")?.parse().ok()
+/// The first row and the commit that a name given by [`Segment::path`] or [`Segment::staged`] tells. Other names are not
+/// a store's, however much like them they are.
+pub(super) fn numbers(name: &str) -> Option<(u64, Option<u64>)> {
+    let (stem, ending) = name.rsplit_once('.')?;
+    let (row, commit) = match (stem.split_once(['-', '.']), ending) {
+        (Some((row, commit)), "arrow" | "tmp") => (row.parse().ok()?, Some(commit.parse().ok()?)),
+        (None, "arrow") => (stem.parse().ok()?, None),
+        _ => return None,
+    };
+    let segment =
+        Segment { first_row: row, commit: commit.unwrap_or(0), blocks: Vec::new(), is_named_by_row: commit.is_none() };
+    let is_own = [segment.path(Path::new("")), segment.staged(Path::new(""))].iter().any(|own| own == Path::new(name));
+    is_own.then_some((row, commit))
 }
 
 /// The rows of several parts in record batches of about [`BLOCK_BYTES`].

@@ -18,7 +18,7 @@ LazyFrame a LazyFrame. Where a name is taken by the frame, the added column gets
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from os import PathLike
 from typing import Any, Generic, Literal, TypeVar
 
@@ -36,48 +36,12 @@ from agentrl_core.data.batch import Batch
 from agentrl_core.data.codes import CODES
 from agentrl_core.data.forest import Forest
 from agentrl_core.data.store import Store
-from agentrl_core.integrations.polars import _token_frames
+from agentrl_core.integrations.polars import _stored, _token_frames
+from agentrl_core.integrations.polars.tables import Tables
 
 __all__ = ["Tables", "example", "scan"]
 
 Frame = TypeVar("Frame", pl.DataFrame, pl.LazyFrame)
-_COMPUTED: dict[str, dict[str, pl.DataType]] = {
-    "draw_columns": {"draw_id": pl.Int64()},
-    "step_columns": {"draw_id": pl.Int64(), "step": pl.Int32()},
-    "node_columns": {"node_id": pl.Int64()},
-}
-
-
-@dataclass(frozen=True)
-class Tables:
-    """The tables of a run as lazy frames; see the design of each in `Batch` and `Store`.
-
-    `draw_columns`, `step_columns` and `node_columns` hold what was computed for draws, for steps of draws (and, as
-    lists, their tokens), and for stored tokens (as lists); without rows and values where nothing was computed. Where a
-    name is in one iteration that of values of steps and in another that of lists of tokens, the lists have `_of_tokens`
-    behind it. `tasks` has a row for each change of a task's statistics; `latest_tasks` the last one of each.
-    """
-
-    nodes: pl.LazyFrame
-    steps: pl.LazyFrame
-    trajectories: pl.LazyFrame
-    draws: pl.LazyFrame
-    tasks: pl.LazyFrame
-    decisions: pl.LazyFrame
-    draw_columns: pl.LazyFrame
-    step_columns: pl.LazyFrame
-    node_columns: pl.LazyFrame
-
-    @property
-    def latest_tasks(self) -> pl.LazyFrame:
-        """The statistics of each task as they are now: the last of its rows in `tasks`, which has one for each change.
-
-        Example:
-            >>> from agentrl_core.integrations.polars import example, scan
-            >>> scan(example()).latest_tasks.collect().height
-            0
-        """
-        return self.tasks.unique("task_id", keep="last", maintain_order=True)
 
 
 Source = Tables | Store | Batch | str | PathLike[str]
@@ -86,8 +50,10 @@ Source = Tables | Store | Batch | str | PathLike[str]
 def scan(source: Source) -> Tables:
     """The tables of a run as lazy frames, of exactly what is committed now. Works while another process writes the run.
 
-    A new call sees new commits. Files are named by the manifest, not by a pattern, and their checksums are not checked:
-    `agentrl verify` does that.
+    A frame reads the same rows whenever it is collected, from the files where they are then: the writer may have merged
+    them. (Where it has dropped iterations since, collecting is an error that says so: scan again.) A new call sees new
+    commits. Files are named by the manifest, not by a pattern, and their checksums are not checked: `agentrl verify`
+    does that.
 
     Args:
         source: the run's directory; or a Store or Batch that is open (or Tables, which come back as they are).
@@ -105,11 +71,11 @@ def scan(source: Source) -> Tables:
         return source
     if isinstance(source, Batch):
         return Tables(**{field.name: _of_batch(source, field.name) for field in fields(Tables)})
-    if isinstance(source, Store):
-        empty = Batch.concat([])
-        return Tables(**{field.name: _of_store(source, field.name, empty) for field in fields(Tables)})
-    with Store.open(source, read_only=True) as store:
-        return scan(store)
+    store = source.snapshot() if isinstance(source, Store) else Store.open(source, read_only=True)
+    empty = Batch.concat([])
+    return Tables(
+        **{field.name: _stored.frame(store, field.name, _of_batch(empty, field.name)) for field in fields(Tables)}
+    )
 
 
 def example() -> Batch:
@@ -134,33 +100,7 @@ def example() -> Batch:
 
 def _of_batch(batch: Batch, name: str) -> pl.LazyFrame:
     table = getattr(batch, name)
-    return pl.LazyFrame(schema=_COMPUTED[name]) if table is None else pl.DataFrame(table).lazy()
-
-
-def _of_store(store: Store, name: str, empty: Batch) -> pl.LazyFrame:
-    files = store.files(name)
-    if not files:
-        return _of_batch(empty, name)
-    # A writer replaces the last file by one that has more rows: that one is opened now and stays as it is, and of all
-    # files only the rows of the snapshot count.
-    parts = [pl.scan_ipc(file).head(rows) for file, rows in files[:-1]]
-    last, rows = files[-1]
-    parts.append(pl.read_ipc(last, n_rows=rows).lazy())
-    # Each iteration has the computed columns of its recipe.
-    return _diagonal(parts) if name in _COMPUTED else pl.concat(parts)
-
-
-def _diagonal(parts: list[pl.LazyFrame]) -> pl.LazyFrame:
-    """Parts of different columns below each other. Lists get another name where there are values of their name too."""
-    schemas = [part.collect_schema() for part in parts]
-    values = {name for schema in schemas for name, kind in schema.items() if not isinstance(kind, pl.List)}
-    renamed = [
-        part.rename(
-            {name: f"{name}_of_tokens" for name, kind in schema.items() if isinstance(kind, pl.List) and name in values}
-        )
-        for part, schema in zip(parts, schemas, strict=True)
-    ]
-    return pl.concat(renamed, how="diagonal_relaxed")
+    return pl.LazyFrame(schema=_stored.KEYS[name]) if table is None else pl.DataFrame(table).lazy()
 
 
 class _Namespace(Generic[Frame]):

@@ -13,7 +13,7 @@ from agentrl_core.exceptions import InvalidInputError, NotFoundError
 from agentrl_core.integrations.polars._paths import Indices, PathNodes, Tree, find, ranges, walk
 
 if TYPE_CHECKING:
-    from agentrl_core.integrations.polars import Tables
+    from agentrl_core.integrations.polars.tables import Tables
 
 # Lists of nodes, and the name of one of their values.
 SINGULAR = {"tokens": "token", "kinds": "kind", "logprobs": "logprob", "entropies": "entropy"}

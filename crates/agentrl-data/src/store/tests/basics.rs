@@ -18,7 +18,7 @@ fn every_batch_comes_back_as_it_was_trained() {
     store.close().unwrap();
     let mut store = Store::open(folder.path(), Sync::Batch).unwrap();
     assert_eq!((store.iteration(), store.sequence()), (5, 10));
-    assert_eq!(store.state(), &serde_json::json!({"closed": 4}));
+    assert_eq!(store.state(), serde_json::json!({"closed": 4}).to_string());
     for (iteration, expected) in batches.iter().enumerate() {
         let found = store.batch(iteration as i64).unwrap();
         assert_same(&found, expected);
@@ -174,12 +174,25 @@ fn an_iteration_is_closed_with_the_batch_that_was_appended() {
     let whole = grown(0, 0);
     store.append(&whole, 0, false).unwrap();
     for other in [whole.select_draws(&[0]).unwrap(), whole.select_draws(&[1, 0]).unwrap()] {
-        let error = store.close_iteration(&other, &serde_json::Value::Null).unwrap_err();
+        let error = store.close_iteration(&other, "null").unwrap_err();
         assert!(error.to_string().contains("draws appended for iteration 0"), "{error}");
     }
-    store.close_iteration(&whole, &serde_json::Value::Null).unwrap();
-    assert!(store.close_iteration(&whole, &serde_json::Value::Null).unwrap_err().to_string().contains("iteration 1"));
-    store.close_iteration(&Batch::empty().unwrap(), &serde_json::Value::Null).unwrap();
+    store.close_iteration(&whole, "null").unwrap();
+    assert!(store.close_iteration(&whole, "null").unwrap_err().to_string().contains("iteration 1"));
+    store.close_iteration(&Batch::empty().unwrap(), "null").unwrap();
+}
+
+#[test]
+fn a_batch_comes_back_with_what_its_components_remember() {
+    let memory = Memory::new();
+    let mut store = open(&memory);
+    for (iteration, state) in [(0, r#"{"baseline":[0.5]}"#), (1, "")] {
+        let batch = store.rebase(&grown(iteration, 0)).unwrap();
+        store.append(&batch, iteration, false).unwrap();
+        assert_eq!(store.batch(iteration).unwrap().state(), "", "nothing is computed yet");
+        store.close_iteration(&batch.with_state(state), "null").unwrap();
+        assert_eq!(store.batch(iteration).unwrap().state(), state);
+    }
 }
 
 #[test]
@@ -201,7 +214,7 @@ fn an_iteration_without_draws_has_a_batch_and_a_broken_off_one_has_none() {
     assert!(store.has_batch(0).unwrap());
     let found = store.batch(0).unwrap();
     assert_eq!((found.num_draws(), found.trajectories().num_rows()), (0, rejected.trajectories().num_rows()));
-    store.close_iteration(&found, &serde_json::Value::Null).unwrap();
+    store.close_iteration(&found, "null").unwrap();
     assert_eq!(store.iteration(), 1);
 }
 

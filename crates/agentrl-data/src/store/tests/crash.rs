@@ -56,7 +56,7 @@ impl Workload {
                     store.append(&grown_with(&store, iteration).with_blobs(blobs), iteration, true)?;
                     let batch = store.batch(iteration)?;
                     self.acknowledge();
-                    store.close_iteration(&credited(&batch, step), &serde_json::json!({"step": step}))?;
+                    store.close_iteration(&credited(&batch, step), &serde_json::json!({"step": step}).to_string())?;
                 }
             }
             self.acknowledge();
@@ -89,7 +89,7 @@ fn check(image: Image, allowed: &[&Seen], what: &str) {
         found.iteration,
         allowed.iter().map(|seen| (seen.sequence, seen.iteration)).collect::<Vec<_>>()
     );
-    let left: Vec<_> = memory.image().files().into_keys().filter(|path| !path.starts_with("/run/blobs")).collect();
+    let left: Vec<_> = memory.image().files().into_keys().collect();
     let stray = left.iter().filter(|path| path.extension().is_some_and(|end| end == "tmp")).count();
     let files = left.iter().filter(|path| path.extension().is_some_and(|end| end == "arrow")).count();
     assert_eq!((stray, files), (0, store.files.segments.values().map(Vec::len).sum()), "{what}: {left:?}");
@@ -191,7 +191,7 @@ fn after_a_failure_nothing_more_is_written() {
     for error in [
         store.flush().unwrap_err(),
         store.append(&batch, 1, false).unwrap_err(),
-        store.close_iteration(&batch, &serde_json::Value::Null).unwrap_err(),
+        store.close_iteration(&batch, "null").unwrap_err(),
         store.compact(&mut || Ok(())).unwrap_err(),
         store.drop_before(1, true, &mut || Ok(())).unwrap_err(),
     ] {

@@ -152,6 +152,8 @@ struct State {
     /// The disk before each operation, where they are recorded.
     history: Option<Vec<Image>>,
     operations: usize,
+    /// Bytes that were written to files.
+    written: u64,
     /// The operation that fails, and how.
     fault: Option<(usize, i32)>,
     locked: BTreeSet<PathBuf>,
@@ -187,6 +189,15 @@ impl Memory {
 
     pub(super) fn operations(&self) -> usize {
         self.state().operations
+    }
+
+    pub(super) fn written(&self) -> u64 {
+        self.state().written
+    }
+
+    /// Takes every lock back without telling those who hold one.
+    pub(super) fn lose_locks(&self) {
+        self.state().locked.clear();
     }
 
     /// Makes an operation (counted from the beginning) fail with an error number, once.
@@ -242,16 +253,28 @@ impl Fs for Memory {
         Ok(self.state().image.folders.get(folder).map_or_else(Vec::new, |folder| folder.now.keys().cloned().collect()))
     }
 
-    fn read(&self, path: &Path, range: Option<Range<u64>>) -> io::Result<Buffer> {
+    fn is_link(&self, _: &Path) -> io::Result<bool> {
+        Ok(false)
+    }
+
+    fn length(&self, path: &Path) -> io::Result<u64> {
+        let state = self.state();
+        Ok(state.image.files[state.image.id(path)?].now.len() as u64)
+    }
+
+    fn read(&self, path: &Path, range: Range<u64>) -> io::Result<Buffer> {
         let state = self.state();
         let bytes = &state.image.files[state.image.id(path)?].now;
-        let range = range.map_or(0..bytes.len(), |range| range.start as usize..range.end as usize);
-        bytes.get(range).map(Buffer::from).ok_or_else(|| {
+        bytes.get(range.start as usize..range.end as usize).map(Buffer::from).ok_or_else(|| {
             io::Error::new(io::ErrorKind::UnexpectedEof, format!("the file ends at byte {}", bytes.len()))
         })
     }
 
     fn write(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
+        if self.state().image.id(path).is_ok() {
+            return Err(io::ErrorKind::AlreadyExists.into());
+        }
+        self.state().written += bytes.len() as u64;
         // A kill can come when half of the bytes are written.
         for part in [&bytes[..bytes.len() / 2], bytes] {
             self.operate(|image| {
@@ -291,6 +314,9 @@ impl Fs for Memory {
             image.id(from)?;
             let ((folder, from), (other, to)) = (split(from), split(to));
             assert_eq!(folder, other, "a rename between folders is two names, each lost by itself");
+            if image.folder(folder)?.now.contains_key(to) {
+                return Err(io::ErrorKind::AlreadyExists.into());
+            }
             image.folder(folder)?.change(Change::Move(from.to_owned(), to.to_owned()));
             Ok(())
         })

@@ -3,9 +3,11 @@
 mod basics;
 mod crash;
 mod damage;
+mod growth;
 mod maintenance;
 mod memory;
 mod model;
+mod writers;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -106,7 +108,7 @@ fn trained(store: &mut Store, replayed: &[i64]) -> Batch {
     let batch = batch.rebase(store.next_ids()).unwrap();
     store.append(&batch, iteration, false).unwrap();
     let batch = credited(&batch, iteration as u64);
-    store.close_iteration(&batch, &serde_json::json!({"closed": iteration})).unwrap();
+    store.close_iteration(&batch, &serde_json::json!({"closed": iteration}).to_string()).unwrap();
     batch
 }
 
@@ -126,7 +128,7 @@ struct Seen {
     sequence: u64,
     iteration: i64,
     dropped: i64,
-    state: serde_json::Value,
+    state: String,
     rows: Vec<Vec<RecordBatch>>,
 }
 

@@ -115,7 +115,7 @@ proptest! {
                 Action::Close => {
                     let batch = model.batches.get(&iteration).cloned().unwrap_or_else(|| Batch::empty().unwrap());
                     let batch = credited(&batch, step as u64);
-                    store.close_iteration(&batch, &serde_json::json!(step)).unwrap();
+                    store.close_iteration(&batch, &serde_json::json!(step).to_string()).unwrap();
                     model.batches.entry(iteration).and_modify(|old| *old = batch);
                     model.iteration += 1;
                     durable = model.clone();

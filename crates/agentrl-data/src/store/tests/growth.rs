@@ -1,0 +1,154 @@
+//! How a store grows: bytes written beside bytes kept, files beside rows, and rows of other columns in the same files.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use super::*;
+use crate::batch::i64s;
+
+/// Four trajectories of some hundred tokens, as a small iteration has them.
+fn small(iteration: i64) -> Batch {
+    let mut forest = Forest::new(iteration, 1);
+    forest.add_group(0, "task").unwrap();
+    for member in 0..4 {
+        let trajectory = forest.start(0, member).unwrap();
+        forest.append(trajectory, NewNode::prompt((0..200).collect())).unwrap();
+        for _ in 0..3 {
+            forest.append(trajectory, NewNode::action(vec![iteration as i32; 200], vec![-0.5; 200])).unwrap();
+            forest.step(trajectory, &StepOutcome::default()).unwrap();
+        }
+        forest.finish(trajectory, Finish { reward: Some(1.0), ..Finish::default() }).unwrap();
+    }
+    forest.freeze().unwrap()
+}
+
+/// An iteration in two commits, as a loop makes them.
+fn train(store: &mut Store) {
+    let iteration = store.iteration();
+    let batch = store.rebase(&small(iteration)).unwrap();
+    store.append(&batch, iteration, false).unwrap();
+    store.flush().unwrap();
+    let state = serde_json::json!({"iteration": iteration, "metrics": {"loss": 0.5}}).to_string();
+    store.close_iteration(&credited(&batch, 1), &state).unwrap();
+}
+
+fn kept(memory: &Memory) -> usize {
+    memory.image().files().values().map(|bytes| bytes.len()).sum()
+}
+
+#[test]
+fn small_commits_are_written_few_times() {
+    let memory = Memory::new();
+    let mut store = open(&memory);
+    let (mut most_files, mut halves) = (0, Vec::new());
+    for _ in 0..2 {
+        let before = memory.written();
+        for _ in 0..400 {
+            train(&mut store);
+            let files = store.files.segments.values().map(Vec::len).max().unwrap();
+            most_files = most_files.max(files);
+        }
+        halves.push(memory.written() - before);
+    }
+    let (written, kept) = (halves.iter().sum::<u64>(), kept(&memory) as u64);
+    assert!(written <= 6 * kept, "{written} bytes written for {kept}");
+    // A row is written once more for each order of magnitude.
+    assert!(halves[1] as f64 <= 1.5 * halves[0] as f64, "the {halves:?} bytes of both halves");
+    // Seven of each order of magnitude at most.
+    assert!((8..=21).contains(&most_files), "{most_files}");
+    assert!(store.verify(&mut || Ok(())).unwrap().is_empty());
+    assert_eq!(store.batch(17).unwrap().num_draws(), 4);
+}
+
+#[test]
+fn a_name_never_stands_for_other_bytes() {
+    let memory = Memory::new();
+    let mut store = open(&memory);
+    let mut names: BTreeMap<PathBuf, Arc<[u8]>> = BTreeMap::new();
+    let mut look = |memory: &Memory| {
+        for (path, bytes) in memory.image().files() {
+            if path.extension().is_some_and(|ending| ending == "arrow") {
+                let first = names.entry(path.clone()).or_insert_with(|| bytes.clone());
+                assert_eq!(*first, bytes, "{}", path.display());
+            }
+        }
+        names.len()
+    };
+    let mut count = 0;
+    for iteration in 0..24 {
+        trained(&mut store, if iteration == 0 { &[] } else { &[0] });
+        look(&memory);
+        if iteration % 5 == 4 {
+            store.compact(&mut || Ok(())).unwrap();
+            look(&memory);
+        }
+        if iteration % 7 == 6 {
+            // What is carried over has the numbers of other rows.
+            store.drop_before(iteration, true, &mut || Ok(())).unwrap();
+            count = look(&memory);
+        }
+    }
+    assert!(count > 100, "{count}");
+}
+
+/// Columns that change from iteration to iteration: names, levels of a name, and what is noted about them.
+fn changing(batch: &Batch, iteration: i64) -> Batch {
+    let per_draw = |value: f32| Numbers::F32(vec![value; batch.num_draws()]);
+    let batch = batch.with_source("recipe", if iteration % 4 < 2 { "grpo" } else { "gigpo" });
+    let batch = batch.with_source("agentrl_parts", "a note that is named like ours");
+    let batch = batch.with_column("advantage", Level::Draw, per_draw(iteration as f32)).unwrap();
+    match iteration % 3 {
+        0 => batch.with_column("score", Level::Step, Numbers::F32(vec![0.5; batch.level_len(Level::Step)])).unwrap(),
+        1 => batch.with_column("score", Level::Token, Numbers::F32(vec![0.25; batch.level_len(Level::Token)])).unwrap(),
+        _ => batch.with_column("other", Level::Draw, per_draw(-1.0)).unwrap(),
+    }
+}
+
+#[test]
+fn columns_that_change_share_files_and_come_back_as_they_were() {
+    let memory = Memory::new();
+    let mut store = open(&memory);
+    let mut batches = Vec::new();
+    for iteration in 0..40 {
+        let batch = store.rebase(&grown(iteration, iteration as u64)).unwrap();
+        store.append(&batch, iteration, false).unwrap();
+        batches.push(changing(&batch, iteration));
+        store.close_iteration(&batches[iteration as usize], "null").unwrap();
+    }
+    for reopened in [false, true] {
+        if reopened {
+            store.compact(&mut || Ok(())).unwrap();
+            drop(store);
+            store = open(&memory);
+            assert_eq!(store.files.of("step_columns").len(), 1);
+        }
+        assert!(store.files.of("draw_columns").len() <= 14, "{}", store.files.of("draw_columns").len());
+        for (iteration, batch) in batches.iter().enumerate() {
+            let found = store.batch(iteration as i64).unwrap();
+            assert_same(&found, batch);
+            for level in [Level::Draw, Level::Step] {
+                let (found, batch) = (found.computed_table(level).unwrap(), batch.computed_table(level).unwrap());
+                assert_eq!(found.map(|rows| rows.schema()), batch.map(|rows| rows.schema()), "notes too");
+            }
+        }
+        assert!(store.verify(&mut || Ok(())).unwrap().is_empty());
+    }
+    store.drop_before(17, true, &mut || Ok(())).unwrap();
+    assert_same(&store.batch(17).unwrap(), &batches[17]);
+}
+
+#[test]
+fn an_iteration_is_found_without_reading_the_journal() {
+    let memory = Memory::new();
+    let mut store = open(&memory);
+    for _ in 0..80 {
+        trained(&mut store, &[]);
+    }
+    for iteration in [0, 41, 79] {
+        let entries = store.entries(Some(iteration)).unwrap();
+        assert_eq!(entries.iter().map(|entry| entry.iteration).collect::<Vec<_>>(), [iteration; 2]);
+    }
+    assert_eq!(store.entries(None).unwrap().len(), 160);
+    let journal = store.journal().unwrap();
+    assert!(i64s(&journal, "iteration").unwrap().values().is_sorted());
+}

@@ -1,0 +1,180 @@
+//! Rows of batches that have different columns, or say different things about them, in one file.
+//!
+//! The columns of such a file are those of all its rows, null where a row has none. Its metadata tells which rows have
+//! which: what is read has the columns that were written, and stock tools see one table.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+
+use arrow_array::{ArrayRef, RecordBatch, new_null_array};
+use arrow_schema::{DataType, Field, Schema, SchemaRef};
+use serde::{Deserialize, Serialize};
+
+use crate::{Error, Result, arrow_bug};
+
+/// The key of [`Parts`] in a file's metadata.
+const KEY: &str = "agentrl_parts";
+
+/// Behind the name of lists where there are values of the name too.
+const OF_TOKENS: &str = "_of_tokens";
+
+/// Which rows of a file have which columns.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(super) struct Parts {
+    kinds: Vec<Kind>,
+    /// The kind of the first rows and how many there are, of the next ones, …
+    rows: Vec<(usize, u64)>,
+}
+
+/// Columns as a batch had them.
+#[derive(Debug, Serialize, Deserialize)]
+struct Kind {
+    /// Name, place in the file, and whether it may be null.
+    columns: Vec<(String, usize, bool)>,
+    metadata: BTreeMap<String, String>,
+}
+
+/// Rows of one file: its columns, and the parts with these columns.
+pub(super) type Rows = (SchemaRef, Vec<RecordBatch>);
+
+/// Parts as the rows of few files: of one, unless a column changes its type.
+pub(super) fn united(parts: Vec<RecordBatch>) -> Result<Vec<Rows>> {
+    let mut files: Vec<Vec<RecordBatch>> = Vec::new();
+    let mut types: HashMap<(String, bool), DataType> = HashMap::new();
+    for part in parts {
+        let schema = part.schema();
+        let fits =
+            schema.fields().iter().all(|field| types.get(&key(field)).is_none_or(|kind| kind == field.data_type()));
+        if !fits {
+            types.clear();
+        }
+        types.extend(schema.fields().iter().map(|field| (key(field), field.data_type().clone())));
+        match files.last_mut().filter(|_| fits) {
+            Some(file) => file.push(part),
+            None => files.push(vec![part]),
+        }
+    }
+    files.into_iter().map(unite).collect()
+}
+
+/// A column is told from others by its name, and a list of token values from one value.
+fn key(field: &Field) -> (String, bool) {
+    (field.name().clone(), matches!(field.data_type(), DataType::List(_)))
+}
+
+fn unite(parts: Vec<RecordBatch>) -> Result<Rows> {
+    let Some(first) = parts.first().map(RecordBatch::schema) else {
+        return Err(Error::internal("a file has no rows"));
+    };
+    if parts.iter().all(|part| part.schema() == first) && !first.metadata().contains_key(KEY) {
+        return Ok((first, parts));
+    }
+    let schemas = parts.iter().map(RecordBatch::schema);
+    let mut places: HashMap<(String, bool), usize> = HashMap::new();
+    let mut fields: Vec<Field> = Vec::new();
+    let (mut missing, mut metadata) = (HashSet::new(), first.metadata().clone());
+    for schema in schemas {
+        metadata.retain(|key, text| schema.metadata().get(key) == Some(text));
+        let before = fields.len();
+        for field in schema.fields() {
+            places.entry(key(field)).or_insert_with(|| {
+                fields.push(field.as_ref().clone());
+                fields.len() - 1
+            });
+        }
+        let own: HashSet<_> = schema.fields().iter().map(|field| places[&key(field)]).collect();
+        // A column that a part lacks, or that no part before had.
+        missing.extend((0..fields.len()).filter(|place| !own.contains(place)));
+        if before > 0 {
+            missing.extend(before..fields.len());
+        }
+    }
+    for (place, field) in fields.iter_mut().enumerate() {
+        field.set_nullable(field.is_nullable() || missing.contains(&place));
+        if let (name, true) = key(field)
+            && places.contains_key(&(name, false))
+        {
+            field.set_name(format!("{}{OF_TOKENS}", field.name()));
+        }
+    }
+    let (mut kinds, mut known, mut rows) = (Vec::new(), HashMap::new(), Vec::new());
+    for part in &parts {
+        let schema = part.schema();
+        let columns =
+            schema.fields().iter().map(|field| (field.name().clone(), places[&key(field)], field.is_nullable()));
+        let kind = Kind {
+            columns: columns.collect(),
+            metadata: schema.metadata().iter().map(|(key, text)| (key.clone(), text.clone())).collect(),
+        };
+        let kind_number = *known.entry(to_json(&kind)?).or_insert_with(|| {
+            kinds.push(kind);
+            kinds.len() - 1
+        });
+        match rows.last_mut().filter(|(kind, _)| *kind == kind_number) {
+            Some((_, count)) => *count += part.num_rows() as u64,
+            None => rows.push((kind_number, part.num_rows() as u64)),
+        }
+    }
+    metadata.insert(KEY.to_owned(), to_json(&Parts { kinds, rows })?);
+    let schema = Arc::new(Schema::new_with_metadata(fields, metadata));
+    let parts = parts.iter().map(|part| {
+        let mut columns: Vec<Option<ArrayRef>> = vec![None; schema.fields().len()];
+        for (field, column) in part.schema().fields().iter().zip(part.columns()) {
+            columns[places[&key(field)]] = Some(column.clone());
+        }
+        let columns = columns.into_iter().zip(schema.fields());
+        let columns =
+            columns.map(|(column, field)| column.unwrap_or_else(|| new_null_array(field.data_type(), part.num_rows())));
+        RecordBatch::try_new(schema.clone(), columns.collect()).map_err(arrow_bug)
+    });
+    let parts = parts.collect::<Result<Vec<_>>>()?;
+    Ok((schema, parts))
+}
+
+fn to_json(value: &impl Serialize) -> Result<String> {
+    serde_json::to_string(value)
+        .map_err(|error| Error::internal("columns cannot be written as JSON").with_source(error))
+}
+
+impl Parts {
+    /// The parts that a file's metadata tells of; `None`: all its rows are alike.
+    pub(super) fn of(name: &str, schema: &Schema) -> Result<Option<Self>> {
+        let Some(text) = schema.metadata().get(KEY) else { return Ok(None) };
+        let parts = serde_json::from_str(text);
+        parts
+            .map(Some)
+            .map_err(|error| Error::corrupt(format!("{name} has other parts than its metadata says: {error}")))
+    }
+
+    /// Rows that begin with row `from` of the file, with the columns that each part of them had.
+    pub(super) fn divide(&self, name: &str, rows: &RecordBatch, from: u64) -> Result<Vec<RecordBatch>> {
+        let corrupt = || Error::corrupt(format!("{name} has other parts than its metadata says"));
+        let (mut divided, mut begin, mut at) = (Vec::new(), 0_u64, 0_usize);
+        for &(kind, count) in &self.rows {
+            let end = begin.checked_add(count).ok_or_else(corrupt)?;
+            let wanted = from + at as u64;
+            if at < rows.num_rows() && begin <= wanted && wanted < end {
+                let length = (end - wanted).min((rows.num_rows() - at) as u64) as usize;
+                let kind = self.kinds.get(kind).ok_or_else(corrupt)?;
+                divided.push(kind.restore(&rows.slice(at, length)).map_err(|_| corrupt())?);
+                at += length;
+            }
+            begin = end;
+        }
+        if at == rows.num_rows() { Ok(divided) } else { Err(corrupt()) }
+    }
+}
+
+impl Kind {
+    fn restore(&self, rows: &RecordBatch) -> Result<RecordBatch> {
+        let schema = rows.schema();
+        let (mut fields, mut columns) = (Vec::new(), Vec::new());
+        for (name, place, nullable) in &self.columns {
+            let field = schema.fields().get(*place).ok_or_else(|| Error::corrupt("a column is missing"))?;
+            fields.push(field.as_ref().clone().with_name(name).with_nullable(*nullable));
+            columns.push(rows.column(*place).clone());
+        }
+        let metadata = self.metadata.clone().into_iter().collect();
+        RecordBatch::try_new(Arc::new(Schema::new_with_metadata(fields, metadata)), columns).map_err(arrow_bug)
+    }
+}
