@@ -67,3 +67,35 @@ def _nothing_left_running() -> Iterator[None]:
                     each.kill()
     psutil.wait_procs(alive, timeout=60)
     assert not told, f"the test left processes running: {told}"
+
+
+@pytest.fixture(scope="session")
+def recorded(tmp_path_factory, world):
+    """A run directory of three iterations, not to be changed."""
+    from recorded import record
+
+    run = tmp_path_factory.mktemp("runs") / "demo"
+    record(run, world)
+    return run
+
+
+@pytest.fixture
+def make_batch():
+    """make_batch(seed): a small batch with forks, several steps and an invalid draw."""
+    from small_batch import grow
+
+    return grow
+
+
+@pytest.fixture
+def batch(make_batch):
+    """A small batch."""
+    return make_batch()
+
+
+@pytest.fixture
+def model():
+    """A tiny model that fits the small batch, in double precision."""
+    from hand_made import tiny_model
+
+    return tiny_model()

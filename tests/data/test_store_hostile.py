@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from test_store import assert_same_as_trained, trained
+from stores import assert_same_as_trained, trained
 
 from agentrl_core import Store
 from agentrl_core.exceptions import AgentRLError, CorruptError, InvalidInputError, StoreError

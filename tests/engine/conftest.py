@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
+from hand_made import tiny_model
 
 
 @pytest.fixture(scope="session")
@@ -13,31 +13,22 @@ def tokenizer():
     return warm_start.build(env.ReasoningGym(["chain_sum", "lcm"], held_out=8), seed=0)[1]
 
 
-def _model(family, vocabulary, seed=0, **options):
-    make_config, make_model = {
-        "llama": (LlamaConfig, LlamaForCausalLM),
-        "qwen3": (Qwen3Config, Qwen3ForCausalLM),
-    }[family]
-    config = make_config(
-        vocab_size=vocabulary,
-        hidden_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=32,
-        intermediate_size=96,
-        max_position_embeddings=256,
-        initializer_range=0.2,  # sharp enough that probabilities differ
-        **options,
-    )
-    torch.manual_seed(seed)
-    return make_model(config).eval()
-
-
 @pytest.fixture(scope="session")
 def make_model(tokenizer):
     """make_model(family, seed=0, **config): a model with this session's vocabulary."""
-    return lambda family, **options: _model(family, len(tokenizer), **options)
+    shape = {
+        "hidden_size": 64,
+        "head_dim": 32,
+        "intermediate_size": 96,
+        "max_position_embeddings": 256,
+        "initializer_range": 0.2,  # sharp enough that probabilities differ
+        "vocab_size": len(tokenizer),
+    }
+
+    def make(family, seed=0, **config):
+        return tiny_model(family, torch.float32, seed=seed, **(shape | config)).eval()
+
+    return make
 
 
 @pytest.fixture(scope="session")

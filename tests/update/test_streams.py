@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_losses_of_updates import grow
+from updates import grow
 
 from agentrl_core import Batch, Forest, loss, recipes
 from agentrl_core.exceptions import InvalidInputError

@@ -1,13 +1,8 @@
-"""A small batch with forks, several steps, an invalid draw, and a tiny model that fits it."""
+"""A small batch with forks, several steps and an invalid draw."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
-import pytest
-import torch
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from agentrl_core import Batch, Forest
 
@@ -60,28 +55,3 @@ def grow(seed: int = 0, *, groups: int = 3, unrewarded: tuple[int, int] | None =
             known = (group, member) != unrewarded
             forest.finish(trajectory, reward=float(rng.integers(0, 3)) if known else None, success=False)
     return forest.freeze()
-
-
-@pytest.fixture
-def make_batch() -> Callable[..., Batch]:
-    return grow
-
-
-@pytest.fixture
-def batch() -> Batch:
-    return grow()
-
-
-@pytest.fixture
-def model() -> LlamaForCausalLM:
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=16,
-        intermediate_size=24,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        max_position_embeddings=64,
-    )
-    return LlamaForCausalLM(config).double()

@@ -10,8 +10,8 @@ import pytest
 import torch
 from hand_made import tiny_model
 from systems import LINE, SYSTEMS, TABLE
-from test_losses_of_updates import columns, grow, of_groups
 from torch import nn
+from updates import columns, grow, of_groups
 
 from agentrl_core import Batch, Recipe, advantage, annotate, loss, recipes
 from agentrl_core.exceptions import RecipeError

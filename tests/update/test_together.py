@@ -11,13 +11,13 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from branches import agree_on_branches, by_stored
 from hand_made import tiny_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from systems import LOSSES
-from test_losses_of_updates import Rollouts, close, largest_unit
-from test_tree_packs import agree_on_branches, by_stored
 from torch import Tensor, distributed, nn
+from updates import Rollouts, close, largest_unit
 
 from agentrl_core import loss, recipes
 from agentrl_core.exceptions import InvalidInputError

@@ -1,21 +1,21 @@
-"""A run as training leaves it, and the plain lists of the tests of the data."""
+"""A run as training leaves it."""
+
+from __future__ import annotations
 
 import hashlib
+from pathlib import Path
 
 import numpy as np
-import pytest
+
+import agentrl_core as arl
+from agentrl_core import engine, recipes, warm_start
 
 ITERATIONS = ("arpo", "gigpo", "grpo")
 """Recipe of each iteration: the computed columns differ."""
 
 
-@pytest.fixture(scope="session")
-def recorded(tmp_path_factory, world):
-    """A run directory of three iterations, not to be changed."""
-    import agentrl_core as arl
-    from agentrl_core import engine, recipes, warm_start
-
-    run = tmp_path_factory.mktemp("runs") / "demo"
+def record(run: Path, world: object) -> None:
+    """Write a run of three iterations, with a tokenizer beside it."""
     _, tokenizer = warm_start.build(world, seed=0)
     answers = {task.question: task.payload.entry["answer"] for task in world.tasks(64)}
     chat = engine.Chat(tokenizer)
@@ -47,4 +47,3 @@ def recorded(tmp_path_factory, world):
             batch = batch.with_columns("node_token", value=np.arange(batch.offsets("node_token")[-1]) / 8)
             collect.update(batch, {})
     tokenizer.save_pretrained(run / "start")
-    return run

@@ -8,7 +8,7 @@ import itertools
 import numpy as np
 import pytest
 from systems import LOSSES
-from test_losses_of_updates import Rollouts, close, columns, of_groups
+from updates import Rollouts, close, columns, of_groups
 
 from agentrl_core import Batch, Forest
 

@@ -7,9 +7,9 @@ from itertools import chain
 import numpy as np
 import pytest
 import torch
+from branches import agree_on_branches
 from systems import LOSSES
-from test_losses_of_updates import Rollouts, grow
-from test_tree_packs import agree_on_branches
+from updates import Rollouts, grow
 
 from agentrl_core import Batch, Forest, loss, recipes
 from agentrl_core.exceptions import InvalidInputError

@@ -3,37 +3,17 @@
 from __future__ import annotations
 
 import numpy as np
-import polars as pl
 import pytest
 import torch
 from hand_made import tiny_model
-from test_losses_of_updates import grow
+from paths import contexts
 from torch import nn
+from updates import grow
 
 from agentrl_core import Batch, Forest, annotate, recipes, reward
 from agentrl_core.exceptions import InvalidInputError, RecipeError
 from agentrl_core.model.pack import Pack
 from agentrl_core.model.probe import Probe, Questions
-
-
-def path(nodes: dict[int, dict], last: int | None, end: int | None) -> list[int]:
-    """Tokens from the root to the end of a node, from the tables."""
-    found: list[int] = []
-    while last is not None:
-        found = nodes[last]["tokens"][:end] + found
-        last, end = nodes[last]["parent_id"], nodes[last]["parent_end"]
-    return found
-
-
-def contexts(batch: Batch) -> list[list[list[int]]]:
-    """Of each draw, what the model read before each step, and all up to its end."""
-    nodes = {row["node_id"]: row for row in pl.DataFrame(batch.nodes).iter_rows(named=True)}
-    steps, found = pl.DataFrame(batch.steps), []
-    for draw in pl.DataFrame(batch.trajectories).iter_rows(named=True):
-        first = steps.filter(pl.col("trajectory_id") == draw["trajectory_id"])["first_node_id"]
-        before = [path(nodes, nodes[node]["parent_id"], nodes[node]["parent_end"]) for node in first]
-        found.append([*before, path(nodes, draw["leaf_node_id"], draw["leaf_end"])])
-    return found
 
 
 def likelihood(model: nn.Module, context: list[int], probe: list[int], start: int) -> torch.Tensor:

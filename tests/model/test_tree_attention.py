@@ -10,10 +10,10 @@ import torch
 from hand_made import FAMILIES, VOCABULARY, WINDOW, WINDOWED, tiny_model
 from hypothesis import given
 from hypothesis import strategies as st
-from test_annotate import contexts
-from test_losses_of_updates import columns, grow
+from paths import contexts
 from torch import Tensor, nn
 from torch.nn.attention.flex_attention import create_mask, flex_attention
+from updates import columns, grow
 
 from agentrl_core import loss, recipes
 from agentrl_core.model import attention as attention_module
