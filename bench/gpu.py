@@ -173,7 +173,7 @@ import torch, agentrl_core.loss, agentrl_core.model.pack
 start = time.perf_counter()
 import agentrl_core.loss.linear
 imported = time.perf_counter() - start
-from agentrl_core.model import cuda
+from agentrl_core.model.cuda import Kernels, cubin
 start = time.perf_counter()
 try:
     import cuda.core
@@ -187,9 +187,9 @@ if torch.cuda.is_available():
 else:
     architecture = "sm_90"
 start = time.perf_counter()
-cuda.cubin("linear_logprob", architecture)
+cubin("linear_logprob", architecture)
 if torch.cuda.is_available():
-    cuda.Kernels("linear_logprob", torch.device("cuda", 0))
+    Kernels("linear_logprob", torch.device("cuda", 0))
 print(time.perf_counter() - start, package, imported)
 """
     with tempfile.TemporaryDirectory() as folder:

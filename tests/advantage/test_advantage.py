@@ -124,7 +124,7 @@ def test_nothing_in_nothing_out() -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: advantage.group_relative([1.0, 2.0], [1]), "group_ids has 1 rows but the first column has 2"),
+        (lambda: advantage.group_relative([1.0, 2.0], [1]), "group_ids has 1 rows but rewards has 2"),
         (lambda: advantage.group_relative([1.0, 2.0], [1, 1], valid=[True]), "valid has 1 rows"),
         (lambda: advantage.group_relative([1.0, math.nan], [1, 1]), "(?i)nan"),
         (lambda: advantage.group_relative([[1.0, 2.0]], [1, 1]), r"rewards has shape \(1, 2\)"),

@@ -32,6 +32,8 @@ REQUIRED = {  # options without a default
     "LengthPenalty": {"free": 10, "limit": 20},
     "Checklist": {"items": 2},
     "ChecklistRelative": {"items": 2},
+    "BalancedSum": {"columns": "reward.a,reward.b"},
+    "BoundedDrift": {"coefficient": 0.1},
     "ConstrainedSum": {"columns": "reward.a,reward.b"},
     "BaselineRelative": {"column": "value"},
     "KL": {"coefficient": 0.1},

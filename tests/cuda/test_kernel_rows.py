@@ -8,14 +8,15 @@ from host_kernels import HostKernels
 from torch import Tensor
 
 from agentrl_core import loss
-from agentrl_core.model import cuda, head
+from agentrl_core.model import cuda
+from agentrl_core.model import head as head_module
 
 ROWS, VOCABULARY, SIZE = 11, 203, 8
 
 
 @pytest.fixture
 def few_threads(host: HostKernels, monkeypatch: pytest.MonkeyPatch) -> HostKernels:
-    monkeypatch.setattr(head, "_THREADS", 5)
+    monkeypatch.setattr(head_module, "_THREADS", 5)
     return host
 
 
@@ -70,7 +71,7 @@ def test_the_operation_on_kernels(
     mix = torch.randn(2, ROWS, generator=make)
     results = []
     for kernels in (None, few_threads):
-        monkeypatch.setitem(head._TILE, "cpu", 4)
+        monkeypatch.setitem(head_module._TILE, "cpu", 4)
         monkeypatch.setattr(cuda, "kernels", lambda *_, kernels=kernels: kernels)
         logprob, entropy = loss.linear_logprob(hidden, weight, target, bias=bias, workspace=1, **head)
         gradients = torch.autograd.grad((mix[0] * logprob + mix[1] * entropy).sum(), leaves)

@@ -58,4 +58,4 @@ def test_means_of_responses_are_summed() -> None:
 
 
 def test_both_losses_of_copo_have_a_dual_clip() -> None:
-    assert ROWS["C24 COPO"].clip.dual == 3.0
+    assert recipes.COPO.loss.clip.dual == 3.0

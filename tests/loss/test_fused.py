@@ -15,7 +15,7 @@ from torch import Tensor
 
 from agentrl_core import loss
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
-from agentrl_core.model import head
+from agentrl_core.model import head as head_module
 
 ANSWERED = {name: policy for name, policy in LOSSES.items() if not policy.answers}
 BOTH = pytest.mark.parametrize("policy", [EVERYTHING, SEQUENCES], ids=["one pass", "two passes"])
@@ -24,7 +24,7 @@ BOTH = pytest.mark.parametrize("policy", [EVERYTHING, SEQUENCES], ids=["one pass
 @pytest.fixture
 def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """With workspace=1 a chunk has eight rows."""
-    monkeypatch.setitem(head._TILE, "cpu", 8)
+    monkeypatch.setitem(head_module._TILE, "cpu", 8)
 
 
 def differentiate(value: Tensor, hidden: Tensor, weight: Tensor) -> tuple[Tensor, ...]:
@@ -157,7 +157,7 @@ def test_linear_logprob_is_its_definition(
     leaves = [hidden, weight] + ([head["bias"]] if with_bias else [])
     exact = naive(hidden, weight, pairs, **head)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(head._TILE, "cpu", 4)
+        patch.setitem(head_module._TILE, "cpu", 4)
         found = loss.linear_logprob(hidden, weight, target, scale, source_row=source_row, workspace=workspace, **head)
         mix = normal(2, rows)
         gradients = [
@@ -340,14 +340,14 @@ def test_the_same_bits_each_time_and_beside_any_rows(policy: loss.Loss) -> None:
 def test_logits_fit_the_workspace(monkeypatch: pytest.MonkeyPatch) -> None:
     hidden, weight = torch.randn(1, 8).requires_grad_(), torch.randn(1000, 8).requires_grad_()
     made: list[tuple[int, int]] = []
-    original = head.Head.logits
+    original = head_module.Head.logits
 
-    def record(head: head.Head, states: Tensor) -> Tensor:
+    def record(head: head_module.Head, states: Tensor) -> Tensor:
         logits = original(head, states)
         made.append((logits.untyped_storage().nbytes(), len(logits)))
         return logits
 
-    monkeypatch.setattr(head.Head, "logits", record)
+    monkeypatch.setattr(head_module.Head, "logits", record)
     count = 3000
     pairs = {"target": torch.zeros(count, dtype=torch.int64), "source_row": torch.zeros(count, dtype=torch.int64)}
     for workspace, largest in ((1, 64 * 4000), (3_000_000, 1_500_000), (2**30, 2**30)):

@@ -1,4 +1,4 @@
-"""loss.Tokens and loss.Segments against naive loops, over random ids in any order."""
+"""loss.Tokens and Segments against naive loops, over random ids in any order."""
 
 from __future__ import annotations
 
@@ -13,20 +13,21 @@ from torch import Tensor
 
 from agentrl_core import loss
 from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.loss.tokens import Segments
 
 
 @st.composite
-def ragged(draw: st.DrawFn) -> tuple[loss.Segments, Tensor]:
+def ragged(draw: st.DrawFn) -> tuple[Segments, Tensor]:
     count = draw(st.integers(0, 12))
     ids = draw(st.lists(st.integers(0, max(count - 1, 0)), min_size=count, max_size=count))
     counted = draw(st.lists(st.booleans(), min_size=count, max_size=count))
     # Few different values, so that there are ties.
     values = draw(st.lists(st.integers(-3, 3), min_size=count, max_size=count))
-    segments = loss.Segments(torch.tensor(ids, dtype=torch.int64), torch.tensor(counted, dtype=torch.bool), "some")
+    segments = Segments(torch.tensor(ids, dtype=torch.int64), torch.tensor(counted, dtype=torch.bool), "some")
     return segments, torch.tensor(values, dtype=torch.float64)
 
 
-def inside(segments: loss.Segments, values: Tensor) -> list[list[tuple[int, float]]]:
+def inside(segments: Segments, values: Tensor) -> list[list[tuple[int, float]]]:
     """Row and value of the counted rows of each segment."""
     rows = range(len(values))
     return [
@@ -37,7 +38,7 @@ def inside(segments: loss.Segments, values: Tensor) -> list[list[tuple[int, floa
 
 @settings(max_examples=60, deadline=None)
 @given(ragged())
-def test_reductions(made: tuple[loss.Segments, Tensor]) -> None:
+def test_reductions(made: tuple[Segments, Tensor]) -> None:
     segments, values = made
     found = {
         "sum": segments.sum(values),
@@ -68,7 +69,7 @@ def test_reductions(made: tuple[loss.Segments, Tensor]) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(ragged())
-def test_rows(made: tuple[loss.Segments, Tensor]) -> None:
+def test_rows(made: tuple[Segments, Tensor]) -> None:
     segments, values = made
     shares = segments.log_softmax(values)
     ranks, downwards = segments.rank(values), segments.rank(values, descending=True)
@@ -89,7 +90,7 @@ def test_rows(made: tuple[loss.Segments, Tensor]) -> None:
 
 def test_gradients_of_segments() -> None:
     ids, counted = torch.tensor([0, 1, 0, 2, 1]), torch.tensor([True, True, True, False, True])
-    segments = loss.Segments(ids, counted, "some")
+    segments = Segments(ids, counted, "some")
     values = torch.randn(5, dtype=torch.float64, requires_grad=True)
     for function in (segments.sum, segments.mean, segments.log_sum_exp, segments.log_softmax, segments.following):
         assert torch.autograd.gradcheck(function, values)
@@ -97,7 +98,7 @@ def test_gradients_of_segments() -> None:
 
 def test_ids_out_of_range() -> None:
     with pytest.raises(InvalidInputError, match="pair ids from -1 to 2 for 2 rows; number them from 0, without gaps"):
-        loss.Segments(torch.tensor([-1, 2]), torch.ones(2, dtype=torch.bool), "pair")
+        Segments(torch.tensor([-1, 2]), torch.ones(2, dtype=torch.bool), "pair")
 
 
 def test_advantage_is_without_weight() -> None:

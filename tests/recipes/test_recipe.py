@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from agentrl_core import Batch, Recipe, advantage, loss, recipes, rollout, select
-from agentrl_core.component import BatchComponent, Column, Level, StatefulComponent
+from agentrl_core.component import BatchComponent, Column, Level, StatefulComponent, column_name, draw
 from agentrl_core.exceptions import RecipeError
 
 
@@ -23,15 +23,9 @@ class Judged(BatchComponent):
     """A user's weight: needs a column that nobody makes."""
 
     phase: ClassVar[str] = "weight"
-    column: str = "judge"
+    makes: ClassVar[tuple[Column, ...]] = (draw("weight"),)
 
-    @property
-    def needs(self) -> tuple[Column, ...]:
-        return (("draw", self.column),)
-
-    @property
-    def makes(self) -> tuple[Column, ...]:
-        return (("draw", "weight"),)
+    column: str = column_name("judge", level="draw")
 
     def __call__(self, batch: Batch) -> Batch:
         return batch.with_columns("draw", weight=batch.column(self.column, "draw"))

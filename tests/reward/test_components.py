@@ -215,7 +215,7 @@ def test_a_gain_is_asked_by_a_probe() -> None:
     recipe = Recipe(name="mine", reward=(Outcome(), InformationGain()), advantage=GroupRelative(), loss=Policy())
     recipe.check()
     assert recipe.models == ("policy",)
-    with pytest.raises(RecipeError, match=r"annotate\('answer_logprob', policy, probe=probe\)"):
+    with pytest.raises(RecipeError, match=r"annotate\(batch, 'answer_logprob', policy, probe=probe\)"):
         recipe.check(small([(0, [1])]))
 
 

@@ -12,8 +12,12 @@ from updates import Rollouts, close, columns, of_groups
 
 from agentrl_core import Batch, Forest
 
-OF_STEPS = {name for name, policy in LOSSES.items() if policy.unit == "step" or "step" in policy.streams}
-"""Losses with ratios or sums of turns: these read into which turns a rollout falls."""
+OF_STEPS = {
+    name
+    for name, policy in LOSSES.items()
+    if policy.unit == "step" or "step" in policy.streams or policy.denominator == "turn_mean"
+}
+"""Losses with ratios, sums or means of turns: these read into which turns a rollout falls."""
 
 
 @functools.cache

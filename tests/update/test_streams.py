@@ -92,7 +92,8 @@ def test_streams_are_their_definition(seed: int, optional: set[str], layout: str
             pairs += len(offsets) - 1
             shared += sum(np.diff(offsets) > 1)
     assert pairs > 30
-    assert (shared > 0) == (layout == "tree")
+    assert not shared or layout == "tree"
+    assert shared or layout == "sequence" or minibatches > 1
 
 
 def test_three_branches_by_hand() -> None:
@@ -102,8 +103,8 @@ def test_three_branches_by_hand() -> None:
     trunk = forest.start(0, member=0)
     forest.append(trunk, [1, 2], kind="prompt")
     forest.append(trunk, [3], kind="action", logprobs=[-0.5])
-    for trajectory in (trunk, forest.fork(trunk), forest.fork(trunk)):
-        forest.append(trajectory, [4 + trajectory], kind="observation")
+    for place, trajectory in enumerate((trunk, forest.fork(trunk), forest.fork(trunk))):
+        forest.append(trajectory, [4 + place], kind="observation")
         forest.append(trajectory, [9], kind="action", logprobs=[-0.1])
         forest.finish(trajectory, reward=1.0)
     advantage = [2.0, 0.0, 1.0, 0.0, -3.0, 0.0]  # of each draw, the shared token and one of its own

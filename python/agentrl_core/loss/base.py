@@ -108,7 +108,10 @@ class Part(Component):
 
         `update`: a statistic is over all rows. `Update.together` needs nothing whole in a pack.
         """
-        return max((part.own_unit() for part in self._parts()), key=UNITS.index)
+        largest = 0  # a plain loop: torch.compile follows it
+        for part in self._parts():
+            largest = max(largest, UNITS.index(part.own_unit()))
+        return UNITS[largest]
 
     @property
     def foldable(self) -> bool:

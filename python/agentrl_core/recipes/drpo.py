@@ -19,6 +19,7 @@ from agentrl_core.loss.listwise import GroupLoss
 from agentrl_core.loss.tokens import Segments
 from agentrl_core.model.lazy_torch import torch
 from agentrl_core.recipe import Recipe
+from agentrl_core.reward import Outcome
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -90,4 +91,10 @@ class LengthDecoupled(GroupLoss):
         return -self.group_sum(tokens, objective) + hinge * drift, sums(tokens, entropy=tokens.entropy)
 
 
-DRPO = Recipe(name="drpo", source="arXiv:2510.04474", advantage=GroupRelative(), loss=LengthDecoupled())
+DRPO = Recipe(
+    name="drpo",
+    source="arXiv:2510.04474",
+    reward=Outcome(success=1.0, failure=0.0),
+    advantage=GroupRelative(center="none", scale="none"),
+    loss=LengthDecoupled(),
+)
