@@ -1,7 +1,7 @@
 """Rank-GRPO: the items of a written list are compared place by place (arXiv:2510.20150).
 
-The paper has one ratio for each item, the geometric mean over its tokens. No ratio by the column `segment` is built:
-here the ratio is that of a step, which is the paper's only where every item is a step of its own.
+Each item has one ratio, the geometric mean over its tokens; a token of no item, and the end of the list, has its own.
+Items beyond the last have one ratio each, where the public code has one for all of them.
 """
 
 from __future__ import annotations
@@ -81,5 +81,5 @@ RANK_GRPO = Recipe(
     name="rank_grpo",
     source="arXiv:2510.20150",
     advantage=SegmentRelative(),
-    loss=Policy(ratio=Ratio("step"), clip=Clip(0.06, 0.08), kl=KL(0.001)),
+    loss=Policy(ratio=Ratio("segment"), clip=Clip(0.06, 0.08), kl=KL(0.001)),
 )
