@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from agentrl_core import Batch, Recipe, advantage, loss, recipes, rollout, select
-from agentrl_core.component import BatchComponent, Column, Level, StatefulComponent
+from agentrl_core.component import BatchComponent, Column, Level, StatefulComponent, column_name, draw
 from agentrl_core.exceptions import RecipeError
 
 
@@ -23,15 +23,8 @@ class Judged(BatchComponent):
     """A user's weight: needs a column that nobody makes."""
 
     phase: ClassVar[str] = "weight"
-    column: str = "judge"
-
-    @property
-    def needs(self) -> tuple[Column, ...]:
-        return (("draw", self.column),)
-
-    @property
-    def makes(self) -> tuple[Column, ...]:
-        return (("draw", "weight"),)
+    makes: ClassVar[tuple[Column, ...]] = (draw("weight"),)
+    column: str = column_name("judge", level="draw")
 
     def __call__(self, batch: Batch) -> Batch:
         return batch.with_columns("draw", weight=batch.column(self.column, "draw"))
@@ -149,6 +142,25 @@ def test_impossible_options(change: dict[str, object], message: str) -> None:
 def test_bad_documents(text: str, message: str) -> None:
     with pytest.raises(RecipeError, match=message):
         Recipe.from_toml(text)
+
+
+@pytest.mark.parametrize("source", [3, None, b"name = 'x'", []])
+def test_what_is_no_document(source: object) -> None:
+    with pytest.raises(RecipeError, match="is no recipe; give the text of a TOML document, or its path"):
+        Recipe.from_toml(source)
+
+
+def test_what_is_no_table() -> None:
+    with pytest.raises(RecipeError, match="is no recipe; give the table that to_dict makes"):
+        Recipe.from_dict([])
+
+
+@pytest.mark.parametrize("phase", ["select", "rollout", "admit"])
+def test_a_phase_of_one_component_takes_no_chain(phase: str) -> None:
+    link = getattr(recipes.GRPO, phase)
+    for chain in ((link,), (link, link), ()):
+        with pytest.raises(RecipeError, match=f"phase {phase} has one component and no chain"):
+            recipes.GRPO.replace(**{phase: chain})
 
 
 def test_a_file_that_is_not_there() -> None:
