@@ -8,8 +8,9 @@ of small components; a recipe is a choice of them. Everything here is loaded on 
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from agentrl_core.lazy import lazy
 
 if TYPE_CHECKING:
     from agentrl_core import advantage, engine, env, loss, recipes, reward, rollout, select, weight
@@ -58,18 +59,8 @@ __all__ = [
     "weight",
 ]
 
-# Where the names live that are not packages here: modules of another package, and what a module holds.
-_MODULES = {
-    "filters": "operators",
-    "group": "operators",
-    "keys": "operators",
-    "packing": "operators",
-    "polars": "integrations",
-    "returns": "operators",
-    "tree": "operators",
-    "warm_start": "train",
-}
-_VALUES = {
+_HOMES = {
+    **{name: name for name in __all__},
     "Batch": "data.batch",
     "Collector": "collect",
     "Forest": "data.forest",
@@ -78,22 +69,22 @@ _VALUES = {
     "Store": "data.store",
     "Table": "_core",
     "__version__": "_core",
-    "annotate": "model.annotate",
+    "annotate": "model.annotate:annotate",
+    "filters": "operators.filters",
+    "group": "operators.group",
+    "keys": "operators.keys",
     "num_threads": "_core",
+    "packing": "operators.packing",
+    "polars": "integrations.polars",
+    "returns": "operators.returns",
     "scan": "integrations.polars",
     "set_num_threads": "_core",
+    "tree": "operators.tree",
+    "warm_start": "train.warm_start",
 }
+"""To each name the module that has it; a package that has the name itself is what the name stands for."""
 
-
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if name in _VALUES:
-        value = getattr(importlib.import_module(f"{__name__}.{_VALUES[name]}"), name)
-    else:
-        value = importlib.import_module(".".join((__name__, *filter(None, (_MODULES.get(name),)), name)))
-    globals()[name] = value
-    return value
+__getattr__ = lazy(__name__, _HOMES)
 
 
 def __dir__() -> list[str]:

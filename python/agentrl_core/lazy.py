@@ -14,7 +14,7 @@ def lazy(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
     Args:
         package: its `__name__`.
         homes: to each name the module that has it, relative to the package; a module that has that name itself is
-            what the name stands for.
+            what the name stands for, unless its home is written `module:name`.
 
     Raises:
         AttributeError: from the function, for any other name.
@@ -26,12 +26,13 @@ def lazy(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
         ('Recipe', 'agentrl_core.operators.keys')
     """
 
-    def attribute(name: str) -> Any:
+    def found(name: str) -> Any:
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        module = importlib.import_module(f"{package}.{homes[name]}")
-        value: Any = module if homes[name].rpartition(".")[2] == name else getattr(module, name)
+        home, _, attribute = homes[name].partition(":")
+        module = importlib.import_module(f"{package}.{home}")
+        value: Any = module if home.rpartition(".")[2] == name and not attribute else getattr(module, name)
         setattr(sys.modules[package], name, value)  # found at once the next time
         return value
 
-    return attribute
+    return found

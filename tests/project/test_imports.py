@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+import agentrl_core
+
 ROOT = "agentrl_core"
 LAYERS = (  # a module imports what stands above its line, and what lies in its own folder
-    {"_core", "exceptions"},
+    {"_core", "exceptions", "lazy"},
     {"operators"},
     {"data"},
     {"component", "model", "engine", "env"},
@@ -43,17 +45,6 @@ def modules(package: Path) -> dict[str, Path]:
     return names
 
 
-def homes(package: Path) -> dict[str, str]:
-    """Where a name lives that `from agentrl_core import name` gives, other than a package."""
-    tree = ast.parse((package / "__init__.py").read_text(encoding="utf-8"))
-    tables = {
-        ast.unparse(node.targets[0]): ast.literal_eval(node.value)
-        for node in tree.body
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) in ("_MODULES", "_VALUES")
-    }
-    return tables["_MODULES"] | tables["_VALUES"]
-
-
 def imported(source: str, known: set[str], named: dict[str, str]) -> Iterator[str]:
     """The modules of the package that some source imports, wherever in it."""
     for node in ast.walk(ast.parse(source)):
@@ -68,8 +59,7 @@ def imported(source: str, known: set[str], named: dict[str, str]) -> Iterator[st
             if name.partition(".")[0] != ROOT:
                 continue
             inside = name.removeprefix(ROOT).removeprefix(".")
-            if inside in named:
-                inside = f"{named[inside]}.{inside}"
+            inside = named.get(inside, inside)
             while inside and inside not in known:  # a name in a module
                 inside = inside.rpartition(".")[0]
             yield inside or ROOT
@@ -113,7 +103,8 @@ def circle(arrows: set[Arrow]) -> list[str] | None:
 def arrows() -> set[Arrow]:
     package = Path(__file__).parents[2] / "python" / ROOT
     sources = {name: path.read_text(encoding="utf-8") for name, path in modules(package).items()}
-    found = arrows_of(sources, homes(package))
+    named = {name: home.partition(":")[0] for name, home in agentrl_core._HOMES.items()}
+    found = arrows_of(sources, named)
     assert {("collect", "recipe"), ("update.updates", "_core"), (ROOT, "data.batch")} <= found
     assert len(found) > 100
     return found
