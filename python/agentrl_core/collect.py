@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from numbers import Integral
 from typing import Any, Self
 
 import numpy as np
@@ -72,6 +73,9 @@ class Collector:
         allow_changes: bool = False,
     ) -> None:
         _check_parts(engine, environment, recipe, store)
+        if sampling is not None and not isinstance(sampling, Sampling):
+            raise InvalidInputError(f"Collector: sampling={sampling!r}; give an engine.Sampling, or None")
+        _check_whole("Collector", task_pool=task_pool, context_tokens=context_tokens)
         recipe.check()
         if draw("score") not in recipe.collected:
             raise RecipeError(
@@ -117,8 +121,7 @@ class Collector:
                 or the planner answers with something that cannot be; or the reward of every draw is NaN.
             KeyboardInterrupt: interrupted; the trajectories so far are in the store, undrawn.
         """
-        if tasks < 1 or group_size < 1:
-            raise InvalidInputError(f"tasks={tasks} and group_size={group_size}: both must be at least 1")
+        _check_whole("collect", tasks=tasks, group_size=group_size)
         self._run["group_size"] = group_size
         self._check_run()
         head = self._now()
@@ -159,6 +162,10 @@ class Collector:
         Raises:
             InvalidInputError: the batch is of another iteration than the one that is open.
         """
+        if not isinstance(batch, Batch):
+            raise InvalidInputError(f"update: batch={batch!r} is no Batch; give the one that was trained")
+        if not isinstance(metrics, Mapping):
+            raise InvalidInputError(f"update: metrics={metrics!r} is no table; give Updates.metrics, or {{}}")
         head = self._now()
         iterations = batch.column("iteration", "draw")
         if len(iterations) and int(iterations.max()) != head.iteration:
@@ -339,6 +346,13 @@ def _check_parts(engine: object, environment: object, recipe: object, store: obj
         raise InvalidInputError(f"Collector: store={store!r} is no Store; give Store.open({str(store)!r}), or None")
 
 
+def _check_whole(place: str, **numbers: object) -> None:
+    """Refuse what is no whole number of at least 1."""
+    for name, value in numbers.items():
+        if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < 1:
+            raise InvalidInputError(f"{place}: {name}={value!r}; give a whole number of at least 1")
+
+
 def _checked_tasks(environment: Environment, count: int, split: Split) -> list[Task]:
     """Tasks of a split, which have to be tasks."""
     tasks = environment.tasks(count, split=split)
@@ -377,8 +391,7 @@ def evaluate(
     Returns:
         Mean of the column `success`, in [0, 1].
     """
-    if tasks < 1:
-        raise InvalidInputError(f"evaluate: tasks={tasks}; give at least 1")
+    _check_whole("evaluate", tasks=tasks, context_tokens=context_tokens)
     forest = Forest(iteration=-1, seed=seed)
     roll_out(
         forest,

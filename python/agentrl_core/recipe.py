@@ -109,6 +109,10 @@ class Recipe:
             if isinstance(links, tuple) and phase in _CHAINS and len(links) < 2:
                 # One link is the component itself, no link is none: equal recipes compare equal.
                 object.__setattr__(self, phase, links[0] if links else None)
+            if isinstance(links, tuple) and phase not in _CHAINS:
+                raise RecipeError(
+                    f"recipe {self.name!r}: phase {phase} has one component and no chain; give it without the tuple"
+                )
             for component in cast("tuple[object, ...]", self.chain(phase)):
                 if not (isinstance(component, Component) and component.phase == phase):
                     raise RecipeError(
@@ -325,6 +329,8 @@ class Recipe:
         Raises:
             RecipeError: a key, component or option is unknown or not possible.
         """
+        if not isinstance(table, Mapping):
+            raise RecipeError(f"table={table!r} is no recipe; give the table that to_dict makes")
         known = [option.name for option in dataclasses.fields(cls)]
         name = table.get("name")
         values: dict[str, Any] = {}
@@ -364,6 +370,8 @@ class Recipe:
             RecipeError: the document is no TOML, or no recipe.
             FileNotFoundError: there is no such file.
         """
+        if not isinstance(source, (str, Path)):
+            raise RecipeError(f"source={source!r} is no recipe; give the text of a TOML document, or its path")
         is_path = isinstance(source, Path) or source.endswith(".toml")
         text = Path(source).read_text(encoding="utf-8") if is_path else str(source)
         try:

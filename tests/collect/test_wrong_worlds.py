@@ -116,6 +116,27 @@ WRONG_PLANS: dict[str, tuple[str, Any, str]] = {
 }
 
 
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda collect, _: collect(tasks="3", group_size=2), "collect: tasks='3'; give a whole number of at least 1"),
+        (lambda collect, _: collect(tasks=1, group_size=0), "collect: group_size=0; give a whole number"),
+        (lambda collect, _: collect(tasks=True, group_size=2), "collect: tasks=True; give a whole number"),
+        (lambda collect, _: collect.update(3, {}), "update: batch=3 is no Batch; give the one that was trained"),
+        (lambda collect, batch: collect.update(batch, 3), "update: metrics=3 is no table; give Updates.metrics"),
+        (lambda *_: collected(SmallWorld(), context_tokens="a"), "Collector: context_tokens='a'; give a whole number"),
+        (lambda *_: collected(SmallWorld(), sampling={"top_k": 1}), "Collector: sampling={'top_k': 1}; give an engine"),
+        (lambda *_: evaluate(SmallWorld(), SmallWorld(), tasks=1.5), "evaluate: tasks=1.5; give a whole number"),
+    ],
+)
+def test_arguments_of_the_loop_are_checked(call: Any, message: str) -> None:
+    world = SmallWorld()
+    collect = arl.Collector(world, world, recipes.GRPO, task_pool=8)
+    batch = collect(tasks=1, group_size=2)
+    with pytest.raises(InvalidInputError, match=message):
+        call(collect, batch)
+
+
 @pytest.mark.parametrize("name", WRONG_PLANS)
 def test_a_plan_that_cannot_be_names_the_planner(name: str) -> None:
     method, value, message = WRONG_PLANS[name]

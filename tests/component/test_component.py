@@ -8,6 +8,7 @@ from dataclasses import FrozenInstanceError, dataclass
 import pytest
 
 from agentrl_core import advantage, loss, reward, rollout, select
+from agentrl_core.component import draw
 from agentrl_core.component.component import Component, find_component
 from agentrl_core.exceptions import RecipeError
 
@@ -93,3 +94,24 @@ def test_a_component_of_ones_own() -> None:
     assert Mine.from_dict({"component": "Mine", "text": "x"}) == Mine(text="x")
     with pytest.raises(RecipeError, match="Mine: option flag=1 is not possible; give True or False"):
         Mine(flag=1)
+
+
+def test_a_class_without_the_decorator_is_told() -> None:
+    class Bare(Mine):
+        more: float = 2.0
+
+    with pytest.raises(RecipeError, match=r"Bare: the class is no dataclass .*put @dataclass\(frozen=True\) above it"):
+        Bare()
+
+
+@pytest.mark.parametrize("columns", [("score",), draw("score"), (draw("score"), 3)])
+@pytest.mark.parametrize("name", ["needs", "makes"])
+def test_columns_that_are_none_are_told(name: str, columns: object) -> None:
+    kind = dataclass(frozen=True)(type("Reader", (Component,), {name: columns}))
+    with pytest.raises(RecipeError, match=rf"Reader: {name} has .*, which is no column; give a tuple of draw"):
+        kind()
+
+
+def test_a_number_beyond_floats_is_told() -> None:
+    with pytest.raises(RecipeError, match=r"option gamma=1000.* is not possible; give a finite number"):
+        advantage.Gae(gamma=10**400)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+import torch
 from compared import close, column
 from rollouts import small
 
+from agentrl_core import recipes
 from agentrl_core.advantage import Normalisation
+from agentrl_core.loss import Tokens
 from agentrl_core.recipes.rank_grpo import SegmentRelative
 
 
@@ -28,3 +31,16 @@ def test_items_of_a_list() -> None:
     close(column(independent(batch), level="token")[:4], [0.5, 0.5, 0.0, 0.5])
     whole = batch.with_columns("token", segment=np.array([0, 0, 1, 2, -1, -2, 0, 1, 2, -2]))
     close(np.array(column(component(whole), level="token"))[[5, 9]], [0.1, 0.1])
+
+
+def test_every_item_has_a_ratio_of_its_own() -> None:
+    streams = {
+        "weight_kl": torch.ones(5),
+        "old_logprob": torch.zeros(5) - 2.0,
+        "sequence": torch.zeros(5, dtype=torch.int64),
+        "segment": torch.tensor([0.0, 0.0, 1.0, 1.0, -2.0]),
+    }
+    tokens = Tokens(torch.tensor([0.75, 0.25, -0.75, -0.25, 0.1]) - 2.0, None, streams)
+    log_ratio, factor = recipes.RANK_GRPO.loss.ratio(tokens)
+    torch.testing.assert_close(log_ratio, torch.tensor([0.5, 0.5, -0.5, -0.5, 0.1]))
+    assert factor is None

@@ -145,6 +145,25 @@ def test_bad_documents(text: str, message: str) -> None:
         Recipe.from_toml(text)
 
 
+@pytest.mark.parametrize("source", [3, None, b"name = 'x'", []])
+def test_what_is_no_document(source: object) -> None:
+    with pytest.raises(RecipeError, match="is no recipe; give the text of a TOML document, or its path"):
+        Recipe.from_toml(source)
+
+
+def test_what_is_no_table() -> None:
+    with pytest.raises(RecipeError, match="is no recipe; give the table that to_dict makes"):
+        Recipe.from_dict([])
+
+
+@pytest.mark.parametrize("phase", ["select", "rollout", "admit"])
+def test_a_phase_of_one_component_takes_no_chain(phase: str) -> None:
+    link = getattr(recipes.GRPO, phase)
+    for chain in ((link,), (link, link), ()):
+        with pytest.raises(RecipeError, match=f"phase {phase} has one component and no chain"):
+            recipes.GRPO.replace(**{phase: chain})
+
+
 def test_a_file_that_is_not_there() -> None:
     with pytest.raises(FileNotFoundError):
         Recipe.from_toml("nowhere.toml")

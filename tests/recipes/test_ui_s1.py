@@ -44,6 +44,13 @@ def test_advantages_and_the_filter() -> None:
     assert column(batch, "keep") == [1.0, 1.0, 0.0, 0.0]
 
 
+def test_a_single_rollout_stays() -> None:
+    batch = small([(0, [1])], draw_score=[1.0], step_reward=[0.5], step_matched=[1])
+    for link in (MatchedReturns(), *recipes.UI_S1.chain("weight")):
+        batch = link(batch)
+    assert column(batch, "keep") == [1.0]
+
+
 def test_options_out_of_range() -> None:
     with pytest.raises(RecipeError, match=r"gamma=1\.5"):
         MatchedReturns(gamma=1.5)

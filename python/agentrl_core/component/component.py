@@ -96,6 +96,11 @@ class Component:
         return f"{parts[1]}.{cls.__name__}" if parts[0] == "agentrl_core" and len(parts) > 1 else cls.__name__
 
     def __post_init__(self) -> None:
+        if "__dataclass_fields__" not in vars(type(self)):
+            raise RecipeError(
+                f"{self.title()}: the class is no dataclass of its own, so its options would not count; put "
+                "@dataclass(frozen=True) above it"
+            )
         hints = _hints(type(self))
         for option in fields(self):
             hint = hints[option.name]
@@ -109,8 +114,18 @@ class Component:
         # With a schedule inside, they are those of an iteration in which every option is a number.
         needs = now[0].needs if now else (*type(self).needs, *self._named(), *self.own_needs())
         makes = now[0].makes if now else (*type(self).makes, *self.own_makes())
-        object.__setattr__(self, "needs", tuple(dict.fromkeys(needs)))
-        object.__setattr__(self, "makes", tuple(dict.fromkeys(makes)))
+        for name, columns in (("needs", needs), ("makes", makes)):
+            object.__setattr__(self, name, self._declared(name, columns))
+
+    def _declared(self, name: str, columns: Iterable[Column]) -> tuple[Column, ...]:
+        """The columns of `needs` or `makes`, each once."""
+        for column in columns:
+            if not isinstance(column, Column):
+                raise RecipeError(
+                    f"{self.title()}: {name} has {column!r}, which is no column; give a tuple of draw(...), step(...) "
+                    "and token(...)"
+                )
+        return tuple(dict.fromkeys(columns))
 
     def _check_range(self, name: str, rule: Rule | None, *, takes_none: bool) -> None:
         value = getattr(self, name)
@@ -355,7 +370,10 @@ def _fit(value: object, hint: Any) -> tuple[object, bool]:
         return value, True
     if hint is float:
         if isinstance(value, (int, float)) and not isinstance(value, bool):
-            return float(value), math.isfinite(value)
+            try:
+                return float(value), math.isfinite(value)
+            except OverflowError:  # a whole number beyond what a float holds
+                pass
         return value, False
     if hint is int:
         return value, isinstance(value, int) and not isinstance(value, bool)

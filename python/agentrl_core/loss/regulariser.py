@@ -36,7 +36,7 @@ class KL(Part):
     is `at_most=10`.
 
     Args:
-        coefficient: of the penalty, above 0. A coefficient per token belongs into the stream `weight_kl`.
+        coefficient: of the penalty, above 0. What it is multiplied by at a token belongs into the column `kl_weight`.
         estimator: `k1`, `k2`, `k3`, `abs`, or `full`: the model's answer `full_kl`, see `model.answers`.
         straight_through: the value of the estimator with the gradient of k2 (verl's "k3+").
         direction: `reverse` or `forward`.

@@ -66,6 +66,8 @@ def annotate(
         [1.5, 2.0]
     """
     require_torch("annotate")
+    if not isinstance(column, str):
+        raise InvalidInputError(f"column is {column!r}; give the name of the new column, such as 'reference_logprob'")
     if not callable(model):
         raise InvalidInputError(f"model is {model!r}; give a torch.nn.Module or a function from a Pack to [N] values")
     if probe is not None:

@@ -14,7 +14,7 @@ gets e:
 Afterwards strength += rate * (mean N - T) of each difficulty, with the other sign for hard, within [0, 2]. Groups of
 which nearly all or nearly none succeed leave the loss. Source: arXiv:2510.08457. Its public code takes T from the
 batch itself (`target="batch"`), with which strengths hardly move, begins the windows after the token and takes only
-tokens of a list of its own (`trigger`). Its KL weights by difficulty are a token column `weight_kl` of one's own.
+tokens of a list of its own (`trigger`). Its KL weights by difficulty are a token column `kl_weight` of one's own.
 """
 
 from __future__ import annotations

@@ -6,9 +6,9 @@ has a leave-one-out baseline of its own before both are summed up:
     A_t = sum_{s >= t} [5 * P_s + 5 * O_s],  O: the outcome, at the last token, minus that of the others of the group,
     P_s = n / (n - 1) * rho_s - (sum over the group of the mean rho of a draw) / (n - 1)
 
-and the advantages are whitened over tokens. Groups whose mean outcome is below 0.2 or above 0.8 are replaced. The
-reward model learns from the outcomes, by a cross-entropy of beta * the sum of its log-ratio against the score; public
-code may train it before the rewards are taken: `Train(..., stage="before_credit")`.
+and the advantages are whitened over tokens; the loss pays 0.001 of entropy. Groups whose mean outcome is below 0.2 or
+above 0.8 are replaced. The reward model learns from the outcomes, by a cross-entropy of beta * the sum of its log-ratio
+against the score; public code may train it before the rewards are taken: `Train(..., stage="before_credit")`.
 """
 
 from __future__ import annotations
@@ -90,6 +90,6 @@ PRIME = Recipe(
             ),
             model="reward_model",
         ),
-        Policy(),
+        Policy(entropy=0.001),
     ),
 )

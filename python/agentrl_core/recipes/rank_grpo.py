@@ -1,6 +1,7 @@
 """Rank-GRPO: the items of a written list are compared place by place (arXiv:2510.20150).
 
-Each item has one ratio, the geometric mean over its tokens; the token column `segment` says which item a token is of.
+Each item has one ratio, the geometric mean over its tokens; a token of no item, and the end of the list, has its own.
+Items beyond the last have one ratio each, where the public code has one for all of them.
 """
 
 from __future__ import annotations

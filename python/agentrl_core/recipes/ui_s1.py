@@ -6,11 +6,12 @@ group:
 
     A = (G_t - mean) / (std + 1e-6) over the group's steps t  +  (R - mean) / (std + 1e-6) over the group
 
-Groups whose first returns hardly vary (population standard deviation of at most 0.3) are left out. In the public code
-such groups are replaced during collection; admission knows scores only, so here they leave the batch. Its mode
-`mean_norm` has `scale="none"` in both links; its episode part compares the rewards of all steps instead of the
-trajectories' scores: `GroupRelative(column="reward", level="step", singleton="raw")` in the place of the first link.
-The rollout along an expert's trajectory, with patches of its history, is an environment's, and not built here.
+Groups whose first returns hardly vary (population standard deviation of at most 0.3) are left out, but for those of a
+single rollout. In the public code such groups are replaced during collection; admission knows scores only, so here they
+leave the batch. Its mode `mean_norm` has `scale="none"` in both links; its episode part compares the rewards of all
+steps instead of the trajectories' scores: `GroupRelative(column="reward", level="step", singleton="raw")` in the place
+of the first link. The rollout along an expert's trajectory, with patches of its history, is an environment's, and not
+built here.
 """
 
 from __future__ import annotations
@@ -84,6 +85,6 @@ UI_S1 = Recipe(
         GroupRelative(level="step", unit="trajectory", singleton="raw"),
         GroupRelative(column="matched_return", level="step", group_by="group_id,step", add=True),
     ),
-    weight=GroupFilter(column="first_return", band=Band(std_above=0.3)),
+    weight=GroupFilter(column="first_return", band=Band(std_above=0.3, accept_single=True)),
     loss=Policy(kl=KL(1e-4)),
 )
