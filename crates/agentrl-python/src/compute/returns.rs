@@ -9,6 +9,13 @@ use crate::arrays::{Whole, slice};
 use crate::enter::released;
 use crate::error::to_python;
 
+/// Returns and advantages over time.
+#[pymodule(submodule, name = "returns", module = "agentrl_core._core")]
+pub(crate) mod exports {
+    #[pymodule_export]
+    use super::{discounted, gae, n_step, optimal_token_baseline, v_trace};
+}
+
 /// Sequences and their masks; `bootstrap` is empty where there is none.
 fn paths<'a, T>(
     offsets: &'a [i64],
@@ -22,7 +29,7 @@ fn paths<'a, T>(
 #[pyfunction]
 #[pyo3(signature = (rewards, offsets, bootstrap, gamma, *, mask=None, ends=None, out=None))]
 #[expect(clippy::too_many_arguments, reason = "columns in order, options by name")]
-pub(crate) fn discounted<'py>(
+fn discounted<'py>(
     py: Python<'py>,
     rewards: Floats<'py>,
     offsets: PyReadonlyArray1<'py, i64>,
@@ -42,7 +49,7 @@ pub(crate) fn discounted<'py>(
 #[pyfunction]
 #[pyo3(signature = (rewards, values, offsets, bootstrap, gamma, lam, *, whiten=None, mask=None, ends=None, out=None))]
 #[expect(clippy::too_many_arguments, reason = "columns in order, options by name")]
-pub(crate) fn gae<'py>(
+fn gae<'py>(
     py: Python<'py>,
     rewards: Floats<'py>,
     values: Floats<'py>,
@@ -68,7 +75,7 @@ pub(crate) fn gae<'py>(
 #[pyo3(signature = (rewards, values, log_ratios, offsets, bootstrap, gamma, lam, rho_cap, c_cap, *, mask=None, ends=None,
     out=None))]
 #[expect(clippy::too_many_arguments, reason = "columns in order, options by name")]
-pub(crate) fn v_trace<'py>(
+fn v_trace<'py>(
     py: Python<'py>,
     rewards: Floats<'py>,
     values: Floats<'py>,
@@ -96,7 +103,7 @@ pub(crate) fn v_trace<'py>(
 #[pyfunction]
 #[pyo3(signature = (rewards, values, offsets, bootstrap, gamma, steps, *, mask=None, ends=None, out=None))]
 #[expect(clippy::too_many_arguments, reason = "columns in order, options by name")]
-pub(crate) fn n_step<'py>(
+fn n_step<'py>(
     py: Python<'py>,
     rewards: Floats<'py>,
     values: Floats<'py>,
@@ -118,7 +125,7 @@ pub(crate) fn n_step<'py>(
 #[pyfunction]
 #[pyo3(signature = (returns, energies, offsets, groups, *, align, eps, zero_tail, mask=None))]
 #[expect(clippy::too_many_arguments, reason = "columns in order, options by name")]
-pub(crate) fn optimal_token_baseline<'py>(
+fn optimal_token_baseline<'py>(
     py: Python<'py>,
     returns: PyReadonlyArray1<'py, f64>,
     energies: PyReadonlyArray1<'py, f64>,

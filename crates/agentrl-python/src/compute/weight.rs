@@ -15,8 +15,18 @@ use super::{Floats, filled, floats, kernel, reduced};
 use crate::arrays::{Whole, slice};
 use crate::error::to_python;
 
+/// Denominators, selections and importance ratios.
+#[pymodule(submodule, name = "weight", module = "agentrl_core._core")]
+pub(crate) mod exports {
+    #[pymodule_export]
+    use super::{
+        above_quantile, conflict_tokens, constant, importance, importance_diagnostics, max_variance, mean_of_means,
+        quota, shares, top, trust_region,
+    };
+}
+
 #[pyfunction]
-pub(crate) fn weight_shares<'py>(
+fn shares<'py>(
     py: Python<'py>,
     step_keys: Column<'py, u32>,
     draws: Column<'py, u32>,
@@ -29,7 +39,7 @@ pub(crate) fn weight_shares<'py>(
 }
 
 #[pyfunction]
-pub(crate) fn weight_mean_of_means<'py>(
+fn mean_of_means<'py>(
     py: Python<'py>,
     shares: Column<'py, f64>,
     units: Vec<Column<'py, u32>>,
@@ -40,7 +50,7 @@ pub(crate) fn weight_mean_of_means<'py>(
 }
 
 #[pyfunction]
-pub(crate) fn weight_constant<'py>(
+fn constant<'py>(
     py: Python<'py>,
     shares: Column<'py, f64>,
     units: Column<'py, u32>,
@@ -57,7 +67,7 @@ pub(crate) fn weight_constant<'py>(
 #[pyfunction]
 #[pyo3(signature = (scores, groups, *, count, fraction, rounding, at_least, largest, ties, valid=None))]
 #[expect(clippy::too_many_arguments, reason = "columns in order, options by name")]
-pub(crate) fn weight_top<'py>(
+fn top<'py>(
     py: Python<'py>,
     scores: Floats<'py>,
     groups: Column<'py, u32>,
@@ -88,7 +98,7 @@ fn amount(
 
 #[pyfunction]
 #[pyo3(signature = (scores, groups, *, q, interpolation, strict, valid=None))]
-pub(crate) fn weight_above_quantile<'py>(
+fn above_quantile<'py>(
     py: Python<'py>,
     scores: Floats<'py>,
     groups: Column<'py, u32>,
@@ -106,7 +116,7 @@ pub(crate) fn weight_above_quantile<'py>(
 #[pyfunction]
 #[pyo3(signature = (scores, groups, *, count, fraction, rounding, at_least, valid=None))]
 #[expect(clippy::too_many_arguments, reason = "columns in order, options by name")]
-pub(crate) fn weight_max_variance<'py>(
+fn max_variance<'py>(
     py: Python<'py>,
     scores: Column<'py, f64>,
     groups: Column<'py, u32>,
@@ -125,7 +135,7 @@ pub(crate) fn weight_max_variance<'py>(
 #[pyfunction]
 #[pyo3(signature = (penalties, success, groups, ids, *, target, minimum_failures, minimum_successes, seed, valid=None))]
 #[expect(clippy::too_many_arguments, reason = "columns in order, options by name")]
-pub(crate) fn weight_quota<'py>(
+fn quota<'py>(
     py: Python<'py>,
     penalties: Column<'py, f64>,
     success: Column<'py, bool>,
@@ -149,7 +159,7 @@ pub(crate) fn weight_quota<'py>(
 }
 
 #[pyfunction]
-pub(crate) fn weight_conflict_tokens<'py>(
+fn conflict_tokens<'py>(
     py: Python<'py>,
     tokens: Column<'py, i32>,
     offsets: Column<'py, i64>,
@@ -165,7 +175,7 @@ pub(crate) fn weight_conflict_tokens<'py>(
 #[pyfunction]
 #[pyo3(signature = (log_ratios, offsets, *, level, at_least, at_most, action, segments=None, mask=None))]
 #[expect(clippy::too_many_arguments, reason = "columns in order, options by name")]
-pub(crate) fn weight_importance<'py>(
+fn importance<'py>(
     py: Python<'py>,
     log_ratios: Floats<'py>,
     offsets: Column<'py, i64>,
@@ -189,7 +199,7 @@ pub(crate) fn weight_importance<'py>(
 #[pyfunction]
 #[pyo3(signature = (log_ratios, offsets, *, divergence, aggregate, at_least, at_most, mask=None))]
 #[expect(clippy::too_many_arguments, reason = "columns in order, options by name")]
-pub(crate) fn weight_trust_region<'py>(
+fn trust_region<'py>(
     py: Python<'py>,
     log_ratios: Floats<'py>,
     offsets: Column<'py, i64>,
@@ -210,7 +220,7 @@ pub(crate) fn weight_trust_region<'py>(
 
 #[pyfunction]
 #[pyo3(signature = (log_ratios, offsets, *, mask=None))]
-pub(crate) fn weight_importance_diagnostics<'py>(
+fn importance_diagnostics<'py>(
     py: Python<'py>,
     log_ratios: Floats<'py>,
     offsets: Column<'py, i64>,
