@@ -5,31 +5,17 @@ use crate::group::{Columns, group_count, quantile};
 use crate::members::Members;
 use crate::quantile::Interpolation;
 use crate::rng::structural_seed;
-use crate::{Error, Float, Result, par};
+use crate::{Error, Float, Result, names, par};
 
-/// How a part of a number of rows becomes whole.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rounding {
-    /// Down.
-    Floor,
-    /// Up.
-    Ceil,
-    /// To the nearest; halves to even.
-    Nearest,
-}
-
-impl Rounding {
-    /// The rounding of a name.
-    ///
-    /// # Errors
-    /// `InvalidInput` for a name other than `floor`, `ceil` and `nearest`.
-    pub fn from_name(name: &str) -> Result<Self> {
-        match name {
-            "floor" => Ok(Self::Floor),
-            "ceil" => Ok(Self::Ceil),
-            "nearest" => Ok(Self::Nearest),
-            _ => Err(Error::invalid(format!("rounding is {name:?}; use \"floor\", \"ceil\" or \"nearest\""))),
-        }
+names! {
+    /// How a part of a number of rows becomes whole.
+    "rounding" Rounding {
+        /// Down.
+        Floor = "floor",
+        /// Up.
+        Ceil = "ceil",
+        /// To the nearest; halves to even.
+        Nearest = "nearest",
     }
 }
 
@@ -81,26 +67,13 @@ impl Amount {
     }
 }
 
-/// What happens to rows that equal the last chosen one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ties {
-    /// Earlier rows are chosen first, so that the number is exact.
-    First,
-    /// All are chosen.
-    All,
-}
-
-impl Ties {
-    /// The rule of a name.
-    ///
-    /// # Errors
-    /// `InvalidInput` for a name other than `first` and `all`.
-    pub fn from_name(name: &str) -> Result<Self> {
-        match name {
-            "first" => Ok(Self::First),
-            "all" => Ok(Self::All),
-            _ => Err(Error::invalid(format!("ties is {name:?}; use \"first\" or \"all\""))),
-        }
+names! {
+    /// What happens to rows that equal the last chosen one.
+    "ties" Ties {
+        /// Earlier rows are chosen first, so that the number is exact.
+        First = "first",
+        /// All are chosen.
+        All = "all",
     }
 }
 
