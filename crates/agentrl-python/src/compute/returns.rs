@@ -1,6 +1,6 @@
 //! Returns and advantages over time.
 
-use agentrl_compute::returns::{self, Align, Paths, TokenBaseline, VTrace};
+use agentrl_compute::returns::{self, Align, Gae, Paths, TokenBaseline, VTrace};
 use numpy::{PyArray1, PyReadonlyArray1};
 use pyo3::prelude::*;
 
@@ -64,10 +64,11 @@ fn gae<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let (offsets, mask) = (slice("offsets", &offsets)?, flags("mask", mask.as_ref())?);
     let ends = flags("ends", ends.as_ref())?;
+    let options = Gae { gamma, lam, whiten };
     kernel!(py, out.as_ref(), 2 * [rewards, values, bootstrap], |out| {
         let (advantages, targets) = out.split_at_mut(rewards.len());
         let paths = paths(offsets, mask, ends, bootstrap);
-        returns::gae(rewards, values, &paths, gamma, lam, whiten, [advantages, targets])
+        returns::gae(rewards, values, &paths, &options, [advantages, targets])
     })
 }
 

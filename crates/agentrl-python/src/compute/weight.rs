@@ -1,10 +1,11 @@
 //! Weights for Python: denominators, selectors and importance ratios.
 
+use agentrl_compute::group::Columns;
 use agentrl_compute::quantile::Interpolation;
 use agentrl_compute::ragged::Ragged;
 use agentrl_compute::weight::{
-    self, Action, Aggregate, Amount, Denominator, Divergence, ImportanceOptions, Level, Quota, Ratios, Shared, Ties,
-    TokenUnits, TrustRegion,
+    self, AboveQuantile, Action, Aggregate, Amount, Denominator, Divergence, ImportanceOptions, Level, Quota, Ratios,
+    Shared, Ties, TokenUnits, Top, TrustRegion,
 };
 use numpy::PyArray1;
 use pyo3::prelude::*;
@@ -82,7 +83,9 @@ fn top<'py>(
     let (groups, valid) = (slice("groups", &groups)?, optional("valid", valid.as_ref())?);
     let amount = amount(count, fraction, rounding, at_least)?;
     let ties = Ties::from_name(ties).map_err(to_python)?;
-    let chosen = reduced!(py, [scores], weight::top(scores, groups, valid, amount, largest, ties))?;
+    let options = Top { amount, largest, ties };
+    let chosen =
+        reduced!(py, [scores], weight::top(&Columns { valid, ..Columns::new("scores", scores, groups) }, &options))?;
     Ok(PyArray1::from_vec(py, chosen))
 }
 
@@ -109,7 +112,12 @@ fn above_quantile<'py>(
 ) -> PyResult<Made<'py, bool>> {
     let (groups, valid) = (slice("groups", &groups)?, optional("valid", valid.as_ref())?);
     let interpolation = Interpolation::from_name(interpolation).map_err(to_python)?;
-    let chosen = reduced!(py, [scores], weight::above_quantile(scores, groups, valid, q, interpolation, strict))?;
+    let options = AboveQuantile { q, interpolation, strict };
+    let chosen = reduced!(
+        py,
+        [scores],
+        weight::above_quantile(&Columns { valid, ..Columns::new("scores", scores, groups) }, &options)
+    )?;
     Ok(PyArray1::from_vec(py, chosen))
 }
 
@@ -129,7 +137,8 @@ fn max_variance<'py>(
     let (scores, groups) = (slice("scores", &scores)?, slice("groups", &groups)?);
     let valid = optional("valid", valid.as_ref())?;
     let amount = amount(count, fraction, rounding, at_least)?;
-    made(py, scores.len(), || weight::max_variance_subset(scores, groups, valid, amount))
+    let columns = Columns { valid, ..Columns::new("scores", scores, groups) };
+    made(py, scores.len(), || weight::max_variance_subset(&columns, amount))
 }
 
 #[pyfunction]
@@ -155,7 +164,8 @@ fn quota<'py>(
         at_least: (minimum_failures.named("minimum_failures")?, minimum_successes.named("minimum_successes")?),
         seed: seed.map(|seed| seed.named("seed")).transpose()?,
     };
-    made(py, penalties.len(), || weight::quota(penalties, success, groups, valid, ids, &options))
+    let columns = Columns { valid, ..Columns::new("scores", penalties, groups) };
+    made(py, penalties.len(), || weight::quota(&columns, success, ids, &options))
 }
 
 #[pyfunction]
