@@ -232,7 +232,7 @@ def test_states_survive_json_and_batches() -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: group.normalise([1.0], [1], center="mode"), 'center is "mode"; use one of: none, mean, median'),
+        (lambda: group.normalise([1.0], [1], center="mode"), 'center is "mode"; use "none", "mean", "median"'),
         (lambda: group.normalise([1.0], [1], eps=-1.0), "eps is -1, but must be a number of at least 0"),
         (lambda: group.normalise([1.0], [1], ddof=2), "ddof is 2; use 1"),
         (lambda: group.normalise([1.0], [1], baseline=[1.0]), "baseline is given, but center is not"),

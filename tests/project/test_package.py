@@ -4,12 +4,14 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 import agentrl_core
-from agentrl_core import exceptions
+from agentrl_core import _core, exceptions
 
 MOST_MODULES = 8
 HEAVY = ("matplotlib", "polars", "pyarrow", "ray", "reasoning_gym", "rich", "torch", "transformers", "vllm")
@@ -38,6 +40,16 @@ def test_errors_share_a_base_and_pickle(error: type[Exception]) -> None:
     raised = error("scores has 3 values, groups has 4: pass one group for each score")
     again = pickle.loads(pickle.dumps(raised))
     assert (type(again), again.args, str(again)) == (error, raised.args, str(raised))
+
+
+def test_functions_of_the_core_are_found_by_name() -> None:
+    families = {name: family for name, family in vars(_core).items() if isinstance(family, ModuleType)}
+    assert {"group", "weight"} <= families.keys()
+    for name, family in families.items():
+        assert import_module(f"agentrl_core._core.{name}") is family
+        functions = [getattr(family, function) for function in family.__all__]
+        assert functions
+        assert pickle.loads(pickle.dumps(functions)) == functions
 
 
 def test_import_is_light() -> None:

@@ -32,7 +32,8 @@ def test_wheel_holds_the_typed_package_and_its_licence(wheel: Path) -> None:
     assert {
         "agentrl_core/__init__.py",
         "agentrl_core/_core.abi3.so",
-        "agentrl_core/_core.pyi",
+        "agentrl_core/_core/__init__.pyi",
+        "agentrl_core/_core/weight.pyi",
         "agentrl_core/py.typed",
     } <= set(names)
     assert any(name.endswith("licenses/LICENSE") for name in names)

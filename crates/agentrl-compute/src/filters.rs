@@ -3,7 +3,7 @@
 use crate::check::{column, mask_length, same_length, within};
 use crate::group::{Columns, statistics};
 use crate::ragged::Ragged;
-use crate::weight::{Amount, Ties, top};
+use crate::weight::{Amount, Ties, Top, top};
 use crate::{Error, Result};
 
 /// What the scores of a group must be like.
@@ -92,7 +92,9 @@ pub fn top_groups(
     let found = statistics(&Columns { valid, ..Columns::new("scores", scores, groups) }, ddof)?;
     let counted: Vec<bool> = found.iter().map(|found| found.count > 0).collect();
     let spreads: Vec<f64> = found.iter().map(|found| if found.std > 0.0 { found.std } else { 0.0 }).collect();
-    let chosen = top(&spreads, &vec![0; spreads.len()], Some(&counted), amount, true, Ties::First)?;
+    let one_group = vec![0; spreads.len()];
+    let columns = Columns { valid: Some(&counted), ..Columns::new("scores", &spreads, &one_group) };
+    let chosen = top(&columns, &Top { amount, largest: true, ties: Ties::First })?;
     let keep = |(row, &group): (usize, &u32)| valid.is_none_or(|valid| valid[row]) && chosen[group as usize];
     Ok(groups.iter().enumerate().map(keep).collect())
 }

@@ -27,6 +27,7 @@ pub mod group;
 pub mod hash;
 pub mod keys;
 mod members;
+pub mod names;
 pub mod pack;
 pub mod par;
 pub mod prefix;

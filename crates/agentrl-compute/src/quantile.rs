@@ -1,39 +1,21 @@
 //! Quantiles of sorted values, by `NumPy`'s definitions.
 
 use crate::check::within;
-use crate::{Error, Result};
+use crate::{Result, names};
 
-/// Which value stands for a quantile that falls between two.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Interpolation {
-    /// In proportion between both.
-    Linear,
-    /// The lower one.
-    Lower,
-    /// The higher one.
-    Higher,
-    /// The nearer one; of two equally near ones, the one at an even place.
-    Nearest,
-    /// The middle between both.
-    Midpoint,
-}
-
-impl Interpolation {
-    /// The interpolation of a name.
-    ///
-    /// # Errors
-    /// `InvalidInput` for a name other than `linear`, `lower`, `higher`, `nearest` and `midpoint`.
-    pub fn from_name(name: &str) -> Result<Self> {
-        match name {
-            "linear" => Ok(Self::Linear),
-            "lower" => Ok(Self::Lower),
-            "higher" => Ok(Self::Higher),
-            "nearest" => Ok(Self::Nearest),
-            "midpoint" => Ok(Self::Midpoint),
-            _ => Err(Error::invalid(format!(
-                "interpolation is {name:?}; use \"linear\", \"lower\", \"higher\", \"nearest\" or \"midpoint\""
-            ))),
-        }
+names! {
+    /// Which value stands for a quantile that falls between two.
+    "interpolation" Interpolation {
+        /// In proportion between both.
+        Linear = "linear",
+        /// The lower one.
+        Lower = "lower",
+        /// The higher one.
+        Higher = "higher",
+        /// The nearer one; of two equally near ones, the one at an even place.
+        Nearest = "nearest",
+        /// The middle between both.
+        Midpoint = "midpoint",
     }
 }
 

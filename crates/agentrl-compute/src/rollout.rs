@@ -2,28 +2,15 @@
 
 use crate::check::{finite, same_length};
 use crate::ragged::Ragged;
-use crate::{Error, Result};
+use crate::{Error, Result, names};
 
-/// How the entropies of a segment's tokens become one number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reduce {
-    /// Their sum (the public code): a short segment looks less uncertain.
-    Sum,
-    /// Their mean.
-    Mean,
-}
-
-impl Reduce {
-    /// The reduction of a name.
-    ///
-    /// # Errors
-    /// `InvalidInput` for a name other than `sum` and `mean`.
-    pub fn from_name(name: &str) -> Result<Self> {
-        match name {
-            "sum" => Ok(Self::Sum),
-            "mean" => Ok(Self::Mean),
-            _ => Err(Error::invalid(format!("reduce is {name:?}; use \"sum\" or \"mean\""))),
-        }
+names! {
+    /// How the entropies of a segment's tokens become one number.
+    "reduce" Reduce {
+        /// Their sum (the public code): a short segment looks less uncertain.
+        Sum = "sum",
+        /// Their mean.
+        Mean = "mean",
     }
 }
 

@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
 
+use agentrl_compute::names;
 use arrow_array::RecordBatch;
 use arrow_schema::{DataType, Field, Fields, Schema, SchemaRef, TimeUnit};
 
@@ -85,37 +86,25 @@ impl Table {
     }
 }
 
-/// What produced the tokens of a node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Kind {
-    /// The task as the policy first sees it.
-    Prompt = 0,
-    /// Sampled by the policy.
-    Action = 1,
-    /// Written by the environment.
-    Observation = 2,
-    /// Put into the context without being sampled now (a repeated or rewritten text).
-    Injected = 3,
+names! {
+    /// What produced the tokens of a node.
+    #[repr(u8)]
+    "kind" Kind {
+        /// The task as the policy first sees it.
+        Prompt = "prompt",
+        /// Sampled by the policy.
+        Action = "action",
+        /// Written by the environment.
+        Observation = "observation",
+        /// Put into the context without being sampled now (a repeated or rewritten text).
+        Injected = "injected",
+    }
 }
 
 impl Kind {
     /// The kind of a code of the `kind` column.
     pub fn from_code(code: u8) -> Option<Self> {
-        [Kind::Prompt, Kind::Action, Kind::Observation, Kind::Injected].get(usize::from(code)).copied()
-    }
-
-    /// The kind of a name.
-    pub fn from_name(name: &str) -> Result<Self> {
-        match name {
-            "prompt" => Ok(Kind::Prompt),
-            "action" => Ok(Kind::Action),
-            "observation" => Ok(Kind::Observation),
-            "injected" => Ok(Kind::Injected),
-            _ => Err(Error::invalid(format!(
-                "kind is {name:?}; use \"prompt\", \"action\", \"observation\" or \"injected\""
-            ))),
-        }
+        Self::ALL.get(usize::from(code)).copied()
     }
 }
 
@@ -142,12 +131,7 @@ impl FinishReason {
 
     /// The reason of a name.
     pub fn from_name(name: &str) -> Result<Self> {
-        match name {
-            "stop" => Ok(Self::Stop),
-            "length" => Ok(Self::Length),
-            "abort" => Ok(Self::Abort),
-            _ => Err(Error::invalid(format!("finish_reason is {name:?}; use \"stop\", \"length\" or \"abort\""))),
-        }
+        names::choice("finish_reason", name, &[("stop", Self::Stop), ("length", Self::Length), ("abort", Self::Abort)])
     }
 }
 
@@ -179,15 +163,13 @@ impl Status {
 
     /// The final status of a name; trajectories are pruned by their own call, and partial is not an end.
     pub fn from_name(name: &str) -> Result<Self> {
-        match name {
-            "finished" => Ok(Self::Finished),
-            "truncated" => Ok(Self::Truncated),
-            "aborted" => Ok(Self::Aborted),
-            "failed" => Ok(Self::Failed),
-            _ => Err(Error::invalid(format!(
-                "status is {name:?}; use \"finished\", \"truncated\", \"aborted\" or \"failed\""
-            ))),
-        }
+        let ends = [
+            ("finished", Self::Finished),
+            ("truncated", Self::Truncated),
+            ("aborted", Self::Aborted),
+            ("failed", Self::Failed),
+        ];
+        names::choice("status", name, &ends)
     }
 
     /// Whether a trajectory that ended so is drawn into the training batch.
@@ -203,25 +185,16 @@ pub const FLAG_UNTRAINED: u32 = 1 << 31;
 /// An enumeration whose variants are the codes of a column, in order.
 macro_rules! coded {
     ($(#[$about:meta])* $name:ident($argument:literal) { $($(#[$what:meta])* $variant:ident = $text:literal,)+ }) => {
-        $(#[$about])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-        #[repr(u8)]
-        pub enum $name {
-            $($(#[$what])* $variant,)+
+        names! {
+            $(#[$about])*
+            #[derive(PartialOrd, Ord)]
+            #[repr(u8)]
+            $argument $name { $($(#[$what])* $variant = $text,)+ }
         }
 
         impl $name {
             /// Names of the codes, in their order.
             pub const NAMES: [&str; [$($text),+].len()] = [$($text),+];
-            const ALL: [Self; Self::NAMES.len()] = [$(Self::$variant),+];
-
-            /// The variant of a name.
-            pub fn from_name(name: &str) -> Result<Self> {
-                let found = Self::ALL.into_iter().find(|&variant| Self::NAMES[variant as usize] == name);
-                found.ok_or_else(|| Error::invalid(format!(
-                    concat!($argument, " is {:?}; use one of {:?}"), name, Self::NAMES
-                )))
-            }
 
             /// The variant of a code of the column.
             pub fn from_code(code: u8) -> Option<Self> {

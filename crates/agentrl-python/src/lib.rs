@@ -27,38 +27,19 @@ mod _core {
     #[pymodule_export]
     use crate::columns::{arrow_lists, arrow_numbers};
     #[pymodule_export]
-    use crate::compute::filters::{
-        filter_group_band, filter_not_overlong, filter_round_rows, filter_top_groups, filter_unflagged,
-    };
-    #[pymodule_export]
-    use crate::compute::reward::{
-        reward_checklist, reward_cluster_votes, reward_dither, reward_excess_penalty, reward_implicit,
-        reward_information_gain, reward_max_at_k, reward_rank_agreement, reward_success_distance, reward_tail_risk,
-        reward_tiers, reward_top_gap, reward_tracked_quantiles, reward_win_rates, reward_window_means,
-    };
-    #[pymodule_export]
-    use crate::compute::tree::{
-        tree_ancestor_relative, tree_build, tree_fuse, tree_isotonic, tree_path_sum, tree_peers, tree_topology,
-    };
-    #[pymodule_export]
-    use crate::compute::weight::{
-        weight_above_quantile, weight_conflict_tokens, weight_constant, weight_importance,
-        weight_importance_diagnostics, weight_max_variance, weight_mean_of_means, weight_quota, weight_shares,
-        weight_top, weight_trust_region,
-    };
-    #[pymodule_export]
     use crate::compute::{
-        dense_keys, discounted, entropy_branches, gae, gigpo, group_arg_extreme, group_extents, group_finish,
-        group_log_mean_exp, group_map, group_moments, group_quantile, group_statistics, group_sums, history_keys,
-        label_keys, n_step, normalise, num_threads, optimal_token_baseline, pair_keys, segment_entropy,
-        set_num_threads, similar_keys, structural_seed, uniform, v_trace,
+        advantage::exports as advantage, filters::exports as filters, group::exports as group, keys::exports as keys,
+        returns::exports as returns, reward::exports as reward, rng::exports as rng, rollout::exports as rollout,
+        tree::exports as tree, weight::exports as weight,
     };
+    #[pymodule_export]
+    use crate::compute::{num_threads, set_num_threads};
     #[pymodule_export]
     use crate::forest::Forest;
     #[pymodule_export]
     use crate::ingest::{append_chats, append_many, ingest};
     #[pymodule_export]
-    use crate::pack::{Plan, PlannedPack, RowPack, pack_balanced, pack_continuations, pair_streams, tree_layout};
+    use crate::pack::{Plan, PlannedPack, RowPack, exports as pack};
     #[pymodule_export]
     use crate::store::{Store, release_locks};
     #[pymodule_export]
@@ -68,7 +49,7 @@ mod _core {
 
     #[pymodule_init]
     fn init(module: &pyo3::Bound<'_, pyo3::types::PyModule>) -> pyo3::PyResult<()> {
-        use pyo3::types::{PyAnyMethods as _, PyModuleMethods as _};
+        use pyo3::types::{PyAnyMethods as _, PyModule, PyModuleMethods as _};
         let default = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |panic| {
             // What is wrong with bytes is told by an error.
@@ -80,6 +61,13 @@ mod _core {
         let threads = module.py().import("os")?.getattr("environ")?.call_method1("get", ("AGENTRL_NUM_THREADS",))?;
         if !threads.is_none() {
             crate::compute::threads_of_environment(&threads.extract::<String>()?)?;
+        }
+        // A module inside a binary has no file to be found by: `import agentrl_core._core.weight` looks here.
+        let modules = module.py().import("sys")?.getattr("modules")?;
+        for (_, part) in module.dict() {
+            if let Ok(part) = part.cast::<PyModule>() {
+                modules.set_item(part.name()?, part)?;
+            }
         }
         module.add("__version__", env!("CARGO_PKG_VERSION"))
     }

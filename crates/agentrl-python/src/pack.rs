@@ -1,6 +1,6 @@
 //! Plans and their packs for Python.
 
-use agentrl_compute::pack::{Continuations, RowArrays, RowTree, Stream, balanced, room_for_bins, streams};
+use agentrl_compute::pack::{self, Continuations, RowArrays, RowTree, Stream, room_for_bins, streams};
 use agentrl_compute::ragged::Ragged;
 use agentrl_data::Error;
 use agentrl_data::batch::{self, PackArrays, TokenCredit};
@@ -13,6 +13,13 @@ use crate::arrays::{Whole, slice};
 use crate::compute::Floats;
 use crate::enter::{held, released};
 use crate::error::invalid;
+
+/// Packs without a batch.
+#[pymodule(submodule, name = "pack", module = "agentrl_core._core")]
+pub(crate) mod exports {
+    #[pymodule_export]
+    use super::{balanced, continuations, pair_streams, tree_layout};
+}
 
 /// The packs of some draws, whose arrays are made one by one.
 #[pyclass(frozen, module = "agentrl_core._core")]
@@ -193,7 +200,7 @@ type Filled<'py> = (Floats<'py>, Bound<'py, PyArray1<f32>>);
 
 /// Fills columns of pairs with sums over the tokens of each pair, in f64, or with the value of its first token.
 #[pyfunction]
-pub(crate) fn pair_streams(
+fn pair_streams(
     py: Python<'_>,
     summed: Vec<Filled<'_>>,
     first: Vec<(PyReadonlyArray1<'_, f32>, Bound<'_, PyArray1<f32>>)>,
@@ -216,7 +223,7 @@ pub(crate) fn pair_streams(
 /// Rows of tokens as trees. `take` is as in `Plan.pack`.
 #[pyfunction]
 #[pyo3(signature = (tokens, offsets, trained, same, take=None))]
-pub(crate) fn tree_layout(
+fn tree_layout(
     py: Python<'_>,
     tokens: PyReadonlyArray1<'_, i32>,
     offsets: PyReadonlyArray1<'_, i64>,
@@ -290,17 +297,13 @@ impl RowPack {
 
 /// Some items in bins of about the same cost: the items of each bin.
 #[pyfunction]
-pub(crate) fn pack_balanced(
-    py: Python<'_>,
-    costs: PyReadonlyArray1<'_, i64>,
-    bins: Whole<usize>,
-) -> PyResult<Vec<Py<PyArray1<i64>>>> {
+fn balanced(py: Python<'_>, costs: PyReadonlyArray1<'_, i64>, bins: Whole<usize>) -> PyResult<Vec<Py<PyArray1<i64>>>> {
     let (costs, bins) = (slice("costs", &costs)?, bins.named("bins")?);
     let found = released(py, || {
         room_for_bins("bins", bins)?;
         let costs = costs.iter().map(|&cost| u64::try_from(cost)).collect::<Result<Vec<_>, _>>();
         let costs = costs.map_err(|_| Error::invalid("costs are negative somewhere; give whole numbers from 0"))?;
-        balanced(&costs, &vec![0; costs.len()], bins, 0)
+        pack::balanced(&costs, &vec![0; costs.len()], bins, 0)
             .ok_or_else(|| Error::invalid("bins is 0; give the number of bins, from 1"))
     })?;
     Ok(indices(py, &found))
@@ -309,7 +312,7 @@ pub(crate) fn pack_balanced(
 /// The rows of each pack of rows that go on from a beginning of a text with a tail of their own.
 #[pyfunction]
 #[expect(clippy::too_many_arguments, reason = "three columns and two ragged ones")]
-pub(crate) fn pack_continuations(
+fn continuations(
     py: Python<'_>,
     text: PyReadonlyArray1<'_, i32>,
     begins: PyReadonlyArray1<'_, i64>,

@@ -80,7 +80,7 @@ def gigpo(
     order = np.lexsort((positions, trajectories))  # stable; returns need each trajectory's steps in a row
     to_come = np.empty(count, dtype=np.float64)
     to_come[order] = returns.discounted(paid[order], trajectories[order], gamma=gamma)
-    return _core.gigpo(
+    return _core.advantage.gigpo(
         scores,
         to_come,
         columns.keys(group_ids, "group_ids", length=count),

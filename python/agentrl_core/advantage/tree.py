@@ -101,7 +101,7 @@ class TreeRelative(BatchComponent):
         values = draws.values(self.column)
         valid = draws.valid & np.isfinite(values)
         if self.compare == "ancestors":
-            advantages = _core.tree_ancestor_relative(
+            advantages = _core.tree.ancestor_relative(
                 tree.parents,
                 tree.ends,
                 values,
@@ -114,7 +114,7 @@ class TreeRelative(BatchComponent):
         if self.compare == "order":
             return draws.write(advantage=self._ordered(tree, values, valid))
         logprobs = tree.logprobs() if self.fuse == "path" else None
-        fused, mass = _core.tree_fuse(
+        fused, mass = _core.tree.fuse(
             tree.parents,
             tree.ends,
             values,
@@ -128,7 +128,7 @@ class TreeRelative(BatchComponent):
             gain = values - self.trace * fused[tree.starts]
             return draws.write(advantage=self.normalisation.compare(gain, draws.keys("group_id"), valid=valid))
         if self.compare != "none":
-            peers = _core.tree_peers(tree.parents, "depth" if self.compare == "depth" else "siblings")
+            peers = _core.tree.peers(tree.parents, "depth" if self.compare == "depth" else "siblings")
             fused = self.normalisation.compare(fused, peers, valid=mass > 0.0)
         of_row = fused[tree.nodes]
         return tree.rows.write(advantage=np.where(valid[tree.rows.draws], of_row, 0.0))
@@ -139,7 +139,7 @@ class TreeRelative(BatchComponent):
         starts = tree.starts[valid]
         weight = np.bincount(starts, minlength=count).astype(np.float64)
         mean = np.bincount(starts, weights=values[valid], minlength=count) / np.maximum(weight, 1.0)
-        projected = _core.tree_isotonic(
+        projected = _core.tree.isotonic(
             tree.parents,
             mean,
             margin=self.margin,

@@ -169,7 +169,7 @@ class Rows:
         """The part of a physical row that each of its uses has."""
         physical = {"draw": "trajectory_id", "step": "origin_trajectory_id,step", "token": "node_token"}
         draws = Rows(self.batch, "draw").valid
-        return _core.weight_shares(self.keys(physical[self.level]), self.draws, draws, shared)
+        return _core.weight.shares(self.keys(physical[self.level]), self.draws, draws, shared)
 
     def write(self, **columns: NDArray[Any]) -> Batch:
         """The batch with columns of this level, as float32: one value a row."""

@@ -102,7 +102,7 @@ class Transformers:
         self.policy_version = version
 
     def _generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Segment]:
-        from agentrl_core._core import uniform
+        from agentrl_core._core.rng import uniform
 
         device = self.model.device
         prompts, prompt_of_row = _distinct([request.tokens for request in requests])

@@ -114,7 +114,7 @@ class Questions:
                 f"max_tokens is {max_tokens}, but a context of draw {self._draws[place]} with its probe has "
                 f"{sizes[place]} tokens; raise max_tokens"
             )
-        packs = _core.pack_continuations(
+        packs = _core.pack.continuations(
             self._text, self._begins, self._ends, self._tails, self._tail_offsets, self._draws, max_tokens
         )
         yield from map(self._laid_out, packs)

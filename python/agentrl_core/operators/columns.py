@@ -147,10 +147,10 @@ def keys(
         InvalidInputError: ids of another type, or of another length.
     """
     if isinstance(values, (list, tuple)):
-        dense, _ = _core.dense_keys(list(values), name)
+        dense, _ = _core.keys.dense(list(values), name)
     elif is_arrow(values):
         try:
-            dense, _ = _core.dense_keys(values, name)  # strings and binary, without a copy
+            dense, _ = _core.keys.dense(values, name)  # strings and binary, without a copy
         except InvalidInputError:
             if not _holds_integers(values, name):
                 raise
@@ -172,7 +172,7 @@ def labels(values: object, name: str, *, length: int | None = None) -> NDArray[n
     if not isinstance(values, (list, tuple)) and not is_arrow(values):
         values = column(values, name, dimensions=(1, 2))
         if values.ndim == 1 and values.dtype.kind in "iu":
-            return _checked(_core.label_keys(_flat(values), name), name, length)
+            return _checked(_core.keys.label(_flat(values), name), name, length)
     return keys(values, name, length=length)
 
 
@@ -195,13 +195,13 @@ def _dense(values: object, name: str) -> NDArray[np.uint32]:
                 f"two-dimensional ids are uint8[n, {_STATE_BYTES}]"
             )
         halves = np.ascontiguousarray(array).view(np.int64)
-        first, _ = _core.dense_keys(np.ascontiguousarray(halves[:, 0]))
-        second, _ = _core.dense_keys(np.ascontiguousarray(halves[:, 1]))
-        dense, _ = _core.pair_keys(first, second)
+        first, _ = _core.keys.dense(np.ascontiguousarray(halves[:, 0]))
+        second, _ = _core.keys.dense(np.ascontiguousarray(halves[:, 1]))
+        dense, _ = _core.keys.pair(first, second)
     elif array.dtype.kind in "iu":
-        dense, _ = _core.dense_keys(_flat(array))
+        dense, _ = _core.keys.dense(_flat(array))
     elif array.dtype.kind in "USO":
-        dense, _ = _core.dense_keys(array.tolist(), name)
+        dense, _ = _core.keys.dense(array.tolist(), name)
     else:
         raise InvalidInputError(f"{name} has dtype {array.dtype}; ids are whole numbers, strings or bytes")
     return dense

@@ -49,7 +49,7 @@ def group_band(
         [True, True, False, False]
     """
     numbers = columns.doubles(scores, "scores")
-    return _core.filter_group_band(
+    return _core.filters.group_band(
         numbers,
         columns.keys(group_ids, "group_ids", length=len(numbers)),
         std_above=std_above,
@@ -88,7 +88,7 @@ def top_groups(
         [True, True, False, False]
     """
     numbers = columns.doubles(scores, "scores")
-    return _core.filter_top_groups(
+    return _core.filters.top_groups(
         numbers,
         columns.keys(group_ids, "group_ids", length=len(numbers)),
         fraction=fraction,
@@ -115,7 +115,7 @@ def unflagged(flags: object, offsets: object) -> NDArray[np.bool_]:
         >>> filters.unflagged([False, True, False], [0, 2, 3]).tolist()
         [False, True]
     """
-    return _core.filter_unflagged(columns.flags(flags, "flags"), columns.integers(offsets, "offsets"))
+    return _core.filters.unflagged(columns.flags(flags, "flags"), columns.integers(offsets, "offsets"))
 
 
 def not_overlong(lengths: object, limit: int, *, truncated: object | None = None) -> NDArray[np.bool_]:
@@ -140,7 +140,7 @@ def not_overlong(lengths: object, limit: int, *, truncated: object | None = None
         [True, False]
     """
     counts = columns.integers(lengths, "lengths")
-    return _core.filter_not_overlong(counts, limit, truncated=columns.mask(truncated, "truncated", length=len(counts)))
+    return _core.filters.not_overlong(counts, limit, truncated=columns.mask(truncated, "truncated", length=len(counts)))
 
 
 def round_rows(
@@ -169,7 +169,7 @@ def round_rows(
     """
     kept = columns.flags(keep, "keep")
     count = len(kept)
-    return _core.filter_round_rows(
+    return _core.filters.round_rows(
         kept,
         np.zeros(count) if scores is None else columns.doubles(scores, "scores", length=count),
         multiple=multiple,

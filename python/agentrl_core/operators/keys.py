@@ -55,7 +55,7 @@ def composite(first: object, *others: object) -> NDArray[np.uint32]:
     """
     made = columns.keys(first, "first")
     for place, column in enumerate(others):
-        made, _ = _core.pair_keys(made, columns.keys(column, f"others[{place}]", length=len(made)))
+        made, _ = _core.keys.pair(made, columns.keys(column, f"others[{place}]", length=len(made)))
     return made
 
 
@@ -89,7 +89,7 @@ def history(
     """
     dense_states = columns.keys(states, "states")
     count = len(dense_states)
-    return _core.history_keys(
+    return _core.keys.history(
         dense_states,
         columns.keys(trajectory_ids, "trajectory_ids", length=count),
         columns.keys(group_ids, "group_ids", length=count),
@@ -148,4 +148,4 @@ def similar(
         else columns.keys(group_ids, "group_ids", length=len(column))
     )
     sketch = (words, hashes, bands) if method == "minhash" else None
-    return _core.similar_keys(column, groups, threshold, sketch)
+    return _core.keys.similar(column, groups, threshold, sketch)

@@ -108,7 +108,7 @@ def tree_layout(
             raise InvalidInputError(f"buffers is {type(buffers).__name__}; give a PackBuffers, or nothing")
         buffers.next()
         take = buffers.take
-    made = _core.tree_layout(
+    made = _core.pack.tree_layout(
         flat,
         columns.integers(offsets, "offsets"),
         columns.mask(trained, "trained", length=count),
@@ -120,7 +120,7 @@ def tree_layout(
         name: np.empty(pairs, np.float32) if take is None else take(f"stream {name}", pairs, np.float32)
         for name in (*added, *alike)
     }
-    _core.pair_streams(
+    _core.pack.pair_streams(
         [(values, streams[name]) for name, values in added.items()],
         [(values, streams[name]) for name, values in alike.items()],
         made.pair_offsets,
@@ -161,7 +161,7 @@ def balanced(costs: object, bins: int) -> list[NDArray[np.int64]]:
         >>> [items.tolist() for items in balanced([8, 7, 6, 5, 4], 2)]
         [[0, 3, 4], [1, 2]]
     """
-    return _core.pack_balanced(columns.integers(costs, "costs"), bins)
+    return _core.pack.balanced(columns.integers(costs, "costs"), bins)
 
 
 def _int32(tokens: object) -> NDArray[np.int32]:

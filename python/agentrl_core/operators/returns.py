@@ -159,7 +159,7 @@ def discounted(
     paid = rows.numbers(rewards, "rewards")
     buffer = rows.buffer(out, 1)
     return rows.back(
-        _core.discounted(paid, rows.offsets, rows.bootstrap, gamma, mask=rows.mask, ends=rows.ends, out=buffer)
+        _core.returns.discounted(paid, rows.offsets, rows.bootstrap, gamma, mask=rows.mask, ends=rows.ends, out=buffer)
     )
 
 
@@ -215,7 +215,7 @@ def gae(
     """
     rows = _Rows.of(rewards, "rewards", sequence_ids, offsets, mask, ends, bootstrap, values)
     paid, expected = rows.numbers(rewards, "rewards"), rows.numbers(values, "values")
-    made = _core.gae(
+    made = _core.returns.gae(
         paid,
         expected,
         rows.offsets,
@@ -280,7 +280,7 @@ def v_trace(
     """
     rows = _Rows.of(rewards, "rewards", sequence_ids, offsets, mask, ends, bootstrap, values, log_ratios)
     paid = rows.numbers(rewards, "rewards")
-    made = _core.v_trace(
+    made = _core.returns.v_trace(
         paid,
         rows.numbers(values, "values"),
         rows.numbers(log_ratios, "log_ratios"),
@@ -337,7 +337,7 @@ def n_step(
     """
     rows = _Rows.of(rewards, "rewards", sequence_ids, offsets, mask, ends, bootstrap, values)
     paid = rows.numbers(rewards, "rewards")
-    made = _core.n_step(
+    made = _core.returns.n_step(
         paid,
         rows.numbers(values, "values"),
         rows.offsets,
@@ -394,7 +394,7 @@ def optimal_token_baseline(
         [3.0, 4.0, -1.0]
     """
     rows = _Rows.of(returns, "returns", None, offsets, mask, None, None)
-    made = _core.optimal_token_baseline(
+    made = _core.returns.optimal_token_baseline(
         rows.numbers(returns, "returns").astype(np.float64, copy=False),
         rows.numbers(energies, "energies").astype(np.float64, copy=False),
         rows.offsets,

@@ -84,7 +84,7 @@ def build(elements: object, offsets: object) -> Tree:
     """
     column = columns.column(elements, "elements")
     ids = column if column.dtype.kind in "iu" else columns.keys(elements, "elements")
-    parents, nodes = _core.tree_build(columns.integers(ids, "elements"), columns.integers(offsets, "offsets"))
+    parents, nodes = _core.tree.build(columns.integers(ids, "elements"), columns.integers(offsets, "offsets"))
     return Tree(parents, nodes)
 
 
@@ -102,7 +102,7 @@ def topology(parents: object) -> Topology:
         >>> tree.topology([-1, 0, 0, 1]).depth.tolist()
         [0, 1, 1, 2]
     """
-    return Topology(**_core.tree_topology(columns.integers(parents, "parents")))
+    return Topology(**_core.tree.topology(columns.integers(parents, "parents")))
 
 
 def fuse(
@@ -147,7 +147,7 @@ def fuse(
     """
     scores = columns.doubles(values, "values")
     count = len(scores)
-    found, masses = _core.tree_fuse(
+    found, masses = _core.tree.fuse(
         columns.integers(parents, "parents"),
         _indices(nodes, "nodes", count),
         scores,
@@ -180,7 +180,7 @@ def path_sum(parents: object, values: object) -> NDArray[Any]:
         [1.0, 3.0, 7.0]
     """
     given = columns.numbers(values, "values")
-    made = _core.tree_path_sum(columns.integers(parents, "parents"), columns.doubles(given, "values"))
+    made = _core.tree.path_sum(columns.integers(parents, "parents"), columns.doubles(given, "values"))
     return columns.like(made, given)
 
 
@@ -225,7 +225,7 @@ def ancestor_relative(
     """
     given = columns.numbers(values, "values")
     count = len(given)
-    made = _core.tree_ancestor_relative(
+    made = _core.tree.ancestor_relative(
         columns.integers(parents, "parents"),
         _indices(nodes, "nodes", count),
         columns.doubles(given, "values"),
@@ -253,7 +253,7 @@ def peers(parents: object, *, of: Literal["siblings", "depth", "tree"]) -> NDArr
         >>> tree.peers([-1, 0, 0, 1, 2], of="depth").tolist()
         [0, 1, 1, 2, 2]
     """
-    return _core.tree_peers(columns.integers(parents, "parents"), of)
+    return _core.tree.peers(columns.integers(parents, "parents"), of)
 
 
 def isotonic(
@@ -293,7 +293,7 @@ def isotonic(
     """
     given = columns.numbers(values, "values")
     count = len(given)
-    made = _core.tree_isotonic(
+    made = _core.tree.isotonic(
         columns.integers(parents, "parents"),
         columns.doubles(given, "values"),
         margin=margin,

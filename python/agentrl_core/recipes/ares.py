@@ -160,7 +160,7 @@ class ExplorationEffort(StatefulComponent):
         if not lengths.any():
             return np.zeros(batch.num_draws), lengths > 0, None
         offsets = np.concatenate([[0], np.cumsum(lengths)])
-        windows = _core.reward_window_means(tokens.values(self.column)[counted], offsets, self.width)
+        windows = _core.reward.window_means(tokens.values(self.column)[counted], offsets, self.width)
         peaks = group.quantile(windows, draws, _QUANTILE)
         own = float(group.quantile(peaks, np.zeros(len(peaks), np.uint32), 0.5)[0])
         explores = windows >= (own if threshold is None else threshold)

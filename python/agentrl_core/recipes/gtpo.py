@@ -99,7 +99,7 @@ class ConflictTokens(BatchComponent):
         groups = draws.keys("group_id")
         gains = group.normalise(draws.values("score"), groups, scale="none", valid=draws.valid)
         gains = np.where(draws.valid, gains, 0.0)
-        prefixes, suffixes = _core.weight_conflict_tokens(
+        prefixes, suffixes = _core.weight.conflict_tokens(
             batch.column("token", "token"), batch.offsets("token")[batch.offsets("step")], groups, gains
         )
         signs = gains[tokens.draws]

@@ -116,7 +116,7 @@ class TailRisk(StatefulComponent):
         papers = self._papers(rows)
         totals, bundles = papers.totals, papers.bundles
         low, high, curve = self._quantiles(totals, bundles, state)
-        risk = _core.reward_tail_risk(
+        risk = _core.reward.tail_risk(
             totals,
             low,
             high,
@@ -139,7 +139,7 @@ class TailRisk(StatefulComponent):
         totals = self._papers(Rows(closed, "draw")).totals
         if not len(totals):
             return state
-        _, following = _core.reward_tracked_quantiles(self._tracked(state), totals, _LEVELS, self.step_size)
+        _, following = _core.reward.tracked_quantiles(self._tracked(state), totals, _LEVELS, self.step_size)
         return {"quantiles": following.tolist()}
 
     def _papers(self, rows: Rows) -> _Papers:
@@ -170,7 +170,7 @@ class TailRisk(StatefulComponent):
         own = [group.quantile(totals, bundles, level)[bundles] for level in (self.low, self.high)]
         if not len(totals):
             return own[0], own[1], np.zeros(0)
-        curve, _ = _core.reward_tracked_quantiles(tracked, totals, _LEVELS, self.step_size)
+        curve, _ = _core.reward.tracked_quantiles(tracked, totals, _LEVELS, self.step_size)
         near = [int(np.argmin(np.abs(_LEVELS - level))) for level in (self.low, self.high)]
         far = own if tracked is None else [np.full(len(totals), curve[place]) for place in near]
         share = {"track": 1.0, "batch": 0.0, "mix": 0.5}[self.quantiles]

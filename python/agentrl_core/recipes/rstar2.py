@@ -69,7 +69,7 @@ class ResampleOnCorrect(BatchComponent):
     def __call__(self, batch: Batch) -> Batch:
         """Return `batch` with another column `score` on draws."""
         rows = Rows(batch, "draw")
-        survivors = _core.weight_quota(
+        survivors = _core.weight.quota(
             np.where(rows.valid, rows.values(self.penalty), 0.0),
             rows.flags("success"),
             rows.keys("group_id"),

@@ -199,7 +199,7 @@ def max_at_k(
     """
     given = columns.numbers(rewards, "rewards")
     count = len(given)
-    shares = _core.reward_max_at_k(
+    shares = _core.reward.max_at_k(
         columns.doubles(given, "rewards"),
         columns.keys(group_ids, "group_ids", length=count),
         k=k,
@@ -232,7 +232,7 @@ def top_gap(rewards: object, group_ids: object, *, valid: object | None = None) 
         [0.0, 1.0, 0.0]
     """
     given = columns.numbers(rewards, "rewards")
-    gaps = _core.reward_top_gap(
+    gaps = _core.reward.top_gap(
         columns.doubles(given, "rewards"),
         columns.keys(group_ids, "group_ids", length=len(given)),
         valid=columns.mask(valid, "valid", length=len(given)),
@@ -263,7 +263,7 @@ def rank_agreement(scores: object, truths: object, offsets: object) -> NDArray[n
         [0.3333, 0.0]
     """
     numbers = columns.doubles(scores, "scores")
-    return _core.reward_rank_agreement(
+    return _core.reward.rank_agreement(
         numbers,
         columns.doubles(truths, "truths", length=len(numbers)),
         columns.integers(offsets, "offsets"),
@@ -301,7 +301,7 @@ def win_rates(first: object, second: object, probability: object, count: int) ->
             raise InvalidInputError(
                 f"{name}[{place}] is {rows[place]}, but there are {count} rows; give the index of a row"
             )
-    return _core.reward_win_rates(
+    return _core.reward.win_rates(
         winners.astype(np.uint32),
         losers.astype(np.uint32),
         columns.doubles(probability, "probability", length=len(winners)),

@@ -119,7 +119,7 @@ def success_distance(
         places = np.where(mask[:, None], places, 0.0)
         won = won & mask
         groups = columns.keys(np.where(mask, groups.astype(np.int64), -1), "group_ids")
-    return _core.reward_success_distance(
+    return _core.reward.success_distance(
         places.ravel(),
         width,
         won,

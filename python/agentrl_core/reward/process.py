@@ -282,7 +282,7 @@ def information_gain(
         [0.5, 1.0]
     """
     given = columns.numbers(answer_logprobs, "answer_logprobs")
-    gains = _core.reward_information_gain(
+    gains = _core.reward.information_gain(
         columns.doubles(given, "answer_logprobs"),
         columns.integers(offsets, "offsets"),
         columns.doubles(before, "before"),
@@ -316,7 +316,7 @@ def implicit_rewards(
         [0.0, 1.0]
     """
     given = columns.numbers(logprobs, "logprobs")
-    rewards = _core.reward_implicit(
+    rewards = _core.reward.implicit(
         columns.doubles(given, "logprobs"),
         columns.doubles(reference_logprobs, "reference_logprobs", length=len(given)),
         None if offsets is None else columns.integers(offsets, "offsets"),
@@ -354,7 +354,7 @@ def checklist(satisfied: object, dependencies: object, offsets: object, *, delay
         raise InvalidInputError(
             f"dependencies has shape {needs.shape}, but satisfied has {items} items; give [items, items]"
         )
-    earned, backfilled, eligible = _core.reward_checklist(
+    earned, backfilled, eligible = _core.reward.checklist(
         verdicts.ravel(), items, needs.ravel(), columns.integers(offsets, "offsets"), delay
     )
     shape = verdicts.shape

@@ -83,7 +83,7 @@ def tracked_quantiles(
         >>> read.tolist(), state.tolist()
         ([1.5], [1.5])
     """
-    return _core.reward_tracked_quantiles(
+    return _core.reward.tracked_quantiles(
         None if state is None else columns.doubles(state, "state"),
         columns.doubles(values, "values"),
         columns.doubles(levels, "levels"),
@@ -145,7 +145,7 @@ def tail_risk(
         whole = np.full(count, values, np.float64) if isinstance(values, (int, float)) else values
         numbers = columns.doubles(whole, name, length=count)
         parts.append(numbers if mask is None else np.where(mask, numbers, 0.0))
-    risks = _core.reward_tail_risk(
+    risks = _core.reward.tail_risk(
         parts[0],
         parts[1],
         parts[2],

@@ -356,7 +356,7 @@ def excess_penalty(
     """
     given = columns.numbers(amounts, "amounts")
     mask = columns.mask(valid, "valid", length=len(given))
-    penalties = _core.reward_excess_penalty(_filled(given, "amounts", mask), free, limit, coefficient, at_most)
+    penalties = _core.reward.excess_penalty(_filled(given, "amounts", mask), free, limit, coefficient, at_most)
     return columns.like(_blank(penalties, mask), given)
 
 
@@ -381,7 +381,7 @@ def tiers(qualities: object, count: int, *, valid: object | None = None) -> NDAr
     """
     given = columns.numbers(qualities, "qualities")
     mask = columns.mask(valid, "valid", length=len(given))
-    return columns.like(_blank(_core.reward_tiers(_filled(given, "qualities", mask), count), mask), given)
+    return columns.like(_blank(_core.reward.tiers(_filled(given, "qualities", mask), count), mask), given)
 
 
 def dither(
@@ -417,7 +417,7 @@ def dither(
     given = columns.numbers(scores, "scores")
     mask = columns.mask(valid, "valid", length=len(given))
     places = columns.places(ids, "ids", length=len(given))
-    noisy = _core.reward_dither(_filled(given, "scores", mask), places, seed, amplitude, kind)
+    noisy = _core.reward.dither(_filled(given, "scores", mask), places, seed, amplitude, kind)
     return columns.like(_blank(noisy, mask), given)
 
 

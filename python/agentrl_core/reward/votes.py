@@ -181,7 +181,7 @@ def cluster_votes(
     if mask is not None:
         answered = mask if answered is None else answered & mask
         votes = np.where(mask, 1.0 if votes is None else votes, 0.0)
-    counted = _core.reward_cluster_votes(
+    counted = _core.reward.cluster_votes(
         ids,
         columns.keys(group_ids, "group_ids", length=count),
         parsed=answered,

@@ -100,7 +100,9 @@ class EntropyBranching(Planner):
         self, entropies: NDArray[np.float32], offsets: NDArray[np.int64], vocabulary: int
     ) -> NDArray[np.float64]:
         """H of the class formula for each segment; 0 for an empty one."""
-        return _core.segment_entropy(entropies, offsets, limit=self.tokens, vocabulary=vocabulary, reduce=self.reduce)
+        return _core.rollout.segment_entropy(
+            entropies, offsets, limit=self.tokens, vocabulary=vocabulary, reduce=self.reduce
+        )
 
     def plan(self, frontier: Frontier) -> NDArray[np.uint32]:
         """How many copies each row makes, `uint32[rows]`.
@@ -119,7 +121,7 @@ class EntropyBranching(Planner):
                 "entropies; use an engine that reports them"
             )
         copies = np.zeros(len(eligible), dtype=np.uint32)
-        copies[rows] = _core.entropy_branches(
+        copies[rows] = _core.rollout.entropy_branches(
             frontier.group[rows],
             frontier.entropy[rows],
             frontier.initial_entropy[rows],

@@ -298,8 +298,8 @@ class _Driver:
     ) -> NDArray[np.int64]:
         columns = self.count("random_columns", self.planner.random_columns)
         # A stream of its own for the planner: the segment's seed has drawn the segment's tokens.
-        seeds = np.array([_core.structural_seed(segment.seed, 1) for segment in segments], np.uint64)
-        uniform = [_core.uniform(seeds, column) for column in range(columns)]
+        seeds = np.array([_core.rng.structural_seed(segment.seed, 1) for segment in segments], np.uint64)
+        uniform = [_core.rng.uniform(seeds, column) for column in range(columns)]
         frontier = Frontier(
             trajectory=np.array([row.handle for row in rows], np.int64),
             group=np.array([row.group for row in rows], np.uint32),

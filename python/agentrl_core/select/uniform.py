@@ -60,6 +60,6 @@ class Uniform(Selector):
                 f"count={count} tasks cannot be chosen from pool_size={pool_size}; "
                 "make the pool of tasks larger or ask for fewer"
             )
-        base = np.uint64(_core.structural_seed(seed, iteration))
-        order = np.argsort(_core.uniform(base + np.arange(pool_size, dtype=np.uint64), 0), kind="stable")
+        base = np.uint64(_core.rng.structural_seed(seed, iteration))
+        order = np.argsort(_core.rng.uniform(base + np.arange(pool_size, dtype=np.uint64), 0), kind="stable")
         return order[:count].astype(np.int64)

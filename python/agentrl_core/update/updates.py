@@ -80,7 +80,7 @@ def _dealt(prepared: Prepared, parts: int, seed: int, epoch: int) -> Iterator[ND
         return
     draws = np.flatnonzero(prepared.valid).astype(np.int64)
     _, first, place = np.unique(prepared.dealt[draws], return_index=True, return_inverse=True)
-    base = np.uint64(_core.structural_seed(seed, epoch))
-    order = np.argsort(_core.uniform(base + draws[first].astype(np.uint64), 0), kind="stable")
+    base = np.uint64(_core.rng.structural_seed(seed, epoch))
+    order = np.argsort(_core.rng.uniform(base + draws[first].astype(np.uint64), 0), kind="stable")
     for units in np.array_split(order, parts):
         yield draws[np.isin(place, units)]

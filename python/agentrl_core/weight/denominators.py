@@ -29,7 +29,7 @@ def token_mean(lengths: object, *, valid: object | None = None) -> NDArray[np.fl
         [0.25, 0.25, 0.25, 0.25]
     """
     _, shares = _rows(lengths, valid)
-    return _core.weight_mean_of_means(shares, [])
+    return _core.weight.mean_of_means(shares, [])
 
 
 def sequence_mean(
@@ -58,7 +58,7 @@ def sequence_mean(
         [0.25, 0.25, 0.25, 0.25]
     """
     counts, shares = _rows(lengths, valid)
-    return _core.weight_mean_of_means(shares, [_units(rollout_ids, "rollout_ids", counts)])
+    return _core.weight.mean_of_means(shares, [_units(rollout_ids, "rollout_ids", counts)])
 
 
 def turn_mean(lengths: object, trajectory_ids: object, *, valid: object | None = None) -> NDArray[np.float64]:
@@ -82,7 +82,7 @@ def turn_mean(lengths: object, trajectory_ids: object, *, valid: object | None =
     """
     counts, shares = _rows(lengths, valid)
     trajectories = columns.keys(trajectory_ids, "trajectory_ids", length=len(counts))
-    return _core.weight_mean_of_means(
+    return _core.weight.mean_of_means(
         shares, [_units(None, "turns", counts), _units(trajectories, "trajectory_ids", counts)]
     )
 
@@ -112,7 +112,7 @@ def constant(
         [0.05, 0.05, 0.05]
     """
     counts, shares = _rows(lengths, valid)
-    return _core.weight_constant(shares, _units(rollout_ids, "rollout_ids", counts), constant)
+    return _core.weight.constant(shares, _units(rollout_ids, "rollout_ids", counts), constant)
 
 
 def _rows(lengths: object, valid: object | None) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
@@ -166,7 +166,7 @@ def shares(
     draws = columns.keys(draw_ids, "draw_ids", length=len(steps))
     mask = columns.mask(valid, "valid", length=len(steps))
     if mask is None:
-        return _core.weight_shares(steps, draws, np.ones(len(steps), np.bool_), shared)
+        return _core.weight.shares(steps, draws, np.ones(len(steps), np.bool_), shared)
     voters = np.zeros(len(steps), np.bool_)
     np.logical_or.at(voters, draws, mask)
-    return np.where(mask, _core.weight_shares(steps, draws, voters, shared), 0.0)
+    return np.where(mask, _core.weight.shares(steps, draws, voters, shared), 0.0)

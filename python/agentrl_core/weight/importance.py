@@ -90,7 +90,7 @@ def importance_weights(
         [1.0, 1.0, 1.0]
     """
     given = columns.numbers(log_ratios, "log_ratios")
-    return _core.weight_importance(
+    return _core.weight.importance(
         given,
         columns.integers(offsets, "offsets"),
         level=level,
@@ -140,7 +140,7 @@ def trust_region(
         [False, False, True]
     """
     numbers = columns.numbers(log_ratios, "log_ratios")
-    return _core.weight_trust_region(
+    return _core.weight.trust_region(
         numbers,
         columns.integers(offsets, "offsets"),
         divergence=divergence,
@@ -168,7 +168,7 @@ def importance_diagnostics(log_ratios: object, offsets: object, *, mask: object 
         2.0
     """
     numbers = columns.numbers(log_ratios, "log_ratios")
-    found = _core.weight_importance_diagnostics(
+    found = _core.weight.importance_diagnostics(
         numbers,
         columns.integers(offsets, "offsets"),
         mask=columns.mask(mask, "mask", length=len(numbers)),
@@ -255,7 +255,7 @@ class ImportanceWeight(_Ratio):
         rows = Rows(batch, "token")
         log_ratios, offsets, known = self._ratios(rows)
         of_steps = self.level.startswith("step")
-        weights = _core.weight_importance(
+        weights = _core.weight.importance(
             log_ratios,
             offsets,
             level=self.level.replace("step", "segment"),
@@ -322,7 +322,7 @@ class TrustRegion(_Ratio):
         """Return `batch` with another `keep` or `weight` on tokens."""
         rows = Rows(batch, "token")
         log_ratios, offsets, known = self._ratios(rows)
-        near = _core.weight_trust_region(
+        near = _core.weight.trust_region(
             log_ratios,
             offsets,
             divergence=self.kind,

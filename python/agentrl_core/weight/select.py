@@ -56,7 +56,7 @@ def top(
         [False, True, False, True]
     """
     numbers = columns.numbers(scores, "scores")
-    return _core.weight_top(
+    return _core.weight.top(
         numbers,
         columns.groups(group_ids, "group_ids", length=len(numbers)),
         count=count,
@@ -97,7 +97,7 @@ def above_quantile(
         [False, False, True, True]
     """
     numbers = columns.numbers(scores, "scores")
-    return _core.weight_above_quantile(
+    return _core.weight.above_quantile(
         numbers,
         columns.groups(group_ids, "group_ids", length=len(numbers)),
         q=q,
@@ -139,7 +139,7 @@ def max_variance_subset(
         [True, False, False, True]
     """
     numbers = columns.doubles(scores, "scores")
-    return _core.weight_max_variance(
+    return _core.weight.max_variance(
         numbers,
         columns.groups(group_ids, "group_ids", length=len(numbers)),
         count=count,

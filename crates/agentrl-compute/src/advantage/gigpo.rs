@@ -4,28 +4,15 @@
 use crate::check::same_length;
 use crate::group::{Columns, Extra, Options, Scale, Singleton, normalise};
 use crate::keys::pair;
-use crate::{Error, Float, Result, par};
+use crate::{Error, Float, Result, names, par};
 
-/// What votes in the statistics of a group's episodes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unit {
-    /// Every step votes with its episode's score, so a long episode weighs more (the public code's default).
-    Step,
-    /// Every trajectory votes once in its group.
-    Trajectory,
-}
-
-impl Unit {
-    /// The unit of a name.
-    ///
-    /// # Errors
-    /// `InvalidInput` for a name other than `step` and `trajectory`.
-    pub fn from_name(name: &str) -> Result<Self> {
-        match name {
-            "step" => Ok(Self::Step),
-            "trajectory" => Ok(Self::Trajectory),
-            _ => Err(Error::invalid(format!("unit is {name:?}; use \"step\" or \"trajectory\""))),
-        }
+names! {
+    /// What votes in the statistics of a group's episodes.
+    "unit" Unit {
+        /// Every step votes with its episode's score, so a long episode weighs more (the public code's default).
+        Step = "step",
+        /// Every trajectory votes once in its group.
+        Trajectory = "trajectory",
     }
 }
 

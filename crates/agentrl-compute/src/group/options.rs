@@ -1,34 +1,8 @@
 //! Names for what papers leave implicit.
 
-use crate::{Error, Result};
+use crate::{Error, Result, names};
 
-/// Declares an option with named choices.
-macro_rules! choices {
-    ($(#[$about:meta])* $option:literal $kind:ident { $($(#[$meaning:meta])* $choice:ident = $name:literal,)+ }) => {
-        $(#[$about])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub enum $kind {
-            $($(#[$meaning])* $choice,)+
-        }
-
-        impl $kind {
-            /// The choice of a name.
-            ///
-            /// # Errors
-            /// `InvalidInput` for an unknown name; the message lists those there are.
-            pub fn from_name(name: &str) -> Result<Self> {
-                match name {
-                    $($name => Ok(Self::$choice),)+
-                    _ => Err(Error::invalid(format!(
-                        concat!($option, " is {:?}; use one of: {}"), name, [$($name),+].join(", ")
-                    ))),
-                }
-            }
-        }
-    };
-}
-
-choices! {
+names! {
     /// What is subtracted from a value.
     "center" Center {
         /// Nothing.
@@ -44,7 +18,7 @@ choices! {
     }
 }
 
-choices! {
+names! {
     /// What a centred value is divided by.
     "scale" Scale {
         /// Nothing.
@@ -62,7 +36,7 @@ choices! {
     }
 }
 
-choices! {
+names! {
     /// Which median an even number of values has.
     "median" Middle {
         /// The mean of the two in the middle (`NumPy`).
@@ -72,7 +46,7 @@ choices! {
     }
 }
 
-choices! {
+names! {
     /// What the rows of a group with too few votes get.
     "singleton" Singleton {
         /// Zero: there is nothing to compare with.
@@ -179,7 +153,7 @@ mod tests {
         assert_eq!((Singleton::from_name("raw")?, Center::from_name("none")?), (Singleton::Raw, Center::None));
         assert_eq!(Middle::from_name("lower")?, Middle::Lower);
         let message = Singleton::from_name("one").map_err(|error| error.to_string());
-        assert_eq!(message, Err("singleton is \"one\"; use one of: zero, raw".to_owned()));
+        assert_eq!(message, Err("singleton is \"one\"; use \"zero\" or \"raw\"".to_owned()));
         Ok(())
     }
 

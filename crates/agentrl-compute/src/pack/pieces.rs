@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 use super::Sequences;
-use crate::{Error, Result};
+use crate::names;
 
 /// At a context of so many tokens, the attention of a row costs as much as all its other layers.
 ///
@@ -12,28 +12,17 @@ use crate::{Error, Result};
 /// at c = 6 h. This is 6 * 4096.
 pub const CONTEXT_OF_EQUAL_COST: u64 = 24_576;
 
-/// What a row costs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cost {
-    /// The same at any depth.
-    Tokens,
-    /// More the deeper it is: 1 + (depth + 1) / [`CONTEXT_OF_EQUAL_COST`], in units that make it whole.
-    Work,
+names! {
+    /// What a row costs.
+    "balance" Cost {
+        /// The same at any depth.
+        Tokens = "tokens",
+        /// More the deeper it is: 1 + (depth + 1) / [`CONTEXT_OF_EQUAL_COST`], in units that make it whole.
+        Work = "work",
+    }
 }
 
 impl Cost {
-    /// The cost of a name.
-    ///
-    /// # Errors
-    /// `InvalidInput` for another name.
-    pub fn from_name(name: &str) -> Result<Self> {
-        match name {
-            "tokens" => Ok(Self::Tokens),
-            "work" => Ok(Self::Work),
-            _ => Err(Error::invalid(format!("balance is {name:?}; use \"tokens\" or \"work\""))),
-        }
-    }
-
     /// The cost of one path's rows at some depths.
     pub fn of(self, depths: Range<usize>) -> u64 {
         let (from, to) = (depths.start as u64, depths.end as u64);

@@ -4,28 +4,16 @@ use super::Paths;
 use crate::check::{all_finite, same_length, within};
 use crate::group::{group_count, sums};
 use crate::keys::pair;
-use crate::{Error, Result};
+use crate::{Result, names};
 
-/// Which tokens of a group's sequences are at the same position.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Align {
-    /// The k-th of the policy: what tools say in between does not shift the rest (verl's `tir_optimal_token_baseline`).
-    Policy,
-    /// The k-th of the sequence (verl's `optimal_token_baseline`).
-    Sequence,
-}
-
-impl Align {
-    /// The alignment of a name.
-    ///
-    /// # Errors
-    /// `InvalidInput` for a name other than `policy` and `sequence`.
-    pub fn from_name(name: &str) -> Result<Self> {
-        match name {
-            "policy" => Ok(Self::Policy),
-            "sequence" => Ok(Self::Sequence),
-            _ => Err(Error::invalid(format!("align is {name:?}; use one of: policy, sequence"))),
-        }
+names! {
+    /// Which tokens of a group's sequences are at the same position.
+    "align" Align {
+        /// The k-th of the policy: what tools say in between does not shift the rest (verl's
+        /// `tir_optimal_token_baseline`).
+        Policy = "policy",
+        /// The k-th of the sequence (verl's `optimal_token_baseline`).
+        Sequence = "sequence",
     }
 }
 

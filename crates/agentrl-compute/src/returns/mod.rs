@@ -46,6 +46,17 @@ pub fn discounted<T: Float>(rewards: &[T], paths: &Paths<'_, T>, gamma: f64, out
         .map(drop)
 }
 
+/// How far generalised advantages look ahead.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Gae {
+    /// Discount.
+    pub gamma: f64,
+    /// How much of the later temporal differences counts: 0 none, 1 all.
+    pub lam: f64,
+    /// Added to the variance by which the advantages are whitened; `None`: they are not.
+    pub whiten: Option<f64>,
+}
+
 /// Generalised advantage estimates and the returns `A + V` (lambda-returns).
 ///
 /// `δ_t = r_t + gamma · V_{t+1} - V_t` and `A_t = δ_t + gamma · lam · A_{t+1}`, where t + 1 is the next row of the policy;
@@ -55,12 +66,13 @@ pub fn discounted<T: Float>(rewards: &[T], paths: &Paths<'_, T>, gamma: f64, out
 /// and unbiased variance 1, to the same bits as by [`normalise`](crate::group::normalise); the returns stay as they are.
 ///
 /// ```
-/// use agentrl_compute::returns::{Paths, gae};
+/// use agentrl_compute::returns::{Gae, Paths, gae};
 ///
 /// // The second row is a tool's answer.
 /// let paths = Paths { mask: Some(&[true, false, true]), ..Paths::new(&[0, 3]) };
 /// let (mut advantages, mut returns) = ([0.0; 3], [0.0; 3]);
-/// gae(&[0.0, 0.0, 1.0], &[0.5, 9.0, 0.25], &paths, 1.0, 0.5, None, [&mut advantages, &mut returns])?;
+/// let options = Gae { gamma: 1.0, lam: 0.5, whiten: None };
+/// gae(&[0.0, 0.0, 1.0], &[0.5, 9.0, 0.25], &paths, &options, [&mut advantages, &mut returns])?;
 /// assert_eq!((advantages, returns), ([0.125, 0.0, 0.75], [0.625, 0.0, 1.0]));
 /// # Ok::<(), agentrl_compute::Error>(())
 /// ```
@@ -71,11 +83,10 @@ pub fn gae<T: Float>(
     rewards: &[T],
     values: &[T],
     paths: &Paths<'_, T>,
-    gamma: f64,
-    lam: f64,
-    whiten: Option<f64>,
+    options: &Gae,
     [advantages, returns]: [&mut [T]; 2],
 ) -> Result<()> {
+    let Gae { gamma, lam, whiten } = *options;
     within("gamma", gamma, 0.0, 1.0)?;
     within("lam", lam, 0.0, 1.0)?;
     whiten.map_or(Ok(()), |eps| within("whiten", eps, 0.0, f64::MAX))?;

@@ -69,7 +69,7 @@ proptest! {
         let rows = case.rewards.len();
         let [mut to_come, mut advantages, mut returns, mut few] = [(); 4].map(|()| vec![7.0; rows]);
         discounted(&case.rewards, &case.paths(), gamma, &mut to_come)?;
-        gae(&case.rewards, &case.values, &case.paths(), gamma, lam, None, [&mut advantages, &mut returns])?;
+        gae(&case.rewards, &case.values, &case.paths(), &Gae { gamma, lam, whiten: None }, [&mut advantages, &mut returns])?;
         n_step(&case.rewards, &case.values, &case.paths(), gamma, steps, &mut few)?;
         for (row, future) in case.futures().into_iter().enumerate() {
             let Some((later, after)) = future else {
@@ -117,7 +117,7 @@ proptest! {
         }
         let on_policy = VTrace { gamma, lam, ..VTrace::default() };
         v_trace(&case.rewards, &case.values, &vec![0.0; rows], &case.paths(), &on_policy, [&mut advantages, &mut targets])?;
-        gae(&case.rewards, &case.values, &case.paths(), gamma, lam, None, [&mut plain, &mut returns])?;
+        gae(&case.rewards, &case.values, &case.paths(), &Gae { gamma, lam, whiten: None }, [&mut plain, &mut returns])?;
         prop_assert!(targets.iter().zip(&returns).all(|(&found, &expected)| close(found, expected)));
     }
 
@@ -156,7 +156,7 @@ fn what_follows_an_end() -> Result<()> {
     let (rewards, values) = ([1.0, 1.0], [0.5, 0.25]);
     let run = |paths: Paths<'_, f64>| -> Result<[f64; 2]> {
         let [mut advantages, mut returns] = [[0.0; 2]; 2];
-        gae(&rewards, &values, &paths, 1.0, 1.0, None, [&mut advantages, &mut returns])?;
+        gae(&rewards, &values, &paths, &Gae { gamma: 1.0, lam: 1.0, whiten: None }, [&mut advantages, &mut returns])?;
         Ok(advantages)
     };
     let paths = Paths::new(&[0, 2]);
@@ -187,7 +187,8 @@ fn what_is_wrong_is_named() {
         message(&[1.0, f64::NAN], Paths::new(&[0, 2]), 1.0),
         "rewards[1] is NaN, but must be finite; correct it or mark the row invalid"
     );
-    let whitened = gae::<f64>(&[], &[], &Paths::new(&[0]), 1.0, 1.0, Some(-1.0), [&mut [], &mut []]);
+    let whitened =
+        gae::<f64>(&[], &[], &Paths::new(&[0]), &Gae { gamma: 1.0, lam: 1.0, whiten: Some(-1.0) }, [&mut [], &mut []]);
     assert_eq!(
         whitened.map_err(|error| error.to_string()),
         Err("whiten is -1; give a number of at least 0".to_owned())
@@ -210,8 +211,14 @@ fn any_number_of_threads_gives_the_same_bits() -> Result<()> {
         par::set_threads(threads)?;
         let [mut advantages, mut returns, mut white, mut same] = [(); 4].map(|()| vec![0.0_f32; rows]);
         let paths = Paths { mask: Some(&mask), ..Paths::new(&offsets) };
-        gae(&rewards, &rewards, &paths, 0.99, 0.95, None, [&mut advantages, &mut returns])?;
-        gae(&rewards, &rewards, &paths, 0.99, 0.95, Some(1e-8), [&mut white, &mut same])?;
+        gae(
+            &rewards,
+            &rewards,
+            &paths,
+            &Gae { gamma: 0.99, lam: 0.95, whiten: None },
+            [&mut advantages, &mut returns],
+        )?;
+        gae(&rewards, &rewards, &paths, &Gae { gamma: 0.99, lam: 0.95, whiten: Some(1e-8) }, [&mut white, &mut same])?;
         assert_eq!(returns, same);
         let columns = Columns { valid: Some(&mask), ..Columns::new("advantages", &advantages, &one) };
         normalise(&columns, &options, Extra::default(), &mut same)?;

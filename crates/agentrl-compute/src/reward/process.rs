@@ -2,28 +2,15 @@
 
 use crate::check::{all_finite, column, same_length};
 use crate::ragged::Ragged;
-use crate::{Error, Result};
+use crate::{Error, Result, names};
 
-/// What a gain is the difference of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Gain {
-    /// The difference of probabilities.
-    Probability,
-    /// The difference of log-probabilities.
-    LogProbability,
-}
-
-impl Gain {
-    /// The kind of a name.
-    ///
-    /// # Errors
-    /// `InvalidInput` for a name other than `probability` and `log_probability`.
-    pub fn from_name(name: &str) -> Result<Self> {
-        match name {
-            "probability" => Ok(Self::Probability),
-            "log_probability" => Ok(Self::LogProbability),
-            _ => Err(Error::invalid(format!("kind is {name:?}; use \"probability\" or \"log_probability\""))),
-        }
+names! {
+    /// What a gain is the difference of.
+    "kind" Gain {
+        /// The difference of probabilities.
+        Probability = "probability",
+        /// The difference of log-probabilities.
+        LogProbability = "log_probability",
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::check::{all_finite, within};
 use crate::group::{Columns, quantile};
 use crate::quantile::Interpolation;
-use crate::{Error, Result};
+use crate::{Error, Result, names};
 
 /// Quantiles that follow the scores of the batches: `q ← q + rate · (level - mean 1[x < q])`.
 ///
@@ -62,26 +62,13 @@ pub fn tracked_quantiles(
     Ok((read, next))
 }
 
-/// Which tail of the scores counts beside the middle range.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Tail {
-    /// Scores below the lower quantile: caution.
-    Lower,
-    /// Scores above the upper quantile: daring.
-    Upper,
-}
-
-impl Tail {
-    /// The tail of a name.
-    ///
-    /// # Errors
-    /// `InvalidInput` for a name other than `lower` and `upper`.
-    pub fn from_name(name: &str) -> Result<Self> {
-        match name {
-            "lower" => Ok(Self::Lower),
-            "upper" => Ok(Self::Upper),
-            _ => Err(Error::invalid(format!("tail is {name:?}; use \"lower\" or \"upper\""))),
-        }
+names! {
+    /// Which tail of the scores counts beside the middle range.
+    "tail" Tail {
+        /// Scores below the lower quantile: caution.
+        Lower = "lower",
+        /// Scores above the upper quantile: daring.
+        Upper = "upper",
     }
 }
 

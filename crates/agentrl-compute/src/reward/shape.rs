@@ -2,7 +2,7 @@
 
 use crate::check::{all_finite, same_length, within};
 use crate::rng::{structural_seed, uniform};
-use crate::{Error, Result};
+use crate::{Error, Result, names};
 
 /// `-coefficient · min(max(amount - free, 0) / (limit - free), at_most)`: nothing up to `free`, linear beyond,
 /// `-coefficient` at `limit`.
@@ -66,26 +66,13 @@ pub fn tiers(qualities: &[f64], count: u32) -> Result<Vec<f64>> {
     qualities.iter().enumerate().map(tier).collect()
 }
 
-/// The kind of noise, with standard deviation `amplitude / √3`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Noise {
-    /// Uniform in [-amplitude, amplitude].
-    Uniform,
-    /// Normal.
-    Normal,
-}
-
-impl Noise {
-    /// The kind of a name.
-    ///
-    /// # Errors
-    /// `InvalidInput` for a name other than `uniform` and `normal`.
-    pub fn from_name(name: &str) -> Result<Self> {
-        match name {
-            "uniform" => Ok(Self::Uniform),
-            "normal" => Ok(Self::Normal),
-            _ => Err(Error::invalid(format!("kind is {name:?}; use \"uniform\" or \"normal\""))),
-        }
+names! {
+    /// The kind of noise, with standard deviation `amplitude / √3`.
+    "kind" Noise {
+        /// Uniform in [-amplitude, amplitude].
+        Uniform = "uniform",
+        /// Normal.
+        Normal = "normal",
     }
 }
 

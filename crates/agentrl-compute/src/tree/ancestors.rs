@@ -3,28 +3,15 @@
 use super::Topology;
 use super::fuse::{Fused, Fusion, Rows, fuse};
 use crate::group::Singleton;
-use crate::{Error, Result};
+use crate::{Result, names};
 
-/// How the comparisons of a row at its ancestors are averaged.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Weighting {
-    /// By the weight of the rows below the ancestor (`TreePO`'s `group_size`).
-    Size,
-    /// Every ancestor the same (`TreePO`'s `average`).
-    Equal,
-}
-
-impl Weighting {
-    /// The weighting of a name.
-    ///
-    /// # Errors
-    /// `InvalidInput` for a name other than `size` and `equal`.
-    pub fn from_name(name: &str) -> Result<Self> {
-        match name {
-            "size" => Ok(Self::Size),
-            "equal" => Ok(Self::Equal),
-            _ => Err(Error::invalid(format!("weighting is {name:?}; use \"size\" or \"equal\""))),
-        }
+names! {
+    /// How the comparisons of a row at its ancestors are averaged.
+    "weighting" Weighting {
+        /// By the weight of the rows below the ancestor (`TreePO`'s `group_size`).
+        Size = "size",
+        /// Every ancestor the same (`TreePO`'s `average`).
+        Equal = "equal",
     }
 }
 

@@ -4,6 +4,7 @@ use super::Topology;
 use crate::check::{finite, mask_length, same_length, within};
 use crate::group::Accumulator;
 use crate::members::Members;
+use crate::names::choice;
 use crate::{Error, Result};
 
 /// How the value of a node is made of the values below it.
@@ -39,18 +40,20 @@ impl Fusion {
     /// `InvalidInput` for another name than `leaves`, `children`, `path`, `expectile`, `max`, `min` and `sum`, or an expectile
     /// outside [0, 1].
     pub fn from_name(name: &str, alpha: f64, level: f64) -> Result<Self> {
-        match name {
-            "leaves" => Ok(Self::Leaves),
-            "children" => Ok(Self::Children),
-            "path" => Ok(Self::Path { alpha }),
-            "expectile" => within("expectile", level, 0.0, 1.0).map(|()| Self::Expectile { level }),
-            "max" => Ok(Self::Max),
-            "min" => Ok(Self::Min),
-            "sum" => Ok(Self::Sum),
-            _ => Err(Error::invalid(format!(
-                "how is {name:?}; use \"leaves\", \"children\", \"path\", \"expectile\", \"max\", \"min\" or \"sum\""
-            ))),
+        let fusions = [
+            ("leaves", Self::Leaves),
+            ("children", Self::Children),
+            ("path", Self::Path { alpha }),
+            ("expectile", Self::Expectile { level }),
+            ("max", Self::Max),
+            ("min", Self::Min),
+            ("sum", Self::Sum),
+        ];
+        let fusion = choice("how", name, &fusions)?;
+        if let Self::Expectile { level } = fusion {
+            within("expectile", level, 0.0, 1.0)?;
         }
+        Ok(fusion)
     }
 }
 

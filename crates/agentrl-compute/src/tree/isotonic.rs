@@ -7,31 +7,17 @@ use super::Topology;
 use super::fuse::{mean, total};
 use crate::check::{finite, mask_length, same_length};
 use crate::group::Accumulator;
-use crate::{Error, Result};
+use crate::{Error, Result, names};
 
-/// A limit on the norm of what [`isotonic`] returns, tree by tree: `‖a‖² ≤ N` or `= N`, N the number of valid nodes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Radius {
-    /// None: the projection as it is.
-    Free,
-    /// Centred (`Σ a = 0`), and scaled down to `‖a‖² = N` if it is longer.
-    Soft,
-    /// Centred, and scaled to `‖a‖² = N`; all zero stays so.
-    Hard,
-}
-
-impl Radius {
-    /// The limit of a name.
-    ///
-    /// # Errors
-    /// `InvalidInput` for a name other than `none`, `soft` and `hard`.
-    pub fn from_name(name: &str) -> Result<Self> {
-        match name {
-            "none" => Ok(Self::Free),
-            "soft" => Ok(Self::Soft),
-            "hard" => Ok(Self::Hard),
-            _ => Err(Error::invalid(format!("radius is {name:?}; use \"none\", \"soft\" or \"hard\""))),
-        }
+names! {
+    /// A limit on the norm of what [`isotonic`] returns, tree by tree: `‖a‖² ≤ N` or `= N`, N the number of valid nodes.
+    "radius" Radius {
+        /// None: the projection as it is.
+        Free = "none",
+        /// Centred (`Σ a = 0`), and scaled down to `‖a‖² = N` if it is longer.
+        Soft = "soft",
+        /// Centred, and scaled to `‖a‖² = N`; all zero stays so.
+        Hard = "hard",
     }
 }
 

@@ -2,31 +2,17 @@
 
 use super::Topology;
 use crate::keys;
-use crate::{Error, Result};
+use crate::{Result, names};
 
-/// The nodes that a node is compared with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Peers {
-    /// The children of the same parent (`TreeRPO`); roots have no siblings.
-    Siblings,
-    /// The nodes of the same tree at the same depth (`BranchGRPO`).
-    Depth,
-    /// The nodes of the same tree.
-    Tree,
-}
-
-impl Peers {
-    /// The peers of a name.
-    ///
-    /// # Errors
-    /// `InvalidInput` for a name other than `siblings`, `depth` and `tree`.
-    pub fn from_name(name: &str) -> Result<Self> {
-        match name {
-            "siblings" => Ok(Self::Siblings),
-            "depth" => Ok(Self::Depth),
-            "tree" => Ok(Self::Tree),
-            _ => Err(Error::invalid(format!("of is {name:?}; use \"siblings\", \"depth\" or \"tree\""))),
-        }
+names! {
+    /// The nodes that a node is compared with.
+    "of" Peers {
+        /// The children of the same parent (`TreeRPO`); roots have no siblings.
+        Siblings = "siblings",
+        /// The nodes of the same tree at the same depth (`BranchGRPO`).
+        Depth = "depth",
+        /// The nodes of the same tree.
+        Tree = "tree",
     }
 }
 

@@ -2,6 +2,7 @@
 
 use crate::check::{finite, same_length};
 use crate::group::{group_count, sums};
+use crate::names::choice;
 use crate::{Error, Result};
 
 /// What the sum over tokens is divided by, where `m` is a token's share (0 if untrained) and K the number of valid draws
@@ -29,26 +30,19 @@ impl Denominator {
     /// # Errors
     /// `InvalidInput` for a name that is none, a constant where none is used, or a missing one.
     pub fn from_name(name: &str, constant: Option<f64>) -> Result<Self> {
-        let found = match name {
-            "token_mean" => Self::TokenMean,
-            "sequence_mean" => Self::SequenceMean,
-            "sequence_mean_sum" => return Ok(Self::SequenceMeanSum(constant.unwrap_or(1.0))),
-            "turn_mean" => Self::TurnMean,
-            "episode_mean" => Self::EpisodeMean,
-            "constant" => {
-                let missing = || Error::invalid("constant is missing; denominator \"constant\" needs it");
-                return constant.map(Self::Constant).ok_or_else(missing);
-            }
-            _ => {
-                return Err(Error::invalid(format!(
-                    "denominator is {name:?}; use \"token_mean\", \"sequence_mean\", \"sequence_mean_sum\", \"turn_mean\", \
-                     \"episode_mean\" or \"constant\""
-                )));
-            }
-        };
-        match constant {
-            None => Ok(found),
-            Some(constant) => Err(Error::invalid(format!(
+        let denominators = [
+            ("token_mean", Self::TokenMean),
+            ("sequence_mean", Self::SequenceMean),
+            ("sequence_mean_sum", Self::SequenceMeanSum(constant.unwrap_or(1.0))),
+            ("turn_mean", Self::TurnMean),
+            ("episode_mean", Self::EpisodeMean),
+            ("constant", Self::Constant(constant.unwrap_or(f64::NAN))),
+        ];
+        let denominator = choice("denominator", name, &denominators)?;
+        match (denominator, constant) {
+            (Self::Constant(_), None) => Err(Error::invalid("constant is missing; denominator \"constant\" needs it")),
+            (Self::Constant(_) | Self::SequenceMeanSum(_), _) | (_, None) => Ok(denominator),
+            (_, Some(constant)) => Err(Error::invalid(format!(
                 "constant is {constant}, but denominator {name:?} uses none; leave it out or use \"constant\""
             ))),
         }

@@ -5,7 +5,7 @@ use std::ops::Range;
 use crate::check::{column, same_length};
 use crate::group::total;
 use crate::ragged::Ragged;
-use crate::{Error, Float, Result, par};
+use crate::{Error, Float, Result, names, par};
 
 /// Log-ratios are kept within ± this before they are exponentiated, as verl does.
 const MOST_LOG_RATIO: f64 = 20.0;
@@ -62,73 +62,37 @@ fn cover(name: &str, offsets: &[i64], count: usize) -> Result<()> {
     Ok(())
 }
 
-/// What shares one importance weight.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Level {
-    /// Each token: `ρ_t`.
-    Token,
-    /// Each segment (turn, chunk): `Π ρ` over its tokens.
-    Segment,
-    /// Each segment: the geometric mean of `ρ` over its tokens.
-    SegmentGeometric,
-    /// Each row: `Π ρ`.
-    Sequence,
-    /// Each row: the geometric mean of `ρ` (GSPO, arXiv:2507.18071).
-    Geometric,
-    /// Each token: `Π ρ` up to it.
-    Prefix,
-    /// Each token: `ρ_t` times the smallest `ρ` before it in its row, 1 for the first (`MinPRO`, arXiv:2601.22718).
-    PrefixMin,
-}
-
-impl Level {
-    /// The level of a name.
-    ///
-    /// # Errors
-    /// `InvalidInput` for an unknown name.
-    pub fn from_name(name: &str) -> Result<Self> {
-        match name {
-            "token" => Ok(Self::Token),
-            "segment" => Ok(Self::Segment),
-            "segment_geometric" => Ok(Self::SegmentGeometric),
-            "sequence" => Ok(Self::Sequence),
-            "geometric" => Ok(Self::Geometric),
-            "prefix" => Ok(Self::Prefix),
-            "prefix_min" => Ok(Self::PrefixMin),
-            _ => Err(Error::invalid(format!(
-                "level is {name:?}; use \"token\", \"segment\", \"segment_geometric\", \"sequence\", \"geometric\", \
-                 \"prefix\" or \"prefix_min\""
-            ))),
-        }
+names! {
+    /// What shares one importance weight.
+    "level" Level {
+        /// Each token: `ρ_t`.
+        Token = "token",
+        /// Each segment (turn, chunk): `Π ρ` over its tokens.
+        Segment = "segment",
+        /// Each segment: the geometric mean of `ρ` over its tokens.
+        SegmentGeometric = "segment_geometric",
+        /// Each row: `Π ρ`.
+        Sequence = "sequence",
+        /// Each row: the geometric mean of `ρ` (GSPO, arXiv:2507.18071).
+        Geometric = "geometric",
+        /// Each token: `Π ρ` up to it.
+        Prefix = "prefix",
+        /// Each token: `ρ_t` times the smallest `ρ` before it in its row, 1 for the first (`MinPRO`, arXiv:2601.22718).
+        PrefixMin = "prefix_min",
     }
 }
 
-/// What happens to weights beyond the bounds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Action {
-    /// They become the bound (TIS).
-    Truncate,
-    /// They become 0 (`IcePop`, masked importance sampling).
-    Mask,
-    /// They become 0, and all others 1: the ratio chooses and does not weigh.
-    Filter,
-    /// All weights of their row become 0.
-    Veto,
-}
-
-impl Action {
-    /// The action of a name.
-    ///
-    /// # Errors
-    /// `InvalidInput` for a name other than `truncate`, `mask`, `filter` and `veto`.
-    pub fn from_name(name: &str) -> Result<Self> {
-        match name {
-            "truncate" => Ok(Self::Truncate),
-            "mask" => Ok(Self::Mask),
-            "filter" => Ok(Self::Filter),
-            "veto" => Ok(Self::Veto),
-            _ => Err(Error::invalid(format!("action is {name:?}; use \"truncate\", \"mask\", \"filter\" or \"veto\""))),
-        }
+names! {
+    /// What happens to weights beyond the bounds.
+    "action" Action {
+        /// They become the bound (TIS).
+        Truncate = "truncate",
+        /// They become 0 (`IcePop`, masked importance sampling).
+        Mask = "mask",
+        /// They become 0, and all others 1: the ratio chooses and does not weigh.
+        Filter = "filter",
+        /// All weights of their row become 0.
+        Veto = "veto",
     }
 }
 
@@ -270,31 +234,19 @@ fn check_segments<T: Float>(ratios: &Ratios<'_, T>, options: &ImportanceOptions<
     }
 }
 
-/// An estimate of the divergence of two policies at a token, of its log-ratio `d = log π - log μ`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Divergence {
-    /// `-d`: unbiased for KL(μ ‖ π), of either sign.
-    K1,
-    /// `d² / 2`.
-    K2,
-    /// `exp(d) - 1 - d`: unbiased and never negative.
-    K3,
+names! {
+    /// An estimate of the divergence of two policies at a token, of its log-ratio `d = log π - log μ`.
+    "divergence" Divergence {
+        /// `-d`: unbiased for KL(μ ‖ π), of either sign.
+        K1 = "k1",
+        /// `d² / 2`.
+        K2 = "k2",
+        /// `exp(d) - 1 - d`: unbiased and never negative.
+        K3 = "k3",
+    }
 }
 
 impl Divergence {
-    /// The estimate of a name.
-    ///
-    /// # Errors
-    /// `InvalidInput` for a name other than `k1`, `k2` and `k3`.
-    pub fn from_name(name: &str) -> Result<Self> {
-        match name {
-            "k1" => Ok(Self::K1),
-            "k2" => Ok(Self::K2),
-            "k3" => Ok(Self::K3),
-            _ => Err(Error::invalid(format!("divergence is {name:?}; use \"k1\", \"k2\" or \"k3\""))),
-        }
-    }
-
     fn of(self, log_ratio: f64) -> f64 {
         let d = log_ratio.clamp(-MOST_LOG_RATIO, MOST_LOG_RATIO);
         match self {
@@ -305,32 +257,17 @@ impl Divergence {
     }
 }
 
-/// Over what a divergence is compared with its bounds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Aggregate {
-    /// Each token by itself.
-    Token,
-    /// The sum over a row.
-    Sum,
-    /// The mean over a row.
-    Mean,
-    /// The largest of a row.
-    Max,
-}
-
-impl Aggregate {
-    /// The aggregate of a name.
-    ///
-    /// # Errors
-    /// `InvalidInput` for a name other than `token`, `sum`, `mean` and `max`.
-    pub fn from_name(name: &str) -> Result<Self> {
-        match name {
-            "token" => Ok(Self::Token),
-            "sum" => Ok(Self::Sum),
-            "mean" => Ok(Self::Mean),
-            "max" => Ok(Self::Max),
-            _ => Err(Error::invalid(format!("aggregate is {name:?}; use \"token\", \"sum\", \"mean\" or \"max\""))),
-        }
+names! {
+    /// Over what a divergence is compared with its bounds.
+    "aggregate" Aggregate {
+        /// Each token by itself.
+        Token = "token",
+        /// The sum over a row.
+        Sum = "sum",
+        /// The mean over a row.
+        Mean = "mean",
+        /// The largest of a row.
+        Max = "max",
     }
 }
 

@@ -18,5 +18,5 @@ pub use importance::{
     Action, Aggregate, Diagnostics, Divergence, ImportanceOptions, Level, Ratios, TrustRegion, importance_diagnostics,
     importance_weights, trust_region,
 };
-pub use select::{Amount, Quota, Rounding, Ties, above_quantile, max_variance_subset, quota, top};
+pub use select::{AboveQuantile, Amount, Quota, Rounding, Ties, Top, above_quantile, max_variance_subset, quota, top};
 pub use shares::{Shared, shares};

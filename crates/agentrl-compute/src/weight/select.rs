@@ -5,31 +5,17 @@ use crate::group::{Columns, group_count, quantile};
 use crate::members::Members;
 use crate::quantile::Interpolation;
 use crate::rng::structural_seed;
-use crate::{Error, Float, Result, par};
+use crate::{Error, Float, Result, names, par};
 
-/// How a part of a number of rows becomes whole.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rounding {
-    /// Down.
-    Floor,
-    /// Up.
-    Ceil,
-    /// To the nearest; halves to even.
-    Nearest,
-}
-
-impl Rounding {
-    /// The rounding of a name.
-    ///
-    /// # Errors
-    /// `InvalidInput` for a name other than `floor`, `ceil` and `nearest`.
-    pub fn from_name(name: &str) -> Result<Self> {
-        match name {
-            "floor" => Ok(Self::Floor),
-            "ceil" => Ok(Self::Ceil),
-            "nearest" => Ok(Self::Nearest),
-            _ => Err(Error::invalid(format!("rounding is {name:?}; use \"floor\", \"ceil\" or \"nearest\""))),
-        }
+names! {
+    /// How a part of a number of rows becomes whole.
+    "rounding" Rounding {
+        /// Down.
+        Floor = "floor",
+        /// Up.
+        Ceil = "ceil",
+        /// To the nearest; halves to even.
+        Nearest = "nearest",
     }
 }
 
@@ -81,101 +67,102 @@ impl Amount {
     }
 }
 
-/// What happens to rows that equal the last chosen one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ties {
-    /// Earlier rows are chosen first, so that the number is exact.
-    First,
-    /// All are chosen.
-    All,
-}
-
-impl Ties {
-    /// The rule of a name.
-    ///
-    /// # Errors
-    /// `InvalidInput` for a name other than `first` and `all`.
-    pub fn from_name(name: &str) -> Result<Self> {
-        match name {
-            "first" => Ok(Self::First),
-            "all" => Ok(Self::All),
-            _ => Err(Error::invalid(format!("ties is {name:?}; use \"first\" or \"all\""))),
-        }
+names! {
+    /// What happens to rows that equal the last chosen one.
+    "ties" Ties {
+        /// Earlier rows are chosen first, so that the number is exact.
+        First = "first",
+        /// All are chosen.
+        All = "all",
     }
 }
 
-/// The rows of each group with the largest scores (with `largest` false: the smallest). O(n).
+/// Options of [`top`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Top {
+    /// How many rows of each group.
+    pub amount: Amount,
+    /// Whether those with the largest scores, or with the smallest.
+    pub largest: bool,
+    /// What happens to rows that equal the last chosen one.
+    pub ties: Ties,
+}
+
+/// The rows of each group with the largest scores, or the smallest. Every row counts once. O(n).
 ///
 /// ```
-/// use agentrl_compute::weight::{Amount, Ties, top};
+/// use agentrl_compute::group::Columns;
+/// use agentrl_compute::weight::{Amount, Ties, Top, top};
 ///
-/// let chosen = top(&[1.0, 3.0, 2.0, 9.0], &[0, 0, 0, 1], None, Amount::Count(1), true, Ties::First)?;
+/// let options = Top { amount: Amount::Count(1), largest: true, ties: Ties::First };
+/// let chosen = top(&Columns::new("scores", &[1.0, 3.0, 2.0, 9.0], &[0, 0, 0, 1]), &options)?;
 /// assert_eq!(chosen, [false, true, false, true]);
 /// # Ok::<(), agentrl_compute::Error>(())
 /// ```
 ///
 /// # Errors
 /// `InvalidInput` if lengths differ, groups are not dense or a valid score is not finite.
-pub fn top<T: Float>(
-    scores: &[T],
-    groups: &[u32],
-    valid: Option<&[bool]>,
-    amount: Amount,
-    largest: bool,
-    ties: Ties,
-) -> Result<Vec<bool>> {
-    let columns = Columns { valid, ..Columns::new("scores", scores, groups) };
-    let sign = if largest { -1.0 } else { 1.0 };
+pub fn top<T: Float>(columns: &Columns<'_, T>, options: &Top) -> Result<Vec<bool>> {
+    let columns = Columns { weights: None, units: None, ..*columns };
+    let sign = if options.largest { -1.0 } else { 1.0 };
     let (count, sorted) = columns.check()?;
     // Of each group the last score that is chosen, and how many rows with just that score are.
     let mut bounds = columns.grouped(count, sorted)?.each(|group| {
         let values = group.votes().values;
-        let Some(last) = amount.of(values.len()).checked_sub(1) else { return Ok((f64::NEG_INFINITY, 0)) };
+        let Some(last) = options.amount.of(values.len()).checked_sub(1) else { return Ok((f64::NEG_INFINITY, 0)) };
         for value in &mut *values {
             *value *= sign;
         }
         let (before, &mut bound, _) = values.select_nth_unstable_by(last, f64::total_cmp);
         let equal = last + 1 - before.iter().filter(|&&score| score < bound).count();
-        Ok((bound, if ties == Ties::All { usize::MAX } else { equal }))
+        Ok((bound, if options.ties == Ties::All { usize::MAX } else { equal }))
     })?;
     let choose = |row: usize| {
-        let ((bound, equal), score) = (&mut bounds[groups[row] as usize], sign * scores[row].to_f64());
+        let (group, score) = (columns.groups[row] as usize, sign * columns.values[row].to_f64());
+        let (bound, equal) = &mut bounds[group];
         let tie = score - *bound == 0.0 && *equal > 0;
         let chosen = columns.counts(row) && (score < *bound || tie);
         *equal -= usize::from(chosen && tie);
         chosen
     };
-    Ok((0..scores.len()).map(choose).collect())
+    Ok((0..columns.values.len()).map(choose).collect())
 }
 
-/// The rows of each group whose score is at least its `q`-quantile (with `strict`: above it).
+/// Options of [`above_quantile`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AboveQuantile {
+    /// From 0 to 1.
+    pub q: f64,
+    /// Which value stands for a quantile that falls between two.
+    pub interpolation: Interpolation,
+    /// Whether a score must be above the quantile, or may equal it.
+    pub strict: bool,
+}
+
+/// The rows of each group whose score is at least a quantile of its scores, or above it. Every row counts once.
 ///
 /// ```
+/// use agentrl_compute::group::Columns;
 /// use agentrl_compute::quantile::Interpolation;
-/// use agentrl_compute::weight::above_quantile;
+/// use agentrl_compute::weight::{AboveQuantile, above_quantile};
 ///
-/// let chosen = above_quantile(&[1.0, 2.0, 3.0, 4.0], &[0; 4], None, 0.5, Interpolation::Linear, false)?;
+/// let options = AboveQuantile { q: 0.5, interpolation: Interpolation::Linear, strict: false };
+/// let chosen = above_quantile(&Columns::new("scores", &[1.0, 2.0, 3.0, 4.0], &[0; 4]), &options)?;
 /// assert_eq!(chosen, [false, false, true, true]);
 /// # Ok::<(), agentrl_compute::Error>(())
 /// ```
 ///
 /// # Errors
 /// As [`top`], or if `q` is outside [0, 1].
-pub fn above_quantile<T: Float>(
-    scores: &[T],
-    groups: &[u32],
-    valid: Option<&[bool]>,
-    q: f64,
-    interpolation: Interpolation,
-    strict: bool,
-) -> Result<Vec<bool>> {
-    let thresholds = quantile(&Columns { valid, ..Columns::new("scores", scores, groups) }, q, interpolation)?;
-    let mut chosen = vec![false; scores.len()];
+pub fn above_quantile<T: Float>(columns: &Columns<'_, T>, options: &AboveQuantile) -> Result<Vec<bool>> {
+    let columns = Columns { weights: None, units: None, ..*columns };
+    let thresholds = quantile(&columns, options.q, options.interpolation)?;
+    let mut chosen = vec![false; columns.values.len()];
     par::fill(&mut chosen, |start, piece| {
         for (row, chosen) in (start..).zip(piece) {
-            let (score, threshold) = (scores[row].to_f64(), thresholds[groups[row] as usize]);
-            let above = if strict { score > threshold } else { score >= threshold };
-            *chosen = above && valid.is_none_or(|valid| valid[row]);
+            let (score, threshold) = (columns.values[row].to_f64(), thresholds[columns.groups[row] as usize]);
+            let above = if options.strict { score > threshold } else { score >= threshold };
+            *chosen = above && columns.counts(row);
         }
         Ok(())
     })?;
@@ -187,22 +174,20 @@ pub fn above_quantile<T: Float>(
 /// arXiv:2509.22115.
 ///
 /// ```
+/// use agentrl_compute::group::Columns;
 /// use agentrl_compute::weight::{Amount, max_variance_subset};
 ///
-/// let chosen = max_variance_subset(&[0.0, 0.5, 0.6, 1.0], &[0; 4], None, Amount::Count(2))?;
+/// let columns = Columns::new("scores", &[0.0, 0.5, 0.6, 1.0], &[0; 4]);
+/// let chosen = max_variance_subset(&columns, Amount::Count(2))?;
 /// assert_eq!(chosen, [true, false, false, true]);
 /// # Ok::<(), agentrl_compute::Error>(())
 /// ```
 ///
 /// # Errors
 /// As [`top`].
-pub fn max_variance_subset(
-    scores: &[f64],
-    groups: &[u32],
-    valid: Option<&[bool]>,
-    amount: Amount,
-) -> Result<Vec<bool>> {
-    choose(scores, groups, valid, |rows| {
+pub fn max_variance_subset(columns: &Columns<'_, f64>, amount: Amount) -> Result<Vec<bool>> {
+    let scores = columns.values;
+    choose(columns, |rows| {
         let count = amount.of(rows.len());
         let mut order = rows.to_vec();
         order.sort_unstable_by(|&a, &b| scores[a as usize].total_cmp(&scores[b as usize]).then(a.cmp(&b)));
@@ -247,29 +232,25 @@ pub struct Quota {
 /// Where both kinds would fall to their minimum, all rows are chosen; of a group with fewer rows than `target`, none.
 ///
 /// ```
+/// use agentrl_compute::group::Columns;
 /// use agentrl_compute::weight::{Quota, quota};
 ///
 /// let success = [true, true, true, false, false, false];
 /// let options = Quota { target: 4, at_least: (1, 1), seed: None };
-/// let chosen = quota(&[0.9, 0.1, 0.5, 0.0, 0.0, 0.0], &success, &[0; 6], None, &[0, 1, 2, 3, 4, 5], &options)?;
+/// let penalties = Columns::new("penalties", &[0.9, 0.1, 0.5, 0.0, 0.0, 0.0], &[0; 6]);
+/// let chosen = quota(&penalties, &success, &[0, 1, 2, 3, 4, 5], &options)?;
 /// assert_eq!(chosen, [false, true, true, true, true, false]);
 /// # Ok::<(), agentrl_compute::Error>(())
 /// ```
 ///
 /// # Errors
 /// As [`top`].
-pub fn quota(
-    penalties: &[f64],
-    success: &[bool],
-    groups: &[u32],
-    valid: Option<&[bool]>,
-    ids: &[i64],
-    options: &Quota,
-) -> Result<Vec<bool>> {
-    same_length("success", success.len(), "scores", penalties.len())?;
-    same_length("ids", ids.len(), "scores", penalties.len())?;
+pub fn quota(columns: &Columns<'_, f64>, success: &[bool], ids: &[i64], options: &Quota) -> Result<Vec<bool>> {
+    let penalties = columns.values;
+    same_length("success", success.len(), columns.name, penalties.len())?;
+    same_length("ids", ids.len(), columns.name, penalties.len())?;
     let target = options.target;
-    choose(penalties, groups, valid, |rows| {
+    choose(columns, |rows| {
         if rows.len() < target {
             return Vec::new();
         }
@@ -297,15 +278,11 @@ pub fn quota(
 }
 
 /// Checks the columns and lets `pick` choose among the valid rows of each group.
-fn choose(
-    scores: &[f64],
-    groups: &[u32],
-    valid: Option<&[bool]>,
-    pick: impl Fn(&[u32]) -> Vec<u32> + Sync,
-) -> Result<Vec<bool>> {
-    same_length("groups", groups.len(), "scores", scores.len())?;
-    mask_length(valid, "scores", scores.len())?;
-    column("scores", scores, "scores", scores.len(), valid)?;
+fn choose(columns: &Columns<'_, f64>, pick: impl Fn(&[u32]) -> Vec<u32> + Sync) -> Result<Vec<bool>> {
+    let Columns { name, values: scores, groups, valid, .. } = *columns;
+    same_length("groups", groups.len(), name, scores.len())?;
+    mask_length(valid, name, scores.len())?;
+    column(name, scores, name, scores.len(), valid)?;
     let members = Members::of(groups, group_count("groups", groups)?, valid);
     let picked = par::each(members.pieces(), |groups| {
         Ok(groups.flat_map(|group| pick(members.rows(group))).collect::<Vec<_>>())
@@ -342,10 +319,16 @@ mod tests {
 
     #[test]
     fn equal_scores() -> Result<()> {
-        let pick = |ties| top(&[1.0, 2.0, 2.0, 2.0], &[0; 4], None, Amount::Count(2), true, ties);
+        let pick = |ties| {
+            let options = Top { amount: Amount::Count(2), largest: true, ties };
+            top(&Columns::new("scores", &[1.0, 2.0, 2.0, 2.0], &[0; 4]), &options)
+        };
         assert_eq!(pick(Ties::First)?, [false, true, true, false]);
         assert_eq!(pick(Ties::All)?, [false, true, true, true]);
-        assert_eq!(max_variance_subset(&[0.3; 4], &[0; 4], None, Amount::Count(2))?, [true, true, false, false]);
+        assert_eq!(
+            max_variance_subset(&Columns::new("scores", &[0.3; 4], &[0; 4]), Amount::Count(2))?,
+            [true, true, false, false]
+        );
         Ok(())
     }
 
@@ -355,7 +338,8 @@ mod tests {
             let success: Vec<bool> = (0..won + lost).map(|row| row < won).collect();
             let ids: Vec<i64> = (0..(won + lost) as i64).collect();
             let options = Quota { target, at_least, seed: Some(1) };
-            let chosen = quota(&vec![0.0; won + lost], &success, &vec![0; won + lost], None, &ids, &options)?;
+            let (penalties, groups) = (vec![0.0; won + lost], vec![0; won + lost]);
+            let chosen = quota(&Columns::new("penalties", &penalties, &groups), &success, &ids, &options)?;
             let kept = |wanted: bool| {
                 chosen.iter().zip(&success).filter(|&(&chosen, &success)| chosen && success == wanted).count()
             };
@@ -374,8 +358,10 @@ mod tests {
         #[test]
         fn top_rows_are_no_smaller_than_the_others((group, valid) in masked_groups(), count in 0_usize..6, largest in any::<bool>()) {
             let Group { values, groups, count: groups_count, .. } = group;
-            let exact = top(&values, &groups, Some(&valid), Amount::Count(count), largest, Ties::First)?;
-            let all = top(&values, &groups, Some(&valid), Amount::Count(count), largest, Ties::All)?;
+            let columns = Columns { valid: Some(&valid), ..Columns::new("scores", &values, &groups) };
+            let options = Top { amount: Amount::Count(count), largest, ties: Ties::First };
+            let exact = top(&columns, &options)?;
+            let all = top(&columns, &Top { ties: Ties::All, ..options })?;
             for id in 0..groups_count {
                 let rows: Vec<usize> = (0..values.len()).filter(|&row| groups[row] as usize == id && valid[row]).collect();
                 let mut sorted = rows.clone();
@@ -392,7 +378,7 @@ mod tests {
             let options = Quota { target: 5, at_least: (2, 2), seed: Some(seed) };
             let draw = |order: &[usize]| {
                 let (ids, success): (Vec<i64>, Vec<bool>) = order.iter().map(|&row| (100 + row as i64, row < 4)).unzip();
-                quota(&[0.0; 10], &success, &[0; 10], None, &ids, &options)
+                quota(&Columns::new("penalties", &[0.0; 10], &[0; 10]), &success, &ids, &options)
             };
             let ours = draw(&(0..10).collect::<Vec<_>>())?;
             let theirs = draw(&order)?;
@@ -408,7 +394,7 @@ mod tests {
                 let mean = rows.iter().map(|&row| scores[row]).sum::<f64>() / rows.len() as f64;
                 rows.iter().map(|&row| (scores[row] - mean).powi(2)).sum::<f64>()
             };
-            let chosen = max_variance_subset(&scores, &vec![0; scores.len()], None, Amount::Count(count))?;
+            let chosen = max_variance_subset(&Columns::new("scores", &scores, &vec![0; scores.len()]), Amount::Count(count))?;
             let rows: Vec<usize> = (0..scores.len()).filter(|&row| chosen[row]).collect();
             prop_assert_eq!(rows.len(), count);
             let best = (0_u32..1 << scores.len())

@@ -3,31 +3,17 @@
 use super::denominator::check_draws;
 use crate::check::same_length;
 use crate::group::group_count;
-use crate::{Error, Result};
+use crate::{Error, Result, names};
 
-/// How draws that contain the same step (a branch inherits the steps before it) count it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Shared {
-    /// Every draw counts it fully.
-    Each,
-    /// The draws that contain it share it evenly.
-    Split,
-    /// The first draw that contains it counts it, the others do not.
-    Owner,
-}
-
-impl Shared {
-    /// The rule of a name.
-    ///
-    /// # Errors
-    /// `InvalidInput` for a name other than `each`, `split` and `owner`.
-    pub fn from_name(name: &str) -> Result<Self> {
-        match name {
-            "each" => Ok(Self::Each),
-            "split" => Ok(Self::Split),
-            "owner" => Ok(Self::Owner),
-            _ => Err(Error::invalid(format!("shared is {name:?}; use \"each\", \"split\" or \"owner\""))),
-        }
+names! {
+    /// How draws that contain the same step (a branch inherits the steps before it) count it.
+    "shared" Shared {
+        /// Every draw counts it fully.
+        Each = "each",
+        /// The draws that contain it share it evenly.
+        Split = "split",
+        /// The first draw that contains it counts it, the others do not.
+        Owner = "owner",
     }
 }
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use agentrl_compute::keys;
+use agentrl_compute::names;
 use arrow_array::cast::AsArray;
 use arrow_array::types::{Float32Type, Float64Type, Int32Type, Int64Type, UInt8Type, UInt32Type};
 use arrow_array::{Array, ArrayRef, Float32Array, ListArray, RecordBatch, UInt32Array};
@@ -12,39 +13,17 @@ use super::{Batch, i32s, i64s, lists, u8s};
 use crate::schema::{FLAG_UNTRAINED, Kind};
 use crate::{Error, ErrorKind, Result, arrow_bug};
 
-/// What one value of a column belongs to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Level {
-    /// A use of a trajectory in the batch.
-    Draw,
-    /// A step of a draw.
-    Step,
-    /// An action token of a step of a draw.
-    Token,
-    /// A stored token, however many draws share it.
-    NodeToken,
-}
-
-impl Level {
-    /// The level of a name.
-    pub fn from_name(name: &str) -> Result<Self> {
-        match name {
-            "draw" => Ok(Self::Draw),
-            "step" => Ok(Self::Step),
-            "token" => Ok(Self::Token),
-            "node_token" => Ok(Self::NodeToken),
-            _ => Err(Error::invalid(format!("level is {name:?}; use \"draw\", \"step\", \"token\" or \"node_token\""))),
-        }
-    }
-
-    /// The level's name.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Draw => "draw",
-            Self::Step => "step",
-            Self::Token => "token",
-            Self::NodeToken => "node_token",
-        }
+names! {
+    /// What one value of a column belongs to.
+    "level" Level {
+        /// A use of a trajectory in the batch.
+        Draw = "draw",
+        /// A step of a draw.
+        Step = "step",
+        /// An action token of a step of a draw.
+        Token = "token",
+        /// A stored token, however many draws share it.
+        NodeToken = "node_token",
     }
 }
 

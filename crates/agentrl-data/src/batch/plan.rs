@@ -2,38 +2,22 @@
 
 use std::ops::Range;
 
+use agentrl_compute::names;
 use agentrl_compute::pack::{Cost, Pairs, Sequences, Shards, fold, in_order, packs, pieces};
 
 use super::layout::PathNode;
 use super::{Batch, Level, Numbers};
 use crate::{Error, Result};
 
-/// How the sequences of a pack lie.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum PackLayout {
-    /// Each by itself, one after the other.
-    #[default]
-    Sequence,
-    /// Tokens that they share once, in depth-first order.
-    Tree,
-}
-
-impl PackLayout {
-    /// The layout of a name.
-    pub fn from_name(name: &str) -> Result<Self> {
-        match name {
-            "sequence" => Ok(Self::Sequence),
-            "tree" => Ok(Self::Tree),
-            _ => Err(Error::invalid(format!("layout is {name:?}; use \"sequence\" or \"tree\""))),
-        }
-    }
-
-    /// The layout's name.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Sequence => "sequence",
-            Self::Tree => "tree",
-        }
+names! {
+    /// How the sequences of a pack lie.
+    #[derive(Default)]
+    "layout" PackLayout {
+        /// Each by itself, one after the other.
+        #[default]
+        Sequence = "sequence",
+        /// Tokens that they share once, in depth-first order.
+        Tree = "tree",
     }
 }
 

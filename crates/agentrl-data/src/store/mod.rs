@@ -35,6 +35,8 @@ use std::any::Any;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use agentrl_compute::names;
+
 use crate::batch::NextIds;
 use crate::{Error, Result};
 use commit::Write;
@@ -43,28 +45,18 @@ use manifest::{Head, Manifest};
 
 pub use verify::Finding;
 
-/// When a write is durable.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Sync {
-    /// Appends are queued; [`Store::flush`], [`Store::close_iteration`] and [`Store::close`] make them durable.
-    #[default]
-    Batch,
-    /// Every write is durable when its call returns.
-    Always,
-    /// As `Batch`, but the system decides when files reach the disk: a killed process loses nothing that was flushed, a
-    /// crash of the machine can.
-    Never,
-}
-
-impl Sync {
-    /// The mode of a name.
-    pub fn from_name(name: &str) -> Result<Self> {
-        match name {
-            "batch" => Ok(Self::Batch),
-            "always" => Ok(Self::Always),
-            "never" => Ok(Self::Never),
-            _ => Err(Error::invalid(format!("sync is {name:?}; use \"batch\", \"always\" or \"never\""))),
-        }
+names! {
+    /// When a write is durable.
+    #[derive(Default)]
+    "sync" Sync {
+        /// Appends are queued; [`Store::flush`], [`Store::close_iteration`] and [`Store::close`] make them durable.
+        #[default]
+        Batch = "batch",
+        /// Every write is durable when its call returns.
+        Always = "always",
+        /// As `Batch`, but the system decides when files reach the disk: a killed process loses nothing that was
+        /// flushed, a crash of the machine can.
+        Never = "never",
     }
 }
 

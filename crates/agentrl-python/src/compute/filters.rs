@@ -7,10 +7,17 @@ use pyo3::prelude::*;
 use super::columns::{Column, Made, made, optional};
 use crate::arrays::{Whole, slice};
 
+/// Which rows and groups stay.
+#[pymodule(submodule, name = "filters", module = "agentrl_core._core")]
+pub(crate) mod exports {
+    #[pymodule_export]
+    use super::{group_band, not_overlong, round_rows, top_groups, unflagged};
+}
+
 #[pyfunction]
 #[pyo3(signature = (scores, groups, *, std_above, ddof, at_least, at_most, members_at_least, accept_single, valid=None))]
 #[expect(clippy::too_many_arguments, reason = "columns in order, options by name")]
-pub(crate) fn filter_group_band<'py>(
+fn group_band<'py>(
     py: Python<'py>,
     scores: Column<'py, f64>,
     groups: Column<'py, u32>,
@@ -31,7 +38,7 @@ pub(crate) fn filter_group_band<'py>(
 
 #[pyfunction]
 #[pyo3(signature = (scores, groups, *, fraction, ddof, valid=None))]
-pub(crate) fn filter_top_groups<'py>(
+fn top_groups<'py>(
     py: Python<'py>,
     scores: Column<'py, f64>,
     groups: Column<'py, u32>,
@@ -45,18 +52,14 @@ pub(crate) fn filter_top_groups<'py>(
 }
 
 #[pyfunction]
-pub(crate) fn filter_unflagged<'py>(
-    py: Python<'py>,
-    flags: Column<'py, bool>,
-    offsets: Column<'py, i64>,
-) -> PyResult<Made<'py, bool>> {
+fn unflagged<'py>(py: Python<'py>, flags: Column<'py, bool>, offsets: Column<'py, i64>) -> PyResult<Made<'py, bool>> {
     let (flags, offsets) = (slice("flags", &flags)?, slice("offsets", &offsets)?);
     made(py, flags.len(), || Ok(filters::unflagged(Ragged::new(flags, offsets)?)))
 }
 
 #[pyfunction]
 #[pyo3(signature = (lengths, limit, *, truncated=None))]
-pub(crate) fn filter_not_overlong<'py>(
+fn not_overlong<'py>(
     py: Python<'py>,
     lengths: Column<'py, i64>,
     limit: Whole<i64>,
@@ -69,7 +72,7 @@ pub(crate) fn filter_not_overlong<'py>(
 
 #[pyfunction]
 #[pyo3(signature = (keep, scores, *, multiple, up, valid=None))]
-pub(crate) fn filter_round_rows<'py>(
+fn round_rows<'py>(
     py: Python<'py>,
     keep: Column<'py, bool>,
     scores: Column<'py, f64>,

@@ -1,11 +1,10 @@
 //! Statistics of groups and what is made of them.
 
-use agentrl_compute::advantage::{GigpoColumns, GigpoOptions, Unit};
 use agentrl_compute::group::{
     self, Center, Columns, Extent, Extra, Map, Middle, Moments, Options, Scale, Singleton, Statistics,
 };
 use agentrl_compute::quantile::Interpolation;
-use agentrl_compute::{Error, Float, Result, advantage};
+use agentrl_compute::{Error, Float, Result};
 use numpy::{PyArray1, PyReadonlyArray1};
 use pyo3::prelude::*;
 
@@ -14,12 +13,19 @@ use crate::arrays::{Whole, slice};
 use crate::enter::released;
 use crate::error::to_python;
 
+/// Statistics of groups and what is made of them.
+#[pymodule(submodule, name = "group", module = "agentrl_core._core")]
+pub(crate) mod exports {
+    #[pymodule_export]
+    use super::{arg_extreme, extents, finish, log_mean_exp, map, moments, normalise, quantile, statistics, sums};
+}
+
 #[pyfunction]
 #[pyo3(signature = (values, groups, *, center="mean", scale="std", median="midpoint", ddof, eps=1e-6, variance_eps=0.0,
     floor=0.0, min_scale=0.0, min_count=None, singleton="zero", clip=None, weights=None, units=None, baseline=None,
     divisor=None, scale_groups=None, valid=None, out=None))]
 #[expect(clippy::too_many_arguments, reason = "options by name")]
-pub(crate) fn normalise<'py>(
+fn normalise<'py>(
     py: Python<'py>,
     values: Floats<'py>,
     groups: PyReadonlyArray1<'py, u32>,
@@ -122,7 +128,7 @@ fn columns_of<'py>(py: Python<'py>, found: &[Statistics]) -> StatisticsColumns<'
 
 #[pyfunction]
 #[pyo3(signature = (values, groups, *, ddof, weights=None, units=None, valid=None))]
-pub(crate) fn group_statistics<'py>(
+fn statistics<'py>(
     py: Python<'py>,
     values: Floats<'py>,
     groups: PyReadonlyArray1<'py, u32>,
@@ -145,7 +151,7 @@ pub(crate) fn group_statistics<'py>(
 
 #[pyfunction]
 #[pyo3(signature = (values, groups, q, *, interpolation="linear", valid=None))]
-pub(crate) fn group_quantile<'py>(
+fn quantile<'py>(
     py: Python<'py>,
     values: Floats<'py>,
     groups: PyReadonlyArray1<'py, u32>,
@@ -166,7 +172,7 @@ pub(crate) fn group_quantile<'py>(
 
 #[pyfunction]
 #[pyo3(signature = (values, groups, temperature, *, valid=None))]
-pub(crate) fn group_log_mean_exp<'py>(
+fn log_mean_exp<'py>(
     py: Python<'py>,
     values: Floats<'py>,
     groups: PyReadonlyArray1<'py, u32>,
@@ -186,7 +192,7 @@ pub(crate) fn group_log_mean_exp<'py>(
 
 #[pyfunction]
 #[pyo3(signature = (values, groups, largest, *, valid=None))]
-pub(crate) fn group_arg_extreme<'py>(
+fn arg_extreme<'py>(
     py: Python<'py>,
     values: Floats<'py>,
     groups: PyReadonlyArray1<'py, u32>,
@@ -206,7 +212,7 @@ pub(crate) fn group_arg_extreme<'py>(
 #[pyfunction]
 #[pyo3(signature = (values, groups, how, *, temperature=1.0, eps=0.0, constant=0.0, valid=None))]
 #[expect(clippy::too_many_arguments, reason = "options by name")]
-pub(crate) fn group_map<'py>(
+fn map<'py>(
     py: Python<'py>,
     values: Floats<'py>,
     groups: PyReadonlyArray1<'py, u32>,
@@ -228,7 +234,7 @@ pub(crate) fn group_map<'py>(
 }
 
 #[pyfunction]
-pub(crate) fn group_sums<'py>(
+fn sums<'py>(
     py: Python<'py>,
     values: Floats<'py>,
     groups: PyReadonlyArray1<'py, u32>,
@@ -250,7 +256,7 @@ type Extents<'py> =
 
 #[pyfunction]
 #[pyo3(signature = (values, groups, count, *, weights=None, valid=None))]
-pub(crate) fn group_extents<'py>(
+fn extents<'py>(
     py: Python<'py>,
     values: Floats<'py>,
     groups: PyReadonlyArray1<'py, u32>,
@@ -275,7 +281,7 @@ pub(crate) fn group_extents<'py>(
     ))
 }
 
-/// The extents that [`group_extents`] gave, merged by the caller.
+/// The extents that [`extents`] gave, merged by the caller.
 fn extents_of(
     counts: &PyReadonlyArray1<'_, u64>,
     least: &PyReadonlyArray1<'_, f64>,
@@ -293,7 +299,7 @@ const LIMBS: usize = 4;
 #[pyfunction]
 #[pyo3(signature = (values, groups, counts, least, most, heaviest, *, weights=None, valid=None))]
 #[expect(clippy::too_many_arguments, reason = "columns in order, options by name")]
-pub(crate) fn group_moments<'py>(
+fn moments<'py>(
     py: Python<'py>,
     values: Floats<'py>,
     groups: PyReadonlyArray1<'py, u32>,
@@ -325,7 +331,7 @@ pub(crate) fn group_moments<'py>(
 }
 
 #[pyfunction]
-pub(crate) fn group_finish<'py>(
+fn finish<'py>(
     py: Python<'py>,
     counts: PyReadonlyArray1<'py, u64>,
     least: PyReadonlyArray1<'py, f64>,
@@ -345,35 +351,4 @@ pub(crate) fn group_finish<'py>(
         })
         .collect();
     Ok(columns_of(py, &found))
-}
-
-#[pyfunction]
-#[pyo3(signature = (episode_scores, step_returns, groups, trajectories, anchors, *, step_weight=1.0, scale="none",
-    unit="step", ddof, eps=1e-6, valid=None))]
-#[expect(clippy::too_many_arguments, reason = "columns in order, options by name")]
-pub(crate) fn gigpo<'py>(
-    py: Python<'py>,
-    episode_scores: Floats<'py>,
-    step_returns: Floats<'py>,
-    groups: PyReadonlyArray1<'py, u32>,
-    trajectories: PyReadonlyArray1<'py, u32>,
-    anchors: PyReadonlyArray1<'py, u32>,
-    step_weight: f64,
-    scale: &str,
-    unit: &str,
-    ddof: Whole<u32>,
-    eps: f64,
-    valid: Option<PyReadonlyArray1<'py, bool>>,
-) -> PyResult<Bound<'py, PyAny>> {
-    let groups = slice("groups", &groups)?;
-    let trajectories = slice("trajectories", &trajectories)?;
-    let anchors = slice("anchors", &anchors)?;
-    let (valid, ddof) = (flags("valid", valid.as_ref())?, ddof.named("ddof")?);
-    let options =
-        || Ok(GigpoOptions { step_weight, scale: Scale::from_name(scale)?, unit: Unit::from_name(unit)?, ddof, eps });
-    let options = options().map_err(to_python)?;
-    kernel!(py, [episode_scores, step_returns], |out| {
-        let columns = GigpoColumns { episode_scores, step_returns, groups, trajectories, anchors, valid };
-        advantage::gigpo(&columns, &options, out)
-    })
 }

@@ -15,6 +15,13 @@ use crate::columns;
 use crate::enter::{held, released};
 use crate::error::invalid;
 
+/// Dense ids of keys.
+#[pymodule(submodule, name = "keys", module = "agentrl_core._core")]
+pub(crate) mod exports {
+    #[pymodule_export]
+    use super::{dense, history, label, pair, similar};
+}
+
 /// Does something with the slice of an array of integers of any width.
 macro_rules! integers {
     ($array:ident, $name:ident, |$values:ident| $work:block) => {
@@ -30,11 +37,7 @@ macro_rules! integers {
 
 #[pyfunction]
 #[pyo3(signature = (values, name="values"))]
-pub(crate) fn dense_keys<'py>(
-    py: Python<'py>,
-    values: &Bound<'py, PyAny>,
-    name: &str,
-) -> PyResult<(Bound<'py, PyArray1<u32>>, u32)> {
+fn dense<'py>(py: Python<'py>, values: &Bound<'py, PyAny>, name: &str) -> PyResult<(Bound<'py, PyArray1<u32>>, u32)> {
     integers!(values, name, |values| {
         let made = released(py, || keys::dense_integers(values))?;
         return Ok((PyArray1::from_vec(py, made.ids), made.count));
@@ -57,11 +60,7 @@ pub(crate) fn dense_keys<'py>(
 /// Ids in no particular order of an array of integers; ids that are such already are given back as they are.
 #[pyfunction]
 #[pyo3(signature = (values, name="values"))]
-pub(crate) fn label_keys<'py>(
-    py: Python<'py>,
-    values: &Bound<'py, PyAny>,
-    name: &str,
-) -> PyResult<Bound<'py, PyArray1<u32>>> {
+fn label<'py>(py: Python<'py>, values: &Bound<'py, PyAny>, name: &str) -> PyResult<Bound<'py, PyArray1<u32>>> {
     if let Ok(array) = values.cast::<PyArray1<u32>>() {
         let ids = array.readonly();
         let ids = slice(name, &ids)?;
@@ -146,7 +145,7 @@ fn not_keys(name: &str, value: &Bound<'_, PyAny>) -> PyErr {
 }
 
 #[pyfunction]
-pub(crate) fn pair_keys<'py>(
+fn pair<'py>(
     py: Python<'py>,
     first: PyReadonlyArray1<'py, u32>,
     second: PyReadonlyArray1<'py, u32>,
@@ -160,7 +159,7 @@ pub(crate) fn pair_keys<'py>(
 type Levels<'py> = Vec<(Bound<'py, PyArray1<u32>>, Bound<'py, PyArray1<bool>>)>;
 
 #[pyfunction]
-pub(crate) fn history_keys<'py>(
+fn history<'py>(
     py: Python<'py>,
     states: PyReadonlyArray1<'py, u32>,
     trajectories: PyReadonlyArray1<'py, u32>,
@@ -176,7 +175,7 @@ pub(crate) fn history_keys<'py>(
 
 #[pyfunction]
 #[pyo3(signature = (texts, groups, threshold, sketch=None))]
-pub(crate) fn similar_keys<'py>(
+fn similar<'py>(
     py: Python<'py>,
     texts: Vec<Text>,
     groups: PyReadonlyArray1<'py, u32>,

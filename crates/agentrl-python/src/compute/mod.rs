@@ -1,12 +1,14 @@
 //! Compute functions for Python: columns in, columns out.
 
+pub(crate) mod advantage;
 mod columns;
 pub(crate) mod filters;
-mod group;
-mod keys;
-mod returns;
+pub(crate) mod group;
+pub(crate) mod keys;
+pub(crate) mod returns;
 pub(crate) mod reward;
-mod rollout;
+pub(crate) mod rng;
+pub(crate) mod rollout;
 pub(crate) mod tree;
 pub(crate) mod weight;
 
@@ -16,11 +18,6 @@ use pyo3::prelude::*;
 
 use crate::arrays::slice;
 use crate::error::{invalid, to_python};
-
-pub(crate) use group::*;
-pub(crate) use keys::*;
-pub(crate) use returns::*;
-pub(crate) use rollout::*;
 
 /// A column of either float type; the result has the same.
 #[derive(FromPyObject)]

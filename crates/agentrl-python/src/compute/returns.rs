@@ -1,6 +1,6 @@
 //! Returns and advantages over time.
 
-use agentrl_compute::returns::{self, Align, Paths, TokenBaseline, VTrace};
+use agentrl_compute::returns::{self, Align, Gae, Paths, TokenBaseline, VTrace};
 use numpy::{PyArray1, PyReadonlyArray1};
 use pyo3::prelude::*;
 
@@ -8,6 +8,13 @@ use super::{Floats, flags, kernel};
 use crate::arrays::{Whole, slice};
 use crate::enter::released;
 use crate::error::to_python;
+
+/// Returns and advantages over time.
+#[pymodule(submodule, name = "returns", module = "agentrl_core._core")]
+pub(crate) mod exports {
+    #[pymodule_export]
+    use super::{discounted, gae, n_step, optimal_token_baseline, v_trace};
+}
 
 /// Sequences and their masks; `bootstrap` is empty where there is none.
 fn paths<'a, T>(
@@ -22,7 +29,7 @@ fn paths<'a, T>(
 #[pyfunction]
 #[pyo3(signature = (rewards, offsets, bootstrap, gamma, *, mask=None, ends=None, out=None))]
 #[expect(clippy::too_many_arguments, reason = "columns in order, options by name")]
-pub(crate) fn discounted<'py>(
+fn discounted<'py>(
     py: Python<'py>,
     rewards: Floats<'py>,
     offsets: PyReadonlyArray1<'py, i64>,
@@ -42,7 +49,7 @@ pub(crate) fn discounted<'py>(
 #[pyfunction]
 #[pyo3(signature = (rewards, values, offsets, bootstrap, gamma, lam, *, whiten=None, mask=None, ends=None, out=None))]
 #[expect(clippy::too_many_arguments, reason = "columns in order, options by name")]
-pub(crate) fn gae<'py>(
+fn gae<'py>(
     py: Python<'py>,
     rewards: Floats<'py>,
     values: Floats<'py>,
@@ -57,10 +64,11 @@ pub(crate) fn gae<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let (offsets, mask) = (slice("offsets", &offsets)?, flags("mask", mask.as_ref())?);
     let ends = flags("ends", ends.as_ref())?;
+    let options = Gae { gamma, lam, whiten };
     kernel!(py, out.as_ref(), 2 * [rewards, values, bootstrap], |out| {
         let (advantages, targets) = out.split_at_mut(rewards.len());
         let paths = paths(offsets, mask, ends, bootstrap);
-        returns::gae(rewards, values, &paths, gamma, lam, whiten, [advantages, targets])
+        returns::gae(rewards, values, &paths, &options, [advantages, targets])
     })
 }
 
@@ -68,7 +76,7 @@ pub(crate) fn gae<'py>(
 #[pyo3(signature = (rewards, values, log_ratios, offsets, bootstrap, gamma, lam, rho_cap, c_cap, *, mask=None, ends=None,
     out=None))]
 #[expect(clippy::too_many_arguments, reason = "columns in order, options by name")]
-pub(crate) fn v_trace<'py>(
+fn v_trace<'py>(
     py: Python<'py>,
     rewards: Floats<'py>,
     values: Floats<'py>,
@@ -96,7 +104,7 @@ pub(crate) fn v_trace<'py>(
 #[pyfunction]
 #[pyo3(signature = (rewards, values, offsets, bootstrap, gamma, steps, *, mask=None, ends=None, out=None))]
 #[expect(clippy::too_many_arguments, reason = "columns in order, options by name")]
-pub(crate) fn n_step<'py>(
+fn n_step<'py>(
     py: Python<'py>,
     rewards: Floats<'py>,
     values: Floats<'py>,
@@ -118,7 +126,7 @@ pub(crate) fn n_step<'py>(
 #[pyfunction]
 #[pyo3(signature = (returns, energies, offsets, groups, *, align, eps, zero_tail, mask=None))]
 #[expect(clippy::too_many_arguments, reason = "columns in order, options by name")]
-pub(crate) fn optimal_token_baseline<'py>(
+fn optimal_token_baseline<'py>(
     py: Python<'py>,
     returns: PyReadonlyArray1<'py, f64>,
     energies: PyReadonlyArray1<'py, f64>,

@@ -9,8 +9,18 @@ use pyo3::types::PyDict;
 use super::columns::{Column, Made, made, optional, run};
 use crate::arrays::{Whole, slice};
 
+/// What rewards are made of.
+#[pymodule(submodule, name = "reward", module = "agentrl_core._core")]
+pub(crate) mod exports {
+    #[pymodule_export]
+    use super::{
+        checklist, cluster_votes, dither, excess_penalty, implicit, information_gain, max_at_k, rank_agreement,
+        success_distance, tail_risk, tiers, top_gap, tracked_quantiles, win_rates, window_means,
+    };
+}
+
 #[pyfunction]
-pub(crate) fn reward_excess_penalty<'py>(
+fn excess_penalty<'py>(
     py: Python<'py>,
     amounts: Column<'py, f64>,
     free: f64,
@@ -23,17 +33,13 @@ pub(crate) fn reward_excess_penalty<'py>(
 }
 
 #[pyfunction]
-pub(crate) fn reward_tiers<'py>(
-    py: Python<'py>,
-    qualities: Column<'py, f64>,
-    count: Whole<u32>,
-) -> PyResult<Made<'py, f64>> {
+fn tiers<'py>(py: Python<'py>, qualities: Column<'py, f64>, count: Whole<u32>) -> PyResult<Made<'py, f64>> {
     let (qualities, count) = (slice("qualities", &qualities)?, count.named("count")?);
     made(py, qualities.len(), || reward::tiers(qualities, count))
 }
 
 #[pyfunction]
-pub(crate) fn reward_dither<'py>(
+fn dither<'py>(
     py: Python<'py>,
     scores: Column<'py, f64>,
     ids: Column<'py, i64>,
@@ -47,7 +53,7 @@ pub(crate) fn reward_dither<'py>(
 
 #[pyfunction]
 #[pyo3(signature = (rewards, groups, *, k, leave_one_out, ratio_excess=None, valid=None))]
-pub(crate) fn reward_max_at_k<'py>(
+fn max_at_k<'py>(
     py: Python<'py>,
     rewards: Column<'py, f64>,
     groups: Column<'py, u32>,
@@ -65,7 +71,7 @@ pub(crate) fn reward_max_at_k<'py>(
 
 #[pyfunction]
 #[pyo3(signature = (rewards, groups, *, valid=None))]
-pub(crate) fn reward_top_gap<'py>(
+fn top_gap<'py>(
     py: Python<'py>,
     rewards: Column<'py, f64>,
     groups: Column<'py, u32>,
@@ -77,7 +83,7 @@ pub(crate) fn reward_top_gap<'py>(
 }
 
 #[pyfunction]
-pub(crate) fn reward_win_rates<'py>(
+fn win_rates<'py>(
     py: Python<'py>,
     first: Column<'py, u32>,
     second: Column<'py, u32>,
@@ -91,7 +97,7 @@ pub(crate) fn reward_win_rates<'py>(
 
 #[pyfunction]
 #[pyo3(signature = (clusters, groups, *, parsed=None, weights=None))]
-pub(crate) fn reward_cluster_votes<'py>(
+fn cluster_votes<'py>(
     py: Python<'py>,
     clusters: Column<'py, u32>,
     groups: Column<'py, u32>,
@@ -111,7 +117,7 @@ pub(crate) fn reward_cluster_votes<'py>(
 }
 
 #[pyfunction]
-pub(crate) fn reward_tracked_quantiles<'py>(
+fn tracked_quantiles<'py>(
     py: Python<'py>,
     state: Option<Column<'py, f64>>,
     values: Column<'py, f64>,
@@ -127,7 +133,7 @@ pub(crate) fn reward_tracked_quantiles<'py>(
 #[pyfunction]
 #[pyo3(signature = (scores, low, high, *, alpha_low, alpha_high, omega, natural_baseline, tail, curve=None))]
 #[expect(clippy::too_many_arguments, reason = "columns in order, options by name")]
-pub(crate) fn reward_tail_risk<'py>(
+fn tail_risk<'py>(
     py: Python<'py>,
     scores: Column<'py, f64>,
     low: Column<'py, f64>,
@@ -152,7 +158,7 @@ pub(crate) fn reward_tail_risk<'py>(
 }
 
 #[pyfunction]
-pub(crate) fn reward_window_means<'py>(
+fn window_means<'py>(
     py: Python<'py>,
     values: Column<'py, f64>,
     offsets: Column<'py, i64>,
@@ -164,7 +170,7 @@ pub(crate) fn reward_window_means<'py>(
 }
 
 #[pyfunction]
-pub(crate) fn reward_information_gain<'py>(
+fn information_gain<'py>(
     py: Python<'py>,
     answer_logprobs: Column<'py, f64>,
     offsets: Column<'py, i64>,
@@ -179,7 +185,7 @@ pub(crate) fn reward_information_gain<'py>(
 }
 
 #[pyfunction]
-pub(crate) fn reward_rank_agreement<'py>(
+fn rank_agreement<'py>(
     py: Python<'py>,
     scores: Column<'py, f64>,
     truths: Column<'py, f64>,
@@ -191,7 +197,7 @@ pub(crate) fn reward_rank_agreement<'py>(
 }
 
 #[pyfunction]
-pub(crate) fn reward_implicit<'py>(
+fn implicit<'py>(
     py: Python<'py>,
     logprobs: Column<'py, f64>,
     reference_logprobs: Column<'py, f64>,
@@ -204,7 +210,7 @@ pub(crate) fn reward_implicit<'py>(
 }
 
 #[pyfunction]
-pub(crate) fn reward_checklist<'py>(
+fn checklist<'py>(
     py: Python<'py>,
     satisfied: Column<'py, bool>,
     items: usize,
@@ -221,7 +227,7 @@ pub(crate) fn reward_checklist<'py>(
 #[pyfunction]
 #[pyo3(signature = (embeddings, width, success, groups, *, radius, min_samples, at_most, slope))]
 #[expect(clippy::too_many_arguments, reason = "columns in order, options by name")]
-pub(crate) fn reward_success_distance<'py>(
+fn success_distance<'py>(
     py: Python<'py>,
     embeddings: Column<'py, f64>,
     width: usize,

@@ -1,18 +1,24 @@
-//! What planners of rollouts compute, and counter-based randomness.
+//! What planners of rollouts compute.
 
 use agentrl_compute::ragged::Ragged;
-use agentrl_compute::rollout::{BranchColumns, BranchOptions, Reduce};
-use agentrl_compute::{rng, rollout};
+use agentrl_compute::rollout::{self, BranchColumns, BranchOptions, Reduce};
 use numpy::{PyArray1, PyReadonlyArray1};
 use pyo3::prelude::*;
 
 use crate::arrays::slice;
 use crate::enter::held;
 
+/// What planners of rollouts decide by.
+#[pymodule(submodule, name = "rollout", module = "agentrl_core._core")]
+pub(crate) mod exports {
+    #[pymodule_export]
+    use super::{entropy_branches, segment_entropy};
+}
+
 #[pyfunction]
 #[pyo3(signature = (groups, entropy, initial_entropy, uniform, existing, *, budget, beam, probability, entropy_weight))]
 #[expect(clippy::too_many_arguments, reason = "columns in order, options by name")]
-pub(crate) fn entropy_branches<'py>(
+fn entropy_branches<'py>(
     py: Python<'py>,
     groups: PyReadonlyArray1<'py, u32>,
     entropy: PyReadonlyArray1<'py, f64>,
@@ -37,7 +43,7 @@ pub(crate) fn entropy_branches<'py>(
 
 #[pyfunction]
 #[pyo3(signature = (entropies, offsets, limit, vocabulary, reduce="sum"))]
-pub(crate) fn segment_entropy<'py>(
+fn segment_entropy<'py>(
     py: Python<'py>,
     entropies: PyReadonlyArray1<'py, f32>,
     offsets: PyReadonlyArray1<'py, i64>,
@@ -50,20 +56,4 @@ pub(crate) fn segment_entropy<'py>(
         rollout::segment_entropy(Ragged::new(entropies, offsets)?, limit, vocabulary, Reduce::from_name(reduce)?)
     })?;
     Ok(PyArray1::from_vec(py, made))
-}
-
-#[pyfunction]
-#[pyo3(signature = (*parts))]
-pub(crate) fn structural_seed(parts: Vec<i64>) -> u64 {
-    rng::structural_seed(&parts.iter().map(|&part| part as u64).collect::<Vec<_>>())
-}
-
-#[pyfunction]
-pub(crate) fn uniform<'py>(
-    py: Python<'py>,
-    seeds: PyReadonlyArray1<'py, u64>,
-    counter: u64,
-) -> PyResult<Bound<'py, PyArray1<f64>>> {
-    let seeds = slice("seeds", &seeds)?;
-    Ok(PyArray1::from_vec(py, seeds.iter().map(|&seed| rng::uniform(seed, counter)).collect()))
 }

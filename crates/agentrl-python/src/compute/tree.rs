@@ -10,8 +10,15 @@ use pyo3::types::PyDict;
 use super::columns::{Column, Made, made, optional, run};
 use crate::arrays::slice;
 
+/// Trees as columns, and credit along them.
+#[pymodule(submodule, name = "tree", module = "agentrl_core._core")]
+pub(crate) mod exports {
+    #[pymodule_export]
+    use super::{ancestor_relative, build, fuse, isotonic, path_sum, peers, topology};
+}
+
 #[pyfunction]
-pub(crate) fn tree_build<'py>(
+fn build<'py>(
     py: Python<'py>,
     elements: Column<'py, i64>,
     offsets: Column<'py, i64>,
@@ -22,7 +29,7 @@ pub(crate) fn tree_build<'py>(
 }
 
 #[pyfunction]
-pub(crate) fn tree_topology<'py>(py: Python<'py>, parents: Column<'py, i64>) -> PyResult<Bound<'py, PyDict>> {
+fn topology<'py>(py: Python<'py>, parents: Column<'py, i64>) -> PyResult<Bound<'py, PyDict>> {
     let parents = slice("parents", &parents)?;
     let shape = run(py, parents.len(), || Topology::new(parents))?;
     let columns = PyDict::new(py);
@@ -39,7 +46,7 @@ pub(crate) fn tree_topology<'py>(py: Python<'py>, parents: Column<'py, i64>) -> 
 #[pyfunction]
 #[pyo3(signature = (parents, nodes, values, *, how, alpha, expectile, edge_logprobs=None, weights=None, valid=None))]
 #[expect(clippy::too_many_arguments, reason = "columns in order, options by name")]
-pub(crate) fn tree_fuse<'py>(
+fn fuse<'py>(
     py: Python<'py>,
     parents: Column<'py, i64>,
     nodes: Column<'py, u32>,
@@ -75,11 +82,7 @@ fn rows<'a>(
 }
 
 #[pyfunction]
-pub(crate) fn tree_path_sum<'py>(
-    py: Python<'py>,
-    parents: Column<'py, i64>,
-    values: Column<'py, f64>,
-) -> PyResult<Made<'py, f64>> {
+fn path_sum<'py>(py: Python<'py>, parents: Column<'py, i64>, values: Column<'py, f64>) -> PyResult<Made<'py, f64>> {
     let (parents, values) = (slice("parents", &parents)?, slice("values", &values)?);
     made(py, parents.len(), || tree::path_sum(&Topology::new(parents)?, values))
 }
@@ -87,7 +90,7 @@ pub(crate) fn tree_path_sum<'py>(
 #[pyfunction]
 #[pyo3(signature = (parents, nodes, values, *, weighting, skip_constant, singleton, weights=None, valid=None))]
 #[expect(clippy::too_many_arguments, reason = "columns in order, options by name")]
-pub(crate) fn tree_ancestor_relative<'py>(
+fn ancestor_relative<'py>(
     py: Python<'py>,
     parents: Column<'py, i64>,
     nodes: Column<'py, u32>,
@@ -108,14 +111,14 @@ pub(crate) fn tree_ancestor_relative<'py>(
 }
 
 #[pyfunction]
-pub(crate) fn tree_peers<'py>(py: Python<'py>, parents: Column<'py, i64>, of: &str) -> PyResult<Made<'py, u32>> {
+fn peers<'py>(py: Python<'py>, parents: Column<'py, i64>, of: &str) -> PyResult<Made<'py, u32>> {
     let parents = slice("parents", &parents)?;
     made(py, parents.len(), || tree::peers(&Topology::new(parents)?, Peers::from_name(of)?))
 }
 
 #[pyfunction]
 #[pyo3(signature = (parents, values, *, margin, radius, weights=None, valid=None))]
-pub(crate) fn tree_isotonic<'py>(
+fn isotonic<'py>(
     py: Python<'py>,
     parents: Column<'py, i64>,
     values: Column<'py, f64>,

@@ -1,10 +1,11 @@
 //! Weights for Python: denominators, selectors and importance ratios.
 
+use agentrl_compute::group::Columns;
 use agentrl_compute::quantile::Interpolation;
 use agentrl_compute::ragged::Ragged;
 use agentrl_compute::weight::{
-    self, Action, Aggregate, Amount, Denominator, Divergence, ImportanceOptions, Level, Quota, Ratios, Shared, Ties,
-    TokenUnits, TrustRegion,
+    self, AboveQuantile, Action, Aggregate, Amount, Denominator, Divergence, ImportanceOptions, Level, Quota, Ratios,
+    Shared, Ties, TokenUnits, Top, TrustRegion,
 };
 use numpy::PyArray1;
 use pyo3::prelude::*;
@@ -15,8 +16,18 @@ use super::{Floats, filled, floats, kernel, reduced};
 use crate::arrays::{Whole, slice};
 use crate::error::to_python;
 
+/// Denominators, selections and importance ratios.
+#[pymodule(submodule, name = "weight", module = "agentrl_core._core")]
+pub(crate) mod exports {
+    #[pymodule_export]
+    use super::{
+        above_quantile, conflict_tokens, constant, importance, importance_diagnostics, max_variance, mean_of_means,
+        quota, shares, top, trust_region,
+    };
+}
+
 #[pyfunction]
-pub(crate) fn weight_shares<'py>(
+fn shares<'py>(
     py: Python<'py>,
     step_keys: Column<'py, u32>,
     draws: Column<'py, u32>,
@@ -29,7 +40,7 @@ pub(crate) fn weight_shares<'py>(
 }
 
 #[pyfunction]
-pub(crate) fn weight_mean_of_means<'py>(
+fn mean_of_means<'py>(
     py: Python<'py>,
     shares: Column<'py, f64>,
     units: Vec<Column<'py, u32>>,
@@ -40,7 +51,7 @@ pub(crate) fn weight_mean_of_means<'py>(
 }
 
 #[pyfunction]
-pub(crate) fn weight_constant<'py>(
+fn constant<'py>(
     py: Python<'py>,
     shares: Column<'py, f64>,
     units: Column<'py, u32>,
@@ -57,7 +68,7 @@ pub(crate) fn weight_constant<'py>(
 #[pyfunction]
 #[pyo3(signature = (scores, groups, *, count, fraction, rounding, at_least, largest, ties, valid=None))]
 #[expect(clippy::too_many_arguments, reason = "columns in order, options by name")]
-pub(crate) fn weight_top<'py>(
+fn top<'py>(
     py: Python<'py>,
     scores: Floats<'py>,
     groups: Column<'py, u32>,
@@ -72,7 +83,9 @@ pub(crate) fn weight_top<'py>(
     let (groups, valid) = (slice("groups", &groups)?, optional("valid", valid.as_ref())?);
     let amount = amount(count, fraction, rounding, at_least)?;
     let ties = Ties::from_name(ties).map_err(to_python)?;
-    let chosen = reduced!(py, [scores], weight::top(scores, groups, valid, amount, largest, ties))?;
+    let options = Top { amount, largest, ties };
+    let chosen =
+        reduced!(py, [scores], weight::top(&Columns { valid, ..Columns::new("scores", scores, groups) }, &options))?;
     Ok(PyArray1::from_vec(py, chosen))
 }
 
@@ -88,7 +101,7 @@ fn amount(
 
 #[pyfunction]
 #[pyo3(signature = (scores, groups, *, q, interpolation, strict, valid=None))]
-pub(crate) fn weight_above_quantile<'py>(
+fn above_quantile<'py>(
     py: Python<'py>,
     scores: Floats<'py>,
     groups: Column<'py, u32>,
@@ -99,14 +112,19 @@ pub(crate) fn weight_above_quantile<'py>(
 ) -> PyResult<Made<'py, bool>> {
     let (groups, valid) = (slice("groups", &groups)?, optional("valid", valid.as_ref())?);
     let interpolation = Interpolation::from_name(interpolation).map_err(to_python)?;
-    let chosen = reduced!(py, [scores], weight::above_quantile(scores, groups, valid, q, interpolation, strict))?;
+    let options = AboveQuantile { q, interpolation, strict };
+    let chosen = reduced!(
+        py,
+        [scores],
+        weight::above_quantile(&Columns { valid, ..Columns::new("scores", scores, groups) }, &options)
+    )?;
     Ok(PyArray1::from_vec(py, chosen))
 }
 
 #[pyfunction]
 #[pyo3(signature = (scores, groups, *, count, fraction, rounding, at_least, valid=None))]
 #[expect(clippy::too_many_arguments, reason = "columns in order, options by name")]
-pub(crate) fn weight_max_variance<'py>(
+fn max_variance<'py>(
     py: Python<'py>,
     scores: Column<'py, f64>,
     groups: Column<'py, u32>,
@@ -119,13 +137,14 @@ pub(crate) fn weight_max_variance<'py>(
     let (scores, groups) = (slice("scores", &scores)?, slice("groups", &groups)?);
     let valid = optional("valid", valid.as_ref())?;
     let amount = amount(count, fraction, rounding, at_least)?;
-    made(py, scores.len(), || weight::max_variance_subset(scores, groups, valid, amount))
+    let columns = Columns { valid, ..Columns::new("scores", scores, groups) };
+    made(py, scores.len(), || weight::max_variance_subset(&columns, amount))
 }
 
 #[pyfunction]
 #[pyo3(signature = (penalties, success, groups, ids, *, target, minimum_failures, minimum_successes, seed, valid=None))]
 #[expect(clippy::too_many_arguments, reason = "columns in order, options by name")]
-pub(crate) fn weight_quota<'py>(
+fn quota<'py>(
     py: Python<'py>,
     penalties: Column<'py, f64>,
     success: Column<'py, bool>,
@@ -145,11 +164,12 @@ pub(crate) fn weight_quota<'py>(
         at_least: (minimum_failures.named("minimum_failures")?, minimum_successes.named("minimum_successes")?),
         seed: seed.map(|seed| seed.named("seed")).transpose()?,
     };
-    made(py, penalties.len(), || weight::quota(penalties, success, groups, valid, ids, &options))
+    let columns = Columns { valid, ..Columns::new("scores", penalties, groups) };
+    made(py, penalties.len(), || weight::quota(&columns, success, ids, &options))
 }
 
 #[pyfunction]
-pub(crate) fn weight_conflict_tokens<'py>(
+fn conflict_tokens<'py>(
     py: Python<'py>,
     tokens: Column<'py, i32>,
     offsets: Column<'py, i64>,
@@ -165,7 +185,7 @@ pub(crate) fn weight_conflict_tokens<'py>(
 #[pyfunction]
 #[pyo3(signature = (log_ratios, offsets, *, level, at_least, at_most, action, segments=None, mask=None))]
 #[expect(clippy::too_many_arguments, reason = "columns in order, options by name")]
-pub(crate) fn weight_importance<'py>(
+fn importance<'py>(
     py: Python<'py>,
     log_ratios: Floats<'py>,
     offsets: Column<'py, i64>,
@@ -189,7 +209,7 @@ pub(crate) fn weight_importance<'py>(
 #[pyfunction]
 #[pyo3(signature = (log_ratios, offsets, *, divergence, aggregate, at_least, at_most, mask=None))]
 #[expect(clippy::too_many_arguments, reason = "columns in order, options by name")]
-pub(crate) fn weight_trust_region<'py>(
+fn trust_region<'py>(
     py: Python<'py>,
     log_ratios: Floats<'py>,
     offsets: Column<'py, i64>,
@@ -210,7 +230,7 @@ pub(crate) fn weight_trust_region<'py>(
 
 #[pyfunction]
 #[pyo3(signature = (log_ratios, offsets, *, mask=None))]
-pub(crate) fn weight_importance_diagnostics<'py>(
+fn importance_diagnostics<'py>(
     py: Python<'py>,
     log_ratios: Floats<'py>,
     offsets: Column<'py, i64>,

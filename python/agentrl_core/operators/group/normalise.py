@@ -113,12 +113,12 @@ def normalise(
     }
     if table.ndim == 1:
         mask = columns.mask(valid, "valid", length=count)
-        return _core.normalise(table, groups, valid=mask, out=out, **options)
+        return _core.group.normalise(table, groups, valid=mask, out=out, **options)
     shaped = np.empty_like(table) if out is None else columns.output(out, table.shape, table.dtype)
     masks = None if valid is None else np.asarray(valid)
     for component in range(table.shape[1]):
         of_component: object = masks[:, component] if masks is not None and masks.shape == table.shape else valid
-        shaped[:, component] = _core.normalise(
+        shaped[:, component] = _core.group.normalise(
             np.ascontiguousarray(table[:, component]),
             groups,
             valid=columns.mask(of_component, "valid", length=count),

@@ -64,7 +64,7 @@ class Partial:
         column = columns.numbers(values, "values")
         count = len(column)
         return cls(
-            *_core.group_extents(
+            *_core.group.extents(
                 column,
                 _ids(ids, count),
                 groups,
@@ -87,7 +87,7 @@ class Partial:
         """
         column = columns.numbers(values, "values")
         count = len(column)
-        moments = _core.group_moments(
+        moments = _core.group.moments(
             column,
             _ids(ids, count),
             self.count,
@@ -131,7 +131,7 @@ class Partial:
         if ddof not in (0, 1):
             raise InvalidInputError(f"ddof is {ddof}; use 1 (unbiased variance) or 0 (population variance)")
         return GroupStatistics(
-            *_core.group_finish(self.count, self.least, self.most, self.heaviest, self.moments, ddof)
+            *_core.group.finish(self.count, self.least, self.most, self.heaviest, self.moments, ddof)
         )
 
 

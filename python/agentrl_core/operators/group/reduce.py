@@ -50,7 +50,7 @@ def quantile(
         [2.0, 9.0]
     """
     column, groups, mask = _read(values, ids, valid)
-    return _core.group_quantile(column, groups, q, interpolation=interpolation, valid=mask)
+    return _core.group.quantile(column, groups, q, interpolation=interpolation, valid=mask)
 
 
 def log_mean_exp(
@@ -76,7 +76,7 @@ def log_mean_exp(
         [0.0, 2.0]
     """
     column, groups, mask = _read(values, ids, valid)
-    return _core.group_log_mean_exp(column, groups, temperature, valid=mask)
+    return _core.group.log_mean_exp(column, groups, temperature, valid=mask)
 
 
 def arg_extreme(values: object, ids: object, *, largest: bool = True, valid: object | None = None) -> NDArray[np.int64]:
@@ -100,7 +100,7 @@ def arg_extreme(values: object, ids: object, *, largest: bool = True, valid: obj
         [1, 3]
     """
     column, groups, mask = _read(values, ids, valid)
-    return _core.group_arg_extreme(column, groups, largest, valid=mask)
+    return _core.group.arg_extreme(column, groups, largest, valid=mask)
 
 
 def rank(values: object, ids: object, *, valid: object | None = None) -> NDArray[Any]:
@@ -123,7 +123,7 @@ def rank(values: object, ids: object, *, valid: object | None = None) -> NDArray
         [1.0, 0.0, 2.0]
     """
     column, groups, mask = _read(values, ids, valid)
-    return _core.group_map(column, groups, "rank", valid=mask)
+    return _core.group.map(column, groups, "rank", valid=mask)
 
 
 def softmax(values: object, ids: object, *, temperature: float = 1.0, valid: object | None = None) -> NDArray[Any]:
@@ -147,7 +147,7 @@ def softmax(values: object, ids: object, *, temperature: float = 1.0, valid: obj
         [0.5, 0.5, 1.0]
     """
     column, groups, mask = _read(values, ids, valid)
-    return _core.group_map(column, groups, "softmax", temperature=temperature, valid=mask)
+    return _core.group.map(column, groups, "softmax", temperature=temperature, valid=mask)
 
 
 def min_max(
@@ -174,7 +174,7 @@ def min_max(
         [0.0, 1.0, 0.5]
     """
     column, groups, mask = _read(values, ids, valid)
-    return _core.group_map(column, groups, "min_max", eps=eps, constant=constant, valid=mask)
+    return _core.group.map(column, groups, "min_max", eps=eps, constant=constant, valid=mask)
 
 
 def mean_one(values: object, ids: object, *, valid: object | None = None) -> NDArray[Any]:
@@ -197,4 +197,4 @@ def mean_one(values: object, ids: object, *, valid: object | None = None) -> NDA
         [0.5, 1.5]
     """
     column, groups, mask = _read(values, ids, valid)
-    return _core.group_map(column, groups, "mean_one", valid=mask)
+    return _core.group.map(column, groups, "mean_one", valid=mask)

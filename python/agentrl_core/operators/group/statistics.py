@@ -71,7 +71,7 @@ def statistics(
     column = columns.numbers(values, "values")
     count = len(column)
     return GroupStatistics(
-        *_core.group_statistics(
+        *_core.group.statistics(
             column,
             columns.keys(ids, "ids", length=count),
             ddof=ddof,
@@ -102,4 +102,4 @@ def sums(values: object, ids: object) -> NDArray[np.float64]:
     """
     column = columns.numbers(values, "values")
     groups = columns.keys(ids, "ids", length=len(column))
-    return _core.group_sums(column, groups, int(groups.max()) + 1 if len(groups) else 0)
+    return _core.group.sums(column, groups, int(groups.max()) + 1 if len(groups) else 0)

@@ -1,0 +1,44 @@
+# Trees as columns, and credit along them.
+
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["ancestor_relative", "build", "fuse", "isotonic", "path_sum", "peers", "topology"]
+
+_Bool: TypeAlias = NDArray[np.bool_]
+_F64: TypeAlias = NDArray[np.float64]
+_I64: TypeAlias = NDArray[np.int64]
+_U32: TypeAlias = NDArray[np.uint32]
+
+def build(elements: _I64, offsets: _I64) -> tuple[_I64, _U32]: ...
+def topology(parents: _I64) -> dict[str, Any]: ...
+def fuse(
+    parents: _I64,
+    nodes: _U32,
+    values: _F64,
+    *,
+    how: str,
+    alpha: float,
+    expectile: float,
+    edge_logprobs: _F64 | None = None,
+    weights: _F64 | None = None,
+    valid: _Bool | None = None,
+) -> tuple[_F64, _F64]: ...
+def path_sum(parents: _I64, values: _F64) -> _F64: ...
+def ancestor_relative(
+    parents: _I64,
+    nodes: _U32,
+    values: _F64,
+    *,
+    weighting: str,
+    skip_constant: bool,
+    singleton: str,
+    weights: _F64 | None = None,
+    valid: _Bool | None = None,
+) -> _F64: ...
+def peers(parents: _I64, of: str) -> _U32: ...
+def isotonic(
+    parents: _I64, values: _F64, *, margin: float, radius: str, weights: _F64 | None = None, valid: _Bool | None = None
+) -> _F64: ...
