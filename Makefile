@@ -14,6 +14,8 @@ INSTALL := $(BIN)/uv pip install --python $(BIN)/python
 export PYO3_PYTHON := $(CURDIR)/$(BIN)/python
 # Options for `agentrl train`, passed on by `make demo`.
 ARGS ?=
+# How many processes run the Python tests.
+WORKERS ?= 2
 # How long `make fuzz` tries each parser.
 SECONDS_EACH ?= 600
 
@@ -44,7 +46,7 @@ test-rust: | tools
 
 # The installed wheel is tested, never the source tree: its own doc examples included.
 test-python: $(STAMPS)/test $(STAMPS)/wheel-dev
-	$(BIN)/python -m pytest --pyargs ./tests agentrl_core
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses=$(WORKERS) --dist=worksteal --pyargs ./tests agentrl_core
 
 .PHONY: fuzz
 fuzz: ## Fuzz every parser of bytes from disk, ten minutes each: make fuzz SECONDS_EACH=60 for less.

@@ -34,6 +34,11 @@ def warm_policy(_warm_policy):
     return copy.deepcopy(policy), tokenizer
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The long tests first: with several workers none of them is left alone at the end."""
+    items.sort(key=lambda item: (item.get_closest_marker("vllm") is None, item.get_closest_marker("slow") is None))
+
+
 # What the standard library starts once and keeps for all processes to come.
 _KEPT = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
 

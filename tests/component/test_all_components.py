@@ -35,7 +35,6 @@ REQUIRED = {  # options without a default
     "BalancedSum": {"columns": "reward.a,reward.b"},
     "BoundedDrift": {"coefficient": 0.1},
     "ConstrainedSum": {"columns": "reward.a,reward.b"},
-    "BalancedSum": {"columns": "reward.a,reward.b"},
     "BaselineRelative": {"column": "value"},
     "KL": {"coefficient": 0.1},
     "Sum": {"first": loss.Policy(), "second": loss.Imitation("token_mean")},

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from forests import grow
+from small_world import SmallWorld
 
 from agentrl_core import Batch, Collector, Forest, _core, exceptions, recipes
 from agentrl_core.exceptions import AgentRLError, InvalidInputError, NotFoundError
@@ -326,7 +327,8 @@ def test_errors_of_the_core_pickle(grown: tuple[Forest, int]) -> None:
 
 
 def test_a_collector_needs_work_to_do() -> None:
+    world = SmallWorld()
     for tasks, group_size in [(0, 4), (4, 0), (-1, 1)]:
-        collect = Collector(object(), object(), recipes.GRPO)
+        collect = Collector(world, world, recipes.GRPO)
         with pytest.raises(InvalidInputError, match=f"tasks={tasks} and group_size={group_size}"):
             collect(tasks=tasks, group_size=group_size)

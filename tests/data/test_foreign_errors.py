@@ -56,7 +56,7 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "many bins": (lambda: packing.balanced([1, 2, 3], 2**45), "bins is 35184372088832, for which there is not enough"),
     "shards": (
-        lambda: grow(0)[0]._plan([0], 100, shards=2**45),
+        lambda: grow(0)[0].plan([0], 100, shards=2**45),
         "shards is 35184372088832, for which there is not enough memory",
     ),
     # Rows that are no lists of values.

@@ -21,8 +21,8 @@ from agentrl_core.advantage import TrackedBaseline
 from agentrl_core.env import Outcome, Task
 from agentrl_core.recipe import Recipe
 from agentrl_core.recipes import GRPO
-from agentrl_core.reward import BalancedSum
-from agentrl_core.select import GroupBand
+from agentrl_core.recipes.recap import BalancedSum
+from agentrl_core.select import Band, DynamicSampling
 
 ITERATIONS = 12
 
@@ -31,7 +31,7 @@ RECIPES: dict[str, Recipe] = {
         # Rejects about half of the groups, so that a batch takes several rounds.
         name="balanced",
         reward=BalancedSum(columns="reward,success", temperature=0.2),
-        admit=GroupBand(low=0.3, high=0.9),
+        admit=DynamicSampling(Band(at_least=0.3, at_most=0.9)),
     ),
     "tracked": GRPO.replace(name="tracked", advantage=TrackedBaseline(tracker="ema", decay=0.7)),
 }

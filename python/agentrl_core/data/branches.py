@@ -8,232 +8,233 @@ from typing import Literal, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from agentrl_core import _core
 from agentrl_core.data.batch import Batch
+from agentrl_core.data.live import Live
 from agentrl_core.operators import columns
 
 Tokens = Sequence[int] | NDArray[np.int32] | NDArray[np.int64]
 
 
-class Branches:
-    """What a `Forest` does with whole trajectories; `Forest` has all of it."""
+def adopt(
+    forest: Live,
+    group: int,
+    batch: Batch,
+    trajectory_id: int,
+    *,
+    source: Literal["replay", "expert", "failed", "imagined"] | None = None,
+) -> int:
+    """Take a stored trajectory into the tree of a live group; returns its handle.
 
-    __slots__ = ("_core",)
+    Its row, its steps and the nodes of its paths keep their ids and come with the frozen batch; new rows are
+    numbered behind them. It can be forked at any token and spliced. A partial trajectory is resumed by
+    `fork(handle)`, which inherits its steps and goes on with the action that it was in the middle of.
 
-    _core: _core.Forest
+    Args:
+        group: number of the group.
+        batch: a batch that holds the trajectory, from a store.
+        trajectory_id: its id there.
+        source: how it is drawn into the frozen batch, as a member of the group; None: it is not.
 
-    def adopt(
-        self,
-        group: int,
-        batch: Batch,
-        trajectory_id: int,
-        *,
-        source: Literal["replay", "expert", "failed", "imagined"] | None = None,
-    ) -> int:
-        """Take a stored trajectory into the tree of a live group; returns its handle.
+    Raises:
+        NotFoundError: no such group or trajectory.
+        InvalidInputError: the group adopted it already.
 
-        Its row, its steps and the nodes of its paths keep their ids and come with the frozen batch; new rows are
-        numbered behind them. It can be forked at any token and spliced. A partial trajectory is resumed by
-        `fork(handle)`, which inherits its steps and goes on with the action that it was in the middle of.
+    Example:
+        >>> import agentrl_core as arl
+        >>> first = arl.Forest(iteration=0)
+        >>> first.add_group(0, "task")
+        >>> cut_off = first.start(0, 0)
+        >>> _ = first.append(cut_off, [1, 2], kind="prompt")
+        >>> _ = first.append(cut_off, [3], kind="action", logprobs=[-0.5], policy_version=0)
+        >>> stored = first.freeze(partial=True)
+        >>> later = arl.Forest(iteration=1)
+        >>> later.add_group(0, "task")
+        >>> resumed = later.fork(later.adopt(0, stored, 0))
+        >>> _ = later.append(resumed, [4], kind="action", logprobs=[-0.1], policy_version=1)
+        >>> later.finish(resumed, reward=1.0)
+        >>> later.freeze().column("token", "token").tolist()
+        [3, 4]
+    """
+    return forest._core.adopt(group, batch._core, trajectory_id, source=source)
 
-        Args:
-            group: number of the group.
-            batch: a batch that holds the trajectory, from a store.
-            trajectory_id: its id there.
-            source: how it is drawn into the frozen batch, as a member of the group; None: it is not.
 
-        Raises:
-            NotFoundError: no such group or trajectory.
-            InvalidInputError: the group adopted it already.
+@overload
+def fork(
+    forest: Live,
+    trajectory: int,
+    *,
+    node: int | None = ...,
+    end: int | None = ...,
+    count: None = ...,
+    ordinal: int | None = ...,
+) -> int: ...
 
-        Example:
-            >>> import agentrl_core as arl
-            >>> first = arl.Forest(iteration=0)
-            >>> first.add_group(0, "task")
-            >>> cut_off = first.start(0, 0)
-            >>> _ = first.append(cut_off, [1, 2], kind="prompt")
-            >>> _ = first.append(cut_off, [3], kind="action", logprobs=[-0.5], policy_version=0)
-            >>> stored = first.freeze(partial=True)
-            >>> later = arl.Forest(iteration=1)
-            >>> later.add_group(0, "task")
-            >>> resumed = later.fork(later.adopt(0, stored, 0))
-            >>> _ = later.append(resumed, [4], kind="action", logprobs=[-0.1], policy_version=1)
-            >>> later.finish(resumed, reward=1.0)
-            >>> later.freeze().column("token", "token").tolist()
-            [3, 4]
-        """
-        return self._core.adopt(group, batch._core, trajectory_id, source=source)
 
-    @overload
-    def fork(
-        self,
-        trajectory: int,
-        *,
-        node: int | None = ...,
-        end: int | None = ...,
-        count: None = ...,
-        ordinal: int | None = ...,
-    ) -> int: ...
+@overload
+def fork(
+    forest: Live,
+    trajectory: int,
+    *,
+    node: int | None = ...,
+    end: int | None = ...,
+    count: int,
+    ordinal: int | None = ...,
+) -> list[int]: ...
 
-    @overload
-    def fork(
-        self,
-        trajectory: int,
-        *,
-        node: int | None = ...,
-        end: int | None = ...,
-        count: int,
-        ordinal: int | None = ...,
-    ) -> list[int]: ...
 
-    def fork(
-        self,
-        trajectory: int,
-        *,
-        node: int | None = None,
-        end: int | None = None,
-        count: int | None = None,
-        ordinal: int | None = None,
-    ) -> int | list[int]:
-        """Start a trajectory that shares a prefix with another one, running, ended or adopted; returns its handle.
+def fork(
+    forest: Live,
+    trajectory: int,
+    *,
+    node: int | None = None,
+    end: int | None = None,
+    count: int | None = None,
+    ordinal: int | None = None,
+) -> int | list[int]:
+    """Start a trajectory that shares a prefix with another one, running, ended or adopted; returns its handle.
 
-        Args:
-            trajectory: the one to share with.
-            node: last shared node; None: the whole path so far. Where the context was rewritten and several contexts
-                hold the node, the earliest counts.
-            end: how many of that node's tokens are shared; None: all.
-            count: fork so many ways, and return a list; None: one way.
-            ordinal: number of the (first) fork among those that leave the trajectory at the same token, which gives it
-                its seeds and its place among the rows. None: in order of arrival for seeds, by content for rows; give
-                one where several threads fork at the same place and seeds must not depend on which comes first.
+    Args:
+        trajectory: the one to share with.
+        node: last shared node; None: the whole path so far. Where the context was rewritten and several contexts
+            hold the node, the earliest counts.
+        end: how many of that node's tokens are shared; None: all.
+        count: fork so many ways, and return a list; None: one way.
+        ordinal: number of the (first) fork among those that leave the trajectory at the same token, which gives it
+            its seeds and its place among the rows. None: in order of arrival for seeds, by content for rows; give
+            one where several threads fork at the same place and seeds must not depend on which comes first.
 
-        Raises:
-            InvalidInputError: pruned, more tokens than the path uses of the node, or an ordinal that is taken.
-            NotFoundError: no such trajectory, or the node is not on its path.
+    Raises:
+        InvalidInputError: pruned, more tokens than the path uses of the node, or an ordinal that is taken.
+        NotFoundError: no such trajectory, or the node is not on its path.
 
-        Example:
-            >>> import agentrl_core as arl
-            >>> forest = arl.Forest()
-            >>> forest.add_group(0, "task")
-            >>> trunk = forest.start(0, 0)
-            >>> node = forest.append(trunk, [1, 2, 3], kind="prompt")
-            >>> [forest.tokens(way).tolist() for way in forest.fork(trunk, node=node, end=2, count=2)]
-            [[1, 2], [1, 2]]
-        """
-        ways = self._core.fork(trajectory, node=node, end=end, count=1 if count is None else count, ordinal=ordinal)
-        return ways[0] if count is None else ways
+    Example:
+        >>> import agentrl_core as arl
+        >>> forest = arl.Forest()
+        >>> forest.add_group(0, "task")
+        >>> trunk = forest.start(0, 0)
+        >>> node = forest.append(trunk, [1, 2, 3], kind="prompt")
+        >>> [forest.tokens(way).tolist() for way in forest.fork(trunk, node=node, end=2, count=2)]
+        [[1, 2], [1, 2]]
+    """
+    ways = forest._core.fork(trajectory, node=node, end=end, count=1 if count is None else count, ordinal=ordinal)
+    return ways[0] if count is None else ways
 
-    def splice(
-        self,
-        prefix: int,
-        suffix: int,
-        *,
-        from_node: int,
-        start: int = 0,
-        node: int | None = None,
-        end: int | None = None,
-    ) -> int:
-        """Start a trajectory with the beginning of one and the end of another of the same group; returns its handle.
 
-        The suffix is copied: nodes of the same kinds with `origin_node_id` and without log-probs, because they were not
-        sampled behind this prefix, and its steps with what they were paid. The trajectory goes on running.
+def splice(
+    forest: Live,
+    prefix: int,
+    suffix: int,
+    *,
+    from_node: int,
+    start: int = 0,
+    node: int | None = None,
+    end: int | None = None,
+) -> int:
+    """Start a trajectory with the beginning of one and the end of another of the same group; returns its handle.
 
-        Args:
-            prefix: the trajectory whose beginning is shared.
-            suffix: the trajectory whose end is copied.
-            from_node: first node that is copied, on the path of `suffix`.
-            start: how many of its tokens are left out.
-            node: last shared node of `prefix`; None: all of its path so far.
-            end: how many of that node's tokens are shared; None: all.
+    The suffix is copied: nodes of the same kinds with `origin_node_id` and without log-probs, because they were not
+    sampled behind this prefix, and its steps with what they were paid. The trajectory goes on running.
 
-        Example:
-            >>> import agentrl_core as arl
-            >>> forest = arl.Forest()
-            >>> forest.add_group(0, "task")
-            >>> failed, solved = forest.start(0, 0), forest.start(0, 1)
-            >>> for trajectory, token in ((failed, 1), (solved, 2)):
-            ...     _ = forest.append(trajectory, [0], kind="prompt")
-            ...     action = forest.append(trajectory, [token], kind="action", logprobs=[-0.5])
-            >>> forest.tokens(forest.splice(failed, solved, from_node=action)).tolist()
-            [0, 1, 2]
-        """
-        return self._core.splice(prefix, node, end, suffix, from_node, start)
+    Args:
+        prefix: the trajectory whose beginning is shared.
+        suffix: the trajectory whose end is copied.
+        from_node: first node that is copied, on the path of `suffix`.
+        start: how many of its tokens are left out.
+        node: last shared node of `prefix`; None: all of its path so far.
+        end: how many of that node's tokens are shared; None: all.
 
-    def rollback(self, trajectory: int, node: int, end: int | None = None) -> int:
-        """Go back to an earlier token; returns the handle of the trajectory that goes on from there.
+    Example:
+        >>> import agentrl_core as arl
+        >>> forest = arl.Forest()
+        >>> forest.add_group(0, "task")
+        >>> failed, solved = forest.start(0, 0), forest.start(0, 1)
+        >>> for trajectory, token in ((failed, 1), (solved, 2)):
+        ...     _ = forest.append(trajectory, [0], kind="prompt")
+        ...     action = forest.append(trajectory, [token], kind="action", logprobs=[-0.5])
+        >>> forest.tokens(forest.splice(failed, solved, from_node=action)).tolist()
+        [0, 1, 2]
+    """
+    return forest._core.splice(prefix, node, end, suffix, from_node, start)
 
-        What is left behind stays in the files, pruned as "rolled back".
 
-        Args:
-            trajectory: handle.
-            node: the last node to keep.
-            end: how many of its tokens; None: all.
+def rollback(forest: Live, trajectory: int, node: int, end: int | None = None) -> int:
+    """Go back to an earlier token; returns the handle of the trajectory that goes on from there.
 
-        Example:
-            >>> import agentrl_core as arl
-            >>> forest = arl.Forest()
-            >>> forest.add_group(0, "task")
-            >>> trajectory = forest.start(0, 0)
-            >>> prompt = forest.append(trajectory, [1, 2], kind="prompt")
-            >>> _ = forest.append(trajectory, [3], kind="action", logprobs=[-0.5])
-            >>> forest.tokens(forest.rollback(trajectory, prompt)).tolist()
-            [1, 2]
-        """
-        return self._core.rollback(trajectory, node, end)
+    What is left behind stays in the files, pruned as "rolled back".
 
-    def replace(self, trajectory: int, by: int) -> None:
-        """Put another trajectory of the group in the place of this one, which stays in the files, pruned.
+    Args:
+        trajectory: handle.
+        node: the last node to keep.
+        end: how many of its tokens; None: all.
 
-        Its `info` says `{"replaced_by": trajectory_id, ...}`.
+    Example:
+        >>> import agentrl_core as arl
+        >>> forest = arl.Forest()
+        >>> forest.add_group(0, "task")
+        >>> trajectory = forest.start(0, 0)
+        >>> prompt = forest.append(trajectory, [1, 2], kind="prompt")
+        >>> _ = forest.append(trajectory, [3], kind="action", logprobs=[-0.5])
+        >>> forest.tokens(forest.rollback(trajectory, prompt)).tolist()
+        [1, 2]
+    """
+    return forest._core.rollback(trajectory, node, end)
 
-        Example:
-            >>> import agentrl_core as arl
-            >>> forest = arl.Forest()
-            >>> forest.add_group(0, "task")
-            >>> first, better = forest.start(0, 0), forest.start(0, 1)
-            >>> forest.replace(first, by=better)
-        """
-        self._core.replace(trajectory, by)
 
-    def rewrite(self, trajectory: int, tokens: Tokens, *, state: bytes | str | None = None) -> int:
-        """Give a trajectory another context (memory, summary, window, sub-agent); returns how many tokens are shared.
+def replace(forest: Live, trajectory: int, by: int) -> None:
+    """Put another trajectory of the group in the place of this one, which stays in the files, pruned.
 
-        The context enters the tree where it first differs from the trajectory's own path. The rest is one node of kind
-        `injected`: generated text that it repeats is not trained again. Steps taken before keep their own context, and
-        the trajectory trains as one sequence for each context.
+    Its `info` says `{"replaced_by": trajectory_id, ...}`.
 
-        Args:
-            trajectory: handle; an action that is open is closed.
-            tokens: the whole context, at least one token.
-            state: what the state acted on next is known by; None: as it was.
+    Example:
+        >>> import agentrl_core as arl
+        >>> forest = arl.Forest()
+        >>> forest.add_group(0, "task")
+        >>> first, better = forest.start(0, 0), forest.start(0, 1)
+        >>> forest.replace(first, by=better)
+    """
+    forest._core.replace(trajectory, by)
 
-        Example:
-            >>> import agentrl_core as arl
-            >>> forest = arl.Forest()
-            >>> forest.add_group(0, "task")
-            >>> trajectory = forest.start(0, 0)
-            >>> _ = forest.append(trajectory, [1, 2], kind="prompt")
-            >>> _ = forest.append(trajectory, [3, 4, 5], kind="action", logprobs=[-0.5, -0.5, -0.5])
-            >>> forest.rewrite(trajectory, [1, 2, 9])
-            2
-            >>> _ = forest.append(trajectory, [6], kind="action", logprobs=[-0.5])
-            >>> forest.finish(trajectory, reward=1.0)
-            >>> pack = forest.freeze().plan([0], max_tokens=100)[0]
-            >>> pack.input_ids.tolist(), pack.cu_seqlens.tolist()
-            ([1, 2, 3, 4, 1, 2, 9], [0, 4, 7])
-        """
-        return self._core.rewrite(trajectory, tokens, None if state is None else columns.as_bytes(state, "state"))
 
-    def prune(self, trajectory: int, reason: str, *, gradient_only: bool = False) -> None:
-        """Take a trajectory out of training; its tokens stay in the files, with the reason in `info`.
+def rewrite(forest: Live, trajectory: int, tokens: Tokens, *, state: bytes | str | None = None) -> int:
+    """Give a trajectory another context (memory, summary, window, sub-agent); returns how many tokens are shared.
 
-        Args:
-            trajectory: handle, running or ended.
-            reason: why.
-            gradient_only: it still goes on, is drawn and votes in its group's statistics; only its tokens are not
-                trained (flag `UNTRAINED` on its steps). Tokens that it shares are trained by the other branches.
+    The context enters the tree where it first differs from the trajectory's own path. The rest is one node of kind
+    `injected`: generated text that it repeats is not trained again. Steps taken before keep their own context, and
+    the trajectory trains as one sequence for each context.
 
-        Raises:
-            InvalidInputError: an adopted trajectory, which is stored and never changes.
-        """
-        self._core.prune(trajectory, reason, gradient_only=gradient_only)
+    Args:
+        trajectory: handle; an action that is open is closed.
+        tokens: the whole context, at least one token.
+        state: what the state acted on next is known by; None: as it was.
+
+    Example:
+        >>> import agentrl_core as arl
+        >>> forest = arl.Forest()
+        >>> forest.add_group(0, "task")
+        >>> trajectory = forest.start(0, 0)
+        >>> _ = forest.append(trajectory, [1, 2], kind="prompt")
+        >>> _ = forest.append(trajectory, [3, 4, 5], kind="action", logprobs=[-0.5, -0.5, -0.5])
+        >>> forest.rewrite(trajectory, [1, 2, 9])
+        2
+        >>> _ = forest.append(trajectory, [6], kind="action", logprobs=[-0.5])
+        >>> forest.finish(trajectory, reward=1.0)
+        >>> pack = forest.freeze().plan([0], max_tokens=100)[0]
+        >>> pack.input_ids.tolist(), pack.cu_seqlens.tolist()
+        ([1, 2, 3, 4, 1, 2, 9], [0, 4, 7])
+    """
+    return forest._core.rewrite(trajectory, tokens, None if state is None else columns.as_bytes(state, "state"))
+
+
+def prune(forest: Live, trajectory: int, reason: str, *, gradient_only: bool = False) -> None:
+    """Take a trajectory out of training; its tokens stay in the files, with the reason in `info`.
+
+    Args:
+        trajectory: handle, running or ended.
+        reason: why.
+        gradient_only: it still goes on, is drawn and votes in its group's statistics; only its tokens are not
+            trained (flag `UNTRAINED` on its steps). Tokens that it shares are trained by the other branches.
+
+    Raises:
+        InvalidInputError: an adopted trajectory, which is stored and never changes.
+    """
+    forest._core.prune(trajectory, reason, gradient_only=gradient_only)

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from agentrl_core import _core
 from agentrl_core._core import Tree
+from agentrl_core.data import branches, ingest
 from agentrl_core.data.batch import Batch
-from agentrl_core.data.branches import Branches, Tokens
-from agentrl_core.data.ingest import ByColumn
+from agentrl_core.data.branches import Tokens
 from agentrl_core.data.json_text import to_json
 from agentrl_core.operators import columns
 
@@ -45,7 +45,7 @@ class RunningTrajectories:
     context: NDArray[np.uint32]
 
 
-class Forest(Branches, ByColumn):
+class Forest:
     """Groups of trajectories that grow turn by turn, fork at any token, and freeze into a `Batch`.
 
     A node is a run of tokens from one source; it is never cut or changed. A fork shares all that lies before it. What a
@@ -77,7 +77,19 @@ class Forest(Branches, ByColumn):
         Batch(2 draws in 1 groups, 2 trajectories, 3 nodes)
     """
 
-    __slots__ = ()
+    __slots__ = ("__weakref__", "_core")
+
+    # What makes a trajectory out of another one, and what takes many rows in one call, is in files of its own.
+    adopt = branches.adopt
+    fork = branches.fork
+    splice = branches.splice
+    rollback = branches.rollback
+    replace = branches.replace
+    rewrite = branches.rewrite
+    prune = branches.prune
+    append_many = ingest.append_many
+    append_chats = ingest.append_chats
+    ingest = ingest.ingest
 
     def __init__(
         self,

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentrl_core import _core
+from agentrl_core.data.live import Live
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.operators import columns
 
@@ -67,214 +68,118 @@ class Ingested:
         return dict(zip(DRIFT, found, strict=True))
 
 
-class ByColumn:
-    """What a `Forest` takes by the column: turns, chats and nodes, many rows in one call."""
+def ingest(
+    forest: Live,
+    trajectories: object,
+    prompts: Lists,
+    outputs: Lists,
+    *,
+    logprobs: Lists | None = None,
+    entropies: Lists | None = None,
+    trainable: Lists | None = None,
+    state: Lists | None = None,
+    policy: object = None,
+    policy_version: object = None,
+    seed: object = None,
+    temperature: float | None = None,
+    top_p: float = 1.0,
+    top_k: int = 0,
+    finish_reason: Reason | Sequence[Reason] = None,
+    reward: object = None,
+    rewards: Lists | None = None,
+    terminated: object = None,
+    truncated: object = None,
+    flags: object = None,
+    vocabulary: Lists | None = None,
+    realign: int = 8,
+) -> Ingested:
+    """Store turns as an engine saw them: the whole context of each, and what was sampled behind it.
 
-    __slots__ = ()
+    Each context enters the tree by its longest common prefix with the contexts that its trajectory has or had, so
+    only new tokens are stored. Each output is an action of its own step and is trained once, in the context that it
+    was sampled in, whatever later contexts make of it. Every turn is classified (`steps.drift`, `steps.drift_at`):
 
-    _core: _core.Forest
+    - `clean`: the context continues one that the trajectory has or had, prompt and output included, or is its
+      first.
+    - `truncated`: tokens are missing, and nothing else differs: the context is a beginning of the one before, or
+      skips tokens in front of its last output.
+    - `retokenised`: the same text in other tokens; told only where a `vocabulary` is given, and then exactly.
+    - `realigned`: only the end of the last output differs, by at most `realign` tokens: a stop token that the chat
+      template strips, or adds, or tokenises with what follows.
+    - `rewritten`: anything else, such as an edited message, a summary, or another agent's prompt.
 
-    def ingest(
-        self,
-        trajectories: object,
-        prompts: Lists,
-        outputs: Lists,
-        *,
-        logprobs: Lists | None = None,
-        entropies: Lists | None = None,
-        trainable: Lists | None = None,
-        state: Lists | None = None,
-        policy: object = None,
-        policy_version: object = None,
-        seed: object = None,
-        temperature: float | None = None,
-        top_p: float = 1.0,
-        top_k: int = 0,
-        finish_reason: Reason | Sequence[Reason] = None,
-        reward: object = None,
-        rewards: Lists | None = None,
-        terminated: object = None,
-        truncated: object = None,
-        flags: object = None,
-        vocabulary: Lists | None = None,
-        realign: int = 8,
-    ) -> Ingested:
-        """Store turns as an engine saw them: the whole context of each, and what was sampled behind it.
+    Where a turn is not clean, the trajectory goes on in another context, which leaves the one it resembles most at
+    the first token that differs. Tokens that stand for tokens there, or repeat the end of it, are `injected` nodes
+    with the `origin_node_id` of the node they come from; what follows is an `observation`. A context that shares
+    nothing with those before is a `prompt`. A repetition counts as one from 8 tokens on, or where it is all of the
+    last output.
 
-        Each context enters the tree by its longest common prefix with the contexts that its trajectory has or had, so
-        only new tokens are stored. Each output is an action of its own step and is trained once, in the context that it
-        was sampled in, whatever later contexts make of it. Every turn is classified (`steps.drift`, `steps.drift_at`):
+    A turn that the trajectory holds already is refused: the same context and the same action, with log-probs, seed
+    and all else that describes its sampling. Nobody can tell a message that was sent twice from equal tokens that
+    were sampled twice; in the second case, give each its own `seed`, and both are stored and trained.
 
-        - `clean`: the context continues one that the trajectory has or had, prompt and output included, or is its
-          first.
-        - `truncated`: tokens are missing, and nothing else differs: the context is a beginning of the one before, or
-          skips tokens in front of its last output.
-        - `retokenised`: the same text in other tokens; told only where a `vocabulary` is given, and then exactly.
-        - `realigned`: only the end of the last output differs, by at most `realign` tokens: a stop token that the chat
-          template strips, or adds, or tokenises with what follows.
-        - `rewritten`: anything else, such as an edited message, a summary, or another agent's prompt.
+    The rules differ from other systems' on purpose. slime overwrites a drifted output by context that is not
+    trained (its REALIGN) unless it is long; SkyRL starts another row where a prompt is not an exact extension.
+    Here a drifted context is another row too, and nothing that was sampled loses its gradient.
 
-        Where a turn is not clean, the trajectory goes on in another context, which leaves the one it resembles most at
-        the first token that differs. Tokens that stand for tokens there, or repeat the end of it, are `injected` nodes
-        with the `origin_node_id` of the node they come from; what follows is an `observation`. A context that shares
-        nothing with those before is a `prompt`. A repetition counts as one from 8 tokens on, or where it is all of the
-        last output.
+    Args:
+        trajectories: handle of each turn's trajectory, `int64[turns]`; turns of one trajectory are in their order.
+        prompts: token ids of each turn's whole context; see `Lists` for what a column of lists may be.
+        outputs: token ids sampled behind it, at least one.
+        logprobs: behaviour log-prob of each sampled token, nats; an empty row where they are not known.
+        entropies: entropy of the distribution sampled from at each token, nats.
+        trainable: 0/1 for each sampled token; an empty row means all of them.
+        state: what the environment's state is known by, bytes or text, hashed to `steps.state_key`; an empty row
+            means the context's new tokens.
+        policy: which policy spoke; one value for all turns, or `int32[turns]`, as all that follow.
+        policy_version: version of its weights.
+        seed: seed of the segment.
+        temperature: softmax temperature of all turns, one number; None where it is not known.
+        top_p: their nucleus mass, 1 keeps everything.
+        top_k: their number of tokens kept, 0 keeps everything.
+        finish_reason: why sampling stopped; one for all turns or one for each.
+        reward: what the environment paid for the turn; NaN where nothing.
+        rewards: its components, a column of lists.
+        terminated: whether the episode ended in the environment.
+        truncated: whether a limit ended it.
+        flags: facts of the turn, a bit each.
+        vocabulary: bytes of each token id, the id being the row: an Arrow array of binary, or a list of bytes.
+        realign: see above; 0 calls every change of an output a rewrite.
 
-        A turn that the trajectory holds already is refused: the same context and the same action, with log-probs, seed
-        and all else that describes its sampling. Nobody can tell a message that was sent twice from equal tokens that
-        were sampled twice; in the second case, give each its own `seed`, and both are stored and trained.
+    Returns:
+        Node, class and first differing position of each turn.
 
-        The rules differ from other systems' on purpose. slime overwrites a drifted output by context that is not
-        trained (its REALIGN) unless it is long; SkyRL starts another row where a prompt is not an exact extension.
-        Here a drifted context is another row too, and nothing that was sampled loses its gradient.
+    Raises:
+        InvalidInputError: a turn without context or output, one that was stored already, arrays of different
+            lengths, a log-prob that is NaN or positive, a trajectory that has ended. The message names turn,
+            trajectory, argument and value, and nothing of the call is stored.
+        NotFoundError: no such trajectory.
 
-        Args:
-            trajectories: handle of each turn's trajectory, `int64[turns]`; turns of one trajectory are in their order.
-            prompts: token ids of each turn's whole context; see `Lists` for what a column of lists may be.
-            outputs: token ids sampled behind it, at least one.
-            logprobs: behaviour log-prob of each sampled token, nats; an empty row where they are not known.
-            entropies: entropy of the distribution sampled from at each token, nats.
-            trainable: 0/1 for each sampled token; an empty row means all of them.
-            state: what the environment's state is known by, bytes or text, hashed to `steps.state_key`; an empty row
-                means the context's new tokens.
-            policy: which policy spoke; one value for all turns, or `int32[turns]`, as all that follow.
-            policy_version: version of its weights.
-            seed: seed of the segment.
-            temperature: softmax temperature of all turns, one number; None where it is not known.
-            top_p: their nucleus mass, 1 keeps everything.
-            top_k: their number of tokens kept, 0 keeps everything.
-            finish_reason: why sampling stopped; one for all turns or one for each.
-            reward: what the environment paid for the turn; NaN where nothing.
-            rewards: its components, a column of lists.
-            terminated: whether the episode ended in the environment.
-            truncated: whether a limit ended it.
-            flags: facts of the turn, a bit each.
-            vocabulary: bytes of each token id, the id being the row: an Arrow array of binary, or a list of bytes.
-            realign: see above; 0 calls every change of an output a rewrite.
-
-        Returns:
-            Node, class and first differing position of each turn.
-
-        Raises:
-            InvalidInputError: a turn without context or output, one that was stored already, arrays of different
-                lengths, a log-prob that is NaN or positive, a trajectory that has ended. The message names turn,
-                trajectory, argument and value, and nothing of the call is stored.
-            NotFoundError: no such trajectory.
-
-        Example:
-            >>> import agentrl_core as arl
-            >>> forest = arl.Forest()
-            >>> forest.add_group(0, "task")
-            >>> session = forest.start(0, 0)
-            >>> turns = forest.ingest(
-            ...     [session, session],
-            ...     prompts=[[1, 2], [1, 2, 3, 4, 5]],
-            ...     outputs=[[3, 4, 9], [6, 9]],
-            ...     logprobs=[[-0.5, -0.1, -0.2], [-0.3, -0.1]],
-            ... )
-            >>> turns.counts()["realigned"], turns.drift_at.tolist()        # the template strips token 9
-            (1, [-1, 4])
-            >>> forest.finish(session, reward=1.0)
-            >>> forest.freeze()
-            Batch(1 draws in 1 groups, 1 trajectories, 4 nodes)
-        """
-        handles = columns.integers(trajectories, "trajectories")
-        known = None
-        if isinstance(prompts, list):
-            prompts, known = _without_known(handles, prompts)
-        turns = _columns_of(
-            handles,
-            {"outputs": outputs, "prompts": prompts},
-            {
-                "logprobs": logprobs,
-                "entropies": entropies,
-                "trainable": trainable,
-                "state": state,
-                "policy": policy,
-                "policy_version": policy_version,
-                "seed": seed,
-                "sampling": None if temperature is None else (temperature, top_p, top_k),
-                "finish_reason": finish_reason,
-                "reward": reward,
-                "rewards": rewards,
-                "terminated": terminated,
-                "truncated": truncated,
-                "flags": flags,
-            },
-        )
-        if known is not None:
-            turns["known"] = known
-        if vocabulary is not None:
-            turns["vocabulary"] = _texts(vocabulary, "vocabulary")
-        return Ingested(*_core.ingest(self._core, turns, realign))
-
-    def append_many(
-        self,
-        trajectories: object,
-        tokens: Lists,
-        *,
-        kind: Role | Sequence[Role] | NDArray[np.uint8],
-        logprobs: Lists | None = None,
-        entropies: Lists | None = None,
-        trainable: Lists | None = None,
-        state: Lists | None = None,
-        policy: object = None,
-        policy_version: object = None,
-        seed: object = None,
-        temperature: float | None = None,
-        top_p: float = 1.0,
-        top_k: int = 0,
-        finish_reason: Reason | Sequence[Reason] = None,
-        reward: object = None,
-        rewards: Lists | None = None,
-        terminated: object = None,
-        truncated: object = None,
-        flags: object = None,
-    ) -> NDArray[np.int64]:
-        """Append many nodes in one call, in order, without holding the interpreter's lock; all of them or none.
-
-        Args:
-            trajectories: handle of each row's trajectory, `int64[rows]`.
-            tokens: token ids of each row; see `Lists` for what a column of lists may be.
-            kind: of each row, or one for all: a kind of node, its code (`uint8[rows]`), or a role of a chat.
-                `assistant` is an action; `system`, `user` and `tool` are the prompt before the first action and an
-                observation after it.
-            logprobs: as in `ingest`, like all that follow. What describes sampling is kept for actions only.
-            entropies: entropy at each token.
-            trainable: 0/1 for each token of an action.
-            state: what the state is known by after an observation.
-            policy: which policy spoke.
-            policy_version: version of its weights.
-            seed: seed of the segment.
-            temperature: softmax temperature of all actions.
-            top_p: their nucleus mass.
-            top_k: their number of tokens kept.
-            finish_reason: why sampling stopped.
-            reward: what the environment paid; a row where it, or one of the following, says something closes its step.
-            rewards: components of the reward.
-            terminated: whether the episode ended in the environment.
-            truncated: whether a limit ended it.
-            flags: facts of the turn, a bit each.
-
-        Returns:
-            The nodes, `int64[rows]`.
-
-        Raises:
-            InvalidInputError: as for `append`; the message names the row, and nothing of the call is stored.
-            NotFoundError: no such trajectory.
-
-        Example:
-            >>> import agentrl_core as arl
-            >>> forest = arl.Forest()
-            >>> forest.add_group(0, "task")
-            >>> chats = [forest.start(0, member) for member in range(2)]
-            >>> _ = forest.append_many(chats, [[1, 2], [1, 2]], kind="prompt")
-            >>> logprobs = [[-0.1], [-0.2, -0.3]]
-            >>> _ = forest.append_many(chats, [[3], [4, 5]], kind="action", logprobs=logprobs, reward=[1, 0])
-            >>> forest.tokens(chats[1]).tolist()
-            [1, 2, 4, 5]
-        """
-        given = {
+    Example:
+        >>> import agentrl_core as arl
+        >>> forest = arl.Forest()
+        >>> forest.add_group(0, "task")
+        >>> session = forest.start(0, 0)
+        >>> turns = forest.ingest(
+        ...     [session, session],
+        ...     prompts=[[1, 2], [1, 2, 3, 4, 5]],
+        ...     outputs=[[3, 4, 9], [6, 9]],
+        ...     logprobs=[[-0.5, -0.1, -0.2], [-0.3, -0.1]],
+        ... )
+        >>> turns.counts()["realigned"], turns.drift_at.tolist()        # the template strips token 9
+        (1, [-1, 4])
+        >>> forest.finish(session, reward=1.0)
+        >>> forest.freeze()
+        Batch(1 draws in 1 groups, 1 trajectories, 4 nodes)
+    """
+    handles = columns.integers(trajectories, "trajectories")
+    known = None
+    if isinstance(prompts, list):
+        prompts, known = _without_known(handles, prompts)
+    turns = _columns_of(
+        handles,
+        {"outputs": outputs, "prompts": prompts},
+        {
             "logprobs": logprobs,
             "entropies": entropies,
             "trainable": trainable,
@@ -289,66 +194,157 @@ class ByColumn:
             "terminated": terminated,
             "truncated": truncated,
             "flags": flags,
-        }
-        turns = _columns_of(trajectories, {"tokens": tokens}, given)
-        kinds = _codes(kind, "kind", _KINDS, len(turns["trajectories"]))
-        return _core.append_many(self._core, turns, kinds)
+        },
+    )
+    if known is not None:
+        turns["known"] = known
+    if vocabulary is not None:
+        turns["vocabulary"] = _texts(vocabulary, "vocabulary")
+    return Ingested(*_core.ingest(forest._core, turns, realign))
 
-    def append_chats(
-        self,
-        trajectories: object,
-        tokens: Lists,
-        sampled: Lists,
-        *,
-        logprobs: Lists | None = None,
-        entropies: Lists | None = None,
-        trainable: Lists | None = None,
-        policy_version: object = None,
-        reward: object = None,
-    ) -> NDArray[np.int64]:
-        """Append whole chats, a row each, as data sets have them: token ids, and 1 where the assistant spoke.
 
-        Each run of sampled tokens is an action of its own step; the rest is the prompt before the first action and an
-        observation after it. Log-probs may be absent. Start the trajectories with `origin="imported"` or `"expert"`.
+def append_many(
+    forest: Live,
+    trajectories: object,
+    tokens: Lists,
+    *,
+    kind: Role | Sequence[Role] | NDArray[np.uint8],
+    logprobs: Lists | None = None,
+    entropies: Lists | None = None,
+    trainable: Lists | None = None,
+    state: Lists | None = None,
+    policy: object = None,
+    policy_version: object = None,
+    seed: object = None,
+    temperature: float | None = None,
+    top_p: float = 1.0,
+    top_k: int = 0,
+    finish_reason: Reason | Sequence[Reason] = None,
+    reward: object = None,
+    rewards: Lists | None = None,
+    terminated: object = None,
+    truncated: object = None,
+    flags: object = None,
+) -> NDArray[np.int64]:
+    """Append many nodes in one call, in order, without holding the interpreter's lock; all of them or none.
 
-        Args:
-            trajectories: handle of each chat's trajectory, `int64[chats]`.
-            tokens: token ids of each chat; see `Lists` for what a column of lists may be.
-            sampled: 0/1 for each token: whether it is an action's.
-            logprobs: log-prob of each token, nats; only those of actions are kept.
-            entropies: entropy at each token, nats.
-            trainable: 0/1 for each token; an empty row means all tokens of actions.
-            policy_version: version of the weights that sampled; one for all chats or `int64[chats]`.
-            reward: what the environment paid for the last action, `float32[chats]`; NaN where nothing.
+    Args:
+        trajectories: handle of each row's trajectory, `int64[rows]`.
+        tokens: token ids of each row; see `Lists` for what a column of lists may be.
+        kind: of each row, or one for all: a kind of node, its code (`uint8[rows]`), or a role of a chat.
+            `assistant` is an action; `system`, `user` and `tool` are the prompt before the first action and an
+            observation after it.
+        logprobs: as in `ingest`, like all that follow. What describes sampling is kept for actions only.
+        entropies: entropy at each token.
+        trainable: 0/1 for each token of an action.
+        state: what the state is known by after an observation.
+        policy: which policy spoke.
+        policy_version: version of its weights.
+        seed: seed of the segment.
+        temperature: softmax temperature of all actions.
+        top_p: their nucleus mass.
+        top_k: their number of tokens kept.
+        finish_reason: why sampling stopped.
+        reward: what the environment paid; a row where it, or one of the following, says something closes its step.
+        rewards: components of the reward.
+        terminated: whether the episode ended in the environment.
+        truncated: whether a limit ended it.
+        flags: facts of the turn, a bit each.
 
-        Returns:
-            The last node of each chat, `int64[chats]`.
+    Returns:
+        The nodes, `int64[rows]`.
 
-        Raises:
-            InvalidInputError: arrays of different lengths, an empty chat, an unusable value; the message names the
-                chat, and nothing of the call is stored.
-            NotFoundError: no such trajectory.
+    Raises:
+        InvalidInputError: as for `append`; the message names the row, and nothing of the call is stored.
+        NotFoundError: no such trajectory.
 
-        Example:
-            >>> import agentrl_core as arl
-            >>> forest = arl.Forest()
-            >>> forest.add_group(0, "task")
-            >>> chat = forest.start(0, 0, origin="expert")
-            >>> _ = forest.append_chats([chat], [[1, 2, 3, 4, 5]], [[0, 0, 1, 1, 0]])
-            >>> forest.finish(chat, reward=1.0)
-            >>> forest.freeze()
-            Batch(1 draws in 1 groups, 1 trajectories, 3 nodes)
-        """
-        given = {
-            "logprobs": logprobs,
-            "entropies": entropies,
-            "trainable": trainable,
-            "policy_version": policy_version,
-            "reward": reward,
-        }
-        turns = _columns_of(trajectories, {"tokens": tokens}, given)
-        turns["sampled"] = _lists(sampled, "sampled", "B")
-        return _core.append_chats(self._core, turns)
+    Example:
+        >>> import agentrl_core as arl
+        >>> forest = arl.Forest()
+        >>> forest.add_group(0, "task")
+        >>> chats = [forest.start(0, member) for member in range(2)]
+        >>> _ = forest.append_many(chats, [[1, 2], [1, 2]], kind="prompt")
+        >>> logprobs = [[-0.1], [-0.2, -0.3]]
+        >>> _ = forest.append_many(chats, [[3], [4, 5]], kind="action", logprobs=logprobs, reward=[1, 0])
+        >>> forest.tokens(chats[1]).tolist()
+        [1, 2, 4, 5]
+    """
+    given = {
+        "logprobs": logprobs,
+        "entropies": entropies,
+        "trainable": trainable,
+        "state": state,
+        "policy": policy,
+        "policy_version": policy_version,
+        "seed": seed,
+        "sampling": None if temperature is None else (temperature, top_p, top_k),
+        "finish_reason": finish_reason,
+        "reward": reward,
+        "rewards": rewards,
+        "terminated": terminated,
+        "truncated": truncated,
+        "flags": flags,
+    }
+    turns = _columns_of(trajectories, {"tokens": tokens}, given)
+    kinds = _codes(kind, "kind", _KINDS, len(turns["trajectories"]))
+    return _core.append_many(forest._core, turns, kinds)
+
+
+def append_chats(
+    forest: Live,
+    trajectories: object,
+    tokens: Lists,
+    sampled: Lists,
+    *,
+    logprobs: Lists | None = None,
+    entropies: Lists | None = None,
+    trainable: Lists | None = None,
+    policy_version: object = None,
+    reward: object = None,
+) -> NDArray[np.int64]:
+    """Append whole chats, a row each, as data sets have them: token ids, and 1 where the assistant spoke.
+
+    Each run of sampled tokens is an action of its own step; the rest is the prompt before the first action and an
+    observation after it. Log-probs may be absent. Start the trajectories with `origin="imported"` or `"expert"`.
+
+    Args:
+        trajectories: handle of each chat's trajectory, `int64[chats]`.
+        tokens: token ids of each chat; see `Lists` for what a column of lists may be.
+        sampled: 0/1 for each token: whether it is an action's.
+        logprobs: log-prob of each token, nats; only those of actions are kept.
+        entropies: entropy at each token, nats.
+        trainable: 0/1 for each token; an empty row means all tokens of actions.
+        policy_version: version of the weights that sampled; one for all chats or `int64[chats]`.
+        reward: what the environment paid for the last action, `float32[chats]`; NaN where nothing.
+
+    Returns:
+        The last node of each chat, `int64[chats]`.
+
+    Raises:
+        InvalidInputError: arrays of different lengths, an empty chat, an unusable value; the message names the
+            chat, and nothing of the call is stored.
+        NotFoundError: no such trajectory.
+
+    Example:
+        >>> import agentrl_core as arl
+        >>> forest = arl.Forest()
+        >>> forest.add_group(0, "task")
+        >>> chat = forest.start(0, 0, origin="expert")
+        >>> _ = forest.append_chats([chat], [[1, 2, 3, 4, 5]], [[0, 0, 1, 1, 0]])
+        >>> forest.finish(chat, reward=1.0)
+        >>> forest.freeze()
+        Batch(1 draws in 1 groups, 1 trajectories, 3 nodes)
+    """
+    given = {
+        "logprobs": logprobs,
+        "entropies": entropies,
+        "trainable": trainable,
+        "policy_version": policy_version,
+        "reward": reward,
+    }
+    turns = _columns_of(trajectories, {"tokens": tokens}, given)
+    turns["sampled"] = _lists(sampled, "sampled", "B")
+    return _core.append_chats(forest._core, turns)
 
 
 def _columns_of(trajectories: object, tokens: Mapping[str, Lists], given: Mapping[str, Any]) -> dict[str, Any]:
