@@ -33,7 +33,7 @@ RECIPES: dict[str, Recipe] = {
         reward=BalancedSum(columns="reward,success", temperature=0.2),
         admit=DynamicSampling(Band(at_least=0.3, at_most=0.9)),
     ),
-    "tracked": GRPO.replace(name="tracked", advantage=TrackedBaseline(tracker="ema", decay=0.7)),
+    "tracked": GRPO.replace(name="tracked", advantage=TrackedBaseline(kind="ema", decay=0.7)),
 }
 
 

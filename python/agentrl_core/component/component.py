@@ -96,12 +96,14 @@ class Component:
         return f"{parts[1]}.{cls.__name__}" if parts[0] == "agentrl_core" and len(parts) > 1 else cls.__name__
 
     def __post_init__(self) -> None:
-        if "__dataclass_fields__" not in vars(type(self)):
+        hints = _hints(type(self))
+        known = {option.name for option in fields(self)}
+        missed = [name for name, hint in hints.items() if name not in known and typing.get_origin(hint) is not ClassVar]
+        if missed:
             raise RecipeError(
-                f"{self.title()}: the class is no dataclass of its own, so its options would not count; put "
+                f"{self.title()}: {missed[0]} is no option, since the class is no dataclass of its own; put "
                 "@dataclass(frozen=True) above it"
             )
-        hints = _hints(type(self))
         for option in fields(self):
             hint = hints[option.name]
             value, fits = _fit(getattr(self, option.name), hint)

@@ -1,3 +1,4 @@
+mod handles;
 mod machine;
 mod operations;
 mod prompts;

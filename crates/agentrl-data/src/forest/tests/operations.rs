@@ -3,27 +3,27 @@
 use super::*;
 use crate::schema::{FLAG_UNTRAINED, Operation, Origin, Source};
 
-fn column<T: arrow_array::ArrowPrimitiveType>(rows: &RecordBatch, name: &str) -> Vec<Option<T::Native>> {
+pub(super) fn column<T: arrow_array::ArrowPrimitiveType>(rows: &RecordBatch, name: &str) -> Vec<Option<T::Native>> {
     rows[name].as_primitive::<T>().iter().collect()
 }
 
-fn tokens(batch: &Batch) -> Vec<i32> {
+pub(super) fn tokens(batch: &Batch) -> Vec<i32> {
     let Numbers::I32(tokens) = batch.column("token", Level::Token).unwrap() else { panic!("tokens are i32") };
     tokens
 }
 
-fn trainable(batch: &Batch) -> Vec<u8> {
+pub(super) fn trainable(batch: &Batch) -> Vec<u8> {
     let Numbers::U8(mask) = batch.column("trainable", Level::Token).unwrap() else { panic!("a mask is u8") };
     mask
 }
 
-fn acted(forest: &mut Forest, trajectory: Handle, token: i32, reward: f32) -> Handle {
+pub(super) fn acted(forest: &mut Forest, trajectory: Handle, token: i32, reward: f32) -> Handle {
     let node = forest.append(trajectory, NewNode::action(vec![token, token + 1], vec![-0.5, -0.25])).unwrap();
     forest.step(trajectory, &StepOutcome { reward: Some(reward), ..StepOutcome::default() }).unwrap();
     node
 }
 
-fn message<T: std::fmt::Debug>(result: Result<T>) -> String {
+pub(super) fn message<T: std::fmt::Debug>(result: Result<T>) -> String {
     result.unwrap_err().to_string()
 }
 
@@ -449,114 +449,5 @@ fn the_tree_and_the_frontier_are_seen_while_they_grow() -> Result<()> {
     let batch = forest.freeze()?;
     assert_eq!(batch.tree()?.parents(), [-1, 0, 1, 1]);
     assert_eq!(batch.tree()?.topology().leaf_counts(), [2, 2, 1, 1]);
-    Ok(())
-}
-
-#[test]
-fn a_handle_of_another_forest_is_refused() -> Result<()> {
-    let (mut forest, trunk, prompt, _) = small();
-    let (mut other, foreign, theirs, _) = small();
-    let again = forest.start(0, 1)?;
-    for refused in [
-        forest.append(foreign, NewNode::observation(vec![1])).map(drop),
-        forest.step(foreign, &StepOutcome::default()),
-        forest.finish(foreign, Finish::default()),
-        forest.fork(foreign, None, None).map(drop),
-        forest.splice(trunk, (None, None), foreign, (theirs, 0)).map(drop),
-        forest.replace(trunk, foreign),
-        forest.start_as(0, &Start { member: 2, parent: Some(foreign), ..Start::default() }).map(drop),
-        forest.decide(Decision::new(Operation::Stop, foreign, 0)),
-        forest.tokens(foreign).map(drop),
-    ] {
-        assert!(message(refused).contains(&format!(
-            "trajectory {foreign} is not in the forest: its group was frozen, or it is a handle of another forest"
-        )));
-    }
-    assert!(message(forest.fork(trunk, Some(theirs), None)).contains("is not on the path"));
-    let copied = NewNode { origin: Some(theirs), ..NewNode::new(Kind::Injected, vec![1]) };
-    assert!(message(forest.append(trunk, copied)).contains("which is not a node of group 0"));
-    let elsewhere = Decision { node: Some(theirs), ..Decision::new(Operation::Stop, trunk, 0) };
-    assert!(message(forest.decide(elsewhere)).contains("which is not in group 0"));
-    // A group of the same number that comes after a frozen one is another one.
-    forest.abort();
-    forest.freeze()?;
-    forest.add_group(0, "task")?;
-    let later = forest.start(0, 0)?;
-    assert_ne!(later, trunk);
-    assert!(message(forest.append(trunk, NewNode::prompt(vec![1]))).contains("its group was frozen"));
-    forest.append(later, NewNode::prompt(vec![1]))?;
-    assert!(message(forest.fork(later, Some(prompt), None)).contains("is not on the path"));
-    // One that was never started, in a group that is there.
-    assert!(message(forest.tokens(later + 9)).contains("it was never started"));
-    assert!(again != later && other.append(foreign, NewNode::observation(vec![1])).is_ok());
-    Ok(())
-}
-
-#[test]
-fn a_step_is_stored_once_however_many_branches_inherit_it() -> Result<()> {
-    let (mut forest, trunk, _, action) = small();
-    forest.step(trunk, &StepOutcome::default())?;
-    let mut nodes = vec![action];
-    for turn in 1..50 {
-        nodes.push(acted(&mut forest, trunk, turn, 0.0));
-    }
-    let mut branch = trunk;
-    let mut expected = 50;
-    for turn in 0..20 {
-        // Behind the last step, inside one that was inherited, and behind the first step of all.
-        for (node, end) in [(None, None), (Some(nodes[20]), Some(1)), (Some(nodes[0]), Some(4))] {
-            forest.fork_many(branch, node, end, 10, None)?;
-        }
-        branch = forest.fork(branch, None, None)?;
-        if turn % 2 == 0 {
-            acted(&mut forest, branch, turn, 1.0);
-            expected += 1;
-        }
-    }
-    let group = forest.group(trunk)?;
-    let stored: usize = group.trajectories.iter().map(|entry| entry.steps.own().len()).sum();
-    assert_eq!(stored, expected);
-    let steps: Vec<usize> = group.trajectories.iter().map(|entry| entry.steps.len()).collect();
-    assert_eq!(steps[1..32], [[50; 10], [20; 10], [1; 10]].concat().into_iter().chain([51]).collect::<Vec<_>>());
-    assert_eq!(
-        group.steps(split(branch).1).map(|step| step.end).max(),
-        Some(group.position(group.trajectories[split(branch).1].tip))
-    );
-    for (number, step) in group.steps(split(branch).1).enumerate() {
-        assert_eq!(group.step(split(branch).1, number).map(|step| step.end), Some(step.end));
-    }
-    Ok(())
-}
-
-#[test]
-fn freezing_ends_where_it_is_told_to_and_keeps_the_groups() -> Result<()> {
-    let grown = || -> Result<Forest> {
-        let (mut forest, trunk, _, action) = small();
-        for way in forest.fork_many(trunk, Some(action), Some(2), 20, None)? {
-            acted(&mut forest, way, way as i32 & 7, 1.0);
-            forest.finish(way, Finish::default())?;
-        }
-        forest.abort();
-        Ok(forest)
-    };
-    let mut forest = grown()?;
-    let mut calls = 0;
-    let whole = forest.cut(false).freeze(&mut || {
-        calls += 1;
-        Ok(())
-    })?;
-    assert!(calls > 2 * whole.trajectories().num_rows(), "{calls} calls");
-    forest = grown()?;
-    for stop in 0..calls {
-        let cut = forest.cut(false);
-        let mut left = stop;
-        let frozen = cut.freeze(&mut || {
-            left = left.checked_sub(1).ok_or_else(|| Error::internal("interrupted"))?;
-            Ok(())
-        });
-        assert!(message(frozen).contains("interrupted"), "{stop}");
-        forest.restore(cut);
-    }
-    assert_eq!(without_time(&forest.freeze()?), without_time(&whole));
     Ok(())
 }
