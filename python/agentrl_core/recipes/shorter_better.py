@@ -1,0 +1,69 @@
+"""ShorterBetter: answers are held to the length of the shortest right one that the group found (arXiv:2504.21370).
+
+With l* the length of the shortest right answer of the group, or the mean length of all where none is right, the score
+of an answer of length l is alpha [right] - beta |l - l*|, compared as in GRPO. A length is a number of trained tokens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from agentrl_core.advantage import GroupRelative
+from agentrl_core.component import BatchComponent, Column, Rows, draw, option
+from agentrl_core.loss import Clip, Policy
+from agentrl_core.operators import group
+from agentrl_core.recipe import Recipe
+from agentrl_core.reward import Outcome
+
+if TYPE_CHECKING:
+    from agentrl_core.data.batch import Batch
+
+
+@dataclass(frozen=True)
+class OptimalLength(BatchComponent):
+    """Takes from the score what an answer is longer or shorter than the shortest right one of its group.
+
+        score - coefficient * |length - l*|
+
+    l* is the length of the group's shortest draw that succeeded, or the mean length of all its draws where none did.
+    Draws without a score neither count nor get one.
+
+    Args:
+        coefficient: what a token away from l* costs.
+
+    Raises:
+        RecipeError: an option is out of range.
+
+    Example:
+        >>> from agentrl_core.recipes.shorter_better import OptimalLength
+        >>> OptimalLength().needs
+        (draw('score'), draw('success'), draw('group_id'))
+    """
+
+    phase: ClassVar[str] = "reward"
+    needs: ClassVar[tuple[Column, ...]] = (draw("score"), draw("success"), draw("group_id"))
+    makes: ClassVar[tuple[Column, ...]] = (draw("score"),)
+
+    coefficient: float = option(0.001, at_least=0)
+
+    def __call__(self, batch: Batch) -> Batch:
+        """Return `batch` with another column `score` on draws."""
+        rows = Rows(batch, "draw")
+        groups, lengths = rows.keys("group_id"), rows.trained
+        right = rows.valid & rows.flags("success")
+        of_all = group.statistics(lengths, groups, valid=rows.valid)
+        of_right = group.statistics(lengths, groups, valid=right)
+        best = np.where(of_right.count > 0, of_right.least, of_all.mean)[groups]
+        return rows.write(score=rows.values("score") - self.coefficient * np.abs(lengths - best))
+
+
+SHORTER_BETTER = Recipe(
+    name="shorter_better",
+    source="arXiv:2504.21370",
+    reward=(Outcome(success=2.0, failure=0.0), OptimalLength()),
+    advantage=GroupRelative(),
+    loss=Policy(clip=Clip(0.2, 0.2)),
+)
