@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import LlamaForCausalLM
 
-from agentrl_core import Batch, annotate, loss, recipes
+from agentrl_core import Batch, Schedule, annotate, loss, recipes
 from agentrl_core.exceptions import InvalidInputError, RecipeError
 from agentrl_core.recipe import Recipe
 
@@ -205,3 +205,12 @@ def test_an_advantage_of_ones_own_needs_no_score(batch: Batch) -> None:
     assert len(update.draws) == batch.num_draws
     (pack,) = update.pack(max_tokens=999)
     torch.testing.assert_close(pack.streams.advantage_positive, pack.streams.weight_kl)
+
+
+def test_numbers_of_a_loss_follow_the_iteration_of_the_batch(batch: Batch) -> None:
+    policy = loss.Policy(
+        entropy=Schedule(0.8, 0.0, iterations=8), clip=loss.Clip(high=Schedule(0.2, 0.3, iterations=2))
+    )
+    recipe = recipes.GRPO.replace(loss=policy)
+    (update,) = recipe.updates(recipe.credit(batch))  # of iteration 4
+    assert update.prepared.loss == loss.Policy(entropy=0.4, clip=loss.Clip(high=0.3))
