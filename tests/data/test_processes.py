@@ -163,7 +163,12 @@ def test_a_forest_that_was_being_changed_is_refused_in_a_forked_child() -> None:
     sizes = np.full(60_000, 8)
     chats = (np.ones(int(sizes.sum()), np.int32), np.concatenate([[0], np.cumsum(sizes)]))
     handles, kinds = np.full(len(sizes), handle), np.full(len(sizes), 2, np.uint8)
-    with busy(lambda: forest.append_many(handles, chats, kind=kinds)):
+
+    def append() -> None:
+        forest.append_many(handles, chats, kind=kinds)
+        time.sleep(0.05)  # so that some are forked between two calls, and the forest stays small
+
+    with busy(append):
         deadline = time.monotonic() + SECONDS
         while not {0, 3} <= set(outcomes) and time.monotonic() < deadline:
             outcomes.append(forked(use))

@@ -23,6 +23,8 @@ def weights(run, name="start"):
     return AutoModelForCausalLM.from_pretrained(run / name).state_dict()
 
 
+# After so short a warm start the model may call no tool: ARPO has nothing to fork at then, and says so.
+@pytest.mark.filterwarnings("ignore:rollout.EntropyBranching forks at tool results")
 @pytest.mark.parametrize("recipe", ["grpo", "arpo", "gigpo", "rloo"])
 def test_a_run_leaves_what_it_promises(tmp_path, capsys, recipe):
     run = tmp_path / "run"

@@ -98,7 +98,11 @@ class Component:
     def __post_init__(self) -> None:
         hints = _hints(type(self))
         known = {option.name for option in fields(self)}
-        missed = [name for name, hint in hints.items() if name not in known and typing.get_origin(hint) is not ClassVar]
+        missed = [
+            name
+            for name, hint in hints.items()
+            if name not in known and ClassVar not in (hint, typing.get_origin(hint))
+        ]
         if missed:
             raise RecipeError(
                 f"{self.title()}: {missed[0]} is no option, since the class is no dataclass of its own; put "
