@@ -205,7 +205,7 @@ mod disk {
             let lock = Arc::new(Mutex::new(Some(file)));
             held.retain(|lock| lock.strong_count() > 0);
             held.push(Arc::downgrade(&lock));
-            Ok(Box::new(lock))
+            Ok(Box::new(Held { lock, process: std::process::id() }))
         }
     }
 
@@ -223,6 +223,26 @@ mod disk {
     static HELD: Mutex<Vec<Weak<Lock>>> = Mutex::new(Vec::new());
 
     type Lock = Mutex<Option<File>>;
+
+    /// A lock for as long as it lives.
+    struct Held {
+        lock: Arc<Lock>,
+        process: u32,
+    }
+
+    impl Drop for Held {
+        /// Gives the lock up, also where a child that was forked just now still has the file open. A child gives up
+        /// nothing: the lock is its parent's.
+        fn drop(&mut self) {
+            if self.process == std::process::id()
+                && let Ok(file) = self.lock.try_lock()
+                && let Some(file) = file.as_ref()
+            {
+                // Closing the file, which follows, gives it up too.
+                let _ = flock(file, FlockOperation::Unlock);
+            }
+        }
+    }
 
     /// Held for as long as an open takes. A child that was forked just then finds it taken for good, and must not wait.
     fn held() -> io::Result<MutexGuard<'static, Vec<Weak<Lock>>>> {
