@@ -105,6 +105,7 @@ mod disk {
     use std::fs::{File, OpenOptions};
     use std::io::Write as _;
     use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
+    use std::sync::atomic::{AtomicU32, Ordering};
     use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 
     use arrow_buffer::MutableBuffer;
@@ -203,8 +204,10 @@ mod disk {
                 Err(error) => return Err(error.into()),
             }
             let lock = Arc::new(Mutex::new(Some(file)));
-            held.retain(|lock| lock.strong_count() > 0);
-            held.push(Arc::downgrade(&lock));
+            if let Some(held) = &mut held {
+                held.retain(|lock| lock.strong_count() > 0);
+                held.push(Arc::downgrade(&lock));
+            }
             Ok(Box::new(Held { lock, process: std::process::id() }))
         }
     }
@@ -244,14 +247,27 @@ mod disk {
         }
     }
 
-    /// Held for as long as an open takes. A child that was forked just then finds it taken for good, and must not wait.
-    fn held() -> io::Result<MutexGuard<'static, Vec<Weak<Lock>>>> {
+    /// The process that took `HELD` last; 0 before.
+    static OWNER: AtomicU32 = AtomicU32::new(0);
+
+    /// Held for as long as an open takes. A child that was forked just then finds it taken for good: it goes on without,
+    /// and a child of its own will hold on to its locks.
+    fn held() -> io::Result<Option<MutexGuard<'static, Vec<Weak<Lock>>>>> {
+        let process = std::process::id();
         for _ in 0..1000 {
-            match HELD.try_lock() {
-                Ok(held) => return Ok(held),
-                Err(TryLockError::Poisoned(poisoned)) => return Ok(PoisonError::into_inner(poisoned)),
-                Err(TryLockError::WouldBlock) => std::thread::sleep(std::time::Duration::from_millis(1)),
-            }
+            let held = match HELD.try_lock() {
+                Ok(held) => held,
+                Err(TryLockError::Poisoned(poisoned)) => PoisonError::into_inner(poisoned),
+                Err(TryLockError::WouldBlock) if ![0, process].contains(&OWNER.load(Ordering::SeqCst)) => {
+                    return Ok(None);
+                }
+                Err(TryLockError::WouldBlock) => {
+                    std::thread::sleep(std::time::Duration::from_millis(1));
+                    continue;
+                }
+            };
+            OWNER.store(process, Ordering::SeqCst);
+            return Ok(Some(held));
         }
         Err(io::ErrorKind::WouldBlock.into())
     }
