@@ -132,7 +132,8 @@ def test_children_forked_in_the_middle_of_calls_work(tmp_path: Path) -> None:
             other = Store.open(tmp_path / "other")
         except arl.exceptions.StoreError as error:
             # A child that was forked just then may hold the lock until it runs: the store is free again after it.
-            assert "is locked" in str(error)
+            if "is locked" not in str(error):
+                raise
             return
         with other:
             other.append(other.rebase(batch), iteration=0)
