@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, TypedDict
 
 from agentrl_core.data.codes import StepFlag
 
@@ -16,6 +16,37 @@ FORMAT_ERROR = int(StepFlag.FORMAT_ERROR)
 TOOL_RESULT = int(StepFlag.TOOL_RESULT)
 
 
+class Message(TypedDict, total=False):
+    """A message of a chat, as OpenAI and the templates of models have it.
+
+    `role` is `system`, `user`, `assistant` or `tool`; `content` its text; an assistant's message may have `tool_calls`,
+    and a tool's says by `tool_call_id` or `name` which call it answers.
+    """
+
+    role: str
+    content: str
+    tool_calls: list[dict[str, Any]]
+    tool_call_id: str
+    name: str
+
+
+Content = str | Message | Sequence[Message]
+"""What enters a context: a text takes the role that its place has, messages say theirs."""
+
+
+@dataclass(frozen=True)
+class Fact:
+    """Something that an environment says beyond its reward, and that components find as a column under its name.
+
+    Args:
+        level: `step`: of each action; `trajectory`: of the episode, of which the last value given counts.
+        kind: `number` (kept as float32; NaN where it was not said) or `key` (a text or bytes that tells things apart).
+    """
+
+    level: Literal["step", "trajectory"]
+    kind: Literal["number", "key"] = "number"
+
+
 @dataclass(frozen=True)
 class Task:
     """One problem to solve.
@@ -23,7 +54,7 @@ class Task:
     `task_id` names it for the whole run and in every process; `question` is the problem in words, for people and for
     scripts (a model sees `Episode.observation`, and the question where that says it); `domain` is the kind of problem,
     kept with the statistics of the task (column `domain` of table `tasks`); `payload` is the environment's own and
-    nobody else reads it.
+    nobody else reads it: plain JSON values, or the environment has `task(task_id)`.
     """
 
     task_id: str
@@ -37,7 +68,7 @@ class Outcome:
     """What one action gave: the next observation, or the end of the episode.
 
     Args:
-        observation: text of the next observation; None where the episode is over.
+        observation: the next observation, a text or messages; None where the episode is over.
         reward: what this action was paid; None where nothing was paid yet, NaN where it is not known. A trajectory with
             a reward that is not known is counted and left out of the update.
         terminated: the environment says that the episode is over.
@@ -46,6 +77,7 @@ class Outcome:
         success: the unshaped verdict on the episode; None while it goes on.
         info: facts for the record, saved as JSON with the trajectory: those of the last action as they are, and under
             `earlier_steps` a list of those of each action before it, where there are any.
+        facts: values of what the environment declares in `facts`, by name.
 
     Example:
         >>> from agentrl_core.env import Outcome
@@ -55,23 +87,27 @@ class Outcome:
         True
     """
 
-    observation: str | None = None
+    observation: Content | None = None
     reward: float | None = None
     terminated: bool = False
     truncated: bool = False
     flags: int = 0
     success: bool | None = None
     info: Mapping[str, object] | None = None
+    facts: Mapping[str, float | str | bytes] | None = None
 
 
 class Episode(Protocol):
     """One run of one task. Deterministic in (task, seed, actions), so that a branch can replay its actions.
 
     A branch whose replay gives other observations or another `state_key` than its parent saw ends as failed.
+
+    It may have more: `close()`, always called in the end; `tools`, a list of JSON schemas that the model's template
+    shows; `snapshot()`, bytes from which `Environment.restore` makes an equal episode. `step` may be async.
     """
 
     @property
-    def observation(self) -> str:
+    def observation(self) -> Content:
         """The first observation."""
         ...
 
@@ -85,7 +121,19 @@ class Episode(Protocol):
 
 
 class Environment(Protocol):
-    """A source of tasks and of episodes."""
+    """A source of tasks and of episodes.
+
+    It may have more, each with a default:
+
+    - `facts: Mapping[str, Fact]`: what its outcomes say beyond the reward.
+    - `runs`: where its episodes run: `inline` (in the loop itself, for what is pure and fast), `thread` (the default)
+      or `process` (it is pickled; an episode that hangs or crashes harms no other).
+    - `replayable: bool`: False where the same actions do not lead to the same place again; forks are refused then.
+    - `task(task_id) -> Task`: finds a task again in a new process, where the payload is not plain JSON.
+    - `restore(task, seed, actions, snapshot) -> Episode`: an episode as it is behind these actions, where that is
+      cheaper than playing them again; `snapshot` is what `Episode.snapshot()` gave there, or None.
+    - `close()`.
+    """
 
     def tasks(self, count: int, *, split: Split = "train", start: int = 0) -> list[Task]:
         """Tasks `start` to `start + count` of a split; the same call always gives the same tasks."""
