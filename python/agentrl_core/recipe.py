@@ -21,7 +21,7 @@ from agentrl_core.exceptions import RecipeError
 
 if TYPE_CHECKING:
     from agentrl_core.loss import Loss, Train
-    from agentrl_core.rollout import Planner
+    from agentrl_core.rollout import Rollout
     from agentrl_core.select import Admission, Selector
     from agentrl_core.update.updates import Updates
 
@@ -54,7 +54,7 @@ class Recipe:
         name: unique, descriptive key.
         source: where the system is published.
         select: which tasks an iteration rolls out.
-        rollout: how many trajectories start, and where they fork.
+        rollout: the program that makes the trajectories of a task.
         reward: from what the environment paid to `score`.
         admit: which finished groups enter the batch.
         advantage: from scores to `advantage`. A recipe that trains needs one.
@@ -83,7 +83,7 @@ class Recipe:
     name: str
     source: str = ""
     select: Selector = field(default_factory=_default("select", "Uniform"))
-    rollout: Planner = field(default_factory=_default("rollout", "Independent"))
+    rollout: Rollout = field(default_factory=_default("rollout", "Independent"))
     reward: Chain = field(default_factory=_default("reward", "Outcome"))
     admit: Admission = field(default_factory=_default("select", "AcceptAll"))
     advantage: Chain | None = None

@@ -124,7 +124,7 @@ fn truths(name: &str, parts: &[ArrayRef]) -> Result<Vec<bool>> {
     Ok(parts.iter().flat_map(|part| part.as_boolean().values().iter().collect::<Vec<_>>()).collect())
 }
 
-fn numbers(name: &str, parts: &[ArrayRef]) -> Result<Numbers> {
+pub(crate) fn numbers(name: &str, parts: &[ArrayRef]) -> Result<Numbers> {
     use DataType::{Float32, Float64, Int64};
     let whole = |part: &ArrayRef| part.data_type().is_integer() || part.data_type() == &DataType::Boolean;
     let number = |part: &&ArrayRef| whole(part) || part.data_type().is_numeric() || part.data_type().is_null();

@@ -3,12 +3,16 @@
 use std::sync::Arc;
 
 use agentrl_data::Error;
+use arrow_array::cast::AsArray as _;
 use arrow_array::{Array, ArrayRef, RecordBatch, StructArray};
-use arrow_schema::{ArrowError, Field, SchemaRef};
+use arrow_schema::{ArrowError, DataType, Field, SchemaRef};
 use pyo3::prelude::*;
-use pyo3::types::PyCapsule;
+use pyo3::types::{PyCapsule, PyList};
 use pyo3_arrow::ffi::{ArrayIterator, to_schema_pycapsule, to_stream_pycapsule};
 
+use crate::arrays::to_numpy;
+use crate::columns::numbers;
+use crate::enter::released;
 use crate::error::to_python;
 
 /// Rows in Arrow memory. Every call of `__arrow_c_stream__` gives a fresh stream.
@@ -63,6 +67,21 @@ impl Table {
     #[getter]
     fn column_names(&self) -> Vec<String> {
         self.schema.fields().iter().map(|field| field.name().clone()).collect()
+    }
+
+    /// A column of numbers as a NumPy array (a null is NaN), or one of texts as a list (a null is None).
+    fn column<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyAny>> {
+        let Ok(place) = self.schema.index_of(name) else {
+            let known = self.column_names().join(", ");
+            return Err(to_python(Error::not_found(format!("there is no column {name:?}; the table has: {known}"))));
+        };
+        let parts: Vec<ArrayRef> = self.parts.iter().map(|rows| rows.column(place).clone()).collect();
+        if self.schema.field(place).data_type() == &DataType::Utf8 {
+            let texts: Vec<Option<&str>> = parts.iter().flat_map(|part| part.as_string::<i32>().iter()).collect();
+            return Ok(PyList::new(py, texts)?.into_any());
+        }
+        let values = released(py, || numbers(name, &parts))?;
+        Ok(to_numpy(py, values))
     }
 
     /// Number of rows.

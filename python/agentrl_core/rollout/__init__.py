@@ -1,7 +1,15 @@
-"""Phase rollout: planners that decide how many trajectories to start and where to fork them."""
+"""Phase rollout: programs that say which trajectories a task gets, turn by turn, and where they fork.
 
+A program is a class with one asynchronous method: `Rollout.branch` drives one trajectory, `Rollout.group` the
+trajectories of one task, `Rollout.cohort` the groups that were selected together.
+"""
+
+from agentrl_core.rollout.branch import Branch, Turn
+from agentrl_core.rollout.cohort import Cohort
 from agentrl_core.rollout.entropy_branching import EntropyBranching
+from agentrl_core.rollout.group import Group
 from agentrl_core.rollout.independent import Independent
-from agentrl_core.rollout.planner import Frontier, Planner
+from agentrl_core.rollout.path import Place
+from agentrl_core.rollout.program import Rollout
 
-__all__ = ["EntropyBranching", "Frontier", "Independent", "Planner"]
+__all__ = ["Branch", "Cohort", "EntropyBranching", "Group", "Independent", "Place", "Rollout", "Turn"]

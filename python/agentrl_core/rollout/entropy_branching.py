@@ -2,37 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from agentrl_core import _core
+from agentrl_core.component.options import option
 from agentrl_core.exceptions import InvalidInputError
-from agentrl_core.rollout.planner import Frontier, Planner
+from agentrl_core.rollout.branch import Turn
+from agentrl_core.rollout.group import Group
+from agentrl_core.rollout.program import Rollout
 
 
 @dataclass(frozen=True)
-class EntropyBranching(Planner):
+class EntropyBranching(Rollout):
     """Entropy-triggered branching after tool calls (ARPO, arXiv:2507.19849).
 
     A group starts with `initial` trajectories and grows to `budget`. The entropy of a segment is
 
         H = sum (or mean) of the token entropies of its first `tokens` tokens / log(vocabulary)
 
-    and a row whose segment lies at a tool result makes each of its up to `beam - 1` copies with probability
+    and a branch whose segment lies at a tool result makes each of its up to `beam - 1` copies with probability
     clip(probability + entropy_weight * (H - H_initial), 0, 1) (at probability 1: always), decided by its own
-    u ~ U[0, 1): p = clip(u - entropy_weight * (H - H_initial), 0, 1), copy iff p <= probability. Rows are served in
-    order until the group is full. A group with nothing active and budget left starts one fresh root at a time.
+    u ~ U[0, 1): p = clip(u - entropy_weight * (H - H_initial), 0, 1), copy iff p <= probability. Branches are served in
+    order until the group is full. A group with nothing live and budget left starts one fresh branch at a time.
 
     Args:
         budget: trajectories per group in the end. It takes the place of the collector's `group_size`.
         initial: trajectories that start at the prompt, at most `budget`.
-        beam: a row makes at most `beam - 1` copies at one tool result; at least 2.
-        probability: chance of a copy when the entropy has not changed, in [0, 1].
-        entropy_weight: how much of the change in entropy is added to it, at least 0.
-        tokens: how many tokens of a segment are measured, at least 1.
+        beam: a branch makes at most `beam - 1` copies at one tool result.
+        probability: chance of a copy when the entropy has not changed.
+        entropy_weight: how much of the change in entropy is added to it.
+        tokens: how many tokens of a segment are measured.
         reduce: `sum` (public code: short segments look less uncertain) or `mean`.
         measure: `after_tool` (paper): the segment generated after a tool result is measured and copies leave where
             it starts; `before_tool` (public code): the segment that made the tool call is measured and copies
@@ -44,97 +48,97 @@ class EntropyBranching(Planner):
         RecipeError: an option is out of range.
 
     Example:
-        >>> import numpy as np
         >>> from agentrl_core.rollout import EntropyBranching
-        >>> planner = EntropyBranching(budget=4, initial=2)
-        >>> planner.roots(group_size=8)
-        2
-        >>> planner.top_up(existing=np.array([4, 3, 3], np.uint32), active=np.array([0, 0, 1], np.uint32)).tolist()
-        [0, 1, 0]
+        >>> EntropyBranching(budget=16, initial=8).branches(group_size=4)
+        16
     """
 
-    budget: int = 16
-    initial: int = 8
-    beam: int = 2
-    probability: float = 0.5
-    entropy_weight: float = 0.2
-    tokens: int = 20
+    forks_at_tools: ClassVar[bool] = True
+
+    budget: int = option(16, at_least=1)
+    initial: int = option(8, at_least=1)
+    beam: int = option(2, at_least=2)
+    probability: float = option(0.5, at_least=0, at_most=1)
+    entropy_weight: float = option(0.2, at_least=0)
+    tokens: int = option(20, at_least=1)
     reduce: Literal["sum", "mean"] = "sum"
     measure: Literal["after_tool", "before_tool"] = "after_tool"
 
     def check_options(self) -> None:
-        """Ranges as documented."""
-        self.require(self.budget >= 1, "budget", "give a whole number of at least 1")
-        self.require(1 <= self.initial <= self.budget, "initial", f"give a whole number from 1 to budget={self.budget}")
-        self.require(self.beam >= 2, "beam", "give at least 2, or use rollout.Independent for no branches")
-        self.require(0.0 <= self.probability <= 1.0, "probability", "give a number from 0 to 1")
-        self.require(self.entropy_weight >= 0.0, "entropy_weight", "give a number of at least 0")
-        self.require(self.tokens >= 1, "tokens", "give a whole number of at least 1")
+        """The group begins within its budget."""
+        self.require(self.initial <= self.budget, "initial", f"give a whole number from 1 to budget={self.budget}")
 
-    @property
-    def fork_at(self) -> Literal["end", "segment_start"]:
-        """`segment_start` where the entropy is measured after the tool result, else `end`."""
-        return "segment_start" if self.measure == "after_tool" else "end"
-
-    @property
-    def needs_entropy(self) -> bool:
-        """Yes."""
-        return True
-
-    @property
-    def needs_tool_results(self) -> bool:
-        """Yes: without them it never forks."""
-        return True
-
-    @property
-    def random_columns(self) -> int:
-        """One number for each possible copy."""
-        return self.beam - 1
-
-    def roots(self, group_size: int) -> int:
-        """`initial`; `group_size` is not used, `budget` takes its place."""
+    def branches(self, group_size: int) -> int:
+        """`budget`; `group_size` is not used."""
         del group_size
-        return self.initial
+        return self.budget
 
-    def segment_entropy(
-        self, entropies: NDArray[np.float32], offsets: NDArray[np.int64], vocabulary: int
-    ) -> NDArray[np.float64]:
-        """H of the class formula for each segment; 0 for an empty one."""
-        return _core.rollout.segment_entropy(
-            entropies, offsets, limit=self.tokens, vocabulary=vocabulary, reduce=self.reduce
+    async def group(self, group: Group) -> None:
+        """Rounds of one turn for each live branch; then copies, as far as the budget goes."""
+        live = group.start_many(self.initial)
+        while live:
+            turns = await group.round(live)
+            live = [branch for branch in live if not branch.over]
+            firsts = [turn.branch.turns[0] for turn in turns]
+            entropies, initial = np.split(self.entropies([*turns, *firsts], group.vocabulary_size), 2)
+            copies = self.copies(turns, entropies - initial, group.count)
+            for turn, entropy, count in zip(turns, entropies, copies, strict=True):
+                place = turn.begin if self.measure == "after_tool" else turn.end
+                live += turn.branch.fork_many(count, at=place, score=float(entropy))
+            if not live and group.count < self.budget:
+                live = [group.start()]
+
+    def entropies(self, turns: Sequence[Turn], vocabulary: int) -> NDArray[np.float64]:
+        """H of the class formula for the first segment of each turn; 0 for an empty one, NaN where it is unknown."""
+        empty = np.empty(0, np.float32)
+        known = [turn.segments[0].entropies if turn.segments else None for turn in turns]
+        tokens = [empty if values is None else values for values in known]
+        offsets = np.cumsum([0, *map(len, tokens)], dtype=np.int64)
+        entropies = _core.rollout.segment_entropy(
+            np.concatenate(tokens).astype(np.float32, copy=False),
+            offsets,
+            limit=self.tokens,
+            vocabulary=vocabulary,
+            reduce=self.reduce,
         )
+        return np.where([values is None for values in known], np.nan, entropies)
 
-    def plan(self, frontier: Frontier) -> NDArray[np.uint32]:
-        """How many copies each row makes, `uint32[rows]`.
+    def copies(self, turns: Sequence[Turn], change: NDArray[np.float64], count: int) -> list[int]:
+        """How many copies each turn makes.
+
+        Args:
+            turns: those of a round, in the order of the branches.
+            change: `float64[turns]`, by how much the entropy of the segment is above that of the branch's first.
+            count: branches that the group has.
 
         Raises:
-            InvalidInputError: the entropy of a row that may branch is not finite.
+            InvalidInputError: the entropy at a place where a branch may fork is not known.
         """
-        eligible = frontier.is_after_tool if self.measure == "after_tool" else frontier.has_tool_result
-        rows = np.flatnonzero(eligible)
-        unknown = rows[~np.isfinite(frontier.entropy[rows] - frontier.initial_entropy[rows])]
-        if len(unknown):
-            row = int(unknown[0])
-            raise InvalidInputError(
-                f"frontier.entropy[{row}]={frontier.entropy[row]} with "
-                f"initial_entropy={frontier.initial_entropy[row]}: rollout.EntropyBranching needs finite "
-                "entropies; use an engine that reports them"
-            )
-        copies = np.zeros(len(eligible), dtype=np.uint32)
-        copies[rows] = _core.rollout.entropy_branches(
-            frontier.group[rows],
-            frontier.entropy[rows],
-            frontier.initial_entropy[rows],
-            frontier.uniform[rows].ravel(),
-            frontier.existing,
+        after_tool = self.measure == "after_tool"
+        places = [
+            row
+            for row, turn in enumerate(turns)
+            if not turn.failed and (turn.follows_tool if after_tool else turn.used_tool and not turn.over)
+        ]
+        for row in places:
+            if not np.isfinite(change[row]):
+                raise InvalidInputError(
+                    f"{self.title()}: the entropy of turn {turns[row].index} of branch {turns[row].branch.name} is not "
+                    "known; use an engine that reports entropies"
+                )
+        uniform = [[turns[row].uniform(copy) for copy in range(self.beam - 1)] for row in places]
+        copies = [0] * len(turns)
+        planned = _core.rollout.entropy_branches(
+            np.zeros(len(places), np.uint32),
+            change[places],
+            np.zeros(len(places)),
+            np.array(uniform, np.float64).ravel(),
+            np.array([count], np.uint32),
             budget=self.budget,
             beam=self.beam,
             probability=self.probability,
             entropy_weight=self.entropy_weight,
         )
+        for row, number in zip(places, planned.tolist(), strict=True):
+            copies[row] = number
         return copies
-
-    def top_up(self, existing: NDArray[np.uint32], active: NDArray[np.uint32]) -> NDArray[np.uint32]:
-        """One root for each group that has nothing active and room left."""
-        starved: NDArray[np.bool_] = (active == 0) & (existing < self.budget)
-        return starved.astype(np.uint32)

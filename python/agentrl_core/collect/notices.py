@@ -1,4 +1,4 @@
-"""What a rollout has to say without stopping, each kind of it once."""
+"""What a collection has to say without stopping, each kind of it once."""
 
 from __future__ import annotations
 

@@ -1,0 +1,135 @@
+"""What an environment says, checked: each thing that cannot be is one error that names place, value and remedy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from numbers import Integral
+from typing import Any, NoReturn
+
+import numpy as np
+
+from agentrl_core.env.base import Content, Fact, Outcome
+from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.rollout.runtime import Answer
+
+_LARGEST_FLAGS = 2**32 - 1
+
+
+class Checks:
+    """Checks what an environment says at a place.
+
+    Args:
+        place: the environment and the task, for messages.
+        facts: what the environment declares.
+    """
+
+    def __init__(self, place: str, facts: Mapping[str, Fact]) -> None:
+        self._place = place
+        self._facts = facts
+
+    def content(self, value: Any, name: str, remedy: str) -> Content:
+        """A text or messages."""
+        messages = [value] if isinstance(value, Mapping) else value
+        if isinstance(value, str):
+            return value
+        if not isinstance(messages, Sequence) or not messages:
+            self.refuse(f"{name} is {shown(value)}", remedy)
+        for message in messages:
+            said = message.get("content") if isinstance(message, Mapping) else None
+            if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
+                self.refuse(f"{name} has {shown(message)}, which is no message", remedy)
+            if not isinstance(said, str) and not message.get("tool_calls"):
+                self.refuse(f"{name} has the message {shown(message)} without a text in content", remedy)
+        # As the journal gives them back.
+        return [dict(message) for message in messages]  # type: ignore[misc]
+
+    def state(self, key: object) -> bytes | str:
+        """What state_key() gave."""
+        if not isinstance(key, (bytes, str)):
+            self.refuse(f"state_key() gave {shown(key)}", "return bytes: equal bytes are the same state")
+        return key
+
+    def answer(self, outcome: Any, state: object) -> Answer:
+        """What step() gave, and the state behind it."""
+        if not isinstance(outcome, Outcome):
+            gym = ": observation, reward, terminated, truncated and info, by name" if isinstance(outcome, tuple) else ""
+            self.refuse(f"step gave {shown(outcome)}", f"return an env.Outcome{gym}")
+        ends = {name: self._verdict(getattr(outcome, name), name) for name in ("terminated", "truncated")}
+        over = any(ends.values())
+        if outcome.observation is not None:
+            remedy = "give a text or messages with role and content, or None where the episode is over"
+            self.content(outcome.observation, "Outcome.observation", remedy)
+        elif not over:
+            self.refuse(
+                "Outcome.observation is None, but the episode goes on (terminated and truncated are False)",
+                "give the next observation, or end the episode with terminated=True or truncated=True",
+            )
+        flags = outcome.flags
+        if not isinstance(flags, Integral) or not 0 <= int(flags) <= _LARGEST_FLAGS:
+            self.refuse(f"Outcome.flags is {shown(flags)}", "give env.StepFlag bits, a whole number from 0 to 2^32 - 1")
+        if outcome.info is not None and not isinstance(outcome.info, Mapping):
+            self.refuse(f"Outcome.info is {shown(outcome.info)}", "give a table of facts, or None")
+        checked = Outcome(
+            observation=outcome.observation,
+            reward=self._reward(outcome.reward),
+            flags=int(flags),
+            success=None if outcome.success is None else self._verdict(outcome.success, "success"),
+            info=outcome.info,
+            facts=self._told(outcome.facts),
+            **ends,
+        )
+        return Answer(checked, None if over else self.state(state))
+
+    def refuse(self, found: str, remedy: str) -> NoReturn:
+        """Raise the error."""
+        raise InvalidInputError(f"{self._place}: {found}; {remedy}")
+
+    def _reward(self, value: Any) -> float | None:
+        if value is None:
+            return None
+        try:
+            number = math.inf if isinstance(value, (str, bytes)) else float(value)
+        except (TypeError, ValueError):
+            number = math.inf
+        if math.isinf(number):
+            self.refuse(
+                f"Outcome.reward is {shown(value)}",
+                "give a finite number, None where nothing was paid, or NaN where the reward is not known",
+            )
+        return number
+
+    def _verdict(self, value: object, name: str) -> bool:
+        if not (isinstance(value, (bool, np.bool_)) or (isinstance(value, Integral) and value in (0, 1))):
+            self.refuse(f"Outcome.{name} is {shown(value)}", "give True or False")
+        return bool(value)
+
+    def _told(self, facts: Any) -> dict[str, float | str | bytes] | None:
+        if facts is None:
+            return None
+        if not isinstance(facts, Mapping):
+            self.refuse(f"Outcome.facts is {shown(facts)}", "give a table of values by name, or None")
+        told: dict[str, float | str | bytes] = {}
+        for name, value in facts.items():
+            if name not in self._facts:
+                known = ", ".join(self._facts) or "none"
+                self.refuse(
+                    f"Outcome.facts has {name!r}, which the environment does not declare (it declares: {known})",
+                    "add it to the environment's facts: {name: env.Fact(level, kind)}",
+                )
+            if self._facts[name].kind == "key":
+                if not isinstance(value, (str, bytes)):
+                    self.refuse(f"the fact {name!r} is {shown(value)}", "give a text or bytes, as it is declared a key")
+                told[name] = value
+                continue
+            try:
+                told[name] = float("x" if isinstance(value, (str, bytes)) else value)
+            except (TypeError, ValueError):
+                self.refuse(f"the fact {name!r} is {shown(value)}", "give a number, as it is declared")
+        return told
+
+
+def shown(value: object) -> str:
+    """A value and its type, short enough for one line."""
+    text = repr(value)
+    return f"{text if len(text) <= 60 else text[:59] + '…'} (a {type(value).__name__})"

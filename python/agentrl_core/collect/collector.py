@@ -1,0 +1,589 @@
+"""The collector: the training batch of each iteration, and the way back from an update to the store."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from numbers import Integral
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentrl_core import _core
+from agentrl_core.collect import loop
+from agentrl_core.collect.conductor import Conductor, Limits
+from agentrl_core.collect.episode import World
+from agentrl_core.collect.evaluation import Evaluation
+from agentrl_core.collect.journal import Journal
+from agentrl_core.collect.notices import Notices
+from agentrl_core.collect.progress import Progress
+from agentrl_core.component.column import draw
+from agentrl_core.component.schedule import Schedule
+from agentrl_core.data.batch import Batch
+from agentrl_core.data.codes import CODES
+from agentrl_core.data.forest import Forest
+from agentrl_core.data.store import Store
+from agentrl_core.engine.base import Engine, Sampling
+from agentrl_core.env.base import Environment, Split, Task
+from agentrl_core.exceptions import InvalidInputError, RecipeError
+from agentrl_core.recipe import Recipe
+from agentrl_core.rollout import Independent, Rollout
+
+
+class Collector:
+    """Makes the training batch of each iteration, and closes the iteration after the update.
+
+    One call selects tasks, runs the recipe's rollout program on each, runs the recipe's reward, lets the recipe admit
+    groups, and repeats with further tasks until enough groups are admitted (or the admission's rounds are over). All
+    branches run side by side, on an event loop in a thread of its own: a call works in scripts, in Jupyter and inside
+    asynchronous code (`await asyncio.to_thread(collect, ...)` there).
+
+    With a store the batch is committed before it is returned; an iteration that was committed but not closed (a kill in
+    the middle of training) is given back as it is. What programs asked and got is in the store's journal before they see
+    it, so that after a kill in the middle of groups nothing is sampled or done twice: the programs run again from their
+    beginnings, and get what was recorded. Without a store the same holds after a Ctrl-C in this process.
+
+    Args:
+        engine: generates segments; or a table of them by name: an agent is spoken for by the engine of its name, or by
+            the first.
+        environment: gives tasks and answers actions; or a table of them by name, whose tasks are mixed.
+        recipe: its phases select, rollout, reward and admit are used.
+        store: where everything is kept; None keeps nothing.
+        seed: of task selection and of every segment.
+        task_pool: the first so many training tasks of each environment are selected from.
+        sampling: of every segment; the default samples at temperature 1 from the whole distribution.
+        context_tokens: the longest path; a number or a `Schedule` of the iteration, as the next two.
+        turn_limit: most turns of a trajectory; None: no limit.
+        call_seconds: most seconds of one call of an environment, after which its episode is given up and built anew; None:
+            no limit. What runs inline cannot be given up.
+        concurrency: most trajectories that run at once.
+        processes: how many processes an environment that runs in processes gets; None: one for each core.
+        progress: called ten times a second with a `Progress`, in the thread that collects.
+        allow_changes: go on with a run whose store was made with another recipe, seed or group size, or whose engine has
+            other weights than the store says.
+
+    Raises:
+        RecipeError: the recipe cannot run.
+        InvalidInputError: an argument is not what it should be; or the store was made with another recipe or seed.
+
+    Example:
+        >>> import agentrl_core as arl
+        >>> from agentrl_core import engine, env, recipes, warm_start
+        >>> world = env.ReasoningGym(["lcm"], seed=0, held_out=0)
+        >>> _, tokenizer = warm_start.build(world, seed=0)
+        >>> script = engine.Scripted(tokenizer, lambda tokens: "<answer>12</answer>")
+        >>> arl.Collector(script, world, recipes.GRPO)(tasks=2, group_size=4)
+        Batch(8 draws in 2 groups, 8 trajectories, 10 nodes)
+    """
+
+    def __init__(
+        self,
+        engine: Engine | Mapping[str, Engine],
+        environment: Environment | Mapping[str, Environment],
+        recipe: Recipe,
+        *,
+        store: Store | None = None,
+        seed: int = 0,
+        task_pool: int = 4096,
+        sampling: Sampling | None = None,
+        context_tokens: int | Schedule = 4096,
+        turn_limit: int | Schedule | None = None,
+        call_seconds: float | Schedule | None = None,
+        concurrency: int = 1024,
+        processes: int | None = None,
+        progress: Callable[[Progress], None] | None = None,
+        allow_changes: bool = False,
+    ) -> None:
+        _check_parts(engine, environment, recipe, store)
+        engines = dict(engine) if isinstance(engine, Mapping) else {"policy": engine}
+        environments = dict(environment) if isinstance(environment, Mapping) else {"world": environment}
+        if sampling is not None and not isinstance(sampling, Sampling):
+            raise InvalidInputError(f"Collector: sampling={sampling!r}; give an engine.Sampling, or None")
+        processes = os.cpu_count() or 1 if processes is None else processes
+        check_whole("Collector", task_pool=task_pool, concurrency=concurrency, processes=processes)
+        for name, value in (("context_tokens", context_tokens), ("turn_limit", turn_limit)):
+            if value is not None and not isinstance(value, Schedule):
+                check_whole("Collector", **{name: value})
+        if isinstance(call_seconds, bool) or not isinstance(call_seconds, (int, float, Schedule, type(None))):
+            raise InvalidInputError(f"Collector: call_seconds={call_seconds!r}; give a number of seconds, or None")
+        recipe.check()
+        if draw("score") not in recipe.collected:
+            raise RecipeError(
+                f"recipe {recipe.name!r}: admission reads the score, but phase reward makes none before it waits for a "
+                "column that only a model makes; begin the chain with a link that makes one, such as reward.Outcome()"
+            )
+        self.engines = engines
+        self.worlds = {name: World(each, name, processes) for name, each in environments.items()}
+        self.recipe = recipe
+        self.store = store
+        self.seed = seed
+        self.sampling = Sampling() if sampling is None else sampling
+        self.context_tokens = context_tokens
+        self.turn_limit = turn_limit
+        self.call_seconds = call_seconds
+        self.concurrency = concurrency
+        self.progress = progress
+        self._pool_size = task_pool
+        self._pool: list[tuple[str, Task]] | None = None
+        self._listeners: list[Callable[[int, Mapping[str, Any]], object]] = []
+        self._journal = Journal()
+        self._journal_of = -1
+        self._notices = Notices()
+        self._allow_changes = allow_changes
+        self._head = _Head(0, {}, {}, {}, None, _core.Batch.empty(), 0) if store is None else _Head.of(store)
+        self._tasks = self._head.tasks
+        """What the head's become with the batch that was collected last."""
+        self._known_tasks: tuple[object, dict[str, Mapping[str, Any]]] | None = None
+        self._run: dict[str, Any] = {"recipe": json.loads(json.dumps(recipe.to_dict())), "seed": seed}
+        self._check_run()
+
+    @property
+    def iteration(self) -> int:
+        """The iteration that is next: 0 at first, or where the store stopped."""
+        return self._now().iteration
+
+    def __call__(self, *, tasks: int, group_size: int) -> Batch:
+        """The batch of this iteration.
+
+        Args:
+            tasks: number of groups to admit.
+            group_size: trajectories that a group starts with (planners that have a budget of their own use that).
+
+        Returns:
+            A batch with column `score` at level `draw`. It can hold fewer groups than asked for when admission rejects
+            many.
+
+        Raises:
+            InvalidInputError: `tasks` or `group_size` is not positive, or there are not enough tasks; the environment
+                or the planner answers with something that cannot be; or the reward of every draw is NaN.
+            KeyboardInterrupt: interrupted; another call goes on with what there is.
+        """
+        check_whole("collect", tasks=tasks, group_size=group_size)
+        self._run["group_size"] = group_size
+        self._check_run()
+        head = self._now()
+        if self.store is not None and self.store.has_batch(head.iteration):
+            return self._scored(self.store.batch(head.iteration))
+        self._check_weights(head)
+        if self._journal_of != head.iteration:
+            self._journal = Journal(None if self.store is None else self.store.journal(head.iteration))
+            self._journal_of = head.iteration
+        domains: dict[str, str] = {}
+        batch = self._fill(head.iteration, domains, tasks, group_size)
+        with_changes, self._tasks = batch._core.advance_tasks(head.tasks, domains)
+        batch = Batch(with_changes)
+        if self.store is None:
+            return batch
+        batch = self.store.rebase(batch)
+        self.store.append(batch, iteration=head.iteration)
+        self.store.flush()
+        self._head = _Head.of(self.store, tasks=self._tasks)
+        return batch
+
+    def update(self, batch: Batch, metrics: Mapping[str, object], *, checkpoint: str | None = None) -> None:
+        """Close the iteration: its computed columns and metrics go to the store, and the next one begins.
+
+        The metrics get a table `collect`: how many `draws` the batch has, how many of them are `unscored` (their score is
+        not known, so that no update uses them), and how many trajectories `failed` (their episode broke down).
+
+        Args:
+            batch: the batch that was trained, with its computed columns.
+            metrics: `Updates.metrics`, and whatever else should be kept; saved as JSON (NaN and infinity as null).
+            checkpoint: name of the user's own checkpoint of the weights after this update, so that a restart knows
+                which weights belong to the data.
+
+        Raises:
+            InvalidInputError: the batch is of another iteration than the one that is open.
+        """
+        if not isinstance(batch, Batch):
+            raise InvalidInputError(f"update: batch={batch!r} is no Batch; give the one that was trained")
+        if not isinstance(metrics, Mapping):
+            raise InvalidInputError(f"update: metrics={metrics!r} is no table; give Updates.metrics, or {{}}")
+        head = self._now()
+        iterations = batch.column("iteration", "draw")
+        if len(iterations) and int(iterations.max()) != head.iteration:
+            raise InvalidInputError(
+                f"the batch is of iteration {int(iterations.max())}, and iteration {head.iteration} is open; collect "
+                "its batch with collect(tasks=..., group_size=...)"
+            )
+        metrics = {"collect": _counts(batch), **metrics}
+        # Over the whole batch and from the state that the iteration began with, so that a restart comes to the same.
+        components = self.recipe.next_state(batch.with_state(head.components))
+        if self.store is None:
+            # One assignment: an interrupt finds it done or not begun.
+            self._head = replace(head, iteration=head.iteration + 1, components=components, tasks=self._tasks)
+        else:
+            state = {
+                "metrics": metrics,
+                "checkpoint": checkpoint,
+                "components": components,
+                "policy_versions": {name: engine.policy_version for name, engine in self.engines.items()},
+                "run": {**head.run, **self._run},
+            }
+            self.store.close_iteration(batch, state)
+            self._head = _Head.of(self.store, tasks=head.tasks)
+        for call in self._listeners:
+            call(head.iteration, metrics)
+
+    def evaluate(
+        self,
+        *,
+        tasks: int,
+        split: Split = "held_out",
+        samples: int = 1,
+        rollout: Rollout | None = None,
+    ) -> Evaluation:
+        """How many tasks the engines solve as they are now; nothing of the training is touched.
+
+        Seeds are those of evaluation: equal weights give equal answers, and none of them is shared with training. With a
+        store the rollouts are kept in a store of their own, the folder `evaluations` in it, one iteration each.
+
+        Args:
+            tasks: how many of the split's tasks, of each environment.
+            split: `held_out` or `train`.
+            samples: rollouts of each task.
+            rollout: the program; None: `rollout.Independent()`.
+
+        Raises:
+            InvalidInputError: `tasks` or `samples` is not positive, or there are not so many tasks.
+        """
+        check_whole("evaluate", tasks=tasks, samples=samples)
+        chosen = [
+            (name, task)
+            for name, world in self.worlds.items()
+            for task in checked_tasks(world.environment, tasks, split)
+        ]
+        recipe = self.recipe.replace(rollout=Independent() if rollout is None else rollout)
+        if self.store is None:
+            batch = self._evaluated(chosen, recipe, samples, iteration=0)
+        else:
+            with Store.open(Path(self.store.path) / "evaluations") as kept:
+                batch = self._evaluated(chosen, recipe, samples, iteration=kept.iteration)
+                batch = kept.rebase(batch)
+                kept.append(batch, iteration=kept.iteration)
+                state = {"iteration": self.iteration, "split": split, "success": float(np.mean(_solved(batch)))}
+                kept.close_iteration(batch, state)
+        return Evaluation.of([task for _, task in chosen], batch, samples)
+
+    def _evaluated(self, chosen: Sequence[tuple[str, Task]], recipe: Recipe, samples: int, *, iteration: int) -> Batch:
+        forest = self._forest(iteration, recipe)
+        conductor = self._conductor(forest, recipe, Journal(), "evaluate")
+        self._roll_out(conductor, chosen, samples, first=0)
+        return forest.freeze()
+
+    def on_iteration(self, call: Callable[[int, Mapping[str, Any]], object]) -> None:
+        """Have something called after each iteration is closed, with its number and its metrics (for a writer of logs).
+
+        Example:
+            >>> import agentrl_core as arl
+            >>> from agentrl_core import engine, env, recipes, warm_start
+            >>> world = env.ReasoningGym(["lcm"], seed=0, held_out=0)
+            >>> _, tokenizer = warm_start.build(world, seed=0)
+            >>> script = engine.Scripted(tokenizer, lambda tokens: "<answer>12</answer>")
+            >>> collect = arl.Collector(script, world, recipes.GRPO)
+            >>> collect.on_iteration(lambda iteration, metrics: print(iteration, metrics["collect"]["draws"]))
+            >>> collect.update(collect(tasks=2, group_size=4), {})
+            0 8
+        """
+        self._listeners.append(call)
+
+    def close(self) -> None:
+        """End the threads and processes in which environments run. Another call starts them again."""
+        for world in self.worlds.values():
+            world.close()
+
+    def _now(self) -> _Head:
+        """Where the loop stands, which is what the store has committed.
+
+        A Ctrl-C can surface behind a commit and before the line that would note it here.
+        """
+        if self.store is not None and self._head.sequence != self.store.sequence:
+            self._head = _Head.of(self.store)
+        return self._head
+
+    def _check_run(self) -> None:
+        """Refuse to go on silently with another run."""
+        if self.store is None or self._allow_changes:
+            return
+        before = self._now().run
+        known = before.keys() & self._run.keys()
+        changes = _changes({name: before[name] for name in known}, {name: self._run[name] for name in known})
+        for name, old, new in changes:
+            raise InvalidInputError(
+                f"the run in {self.store.path} was made with {name}={old!r}, not {new!r}; go on with what it had, "
+                "choose another directory, or insist with Collector(..., allow_changes=True)"
+            )
+
+    def _check_weights(self, head: _Head) -> None:
+        """Refuse an engine that does not have the weights that the run goes on with."""
+        if self._allow_changes:
+            return
+        for name, engine in self.engines.items():
+            version = head.versions.get(name, engine.policy_version)
+            # Weights that were trained since then are the user's business; older ones are those of another iteration.
+            if engine.policy_version < version:
+                checkpoint = f", those of checkpoint {head.checkpoint!r}" if head.checkpoint else ""
+                raise InvalidInputError(
+                    f"engine {name!r} has weights of version {engine.policy_version}, and the run goes on with version "
+                    f"{version}{checkpoint}; load them, and call engine.update_weights(model, version={version})"
+                )
+
+    def _fill(self, iteration: int, domains: dict[str, str], tasks: int, group_size: int) -> Batch:
+        """Roll out, reward and admit until `tasks` groups are in, at most the admission's number of rounds.
+
+        The domains of their tasks are put into `domains`.
+        """
+        recipe, pool = self.recipe.at(iteration), self._task_pool()
+        most = max(tasks, min(len(pool), tasks * recipe.admit.rounds))
+        order = recipe.select.choose(len(pool), iteration, most, self.seed)
+        forest = self._forest(iteration, recipe)
+        conductor = self._conductor(forest, recipe, self._journal, "train")
+        parts: list[Batch] = []
+        admitted = used = drawn = scored = 0
+        rewarded = False
+        for _ in range(recipe.admit.rounds):
+            chosen = [pool[index] for index in order[used : used + tasks - admitted]]
+            if not chosen:
+                break
+            domains.update((task.task_id, task.domain) for _, task in chosen)
+            self._roll_out(conductor, chosen, group_size, first=used)
+            used += len(chosen)
+            batch = self._scored(forest.freeze())
+            groups, scores = batch.keys("group_id", "draw"), batch.column("score", "draw")
+            drawn, scored = drawn + len(scores), scored + int(np.isfinite(scores).sum())
+            rewarded = rewarded or bool(np.isfinite(batch.column("reward", "draw")).any())
+            accepted = recipe.admit(scores, groups)
+            parts.append(batch if accepted.all() else batch.select_draws(np.flatnonzero(accepted[groups])))
+            admitted += int(accepted.sum())
+            if admitted >= tasks:
+                break
+        if drawn and not scored:
+            self._nothing_scored(drawn, iteration, rewarded=rewarded)
+        self._say_unasked()
+        batch = Batch.concat(parts)
+        # A restart scores the batch as a whole, so what came in rounds or was cut is scored again for equal scores.
+        return parts[0] if len(parts) == 1 and batch.num_draws == drawn else self._scored(batch)
+
+    def _forest(self, iteration: int, recipe: Recipe) -> Forest:
+        """An empty forest for what the environments and the program say."""
+        facts: dict[str, dict[str, str]] = {"step": {}, "trajectory": {}}
+        declared = [*(world.facts for world in self.worlds.values()), recipe.rollout.facts]
+        for name, fact in ((name, fact) for table in declared for name, fact in table.items()):
+            facts[fact.level][name] = fact.kind
+        estimator = next(iter(self.engines.values())).entropy_estimator
+        options: dict[str, Any] = {"facts": facts} if any(facts.values()) else {}
+        return Forest(iteration=iteration, seed=self.seed, entropies=estimator, **options)
+
+    def _conductor(
+        self, forest: Forest, recipe: Recipe, journal: Journal, mode: Literal["train", "evaluate"]
+    ) -> Conductor:
+        def now(value: Any) -> Any:
+            return value.at(max(forest.iteration, 0)) if isinstance(value, Schedule) else value
+
+        turns, tokens = now(self.turn_limit), now(self.context_tokens)
+        limits = Limits(
+            round(tokens), None if turns is None else round(turns), now(self.call_seconds), self.concurrency
+        )
+        return Conductor(
+            forest,
+            self.engines,
+            self.worlds,
+            recipe.rollout,
+            journal,
+            sampling=self.sampling,
+            limits=limits,
+            seed=self.seed,
+            mode=mode,
+            notices=self._notices,
+            reward=self._scored,
+            statistics=self._statistics,
+        )
+
+    def _roll_out(
+        self, conductor: Conductor, chosen: Sequence[tuple[str, Task]], group_size: int, *, first: int
+    ) -> None:
+        """Run the program on these tasks, while whoever watches sees how it goes."""
+        worlds = {task.task_id: world for world, task in chosen}
+        tasks = [task for _, task in chosen]
+        rollout = conductor.roll_out(tasks, [group_size] * len(tasks), first=first, worlds=worlds)
+        watch = self.progress
+        loop.run(rollout, None if watch is None else lambda: watch(conductor.progress))
+
+    def _statistics(self, task_id: str) -> Mapping[str, Any]:
+        """What the run knows of a task."""
+        tasks = self._now().tasks
+        if self._known_tasks is None or self._known_tasks[0] is not tasks:
+            table = tasks.tasks
+            columns = {name: table.column(name) for name in table.column_names}
+            ids = columns.pop("task_id")
+            rows = zip(*columns.values(), strict=True)
+            # Rows are appended when they change: the last one of a task counts.
+            self._known_tasks = tasks, {task: dict(zip(columns, row, strict=True)) for task, row in zip(ids, rows)}
+        return self._known_tasks[1].get(task_id, {})
+
+    def _say_unasked(self) -> None:
+        """Tell of records that nobody asked for again: the programs are not those that were cut off."""
+        unasked = self._journal.unasked
+        if unasked:
+            self._notices.once(
+                "journal",
+                f"{len(unasked)} of {len(self._journal)} recorded answers were not asked for again (the first: "
+                f"{unasked[0]}): the program, the recipe or an engine has changed since then, or the program is not "
+                "orderly (the clock, random numbers of its own); what does not fit was sampled anew",
+            )
+
+    def _nothing_scored(self, drawn: int, iteration: int, *, rewarded: bool) -> None:
+        """Say that there is nothing to train on: an error where the environment is why."""
+        found = f"none of the {drawn} draws of iteration {iteration} has a score"
+        if not rewarded:
+            titles = ", ".join(world.title for world in self.worlds.values())
+            raise InvalidInputError(
+                f"{found}, because environment {titles} paid NaN in each of them, so there is nothing to train on; pay "
+                "numbers in Outcome.reward"
+            )
+        self._notices.once("scores", f"{found}: phase reward of recipe {self.recipe.name!r} makes NaN of each reward")
+
+    def _scored(self, batch: Batch) -> Batch:
+        return self.recipe.score(batch.with_state(self._now().components))
+
+    def _task_pool(self) -> list[tuple[str, Task]]:
+        """The tasks that are selected from, each with its world; those of several worlds in turn."""
+        if self._pool is None:
+            pools = [
+                [(name, task) for task in checked_tasks(world.environment, self._pool_size, "train")]
+                for name, world in self.worlds.items()
+            ]
+            mixed = [pool[place] for place in range(max(map(len, pools))) for pool in pools if place < len(pool)]
+            seen: dict[str, str] = {}
+            for name, task in mixed:
+                if seen.setdefault(task.task_id, name) != name:
+                    raise InvalidInputError(
+                        f"environments {seen[task.task_id]!r} and {name!r} both have a task {task.task_id!r}; give tasks "
+                        "ids that name their environment"
+                    )
+            self._pool = mixed
+        return self._pool
+
+
+@dataclass(frozen=True)
+class _Head:
+    """Where the loop stands after the last write of its store (or in memory, where there is none)."""
+
+    iteration: int
+    components: dict[str, Any]
+    """What the components remember."""
+    run: dict[str, Any]
+    """Recipe, seed and size of groups that the last closed iteration was made with."""
+    versions: dict[str, int]
+    """The version of each engine's weights when it was closed."""
+    checkpoint: str | None
+    """The user's name for those weights."""
+    tasks: _core.Batch
+    """Statistics of the tasks, in a batch without rows."""
+    sequence: int
+    """The store's last write that this was read behind."""
+
+    @classmethod
+    def of(cls, store: Store, *, tasks: _core.Batch | None = None) -> Self:
+        """What a store says, but for the task statistics where they are known."""
+        tasks = store._core.tasks() if tasks is None else tasks
+        state = store.state
+        components, run, versions = (state.get(name, {}) for name in ("components", "run", "policy_versions"))
+        return cls(store.iteration, components, run, versions, state.get("checkpoint"), tasks, store.sequence)
+
+
+def _changes(before: Mapping[Any, Any], now: Mapping[Any, Any], path: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """The entries of two tables that differ: place, old and new value."""
+    for key in dict.fromkeys((*before, *now)):
+        old, new = before.get(key), now.get(key)
+        place = f"{path}[{key}]" if isinstance(key, int) else f"{path}.{key}".removeprefix(".")
+        if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+            old, new = dict(enumerate(old)), dict(enumerate(new))
+        if isinstance(old, Mapping) and isinstance(new, Mapping):
+            yield from _changes(old, new, place)
+        elif old != new:
+            yield place, old, new
+
+
+def _counts(batch: Batch) -> dict[str, int]:
+    """How many draws a batch has, and how many of them no update can use."""
+    unscored = int(np.isnan(batch.column("score", "draw")).sum()) if batch.has("score", "draw") else 0
+    failed = int((batch.trajectories.column("status") == CODES["status"].index("failed")).sum())
+    return {"draws": batch.num_draws, "unscored": unscored, "failed": failed}
+
+
+def _check_parts(engine: object, environment: object, recipe: object, store: object) -> None:
+    """Refuse what is no engine, environment, recipe or store, before anything of it is used."""
+    for name, given, methods, remedy in (
+        ("engine", engine, ("generate", "chat"), "give an engine, such as engine.Transformers(model, tokenizer)"),
+        ("environment", environment, ("tasks", "reset"), "give an object with tasks(count) and reset(task, seed)"),
+    ):
+        if isinstance(given, Mapping) and not given:
+            raise InvalidInputError(f"Collector: {name}={given!r} is empty; {remedy}, or a table of them by name")
+        for value in given.values() if isinstance(given, Mapping) else [given]:
+            for method in methods:
+                if not hasattr(value, method):
+                    raise InvalidInputError(f"Collector: {name}={value!r} has no {method!r}; {remedy}")
+    if not isinstance(recipe, Recipe):
+        remedy = f"recipes.get({recipe!r})" if isinstance(recipe, str) else "recipes.GRPO"
+        raise InvalidInputError(f"Collector: recipe={recipe!r} is no Recipe; give one, such as {remedy}")
+    if store is not None and not isinstance(store, Store):
+        raise InvalidInputError(f"Collector: store={store!r} is no Store; give Store.open({str(store)!r}), or None")
+
+
+def check_whole(place: str, **numbers: object) -> None:
+    """Refuse what is no whole number of at least 1."""
+    for name, value in numbers.items():
+        if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < 1:
+            raise InvalidInputError(f"{place}: {name}={value!r}; give a whole number of at least 1")
+
+
+def checked_tasks(environment: Environment, count: int, split: Split) -> list[Task]:
+    """Tasks of a split, which have to be tasks."""
+    tasks = environment.tasks(count, split=split)
+    for index, task in enumerate(tasks):
+        if not all(isinstance(getattr(task, name, None), str) for name in ("task_id", "question", "domain")):
+            raise InvalidInputError(
+                f"environment {type(environment).__name__}: tasks()[{index}] is {task!r}; give env.Task(task_id, "
+                "question, domain, payload), the first three of them texts"
+            )
+    return tasks
+
+
+def _solved(batch: Batch) -> NDArray[np.bool_]:
+    """Which draws solved their task; where nobody said so, they did not."""
+    return np.asarray(batch.column("success", "draw") == 1)
+
+
+def evaluate(
+    engine: Engine,
+    environment: Environment,
+    *,
+    tasks: int,
+    split: Split = "held_out",
+    samples: int = 1,
+    seed: int = 0,
+    sampling: Sampling | None = None,
+    context_tokens: int = 4096,
+    progress: Callable[[Progress], None] | None = None,
+) -> Evaluation:
+    """How many tasks an engine solves; for one that is not in training. See `Collector.evaluate`.
+
+    Example:
+        >>> from agentrl_core import engine, env, warm_start
+        >>> from agentrl_core.collect import evaluate
+        >>> world = env.ReasoningGym(["lcm"], seed=0)
+        >>> _, tokenizer = warm_start.build(world, seed=0)
+        >>> script = engine.Scripted(tokenizer, lambda tokens: "<answer>12</answer>")
+        >>> evaluate(script, world, tasks=64, samples=2).samples.sum()
+        np.int64(128)
+    """
+    recipe = Recipe(name="evaluation")
+    options: dict[str, Any] = {"sampling": sampling, "context_tokens": context_tokens, "progress": progress}
+    return Collector(engine, environment, recipe, seed=seed, **options).evaluate(
+        tasks=tasks, split=split, samples=samples
+    )

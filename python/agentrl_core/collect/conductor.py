@@ -1,0 +1,318 @@
+"""Runs the rollout programs of an iteration: asks engines and environments for them, and keeps what they got."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from agentrl_core.collect.episode import Episode, World
+from agentrl_core.collect.journal import (
+    Journal,
+    digest,
+    question,
+    read_segment,
+    read_value,
+    write_segment,
+    write_value,
+)
+from agentrl_core.collect.notices import Notices
+from agentrl_core.collect.progress import Progress
+from agentrl_core.collect.room import Room
+from agentrl_core.data.batch import Batch
+from agentrl_core.data.forest import Forest
+from agentrl_core.engine.base import Engine, Request, Sampling, Segment
+from agentrl_core.engine.chat import Chat
+from agentrl_core.env.base import TOOL_RESULT, Task
+from agentrl_core.exceptions import InvalidInputError, MissingDependencyError, UnsupportedError
+from agentrl_core.rollout.cohort import Cohort
+from agentrl_core.rollout.group import Group
+from agentrl_core.rollout.program import Rollout
+
+_RETRIES = 3
+_FIRST_PAUSE = 0.1
+_MOST_FAILED = 0.2
+"""The share of the groups that may fail before the collection does."""
+_FIRST_GROUPS = 8
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a branch may use.
+
+    Attributes:
+        context_tokens: most tokens of its path.
+        turns: most turns; None: no limit.
+        seconds: most seconds of one call of its environment; None: no limit.
+        branches: most branches that are driven at once, over all groups.
+    """
+
+    context_tokens: int
+    turns: int | None
+    seconds: float | None
+    branches: int
+
+
+class Conductor:
+    """Who runs programs; see `rollout.runtime` for what they ask.
+
+    Args:
+        forest: takes the groups.
+        engines: who speaks, by the name of the agent; an agent without an engine of its own is spoken for by the first.
+        worlds: who answers, by name.
+        program: what is run.
+        journal: what was asked and got, now and before a kill.
+        sampling: of segments whose program does not say.
+        limits: what a branch may use.
+        seed: of the run.
+        mode: what the groups are told.
+        notices: keeps what was warned of already.
+        reward: what phase reward makes of a batch: the same batch with more columns.
+        statistics: what is known of a task, by its id.
+    """
+
+    def __init__(
+        self,
+        forest: Forest,
+        engines: Mapping[str, Engine],
+        worlds: Mapping[str, World],
+        program: Rollout,
+        journal: Journal,
+        *,
+        sampling: Sampling,
+        limits: Limits,
+        seed: int,
+        mode: Literal["train", "evaluate"],
+        notices: Notices,
+        reward: Callable[[Batch], Batch],
+        statistics: Callable[[str], Mapping[str, Any]],
+    ) -> None:
+        self.forest = forest
+        self.program = program
+        self.progress = Progress()
+        self.context_tokens = limits.context_tokens
+        self.turn_limit = limits.turns
+        self._engines = engines
+        self._worlds = worlds
+        self._journal = journal
+        self._sampling = sampling
+        self._limits = limits
+        self._seed = seed
+        self._mode: Literal["train", "evaluate"] = mode
+        self._notices = notices
+        self._reward = reward
+        self._statistics = statistics
+        self._facts = {name: fact.level for world in worlds.values() for name, fact in world.facts.items()}
+        self._facts |= {name: fact.level for name, fact in program.facts.items()}
+        self._agents = {name: number for number, name in enumerate(engines)}
+        self._asked: dict[str, tuple[Engine, Request]] = {}
+        self._numbers = 1 << 31
+        self._groups = self._done = 0
+        self._failed: list[Exception] = []
+        self._worlds_of: dict[str, str] = {}
+        self._room = Room(limits.branches)
+        journal.begin()
+
+    async def roll_out(
+        self, tasks: Sequence[Task], sizes: Sequence[int], *, first: int, worlds: Mapping[str, str]
+    ) -> None:
+        """Roll out one group for each task, until every branch of the new groups has ended.
+
+        Args:
+            tasks: one group each.
+            sizes: how many trajectories each group is asked for.
+            first: number of the first group: its place in the selection.
+            worlds: the name of the world of each task, by the task's id.
+        """
+        self._worlds_of.update(worlds)
+        groups = []
+        for place, (task, size) in enumerate(zip(tasks, sizes, strict=True), start=first):
+            self.forest.add_group(place, task.task_id)
+            groups.append(self._group(task, size, (self.forest.iteration, place), place))
+        self._groups += len(groups)
+        await self.program.cohort(Cohort(self, groups, (self.forest.iteration, first)))
+        if len(self._failed) > _MOST_FAILED * self._groups:
+            raise self._failed[0]
+        self._say_what_was_missed()
+
+    def _group(self, task: Task, size: int, key: tuple[int, ...], number: int) -> Group:
+        return Group(
+            self,
+            task,
+            size,
+            key,
+            number,
+            mode=self._mode,
+            fact_levels=self._facts,
+        )
+
+    async def play(self, groups: Sequence[Group], program: Callable[[Group], Awaitable[Any]]) -> None:
+        """Run a program on each group; one that raises fails alone."""
+        tasks = [asyncio.ensure_future(self._play(group, program)) for group in groups]
+        try:
+            await asyncio.gather(*tasks)
+        except BaseException:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            raise
+
+    async def _play(self, group: Group, program: Callable[[Group], Awaitable[Any]]) -> None:
+        async with self._room.take(self.program.branches(group.size)):
+            try:
+                await group.play(program)
+                self._done += 1
+            except InvalidInputError:
+                raise  # a wrong call is wrong in every group
+            except Exception as error:
+                for branch in group.branches:
+                    branch.drop(f"the program failed: {type(error).__name__}: {error}")
+                self._failed.append(error)
+                if not self._done and len(self._failed) >= min(_FIRST_GROUPS, self._groups):
+                    raise
+                self._notices.once(
+                    f"program {type(error).__name__}",
+                    f"{self.program.title()} failed on group {group.name} (task {group.task.task_id!r}), which is left "
+                    f"out: {type(error).__name__}: {error}",
+                )
+
+    async def derive(self, group: Group) -> None:
+        """Run the program of a group that another group made, to its end."""
+        self.forest.add_group(group.number, group.task.task_id, key=group.key)
+        task = asyncio.ensure_future(group.play(group.program.group))
+        try:
+            await task
+        except asyncio.CancelledError:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            raise
+
+    def chat(self, agent: str) -> Chat:
+        """How text becomes tokens for the model of an agent."""
+        return self._engine(agent).chat
+
+    def vocabulary_size(self, agent: str) -> int:
+        """V, the width of the logits of an agent's model."""
+        return self._engine(agent).vocabulary_size
+
+    def sampling(self, agent: str) -> Sampling:
+        """How segments are sampled where a program does not say."""
+        del agent
+        return self._sampling
+
+    def agent(self, name: str) -> int:
+        """The number of an agent in the tables: engines first, then others as they come."""
+        return self._agents.setdefault(name, len(self._agents))
+
+    def policy(self, agent: str) -> int:
+        """The number of the policy that speaks for an agent."""
+        return next((number for number, name in enumerate(self._engines) if name == agent), 0)
+
+    def number(self) -> int:
+        """A number for one more group of the forest."""
+        self._numbers += 1
+        return self._numbers - 1
+
+    def seed_of(self, *parts: object) -> int:
+        """63 random bits that depend on the run's seed and on the parts alone."""
+        text = repr((self._seed, self.forest.iteration, *parts)).encode()
+        return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little") >> 1
+
+    def episode(self, task: Task, environment: str | None, seed: int) -> Episode:
+        """An episode of a task, which is reset when it is first asked."""
+        name = self._worlds_of.get(task.task_id, next(iter(self._worlds))) if environment is None else environment
+        if name not in self._worlds:
+            known = ", ".join(map(repr, self._worlds))
+            raise InvalidInputError(f"start: environment={name!r} is none of the collector's; it has: {known}")
+        return Episode(self._worlds[name], task, seed, self._journal, self.progress, self._limits.seconds)
+
+    def statistics(self, task_id: str) -> Mapping[str, Any]:
+        """What the run knows of a task."""
+        return self._statistics(task_id)
+
+    def turned(self, flags: int, failed: str | None) -> None:
+        """A turn was answered with these flags, or its episode broke down."""
+        self.progress.turns += failed is None
+        self.progress.tool_results += bool(flags & TOOL_RESULT)
+        self.progress.failed += failed is not None
+        if failed is not None:
+            self._notices.once(
+                "replay" if "in the replay" in failed else "episode",
+                f"{failed}; its branch ended as failed and is not drawn; failed branches are counted in the metric "
+                "collect.failed",
+            )
+
+    def will_answer(self, name: str) -> bool:
+        """Whether the journal holds the answer of that name."""
+        return name in self._journal
+
+    async def generate(self, name: str, agent: str, request: Request) -> Segment:
+        """What the model of an agent says to a request, from the journal or from its engine."""
+        engine = self._engine(agent)
+        asked = question(request, agent if agent in self._engines else next(iter(self._engines)))
+        recorded = self._journal.find(name, asked)
+        if recorded is not None:
+            return read_segment(recorded)
+        self.progress.at_engine += 1
+        self._asked[name] = engine, request
+        try:
+            segment = await self._generate(engine, request)
+        finally:
+            self.progress.at_engine -= 1
+            del self._asked[name]
+        self.progress.tokens += len(segment.tokens)
+        self._journal.keep(name, asked, write_segment(segment))
+        return segment
+
+    async def _generate(self, engine: Engine, request: Request) -> Segment:
+        """Ask an engine; what it raises is asked again, a few times."""
+        for attempt in range(_RETRIES):
+            try:
+                return await engine.generate(request)
+            except (InvalidInputError, UnsupportedError, MissingDependencyError):
+                raise
+            except Exception:
+                if attempt + 1 == _RETRIES:
+                    raise
+                self.progress.repairs += 1
+                await asyncio.sleep(_FIRST_PAUSE * 4**attempt)
+        raise AssertionError("the last attempt returns or raises")
+
+    def stop(self, name: str) -> None:
+        """End the segment of that name, if it is being generated, with what there is."""
+        if name in self._asked:
+            engine, request = self._asked[name]
+            engine.abort(request)
+
+    async def record(self, name: str, make: Callable[[], Awaitable[Any]]) -> Any:
+        """What the journal holds under a name; else what `make` gives, journalled first."""
+        recorded = self._journal.find(name, digest(name))
+        if recorded is None:
+            recorded = write_value(await make(), name)
+            self._journal.keep(name, digest(name), recorded)
+        return read_value(recorded)
+
+    def scores(self, group: Group, column: str) -> dict[int, float]:
+        """What phase reward makes of a group as it stands: a number for the handle of each ended branch."""
+        batch, handles = self.forest.look(group.number)
+        scored = self._reward(batch)
+        of_id = dict(zip(batch.trajectories.column("trajectory_id").tolist(), handles.tolist(), strict=True))
+        ids = scored.column("trajectory_id", "draw").tolist()
+        return {of_id[row]: score for row, score in zip(ids, scored.column(column, "draw").tolist(), strict=True)}
+
+    def _engine(self, agent: str) -> Engine:
+        engine = self._engines.get(agent)
+        return next(iter(self._engines.values())) if engine is None else engine
+
+    def _say_what_was_missed(self) -> None:
+        """Warn where a program that forks at tool results was told of none."""
+        if self.program.forks_at_tools and self.progress.turns and not self.progress.tool_results:
+            title = ", ".join(world.title for world in self._worlds.values())
+            self._notices.once(
+                "tools",
+                f"{self.program.title()} forks at tool results, and environment {title} reported none in iteration "
+                f"{self.forest.iteration}: nothing was forked; set flags=env.TOOL_RESULT in the Outcome of an action "
+                "that a tool answered, or use rollout.Independent",
+            )

@@ -1,0 +1,263 @@
+"""An episode as a branch plays it: what it answers is checked, journalled, and can be brought back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from agentrl_core.collect.answers import Checks, shown
+from agentrl_core.collect.journal import Journal, digest, read_answer, read_begin, write_answer, write_begin
+from agentrl_core.collect.progress import Progress
+from agentrl_core.collect.workers import Inline, OverdueError, Processes, Threads, WorkerDiedError, Workers
+from agentrl_core.env.base import Content, Environment, Fact, Task
+from agentrl_core.exceptions import InternalError, InvalidInputError
+from agentrl_core.rollout.runtime import Answer, EpisodeError
+
+_REPAIRS = 2
+"""How often an episode that broke down is built anew before its branch is failed."""
+_DEATHS = 5
+"""How often it is built anew because another episode took its process down with it."""
+
+
+class World:
+    """An environment, and where its episodes run.
+
+    Args:
+        environment: what it says of itself is checked here.
+        name: where a collection has several.
+        processes: how many processes, where it runs in processes.
+
+    Raises:
+        InvalidInputError: `runs` or `facts` is not what it can be.
+    """
+
+    def __init__(self, environment: Environment, name: str, processes: int) -> None:
+        self.environment = environment
+        self.name = name
+        self.title = type(environment).__name__
+        self.replayable = bool(getattr(environment, "replayable", True))
+        self.restores = hasattr(environment, "restore")
+        self.facts: Mapping[str, Fact] = getattr(environment, "facts", None) or {}
+        for fact, declared in self.facts.items():
+            if not isinstance(declared, Fact):
+                raise InvalidInputError(
+                    f"environment {self.title}: facts[{fact!r}] is {declared!r}; declare it as env.Fact(level, kind)"
+                )
+        runs = getattr(environment, "runs", "thread")
+        kinds: dict[str, Callable[[], Workers]] = {
+            "inline": lambda: Inline(environment),
+            "thread": lambda: Threads(environment),
+            "process": lambda: Processes(environment, processes),
+        }
+        if runs not in kinds:
+            raise InvalidInputError(
+                f"environment {self.title}: runs={runs!r}; give one of {', '.join(map(repr, kinds))}"
+            )
+        self._start = kinds[runs]
+        self._workers: Workers | None = None
+
+    @property
+    def workers(self) -> Workers:
+        """Where its episodes run."""
+        if self._workers is None:
+            self._workers = self._start()
+        return self._workers
+
+    def close(self) -> None:
+        """End the threads and processes, which begin again when they are asked."""
+        workers, self._workers = self._workers, None
+        if workers is not None:
+            workers.close()
+
+
+@dataclass(frozen=True)
+class Played:
+    """An action that was answered."""
+
+    action: str
+    answer: Answer
+    snapshot: Any
+
+
+class Episode:
+    """An episode of a world, whatever happens to the one that runs.
+
+    What the journal holds is answered from there, and nothing runs until somebody goes on. An episode that raises, takes
+    too long or loses its process is built anew and brought back by its actions; where that shows something else than it
+    showed before, it is over.
+    """
+
+    def __init__(
+        self, world: World, task: Task, seed: int, journal: Journal, progress: Progress, seconds: float | None
+    ) -> None:
+        self._world = world
+        self._task = task
+        self._seed = seed
+        self._journal = journal
+        self._progress = progress
+        self._seconds = seconds
+        self._begin: tuple[Content, bytes | str, Any] | None = None
+        self._played: list[Played] = []
+        self._handle: Any = None
+        self._closed = False
+
+    @property
+    def observation(self) -> Content:
+        """What it began with."""
+        return self._known[0]
+
+    @property
+    def state_key(self) -> bytes | str:
+        """The state that it began in."""
+        return self._known[1]
+
+    @property
+    def tools(self) -> Sequence[Mapping[str, Any]] | None:
+        """Schemas of the tools that the prompt shows."""
+        return self._known[2]  # type: ignore[no-any-return]
+
+    @property
+    def _known(self) -> tuple[Content, bytes | str, Any]:
+        if self._begin is None:
+            raise InternalError("an episode was asked what it began with before it was reset")
+        return self._begin
+
+    @property
+    def answers(self) -> Sequence[Answer]:
+        """What it answered to its actions, in order."""
+        return [played.answer for played in self._played]
+
+    async def reset(self, name: str) -> None:
+        """Find out what it begins with; see `RunningEpisode`."""
+        asked = digest(self._task.task_id, str(self._seed), self._world.name)
+        recorded = self._journal.find(name, asked)
+        if recorded is not None:
+            self._begin = read_begin(recorded)
+            return
+        await self._whole(self._build)
+        self._journal.keep(name, asked, write_begin(*self._known))
+
+    async def ready(self) -> None:
+        """Be where its actions have led; see `RunningEpisode`."""
+        if self._handle is None:
+            await self._whole(self._build)
+
+    async def step(self, name: str, action: str) -> Answer:
+        """Give it the next action; see `RunningEpisode`."""
+        asked = digest(action, str(len(self._played)), str(self._seed))
+        recorded = self._journal.find(name, asked)
+        if recorded is not None:
+            self._drop()
+            self._played.append(Played(action, read_answer(recorded), None))
+            return self._played[-1].answer
+        place = f"step {len(self._played) + 1}"
+
+        async def act() -> Played:
+            if self._handle is None:
+                await self._build()
+            reply = await self._world.workers.act(self._handle, action, self._seconds)
+            return Played(action, self._checks(place).answer(reply.outcome, reply.state_key), reply.snapshot)
+
+        played: Played = await self._whole(act)
+        self._journal.keep(name, asked, write_answer(played.answer))
+        self._played.append(played)
+        return played.answer
+
+    def copy(self, turns: int) -> Episode:
+        """An episode of its own that is where this one was behind so many actions."""
+        if not self._world.replayable:
+            raise InvalidInputError(
+                f"environment {self._world.title} says replayable=False, so an episode of it cannot be forked or brought "
+                'back; use episode="keep", or a rollout without forks'
+            )
+        other = Episode(self._world, self._task, self._seed, self._journal, self._progress, self._seconds)
+        other._begin = self._begin
+        other._played = self._played[:turns]
+        return other
+
+    def close(self) -> None:
+        """It is not needed any more."""
+        self._closed = True
+        self._drop()
+
+    def _drop(self) -> None:
+        """Let go of the one that runs."""
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            self._world.workers.end(handle)
+
+    async def _whole(self, work: Callable[[], Any]) -> Any:
+        """Do something with the one that runs, which is built anew where it breaks down."""
+        repairs = deaths = 0
+        self._progress.at_environment += 1
+        try:
+            while True:
+                try:
+                    return await work()
+                except (EpisodeError, InvalidInputError):
+                    raise
+                except WorkerDiedError as error:
+                    self._handle = None
+                    repairs, deaths = repairs + error.culprit, deaths + 1
+                    reason = str(error)
+                except OverdueError as error:
+                    self._handle = None
+                    repairs, reason = repairs + 1, str(error)
+                except Exception as error:  # noqa: BLE001 -- whatever somebody's environment raises
+                    self._drop()
+                    repairs, reason = repairs + 1, f"{type(error).__name__}: {error}"
+                if repairs > _REPAIRS or deaths > _DEATHS or not self._world.replayable:
+                    raise EpisodeError(
+                        f"environment {self._world.title}, step {len(self._played) + 1} of task "
+                        f"{self._task.task_id!r} broke down {repairs + deaths} times; the last time: {reason}"
+                    )
+                self._progress.repairs += 1
+        finally:
+            self._progress.at_environment -= 1
+
+    async def _build(self) -> None:
+        """A fresh one, brought to where the actions have led."""
+        workers, played = self._world.workers, self._played
+        if played and self._world.restores:
+            actions = [each.action for each in played]
+            self._handle, state = await workers.restore(
+                self._task, self._seed, actions, played[-1].snapshot, self._seconds
+            )
+            self._compare(f"step {len(played)}", {"state_key": played[-1].answer.state_key}, {"state_key": state})
+            return
+        self._handle, first = await workers.begin(self._task, self._seed, self._seconds)
+        checks = self._checks("reset")
+        remedy = "give a text, or messages with role and content"
+        observation = checks.content(first.observation, "Episode.observation", remedy)
+        begin = (observation, checks.state(first.state_key), first.tools)
+        if self._begin is None:
+            self._begin = begin
+        self._compare("reset", _named(*self._begin[:2]), _named(*begin[:2]))
+        for number, each in enumerate(played):
+            place = f"step {number + 1}"
+            reply = await workers.act(self._handle, each.action, self._seconds)
+            answer = self._checks(place).answer(reply.outcome, reply.state_key)
+            self._compare(place, _shown(each.answer), _shown(answer))
+
+    def _compare(self, place: str, before: Mapping[str, object], now: Mapping[str, object]) -> None:
+        for name, old in before.items():
+            if old != now[name]:
+                self._drop()
+                raise EpisodeError(
+                    f"{name} of {place} was {shown(old)} and is {shown(now[name])} in the replay: environment "
+                    f"{self._world.title} does not replay task {self._task.task_id!r} equally"
+                )
+
+    def _checks(self, place: str) -> Checks:
+        return Checks(f"environment {self._world.title}, {place} of task {self._task.task_id!r}", self._world.facts)
+
+
+def _named(observation: object, state_key: object) -> dict[str, object]:
+    return {"observation": observation, "state_key": state_key}
+
+
+def _shown(answer: Answer) -> dict[str, object]:
+    outcome = answer.outcome
+    ends = {"terminated": outcome.terminated, "truncated": outcome.truncated}
+    return {**_named(outcome.observation, answer.state_key), **ends}

@@ -1,0 +1,207 @@
+"""What live groups asked and got: written before a program sees it, so that a program that was cut off runs again."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol
+
+import numpy as np
+
+from agentrl_core.data.json_text import to_json
+from agentrl_core.engine.base import Request, Segment, Top
+from agentrl_core.env.base import Outcome
+from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.rollout.runtime import Answer
+
+_SEGMENT = struct.Struct("<BqQII?")
+_FINISHES = ("stop", "length", "abort")
+
+
+class JournalFile(Protocol):
+    """Where a store keeps it."""
+
+    def append(self, name: bytes, payload: bytes) -> None:
+        """Add a record."""
+        ...
+
+    def records(self) -> Iterable[tuple[bytes, bytes]]:
+        """All of them, in order."""
+        ...
+
+
+class Journal:
+    """The records of an iteration by name.
+
+    A record answers a question iff the question's digest is the same as then: a program, a recipe or an engine that
+    was changed meanwhile gets new answers from where they matter.
+
+    Args:
+        file: where they are kept; None: in memory.
+    """
+
+    def __init__(self, file: JournalFile | None = None) -> None:
+        self._file = file
+        self._records: dict[str, bytes] = {}
+        self._asked: set[str] = set()
+        if file is not None:
+            self._records = {name.decode(): bytes(payload) for name, payload in file.records()}
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def begin(self) -> None:
+        """The programs are run from their beginnings."""
+        self._asked = set()
+
+    @property
+    def unasked(self) -> list[str]:
+        """The records that nobody has asked for since the programs began."""
+        return [name for name in self._records if name not in self._asked]
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._records
+
+    def find(self, name: str, digest: bytes) -> bytes | None:
+        """What was recorded for a question, or None."""
+        self._asked.add(name)
+        record = self._records.get(name)
+        return record[len(digest) :] if record is not None and record.startswith(digest) else None
+
+    def keep(self, name: str, digest: bytes, payload: bytes) -> None:
+        """Record what a question got."""
+        if self._file is not None:
+            self._file.append(name.encode(), digest + payload)
+        self._records[name] = digest + payload
+
+
+def digest(*parts: bytes | str) -> bytes:
+    """16 bytes that tell questions apart."""
+    hashed = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        raw = part.encode() if isinstance(part, str) else part
+        hashed.update(len(raw).to_bytes(8, "little"))
+        hashed.update(raw)
+    return hashed.digest()
+
+
+def question(request: Request, engine: str) -> bytes:
+    """The digest of a request to an engine."""
+    return digest(request.tokens.astype(np.int32, copy=False).tobytes(), repr(request.sampling), engine)
+
+
+def write_segment(segment: Segment) -> bytes:
+    """A segment as bytes."""
+    count, top = len(segment.tokens), segment.top
+    likely = 0 if top is None else top.tokens.shape[1]
+    header = _SEGMENT.pack(
+        _FINISHES.index(segment.finish_reason),
+        segment.policy_version,
+        segment.seed,
+        count,
+        likely,
+        segment.entropies is not None,
+    )
+    arrays = [segment.tokens.astype(np.int32, copy=False), segment.logprobs.astype(np.float32, copy=False)]
+    if segment.entropies is not None:
+        arrays.append(segment.entropies.astype(np.float32, copy=False))
+    if top is not None:
+        arrays += [top.tokens.astype(np.int32, copy=False), top.logprobs.astype(np.float32, copy=False)]
+    return header + b"".join(array.tobytes() for array in arrays)
+
+
+def read_segment(payload: bytes) -> Segment:
+    """The segment that `write_segment` wrote."""
+    finish, version, seed, count, likely, has_entropies = _SEGMENT.unpack_from(payload)
+    offset = _SEGMENT.size
+
+    def take(kind: Any, number: int) -> Any:
+        nonlocal offset
+        array = np.frombuffer(payload, kind, number, offset).copy()
+        offset += array.nbytes
+        return array
+
+    tokens, logprobs = take(np.int32, count), take(np.float32, count)
+    entropies = take(np.float32, count) if has_entropies else None
+    top = None
+    if likely:
+        shape = (count, likely)
+        top = Top(take(np.int32, count * likely).reshape(shape), take(np.float32, count * likely).reshape(shape))
+    return Segment(tokens, logprobs, entropies, _FINISHES[finish], version, seed, top)  # type: ignore[arg-type]
+
+
+def write_answer(answer: Answer) -> bytes:
+    """An answer of an environment as bytes."""
+    outcome = answer.outcome
+    facts = {name: _packed(value) for name, value in (outcome.facts or {}).items()}
+    table = {
+        "observation": outcome.observation,
+        "reward": None if outcome.reward is None else repr(float(outcome.reward)),
+        "terminated": outcome.terminated,
+        "truncated": outcome.truncated,
+        "flags": outcome.flags,
+        "success": outcome.success,
+        "info": outcome.info,
+        "facts": facts or None,
+        "state_key": _packed(answer.state_key),
+    }
+    return to_json(table, "Outcome").encode()
+
+
+def read_answer(payload: bytes) -> Answer:
+    """The answer that `write_answer` wrote."""
+    table = json.loads(payload)
+    state = _unpacked(table.pop("state_key"))
+    reward = table.pop("reward")
+    facts = {name: _unpacked(value) for name, value in (table.pop("facts") or {}).items()}
+    outcome = Outcome(reward=None if reward is None else float(reward), facts=facts or None, **table)
+    return Answer(outcome, state)
+
+
+def write_value(value: Any, name: str) -> bytes:
+    """What an effect gave, as bytes.
+
+    Raises:
+        InvalidInputError: it is not made of plain JSON values.
+    """
+    try:
+        return json.dumps(value).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidInputError(
+            f"{name} gave {value!r:.60}, which cannot be kept: {error}; give numbers, texts, lists and tables of them"
+        ) from None
+
+
+def read_value(payload: bytes) -> Any:
+    """The value that `write_value` wrote."""
+    return json.loads(payload)
+
+
+def write_begin(observation: Any, state_key: bytes | str, tools: Any) -> bytes:
+    """What an episode began with, as bytes."""
+    table = {"observation": observation, "state_key": _packed(state_key), "tools": tools}
+    return to_json(table, "Episode.observation").encode()
+
+
+def read_begin(payload: bytes) -> tuple[Any, bytes | str, Any]:
+    """What `write_begin` wrote: observation, state and tools."""
+    table: Mapping[str, Any] = json.loads(payload)
+    return table["observation"], _unpacked(table["state_key"]), table["tools"]
+
+
+def _packed(value: Any) -> Any:
+    """Bytes and numbers that JSON has no form for, told apart by a tag."""
+    if isinstance(value, (bytes, bytearray)):
+        return {"hex": bytes(value).hex()}
+    if isinstance(value, float):
+        return {"float": repr(value)}
+    return value
+
+
+def _unpacked(value: Any) -> Any:
+    if isinstance(value, dict):
+        kind: Callable[[str], Any] = bytes.fromhex if "hex" in value else float
+        return kind(next(iter(value.values())))
+    return value

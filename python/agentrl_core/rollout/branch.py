@@ -1,0 +1,653 @@
+"""A branch: one trajectory as a program drives it, turn by turn."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Protocol, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentrl_core import _core
+from agentrl_core.data.forest import Operation
+from agentrl_core.engine.base import Request, Sampling, Segment
+from agentrl_core.env.base import TOOL_RESULT, Content, Message, Outcome, Task
+from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.rollout.path import Path, Place
+from agentrl_core.rollout.runtime import Answer, EpisodeError, RunningEpisode, Runtime
+
+Status = Literal["running", "finished", "truncated", "failed", "aborted", "pruned"]
+Role = Literal["member", "baseline", "helper"]
+
+
+@dataclass(frozen=True, eq=False)
+class Turn:
+    """One action of a branch and what the environment answered.
+
+    Attributes:
+        branch: which one took it.
+        index: its number among the turns of the path, from 0.
+        begin: the place before its first token.
+        length: how many tokens the action has.
+        segments: what was generated for it, in parts where it was interrupted; none for a written action.
+        text: the action, without its stop token.
+        observation: what the environment said; None where the episode is over.
+        reward: what the action was paid, or None.
+        facts: what else the environment said of it.
+        flags: `env.StepFlag` bits.
+        failed: why the episode broke down, or None.
+        over: whether the branch is over with it.
+    """
+
+    branch: Branch
+    index: int
+    begin: Place
+    length: int
+    segments: tuple[Segment, ...]
+    text: str
+    observation: Content | None
+    reward: float | None
+    facts: Mapping[str, Any]
+    flags: int
+    failed: str | None
+    over: bool
+
+    @property
+    def end(self) -> Place:
+        """The place behind the answer, or behind the action where the branch is over with it."""
+        return self.branch.end_of(self)
+
+    @property
+    def follows_tool(self) -> bool:
+        """Whether it was taken at a tool result."""
+        return self.begin.follows_tool
+
+    @property
+    def used_tool(self) -> bool:
+        """Whether a tool answered it."""
+        return bool(self.flags & TOOL_RESULT)
+
+    def place(self, token: int) -> Place:
+        """The place behind so many tokens of the action.
+
+        Raises:
+            InvalidInputError: the path has fewer tokens.
+        """
+        return self.branch.place(self.begin.tokens + token)
+
+    def uniform(self, column: int = 0) -> float:
+        """A number in [0, 1) that depends on the seed of the turn's last segment and on `column` alone."""
+        seed = self.segments[-1].seed if self.segments else self.branch.seed
+        return uniform(_core.rng.structural_seed(seed, 1), column)
+
+
+class Family(Protocol):
+    """A group, as its branches see it."""
+
+    @property
+    def key(self) -> tuple[int, ...]:
+        """Unique in the run."""
+        ...
+
+    @property
+    def name(self) -> str:
+        """The key as a text."""
+        ...
+
+    @property
+    def task(self) -> Task:
+        """What is to be solved."""
+        ...
+
+    @property
+    def fact_levels(self) -> Mapping[str, str]:
+        """The level of each fact that is declared."""
+        ...
+
+    def forked(self, parent: Branch, child: Branch, place: Place, score: float | None) -> None:
+        """A branch made another one."""
+        ...
+
+    def log(self, operation: Operation, branch: Branch, place: Place | None, reason: str | None = None) -> None:
+        """Keep a decision, so that the search can be replayed."""
+        ...
+
+
+class Branch:
+    """One trajectory of a group while its program drives it.
+
+    It is made by `Group.start` or by `fork`, and awaited by one task at a time. Branches are ordered by their key,
+    which is the same in every run with equal seeds.
+
+    Attributes:
+        group: the group that it belongs to.
+        key: agent, member and the places of the forks that lead to it: unique in the group.
+        agent: who speaks.
+        role: `member` (drawn and trained), `baseline` (scored, never trained) or `helper` (kept, never drawn).
+        parent: the branch that it was forked from or that it answers, or None.
+        turns: what was done and answered on its path, inherited turns included.
+        status: `running`, or how it ended.
+        reward: what it was paid: the sum of its turns, or what `finish` said.
+        success: the verdict of the environment or of `finish`; None where there is none.
+        facts: what the environment says of the whole trajectory, and what the program said.
+        seed: 63 bits that its episode begins with.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        group: Family,
+        key: tuple[int, ...],
+        path: Path,
+        episode: RunningEpisode,
+        *,
+        agent: str,
+        seed: int,
+        role: Role = "member",
+        parent: Branch | None = None,
+        prompt: Content | None = None,
+        sampling: Sampling | None = None,
+        facts: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.group = group
+        self.key = key
+        self.agent = agent
+        self.role: Role = role
+        self.parent = parent
+        self.turns: list[Turn] = []
+        self.status: Status = "running"
+        self.reward = 0.0
+        self.success: bool | None = None
+        self.facts: dict[str, Any] = dict(facts or {})
+        self.seed = seed
+        self._runtime = runtime
+        self._path = path
+        self._episode = episode
+        self._prompt = prompt
+        self._sampling = sampling
+        self._info: list[Mapping[str, object] | None] = []
+        self._forks: dict[int, int] = {}
+        """Forks made at each place."""
+        self._segments = 0
+        """How many segments were asked for, and answers below: what names them in the journal."""
+        self._answers = 0
+        self._asking = ""
+        self._busy = False
+
+    @property
+    def name(self) -> str:
+        """The key as a text that is unique in the run."""
+        return f"{self.group.name}/{'.'.join(map(str, self.key))}"
+
+    @property
+    def handle(self) -> int:
+        """The trajectory in the forest; a rollback gives another one."""
+        return self._path.handle
+
+    @property
+    def over(self) -> bool:
+        """Whether it has ended."""
+        return self.status != "running"
+
+    @property
+    def text(self) -> str:
+        """What it said so far, its actions joined by blank lines."""
+        return "\n\n".join([*(turn.text for turn in self.turns), *([self._path.text] if self._path.open else [])])
+
+    @property
+    def state_key(self) -> bytes | str:
+        """The state that its next action is chosen in."""
+        states = [answer.state_key for answer in self._episode.answers if answer.state_key is not None]
+        return states[-1] if states else self._episode.state_key
+
+    @property
+    def tokens(self) -> NDArray[np.int32]:
+        """The tokens of its path: `int32[n]`."""
+        self._path.flush()
+        return self._runtime.forest.tokens(self.handle)
+
+    @property
+    def end(self) -> Place:
+        """The place where it goes on: behind its last answer.
+
+        Raises:
+            InvalidInputError: its prompt is not there yet, or an action is open.
+        """
+        if self._path.open:
+            raise InvalidInputError(f"branch {self.name}: an action is open; answer it first, or give a place of it")
+        self._path.flush()
+        if self._path.here is None:
+            raise InvalidInputError(f"branch {self.name} has no prompt before its first turn; await a turn first")
+        return self._path.here
+
+    def __repr__(self) -> str:
+        return f"Branch({self.name}, {self.agent}, {len(self.turns)} turns, {self.status})"
+
+    def __lt__(self, other: Branch) -> bool:
+        return (self.group.key, self.key) < (other.group.key, other.key)
+
+    def uniform(self, *key: object) -> float:
+        """A number in [0, 1): the same for the same seed, branch and key, whatever ran before."""
+        return uniform(self._runtime.seed_of("branch", self.name, *key))
+
+    async def turn(self, action: str | None = None, *, sampling: Sampling | None = None) -> Turn:
+        """Generate an action (or take `action` as it) and let the environment answer it.
+
+        Args:
+            action: what is said, in place of what would be generated; see `write`.
+            sampling: of this action; None: the branch's own.
+
+        Raises:
+            InvalidInputError: the branch is over, or another task awaits it.
+        """
+        self._check_running()
+        if action is None:
+            await self.generate(sampling=sampling)
+        else:
+            await self._prompted()
+            self.write(action)
+        return await self.answer()
+
+    async def generate(self, *, sampling: Sampling | None = None, max_tokens: int | None = None) -> Segment | None:
+        """More of the open action, or a new one.
+
+        Args:
+            sampling: of this action; None: the branch's own.
+            max_tokens: stop after so many tokens, and leave the action open.
+
+        Returns:
+            What was generated last; None where nothing could be: the episode failed, or there is no room.
+        """
+        await self._prompted()
+        sampling = self._sampling if sampling is None else sampling
+        sampling = self._runtime.sampling(self.agent) if sampling is None else sampling
+        wanted = sampling.max_tokens - sum(map(_length, self._path.open))
+        wanted = wanted if max_tokens is None else min(wanted, max_tokens)
+        segment = None
+        while wanted > 0 and not self.over:
+            segment = await self._generate(sampling, wanted)
+            if segment is None or segment.finish_reason != "abort":
+                break
+            wanted -= len(segment.tokens)  # new weights came in between: the same action goes on under them
+        return segment
+
+    async def answer(self) -> Turn:
+        """Give the open action to the environment; its answer is the context of the next.
+
+        Raises:
+            InvalidInputError: no action is open.
+        """
+        await self._prompted()
+        if not (self._path.open or self.over):
+            raise InvalidInputError(f"branch {self.name}: no action is open; generate() or write() one, or use turn()")
+        answer, failed = None, None
+        if not self.over:
+            name = self._answer_name()
+            self._answers += 1
+            with self._awaited():
+                try:
+                    answer = await self._episode.step(name, self._path.text)
+                except EpisodeError as error:
+                    failed = str(error)
+        if self.over or answer is None:  # it was stopped meanwhile, or it broke down
+            turn = self._turn(None, failed, over=True)
+            if failed is not None:
+                self._fail(failed)
+            return turn
+        return self._close(answer)
+
+    def write(self, content: str, *, trained: bool = True) -> None:
+        """Say something that was not sampled, as an action of the branch (an expert's step, a repair).
+
+        Its tokens have no log-probs of the behaviour policy: what trains on them needs them recomputed, or a loss that
+        reads none.
+
+        Args:
+            content: the text; it ends the turn.
+            trained: whether its tokens are trained.
+
+        Raises:
+            InvalidInputError: the branch is over, or has no prompt yet.
+        """
+        self._check_running()
+        if self._path.here is None:
+            raise InvalidInputError(f"branch {self.name} has no prompt before its first turn; use turn(action=...)")
+        self._path.flush()
+        tokens = self._runtime.chat(self.agent).action(content)
+        self._path.act(tokens, trainable=None if trained else np.zeros(len(tokens), np.uint8))
+
+    def inject(self, content: Content) -> None:
+        """Put something into the context, which is never trained: behind the last answer, or behind the open action.
+
+        Behind an open action the action ends as it stands, and the environment never sees it.
+
+        Raises:
+            InvalidInputError: the branch is over, or nothing was said yet.
+        """
+        self._check_running()
+        if self._path.open:
+            self._runtime.forest.step(self.handle)
+            self._path.go_on(None)
+        elif not self._path.waits:
+            raise InvalidInputError(
+                f"branch {self.name}: there is nothing to inject behind; await a turn, or generate() first"
+            )
+        self._path.say(content)
+
+    def fork(
+        self,
+        at: Place | None = None,
+        *,
+        episode: Literal["copy", "keep"] = "copy",
+        train_prefix: bool = True,
+        score: float | None = None,
+    ) -> Branch:
+        """Another branch that shares what lies before a place.
+
+        Args:
+            at: a place of this branch's path; None: where it goes on.
+            episode: `copy`: it gets an episode of its own, which is brought to that place when it is first needed;
+                `keep`: it goes on with this branch's, which must not be stepped any more.
+            train_prefix: whether the steps that it inherits are trained by it too.
+            score: what the program decided by, for the log of the search.
+
+        Raises:
+            InvalidInputError: the place is on no path of this branch.
+        """
+        self._path.flush()
+        place = self.end if at is None else at
+        ordinal = self._forks[place.tokens] = self._forks.get(place.tokens, -1) + 1
+        options: dict[str, Any] = {} if train_prefix else {"train_prefix": False}
+        handle = self._runtime.forest.fork(self.handle, node=place.node, end=place.end, ordinal=ordinal, **options)
+        child = Branch(
+            self._runtime,
+            self.group,
+            (*self.key, place.tokens, ordinal),
+            self._path,
+            self._episode if episode == "keep" else self._episode.copy(place.turns),
+            agent=self.agent,
+            seed=self.seed,
+            role=self.role,
+            parent=self,
+            sampling=self._sampling,
+        )
+        child._go_back(self, handle, place)
+        self.group.forked(self, child, place, score)
+        return child
+
+    def fork_many(self, count: int, at: Place | None = None, *, score: float | None = None) -> list[Branch]:
+        """So many forks at one place."""
+        return [self.fork(at, score=score) for _ in range(count)]
+
+    def rollback(self, to: Place, *, episode: Literal["copy", "keep"] = "copy") -> None:
+        """Go on from an earlier place of its path. What lay behind it stays in the files, and is not drawn.
+
+        Args:
+            to: the place.
+            episode: `copy`: the environment is brought back there too; `keep`: it has seen what it has seen.
+        """
+        self._check_running()
+        self._path.flush()
+        self.group.log("rollback", self, to)
+        handle = self._runtime.forest.rollback(self.handle, cast("int", to.node), to.end)
+        if episode == "copy":
+            before, self._episode = self._episode, self._episode.copy(to.turns)
+            before.close()
+        self._go_back(self, handle, to)
+
+    async def rewrite(self, context: Sequence[Message | Turn]) -> None:
+        """Give it another context from here on: messages, and turns whose sampled tokens stay as they are.
+
+        Args:
+            context: begins and ends with a message. Turns are those of its own path.
+
+        Raises:
+            InvalidInputError: two turns have no message between them, or the context begins or ends with a turn.
+        """
+        await self._prompted()
+        self._check_running()
+        chat, path = self._runtime.chat(self.agent), self.tokens
+        pieces: list[NDArray[np.int32]] = []
+        messages: list[Message] = []
+        for item in [*context, None]:
+            if item is not None and not isinstance(item, Turn):
+                messages.append(item)
+                continue
+            if not messages:
+                raise InvalidInputError(
+                    f"branch {self.name}: rewrite has no message before {'its end' if item is None else item}; begin "
+                    "and end the context with a message, and put one between two turns"
+                )
+            tools = {"tools": self._episode.tools} if self._episode.tools and not pieces else {}
+            pieces.append(chat.observation(messages) if pieces else chat.prompt(messages, **tools))
+            messages = []
+            if item is not None:
+                pieces.append(path[item.begin.tokens : item.begin.tokens + item.length])
+        tokens = np.concatenate(pieces)
+        self._runtime.forest.rewrite(self.handle, tokens, state=self.state_key)
+        self._path.rewritten(len(tokens))
+        self.group.log("replace", self, self._path.here)
+
+    def finish(
+        self,
+        *,
+        reward: float | None = None,
+        success: bool | None = None,
+        facts: Mapping[str, Any] | None = None,
+    ) -> None:
+        """End it by the program's word: it is drawn, and has what it was paid, or what is said here."""
+        self._check_running()
+        self.reward = self.reward if reward is None else float(reward)
+        self.success = self.success if success is None else bool(success)
+        self.facts.update(facts or {})
+        self._end("finished")
+
+    def stop(self, reason: str, *, status: Literal["pruned", "truncated", "aborted"] = "pruned") -> None:
+        """End it where it stands. Truncated it is drawn; pruned or aborted it is only kept, with the reason.
+
+        One that is awaited comes back at once with what there was.
+        """
+        if self.over:
+            return
+        self._runtime.stop(self._asking)
+        self.group.log("stop", self, self._path.here, reason)
+        self._end(status, reason)
+
+    def mask(self, reason: str) -> None:
+        """It votes in its group's statistics, and its tokens are not trained."""
+        self._runtime.forest.prune(self.handle, reason, gradient_only=True)
+
+    def drop(self, reason: str) -> None:
+        """Take it out of the batch, running or ended; it stays in the files, with the reason."""
+        if self.over:
+            self._runtime.forest.prune(self.handle, reason)
+            self.status = "pruned"
+        else:
+            self.stop(reason)
+
+    def place(self, token: int) -> Place:
+        """The place behind so many tokens of its path, inside whatever node that is.
+
+        Raises:
+            InvalidInputError: the path has fewer tokens, or none comes before the place.
+        """
+        turns = sum(turn.begin.tokens + turn.length <= token for turn in self.turns)
+        return self._path.place(token, turns)
+
+    def end_of(self, turn: Turn) -> Place:
+        """The place behind a turn of its path."""
+        return self._path.end_of(turn.index)
+
+    async def _prompted(self) -> None:
+        """Begin: the episode says what is asked, and the prompt is there."""
+        if self._path.here is not None or self.over:
+            return
+        with self._awaited():
+            try:
+                await self._episode.reset(f"{self.name}/begin")
+            except EpisodeError as error:
+                self._fail(str(error))
+        if not self.over:
+            content = self._episode.observation if self._prompt is None else self._prompt
+            self._path.prompt(content, self._episode.tools, self._episode.state_key, self._runtime.context_tokens)
+
+    async def _generate(self, sampling: Sampling, wanted: int) -> Segment | None:
+        """One request to the engine."""
+        runtime = self._runtime
+        tokens = self.tokens
+        most = min(wanted, runtime.context_tokens - len(tokens))
+        if most < 1:
+            return None
+        with self._awaited():
+            if not runtime.will_answer(self._answer_name()):
+                try:
+                    await self._episode.ready()
+                except EpisodeError as error:
+                    self._fail(str(error))
+                    return None
+            stops = tuple(dict.fromkeys((*sampling.stop_token_ids, *runtime.chat(self.agent).stop_token_ids)))
+            sampling = replace(sampling, max_tokens=most, stop_token_ids=stops)
+            self._asking = f"{self.name}/segment{self._segments}"
+            self._segments += 1
+            request = Request(tokens, runtime.forest.segment_seed(self.handle), sampling)
+            segment = await runtime.generate(self._asking, self.agent, request)
+        if len(segment.tokens) and not self.over:
+            self._path.act(
+                segment,
+                logprobs=segment.logprobs,
+                entropies=segment.entropies,
+                policy=runtime.policy(self.agent),
+                policy_version=segment.policy_version,
+                seed=segment.seed,
+                temperature=sampling.temperature,
+                top_p=sampling.top_p,
+                top_k=sampling.top_k,
+                finish_reason=segment.finish_reason,
+            )
+        return segment
+
+    def _answer_name(self) -> str:
+        """The name of the next answer in the journal."""
+        return f"{self.name}/answer{self._answers}"
+
+    def _close(self, answer: Answer) -> Turn:
+        """Store what the environment answered to the open action."""
+        runtime, outcome = self._runtime, answer.outcome
+        runtime.turned(outcome.flags, None)
+        self._info.append(outcome.info)
+        self.reward += outcome.reward or 0.0
+        self.success = self.success if outcome.success is None else outcome.success
+        truncated = outcome.truncated
+        if outcome.observation is not None:
+            limit = runtime.turn_limit
+            truncated = truncated or self._path.length_with(outcome.observation) >= runtime.context_tokens
+            truncated = truncated or (limit is not None and self._path.turns + 1 >= limit)
+        facts = self._of_step(outcome.facts or {})
+        runtime.forest.step(
+            self.handle,
+            reward=outcome.reward,
+            terminated=outcome.terminated,
+            truncated=truncated,
+            flags=outcome.flags,
+            **({"facts": facts} if facts else {}),
+        )
+        over = outcome.terminated or truncated
+        turn = self._turn(answer, None, over=over)
+        if over:
+            self._end("finished" if outcome.terminated else "truncated")
+        else:
+            self._path.go_on(answer)
+        return turn
+
+    def _turn(self, answer: Answer | None, failed: str | None, *, over: bool) -> Turn:
+        """Another turn of the path, of the open action."""
+        here = self._path.here or Place(None, None, 0, 0)
+        outcome = Outcome() if answer is None else answer.outcome
+        turn = Turn(
+            branch=self,
+            index=len(self.turns),
+            begin=here,
+            length=self._path.length - here.tokens,
+            segments=tuple(part for part in self._path.open if isinstance(part, Segment)),
+            text=self._path.text,
+            observation=outcome.observation,
+            reward=outcome.reward,
+            facts=dict(outcome.facts or {}),
+            flags=outcome.flags,
+            failed=failed,
+            over=over,
+        )
+        self.turns.append(turn)
+        return turn
+
+    def _go_back(self, other: Branch, handle: int, place: Place) -> None:
+        """Have what a branch had at a place of its path."""
+        self._path = other._path.copy(handle, place, self.name)
+        self.turns = other.turns[: place.turns]
+        self._info = other._info[: place.turns]
+        self.reward = sum((turn.reward for turn in self.turns if turn.reward is not None), 0.0)
+
+    def _of_step(self, facts: Mapping[str, Any]) -> dict[str, Any]:
+        """The facts of a step; those of the trajectory are kept for its end."""
+        levels = self.group.fact_levels
+        self.facts.update({name: value for name, value in facts.items() if levels.get(name) == "trajectory"})
+        return {name: value for name, value in facts.items() if levels.get(name) == "step"}
+
+    def _fail(self, reason: str) -> None:
+        self._runtime.turned(0, reason)
+        self._end("failed", reason)
+
+    def _end(self, status: Status, reason: str | None = None) -> None:
+        """End the trajectory in the forest, and the episode with it."""
+        forest, drawn = self._runtime.forest, status in ("finished", "truncated")
+        self.status = status
+        if status == "pruned":
+            forest.prune(self.handle, reason or "")
+        else:
+            info = self._told()
+            forest.finish(
+                self.handle,
+                reward=self.reward if drawn else None,
+                success=bool(self.success) if drawn else None,
+                info=info if reason is None else {**(info or {}), status: reason},
+                status=cast("Any", status),
+                **({"facts": self.facts} if self.facts and drawn else {}),
+            )
+        self._episode.close()
+
+    def _told(self) -> dict[str, object] | None:
+        """What the environment told of the last action, and of the earlier ones behind it."""
+        earlier = {"earlier_steps": self._info[:-1]} if any(self._info[:-1]) else {}
+        last = self._info[-1] if self._info else None
+        return {**(last or {}), **earlier} if earlier or last is not None else None
+
+    def _check_running(self) -> None:
+        if self.over:
+            raise InvalidInputError(f"branch {self.name} is over ({self.status}); fork it to go on from a place of it")
+
+    @contextmanager
+    def _awaited(self) -> Iterator[None]:
+        """Held while a task awaits it: a second one would make the order of things a matter of chance."""
+        if self._busy:
+            task = asyncio.current_task()
+            raise InvalidInputError(
+                f"branch {self.name} is awaited by another task than {task and task.get_name()}; let one task drive a "
+                "branch, and fork it for another"
+            )
+        self._busy = True
+        try:
+            yield
+        finally:
+            self._busy = False
+
+
+def _length(part: Segment | NDArray[np.int32]) -> int:
+    return len(part.tokens) if isinstance(part, Segment) else len(part)
+
+
+def uniform(seed: int, column: int = 0) -> float:
+    """A number in [0, 1) for a seed."""
+    return float(_core.rng.uniform(np.array([seed], np.uint64), column)[0])

@@ -1,0 +1,56 @@
+"""A cohort: the groups that one selection chose, for programs whose budget goes over several of them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import Any, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentrl_core.rollout.branch import uniform
+from agentrl_core.rollout.group import Group, GroupRuntime
+
+
+class Cohort(Sequence[Group]):
+    """The groups of one selection, in the order of their keys."""
+
+    def __init__(self, runtime: GroupRuntime, groups: Sequence[Group], key: tuple[int, ...]) -> None:
+        self._runtime = runtime
+        self._groups = list(groups)
+        self.key = key
+
+    @overload
+    def __getitem__(self, index: int) -> Group: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Group]: ...
+
+    def __getitem__(self, index: int | slice) -> Group | list[Group]:
+        return self._groups[index]
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+    def __iter__(self) -> Iterator[Group]:
+        return iter(self._groups)
+
+    async def run(self) -> None:
+        """Run `Rollout.group` on each, side by side as far as there is room; one that raises fails alone."""
+        await self.each(lambda group: group.program.group(group))
+
+    async def each(self, program: Callable[[Group], Awaitable[Any]], groups: Sequence[Group] | None = None) -> None:
+        """Run a program on each of some groups, side by side as far as there is room."""
+        await self._runtime.play(self._groups if groups is None else list(groups), program)
+
+    async def score(self, column: str = "score") -> list[NDArray[np.float64]]:
+        """What phase reward makes of the ended branches of each group as it stands; see `Group.score`."""
+        scores = []
+        for group in self._groups:
+            found = self._runtime.scores(group, column)
+            scores.append(np.array([found.get(branch.handle, np.nan) for branch in group.branches]))
+        return scores
+
+    def uniform(self, *key: object) -> float:
+        """A number in [0, 1): the same for the same seed, cohort and key, whatever ran before."""
+        return uniform(self._runtime.seed_of("cohort", *self.key, *key))

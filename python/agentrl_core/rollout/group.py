@@ -1,0 +1,468 @@
+"""A group: the branches of one task, and the one program that decides about them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Literal, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentrl_core.data.forest import Operation
+from agentrl_core.engine.base import Sampling, Segment
+from agentrl_core.env.base import Content, Task
+from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.rollout.branch import Branch, Role, Turn, uniform
+from agentrl_core.rollout.path import Path, Place
+from agentrl_core.rollout.runtime import RunningEpisode, Runtime
+
+Value = TypeVar("Value")
+BranchProgram = Callable[[Branch], Awaitable[None]]
+
+
+class Program(Protocol):
+    """What drives a group and its branches: a `Rollout`."""
+
+    async def branch(self, branch: Branch) -> None:
+        """Drive one trajectory."""
+        ...
+
+    async def group(self, group: Group) -> None:
+        """Make the trajectories of one task."""
+        ...
+
+
+class GroupRuntime(Runtime, Protocol):
+    """Who runs programs, as a group sees it."""
+
+    @property
+    def program(self) -> Program:
+        """The program that the recipe names."""
+        ...
+
+    def agent(self, name: str) -> int:
+        """The number of an agent in the tables."""
+        ...
+
+    def vocabulary_size(self, agent: str) -> int:
+        """V, the width of the logits of an agent's model."""
+        ...
+
+    def episode(self, task: Task, environment: str | None, seed: int) -> RunningEpisode:
+        """An episode of a task, which is reset when it is first asked."""
+        ...
+
+    def statistics(self, task_id: str) -> Mapping[str, Any]:
+        """What the run knows of a task."""
+        ...
+
+    async def record(self, name: str, make: Callable[[], Awaitable[Any]]) -> Any:
+        """What the journal holds under a name; else what `make` gives, journalled first."""
+        ...
+
+    async def derive(self, group: Group) -> None:
+        """Run the program of a group that another group made, to its end."""
+        ...
+
+    def number(self) -> int:
+        """A number for one more group of the forest."""
+        ...
+
+    def scores(self, group: Group, column: str) -> dict[int, float]:
+        """What phase reward makes of a group as it stands: a number for the handle of each ended branch."""
+        ...
+
+    async def play(self, groups: Sequence[Group], program: Callable[[Group], Awaitable[Any]]) -> None:
+        """Run a program on each group, side by side as far as there is room; one that raises fails alone."""
+        ...
+
+
+class Group:
+    """The branches of one task while its program runs.
+
+    Branches are started, counted, scored and dropped by the program's own task alone; a branch's program (`run`) does
+    what it likes with the branch that it drives. Results come in the order in which they were asked for. So the same
+    seeds give the same tree, whoever is faster.
+
+    Attributes:
+        task: what is to be solved.
+        size: how many trajectories were asked for.
+        key: iteration and place in the selection, then one number for each group that this one was derived from:
+            unique in the run.
+        number: of the group in the forest.
+        mode: `train`, or `evaluate`.
+        program: what runs it.
+        branches: in the order in which they were started; those that a branch's program forked come when that is done.
+        fact_levels: the level of each fact that the environment and the program declare.
+    """
+
+    def __init__(
+        self,
+        runtime: GroupRuntime,
+        task: Task,
+        size: int,
+        key: tuple[int, ...],
+        number: int,
+        *,
+        mode: Literal["train", "evaluate"] = "train",
+        fact_levels: Mapping[str, str] | None = None,
+        parent: Branch | None = None,
+        program: Program | None = None,
+        role: Role = "member",
+    ) -> None:
+        self.task = task
+        self.size = size
+        self.key = key
+        self.number = number
+        self.mode: Literal["train", "evaluate"] = mode
+        self.program: Program = runtime.program if program is None else program
+        self.branches: list[Branch] = []
+        self.fact_levels: Mapping[str, str] = fact_levels or {}
+        self._runtime = runtime
+        self._parent = parent
+        self._role: Role = role
+        self._members: dict[str, int] = {}
+        self._derived = 0
+        self._rounds = 0
+        self._decisions = 0
+        self._names: dict[str, int] = {}
+        self._decider: asyncio.Task[Any] | None = None
+        self._late: list[Branch] = []
+        """Forks that branches' programs made, until they are delivered."""
+
+    @property
+    def iteration(self) -> int:
+        """The iteration in which it began."""
+        return self.key[0]
+
+    @property
+    def name(self) -> str:
+        """The key as a text."""
+        return ".".join(map(str, self.key))
+
+    @property
+    def prompt(self) -> str:
+        """The task in words."""
+        return self.task.question
+
+    @property
+    def count(self) -> int:
+        """How many branches it has that are no helpers."""
+        return sum(branch.role != "helper" for branch in self.branches)
+
+    @property
+    def statistics(self) -> Mapping[str, Any]:
+        """What the run knows of the task (attempts, successes, …) as of the iteration's begin; empty for a new one."""
+        return self._runtime.statistics(self.task.task_id)
+
+    @property
+    def vocabulary_size(self) -> int:
+        """V, the width of the policy's logits."""
+        return self._runtime.vocabulary_size("policy")
+
+    def __repr__(self) -> str:
+        return f"Group({self.name}, task {self.task.task_id!r}, {len(self.branches)} branches)"
+
+    def __lt__(self, other: Group) -> bool:
+        return self.key < other.key
+
+    def sampling(self, **changes: Any) -> Sampling:
+        """How segments are sampled, with some of it changed: `group.sampling(temperature=0.0)`."""
+        return replace(self._runtime.sampling("policy"), **changes)
+
+    def uniform(self, *key: object) -> float:
+        """A number in [0, 1): the same for the same seed, group and key, whatever ran before."""
+        return uniform(self._runtime.seed_of("group", self.name, *key))
+
+    def start(
+        self,
+        prompt: Content | None = None,
+        *,
+        sampling: Sampling | None = None,
+        agent: str = "policy",
+        environment: str | None = None,
+        parent: Branch | None = None,
+        role: Role | None = None,
+        facts: Mapping[str, Any] | None = None,
+    ) -> Branch:
+        """A branch at the prompt. Nothing runs before it is awaited.
+
+        Args:
+            prompt: what it is asked; None: what the environment says.
+            sampling: of its segments; None: the collector's.
+            agent: who speaks, where there are several.
+            environment: which environment answers, where there are several; None: the task's.
+            parent: the branch that it answers without sharing tokens.
+            role: `member`; `baseline`: it is scored and votes, and is never trained; `helper`: it is kept, and never
+                drawn. None: that of the group.
+            facts: what the program says of it, as declared in `Rollout.facts`.
+        """
+        self._decides()
+        runtime, forest = self._runtime, self._runtime.forest
+        role = self._role if role is None else role
+        parent = self._parent if parent is None else parent
+        member, speaker = self._members.get(agent, 0), runtime.agent(agent)
+        self._members[agent] = member + 1
+        options: dict[str, Any] = {} if role == "member" else {"role": role}
+        if parent is not None:
+            options["parent"] = parent.handle
+        handle = forest.start(self.number, member, agent=speaker, **options)
+        seed, key = forest.segment_seed(handle), (speaker, member)
+        branch = Branch(
+            runtime,
+            self,
+            key,
+            Path(f"{self.name}/{speaker}.{member}", forest, runtime.chat(agent), handle),
+            runtime.episode(self.task, environment, seed),
+            agent=agent,
+            seed=seed,
+            role=role,
+            parent=parent,
+            prompt=prompt,
+            sampling=sampling,
+            facts=facts,
+        )
+        forest.decide("start", handle, in_round=self._rounds, ordinal=self._ordinal())
+        self.branches.append(branch)
+        return branch
+
+    def start_many(self, count: int, prompt: Content | None = None, **options: Any) -> list[Branch]:
+        """So many branches at the prompt; see `start`."""
+        return [self.start(prompt, **options) for _ in range(count)]
+
+    async def round(self, branches: Sequence[Branch], *, sampling: Sampling | None = None) -> list[Turn]:
+        """One turn of each branch, side by side; the turns in the order of the branches."""
+        self._decides()
+        turns = await _all([branch.turn(sampling=sampling) for branch in branches])
+        self._rounds += 1
+        return turns
+
+    async def advance(self, branches: Sequence[Branch], *, tokens: int | None = None) -> list[Segment | None]:
+        """So many tokens of each branch, side by side, without an answer of the environment: the actions stay open."""
+        self._decides()
+        segments = await _all([branch.generate(max_tokens=tokens) for branch in branches])
+        self._rounds += 1
+        return segments
+
+    async def run(self, branches: Sequence[Branch], program: BranchProgram | None = None) -> list[Branch]:
+        """Each branch to its end by `Rollout.branch` or by `program`, side by side; returns them.
+
+        A branch that is not over when its program returns is finished with what it was paid so far.
+        """
+        self._decides()
+        try:
+            await _all([self._driven(branch, program) for branch in branches])
+        finally:
+            self._deliver()
+        return list(branches)
+
+    async def completed(
+        self,
+        branches: Sequence[Branch],
+        program: BranchProgram | None = None,
+        *,
+        order: Literal["given", "arrival"] = "given",
+    ) -> AsyncIterator[Branch]:
+        """Each branch when it has come to its end, while the others run on.
+
+        Args:
+            branches: which.
+            program: drives each; None: `Rollout.branch`.
+            order: `given`: in the order of `branches`; `arrival`: whoever is first. That order is kept in the journal,
+                so that a run that was killed goes on exactly; between two runs it may differ.
+        """
+        self._decides()
+        waiting: dict[asyncio.Future[None], Branch] = {
+            asyncio.ensure_future(self._driven(branch, program)): branch for branch in branches
+        }
+        try:
+            while waiting:
+                task = next(iter(waiting))
+                if order == "arrival":
+                    name = f"{self.name}/order{self._next('order')}"
+                    first = await self._runtime.record(name, _first(waiting))
+                    task = next(task for task, branch in waiting.items() if branch.name == first)
+                await task
+                branch = waiting.pop(task)
+                self._deliver(branch)
+                yield branch
+        finally:
+            await _cancel(waiting)
+
+    async def score(self, column: str = "score", branches: Sequence[Branch] | None = None) -> NDArray[np.float64]:
+        """What phase reward makes of the ended branches as the group stands, before more is spent; NaN where none is.
+
+        Looking moves no component's state.
+
+        Args:
+            column: of the draws.
+            branches: of which; None: all.
+        """
+        self._decides()
+        scores = self._runtime.scores(self, column)
+        chosen = self.branches if branches is None else branches
+        return np.array([scores.get(branch.handle, np.nan) for branch in chosen], np.float64)
+
+    async def spawn(
+        self,
+        task: Task,
+        *,
+        size: int = 1,
+        program: Program | None = None,
+        parent: Branch | None = None,
+        role: Role = "member",
+    ) -> Group:
+        """A derived group: another task, which begins now and is run to its end.
+
+        Args:
+            task: a task of the environment, or one that was made here.
+            size: how many trajectories.
+            program: a rollout; None: that of the recipe.
+            parent: the branch that it answers. Groups that are linked so are frozen together.
+            role: of its branches.
+        """
+        self._decides()
+        key = (*self.key, self._next("derived"))
+        group = Group(
+            self._runtime,
+            task,
+            size,
+            key,
+            self._runtime.number(),
+            mode=self.mode,
+            fact_levels=self.fact_levels,
+            parent=parent,
+            program=program,
+            role=role,
+        )
+        await self._runtime.derive(group)
+        return group
+
+    async def effect(self, name: str, function: Callable[..., Any], *args: Any, thread: bool = False) -> Any:
+        """Something from outside, a judge or a search: what `function(*args)` gives, recorded before it is returned.
+
+        A run that was killed gets the record and does not call again; killed in between, it is called once more.
+
+        Args:
+            name: what it is.
+            function: plain or asynchronous; its result is made of plain JSON values.
+            args: what it is given.
+            thread: run a plain function in a thread, where it would block the others.
+        """
+        self._decides()
+
+        async def call() -> Any:
+            value = await asyncio.to_thread(function, *args) if thread else function(*args)
+            return await value if isinstance(value, Awaitable) else value
+
+        return await self._runtime.record(f"{self.name}/effect{self._next(name)}.{name}", call)
+
+    def drop(self, branches: Iterable[Branch], reason: str) -> None:
+        """Take branches out of the batch: they stay in the files, with the reason."""
+        self._decides()
+        for branch in branches:
+            branch.drop(reason)
+
+    async def play(self, program: Callable[[Group], Awaitable[Any]]) -> None:
+        """Run a program on it, in the task that calls; what it leaves running is aborted."""
+        self._decider = asyncio.current_task()
+        try:
+            await program(self)
+        finally:
+            self._deliver()
+            for branch in self.branches:
+                branch.stop("left by the program", status="aborted")
+
+    def forked(self, parent: Branch, child: Branch, place: Place, score: float | None) -> None:
+        """A branch made another one."""
+        (self.branches if self._is_decider() else self._late).append(child)
+        score = None if score is None or np.isnan(score) else score
+        self.log("fork", parent, place, result=child, score=score)
+
+    def log(
+        self,
+        operation: Operation,
+        branch: Branch,
+        place: Place | None,
+        reason: str | None = None,
+        *,
+        result: Branch | None = None,
+        score: float | None = None,
+    ) -> None:
+        """Keep a decision, so that the search can be replayed."""
+        # What a branch's own program decides has no place in the group's order: it is ordered by what it acts on.
+        decider = self._is_decider()
+        self._runtime.forest.decide(
+            operation,
+            branch.handle,
+            in_round=max(self._rounds - 1, 0) if decider else len(branch.turns),
+            ordinal=self._ordinal() if decider else None,
+            node=None if place is None else place.node,
+            end=None if place is None else place.end,
+            result=None if result is None else result.handle,
+            score=score,
+            reason=reason,
+        )
+
+    async def _driven(self, branch: Branch, program: BranchProgram | None) -> None:
+        """One branch to its end."""
+        await (self.program.branch if program is None else program)(branch)
+        if not branch.over:
+            branch.finish()
+
+    def _decides(self) -> None:
+        """Refuse what would make the order of things a matter of chance."""
+        if not self._is_decider():
+            raise InvalidInputError(
+                f"group {self.name} is decided about by the task that runs its program alone; a task that drives a "
+                "branch may turn, fork and end that branch: wait for it with round(), run() or completed()"
+            )
+
+    def _is_decider(self) -> bool:
+        return asyncio.current_task() is self._decider
+
+    def _ordinal(self) -> int:
+        """Number of the next decision."""
+        self._decisions += 1
+        return self._decisions - 1
+
+    def _next(self, kind: str) -> int:
+        """A number for one more of a kind."""
+        number = self._names[kind] = self._names.get(kind, -1) + 1
+        return number
+
+    def _deliver(self, of: Branch | None = None) -> None:
+        """Count what branches' programs forked, in the order of the keys."""
+        come = sorted(branch for branch in self._late if of is None or branch.key[: len(of.key)] == of.key)
+        self._late = [branch for branch in self._late if branch not in come]
+        self.branches += come
+
+
+def _first(waiting: Mapping[asyncio.Future[None], Branch]) -> Callable[[], Awaitable[str]]:
+    """Waits for whoever ends first, and names it."""
+
+    async def first() -> str:
+        done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        return min(waiting[task] for task in done).name
+
+    return first
+
+
+async def _all(coroutines: Sequence[Coroutine[Any, Any, Value]]) -> list[Value]:
+    """All of them side by side; one that raises ends the others before it is raised."""
+    tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
+    try:
+        return list(await asyncio.gather(*tasks))
+    except BaseException:
+        await _cancel(tasks)
+        raise
+
+
+async def _cancel(tasks: Iterable[asyncio.Future[Any]]) -> None:
+    """End what still runs."""
+    tasks = list(tasks)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

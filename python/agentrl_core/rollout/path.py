@@ -1,0 +1,186 @@
+"""The path of a branch: its tokens in the forest, the action that is open, and the context that comes next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentrl_core.data.forest import Forest, Kind
+from agentrl_core.engine.base import Segment
+from agentrl_core.env.base import TOOL_RESULT, Content, Message
+from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.rollout.runtime import Answer
+
+if TYPE_CHECKING:
+    from agentrl_core.engine.chat import Chat
+
+
+@dataclass(frozen=True)
+class Place:
+    """A place on the path of a branch, between two of its tokens.
+
+    Attributes:
+        node: handle of the node in the forest that lies before the place; None: the end of the path.
+        end: how many of that node's tokens come before the place; None: all.
+        tokens: how many tokens of the path do.
+        turns: how many turns were answered before it.
+        follows_tool: whether a tool result ends there.
+    """
+
+    node: int | None
+    end: int | None
+    tokens: int
+    turns: int
+    follows_tool: bool = False
+
+
+class Path:
+    """The tokens of one trajectory, built piece by piece; no sampled token is ever made from text again.
+
+    An answer of the environment waits until the next context is needed, so that more can be said beside it.
+
+    Attributes:
+        name: for messages.
+        handle: of the trajectory in the forest; a rollback gives another one.
+        here: where the open action begins, or the next one; None before the prompt is there.
+        open: the parts of the action that was not answered yet, sampled or written.
+        turns: how many turns were answered.
+    """
+
+    def __init__(self, name: str, forest: Forest, chat: Chat, handle: int) -> None:
+        self.name = name
+        self.handle = handle
+        self.here: Place | None = None
+        self.open: list[Segment | NDArray[np.int32]] = []
+        self.turns = 0
+        self._forest = forest
+        self._chat = chat
+        self._nodes: list[tuple[int | None, int]] = []
+        """Each node with the number of tokens behind which it ends."""
+        self._said: list[Content] = []
+        self._answer: Answer | None = None
+        """What the next context holds, of which no token is in the forest yet, and the answer that it begins with."""
+        self._ends: list[Place] = []
+        """Where each turn ends, answer included."""
+
+    @property
+    def length(self) -> int:
+        """Its tokens in the forest."""
+        return self._nodes[-1][1] if self._nodes else 0
+
+    @property
+    def text(self) -> str:
+        """The open action, without its stop token."""
+        parts = [part.tokens if isinstance(part, Segment) else part for part in self.open]
+        return self._chat.decode(np.concatenate(parts)) if parts else ""
+
+    @property
+    def cut(self) -> bool:
+        """Whether the open action lacks the token that ends a turn."""
+        return bool(self.open) and isinstance(self.open[-1], Segment) and self.open[-1].finish_reason != "stop"
+
+    def prompt(self, content: Content, tools: Any, state: bytes | str, most: int) -> None:
+        """Begin with a prompt, which has to be shorter than `most` tokens."""
+        tokens = self._chat.prompt(content, tools=tools) if tools else self._chat.prompt(content)
+        if len(tokens) >= most:
+            raise InvalidInputError(
+                f"context_tokens={most} leaves no room behind the {len(tokens)} tokens of the prompt of branch "
+                f"{self.name}; raise it"
+            )
+        self.append(tokens, "prompt", state=state)
+        self.here = self._end()
+
+    def act(self, part: Segment | NDArray[np.int32], **options: Any) -> None:
+        """Another part of the open action."""
+        self.append(part.tokens if isinstance(part, Segment) else part, "action", **options)
+        self.open.append(part)
+
+    def append(self, tokens: Sequence[int] | NDArray[np.int32], kind: Kind, **options: Any) -> None:
+        """Add a node."""
+        node = self._forest.append(self.handle, tokens, kind=kind, **options)
+        self._nodes.append((node, self.length + len(tokens)))
+
+    def length_with(self, observation: Content) -> int:
+        """Its tokens if the open action were answered so."""
+        return self.length + self.cut + len(self._chat.observation(observation))
+
+    def go_on(self, answer: Answer | None) -> None:
+        """The open action is closed; the next context begins with the answer, if there is one."""
+        if self.cut:
+            self.append([self._chat.end_of_turn], "injected")
+        self.open = []
+        self.turns += answer is not None
+        self._said = [] if answer is None else [answer.outcome.observation or ""]
+        self._answer = answer
+        self.here = self._end()
+
+    def say(self, content: Content) -> None:
+        """Add something to the next context."""
+        self._said.append(content)
+
+    @property
+    def waits(self) -> bool:
+        """Whether there is something said that no token of the forest holds yet."""
+        return bool(self._said)
+
+    def flush(self) -> None:
+        """Have what was said in the forest."""
+        if not self._said:
+            return
+        content = self._said[0]
+        if len(self._said) > 1:
+            content = [message for said in self._said for message in _messages(said)]
+        answer, self._said, self._answer = self._answer, [], None
+        self.append(self._chat.observation(content), "observation", state=None if answer is None else answer.state_key)
+        self.here = replace(self._end(), follows_tool=answer is not None and bool(answer.outcome.flags & TOOL_RESULT))
+        if answer is not None:
+            self._ends.append(self.here)
+
+    def end_of(self, turn: int) -> Place:
+        """Where a turn ends: behind its answer, or behind the action that is the last."""
+        self.flush()
+        return self._ends[turn] if turn < len(self._ends) else self._end()
+
+    def place(self, token: int, turns: int) -> Place:
+        """The place behind so many tokens.
+
+        Raises:
+            InvalidInputError: there are not so many, or the place lies in a context that was rewritten.
+        """
+        self.flush()
+        first = 0
+        for node, end in self._nodes:
+            if first < token <= end and node is not None:
+                return Place(node, None if token == end else token - first, token, turns)
+            first = end
+        raise InvalidInputError(f"branch {self.name}: place token={token}; give a whole number from 1 to {first}")
+
+    def rewritten(self, length: int) -> None:
+        """It has another context of so many tokens."""
+        self._said, self._answer, self.open = [], None, []
+        self._nodes = [(None, length)]
+        self.here = self._end()
+
+    def copy(self, handle: int, place: Place, name: str) -> Path:
+        """What another trajectory has that leaves this one at a place."""
+        path = Path(name, self._forest, self._chat, handle)
+        path._nodes = [(node, end) for node, end in self._nodes if end < place.tokens]
+        path._nodes.append((place.node, place.tokens))
+        path._ends = self._ends[: place.turns]
+        path.turns = place.turns
+        path.here = place
+        return path
+
+    def _end(self) -> Place:
+        node, tokens = self._nodes[-1]
+        return Place(node, None, tokens, self.turns)
+
+
+def _messages(content: Content) -> list[Message]:
+    if isinstance(content, str):
+        return [{"role": "user", "content": content}]
+    return [content] if isinstance(content, dict) else list(content)  # type: ignore[list-item]

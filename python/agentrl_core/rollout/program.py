@@ -1,0 +1,65 @@
+"""What a rollout program is: three methods, of which one overrides the smallest that is enough."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from agentrl_core.component.component import Component
+from agentrl_core.env.base import Fact
+from agentrl_core.rollout.branch import Branch
+from agentrl_core.rollout.cohort import Cohort
+from agentrl_core.rollout.group import Group
+
+
+@dataclass(frozen=True)
+class Rollout(Component):
+    """Base of the rollout programs: which trajectories a task gets, and what happens in each.
+
+    A program is plain asynchronous Python in the order of a paper's pseudo-code. It overrides the smallest of three
+    methods that is enough; each has a default that is made of the one before it. What is awaited runs beside thousands
+    of other branches; a program never waits for anything else, and takes random numbers from `uniform` alone, so that
+    equal seeds give equal trees and a run that was killed goes on where it was.
+
+    Example:
+        A second look before the environment sees the answer:
+
+        >>> from dataclasses import dataclass
+        >>> from agentrl_core.rollout import Branch, Rollout
+        >>> @dataclass(frozen=True)
+        ... class Reflect(Rollout):
+        ...     async def branch(self, branch: Branch) -> None:
+        ...         await branch.generate()
+        ...         branch.inject("Check your answer.")
+        ...         while not branch.over:
+        ...             await branch.turn()
+        >>> Reflect().branches(group_size=8)
+        8
+    """
+
+    phase: ClassVar[str] = "rollout"
+    facts: ClassVar[Mapping[str, Fact]] = {}
+    """What the program itself says of branches (`start(facts=...)`, `finish(facts=...)`), found as columns."""
+    forks_at_tools: ClassVar[bool] = False
+    """Whether it forks at tool results only, so that the environment has to report them (`env.TOOL_RESULT`)."""
+
+    async def branch(self, branch: Branch) -> None:
+        """Drive one trajectory. Here: turn after turn until it is over.
+
+        A branch that is not over when this returns ends here: it is finished with what it was paid so far.
+        """
+        while not branch.over:
+            await branch.turn()
+
+    async def group(self, group: Group) -> None:
+        """Make the trajectories of one task. Here: as many as were asked for, side by side, each to its end."""
+        await group.run(group.start_many(group.size))
+
+    async def cohort(self, groups: Cohort) -> None:
+        """Run the groups that were selected together. Here: all of them side by side."""
+        await groups.run()
+
+    def branches(self, group_size: int) -> int:
+        """How many members a group has in the end, as far as that is known before."""
+        return group_size

@@ -1,0 +1,133 @@
+"""What programs ask of who runs them: the collector answers, and a program never sees how."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from agentrl_core.data.forest import Forest
+from agentrl_core.engine.base import Request, Sampling, Segment
+from agentrl_core.env.base import Content, Outcome
+
+if TYPE_CHECKING:
+    from agentrl_core.engine.chat import Chat
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the environment answered to an action, and the state that the episode went on in (None: it is over)."""
+
+    outcome: Outcome
+    state_key: bytes | str | None
+
+
+class EpisodeError(Exception):
+    """An episode that cannot go on; the message says why. Its branch is over, as failed."""
+
+
+class RunningEpisode(Protocol):
+    """An episode, and everything that it answered so far."""
+
+    @property
+    def observation(self) -> Content:
+        """What it began with."""
+        ...
+
+    @property
+    def state_key(self) -> bytes | str:
+        """The state that it began in."""
+        ...
+
+    @property
+    def tools(self) -> Sequence[Mapping[str, Any]] | None:
+        """Schemas of the tools that the prompt shows."""
+        ...
+
+    @property
+    def answers(self) -> Sequence[Answer]:
+        """What it answered to its actions, in order."""
+        ...
+
+    async def reset(self, name: str) -> None:
+        """Find out what it begins with; `name` is that of the answer in the journal.
+
+        Raises:
+            EpisodeError: it does not begin.
+        """
+        ...
+
+    async def ready(self) -> None:
+        """Be where its actions have led, so that it can answer the next one.
+
+        Raises:
+            EpisodeError: it cannot be.
+        """
+        ...
+
+    async def step(self, name: str, action: str) -> Answer:
+        """Give it the next action; `name` is that of the answer in the journal.
+
+        Raises:
+            EpisodeError: it does not answer.
+        """
+        ...
+
+    def copy(self, turns: int) -> RunningEpisode:
+        """An episode of its own that is where this one was behind so many actions."""
+        ...
+
+    def close(self) -> None:
+        """It is not needed any more."""
+        ...
+
+
+class Runtime(Protocol):
+    """Who runs programs, as a branch sees it."""
+
+    @property
+    def forest(self) -> Forest:
+        """Where everything is kept."""
+        ...
+
+    @property
+    def context_tokens(self) -> int:
+        """Most tokens of a path."""
+        ...
+
+    @property
+    def turn_limit(self) -> int | None:
+        """Most turns of a path."""
+        ...
+
+    def chat(self, agent: str) -> Chat:
+        """How text becomes tokens for the model of an agent."""
+        ...
+
+    def policy(self, agent: str) -> int:
+        """The number of the policy that speaks for an agent."""
+        ...
+
+    def sampling(self, agent: str) -> Sampling:
+        """How segments are sampled where a program does not say."""
+        ...
+
+    def will_answer(self, name: str) -> bool:
+        """Whether the journal holds the answer of that name, so that no episode is needed for it."""
+        ...
+
+    async def generate(self, name: str, agent: str, request: Request) -> Segment:
+        """What the model of an agent says to a request; `name` is that of the segment in the journal."""
+        ...
+
+    def stop(self, name: str) -> None:
+        """End the segment of that name, if it is being generated, with what there is."""
+        ...
+
+    def turned(self, flags: int, failed: str | None) -> None:
+        """A turn was answered with these flags, or its episode broke down."""
+        ...
+
+    def seed_of(self, *parts: object) -> int:
+        """63 random bits that depend on the run's seed and on the parts alone."""
+        ...
