@@ -172,7 +172,7 @@ class Recipe:
         return dataclasses.replace(self, **phases)
 
     def check(self, batch: Batch | None = None) -> None:
-        """Refuse a recipe that cannot run, before it runs.
+        """Refuse a recipe that cannot run, before it runs. One without advantage, weight and loss only collects.
 
         Args:
             batch: when given, columns that only a model can make must be in it already. Without it they are taken as
@@ -181,7 +181,8 @@ class Recipe:
         Raises:
             RecipeError: a phase has no component, or a component needs a column that nobody makes.
         """
-        self._check((*_COLLECTION, "advantage", "weight", "loss"), batch)
+        only_collects = batch is None and not any(self.chain(phase) for phase in ("advantage", "weight", "loss"))
+        self._check(_COLLECTION if only_collects else (*_COLLECTION, "advantage", "weight", "loss"), batch)
 
     def credit(self, batch: Batch) -> Batch:
         """The batch with its credit: phase advantage, then phase weight, as new columns.

@@ -42,10 +42,10 @@ class Collector:
     branches run side by side, on an event loop in a thread of its own: a call works in scripts, in Jupyter and inside
     asynchronous code (`await asyncio.to_thread(collect, ...)` there).
 
-    With a store the batch is committed before it is returned; an iteration that was committed but not closed (a kill in
-    the middle of training) is given back as it is. What programs asked and got is in the store's journal before they see
-    it, so that after a kill in the middle of groups nothing is sampled or done twice: the programs run again from their
-    beginnings, and get what was recorded. Without a store the same holds after a Ctrl-C in this process.
+    With a store the batch is committed before it is returned; an iteration that was committed but not closed (a kill
+    in the middle of training) is given back as it is. What programs asked and got is in the store's journal before they
+    see it, so that after a kill in the middle of groups nothing is sampled or done twice: the programs run again from
+    their beginnings, and get what was recorded. Without a store the same holds after a Ctrl-C in this process.
 
     Args:
         engine: generates segments; or a table of them by name: an agent is spoken for by the engine of its name, or by
@@ -58,13 +58,13 @@ class Collector:
         sampling: of every segment; the default samples at temperature 1 from the whole distribution.
         context_tokens: the longest path; a number or a `Schedule` of the iteration, as the next two.
         turn_limit: most turns of a trajectory; None: no limit.
-        call_seconds: most seconds of one call of an environment, after which its episode is given up and built anew; None:
-            no limit. What runs inline cannot be given up.
+        call_seconds: most seconds of one call of an environment, after which its episode is given up and built anew;
+            None: no limit. What runs inline cannot be given up.
         concurrency: most trajectories that run at once.
         processes: how many processes an environment that runs in processes gets; None: one for each core.
         progress: called ten times a second with a `Progress`, in the thread that collects.
-        allow_changes: go on with a run whose store was made with another recipe, seed or group size, or whose engine has
-            other weights than the store says.
+        allow_changes: go on with a run whose store was made with another recipe, seed or group size, or whose engine
+            has other weights than the store says.
 
     Raises:
         RecipeError: the recipe cannot run.
@@ -187,8 +187,8 @@ class Collector:
     def update(self, batch: Batch, metrics: Mapping[str, object], *, checkpoint: str | None = None) -> None:
         """Close the iteration: its computed columns and metrics go to the store, and the next one begins.
 
-        The metrics get a table `collect`: how many `draws` the batch has, how many of them are `unscored` (their score is
-        not known, so that no update uses them), and how many trajectories `failed` (their episode broke down).
+        The metrics get a table `collect`: how many `draws` the batch has, how many of them are `unscored` (their score
+        is not known, so that no update uses them), and how many trajectories `failed` (their episode broke down).
 
         Args:
             batch: the batch that was trained, with its computed columns.
@@ -239,8 +239,8 @@ class Collector:
     ) -> Evaluation:
         """How many tasks the engines solve as they are now; nothing of the training is touched.
 
-        Seeds are those of evaluation: equal weights give equal answers, and none of them is shared with training. With a
-        store the rollouts are kept in a store of their own, the folder `evaluations` in it, one iteration each.
+        Seeds are those of evaluation: equal weights give equal answers, and none of them is shared with training. With
+        a store the rollouts are kept in a store of their own, the folder `evaluations` in it, one iteration each.
 
         Args:
             tasks: how many of the split's tasks, of each environment.
@@ -293,8 +293,12 @@ class Collector:
 
     def close(self) -> None:
         """End the threads and processes in which environments run. Another call starts them again."""
-        for world in self.worlds.values():
-            world.close()
+
+        async def end() -> None:
+            for world in self.worlds.values():
+                await world.close()
+
+        loop.run(end())
 
     def _now(self) -> _Head:
         """Where the loop stands, which is what the store has committed.
@@ -420,9 +424,9 @@ class Collector:
             table = tasks.tasks
             columns = {name: table.column(name) for name in table.column_names}
             ids = columns.pop("task_id")
-            rows = zip(*columns.values(), strict=True)
+            each = zip(ids, zip(*columns.values(), strict=True), strict=True)
             # Rows are appended when they change: the last one of a task counts.
-            self._known_tasks = tasks, {task: dict(zip(columns, row, strict=True)) for task, row in zip(ids, rows)}
+            self._known_tasks = tasks, {task: dict(zip(columns, row, strict=True)) for task, row in each}
         return self._known_tasks[1].get(task_id, {})
 
     def _say_unasked(self) -> None:
@@ -462,8 +466,8 @@ class Collector:
             for name, task in mixed:
                 if seen.setdefault(task.task_id, name) != name:
                     raise InvalidInputError(
-                        f"environments {seen[task.task_id]!r} and {name!r} both have a task {task.task_id!r}; give tasks "
-                        "ids that name their environment"
+                        f"environments {seen[task.task_id]!r} and {name!r} both have a task {task.task_id!r}; give "
+                        "tasks ids that name their environment"
                     )
             self._pool = mixed
         return self._pool

@@ -226,7 +226,15 @@ class Conductor:
         if name not in self._worlds:
             known = ", ".join(map(repr, self._worlds))
             raise InvalidInputError(f"start: environment={name!r} is none of the collector's; it has: {known}")
-        return Episode(self._worlds[name], task, seed, self._journal, self.progress, self._limits.seconds)
+        return Episode(
+            self._worlds[name],
+            task,
+            seed,
+            journal=self._journal,
+            progress=self.progress,
+            notices=self._notices,
+            seconds=self._limits.seconds,
+        )
 
     def statistics(self, task_id: str) -> Mapping[str, Any]:
         """What the run knows of a task."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from agentrl_core.collect.answers import Checks, shown
 from agentrl_core.collect.journal import Journal, digest, read_answer, read_begin, write_answer, write_begin
+from agentrl_core.collect.notices import Notices
 from agentrl_core.collect.progress import Progress
 from agentrl_core.collect.workers import Inline, OverdueError, Processes, Threads, WorkerDiedError, Workers
 from agentrl_core.env.base import Content, Environment, Fact, Task
@@ -16,8 +19,6 @@ from agentrl_core.rollout.runtime import Answer, EpisodeError
 
 _REPAIRS = 2
 """How often an episode that broke down is built anew before its branch is failed."""
-_DEATHS = 5
-"""How often it is built anew because another episode took its process down with it."""
 
 
 class World:
@@ -56,15 +57,16 @@ class World:
             )
         self._start = kinds[runs]
         self._workers: Workers | None = None
+        self._process = 0
 
     @property
     def workers(self) -> Workers:
         """Where its episodes run."""
-        if self._workers is None:
-            self._workers = self._start()
+        if self._workers is None or self._process != os.getpid():  # a forked child has none of its parent's threads
+            self._workers, self._process = self._start(), os.getpid()
         return self._workers
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """End the threads and processes, which begin again when they are asked."""
         workers, self._workers = self._workers, None
         if workers is not None:
@@ -83,19 +85,28 @@ class Played:
 class Episode:
     """An episode of a world, whatever happens to the one that runs.
 
-    What the journal holds is answered from there, and nothing runs until somebody goes on. An episode that raises, takes
-    too long or loses its process is built anew and brought back by its actions; where that shows something else than it
-    showed before, it is over.
+    What the journal holds is answered from there, and nothing runs until somebody goes on. An episode that raises,
+    takes too long or loses its process is built anew and brought back by its actions; where that shows something else
+    than it showed before, it is over.
     """
 
     def __init__(
-        self, world: World, task: Task, seed: int, journal: Journal, progress: Progress, seconds: float | None
+        self,
+        world: World,
+        task: Task,
+        seed: int,
+        *,
+        journal: Journal,
+        progress: Progress,
+        notices: Notices,
+        seconds: float | None,
     ) -> None:
         self._world = world
         self._task = task
         self._seed = seed
         self._journal = journal
         self._progress = progress
+        self._notices = notices
         self._seconds = seconds
         self._begin: tuple[Content, bytes | str, Any] | None = None
         self._played: list[Played] = []
@@ -160,6 +171,14 @@ class Episode:
             return Played(action, self._checks(place).answer(reply.outcome, reply.state_key), reply.snapshot)
 
         played: Played = await self._whole(act)
+        reward = played.answer.outcome.reward
+        if reward is not None and math.isnan(reward):
+            self._notices.once(
+                "reward",
+                f"environment {self._world.title}: the reward of {place} of task {self._task.task_id!r} is NaN; "
+                "trajectories without a known reward are left out of the update and counted in the metric "
+                "collect.unscored; pay a number, or None where nothing is paid",
+            )
         self._journal.keep(name, asked, write_answer(played.answer))
         self._played.append(played)
         return played.answer
@@ -168,10 +187,18 @@ class Episode:
         """An episode of its own that is where this one was behind so many actions."""
         if not self._world.replayable:
             raise InvalidInputError(
-                f"environment {self._world.title} says replayable=False, so an episode of it cannot be forked or brought "
-                'back; use episode="keep", or a rollout without forks'
+                f"environment {self._world.title} says replayable=False, so an episode of it cannot be forked or "
+                'brought back; use episode="keep", or a rollout without forks'
             )
-        other = Episode(self._world, self._task, self._seed, self._journal, self._progress, self._seconds)
+        other = Episode(
+            self._world,
+            self._task,
+            self._seed,
+            journal=self._journal,
+            progress=self._progress,
+            notices=self._notices,
+            seconds=self._seconds,
+        )
         other._begin = self._begin
         other._played = self._played[:turns]
         return other
@@ -189,7 +216,7 @@ class Episode:
 
     async def _whole(self, work: Callable[[], Any]) -> Any:
         """Do something with the one that runs, which is built anew where it breaks down."""
-        repairs = deaths = 0
+        repairs = 0
         self._progress.at_environment += 1
         try:
             while True:
@@ -198,19 +225,19 @@ class Episode:
                 except (EpisodeError, InvalidInputError):
                     raise
                 except WorkerDiedError as error:
+                    # Another episode may have taken the process down: it is the one that is charged, and fails in time.
                     self._handle = None
-                    repairs, deaths = repairs + error.culprit, deaths + 1
-                    reason = str(error)
+                    repairs, reason = repairs + error.culprit, str(error)
                 except OverdueError as error:
                     self._handle = None
                     repairs, reason = repairs + 1, str(error)
                 except Exception as error:  # noqa: BLE001 -- whatever somebody's environment raises
                     self._drop()
                     repairs, reason = repairs + 1, f"{type(error).__name__}: {error}"
-                if repairs > _REPAIRS or deaths > _DEATHS or not self._world.replayable:
+                if repairs > _REPAIRS or not self._world.replayable:
                     raise EpisodeError(
                         f"environment {self._world.title}, step {len(self._played) + 1} of task "
-                        f"{self._task.task_id!r} broke down {repairs + deaths} times; the last time: {reason}"
+                        f"{self._task.task_id!r} broke down {repairs} times; the last time: {reason}"
                     )
                 self._progress.repairs += 1
         finally:

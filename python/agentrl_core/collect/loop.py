@@ -22,6 +22,16 @@ _loops: dict[int, asyncio.AbstractEventLoop] = {}
 """The loop of this process; a forked child has none of its parent's threads."""
 
 
+def _forget() -> None:
+    """A forked child begins without a loop; its parent may just have held the lock."""
+    global _lock  # noqa: PLW0603 -- there is one for each process
+    _lock = threading.Lock()
+    _loops.clear()
+
+
+os.register_at_fork(after_in_child=_forget)
+
+
 def _loop() -> asyncio.AbstractEventLoop:
     with _lock:
         loop = _loops.get(os.getpid())

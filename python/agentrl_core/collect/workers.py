@@ -6,9 +6,12 @@ import asyncio
 import inspect
 import itertools
 import multiprocessing
+import pickle
 import queue
+import signal
 import threading
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -18,6 +21,7 @@ from agentrl_core.env.base import Environment, Outcome, Task
 from agentrl_core.exceptions import InvalidInputError
 
 _MOST_THREADS = 256
+_IDLE_SECONDS = 10.0
 
 
 class WorkerDiedError(Exception):
@@ -223,9 +227,10 @@ class Threads:
 
     def close(self) -> None:
         """End the threads that wait."""
-        for _ in range(self._threads):
+        with self._lock:
+            waiting = self._waiting
+        for _ in range(waiting):
             self._jobs.put(None)
-        self._threads = 0
 
     async def _call(self, function: Callable[[], Any], seconds: float | None) -> Any:
         job = _Job(function, asyncio.get_running_loop())
@@ -254,9 +259,13 @@ class Threads:
         while True:
             with self._lock:
                 self._waiting += 1
-            job = self._jobs.get()
+            try:
+                job = self._jobs.get(timeout=_IDLE_SECONDS)
+            except queue.Empty:
+                job = None
             with self._lock:
                 self._waiting -= 1
+                self._threads -= job is None
             if job is None:
                 return
             job.run()
@@ -276,6 +285,7 @@ class Processes:
         self._environment = environment
         self._workers: list[_Process | None] = [None] * count
         self._numbers = itertools.count()
+        weakref.finalize(self, _kill, self._workers)
 
     async def begin(self, task: Task, seed: int, seconds: float | None) -> tuple[Any, Begin]:
         """See `Workers`."""
@@ -306,7 +316,6 @@ class Processes:
         for worker in self._workers:
             if worker is not None:
                 worker.kill("the collector was closed")
-        self._workers = [None] * len(self._workers)
 
     def _worker(self) -> _Process:
         """The process with the fewest episodes; a dead one is replaced."""
@@ -316,33 +325,44 @@ class Processes:
         return min((worker for worker in self._workers if worker is not None), key=lambda worker: worker.episodes)
 
 
+def _kill(workers: list[_Process | None]) -> None:
+    """End processes that nobody will ask any more; their loop is told by the end of what they say."""
+    for worker in workers:
+        if worker is not None and not worker.dead:
+            worker.process.kill()
+
+
 class _Process:
     """One process, and the calls that wait for it."""
 
     def __init__(self, environment: Environment) -> None:
         self.dead = False
         self.episodes = 0
-        context = multiprocessing.get_context("spawn")
-        self._connection, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs,), name="agentrl-episodes", daemon=True)
         try:
-            self._process.start()
-            theirs.close()
-            self._connection.send(environment)
-        except (TypeError, AttributeError, OSError, ValueError) as error:
+            sent = pickle.dumps(environment)
+        except Exception as error:
             raise InvalidInputError(
                 f'environment {type(environment).__name__} runs="process", but cannot be sent to one: {error}; make '
                 'it picklable, or let it run in threads: runs="thread"'
             ) from error
-        self._calls: dict[int, asyncio.Future[Any]] = {}
-        """In the order in which they were sent, which is that in which they are run."""
+        context = multiprocessing.get_context("spawn")
+        self._connection, theirs = context.Pipe()
+        self.process = context.Process(target=_serve, args=(theirs,), name="agentrl-episodes", daemon=True)
+        self.process.start()
+        theirs.close()
+        self._connection.send_bytes(sent)
         self._numbers = itertools.count()
         self._loop = asyncio.get_running_loop()
+        self._ready = self._loop.create_future()
+        """Whether it has the environment; an interpreter takes a while to start, which is on nobody's clock."""
+        self._calls: dict[int, asyncio.Future[Any]] = {next(self._numbers): self._ready}
+        """In the order in which they were sent, which is that in which they are run."""
         self._loop.add_reader(self._connection.fileno(), self._receive)
 
     async def call(self, method: str, episode: int, arguments: tuple[Any, ...], seconds: float | None) -> Any:
         """Have a method of an episode called."""
         self.episodes += method != "act"
+        await asyncio.shield(self._ready)
         future = self.send(method, episode, arguments)
         if seconds is None:
             return await future
@@ -352,7 +372,7 @@ class _Process:
             done, _ = await asyncio.wait({future}, timeout=seconds)
             if done:
                 return future.result()
-            if next(iter(self._calls), None) == before and self._calls.get(before or 0) is future:
+            if before is not None and self._calls.get(before) is future:
                 self.kill(f"a call took longer than {seconds} s", overdue=True)
 
     def send(self, method: str, episode: int, arguments: tuple[Any, ...]) -> asyncio.Future[Any]:
@@ -377,8 +397,8 @@ class _Process:
             return
         self.dead = True
         self._loop.remove_reader(self._connection.fileno())
-        self._process.kill()
-        self._process.join()
+        self.process.kill()
+        self.process.join()
         self._connection.close()
         calls, self._calls = list(self._calls.values()), {}
         for place, future in enumerate(calls):
@@ -400,17 +420,20 @@ class _Process:
                 else:
                     future.set_exception(error)
         except (EOFError, OSError):
-            code = self._process.exitcode
+            code = self.process.exitcode
             self.kill(f"the process of the episode died{'' if code is None else f' (exit code {code})'}")
 
 
 def _serve(connection: Connection) -> None:
     """Run episodes, one call after the other, until nobody asks any more."""
-    import pickle
-    import signal
-
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is for the one who collects
-    environment = connection.recv()
+    try:
+        environment = pickle.loads(connection.recv_bytes())  # noqa: S301 -- our own process sent it
+    except Exception as error:  # noqa: BLE001 -- whatever somebody's class does when it is unpickled
+        message = f"the environment was sent to a process, and could not be made there: {type(error).__name__}: {error}"
+        connection.send((0, None, InvalidInputError(f'{message}; make it picklable, or let it run with runs="thread"')))
+        return
+    connection.send((0, None, None))
     episodes: dict[int, Any] = {}
     while True:
         try:

@@ -1,0 +1,277 @@
+"""What breaks down is retried, kept, counted and told: each line of the table with the real thing."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from failing_world import FailingWorld
+from small_world import SmallWorld
+
+import agentrl_core as arl
+from agentrl_core import recipes, rollout
+from agentrl_core.engine import Request, Segment
+from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.rollout import Group
+
+STATUS = ("finished", "truncated", "aborted", "pruned", "failed", "partial")
+RUNS = ["inline", "thread", "process"]
+
+
+class Engine(SmallWorld):
+    """Fails the first times that it is asked for a seed."""
+
+    def __init__(self, times: int = 0) -> None:
+        super().__init__()
+        self.times = times
+        self.asked: dict[int, int] = {}
+
+    async def generate(self, request: Request) -> Segment:
+        self.asked[request.seed] = count = self.asked.get(request.seed, 0) + 1
+        if count <= self.times:
+            raise ConnectionError("the engine is busy")
+        return await super().generate(request)
+
+
+def collector(world: FailingWorld, program: Any = None, engine: Any = None, **options: Any) -> arl.Collector:
+    recipe = recipes.GRPO if program is None else recipes.GRPO.replace(rollout=program)
+    return arl.Collector(Engine() if engine is None else engine, world, recipe, task_pool=4, processes=2, **options)
+
+
+def by_task(batch: arl.Batch) -> dict[str, list[str]]:
+    statuses: dict[str, list[str]] = {}
+    for row in pl.DataFrame(batch.trajectories).iter_rows(named=True):
+        statuses.setdefault(row["task_id"].split(" #")[0], []).append(STATUS[row["status"]])
+    return statuses
+
+
+def counted(world: FailingWorld, what: str) -> int:
+    return sum(path.stat().st_size for path in Path(world.folder).glob(f"* {what}"))
+
+
+@pytest.mark.parametrize("runs", RUNS)
+def test_what_goes_wrong_twice_is_repaired_unseen(tmp_path: Path, runs: str) -> None:
+    world = FailingWorld(str(tmp_path), ("fine", "raise 2", "resetraise 2", "refuse"), runs)
+    collect = collector(world)
+    batch = collect(tasks=4, group_size=1)
+    assert by_task(batch) == {how: ["finished"] for how in world.hows}
+    assert batch.num_draws == 4
+    calm = FailingWorld(str(tmp_path), world.hows, runs)
+    other = collector(calm)
+    again = other(tasks=4, group_size=1)
+    assert again.column("token", "token").tolist() == batch.column("token", "token").tolist()
+    for each in (collect, other):
+        each.close()
+
+
+@pytest.mark.parametrize("runs", RUNS)
+@pytest.mark.parametrize("how", ["raise 9", "resetraise 9"])
+def test_what_goes_wrong_for_good_fails_its_branch_alone(tmp_path: Path, runs: str, how: str) -> None:
+    world = FailingWorld(str(tmp_path), ("fine", how), runs)
+    collect = collector(world)
+    with pytest.warns(RuntimeWarning, match="broke down 3 times; the last time: OSError: the server is down") as told:
+        batch = collect(tasks=4, group_size=2)
+    assert len(told) == 1
+    without_tokens = how.startswith("reset")
+    assert by_task(batch) == {"fine": ["finished"] * 4, **({} if without_tokens else {how: ["failed"] * 4})}
+    assert batch.num_draws == 4
+    failed = pl.DataFrame(batch.trajectories).filter(pl.col("status") == STATUS.index("failed"))
+    assert failed["info"].str.contains("the server is down").all()
+    actions = pl.DataFrame(batch.nodes).filter(pl.col("kind") == 1)
+    assert len(actions) == 4 * 3 + (0 if without_tokens else 4 * 2), "sampled tokens are kept"
+    collect.update(recipes.GRPO.credit(batch), {})
+    collect.close()
+
+
+def test_failed_branches_are_replaced_where_the_program_says_so(tmp_path: Path) -> None:
+    world = FailingWorld(str(tmp_path), ("raise 3",))
+    with pytest.warns(RuntimeWarning, match="broke down"):
+        batch = collector(world, rollout.Independent(replacements=1))(tasks=1, group_size=1)
+    assert by_task(batch) == {"raise 3": ["failed", "finished"]}
+
+
+@pytest.mark.parametrize("runs", ["thread", "process"])
+def test_an_episode_that_hangs_is_given_up(tmp_path: Path, runs: str) -> None:
+    world = FailingWorld(str(tmp_path), ("fine", "hang 1", "hang 9"), runs)
+    collect = collector(world, call_seconds=1.0)
+    begin = time.monotonic()
+    with pytest.warns(RuntimeWarning, match="took longer than 1.0 s"):
+        batch = collect(tasks=3, group_size=2)
+    assert time.monotonic() - begin < world.hang
+    statuses = by_task(batch)
+    assert statuses["fine"] == ["finished"] * 2
+    assert statuses["hang 1"] == ["finished"] * 2, "once is repaired"
+    assert statuses["hang 9"] == ["failed"] * 2
+    collect.close()
+
+
+def test_a_worker_that_dies_takes_nobody_with_it(tmp_path: Path) -> None:
+    world = FailingWorld(str(tmp_path), ("fine", "die 1", "die 9"), "process")
+    collect = collector(world)
+    with pytest.warns(RuntimeWarning, match="the process of the episode died"):
+        batch = collect(tasks=3, group_size=3)
+    statuses = by_task(batch)
+    assert statuses["fine"] == ["finished"] * 3
+    assert statuses["die 1"] == ["finished"] * 3
+    assert "failed" in statuses["die 9"]
+    collect.close()
+
+
+@pytest.mark.parametrize("runs", RUNS)
+def test_every_episode_is_closed(tmp_path: Path, runs: str) -> None:
+    world = FailingWorld(str(tmp_path), ("fine", "raise 1"), runs)
+    collect = collector(world)
+    collect(tasks=2, group_size=3)
+    deadline = time.monotonic() + 60
+    while counted(world, "closed") < 7 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert counted(world, "closed") == 7, "six that ended, and one that broke down and was built anew"
+    collect.close()
+
+
+def test_a_world_that_cannot_be_replayed_fails_at_once(tmp_path: Path) -> None:
+    world = FailingWorld(str(tmp_path), ("fine", "raise 1"), replayable=False)
+    with pytest.warns(RuntimeWarning, match="broke down 1 times"):
+        batch = collector(world)(tasks=2, group_size=1)
+    assert by_task(batch) == {"fine": ["finished"], "raise 1": ["failed"]}
+
+    class Fork(rollout.Rollout):
+        async def group(self, group: Group) -> None:
+            [branch] = group.start_many(1)
+            await branch.turn()
+            branch.fork()
+
+    with pytest.raises(
+        InvalidInputError, match="FailingWorld says replayable=False, so an episode of it cannot be forked"
+    ):
+        collector(FailingWorld(str(tmp_path), ("fine",), replayable=False), Fork())(tasks=1, group_size=1)
+
+
+def test_an_engine_that_fails_is_asked_again(tmp_path: Path) -> None:
+    world = FailingWorld(str(tmp_path), ("fine",))
+    engine = Engine(times=2)
+    batch = collector(world, engine=engine)(tasks=2, group_size=2)
+    assert by_task(batch) == {"fine": ["finished"] * 4}
+    assert set(engine.asked.values()) == {3}
+    with pytest.warns(RuntimeWarning, match="which is left out"), pytest.raises(ConnectionError, match="is busy"):
+        collector(world, engine=Engine(times=9))(tasks=2, group_size=2)
+
+
+def test_a_program_that_raises_fails_its_group_alone(tmp_path: Path) -> None:
+    class Odd(rollout.Rollout):
+        async def group(self, group: Group) -> None:
+            await group.run(group.start_many(group.size))
+            if group.key[1] == 3:
+                raise KeyError("a typo")
+
+    world = FailingWorld(str(tmp_path), ("fine",))
+    with pytest.warns(RuntimeWarning, match=r"failed on group 0.3 .*, which is left out: KeyError: 'a typo'"):
+        batch = arl.Collector(Engine(), world, recipes.GRPO.replace(rollout=Odd()), task_pool=16)(tasks=6, group_size=2)
+    assert batch.num_groups == 5
+    assert by_task(batch) == {"fine": ["finished"] * 6 + ["pruned"] * 2 + ["finished"] * 4}
+
+
+@pytest.mark.parametrize("groups", [2, 12])
+def test_a_program_that_always_raises_stops_the_collection(tmp_path: Path, groups: int) -> None:
+    begun: list[str] = []
+
+    class Wrong(rollout.Rollout):
+        async def group(self, group: Group) -> None:
+            begun.append(group.name)
+            await group.run(group.start_many(1))
+            raise KeyError("a typo")
+
+    world = FailingWorld(str(tmp_path), ("fine",))
+    with pytest.warns(RuntimeWarning, match="a typo"), pytest.raises(KeyError, match="a typo"):
+        arl.Collector(Engine(), world, recipes.GRPO.replace(rollout=Wrong()), task_pool=16, concurrency=2)(
+            tasks=groups, group_size=2
+        )
+    assert len(begun) <= 9, "a typo does not burn a night"
+
+
+def test_asynchronous_episodes_run_in_the_loop() -> None:
+    import asyncio
+
+    from agentrl_core.env import Outcome, Task
+
+    class Episode:
+        observation = "begin"
+
+        def __init__(self, hang: bool) -> None:
+            self.hang = hang
+
+        async def step(self, action: str) -> Outcome:
+            del action
+            await asyncio.sleep(60 if self.hang else 0.01)
+            return Outcome(reward=1.0, terminated=True, success=True)
+
+        def state_key(self) -> bytes:
+            return b"here"
+
+    class World:
+        runs = "inline"
+
+        def tasks(self, count: int, *, split: str = "train", start: int = 0) -> list[Task]:
+            del split
+            return [Task(f"task {number}", "?", "x", None) for number in range(start, start + count)]
+
+        async def reset(self, task: Task, seed: int) -> Episode:
+            del seed
+            await asyncio.sleep(0.01)
+            return Episode(task.task_id == "task 1")
+
+    with pytest.warns(RuntimeWarning, match="took longer than 0.5 s"):
+        batch = arl.Collector(Engine(), World(), recipes.GRPO, task_pool=2, call_seconds=0.5)(tasks=2, group_size=2)
+    assert (
+        sorted(STATUS[status] for status in pl.DataFrame(batch.trajectories)["status"])
+        == ["failed"] * 2 + ["finished"] * 2
+    )
+
+
+def test_episodes_wait_side_by_side(tmp_path: Path) -> None:
+    seen: list[int] = []
+    world = FailingWorld(str(tmp_path), ("fine",), seconds=0.05)
+    collect = collector(world, progress=lambda progress: seen.append(progress.at_environment))
+    collect(tasks=2, group_size=8)
+    assert max(seen) > 1, "the watcher saw several of them wait at once"
+    collect.close()
+
+
+def test_a_forked_child_collects_on_its_own(tmp_path: Path) -> None:
+    world = FailingWorld(str(tmp_path), ("fine",))
+    collect = collector(world)
+    collect(tasks=1, group_size=2)
+    child = os.fork()
+    if not child:
+        try:
+            os._exit(0 if collect(tasks=1, group_size=2).num_draws == 2 else 1)
+        except BaseException:  # noqa: BLE001 -- the parent has to hear of it
+            os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"runs": "moon"}, r"environment FailingWorld: runs='moon'; give one of 'inline', 'thread', 'process'"),
+        ({"facts": {"a": 1}}, r"environment FailingWorld: facts\['a'\] is 1; declare it as env.Fact"),
+    ],
+)
+def test_what_a_world_says_of_itself_is_checked(tmp_path: Path, change: dict[str, Any], message: str) -> None:
+    world = FailingWorld(str(tmp_path), ("fine",))
+    for name, value in change.items():
+        setattr(world, name, value)
+    with pytest.raises(InvalidInputError, match=message):
+        collector(world)
+
+
+def test_a_world_that_does_not_pickle_is_refused(tmp_path: Path) -> None:
+    world = FailingWorld(str(tmp_path), ("fine",), "process")
+    world.lock = threading.Lock()  # type: ignore[attr-defined]
+    with pytest.raises(InvalidInputError, match=r'runs="process", but cannot be sent to one: .*; make it picklable'):
+        collector(world)(tasks=1, group_size=1)

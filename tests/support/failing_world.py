@@ -1,0 +1,95 @@
+"""A world whose episodes break down as their task says, a number of times; it pickles, so that it runs anywhere."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from agentrl_core.env import TOOL_ERROR, TOOL_RESULT, Fact, Outcome, Task
+
+TURNS = 3
+
+
+@dataclass
+class FailingWorld:
+    """Tasks are named after how they fail: `fine`, or `<how> <times>`, such as `raise 1` or `die 9`.
+
+    Args:
+        folder: where failures are counted, over processes.
+        hows: the tasks.
+        runs: where episodes run.
+        seconds: how long a step takes.
+        hang: how long a step takes that hangs.
+    """
+
+    folder: str
+    hows: tuple[str, ...]
+    runs: str = "thread"
+    seconds: float = 0.0
+    hang: float = 60.0
+    replayable: bool = True
+    facts = {}  # TEMP
+
+    def tasks(self, count: int, *, split: str = "train", start: int = 0) -> list[Task]:
+        del split
+        hows = [self.hows[number % len(self.hows)] for number in range(start, start + count)]
+        return [Task(f"{how} #{number}", how, how.split()[0], None) for number, how in enumerate(hows, start=start)]
+
+    def reset(self, task: Task, seed: int) -> FailingEpisode:
+        episode = FailingEpisode(self, task, seed)
+        episode.fail("reset")
+        return episode
+
+    def count(self, task: Task, what: str) -> int:
+        """How often this was counted for a task, this time included."""
+        with (Path(self.folder) / f"{task.task_id} {what}".replace("/", "_")).open("a") as file:
+            file.write("x")
+            return file.tell()
+
+
+class FailingEpisode:
+    """Three turns; fails at the second as the task says."""
+
+    def __init__(self, world: FailingWorld, task: Task, seed: int) -> None:
+        self.world, self.task, self.seed = world, task, seed
+        self.observation = f"begin {task.task_id}"
+        self.turns = 0
+        self.closed = False
+
+    def fail(self, where: str) -> None:
+        """Break down, if the task says so and it did not do so often enough."""
+        how, _, times = self.task.question.partition(" ")
+        place = "reset" if how.startswith("reset") else "step"
+        if not times or place != where or self.world.count(self.task, "failures") > int(times):
+            return
+        if how.endswith("raise"):
+            raise OSError("the server is down")
+        if how.endswith("hang"):
+            time.sleep(self.world.hang)
+        if how.endswith("die"):
+            os._exit(7)
+
+    def step(self, action: str) -> Outcome:
+        if self.world.seconds:
+            time.sleep(self.world.seconds)
+        self.turns += 1
+        if self.turns == 2:
+            self.fail("step")
+        if self.task.question == "refuse":
+            return Outcome("no such action", flags=TOOL_RESULT | TOOL_ERROR, reward=0.0, terminated=self.turns == TURNS)
+        facts: dict[str, Any] = {}  # TEMP
+        if self.turns < TURNS:
+            return Outcome(f"after {action}", reward=0.5, flags=TOOL_RESULT, facts=facts)
+        self.world.count(self.task, "ends")
+        return Outcome(reward=1.0, terminated=True, success=self.seed % 2 == 0, facts=facts)
+
+    def state_key(self) -> bytes:
+        return f"{self.task.task_id} {self.turns}".encode()
+
+    def close(self) -> None:
+        assert not self.closed, "it is closed once"
+        self.closed = True
+        self.world.count(self.task, "closed")
