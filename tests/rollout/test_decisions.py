@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from types import SimpleNamespace
 
 import numpy as np
@@ -30,16 +29,12 @@ class Numbers:
         decode=lambda tokens: " ".join(map(str, tokens.tolist())),
     )
 
-    def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Segment]:
-        del sampling
-        segments = []
-        for request in requests:
-            rng = np.random.default_rng(request.seed)
-            tokens = rng.integers(2, 49, int(rng.integers(1, 5))).astype(np.int32)
-            logprobs, entropies = -rng.random(len(tokens)), 3 * rng.random(len(tokens))
-            numbers = (logprobs.astype(np.float32), entropies.astype(np.float32))
-            segments.append(Segment(tokens, *numbers, "stop", self.policy_version, request.seed))
-        return segments
+    async def generate(self, request: Request) -> Segment:
+        rng = np.random.default_rng(request.seed)
+        tokens = rng.integers(2, 49, int(rng.integers(1, 5))).astype(np.int32)
+        logprobs, entropies = -rng.random(len(tokens)), 3 * rng.random(len(tokens))
+        numbers = (logprobs.astype(np.float32), entropies.astype(np.float32))
+        return Segment(tokens, *numbers, "stop", self.policy_version, request.seed)
 
 
 class Sums:

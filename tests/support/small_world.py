@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
-from agentrl_core.engine import Request, Sampling, Segment
+from agentrl_core.engine import Request, Segment
 from agentrl_core.env import TOOL_RESULT, Outcome, Task
 
 END = 9
@@ -58,15 +58,11 @@ class SmallWorld:
 
         return SimpleNamespace(observation=self.observation, step=step, state_key=state_key)
 
-    def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Segment]:
-        del sampling
-        segments = []
-        for request in requests:
-            rng = np.random.default_rng(request.seed)
-            tokens = np.append(rng.integers(2, 8, 3), END).astype(np.int32)
-            numbers = rng.random(4, np.float32)
-            segments.append(Segment(tokens, -numbers, numbers, "stop", self.policy_version, request.seed))
-        return segments
+    async def generate(self, request: Request) -> Segment:
+        rng = np.random.default_rng(request.seed)
+        tokens = np.append(rng.integers(2, 8, 3), END).astype(np.int32)
+        numbers = rng.random(4, np.float32)
+        return Segment(tokens, -numbers, numbers, "stop", self.policy_version, request.seed)
 
     def update_weights(self, _model: object, version: int) -> None:
         self.policy_version = version

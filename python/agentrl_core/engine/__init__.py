@@ -1,7 +1,8 @@
 """Engines: token ids in, token ids and behaviour log-probabilities out.
 
 `Transformers` samples from a PyTorch model of Hugging Face, `Vllm` from vLLM in this process, `Scripted` says what a
-test tells it to. `Chat` turns text into the tokens of a chat and back. Names load on first use: importing this package
+test tells it to. All are asked by `await engine.generate(request)`, for many requests at a time, or by `complete`.
+`Chat` turns text and messages into the tokens of a chat and back. Names load on first use: importing this package
 imports neither torch nor vLLM.
 """
 
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING
 from agentrl_core.lazy import lazy
 
 if TYPE_CHECKING:
-    from agentrl_core.engine.base import Engine, Request, Sampling, Segment
+    from agentrl_core.engine.base import Engine, Request, Sampling, Segment, Top, complete
     from agentrl_core.engine.chat import Chat
     from agentrl_core.engine.scripted import Reply, Scripted
     from agentrl_core.engine.transformers import Transformers
@@ -26,11 +27,25 @@ _HOME = {
     "Sampling": "base",
     "Scripted": "scripted",
     "Segment": "base",
+    "Top": "base",
     "Transformers": "transformers",
     "Vllm": "vllm",
+    "complete": "base",
 }
 
-__all__ = ["Chat", "Engine", "Reply", "Request", "Sampling", "Scripted", "Segment", "Transformers", "Vllm"]
+__all__ = [
+    "Chat",
+    "Engine",
+    "Reply",
+    "Request",
+    "Sampling",
+    "Scripted",
+    "Segment",
+    "Top",
+    "Transformers",
+    "Vllm",
+    "complete",
+]
 
 __getattr__ = lazy(__name__, _HOME)
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
@@ -19,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Sampling:
-    """How the next token is drawn from the model's logits `z` over a vocabulary of V tokens.
+    """How the tokens of a segment are drawn from the model's logits `z` over a vocabulary of V tokens.
 
         x = z / temperature;  top_k: keep the k largest;  top_p: keep the smallest set of most likely tokens whose
         probabilities sum to at least top_p;  p = softmax(x over what was kept)
@@ -33,6 +36,17 @@ class Sampling:
         top_k: 0 keeps all.
         max_tokens: most tokens of a segment, the stop token included.
         stop_token_ids: a segment ends with the first of these, which belongs to it.
+        top: how many of the likeliest tokens to report at each place (`Segment.top`), at most V.
+
+    Raises:
+        InvalidInputError: a number out of its range.
+
+    Example:
+        >>> from dataclasses import replace
+        >>> from agentrl_core.engine import Sampling
+        >>> sampling = Sampling(temperature=0.7, max_tokens=256)
+        >>> replace(sampling, temperature=0.0, top=3)
+        Sampling(temperature=0.0, top_p=1.0, top_k=0, max_tokens=256, stop_token_ids=(), top=3)
     """
 
     temperature: float = 1.0
@@ -40,6 +54,7 @@ class Sampling:
     top_k: int = 0
     max_tokens: int = 64
     stop_token_ids: tuple[int, ...] = ()
+    top: int = 0
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.temperature < float("inf"):
@@ -50,54 +65,133 @@ class Sampling:
             raise InvalidInputError(f"Sampling: top_k is {self.top_k}; give 0 (all tokens) or a positive integer")
         if self.max_tokens < 1:
             raise InvalidInputError(f"Sampling: max_tokens is {self.max_tokens}; give at least 1")
+        if self.top < 0:
+            raise InvalidInputError(f"Sampling: top is {self.top}; give 0 (none) or a positive integer")
+        # A list is as good, but samplings are compared and hashed.
+        object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids))
 
 
 @dataclass(frozen=True, eq=False)
 class Request:
-    """One segment to generate: continue `tokens` (int32 [n], n >= 1).
+    """One segment to generate: continue `tokens` (int32 [n], n >= 1) as `sampling` says.
 
     `seed` (0 to 2^63 - 1) decides every draw of the segment and nothing else does: hash it per segment
-    (`structural_seed`), since two requests with one seed draw the same numbers. `max_tokens` overrides the sampling's.
+    (`structural_seed`), since two requests with one seed draw the same numbers. A request is itself and equals no
+    other: `Engine.abort` knows it by that.
+
+    Raises:
+        InvalidInputError: tokens are no integer array or empty, the seed is out of range, or sampling is no `Sampling`.
+
+    Example:
+        >>> import numpy as np
+        >>> from agentrl_core.engine import Request, Sampling
+        >>> Request(np.array([5, 7, 9], np.int32), seed=1, sampling=Sampling(max_tokens=32)).sampling.max_tokens
+        32
     """
 
     tokens: NDArray[np.int32]
     seed: int
-    max_tokens: int | None = None
+    sampling: Sampling
 
     def __post_init__(self) -> None:
+        tokens: object = self.tokens
+        if not isinstance(tokens, np.ndarray):
+            raise InvalidInputError(f"Request: tokens is a {type(tokens).__name__}; give an int32 array of tokens")
         if self.tokens.ndim != 1 or self.tokens.size == 0 or self.tokens.dtype.kind not in "iu":
             raise InvalidInputError(
                 f"Request: tokens is an array of shape {self.tokens.shape} and type {self.tokens.dtype}; "
                 f"give at least one token as a one-dimensional integer array"
             )
-        if not 0 <= self.seed < 1 << 63:
-            raise InvalidInputError(f"Request: seed is {self.seed}; give an integer from 0 to 2^63 - 1")
-        if self.max_tokens is not None and self.max_tokens < 1:
-            raise InvalidInputError(f"Request: max_tokens is {self.max_tokens}; give at least 1 or None")
+        seed: object = self.seed
+        if not isinstance(seed, Integral) or not 0 <= int(seed) < 1 << 63:
+            raise InvalidInputError(f"Request: seed is {seed!r}; give an integer from 0 to 2^63 - 1")
+        sampling: object = self.sampling
+        if not isinstance(sampling, Sampling):
+            raise InvalidInputError(f"Request: sampling is {sampling!r}; give an engine.Sampling")
+
+
+@dataclass(frozen=True, eq=False)
+class Top:
+    """The c likeliest tokens at each of the n places of a segment, the likeliest first.
+
+    `tokens` int32 [n, c]; `logprobs` float32 [n, c] in the distribution sampled from, -inf where top_k or top_p kept
+    fewer than c. At temperature 0 they are those of softmax(z), which says how close the others were.
+    """
+
+    tokens: NDArray[np.int32]
+    logprobs: NDArray[np.float32]
 
 
 @dataclass(frozen=True, eq=False)
 class Segment:
-    """What was generated for one request: n >= 1 tokens, the stop token included.
+    """What was generated for one request: n >= 1 tokens, the stop token included; an aborted one may have none.
 
-    `tokens` int32 [n]; `logprobs` float32 [n]: log p of each token as sampled (see `Sampling`); `entropies` float32
-    [n]: -sum p log p in nats at each token, or None where the engine cannot say; `finish_reason`: "stop" or "length".
+    Args:
+        tokens: int32 [n].
+        logprobs: float32 [n]: log p of each token as sampled (see `Sampling`).
+        entropies: float32 [n]: -sum p log p in nats at each token; None where the engine cannot say.
+        finish_reason: "stop" (behind a stop token), "length" (`max_tokens` were generated) or "abort" (ended before, by
+            `Engine.abort`, new weights or the closing of the engine: exactly what was generated until then).
+        policy_version: of the weights that all its tokens were sampled from.
+        seed: the request's.
+        top: the likeliest tokens at each place, where `Sampling.top` asks for them.
+
+    Raises:
+        InvalidInputError: no log-probabilities, or not one of each for each token; no tokens where nothing was aborted.
     """
 
     tokens: NDArray[np.int32]
     logprobs: NDArray[np.float32]
     entropies: NDArray[np.float32] | None
-    finish_reason: Literal["stop", "length"]
+    finish_reason: Literal["stop", "length", "abort"]
     policy_version: int
     seed: int
+    top: Top | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("logprobs", "entropies"):
+            numbers = getattr(self, name)
+            if numbers is None and name == "logprobs":
+                raise InvalidInputError(
+                    "Segment: logprobs is None; give the log-probability of every token that was sampled"
+                )
+            if numbers is not None and len(numbers) != len(self.tokens):
+                raise InvalidInputError(
+                    f"Segment: there are {len(numbers)} {name} of {len(self.tokens)} tokens; give one for each"
+                )
+        if self.finish_reason not in ("stop", "length", "abort"):
+            raise InvalidInputError(
+                f"Segment: finish_reason is {self.finish_reason!r}; give 'stop', 'length' or 'abort'"
+            )
+        if not len(self.tokens) and self.finish_reason != "abort":
+            raise InvalidInputError(
+                f"Segment: it has no tokens, but its finish_reason is {self.finish_reason!r}; "
+                "only an aborted segment may be empty"
+            )
 
 
 class Engine(Protocol):
-    """Something that generates."""
+    """Something that generates. Requests may come from several event loops and threads at once.
+
+    Example:
+        >>> import numpy as np
+        >>> from agentrl_core import engine, env, warm_start
+        >>> model, tokenizer = warm_start.build(env.ReasoningGym(["chain_sum"]), seed=0)
+        >>> generate: engine.Engine = engine.Transformers(model, tokenizer)
+        >>> async def first_and_second(prompt):
+        ...     sampling = engine.Sampling(max_tokens=4)
+        ...     first = await generate.generate(engine.Request(prompt, seed=1, sampling=sampling))
+        ...     longer = np.append(prompt, first.tokens)
+        ...     return first, await generate.generate(engine.Request(longer, seed=2, sampling=sampling))
+        >>> import asyncio
+        >>> first, second = asyncio.run(first_and_second(generate.chat.prompt("2 + 2 =")))
+        >>> first.finish_reason, len(second.tokens)
+        ('length', 4)
+    """
 
     @property
     def chat(self) -> Chat:
-        """How text becomes tokens for this model, and back."""
+        """How text and messages become tokens for this model, and tokens text."""
         ...
 
     @property
@@ -115,26 +209,111 @@ class Engine(Protocol):
         """How `Segment.entropies` is made: "exact", "top_10" or "none"."""
         ...
 
-    def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Segment]:
-        """One segment for each request, in their order."""
+    @property
+    def shares_parameters(self) -> bool:
+        """Whether it samples from the very tensors that the optimizer steps, so that it must rest meanwhile."""
+        ...
+
+    async def generate(self, request: Request) -> Segment:
+        """The segment of one request. Cancelling the wait gives up the segment.
+
+        Raises:
+            InvalidInputError: the request is none, or has a token outside the vocabulary; the engine is closed.
+            EngineError: the engine failed at it; it can be used again.
+        """
+        ...
+
+    def abort(self, request: Request) -> None:
+        """End a request that is being generated: its `generate` soon returns exactly what there was.
+
+        A request that is not being generated is let be, since it may have ended meanwhile.
+        """
         ...
 
     def update_weights(self, model: nn.Module, version: int) -> None:
-        """Sample from `model`'s weights from now on and stamp segments with `version`."""
+        """Sample from `model`'s weights from now on and stamp segments with `version`.
+
+        Segments that are being generated end as aborted, with what they have under the old version.
+        """
+        ...
+
+    def close(self) -> None:
+        """Give back what the engine holds; running segments end as aborted. More than once does no harm."""
         ...
 
 
-def check_requests(requests: Sequence[Request], vocabulary_size: int) -> None:
-    """Refuse token ids outside the vocabulary, which a model would answer with a crash or with nonsense.
+def complete(engine: Engine, requests: Sequence[Request]) -> list[Segment]:
+    """One segment for each request, in their order: the plain call for scripts and notebooks, which waits for all.
+
+    It works where an event loop is running too, as in Jupyter, which stands still meanwhile: asynchronous programs
+    await `engine.generate` instead. Where one request fails, the others are given up.
 
     Raises:
-        InvalidInputError: names the request, the token and the vocabulary.
+        InvalidInputError, EngineError: what `engine.generate` raises.
+
+    Example:
+        >>> from agentrl_core import engine, env, warm_start
+        >>> model, tokenizer = warm_start.build(env.ReasoningGym(["chain_sum"]), seed=0)
+        >>> generate = engine.Transformers(model, tokenizer)
+        >>> prompt, sampling = generate.chat.prompt("2 + 2 ="), engine.Sampling(max_tokens=4)
+        >>> requests = [engine.Request(prompt, seed, sampling) for seed in range(3)]
+        >>> [len(segment.tokens) for segment in engine.complete(generate, requests)]
+        [4, 4, 4]
     """
-    for index, request in enumerate(requests):
-        smallest, largest = int(request.tokens.min()), int(request.tokens.max())
-        if smallest < 0 or largest >= vocabulary_size:
-            wrong = smallest if smallest < 0 else largest
-            raise InvalidInputError(
-                f"generate: request {index} holds token {wrong}, outside the vocabulary of {vocabulary_size} tokens; "
-                f"make its tokens with this engine's chat"
-            )
+
+    async def all_of_them() -> list[Segment]:
+        return await asyncio.gather(*map(engine.generate, requests))
+
+    if not requests:
+        return []
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(all_of_them())
+    # A loop that runs cannot be entered again: another one, in a thread of its own.
+    segments: list[Segment] = []
+    failures: list[BaseException] = []
+
+    def apart() -> None:
+        try:
+            segments.extend(asyncio.run(all_of_them()))
+        except BaseException as error:  # noqa: BLE001 -- it is raised where it belongs
+            failures.append(error)
+
+    thread = threading.Thread(target=apart, name="agentrl complete", daemon=True)
+    thread.start()
+    try:
+        thread.join()
+    except BaseException:  # Ctrl-C
+        for request in requests:
+            engine.abort(request)
+        raise
+    if failures:
+        raise failures[0]
+    return segments
+
+
+def aborted(request: Request, version: int) -> Segment:
+    """The segment of a request that was ended before its first token."""
+    nothing, top = np.empty(0, np.float32), (0, request.sampling.top)
+    likeliest = Top(np.empty(top, np.int32), np.empty(top, np.float32)) if request.sampling.top else None
+    return Segment(np.empty(0, np.int32), nothing, nothing, "abort", version, request.seed, likeliest)
+
+
+def check_request(request: object, vocabulary_size: int) -> None:
+    """Refuse what is no request, and token ids outside the vocabulary: a model would crash or answer nonsense.
+
+    Raises:
+        InvalidInputError: names the value, or the token and the vocabulary.
+    """
+    if not isinstance(request, Request):
+        raise InvalidInputError(
+            f"generate: the request is a {type(request).__name__}; give an engine.Request(tokens, seed, sampling)"
+        )
+    smallest, largest = int(request.tokens.min()), int(request.tokens.max())
+    if smallest < 0 or largest >= vocabulary_size:
+        wrong = smallest if smallest < 0 else largest
+        raise InvalidInputError(
+            f"generate: the request holds token {wrong}, outside the vocabulary of {vocabulary_size} tokens; "
+            f"make its tokens with this engine's chat"
+        )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import NoReturn
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from agentrl_core import _core
 from agentrl_core.data.forest import Forest
-from agentrl_core.engine.base import Engine, Request, Sampling, Segment
+from agentrl_core.engine.base import Engine, Request, Sampling, Segment, complete
 from agentrl_core.env.base import TOOL_RESULT, Environment, Outcome, Task
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.rollout.notices import Notices
@@ -109,9 +109,7 @@ class _Driver:
         self.environment = environment
         self.planner = planner
         stops = dict.fromkeys((*sampling.stop_token_ids, *engine.chat.stop_token_ids))
-        self.sampling = Sampling(
-            sampling.temperature, sampling.top_p, sampling.top_k, sampling.max_tokens, tuple(stops)
-        )
+        self.sampling = replace(sampling, stop_token_ids=tuple(stops))
         self.context_tokens = context_tokens
         self.first_group = first_group
         self.notices = notices
@@ -150,11 +148,14 @@ class _Driver:
             Request(
                 self.forest.tokens(row.handle),
                 self.forest.segment_seed(row.handle),
-                min(self.sampling.max_tokens, self.context_tokens - row.context_length),
+                replace(
+                    self.sampling,
+                    max_tokens=min(self.sampling.max_tokens, self.context_tokens - row.context_length),
+                ),
             )
             for row in rows
         ]
-        segments = self.engine.generate(requests, self.sampling)
+        segments = complete(self.engine, requests)
         measured = self._measure(segments)
         before = [(row.context_node, row.context_length, row.after_tool) for row in rows]
         # All of them before anything else, so that an environment that fails loses no sampled token.
