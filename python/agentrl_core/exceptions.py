@@ -35,6 +35,10 @@ class UnsupportedError(AgentRLError, NotImplementedError):
     """A model, layout or file version that this build does not handle."""
 
 
+class EngineError(AgentRLError, RuntimeError):
+    """An engine failed while it generated: out of memory, a fault in the model. It can be asked again."""
+
+
 class MissingDependencyError(AgentRLError, ImportError):
     """An optional package is needed; the message names the extra that installs it."""
 

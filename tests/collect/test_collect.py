@@ -44,10 +44,10 @@ def test_every_sampled_token_is_stored_with_its_log_prob_and_version(world, warm
         def __getattr__(self, name):
             return getattr(generate, name)
 
-        def generate(self, requests, sampling):
-            segments = generate.generate(requests, sampling)
-            sampled.extend(segments)
-            return segments
+        async def generate(self, request):
+            segment = await generate.generate(request)
+            sampled.append(segment)
+            return segment
 
     with arl.Store.open(tmp_path) as store:
         collect = arl.Collector(Counting(), world, recipes.ARPO, store=store, **LIMITS)

@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 
 from agentrl_core import Collector, Store, recipes, select
-from agentrl_core.engine import Request, Sampling, Segment
+from agentrl_core.engine import Request, Segment
 from agentrl_core.env.base import Outcome, Task
 from agentrl_core.exceptions import StoreError
 from agentrl_core.recipe import Recipe
@@ -86,17 +86,15 @@ class Count:
 
         return SimpleNamespace(observation=task.question, step=step, state_key=state_key)
 
-    def generate(self, requests: list[Request], sampling: Sampling) -> list[Segment]:
+    async def generate(self, request: Request) -> Segment:
         self.trap("generate")
-        assert END in sampling.stop_token_ids
-        made = []
-        for request in requests:
-            rng = np.random.default_rng(request.seed)
-            tokens = np.append(rng.integers(2, 8, 3), END).astype(np.int32)
-            logprobs = -rng.random(4, np.float32)
-            made.append(Segment(tokens, logprobs, None, "stop", self.policy_version, request.seed))
-        self.generated.extend(made)
-        return made
+        assert END in request.sampling.stop_token_ids
+        rng = np.random.default_rng(request.seed)
+        tokens = np.append(rng.integers(2, 8, 3), END).astype(np.int32)
+        logprobs = -rng.random(4, np.float32)
+        segment = Segment(tokens, logprobs, None, "stop", self.policy_version, request.seed)
+        self.generated.append(segment)
+        return segment
 
     def update_weights(self, _model: object, version: int) -> None:
         self.policy_version = version

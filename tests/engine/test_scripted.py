@@ -3,29 +3,29 @@
 import numpy as np
 import pytest
 
-from agentrl_core.engine import Reply, Request, Sampling, Scripted
+from agentrl_core.engine import Reply, Request, Sampling, Scripted, complete
 from agentrl_core.exceptions import InvalidInputError
 
 
-def requests(*prompts):
-    return [Request(np.array(prompt, np.int32), seed=i) for i, prompt in enumerate(prompts)]
+def requests(*prompts, sampling=None):
+    return [Request(np.array(prompt, np.int32), i, sampling or Sampling()) for i, prompt in enumerate(prompts)]
 
 
 def test_a_list_is_used_up_in_order(tokenizer):
     says = Scripted(tokenizer, ["<answer>1</answer>", "<answer>2</answer>"])
     stops = Sampling(stop_token_ids=says.chat.stop_token_ids)
-    segments = says.generate(requests([1], [2]), stops)
+    segments = complete(says, requests([1], [2], sampling=stops))
     assert [says.chat.decode(segment.tokens) for segment in segments] == ["<answer>1</answer>", "<answer>2</answer>"]
     assert [segment.finish_reason for segment in segments] == ["stop", "stop"]
     assert [segment.seed for segment in segments] == [0, 1]
     with pytest.raises(InvalidInputError, match="used up"):
-        says.generate(requests([1]), stops)
+        complete(says, requests([1], sampling=stops))
 
 
 def test_a_function_sees_the_tokens(tokenizer):
     says = Scripted(tokenizer, lambda tokens: Reply([int(tokens[-1]), 9], logprobs=[-0.5, -1.5], entropies=[0.25, 2.0]))
     says.update_weights(None, version=4)
-    [segment] = says.generate(requests([3, 8]), Sampling())
+    [segment] = complete(says, requests([3, 8]))
     assert segment.tokens.tolist() == [8, 9]
     assert segment.logprobs.tolist() == [-0.5, -1.5]
     assert segment.entropies.tolist() == [0.25, 2.0]
@@ -34,10 +34,10 @@ def test_a_function_sees_the_tokens(tokenizer):
 
 def test_replies_are_cut_as_a_real_engine_would(tokenizer):
     reply = Reply([5, 6, 7, 8], logprobs=[-1.0, -2.0, -3.0, -4.0])
-    [stopped] = Scripted(tokenizer, [reply]).generate(requests([1]), Sampling(stop_token_ids=(6, 8)))
+    [stopped] = complete(Scripted(tokenizer, [reply]), requests([1], sampling=Sampling(stop_token_ids=(6, 8))))
     assert (stopped.tokens.tolist(), stopped.finish_reason) == ([5, 6], "stop")
     assert stopped.logprobs.tolist() == [-1.0, -2.0]
-    [limited] = Scripted(tokenizer, [reply]).generate(requests([1]), Sampling(max_tokens=3))
+    [limited] = complete(Scripted(tokenizer, [reply]), requests([1], sampling=Sampling(max_tokens=3)))
     assert (limited.tokens.tolist(), limited.finish_reason) == ([5, 6, 7], "length")
 
 
@@ -45,6 +45,6 @@ def test_wrong_scripts(tokenizer):
     with pytest.raises(InvalidInputError, match="give a list"):
         Scripted(tokenizer, "<answer>1</answer>")
     with pytest.raises(InvalidInputError, match="no tokens"):
-        Scripted(tokenizer, [Reply([])]).generate(requests([1]), Sampling())
+        complete(Scripted(tokenizer, [Reply([])]), requests([1]))
     with pytest.raises(InvalidInputError, match="2 tokens has 1 logprobs"):
-        Scripted(tokenizer, [Reply([1, 2], logprobs=[0.0])]).generate(requests([1]), Sampling())
+        complete(Scripted(tokenizer, [Reply([1, 2], logprobs=[0.0])]), requests([1]))

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from agentrl_core import engine
-from agentrl_core.engine import Request, Sampling
+from agentrl_core.engine import Request, Sampling, complete
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
 
 SAMPLINGS = [
@@ -17,11 +17,11 @@ SAMPLINGS = [
 ]
 
 
-def ragged_requests(vocabulary, count=20, seed=0):
+def ragged_requests(vocabulary, sampling, count=20, seed=0):
     """Prompts of one to thirty tokens, some of them repeated."""
     random = np.random.default_rng(seed)
     prompts = [random.integers(0, vocabulary, random.integers(1, 31), dtype=np.int32) for _ in range(count // 2)]
-    return [Request(prompts[i % len(prompts)], seed=1000 + i) for i in range(count)]
+    return [Request(prompts[i % len(prompts)], 1000 + i, sampling) for i in range(count)]
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
@@ -29,8 +29,8 @@ def ragged_requests(vocabulary, count=20, seed=0):
 def test_log_probs_and_entropies_equal_the_models_own_forward(family, sampling, make_model, tokenizer, own_words):
     model = make_model(family)
     generate = engine.Transformers(model, tokenizer)
-    requests = ragged_requests(generate.vocabulary_size)
-    segments = generate.generate(requests, sampling)
+    requests = ragged_requests(generate.vocabulary_size, sampling)
+    segments = complete(generate, requests)
     assert [len(segment.tokens) for segment in segments] == [12] * len(requests)
     for request, segment in zip(requests, segments, strict=True):
         logprobs, entropies = own_words(model, request, segment, sampling)
@@ -41,13 +41,13 @@ def test_log_probs_and_entropies_equal_the_models_own_forward(family, sampling, 
 @pytest.mark.parametrize("family", ["llama", "qwen3"])
 def test_a_segment_does_not_depend_on_its_batch(family, make_model, tokenizer):
     generate = engine.Transformers(make_model(family), tokenizer)
-    requests = ragged_requests(generate.vocabulary_size, count=24)
     # Stop tokens end rows at different steps, so rows are dropped from the cache on the way.
     sampling = Sampling(max_tokens=50, stop_token_ids=tuple(range(0, generate.vocabulary_size, 12)))
-    together = generate.generate(requests, sampling)
+    requests = ragged_requests(generate.vocabulary_size, sampling, count=24)
+    together = complete(generate, requests)
     assert len({len(segment.tokens) for segment in together}) > 5
-    backwards = generate.generate(requests[::-1], sampling)[::-1]
-    alone = [generate.generate([request], sampling)[0] for request in requests]
+    backwards = complete(generate, requests[::-1])[::-1]
+    alone = [complete(generate, [request])[0] for request in requests]
     for one, two, three in zip(together, backwards, alone, strict=True):
         assert one.tokens.tolist() == two.tokens.tolist() == three.tokens.tolist()
         np.testing.assert_allclose(one.logprobs, two.logprobs, atol=1e-5)
@@ -59,8 +59,8 @@ def test_long_segments_outgrow_the_first_room_of_the_cache(make_model, tokenizer
     model = make_model("qwen3")
     generate = engine.Transformers(model, tokenizer)
     sampling = Sampling(max_tokens=100)
-    requests = ragged_requests(generate.vocabulary_size, count=4)
-    for request, segment in zip(requests, generate.generate(requests, sampling), strict=True):
+    requests = ragged_requests(generate.vocabulary_size, sampling, count=4)
+    for request, segment in zip(requests, complete(generate, requests), strict=True):
         assert len(segment.tokens) == 100
         np.testing.assert_allclose(segment.logprobs, own_words(model, request, segment, sampling)[0], atol=1e-5)
 
@@ -69,17 +69,17 @@ def test_segments_stop_behind_the_stop_token_or_at_the_limit(make_model, tokeniz
     generate = engine.Transformers(make_model("llama"), tokenizer)
     stops = tuple(range(0, generate.vocabulary_size, 5))
     requests = [
-        Request(request.tokens, request.seed, max_tokens=3 + i % 4)
-        for i, request in enumerate(ragged_requests(generate.vocabulary_size, count=40))
+        Request(request.tokens, request.seed, Sampling(max_tokens=3 + i % 4, stop_token_ids=stops))
+        for i, request in enumerate(ragged_requests(generate.vocabulary_size, Sampling(), count=40))
     ]
     reasons = set()
-    for request, segment in zip(requests, generate.generate(requests, Sampling(stop_token_ids=stops)), strict=True):
+    for request, segment in zip(requests, complete(generate, requests), strict=True):
         reasons.add(segment.finish_reason)
         assert not set(segment.tokens[:-1].tolist()) & set(stops)
         assert (segment.finish_reason == "stop") == (int(segment.tokens[-1]) in stops)
-        assert len(segment.tokens) <= request.max_tokens
+        assert len(segment.tokens) <= request.sampling.max_tokens
         if segment.finish_reason == "length":
-            assert len(segment.tokens) == request.max_tokens
+            assert len(segment.tokens) == request.sampling.max_tokens
         assert len(segment.tokens) == len(segment.logprobs) == len(segment.entropies)
         assert segment.seed == request.seed
         assert (segment.tokens.dtype, segment.logprobs.dtype) == (np.int32, np.float32)
@@ -89,8 +89,8 @@ def test_segments_stop_behind_the_stop_token_or_at_the_limit(make_model, tokeniz
 def test_temperature_zero_takes_the_most_likely_token(make_model, tokenizer):
     model = make_model("qwen3")
     generate = engine.Transformers(model, tokenizer)
-    request = Request(np.array([5, 6, 7], np.int32), seed=1)
-    [segment] = generate.generate([request], Sampling(temperature=0.0, max_tokens=6))
+    request = Request(np.array([5, 6, 7], np.int32), 1, Sampling(temperature=0.0, max_tokens=6))
+    [segment] = complete(generate, [request])
     ids = torch.from_numpy(np.concatenate([request.tokens, segment.tokens]).astype(np.int64))[None]
     with torch.no_grad():
         best = model(ids).logits[0, 2:-1].argmax(-1)
@@ -104,8 +104,8 @@ def test_the_models_mode_and_gradients_are_left_as_they_were(make_model, tokeniz
     model.train()
     model.model.layers[0].eval()
     generate = engine.Transformers(model, tokenizer)
-    request = Request(np.arange(5, dtype=np.int32), seed=1)
-    first, second = (generate.generate([request], Sampling(max_tokens=8))[0] for _ in range(2))
+    request = Request(np.arange(5, dtype=np.int32), 1, Sampling(max_tokens=8))
+    first, second = (complete(generate, [request])[0] for _ in range(2))
     assert first.logprobs.tolist() == second.logprobs.tolist(), "dropout is off while generating"
     assert model.training
     assert not model.model.layers[0].training
@@ -117,15 +117,16 @@ def test_the_models_mode_and_gradients_are_left_as_they_were(make_model, tokeniz
 def test_weights_follow_the_policy_and_are_copied_from_another_model(make_model, tokenizer, own_words):
     policy, other = make_model("qwen3"), make_model("qwen3", seed=1)
     generate = engine.Transformers(policy, tokenizer)
-    request, sampling = Request(np.arange(5, dtype=np.int32), seed=1), Sampling(max_tokens=8)
+    sampling = Sampling(max_tokens=8)
+    request = Request(np.arange(5, dtype=np.int32), 1, sampling)
     with torch.no_grad():
         policy.lm_head.weight.mul_(0.5)
     generate.update_weights(policy, version=7)
-    [segment] = generate.generate([request], sampling)
+    [segment] = complete(generate, [request])
     assert segment.policy_version == generate.policy_version == 7
     np.testing.assert_allclose(segment.logprobs, own_words(policy, request, segment, sampling)[0], atol=1e-5)
     generate.update_weights(other, version=8)
-    [segment] = generate.generate([request], sampling)
+    [segment] = complete(generate, [request])
     assert segment.policy_version == 8
     np.testing.assert_allclose(segment.logprobs, own_words(other, request, segment, sampling)[0], atol=1e-5)
     with pytest.raises(InvalidInputError, match="does not fit"):
@@ -133,7 +134,7 @@ def test_weights_follow_the_policy_and_are_copied_from_another_model(make_model,
 
 
 def test_no_requests_give_no_segments(make_model, tokenizer):
-    assert engine.Transformers(make_model("llama"), tokenizer).generate([], Sampling()) == []
+    assert complete(engine.Transformers(make_model("llama"), tokenizer), []) == []
 
 
 def test_the_tokenizer_is_found_beside_the_model(make_model, tokenizer, tmp_path):
@@ -153,17 +154,12 @@ def test_wrong_calls(make_model, tokenizer, tmp_path):
         engine.Transformers(model)
     generate = engine.Transformers(model, tokenizer)
     for token in (-1, generate.vocabulary_size):
-        with pytest.raises(InvalidInputError, match=f"request 0 holds token {token}"):
-            generate.generate([Request(np.array([1, token], np.int32), seed=0)], Sampling())
-    for wrong in ({"temperature": -1.0}, {"top_p": 0.0}, {"top_k": -1}, {"max_tokens": 0}):
-        with pytest.raises(InvalidInputError, match=next(iter(wrong))):
-            Sampling(**wrong)
-    with pytest.raises(InvalidInputError, match="at least one token"):
-        Request(np.array([], np.int32), seed=0)
-    with pytest.raises(InvalidInputError, match="seed is -1"):
-        Request(np.array([1], np.int32), seed=-1)
-    with pytest.raises(InvalidInputError, match="max_tokens is 0"):
-        Request(np.array([1], np.int32), seed=1, max_tokens=0)
+        with pytest.raises(InvalidInputError, match=f"holds token {token}"):
+            complete(generate, [Request(np.array([1, token], np.int32), 0, Sampling())])
+    with pytest.raises(InvalidInputError, match="the request is a str"):
+        complete(generate, ["2 + 2 ="])
+    with pytest.raises(InvalidInputError, match="top is 100000 and the vocabulary"):
+        complete(generate, [Request(np.array([1], np.int32), 0, Sampling(top=100_000))])
 
 
 def test_models_that_would_be_wrong_are_refused(make_model, tokenizer):

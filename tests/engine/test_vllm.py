@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from agentrl_core import engine
-from agentrl_core.engine import Request, Sampling
+from agentrl_core.engine import Request, Sampling, complete
 from agentrl_core.exceptions import InvalidInputError
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow]
@@ -25,19 +25,19 @@ def generate(policy, tokenizer):
     made.close()
     made.close()
     with pytest.raises(InvalidInputError, match="closed"):
-        made.generate([Request(np.array([1], np.int32), seed=0)], Sampling())
+        complete(made, [Request(np.array([1], np.int32), 0, Sampling())])
 
 
-def some_requests(vocabulary, count=24):
+def some_requests(vocabulary, sampling, count=24):
     random = np.random.default_rng(3)
     prompts = [random.integers(0, vocabulary, random.integers(1, 60), dtype=np.int32) for _ in range(count // 2)]
     # Hashed seeds are this large.
-    return [Request(prompts[i % len(prompts)], seed=(1 << 63) - 1 - 12345 * i) for i in range(count)]
+    return [Request(prompts[i % len(prompts)], (1 << 63) - 1 - 12345 * i, sampling) for i in range(count)]
 
 
 def check(generate, model, own_words, sampling, version):
-    requests = some_requests(generate.vocabulary_size)
-    for request, segment in zip(requests, generate.generate(requests, sampling), strict=True):
+    requests = some_requests(generate.vocabulary_size, sampling)
+    for request, segment in zip(requests, complete(generate, requests), strict=True):
         logprobs, entropies = own_words(model, request, segment, sampling, top=10)
         np.testing.assert_allclose(segment.logprobs, logprobs, atol=1e-5)
         np.testing.assert_allclose(segment.entropies, entropies, atol=1e-5)
@@ -61,9 +61,8 @@ def test_log_probs_equal_the_models_own_forward(sampling, generate, policy, own_
 def test_segments_stop_behind_the_stop_token_or_at_the_limit(generate):
     stops = tuple(range(0, generate.vocabulary_size, 5))
     reasons = set()
-    for segment in generate.generate(
-        some_requests(generate.vocabulary_size), Sampling(max_tokens=6, stop_token_ids=stops)
-    ):
+    sampling = Sampling(max_tokens=6, stop_token_ids=stops)
+    for segment in complete(generate, some_requests(generate.vocabulary_size, sampling)):
         reasons.add(segment.finish_reason)
         assert not set(segment.tokens[:-1].tolist()) & set(stops)
         assert (segment.finish_reason == "stop") == (int(segment.tokens[-1]) in stops)
@@ -72,15 +71,15 @@ def test_segments_stop_behind_the_stop_token_or_at_the_limit(generate):
 
 
 def test_a_seed_decides_a_segment_and_temperature_zero_needs_none(generate):
-    [first, second, *_] = some_requests(generate.vocabulary_size)
     sampling = Sampling(max_tokens=12)
-    one, two = (generate.generate([first], sampling)[0] for _ in range(2))
+    [first, second, *_] = some_requests(generate.vocabulary_size, sampling)
+    one, two = (complete(generate, [first])[0] for _ in range(2))
     assert one.tokens.tolist() == two.tokens.tolist()
-    among = generate.generate([second, first], sampling)[1]
+    among = complete(generate, [second, first])[1]
     assert one.tokens.tolist() == among.tokens.tolist()
-    other = generate.generate([Request(first.tokens, seed=5)], sampling)[0]
+    other = complete(generate, [Request(first.tokens, 5, sampling)])[0]
     assert one.tokens.tolist() != other.tokens.tolist()
-    [greedy] = generate.generate([first], Sampling(temperature=0.0, max_tokens=12))
+    [greedy] = complete(generate, [Request(first.tokens, 1, Sampling(temperature=0.0, max_tokens=12))])
     assert not greedy.logprobs.any()
     assert not greedy.entropies.any()
 
@@ -101,6 +100,6 @@ def test_wrong_calls(generate, policy, tokenizer, tmp_path):
     with pytest.raises(InvalidInputError, match="no tokenizer is found"):
         engine.Vllm(tmp_path)
     with pytest.raises(InvalidInputError, match=r"temperature is 0\.001"):
-        generate.generate(some_requests(generate.vocabulary_size), Sampling(temperature=0.001))
+        complete(generate, some_requests(generate.vocabulary_size, Sampling(temperature=0.001)))
     with pytest.raises(InvalidInputError, match="outside the vocabulary"):
-        generate.generate([Request(np.array([10**6], np.int32), seed=0)], Sampling())
+        complete(generate, [Request(np.array([10**6], np.int32), 0, Sampling())])

@@ -14,7 +14,8 @@ LAYERS = (  # a module imports what stands above its line, and what lies in its 
     {"_core", "exceptions", "lazy"},
     {"operators"},
     {"data"},
-    {"component", "model", "engine", "env"},
+    {"component", "model", "env"},
+    {"engine"},
     *(
         {phase} for phase in ("select", "rollout", "reward", "advantage", "weight", "loss")
     ),  # a later phase knows earlier ones

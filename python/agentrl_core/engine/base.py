@@ -153,7 +153,7 @@ class Segment:
             numbers = getattr(self, name)
             if numbers is None and name == "logprobs":
                 raise InvalidInputError(
-                    "Segment: logprobs is None; an engine must report the log-probability of every token that it samples"
+                    "Segment: logprobs is None; give the log-probability of every token that was sampled"
                 )
             if numbers is not None and len(numbers) != len(self.tokens):
                 raise InvalidInputError(

@@ -2,34 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
+from agentrl_core.env.base import Content, Message
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+Tools = Sequence[Mapping[str, Any]]
+
 # Contents that no template holds, so that they can be found in what it renders.
-_QUESTION = "agentrl question"
-_ANSWER = "agentrl answer"
+_QUESTION: Message = {"role": "user", "content": "agentrl question"}
+_ANSWER: Message = {"role": "assistant", "content": "agentrl answer"}
+_REASONING = "agentrl reasoning"
+_REASONED: Message = {"role": "assistant", "content": f"<think>\n{_REASONING}\n</think>\n\n{_ANSWER['content']}"}
 _RESULT = "agentrl result"
-_FIRST_TURNS = (("user", _QUESTION), ("assistant", _ANSWER))
 
 
 class Chat:
-    """Text to tokens and back for one tokenizer with a chat template.
+    """Text and messages to tokens and back, for one tokenizer with a chat template.
 
     A conversation is built piece by piece, and no generated token is ever tokenised again:
 
         prompt(question) + action + observation(result) + action + ...
 
-    where an action is what the model generated, its stop token included. The pieces joined are the tokens of the whole
-    conversation rendered at once, wherever the template renders a turn alike whatever comes after it.
+    where an action is what the model generated, its stop token included. A text takes the role that its place has; a
+    message or several say theirs (system, user, tool; an assistant's are examples that were not sampled). The pieces
+    joined are the tokens of the whole conversation rendered at once, but for what a template drops of earlier turns
+    (`strips_reasoning_before`) and for spaces that it puts in front of an assistant's text. A template that cannot say
+    something, or would change what it has said, refuses it at the first use.
 
     Args:
         tokenizer: a Hugging Face tokenizer with a `chat_template`.
@@ -37,35 +45,66 @@ class Chat:
     Raises:
         InvalidInputError: the tokenizer has no chat template.
         UnsupportedError: the template does not end an assistant's turn with a token of its own.
+
+    Example:
+        >>> from agentrl_core import engine, env, warm_start
+        >>> chat = engine.Chat(warm_start.build(env.ReasoningGym(["chain_sum"]), seed=0)[1])
+        >>> chat.prompt("2 + 2 =").tolist() == chat.prompt([{"role": "user", "content": "2 + 2 ="}]).tolist()
+        True
+        >>> chat.decode(chat.action("<answer>4</answer>"))
+        '<answer>4</answer>'
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         self.tokenizer: Any = tokenizer
+        self._name = repr(tokenizer.name_or_path)
         if not getattr(tokenizer, "chat_template", None):
             raise InvalidInputError(
-                f"Chat: the tokenizer {tokenizer.name_or_path!r} has no chat_template; "
+                f"Chat: the tokenizer {self._name} has no chat_template; "
                 f"set tokenizer.chat_template or take the tokenizer of an instruction-tuned model"
             )
-        self._observation_role = "tool" if self._renders_tool() else "user"
+        self._observation_role = "tool" if self._renders("tool") else "user"
         self.end_of_turn = self._find_end_of_turn()
         """The token that ends an assistant's turn."""
+        self._end = str(tokenizer.convert_ids_to_tokens(self.end_of_turn))
         stops = dict.fromkeys((self.end_of_turn, self.tokenizer.eos_token_id))
         self.stop_token_ids: tuple[int, ...] = tuple(token for token in stops if token is not None)
         """What a segment must stop at: the end of the turn, and the end of the text where that is another token."""
+        self.strips_reasoning_before: tuple[str, ...] = tuple(
+            role for role in ("tool", "user") if self._renders(role) and self._strips_reasoning(role)
+        )
+        """The roles of messages behind which the template drops `<think>` parts of earlier turns. The pieces keep them:
+        another program that renders the conversation at once shows the model less than it was trained on."""
         # Prompts repeat within a group and short tool results repeat a lot; rendering one takes about 0.1 ms.
         self._cached_prompt = lru_cache(maxsize=4096)(self._prompt)
         self._cached_observation = lru_cache(maxsize=4096)(self._observation)
+        self._checked: set[str] = set()
+        """The kinds of prompts and observations that are known to be rendered well."""
 
-    def prompt(self, text: str) -> NDArray[np.int32]:
-        """The tokens up to the first action, int32 [n]: a user's turn with `text`, the opening of the assistant's."""
-        return self._cached_prompt(text).copy()
+    def prompt(self, content: Content, tools: Tools | None = None) -> NDArray[np.int32]:
+        """The tokens up to the first action, int32 [n]: the messages and the opening of the assistant's turn.
 
-    def observation(self, text: str) -> NDArray[np.int32]:
+        Args:
+            content: a text, which is a user's; a message; or several.
+            tools: JSON schemas of the tools that the model may call, shown as the template shows them.
+
+        Raises:
+            InvalidInputError: no message, one without a role or a text, or what is not JSON.
+            UnsupportedError: the template refuses or ignores a role or the tools, or renders them elsewhere once the
+                conversation goes on.
+        """
+        return self._cached_prompt(_frozen(content, "user"), _json(list(tools), "tools") if tools else "").copy()
+
+    def observation(self, content: Content) -> NDArray[np.int32]:
         """The tokens between two actions: all from behind the stop token of the first to before the second. int32 [n].
 
-        `text` takes the role "tool" where the template renders that role, else "user".
+        A text takes the role "tool" where the template renders that role, else "user".
+
+        Raises:
+            InvalidInputError: no message, one without a role or a text, or what is not JSON.
+            UnsupportedError: the template refuses or ignores a role behind an assistant's turn.
         """
-        return self._cached_observation(text).copy()
+        return self._cached_observation(_frozen(content, self._observation_role)).copy()
 
     def action(self, text: str) -> NDArray[np.int32]:
         """The tokens of an action that a script or an expert writes, its stop token included. int32 [n]."""
@@ -78,38 +117,148 @@ class Chat:
             ids.pop()
         return str(self.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
-    def _prompt(self, text: str) -> NDArray[np.int32]:
-        return self._encode(self._render(("user", text), open_turn=True))
+    def _prompt(self, messages: str, tools: str) -> NDArray[np.int32]:
+        conversation, schemas = json.loads(messages), json.loads(tools) if tools else None
+        self._check_prompt(conversation, schemas)
+        return self._encode(self._render(conversation, schemas))
 
-    def _observation(self, text: str) -> NDArray[np.int32]:
-        rendered = self._render(*_FIRST_TURNS, (self._observation_role, text), open_turn=True)
-        end = self.tokenizer.convert_ids_to_tokens(self.end_of_turn)
-        behind_answer = rendered.index(_ANSWER) + len(_ANSWER)
-        return self._encode(rendered[rendered.index(end, behind_answer) + len(end) :])
+    def _observation(self, messages: str) -> NDArray[np.int32]:
+        following = json.loads(messages)
+        self._check_observation(following)
+        return self._encode(self._behind_answer(self._render([_QUESTION, _ANSWER, *following])))
 
-    def _render(self, *turns: tuple[str, str], open_turn: bool) -> str:
-        messages = [{"role": role, "content": content} for role, content in turns]
-        return str(self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=open_turn))
+    def _check_prompt(self, messages: list[Message], tools: Tools | None) -> None:
+        """Refuse what the template leaves out, or puts somewhere else once the conversation goes on."""
+        marked = _marked(messages)
+        kind = _kind("prompt", messages) + bool(tools) * " with tools"
+        if kind in self._checked:
+            return
+        what = f"a prompt of {_roles(messages)}" + (" with tools" if tools else "")
+        begin = self._said(marked, what, tools, open_turn=False)
+        if tools and begin == self._said(marked, what, open_turn=False):
+            self._refuse("shows no tools; describe them in a message")
+        following: Message = {"role": self._observation_role, "content": _RESULT}
+        whole = self._said([*marked, _ANSWER, following], f"an observation behind {what}", tools)
+        alone = self._behind_answer(self._render([_QUESTION, _ANSWER, following]))
+        if not (whole.startswith(begin) and self._behind_answer(whole) == alone):
+            self._refuse(f"renders {what} otherwise once the conversation goes on; put all into one text of a user")
+        self._checked.add(kind)
+
+    def _check_observation(self, messages: list[Message]) -> None:
+        marked = _marked(messages)
+        kind = _kind("observation", messages)
+        if kind not in self._checked:
+            what = f"an observation of {_roles(messages)}"
+            self._behind_answer(self._said([_QUESTION, _ANSWER, *marked], what))
+            self._checked.add(kind)
+
+    def _said(self, marked: list[Message], what: str, tools: Tools | None = None, *, open_turn: bool = True) -> str:
+        """The conversation rendered, each message in its place."""
+        try:
+            rendered = self._render(marked, tools, open_turn=open_turn)
+        except _template_errors() as error:
+            self._refuse(f"refuses {what}: {error}; give it as a text", error)
+        place = 0
+        for message in marked:
+            text = message.get("content")
+            if not text:
+                continue
+            place = rendered.find(text, place)
+            if place < 0:
+                self._refuse(f"leaves out or moves a message of role {message['role']!r} in {what}; give it as a text")
+        return rendered
+
+    def _refuse(self, does: str, error: Exception | None = None) -> NoReturn:
+        raise UnsupportedError(f"Chat: the template of tokenizer {self._name} {does}") from error
+
+    def _render(self, messages: Sequence[Message], tools: Tools | None = None, *, open_turn: bool = True) -> str:
+        options = {"tools": list(tools)} if tools else {}
+        return str(
+            self.tokenizer.apply_chat_template(
+                list(messages), tokenize=False, add_generation_prompt=open_turn, **options
+            )
+        )
+
+    def _behind_answer(self, rendered: str) -> str:
+        """What follows the end of the marked answer."""
+        behind = rendered.index(_ANSWER["content"]) + len(_ANSWER["content"])
+        return rendered[rendered.index(self._end, behind) + len(self._end) :]
 
     def _encode(self, rendered: str) -> NDArray[np.int32]:
         return np.asarray(self.tokenizer(rendered, add_special_tokens=False)["input_ids"], dtype=np.int32)
 
-    def _renders_tool(self) -> bool:
-        from jinja2 import TemplateError
-
+    def _renders(self, role: str) -> bool:
+        """Whether a message of this role may follow an assistant's turn."""
         try:
-            return _RESULT in self._render(*_FIRST_TURNS, ("tool", _RESULT), open_turn=True)
-        except TemplateError:  # many templates refuse roles that they do not know
+            return _RESULT in self._render([_QUESTION, _ANSWER, {"role": role, "content": _RESULT}])
+        except _template_errors():  # many templates refuse roles that they do not know
             return False
 
+    def _strips_reasoning(self, role: str) -> bool:
+        return _REASONING not in self._render([_QUESTION, _REASONED, {"role": role, "content": _RESULT}])
+
     def _find_end_of_turn(self) -> int:
-        rendered = self._render(*_FIRST_TURNS, open_turn=False)
+        rendered = self._render([_QUESTION, _ANSWER], open_turn=False)
         special = set(self.tokenizer.all_special_ids) | set(self.tokenizer.added_tokens_decoder)
-        behind_answer = rendered[rendered.index(_ANSWER) + len(_ANSWER) :]
+        behind_answer = rendered[rendered.index(_ANSWER["content"]) + len(_ANSWER["content"]) :]
         for token in self._encode(behind_answer).tolist():
             if token in special:
                 return int(token)
         raise UnsupportedError(
-            f"Chat: the template of tokenizer {self.tokenizer.name_or_path!r} ends an assistant's turn without a "
-            f"special token ({behind_answer!r}); take a template that writes one"
+            f"Chat: the template of tokenizer {self._name} ends an assistant's turn without a special token "
+            f"({behind_answer!r}); take a template that writes one"
         )
+
+
+def _json(value: object, name: str) -> str:
+    """The value as JSON, its keys in their own order, which templates show.
+
+    Raises:
+        InvalidInputError: it is not JSON.
+    """
+    try:
+        return json.dumps(value, ensure_ascii=False)
+    except (TypeError, ValueError) as error:
+        raise InvalidInputError(f"Chat: {name} are not JSON ({error}); give plain values") from error
+
+
+def _frozen(content: Content, role: str) -> str:
+    """The messages of some content, checked, as JSON."""
+    if isinstance(content, str):
+        return _json([{"role": role, "content": content}], "messages")
+    messages: object = [content] if isinstance(content, Mapping) else content
+    if not isinstance(messages, Sequence) or not messages:
+        raise InvalidInputError(f"Chat: the content is {content!r}; give a text, a message or several messages")
+    for index, message in enumerate(messages):
+        if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
+            raise InvalidInputError(f"Chat: message {index} is {message!r}; give a table with 'role' and 'content'")
+        text = message.get("content")
+        if not isinstance(text, str) and not (text is None and message.get("tool_calls")):
+            raise InvalidInputError(
+                f"Chat: the content of message {index} is {text!r}; give a text, or tool_calls without one"
+            )
+    return _json(list(messages), "messages")
+
+
+def _marked(messages: Sequence[Message]) -> list[Message]:
+    """The messages with contents that can be found again."""
+    return [
+        {**message, "content": f"agentrl message {index} of many"} if message.get("content") else message
+        for index, message in enumerate(messages)
+    ]
+
+
+def _kind(place: str, messages: Sequence[Message]) -> str:
+    """What messages are alike to a template: those with the same roles and entries."""
+    return json.dumps([place, *([message["role"], *sorted(message)] for message in messages)])
+
+
+def _roles(messages: Sequence[Message]) -> str:
+    return ", ".join(repr(message["role"]) for message in messages)
+
+
+def _template_errors() -> tuple[type[Exception], ...]:
+    from jinja2 import TemplateError
+
+    # Templates join, cut and look into what may not be there.
+    return TemplateError, TypeError, ValueError, KeyError

@@ -10,11 +10,15 @@ from agentrl_core.engine.base import Sampling
 
 
 class Drawn(NamedTuple):
-    """`token` int64 [B], `logprob` [B] and `entropy` [B] in the type of the log-softmax."""
+    """`token` int64 [B], `logprob` [B] and `entropy` [B] in the type of the log-softmax.
+
+    `top` is the `sampling.top` likeliest tokens, int64 [B, c], and their log-probabilities [B, c]; None where c is 0.
+    """
 
     token: torch.Tensor
     logprob: torch.Tensor
     entropy: torch.Tensor
+    top: tuple[torch.Tensor, torch.Tensor] | None = None
 
 
 def draw(logits: torch.Tensor, uniform: torch.Tensor, sampling: Sampling) -> Drawn:
@@ -23,13 +27,14 @@ def draw(logits: torch.Tensor, uniform: torch.Tensor, sampling: Sampling) -> Dra
         x = z / temperature, -inf outside top_k and top_p;  log p = x - logsumexp(x);  H = -sum p log p  (0 log 0 = 0)
 
     `logits` [B, V] (taken to float32 unless float64), `uniform` float64 [B] in [0, 1). A row's result depends on its
-    own logits and uniform number only. A token with probability 0 is never drawn.
+    own logits and uniform number only. A token with probability 0 is never drawn. At temperature 0 the likeliest tokens
+    are those of softmax(z).
     """
     x = logits if logits.dtype == torch.float64 else logits.float()
     if sampling.temperature == 0.0:
         token = x.argmax(dim=-1)
         zero = torch.zeros_like(token, dtype=x.dtype)
-        return Drawn(token, zero, zero)
+        return Drawn(token, zero, zero, _top(torch.log_softmax(x, dim=-1), sampling.top) if sampling.top else None)
     if sampling.temperature != 1.0:
         x = x / sampling.temperature
     if 0 < sampling.top_k < x.shape[-1]:
@@ -45,7 +50,14 @@ def draw(logits: torch.Tensor, uniform: torch.Tensor, sampling: Sampling) -> Dra
     level = torch.minimum(uniform * total, torch.nextafter(total, torch.zeros_like(total)))
     token = torch.searchsorted(cumulative, level[:, None], right=True)
     entropy = torch.special.entr(p).sum(dim=-1)
-    return Drawn(token[:, 0], log_p.gather(-1, token)[:, 0], entropy)
+    return Drawn(token[:, 0], log_p.gather(-1, token)[:, 0], entropy, _top(log_p, sampling.top))
+
+
+def _top(log_p: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor] | None:
+    if count == 0:
+        return None
+    logprobs, tokens = torch.topk(log_p, count, dim=-1)
+    return tokens, logprobs
 
 
 def _outside_top_p(x: torch.Tensor, top_p: float) -> torch.Tensor:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -9,13 +12,23 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from agentrl_core.engine.base import Request, Sampling, Segment, check_requests
+from agentrl_core.engine.base import Request, Segment, aborted, check_request
 from agentrl_core.engine.chat import Chat
 from agentrl_core.exceptions import InvalidInputError
 
 if TYPE_CHECKING:
     from torch import nn
     from transformers import PreTrainedTokenizerBase
+
+
+@dataclass(eq=False)
+class _Delayed:
+    """A request whose reply is not given yet."""
+
+    request: Request
+    loop: asyncio.AbstractEventLoop
+    sleep: asyncio.Future[None]
+    aborted: bool = False
 
 
 @dataclass(frozen=True)
@@ -31,14 +44,17 @@ class Reply:
 
 
 class Scripted:
-    """Gives replies from a list, or from a function of the request's tokens.
+    """Gives replies from a list or a function, at once or after a while. It has no thread and no weights.
 
     A list is used up in the order of the requests. A reply is cut behind the first stop token of the sampling, and at
-    `max_tokens`, as a real engine would.
+    `max_tokens`, as a real engine would. A request that is aborted while its reply is delayed has said nothing.
 
     Args:
         tokenizer: with a chat template; its length is the vocabulary's.
-        replies: texts, `Reply`s, or a function from the request's tokens (int32 [n]) to one of them.
+        replies: texts or `Reply`s; or a function that gives one of them. A function with a parameter named `request`
+            gets the `Request` under that name; any other gets the request's tokens, int32 [n].
+        delay: seconds until a reply is given, by `asyncio.sleep`; or a function from the `Request` to them, with which
+            a test makes any order of completion. 0: at once.
 
     Raises:
         InvalidInputError: the tokenizer has no chat template; replies is one text.
@@ -46,49 +62,101 @@ class Scripted:
     Example:
         >>> from agentrl_core import engine, env, warm_start
         >>> _, tokenizer = warm_start.build(env.ReasoningGym(["chain_sum"]), seed=0)
-        >>> says = engine.Scripted(tokenizer, ["<answer>4</answer>"])
-        >>> [segment] = says.generate([engine.Request(says.chat.prompt("2 + 2 ="), seed=0)], engine.Sampling())
+        >>> says = engine.Scripted(tokenizer, lambda request: f"<answer>{request.seed + 3}</answer>")
+        >>> question = engine.Request(says.chat.prompt("2 + 2 ="), seed=1, sampling=engine.Sampling())
+        >>> [segment] = engine.complete(says, [question])
         >>> says.chat.decode(segment.tokens)
         '<answer>4</answer>'
     """
 
     entropy_estimator = "exact"
+    shares_parameters = False
 
     def __init__(
         self,
         tokenizer: PreTrainedTokenizerBase,
-        replies: Sequence[str | Reply] | Callable[[NDArray[np.int32]], str | Reply],
+        replies: Sequence[str | Reply] | Callable[..., str | Reply],
+        *,
+        delay: float | Callable[[Request], float] = 0.0,
     ) -> None:
         if isinstance(replies, str):
             raise InvalidInputError(f"Scripted: replies is the text {replies!r}; give a list of texts or a function")
         self.chat = Chat(tokenizer)
         self.policy_version = 0
         self.vocabulary_size = len(self.chat.tokenizer)
-        self._function = replies if callable(replies) else None
+        self._function = _of_request(replies) if callable(replies) else None
         self._left = [] if callable(replies) else list(replies)[::-1]
+        self._delay = delay if callable(delay) else lambda _: delay
+        self._closed = False
+        self._lock = threading.Lock()
+        self._delayed: list[_Delayed] = []
 
-    def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Segment]:
-        """One segment for each request, in their order; see the class.
+    async def generate(self, request: Request) -> Segment:
+        """The segment of one request; see the class.
 
         Raises:
             InvalidInputError: the list is used up; a reply is empty; logprobs or entropies of another length than the
-                reply's tokens; a requested token outside the vocabulary.
+                reply's tokens; a requested token outside the vocabulary; the engine is closed.
         """
-        check_requests(requests, self.vocabulary_size)
-        return [self._segment(request, sampling) for request in requests]
+        self._check_open("generate")
+        check_request(request, self.vocabulary_size)
+        version = self.policy_version
+        segment = self._segment(request)
+        seconds = self._delay(request)
+        if seconds > 0 and not await self._passes(request, seconds):
+            return aborted(request, version)
+        return segment
+
+    def abort(self, request: Request) -> None:
+        """End a request whose reply is delayed."""
+        self._abort(lambda delayed: delayed.request is request)
 
     def update_weights(self, model: nn.Module, version: int) -> None:  # noqa: ARG002 -- the protocol's argument
-        """Stamp segments with `version` from now on; a script has no weights."""
+        """Stamp segments with `version` from now on; delayed ones end as aborted."""
+        self._check_open("update_weights")
+        self._abort(lambda _: True)
         self.policy_version = version
 
-    def _segment(self, request: Request, sampling: Sampling) -> Segment:
-        said = self._function(request.tokens) if self._function else self._next()
+    def close(self) -> None:
+        """Refuse requests from now on; delayed ones end as aborted."""
+        self._closed = True
+        self._abort(lambda _: True)
+
+    def _check_open(self, method: str) -> None:
+        if self._closed:
+            raise InvalidInputError(f"{method}: this Scripted engine is closed; make another")
+
+    async def _passes(self, request: Request, seconds: float) -> bool:
+        """Whether the time passes before the request is aborted."""
+        delayed = _Delayed(request, asyncio.get_running_loop(), asyncio.ensure_future(asyncio.sleep(seconds)))
+        with self._lock:
+            self._delayed.append(delayed)
+        try:
+            await delayed.sleep
+        except asyncio.CancelledError:
+            if not delayed.aborted:  # it is the waiter that was cancelled
+                raise
+        finally:
+            with self._lock:
+                self._delayed.remove(delayed)
+        return not delayed.aborted
+
+    def _abort(self, chosen: Callable[[_Delayed], bool]) -> None:
+        with self._lock:
+            ending = [delayed for delayed in self._delayed if chosen(delayed)]
+            for delayed in ending:
+                delayed.aborted = True
+                delayed.loop.call_soon_threadsafe(delayed.sleep.cancel)
+
+    def _segment(self, request: Request) -> Segment:
+        sampling = request.sampling
+        said = self._function(request) if self._function else self._next()
         reply = Reply(said) if isinstance(said, str) else said
         tokens = (
             self.chat.action(reply.content) if isinstance(reply.content, str) else np.array(reply.content, np.int32)
         )
         stops = np.flatnonzero(np.isin(tokens, sampling.stop_token_ids))
-        length = min(int(stops[0]) + 1 if len(stops) else len(tokens), request.max_tokens or sampling.max_tokens)
+        length = min(int(stops[0]) + 1 if len(stops) else len(tokens), sampling.max_tokens)
         if length == 0:
             raise InvalidInputError(f"Scripted: the reply {reply} has no tokens; give at least one")
         last = int(tokens[length - 1])
@@ -107,6 +175,13 @@ class Scripted:
                 "Scripted: the list of replies is used up; give as many replies as there are requests"
             )
         return self._left.pop()
+
+
+def _of_request(function: Callable[..., str | Reply]) -> Callable[[Request], str | Reply]:
+    """The function as one of the whole request."""
+    if "request" in inspect.signature(function).parameters:
+        return lambda request: function(request=request)
+    return lambda request: function(request.tokens)
 
 
 def _numbers(name: str, values: Sequence[float] | None, count: int) -> NDArray[np.float32]:

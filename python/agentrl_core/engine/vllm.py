@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from agentrl_core.engine.base import Request, Sampling, Segment, check_requests
+from agentrl_core.engine.base import Request, Segment, Top
 from agentrl_core.engine.chat import Chat
-from agentrl_core.exceptions import InvalidInputError, MissingDependencyError
+from agentrl_core.engine.stepping import Stepping
+from agentrl_core.exceptions import EngineError, InvalidInputError, MissingDependencyError
 
 if TYPE_CHECKING:
     import torch
@@ -25,7 +26,7 @@ _TOP = 10
 _MODE = "processed_logprobs"
 
 
-class Vllm:
+class Vllm(Stepping):
     """Samples with vLLM, one request for each segment, with processed log-probabilities and the prefix cache.
 
     Log-probabilities are those of the distribution sampled from (after temperature, top_k and top_p). vLLM reports no
@@ -40,7 +41,8 @@ class Vllm:
     Args:
         model: a directory of a saved model; or a model, which is saved to a temporary directory that this engine owns.
         tokenizer: its tokenizer with a chat template. None: the one in the directory, or at `model.name_or_path`.
-        options: options of `vllm.LLM`, over the defaults float32 and eager execution on a CPU, and prefix caching.
+        options: options of `vllm.LLM`, over the defaults float32 and eager execution on a CPU, and prefix caching;
+            `max_logprobs` (20) bounds `Sampling.top`.
 
     Raises:
         MissingDependencyError: vLLM is not installed.
@@ -49,6 +51,7 @@ class Vllm:
     """
 
     entropy_estimator = "top_10"
+    shares_parameters = False
 
     def __init__(
         self,
@@ -56,6 +59,7 @@ class Vllm:
         tokenizer: PreTrainedTokenizerBase | None = None,
         **options: Any,
     ) -> None:
+        super().__init__()
         if options.get("logprobs_mode", _MODE) != _MODE:
             raise InvalidInputError(
                 f"Vllm: logprobs_mode is {options['logprobs_mode']!r}; only {_MODE!r} gives the log-probabilities of "
@@ -92,93 +96,130 @@ class Vllm:
         if not torch.cuda.is_available():
             # A prompt prefilled in parts rewinds its request's random generator, which a CPU generator cannot do.
             defaults |= {"dtype": "float32", "enforce_eager": True, "enable_chunked_prefill": False}
-        self._sampling_params: Any = vllm.SamplingParams
         self._llm: Any = vllm.LLM(str(path), **(defaults | options))
-        self.vocabulary_size = int(self._llm.llm_engine.model_config.get_vocab_size())
-        self.policy_version = 0
+        config = self._llm.llm_engine.model_config
+        self.vocabulary_size = int(config.get_vocab_size())
+        self._context_tokens = int(config.max_model_len)
+        self._most_logprobs = int(config.max_logprobs)
+        self._requests: dict[int, tuple[str, Request]] = {}
+        """What runs: vLLM's own name of each request, and the request."""
 
-    def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Segment]:
-        """One segment for each request, in their order.
-
-        Raises:
-            InvalidInputError: a token id outside the vocabulary; a temperature between 0 and 0.01, which vLLM would
-                clamp; the engine is closed.
-        """
-        if self._llm is None:
-            raise InvalidInputError("generate: this Vllm engine is closed; make another")
+    def _check(self, request: Request) -> None:
+        sampling = request.sampling
         if 0.0 < sampling.temperature < _LOWEST_TEMPERATURE:
             raise InvalidInputError(
                 f"generate: temperature is {sampling.temperature} and vLLM clamps it to {_LOWEST_TEMPERATURE}; "
                 f"give 0 or at least {_LOWEST_TEMPERATURE}"
             )
-        if not requests:
-            return []
-        check_requests(requests, self.vocabulary_size)
-        prompts = [{"prompt_token_ids": request.tokens.tolist()} for request in requests]
-        outputs = self._llm.generate(prompts, [self._params(request, sampling) for request in requests], use_tqdm=False)
-        return [
-            self._segment(request, out.outputs[0], sampling) for request, out in zip(requests, outputs, strict=True)
-        ]
+        if 0 <= self._most_logprobs < sampling.top:
+            raise InvalidInputError(
+                f"generate: top is {sampling.top} and this engine reports at most {self._most_logprobs}; "
+                f"pass max_logprobs={sampling.top} to Vllm"
+            )
+        if len(request.tokens) >= self._context_tokens:
+            raise InvalidInputError(
+                f"generate: the request has {len(request.tokens)} tokens and the context of this engine "
+                f"{self._context_tokens}; pass a larger max_model_len to Vllm"
+            )
 
-    def update_weights(self, model: nn.Module, version: int) -> None:
-        """Copy `model`'s weights into vLLM, forget cached prefixes, and stamp segments with `version` from now on.
+    def _begin(self, newcomers: Mapping[int, Request]) -> dict[int, Segment]:
+        engine = self._llm.llm_engine
+        for number, request in newcomers.items():
+            prompt = {"prompt_token_ids": request.tokens.tolist()}
+            name = engine.add_request(str(number), prompt, self._params(request))
+            self._requests[number] = (name, request)
+        return {}
 
-        Raises:
-            InvalidInputError: the engine is closed.
-        """
-        if self._llm is None:
-            raise InvalidInputError("update_weights: this Vllm engine is closed; make another")
+    def _step(self) -> dict[int, Segment]:
+        outputs = self._llm.llm_engine.step()
+        return {int(output.request_id): self._segment(int(output.request_id), output.outputs[0]) for output in outputs}
+
+    def _end(self, numbers: Sequence[int]) -> dict[int, Segment]:
+        from vllm.v1.engine import FinishReason
+
+        engine = self._llm.llm_engine
+        segments, names = {}, []
+        for number in numbers:
+            name = self._requests[number][0]
+            # The last output of an aborted request, which vLLM makes for its asynchronous engine only.
+            state = engine.output_processor.request_states[name]
+            output = state.make_request_output([], None, FinishReason.ABORT, None)
+            segments[number] = self._segment(number, output.outputs[0])
+            names.append(name)
+        engine.abort_request(names, internal=True)
+        return segments
+
+    def _forget(self) -> None:
+        names = [name for name, _ in self._requests.values()]
+        self._requests = {}
+        self._llm.llm_engine.abort_request(names, internal=True)
+
+    def _replace(self, model: nn.Module) -> None:
         # Parameters, not the state dict: tied weights appear once, as in a checkpoint.
         weights = [(name, parameter.detach()) for name, parameter in model.named_parameters()]
         self._llm.collective_rpc(_replace_weights, args=(weights,))
         # Keys and values under the old weights must not serve the new ones.
-        self._llm.reset_prefix_cache()
-        self.policy_version = version
+        if not self._llm.reset_prefix_cache():
+            raise EngineError("update_weights: vLLM did not forget its cached prefixes; make another engine")
 
-    def close(self) -> None:
-        """Free vLLM's memory and delete the temporary directory. More than once does no harm."""
-        if self._llm is not None:
-            from vllm.distributed import cleanup_dist_env_and_memory
+    def _release(self) -> None:
+        from vllm.distributed import cleanup_dist_env_and_memory
 
-            self._llm.llm_engine.engine_core.shutdown()
-            self._llm = None
-            cleanup_dist_env_and_memory()
+        self._llm.llm_engine.engine_core.shutdown()
+        self._llm = None
+        cleanup_dist_env_and_memory()
         if self._directory is not None:
             self._directory.cleanup()
-            self._directory = None
 
-    def _params(self, request: Request, sampling: Sampling) -> Any:
-        return self._sampling_params(
+    def _params(self, request: Request) -> Any:
+        from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind
+
+        sampling = request.sampling
+        return SamplingParams(
             temperature=sampling.temperature,
             top_p=sampling.top_p,
             top_k=sampling.top_k,
-            max_tokens=request.max_tokens or sampling.max_tokens,
+            max_tokens=sampling.max_tokens,
             stop_token_ids=list(sampling.stop_token_ids),
             ignore_eos=True,  # only the stop tokens asked for end a segment
-            seed=request.seed,
-            logprobs=_TOP,
+            seed=int(request.seed),
+            logprobs=_columns(request),
+            flat_logprobs=True,
             detokenize=False,
+            output_kind=RequestOutputKind.FINAL_ONLY,
         )
 
-    def _segment(self, request: Request, output: Any, sampling: Sampling) -> Segment:
+    def _segment(self, number: int, output: Any) -> Segment:
+        """The segment of a request that ended; it is forgotten."""
+        _, request = self._requests.pop(number)
         tokens = np.array(output.token_ids, dtype=np.int32)
-        logprobs = np.zeros(len(tokens), dtype=np.float32)
-        entropies = np.zeros(len(tokens), dtype=np.float32)
-        if sampling.temperature > 0.0:
-            for index, token in enumerate(output.token_ids):
-                top = output.logprobs[index]
-                logprobs[index] = top[token].logprob
-                kept = np.sort([entry.logprob for entry in top.values()])[-_TOP:]
-                kept = kept[np.isfinite(kept)]
-                entropies[index] = -np.sum(np.exp(kept) * kept)
+        # At each place the sampled token, and then the likeliest ones in order.
+        shape = (len(tokens), 1 + _columns(request))
+        ids = np.array(output.logprobs.token_ids, dtype=np.int32).reshape(shape)
+        logprobs = np.array(output.logprobs.logprobs, dtype=np.float32).reshape(shape)
+        chosen, likeliest = logprobs[:, 0], logprobs[:, 1 : 1 + _TOP]
+        p_log_p = np.exp(likeliest) * np.where(np.isfinite(likeliest), likeliest, 0)
+        entropies = -p_log_p.sum(axis=1)
+        if request.sampling.temperature == 0.0:
+            chosen, entropies = np.zeros_like(chosen), np.zeros_like(entropies)
+        count = request.sampling.top
+        stopped = len(tokens) > 0 and int(tokens[-1]) in request.sampling.stop_token_ids
+        ended: Literal["stop", "length"] = "stop" if stopped else "length"
         return Segment(
             tokens=tokens,
-            logprobs=logprobs,
+            logprobs=chosen.copy(),
             entropies=entropies,
-            finish_reason="stop" if int(tokens[-1]) in sampling.stop_token_ids else "length",
+            finish_reason="abort" if output.finish_reason == "abort" else ended,
             policy_version=self.policy_version,
             seed=request.seed,
+            top=Top(ids[:, 1 : 1 + count].copy(), logprobs[:, 1 : 1 + count].copy()) if count else None,
         )
+
+
+def _columns(request: Request) -> int:
+    """How many of the likeliest tokens vLLM reports at each place."""
+    return max(_TOP, request.sampling.top)
 
 
 def _replace_weights(worker: Any, weights: list[tuple[str, torch.Tensor]]) -> None:

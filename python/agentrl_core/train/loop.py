@@ -150,8 +150,7 @@ def train(options: TrainOptions, recipe: Recipe, progress: Progress) -> dict[str
         try:
             return _learn(options, recipe, progress, store, world, policy, generate, seconds)
         finally:
-            if isinstance(generate, engines.Vllm):
-                generate.close()
+            generate.close()
 
 
 def begun(run: Path) -> tuple[Recipe, dict[str, Any]] | None:

@@ -196,7 +196,8 @@ class _TraceWriter:
         answer = self._guess(task)
         if kind != "guess":
             call = f"<call>{expression}</call>"
-            reply = episode.step(call).observation or ""
+            observation = episode.step(call).observation
+            reply = observation if isinstance(observation, str) else ""
             pieces += [(self._chat.action(call), True), (self._chat.observation(reply), False)]
             result = reply.removeprefix("<result>").removesuffix("</result>")
             if re.fullmatch(r"-?[0-9]+", result):

@@ -1,0 +1,146 @@
+"""The keys and values of rows that generate together, of different lengths, and that come and go."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from transformers import Cache, DynamicCache
+
+# The cache grows by this many positions at a time.
+_GROWTH = 32
+# And by this share of its rows, so that rows that come one by one do not copy it each time.
+_MORE_ROWS = 1.5
+
+
+class RowCache(Cache):
+    """Keys and values of every layer: [rows, heads, positions, width], with room for more of both.
+
+    Row b has tokens at positions 0 to lengths[b] - 1. In a step every row writes at its own position and sees, through
+    the mask, what it has written. A row that leaves makes the last one move into its place.
+
+    Args:
+        lengths: tokens of each row, int64 [B].
+        device: where keys and values are.
+        dtype: of the mask.
+    """
+
+    def __init__(self, lengths: NDArray[np.int64], device: torch.device, dtype: torch.dtype) -> None:
+        super().__init__(layers=[])
+        self.lengths = lengths
+        self._device = device
+        self._dtype = dtype
+        self._keys: list[torch.Tensor] = []
+        self._values: list[torch.Tensor] = []
+        self._position = self._row = torch.empty(0)
+        self._set_rows()
+
+    def fill(self, rows: NDArray[np.int64], computed: DynamicCache) -> None:
+        """Take the keys and values that a forward pass has computed for some rows."""
+        place = torch.from_numpy(rows).to(self._device)
+        layers: list[Any] = computed.layers
+        for layer, source in enumerate(layers):
+            for store, value in ((self._keys, source.keys), (self._values, source.values)):
+                if layer == len(store):
+                    store.append(_room(value, len(self.lengths), self._longest + _GROWTH))
+                store[layer][place, :, : value.shape[2]] = value
+
+    def join(self, other: RowCache, rows: NDArray[np.int64]) -> None:
+        """Take these rows of another cache behind one's own; a row may be named more than once."""
+        before = len(self.lengths)
+        count = before + len(rows)
+        lengths = np.concatenate([self.lengths, other.lengths[rows]])
+        longest = int(lengths.max())
+        place = torch.from_numpy(rows).to(self._device)
+        for mine, theirs in ((self._keys, other._keys), (self._values, other._values)):
+            for layer, source in enumerate(theirs):
+                if layer == len(mine):
+                    mine.append(_room(source, count, longest + _GROWTH))
+                mine[layer] = _grown(mine[layer], before, count, longest)
+                mine[layer][before:count, :, : other._longest] = source[:, :, : other._longest].index_select(0, place)
+        self.lengths = lengths
+        self._set_rows()
+
+    def keep(self, rows: NDArray[np.bool_]) -> NDArray[np.int64]:
+        """Let the other rows go. Where each row that is left has been: int64 [number of rows left]."""
+        count = int(rows.sum())
+        order = np.arange(count)
+        holes, movers = np.flatnonzero(~rows[:count]), count + np.flatnonzero(rows[count:])
+        order[holes] = movers
+        if count == 0:
+            self._keys, self._values = [], []
+        elif len(holes):
+            to, source = torch.from_numpy(holes).to(self._device), torch.from_numpy(movers).to(self._device)
+            longest = int(self.lengths[movers].max())
+            for store in (self._keys, self._values):
+                for layer in store:
+                    layer[to, :, :longest] = layer[source, :, :longest]
+        self.lengths = self.lengths[order]
+        self._set_rows()
+        return order
+
+    def begin_step(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Make room for one more token a row.
+
+        Returns:
+            Positions of the new tokens [B, 1], and what each row may see: additive mask [B, 1, 1, longest].
+        """
+        self._longest += 1
+        for store in (self._keys, self._values):
+            for layer, old in enumerate(store):
+                store[layer] = _grown(old, len(self.lengths), len(self.lengths), self._longest)
+        slots = torch.arange(self._longest, device=self._device)
+        unseen = slots > self._position[:, None]
+        mask = torch.zeros(unseen.shape, dtype=self._dtype, device=self._device)
+        mask.masked_fill_(unseen, torch.finfo(self._dtype).min)
+        return self._position[:, None], mask[:, None, None]
+
+    def end_step(self) -> None:
+        """Every row has written its token."""
+        self.lengths = self.lengths + 1
+        self._position = self._position + 1
+
+    def update(
+        self,
+        key_states: torch.Tensor,
+        value_states: torch.Tensor,
+        layer_idx: int,
+        *args: object,  # noqa: ARG002 -- what other caches need
+        **kwargs: object,  # noqa: ARG002
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Called by the model's attention: write one token a row, give back all."""
+        count = len(self.lengths)
+        if layer_idx == len(self._keys):  # no prompt had more than one token
+            self._keys.append(_room(key_states, count, self._longest + _GROWTH))
+            self._values.append(_room(value_states, count, self._longest + _GROWTH))
+        keys, values = self._keys[layer_idx], self._values[layer_idx]
+        keys[self._row, :, self._position] = key_states[:, :, 0]
+        values[self._row, :, self._position] = value_states[:, :, 0]
+        return keys[:count, :, : self._longest], values[:count, :, : self._longest]
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:  # noqa: ARG002 -- all layers are alike
+        """Tokens of the longest row."""
+        return self._longest
+
+    def _set_rows(self) -> None:
+        self._longest = int(self.lengths.max(initial=0))
+        self._position = torch.from_numpy(self.lengths).to(self._device, copy=True)
+        self._row = torch.arange(len(self.lengths), device=self._device)
+
+
+def _room(like: torch.Tensor, rows: int, positions: int) -> torch.Tensor:
+    # Zeros and not uninitialised memory: a masked slot has weight 0, and 0 times NaN is NaN.
+    return like.new_zeros(rows, like.shape[1], positions, like.shape[3])
+
+
+def _grown(old: torch.Tensor, rows: int, wanted: int, longest: int) -> torch.Tensor:
+    """`old` or a copy of its first rows, with room for `wanted` rows of `longest` positions."""
+    if wanted <= old.shape[0] and longest <= old.shape[2]:
+        return old
+    more = old.shape[0] if wanted <= old.shape[0] else max(wanted, int(_MORE_ROWS * old.shape[0]))
+    positions = old.shape[2] if longest <= old.shape[2] else longest + _GROWTH
+    new = _room(old, more, positions)
+    new[:rows, :, : old.shape[2]] = old[:rows]
+    return new

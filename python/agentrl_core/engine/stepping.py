@@ -1,0 +1,373 @@
+"""Engines that compute in steps: one thread each, which takes newcomers in between two steps."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import threading
+import traceback
+import weakref
+from abc import ABC, abstractmethod
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Literal
+
+from agentrl_core.engine.base import Request, Segment, aborted, check_request
+from agentrl_core.exceptions import EngineError, InvalidInputError
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from agentrl_core.engine.chat import Chat
+
+# The interpreter waits this long for the step that is being computed when it ends.
+_SECONDS_AT_EXIT = 5.0
+
+
+@dataclass(eq=False)
+class _Asked:
+    """A request that somebody waits for."""
+
+    number: int
+    request: Request
+    loop: asyncio.AbstractEventLoop
+    answer: asyncio.Future[Segment]
+    leaves: bool = False
+    """It shall end as it is: it was aborted, or nobody waits any more."""
+
+
+@dataclass(eq=False)
+class _Work:
+    """Something that is done between two steps, while nothing is being generated."""
+
+    do: Callable[[], None]
+    done: threading.Event
+    error: BaseException | None = None
+
+
+# What is sent to the thread: the requests of one turn of an event loop, work, that somebody leaves, and the end.
+_Mail = list[_Asked] | _Work | Literal["leaves", "end"]
+
+
+class Stepping(ABC):
+    """Base of engines that generate token by token for many requests at a time (continuous batching).
+
+    A daemon thread, started by the first request, calls the methods below, and nothing else does. Requests come from
+    any event loop of any thread, those of one turn of a loop together; what ended in a step goes back by one
+    `call_soon_threadsafe` to each loop, in the order in which it was asked for. While nothing is asked the thread
+    sleeps, and it keeps no engine alive that everybody else forgot.
+
+    A subclass has `chat`, `vocabulary_size`, `entropy_estimator`, `shares_parameters`, and:
+
+    - `_begin(newcomers)`: takes requests in, by number; one that raises leaves those that run as they are;
+    - `_step()`: one more token for every request that runs;
+    - `_end(numbers)`: the segments of requests that shall not go on, as aborted ones;
+    - `_forget()`: drops all requests, after a step that failed;
+    - `_replace(model)`: takes weights while nothing runs;
+    - `_release()`: gives memory back, once, behind the last step;
+    - `_check(request)`: refuses what it cannot take, in the thread of the one who asks;
+    - optionally `_working()`, in which all steps run.
+
+    `_begin` and `_step` return what ended, by number.
+    """
+
+    chat: Chat
+    vocabulary_size: int
+    shares_parameters: bool
+
+    def __init__(self) -> None:
+        self.policy_version = 0
+        self._numbers = itertools.count()
+        self._lock = threading.Lock()
+        self._mail: SimpleQueue[_Mail] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._process = 0
+        self._closed = False
+        # Of those who wait, under the lock.
+        self._asked: dict[Request, list[_Asked]] = {}
+        self._turns: dict[asyncio.AbstractEventLoop, list[_Asked]] = {}
+        # Of the thread alone.
+        self._newcomers: dict[int, _Asked] = {}
+        self._running: dict[int, _Asked] = {}
+        self._answers: list[tuple[_Asked, Segment | EngineError]] = []
+        self._finished_work: list[_Work] = []
+        self._ends = False
+
+    async def generate(self, request: Request) -> Segment:
+        """The segment of one request; cancelling the wait gives up the segment and frees its place.
+
+        Raises:
+            InvalidInputError: the request is none, or the engine cannot take it; the engine is closed, or it was
+                started by another process.
+            EngineError: a step failed; the engine can be used again.
+        """
+        self._check_open("generate")
+        check_request(request, self.vocabulary_size)
+        self._check(request)
+        loop = asyncio.get_running_loop()
+        asked = _Asked(next(self._numbers), request, loop, loop.create_future())
+        self._register(asked)
+        try:
+            return await asked.answer
+        finally:
+            self._strike(asked)
+
+    def abort(self, request: Request) -> None:
+        """End a request between two steps: its `generate` returns exactly what there is, nothing where it waits."""
+        if self._thread is None or self._process != os.getpid():
+            return
+        with self._lock:
+            for asked in self._asked.get(request, ()):
+                asked.leaves = True
+        self._mail.put("leaves")
+
+    def update_weights(self, model: nn.Module, version: int) -> None:
+        """Sample from `model`'s weights from now on and stamp segments with `version`.
+
+        It happens between two steps; segments that are being generated end as aborted, under the old version.
+
+        Raises:
+            InvalidInputError: the model does not fit; the engine is closed.
+        """
+
+        def replace() -> None:
+            self._replace(model)
+            self.policy_version = version
+
+        self._check_open("update_weights")
+        work = _Work(replace, threading.Event())
+        with self._lock:
+            self._check_open("update_weights")
+            self._start()
+            self._mail.put(work)
+        work.done.wait()
+        if work.error is not None:
+            raise work.error
+
+    def close(self) -> None:
+        """End the thread and give memory back; running segments end as aborted. More than once does no harm."""
+        if self._process not in (0, os.getpid()):
+            return  # a forked child has no thread to end, and its memory is the parent's
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        if self._thread is not None:
+            self._mail.put("end")
+            self._thread.join()
+        self._release()
+
+    @abstractmethod
+    def _check(self, request: Request) -> None: ...
+
+    @abstractmethod
+    def _begin(self, newcomers: Mapping[int, Request]) -> Mapping[int, Segment]: ...
+
+    @abstractmethod
+    def _step(self) -> Mapping[int, Segment]: ...
+
+    @abstractmethod
+    def _end(self, numbers: Sequence[int]) -> Mapping[int, Segment]: ...
+
+    @abstractmethod
+    def _forget(self) -> None: ...
+
+    @abstractmethod
+    def _replace(self, model: nn.Module) -> None: ...
+
+    @abstractmethod
+    def _release(self) -> None: ...
+
+    @contextmanager
+    def _working(self) -> Iterator[None]:
+        """Around a series of steps: it ends before the last answers go out."""
+        yield
+
+    # What follows runs in the threads of those who ask.
+
+    def _check_open(self, method: str) -> None:
+        name = type(self).__name__
+        if self._closed:
+            raise InvalidInputError(f"{method}: this {name} engine is closed; make another")
+        if self._process not in (0, os.getpid()):
+            raise InvalidInputError(
+                f"{method}: this {name} engine works in process {self._process}, and this is its forked child "
+                f"{os.getpid()}, where its thread does not exist; make another engine here"
+            )
+
+    def _register(self, asked: _Asked) -> None:
+        """Put a request into the turn of its loop, which is sent when the turn is over."""
+        with self._lock:
+            self._check_open("generate")
+            self._start()
+            self._asked.setdefault(asked.request, []).append(asked)
+            turn = self._turns.setdefault(asked.loop, [])
+            if not turn:
+                asked.loop.call_soon(self._send, asked.loop)
+            turn.append(asked)
+
+    def _send(self, loop: asyncio.AbstractEventLoop) -> None:
+        with self._lock:
+            turn = self._turns.pop(loop)
+            if not self._closed:
+                self._mail.put(turn)
+                return
+        _hand_over([(asked, aborted(asked.request, self.policy_version)) for asked in turn])
+
+    def _strike(self, asked: _Asked) -> None:
+        """It was answered, or nobody waits for the answer any more."""
+        with self._lock:
+            same = self._asked[asked.request]
+            same.remove(asked)
+            if not same:
+                del self._asked[asked.request]
+        if not asked.answer.done() or asked.answer.cancelled():
+            asked.leaves = True
+            self._mail.put("leaves")
+
+    def _start(self) -> None:
+        """Start the thread, under the lock."""
+        if self._thread is not None:
+            return
+        arguments = (self._mail, weakref.ref(self))
+        self._thread = threading.Thread(target=_serve, args=arguments, name=type(self).__name__, daemon=True)
+        self._process = os.getpid()
+        self._thread.start()
+        weakref.finalize(self, _stop, self._mail, self._thread, self._process)
+
+    # What follows runs in the engine's thread.
+
+    def _serve(self, mail: _Mail) -> bool:
+        """Take in what came and step until nobody waits; False where that was the end."""
+        try:
+            self._take(mail)
+            while self._newcomers or self._running:
+                with self._working():
+                    while self._newcomers or self._running:
+                        self._advance()
+                        self._take_all()
+                        if self._newcomers or self._running:
+                            self._deliver()
+                # The last answers go out when the model is again as it was: who gets them may train it at once.
+                self._deliver()
+                self._take_all()
+        except BaseException as error:  # noqa: BLE001 -- whatever it is, those who wait must hear of it
+            self._fail(error)
+        self._deliver()
+        return not self._ends
+
+    def _advance(self) -> None:
+        """Take the newcomers in, and one step."""
+        if self._newcomers:
+            newcomers, self._newcomers = self._newcomers, {}
+            try:
+                ended = self._begin({number: asked.request for number, asked in newcomers.items()})
+            except Exception as error:  # noqa: BLE001 -- the others go on
+                self._answers += self._failures([*newcomers.values()], error)
+            else:
+                self._running |= newcomers
+                self._answer(ended)
+        if self._running:
+            self._answer(self._step())
+
+    def _take_all(self) -> None:
+        """Take in all that came during a step."""
+        with suppress(Empty):
+            while True:
+                self._take(self._mail.get_nowait())
+
+    def _take(self, mail: _Mail) -> None:
+        if isinstance(mail, _Work):
+            self._finished_work.append(mail)  # told with the next answers, however it goes
+            try:
+                self._abort(list(self._running))
+                mail.do()
+            except BaseException as error:  # noqa: BLE001 -- it is raised where it was asked for
+                mail.error = error
+                if self._running:  # they could not even be ended
+                    self._fail(error)
+            return
+        if isinstance(mail, list):
+            self._newcomers |= {asked.number: asked for asked in mail}
+        self._ends = self._ends or mail == "end"
+        for number in [number for number, asked in self._newcomers.items() if asked.leaves or self._ends]:
+            asked = self._newcomers.pop(number)
+            self._answers.append((asked, aborted(asked.request, self.policy_version)))
+        self._abort([number for number, asked in self._running.items() if asked.leaves or self._ends])
+
+    def _abort(self, numbers: Sequence[int]) -> None:
+        if numbers:
+            self._answer(self._end(numbers))
+
+    def _answer(self, segments: Mapping[int, Segment]) -> None:
+        self._answers += [(self._running.pop(number), segment) for number, segment in segments.items()]
+
+    def _fail(self, error: BaseException) -> None:
+        """Tell all who wait, and begin afresh."""
+        with suppress(Exception):  # what is broken may not even forget
+            self._forget()
+        waiting = [*self._newcomers.values(), *self._running.values()]
+        self._newcomers, self._running = {}, {}
+        self._answers += self._failures(waiting, error)
+
+    def _failures(self, concerned: Sequence[_Asked], error: BaseException) -> list[tuple[_Asked, EngineError]]:
+        # The frames hold the tensors of the step; without them an engine that had no memory left has it again.
+        traceback.clear_frames(error.__traceback__)
+        failures = []
+        for asked in concerned:
+            failure = EngineError(
+                f"{type(self).__name__}: generating for {len(concerned)} requests failed with "
+                f"{type(error).__name__}: {error}; their tokens are lost, and the engine can be asked again"
+            )
+            failure.__cause__ = error
+            failures.append((asked, failure))
+        return failures
+
+    def _deliver(self) -> None:
+        """Send what was answered to those who wait, to each loop at once."""
+        answers, self._answers = self._answers, []
+        work, self._finished_work = self._finished_work, []
+        answers.sort(key=lambda answer: answer[0].number)
+        of_loop: defaultdict[asyncio.AbstractEventLoop, list[tuple[_Asked, Segment | EngineError]]] = defaultdict(list)
+        for answer in answers:
+            of_loop[answer[0].loop].append(answer)
+        for loop, ended in of_loop.items():
+            with suppress(RuntimeError):  # the loop was closed: nobody waits
+                loop.call_soon_threadsafe(_hand_over, ended)
+        for each in work:
+            each.done.set()
+
+
+def _hand_over(answers: list[tuple[_Asked, Segment | EngineError]]) -> None:
+    """Runs in the loop of those who wait."""
+    for asked, answer in answers:
+        if asked.answer.done():  # cancelled
+            continue
+        if isinstance(answer, EngineError):
+            asked.answer.set_exception(answer)
+        else:
+            asked.answer.set_result(answer)
+
+
+def _serve(mail: SimpleQueue[_Mail], engine: weakref.ref[Stepping]) -> None:
+    """The thread: it knows its engine only while there is something to do."""
+    goes_on = True
+    while goes_on:
+        goes_on = _serve_once(mail.get(), engine)
+
+
+def _serve_once(mail: _Mail, reference: weakref.ref[Stepping]) -> bool:
+    engine = reference()
+    return engine is not None and engine._serve(mail)  # noqa: SLF001 -- its thread
+
+
+def _stop(mail: SimpleQueue[_Mail], thread: threading.Thread, process: int) -> None:
+    """Called when the engine is forgotten, and when the interpreter ends."""
+    if process == os.getpid():
+        mail.put("end")
+        if thread is not threading.current_thread():
+            thread.join(_SECONDS_AT_EXIT)

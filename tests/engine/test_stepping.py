@@ -1,0 +1,380 @@
+"""An engine that steps: newcomers, aborts, new weights, failures, many loops, and ends of all kinds."""
+
+import asyncio
+import gc
+import multiprocessing
+import subprocess
+import sys
+import textwrap
+import threading
+import weakref
+
+import numpy as np
+import pytest
+
+from agentrl_core.engine import Request, Sampling, Transformers, complete
+from agentrl_core.exceptions import EngineError, InvalidInputError
+
+PROMPT = np.array([3, 1, 4, 1, 5], np.int32)
+LONG = Sampling(max_tokens=40)
+
+
+def ask(seed=0, sampling=LONG, tokens=PROMPT):
+    return Request(tokens, seed, sampling)
+
+
+class Gate:
+    """Lets an engine do one step after the other: `pass_(n)` returns when it has begun the one behind them."""
+
+    def __init__(self, engine):
+        self.begun, self.allowed = threading.Semaphore(0), threading.Semaphore(0)
+        self.running = []
+        step = engine._step
+
+        def gated():
+            self.running.append(len(engine._running))
+            self.begun.release()
+            assert self.allowed.acquire(timeout=60)
+            return step()
+
+        engine._step = gated
+
+    async def stands(self):
+        """Wait until a step begins."""
+        assert await asyncio.to_thread(self.begun.acquire, timeout=60)
+
+    async def pass_(self, count=1):
+        for _ in range(count):
+            self.allowed.release()
+            await self.stands()
+
+    def open(self):
+        self.allowed.release(1000)
+
+
+@pytest.fixture
+def generate(make_model, tokenizer):
+    engine = Transformers(make_model("qwen3"), tokenizer)
+    yield engine
+    engine.close()
+
+
+@pytest.fixture
+def whole(generate):
+    """The segment that nobody disturbed."""
+    [segment] = complete(generate, [ask()])
+    assert len(segment.tokens) == 40
+    return segment
+
+
+def begins(part, whole):
+    count = len(part.tokens)
+    assert part.tokens.tolist() == whole.tokens[:count].tolist()
+    np.testing.assert_allclose(part.logprobs, whole.logprobs[:count], atol=1e-5)
+    np.testing.assert_allclose(part.entropies, whole.entropies[:count], atol=1e-5)
+
+
+def test_newcomers_join_what_runs_and_everyone_gets_what_he_gets_alone(generate):
+    samplings = [
+        LONG,
+        Sampling(temperature=0.7, top_p=0.9, max_tokens=25, stop_token_ids=tuple(range(0, 60, 7)), top=2),
+        Sampling(temperature=0.0, max_tokens=12, top=3),
+        Sampling(top_k=5, max_tokens=30),
+    ]
+    random = np.random.default_rng(5)
+    requests = [
+        ask(seed, samplings[seed % 4], random.integers(0, generate.vocabulary_size, 1 + 7 * seed % 23, np.int32))
+        for seed in range(12)
+    ]
+    alone = [complete(generate, [request])[0] for request in requests]
+    gate = Gate(generate)
+
+    async def one_after_the_other():
+        tasks = []
+        for index, request in enumerate(requests):
+            tasks.append(asyncio.create_task(generate.generate(request)))
+            await (gate.pass_(2) if index else gate.stands())
+        gate.open()
+        return await asyncio.gather(*tasks)
+
+    together = asyncio.run(one_after_the_other())
+    assert max(gate.running) > 3
+    for request, one, other in zip(requests, alone, together, strict=True):
+        assert one.finish_reason == other.finish_reason
+        assert len(one.tokens) == len(other.tokens)
+        begins(one, other)
+        assert (one.top is None) == (request.sampling.top == 0)
+        if one.top is not None:
+            assert one.top.tokens.shape == (len(one.tokens), request.sampling.top)
+            np.testing.assert_allclose(one.top.logprobs, other.top.logprobs, atol=1e-5)
+
+
+def test_a_batch_invariant_engine_gives_equal_bits_alone_together_and_late(make_model, tokenizer):
+    generate = Transformers(make_model("qwen3"), tokenizer, batch_invariant=True)
+    random = np.random.default_rng(5)
+    lengths = random.integers(1, 40, 16).tolist()
+    requests = [ask(seed, tokens=random.integers(0, 60, length, np.int32)) for seed, length in enumerate(lengths)]
+
+    def bits(segments):
+        return [(s.tokens.tobytes(), s.logprobs.tobytes(), s.entropies.tobytes()) for s in segments]
+
+    alone = bits(complete(generate, [request])[0] for request in requests)
+    assert bits(complete(generate, requests)) == alone
+    gate = Gate(generate)
+
+    async def late():
+        first = [asyncio.create_task(generate.generate(request)) for request in requests[:3]]
+        await gate.stands()
+        await gate.pass_(5)
+        rest = [asyncio.create_task(generate.generate(request)) for request in requests[3:]]
+        gate.open()
+        return await asyncio.gather(*first, *rest)
+
+    assert bits(asyncio.run(late())) == alone
+    assert max(gate.running) == 16
+    generate.close()
+
+
+def test_an_aborted_request_has_exactly_what_was_generated(generate, whole):
+    gate = Gate(generate)
+
+    async def abort():
+        aborted, other, waits = ask(), ask(1), ask(2)
+        tasks = [asyncio.create_task(generate.generate(request)) for request in (aborted, other)]
+        await gate.stands()  # the first token was drawn when the rows came in
+        await gate.pass_(3)
+        generate.abort(aborted)
+        late = asyncio.create_task(generate.generate(waits))
+        await asyncio.sleep(0)
+        generate.abort(waits)
+        generate.abort(ask())  # unknown ones are let be
+        gate.open()
+        return await asyncio.gather(*tasks, late)
+
+    aborted, other, waits = asyncio.run(abort())
+    assert (aborted.finish_reason, len(aborted.tokens)) == ("abort", 5)
+    begins(aborted, whole)
+    assert (other.finish_reason, len(other.tokens)) == ("length", 40)
+    assert (waits.finish_reason, len(waits.tokens)) == ("abort", 0)
+    assert len(waits.logprobs) == len(waits.entropies) == 0
+
+
+def test_new_weights_end_what_runs_under_the_old_version(generate, make_model, whole, own_words):
+    other = make_model("qwen3", seed=1)
+    gate = Gate(generate)
+
+    async def update():
+        task = asyncio.create_task(generate.generate(ask()))
+        await gate.stands()
+        await gate.pass_(2)
+        updating = asyncio.create_task(asyncio.to_thread(generate.update_weights, other, 1))
+        gate.open()
+        await updating
+        return await task, await generate.generate(ask())
+
+    before, after = asyncio.run(update())
+    assert (before.finish_reason, before.policy_version) == ("abort", 0)
+    assert 4 <= len(before.tokens) < 40
+    begins(before, whole)
+    assert (after.finish_reason, after.policy_version) == ("length", 1)
+    np.testing.assert_allclose(after.logprobs, own_words(other, ask(), after, LONG)[0], atol=1e-5)
+    with pytest.raises(InvalidInputError, match="does not fit"):
+        generate.update_weights(make_model("llama"), version=2)
+    assert generate.policy_version == 1
+
+
+def test_a_cancelled_wait_frees_its_row(generate, whole):
+    gate = Gate(generate)
+
+    async def cancel():
+        leaving, staying = (asyncio.create_task(generate.generate(ask())) for _ in range(2))
+        await gate.stands()
+        leaving.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await leaving
+        await gate.pass_(2)
+        gate.open()
+        return await staying
+
+    begins(asyncio.run(cancel()), whole)
+    assert gate.running[:3] == [2, 1, 1]
+    assert not generate._asked
+
+
+def test_a_step_that_fails_fails_those_concerned_and_no_other(generate, whole):
+    forward = generate.model.forward
+    failing = threading.Event()
+
+    def sometimes(*args, **kwargs):
+        if failing.is_set():
+            raise RuntimeError("out of something")
+        return forward(*args, **kwargs)
+
+    generate.model.forward = sometimes
+    gate = Gate(generate)
+
+    async def newcomer_fails():
+        running = asyncio.create_task(generate.generate(ask()))
+        await gate.stands()
+        failing.set()
+        newcomer = asyncio.create_task(generate.generate(ask(1)))
+        await asyncio.sleep(0)
+        generate_step = generate._step
+        generate._step = lambda: (failing.clear(), generate_step())[1]
+        gate.open()
+        # The step that was begun fails too: it is the running one's.
+        return await asyncio.gather(running, newcomer, return_exceptions=True)
+
+    errors = asyncio.run(newcomer_fails())
+    assert all(isinstance(error, EngineError) for error in errors)
+    assert "RuntimeError: out of something" in str(errors[0])
+    assert isinstance(errors[0].__cause__, RuntimeError)
+    failing.clear()
+    begins(complete(generate, [ask()])[0], whole)
+
+
+def test_newcomers_that_cannot_be_taken_leave_the_others_alone(generate, whole):
+    begin = generate._begin
+
+    def refusing(newcomers):
+        if any(request.seed == 1 for request in newcomers.values()):
+            raise MemoryError("no room")
+        return begin(newcomers)
+
+    generate._begin = refusing
+    gate = Gate(generate)
+
+    async def run():
+        running = asyncio.create_task(generate.generate(ask()))
+        await gate.stands()
+        newcomer = asyncio.create_task(generate.generate(ask(1)))
+        await asyncio.sleep(0)
+        gate.open()
+        return await asyncio.gather(running, newcomer, return_exceptions=True)
+
+    segment, error = asyncio.run(run())
+    begins(segment, whole)
+    assert isinstance(error, EngineError)
+    assert "generating for 1 requests failed with MemoryError: no room" in str(error)
+
+
+def test_requests_come_from_many_loops_at_a_time(generate):
+    requests = [[ask(10 * loop + index) for index in range(6)] for loop in range(4)]
+    alone = [[segment.tokens.tolist() for segment in complete(generate, each)] for each in requests]
+    found = [None] * 4
+
+    def run(loop):
+        found[loop] = [segment.tokens.tolist() for segment in complete(generate, requests[loop])]
+
+    threads = [threading.Thread(target=run, args=(loop,)) for loop in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == alone
+
+
+def test_results_of_a_step_come_in_the_order_in_which_they_were_asked_for(generate):
+    order = []
+
+    async def one(index):
+        await generate.generate(ask(index))
+        order.append(index)
+
+    async def all_of_them():
+        await asyncio.gather(*map(one, range(20)))
+
+    asyncio.run(all_of_them())
+    assert order == list(range(20))
+
+
+def test_the_model_is_in_its_own_mode_whenever_answers_arrive(make_model, tokenizer):
+    model = make_model("qwen3")
+    model.train()
+    generate = Transformers(model, tokenizer)
+
+    async def rounds():
+        for seed in range(30):
+            await asyncio.gather(*(generate.generate(ask(seed, Sampling(max_tokens=2))) for _ in range(3)))
+            assert all(module.training for module in model.modules())
+
+    asyncio.run(rounds())
+    generate.close()
+
+
+def test_while_nobody_asks_the_thread_sleeps_and_holds_no_engine(make_model, tokenizer):
+    generate = Transformers(make_model("llama"), tokenizer)
+    complete(generate, [ask(sampling=Sampling(max_tokens=2))])
+    thread, reference = generate._thread, weakref.ref(generate)
+    assert thread.is_alive()
+    del generate
+    gc.collect()
+    assert reference() is None
+    thread.join(60)
+    assert not thread.is_alive()
+
+
+def test_a_closed_engine_ends_what_runs_and_refuses_more(make_model, tokenizer):
+    generate = Transformers(make_model("llama"), tokenizer)
+    gate = Gate(generate)
+
+    async def close():
+        running = asyncio.create_task(generate.generate(ask()))
+        await gate.stands()
+        closing = asyncio.create_task(asyncio.to_thread(generate.close))
+        gate.open()
+        await closing
+        return await running
+
+    segment = asyncio.run(close())
+    assert segment.finish_reason == "abort"
+    assert len(segment.tokens) >= 1
+    assert not generate._thread.is_alive()
+    generate.close()
+    generate.abort(ask())
+    with pytest.raises(InvalidInputError, match="this Transformers engine is closed"):
+        complete(generate, [ask()])
+    with pytest.raises(InvalidInputError, match="update_weights: this Transformers engine is closed"):
+        generate.update_weights(generate.model, version=1)
+
+
+def _asks(engine, answers):
+    try:
+        complete(engine, [ask()])
+    except InvalidInputError as error:
+        answers.put(str(error))
+    engine.close()
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_forked_child_gets_an_error_and_does_not_hang(generate, whole):
+    context = multiprocessing.get_context("fork")
+    answers = context.Queue()
+    child = context.Process(target=_asks, args=(generate, answers))
+    child.start()
+    assert "its forked child" in answers.get(timeout=60)
+    child.join(60)
+    assert child.exitcode == 0
+    begins(complete(generate, [ask()])[0], whole)
+
+
+def test_the_interpreter_ends_while_an_engine_works(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(
+        textwrap.dedent("""
+            import asyncio, threading, numpy as np
+            from agentrl_core import engine, env, warm_start
+
+            model, tokenizer = warm_start.build(env.ReasoningGym(["chain_sum"], held_out=8), seed=0)
+            generate = engine.Transformers(model, tokenizer)
+            sampling = engine.Sampling(max_tokens=100_000)
+            request = engine.Request(np.array([1, 2], np.int32), seed=0, sampling=sampling)
+            threading.Thread(target=lambda: engine.complete(generate, [request]), daemon=True).start()
+            while not generate._running:
+                pass
+            print("over")
+        """)
+    )
+    done = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout) == (0, "over\n"), done.stderr
+    assert not done.stderr
