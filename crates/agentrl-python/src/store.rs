@@ -188,8 +188,20 @@ impl Store {
     }
 }
 
+/// Called before the process is forked: no lock is half taken then.
+#[pyfunction]
+pub(crate) fn before_fork() {
+    store::before_fork();
+}
+
+/// Called in a parent that has just forked.
+#[pyfunction]
+pub(crate) fn after_fork_in_parent() {
+    store::after_fork(false);
+}
+
 /// Called in a child that was just forked: the locks of its parent go with the parent.
 #[pyfunction]
-pub(crate) fn release_locks() {
-    store::release_locks();
+pub(crate) fn after_fork_in_child() {
+    store::after_fork(true);
 }

@@ -24,17 +24,19 @@ __all__ = [
     "Tree",
     "__version__",
     "advantage",
+    "after_fork_in_child",
+    "after_fork_in_parent",
     "append_chats",
     "append_many",
     "arrow_lists",
     "arrow_numbers",
+    "before_fork",
     "filters",
     "group",
     "ingest",
     "keys",
     "num_threads",
     "pack",
-    "release_locks",
     "returns",
     "reward",
     "rng",
@@ -382,7 +384,9 @@ class Table:
 
 def arrow_lists(values: object, name: str) -> tuple[NDArray[Any], NDArray[np.int64]] | None: ...
 def arrow_numbers(values: object, name: str) -> NDArray[Any]: ...
-def release_locks() -> None: ...
+def before_fork() -> None: ...
+def after_fork_in_parent() -> None: ...
+def after_fork_in_child() -> None: ...
 def num_threads() -> int: ...
 def set_num_threads(count: int) -> None: ...
 def ingest(

@@ -19,8 +19,12 @@ from agentrl_core.data.json_text import to_json
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.operators import columns
 
-# A forked worker must not hold the lock of a parent that is killed.
-os.register_at_fork(after_in_child=_core.release_locks)
+# A forked worker must not hold the lock of a parent that is killed, nor one that its parent was just taking.
+os.register_at_fork(
+    before=_core.before_fork,
+    after_in_parent=_core.after_fork_in_parent,
+    after_in_child=_core.after_fork_in_child,
+)
 
 
 class Store:

@@ -98,15 +98,17 @@ pub(crate) fn writer_lock(fs: &dyn Fs, path: &Path) -> Result<Box<dyn Any + Send
 #[derive(Debug)]
 pub(crate) struct Disk;
 
-pub(crate) use disk::release_locks;
+pub(crate) use disk::{after_fork, before_fork};
 
 #[expect(clippy::disallowed_methods, reason = "this is the module that the ban sends everyone to")]
 mod disk {
+    use std::cell::RefCell;
+    use std::collections::BTreeMap;
     use std::fs::{File, OpenOptions};
     use std::io::Write as _;
     use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
-    use std::sync::atomic::{AtomicU32, Ordering};
-    use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
+    use std::sync::{Mutex, MutexGuard, PoisonError};
+    use std::time::Duration;
 
     use arrow_buffer::MutableBuffer;
     use rustix::fs::{CWD, FlockOperation, OFlags, RenameFlags, flock, renameat_with};
@@ -191,24 +193,13 @@ mod disk {
         }
 
         fn lock(&self, path: &Path) -> io::Result<Box<dyn Any + Send + Sync>> {
-            let mut held = held()?;
-            let (file, _) = open(OpenOptions::new().create(true).truncate(false).write(true), path)?;
-            // Of the open file, not of the process: that one would lose a record lock by closing any other descriptor of
-            // the file, as copying the folder does.
-            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => {}
-                Err(Errno::WOULDBLOCK) => return Err(io::ErrorKind::WouldBlock.into()),
-                Err(error @ (Errno::NOLCK | Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL)) => {
-                    return Err(io::Error::new(io::ErrorKind::Unsupported, io::Error::from(error)));
+            for _ in 0..ATTEMPTS {
+                if let Some(lock) = with_locks(|locks| locks.take(path))? {
+                    return Ok(Box::new(lock));
                 }
-                Err(error) => return Err(error.into()),
+                std::thread::sleep(PAUSE);
             }
-            let lock = Arc::new(Mutex::new(Some(file)));
-            if let Some(held) = &mut held {
-                held.retain(|lock| lock.strong_count() > 0);
-                held.push(Arc::downgrade(&lock));
-            }
-            Ok(Box::new(Held { lock, process: std::process::id() }))
+            Err(io::ErrorKind::WouldBlock.into())
         }
     }
 
@@ -222,64 +213,86 @@ mod disk {
         Ok((file, data.len()))
     }
 
-    /// The locks of this process.
-    static HELD: Mutex<Vec<Weak<Lock>>> = Mutex::new(Vec::new());
+    /// How often a lock that is taken is asked for, about a second in all: a child that was forked by a writer which is
+    /// gone since gives it up as the first thing it does, but has to get its turn for that.
+    const ATTEMPTS: u32 = 100;
+    const PAUSE: Duration = Duration::from_millis(10);
 
-    type Lock = Mutex<Option<File>>;
+    /// The locks of this process. Taken for as long as it opens or closes a file of them, and while it is forked.
+    static LOCKS: Mutex<Locks> = Mutex::new(Locks { files: BTreeMap::new(), next: 0 });
 
-    /// A lock for as long as it lives.
-    struct Held {
-        lock: Arc<Lock>,
-        process: u32,
+    thread_local! {
+        /// The locks, while this thread forks the process.
+        static FORKING: RefCell<Option<MutexGuard<'static, Locks>>> = const { RefCell::new(None) };
     }
+
+    struct Locks {
+        /// What holds each lock.
+        files: BTreeMap<u64, File>,
+        /// The number of the next one. No other has it, nor in a forked child.
+        next: u64,
+    }
+
+    impl Locks {
+        /// Takes the lock that a file stands for; `None`: somebody has it.
+        fn take(&mut self, path: &Path) -> io::Result<Option<Held>> {
+            let (file, _) = open(OpenOptions::new().create(true).truncate(false).write(true), path)?;
+            // Of the open file, not of the process: that one would lose a record lock by closing any other descriptor of
+            // the file, as copying the folder does.
+            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => {}
+                Err(Errno::WOULDBLOCK) => return Ok(None),
+                Err(error @ (Errno::NOLCK | Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL)) => {
+                    return Err(io::Error::new(io::ErrorKind::Unsupported, io::Error::from(error)));
+                }
+                Err(error) => return Err(error.into()),
+            }
+            let number = self.next;
+            self.next += 1;
+            self.files.insert(number, file);
+            Ok(Some(Held(number)))
+        }
+    }
+
+    /// A lock for as long as it lives. What a forked child has of its parent's locks holds nothing.
+    struct Held(u64);
 
     impl Drop for Held {
-        /// Gives the lock up, also where a child that was forked just now still has the file open. A child gives up
-        /// nothing: the lock is its parent's.
+        /// Gives the lock up, also where a child that was forked just now still has the file open.
         fn drop(&mut self) {
-            if self.process == std::process::id()
-                && let Ok(file) = self.lock.try_lock()
-                && let Some(file) = file.as_ref()
-            {
-                // Closing the file, which follows, gives it up too.
-                let _ = flock(file, FlockOperation::Unlock);
-            }
+            with_locks(|locks| {
+                if let Some(file) = locks.files.remove(&self.0) {
+                    // Closing the file, which follows, gives it up too.
+                    let _ = flock(&file, FlockOperation::Unlock);
+                }
+            });
         }
     }
 
-    /// The process that took `HELD` last; 0 before.
-    static OWNER: AtomicU32 = AtomicU32::new(0);
-
-    /// Held for as long as an open takes. A child that was forked just then finds it taken for good: it goes on without,
-    /// and a child of its own will hold on to its locks.
-    fn held() -> io::Result<Option<MutexGuard<'static, Vec<Weak<Lock>>>>> {
-        let process = std::process::id();
-        for _ in 0..1000 {
-            let held = match HELD.try_lock() {
-                Ok(held) => held,
-                Err(TryLockError::Poisoned(poisoned)) => PoisonError::into_inner(poisoned),
-                Err(TryLockError::WouldBlock) if ![0, process].contains(&OWNER.load(Ordering::SeqCst)) => {
-                    return Ok(None);
-                }
-                Err(TryLockError::WouldBlock) => {
-                    std::thread::sleep(std::time::Duration::from_millis(1));
-                    continue;
-                }
-            };
-            OWNER.store(process, Ordering::SeqCst);
-            return Ok(Some(held));
-        }
-        Err(io::ErrorKind::WouldBlock.into())
+    /// Does something with the locks. The thread that forks has them already, and may open and close stores meanwhile.
+    fn with_locks<T>(work: impl FnOnce(&mut Locks) -> T) -> T {
+        FORKING.with_borrow_mut(|forking| match forking {
+            Some(locks) => work(locks),
+            None => work(&mut locked()),
+        })
     }
 
-    /// Closes the files by which a forked child holds on to its parent's locks: those are the parent's alone, and go with
-    /// it.
-    pub(crate) fn release_locks() {
-        let Ok(mut held) = HELD.try_lock() else { return };
-        for lock in held.drain(..).filter_map(|lock| lock.upgrade()) {
-            if let Ok(mut file) = lock.try_lock() {
-                drop(file.take());
-            }
+    fn locked() -> MutexGuard<'static, Locks> {
+        LOCKS.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until nobody opens or closes a lock, and lets nobody begin before [`after_fork`]: a child never comes into
+    /// the world in the middle of that.
+    pub(crate) fn before_fork() {
+        FORKING.with_borrow_mut(|forking| *forking = Some(locked()));
+    }
+
+    /// Goes on after a fork. A child closes the files by which it would hold on to its parent's locks: those are the
+    /// parent's alone, and go with it.
+    pub(crate) fn after_fork(is_child: bool) {
+        let locks = FORKING.take();
+        if let Some(mut locks) = locks.filter(|_| is_child) {
+            locks.files.clear();
         }
     }
 }

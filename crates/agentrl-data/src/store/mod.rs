@@ -210,9 +210,15 @@ impl Store {
     }
 }
 
-/// Gives back, in a child that was just forked, what it inherited of its parent's locks: they are to go with the parent.
-pub fn release_locks() {
-    fs::release_locks();
+/// Called by the thread that forks the process, just before: no lock is then half taken. [`after_fork`] follows.
+pub fn before_fork() {
+    fs::before_fork();
+}
+
+/// Called by the thread that forked, in the parent and in the child. The child gives back what it inherited of its
+/// parent's locks: they are to go with the parent.
+pub fn after_fork(is_child: bool) {
+    fs::after_fork(is_child);
 }
 
 /// Refuses a store that was opened before this process was forked.
