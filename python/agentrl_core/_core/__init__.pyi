@@ -64,7 +64,7 @@ class Forest:
     @property
     def iteration(self) -> int: ...
     def __len__(self) -> int: ...
-    def add_group(self, group: int, task_id: str) -> None: ...
+    def add_group(self, group: int, task_id: str, *, key: list[int] | None = None) -> None: ...
     def add_blob(self, blob: bytes) -> bytes: ...
     def start(
         self,
@@ -107,6 +107,31 @@ class Forest:
         truncated: bool = False,
         flags: int = ...,
     ) -> None: ...
+    def turn(
+        self,
+        trajectory: int,
+        action: Sequence[int] | NDArray[np.integer[Any]],
+        *,
+        logprobs: Sequence[float] | NDArray[np.floating[Any]] | None = None,
+        entropies: Sequence[float] | NDArray[np.floating[Any]] | None = None,
+        trainable: Sequence[int] | NDArray[np.bool_] | NDArray[np.uint8] | None = None,
+        policy: int = ...,
+        policy_version: int | None = None,
+        seed: int | None = None,
+        temperature: float | None = None,
+        top_p: float = 1.0,
+        top_k: int = ...,
+        finish_reason: str | None = None,
+        reward: float | None = None,
+        rewards: Sequence[float] | None = None,
+        terminated: bool = False,
+        truncated: bool = False,
+        flags: int = ...,
+        end_of_turn: Sequence[int] | NDArray[np.integer[Any]] | None = None,
+        observation: Sequence[int] | NDArray[np.integer[Any]] | None = None,
+        state: bytes | None = None,
+        blobs: list[bytes] | None = None,
+    ) -> tuple[int, int | None]: ...
     def fork(
         self,
         trajectory: int,
@@ -115,7 +140,9 @@ class Forest:
         end: int | None = None,
         count: int = ...,
         ordinal: int | None = None,
+        train_prefix: bool = True,
     ) -> list[int]: ...
+    def under(self, trajectory: int, tokens: Sequence[int] | NDArray[np.integer[Any]], state: bytes | None) -> int: ...
     def splice(
         self, prefix: int, node: int | None, end: int | None, suffix: int, from_node: int, start: int
     ) -> int: ...
@@ -153,6 +180,7 @@ class Forest:
     def segment_seed(self, trajectory: int) -> int: ...
     def frontier(self, group: int | None) -> dict[str, NDArray[Any]]: ...
     def tree(self, group: int) -> Tree: ...
+    def look(self, group: int) -> tuple[Batch, NDArray[np.int64]]: ...
     def freeze(self, partial: bool) -> Batch: ...
 
 @final
