@@ -5,6 +5,7 @@ use std::fmt::Debug;
 use std::io;
 use std::ops::Range;
 use std::path::Path;
+use std::sync::Arc;
 
 use arrow_buffer::Buffer;
 
@@ -31,6 +32,9 @@ pub(crate) trait Fs: Debug + Send + Sync {
     /// Makes a file and writes it. `AlreadyExists`: something has the name, be it a link to nothing.
     fn write(&self, path: &Path, bytes: &[u8]) -> io::Result<()>;
 
+    /// Opens a file, made where there is none, with its first `length` bytes and no others, to put more behind them.
+    fn tail(&self, path: &Path, length: u64) -> io::Result<Arc<dyn Tail>>;
+
     /// Makes a file's bytes durable.
     fn sync(&self, path: &Path) -> io::Result<()>;
 
@@ -46,6 +50,15 @@ pub(crate) trait Fs: Debug + Send + Sync {
     /// Takes the lock that a file stands for until the guard is dropped or the process ends, whatever else the process
     /// does with the file. `WouldBlock`: it is taken.
     fn lock(&self, path: &Path) -> io::Result<Box<dyn Any + Send + Sync>>;
+}
+
+/// The end of a file that grows.
+pub(crate) trait Tail: Debug + Send + Sync {
+    /// Puts bytes behind those of the file, all at once as far as a kill goes.
+    fn append(&self, bytes: &[u8]) -> io::Result<()>;
+
+    /// Makes them durable.
+    fn sync(&self) -> io::Result<()>;
 }
 
 /// An error that says what was tried with which path.
@@ -114,7 +127,7 @@ mod disk {
     use rustix::fs::{CWD, FlockOperation, OFlags, RenameFlags, flock, renameat_with};
     use rustix::io::Errno;
 
-    use super::{Any, Buffer, Disk, Fs, MOST_BYTES, Path, Range, io, too_long};
+    use super::{Any, Arc, Buffer, Disk, Fs, MOST_BYTES, Path, Range, Tail, io, too_long};
 
     impl Fs for Disk {
         fn create_folder(&self, path: &Path) -> io::Result<()> {
@@ -168,6 +181,16 @@ mod disk {
             OpenOptions::new().write(true).create_new(true).open(path)?.write_all(bytes)
         }
 
+        fn tail(&self, path: &Path, length: u64) -> io::Result<Arc<dyn Tail>> {
+            let (file, before) = open(OpenOptions::new().create(true).append(true), path)?;
+            if before < length {
+                let what = format!("the file had {length} bytes and has {before}: somebody else has changed it");
+                return Err(io::Error::new(io::ErrorKind::InvalidData, what));
+            }
+            file.set_len(length)?;
+            Ok(Arc::new(file))
+        }
+
         fn sync(&self, path: &Path) -> io::Result<()> {
             // A descriptor opened later still gets the errors of earlier writes that nobody was told about.
             File::open(path)?.sync_all()
@@ -200,6 +223,16 @@ mod disk {
                 std::thread::sleep(PAUSE);
             }
             Err(io::ErrorKind::WouldBlock.into())
+        }
+    }
+
+    impl Tail for File {
+        fn append(&self, bytes: &[u8]) -> io::Result<()> {
+            (&mut &*self).write_all(bytes)
+        }
+
+        fn sync(&self) -> io::Result<()> {
+            self.sync_data()
         }
     }
 
