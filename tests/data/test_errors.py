@@ -183,8 +183,11 @@ def test_ended_trajectories_stay_ended(grown: tuple[Forest, int]) -> None:
     with pytest.raises(InvalidInputError, match=f"trajectory {branch} has no open action to close"):
         forest.step(branch)
     forest.prune(branch, "dull")
-    with pytest.raises(InvalidInputError, match=f"trajectory {branch} was pruned; fork one that is still in the tree"):
-        forest.fork(branch)
+    with pytest.raises(InvalidInputError, match=rf"trajectory {branch} has ended \(Pruned\); fork it"):
+        forest.append(branch, [1], kind="prompt")
+    again = forest.fork(branch)
+    assert forest.tokens(again).tolist() == forest.tokens(branch).tolist()
+    forest.finish(again, status="aborted")
     forest.finish(trunk)
     for call in (
         lambda: forest.append(trunk, [1], kind="prompt"),

@@ -68,5 +68,5 @@ def test_a_store_of_format_v1_goes_on(tmp_path: Path) -> None:
             for name in ("draw_columns", "step_columns"):
                 mine, other = getattr(store.batch(iteration), name), getattr(batch, name)
                 assert pl.DataFrame(mine).equals(pl.DataFrame(other), null_equal=True)
-        journal = pl.DataFrame(store.journal)
+        journal = pl.DataFrame(store.writes)
         assert journal["sequence"].to_list() == list(range(1, 32))

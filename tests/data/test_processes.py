@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import fcntl
 import os
 import pickle
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -128,14 +130,7 @@ def test_children_forked_in_the_middle_of_calls_work(tmp_path: Path) -> None:
         forest.freeze()
 
     def commit() -> None:
-        try:
-            other = Store.open(tmp_path / "other")
-        except arl.exceptions.StoreError as error:
-            # A child that was forked just then may hold the lock until it runs: the store is free again after it.
-            if "is locked" not in str(error):
-                raise
-            return
-        with other:
+        with Store.open(tmp_path / "other") as other:
             other.append(other.rebase(batch), iteration=0)
             commits.append(len(commits))
 
@@ -151,6 +146,56 @@ def test_children_forked_in_the_middle_of_calls_work(tmp_path: Path) -> None:
     finally:
         arl.set_num_threads(os.cpu_count() or 1)
         store.close()
+
+
+def test_a_lock_that_is_about_to_be_given_up_is_waited_for(tmp_path: Path) -> None:
+    """As by a child that was forked by a writer which was killed, and has not run since."""
+    Store.open(tmp_path).close()
+    with (tmp_path / "lock").open("wb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        child = threading.Timer(0.3, fcntl.flock, (file, fcntl.LOCK_UN))
+        child.start()
+        with Store.open(tmp_path) as store:
+            assert store.verify() == []
+        child.join()
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(arl.exceptions.StoreError, match="is locked"):
+            Store.open(tmp_path)
+
+
+HOOKS = """
+import os, sys
+first = lambda: None
+os.register_at_fork(before=lambda: first(), after_in_parent=lambda: first(), after_in_child=lambda: first())
+from agentrl_core import Store
+folder = sys.argv[1]
+held, passing = Store.open(folder + "/held"), []
+
+def first():
+    # What a hook, or a garbage collection in it, can do: close a store and open another, here and in the child.
+    while passing:
+        passing.pop().close()
+    passing.append(Store.open(folder + f"/passing-{os.getpid()}"))
+
+child = os.fork()
+if not child:
+    Store.open(folder + "/own").close()
+    os._exit(0)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+try:
+    Store.open(folder + "/held")
+except OSError as error:
+    print("is locked" in str(error))
+held.close()
+Store.open(folder + "/held").close()
+print(os.path.exists(folder + "/own/lock"))
+"""
+
+
+def test_stores_are_opened_and_closed_by_hooks_of_a_fork(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", HOOKS, str(tmp_path)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=True)
+    assert ended.stdout.split() == ["0", "True", "True"], ended.stderr
 
 
 def test_a_forest_that_was_being_changed_is_refused_in_a_forked_child() -> None:

@@ -354,7 +354,7 @@ def test_upkeep(tmp_path: Path) -> None:
         assert store.compact() >= 0
         with pytest.raises(InvalidInputError, match="only the 4 iterations that are closed can be dropped"):
             store.drop_before(5)
-        journal = pl.DataFrame(store.journal)
+        journal = pl.DataFrame(store.writes)
         assert journal["iteration"].to_list() == [0, 0, 1, 1, 2, 2, 3, 3]
         assert journal["kind"].to_list() == [0, 2] * 4
         assert [json.loads(state)["iteration"] for state in journal["state"].drop_nulls()] == [0, 1, 2, 3]

@@ -14,7 +14,7 @@ from stores import assert_same_as_trained, trained
 from agentrl_core import Store
 from agentrl_core.exceptions import AgentRLError, CorruptError, InvalidInputError, StoreError
 
-FOLDERS = ("nodes", "manifest", "blobs", "journal")
+FOLDERS = ("nodes", "manifest", "blobs", "journal", "live")
 
 
 @pytest.mark.parametrize("kind", ["file", "dangling link"])

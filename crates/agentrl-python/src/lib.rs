@@ -41,7 +41,7 @@ mod _core {
     #[pymodule_export]
     use crate::pack::{Plan, PlannedPack, RowPack, exports as pack};
     #[pymodule_export]
-    use crate::store::{Store, release_locks};
+    use crate::store::{Journal, Store, after_fork_in_child, after_fork_in_parent, before_fork};
     #[pymodule_export]
     use crate::table::Table;
     #[pymodule_export]

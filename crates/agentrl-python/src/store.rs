@@ -12,7 +12,7 @@ use pyo3::types::PyBytes;
 
 use crate::arrays::{Whole, blob_hash, slice};
 use crate::batch::Batch;
-use crate::enter::{interruptible, released};
+use crate::enter::{held, interruptible, released};
 use crate::shared::Shared;
 use crate::table::Table;
 
@@ -109,8 +109,13 @@ impl Store {
         })
     }
 
-    fn journal(&self, py: Python<'_>) -> PyResult<Table> {
-        released(py, || self.with(store::Store::journal)).map(Table::from)
+    fn writes(&self, py: Python<'_>) -> PyResult<Table> {
+        released(py, || self.with(store::Store::writes)).map(Table::from)
+    }
+
+    fn journal(&self, py: Python<'_>, iteration: Whole<i64>) -> PyResult<Journal> {
+        let iteration = iteration.named("iteration")?;
+        released(py, || self.with(|store| store.journal(iteration))).map(Journal)
     }
 
     fn files(&self, py: Python<'_>, name: &str) -> PyResult<Vec<(PathBuf, u64)>> {
@@ -188,8 +193,46 @@ impl Store {
     }
 }
 
+/// The journal of an iteration that is under way.
+#[pyclass(frozen, module = "agentrl_core._core")]
+pub(crate) struct Journal(store::Journal);
+
+#[pymethods]
+impl Journal {
+    #[getter]
+    fn iteration(&self) -> i64 {
+        self.0.iteration()
+    }
+
+    fn append(&self, py: Python<'_>, name: &[u8], payload: &[u8]) -> PyResult<()> {
+        // Only what waits for the disk is worth letting the interpreter go.
+        if held(|| self.0.append(name, payload))? { self.sync(py) } else { Ok(()) }
+    }
+
+    fn records<'py>(&self, py: Python<'py>) -> PyResult<Vec<(Bound<'py, PyBytes>, Bound<'py, PyBytes>)>> {
+        let records = released(py, || self.0.records())?;
+        Ok(records.into_iter().map(|(name, payload)| (PyBytes::new(py, &name), PyBytes::new(py, &payload))).collect())
+    }
+
+    fn sync(&self, py: Python<'_>) -> PyResult<()> {
+        released(py, || self.0.sync())
+    }
+}
+
+/// Called before the process is forked: no lock is half taken then.
+#[pyfunction]
+pub(crate) fn before_fork() {
+    store::before_fork();
+}
+
+/// Called in a parent that has just forked.
+#[pyfunction]
+pub(crate) fn after_fork_in_parent() {
+    store::after_fork(false);
+}
+
 /// Called in a child that was just forked: the locks of its parent go with the parent.
 #[pyfunction]
-pub(crate) fn release_locks() {
-    store::release_locks();
+pub(crate) fn after_fork_in_child() {
+    store::after_fork(true);
 }

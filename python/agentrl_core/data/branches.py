@@ -13,6 +13,7 @@ from agentrl_core.data.live import Live
 from agentrl_core.operators import columns
 
 Tokens = Sequence[int] | NDArray[np.int32] | NDArray[np.int64]
+Floats = Sequence[float] | NDArray[np.float32] | NDArray[np.float64]
 
 
 def adopt(
@@ -67,6 +68,7 @@ def fork(
     end: int | None = ...,
     count: None = ...,
     ordinal: int | None = ...,
+    train_prefix: bool = ...,
 ) -> int: ...
 
 
@@ -79,6 +81,7 @@ def fork(
     end: int | None = ...,
     count: int,
     ordinal: int | None = ...,
+    train_prefix: bool = ...,
 ) -> list[int]: ...
 
 
@@ -90,8 +93,11 @@ def fork(
     end: int | None = None,
     count: int | None = None,
     ordinal: int | None = None,
+    train_prefix: bool = True,
 ) -> int | list[int]:
-    """Start a trajectory that shares a prefix with another one, running, ended or adopted; returns its handle.
+    """Start a trajectory that shares a prefix with another one; returns its handle.
+
+    The other one may be running, ended, pruned, rolled back or adopted: its tokens are all still there.
 
     Args:
         trajectory: the one to share with.
@@ -102,9 +108,13 @@ def fork(
         ordinal: number of the (first) fork among those that leave the trajectory at the same token, which gives it
             its seeds and its place among the rows. None: in order of arrival for seeds, by content for rows; give
             one where several threads fork at the same place and seeds must not depend on which comes first.
+        train_prefix: whether the steps that are inherited count as this branch's to train. False: they carry flag
+            `UNTRAINED` here, and here alone: a correction is learned, not the mistake before it, which the branch that
+            made it trains or not as ever, and so does a fork of this branch. An action that the fork cuts in two is a
+            step of the branch itself, and is trained whole.
 
     Raises:
-        InvalidInputError: pruned, more tokens than the path uses of the node, or an ordinal that is taken.
+        InvalidInputError: more tokens than the path uses of the node, or an ordinal that is taken.
         NotFoundError: no such trajectory, or the node is not on its path.
 
     Example:
@@ -115,8 +125,25 @@ def fork(
         >>> node = forest.append(trunk, [1, 2, 3], kind="prompt")
         >>> [forest.tokens(way).tolist() for way in forest.fork(trunk, node=node, end=2, count=2)]
         [[1, 2], [1, 2]]
+        >>> wrong = forest.append(trunk, [4], kind="action", logprobs=[-0.5])
+        >>> forest.finish(trunk, reward=0.0)
+        >>> mended = forest.fork(trunk, train_prefix=False)
+        >>> _ = forest.append(mended, [5], kind="observation")
+        >>> _ = forest.append(mended, [6], kind="action", logprobs=[-0.5])
+        >>> forest.finish(mended, reward=1.0)
+        >>> forest.abort()
+        >>> batch = forest.freeze()
+        >>> batch.column("token", "token").tolist(), batch.column("trainable", "token").tolist()
+        ([4, 4, 6], [1, 0, 1])
     """
-    ways = forest._core.fork(trajectory, node=node, end=end, count=1 if count is None else count, ordinal=ordinal)
+    ways = forest._core.fork(
+        trajectory,
+        node=node,
+        end=end,
+        count=1 if count is None else count,
+        ordinal=ordinal,
+        train_prefix=train_prefix,
+    )
     return ways[0] if count is None else ways
 
 
@@ -155,6 +182,37 @@ def splice(
         [0, 1, 2]
     """
     return forest._core.splice(prefix, node, end, suffix, from_node, start)
+
+
+def under(forest: Live, trajectory: int, tokens: Tokens, *, state: bytes | str | None = None) -> int:
+    """Tell the actions of a trajectory behind another prompt; returns the handle of the new trajectory.
+
+    What was done with a demonstration or a hint in sight is trained as if it had been done without. Everything from
+    the first action on is copied as by `splice`: nodes of the same kinds with `origin_node_id` and without log-probs,
+    because they were not sampled behind this prompt (`old_logprob` is `none` until they are recomputed), and the steps
+    with what they were paid. The trajectory goes on running; `parent_trajectory` names the old one, which stays as it
+    is.
+
+    Args:
+        trajectory: handle, running or ended.
+        tokens: the other prompt, at least one token.
+        state: what the state that the first action acts on is known by; None: as it was.
+
+    Raises:
+        InvalidInputError: it has no action yet, or its context was rewritten.
+
+    Example:
+        >>> import agentrl_core as arl
+        >>> forest = arl.Forest()
+        >>> forest.add_group(0, "task")
+        >>> shown = forest.start(0, 0)
+        >>> _ = forest.append(shown, [7, 7, 7, 1], kind="prompt")    # a demonstration, then the task
+        >>> _ = forest.append(shown, [2, 3], kind="action", logprobs=[-0.5, -0.5])
+        >>> forest.finish(shown, reward=1.0)
+        >>> forest.tokens(forest.under(shown, [1])).tolist()
+        [1, 2, 3]
+    """
+    return forest._core.under(trajectory, tokens, None if state is None else columns.as_bytes(state, "state"))
 
 
 def rollback(forest: Live, trajectory: int, node: int, end: int | None = None) -> int:

@@ -11,13 +11,12 @@ from numpy.typing import NDArray
 
 from agentrl_core import _core
 from agentrl_core._core import Tree
-from agentrl_core.data import branches, ingest
+from agentrl_core.data import branches, ingest, turns
 from agentrl_core.data.batch import Batch
-from agentrl_core.data.branches import Tokens
+from agentrl_core.data.branches import Floats, Tokens
 from agentrl_core.data.json_text import to_json
 from agentrl_core.operators import columns
 
-Floats = Sequence[float] | NDArray[np.float32] | NDArray[np.float64]
 Kind = Literal["prompt", "action", "observation", "injected"]
 Operation = Literal["start", "fork", "continue", "inject", "splice", "rollback", "replace", "prune", "stop", "resume"]
 
@@ -83,10 +82,12 @@ class Forest:
     adopt = branches.adopt
     fork = branches.fork
     splice = branches.splice
+    under = branches.under
     rollback = branches.rollback
     replace = branches.replace
     rewrite = branches.rewrite
     prune = branches.prune
+    turn = turns.turn
     append_many = ingest.append_many
     append_chats = ingest.append_chats
     ingest = ingest.ingest
@@ -125,9 +126,29 @@ class Forest:
         running = f"; {counts.sum()} trajectories run: {', '.join(said + more)}" if len(numbers) else ""
         return f"Forest(iteration {self.iteration}: {len(self)} groups{running})"
 
-    def add_group(self, group: int, task_id: str) -> None:
-        """Open group number `group`, unique in the iteration, for a task."""
-        self._core.add_group(group, task_id)
+    def add_group(self, group: int, task_id: str, *, key: Sequence[int] | None = None) -> None:
+        """Open a group of rollouts of a task.
+
+        Args:
+            group: number that `start` and others know it by, unique in the forest.
+            task_id: the task.
+            key: whole numbers, at least one, of which the seeds of its segments are made and by which groups are
+                ordered when they freeze (word by word). None: the iteration and `group`. A group that goes on in a
+                later iteration keeps the key that it began with, and with it its seeds; one that came of another group
+                has a key of its own behind the other's, so that it does not matter how many others did before.
+
+        Raises:
+            InvalidInputError: the number or the key is that of another live group.
+
+        Example:
+            >>> import agentrl_core as arl
+            >>> now, later = arl.Forest(iteration=4), arl.Forest(iteration=5)
+            >>> now.add_group(2, "task")
+            >>> later.add_group(0, "task", key=(4, 2))
+            >>> now.segment_seed(now.start(2, 0)) == later.segment_seed(later.start(0, 0))
+            True
+        """
+        self._core.add_group(group, task_id, key=None if key is None else list(key))
 
     def add_blob(self, blob: bytes) -> bytes:
         """Keep an image or the like; returns its SHA-256 (32 bytes), by which nodes refer to it.
@@ -374,6 +395,38 @@ class Forest:
             (True, [0, 1, 1], [2, 1, 1])
         """
         return self._core.tree(group)
+
+    def look(self, group: int) -> tuple[Batch, NDArray[np.int64]]:
+        """A frozen copy of one live group, to score it or to choose by before it ends; the forest stays as it is.
+
+        Trajectories that are running have status `partial` and are not drawn. The ids of the copy are of the copy
+        alone: the group gets its own when it freezes.
+
+        Args:
+            group: number of the group.
+
+        Returns:
+            The batch, and the handle of each row of its `trajectories`, `int64[rows]`. A trajectory without a token has
+            no row.
+
+        Raises:
+            NotFoundError: no such group, or it was frozen.
+
+        Example:
+            >>> import agentrl_core as arl
+            >>> forest = arl.Forest()
+            >>> forest.add_group(0, "task")
+            >>> over, running = forest.start(0, 0), forest.start(0, 1)
+            >>> for trajectory in (over, running):
+            ...     _ = forest.append(trajectory, [1, 2], kind="prompt")
+            ...     _ = forest.append(trajectory, [3], kind="action", logprobs=[-0.5])
+            >>> forest.finish(over, reward=1.0)
+            >>> batch, handles = forest.look(0)
+            >>> batch.num_draws, handles.tolist() == [over, running], len(forest)
+            (1, True, 1)
+        """
+        batch, handles = self._core.look(group)
+        return Batch(batch), handles
 
     def freeze(self, *, partial: bool = False) -> Batch:
         """Freeze every group whose trajectories have all ended, and take it out; the rest stays live.

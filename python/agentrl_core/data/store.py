@@ -19,8 +19,12 @@ from agentrl_core.data.json_text import to_json
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.operators import columns
 
-# A forked worker must not hold the lock of a parent that is killed.
-os.register_at_fork(after_in_child=_core.release_locks)
+# A forked worker must not hold the lock of a parent that is killed, nor one that its parent was just taking.
+os.register_at_fork(
+    before=_core.before_fork,
+    after_in_parent=_core.after_fork_in_parent,
+    after_in_child=_core.after_fork_in_child,
+)
 
 
 class Store:
@@ -151,9 +155,21 @@ class Store:
         return self._core.table("decisions")
 
     @property
-    def journal(self) -> Table:
+    def writes(self) -> Table:
         """One row for each write: iteration, kind, rows by folder; of a closed iteration its state, its components."""
-        return self._core.journal()
+        return self._core.writes()
+
+    def journal(self, iteration: int) -> Journal:
+        """The journal of an iteration whose batch is not in the store yet, as a killed process left it, or empty.
+
+        It is gone when the batch is committed (`append` without `partial`, and `flush`), or the iteration closed.
+
+        Raises:
+            InvalidInputError: the store is open for reading only, or has the batch of the iteration.
+            StoreError: the file cannot be read.
+            UnsupportedError: a newer version wrote it.
+        """
+        return Journal(self._core.journal(iteration))
 
     def files(self, table: str) -> list[tuple[Path, int]]:
         """The Arrow files of a table, and how many rows of each are committed: what a scanner reads for this snapshot.
@@ -325,6 +341,73 @@ class Store:
     ) -> None:
         """Close the store."""
         self.close()
+
+
+class Journal:
+    """Records of an iteration that is under way: what a run must know again if it is killed before the batch is stored.
+
+    A record is a name and a payload, bytes of the caller's own. When `append` returns, the operating system has it:
+    no kill of the process loses it, or any half of it. A power cut loses what was appended since the last sync, which
+    `append` does where that is a second ago (in a store with `sync="always"` each time, with `sync="never"` not at
+    all). Behind the last whole record of the file nothing counts; the next append cuts it off.
+
+    It belongs to the process that opened the store, to all of its threads, and ends with the store.
+
+    Example:
+        >>> import tempfile
+        >>> import agentrl_core as arl
+        >>> folder = tempfile.mkdtemp()
+        >>> store = arl.Store.open(folder)
+        >>> store.journal(0).append(b"group 3, member 1, turn 0", b"a segment")
+        >>> store.close()                                       # or be killed
+        >>> store = arl.Store.open(folder)
+        >>> journal = store.journal(0)
+        >>> journal.records()
+        [(b'group 3, member 1, turn 0', b'a segment')]
+        >>> number = store.append(arl.Forest().freeze(), iteration=0)
+        >>> store.flush() == number                             # the batch is there: the journal is over
+        True
+        >>> journal.append(b"group 3, member 1, turn 1", b"another")
+        Traceback (most recent call last):
+        ...
+        agentrl_core.exceptions.InvalidInputError: the journal of iteration 0 is over: the batch of ...
+    """
+
+    __slots__ = ("_core",)
+
+    def __init__(self, core: _core.Journal) -> None:
+        self._core = core
+
+    @property
+    def iteration(self) -> int:
+        """The iteration."""
+        return self._core.iteration
+
+    def append(self, name: bytes, payload: bytes) -> None:
+        """Put a record behind the others.
+
+        Args:
+            name: what the record is found by.
+            payload: what it says; both together have at most 256 MiB.
+
+        Raises:
+            InvalidInputError: too long, or the journal is over: the batch is committed, or the store closed.
+            StoreError: it cannot be written; the next append begins where this one did.
+            UnsupportedError: this process was forked from the one that opened the store.
+        """
+        self._core.append(name, payload)
+
+    def records(self) -> list[tuple[bytes, bytes]]:
+        """Name and payload of each record, in the order in which they were appended."""
+        return self._core.records()
+
+    def sync(self) -> None:
+        """Make what was appended durable, whatever happens to the machine.
+
+        Raises:
+            StoreError: the disk failed. Nothing more is appended then: open the store again.
+        """
+        self._core.sync()
 
 
 def _core_of(batch: Batch) -> _core.Batch:

@@ -22,7 +22,7 @@ pub(super) struct Adopted {
     /// Index in the group of each stored node.
     nodes: BTreeMap<i64, usize>,
     /// Index in the group of each stored trajectory.
-    trajectories: BTreeMap<i64, usize>,
+    pub(super) trajectories: BTreeMap<i64, usize>,
     /// The rows as they are stored: of `nodes`, `steps` and `trajectories`.
     pub(super) rows: Vec<[RecordBatch; 3]>,
 }

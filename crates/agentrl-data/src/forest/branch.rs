@@ -10,7 +10,7 @@ use crate::{Error, Result};
 
 /// Where a prefix of a trajectory ends.
 #[derive(Clone, Copy, Debug)]
-struct ForkPoint {
+pub(super) struct ForkPoint {
     /// Number of the trajectory's context.
     context: u32,
     /// Last node and how many of its tokens; `None` before the first token.
@@ -19,23 +19,45 @@ struct ForkPoint {
     position: u32,
 }
 
+impl ForkPoint {
+    /// Before the first token.
+    pub(super) const START: Self = Self { context: 0, place: None, position: 0 };
+}
+
 /// The end of a trajectory, to be copied behind another prefix.
-struct Part {
+pub(super) struct Part {
     /// Nodes to append, each with the one it is a copy of.
     nodes: Vec<(usize, NewNode)>,
     /// The steps that end in them.
     steps: Vec<Step>,
 }
 
+/// How a trajectory is forked; see [`Forest::fork_many`].
+#[derive(Clone, Copy, Debug)]
+pub struct Fork {
+    /// How many ways.
+    pub count: u32,
+    /// Number of the first of the forks among those that leave the trajectory at the same token; the others follow. Rows
+    /// of forks without one are ordered by their content.
+    pub ordinal: Option<u32>,
+    /// Whether the steps that the forks inherit are trained as theirs too. What others train of them stays.
+    pub train_prefix: bool,
+}
+
+impl Default for Fork {
+    fn default() -> Self {
+        Self { count: 1, ordinal: None, train_prefix: true }
+    }
+}
+
 impl Forest {
     /// Starts a trajectory that shares a prefix with `trajectory`: its path up to and including the first `end` tokens
     /// of `node` (`None`: all of the node; both `None`: the whole path so far). The parent may be finished, or stored.
     pub fn fork(&mut self, trajectory: Handle, node: Option<Handle>, end: Option<u32>) -> Result<Handle> {
-        Ok(self.fork_many(trajectory, node, end, 1, None)?[0])
+        Ok(self.fork_many(trajectory, node, end, &Fork::default())?[0])
     }
 
-    /// Forks `count` ways at once. `ordinal` numbers the first of the forks among those that leave the trajectory at the
-    /// same token, the others follow; rows of forks without one are ordered by their content.
+    /// Forks several ways at once, as `fork` says.
     ///
     /// A node that lies in several contexts of the trajectory is taken in the earliest.
     pub fn fork_many(
@@ -43,9 +65,9 @@ impl Forest {
         trajectory: Handle,
         node: Option<Handle>,
         end: Option<u32>,
-        count: u32,
-        ordinal: Option<u32>,
+        fork: &Fork,
     ) -> Result<Vec<Handle>> {
+        let Fork { count, ordinal, train_prefix } = *fork;
         let (key, index) = split(trajectory);
         let group = self.group(trajectory)?;
         let cut = group.locate(trajectory, node, end)?;
@@ -64,7 +86,13 @@ impl Forest {
             }
         }
         let group = self.group_mut(trajectory)?;
-        Ok((0..count).map(|way| handle(key, group.fork(index, cut, ordinal.map(|first| first + way)))).collect())
+        let fork = |way| {
+            let child = group.fork(index, cut, ordinal.map(|first| first + way));
+            let entry = &mut group.trajectories[child];
+            entry.untrained = if train_prefix { 0 } else { entry.steps.len() };
+            handle(key, child)
+        };
+        Ok((0..count).map(fork).collect())
     }
 
     /// Takes a trajectory back to an earlier token: what goes on is a fork, and what was left behind stays in the files,
@@ -139,28 +167,12 @@ impl Forest {
             return Err(Error::invalid(format!("suffix is {suffix}; splice joins trajectories of one group")));
         }
         let cut = group.locate(prefix, node, end)?;
-        let Part { nodes: copies, steps } = group.part(suffix, from, start)?;
-        let length: usize = copies.iter().map(|(_, new)| new.tokens.len()).sum();
-        if i32::try_from(cut.position as usize + length).is_err() {
-            return Err(Error::overflow(format!("the spliced trajectory would grow over {} tokens", i32::MAX)));
-        }
+        let part = group.part(suffix, from, start)?;
+        part.check_length(cut.position as usize)?;
         let shift = i64::from(cut.position) - i64::from(group.nodes[split(from).1].start + start);
         let group = self.group_mut(prefix)?;
         let spliced = group.fork(index, cut, None);
-        let mut steps = steps.into_iter().peekable();
-        for (original, new) in copies {
-            let (kind, tokens) = (new.kind, new.tokens.len() as u32);
-            let copy = group.attach(spliced, new);
-            let position = i64::from(group.nodes[copy].start + tokens);
-            if !matches!(kind, Kind::Action | Kind::Injected) {
-                let context = group.trajectories[suffix_index].context();
-                let acted_on = group.state_acted_on(suffix_index, context, (position - shift) as u32);
-                group.nodes[copy].state_key = acted_on.unwrap_or(group.nodes[original].state_key);
-            }
-            if let Some(step) = steps.next_if(|step| i64::from(step.end) + shift <= position) {
-                group.trajectories[spliced].close_step(spliced, &step.outcome);
-            }
-        }
+        group.copy(part, suffix_index, spliced, shift);
         Ok(handle(key, spliced))
     }
 
@@ -218,11 +230,6 @@ impl Group {
     fn locate(&self, trajectory: Handle, node: Option<Handle>, end: Option<u32>) -> Result<ForkPoint> {
         let (_, index) = split(trajectory);
         let parent = &self.trajectories[index];
-        if parent.status == Status::Pruned {
-            return Err(Error::invalid(format!(
-                "trajectory {trajectory} was pruned; fork one that is still in the tree"
-            )));
-        }
         let cut = |context, place| ForkPoint { context, place, position: self.position(place) };
         let Some(node) = node else {
             if end.is_some() {
@@ -255,7 +262,7 @@ impl Group {
     }
 
     /// Adds a trajectory that leaves another one.
-    fn fork(&mut self, index: usize, cut: ForkPoint, ordinal: Option<u32>) -> usize {
+    pub(super) fn fork(&mut self, index: usize, cut: ForkPoint, ordinal: Option<u32>) -> usize {
         let ForkPoint { context, place, position } = cut;
         let number = self.trajectories.len();
         let inherited = self.steps_until(index, context, position);
@@ -301,7 +308,7 @@ impl Group {
 
     /// What a splice copies of a trajectory: the nodes of its present context from a token on, each with its original, and
     /// the steps that end in them.
-    fn part(&self, suffix: Handle, from: Handle, start: u32) -> Result<Part> {
+    pub(super) fn part(&self, suffix: Handle, from: Handle, start: u32) -> Result<Part> {
         let (key, index) = split(suffix);
         let entry: &Trajectory = &self.trajectories[index];
         let path = self.path(entry.tip);
@@ -332,6 +339,35 @@ impl Group {
         });
         let before = self.steps_until(index, entry.context(), position);
         Ok(Part { nodes: copies.collect(), steps: self.steps(index).skip(before).cloned().collect() })
+    }
+
+    /// Puts the end of one trajectory behind what another has, whose tokens lie `shift` places further on.
+    pub(super) fn copy(&mut self, part: Part, from: usize, to: usize, shift: i64) {
+        let mut steps = part.steps.into_iter().peekable();
+        for (original, new) in part.nodes {
+            let (kind, tokens) = (new.kind, new.tokens.len() as u32);
+            let copy = self.attach(to, new);
+            let position = i64::from(self.nodes[copy].start + tokens);
+            if !matches!(kind, Kind::Action | Kind::Injected) {
+                let context = self.trajectories[from].context();
+                let acted_on = self.state_acted_on(from, context, (position - shift) as u32);
+                self.nodes[copy].state_key = acted_on.unwrap_or(self.nodes[original].state_key);
+            }
+            if let Some(step) = steps.next_if(|step| i64::from(step.end) + shift <= position) {
+                self.trajectories[to].close_step(to, &step.outcome);
+            }
+        }
+    }
+}
+
+impl Part {
+    /// Refuses what would be too long behind so many tokens.
+    pub(super) fn check_length(&self, before: usize) -> Result<()> {
+        let length: usize = self.nodes.iter().map(|(_, new)| new.tokens.len()).sum();
+        if before.checked_add(length).is_some_and(|length| i32::try_from(length).is_ok()) {
+            return Ok(());
+        }
+        Err(Error::overflow(format!("the trajectory would grow over {} tokens", i32::MAX)))
     }
 }
 

@@ -54,12 +54,18 @@ impl Forest {
             open.extend(others.filter(|&&other| waiting.insert(other)));
         }
         let mut groups = Vec::new();
-        self.keys.retain(|_, key| {
+        self.order.retain(|_, key| {
             let ready = if waiting.contains(key) { None } else { self.groups.remove(key) };
             let live = ready.is_none();
             groups.extend(ready);
             live
         });
+        self.keys.retain(|_, key| self.groups.contains_key(key));
+        self.cut_of(groups)
+    }
+
+    /// Some groups with what they need to be frozen.
+    pub(super) fn cut_of(&self, groups: Vec<Group>) -> Cut {
         let blobs = groups.iter().flat_map(|group| &group.nodes).flat_map(|node| &node.content.blobs);
         let blobs = blobs.filter_map(|hash| Some((*hash, Arc::clone(self.blobs.get(hash)?)))).collect();
         Cut {
@@ -75,6 +81,7 @@ impl Forest {
     /// Puts the groups of a cut back, whose freezing failed.
     pub fn restore(&mut self, cut: Cut) {
         self.keys.extend(cut.groups.iter().map(|group| (group.number, group.key)));
+        self.order.extend(cut.groups.iter().map(|group| (group.origin.clone(), group.key)));
         self.groups.extend(cut.groups.into_iter().map(|group| (group.key, group)));
     }
 }
@@ -82,13 +89,23 @@ impl Forest {
 impl Cut {
     /// The batch of the groups. `check` is called between its steps, and ends it by an error; the groups are as they were.
     pub fn freeze(&self, check: Check<'_>) -> Result<Batch> {
+        let groups = self.ordered(check)?;
+        self.batch(&groups, check)
+    }
+
+    /// The groups with their rows in canonical order.
+    pub(super) fn ordered(&self, check: Check<'_>) -> Result<Vec<Ordered<'_>>> {
         let (mut next_node, mut next_trajectory) = (self.base.node, self.base.trajectory);
         let mut groups = Vec::with_capacity(self.groups.len());
         for (group_id, group) in (self.base.group..).zip(&self.groups) {
             groups.push(order(group, group_id, &mut next_node, &mut next_trajectory, check)?);
         }
+        Ok(groups)
+    }
+
+    pub(super) fn batch(&self, groups: &[Ordered<'_>], check: Check<'_>) -> Result<Batch> {
         let ids = Ids(groups.iter().map(|entry| (entry.group.key, entry)).collect());
-        let tables = rows::tables(self, &groups, &ids, check)?;
+        let tables = rows::tables(self, groups, &ids, check)?;
         Ok(Batch::new_with(tables, check)?.with_base(self.base).with_blobs(Arc::clone(&self.blobs)))
     }
 }

@@ -11,12 +11,16 @@ mod cut;
 mod decision;
 mod freeze;
 mod ingest;
+mod key;
+mod look;
 mod node;
 mod order;
 mod rows;
 mod share;
 mod steps;
 mod trajectory;
+mod turn;
+mod under;
 mod view;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,17 +31,20 @@ use agentrl_compute::hash::hash_bytes;
 use agentrl_compute::rng::structural_seed;
 use sha2::{Digest, Sha256};
 
+pub use branch::Fork;
 pub use cut::Cut;
 pub use decision::Decision;
 pub use ingest::{Ingested, Role, Rows, Turns};
 pub use node::{BlobHash, NewNode, Sampling};
 pub use trajectory::{Finish, Start, StepOutcome};
+pub use turn::Turn;
 pub use view::Frontier;
 
 use crate::batch::NextIds;
 use crate::schema::{Kind, Status};
 use crate::{Error, ErrorKind, Result};
 use adopt::Adopted;
+use key::GroupKey;
 use node::Node;
 use steps::OpenStep;
 use trajectory::{Trajectory, check_rewards};
@@ -81,6 +88,8 @@ struct Group {
     key: Key,
     /// What the caller calls it.
     number: u32,
+    /// What its seeds and the order of its rows follow from.
+    origin: GroupKey,
     task_id: String,
     nodes: Vec<Node>,
     /// Prompts at the roots of the tree; members that begin alike share one.
@@ -100,6 +109,8 @@ pub struct Forest {
     groups: BTreeMap<Key, Group>,
     /// The groups by their numbers.
     keys: BTreeMap<u32, Key>,
+    /// The groups in the order in which they freeze.
+    order: BTreeMap<GroupKey, Key>,
     /// Pairs of groups with a trajectory in one that answers a trajectory in the other: they freeze together.
     links: BTreeSet<(Key, Key)>,
     /// First ids of new rows: those below are of adopted rows and of the store that they come from.
@@ -118,6 +129,7 @@ impl Forest {
             seed,
             groups: BTreeMap::new(),
             keys: BTreeMap::new(),
+            order: BTreeMap::new(),
             links: BTreeSet::new(),
             base: NextIds::default(),
             blobs: BTreeMap::new(),
@@ -160,17 +172,37 @@ impl Forest {
         self.groups.is_empty()
     }
 
-    /// Opens group number `group` (chosen by the caller, unique in the iteration) for a task.
+    /// Opens group number `group` (chosen by the caller, unique in the iteration) for a task. Its key is the iteration and
+    /// the number.
     pub fn add_group(&mut self, group: u32, task_id: &str) -> Result<()> {
+        self.add_keyed(group, task_id, GroupKey::of(self.iteration, group))
+    }
+
+    /// Opens a group whose seeds and whose place among the frozen rows follow from a key instead of its number: a group that
+    /// goes on in a later iteration keeps those of the one in which it began, and one that came of another group does not
+    /// depend on how many others did before it.
+    pub fn add_group_as(&mut self, group: u32, task_id: &str, key: &[u64]) -> Result<()> {
+        self.add_keyed(group, task_id, GroupKey::new(key)?)
+    }
+
+    fn add_keyed(&mut self, group: u32, task_id: &str, origin: GroupKey) -> Result<()> {
         if group > i32::MAX as u32 {
             return Err(Error::invalid(format!("group is {group}; it must be at most {}", i32::MAX)));
         }
         if self.keys.contains_key(&group) {
             return Err(Error::invalid(format!("group {group} exists already; give each group its own number")));
         }
+        if let Some(other) = self.order.get(&origin).and_then(|key| self.groups.get(key)) {
+            return Err(Error::invalid(format!(
+                "key {:?} of group {group} is that of group {}; give each group its own",
+                origin.words(),
+                other.number
+            )));
+        }
         let key = next_key()?;
         self.keys.insert(group, key);
-        self.groups.insert(key, Group { key, number: group, task_id: task_id.to_owned(), ..Group::default() });
+        self.order.insert(origin.clone(), key);
+        self.groups.insert(key, Group { key, number: group, origin, task_id: task_id.to_owned(), ..Group::default() });
         Ok(())
     }
 
@@ -219,32 +251,35 @@ impl Forest {
     /// Appends a node at the end of a trajectory's path and returns its handle. Members of a group that begin with the
     /// same prompt share its node.
     pub fn append(&mut self, trajectory: Handle, new: NewNode) -> Result<Handle> {
-        self.check_append(trajectory, &new)?;
+        self.check_append(trajectory, &[&new])?;
         let (key, index) = split(trajectory);
         let node = self.group_mut(trajectory)?.attach(index, new);
         Ok(handle(key, node))
     }
 
-    /// Whether a node may be appended to a trajectory.
-    fn check_append(&self, trajectory: Handle, new: &NewNode) -> Result<()> {
+    /// Whether nodes may be appended to a trajectory, one behind the other.
+    fn check_append(&self, trajectory: Handle, nodes: &[&NewNode]) -> Result<()> {
         let (_, index) = split(trajectory);
         let group = self.live_group(trajectory)?;
-        new.check()?;
-        if let Some(origin) = new.origin {
-            let (of, node) = split(origin);
-            if of != group.key || node >= group.nodes.len() {
-                return Err(Error::not_found(format!(
-                    "origin is {origin}, which is not a node of group {}",
-                    group.number
-                )));
+        for new in nodes {
+            new.check()?;
+            if let Some(origin) = new.origin {
+                let (of, node) = split(origin);
+                if of != group.key || node >= group.nodes.len() {
+                    return Err(Error::not_found(format!(
+                        "origin is {origin}, which is not a node of group {}",
+                        group.number
+                    )));
+                }
+            }
+            if let Some(hash) = new.blobs.iter().find(|hash| !self.blobs.contains_key(*hash)) {
+                let hex = hash.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"));
+                return Err(Error::not_found(format!("blob {hex} is not in the forest; add it with add_blob first")));
             }
         }
-        if let Some(hash) = new.blobs.iter().find(|hash| !self.blobs.contains_key(*hash)) {
-            let hex = hash.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"));
-            return Err(Error::not_found(format!("blob {hex} is not in the forest; add it with add_blob first")));
-        }
         let length = group.position(group.trajectories[index].tip) as usize;
-        length.checked_add(new.tokens.len()).filter(|&end| i32::try_from(end).is_ok()).map(drop).ok_or_else(|| {
+        let length = nodes.iter().try_fold(length, |length, new| length.checked_add(new.tokens.len()));
+        length.filter(|&end| i32::try_from(end).is_ok()).map(drop).ok_or_else(|| {
             Error::new(ErrorKind::Overflow, format!("trajectory {trajectory} would grow over {} tokens", i32::MAX))
         })
     }
@@ -300,9 +335,9 @@ impl Forest {
 
     /// Seed of the next segment that is sampled for a trajectory: a hash of the run's seed and the segment's place.
     pub fn segment_seed(&self, trajectory: Handle) -> Result<u64> {
-        let number = self.group(trajectory)?.number;
+        let [first, second] = self.group(trajectory)?.origin.seeding();
         let entry = self.trajectory(trajectory)?;
-        let mut parts = vec![self.seed, self.iteration as u64, u64::from(number)];
+        let mut parts = vec![self.seed, first, second];
         parts.extend(entry.place);
         parts.push(entry.steps.len() as u64);
         parts.extend(entry.open.map(|open| u64::from(open.segments)));

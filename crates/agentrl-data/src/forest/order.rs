@@ -92,6 +92,9 @@ impl Group {
                 Some(Note::Untrained(reason)) => bytes.number(2).text(Some(reason)),
                 Some(Note::ReplacedBy(_)) => bytes.number(3),
             };
+            if entry.untrained > 0 {
+                bytes.number(entry.untrained as u64);
+            }
             log[index].sort_unstable();
             bytes.0.extend(log[index].iter().flatten());
             came[index].sort_unstable();

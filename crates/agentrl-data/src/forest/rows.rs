@@ -187,8 +187,9 @@ fn steps(groups: &[Ordered<'_>], check: Check<'_>) -> Result<RecordBatch> {
     let ends = |(entry, _, _, row): &(&Ordered<'_>, usize, i32, &Step)| {
         entry.columns(entry.row_at((row.node, row.end - entry.group.nodes[row.node].start))).1
     };
-    let flags = |(entry, index, _, row): &(&Ordered<'_>, usize, i32, &Step)| {
-        let untrained = matches!(entry.group.trajectories[*index].note, Some(Note::Untrained(_)));
+    let flags = |(entry, index, step, row): &(&Ordered<'_>, usize, i32, &Step)| {
+        let trajectory = &entry.group.trajectories[*index];
+        let untrained = matches!(trajectory.note, Some(Note::Untrained(_))) || (*step as usize) < trajectory.untrained;
         row.outcome.flags | if untrained { FLAG_UNTRAINED } else { 0 }
     };
     table(

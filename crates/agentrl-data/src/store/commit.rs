@@ -279,7 +279,8 @@ impl Store {
         }
         commit.next.head.sequence += entries.len() as u64;
         commit.next.head.next = after;
-        commit.finish(self)
+        commit.finish(self)?;
+        self.end_journals(entries.iter().filter(|entry| entry.kind != Kind::Partial).map(|entry| entry.iteration))
     }
 }
 

@@ -5,6 +5,7 @@ use std::fmt::Debug;
 use std::io;
 use std::ops::Range;
 use std::path::Path;
+use std::sync::Arc;
 
 use arrow_buffer::Buffer;
 
@@ -31,6 +32,9 @@ pub(crate) trait Fs: Debug + Send + Sync {
     /// Makes a file and writes it. `AlreadyExists`: something has the name, be it a link to nothing.
     fn write(&self, path: &Path, bytes: &[u8]) -> io::Result<()>;
 
+    /// Opens a file, made where there is none, with its first `length` bytes and no others, to put more behind them.
+    fn tail(&self, path: &Path, length: u64) -> io::Result<Arc<dyn Tail>>;
+
     /// Makes a file's bytes durable.
     fn sync(&self, path: &Path) -> io::Result<()>;
 
@@ -46,6 +50,15 @@ pub(crate) trait Fs: Debug + Send + Sync {
     /// Takes the lock that a file stands for until the guard is dropped or the process ends, whatever else the process
     /// does with the file. `WouldBlock`: it is taken.
     fn lock(&self, path: &Path) -> io::Result<Box<dyn Any + Send + Sync>>;
+}
+
+/// The end of a file that grows.
+pub(crate) trait Tail: Debug + Send + Sync {
+    /// Puts bytes behind those of the file, all at once as far as a kill goes.
+    fn append(&self, bytes: &[u8]) -> io::Result<()>;
+
+    /// Makes them durable.
+    fn sync(&self) -> io::Result<()>;
 }
 
 /// An error that says what was tried with which path.
@@ -98,21 +111,23 @@ pub(crate) fn writer_lock(fs: &dyn Fs, path: &Path) -> Result<Box<dyn Any + Send
 #[derive(Debug)]
 pub(crate) struct Disk;
 
-pub(crate) use disk::release_locks;
+pub(crate) use disk::{after_fork, before_fork};
 
 #[expect(clippy::disallowed_methods, reason = "this is the module that the ban sends everyone to")]
 mod disk {
+    use std::cell::RefCell;
+    use std::collections::BTreeMap;
     use std::fs::{File, OpenOptions};
     use std::io::Write as _;
     use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
-    use std::sync::atomic::{AtomicU32, Ordering};
-    use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
+    use std::sync::{Mutex, MutexGuard, PoisonError};
+    use std::time::Duration;
 
     use arrow_buffer::MutableBuffer;
     use rustix::fs::{CWD, FlockOperation, OFlags, RenameFlags, flock, renameat_with};
     use rustix::io::Errno;
 
-    use super::{Any, Buffer, Disk, Fs, MOST_BYTES, Path, Range, io, too_long};
+    use super::{Any, Arc, Buffer, Disk, Fs, MOST_BYTES, Path, Range, Tail, io, too_long};
 
     impl Fs for Disk {
         fn create_folder(&self, path: &Path) -> io::Result<()> {
@@ -166,6 +181,16 @@ mod disk {
             OpenOptions::new().write(true).create_new(true).open(path)?.write_all(bytes)
         }
 
+        fn tail(&self, path: &Path, length: u64) -> io::Result<Arc<dyn Tail>> {
+            let (file, before) = open(OpenOptions::new().create(true).append(true), path)?;
+            if before < length {
+                let what = format!("the file had {length} bytes and has {before}: somebody else has changed it");
+                return Err(io::Error::new(io::ErrorKind::InvalidData, what));
+            }
+            file.set_len(length)?;
+            Ok(Arc::new(file))
+        }
+
         fn sync(&self, path: &Path) -> io::Result<()> {
             // A descriptor opened later still gets the errors of earlier writes that nobody was told about.
             File::open(path)?.sync_all()
@@ -191,24 +216,23 @@ mod disk {
         }
 
         fn lock(&self, path: &Path) -> io::Result<Box<dyn Any + Send + Sync>> {
-            let mut held = held()?;
-            let (file, _) = open(OpenOptions::new().create(true).truncate(false).write(true), path)?;
-            // Of the open file, not of the process: that one would lose a record lock by closing any other descriptor of
-            // the file, as copying the folder does.
-            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => {}
-                Err(Errno::WOULDBLOCK) => return Err(io::ErrorKind::WouldBlock.into()),
-                Err(error @ (Errno::NOLCK | Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL)) => {
-                    return Err(io::Error::new(io::ErrorKind::Unsupported, io::Error::from(error)));
+            for _ in 0..ATTEMPTS {
+                if let Some(lock) = with_locks(|locks| locks.take(path))? {
+                    return Ok(Box::new(lock));
                 }
-                Err(error) => return Err(error.into()),
+                std::thread::sleep(PAUSE);
             }
-            let lock = Arc::new(Mutex::new(Some(file)));
-            if let Some(held) = &mut held {
-                held.retain(|lock| lock.strong_count() > 0);
-                held.push(Arc::downgrade(&lock));
-            }
-            Ok(Box::new(Held { lock, process: std::process::id() }))
+            Err(io::ErrorKind::WouldBlock.into())
+        }
+    }
+
+    impl Tail for File {
+        fn append(&self, bytes: &[u8]) -> io::Result<()> {
+            (&mut &*self).write_all(bytes)
+        }
+
+        fn sync(&self) -> io::Result<()> {
+            self.sync_data()
         }
     }
 
@@ -222,64 +246,86 @@ mod disk {
         Ok((file, data.len()))
     }
 
-    /// The locks of this process.
-    static HELD: Mutex<Vec<Weak<Lock>>> = Mutex::new(Vec::new());
+    /// How often a lock that is taken is asked for, about a second in all: a child that was forked by a writer which is
+    /// gone since gives it up as the first thing it does, but has to get its turn for that.
+    const ATTEMPTS: u32 = 100;
+    const PAUSE: Duration = Duration::from_millis(10);
 
-    type Lock = Mutex<Option<File>>;
+    /// The locks of this process. Taken for as long as it opens or closes a file of them, and while it is forked.
+    static LOCKS: Mutex<Locks> = Mutex::new(Locks { files: BTreeMap::new(), next: 0 });
 
-    /// A lock for as long as it lives.
-    struct Held {
-        lock: Arc<Lock>,
-        process: u32,
+    thread_local! {
+        /// The locks, while this thread forks the process.
+        static FORKING: RefCell<Option<MutexGuard<'static, Locks>>> = const { RefCell::new(None) };
     }
+
+    struct Locks {
+        /// What holds each lock.
+        files: BTreeMap<u64, File>,
+        /// The number of the next one. No other has it, nor in a forked child.
+        next: u64,
+    }
+
+    impl Locks {
+        /// Takes the lock that a file stands for; `None`: somebody has it.
+        fn take(&mut self, path: &Path) -> io::Result<Option<Held>> {
+            let (file, _) = open(OpenOptions::new().create(true).truncate(false).write(true), path)?;
+            // Of the open file, not of the process: that one would lose a record lock by closing any other descriptor of
+            // the file, as copying the folder does.
+            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => {}
+                Err(Errno::WOULDBLOCK) => return Ok(None),
+                Err(error @ (Errno::NOLCK | Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL)) => {
+                    return Err(io::Error::new(io::ErrorKind::Unsupported, io::Error::from(error)));
+                }
+                Err(error) => return Err(error.into()),
+            }
+            let number = self.next;
+            self.next += 1;
+            self.files.insert(number, file);
+            Ok(Some(Held(number)))
+        }
+    }
+
+    /// A lock for as long as it lives. What a forked child has of its parent's locks holds nothing.
+    struct Held(u64);
 
     impl Drop for Held {
-        /// Gives the lock up, also where a child that was forked just now still has the file open. A child gives up
-        /// nothing: the lock is its parent's.
+        /// Gives the lock up, also where a child that was forked just now still has the file open.
         fn drop(&mut self) {
-            if self.process == std::process::id()
-                && let Ok(file) = self.lock.try_lock()
-                && let Some(file) = file.as_ref()
-            {
-                // Closing the file, which follows, gives it up too.
-                let _ = flock(file, FlockOperation::Unlock);
-            }
+            with_locks(|locks| {
+                if let Some(file) = locks.files.remove(&self.0) {
+                    // Closing the file, which follows, gives it up too.
+                    let _ = flock(&file, FlockOperation::Unlock);
+                }
+            });
         }
     }
 
-    /// The process that took `HELD` last; 0 before.
-    static OWNER: AtomicU32 = AtomicU32::new(0);
-
-    /// Held for as long as an open takes. A child that was forked just then finds it taken for good: it goes on without,
-    /// and a child of its own will hold on to its locks.
-    fn held() -> io::Result<Option<MutexGuard<'static, Vec<Weak<Lock>>>>> {
-        let process = std::process::id();
-        for _ in 0..1000 {
-            let held = match HELD.try_lock() {
-                Ok(held) => held,
-                Err(TryLockError::Poisoned(poisoned)) => PoisonError::into_inner(poisoned),
-                Err(TryLockError::WouldBlock) if ![0, process].contains(&OWNER.load(Ordering::SeqCst)) => {
-                    return Ok(None);
-                }
-                Err(TryLockError::WouldBlock) => {
-                    std::thread::sleep(std::time::Duration::from_millis(1));
-                    continue;
-                }
-            };
-            OWNER.store(process, Ordering::SeqCst);
-            return Ok(Some(held));
-        }
-        Err(io::ErrorKind::WouldBlock.into())
+    /// Does something with the locks. The thread that forks has them already, and may open and close stores meanwhile.
+    fn with_locks<T>(work: impl FnOnce(&mut Locks) -> T) -> T {
+        FORKING.with_borrow_mut(|forking| match forking {
+            Some(locks) => work(locks),
+            None => work(&mut locked()),
+        })
     }
 
-    /// Closes the files by which a forked child holds on to its parent's locks: those are the parent's alone, and go with
-    /// it.
-    pub(crate) fn release_locks() {
-        let Ok(mut held) = HELD.try_lock() else { return };
-        for lock in held.drain(..).filter_map(|lock| lock.upgrade()) {
-            if let Ok(mut file) = lock.try_lock() {
-                drop(file.take());
-            }
+    fn locked() -> MutexGuard<'static, Locks> {
+        LOCKS.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until nobody opens or closes a lock, and lets nobody begin before [`after_fork`]: a child never comes into
+    /// the world in the middle of that.
+    pub(crate) fn before_fork() {
+        FORKING.with_borrow_mut(|forking| *forking = Some(locked()));
+    }
+
+    /// Goes on after a fork. A child closes the files by which it would hold on to its parent's locks: those are the
+    /// parent's alone, and go with it.
+    pub(crate) fn after_fork(is_child: bool) {
+        let locks = FORKING.take();
+        if let Some(mut locks) = locks.filter(|_| is_child) {
+            locks.files.clear();
         }
     }
 }

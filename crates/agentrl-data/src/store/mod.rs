@@ -5,6 +5,7 @@
 //!   nodes/000000000000.arrow  steps/…  trajectories/…  draws/…  tasks/…  decisions/…   facts
 //!   draw_columns/…  step_columns/…  node_columns/…                                     what was computed for them
 //!   journal/…                      one row for each append and closed iteration: its rows, its state
+//!   live/3.records                 journal of an iteration that is under way, until its batch is committed
 //!   blobs/ab/abcd…                 contents of images and the like, by their SHA-256
 //!   manifest/00000003.json         the last commit
 //!   lock                           held by the one writer
@@ -22,6 +23,7 @@ mod commit;
 mod folders;
 mod fs;
 mod journal;
+mod live;
 mod maintain;
 mod manifest;
 mod read;
@@ -41,8 +43,10 @@ use crate::batch::NextIds;
 use crate::{Error, Result};
 use commit::Write;
 use fs::{Disk, Fs, failed, writer_lock};
+use live::Journals;
 use manifest::{Head, Manifest};
 
+pub use live::{Journal, Record};
 pub use verify::Finding;
 
 names! {
@@ -87,6 +91,8 @@ struct Writer {
     sequence: u64,
     /// What failed; set once and for all, because a disk that lost one write can claim that the next one succeeded.
     poisoned: Option<String>,
+    /// Ended before the lock is given up.
+    journals: Journals,
     _lock: Box<dyn Any + Send + std::marker::Sync>,
 }
 
@@ -129,9 +135,12 @@ impl Store {
             next: files.head.next,
             sequence: files.head.sequence,
             poisoned: None,
+            journals: Journals::default(),
             _lock: lock,
         };
-        Ok(Self::new(fs, path, files, Some(writer)))
+        let mut store = Self::new(fs, path, files, Some(writer));
+        store.remove_ended_journals()?;
+        Ok(store)
     }
 
     fn read_on(fs: Arc<dyn Fs>, path: &Path) -> Result<Self> {
@@ -206,13 +215,19 @@ impl Store {
         if self.writer.as_ref().is_some_and(|writer| !writer.queue.is_empty()) {
             self.flush()?;
         }
-        Ok(())
+        self.writer.as_ref().map_or(Ok(()), |writer| writer.journals.sync())
     }
 }
 
-/// Gives back, in a child that was just forked, what it inherited of its parent's locks: they are to go with the parent.
-pub fn release_locks() {
-    fs::release_locks();
+/// Called by the thread that forks the process, just before: no lock is then half taken. [`after_fork`] follows.
+pub fn before_fork() {
+    fs::before_fork();
+}
+
+/// Called by the thread that forked, in the parent and in the child. The child gives back what it inherited of its
+/// parent's locks: they are to go with the parent.
+pub fn after_fork(is_child: bool) {
+    fs::after_fork(is_child);
 }
 
 /// Refuses a store that was opened before this process was forked.

@@ -34,8 +34,8 @@ impl Store {
         joined(&table.schema_of(&rows), &rows)
     }
 
-    /// The journal: one row for each write, with the rows it brought and the state that an iteration was closed with.
-    pub fn journal(&mut self) -> Result<RecordBatch> {
+    /// One row for each write, with the rows it brought and the state that an iteration was closed with.
+    pub fn writes(&mut self) -> Result<RecordBatch> {
         self.settle()?;
         let rows = self.all_rows(JOURNAL)?;
         joined(&known_schema(JOURNAL)?, &rows)

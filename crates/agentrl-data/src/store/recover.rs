@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use super::folders::FOLDERS;
 use super::fs::{Fs, failed};
 use super::manifest::{self, Manifest};
-use super::{Sync, blobs, segment};
+use super::{Sync, blobs, live, segment};
 use crate::{Error, Result};
 
 /// A file that is no Arrow file, there while files of a folder take the place of others: stock tools that read the whole
@@ -22,7 +22,7 @@ const OLD_MARKER: &str = "being-rewritten.arrow";
 /// The last manifest of a store, with its files in place and nothing else of ours in its folders. Files of other names are
 /// not ours.
 pub(super) fn recover(fs: &dyn Fs, store: &Path, sync: Sync) -> Result<Manifest> {
-    for folder in FOLDERS.iter().chain([&manifest::FOLDER, &blobs::FOLDER]) {
+    for folder in FOLDERS.iter().chain([&manifest::FOLDER, &blobs::FOLDER, &live::FOLDER]) {
         refuse_link(fs, &store.join(folder))?;
     }
     let latest = Manifest::latest(fs, store)?;

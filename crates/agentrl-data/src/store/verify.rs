@@ -75,6 +75,7 @@ impl Store {
         let trajectories = self.verify_trajectories(&nodes, &mut findings, check)?;
         self.verify_steps(&nodes, &trajectories, &mut findings, check)?;
         self.verify_draws(&trajectories, &mut findings, check)?;
+        findings.0.extend(self.verify_journals()?);
         for hash in self.blobs_in_use(check)? {
             check()?;
             match self.blob(&hash) {

@@ -1,6 +1,7 @@
 mod handles;
 mod machine;
 mod operations;
+mod programs;
 mod prompts;
 
 use std::collections::BTreeMap;

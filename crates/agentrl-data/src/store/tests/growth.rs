@@ -149,6 +149,6 @@ fn an_iteration_is_found_without_reading_the_journal() {
         assert_eq!(entries.iter().map(|entry| entry.iteration).collect::<Vec<_>>(), [iteration; 2]);
     }
     assert_eq!(store.entries(None).unwrap().len(), 160);
-    let journal = store.journal().unwrap();
+    let journal = store.writes().unwrap();
     assert!(i64s(&journal, "iteration").unwrap().values().is_sorted());
 }

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use arrow_buffer::Buffer;
 
 use super::Random;
-use crate::store::fs::Fs;
+use crate::store::fs::{Fs, Tail};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Entry {
@@ -81,7 +81,9 @@ impl Image {
     pub(super) fn after(&self, crash: Crash, random: &mut Random) -> Self {
         let mut image = self.clone();
         for file in &mut image.files {
-            let torn = random.below(file.now.len() + 1);
+            // What was durable and is still there is not torn.
+            let kept = file.now.iter().zip(&*file.durable).take_while(|(now, durable)| now == durable).count();
+            let torn = kept + random.below(file.now.len() - kept + 1);
             file.now = match (crash, random.below(3)) {
                 (Crash::Kill, _) | (Crash::LoseSome, 0) => file.now.clone(),
                 (Crash::LoseAll, _) | (Crash::LoseSome, 1) => file.durable.clone(),
@@ -292,6 +294,26 @@ impl Fs for Memory {
         Ok(())
     }
 
+    fn tail(&self, path: &Path, length: u64) -> io::Result<Arc<dyn Tail>> {
+        let id = self.operate(|image| {
+            image.id(path).or_else(|_| {
+                let (folder, name) = split(path);
+                let id = image.files.len();
+                image.folder(folder)?.change(Change::Set(name.to_owned(), Entry::File(id)));
+                image.files.push(File { now: Arc::default(), durable: Arc::default() });
+                Ok::<_, io::Error>(id)
+            })
+        })?;
+        let change = |image: &mut Image| {
+            let file = &mut image.files[id];
+            let first = file.now.get(..length as usize).ok_or(io::ErrorKind::InvalidData)?;
+            file.now = first.into();
+            Ok(())
+        };
+        self.operate(change)?;
+        Ok(Arc::new(MemoryTail(self.clone(), id)))
+    }
+
     fn sync(&self, path: &Path) -> io::Result<()> {
         self.operate(|image| {
             let id = image.id(path)?;
@@ -340,6 +362,31 @@ impl Fs for Memory {
             return Err(io::ErrorKind::WouldBlock.into());
         }
         Ok(Box::new(Guard(self.clone(), path.to_owned())))
+    }
+}
+
+/// The end of a file, whatever its name is by now.
+#[derive(Debug)]
+struct MemoryTail(Memory, usize);
+
+impl Tail for MemoryTail {
+    fn append(&self, bytes: &[u8]) -> io::Result<()> {
+        for part in [&bytes[..bytes.len() / 2], &bytes[bytes.len() / 2..]] {
+            self.0.operate(|image| {
+                let file = &mut image.files[self.1];
+                file.now = [&file.now, part].concat().into();
+                Ok(())
+            })?;
+        }
+        Ok(())
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.0.operate(|image| {
+            let file = &mut image.files[self.1];
+            file.durable = file.now.clone();
+            Ok(())
+        })
     }
 }
 

@@ -4,6 +4,7 @@ mod basics;
 mod crash;
 mod damage;
 mod growth;
+mod live;
 mod maintenance;
 mod memory;
 mod model;

@@ -1,0 +1,368 @@
+//! What rollout programs ask of a forest beside forks: keys of groups, repairs, looks, other prompts, whole turns.
+
+use super::operations::{acted, column, message, tokens, trainable, ways};
+use super::*;
+use crate::schema::{FLAG_UNTRAINED, OldLogprob};
+use arrow_array::types::{Float32Type, UInt32Type};
+
+/// A group of two members, the first of which takes two turns.
+fn grown(forest: &mut Forest, group: u32) -> (Handle, Handle) {
+    let (first, second) = (forest.start(group, 0).unwrap(), forest.start(group, 1).unwrap());
+    for trajectory in [first, second] {
+        forest.append(trajectory, NewNode::prompt(vec![1, 2])).unwrap();
+        acted(forest, trajectory, 10, 0.5);
+    }
+    forest.append(first, NewNode::observation(vec![3])).unwrap();
+    acted(forest, first, 20, 1.0);
+    (first, second)
+}
+
+#[test]
+fn seeds_and_rows_follow_from_the_key_of_a_group_and_not_from_its_number() -> Result<()> {
+    let begun = |key: Option<&[u64]>, number: u32, iteration: i64| -> Result<u64> {
+        let mut forest = Forest::new(iteration, 7);
+        match key {
+            Some(key) => forest.add_group_as(number, "task", key)?,
+            None => forest.add_group(number, "task")?,
+        }
+        let trajectory = forest.start(number, 1)?;
+        forest.segment_seed(trajectory)
+    };
+    let plain = begun(None, 3, 2)?;
+    assert_eq!(
+        plain,
+        agentrl_compute::rng::structural_seed(&[7, 2, 3, 1, 1, 0]),
+        "run, iteration, group, member, step"
+    );
+    assert_eq!(begun(Some(&[2, 3]), 9, 5)?, plain);
+    let others: [&[u64]; 5] = [&[2, 4], &[2], &[2, 3, 0], &[2, 3, 1], &[0, 2, 3]];
+    let mut seeds = others.iter().map(|key| begun(Some(key), 3, 2)).collect::<Result<Vec<_>>>()?;
+    seeds.push(plain);
+    seeds.sort_unstable();
+    seeds.dedup();
+    assert_eq!(seeds.len(), 6, "no two keys have a seed in common");
+
+    let keys: [&[u64]; 4] = [&[4, 0, 1], &[3, 7], &[4, 0], &[4, 1]];
+    let frozen = |order: &[usize]| -> Result<Batch> {
+        let mut forest = Forest::new(4, 0);
+        for (number, &which) in (0..).zip(order) {
+            forest.add_group_as(number, &format!("task {which}"), keys[which])?;
+            grown(&mut forest, number);
+        }
+        forest.abort();
+        forest.freeze()
+    };
+    let batch = frozen(&[0, 1, 2, 3])?;
+    let tasks: Vec<_> = batch.trajectories()["task_id"].as_string::<i32>().iter().flatten().step_by(2).collect();
+    assert_eq!(tasks, ["task 1", "task 2", "task 0", "task 3"]);
+    assert_eq!(column::<Int64Type>(batch.trajectories(), "group_id").iter().flatten().max(), Some(&3));
+    assert_eq!(without_time(&frozen(&[3, 0, 2, 1])?), without_time(&batch));
+    Ok(())
+}
+
+#[test]
+fn a_key_is_whole_and_belongs_to_one_live_group() -> Result<()> {
+    let mut forest = Forest::new(1, 0);
+    forest.add_group(0, "task")?;
+    assert!(message(forest.add_group_as(1, "task", &[1, 0])).contains("key [1, 0] of group 1 is that of group 0"));
+    assert!(message(forest.add_group_as(1, "task", &[])).contains("key is empty"));
+    assert!(message(forest.add_group_as(1, "task", &[2, 1 << 63])).contains("key[1] is 9223372036854775808"));
+    assert_eq!(forest.len(), 1, "what was refused is not there");
+    grown(&mut forest, 0);
+    forest.abort();
+    forest.freeze()?;
+    forest.add_group_as(5, "task", &[1, 0])?;
+    assert!(message(forest.add_group(0, "task")).contains("is that of group 5"));
+    Ok(())
+}
+
+#[test]
+fn a_cut_that_is_put_back_freezes_in_the_same_order() -> Result<()> {
+    let mut forest = Forest::new(0, 0);
+    for (number, key) in [(0, [9, 9]), (1, [0, 1])] {
+        forest.add_group_as(number, &format!("task {number}"), &key)?;
+        grown(&mut forest, number);
+    }
+    forest.abort();
+    let cut = forest.cut(false);
+    forest.restore(cut);
+    assert!(message(forest.add_group_as(2, "task", &[9, 9])).contains("that of group 0"));
+    let batch = forest.freeze()?;
+    let tasks: Vec<_> = batch.trajectories()["task_id"].as_string::<i32>().iter().flatten().collect();
+    assert_eq!(tasks, ["task 1", "task 1", "task 0", "task 0"]);
+    Ok(())
+}
+
+#[test]
+fn what_was_pruned_or_rolled_back_can_be_forked() -> Result<()> {
+    let (mut forest, trunk, prompt, action) = small();
+    forest.step(trunk, &StepOutcome { reward: Some(0.25), ..StepOutcome::default() })?;
+    let back = forest.rollback(trunk, prompt, None)?;
+    // The repair takes up what was rolled back, inside of its action and behind it.
+    let inside = forest.fork(trunk, Some(action), Some(2))?;
+    let behind = forest.fork(trunk, None, None)?;
+    forest.prune(back, "dull", false)?;
+    let again = forest.fork(back, None, None)?;
+    for trajectory in [inside, behind, again] {
+        forest.append(trajectory, NewNode::action(vec![9], vec![-0.5]))?;
+        forest.finish(trajectory, Finish::default())?;
+    }
+    let batch = forest.freeze()?;
+    let mut drawn: Vec<Vec<i32>> = Vec::new();
+    let (steps, offsets) = (batch.offsets(Level::Step)?, batch.offsets(Level::Token)?);
+    for draw in 0..batch.num_draws() {
+        drawn.push(
+            tokens(&batch)[offsets[steps[draw] as usize] as usize..offsets[steps[draw + 1] as usize] as usize].to_vec(),
+        );
+    }
+    drawn.sort();
+    assert_eq!(drawn, [vec![4, 5, 6, 7, 9], vec![4, 5, 9], vec![9]]);
+    Ok(())
+}
+
+#[test]
+fn an_untrained_prefix_is_left_out_by_this_branch_alone() -> Result<()> {
+    let (mut forest, trunk, _, action) = small();
+    forest.step(trunk, &StepOutcome::default())?;
+    let untrained = Fork { train_prefix: false, ..Fork::default() };
+    let mended = forest.fork_many(trunk, None, None, &untrained)?[0];
+    forest.append(mended, NewNode::action(vec![8], vec![-0.5]))?;
+    let deeper = forest.fork(mended, None, None)?;
+    forest.append(deeper, NewNode::observation(vec![3]))?;
+    let cut = forest.fork_many(trunk, Some(action), Some(1), &untrained)?[0];
+    for (trajectory, token) in [(deeper, 9), (cut, 7)] {
+        forest.append(trajectory, NewNode::action(vec![token], vec![-0.5]))?;
+    }
+    for trajectory in [trunk, mended, deeper, cut] {
+        forest.finish(trajectory, Finish::default())?;
+    }
+    let batch = forest.freeze()?;
+    // Trunk; what was cut inside of the action, which is its own; the mended one; and the fork of that.
+    assert_eq!(tokens(&batch), [4, 5, 6, 7, 4, 7, 4, 5, 6, 7, 8, 4, 5, 6, 7, 8, 9]);
+    assert_eq!(trainable(&batch), [1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1]);
+    let flags = column::<UInt32Type>(batch.steps(), "flags");
+    assert_eq!(flags.iter().filter(|&&flags| flags == Some(FLAG_UNTRAINED)).count(), 1);
+    Ok(())
+}
+
+#[test]
+fn untrained_prefixes_are_ordered_by_what_they_leave_out() -> Result<()> {
+    let frozen = |swapped: bool| -> Result<Batch> {
+        let (mut forest, trunk, _, _) = small();
+        forest.step(trunk, &StepOutcome::default())?;
+        for train_prefix in [swapped, !swapped] {
+            let branch = forest.fork_many(trunk, None, None, &Fork { train_prefix, ..Fork::default() })?[0];
+            forest.append(branch, NewNode::action(vec![8], vec![-0.5]))?;
+            forest.finish(branch, Finish::default())?;
+        }
+        forest.abort();
+        forest.freeze()
+    };
+    assert_eq!(without_time(&frozen(true)?), without_time(&frozen(false)?));
+    Ok(())
+}
+
+#[test]
+fn a_look_is_what_a_partial_freeze_would_give_and_changes_nothing() -> Result<()> {
+    let mut forest = Forest::new(3, 1);
+    forest.add_group(0, "other")?;
+    forest.add_group(1, "task")?;
+    grown(&mut forest, 0);
+    let (first, second) = grown(&mut forest, 1);
+    let branch = forest.fork_many(first, None, None, &ways(1, Some(4)))?[0];
+    let early = forest.start(1, 7)?;
+    forest.finish(second, Finish { reward: Some(1.0), ..Finish::default() })?;
+    let (batch, handles) = forest.look(1)?;
+    assert_eq!(batch.num_draws(), 1);
+    assert_eq!(handles, [first, branch, second], "one that has no token has no row");
+    assert_eq!(column::<UInt8Type>(batch.trajectories(), "status"), [Some(5), Some(5), Some(0)]);
+    for (row, &trajectory) in handles.iter().enumerate() {
+        assert_eq!(paths(&batch)[&(row as i64)], forest.tokens(trajectory)?);
+    }
+    assert_eq!(without_time(&forest.look(1)?.0), without_time(&batch), "a look changes nothing");
+    assert!(message(forest.look(2)).contains("group 2 is not in the forest"));
+    let seed = forest.segment_seed(first)?;
+    acted(&mut forest, early, 5, 0.0);
+    assert_eq!(forest.segment_seed(first)?, seed);
+    for trajectory in [first, branch, early] {
+        forest.finish(trajectory, Finish::default())?;
+    }
+    let whole = forest.look(1)?.0;
+    forest.abort();
+    let mut alone = forest.clone();
+    alone.groups.retain(|_, group| group.number == 1);
+    alone.order.retain(|_, key| alone.groups.contains_key(key));
+    assert_eq!(without_time(&alone.freeze()?), without_time(&whole));
+    Ok(())
+}
+
+#[test]
+fn a_look_knows_adopted_rows_by_their_handles() -> Result<()> {
+    let mut first = Forest::new(0, 0);
+    first.add_group(0, "task")?;
+    grown(&mut first, 0);
+    first.abort();
+    let stored = first.freeze()?;
+    let mut forest = Forest::new(1, 0);
+    forest.add_group(0, "task")?;
+    let own = forest.start(0, 0)?;
+    acted(&mut forest, own, 30, 0.0);
+    let (second, one) = (forest.adopt(0, &stored, 1, None)?, forest.adopt(0, &stored, 0, None)?);
+    let branch = forest.fork(one, None, None)?;
+    let (batch, handles) = forest.look(0)?;
+    assert_eq!(column::<Int64Type>(batch.trajectories(), "trajectory_id"), [Some(0), Some(1), Some(2), Some(3)]);
+    assert_eq!(handles, [one, second, branch, own]);
+    Ok(())
+}
+
+#[test]
+fn actions_are_told_behind_another_prompt() -> Result<()> {
+    let mut forest = Forest::new(0, 0);
+    forest.add_group(0, "task")?;
+    let plain = forest.start(0, 0)?;
+    forest.append(plain, NewNode::prompt(vec![1, 2]))?;
+    acted(&mut forest, plain, 40, 0.0);
+    forest.finish(plain, Finish::default())?;
+    let shown = forest.start(0, 1)?;
+    forest.append(shown, NewNode { state: Some(b"door".to_vec()), ..NewNode::prompt(vec![7, 7, 7, 1, 2]) })?;
+    acted(&mut forest, shown, 10, 0.5);
+    forest.append(shown, NewNode { state: Some(b"room".to_vec()), ..NewNode::observation(vec![3]) })?;
+    forest.append(shown, NewNode::action(vec![20], vec![-0.5]))?;
+    forest.append(shown, NewNode::action(vec![21], vec![-0.5]))?;
+    forest.step(shown, &StepOutcome { reward: Some(1.0), terminated: true, ..StepOutcome::default() })?;
+    forest.finish(shown, Finish { reward: Some(1.0), ..Finish::default() })?;
+    let told = forest.under(shown, vec![1, 2], None)?;
+    assert_eq!(forest.tokens(told)?, [1, 2, 10, 11, 3, 20, 21]);
+    forest.finish(told, Finish { reward: Some(1.0), ..Finish::default() })?;
+    let elsewhere = forest.under(shown, vec![1, 2], Some(b"hall"))?;
+    forest.finish(elsewhere, Finish { status: Status::Aborted, ..Finish::default() })?;
+    let batch = forest.freeze()?;
+    assert_eq!(tokens(&batch), [40, 41, 10, 11, 20, 21, 10, 11, 20, 21]);
+    assert_eq!(batch.column("position", Level::Token)?, Numbers::I32(vec![2, 3, 5, 6, 8, 9, 2, 3, 5, 6]));
+    let Numbers::F32(rewards) = batch.column("reward", Level::Step)? else { panic!("rewards are f32") };
+    assert_eq!(rewards, [0.0, 0.5, 1.0, 0.5, 1.0]);
+    let keys = batch.keys("state_key", Level::Step)?;
+    assert_eq!((keys[1], keys[2]), (keys[3], keys[4]), "the states are those that were acted on");
+    assert_ne!(keys[1], keys[0], "not that of the prompt");
+    let prompts = column::<UInt8Type>(batch.nodes(), "kind").iter().filter(|&&kind| kind == Some(0)).count();
+    assert_eq!(prompts, 2, "the plain prompt is there once");
+    let old = column::<UInt8Type>(batch.draws(), "old_logprob");
+    assert_eq!(old, [OldLogprob::Behaviour, OldLogprob::Behaviour, OldLogprob::None].map(|known| Some(known as u8)));
+    let (parents, branches) = (
+        column::<Int64Type>(batch.trajectories(), "parent_trajectory"),
+        column::<Int64Type>(batch.trajectories(), "branch_node"),
+    );
+    assert_eq!(parents, [None, None, Some(1), Some(1)]);
+    assert_eq!(branches, [None; 4]);
+    let first = |row: usize| batch.steps()["state_key"].as_fixed_size_binary().value(row).to_vec();
+    assert_eq!(column::<Float32Type>(batch.steps(), "reward").len(), 7);
+    assert!((0..7).any(|row| first(row) == hash_bytes(b"hall")), "a state that is given counts");
+    Ok(())
+}
+
+#[test]
+fn what_has_no_action_or_no_single_prompt_is_not_told_behind_another() -> Result<()> {
+    let mut forest = Forest::new(0, 0);
+    forest.add_group(0, "task")?;
+    let (first, second) = grown(&mut forest, 0);
+    let silent = forest.start(0, 9)?;
+    forest.append(silent, NewNode::prompt(vec![1]))?;
+    assert!(message(forest.under(silent, vec![5], None)).contains("has no action"));
+    assert!(message(forest.under(first, vec![], None)).contains("tokens is empty"));
+    assert!(message(forest.under(first, vec![-4], None)).contains("tokens[0] is -4"));
+    forest.rewrite(second, &[1, 9], None)?;
+    assert!(message(forest.under(second, vec![5], None)).contains("was rewritten"));
+    assert_eq!(forest.frontier(None)?.trajectory.len(), 3, "nothing was begun");
+    // An action that is not closed goes on.
+    forest.append(first, NewNode::action(vec![22], vec![-0.5]))?;
+    let told = forest.under(first, vec![5], None)?;
+    forest.append(told, NewNode::action(vec![23], vec![-0.5]))?;
+    forest.finish(told, Finish::default())?;
+    forest.abort();
+    let batch = forest.freeze()?;
+    assert_eq!(tokens(&batch), [10, 11, 20, 21, 22, 23]);
+    assert_eq!(batch.offsets(Level::Step)?, [0, 3]);
+    Ok(())
+}
+
+fn turn(action: Vec<i32>, end_of_turn: Vec<i32>, observation: Option<Vec<i32>>) -> Turn {
+    let logprobs = vec![-0.5; action.len()];
+    Turn {
+        action: NewNode { policy_version: Some(2), ..NewNode::action(action, logprobs) },
+        outcome: StepOutcome { reward: Some(0.5), flags: 3, ..StepOutcome::default() },
+        end_of_turn,
+        observation: observation.map(|tokens| NewNode { state: Some(b"s".to_vec()), ..NewNode::observation(tokens) }),
+    }
+}
+
+#[test]
+fn a_turn_is_its_parts() -> Result<()> {
+    let turns = [
+        turn(vec![4, 5], vec![], Some(vec![6])),
+        turn(vec![7], vec![0], Some(vec![8, 9])),
+        turn(vec![10], vec![0], None),
+        turn(vec![11], vec![], None),
+    ];
+    let grow = |at_once: bool| -> Result<(Batch, Vec<u64>)> {
+        let (mut forest, mut seeds) = (Forest::new(0, 5), Vec::new());
+        forest.add_group(0, "task")?;
+        let trajectory = forest.start(0, 0)?;
+        forest.append(trajectory, NewNode::prompt(vec![1]))?;
+        for turn in turns.clone() {
+            seeds.push(forest.segment_seed(trajectory)?);
+            if at_once {
+                let said = turn.observation.is_some();
+                let (action, observation) = forest.turn(trajectory, turn)?;
+                let path = forest.tree(0)?.path(observation.unwrap_or(action))?;
+                assert!(path.contains(&action) && observation.is_some() == said);
+                continue;
+            }
+            forest.append(trajectory, turn.action)?;
+            forest.step(trajectory, &turn.outcome)?;
+            if !turn.end_of_turn.is_empty() {
+                forest.append(trajectory, NewNode::new(Kind::Injected, turn.end_of_turn))?;
+            }
+            turn.observation.map(|observation| forest.append(trajectory, observation)).transpose()?;
+        }
+        forest.finish(trajectory, Finish::default())?;
+        Ok((forest.freeze()?, seeds))
+    };
+    let (whole, parts) = (grow(true)?, grow(false)?);
+    assert_eq!(without_time(&whole.0), without_time(&parts.0));
+    assert_eq!(whole.1, parts.1);
+    assert_eq!(tokens(&whole.0), [4, 5, 7, 10, 11]);
+    Ok(())
+}
+
+#[test]
+fn a_turn_that_is_wrong_anywhere_is_not_there_at_all() -> Result<()> {
+    let (mut forest, trunk, _, _) = small();
+    let before = forest.tokens(trunk)?;
+    let good = turn(vec![4], vec![0], Some(vec![6]));
+    let unpaid = StepOutcome { reward: Some(f32::INFINITY), ..StepOutcome::default() };
+    let wrong = [
+        (Turn { action: NewNode::action(vec![], vec![]), ..good.clone() }, "an action has at least one token"),
+        (Turn { action: NewNode::prompt(vec![4]), ..good.clone() }, "action is a node of kind Prompt"),
+        (Turn { end_of_turn: vec![-1], ..good.clone() }, "tokens[0] is -1"),
+        (Turn { observation: Some(NewNode::observation(vec![])), ..good.clone() }, "tokens is empty"),
+        (Turn { observation: Some(NewNode::prompt(vec![1])), ..good.clone() }, "observation is a node of kind Prompt"),
+        (Turn { outcome: unpaid, ..good.clone() }, "reward is inf"),
+        (
+            Turn {
+                observation: Some(NewNode { blobs: vec![[1; 32]], ..NewNode::observation(vec![6]) }),
+                ..good.clone()
+            },
+            "is not in the forest; add it with add_blob",
+        ),
+    ];
+    for (wrong, said) in wrong {
+        let error = message(forest.turn(trunk, wrong));
+        assert!(error.contains(said), "{error}");
+        assert_eq!(forest.tokens(trunk)?, before);
+        assert_eq!(forest.frontier(None)?.steps, [0]);
+    }
+    forest.turn(trunk, good.clone())?;
+    forest.finish(trunk, Finish::default())?;
+    assert!(message(forest.turn(trunk, good)).contains("has ended"));
+    Ok(())
+}

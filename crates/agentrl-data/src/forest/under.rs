@@ -1,0 +1,46 @@
+//! The actions of a trajectory told behind another prompt.
+
+use agentrl_compute::hash::hash_bytes;
+
+use super::branch::ForkPoint;
+use super::{Forest, Handle, NewNode, handle, split};
+use crate::schema::Kind;
+use crate::{Error, Result};
+
+impl Forest {
+    /// Makes a trajectory of another prompt and the path of `trajectory` from its first action on: what was done with a
+    /// demonstration or a hint in sight, to be trained as if it had been done without.
+    ///
+    /// What is copied is copied as by [`Forest::splice`]: nodes of the same kinds that name their origin and have no
+    /// log-probs, because they were not sampled behind this prompt, and the steps with what they were paid. The state that
+    /// the first action acts on is `state`, or else what it was. The new trajectory goes on running, a child of the old one
+    /// without a token in common.
+    pub fn under(&mut self, trajectory: Handle, tokens: Vec<i32>, state: Option<&[u8]>) -> Result<Handle> {
+        let (key, index) = split(trajectory);
+        let group = self.group(trajectory)?;
+        let prompt = NewNode::prompt(tokens);
+        prompt.check()?;
+        let entry = &group.trajectories[index];
+        if entry.context() > 0 {
+            return Err(Error::invalid(format!(
+                "the context of trajectory {trajectory} was rewritten, so that its actions have no prompt in common; take \
+                 one whose context only grew"
+            )));
+        }
+        let path = group.path(entry.tip);
+        let first = path.iter().find(|&&(node, _)| group.nodes[node].content.kind == Kind::Action);
+        let &(first, _) = first
+            .ok_or_else(|| Error::invalid(format!("trajectory {trajectory} has no action; take one that has acted")))?;
+        let begin = group.nodes[first].start;
+        let acted_on = group.state_acted_on(index, 0, begin).unwrap_or(group.nodes[first].state_key);
+        let part = group.part(trajectory, handle(key, first), 0)?;
+        part.check_length(prompt.tokens.len())?;
+        let group = self.group_mut(trajectory)?;
+        let told = group.fork(index, ForkPoint::START, None);
+        let shift = prompt.tokens.len() as i64 - i64::from(begin);
+        group.attach(told, prompt);
+        group.trajectories[told].state_key = Some(state.map_or(acted_on, hash_bytes));
+        group.copy(part, index, told, shift);
+        Ok(handle(key, told))
+    }
+}

@@ -1,0 +1,65 @@
+"""A run that journals what it does: run as a program, it appends records and commits iterations until it is killed.
+
+`python journalist.py FOLDER COUNTER`: for every line of standard input a new process opens the store of FOLDER, says
+`process N` and goes on where the one before it was killed; `died N` says with which signal it ended. The file COUNTER
+always holds how far it has come, as `place` tells: also what was told right before a kill is there.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+import sys
+from pathlib import Path
+
+from writer import grow, say
+
+from agentrl_core import Store
+
+RECORDS = 100
+
+
+def record(iteration: int, number: int) -> tuple[bytes, bytes]:
+    """What is appended for a number: name and payload, of 0 to 1000 bytes."""
+    return f"{iteration}/{number}".encode(), bytes(
+        (iteration + number + byte) % 251 for byte in range(37 * number % 1001)
+    )
+
+
+def place(counter: Path) -> tuple[int, int]:
+    """The iteration that goes on, and how many of its records were appended."""
+    return divmod(struct.unpack("<q", counter.read_bytes())[0], RECORDS + 1)
+
+
+def write(folder: str, counter: mmap.mmap) -> None:
+    """Append and commit for ever."""
+    with Store.open(folder) as store:
+        say("process", os.getpid())
+        while True:
+            iteration = store.iteration
+            if not store.has_batch(iteration):
+                journal = store.journal(iteration)
+                count = len(journal.records())
+                struct.pack_into("<q", counter, 0, iteration * (RECORDS + 1) + count)
+                for number in range(count, RECORDS):
+                    journal.append(*record(iteration, number))
+                    struct.pack_into("<q", counter, 0, iteration * (RECORDS + 1) + number + 1)
+                store.append(store.rebase(grow(iteration)), iteration=iteration)
+                store.flush()
+            store.close_iteration(store.batch(iteration), {})
+
+
+def again(folder: str, counter: str) -> None:
+    """One process after the other, without starting Python each time."""
+    with Path(counter).open("r+b") as file:
+        shared = mmap.mmap(file.fileno(), 8)
+    for _ in sys.stdin:
+        child = os.fork()
+        if not child:
+            write(folder, shared)
+        say("died", -os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+
+
+if __name__ == "__main__":
+    again(*sys.argv[1:])
