@@ -4,6 +4,7 @@
 //! run/
 //!   nodes/000000000000.arrow  steps/…  trajectories/…  draws/…  tasks/…  decisions/…   facts
 //!   draw_columns/…  step_columns/…  node_columns/…                                     what was computed for them
+//!   metrics/…                      what was measured in closed iterations
 //!   journal/…                      one row for each append and closed iteration: its rows, its state
 //!   blobs/ab/abcd…                 contents of images and the like, by their SHA-256
 //!   manifest/00000003.json         the last commit
@@ -38,6 +39,7 @@ use std::sync::Arc;
 use agentrl_compute::names;
 
 use crate::batch::NextIds;
+use crate::facts::Facts;
 use crate::{Error, Result};
 use commit::Write;
 use fs::{Disk, Fs, failed, writer_lock};
@@ -82,9 +84,10 @@ struct Writer {
     /// Writes that are not durable yet, and how many bytes they hold.
     queue: Vec<Write>,
     queued_bytes: usize,
-    /// Next ids and sequence number after the queue.
+    /// Next ids, sequence number and declared facts after the queue.
     next: NextIds,
     sequence: u64,
+    facts: Option<Facts>,
     /// What failed; set once and for all, because a disk that lost one write can claim that the next one succeeded.
     poisoned: Option<String>,
     _lock: Box<dyn Any + Send + std::marker::Sync>,
@@ -128,6 +131,7 @@ impl Store {
             queued_bytes: 0,
             next: files.head.next,
             sequence: files.head.sequence,
+            facts: files.head.declared(),
             poisoned: None,
             _lock: lock,
         };
