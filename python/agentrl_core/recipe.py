@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any, Literal, Self, cast, get_args
 
 import numpy as np
 
-from agentrl_core.component.column import LEVELS, Column
+from agentrl_core.component.column import LEVELS, Column, is_said
 from agentrl_core.component.component import PHASES, BatchComponent, Component, StatefulComponent, find_component
 from agentrl_core.component.rows import Rows
 from agentrl_core.data.batch import Batch
+from agentrl_core.data.facts import Declared
 from agentrl_core.exceptions import RecipeError
 
 if TYPE_CHECKING:
@@ -171,18 +172,28 @@ class Recipe:
                 raise RecipeError(f"recipe {self.name!r}: there is no {name!r} to replace; it has: {', '.join(known)}")
         return dataclasses.replace(self, **phases)
 
-    def check(self, batch: Batch | None = None) -> None:
+    def check(self, batch: Batch | None = None, *, facts: Declared | None = None) -> None:
         """Refuse a recipe that cannot run, before it runs. One without advantage, weight and loss only collects.
 
         Args:
             batch: when given, columns that only a model can make must be in it already. Without it they are taken as
                 to be annotated later.
+            facts: when given, what the environment says beyond its reward, for level `step` and level `trajectory` the
+                kind of each name (`data.facts.by_level(environment.facts)`): what is not in it, nobody says.
 
         Raises:
             RecipeError: a phase has no component, or a component needs a column that nobody makes.
+
+        Example:
+            >>> from agentrl_core import recipes
+            >>> recipes.COPO.check(facts={"trajectory": {"answer_cluster": "key", "answer_parsed": "number"}})
+            >>> recipes.COPO.check(facts={"step": {"flawed": "number"}})
+            Traceback (most recent call last):
+                ...
+            agentrl_core.exceptions.RecipeError: recipe 'copo': recipes.Consistency (phase advantage) needs column ...
         """
         only_collects = batch is None and not any(self.chain(phase) for phase in ("advantage", "weight", "loss"))
-        self._check(_COLLECTION if only_collects else (*_COLLECTION, "advantage", "weight", "loss"), batch)
+        self._check(_COLLECTION if only_collects else (*_COLLECTION, "advantage", "weight", "loss"), batch, facts)
 
     def credit(self, batch: Batch) -> Batch:
         """The batch with its credit: phase advantage, then phase weight, as new columns.
@@ -401,7 +412,7 @@ class Recipe:
                     "give every trained token a finite number, or take it out of the loss with column keep"
                 )
 
-    def _check(self, phases: tuple[str, ...], batch: Batch | None) -> None:
+    def _check(self, phases: tuple[str, ...], batch: Batch | None, facts: Declared | None = None) -> None:
         made: set[Column] = set()
         for phase in phases:
             chain = self.chain(phase)
@@ -413,23 +424,43 @@ class Recipe:
             for component in chain:
                 # Losses of other stages are checked on the batches that they are given.
                 for column in component.needs if getattr(component, "stage", "update") == "update" else ():
-                    self._check_column(phase, component, column, made, batch)
+                    self._check_column(phase, component, column, made, batch, facts)
                 made.update(component.makes)
 
     def _check_column(
-        self, phase: str, component: Component, column: Column, made: set[Column], batch: Batch | None
+        self,
+        phase: str,
+        component: Component,
+        column: Column,
+        made: set[Column],
+        batch: Batch | None,
+        facts: Declared | None,
     ) -> None:
         level, name = column
         reach = LEVELS[: LEVELS.index(column.level) + 1]
         if column.is_fact or any(Column(coarser, name) in made for coarser in reach):
             return
-        if batch.has(name, column.level) if batch is not None else column.model or name.startswith("reward."):
-            return  # without a batch: to be annotated, or a component of the reward, if the environment names one so
-        remedy = (
-            f"only a model can make it: {_annotate(column)}"
-            if column.model
-            else f"no component of this recipe makes it: add one that does, or {_annotate(column)}"
-        )
+        if is_said(column, facts):
+            return
+        if batch is not None:
+            if batch.has(name, level) or is_said(column, batch.facts):
+                return
+        elif column.model or (facts is None and name.startswith("reward.")):
+            return  # to be annotated, or a component of the reward, if the environment names one so
+        at = "trajectory" if level == "draw" else "step"
+        if column.model:
+            remedy = f"only a model can make it: {_annotate(column)}"
+        elif facts is not None:
+            remedy = (
+                "no component of this recipe makes it, and the environment does not say it: declare it in the "
+                f'environment, facts = {{{name!r}: Fact("{at}")}}, and give it with each Outcome(facts=...); or add a '
+                "component that makes it"
+            )
+        else:
+            remedy = (
+                f"no component of this recipe makes it: add one that does, or {_annotate(column)}, or let the "
+                f'environment say it: Forest(facts={{"{at}": {{{name!r}: "number"}}}})'
+            )
         raise RecipeError(
             f"recipe {self.name!r}: {component.title()} (phase {phase}) needs column {name!r} at level {level}; "
             f"{remedy}"

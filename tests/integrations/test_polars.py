@@ -186,6 +186,7 @@ def rewritten() -> Tables:
             }
         ).lazy(),
         node_columns=empty.node_columns,
+        metrics=empty.metrics,
     )
 
 

@@ -22,6 +22,7 @@
 #![forbid(unsafe_code)]
 
 pub mod batch;
+pub mod facts;
 pub mod forest;
 pub mod ipc;
 pub mod schema;

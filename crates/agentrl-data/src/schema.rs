@@ -1,19 +1,23 @@
-//! The tables: names, columns and codes of format v1.
+//! The tables: names, columns and codes of format v2.
 //!
 //! Types are plain on purpose (i32, i64, u8, u32, f32, f64, utf8, list, struct, fixed binary, timestamp): what every
 //! reader of Arrow files understands.
+//!
+//! Format v2 has behind the columns of v1 `trajectories.role` and `draws.trained`, and behind those of steps and
+//! trajectories the struct `facts` ([`crate::facts`]), where a run declares any. Rows of v1 are read as rows of members
+//! that are trained.
 
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
 
 use agentrl_compute::names;
-use arrow_array::RecordBatch;
+use arrow_array::{ArrayRef, RecordBatch, UInt8Array, new_null_array};
 use arrow_schema::{DataType, Field, Fields, Schema, SchemaRef, TimeUnit};
 
-use crate::{Error, Result};
+use crate::{Error, Result, facts};
 
 /// Version of the table format, written in every file.
-pub const FORMAT_VERSION: u32 = 1;
+pub const FORMAT_VERSION: u32 = 2;
 
 /// A table of facts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -65,14 +69,24 @@ impl Table {
     }
 
     /// Columns of the table for rows that are joined from parts: with what the first part that has rewards or entropies says
-    /// about them (names of reward components, the estimator of entropies).
+    /// about them (names of reward components, the estimator of entropies), and with the facts that the parts have.
     pub fn schema_of(self, parts: &[RecordBatch]) -> SchemaRef {
         let first = parts.iter().find(|part| self.is_described(part));
         let first = first.or_else(|| parts.iter().find(|part| part.num_rows() > 0)).or(parts.first());
         let metadata = first.map_or_else(HashMap::new, |part| part.schema().metadata().clone());
-        let known = self.schema();
+        let said = parts.iter().find_map(|part| facts::field_of(&part.schema()).cloned());
+        let known = said.map_or_else(|| self.schema(), |field| facts::with_field(&self.schema(), field));
         let metadata = known.metadata().clone().into_iter().chain(metadata).collect();
         Arc::new(known.as_ref().clone().with_metadata(metadata))
+    }
+
+    /// Values of a column that came after format v1, for rows that were written before.
+    pub(crate) fn later_column(field: &Field, rows: usize) -> Option<ArrayRef> {
+        match field.name().as_str() {
+            "role" => Some(Arc::new(UInt8Array::from(vec![Role::Member as u8; rows]))),
+            "trained" => Some(Arc::new(UInt8Array::from(vec![1; rows]))),
+            _ => field.is_nullable().then(|| new_null_array(field.data_type(), rows)),
+        }
     }
 
     /// Whether rows have values of the column that the metadata of the table is about.
@@ -215,6 +229,20 @@ coded! {
         Imagined = "imagined",
         /// It was recorded elsewhere.
         Imported = "imported",
+    }
+}
+
+coded! {
+    /// What a trajectory is for.
+    #[derive(Default)]
+    Role("role") {
+        /// It is scored, votes and is trained.
+        #[default]
+        Member = "member",
+        /// It is scored and votes, and is never trained.
+        Baseline = "baseline",
+        /// It is kept, and never drawn.
+        Helper = "helper",
     }
 }
 
@@ -375,6 +403,7 @@ static SCHEMAS: LazyLock<[SchemaRef; Table::COUNT]> = LazyLock::new(|| {
         may("min_policy_version", Int64),
         may("max_policy_version", Int64),
         may("info", Utf8),
+        must("role", UInt8).with_metadata(codes(&Role::NAMES)),
     ];
     let draws = vec![
         must("draw_id", Int64),
@@ -386,6 +415,7 @@ static SCHEMAS: LazyLock<[SchemaRef; Table::COUNT]> = LazyLock::new(|| {
         may("probability", Float64),
         must("old_logprob", UInt8).with_metadata(codes(&OldLogprob::NAMES)),
         may("reason", Utf8),
+        must("trained", UInt8),
     ];
     let tasks = vec![
         must("task_id", Utf8),

@@ -10,7 +10,7 @@ use arrow_array::{Array, Float64Array, Int64Array, RecordBatch, StringArray};
 
 use crate::arrow_bug;
 use crate::batch::{Batch, array, i64s, u8s};
-use crate::schema::{Status, Table};
+use crate::schema::{Role, Status, Table};
 
 /// How much an earlier attempt counts against the next one in the decayed Beta counts `alpha` and `beta`.
 const DECAY: f64 = 0.9;
@@ -31,7 +31,7 @@ struct Task {
 ///
 /// With `s` of `n` new attempts successful: `attempts += n`, `successes += s`, `alpha = 0.9·alpha + s`,
 /// `beta = 0.9·beta + (n − s)`, `difficulty = 1 − successes / attempts`, `uses += 1`. Attempts whose success is not known,
-/// and those that were aborted, failed or pruned, do not count. `domains` has the kind of problem by task; a task that is
+/// those that were aborted, failed or pruned, and those of baselines and helpers do not count. `domains` has the kind of problem by task; a task that is
 /// not in it keeps the one it had.
 pub fn advance_tasks(
     previous: &RecordBatch,
@@ -59,13 +59,13 @@ fn attempts(batch: &Batch) -> Result<BTreeMap<String, Task>> {
     // Replayed trajectories were counted when they were new.
     let trajectories = &batch.new_rows(Table::Trajectories)?;
     let names = array(trajectories, "task_id")?.as_string::<i32>();
-    let statuses = u8s(trajectories, "status")?;
+    let (statuses, roles) = (u8s(trajectories, "status")?, u8s(trajectories, "role")?);
     let successes = u8s(trajectories, "success")?;
     let versions = i64s(trajectories, "max_policy_version")?;
     let mut found: BTreeMap<String, Task> = BTreeMap::new();
     for row in 0..trajectories.num_rows() {
         let counts = [Status::Finished as u8, Status::Truncated as u8].contains(&statuses.value(row));
-        if !counts || successes.is_null(row) {
+        if !counts || roles.value(row) != Role::Member as u8 || successes.is_null(row) {
             continue;
         }
         let task = found.entry(names.value(row).to_owned()).or_default();

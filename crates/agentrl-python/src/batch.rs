@@ -26,7 +26,7 @@ type ContextColumns<'py> = (Bound<'py, PyArray1<i32>>, [Bound<'py, PyArray1<i64>
 pub(crate) struct Batch(pub(crate) batch::Batch);
 
 impl Batch {
-    fn facts(&self, table: schema::Table) -> Table {
+    fn rows_of(&self, table: schema::Table) -> Table {
         self.0.table(table).clone().into()
     }
 
@@ -39,32 +39,32 @@ impl Batch {
 impl Batch {
     #[getter]
     fn nodes(&self) -> Table {
-        self.facts(schema::Table::Nodes)
+        self.rows_of(schema::Table::Nodes)
     }
 
     #[getter]
     fn steps(&self) -> Table {
-        self.facts(schema::Table::Steps)
+        self.rows_of(schema::Table::Steps)
     }
 
     #[getter]
     fn trajectories(&self) -> Table {
-        self.facts(schema::Table::Trajectories)
+        self.rows_of(schema::Table::Trajectories)
     }
 
     #[getter]
     fn draws(&self) -> Table {
-        self.facts(schema::Table::Draws)
+        self.rows_of(schema::Table::Draws)
     }
 
     #[getter]
     fn tasks(&self) -> Table {
-        self.facts(schema::Table::Tasks)
+        self.rows_of(schema::Table::Tasks)
     }
 
     #[getter]
     fn decisions(&self) -> Table {
-        self.facts(schema::Table::Decisions)
+        self.rows_of(schema::Table::Decisions)
     }
 
     #[getter]
@@ -74,6 +74,17 @@ impl Batch {
 
     fn blob<'py>(&self, py: Python<'py>, sha256: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
         held(|| self.0.blob(&blob_hash(sha256)?)).map(|content| PyBytes::new(py, content))
+    }
+
+    /// Names and kinds of the facts of a level.
+    #[getter]
+    fn facts(&self) -> PyResult<BTreeMap<&'static str, BTreeMap<String, &'static str>>> {
+        let facts = held(|| self.0.facts())?;
+        let levels = [("step", facts.step), ("trajectory", facts.trajectory)];
+        let named = levels.map(|(level, declared)| {
+            (level, declared.into_iter().map(|(name, kind)| (name, kind.name())).collect::<BTreeMap<_, _>>())
+        });
+        Ok(named.into_iter().filter(|(_, declared)| !declared.is_empty()).collect())
     }
 
     #[getter]

@@ -2,7 +2,7 @@
 
 use agentrl_data::Result;
 use agentrl_data::forest::{self, Decision, Finish, Fork, NewNode, Sampling, Start, StepOutcome, Turn};
-use agentrl_data::schema::{FinishReason, Kind, Operation, Origin, Source, Status};
+use agentrl_data::schema::{FinishReason, Kind, Operation, Origin, Role, Source, Status};
 use numpy::PyArray1;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
@@ -11,6 +11,7 @@ use crate::arrays::{Text, Whole, floats, mask, tokens};
 use crate::batch::Batch;
 use crate::enter::{held, interruptible};
 use crate::error::{invalid, to_python};
+use crate::facts;
 use crate::shared::Shared;
 use crate::tree::{Tree, frontier_columns};
 
@@ -47,19 +48,27 @@ fn hashes(blobs: Option<Vec<Vec<u8>>>) -> PyResult<Vec<[u8; 32]>> {
 impl Forest {
     #[new]
     #[pyo3(signature = (*, iteration=0.into(), seed=0.into(), reward_components=None, entropies="exact".into(),
-        max_blob_bytes=None))]
+        facts=None, max_blob_bytes=None))]
     fn new(
         iteration: Whole<i64>,
         seed: Whole<u64>,
         reward_components: Option<Vec<Text>>,
         entropies: Text,
+        facts: Option<&Bound<'_, PyAny>>,
         max_blob_bytes: Option<Whole<usize>>,
     ) -> PyResult<Self> {
         let mut forest = forest::Forest::new(iteration.named("iteration")?, seed.named("seed")?)
             .with_entropies(&entropies.named("entropies")?);
+        let mut components = Vec::new();
         if let Some(names) = reward_components {
             let names = names.into_iter().map(|name| name.named("reward_components"));
-            forest = forest.with_reward_components(names.collect::<PyResult<_>>()?);
+            components = names.collect::<PyResult<Vec<_>>>()?;
+            forest = forest.with_reward_components(components.clone());
+        }
+        if let Some(facts) = facts {
+            let facts = facts::declared(facts)?;
+            facts.check_components(&components).map_err(to_python)?;
+            forest = forest.with_facts(facts);
         }
         if let Some(limit) = optional("max_blob_bytes", max_blob_bytes)? {
             forest = forest.with_max_blob_bytes(limit);
@@ -89,7 +98,7 @@ impl Forest {
         Ok(PyBytes::new(py, &hash))
     }
 
-    #[pyo3(signature = (group, member, *, agent=0.into(), episode=None, parent=None, origin=None))]
+    #[pyo3(signature = (group, member, *, agent=0.into(), episode=None, parent=None, origin=None, role="member"))]
     #[expect(clippy::too_many_arguments, reason = "what a trajectory is, all by name")]
     fn start(
         &self,
@@ -100,6 +109,7 @@ impl Forest {
         episode: Option<Whole<i64>>,
         parent: Option<Whole<i64>>,
         origin: Option<&str>,
+        role: &str,
     ) -> PyResult<i64> {
         let group = group.named("group")?;
         let start = Start {
@@ -108,6 +118,7 @@ impl Forest {
             episode: optional("episode", episode)?,
             parent: optional("parent", parent)?,
             origin: named(origin, Origin::from_name)?,
+            role: Role::from_name(role).map_err(to_python)?,
         };
         self.with(py, |forest| forest.start_as(group, &start))
     }
@@ -169,7 +180,8 @@ impl Forest {
         self.with(py, |forest| forest.append(trajectory, node))
     }
 
-    #[pyo3(signature = (trajectory, *, reward=None, rewards=None, terminated=false, truncated=false, flags=0.into()))]
+    #[pyo3(signature = (trajectory, *, reward=None, rewards=None, terminated=false, truncated=false, flags=0.into(),
+        facts=None))]
     #[expect(clippy::too_many_arguments, reason = "the columns of a step, all by name")]
     fn step(
         &self,
@@ -180,9 +192,11 @@ impl Forest {
         terminated: bool,
         truncated: bool,
         flags: Whole<u32>,
+        facts: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
+        let facts = facts::said(facts)?;
         let (trajectory, flags) = (trajectory.named("trajectory")?, flags.named("flags")?);
-        let outcome = StepOutcome { reward, rewards, terminated, truncated, flags, ..StepOutcome::default() };
+        let outcome = StepOutcome { reward, rewards, terminated, truncated, flags, facts, ..StepOutcome::default() };
         self.with(py, |forest| forest.step(trajectory, &outcome))
     }
 
@@ -318,7 +332,8 @@ impl Forest {
         self.with(py, |forest| forest.rewrite(trajectory, &tokens, state.as_deref()))
     }
 
-    #[pyo3(signature = (trajectory, *, reward=None, rewards=None, success=None, info=None, status="finished"))]
+    #[pyo3(signature = (trajectory, *, reward=None, rewards=None, success=None, info=None, status="finished",
+        facts=None))]
     #[expect(clippy::too_many_arguments, reason = "the columns of an end, all by name")]
     fn finish(
         &self,
@@ -329,11 +344,13 @@ impl Forest {
         success: Option<bool>,
         info: Option<Text>,
         status: &str,
+        facts: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
+        let facts = facts::said(facts)?;
         let trajectory = trajectory.named("trajectory")?;
         let status = Status::from_name(status).map_err(to_python)?;
         let info = info.map(|info| info.named("info")).transpose()?;
-        self.with(py, |forest| forest.finish(trajectory, Finish { reward, rewards, success, info, status }))
+        self.with(py, |forest| forest.finish(trajectory, Finish { reward, rewards, success, info, status, facts }))
     }
 
     #[pyo3(signature = (trajectory, reason, *, gradient_only=false))]

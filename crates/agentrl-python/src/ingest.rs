@@ -1,5 +1,6 @@
 //! Columns of turns, chats and nodes into a `Forest`.
 
+use agentrl_data::facts::FactColumns;
 use agentrl_data::forest::{Handle, Role, Rows, Sampling, Turns};
 use agentrl_data::schema::Kind;
 use numpy::{Element, PyArray1, PyReadonlyArray1};
@@ -9,6 +10,7 @@ use pyo3::types::PyDict;
 use crate::arrays::{Whole, slice};
 use crate::enter::interruptible;
 use crate::error::invalid;
+use crate::facts;
 use crate::forest::Forest;
 use crate::lists::{Item, Lists};
 
@@ -32,6 +34,7 @@ struct Columns<'py> {
     terminated: Scalars<'py, u8>,
     truncated: Scalars<'py, u8>,
     flags: Scalars<'py, u32>,
+    facts: Option<FactColumns>,
 }
 
 fn missing(name: &str) -> PyErr {
@@ -68,6 +71,7 @@ impl<'py> Columns<'py> {
             terminated: scalars(columns, "terminated")?,
             truncated: scalars(columns, "truncated")?,
             flags: scalars(columns, "flags")?,
+            facts: columns.get_item("facts")?.map(|value| facts::columns(&value)).transpose()?,
         })
     }
 
@@ -100,6 +104,7 @@ impl<'py> Columns<'py> {
             terminated: flat!(terminated),
             truncated: flat!(truncated),
             flags: flat!(flags),
+            facts: self.facts.as_ref(),
             ..Rows::new(slice("trajectories", &self.trajectories)?, self.tokens.rows(tokens)?)
         })
     }

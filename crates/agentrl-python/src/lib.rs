@@ -10,6 +10,7 @@ mod columns;
 mod compute;
 mod enter;
 mod error;
+mod facts;
 mod forest;
 mod ingest;
 mod lists;

@@ -109,6 +109,10 @@ impl Store {
         })
     }
 
+    fn metrics(&self, py: Python<'_>) -> PyResult<Table> {
+        released(py, || self.with(store::Store::metrics)).map(Table::from)
+    }
+
     fn writes(&self, py: Python<'_>) -> PyResult<Table> {
         released(py, || self.with(store::Store::writes)).map(Table::from)
     }
@@ -138,9 +142,16 @@ impl Store {
         released(py, || self.with(store::Store::flush))
     }
 
-    fn close_iteration(&self, py: Python<'_>, batch: PyRef<'_, Batch>, state: &str) -> PyResult<u64> {
+    #[expect(clippy::needless_pass_by_value, reason = "PyO3 makes the list for this call")]
+    fn close_iteration(
+        &self,
+        py: Python<'_>,
+        batch: PyRef<'_, Batch>,
+        state: &str,
+        metrics: Vec<(String, f64)>,
+    ) -> PyResult<u64> {
         let batch = &batch.0;
-        released(py, || self.with(|store| store.close_iteration(batch, state)))
+        released(py, || self.with(|store| store.close_measured(batch, state, &metrics)))
     }
 
     fn has_batch(&self, py: Python<'_>, iteration: Whole<i64>) -> PyResult<bool> {

@@ -9,6 +9,7 @@ from typing import Literal
 
 from agentrl_core import _core
 from agentrl_core.data.codes import FLAGS
+from agentrl_core.data.facts import Declared
 from agentrl_core.exceptions import NotFoundError
 
 Level = Literal["draw", "step", "token"]
@@ -86,6 +87,19 @@ def needed(level: Level, *names: str) -> tuple[Column, ...]:
     A name that ends like a model's answer, and is no fact, is a column of that model: `teacher_logprob`.
     """
     return tuple(Column(level, name, _model_of(level, name)) for name in names if name != TRAINED)
+
+
+def is_said(column: Column, facts: Declared | None) -> bool:
+    """Whether an environment that declares these facts says a column; what it says of an episode holds for its steps.
+
+    Example:
+        >>> from agentrl_core.component.column import draw, is_said, step
+        >>> facts = {"step": {"flawed": "number"}, "trajectory": {"answer": "key"}}
+        >>> [is_said(column, facts) for column in (step("flawed"), draw("flawed"), draw("answer"), step("answer"))]
+        [True, False, True, True]
+    """
+    levels = ("trajectory",) if column.level == "draw" else ("step", "trajectory")
+    return any(column.name in (facts or {}).get(level, {}) for level in levels)
 
 
 def _model_of(level: Level, name: str) -> str | None:

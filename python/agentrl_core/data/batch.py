@@ -107,6 +107,11 @@ class Batch:
         return self._core.reward_components
 
     @property
+    def facts(self) -> dict[str, dict[str, str]]:
+        """What the environment says beyond its reward: for `step` and `trajectory` each name and its kind."""
+        return self._core.facts
+
+    @property
     def entropies(self) -> str | None:
         """How entropies were estimated: `exact`, `top_10`, ..."""
         return self._core.entropies
@@ -174,7 +179,8 @@ class Batch:
 
         A computed column of that level comes first, then one of a level above (broadcast downwards), then the facts:
         at `draw` the columns of `draws` and `trajectories`, at `step` those of `steps`, at both `reward.<name>` (a
-        component of `rewards` that the forest gave a name, of the trajectory or the step), at `token` and `node_token`:
+        component of `rewards` that the forest gave a name, of the trajectory or the step) and the facts that the forest
+        declares (`facts`; those of trajectories at `step` and `token` too), at `token` and `node_token`:
         `token` i32, `behaviour_logprob` f32, `entropy` f32, `trainable` u8, `inverse_temperature` f32,
         `policy_version` i64; at `token` also `node_token` i64 (index into that level) and `position` i32 (in the path).
 
@@ -194,7 +200,8 @@ class Batch:
     def keys(self, name: str, level: Level) -> NDArray[np.uint32]:
         """Dense ids 0 … k-1, in order of first appearance, of an id, key or text column: `uint32[rows]`.
 
-        A computed column comes first, as in `column`.
+        A computed column comes first, as in `column`. Of the keys that an environment gives (`facts`), a missing one is
+        like no other: its trajectory or step is a group of its own.
 
         Raises:
             NotFoundError: no such column.

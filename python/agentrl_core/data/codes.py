@@ -7,6 +7,7 @@ CODES = {
     "finish_reason": ("none", "stop", "length", "abort"),
     "status": ("finished", "truncated", "aborted", "pruned", "failed", "partial"),
     "origin": ("generated", "expert", "imagined", "imported"),
+    "role": ("member", "baseline", "helper"),
     "source": ("fresh", "replay", "expert", "failed", "imagined"),
     "old_logprob": ("behaviour", "recomputed", "none"),
     "drift": ("clean", "realigned", "rewritten", "retokenised", "truncated"),

@@ -17,6 +17,8 @@ from agentrl_core.data.branches import Floats, Tokens
 from agentrl_core.data.json_text import to_json
 from agentrl_core.operators import columns
 
+FactValue = float | str | bytes | None
+"""A fact: a number, or a key (a text, or bytes, which are kept as hexadecimal digits); None: it was not said."""
 Kind = Literal["prompt", "action", "observation", "injected"]
 Operation = Literal["start", "fork", "continue", "inject", "splice", "rollback", "replace", "prune", "stop", "resume"]
 
@@ -59,6 +61,9 @@ class Forest:
         seed: the run's seed; every segment's own seed follows from it.
         reward_components: names of the values in `rewards`, kept with the tables; one value of a list for each.
         entropies: how entropies are estimated (`exact`, `top_10`, ...), kept with the tables.
+        facts: what the environment says beyond its reward: for level `step` and level `trajectory` the names, each a
+            `number` (kept as float32) or a `key` (a text that tells things apart). They become column `facts` of
+            `steps` and `trajectories`, a struct, and `Batch.column` and `Batch.keys` find them by name.
         max_blob_bytes: the largest blob that `add_blob` takes; None: 64 MiB.
 
     Example:
@@ -74,6 +79,23 @@ class Forest:
         ...     forest.finish(trajectory, reward=1.0, success=True)
         >>> forest.freeze()
         Batch(2 draws in 1 groups, 2 trajectories, 3 nodes)
+
+        What an environment says beyond its reward:
+
+        >>> forest = arl.Forest(facts={"step": {"flawed": "number"}, "trajectory": {"answer": "key"}})
+        >>> forest.add_group(0, "what is 6*7?")
+        >>> for member, answer in enumerate(["42", "36", "42"]):
+        ...     trajectory = forest.start(0, member)
+        ...     _ = forest.append(trajectory, [1, 2, 3], kind="prompt")
+        ...     _ = forest.append(trajectory, [4 + member], kind="action", logprobs=[-0.5])
+        ...     forest.step(trajectory, facts={"flawed": answer != "42"})
+        ...     forest.finish(trajectory, reward=1.0, facts={"answer": answer})
+        >>> batch = forest.freeze()
+        >>> batch.column("flawed", "step").tolist(), batch.keys("answer", "draw").tolist()
+        ([0.0, 1.0, 0.0], [0, 1, 0])
+
+    Raises:
+        InvalidInputError: `facts` has another level or kind, a name at both levels, or one that means something else.
     """
 
     __slots__ = ("__weakref__", "_core")
@@ -99,6 +121,7 @@ class Forest:
         seed: int = 0,
         reward_components: Sequence[str] | None = None,
         entropies: str = "exact",
+        facts: Mapping[str, Mapping[str, Literal["number", "key"]]] | None = None,
         max_blob_bytes: int | None = None,
     ) -> None:
         self._core = _core.Forest(
@@ -106,6 +129,7 @@ class Forest:
             seed=seed,
             reward_components=None if reward_components is None else list(reward_components),
             entropies=entropies,
+            facts=None if facts is None else {level: dict(names) for level, names in facts.items()},
             max_blob_bytes=max_blob_bytes,
         )
 
@@ -176,6 +200,7 @@ class Forest:
         episode: int | None = None,
         parent: int | None = None,
         origin: Literal["generated", "expert", "imagined", "imported"] = "generated",
+        role: Literal["member", "baseline", "helper"] = "member",
     ) -> int:
         """Start a trajectory of a group at an empty path; returns its handle.
 
@@ -187,6 +212,9 @@ class Forest:
             parent: the trajectory that it answers without sharing tokens, in any group (observer and pioneer,
                 solver and proposer, recovery and failure). Groups that are linked so freeze together.
             origin: where it comes from.
+            role: what it is for: a `member` of its group is scored, votes and is trained; a `baseline` is scored and
+                votes, and is never trained (the greedy answer of ReMax); a `helper` is kept and never drawn. Forks have
+                the role of their parent.
 
         Raises:
             InvalidInputError: the member of that agent was started already.
@@ -199,7 +227,7 @@ class Forest:
             >>> pioneer = forest.start(0, member=0)
             >>> observer = forest.start(0, member=0, agent=1, episode=pioneer, parent=pioneer)
         """
-        return self._core.start(group, member, agent=agent, episode=episode, parent=parent, origin=origin)
+        return self._core.start(group, member, agent=agent, episode=episode, parent=parent, origin=origin, role=role)
 
     def append(
         self,
@@ -276,6 +304,7 @@ class Forest:
         terminated: bool = False,
         truncated: bool = False,
         flags: int = 0,
+        facts: Mapping[str, FactValue] | None = None,
     ) -> None:
         """Close the action just appended and record what the environment paid for it.
 
@@ -287,9 +316,19 @@ class Forest:
             truncated: a limit ended it.
             flags: facts of the turn, a bit each (`agentrl_core.env.StepFlag`); `UNTRAINED` keeps its tokens out of the
                 gradient.
+            facts: what else the environment said, by the names that the forest declares for steps.
+
+        Raises:
+            InvalidInputError: a fact is not declared or of another kind, the reward is infinite, or no action is open.
         """
         self._core.step(
-            trajectory, reward=reward, rewards=rewards, terminated=terminated, truncated=truncated, flags=flags
+            trajectory,
+            reward=reward,
+            rewards=rewards,
+            terminated=terminated,
+            truncated=truncated,
+            flags=flags,
+            facts=None if facts is None else dict(facts),
         )
 
     def tokens(self, trajectory: int) -> NDArray[np.int32]:
@@ -309,6 +348,7 @@ class Forest:
         success: bool | None = None,
         info: Mapping[str, Any] | None = None,
         status: Literal["finished", "truncated", "aborted", "failed"] = "finished",
+        facts: Mapping[str, FactValue] | None = None,
     ) -> None:
         """End a trajectory. Finished and truncated ones become draws; aborted and failed ones are only kept.
 
@@ -319,9 +359,16 @@ class Forest:
             success: whether the task was solved, before any shaping.
             info: facts of the environment, saved as JSON (NaN and infinity as null).
             status: how it ended.
+            facts: what else the environment said, by the names that the forest declares for trajectories.
+
+        Raises:
+            InvalidInputError: a fact is not declared or of another kind, the reward is infinite, there is no action.
         """
         text = None if info is None else to_json(info, "info")
-        self._core.finish(trajectory, reward=reward, rewards=rewards, success=success, info=text, status=status)
+        said = None if facts is None else dict(facts)
+        self._core.finish(
+            trajectory, reward=reward, rewards=rewards, success=success, info=text, status=status, facts=said
+        )
 
     def abort(self) -> None:
         """Mark every trajectory that is still running as aborted, so that everything can freeze."""

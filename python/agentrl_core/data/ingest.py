@@ -90,6 +90,7 @@ def ingest(
     terminated: object = None,
     truncated: object = None,
     flags: object = None,
+    facts: Mapping[str, object] | None = None,
     vocabulary: Lists | None = None,
     realign: int = 8,
 ) -> Ingested:
@@ -143,6 +144,8 @@ def ingest(
         terminated: whether the episode ended in the environment.
         truncated: whether a limit ended it.
         flags: facts of the turn, a bit each.
+        facts: what else the environment said, by the names that the forest declares for steps: a column for each, of
+            numbers (NaN: not said) or of texts or bytes (None: not said).
         vocabulary: bytes of each token id, the id being the row: an Arrow array of binary, or a list of bytes.
         realign: see above; 0 calls every change of an output a rewrite.
 
@@ -194,6 +197,7 @@ def ingest(
             "terminated": terminated,
             "truncated": truncated,
             "flags": flags,
+            "facts": facts,
         },
     )
     if known is not None:
@@ -225,6 +229,7 @@ def append_many(
     terminated: object = None,
     truncated: object = None,
     flags: object = None,
+    facts: Mapping[str, object] | None = None,
 ) -> NDArray[np.int64]:
     """Append many nodes in one call, in order, without holding the interpreter's lock; all of them or none.
 
@@ -250,6 +255,7 @@ def append_many(
         terminated: whether the episode ended in the environment.
         truncated: whether a limit ended it.
         flags: facts of the turn, a bit each.
+        facts: what else it said, a column for each declared name.
 
     Returns:
         The nodes, `int64[rows]`.
@@ -284,6 +290,7 @@ def append_many(
         "terminated": terminated,
         "truncated": truncated,
         "flags": flags,
+        "facts": facts,
     }
     turns = _columns_of(trajectories, {"tokens": tokens}, given)
     kinds = _codes(kind, "kind", _KINDS, len(turns["trajectories"]))
@@ -362,6 +369,8 @@ def _columns_of(trajectories: object, tokens: Mapping[str, Lists], given: Mappin
             turns[name] = _each(values, name, _FLAT[name], len(handles))
         elif name == "state":
             turns[name] = _texts(values, name)
+        elif name == "facts":
+            turns[name] = {fact: _fact(column, f"facts[{fact!r}]") for fact, column in values.items()}
         elif name == "finish_reason":
             turns[name] = _codes(values, name, _REASONS, len(handles))
         else:
@@ -418,6 +427,16 @@ def _code(value: object, name: str, known: Mapping[Any, int]) -> int:
     if not isinstance(value, (str, type(None))) or value not in known:
         raise InvalidInputError(f"{name} is {value!r}; use one of {list(known)}")
     return known[value]
+
+
+def _fact(values: Any, name: str) -> Any:
+    """A column of numbers as float32, or the list of keys that it is."""
+    if columns.is_arrow(values) and hasattr(values, "to_list"):
+        values = values.to_list()
+    rows = values if isinstance(values, np.ndarray) and values.dtype.kind in "fiub" else _rows(values, name)
+    if any(isinstance(row, (str, bytes)) for row in rows):
+        return list(rows)
+    return columns.numbers([np.nan if row is None else row for row in rows], name).astype(np.float32)
 
 
 def _texts(values: Any, name: str) -> Any:

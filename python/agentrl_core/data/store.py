@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from numbers import Real
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
+import numpy as np
 from numpy.typing import ArrayLike
 
 from agentrl_core import _core
@@ -155,6 +157,11 @@ class Store:
         return self._core.table("decisions")
 
     @property
+    def metrics(self) -> Table:
+        """What was measured: `iteration` i64, `name` utf8, `value` f64, a row for each number of a closed iteration."""
+        return self._core.metrics()
+
+    @property
     def writes(self) -> Table:
         """One row for each write: iteration, kind, rows by folder; of a closed iteration its state, its components."""
         return self._core.writes()
@@ -175,7 +182,7 @@ class Store:
         """The Arrow files of a table, and how many rows of each are committed: what a scanner reads for this snapshot.
 
         Args:
-            table: one of the tables, or `draw_columns`, `step_columns`, `node_columns`.
+            table: one of the tables, or `metrics`, `draw_columns`, `step_columns`, `node_columns`.
 
         Raises:
             NotFoundError: there is no such table.
@@ -219,7 +226,8 @@ class Store:
 
         Args:
             batch: what was appended for the iteration, all draws in their order, with computed columns.
-            state: saved as JSON (NaN and infinity as null); lists and dicts can be nested 64 deep.
+            state: saved as JSON (NaN and infinity as null); lists and dicts can be nested 64 deep. The numbers of a
+                table `metrics` in it are also rows of `Store.metrics`; those of tables in it are named with dots.
 
         Returns:
             The number of the write, which is durable then, with everything before it.
@@ -228,7 +236,8 @@ class Store:
             InvalidInputError: the batch has other draws, or the state cannot be saved as JSON or is nested deeper.
             StoreError: the files cannot be written; the store has to be opened again then.
         """
-        return self._core.close_iteration(_core_of(batch), to_json(state, "state"))
+        text = to_json(state, "state")
+        return self._core.close_iteration(_core_of(batch), text, _numbers(state.get("metrics")))
 
     def has_batch(self, iteration: int) -> bool:
         """Whether the training batch of an iteration was appended, be it one without draws."""
@@ -408,6 +417,17 @@ class Journal:
             StoreError: the disk failed. Nothing more is appended then: open the store again.
         """
         self._core.sync()
+
+
+def _numbers(metrics: object, before: str = "") -> list[tuple[str, float]]:
+    """The numbers of a table, and of tables in it, by their names."""
+    found = []
+    for name, value in metrics.items() if isinstance(metrics, Mapping) else ():
+        if isinstance(value, Mapping):
+            found += _numbers(value, f"{before}{name}.")
+        elif isinstance(value, (Real, np.number)) and not isinstance(value, bool):
+            found.append((f"{before}{name}", float(value)))
+    return found
 
 
 def _core_of(batch: Batch) -> _core.Batch:

@@ -8,7 +8,7 @@ x in [0, 1] the semantic entropy of its answers over ln(group size), and A = R -
 
 The paper's entropy is the mean of -ln p over the clusters of answers, and its coefficient is not known; 0.0417 is
 that of a public port, which takes `AnswerEntropyScaled(entropy="exact", kind="inverse")`. An environment says
-which answers mean the same as the components `answer_cluster` and `answer_parsed` of its reward. The loss is GRPO's.
+which answers mean the same as the facts `answer_cluster` and `answer_parsed` of its episodes. The loss is GRPO's.
 """
 
 from __future__ import annotations
@@ -84,6 +84,6 @@ SEED_GRPO = Recipe(
     name="seed_grpo",
     source="arXiv:2505.12346",
     advantage=GroupRelative(scale="none"),
-    weight=AnswerEntropyScaled(cluster="reward.answer_cluster", parsed="reward.answer_parsed"),
+    weight=AnswerEntropyScaled(),
     loss=Policy(),
 )

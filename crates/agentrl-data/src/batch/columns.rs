@@ -11,7 +11,7 @@ use arrow_schema::DataType;
 
 use super::{Batch, i32s, i64s, lists, u8s};
 use crate::schema::{FLAG_UNTRAINED, Kind};
-use crate::{Error, ErrorKind, Result, arrow_bug};
+use crate::{Error, ErrorKind, Result, arrow_bug, facts};
 
 names! {
     /// What one value of a column belongs to.
@@ -204,7 +204,7 @@ impl Batch {
         }
     }
 
-    /// Whether each action token of a step of a draw is trained: its node allows it, and its step does.
+    /// Whether each action token of a step of a draw is trained: its node allows it, its step does, and its draw.
     fn trainable(&self) -> Result<Numbers> {
         let of_nodes = self.node_fact("trainable").ok_or_else(|| self.no_column("trainable", Level::Token))??;
         let Numbers::U8(mut mask) = self.to_tokens(&of_nodes) else {
@@ -214,6 +214,11 @@ impl Batch {
         for (step, &row) in self.layout.step_rows.iter().enumerate() {
             if flags.value(row) & FLAG_UNTRAINED != 0 {
                 mask[self.layout.tokens_of(step..step + 1)].fill(0);
+            }
+        }
+        for (draw, &trained) in u8s(self.draws(), "trained")?.values().iter().enumerate() {
+            if trained == 0 {
+                mask[self.layout.tokens(draw)].fill(0);
             }
         }
         Ok(Numbers::U8(mask))
@@ -244,6 +249,9 @@ impl Batch {
         if let Some(numbers) = self.computed_at(name, level) {
             return dense_numbers(name, numbers);
         }
+        if let Some((column, rows)) = self.said(name, level) {
+            return facts::dense(name, column, &rows);
+        }
         match level {
             Level::NodeToken => Err(Error::invalid(format!(
                 "level is {:?}; keys are made at \"draw\", \"step\" or \"token\"",
@@ -256,6 +264,26 @@ impl Batch {
             }
             Level::Draw | Level::Step => dense(name, self.fact(name, level)?.as_ref()),
         }
+    }
+
+    /// A fact of the environment, as the column of its table and the row of it that each row of a level has.
+    fn said(&self, name: &str, level: Level) -> Option<(&dyn Array, Vec<usize>)> {
+        let layout = &self.layout;
+        let (of_steps, of_trajectories) = (facts::find(self.steps(), name), facts::find(self.trajectories(), name));
+        let spread = |rows: &[usize], offsets: &[i64]| -> Vec<usize> {
+            let counted = rows.iter().zip(offsets.windows(2));
+            counted.flat_map(|(&row, pair)| std::iter::repeat_n(row, (pair[1] - pair[0]) as usize)).collect()
+        };
+        Some(match (level, of_steps, of_trajectories) {
+            (Level::NodeToken, ..) | (_, None, None) | (Level::Draw, _, None) => return None,
+            (Level::Draw, _, Some(column)) => (column.as_ref(), layout.trajectory_rows.clone()),
+            (Level::Step, Some(column), _) => (column.as_ref(), layout.step_rows.clone()),
+            (Level::Token, Some(column), _) => (column.as_ref(), spread(&layout.step_rows, &layout.token_offsets)),
+            (_, None, Some(column)) => {
+                let steps = spread(&layout.trajectory_rows, &layout.step_offsets);
+                (column.as_ref(), if level == Level::Step { steps } else { spread(&steps, &layout.token_offsets) })
+            }
+        })
     }
 
     /// A text column of the tables: what a state that outlives the batch can be keyed by.
@@ -279,7 +307,7 @@ impl Batch {
         let layout = &self.layout;
         let take = |rows: &RecordBatch, indices: &[usize]| {
             let indices: UInt32Array = indices.iter().map(|&index| index as u32).collect();
-            let column = rows.column_by_name(name)?;
+            let column = rows.column_by_name(name).or_else(|| facts::find(rows, name))?;
             Some(arrow_select::take::take(column, &indices, None).map_err(arrow_bug))
         };
         let found = match level {

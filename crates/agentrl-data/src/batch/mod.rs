@@ -27,6 +27,7 @@ pub use rows::NewDraws;
 pub use tree::Tree;
 pub use weights::TokenWeights;
 
+use crate::facts::{self, Facts};
 use crate::schema::{ENTROPIES, REWARD_COMPONENTS, Table};
 use crate::{Check, Error, ErrorKind, Result};
 use layout::Layout;
@@ -70,11 +71,12 @@ impl Batch {
     /// [`Batch::new`], which calls `check` between its steps and ends where that is an error.
     pub fn new_with(tables: [RecordBatch; Table::COUNT], check: Check<'_>) -> Result<Self> {
         for (table, rows) in Table::ALL.into_iter().zip(&tables) {
-            let (expected, found) = (table.schema(), rows.schema());
+            let found = rows.schema();
+            let expected = facts::schema(table, &facts::declared_in(table, &found)?);
             if expected.fields() != found.fields() {
                 return Err(Error::new(
                     ErrorKind::Schema,
-                    format!("table {} has columns {found:?}; format v1 has {expected:?}", table.name()),
+                    format!("table {} has columns {found:?}; format v2 has {expected:?}", table.name()),
                 ));
             }
         }
@@ -139,6 +141,12 @@ impl Batch {
         names
             .transpose()
             .map_err(|error| Error::corrupt("the names of reward components are no JSON list").with_source(error))
+    }
+
+    /// The facts that its steps and trajectories have.
+    pub fn facts(&self) -> Result<Facts> {
+        let declared = |table| facts::declared_in(table, &self.table(table).schema());
+        Ok(Facts { step: declared(Table::Steps)?, trajectory: declared(Table::Trajectories)? })
     }
 
     /// How `entropies` were estimated: `exact`, `top_10`, …

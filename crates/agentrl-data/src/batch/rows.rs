@@ -10,9 +10,9 @@ use arrow_array::{StringArray, UInt8Array};
 use arrow_select::concat::concat_batches;
 use arrow_select::interleave::interleave_record_batch;
 
-use super::{Batch, Column, Level, NextIds, Numbers, i32s, i64s};
-use crate::schema::{OldLogprob, REWARD_COMPONENTS, Source, Table};
-use crate::{Check, Error, Result, arrow_bug};
+use super::{Batch, Column, Level, NextIds, Numbers, i32s, i64s, u8s};
+use crate::schema::{OldLogprob, REWARD_COMPONENTS, Role, Source, Table};
+use crate::{Check, Error, Result, arrow_bug, facts};
 
 /// What [`Batch::draw`] draws, and why.
 #[derive(Clone, Copy, Debug)]
@@ -127,7 +127,7 @@ impl Batch {
 
     /// The batch with more draws of trajectories that it has, behind the draws it has. A trajectory can be drawn into
     /// several groups and iterations. Columns computed for draws, their steps and tokens do not cover new ones: they are
-    /// left out.
+    /// left out. What was a baseline votes again, and is not trained.
     pub fn draw(&self, new: &NewDraws<'_>) -> Result<Self> {
         let count = new.trajectory_ids.len();
         let source = Source::from_name(new.source)? as u8;
@@ -143,7 +143,8 @@ impl Batch {
         }
         let present = i64s(self.trajectories(), "trajectory_id")?.values();
         let groups = i64s(self.trajectories(), "group_id")?.values();
-        let mut own_groups = Vec::with_capacity(count);
+        let roles = u8s(self.trajectories(), "role")?.values();
+        let (mut own_groups, mut trained) = (Vec::with_capacity(count), Vec::with_capacity(count));
         for (place, id) in new.trajectory_ids.iter().enumerate() {
             let row = present.binary_search(id).map_err(|_| {
                 Error::invalid(format!(
@@ -152,6 +153,7 @@ impl Batch {
                 ))
             })?;
             own_groups.push(groups[row]);
+            trained.push(roles[row] != Role::Baseline as u8);
         }
         let iterations = i64s(self.draws(), "iteration")?.values();
         let iteration = new.iteration.or_else(|| iterations.last().copied()).ok_or_else(|| {
@@ -171,6 +173,7 @@ impl Batch {
                 Arc::new((0..count).map(|row| new.probability.map(|values| values[row])).collect::<Float64Array>()),
                 Arc::new(UInt8Array::from(vec![old_logprob; count])),
                 Arc::new(StringArray::from(vec![new.reason; count])),
+                Arc::new(trained.into_iter().map(u8::from).collect::<UInt8Array>()),
             ],
         );
         let mut tables = self.tables.clone();
@@ -273,6 +276,7 @@ fn arranged(table: Table, parts: &[Batch], order: Option<&[(usize, usize)]>) -> 
         // Statistics and decisions of stored trajectories are stored as well.
         rows.push(if key_of(table, part.base).is_none() { part.new_rows(table)? } else { part.table(table).clone() });
     }
+    let rows = facts::aligned(table, rows)?;
     let schema = table.schema_of(&rows);
     let names = |rows: &RecordBatch| rows.schema().metadata().get(REWARD_COMPONENTS).cloned();
     if let Some(other) = rows.iter().filter(|rows| table.is_described(rows)).find(|&rows| {

@@ -1,7 +1,6 @@
 //! Stored trajectories taken into a live tree, so that they can be forked, continued and spliced.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::{Float32Type, Int32Type, Int64Type, TimestampMicrosecondType, UInt8Type, UInt32Type};
@@ -13,8 +12,8 @@ use super::trajectory::Trajectory;
 use super::{Finish, Forest, Group, Handle, NewNode, Place, Sampling, StepOutcome, handle};
 use crate::batch::layout::{Context, Index, PathNode};
 use crate::batch::{Batch, array, i32s, i64s, lists, u8s};
-use crate::schema::{Drift, FinishReason, Kind, Origin, Source, Status, Table};
-use crate::{Error, Result, arrow_bug};
+use crate::schema::{Drift, FinishReason, Kind, Origin, Role, Source, Status, Table};
+use crate::{Error, Result, arrow_bug, facts};
 
 /// Rows of tables that are in a store already.
 #[derive(Clone, Debug, Default)]
@@ -39,6 +38,14 @@ impl Forest {
             return Err(Error::invalid(
                 "source is \"fresh\", but a stored trajectory is not; use \"replay\" or another one",
             ));
+        }
+        let facts = batch.facts()?;
+        if facts != self.facts {
+            return Err(Error::invalid(format!(
+                "the batch has facts {}, but the forest declares {}; give Forest(facts=…) those of the batch",
+                facts.words(),
+                self.facts.words()
+            )));
         }
         let base = self.base.max(batch.base()).max(batch.next_ids()?);
         let entry = self.of_number_mut(group)?;
@@ -277,6 +284,7 @@ impl<'a> Reader<'a> {
                 flags: array(steps, "flags")?.as_primitive::<UInt32Type>().value(row),
                 drift: drift.map(|code| Drift::from_code(code).ok_or_else(|| corrupt("drift", code))).transpose()?,
                 drift_at: optional(drift_at, row, |row| drift_at.value(row) as u32),
+                facts: facts::said(steps, row),
             },
         })
     }
@@ -288,6 +296,8 @@ impl<'a> Reader<'a> {
         entry.status = Status::from_code(status).ok_or_else(|| corrupt("status", status))?;
         let origin = code("origin")?;
         entry.origin = Origin::from_code(origin).ok_or_else(|| corrupt("origin", origin))?;
+        let role = code("role")?;
+        entry.role = Role::from_code(role).ok_or_else(|| corrupt("role", role))?;
         entry.agent = i32s(rows, "agent")?.value(row);
         let (rewards, successes) = (array(rows, "reward")?.as_primitive::<Float32Type>(), u8s(rows, "success")?);
         let info = array(rows, "info")?.as_string::<i32>();
@@ -297,6 +307,7 @@ impl<'a> Reader<'a> {
             success: optional(successes, row, |row| successes.value(row) != 0),
             info: (!info.is_null(row)).then(|| info.value(row).to_owned()),
             status: entry.status,
+            facts: facts::said(rows, row),
         };
         Ok(())
     }
@@ -310,7 +321,8 @@ fn take(rows: &RecordBatch, indices: impl IntoIterator<Item = usize>) -> Result<
 
 /// The rows that several groups adopted, each once, in the order of their keys.
 pub(super) fn merged(table: Table, parts: &[RecordBatch], keys: &[&str]) -> Result<RecordBatch> {
-    let all = arrow_select::concat::concat_batches(&table.schema(), parts).map_err(arrow_bug)?;
+    let schema = table.schema_of(parts);
+    let all = arrow_select::concat::concat_batches(&schema, parts).map_err(arrow_bug)?;
     let column = |name: &&str| -> Result<Vec<i64>> {
         let values = array(&all, name)?;
         Ok(match values.as_primitive_opt::<Int32Type>() {
@@ -322,5 +334,5 @@ pub(super) fn merged(table: Table, parts: &[RecordBatch], keys: &[&str]) -> Resu
     let first: BTreeMap<Vec<i64>, usize> =
         (0..all.num_rows()).rev().map(|row| (keys.iter().map(|key| key[row]).collect(), row)).collect();
     let rows = take(&all, first.into_values())?;
-    RecordBatch::try_new(Arc::clone(&table.schema()), rows.columns().to_vec()).map_err(arrow_bug)
+    RecordBatch::try_new(schema, rows.columns().to_vec()).map_err(arrow_bug)
 }

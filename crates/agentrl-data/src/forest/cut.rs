@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use super::share::Rest;
 use super::{Group, Handle, Key, Place, Trajectory, split};
 use crate::batch::{Blobs, NextIds};
-use crate::schema::{Kind, Origin, Source};
+use crate::facts::Facts;
+use crate::schema::{Kind, Origin, Role, Source};
 
 /// Groups that were taken out of a forest to be frozen. Making the batch of them takes no part of the forest, so that
 /// others can go on with the groups that are still live.
@@ -16,6 +17,7 @@ pub struct Cut {
     pub(super) groups: Vec<Group>,
     pub(super) reward_components: Option<Vec<String>>,
     pub(super) entropies: String,
+    pub(super) facts: Facts,
     pub(super) blobs: Blobs,
 }
 
@@ -98,14 +100,16 @@ impl Ordered<'_> {
     pub(super) fn drawn(&self) -> impl Iterator<Item = (usize, Source)> {
         let stored = self.group.trajectories.iter().enumerate();
         let stored = stored.filter_map(|(index, entry)| Some((index, entry.stored?.source?)));
-        let new = self.rows().filter(|(_, entry)| entry.status.is_drawn()).map(|(index, entry)| {
-            let source = match entry.origin {
-                Origin::Expert => Source::Expert,
-                Origin::Imagined => Source::Imagined,
-                Origin::Generated | Origin::Imported => Source::Fresh,
-            };
-            (index, source)
-        });
+        let new = self.rows().filter(|(_, entry)| entry.status.is_drawn() && entry.role != Role::Helper).map(
+            |(index, entry)| {
+                let source = match entry.origin {
+                    Origin::Expert => Source::Expert,
+                    Origin::Imagined => Source::Imagined,
+                    Origin::Generated | Origin::Imported => Source::Fresh,
+                };
+                (index, source)
+            },
+        );
         let mut stored: Vec<_> = stored.collect();
         stored.sort_by_key(|&(index, _)| self.trajectory_ids[index]);
         stored.into_iter().chain(new)

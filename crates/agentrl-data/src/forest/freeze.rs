@@ -74,6 +74,7 @@ impl Forest {
             groups,
             reward_components: self.reward_components.clone(),
             entropies: self.entropies.clone(),
+            facts: self.facts.clone(),
             blobs: Arc::new(blobs),
         }
     }

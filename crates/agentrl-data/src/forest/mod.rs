@@ -41,7 +41,8 @@ pub use turn::Turn;
 pub use view::Frontier;
 
 use crate::batch::NextIds;
-use crate::schema::{Kind, Status};
+use crate::facts::Facts;
+use crate::schema::{Kind, Status, Table};
 use crate::{Error, ErrorKind, Result};
 use adopt::Adopted;
 use key::GroupKey;
@@ -119,6 +120,7 @@ pub struct Forest {
     max_blob_bytes: usize,
     reward_components: Option<Vec<String>>,
     entropies: String,
+    facts: Facts,
 }
 
 impl Forest {
@@ -136,6 +138,7 @@ impl Forest {
             max_blob_bytes: MAX_BLOB_BYTES,
             reward_components: None,
             entropies: "exact".to_owned(),
+            facts: Facts::default(),
         }
     }
 
@@ -149,6 +152,12 @@ impl Forest {
     #[must_use]
     pub fn with_entropies(self, estimator: &str) -> Self {
         Self { entropies: estimator.to_owned(), ..self }
+    }
+
+    /// The forest with what its environment says beyond the reward, of steps and of trajectories.
+    #[must_use]
+    pub fn with_facts(self, facts: Facts) -> Self {
+        Self { facts, ..self }
     }
 
     /// The forest with another limit for the size of a blob.
@@ -287,6 +296,7 @@ impl Forest {
     /// Closes the action just appended and records what the environment paid for it.
     pub fn step(&mut self, trajectory: Handle, outcome: &StepOutcome) -> Result<()> {
         check_rewards(outcome.reward, outcome.rewards.as_deref(), self.reward_components.as_deref())?;
+        self.facts.check(Table::Steps, &outcome.facts)?;
         let (_, index) = split(trajectory);
         self.live_group(trajectory)?;
         if self.group_mut(trajectory)?.trajectories[index].close_step(index, outcome) {
@@ -301,6 +311,7 @@ impl Forest {
     /// Ends a trajectory.
     pub fn finish(&mut self, trajectory: Handle, finish: Finish) -> Result<()> {
         check_rewards(finish.reward, finish.rewards.as_deref(), self.reward_components.as_deref())?;
+        self.facts.check(Table::Trajectories, &finish.facts)?;
         let (_, index) = split(trajectory);
         let entry = &self.live_group(trajectory)?.trajectories[index];
         if entry.steps.is_empty() && entry.open.is_none() && finish.status.is_drawn() {

@@ -4,6 +4,7 @@ use agentrl_compute::hash::hash_bytes;
 
 use super::trajectory::{Lineage, Note, Ordinal};
 use super::{Group, StepOutcome, split};
+use crate::facts::{Fact, Said};
 use crate::{Check, Result};
 
 type Key = [u8; 16];
@@ -85,7 +86,7 @@ impl Group {
             bytes.number(u64::from(entry.status as u8));
             let finish = &entry.finish;
             bytes.float(finish.reward).floats(finish.rewards.as_deref());
-            bytes.number(finish.success.map_or(2, u64::from)).text(finish.info.as_deref());
+            bytes.number(finish.success.map_or(2, u64::from)).text(finish.info.as_deref()).facts(&finish.facts);
             match &entry.note {
                 None => bytes.number(0),
                 Some(Note::Pruned(reason)) => bytes.number(1).text(Some(reason)),
@@ -189,6 +190,19 @@ impl Bytes {
         self.float(outcome.reward).floats(outcome.rewards.as_deref()).number(u64::from(outcome.flags));
         self.number(u64::from(outcome.terminated)).number(u64::from(outcome.truncated));
         self.number(outcome.drift.map_or(u64::MAX, |drift| drift as u64));
-        self.number(outcome.drift_at.map_or(u64::MAX, u64::from))
+        self.number(outcome.drift_at.map_or(u64::MAX, u64::from));
+        self.facts(&outcome.facts)
+    }
+
+    /// Nothing where nothing was said.
+    fn facts(&mut self, said: &Said) -> &mut Self {
+        for (name, fact) in said {
+            self.text(Some(name));
+            match fact {
+                Fact::Number(value) => self.float(Some(*value)),
+                Fact::Key(value) => self.text(Some(value)),
+            };
+        }
+        self
     }
 }

@@ -16,7 +16,8 @@ use super::cut::{Cut, Ids, Ordered};
 use super::steps::{Step, StepOrigin};
 use super::trajectory::Note;
 use super::{Trajectory, adopt, split};
-use crate::schema::{ENTROPIES, FLAG_UNTRAINED, OldLogprob, REWARD_COMPONENTS, Table, sampling_fields};
+use crate::facts::{self, Declared};
+use crate::schema::{ENTROPIES, FLAG_UNTRAINED, OldLogprob, REWARD_COMPONENTS, Role, Table, sampling_fields};
 use crate::{Check, Error, ErrorKind, Result, arrow_bug};
 
 pub(super) fn tables(
@@ -36,13 +37,13 @@ pub(super) fn tables(
             return described(&new, metadata);
         }
         let stored = adopt::merged(table, &stored, keys)?;
-        let rows = arrow_select::concat::concat_batches(&table.schema(), [&stored, &new]).map_err(arrow_bug)?;
+        let rows = arrow_select::concat::concat_batches(&new.schema(), [&stored, &new]).map_err(arrow_bug)?;
         described(&rows, metadata)
     };
     Ok([
         whole(Table::Nodes, 0, &["node_id"], nodes(groups, check)?, entropies)?,
-        whole(Table::Steps, 1, &["trajectory_id", "step"], steps(groups, check)?, rewards.clone())?,
-        whole(Table::Trajectories, 2, &["trajectory_id"], trajectories(groups, ids, cut.iteration, check)?, rewards)?,
+        whole(Table::Steps, 1, &["trajectory_id", "step"], steps(groups, &cut.facts.step, check)?, rewards.clone())?,
+        whole(Table::Trajectories, 2, &["trajectory_id"], trajectories(groups, ids, cut, check)?, rewards)?,
         draws(groups, cut, check)?,
         RecordBatch::new_empty(Table::Tasks.schema()),
         decisions(groups, ids, cut.iteration, check)?,
@@ -60,6 +61,16 @@ fn described(rows: &RecordBatch, metadata: Option<(&str, String)>) -> Result<Rec
 
 fn table(table: Table, columns: Vec<ArrayRef>) -> Result<RecordBatch> {
     RecordBatch::try_new(table.schema(), columns).map_err(arrow_bug)
+}
+
+/// A table with what is declared for it behind its columns.
+fn table_with(
+    table: Table,
+    (declared, facts): (&Declared, Option<ArrayRef>),
+    mut columns: Vec<ArrayRef>,
+) -> Result<RecordBatch> {
+    columns.extend(facts);
+    RecordBatch::try_new(facts::schema(table, declared), columns).map_err(arrow_bug)
 }
 
 /// Refuses tables whose lists would not fit 32-bit offsets.
@@ -175,7 +186,7 @@ fn nodes(groups: &[Ordered<'_>], check: Check<'_>) -> Result<RecordBatch> {
     )
 }
 
-fn steps(groups: &[Ordered<'_>], check: Check<'_>) -> Result<RecordBatch> {
+fn steps(groups: &[Ordered<'_>], declared: &Declared, check: Check<'_>) -> Result<RecordBatch> {
     check()?;
     let mut rows: Vec<(&Ordered<'_>, usize, i32, &Step)> = Vec::new();
     for entry in groups {
@@ -192,8 +203,10 @@ fn steps(groups: &[Ordered<'_>], check: Check<'_>) -> Result<RecordBatch> {
         let untrained = matches!(trajectory.note, Some(Note::Untrained(_))) || (*step as usize) < trajectory.untrained;
         row.outcome.flags | if untrained { FLAG_UNTRAINED } else { 0 }
     };
-    table(
+    let facts = facts::column(declared, outcomes.iter().map(|outcome| &outcome.facts))?;
+    table_with(
         Table::Steps,
+        (declared, facts),
         vec![
             column!(check, Int64Array, rows, |(entry, index, _, _)| entry.trajectory_ids[*index]),
             column!(check, Int32Array, rows, |&(_, _, step, _)| step),
@@ -216,7 +229,7 @@ fn steps(groups: &[Ordered<'_>], check: Check<'_>) -> Result<RecordBatch> {
     )
 }
 
-fn trajectories(groups: &[Ordered<'_>], ids: &Ids<'_>, iteration: i64, check: Check<'_>) -> Result<RecordBatch> {
+fn trajectories(groups: &[Ordered<'_>], ids: &Ids<'_>, cut: &Cut, check: Check<'_>) -> Result<RecordBatch> {
     let rows: Vec<(&Ordered<'_>, usize, &Trajectory)> =
         groups.iter().flat_map(|entry| entry.rows().map(move |(index, row)| (entry, index, row))).collect();
     let id = |entry: &Ordered<'_>, index: usize| entry.trajectory_ids[index];
@@ -225,8 +238,11 @@ fn trajectories(groups: &[Ordered<'_>], ids: &Ids<'_>, iteration: i64, check: Ch
     let branches: Vec<_> = rows.iter().map(|(entry, _, row)| row.branch.map(|at| (*entry, entry.row_at(at)))).collect();
     let versions: Vec<_> = rows.iter().map(|(entry, _, row)| entry.on_paths(row).versions).collect();
     let infos = rows.iter().map(|(entry, _, row)| row.info(|other| id(entry, other)));
-    table(
+    let declared = &cut.facts.trajectory;
+    let facts = facts::column(declared, rows.iter().map(|(_, _, row)| &row.finish.facts))?;
+    table_with(
         Table::Trajectories,
+        (declared, facts),
         vec![
             column!(check, Int64Array, rows, |(entry, index, _)| id(entry, *index)),
             column!(check, Int64Array, rows, |(entry, _, _)| entry.group_id),
@@ -235,7 +251,7 @@ fn trajectories(groups: &[Ordered<'_>], ids: &Ids<'_>, iteration: i64, check: Ch
             }),
             column!(check, Int32Array, rows, |(_, _, row)| row.agent),
             Arc::new(StringArray::from_iter_values(rows.iter().map(|(entry, _, _)| &entry.group.task_id))),
-            Arc::new(Int64Array::from(vec![iteration; rows.len()])),
+            Arc::new(Int64Array::from(vec![cut.iteration; rows.len()])),
             column!(check, Int64Array, leaves, |leaf| leaf.map(|(id, _)| id)),
             column!(check, Int32Array, leaves, |leaf| leaf.and_then(|(_, end)| end)),
             binaries(16, rows.iter().map(|(entry, index, _)| entry.group.state_key(*index)))?,
@@ -250,6 +266,7 @@ fn trajectories(groups: &[Ordered<'_>], ids: &Ids<'_>, iteration: i64, check: Ch
             column!(check, Int64Array, versions, |&versions| versions.map(|(low, _)| low)),
             column!(check, Int64Array, versions, |&versions| versions.map(|(_, high)| high)),
             Arc::new(infos.collect::<StringArray>()),
+            column!(check, UInt8Array, rows, |(_, _, row)| row.role as u8),
         ],
     )
 }
@@ -274,6 +291,9 @@ fn draws(groups: &[Ordered<'_>], cut: &Cut, check: Check<'_>) -> Result<RecordBa
                 (if behaviour { OldLogprob::Behaviour } else { OldLogprob::None }) as u8
             }),
             Arc::new(StringArray::new_null(count)),
+            column!(check, UInt8Array, drawn, |&(entry, index, _)| {
+                u8::from(entry.group.trajectories[index].role != Role::Baseline)
+            }),
         ],
     )
 }

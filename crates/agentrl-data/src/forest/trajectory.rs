@@ -6,7 +6,8 @@ use agentrl_compute::rng::structural_seed;
 
 use super::steps::{OpenStep, Step, StepOrigin, Steps};
 use super::{Handle, Place};
-use crate::schema::{Drift, Origin, Source, Status};
+use crate::facts::Said;
+use crate::schema::{Drift, Origin, Role, Source, Status};
 use crate::{Error, Result};
 
 /// What the environment said to an action.
@@ -27,6 +28,8 @@ pub struct StepOutcome {
     pub drift: Option<Drift>,
     /// Position of the first token that differs.
     pub drift_at: Option<u32>,
+    /// What else the environment said, of what the forest declares.
+    pub facts: Said,
 }
 
 /// How a trajectory ends.
@@ -42,11 +45,13 @@ pub struct Finish {
     pub info: Option<String>,
     /// How it ended.
     pub status: Status,
+    /// What else the environment said, of what the forest declares.
+    pub facts: Said,
 }
 
 impl Default for Finish {
     fn default() -> Self {
-        Self { reward: None, rewards: None, success: None, info: None, status: Status::Finished }
+        Self { reward: None, rewards: None, success: None, info: None, status: Status::Finished, facts: Said::new() }
     }
 }
 
@@ -64,6 +69,8 @@ pub struct Start {
     pub parent: Option<Handle>,
     /// Where it comes from.
     pub origin: Option<Origin>,
+    /// What it is for.
+    pub role: Role,
 }
 
 pub(super) fn check_rewards(reward: Option<f32>, rewards: Option<&[f32]>, components: Option<&[String]>) -> Result<()> {
@@ -133,6 +140,7 @@ pub(super) struct Trajectory {
     pub(super) place: [u64; 2],
     pub(super) agent: i32,
     pub(super) origin: Origin,
+    pub(super) role: Role,
     /// First trajectory of the episode; `None`: itself.
     pub(super) episode: Option<Handle>,
     /// The trajectory it shares a prefix with or answers.
@@ -164,6 +172,7 @@ impl Trajectory {
             place,
             agent: 0,
             origin: Origin::Generated,
+            role: Role::Member,
             episode: None,
             parent: None,
             branch: None,
@@ -189,7 +198,7 @@ impl Trajectory {
         };
         let lineage = Lineage::Root { member: start.member, agent: start.agent };
         let origin = start.origin.unwrap_or(Origin::Generated);
-        Self { agent: start.agent, origin, ..Self::new(lineage, place) }
+        Self { agent: start.agent, origin, role: start.role, ..Self::new(lineage, place) }
     }
 
     pub(super) fn stored(id: i64, source: Option<Source>) -> Self {
@@ -206,7 +215,7 @@ impl Trajectory {
         let parts = [self.place[0], self.place[1], u64::from(context), u64::from(position), tag, u64::from(number)];
         let lineage = Lineage::Fork { parent, context, position, ordinal };
         let child = Self::new(lineage, [structural_seed(&parts), 2]);
-        Self { agent: self.agent, origin: self.origin, ..child }
+        Self { agent: self.agent, origin: self.origin, role: self.role, ..child }
     }
 
     /// Number of the context that the trajectory is in.

@@ -2,11 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
+use std::sync::Arc;
 
-use arrow_array::RecordBatch;
+use arrow_array::{ArrayRef, Float64Array, Int64Array, RecordBatch, StringArray};
 
 use super::blobs::check_blobs;
-use super::folders::{COMPUTED, FOLDERS, JOURNAL, key_of};
+use super::folders::{COMPUTED, FOLDERS, JOURNAL, METRICS, key_of, schema_of};
 use super::fs::failed;
 use super::journal::{self, Entry, Kind};
 use super::manifest::{self, Manifest};
@@ -16,8 +17,9 @@ use super::segment::{Segment, size};
 use super::united::united;
 use super::{Store, Sync, Writer, tiers};
 use crate::batch::{Batch, Blobs, NextIds, i64s};
+use crate::facts::Facts;
 use crate::schema::Table;
-use crate::{Error, Result};
+use crate::{Error, Result, arrow_bug};
 
 /// How deep a state can be nested: no reader of JSON gives up so early.
 const STATE_DEPTH: usize = 64;
@@ -57,12 +59,14 @@ impl Store {
     pub fn append(&mut self, batch: &Batch, iteration: i64, partial: bool) -> Result<u64> {
         let next = self.writable()?.next;
         Self::check_new(batch, next, iteration)?;
+        let facts = self.check_facts(batch)?;
         self.check_stored(batch, Table::Nodes, batch.base().node)?;
         self.check_stored(batch, Table::Trajectories, batch.base().trajectory)?;
         let rows = Table::ALL.into_iter().map(|table| Ok((table.name(), batch.new_rows(table)?)));
         let rows: Vec<_> = rows.collect::<Result<_>>()?;
         check_blobs(batch.blobs())?;
         let kind = if partial { Kind::Partial } else { Kind::Batch };
+        self.writable()?.facts = facts;
         let base = batch.base().trajectory;
         let trajectories = i64s(batch.trajectories(), "trajectory_id")?.values();
         let stored = trajectories.iter().copied().filter(|&id| id < base).collect();
@@ -73,6 +77,11 @@ impl Store {
     /// Closes an iteration: commits the columns computed for its batch, what the components remember that made them, and
     /// the state to go on from, a JSON text. Durable when this returns, with all that was queued before.
     pub fn close_iteration(&mut self, batch: &Batch, state: &str) -> Result<u64> {
+        self.close_measured(batch, state, &[])
+    }
+
+    /// [`Store::close_iteration`], which also commits what was measured, by name.
+    pub fn close_measured(&mut self, batch: &Batch, state: &str, metrics: &[(String, f64)]) -> Result<u64> {
         let next = self.writable()?.next;
         check_state(state)?;
         let iteration = self.head.iteration;
@@ -81,6 +90,7 @@ impl Store {
         for (folder, level) in COMPUTED {
             rows.extend(batch.computed_table(level)?.map(|table| (folder, table)));
         }
+        rows.push((METRICS, measured(iteration, metrics)?));
         let entry = Entry {
             iteration,
             kind: Kind::Close,
@@ -164,6 +174,24 @@ impl Store {
         }
     }
 
+    /// The facts of the store behind this batch: those of its first trajectories.
+    fn check_facts(&mut self, batch: &Batch) -> Result<Option<Facts>> {
+        let first = self.writable()?.facts.clone();
+        if batch.new_rows(Table::Trajectories)?.num_rows() == 0 {
+            return Ok(first);
+        }
+        let own = batch.facts()?;
+        match first {
+            Some(first) if first != own => Err(Error::invalid(format!(
+                "the batch has facts {}, but the store has {} since its first batch; declare the same in \
+                 Forest(facts=…), or write to another store",
+                own.words(),
+                first.words()
+            ))),
+            _ => Ok(Some(own)),
+        }
+    }
+
     /// The rows that a batch takes for stored ones are the very rows that the store has, or is about to have, under their
     /// ids.
     fn check_stored(&mut self, batch: &Batch, table: Table, base: i64) -> Result<()> {
@@ -177,7 +205,7 @@ impl Store {
         let mut stored = vec![self.with_keys(table, &wanted)?];
         let queued = self.writable()?.queue.iter().flat_map(|write| &write.rows);
         stored.extend(queued.filter(|(folder, _)| *folder == table.name()).map(|(_, rows)| rows.clone()));
-        let stored = joined(&table.schema(), &stored)?;
+        let stored = joined(&table.schema_of(&stored), &stored)?;
         let found = places(&stored, name, |id| own.contains_key(&id))?;
         let missing: Vec<i64> = wanted.iter().copied().filter(|id| !found.contains_key(id)).collect();
         if !missing.is_empty() {
@@ -279,6 +307,7 @@ impl Store {
         }
         commit.next.head.sequence += entries.len() as u64;
         commit.next.head.next = after;
+        commit.next.head.facts = self.writer.as_ref().and_then(|writer| writer.facts.clone());
         commit.finish(self)?;
         self.end_journals(entries.iter().filter(|entry| entry.kind != Kind::Partial).map(|entry| entry.iteration))
     }
@@ -389,6 +418,17 @@ impl Store {
     pub(super) fn sync(&self) -> Sync {
         self.writer.as_ref().map_or(Sync::Batch, |writer| writer.sync)
     }
+}
+
+/// Numbers of an iteration as rows.
+fn measured(iteration: i64, metrics: &[(String, f64)]) -> Result<RecordBatch> {
+    let schema = schema_of(METRICS).ok_or_else(|| Error::internal("the metrics have no schema"))?;
+    let columns: Vec<ArrayRef> = vec![
+        Arc::new(Int64Array::from(vec![iteration; metrics.len()])),
+        Arc::new(StringArray::from_iter_values(metrics.iter().map(|(name, _)| name))),
+        Arc::new(metrics.iter().map(|&(_, value)| value).collect::<Float64Array>()),
+    ];
+    RecordBatch::try_new(schema, columns).map_err(arrow_bug)
 }
 
 /// Refuses what is no JSON or nested too deep, before anything is written.

@@ -1,4 +1,4 @@
-//! The folders of a store: one for each table, one for each level of computed columns, and the journal.
+//! The folders of a store: one for each table, one for each level of computed columns, the metrics, and the journal.
 
 use std::sync::{Arc, LazyLock};
 
@@ -11,13 +11,16 @@ use crate::schema::{Table, list_of};
 pub(super) const COMPUTED: [(&str, Level); 3] =
     [("draw_columns", Level::Draw), ("step_columns", Level::Step), ("node_columns", Level::NodeToken)];
 
+/// What was measured in closed iterations: one row for each number.
+pub(super) const METRICS: &str = "metrics";
+
 /// One row for each write: what it was, and which rows of the other folders came with it.
 pub(super) const JOURNAL: &str = "journal";
 
 /// All folders, in the order in which their rows refer to each other.
 pub(super) static FOLDERS: LazyLock<Vec<&'static str>> = LazyLock::new(|| {
     let facts = Table::ALL.iter().map(|table| table.name());
-    facts.chain(COMPUTED.iter().map(|&(name, _)| name)).chain([JOURNAL]).collect()
+    facts.chain(COMPUTED.iter().map(|&(name, _)| name)).chain([METRICS, JOURNAL]).collect()
 });
 
 /// The column whose values are looked up in a folder; the others are read whole.
@@ -26,18 +29,32 @@ pub(super) fn key_of(folder: &str) -> Option<&'static str> {
         "nodes" => Some("node_id"),
         "steps" | "trajectories" => Some("trajectory_id"),
         "draws" | "draw_columns" | "step_columns" => Some("draw_id"),
-        JOURNAL => Some("iteration"),
+        METRICS | JOURNAL => Some("iteration"),
         _ => None,
     }
 }
 
-/// Columns of the tables and of the journal; computed columns have those that the recipe makes.
-pub(super) fn schema_of(folder: &str) -> Option<SchemaRef> {
-    if folder == JOURNAL {
-        return Some(JOURNAL_SCHEMA.clone());
-    }
-    Table::from_name(folder).ok().map(Table::schema)
+/// Whether a folder keeps its rows when iterations are dropped: they are small, and say how the run went.
+pub(super) fn is_kept(folder: &str) -> bool {
+    [METRICS, JOURNAL].contains(&folder)
 }
+
+/// Columns of the tables, of the metrics and of the journal; computed columns have those that the recipe makes.
+pub(super) fn schema_of(folder: &str) -> Option<SchemaRef> {
+    match folder {
+        METRICS => Some(METRICS_SCHEMA.clone()),
+        JOURNAL => Some(JOURNAL_SCHEMA.clone()),
+        _ => Table::from_name(folder).ok().map(Table::schema),
+    }
+}
+
+static METRICS_SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
+    Arc::new(Schema::new(vec![
+        Field::new("iteration", DataType::Int64, false),
+        Field::new("name", DataType::Utf8, false),
+        Field::new("value", DataType::Float64, false),
+    ]))
+});
 
 static JOURNAL_SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
     let mut fields = vec![
@@ -48,12 +65,15 @@ static JOURNAL_SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
         Field::new("state", DataType::Utf8, true),
         Field::new("stored_trajectories", list_of(DataType::Int64), false),
     ];
-    for folder in FOLDERS.iter().filter(|&&folder| folder != JOURNAL) {
+    for folder in FOLDERS.iter().filter(|&&folder| !is_kept(folder)) {
         for bound in ["first", "end"] {
             fields.push(Field::new(format!("{folder}_{bound}"), DataType::Int64, false));
         }
     }
     // Later versions put their columns at the end.
     fields.push(Field::new("components", DataType::Utf8, true));
+    for bound in ["first", "end"] {
+        fields.push(Field::new(format!("{METRICS}_{bound}"), DataType::Int64, true));
+    }
     Arc::new(Schema::new(fields))
 });

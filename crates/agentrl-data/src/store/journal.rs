@@ -10,7 +10,7 @@ use arrow_array::types::Int64Type;
 use arrow_array::{Array, ArrayRef, Int64Array, RecordBatch, StringArray, UInt8Array};
 use arrow_schema::{DataType, Field};
 
-use super::folders::{FOLDERS, JOURNAL, schema_of};
+use super::folders::{FOLDERS, JOURNAL, METRICS, is_kept, schema_of};
 use crate::batch::{array, i64s, lists, u8s};
 use crate::{Error, Result, arrow_bug};
 
@@ -54,13 +54,17 @@ pub(super) fn to_rows(entries: &[Entry], sequence: u64) -> Result<RecordBatch> {
         Arc::new(entries.iter().map(|entry| entry.state.as_deref()).collect::<StringArray>()),
         Arc::new(stored.finish()),
     ];
-    for folder in FOLDERS.iter().filter(|&&folder| folder != JOURNAL) {
-        for bound in [|rows: &Range<u64>| rows.start, |rows: &Range<u64>| rows.end] {
+    let bounds = |folder: &str| {
+        [|rows: &Range<u64>| rows.start, |rows: &Range<u64>| rows.end].map(|bound| -> ArrayRef {
             let bounds = entries.iter().map(|entry| entry.rows.get(folder).map_or(0, bound) as i64);
-            columns.push(Arc::new(bounds.collect::<Int64Array>()));
-        }
+            Arc::new(bounds.collect::<Int64Array>())
+        })
+    };
+    for folder in FOLDERS.iter().filter(|&&folder| !is_kept(folder)) {
+        columns.extend(bounds(folder));
     }
     columns.push(Arc::new(entries.iter().map(|entry| entry.components.as_deref()).collect::<StringArray>()));
+    columns.extend(bounds(METRICS));
     let schema = schema_of(JOURNAL).ok_or_else(|| Error::internal("the journal has no schema"))?;
     RecordBatch::try_new(schema, columns).map_err(arrow_bug)
 }

@@ -7,7 +7,7 @@ use arrow_array::{Array, RecordBatch, UInt32Array};
 
 use super::Store;
 use super::commit::Commit;
-use super::folders::{FOLDERS, JOURNAL};
+use super::folders::{FOLDERS, is_kept};
 use super::journal::Kind;
 use super::segment::Segment;
 use super::tiers::MERGED_BYTES;
@@ -51,7 +51,7 @@ impl Store {
         Ok(group.len().saturating_sub(files))
     }
 
-    /// Drops the iterations below `iteration`, their journal excepted. Later rows can need older ones (a replayed
+    /// Drops the iterations below `iteration`, their journal and their metrics excepted. Later rows can need older ones (a replayed
     /// trajectory, a node that was forked): with `rewrite` those stay, else the call is refused.
     pub fn drop_before(&mut self, iteration: i64, rewrite: bool, check: Check<'_>) -> Result<()> {
         self.writable()?;
@@ -71,7 +71,7 @@ impl Store {
         let kept = &entries[boundary.unwrap_or(entries.len())..];
         let cut = |folder: &str| kept.first().map_or(self.head.end(folder), |entry| entry.rows[folder].start);
         let cuts: BTreeMap<&str, u64> =
-            FOLDERS.iter().filter(|&&folder| folder != JOURNAL).map(|&folder| (folder, cut(folder))).collect();
+            FOLDERS.iter().filter(|&&folder| !is_kept(folder)).map(|&folder| (folder, cut(folder))).collect();
 
         let mut trajectories: BTreeSet<i64> = kept
             .iter()
@@ -130,7 +130,7 @@ impl Store {
     ) -> Result<()> {
         let mut commit = Commit::begin(self);
         commit.next.head.dropped = iteration;
-        for &folder in FOLDERS.iter().filter(|&&folder| folder != JOURNAL) {
+        for &folder in FOLDERS.iter().filter(|&&folder| !is_kept(folder)) {
             let cut = cuts[folder];
             let old = self.files.of(folder).iter().filter(|segment| segment.first_row < cut);
             let Some(end) = old.map(Segment::end_row).max() else { continue };

@@ -12,7 +12,8 @@ use super::folders::FOLDERS;
 use super::fs::{Fs, failed, read_whole};
 use super::segment::Segment;
 use crate::batch::NextIds;
-use crate::schema::FORMAT_VERSION;
+use crate::facts::Facts;
+use crate::schema::{FORMAT_VERSION, Table};
 use crate::{Error, Result};
 
 /// The folder of manifests.
@@ -22,7 +23,8 @@ pub(super) const FOLDER: &str = "manifest";
 const MOST_BYTES: u64 = 1 << 30;
 
 /// What one has to know to read what this version writes, and the version that knew it first.
-const READER_FLAGS: [(&str, &str); 2] = [("names_with_commits", "0.2.0"), ("united_columns", "0.2.0")];
+const READER_FLAGS: [(&str, &str); 3] =
+    [("names_with_commits", "0.2.0"), ("united_columns", "0.2.0"), ("facts_and_roles", "0.2.0")];
 
 /// A feature of the format that not every version knows.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -46,6 +48,9 @@ pub(super) struct Head {
     pub(super) next: NextIds,
     /// Rows ever written to each folder. Rows are numbered through and keep their numbers.
     pub(super) rows: BTreeMap<String, u64>,
+    /// Facts of all batches, since the first one with trajectories.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) facts: Option<Facts>,
     /// JSON as it was given: no number is read and printed again, and no depth is too great.
     #[serde(with = "as_json")]
     pub(super) state: String,
@@ -89,6 +94,7 @@ impl Default for Manifest {
             dropped: 0,
             next: NextIds::default(),
             rows: FOLDERS.iter().map(|&folder| (folder.to_owned(), 0)).collect(),
+            facts: None,
             state: "null".to_owned(),
         };
         let segments = FOLDERS.iter().map(|&folder| (folder.to_owned(), Vec::new())).collect();
@@ -106,6 +112,12 @@ impl Default for Manifest {
 }
 
 impl Head {
+    /// The facts that every further batch has to have: none where trajectories were written before there were any.
+    pub(super) fn declared(&self) -> Option<Facts> {
+        let begun = self.end(Table::Trajectories.name()) > 0;
+        self.facts.clone().or_else(|| begun.then(Facts::default))
+    }
+
     /// Rows ever written to a folder.
     pub(super) fn end(&self, folder: &str) -> u64 {
         self.rows.get(folder).copied().unwrap_or_default()
@@ -122,6 +134,7 @@ impl Manifest {
     pub(super) fn next(&self) -> Self {
         let mut next = self.clone();
         next.head.version += 1;
+        next.format = FORMAT_VERSION;
         next.named_from = next.named_from.min(next.head.version);
         next.set_flags();
         next
@@ -192,9 +205,9 @@ impl Manifest {
                 flag.since
             )));
         }
-        if flags.format != FORMAT_VERSION {
+        if !(1..=FORMAT_VERSION).contains(&flags.format) {
             return Err(Error::unsupported(format!(
-                "{} has format {}; this version reads format {FORMAT_VERSION}: install a newer agentrl_core",
+                "{} has format {}; this version reads formats 1 to {FORMAT_VERSION}: install a newer agentrl_core",
                 path.display(),
                 flags.format
             )));

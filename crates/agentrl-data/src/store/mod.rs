@@ -4,6 +4,7 @@
 //! run/
 //!   nodes/000000000000.arrow  steps/…  trajectories/…  draws/…  tasks/…  decisions/…   facts
 //!   draw_columns/…  step_columns/…  node_columns/…                                     what was computed for them
+//!   metrics/…                      what was measured in closed iterations
 //!   journal/…                      one row for each append and closed iteration: its rows, its state
 //!   live/3.records                 journal of an iteration that is under way, until its batch is committed
 //!   blobs/ab/abcd…                 contents of images and the like, by their SHA-256
@@ -40,6 +41,7 @@ use std::sync::Arc;
 use agentrl_compute::names;
 
 use crate::batch::NextIds;
+use crate::facts::Facts;
 use crate::{Error, Result};
 use commit::Write;
 use fs::{Disk, Fs, failed, writer_lock};
@@ -86,9 +88,10 @@ struct Writer {
     /// Writes that are not durable yet, and how many bytes they hold.
     queue: Vec<Write>,
     queued_bytes: usize,
-    /// Next ids and sequence number after the queue.
+    /// Next ids, sequence number and declared facts after the queue.
     next: NextIds,
     sequence: u64,
+    facts: Option<Facts>,
     /// What failed; set once and for all, because a disk that lost one write can claim that the next one succeeded.
     poisoned: Option<String>,
     /// Ended before the lock is given up.
@@ -134,6 +137,7 @@ impl Store {
             queued_bytes: 0,
             next: files.head.next,
             sequence: files.head.sequence,
+            facts: files.head.declared(),
             poisoned: None,
             journals: Journals::default(),
             _lock: lock,

@@ -5,18 +5,19 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use arrow_array::{Array, RecordBatch, UInt32Array, new_null_array};
+use arrow_array::{Array, RecordBatch, UInt32Array};
 use arrow_schema::SchemaRef;
 
 use super::Store;
-use super::folders::{COMPUTED, JOURNAL, key_of, schema_of};
+use super::folders::{COMPUTED, JOURNAL, METRICS, key_of, schema_of};
 use super::fs::{failed, missing};
 use super::journal::{self, Entry, Kind};
 use super::manifest::{Head, Manifest};
 use super::segment::{Segment, is_other};
 use crate::batch::{Batch, i64s};
+use crate::facts::Facts;
 use crate::schema::Table;
-use crate::{Check, Error, ErrorKind, Result, arrow_bug};
+use crate::{Check, Error, ErrorKind, Result, arrow_bug, facts};
 
 /// How often a reader looks for rows whose file the writer replaces again and again.
 const ATTEMPTS: usize = 100;
@@ -34,6 +35,13 @@ impl Store {
         joined(&table.schema_of(&rows), &rows)
     }
 
+    /// What was measured in the closed iterations.
+    pub fn metrics(&mut self) -> Result<RecordBatch> {
+        self.settle()?;
+        let rows = self.all_rows(METRICS)?;
+        joined(&known_schema(METRICS)?, &rows)
+    }
+
     /// One row for each write, with the rows it brought and the state that an iteration was closed with.
     pub fn writes(&mut self) -> Result<RecordBatch> {
         self.settle()?;
@@ -44,7 +52,7 @@ impl Store {
     /// The files of a folder (a table, or a level of computed columns) in the order of their rows, and how many rows of
     /// each belong to what this store sees.
     pub fn files(&mut self, name: &str) -> Result<Vec<(PathBuf, u64)>> {
-        if COMPUTED.iter().all(|&(folder, _)| folder != name) {
+        if name != METRICS && COMPUTED.iter().all(|&(folder, _)| folder != name) {
             Table::from_name(name)?;
         }
         self.settle()?;
@@ -119,7 +127,7 @@ impl Store {
         tables[Table::Nodes as usize].insert(0, self.paths(&needed)?);
         tables[Table::Steps as usize].insert(0, older_steps);
         tables[Table::Trajectories as usize].insert(0, older);
-        let mut batch = to_batch(&tables)?;
+        let mut batch = to_batch(&tables, &self.head.declared().unwrap_or_default())?;
         for (folder, _) in COMPUTED {
             for entry in of(Kind::Close) {
                 let rows = self.entry_rows(entry, folder)?;
@@ -159,7 +167,7 @@ impl Store {
         tables[Table::Nodes as usize].push(self.paths(&ends)?);
         tables[Table::Steps as usize].push(steps);
         tables[Table::Trajectories as usize].push(trajectories);
-        Ok(to_batch(&tables)?.with_base(self.head.next))
+        Ok(to_batch(&tables, &self.head.declared().unwrap_or_default())?.with_base(self.head.next))
     }
 
     /// Makes what this writer appended readable, by making it durable: what is read is what a crash leaves.
@@ -358,23 +366,26 @@ fn outside(parts: &[RecordBatch], key: &str, column: &str) -> Result<BTreeSet<i6
     Ok(named)
 }
 
-/// Rows with null in the columns that came after their version: those at the end of what is known today.
+/// Rows with values for the columns that came after their version: those at the end of what is known today. Facts stand
+/// behind all others, and came with the last of them.
 fn with_later_columns(path: &Path, known: &SchemaRef, rows: RecordBatch) -> Result<RecordBatch> {
     let schema = rows.schema();
     if schema.fields() == known.fields() {
         return Ok(rows);
     }
-    let count = schema.fields().len();
-    let is_older =
-        known.fields().starts_with(schema.fields()) && known.fields()[count..].iter().all(|field| field.is_nullable());
-    if !is_older {
-        return Err(Error::new(ErrorKind::Schema, format!("{} has other columns than format v1", path.display())));
+    if facts::field_of(&schema).is_some() && schema.fields()[..schema.fields().len() - 1] == known.fields()[..] {
+        return Ok(rows);
     }
-    let mut columns = rows.columns().to_vec();
-    let later = known.fields()[count..].iter();
-    columns.extend(later.map(|field| new_null_array(field.data_type(), rows.num_rows())));
+    let count = schema.fields().len();
+    let later = known.fields().starts_with(schema.fields()).then(|| known.fields()[count..].iter());
+    let later = later.into_iter().flatten().map(|field| Table::later_column(field, rows.num_rows()));
+    let later = later.collect::<Option<Vec<_>>>().filter(|later| !later.is_empty());
+    let Some(later) = later else {
+        let what = format!("{} has other columns than formats v1 and v2", path.display());
+        return Err(Error::new(ErrorKind::Schema, what));
+    };
     let whole = Arc::new(known.as_ref().clone().with_metadata(schema.metadata().clone()));
-    RecordBatch::try_new(whole, columns).map_err(arrow_bug)
+    RecordBatch::try_new(whole, rows.columns().iter().cloned().chain(later).collect()).map_err(arrow_bug)
 }
 
 /// Some rows of a piece that are in parts.
@@ -395,9 +406,12 @@ pub(super) fn taken(rows: &RecordBatch, chosen: Vec<u32>) -> Result<RecordBatch>
     arrow_select::take::take_record_batch(rows, &UInt32Array::from(chosen)).map_err(arrow_bug)
 }
 
-fn to_batch(tables: &[Vec<RecordBatch>]) -> Result<Batch> {
+fn to_batch(tables: &[Vec<RecordBatch>], declared: &Facts) -> Result<Batch> {
     let tables = tables.iter().zip(Table::ALL).map(|(rows, table)| {
         let rows = joined(&table.schema_of(rows), rows)?;
+        if rows.num_rows() == 0 {
+            return Ok(RecordBatch::new_empty(facts::schema(table, declared.of(table))));
+        }
         let key = match table {
             Table::Nodes => "node_id",
             Table::Steps | Table::Trajectories => "trajectory_id",
@@ -426,6 +440,7 @@ fn known_schema(folder: &str) -> Result<SchemaRef> {
 
 /// Rows as one table; a table can hold no more list values than 32 bits count.
 pub(super) fn joined(schema: &SchemaRef, rows: &[RecordBatch]) -> Result<RecordBatch> {
-    arrow_select::concat::concat_batches(schema, rows)
+    // What has no rows may lack the column of the facts.
+    arrow_select::concat::concat_batches(schema, rows.iter().filter(|rows| rows.num_rows() > 0))
         .map_err(|error| Error::overflow(format!("the rows do not fit one table; read fewer at once: {error}")))
 }

@@ -99,6 +99,8 @@ def example() -> Batch:
 
 
 def _of_batch(batch: Batch, name: str) -> pl.LazyFrame:
+    if name == "metrics":
+        return pl.LazyFrame(schema=_stored.METRICS)
     table = getattr(batch, name)
     return pl.LazyFrame(schema=_stored.KEYS[name]) if table is None else pl.DataFrame(table).lazy()
 

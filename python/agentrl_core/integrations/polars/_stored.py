@@ -18,6 +18,9 @@ KEYS: dict[str, dict[str, pl.DataType]] = {
     "node_columns": {"node_id": pl.Int64()},
 }
 
+# What a batch does not have, and a store does.
+METRICS: dict[str, pl.DataType] = {"iteration": pl.Int64(), "name": pl.String(), "value": pl.Float64()}
+
 # How often files that the writer merges away are looked for again.
 _ATTEMPTS = 100
 
@@ -41,6 +44,11 @@ def frame(store: Store, name: str, empty: pl.LazyFrame) -> pl.LazyFrame:
         # Each iteration has the computed columns of its recipe.
         schemas = _again(lambda: [pl.read_ipc_schema(file) for file, _ in store.files(name)])
         schema = _diagonal([pl.LazyFrame(schema=schema), *map(_empty, schemas)]).collect_schema()
+
+    elif name in ("steps", "trajectories"):
+        # All files of a store have the same facts.
+        for own in _again(lambda: [pl.read_ipc_schema(file) for file, _ in store.files(name)[-1:]]):
+            schema.update({column: kind for column, kind in own.items() if column == "facts"})
 
     def rows(
         columns: list[str] | None, predicate: pl.Expr | None, most: int | None, _: int | None

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use agentrl_compute::ragged::Ragged;
 
+use crate::facts::{FactColumns, Said};
 use crate::forest::{Handle, NewNode, Sampling, StepOutcome};
 use crate::schema::{FinishReason, Kind};
 use crate::{Error, Result};
@@ -44,6 +45,8 @@ pub struct Rows<'a> {
     pub truncated: Option<&'a [u8]>,
     /// Facts of the turn, a bit each.
     pub flags: Option<&'a [u32]>,
+    /// What else the environment said.
+    pub facts: Option<&'a FactColumns>,
 }
 
 impl<'a> Rows<'a> {
@@ -66,6 +69,7 @@ impl<'a> Rows<'a> {
             terminated: None,
             truncated: None,
             flags: None,
+            facts: None,
         }
     }
 
@@ -92,6 +96,9 @@ impl<'a> Rows<'a> {
             ("truncated", self.truncated.map(<[_]>::len)),
             ("flags", self.flags.map(<[_]>::len)),
         ];
+        for (name, column) in self.facts.into_iter().flatten() {
+            self.as_long((&format!("facts[{name:?}]"), column.len()))?;
+        }
         lengths
             .into_iter()
             .filter_map(|(name, length)| Some((name, length?)))
@@ -141,6 +148,12 @@ impl<'a> Rows<'a> {
         Ok(node)
     }
 
+    /// What else the environment said to a row.
+    pub(super) fn facts_of(&self, row: usize) -> Said {
+        let columns = self.facts.into_iter().flatten();
+        columns.filter_map(|(name, column)| Some((name.clone(), column.get(row)?))).collect()
+    }
+
     /// What the environment said to a row; `None` where it said nothing.
     pub(super) fn outcome(&self, row: usize) -> Option<StepOutcome> {
         let outcome = StepOutcome {
@@ -149,6 +162,7 @@ impl<'a> Rows<'a> {
             terminated: self.terminated.is_some_and(|values| values[row] != 0),
             truncated: self.truncated.is_some_and(|values| values[row] != 0),
             flags: self.flags.map_or(0, |values| values[row]),
+            facts: self.facts_of(row),
             ..StepOutcome::default()
         };
         (outcome != StepOutcome::default()).then_some(outcome)

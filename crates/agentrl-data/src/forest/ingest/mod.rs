@@ -181,7 +181,8 @@ impl Forest {
             return Err(Error::invalid(format!("sampled[{at}] is {}; use 0 or 1", sampled[at])));
         }
         let last_action = sampled.iter().rposition(|&value| value == 1);
-        let without = Rows { reward: None, rewards: None, terminated: None, truncated: None, flags: None, ..*rows };
+        let without =
+            Rows { reward: None, rewards: None, terminated: None, truncated: None, flags: None, facts: None, ..*rows };
         let mut start = 0;
         let mut node = None;
         for run in sampled.chunk_by(|a, b| a == b) {

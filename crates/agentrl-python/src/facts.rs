@@ -1,0 +1,100 @@
+//! Facts of the environment, from Python.
+
+use std::fmt::Write as _;
+
+use agentrl_data::facts::{Declared, Fact, FactColumn, FactColumns, FactKind, Facts, Said};
+use numpy::PyReadonlyArray1;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PyString};
+
+use crate::arrays::{Text, slice};
+use crate::error::{invalid, to_python};
+
+fn mapping<'a, 'py>(what: &str, value: &'a Bound<'py, PyAny>) -> PyResult<&'a Bound<'py, PyDict>> {
+    let kind = value.get_type().name().map_or_else(|_| "something else".to_owned(), |name| name.to_string());
+    value.cast::<PyDict>().map_err(|_| invalid(format!("{what} is of type {kind}; give a dict of facts by name")))
+}
+
+/// `{"step": {name: kind}, "trajectory": {name: kind}}`.
+pub(crate) fn declared(value: &Bound<'_, PyAny>) -> PyResult<Facts> {
+    let (mut step, mut trajectory) = (Declared::new(), Declared::new());
+    for (level, names) in mapping("facts", value)? {
+        let level = level.extract::<Text>()?.named("the level of facts")?;
+        let declared = match level.as_str() {
+            "step" => &mut step,
+            "trajectory" => &mut trajectory,
+            other => {
+                return Err(invalid(format!("facts has level {other:?}; use \"step\" or \"trajectory\"")));
+            }
+        };
+        for (name, kind) in mapping(&format!("facts[{level:?}]"), &names)? {
+            let name = name.extract::<Text>()?.named("the name of a fact")?;
+            let kind = kind.extract::<Text>()?.named("the kind of a fact")?;
+            let kind = FactKind::from_name(&kind).map_err(|error| invalid(format!("facts[{name:?}]: {error}")))?;
+            declared.insert(name, kind);
+        }
+    }
+    Facts::new(step, trajectory).map_err(to_python)
+}
+
+/// A key: a text as it is, bytes as their hexadecimal digits.
+fn key(value: &Bound<'_, PyAny>, what: &str) -> PyResult<Option<String>> {
+    if let Ok(bytes) = value.cast::<PyBytes>() {
+        return Ok(Some(bytes.as_bytes().iter().fold(String::new(), |mut text, byte| {
+            // Writing to a String cannot fail.
+            _ = write!(text, "{byte:02x}");
+            text
+        })));
+    }
+    if value.is_instance_of::<PyString>() {
+        return value.extract::<Text>()?.named(what).map(Some);
+    }
+    Ok(None)
+}
+
+/// What was said of one step or trajectory; a value that is None was not said.
+pub(crate) fn said(value: Option<&Bound<'_, PyAny>>) -> PyResult<Said> {
+    let mut said = Said::new();
+    let Some(value) = value else { return Ok(said) };
+    for (name, value) in mapping("facts", value)? {
+        if value.is_none() {
+            continue;
+        }
+        let name = name.extract::<Text>()?.named("the name of a fact")?;
+        let what = format!("facts[{name:?}]");
+        let fact = match key(&value, &what)? {
+            Some(key) => Fact::Key(key),
+            None => Fact::Number(value.extract::<f64>().map_err(|_| {
+                let kind =
+                    value.get_type().name().map_or_else(|_| "something else".to_owned(), |name| name.to_string());
+                invalid(format!("{what} is of type {kind}; give a number, a text or bytes"))
+            })? as f32),
+        };
+        said.insert(name, fact);
+    }
+    Ok(said)
+}
+
+/// Facts of many rows: arrays of numbers (`float32`, NaN: not said) and lists of keys (None: not said).
+pub(crate) fn columns(value: &Bound<'_, PyAny>) -> PyResult<FactColumns> {
+    let mut columns = FactColumns::new();
+    for (name, value) in mapping("facts", value)? {
+        let name = name.extract::<Text>()?.named("the name of a fact")?;
+        let column = if let Ok(numbers) = value.extract::<PyReadonlyArray1<'_, f32>>() {
+            FactColumn::Numbers(slice(&name, &numbers)?.to_vec())
+        } else {
+            let mut keys = Vec::new();
+            for (row, value) in value.try_iter()?.enumerate() {
+                let (value, what) = (value?, format!("facts[{name:?}][{row}]"));
+                let said = key(&value, &what)?;
+                if said.is_none() && !value.is_none() {
+                    return Err(invalid(format!("{what} is no text; a column of keys has texts, bytes or None")));
+                }
+                keys.push(said);
+            }
+            FactColumn::Keys(keys)
+        };
+        columns.insert(name, column);
+    }
+    Ok(columns)
+}

@@ -1,0 +1,152 @@
+"""Recipes on environments that declare facts: refused where one is missing, and run where all are said."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from agentrl_core import Batch, Forest, loss, recipes
+from agentrl_core.advantage import GroupRelative
+from agentrl_core.component import Column, draw, step
+from agentrl_core.component.component import PHASES
+from agentrl_core.data.facts import by_level
+from agentrl_core.env import Fact
+from agentrl_core.exceptions import RecipeError
+from agentrl_core.recipe import Recipe
+from agentrl_core.weight import FlagFilter
+
+NAMES = recipes.names()
+MEMBERS = {"rstar2": 32}
+"""Rollouts of a task, where a recipe needs more than the usual six."""
+
+
+def wanted(recipe: Recipe) -> tuple[list[Column], list[Column]]:
+    """The columns that the environment has to say, and those that only a model can make."""
+    made: set[str] = set()
+    said, asked = [], []
+    for phase in PHASES:
+        for link in recipe.chain(phase):
+            # A loss of another stage is given batches of its own.
+            for column in link.needs if getattr(link, "stage", "update") == "update" else ():
+                if not column.is_fact and column.name not in made:
+                    (asked if column.model else said).append(column)
+            made |= {column.name for column in link.makes}
+    return list(dict.fromkeys(said)), list(dict.fromkeys(asked))
+
+
+def declaration(columns: list[Column]) -> dict[str, Fact]:
+    """What an environment declares that says these columns: keys where they are names of answers."""
+    levels = {column.name: "step" for column in columns}
+    levels |= {column.name: "trajectory" for column in columns if column.level == "draw"}
+    kinds = {name: "key" if name.endswith("_cluster") else "number" for name in levels}
+    return {name: Fact(levels[name], kinds[name]) for name in levels}
+
+
+def collected(facts: dict[str, Fact], members: int) -> Batch:
+    """Two groups of two-step rollouts, whose environment says its facts."""
+    rng = np.random.default_rng(0)
+    forest = Forest(facts=by_level(facts))
+
+    def said(level: str) -> dict[str, float | str]:
+        found: dict[str, float | str] = {}
+        for name, fact in facts.items():
+            if fact.level == level:
+                # No item needs itself, all steps are of one turn, and each group has a greedy answer.
+                fixed = {"greedy": 1.0, "turn": 0.0}.get(name, 0.0 if name.startswith("item_needs") else None)
+                value = float(rng.integers(0, 2)) if fixed is None else fixed
+                found[name] = f"answer {value}" if fact.kind == "key" else value
+        return found
+
+    for group in range(2):
+        forest.add_group(group, f"task {group}")
+        for member in range(members):
+            trajectory = forest.start(group, member)
+            forest.append(trajectory, [1, group], kind="prompt")
+            for turn in range(2):
+                tokens = rng.integers(2, 9, 3)
+                numbers = rng.random(3)
+                forest.append(trajectory, tokens, kind="action", logprobs=-numbers, entropies=numbers, policy_version=0)
+                forest.step(trajectory, reward=float(rng.integers(0, 2)), facts=said("step"))
+                forest.append(trajectory, [7], kind="observation", state=f"state {turn}")
+            forest.finish(trajectory, reward=float(member % 2), success=bool(member % 2), facts=said("trajectory"))
+    return forest.freeze()
+
+
+def test_what_systems_need_of_their_environment() -> None:
+    names = {name: {column.name for column in wanted(recipes.get(name))[0]} for name in NAMES}
+    assert names["copo"] == names["seed_grpo"] == {"answer_cluster", "answer_parsed"}
+    assert names["digirl"] == {"task_advantage"}
+    assert names["dyna_mind"] == {"refined"}
+    assert names["rank_grpo"] == {"hit.0", "segment"}
+    assert names["ui_s1"] == {"matched"}
+    assert names["a2fm"] == {"reward.mode", "reward.forced", "reward.format"}
+    assert "reward.searches_unique" in names["fathom"]
+    assert names["recap"] == {"reward.answer", "reward.format"}
+    assert names["rstar2"] == {"reward.tool_penalty"}
+    assert {"turn", "satisfied.0", "item_needs.7"} <= names["cm2"]
+    assert names["grpo"] == set()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_is_scored_and_credited_on_what_its_environment_says(name: str) -> None:
+    recipe = recipes.get(name)
+    said, asked = wanted(recipe)
+    facts = declaration(said)
+    recipe.check(facts=by_level(facts))
+    batch = recipe.score(collected(facts, MEMBERS.get(name, 6)))
+    assert np.isfinite(batch.column("score", "draw")).any()
+    for column in asked:
+        values = -np.ones(len(batch.column("trajectory_id", column.level)))
+        batch = batch.with_columns(column.level, **{column.name: values})
+    batch = recipe.credit(batch)
+    advantages = batch.column("advantage", "token")
+    assert np.isfinite(advantages[np.isfinite(batch.column("score", "token"))]).all()
+    recipe.next_state(batch)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if wanted(recipes.get(name))[0]])
+def test_it_is_refused_where_a_fact_is_missing(name: str) -> None:
+    recipe = recipes.get(name)
+    facts = declaration(wanted(recipe)[0])
+    for missing in facts:
+        rest = by_level({other: fact for other, fact in facts.items() if other != missing})
+        message = (
+            f"recipe '{name}': .* \\(phase .*\\) needs column '{missing}' at level .*declare it in the environment"
+        )
+        with pytest.raises(RecipeError, match=message):
+            recipe.check(facts=rest)
+
+
+def test_a_fact_of_a_step_says_nothing_of_a_draw() -> None:
+    of_draws = Recipe(name="mine", advantage=GroupRelative(column="quality"), loss=loss.Policy())
+    assert draw("quality") in of_draws.chain("advantage")[0].needs
+    of_draws.check(facts={"trajectory": {"quality": "number"}})
+    with pytest.raises(RecipeError, match=r'needs column .quality. at level draw.*Fact\("trajectory"\)'):
+        of_draws.check(facts={"step": {"quality": "number"}})
+    of_steps = Recipe(name="mine", advantage=GroupRelative(column="quality", level="step"), loss=loss.Policy())
+    assert step("quality") in of_steps.chain("advantage")[0].needs
+    for level in ("step", "trajectory"):
+        of_steps.check(facts={level: {"quality": "number"}})
+    with pytest.raises(RecipeError, match=r'or let the environment say it: Forest\(facts=\{"step": \{.quality.'):
+        of_steps.check()
+    with pytest.raises(RecipeError, match="no component of this recipe makes it, and the environment does not say it"):
+        of_steps.check(facts={})
+
+
+def test_a_batch_that_says_it_is_enough() -> None:
+    recipe = Recipe(name="mine", advantage=GroupRelative(column="quality"), loss=loss.Policy())
+    batch = collected({"quality": Fact("trajectory")}, 4)
+    recipe.check(batch)
+    credited = recipe.credit(batch)
+    assert np.isfinite(credited.column("advantage", "token")).all()
+
+
+def test_a_flag_may_be_a_fact() -> None:
+    batch = collected({"flawed": Fact("step")}, 4)
+    recipe = Recipe(
+        name="mine", advantage=GroupRelative(), weight=FlagFilter(flags="flawed", level="step"), loss=loss.Policy()
+    )
+    recipe.check(facts={"step": {"flawed": "number"}})
+    flawed = batch.column("flawed", "step").reshape(batch.num_draws, 2).any(axis=1)
+    assert 0 < flawed.sum() < len(flawed)
+    np.testing.assert_array_equal(recipe.credit(batch).column("keep", "draw") == 0, flawed)
