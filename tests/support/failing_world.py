@@ -31,7 +31,7 @@ class FailingWorld:
     seconds: float = 0.0
     hang: float = 60.0
     replayable: bool = True
-    facts = {}  # TEMP
+    facts = {"turns": Fact("trajectory"), "turn": Fact("step")}  # noqa: RUF012 -- as an author would write it
 
     def tasks(self, count: int, *, split: str = "train", start: int = 0) -> list[Task]:
         del split
@@ -80,7 +80,7 @@ class FailingEpisode:
             self.fail("step")
         if self.task.question == "refuse":
             return Outcome("no such action", flags=TOOL_RESULT | TOOL_ERROR, reward=0.0, terminated=self.turns == TURNS)
-        facts: dict[str, Any] = {}  # TEMP
+        facts: dict[str, Any] = {"turn": self.turns, "turns": self.turns}
         if self.turns < TURNS:
             return Outcome(f"after {action}", reward=0.5, flags=TOOL_RESULT, facts=facts)
         self.world.count(self.task, "ends")

@@ -9,8 +9,12 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from agentrl_core.collect.progress import Progress
+
 if TYPE_CHECKING:
     from rich.console import Console
+
+_LINE_SECONDS = 30.0
 
 POLARS_LINES = """\
 import polars as pl
@@ -26,10 +30,13 @@ class Live:
 
     def __init__(self, console: Console) -> None:
         from rich.live import Live as Display
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+        from rich import progress as bars
 
-        self._bar = Progress(
-            TextColumn("{task.description}"), BarColumn(bar_width=20), MofNCompleteColumn(), TimeElapsedColumn()
+        self._bar = bars.Progress(
+            bars.TextColumn("{task.description}"),
+            bars.BarColumn(bar_width=20),
+            bars.MofNCompleteColumn(),
+            bars.TimeElapsedColumn(),
         )
         self._phase = ""
         self._numbers: dict[str, str] = {}
@@ -37,6 +44,8 @@ class Live:
         self._console = console
         self._task: Any = None
         self._tokens = 0
+        self._rollouts = Progress()
+        self._next_line = _LINE_SECONDS
         self._interrupted = False
         self._before: Any = None
 
@@ -63,14 +72,19 @@ class Live:
         """Steps of the phase are done; `shown` are the latest numbers."""
         if shown:
             if "tokens" in shown:
-                shown["tokens"] = self._tokens
+                shown["tokens"] = self._tokens + self._rollouts.tokens
             self._numbers[self._phase] = "  ".join(f"{name} {_number(value)}" for name, value in shown.items())
         self._bar.advance(self._task, count)
         self._stop_if_interrupted()
 
-    def tokens(self, count: int) -> None:
-        """So many tokens were generated."""
-        self._tokens += count
+    def rollouts(self, progress: Progress) -> None:
+        """How the rollouts go. Where there is no terminal it is a line of text now and then."""
+        if progress is not self._rollouts:
+            self._tokens += self._rollouts.tokens
+            self._rollouts = progress
+        if not self._console.is_terminal and progress.seconds > self._next_line:
+            self._console.print(f"{self._phase}: {progress}")
+            self._next_line = progress.seconds + _LINE_SECONDS
         self._stop_if_interrupted()
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:

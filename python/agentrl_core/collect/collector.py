@@ -110,7 +110,6 @@ class Collector:
                 check_whole("Collector", **{name: value})
         if isinstance(call_seconds, bool) or not isinstance(call_seconds, (int, float, Schedule, type(None))):
             raise InvalidInputError(f"Collector: call_seconds={call_seconds!r}; give a number of seconds, or None")
-        recipe.check()
         if draw("score") not in recipe.collected:
             raise RecipeError(
                 f"recipe {recipe.name!r}: admission reads the score, but phase reward makes none before it waits for a "
@@ -137,6 +136,7 @@ class Collector:
         self._head = _Head(0, {}, {}, {}, None, _core.Batch.empty(), 0) if store is None else _Head.of(store)
         self._tasks = self._head.tasks
         """What the head's become with the batch that was collected last."""
+        recipe.check(facts=self._facts(recipe))
         self._known_tasks: tuple[object, dict[str, Mapping[str, Any]]] | None = None
         self._run: dict[str, Any] = {"recipe": json.loads(json.dumps(recipe.to_dict())), "seed": seed}
         self._check_run()
@@ -374,13 +374,16 @@ class Collector:
 
     def _forest(self, iteration: int, recipe: Recipe) -> Forest:
         """An empty forest for what the environments and the program say."""
+        estimator = next(iter(self.engines.values())).entropy_estimator
+        return Forest(iteration=iteration, seed=self.seed, entropies=estimator, facts=self._facts(recipe))
+
+    def _facts(self, recipe: Recipe) -> dict[str, dict[str, str]]:
+        """What the environments and the program declare: the kind of each fact, by level and name."""
         facts: dict[str, dict[str, str]] = {"step": {}, "trajectory": {}}
         declared = [*(world.facts for world in self.worlds.values()), recipe.rollout.facts]
         for name, fact in ((name, fact) for table in declared for name, fact in table.items()):
             facts[fact.level][name] = fact.kind
-        estimator = next(iter(self.engines.values())).entropy_estimator
-        options: dict[str, Any] = {"facts": facts} if any(facts.values()) else {}
-        return Forest(iteration=iteration, seed=self.seed, entropies=estimator, **options)
+        return facts
 
     def _conductor(
         self, forest: Forest, recipe: Recipe, journal: Journal, mode: Literal["train", "evaluate"]

@@ -67,7 +67,7 @@ class Conductor:
         sampling: of segments whose program does not say.
         limits: what a branch may use.
         seed: of the run.
-        mode: what the groups are told.
+        mode: what the groups are told. The seeds of an evaluation are the same in every iteration, and none of training.
         notices: keeps what was warned of already.
         reward: what phase reward makes of a batch: the same batch with more columns.
         statistics: what is known of a task, by its id.
@@ -129,8 +129,9 @@ class Conductor:
         self._worlds_of.update(worlds)
         groups = []
         for place, (task, size) in enumerate(zip(tasks, sizes, strict=True), start=first):
-            self.forest.add_group(place, task.task_id)
-            groups.append(self._group(task, size, (self.forest.iteration, place), place))
+            key = (self.forest.iteration if self._mode == "train" else -1, place)
+            self.forest.add_group(place, task.task_id, key=key)
+            groups.append(self._group(task, size, key, place))
         self._groups += len(groups)
         await self.program.cohort(Cohort(self, groups, (self.forest.iteration, first)))
         if len(self._failed) > _MOST_FAILED * self._groups:

@@ -90,7 +90,7 @@ class Evaluation:
 
     def _passed(self, tries: int) -> NDArray[np.float64]:
         """1 - C(n - c, k) / C(n, k) of each task, as a product that does not overflow."""
-        if isinstance(tries, bool) or not isinstance(tries, int) or not 1 <= tries <= int(self.samples.min()):
+        if type(tries) is not int or not 1 <= tries <= int(self.samples.min()):
             raise InvalidInputError(
                 f"tries={tries!r}; give a whole number from 1 to {int(self.samples.min())}, the rollouts of each task"
             )

@@ -429,8 +429,8 @@ def _serve(connection: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is for the one who collects
     try:
         environment = pickle.loads(connection.recv_bytes())  # noqa: S301 -- our own process sent it
-    except Exception as error:  # noqa: BLE001 -- whatever somebody's class does when it is unpickled
-        message = f"the environment was sent to a process, and could not be made there: {type(error).__name__}: {error}"
+    except Exception as unmade:  # noqa: BLE001 -- whatever somebody's class does when it is unpickled
+        message = f"the environment was sent to a process, and cannot be made there: {type(unmade).__name__}: {unmade}"
         connection.send((0, None, InvalidInputError(f'{message}; make it picklable, or let it run with runs="thread"')))
         return
     connection.send((0, None, None))
@@ -456,5 +456,5 @@ def _serve(connection: Connection) -> None:
         try:
             connection.send((number, value, error))
         except (pickle.PicklingError, TypeError, AttributeError) as unsent:
-            what = f"{type(error).__name__}: {error}" if error is not None else f"{value!r:.200}"
+            what = f"{value!r:.200}" if error is None else f"{type(error).__name__}: {error}"
             connection.send((number, None, RuntimeError(f"{what} (which could not be sent: {unsent})")))

@@ -360,8 +360,9 @@ class Branch:
         self._path.flush()
         place = self.end if at is None else at
         ordinal = self._forks[place.tokens] = self._forks.get(place.tokens, -1) + 1
-        options: dict[str, Any] = {} if train_prefix else {"train_prefix": False}
-        handle = self._runtime.forest.fork(self.handle, node=place.node, end=place.end, ordinal=ordinal, **options)
+        handle = self._runtime.forest.fork(
+            self.handle, node=place.node, end=place.end, ordinal=ordinal, train_prefix=train_prefix
+        )
         child = Branch(
             self._runtime,
             self.group,
@@ -545,14 +546,13 @@ class Branch:
             limit = runtime.turn_limit
             truncated = truncated or self._path.length_with(outcome.observation) >= runtime.context_tokens
             truncated = truncated or (limit is not None and self._path.turns + 1 >= limit)
-        facts = self._of_step(outcome.facts or {})
         runtime.forest.step(
             self.handle,
             reward=outcome.reward,
             terminated=outcome.terminated,
             truncated=truncated,
             flags=outcome.flags,
-            **({"facts": facts} if facts else {}),
+            facts=self._of_step(outcome.facts or {}) or None,
         )
         over = outcome.terminated or truncated
         turn = self._turn(answer, None, over=over)
@@ -614,7 +614,7 @@ class Branch:
                 success=bool(self.success) if drawn else None,
                 info=info if reason is None else {**(info or {}), status: reason},
                 status=cast("Any", status),
-                **({"facts": self.facts} if self.facts and drawn else {}),
+                facts=(self.facts or None) if drawn else None,
             )
         self._episode.close()
 

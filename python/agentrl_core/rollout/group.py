@@ -205,10 +205,8 @@ class Group:
         parent = self._parent if parent is None else parent
         member, speaker = self._members.get(agent, 0), runtime.agent(agent)
         self._members[agent] = member + 1
-        options: dict[str, Any] = {} if role == "member" else {"role": role}
-        if parent is not None:
-            options["parent"] = parent.handle
-        handle = forest.start(self.number, member, agent=speaker, **options)
+        above = None if parent is None else parent.handle
+        handle = forest.start(self.number, member, agent=speaker, parent=above, role=role)
         seed, key = forest.segment_seed(handle), (speaker, member)
         branch = Branch(
             runtime,

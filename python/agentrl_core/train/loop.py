@@ -23,7 +23,8 @@ import torch
 
 from agentrl_core import engine as engines
 from agentrl_core import env
-from agentrl_core.collect import Collector, evaluate
+from agentrl_core.collect import Collector
+from agentrl_core.collect import Progress as Rollouts
 from agentrl_core.data.batch import Batch
 from agentrl_core.data.store import Store
 from agentrl_core.exceptions import InvalidInputError
@@ -119,8 +120,8 @@ class Progress(Protocol):
     def step(self, count: int = 1, /, **shown: float) -> None:
         """Steps of the phase are done; `shown` are the latest numbers."""
 
-    def tokens(self, count: int) -> None:
-        """So many tokens were generated. May raise KeyboardInterrupt, which stops the run cleanly."""
+    def rollouts(self, progress: Rollouts) -> None:
+        """How the rollouts go, ten times a second. May raise KeyboardInterrupt, which stops the run cleanly."""
 
 
 def train(options: TrainOptions, recipe: Recipe, progress: Progress) -> dict[str, Any]:
@@ -228,7 +229,7 @@ def _learn(
     run = Path(options.run)
     optimizer = torch.optim.AdamW(policy.parameters(), lr=options.learning_rate, weight_decay=0.0)
     sampling = engines.Sampling(max_tokens=options.turn_tokens)
-    limits = {"sampling": sampling, "context_tokens": options.context_tokens, "progress": progress.tokens}
+    limits = {"sampling": sampling, "context_tokens": options.context_tokens, "progress": progress.rollouts}
     collect = Collector(
         generate,
         world,
@@ -250,18 +251,18 @@ def _learn(
         # The same tasks and seeds before and after: with unchanged weights the difference is exactly zero.
         progress.phase(phase, 1)
         with _timed(seconds, "evaluate"):
-            found = evaluate(generate, world, tasks=options.held_out, seed=options.seed, **limits)  # type: ignore[arg-type]
+            found = collect.evaluate(tasks=options.held_out).success
         progress.step(success=found)
         return found
 
     success_before = measured.get("success_before")
     if success_before is None:
         success_before = success("evaluate before")
-    group = getattr(recipe.rollout, "budget", options.group_size)
     progress.phase(f"train {recipe.name}", options.iterations)
     progress.step(min(collect.iteration, options.iterations))
     for iteration in range(collect.iteration, options.iterations):
         with _timed(seconds, "collect"):
+            group = recipe.rollout.at(iteration).branches(options.group_size)
             batch = collect(tasks=max(options.rollouts // group, 1), group_size=options.group_size)
         with _timed(seconds, "update"):
             if reference is not None:
