@@ -26,12 +26,12 @@ SCHEDULES = st.builds(
     NUMBERS,
     st.integers(1, 50),
     begin=st.integers(0, 50),
-    shape=st.sampled_from(["linear", "cosine", "exponential", "step"]),
+    kind=st.sampled_from(["linear", "cosine", "exponential", "step"]),
 )
 
 
 @pytest.mark.parametrize(
-    ("shape", "expected"),
+    ("kind", "expected"),
     [
         ("linear", [4.0, 4.0, 3.25, 2.5, 1.75, 1.0, 1.0]),
         ("cosine", [4.0, 4.0, 2.5 + 1.5 * math.sqrt(0.5), 2.5, 2.5 - 1.5 * math.sqrt(0.5), 1.0, 1.0]),
@@ -39,8 +39,8 @@ SCHEDULES = st.builds(
         ("step", [4.0, 4.0, 4.0, 4.0, 4.0, 1.0, 1.0]),
     ],
 )
-def test_numbers_by_hand(shape: str, expected: list[float]) -> None:
-    schedule = Schedule(4.0, 1.0, iterations=4, begin=1, shape=shape)
+def test_numbers_by_hand(kind: str, expected: list[float]) -> None:
+    schedule = Schedule(4.0, 1.0, iterations=4, begin=1, kind=kind)
     np.testing.assert_allclose([schedule.at(iteration) for iteration in range(7)], expected, rtol=1e-15)
 
 
@@ -72,8 +72,8 @@ def test_it_is_a_value(schedule: Schedule) -> None:
         ({"end": Schedule(1.0, 0.0, 2)}, "end=Schedule"),
         ({"iterations": 0}, "iterations=0 is not possible; give a whole number of at least 1"),
         ({"begin": -1}, "begin=-1 is not possible"),
-        ({"shape": "cubic"}, "shape='cubic' is not possible; give one of 'linear'"),
-        ({"shape": "exponential", "end": -1.0}, "end=-1.0 is not possible; give start and end on one side of 0"),
+        ({"kind": "cubic"}, "kind='cubic' is not possible; give one of 'linear'"),
+        ({"kind": "exponential", "end": -1.0}, "end=-1.0 is not possible; give start and end on one side of 0"),
     ],
 )
 def test_what_is_not_possible(arguments: dict[str, object], message: str) -> None:
@@ -103,7 +103,7 @@ def test_the_iteration_of_the_batch_decides() -> None:
 
 
 def test_a_recipe_records_its_schedules() -> None:
-    schedule = Schedule(1.0, 0.0, iterations=4, shape="cosine")
+    schedule = Schedule(1.0, 0.0, iterations=4, kind="cosine")
     recipe = Recipe(name="mine", advantage=(GroupRelative(coefficient=schedule), GroupRelative(add=True)))
     batch = recipe.credit(small([(0, [1]), (0, [1])], draw_reward=[1.0, 0.0]))
     np.testing.assert_allclose(

@@ -131,5 +131,5 @@ def test_overlong_penalty() -> None:
         overlong_buffer_cfg=SimpleNamespace(enable=True, len=buffer, penalty_factor=factor, log=False),
     )
     theirs = manager(data).sum(-1).numpy()
-    ours = 1.0 + reward.excess_penalty(lengths, free=longest - buffer, limit=longest, coefficient=factor)
+    ours = 1.0 + reward.excess_penalty(lengths, free=longest - buffer, full_at=longest, coefficient=factor)
     np.testing.assert_allclose(ours, theirs, rtol=1e-6)

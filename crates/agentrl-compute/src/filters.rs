@@ -112,7 +112,7 @@ pub fn unflagged(flags: Ragged<'_, bool>) -> Vec<bool> {
     flags.iter().map(|row| !row.contains(&true)).collect()
 }
 
-/// Which rows ended by themselves: shorter than `limit` and, where it is known, not cut off.
+/// Which rows ended by themselves: shorter than `shorter_than` and, where it is known, not cut off.
 ///
 /// ```
 /// use agentrl_compute::filters::not_overlong;
@@ -123,11 +123,12 @@ pub fn unflagged(flags: Ragged<'_, bool>) -> Vec<bool> {
 ///
 /// # Errors
 /// `InvalidInput` if lengths differ.
-pub fn not_overlong(lengths: &[i64], limit: i64, truncated: Option<&[bool]>) -> Result<Vec<bool>> {
+pub fn not_overlong(lengths: &[i64], shorter_than: i64, truncated: Option<&[bool]>) -> Result<Vec<bool>> {
     if let Some(truncated) = truncated {
         same_length("truncated", truncated.len(), "lengths", lengths.len())?;
     }
-    let keep = |(row, &length): (usize, &i64)| length < limit && truncated.is_none_or(|truncated| !truncated[row]);
+    let keep =
+        |(row, &length): (usize, &i64)| length < shorter_than && truncated.is_none_or(|truncated| !truncated[row]);
     Ok(lengths.iter().enumerate().map(keep).collect())
 }
 

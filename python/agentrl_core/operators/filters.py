@@ -118,14 +118,14 @@ def unflagged(flags: object, offsets: object) -> NDArray[np.bool_]:
     return _core.filters.unflagged(columns.flags(flags, "flags"), columns.integers(offsets, "offsets"))
 
 
-def not_overlong(lengths: object, limit: int, *, truncated: object | None = None) -> NDArray[np.bool_]:
-    """Keep the rows that ended by themselves: shorter than `limit`, and not cut off where that is known.
+def not_overlong(lengths: object, shorter_than: int, *, truncated: object | None = None) -> NDArray[np.bool_]:
+    """Keep the rows that ended by themselves: shorter than the longest allowed, and not cut off where that is known.
 
     Overlong filtering of DAPO, arXiv:2503.14476.
 
     Args:
         lengths: n whole numbers.
-        limit: the length at which generation stops.
+        shorter_than: the length at which generation stops.
         truncated: n booleans, True where a row was cut off.
 
     Returns:
@@ -140,7 +140,9 @@ def not_overlong(lengths: object, limit: int, *, truncated: object | None = None
         [True, False]
     """
     counts = columns.integers(lengths, "lengths")
-    return _core.filters.not_overlong(counts, limit, truncated=columns.mask(truncated, "truncated", length=len(counts)))
+    return _core.filters.not_overlong(
+        counts, shorter_than, truncated=columns.mask(truncated, "truncated", length=len(counts))
+    )
 
 
 def round_rows(

@@ -239,7 +239,7 @@ class SelectTokens(BatchComponent):
     """Only the tokens with the largest values of a column are in the loss.
 
     Compared are the trained tokens of draws with a score that earlier links have kept. The column is a fact of the
-    rollout; what the policy is now chooses tokens in the loss, update by update (`loss.TopShare`). With
+    rollout; what the policy is now chooses tokens in the loss, update by update (`loss.TopTokens`). With
     `column="entropy"` it is an approximation of that: 80/20 forking tokens, arXiv:2506.01939, by the entropies of the
     rollout.
 

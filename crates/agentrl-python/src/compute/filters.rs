@@ -58,16 +58,16 @@ fn unflagged<'py>(py: Python<'py>, flags: Column<'py, bool>, offsets: Column<'py
 }
 
 #[pyfunction]
-#[pyo3(signature = (lengths, limit, *, truncated=None))]
+#[pyo3(signature = (lengths, shorter_than, *, truncated=None))]
 fn not_overlong<'py>(
     py: Python<'py>,
     lengths: Column<'py, i64>,
-    limit: Whole<i64>,
+    shorter_than: Whole<i64>,
     truncated: Option<Column<'py, bool>>,
 ) -> PyResult<Made<'py, bool>> {
     let (lengths, truncated) = (slice("lengths", &lengths)?, optional("truncated", truncated.as_ref())?);
-    let limit = limit.named("limit")?;
-    made(py, lengths.len(), || filters::not_overlong(lengths, limit, truncated))
+    let shorter_than = shorter_than.named("shorter_than")?;
+    made(py, lengths.len(), || filters::not_overlong(lengths, shorter_than, truncated))
 }
 
 #[pyfunction]
