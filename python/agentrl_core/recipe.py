@@ -245,7 +245,7 @@ class Recipe:
         Raises:
             InvalidInputError: `iteration` is no whole number of at least 0.
         """
-        if not isinstance(iteration, int) or isinstance(iteration, bool) or iteration < 0:
+        if type(iteration) is not int or iteration < 0:
             raise InvalidInputError(f"iteration={iteration!r} is not possible; give a whole number of at least 0")
         phases: dict[str, Any] = {}
         for phase in PHASES:

@@ -6,9 +6,11 @@ import copy
 import json
 import math
 import pickle
+from collections.abc import Callable
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from rollouts import small
@@ -116,3 +118,24 @@ def test_a_recipe_records_its_schedules() -> None:
 def test_a_batch_without_draws() -> None:
     batch = small([(0, [1])], draw_score=[1.0], token_entropy=[1.0], draw_advantage=[1.0]).select_draws([])
     assert len(EntropyBonus(coefficient=Schedule(1.0, 0.0, 4)).at(0)(batch).column("advantage", "token")) == 0
+
+
+@pytest.mark.parametrize(
+    "compute",
+    [
+        lambda schedule: schedule + 1,
+        lambda schedule: 1.0 - schedule,
+        lambda schedule: np.ones(2) * schedule,
+        lambda schedule: torch.ones(2) * schedule,
+        lambda schedule: schedule > 0.0,
+        lambda schedule: -schedule,
+        lambda schedule: float(schedule),
+        lambda schedule: schedule(3),
+        lambda schedule: EntropyBonus(coefficient=schedule)(
+            small([(0, [1])], draw_score=[1.0], token_entropy=[1.0], draw_advantage=[1.0])
+        ),
+    ],
+)
+def test_a_schedule_is_no_number_before_the_iteration_is_known(compute: Callable[[Schedule], object]) -> None:
+    with pytest.raises(RecipeError, match=r"Schedule\(start=1.0.*is no number yet; .*component\.at\(iteration\)"):
+        compute(Schedule(1.0, 0.5, iterations=4))

@@ -94,7 +94,7 @@ def test_long_pages_by_sequence_and_by_sketch() -> None:
 def test_what_is_wrong_is_named() -> None:
     with pytest.raises(InvalidInputError, match=r"texts\[1\] is None; give strings"):
         keys.similar(["a", None])
-    with pytest.raises(InvalidInputError, match="method is 'cosine'"):
+    with pytest.raises(InvalidInputError, match="kind is 'cosine'"):
         keys.similar(["a"], kind="cosine")
     with pytest.raises(InvalidInputError, match="threshold is 2; give a number from 0 to 1"):
         keys.similar(["a"], threshold=2.0)

@@ -82,7 +82,6 @@ def test_masked_numbers_are_missing() -> None:
         (lambda: reward.checklist([[True]], [[2]], [0, 1]), "dependencies has dtype int64; give booleans, or 0 and 1"),
         # Columns that have to be there.
         (lambda: reward.success_distance([[1.0]], None, [0]), "success is None; give booleans"),
-        (lambda: filters.unflagged(None, [0]), "flags is None; give booleans"),
         (lambda: filters.round_rows(None, 1), "keep is None; give booleans"),
         (lambda: reward.answer_clusters(None, [0]), "answers is NoneType; give a list of texts"),
         (lambda: reward.answer_clusters("yes", [0, 0, 0]), "answers is str; give a list of texts"),
@@ -110,7 +109,6 @@ def test_masked_numbers_are_missing() -> None:
         (lambda: filters.group_band([1.0], [0], members_at_least=-1), "members_at_least is -1; give a whole number"),
         (lambda: filters.top_groups([1.0], [0], 0.5, ddof=1.5), "ddof is 1.5; give a whole number"),
         (lambda: filters.round_rows([True], -1), "multiple is -1; give a whole number"),
-        (lambda: filters.not_overlong([1], 2**70), "shorter_than is 1180591620717411303424; give a whole number"),
         (lambda: keys.history([0], [0], [0], levels=1.5), "levels is 1.5; give a whole number"),
         (lambda: keys.similar(["a"], kind="minhash", words=-1), "words is -1; give a whole number"),
         # Sizes for which there is no memory.

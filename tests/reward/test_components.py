@@ -128,7 +128,7 @@ def test_noise_only_where_scores_are_nearly_equal() -> None:
 def test_tiers_are_closed_above() -> None:
     batch = small([(0, [1])] * 6, draw_score=[0.0, 0.1, 0.25, 0.26, 1.0, math.nan])
     close(column(Tiers()(batch)), [0.0, 0.25, 0.25, 0.5, 1.0, math.nan])
-    with pytest.raises(InvalidInputError, match="must lie in"):
+    with pytest.raises(InvalidInputError, match="give a quality from 0 to 1"):
         Tiers()(batch.with_columns("draw", score=np.full(6, 2.0)))
 
 

@@ -115,7 +115,6 @@ def test_rows_that_are_not_valid_may_hold_anything() -> None:
     scores = np.array([1.0, NAN, 0.5], np.float32)
     for made in (
         reward.excess_penalty(scores, free=0.0, full_at=1.0, valid=valid),
-        reward.tiers(scores, 4, valid=valid),
         reward.dither(scores, seed=1, valid=valid),
         reward.tail_risk(scores, 0.0, 1.0, valid=valid),
         reward.max_at_k(scores, [0, 0, 0], 2, valid=valid),
@@ -142,7 +141,6 @@ def test_noise_follows_the_names_of_rows(order: list[int], seed: int) -> None:
     ("call", "message"),
     [
         (lambda: reward.excess_penalty([1.0], free=2, full_at=1), "full_at is 1, but must lie above free"),
-        (lambda: reward.tiers([1.0], -1), "count is -1"),
         (lambda: reward.dither([1.0], seed=0, kind="pink"), 'kind is "pink"'),
         (lambda: reward.max_at_k([1.0], [0], 2), "group 0 has 1 valid rows"),
         (lambda: reward.win_rates([0], [-1], [1.0], 2), r"second\[0\] is -1"),

@@ -16,7 +16,6 @@ __all__ = [
     "rank_agreement",
     "success_distance",
     "tail_risk",
-    "tiers",
     "top_gap",
     "tracked_quantiles",
     "win_rates",
@@ -29,7 +28,6 @@ _I64: TypeAlias = NDArray[np.int64]
 _U32: TypeAlias = NDArray[np.uint32]
 
 def excess_penalty(amounts: _F64, free: float, full_at: float, coefficient: float, at_most: float | None) -> _F64: ...
-def tiers(qualities: _F64, count: int) -> _F64: ...
 def dither(scores: _F64, ids: _I64, seed: int, amplitude: float, kind: str) -> _F64: ...
 def max_at_k(
     rewards: _F64,

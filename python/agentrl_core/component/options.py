@@ -118,9 +118,9 @@ def option(
     if rule.is_empty():
         raise RecipeError(f"option({_listed(bounds)}): there is no such number; give bounds in order")
     numbers = (default.start, default.end) if isinstance(default, Schedule) else (default,)
-    if bounds and default is not MISSING and default is not None:
-        if not all(_is_number(number) and rule.holds(number) for number in numbers):
-            raise RecipeError(f"option({default!r}, {_listed(bounds)}): the default is not in its range; give {rule}")
+    free = not bounds or default is MISSING or default is None
+    if not free and not all(_is_number(number) and rule.holds(number) for number in numbers):
+        raise RecipeError(f"option({default!r}, {_listed(bounds)}): the default is not in its range; give {rule}")
     return field(default=default, metadata={_METADATA: rule})
 
 

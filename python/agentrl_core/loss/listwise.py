@@ -80,7 +80,7 @@ class ListMatch(GroupLoss):
 
 @dataclass(frozen=True)
 class OutcomeClassifier(GroupLoss):
-    """Trains the policy, or a reward model, to tell right answers from wrong ones: by their log-ratios, as a classifier.
+    """Trains the policy, or a reward model, as a classifier that tells right answers from wrong ones by log-ratios.
 
     With q = beta * sum of log p - log p_other, the score of an answer is psi = q - mean of the others' q
     (`leave_one_out`; 0 stands for the mean where there are no others), (q - mean) / (std + 1e-6) with the unbiased

@@ -80,8 +80,8 @@ class TopTokens(OverRows, Mask):
         score: see above.
         fraction: between 0 and 1.
         scope: the fraction is of `all` rows given or of each `sequence`.
-        kind: `quantile`: the tokens at or above the (1 - fraction)-quantile, as TRL; `ceil`: the ceil(fraction n) highest,
-            ties kept; `floor`: the floor(fraction n) highest and at least one, as verl's kl_cov.
+        kind: `quantile`: the tokens at or above the (1 - fraction)-quantile, as TRL; `ceil`: the ceil(fraction n)
+            highest, ties kept; `floor`: the floor(fraction n) highest and at least one, as verl's kl_cov.
         denominator: `all`: dropped tokens still count in the denominator (80/20); `kept`: what is kept is scaled up by
             n / kept (OmniQuality-R).
 

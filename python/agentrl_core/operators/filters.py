@@ -97,54 +97,6 @@ def top_groups(
     )
 
 
-def unflagged(flags: object, offsets: object) -> NDArray[np.bool_]:
-    """Keep the rows none of whose parts is flagged: no void turn (SimpleTIR, arXiv:2509.02479), no failed judge.
-
-    Args:
-        flags: booleans, one for each part (turn, step) of each row.
-        offsets: n + 1 whole numbers; the parts of row i are `flags[offsets[i]:offsets[i + 1]]`.
-
-    Returns:
-        `bool[n]`; a row without parts is kept.
-
-    Raises:
-        InvalidInputError: offsets do not fit the flags.
-
-    Example:
-        >>> from agentrl_core import filters
-        >>> filters.unflagged([False, True, False], [0, 2, 3]).tolist()
-        [False, True]
-    """
-    return _core.filters.unflagged(columns.flags(flags, "flags"), columns.integers(offsets, "offsets"))
-
-
-def not_overlong(lengths: object, shorter_than: int, *, truncated: object | None = None) -> NDArray[np.bool_]:
-    """Keep the rows that ended by themselves: shorter than the longest allowed, and not cut off where that is known.
-
-    Overlong filtering of DAPO, arXiv:2503.14476.
-
-    Args:
-        lengths: n whole numbers.
-        shorter_than: the length at which generation stops.
-        truncated: n booleans, True where a row was cut off.
-
-    Returns:
-        `bool[n]`.
-
-    Raises:
-        InvalidInputError: lengths differ.
-
-    Example:
-        >>> from agentrl_core import filters
-        >>> filters.not_overlong([3, 8], 8).tolist()
-        [True, False]
-    """
-    counts = columns.integers(lengths, "lengths")
-    return _core.filters.not_overlong(
-        counts, shorter_than, truncated=columns.mask(truncated, "truncated", length=len(counts))
-    )
-
-
 def round_rows(
     keep: object, multiple: int, *, scores: object | None = None, up: bool = False, valid: object | None = None
 ) -> NDArray[np.bool_]:

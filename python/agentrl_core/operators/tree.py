@@ -181,7 +181,8 @@ def peers(parents: object, *, kind: Literal["siblings", "depth", "tree"]) -> NDA
 
     Args:
         parents: m whole numbers, -1 for a root.
-        kind: children of one parent (TreeRPO; a root is alone), nodes of one tree at one depth (BranchGRPO), or one tree.
+        kind: `siblings`, children of one parent (TreeRPO; a root is alone); `depth`, nodes of one tree at one depth
+            (BranchGRPO); or `tree`, all nodes of one tree.
 
     Raises:
         InvalidInputError: a parent is no row, a node is its own ancestor, or `kind` is unknown.

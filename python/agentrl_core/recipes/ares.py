@@ -11,10 +11,10 @@ gets e:
 - hard success: cap sigma((d + M) / q) where d >= -M, else -min(cap, 0.5 cap h(-d - M) / (M + k));
 - failure: cap sigma(max(d - M, 0) / q), times 0.6 if easy and 0.8 if medium.
 
-Afterwards coefficient += step_size * (mean N - T) of each difficulty, with the other sign for hard, within [0, 2]. Groups of
-which nearly all or nearly none succeed leave the loss. Source: arXiv:2510.08457. Its public code takes T from the
-batch itself (`target="batch"`), with which coefficients hardly move, begins the windows after the token and takes only
-tokens of a list of its own (`trigger`). Its KL weights by difficulty are a token column `kl_weight` of one's own.
+Afterwards coefficient += step_size * (mean N - T) of each difficulty, with the other sign for hard, within [0, 2].
+Groups of which nearly all or nearly none succeed leave the loss. Source: arXiv:2510.08457. Its public code takes T from
+the batch itself (`target="batch"`), with which coefficients hardly move, begins the windows after the token and takes
+only tokens of a list of its own (`trigger`). Its KL weights by difficulty are a token column `kl_weight` of one's own.
 """
 
 from __future__ import annotations

@@ -36,9 +36,9 @@ class ChecklistRelative(BatchComponent):
         advantage = sum_c w_c (r_c - b_c) / sum_c w_c, over the items c that are eligible at the step
 
     r_c is 1 where this or a later step of the turn satisfies the item (`item_reward.c`), b_c the share of the group's
-    draws that satisfied it in that turn. An item that fewer than `members_at_least` draws of the group reached is left out; a
-    step without any item left gets 0. Draws without a score neither vote nor get a value. Reads what `reward.Checklist`
-    makes.
+    draws that satisfied it in that turn. An item that fewer than `members_at_least` draws of the group reached is left
+    out; a step without any item left gets 0. Draws without a score neither vote nor get a value. Reads what
+    `reward.Checklist` makes.
 
     Args:
         items: how many items a turn can have, as in `reward.Checklist`.

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from agentrl_core import _core
 from agentrl_core.component import BatchComponent, Column, Rows, column_name, draw, option
 from agentrl_core.component.column import key_columns
+from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.operators import columns, group, keys
 from agentrl_core.reward.scores import IDENTITY, SCORES, identities
 
@@ -177,6 +178,7 @@ class Tiers(BatchComponent):
 
     Raises:
         RecipeError: an option is out of range.
+        InvalidInputError: a quality is not in [0, 1].
 
     Example:
         >>> from agentrl_core.reward import Tiers
@@ -195,7 +197,12 @@ class Tiers(BatchComponent):
         rows = Rows(batch, "draw")
         qualities = rows.values(self.column)
         known = ~np.isnan(qualities)
-        return rows.write(score=np.where(known, tiers(qualities, self.count, valid=known), np.nan))
+        outside = np.flatnonzero(known & ((qualities < 0.0) | (qualities > 1.0)))
+        if len(outside):
+            raise InvalidInputError(
+                f"column {self.column!r} of draw {outside[0]} is {qualities[outside[0]]}; give a quality from 0 to 1"
+            )
+        return rows.write(score=np.ceil(self.count * qualities) / self.count)
 
 
 @dataclass(frozen=True)
@@ -358,30 +365,6 @@ def excess_penalty(
     mask = columns.mask(valid, "valid", length=len(column))
     penalties = _core.reward.excess_penalty(_filled(column, "amounts", mask), free, full_at, coefficient, at_most)
     return columns.like(_blank(penalties, mask), column)
-
-
-def tiers(qualities: object, count: int, *, valid: object | None = None) -> NDArray[Any]:
-    """Round a quality up to its tier, ceil(count * x) / count; 0 stays 0. From SSL's tiered rewards, arXiv:2601.22491.
-
-    Args:
-        qualities: n numbers from 0 to 1.
-        count: number of tiers, at least 1.
-        valid: n booleans; rows that are False may hold anything and get 0. None: all rows are valid.
-
-    Returns:
-        `float32[n]` for float32 qualities, else `float64[n]`.
-
-    Raises:
-        InvalidInputError: a valid quality is out of range, or `count` is 0.
-
-    Example:
-        >>> from agentrl_core import reward
-        >>> reward.tiers([0.0, 0.1, 0.25, 0.26, 1.0], 4).tolist()
-        [0.0, 0.25, 0.25, 0.5, 1.0]
-    """
-    column = columns.numbers(qualities, "qualities")
-    mask = columns.mask(valid, "valid", length=len(column))
-    return columns.like(_blank(_core.reward.tiers(_filled(column, "qualities", mask), count), mask), column)
 
 
 def dither(

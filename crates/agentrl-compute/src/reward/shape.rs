@@ -1,4 +1,4 @@
-//! Scores row by row: penalties for excess, tiers, noise.
+//! Scores row by row: penalties for excess, noise.
 
 use crate::check::{all_finite, same_length, within};
 use crate::rng::{structural_seed, uniform};
@@ -39,31 +39,6 @@ pub fn excess_penalty(
         if excess > 0.0 { -coefficient * excess } else { 0.0 }
     };
     Ok(amounts.iter().map(penalty).collect())
-}
-
-/// `ceil(count · x) / count`: the tier of a quality in [0, 1], each closed above; 0 stays 0.
-///
-/// ```
-/// use agentrl_compute::reward::tiers;
-///
-/// assert_eq!(tiers(&[0.0, 0.1, 0.25, 0.26, 1.0], 4)?, [0.0, 0.25, 0.25, 0.5, 1.0]);
-/// # Ok::<(), agentrl_compute::Error>(())
-/// ```
-///
-/// # Errors
-/// `InvalidInput` if `count` is 0 or a quality is outside [0, 1].
-pub fn tiers(qualities: &[f64], count: u32) -> Result<Vec<f64>> {
-    if count == 0 {
-        return Err(Error::invalid("count is 0; give at least one tier"));
-    }
-    let count = f64::from(count);
-    let tier = |(row, &quality): (usize, &f64)| {
-        if !(0.0..=1.0).contains(&quality) {
-            return Err(Error::invalid(format!("qualities[{row}] is {quality}, but must lie in [0, 1]")));
-        }
-        Ok((count * quality).ceil() / count)
-    };
-    qualities.iter().enumerate().map(tier).collect()
 }
 
 names! {
@@ -120,8 +95,6 @@ mod tests {
             message(excess_penalty(&[1.0], 2.0, 3.0, -1.0, None)),
             "coefficient is -1; give a number of at least 0"
         );
-        assert_eq!(message(tiers(&[1.5], 4)), "qualities[0] is 1.5, but must lie in [0, 1]");
-        assert_eq!(message(tiers(&[], 0)), "count is 0; give at least one tier");
         assert!(Noise::from_name("pink").is_err());
     }
 

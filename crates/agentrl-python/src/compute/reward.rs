@@ -15,7 +15,7 @@ pub(crate) mod exports {
     #[pymodule_export]
     use super::{
         checklist, cluster_votes, dither, excess_penalty, implicit, information_gain, max_at_k, rank_agreement,
-        success_distance, tail_risk, tiers, top_gap, tracked_quantiles, win_rates, window_means,
+        success_distance, tail_risk, top_gap, tracked_quantiles, win_rates, window_means,
     };
 }
 
@@ -30,12 +30,6 @@ fn excess_penalty<'py>(
 ) -> PyResult<Made<'py, f64>> {
     let amounts = slice("amounts", &amounts)?;
     made(py, amounts.len(), || reward::excess_penalty(amounts, free, full_at, coefficient, at_most))
-}
-
-#[pyfunction]
-fn tiers<'py>(py: Python<'py>, qualities: Column<'py, f64>, count: Whole<u32>) -> PyResult<Made<'py, f64>> {
-    let (qualities, count) = (slice("qualities", &qualities)?, count.named("count")?);
-    made(py, qualities.len(), || reward::tiers(qualities, count))
 }
 
 #[pyfunction]

@@ -64,7 +64,7 @@ def normalise(
         variance_eps: added to the squared spread, under the root.
         scale_at_least: least spread, before eps is added.
         scale_above: a group whose spread is at most this gives 0. 0: no such rule.
-        votes_at_least: groups with fewer votes follow `singleton`. None: the fewest that the options have a meaning for.
+        votes_at_least: groups with fewer votes follow `singleton`. None: the fewest that the options need.
         singleton: what rows of a group with too few votes get: 0 (`zero`), or x as if c = 0 and s = 1 (`raw`, verl).
         at_most: largest result, in size.
         weights: n numbers of at least 0: how often a row votes. A row with weight 0 gets a value and has no vote.
