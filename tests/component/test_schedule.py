@@ -129,7 +129,7 @@ def test_a_batch_without_draws() -> None:
         lambda schedule: torch.ones(2) * schedule,
         lambda schedule: schedule > 0.0,
         lambda schedule: -schedule,
-        lambda schedule: float(schedule),
+        float,
         lambda schedule: schedule(3),
         lambda schedule: EntropyBonus(coefficient=schedule)(
             small([(0, [1])], draw_score=[1.0], token_entropy=[1.0], draw_advantage=[1.0])

@@ -335,7 +335,7 @@ def test_imitation_of_surprising_tokens() -> None:
     def expected(logprob: Tensor, *_: object) -> Tensor:
         return -(case.weight * kept * logprob).sum()
 
-    gate = loss.TopTokens("surprise", 5 / len(kept), count="floor")
+    gate = loss.TopTokens("surprise", 5 / len(kept), kind="floor")
     agree(loss.Imitation(mask=gate), case, expected)
 
 

@@ -106,7 +106,7 @@ def test_covariance_clip() -> None:
 
     few = loss.CovarianceMask(2.5 / len(ratio), 0.1, 2.0)
     chosen = [
-        loss.CovarianceMask(few.share, 0.1, 2.0, seed)(case.tokens(), ratio.log(), loss.Clip()(case.tokens(), ratio))
+        loss.CovarianceMask(few.fraction, 0.1, 2.0, seed)(case.tokens(), ratio.log(), loss.Clip()(case.tokens(), ratio))
         for seed in (0, 0, 1, 2, 3)
     ]
     for kept, _ in chosen:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import inspect
 
-import agentrl_core
 from public_names import public_names
+
+import agentrl_core
 
 MOST = 235
 """A name more than this needs a reason that is worth raising it."""
@@ -13,7 +14,12 @@ MOST = 235
 
 def test_there_are_few_public_names() -> None:
     names = public_names()
-    assert {"agentrl_core", "agentrl_core.loss", "agentrl_core.component", "agentrl_core.operators.group"} <= names.keys()
+    assert {
+        "agentrl_core",
+        "agentrl_core.loss",
+        "agentrl_core.component",
+        "agentrl_core.operators.group",
+    } <= names.keys()
     assert all(names.values()), "a public module without a public name"
     count = sum(map(len, names.values()))
     assert 100 < count <= MOST, f"{count} public names: python tests/support/public_names.py lists them"

@@ -19,7 +19,7 @@ def test_items_of_a_list() -> None:
         [(0, [6]), (0, [4])],
         draw_score=[1.0, 0.0],
         **{"draw_hit.0": [1.0, 0.0], "draw_hit.1": [0.0, 0.0], "draw_hit.2": [1.0, 0.0]},
-        token_segment=[0, 0, 1, 2, 3, -2, 0, 1, -1, -2],
+        token_item=[0, 0, 1, 2, 3, -2, 0, 1, -1, -2],
     )
     component = ItemRelative(normalisation=Normalisation(scale="none"))
     close(

@@ -1,8 +1,8 @@
 """The public names of the package: `python tests/support/public_names.py` lists them by module and counts them.
 
-Public are the names of `agentrl_core` itself and of every module that it hands on, those of `agentrl_core.component` and
-of the errors. A module without `__all__` has the functions and classes that it defines. The systems in `recipes` are a
-catalogue, not names to learn, and are not among them.
+Public are the names of `agentrl_core` itself and of every module that it hands on, those of `agentrl_core.component`
+and of the errors. A module without `__all__` has the functions and classes that it defines. The systems in `recipes`
+are a catalogue, not names to learn, and are not among them.
 """
 
 from __future__ import annotations

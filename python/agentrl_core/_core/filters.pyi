@@ -9,7 +9,6 @@ __all__ = ["group_band", "round_rows", "top_groups"]
 
 _Bool: TypeAlias = NDArray[np.bool_]
 _F64: TypeAlias = NDArray[np.float64]
-_I64: TypeAlias = NDArray[np.int64]
 _U32: TypeAlias = NDArray[np.uint32]
 
 def group_band(

@@ -181,6 +181,14 @@ def groups(values: object | None, name: str, *, length: int) -> NDArray[np.uint3
     return np.zeros(length, np.uint32) if values is None else keys(values, name, length=length)
 
 
+def scored(
+    scores: object, group_ids: object | None, valid: object | None
+) -> tuple[NDArray[Any], NDArray[np.uint32], NDArray[np.bool_] | None]:
+    """What every selection of rows by their scores takes: scores, dense groups as from `groups`, and a mask."""
+    column = numbers(scores, "scores")
+    return column, groups(group_ids, "group_ids", length=len(column)), mask(valid, "valid", length=len(column))
+
+
 def places(values: object | None, name: str, *, length: int) -> NDArray[np.int64]:
     """Ids that say which random numbers a row gets; None is its place among the rows."""
     return np.arange(length, dtype=np.int64) if values is None else integers(values, name, length=length)
