@@ -240,11 +240,7 @@ class Recipe:
         return state
 
     def at(self, iteration: int) -> Self:
-        """The recipe as it is in an iteration: with a number wherever a component has a `Schedule`.
-
-        Raises:
-            InvalidInputError: `iteration` is no whole number of at least 0.
-        """
+        """The recipe as it is in an iteration, numbered from 0: with a number wherever a component has a `Schedule`."""
         if type(iteration) is not int or iteration < 0:
             raise InvalidInputError(f"iteration={iteration!r} is not possible; give a whole number of at least 0")
         phases: dict[str, Any] = {}
