@@ -18,7 +18,7 @@ from agentrl_core.component.component import PHASES, BatchComponent, Component, 
 from agentrl_core.component.rows import Rows
 from agentrl_core.data.batch import Batch
 from agentrl_core.data.facts import Declared
-from agentrl_core.exceptions import RecipeError
+from agentrl_core.exceptions import InvalidInputError, RecipeError
 
 if TYPE_CHECKING:
     from agentrl_core.loss import Loss, Train
@@ -205,6 +205,7 @@ class Recipe:
         Raises:
             RecipeError: the recipe has no advantage, or a component needs a column that nobody makes.
         """
+        _require_batch(batch)
         self._check(_CREDIT, batch)
         if not all(batch.has(column.name, column.level) for column in self.collected):
             batch = self.score(batch)
@@ -251,7 +252,9 @@ class Recipe:
         return state
 
     def at(self, iteration: int) -> Self:
-        """The recipe as it is in an iteration: with a number wherever a component has a `Schedule`."""
+        """The recipe as it is in an iteration, numbered from 0: with a number wherever a component has a `Schedule`."""
+        if type(iteration) is not int or iteration < 0:
+            raise InvalidInputError(f"iteration={iteration!r} is not possible; give a whole number of at least 0")
         phases: dict[str, Any] = {}
         for phase in PHASES:
             links = self.chain(phase)
@@ -310,6 +313,7 @@ class Recipe:
         """
         from agentrl_core.update.updates import Updates
 
+        _require_batch(batch)
         if stage == "update":
             self.check(batch)
         for training in self.training(stage):
@@ -481,6 +485,11 @@ def _places(recipe: Recipe, phase: str) -> list[_Place]:
 def _key(phase: str, place: int, link: Component) -> str:
     """The name of what a link remembers: by its place in the recipe."""
     return f"{phase}[{place}].{type(link).__name__}"
+
+
+def _require_batch(batch: object) -> None:
+    if not isinstance(batch, Batch):
+        raise InvalidInputError(f"batch is {type(batch).__name__}; give a Batch, as a collector or a store returns it")
 
 
 def _iteration(batch: Batch) -> int:

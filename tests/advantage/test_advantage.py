@@ -146,7 +146,7 @@ def test_bad_input_names_the_argument(call: object, message: str) -> None:
 
 
 def naive_gigpo(
-    columns: dict[str, list], *, gamma: float, step_weight: float, scale: str, unit: str, eps: float = 1e-6
+    columns: dict[str, list], *, gamma: float, step_weight: float, scale: str, voter: str, eps: float = 1e-6
 ) -> NDArray[np.float64]:
     """The definition, with a loop for every sum."""
     rows = range(len(columns["rewards"]))
@@ -171,7 +171,7 @@ def naive_gigpo(
         members = [other for other in rows if columns["group_ids"][other] == columns["group_ids"][row]]
         anchor = [other for other in members if columns["state_keys"][other] == columns["state_keys"][row]]
         episode = {columns["trajectory_ids"][other]: columns["rewards"][other] for other in members}
-        votes = [columns["rewards"][other] for other in members] if unit == "step" else list(episode.values())
+        votes = [columns["rewards"][other] for other in members] if voter == "step" else list(episode.values())
         out.append(
             normalised(columns["rewards"][row], votes, alone_is_mean=False)
             + step_weight * normalised(returns[row], [returns[other] for other in anchor], alone_is_mean=True)
@@ -180,9 +180,9 @@ def naive_gigpo(
 
 
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("unit", ["step", "trajectory"])
+@pytest.mark.parametrize("voter", ["step", "trajectory"])
 @pytest.mark.parametrize("scale", ["none", "std"])
-def test_gigpo_equals_its_definition(scale: str, unit: str, seed: int) -> None:
+def test_gigpo_equals_its_definition(scale: str, voter: str, seed: int) -> None:
     rng = np.random.default_rng(seed)
     columns: dict[str, list] = {
         name: [] for name in ("rewards", "group_ids", "trajectory_ids", "steps", "state_keys", "step_rewards")
@@ -198,7 +198,7 @@ def test_gigpo_equals_its_definition(scale: str, unit: str, seed: int) -> None:
             columns["step_rewards"].append(float(rng.normal()))
     order = rng.permutation(len(columns["rewards"]))
     columns = {name: [values[row] for row in order] for name, values in columns.items()}
-    options = {"gamma": 0.9, "step_weight": 0.7, "scale": scale, "unit": unit}
+    options = {"gamma": 0.9, "step_weight": 0.7, "scale": scale, "voter": voter}
     found = advantage.gigpo(*columns.values(), **options)
     np.testing.assert_allclose(found, naive_gigpo(columns, **options), rtol=0, atol=1e-6)
 

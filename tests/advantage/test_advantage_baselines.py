@@ -18,6 +18,7 @@ from agentrl_core.advantage import (
 )
 from agentrl_core.component.component import StatefulComponent
 from agentrl_core.exceptions import InvalidInputError, RecipeError
+from agentrl_core.weight import FlagFilter
 
 
 def column(batch: Batch, name: str = "advantage", level: str = "draw") -> list[float]:
@@ -186,12 +187,11 @@ def test_greedy_baseline() -> None:
     )
     found = GreedyRelative(gamma=0.99)(batch)
     close(column(found, level="token"), [0.970299, 0.9801, 0.99, 0.0, 0.0])
-    assert column(found, "keep") == [1.0, 0.0]
+    assert not found.has("keep", "draw")
+    assert column(FlagFilter(flags="greedy", level="draw")(found), "keep") == [1.0, 0.0]
     priced = GreedyRelative(gamma=0.99, kl_coefficient=0.05)(batch)
     close(column(priced, level="token"), [0.970299, 0.9801, 0.99 - 0.05 * 2.0, 0.0, 0.0])
     close(column(GreedyRelative(at_most=0.5)(batch), level="token")[:3], [0.5] * 3)
-    kept = GreedyRelative()(batch.with_columns("draw", keep=np.array([0, 1], np.uint8)))
-    assert column(kept, "keep") == [0.0, 0.0]
     with pytest.raises(InvalidInputError, match="draw 0 is in a group without a greedy draw"):
         GreedyRelative()(batch.with_columns("draw", greedy=np.array([0, 0])))
 

@@ -58,7 +58,7 @@ def test_draws_of_a_group(seed: int, scale: str, ddof: int) -> None:
 
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 10**6), st.sampled_from(["row", "trajectory"]))
-def test_steps_with_units(seed: int, unit: str) -> None:
+def test_steps_with_voters(seed: int, voter: str) -> None:
     batch = ragged(seed)
     draws = plain(batch)
     expected = []
@@ -66,7 +66,7 @@ def test_steps_with_units(seed: int, unit: str) -> None:
         for step in draw.steps:
             same = [other for other in draws if other.group == draw.group and other.valid]
             known = [[s.reward for s in other.steps if np.isfinite(s.reward)] for other in same]
-            votes = list(itertools.chain(*known)) if unit == "row" else [np.mean(part) for part in known if part]
+            votes = list(itertools.chain(*known)) if voter == "row" else [np.mean(part) for part in known if part]
             there = draw.valid and np.isfinite(step.reward)
             few = len(votes) < 2 or (max(votes) == min(votes))
             expected.append(
@@ -74,7 +74,7 @@ def test_steps_with_units(seed: int, unit: str) -> None:
             )
             if there and few and len(votes) > 1:
                 expected[-1] = (step.reward - votes[0]) / 1.0
-    found = GroupRelative(column="reward", level="step", unit=unit, eps=1.0)(batch)
+    found = GroupRelative(column="reward", level="step", voter=voter, eps=1.0)(batch)
     close(advantages(found, "step"), expected)
 
 
@@ -89,7 +89,7 @@ def test_whitening_over_tokens_and_over_draws(seed: int) -> None:
         (raw[draw.row] - np.mean(votes)) / math.sqrt(np.var(votes, ddof=1) + 1e-8) if draw.valid and votes else 0.0
         for draw in draws
     ]
-    whiten = GroupRelative(column="advantage", group_by="batch", unit="token", eps=0.0, variance_eps=1e-8)
+    whiten = GroupRelative(column="advantage", group_by="batch", voter="token", eps=0.0, variance_eps=1e-8)
     close(advantages(whiten(batch), "draw"), expected, 2e-4)
     by_token = GroupRelative(column="advantage", level="token", group_by="batch", eps=0.0, variance_eps=1e-8)
     tokens = [expected[draw.row] if token.trained and draw.valid else 0.0 for draw in draws for token in draw.tokens]
@@ -99,21 +99,21 @@ def test_whitening_over_tokens_and_over_draws(seed: int) -> None:
 def test_units_of_draws_and_tokens() -> None:
     batch = small([(0, [1, 1, 1]), (0, [2])], draw_score=[1.0, 0.0])
     # Three steps vote 1, one votes 0; of the tokens, three vote 1 and two vote 0.
-    close(advantages(GroupRelative(unit="step", scale="none")(batch), "draw"), [0.25, -0.75])
-    close(advantages(GroupRelative(unit="token", scale="none")(batch), "draw"), [0.4, -0.6])
-    steps = GroupRelative(level="step", unit="trajectory", scale="none")(batch)
+    close(advantages(GroupRelative(voter="step", scale="none")(batch), "draw"), [0.25, -0.75])
+    close(advantages(GroupRelative(voter="token", scale="none")(batch), "draw"), [0.4, -0.6])
+    steps = GroupRelative(level="step", voter="trajectory", scale="none")(batch)
     close(advantages(steps, "step"), [0.5, 0.5, 0.5, -0.5])
 
 
 def test_each_prompt_once_in_a_batch() -> None:
     batch = small([(0, [1]), (0, [1]), (0, [1]), (1, [1])], draw_score=[1.0, 1.0, 1.0, 0.0])
-    found = GroupRelative(group_by="batch", unit="group", scale="none")(batch)
+    found = GroupRelative(group_by="batch", voter="group", scale="none")(batch)
     close(advantages(found, "draw"), [0.5, 0.5, 0.5, -0.5])
 
 
 def test_a_unit_compared_as_one() -> None:
     batch = small([(0, [1, 1]), (0, [1])], draw_score=[0.0, 0.0], step_x=[0.0, 2.0, 3.0])
-    found = GroupRelative(column="x", level="step", unit="trajectory", output="unit", scale="none")(batch)
+    found = GroupRelative(column="x", level="step", voter="trajectory", output="voter", scale="none")(batch)
     close(advantages(found, "step"), [-1.0, -1.0, 1.0])
 
 
@@ -175,9 +175,9 @@ def test_scale_of_the_batch() -> None:
 def test_fallback_where_a_result_is_far() -> None:
     # By tokens, the short draw is 100 deviations away; by draws, less than one.
     batch = small([(0, [400]), (0, [1]), (1, [1]), (1, [1])], draw_score=[1.0, 0.0, 1.0, 0.0])
-    token, row = (advantages(GroupRelative(unit=unit)(batch), "draw") for unit in ("token", "row"))
+    token, row = (advantages(GroupRelative(voter=voter)(batch), "draw") for voter in ("token", "row"))
     assert abs(token[1]) > 5.0
-    found = advantages(GroupRelative(unit="token", fallback_above=5.0)(batch), "draw")
+    found = advantages(GroupRelative(voter="token", fallback_above=5.0)(batch), "draw")
     close(found, row[:2] + token[2:])
 
 
@@ -259,14 +259,14 @@ def test_a_discount_steps_over_tokens_that_are_not_trained() -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("unit", ["step", "trajectory"])
+@pytest.mark.parametrize("voter", ["step", "trajectory"])
 @pytest.mark.parametrize("scale", ["none", "std"])
-def test_a_chain_is_group_in_group(scale: str, unit: str, seed: int) -> None:
+def test_a_chain_is_group_in_group(scale: str, voter: str, seed: int) -> None:
     batch = ragged(seed)
     links = (
         Discounted(gamma=0.9),
         GroupRelative(column="advantage", level="step", group_by="group_id,state_key", scale=scale, coefficient=0.7),
-        GroupRelative(level="step", unit="row" if unit == "step" else unit, scale=scale, singleton="raw", add=True),
+        GroupRelative(level="step", voter="row" if voter == "step" else voter, scale=scale, singleton="raw", add=True),
     )
     rows = [(draw, s) for draw in plain(batch) for s in draw.steps]
     expected = advantage.gigpo(
@@ -279,13 +279,13 @@ def test_a_chain_is_group_in_group(scale: str, unit: str, seed: int) -> None:
         gamma=0.9,
         step_weight=0.7,
         scale=scale,
-        unit=unit,
+        voter=voter,
         valid=[draw.valid for draw, _ in rows],
     )
     for link in links:
         batch = link(batch)
     close(advantages(batch, "step"), expected)
-    if (scale, unit) == ("none", "step"):
+    if (scale, voter) == ("none", "step"):
         assert recipes.GIGPO.replace(advantage=links).chain("advantage")[2] == recipes.GIGPO.chain("advantage")[2]
 
 
@@ -383,13 +383,13 @@ def test_kl_in_the_reward_of_tokens() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: GroupRelative(output="unit"), "output='unit' is not possible; choose unit"),
+        (lambda: GroupRelative(output="voter"), "output='voter' is not possible; choose voter"),
         (lambda: GroupRelative(scale_by="batch", scale="none"), "scale_by='batch'"),
         (lambda: GroupRelative(group_by=""), "group_by=''"),
         (lambda: GroupRelative(fallback_above=0.0), "fallback_above=0.0"),
-        (lambda: Normalisation(floor=-1.0), "floor=-1.0"),
-        (lambda: Normalisation(clip=0.0), "clip=0.0"),
-        (lambda: Normalisation(min_count=0), "min_count=0"),
+        (lambda: Normalisation(scale_at_least=-1.0), "scale_at_least=-1.0"),
+        (lambda: Normalisation(at_most=0.0), "at_most=0.0"),
+        (lambda: Normalisation(votes_at_least=0), "votes_at_least=0"),
     ],
 )
 def test_options_out_of_range(make: object, message: str) -> None:

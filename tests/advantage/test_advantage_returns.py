@@ -114,9 +114,9 @@ FUSED = {"leaves": np.mean, "max": np.max, "min": np.min, "sum": np.sum}
 
 
 @pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("compare", ["depth", "sibling", "none"])
+@pytest.mark.parametrize("kind", ["depth", "sibling", "none"])
 @pytest.mark.parametrize("fuse", FUSED)
-def test_steps_of_a_tree(fuse: str, compare: str, seed: int) -> None:
+def test_steps_of_a_tree(fuse: str, kind: str, seed: int) -> None:
     batch = ragged(seed)
     draws = plain(batch)
     nodes: dict[tuple, tuple[float, tuple]] = {}
@@ -125,7 +125,7 @@ def test_steps_of_a_tree(fuse: str, compare: str, seed: int) -> None:
             path = (draw.group, *(step.physical for step in draw.steps[:depth]))
             scores = [other.score for other in below(draws, draw, depth)]
             if scores:
-                peers = (draw.group, depth) if compare == "depth" else path[:-1]
+                peers = (draw.group, depth) if kind == "depth" else path[:-1]
                 nodes[path] = float(FUSED[fuse](scores)), peers
     expected = []
     for draw in draws:
@@ -135,11 +135,11 @@ def test_steps_of_a_tree(fuse: str, compare: str, seed: int) -> None:
                 continue
             value, peers = nodes[(draw.group, *(step.physical for step in draw.steps[:depth]))]
             votes = [other for other, theirs in nodes.values() if theirs == peers]
-            expected.append(value if compare == "none" else spread(value, votes))
-    found = advantages(TreeRelative(fuse=fuse, compare=compare)(batch), "step")
+            expected.append(value if kind == "none" else spread(value, votes))
+    found = advantages(TreeRelative(fuse=fuse, kind=kind)(batch), "step")
     close(found, expected, 1e-4)
-    tokens = advantages(TreeRelative(fuse=fuse, compare="none", level="token")(batch), "token")
-    if compare == "none":
+    tokens = advantages(TreeRelative(fuse=fuse, kind="none", level="token")(batch), "token")
+    if kind == "none":
         flat = [expected[step.row] for draw in draws for step in draw.steps for _ in step.tokens]
         close(tokens, flat, 1e-4)
 
@@ -168,7 +168,7 @@ def branched(column: list[float], logprobs: tuple[float, float] = (-1.0, -1.0)) 
 
 @pytest.mark.parametrize(("ddof", "size"), [(0, 1.0), (1, 0.707107)])
 def test_branch_grpo(ddof: int, size: float) -> None:
-    component = TreeRelative(normalisation=Normalisation(ddof=ddof, eps=0.0, min_scale=1e-6, clip=5.0))
+    component = TreeRelative(normalisation=Normalisation(ddof=ddof, eps=0.0, scale_above=1e-6, at_most=5.0))
     found = advantages(component(branched([1.0, 0.0, 1.0, 1.0])), "step")
     leaf = spread(1.0, [1.0, 0.0, 1.0, 1.0]) * (math.sqrt(4 / 3) if ddof == 0 else 1.0)
     close([found[0], found[4]], [-size, size])
@@ -178,13 +178,13 @@ def test_branch_grpo(ddof: int, size: float) -> None:
 def test_branches_by_their_probability() -> None:
     # V(root) is not compared; V of the branches is that of their own leaves, which are equally likely.
     batch = branched([1.0, 0.0, 1.0, 1.0], (-1.0, -2.0))
-    found = advantages(TreeRelative(fuse="path", compare="none")(batch), "step")
+    found = advantages(TreeRelative(fuse="path", kind="none")(batch), "step")
     close(found, [0.5, 1.0, 0.5, 0.0, 1.0, 1.0, 1.0, 1.0])
 
 
 def test_hard_attribution_of_advantages() -> None:
     batch = GroupRelative(scale="none")(branched([1.0, 0.0, 1.0, 1.0]))
-    found = advantages(TreeRelative(column="advantage", compare="none")(batch), "step")
+    found = advantages(TreeRelative(column="advantage", kind="none")(batch), "step")
     close(found, [-0.25, 0.25, -0.25, -0.75, 0.25, 0.25, 0.25, 0.25])
 
 
@@ -205,7 +205,7 @@ def test_ancestors(drop_constant: bool, weighting: str, seed: int) -> None:
             share = 1.0 if weighting == "average" else len(scores)
             total, weight = total + share * (draw.score - np.mean(scores)), weight + share
         expected.append(total / weight if weight else 0.0)
-    component = TreeRelative(compare="ancestors", weighting=weighting, drop_constant=drop_constant)
+    component = TreeRelative(kind="ancestors", weighting=weighting, drop_constant=drop_constant)
     close(advantages(component(batch), "draw"), expected)
 
 
@@ -223,17 +223,17 @@ def test_starts_as_baselines(fuse: str, seed: int) -> None:
     for draw in draws:
         members = [gain(other) for other in draws if other.group == draw.group and other.valid]
         expected.append(gain(draw) - np.mean(members) if draw.valid else 0.0)
-    component = TreeRelative(compare="baseline", fuse=fuse, normalisation=Normalisation(scale="none"))
+    component = TreeRelative(kind="baseline", fuse=fuse, normalisation=Normalisation(scale="none"))
     close(advantages(component(batch), "draw"), expected)
 
 
 def test_order_of_starts() -> None:
     # Starts: root, the first branch, root, the second branch, in the order of draws.
     batch = branched([0.0, 1.0, 1.0, 0.0])
-    found = advantages(TreeRelative(compare="order", radius="none")(batch), "draw")
+    found = advantages(TreeRelative(kind="order", radius="none")(batch), "draw")
     # The root has two draws of mean .5; below it, 1 may stay and 0 may not: (2 * .5 + 0) / 3.
     close(found, [1 / 3, 1.0, 1 / 3, 1 / 3])
-    soft = advantages(TreeRelative(compare="order", radius="soft", margin=1.0)(batch), "draw")
+    soft = advantages(TreeRelative(kind="order", radius="soft", margin=1.0)(batch), "draw")
     assert soft[1] - soft[0] >= 1.0 - 1e-6
     assert soft[3] - soft[0] >= 1.0 - 1e-6
 

@@ -29,7 +29,7 @@ def likelihood(logprob: Tensor, _entropy: Tensor, streams: dict[str, Tensor]) ->
 
 REQUIRED = {  # options without a default
     "Fuse": {"column": "reward.format"},
-    "LengthPenalty": {"free": 10, "limit": 20},
+    "LengthPenalty": {"free": 10, "full_at": 20},
     "Checklist": {"items": 2},
     "ChecklistRelative": {"items": 2},
     "BalancedSum": {"columns": "reward.a,reward.b"},

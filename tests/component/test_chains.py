@@ -27,9 +27,9 @@ from agentrl_core.reward import (
     Outcome,
 )
 
-WHITEN = GroupRelative(column="advantage", group_by="batch", unit="token", eps=0.0, variance_eps=1e-8)
+WHITEN = GroupRelative(column="advantage", group_by="batch", voter="token", eps=0.0, variance_eps=1e-8)
 CHAINS: dict[str, dict[str, object]] = {
-    "dapo": {"reward": (Outcome(), LengthPenalty(free=4, limit=8))},
+    "dapo": {"reward": (Outcome(), LengthPenalty(free=4, full_at=8))},
     "redit": {"reward": (Outcome(), Dither()), "advantage": GroupRelative()},
     "gdpo": {
         "advantage": (
@@ -38,9 +38,9 @@ CHAINS: dict[str, dict[str, object]] = {
             WHITEN,
         )
     },
-    "arpo-hard": {"advantage": (GroupRelative(), TreeRelative(column="advantage", compare="none"))},
+    "arpo-hard": {"advantage": (GroupRelative(), TreeRelative(column="advantage", kind="none"))},
     "tree-grpo": {"advantage": (GroupRelative(add=True), GroupRelative(group_by="group_id,tree", add=True))},
-    "treepo": {"advantage": (TreeRelative(compare="ancestors"), WHITEN)},
+    "treepo": {"advantage": (TreeRelative(kind="ancestors"), WHITEN)},
     "igpo": {
         "reward": (Outcome(), InformationGain()),
         "advantage": (

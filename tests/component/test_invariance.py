@@ -49,9 +49,9 @@ ADVANTAGES = [
     GroupRelative(scale="none"),
     GroupRelative(center="leave_one_out", scale="none"),
     GroupRelative(scale_by="batch"),
-    GroupRelative(group_by="batch", unit="token", eps=0.0, variance_eps=1e-8),
+    GroupRelative(group_by="batch", voter="token", eps=0.0, variance_eps=1e-8),
     GroupRelative(center="median", median="lower", scale="mad", eps=1e-3),
-    GroupRelative(level="token", group_by="group_id", unit="trajectory"),
+    GroupRelative(level="token", group_by="group_id", voter="trajectory"),
     BaselineRelative(column="prior"),
     BaselineRelative(kind="weighted", column="trained_tokens"),
     BaselineRelative(kind="shrunk", column="prior", leave_one_out=True),
@@ -69,8 +69,8 @@ ADVANTAGES = [
     TrackedBaseline(kind="window"),
     # At level `step` a step is a node of the tree, and what stands beside it follows from where steps end.
     TreeRelative(level="token"),
-    TreeRelative(level="token", compare="sibling", normalisation=Normalisation()),
-    *(TreeRelative(compare=compare) for compare in ("ancestors", "baseline", "order")),
+    TreeRelative(level="token", kind="sibling", normalisation=Normalisation()),
+    *(TreeRelative(kind=kind) for kind in ("ancestors", "baseline", "order")),
 ]
 LINKS = [
     EntropyScaled(),
@@ -99,8 +99,8 @@ LINKS = [
     vppo.InputDependency(),
     xrpo.Novelty(),
     *(ImportanceWeight(level=level) for level in ("token", "sequence", "geometric", "prefix", "prefix_min")),
-    ImportanceWeight(action="veto", at_least=0.3, at_most=None),
-    ImportanceWeight(action="filter", at_least=0.3),
+    ImportanceWeight(kind="veto", at_least=0.3, at_most=None),
+    ImportanceWeight(kind="filter", at_least=0.3),
     TrustRegion(aggregate="mean"),
 ]
 MODEL_COLUMNS = ("recomputed_logprob", "reference_logprob", "current_logprob", "perturbed_logprob", "entropy")
@@ -227,7 +227,7 @@ def test_columns_with_the_rollout_as_the_unit(
     options = {"center": center, "scale": scale, "ddof": ddof, "eps": 1e-3}
     once = group.normalise(scores, groups, **options)
     rows = np.repeat(np.arange(len(parts)), parts)
-    split = group.normalise(scores[rows], groups[rows], unit_ids=rows, **options)
+    split = group.normalise(scores[rows], groups[rows], voter_ids=rows, **options)
     np.testing.assert_allclose(split, once[rows], rtol=1e-9, atol=1e-9)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import pickle
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -148,3 +149,45 @@ def test_columns_are_values() -> None:
     assert repr(token("value", model="critic")) == "token('value')"
     level, name = step("cost")
     assert (level, name) == ("step", "cost")
+
+
+@pytest.mark.parametrize(
+    ("declare", "message"),
+    [
+        (lambda: option(at_least=2, at_most=1), r"option\(at_least=2, at_most=1\): there is no such number"),
+        (lambda: option(above=1, at_most=1), r"option\(above=1, at_most=1\): there is no such number"),
+        (lambda: option(at_least=0, below=0), "there is no such number; give bounds in order"),
+        (lambda: option(at_least="1"), r"option\(at_least='1'\): a bound is a number"),
+        (lambda: option(at_most=True), r"option\(at_most=True\): a bound is a number"),
+        (lambda: option(2.0, at_least=0, at_most=1), r"option\(2\.0, at_least=0, at_most=1\): the default is not in"),
+        (lambda: option("x", at_least=0), "the default is not in its range; give a number of at least 0"),
+        (lambda: option(Schedule(0.5, 2.0, iterations=3), at_most=1), "the default is not in its range"),
+        (lambda: option(3, filled=True), r"option\(3, filled=True\): filled is for texts"),
+        (lambda: option("", filled=True), "give one that is not empty"),
+        (lambda: option("x", filled=True, above=0), r"option\(filled=True, above=0\): a text has no range"),
+        (lambda: column_name("score", level="row"), r"level='row'\): give one of 'draw', 'step', 'token', 'level'"),
+        (lambda: column_name(3, level="draw"), r"column_name\(3\): the name of a column is a text"),
+        (lambda: column_name("", level="draw"), r"column_name\(''\): name a column, or say optional=True"),
+    ],
+)
+def test_a_declaration_that_means_nothing_is_refused_at_once(declare: Callable[[], object], message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
+        declare()
+
+
+def test_declarations_that_are_possible() -> None:
+    assert option(at_least=1, at_most=1).metadata
+    assert option(Schedule(0.0, 1.0, iterations=3), at_least=0, at_most=1).default == Schedule(0.0, 1.0, iterations=3)
+    assert option(None, above=0).default is None
+
+
+@dataclass(frozen=True)
+class Nowhere(Component):
+    """Reads at a level that it does not have."""
+
+    column: str = column_name("score", level="level")
+
+
+def test_the_level_of_a_column_is_an_option_that_is_there() -> None:
+    with pytest.raises(RecipeError, match="option column names a column of the level that the option `level` says"):
+        Nowhere()

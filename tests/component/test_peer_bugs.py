@@ -36,7 +36,7 @@ def test_slime_2300_a_baseline_counts_rollouts() -> None:
     """slime#2300, #2301, #2302: rows voted, so that 3 rows of reward 1 and 1 row of reward 0 had baseline 0.75."""
     batch = CENTRED(small([(0, [1, 1, 1]), (0, [1])], draw_score=[1.0, 0.0]))
     np.testing.assert_array_equal(batch.column("advantage", "draw"), [0.5, -0.5])
-    rows = group.normalise([1.0, 1.0, 1.0, 0.0], [0] * 4, unit_ids=["a", "a", "a", "b"], scale="none")
+    rows = group.normalise([1.0, 1.0, 1.0, 0.0], [0] * 4, voter_ids=["a", "a", "a", "b"], scale="none")
     np.testing.assert_array_equal(rows, [0.5, 0.5, 0.5, -0.5])
 
 
@@ -126,7 +126,7 @@ def test_verl_5969_rows_that_fill_up_do_not_vote() -> None:
 def test_agent_r1_88_whitening_leaves_out_what_fills_up() -> None:
     """Agent-R1#88: padding was in the mean and the deviation that all advantages were whitened with."""
     batch = small([(0, [2]), (0, [1]), (1, [7])], draw_score=[3.0, 1.0, np.nan])
-    whitened = GroupRelative(group_by="batch", unit="token", eps=0.0)(batch)
+    whitened = GroupRelative(group_by="batch", voter="token", eps=0.0)(batch)
     votes = np.array([3.0, 3.0, 1.0])
     expected = [*((np.array([3.0, 1.0]) - votes.mean()) / votes.std(ddof=1)), 0.0]
     np.testing.assert_allclose(whitened.column("advantage", "draw"), expected, rtol=1e-6)

@@ -6,9 +6,11 @@ import copy
 import json
 import math
 import pickle
+from collections.abc import Callable
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from rollouts import small
@@ -26,12 +28,12 @@ SCHEDULES = st.builds(
     NUMBERS,
     st.integers(1, 50),
     begin=st.integers(0, 50),
-    shape=st.sampled_from(["linear", "cosine", "exponential", "step"]),
+    kind=st.sampled_from(["linear", "cosine", "exponential", "step"]),
 )
 
 
 @pytest.mark.parametrize(
-    ("shape", "expected"),
+    ("kind", "expected"),
     [
         ("linear", [4.0, 4.0, 3.25, 2.5, 1.75, 1.0, 1.0]),
         ("cosine", [4.0, 4.0, 2.5 + 1.5 * math.sqrt(0.5), 2.5, 2.5 - 1.5 * math.sqrt(0.5), 1.0, 1.0]),
@@ -39,8 +41,8 @@ SCHEDULES = st.builds(
         ("step", [4.0, 4.0, 4.0, 4.0, 4.0, 1.0, 1.0]),
     ],
 )
-def test_numbers_by_hand(shape: str, expected: list[float]) -> None:
-    schedule = Schedule(4.0, 1.0, iterations=4, begin=1, shape=shape)
+def test_numbers_by_hand(kind: str, expected: list[float]) -> None:
+    schedule = Schedule(4.0, 1.0, iterations=4, begin=1, kind=kind)
     np.testing.assert_allclose([schedule.at(iteration) for iteration in range(7)], expected, rtol=1e-15)
 
 
@@ -72,8 +74,8 @@ def test_it_is_a_value(schedule: Schedule) -> None:
         ({"end": Schedule(1.0, 0.0, 2)}, "end=Schedule"),
         ({"iterations": 0}, "iterations=0 is not possible; give a whole number of at least 1"),
         ({"begin": -1}, "begin=-1 is not possible"),
-        ({"shape": "cubic"}, "shape='cubic' is not possible; give one of 'linear'"),
-        ({"shape": "exponential", "end": -1.0}, "end=-1.0 is not possible; give start and end on one side of 0"),
+        ({"kind": "cubic"}, "kind='cubic' is not possible; give one of 'linear'"),
+        ({"kind": "exponential", "end": -1.0}, "end=-1.0 is not possible; give start and end on one side of 0"),
     ],
 )
 def test_what_is_not_possible(arguments: dict[str, object], message: str) -> None:
@@ -103,7 +105,7 @@ def test_the_iteration_of_the_batch_decides() -> None:
 
 
 def test_a_recipe_records_its_schedules() -> None:
-    schedule = Schedule(1.0, 0.0, iterations=4, shape="cosine")
+    schedule = Schedule(1.0, 0.0, iterations=4, kind="cosine")
     recipe = Recipe(name="mine", advantage=(GroupRelative(coefficient=schedule), GroupRelative(add=True)))
     batch = recipe.credit(small([(0, [1]), (0, [1])], draw_reward=[1.0, 0.0]))
     np.testing.assert_allclose(
@@ -116,3 +118,24 @@ def test_a_recipe_records_its_schedules() -> None:
 def test_a_batch_without_draws() -> None:
     batch = small([(0, [1])], draw_score=[1.0], token_entropy=[1.0], draw_advantage=[1.0]).select_draws([])
     assert len(EntropyBonus(coefficient=Schedule(1.0, 0.0, 4)).at(0)(batch).column("advantage", "token")) == 0
+
+
+@pytest.mark.parametrize(
+    "compute",
+    [
+        lambda schedule: schedule + 1,
+        lambda schedule: 1.0 - schedule,
+        lambda schedule: np.ones(2) * schedule,
+        lambda schedule: torch.ones(2) * schedule,
+        lambda schedule: schedule > 0.0,
+        lambda schedule: -schedule,
+        float,
+        lambda schedule: schedule(3),
+        lambda schedule: EntropyBonus(coefficient=schedule)(
+            small([(0, [1])], draw_score=[1.0], token_entropy=[1.0], draw_advantage=[1.0])
+        ),
+    ],
+)
+def test_a_schedule_is_no_number_before_the_iteration_is_known(compute: Callable[[Schedule], object]) -> None:
+    with pytest.raises(RecipeError, match=r"Schedule\(start=1.0.*is no number yet; .*component\.at\(iteration\)"):
+        compute(Schedule(1.0, 0.5, iterations=4))

@@ -246,13 +246,13 @@ def test_the_implicit_reward_model_of_prime(seed: int) -> None:
 @SEEDS
 @pytest.mark.parametrize("combine", ["max", "mean"])
 @pytest.mark.parametrize("clip", [None, 0.3])
-@pytest.mark.parametrize("error", ["squared", "huber"])
-def test_values(error: str, clip: float | None, combine: str, seed: int) -> None:
+@pytest.mark.parametrize("kind", ["squared", "huber"])
+def test_values(kind: str, clip: float | None, combine: str, seed: int) -> None:
     case = Case.random(seed)
     target, old = case.streams["return"], case.old_value
 
     def cost(e: Tensor) -> Tensor:
-        if error == "squared":
+        if kind == "squared":
             return 0.5 * e**2
         return torch.where(e.abs() <= 0.5, 0.5 * e**2, 0.5 * (e.abs() - 0.25))
 
@@ -264,7 +264,7 @@ def test_values(error: str, clip: float | None, combine: str, seed: int) -> None
             each = torch.maximum(each, bounded) if combine == "max" else (each + bounded) / 2
         return (case.weight * each).sum()
 
-    agree(loss.Value(error=error, delta=0.5, clip=clip, combine=combine), case, expected)
+    agree(loss.Value(kind=kind, delta=0.5, clip=clip, combine=combine), case, expected)
 
 
 def test_classified_and_twin_values() -> None:
@@ -275,7 +275,7 @@ def test_classified_and_twin_values() -> None:
         p = torch.sigmoid(answers.value)
         return -(case.weight * (target * p.log() + (1 - target) * (1 - p).log())).sum()
 
-    agree(loss.Value(error="cross_entropy"), case, binary)
+    agree(loss.Value(kind="cross_entropy"), case, binary)
 
     def histogram(_: Tensor, __: Tensor, answers: SimpleNamespace) -> Tensor:
         centers = torch.linspace(-0.5, 1.5, BINS, dtype=torch.float64)
@@ -287,7 +287,7 @@ def test_classified_and_twin_values() -> None:
             cost = cost - case.weight[t] * (mass / mass.sum() * answers.value_logits[t].log_softmax(0)).sum()
         return cost
 
-    agree(loss.Value(error="categorical", low=-0.5, high=1.5), case, histogram, tolerance=1e-6)
+    agree(loss.Value(kind="categorical", low=-0.5, high=1.5), case, histogram, tolerance=1e-6)
 
     case.answers.value = torch.randn(len(target), 2, dtype=torch.float64)
 
@@ -335,7 +335,7 @@ def test_imitation_of_surprising_tokens() -> None:
     def expected(logprob: Tensor, *_: object) -> Tensor:
         return -(case.weight * kept * logprob).sum()
 
-    gate = loss.TopTokens("surprise", 5 / len(kept), count="floor")
+    gate = loss.TopTokens("surprise", 5 / len(kept), kind="floor")
     agree(loss.Imitation(mask=gate), case, expected)
 
 

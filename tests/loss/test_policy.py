@@ -112,7 +112,7 @@ def test_needs_follow_the_options() -> None:
         (lambda: loss.Clip(high=-0.1), "high=-0.1"),
         (lambda: loss.Clip(dual=1.0), "dual=1.0"),
         (lambda: loss.KL(0.0), "coefficient=0.0"),
-        (lambda: loss.KL(0.1, estimator="k4"), "estimator='k4'"),
+        (lambda: loss.KL(0.1, kind="k4"), "kind='k4'"),
         (lambda: loss.Policy(entropy=-1.0), "entropy=-1.0"),
         (lambda: loss.Policy(entropy=float("nan")), "entropy=nan"),
         (lambda: loss.Policy(clip=0.2), r"clip=0\.2 is not possible; give a loss\.ClipRange or None"),

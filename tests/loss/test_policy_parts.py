@@ -51,9 +51,9 @@ def test_ratios_of_the_items_of_a_list() -> None:
         "weight_kl": torch.ones(6, dtype=torch.float64),
         "old_logprob": torch.full((6,), -2.0, dtype=torch.float64),
         "sequence": torch.tensor([1, 1, 1, 1, 0, 0]),
-        "segment": torch.tensor([0.0, 0.0, 1.0, 1.0, -1.0, -1.0], dtype=torch.float64),
+        "item": torch.tensor([0.0, 0.0, 1.0, 1.0, -1.0, -1.0], dtype=torch.float64),
     }
-    log_ratio, _ = loss.Ratio("segment")(loss.Tokens(moved - 2.0, None, streams))
+    log_ratio, _ = loss.Ratio("item")(loss.Tokens(moved - 2.0, None, streams))
     assert log_ratio.exp().tolist() == pytest.approx([1.6487, 1.6487, 0.6065, 0.6065, 1.2214, 0.7408], abs=1e-4)
 
 
@@ -65,12 +65,12 @@ def test_segment_ratios_by_a_column(reduce: str) -> None:
         away, costs = logprob - case.old_logprob, []
         for rows in case.rows("sequence"):
             for t in rows:
-                inside = rows[case.segment[rows] == case.segment[t]] if case.segment[t] >= 0 else t[None]
+                inside = rows[case.item[rows] == case.item[t]] if case.item[t] >= 0 else t[None]
                 ratio = getattr(away[inside], reduce)().exp()
                 costs.append(case.weight[t] * ppo(ratio, case.advantage[t], 0.9, 1.1))
         return -torch.stack(costs).sum()
 
-    agree(loss.Policy(clip=loss.Clip(0.1, 0.1), ratio=loss.Ratio("segment", reduce, "segment")), case, whole)
+    agree(loss.Policy(clip=loss.Clip(0.1, 0.1), ratio=loss.Ratio("item", reduce, "segment")), case, whole)
 
 
 def test_high_entropy_minority() -> None:
@@ -81,7 +81,7 @@ def test_high_entropy_minority() -> None:
     for rows in case.rows("sequence"):  # OmniQuality-R: the top ceil(rho n) of each sequence, a mean over what is kept
         top = case.entropy[rows].topk(math.ceil(0.3 * len(rows))).indices
         scaled[rows[top]] = len(rows) / len(top)
-    gate = loss.TopTokens(share=0.3, scope="sequence", count="ceil", denominator="kept")
+    gate = loss.TopTokens(fraction=0.3, scope="sequence", kind="ceil", denominator="kept")
     agree(loss.Policy(mask=gate), case, gated(case, scaled))
 
 
@@ -91,7 +91,7 @@ def test_other_scores(score: str) -> None:
     values = case.dependency if score == "dependency" else case.advantage.abs() * case.entropy
     kept = torch.zeros_like(values)
     kept[values.topk(math.floor(0.4 * len(values))).indices] = 1.0
-    agree(loss.Policy(mask=loss.TopTokens(score, 0.4, count="floor")), case, gated(case, kept))
+    agree(loss.Policy(mask=loss.TopTokens(score, 0.4, kind="floor")), case, gated(case, kept))
 
 
 def test_covariance_clip() -> None:
@@ -106,7 +106,7 @@ def test_covariance_clip() -> None:
 
     few = loss.CovarianceMask(2.5 / len(ratio), 0.1, 2.0)
     chosen = [
-        loss.CovarianceMask(few.share, 0.1, 2.0, seed)(case.tokens(), ratio.log(), loss.Clip()(case.tokens(), ratio))
+        loss.CovarianceMask(few.fraction, 0.1, 2.0, seed)(case.tokens(), ratio.log(), loss.Clip()(case.tokens(), ratio))
         for seed in (0, 0, 1, 2, 3)
     ]
     for kept, _ in chosen:
@@ -126,7 +126,7 @@ def test_covariance_fixture() -> None:
         "advantage_negative": advantage.clamp(max=0),
         "old_logprob": logprob - 0.3,
     }
-    gate = loss.TopTokens("covariance", 0.25, count="floor")
+    gate = loss.TopTokens("covariance", 0.25, kind="floor")
     assert gate(loss.Tokens(logprob, None, streams), logprob, loss.Bounds())[0].tolist() == [1, 0, 0, 0]
     penalty = loss.KL(1.0, "abs", only=gate).divergence(loss.Tokens(logprob, None, streams), "old_logprob")
     assert penalty.tolist() == pytest.approx([0.3, 0, 0, 0])

@@ -28,7 +28,7 @@ LOSSES = {
     "sapo": loss.Policy(clip=None, surrogate=Smooth(1.0, 1.05), aggregate="sequence_mean"),
     "gpg": loss.Policy(clip=None, surrogate=loss.Reinforce()),
     "clip_cov": loss.Policy(clip=CLIP, mask=loss.CovarianceMask(0.9, 0.2, 1.5)),
-    "kl_cov": loss.Policy(clip=None, drift=loss.KL(0.7, "abs", only=loss.TopTokens("covariance", 0.05, count="floor"))),
+    "kl_cov": loss.Policy(clip=None, drift=loss.KL(0.7, "abs", only=loss.TopTokens("covariance", 0.05, kind="floor"))),
     "geo_mean": loss.Policy(
         clip=loss.Clip(0.2, 0.28, scale="log"), surrogate=GeometricMean(), aggregate="sequence_mean"
     ),

@@ -62,8 +62,6 @@ def test_rounding_keeps_the_best(rows: list[tuple[int, float, bool]], multiple: 
 
 def test_by_hand() -> None:
     assert filters.top_groups([1.0, 0.0, 0.5, 0.4, 9.0], list("aabbc"), 0.7).tolist() == [True] * 4 + [False]
-    assert filters.unflagged(np.array([False, True]), [0, 1, 1, 2]).tolist() == [True, True, False]
-    assert filters.not_overlong([1, 5], 5, truncated=[True, False]).tolist() == [False, False]
     assert filters.group_band([], []).tolist() == []
 
 
@@ -73,7 +71,6 @@ def test_by_hand() -> None:
         (lambda: filters.group_band([1.0], [0], at_least=1.0, at_most=0.0), "at_least is 1 and at_most is 0"),
         (lambda: filters.group_band([math.nan], [0]), r"scores\[0\] is NaN"),
         (lambda: filters.top_groups([1.0], [0], -0.5), "fraction is -0.5"),
-        (lambda: filters.unflagged([True], [0, 2]), "offsets end at 2"),
         (lambda: filters.round_rows([True], 0), "multiple is 0"),
     ],
 )

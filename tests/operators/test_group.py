@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import numpy as np
@@ -92,7 +93,7 @@ def test_splitting_a_rollout_into_rows_changes_nothing() -> None:
     whole = group.normalise(rewards, ids)
     for cuts in ([3, 1, 1], [1, 4, 2]):
         rows = np.repeat(np.arange(3), cuts)
-        split = group.normalise(rewards[rows], ids[rows], unit_ids=rows)
+        split = group.normalise(rewards[rows], ids[rows], voter_ids=rows)
         np.testing.assert_array_equal(split, whole[rows])
 
 
@@ -179,9 +180,14 @@ def test_ranks_together_give_the_bits_of_one() -> None:
             return {"weights": None if weighting is None else weighting[rows]}
 
         extents = [group.Partial.of(values[rows], ids[rows], 7, **of(rows)) for rows in parts]
-        whole = extents[0].merge(extents[1]).merge(extents[2])
+        whole = group.Partial(
+            count=sum(extent.count for extent in extents),
+            least=np.minimum.reduce([extent.least for extent in extents]),
+            most=np.maximum.reduce([extent.most for extent in extents]),
+            heaviest=np.maximum.reduce([extent.heaviest for extent in extents]),
+        )
         sums = [whole.add(values[rows], ids[rows], **of(rows)) for rows in parts]
-        found = sums[2].merge(sums[0]).merge(sums[1]).finish()
+        found = dataclasses.replace(whole, moments=sums[2].moments + sums[0].moments + sums[1].moments).finish()
         first = np.unique(ids, return_index=True)[1]
         expected = group.statistics(values, ids, weights=weighting)
         order = keys.dense(ids)[first]

@@ -86,19 +86,19 @@ def test_long_pages_by_sequence_and_by_sketch() -> None:
     for first in texts[:4]:
         found = [keys.similar([first, text], threshold=0.9).tolist() == [0, 0] for text in texts]
         assert found == [SequenceMatcher(None, text, first).ratio() >= 0.9 for text in texts]
-    assert keys.similar(texts, threshold=0.8, method="minhash").tolist() == [0, 1, 2] * 4
+    assert keys.similar(texts, threshold=0.8, kind="minhash").tolist() == [0, 1, 2] * 4
     groups = np.arange(12) // 6
-    assert len(set(keys.similar(texts, groups, threshold=0.8, method="minhash").tolist())) == 6
+    assert len(set(keys.similar(texts, groups, threshold=0.8, kind="minhash").tolist())) == 6
 
 
 def test_what_is_wrong_is_named() -> None:
     with pytest.raises(InvalidInputError, match=r"texts\[1\] is None; give strings"):
         keys.similar(["a", None])
-    with pytest.raises(InvalidInputError, match="method is 'cosine'"):
-        keys.similar(["a"], method="cosine")
+    with pytest.raises(InvalidInputError, match="kind is 'cosine'"):
+        keys.similar(["a"], kind="cosine")
     with pytest.raises(InvalidInputError, match="threshold is 2; give a number from 0 to 1"):
         keys.similar(["a"], threshold=2.0)
     with pytest.raises(InvalidInputError, match="a multiple of bands"):
-        keys.similar(["a"], method="minhash", bands=7)
+        keys.similar(["a"], kind="minhash", bands=7)
     with pytest.raises(InvalidInputError, match="2 nulls"):
         keys.dense(pl.Series(["a", None, None]))

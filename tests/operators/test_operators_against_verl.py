@@ -47,7 +47,7 @@ def batch(request: pytest.FixtureRequest) -> SimpleNamespace:
     ("threshold", "options"),
     [
         (1.3, {"at_most": 1.3}),
-        ("0.2_3.0", {"at_least": 0.2, "at_most": 3.0, "action": "mask"}),
+        ("0.2_3.0", {"at_least": 0.2, "at_most": 3.0, "kind": "mask"}),
     ],
 )
 def test_importance_weights(batch: SimpleNamespace, level: str, threshold: float | str, options: dict) -> None:
@@ -58,19 +58,19 @@ def test_importance_weights(batch: SimpleNamespace, level: str, threshold: float
     np.testing.assert_allclose(ours, theirs.numpy()[batch.inside], rtol=1e-6)
 
 
-@pytest.mark.parametrize("divergence", ["k1", "k2", "k3"])
+@pytest.mark.parametrize("kind", ["k1", "k2", "k3"])
 @pytest.mark.parametrize("aggregate", ["token", "sum", "mean", "max"])
-def test_rejection_masks(batch: SimpleNamespace, divergence: str, aggregate: str) -> None:
-    mode = f"token_{divergence}" if aggregate == "token" else f"seq_{aggregate}_{divergence}"
+def test_rejection_masks(batch: SimpleNamespace, kind: str, aggregate: str) -> None:
+    mode = f"token_{kind}" if aggregate == "token" else f"seq_{aggregate}_{kind}"
     if mode not in rollout_corr_helper.SUPPORTED_ROLLOUT_RS_OPTIONS:
         assert mode == "seq_max_k1"
         return
-    bounds = {"at_least": math.log(0.6), "at_most": math.log(1.5)} if divergence == "k1" else {"at_most": 0.35}
+    bounds = {"at_least": math.log(0.6), "at_most": math.log(1.5)} if kind == "k1" else {"at_most": 0.35}
     theirs, _ = rollout_corr_helper.compute_rollout_rejection_mask(
-        batch.new - batch.old, batch.mask, mode, "0.6_1.5" if divergence == "k1" else 0.35
+        batch.new - batch.old, batch.mask, mode, "0.6_1.5" if kind == "k1" else 0.35
     )
     ours = weight.trust_region(
-        batch.log_ratios, batch.offsets, divergence=divergence, aggregate=aggregate, mask=batch.flat_mask, **bounds
+        batch.log_ratios, batch.offsets, kind=kind, aggregate=aggregate, mask=batch.flat_mask, **bounds
     )
     assert np.array_equal(ours, theirs.numpy()[batch.inside] > 0)
 
@@ -131,5 +131,5 @@ def test_overlong_penalty() -> None:
         overlong_buffer_cfg=SimpleNamespace(enable=True, len=buffer, penalty_factor=factor, log=False),
     )
     theirs = manager(data).sum(-1).numpy()
-    ours = 1.0 + reward.excess_penalty(lengths, free=longest - buffer, limit=longest, coefficient=factor)
+    ours = 1.0 + reward.excess_penalty(lengths, free=longest - buffer, full_at=longest, coefficient=factor)
     np.testing.assert_allclose(ours, theirs, rtol=1e-6)

@@ -93,7 +93,7 @@ def test_verl_agent_episodes(seed: int, name: str, plain: bool, every_step: bool
     assert len(names) == 1, "one of the names of verl-agent is that of the argument"
     options = {"remove_std": plain, names.pop(): every_step}
     expected = function(steps.rewards, steps.mask, steps.names, steps.paths, **options)
-    units = {} if every_step else {"unit_ids": steps.trajectory}
+    units = {} if every_step else {"voter_ids": steps.trajectory}
     found = group.normalise(steps.score, steps.group, **units, **advantage.compat(name))
     np.testing.assert_allclose(found, expected[:, 0], **CLOSE)
 

@@ -14,7 +14,7 @@ OPTIONS = {"mask": MASK, "ends": ENDS, "bootstrap": LATER}
 FUNCTIONS = {
     "discounted": lambda columns, **rows: returns.discounted(columns[0], gamma=0.9, **rows),
     "gae": lambda columns, **rows: returns.gae(*columns[:2], gamma=0.9, lam=0.8, **rows),
-    "v_trace": lambda columns, **rows: returns.v_trace(*columns, gamma=0.9, rho_cap=1.1, **rows),
+    "v_trace": lambda columns, **rows: returns.v_trace(*columns, gamma=0.9, rho_at_most=1.1, **rows),
     "n_step": lambda columns, **rows: returns.n_step(*columns[:2], gamma=0.9, steps=3, **rows),
 }
 
@@ -68,7 +68,7 @@ def test_types_and_out() -> None:
         (lambda: returns.gae(REWARDS, VALUES, gamma=1.0, lam=1.0, mask=REWARDS), "mask has dtype float64"),
         (lambda: returns.gae(REWARDS, VALUES, gamma=1.0, lam=1.0, out=REWARDS), "out has shape"),
         (lambda: returns.n_step([1.0], [1.0], [1], gamma=1.0, steps=0), "steps is 0; give 1 or more"),
-        (lambda: returns.v_trace([1.0], [1.0], [1.0], [1], gamma=1.0, rho_cap=-1.0), "rho_cap is -1"),
+        (lambda: returns.v_trace([1.0], [1.0], [1.0], [1], gamma=1.0, rho_at_most=-1.0), "rho_at_most is -1"),
         (lambda: returns.optimal_token_baseline(REWARDS, VALUES, [1]), "group_ids has 1 rows"),
         (lambda: returns.optimal_token_baseline(REWARDS, VALUES, [1] * 5, align="left"), 'align is "left"'),
     ],

@@ -50,8 +50,8 @@ def below(parents: list[int], nodes: list[int], values: list[float], valid: list
 @given(trees_with_rows())
 def test_leaves_max_min_and_sum_are_those_of_all_rows_below(case: tuple) -> None:
     parents, nodes, values, valid = case
-    for how, reduce in (("leaves", np.mean), ("max", max), ("min", min), ("sum", np.sum)):
-        found = tree.fuse(parents, nodes, values, how=how, valid=valid)
+    for kind, reduce in (("leaves", np.mean), ("max", max), ("min", min), ("sum", np.sum)):
+        found = tree.fuse(parents, nodes, values, kind=kind, valid=valid)
         for node in range(len(parents)):
             members = below(parents, nodes, values, valid, node)
             expected = reduce(members) if members else 0.0
@@ -62,14 +62,14 @@ def test_leaves_max_min_and_sum_are_those_of_all_rows_below(case: tuple) -> None
 @given(st.lists(st.sampled_from([0.0, 1.0, 0.1, -3.0, 1e3]), min_size=1, max_size=6), st.floats(0.0, 1.0))
 def test_expectiles_balance_what_is_below_and_above(values: list[float], level: float) -> None:
     parents, nodes = [-1, *([0] * len(values))], list(range(1, len(values) + 1))
-    found = tree.fuse(parents, nodes, values, how="expectile", expectile=level).values[0]
+    found = tree.fuse(parents, nodes, values, kind="expectile", expectile=level).values[0]
     gaps = np.array(values) - found
     pull, push = level * gaps[gaps > 0.0].sum(), (1.0 - level) * -gaps[gaps < 0.0].sum()
     assert pull == pytest.approx(push, rel=1e-9, abs=1e-9)
     assert min(values) <= found <= max(values)
-    for how, extreme in (("min", 0.0), ("children", 0.5), ("max", 1.0)):
-        same = tree.fuse(parents, nodes, values, how="expectile", expectile=extreme).values[0]
-        assert same == pytest.approx(tree.fuse(parents, nodes, values, how=how).values[0], rel=1e-12)
+    for kind, extreme in (("min", 0.0), ("children", 0.5), ("max", 1.0)):
+        same = tree.fuse(parents, nodes, values, kind="expectile", expectile=extreme).values[0]
+        assert same == pytest.approx(tree.fuse(parents, nodes, values, kind=kind).values[0], rel=1e-12)
 
 
 @given(trees_with_rows())
@@ -82,7 +82,7 @@ def test_children_count_once_each(case: tuple) -> None:
         parts = ([float(np.mean(own))] if own else []) + [child for child in children if child is not None]
         return float(np.mean(parts)) if parts else None
 
-    found = tree.fuse(parents, nodes, values, how="children", valid=valid).values
+    found = tree.fuse(parents, nodes, values, kind="children", valid=valid).values
     for node in range(len(parents)):
         assert found[node] == pytest.approx(value(node) or 0.0, rel=1e-12, abs=1e-12)
 
@@ -99,9 +99,9 @@ def test_no_order_of_rows_or_nodes_changes_a_bit(case: tuple, random: object) ->
         their_parents[moved[node]] = -1 if parent < 0 else moved[parent]
     columns = [[moved[nodes[row]] for row in rows], [values[row] for row in rows]]
     their_valid = [valid[row] for row in rows]
-    for how in ("leaves", "children", "sum"):
-        ours = tree.fuse(parents, nodes, values, how=how, valid=valid)
-        theirs = tree.fuse(their_parents, *columns, how=how, valid=their_valid)
+    for kind in ("leaves", "children", "sum"):
+        ours = tree.fuse(parents, nodes, values, kind=kind, valid=valid)
+        theirs = tree.fuse(their_parents, *columns, kind=kind, valid=their_valid)
         assert np.array_equal(ours.values.view(np.int64), theirs.values[moved].view(np.int64))
     ours = tree.ancestor_relative(parents, nodes, values, valid=valid)
     theirs = tree.ancestor_relative(their_parents, *columns, valid=their_valid)
@@ -114,12 +114,12 @@ def test_no_order_of_rows_or_nodes_changes_a_bit(case: tuple, random: object) ->
 
 
 @settings(max_examples=60)
-@given(trees_with_rows(), st.sampled_from(["size", "equal"]), st.booleans())
+@given(trees_with_rows(), st.sampled_from(["group_size", "average"]), st.booleans())
 def test_ancestor_relative_by_prefixes(case: tuple, weighting: str, skip: bool) -> None:
     """Depth by depth over groups of equal prefixes, as the public code of TreePO does it with strings."""
     parents, nodes, values, valid = case
     found = tree.ancestor_relative(
-        parents, nodes, values, weighting=weighting, skip_constant=skip, singleton="raw", valid=valid
+        parents, nodes, values, weighting=weighting, drop_constant=skip, singleton="raw", valid=valid
     )
     for row in range(len(nodes)):
         if not valid[row]:
@@ -132,7 +132,7 @@ def test_ancestor_relative_by_prefixes(case: tuple, weighting: str, skip: bool) 
             if not is_root and (len(members) < 2 or (skip and min(members) == max(members))):
                 continue
             mean = 0.0 if len(members) == 1 else float(np.mean(members))
-            weight = len(members) if weighting == "size" else 1
+            weight = len(members) if weighting == "group_size" else 1
             total, weights = total + weight * (values[row] - mean), weights + weight
         assert found[row] == pytest.approx(
             total / weights,
@@ -142,21 +142,14 @@ def test_ancestor_relative_by_prefixes(case: tuple, weighting: str, skip: bool) 
 
 
 @given(forests())
-def test_topology_and_peers(parents: list[int]) -> None:
-    shape = tree.topology(parents)
+def test_peers(parents: list[int]) -> None:
     paths = [path(parents, node) for node in range(len(parents))]
-    assert shape.depth.tolist() == [len(up) - 1 for up in paths]
-    assert shape.root.tolist() == [up[-1] for up in paths]
-    for node in range(len(parents)):
-        subtree = shape.preorder[shape.enter[node] : shape.exit[node]].tolist()
-        assert sorted(subtree) == [other for other in range(len(parents)) if node in paths[other]]
-        assert shape.leaves[node] == sum(other not in parents for other in subtree)
-    for of, same in (
+    for kind, same in (
         ("siblings", lambda a, b: a == b or (parents[a] == parents[b] >= 0)),
         ("depth", lambda a, b: paths[a][-1] == paths[b][-1] and len(paths[a]) == len(paths[b])),
         ("tree", lambda a, b: paths[a][-1] == paths[b][-1]),
     ):
-        ids = tree.peers(parents, of=of)
+        ids = tree.peers(parents, kind=kind)
         assert all((ids[a] == ids[b]) == same(a, b) for a in range(len(parents)) for b in range(len(parents)))
 
 
@@ -169,7 +162,7 @@ def test_build_shares_equal_prefixes(paths: list[list[str]]) -> None:
     ends = {}
     for one, node in zip(paths, found.nodes.tolist(), strict=True):
         assert ends.setdefault(tuple(one), node) == node
-        assert tree.topology(found.parents).depth[node] == len(one) - 1
+        assert len(path(found.parents.tolist(), node)) == len(one)
     assert len(set(ends.values())) == len(ends)
 
 
@@ -189,16 +182,15 @@ def test_isotonic_is_the_projection(parents: list[int], data: st.DataObject) -> 
 
 
 def test_types_and_errors() -> None:
-    assert tree.path_sum([-1, 0], np.ones(2, np.float32)).dtype == np.float32
     assert tree.ancestor_relative([-1, 0, 0], [1, 2], np.array([1, 0], np.float32)).dtype == np.float32
     for call, message in (
-        (lambda: tree.topology([0]), r"parents\[0\] is 0, which lies below node 0"),
-        (lambda: tree.topology([-1, 5]), r"parents\[1\] is 5, but must be -1"),
+        (lambda: tree.peers([0], kind="depth"), r"parents\[0\] is 0, which lies below node 0"),
+        (lambda: tree.peers([-1, 5], kind="depth"), r"parents\[1\] is 5, but must be -1"),
         (lambda: tree.fuse([-1], [1], [1.0]), r"nodes\[0\] is 1, but the tree has 1 nodes"),
-        (lambda: tree.fuse([-1], [0], [1.0], how="mode"), 'how is "mode"'),
-        (lambda: tree.fuse([-1], [0], [1.0], how="expectile", expectile=2.0), "expectile is 2"),
+        (lambda: tree.fuse([-1], [0], [1.0], kind="mode"), 'kind is "mode"'),
+        (lambda: tree.fuse([-1], [0], [1.0], kind="expectile", expectile=2.0), "expectile is 2"),
         (lambda: tree.fuse([-1], [0, 0], [1.0]), "nodes has 2 rows"),
-        (lambda: tree.peers([-1], of="cousins"), 'of is "cousins"'),
+        (lambda: tree.peers([-1], kind="cousins"), 'kind is "cousins"'),
         (lambda: tree.isotonic([-1], [1.0], margin=-1.0), "margin is -1"),
         (lambda: tree.build([1], [0, 0, 1]), r"paths\[0\] is empty"),
         (lambda: tree.ancestor_relative([-1], [0], [float("nan")]), r"values\[0\] is NaN"),

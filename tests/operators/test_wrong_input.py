@@ -35,7 +35,7 @@ FORMS: dict[str, Callable[[np.ndarray], Any]] = {
 CALLS: dict[str, Callable[..., Any]] = {
     "keys.dense": lambda _, groups: keys.dense(groups),
     "group.normalise": lambda scores, groups: group.normalise(
-        scores, groups, unit_ids=groups, scale_ids=groups, weights=scores
+        scores, groups, voter_ids=groups, scale_ids=groups, weights=scores
     ),
     "group.sums": group.sums,
     "returns.discounted": lambda scores, groups: returns.discounted(scores, groups, gamma=0.5),
@@ -71,7 +71,10 @@ def test_masked_numbers_are_missing() -> None:
     ("call", "message"),
     [
         # Numbers that another type would silently turn into others.
-        (lambda: tree.topology(np.full(2, 2**64 - 1, np.uint64)), "parents holds 18446744073709551615, which int64"),
+        (
+            lambda: tree.peers(np.full(2, 2**64 - 1, np.uint64), kind="depth"),
+            "parents holds 18446744073709551615, which int64",
+        ),
         (lambda: tree.fuse([-1], [2**32], [1.0]), r"nodes\[0\] is 4294967296; give the row of a node"),
         (lambda: tree.ancestor_relative([-1, 0], [1, -1], [1.0, 0.0]), r"nodes\[1\] is -1; give the row of a node"),
         (lambda: reward.success_distance(np.ones((1, 2)) * 1j, [True], [0]), "embeddings has dtype complex128"),
@@ -79,14 +82,12 @@ def test_masked_numbers_are_missing() -> None:
         (lambda: reward.checklist([[True]], [[2]], [0, 1]), "dependencies has dtype int64; give booleans, or 0 and 1"),
         # Columns that have to be there.
         (lambda: reward.success_distance([[1.0]], None, [0]), "success is None; give booleans"),
-        (lambda: filters.unflagged(None, [0]), "flags is None; give booleans"),
         (lambda: filters.round_rows(None, 1), "keep is None; give booleans"),
         (lambda: reward.answer_clusters(None, [0]), "answers is NoneType; give a list of texts"),
         (lambda: reward.answer_clusters("yes", [0, 0, 0]), "answers is str; give a list of texts"),
         # Rows that stop before the values do.
         (lambda: reward.information_gain([-1.0, -1.0], [0, 1], [-1.0]), "offsets go from 0 to 1, but answer_logprobs"),
         # Results that are too large.
-        (lambda: tree.path_sum([-1, 0], [1e308, 1e308]), r"the result at \(1,\) is too large for float64"),
         (
             lambda: tree.ancestor_relative([-1, 0, 0, 0], [1, 2, 3], [1.7e308, *[-1.7e308] * 2]),
             r"the result at \(0,\) is too large for float64",
@@ -100,7 +101,7 @@ def test_masked_numbers_are_missing() -> None:
         ),
         # Numbers of things.
         (lambda: group.normalise([1.0], [0], ddof=-1), "ddof is -1; give a whole number from 0 to 4294967295"),
-        (lambda: group.normalise([1.0], [0], min_count=-1), "min_count is -1; give a whole number from 0"),
+        (lambda: group.normalise([1.0], [0], votes_at_least=-1), "votes_at_least is -1; give a whole number from 0"),
         (lambda: group.statistics([1.0], [0], ddof=2**70), "ddof is 1180591620717411303424; give a whole number"),
         (lambda: group.Partial.of([1.0], [0], -1), "groups is -1; give a whole number"),
         (lambda: returns.n_step([1.0], [1.0], [0], gamma=1.0, steps=-1), "steps is -1; give a whole number"),
@@ -108,16 +109,15 @@ def test_masked_numbers_are_missing() -> None:
         (lambda: filters.group_band([1.0], [0], members_at_least=-1), "members_at_least is -1; give a whole number"),
         (lambda: filters.top_groups([1.0], [0], 0.5, ddof=1.5), "ddof is 1.5; give a whole number"),
         (lambda: filters.round_rows([True], -1), "multiple is -1; give a whole number"),
-        (lambda: filters.not_overlong([1], 2**70), "limit is 1180591620717411303424; give a whole number"),
         (lambda: keys.history([0], [0], [0], levels=1.5), "levels is 1.5; give a whole number"),
-        (lambda: keys.similar(["a"], method="minhash", words=-1), "words is -1; give a whole number"),
+        (lambda: keys.similar(["a"], kind="minhash", words=-1), "words is -1; give a whole number"),
         # Sizes for which there is no memory.
         (
             lambda: keys.history([0], [0], [0], levels=2 * HUGE),
             "levels is 2199023255552, for which there",
         ),
         (
-            lambda: keys.similar(["a"], method="minhash", hashes=HUGE * 64, bands=1),
+            lambda: keys.similar(["a"], kind="minhash", hashes=HUGE * 64, bands=1),
             "hashes is 70368744177664, for",
         ),
         (lambda: reward.win_rates([0], [1], [1.0], HUGE), "count is 1099511627776, for which there is not enough"),

@@ -76,19 +76,19 @@ def test_effort_of_easy_and_medium_tasks_by_hand() -> None:
     close(column(medium), [1.0 - costs[0], 0.0, 0.0, 1.0 - costs[1]])
 
 
-def test_targets_strengths_and_the_threshold_follow_the_batches() -> None:
-    component = ExplorationEffort(width=1, momentum=0.5, rate=0.05)
+def test_targets_coefficients_and_the_threshold_follow_the_batches() -> None:
+    component = ExplorationEffort(width=1, momentum=0.5, step_size=0.05)
     batches = [explored([4, 4], [0, 0]), explored([8, 8], [0, 0]), explored([8, 8], [1, 1])]
     made, states = run(component, batches)
     assert [state["threshold"] for state in states] == [1.0] * 3
     assert states[0]["targets"] == [None, None, 4.0]
     assert states[1]["targets"] == [None, None, 6.0]
-    # More than the target of a hard task lowers the strength.
-    close(states[1]["strengths"], [0.5, 0.5, 0.5 - 0.05 * 4.0])
+    # More than the target of a hard task lowers the coefficient.
+    close(states[1]["coefficients"], [0.5, 0.5, 0.5 - 0.05 * 4.0])
     assert states[2]["targets"] == [8.0, None, 6.0]
     close(column(made[1]), [0.6 * sigma((4.0 - 1.4) / 3.0)] * 2)
     _, still = run(ExplorationEffort(width=1, target="batch"), batches)
-    close(still[1]["strengths"], [0.5] * 3)
+    close(still[1]["coefficients"], [0.5] * 3)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -124,8 +124,8 @@ def test_effort_that_is_not_possible() -> None:
         ({"easy": 1.5}, "easy=1.5"),
         ({"medium": 0.7}, "medium=0.7"),
         ({"momentum": -0.1}, "momentum=-0.1"),
-        ({"strength": 3.0}, "strength=3.0"),
-        ({"rate": -1.0}, "rate=-1.0"),
+        ({"coefficient": 3.0}, "coefficient=3.0"),
+        ({"step_size": -1.0}, "step_size=-1.0"),
     ):
         with pytest.raises(RecipeError, match=message):
             ExplorationEffort(**options)

@@ -30,9 +30,9 @@ def test_items_of_checklists() -> None:
             "step_item_eligible.1": [0] * 4,
         },
     )
-    component = ChecklistRelative(items=2, min_count=2)
+    component = ChecklistRelative(items=2, members_at_least=2)
     close(column(component(batch), level="step"), [0.5, 0.5, -0.5, -0.5])
-    close(column(ChecklistRelative(items=2, min_count=3)(batch), level="step"), [0.0] * 4)
+    close(column(ChecklistRelative(items=2, members_at_least=3)(batch), level="step"), [0.0] * 4)
 
 
 def test_the_level_is_the_trajectory() -> None:

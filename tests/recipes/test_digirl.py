@@ -8,7 +8,7 @@ from compared import close, column
 from rollouts import plain, ragged
 
 from agentrl_core.exceptions import RecipeError
-from agentrl_core.recipes.digirl import DoublyRobust
+from agentrl_core.recipes.digirl import DIGIRL, DoublyRobust, ImitatedSteps
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -32,22 +32,33 @@ def test_doubly_robust(kind: str, seed: int) -> None:
                 bar = 0.0
             expected.append(made if draw.valid else 0.0)
             kept.append(draw.valid and made > bar)
-    found = DoublyRobust(kind=kind, indicator=False)(batch)
+    found = DoublyRobust(kind=kind)(batch)
     close(column(found, level="step"), expected)
-    assert column(found, "keep", "step") == kept
+    assert not found.has("keep", "step")
+    filtered = ImitatedSteps(above=0.1 if kind == "paper" else 0.0)(found)
+    assert column(filtered, "keep", "step") == kept
+    close(column(filtered, level="step"), expected)
     gains = []
     for draw in plain(batch):
         rewards = [step.reward if np.isfinite(step.reward) else 0.0 for step in draw.steps]
         gains += [draw.valid and any(rewards[t:]) for t in range(len(rewards))]
     assert column(found, "return", "step") == gains
-    marked = column(DoublyRobust(kind=kind)(batch), level="step")
-    assert [value == 1.0 for value, keep in zip(marked, kept, strict=True) if keep] == [True] * sum(kept)
+
+
+def test_the_filter_keeps_what_earlier_links_kept() -> None:
+    batch = ragged(0)
+    count = len(batch.column("step", "step"))
+    batch = batch.with_columns("step", advantage=np.full(count, 0.5), keep=np.arange(count) % 2)
+    assert [link.phase for link in DIGIRL.chain("weight")] == ["weight", "weight"]
+    kept = column(ImitatedSteps()(batch), "keep", "step")
+    assert kept == [draw.valid and step.row % 2 == 1 for draw in plain(batch) for step in draw.steps]
+    assert any(kept)
 
 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: DoublyRobust(horizon=0), "horizon=0"),
+        (lambda: ImitatedSteps(above=-1.0), "above=-1.0"),
     ],
 )
 def test_options_out_of_range(make: object, message: str) -> None:

@@ -27,11 +27,11 @@ def close(found: object, expected: object, tolerance: float = 1e-5) -> None:
 
 def test_steps_gated_by_confidence_by_hand() -> None:
     batch = small([(0, [1, 1]), (0, [1])], token_entropy=[0.2, 0.6, 1.0], draw_advantage=[1.0, -1.0])
-    close(column(StepConfidence(bonus=0.1)(batch), "advantage", "step"), [0.932524, 0.274017, -1.206541])
-    plainly = StepConfidence(gate=0.0, bonus=0.0)(batch)
+    close(column(StepConfidence(bonus_coefficient=0.1)(batch), "advantage", "step"), [0.932524, 0.274017, -1.206541])
+    plainly = StepConfidence(gate_coefficient=0.0, bonus_coefficient=0.0)(batch)
     close(column(plainly, "advantage", "step"), [2 / 3, 2 / 3, -4 / 3])
     dead = batch.with_columns("draw", advantage=np.array([0.0, 0.0], np.float32))
-    bare = StepConfidence(bonus=0.1, recenter=False, bonus_without_signal=False)(dead)
+    bare = StepConfidence(bonus_coefficient=0.1, recenter=False, bonus_without_signal=False)(dead)
     assert column(bare, "advantage", "step") == [0.0, 0.0, 0.0]
 
 
@@ -60,5 +60,5 @@ def test_steps_gated_by_confidence(seed: int) -> None:
 
 
 def test_impossible_options() -> None:
-    with pytest.raises(RecipeError, match=r"option gate=-1\.0"):
-        StepConfidence(gate=-1.0)
+    with pytest.raises(RecipeError, match=r"option gate_coefficient=-1\.0"):
+        StepConfidence(gate_coefficient=-1.0)

@@ -29,4 +29,6 @@ def test_haepo(score: str, seed: int) -> None:
             costs.append(-total(case, rows) * objective)
         return torch.stack(costs).sum()
 
-    agree(TrajectorySoftmax(score=score, factor=0.5, entropy=0.2, drift=0.3), case, expected)
+    agree(
+        TrajectorySoftmax(score=score, coefficient=0.5, entropy_coefficient=0.2, drift_coefficient=0.3), case, expected
+    )

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from agentrl_core import Batch, Forest, loss
 from agentrl_core.exceptions import RecipeError
@@ -20,7 +21,7 @@ from typing import Any, ClassVar, Literal
 
 from agentrl_core import loss
 from agentrl_core.component import BatchComponent, Column, Rows, StatefulComponent, column_name, draw, option
-from agentrl_core.loss.base import WeightedLoss
+from agentrl_core.loss.base import WeightedLoss, sums
 
 
 @dataclass(frozen=True)
@@ -62,12 +63,15 @@ class Forgetful(BatchComponent):
 
 @dataclass(frozen=True)
 class Halved(WeightedLoss):
-    """A loss of one's own, with a part of the package inside."""
+    """L = - 1/2 sum of w A log p, with a part of the package inside."""
+
+    reads: ClassVar = ("weight_kl", "advantage_positive", "advantage_negative")
 
     kl: loss.KL | None = None
 
     def evaluate(self, tokens):
-        raise NotImplementedError
+        pull = tokens.advantage_positive + tokens.advantage_negative
+        return -0.5 * (pull * tokens.logprob).sum(), sums(tokens)
 
 
 class NoComponent:
@@ -103,6 +107,14 @@ def test_toml_leads_to_anybodys_components(own: object) -> None:
     assert 'component = "my_components:Halved"' in text
     assert 'component = "KL"' in text
     assert Recipe.from_toml(text) == recipe
+
+
+def test_a_loss_of_ones_own_is_evaluated(own: object) -> None:
+    gain, pull = torch.tensor([0.5, 0.0]), torch.tensor([0.0, -0.25])
+    streams = {"weight_kl": torch.full((2,), 0.5), "advantage_positive": gain, "advantage_negative": pull}
+    value, metrics = own.Halved().evaluate(loss.Tokens(torch.tensor([-1.0, -4.0]), None, streams))
+    assert value.item() == -0.5 * (0.5 * -1.0 + -0.25 * -4.0)
+    assert metrics["tokens"].item() == 2
 
 
 def test_it_remembers_by_its_place(own: object) -> None:

@@ -10,7 +10,7 @@ from rollouts import small
 from agentrl_core import recipes
 from agentrl_core.advantage import Normalisation
 from agentrl_core.loss import Tokens
-from agentrl_core.recipes.rank_grpo import SegmentRelative
+from agentrl_core.recipes.rank_grpo import ItemRelative
 
 
 def test_items_of_a_list() -> None:
@@ -19,17 +19,17 @@ def test_items_of_a_list() -> None:
         [(0, [6]), (0, [4])],
         draw_score=[1.0, 0.0],
         **{"draw_hit.0": [1.0, 0.0], "draw_hit.1": [0.0, 0.0], "draw_hit.2": [1.0, 0.0]},
-        token_segment=[0, 0, 1, 2, 3, -2, 0, 1, -1, -2],
+        token_item=[0, 0, 1, 2, 3, -2, 0, 1, -1, -2],
     )
-    component = SegmentRelative(normalisation=Normalisation(scale="none"))
+    component = ItemRelative(normalisation=Normalisation(scale="none"))
     close(
         column(component(batch), level="token"),
         [0.75, 0.75, 0.25, 0.25, -0.1, 0.0, -0.75, -0.25, 0.0, -0.1],
         1e-7,
     )
-    independent = SegmentRelative(credit="independent", normalisation=Normalisation(scale="none"))
+    independent = ItemRelative(credit="independent", normalisation=Normalisation(scale="none"))
     close(column(independent(batch), level="token")[:4], [0.5, 0.5, 0.0, 0.5])
-    whole = batch.with_columns("token", segment=np.array([0, 0, 1, 2, -1, -2, 0, 1, 2, -2]))
+    whole = batch.with_columns("token", item=np.array([0, 0, 1, 2, -1, -2, 0, 1, 2, -2]))
     close(np.array(column(component(whole), level="token"))[[5, 9]], [0.1, 0.1])
 
 
@@ -38,7 +38,7 @@ def test_every_item_has_a_ratio_of_its_own() -> None:
         "weight_kl": torch.ones(5),
         "old_logprob": torch.zeros(5) - 2.0,
         "sequence": torch.zeros(5, dtype=torch.int64),
-        "segment": torch.tensor([0.0, 0.0, 1.0, 1.0, -2.0]),
+        "item": torch.tensor([0.0, 0.0, 1.0, 1.0, -2.0]),
     }
     tokens = Tokens(torch.tensor([0.75, 0.25, -0.75, -0.25, 0.1]) - 2.0, None, streams)
     log_ratio, factor = recipes.RANK_GRPO.loss.ratio(tokens)

@@ -15,7 +15,7 @@ import pytest
 
 from agentrl_core import Batch, Recipe, advantage, loss, recipes, rollout, select
 from agentrl_core.component import BatchComponent, Column, Level, StatefulComponent, column_name, draw
-from agentrl_core.exceptions import RecipeError
+from agentrl_core.exceptions import InvalidInputError, RecipeError
 
 
 @dataclass(frozen=True)
@@ -94,6 +94,18 @@ def test_recipes_load_without_torch() -> None:
         "import sys; from agentrl_core import recipes; recipes.get('arpo').check(); assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("iteration", ["a", 1.5, True, -1, None])
+def test_an_iteration_is_a_whole_number(iteration: object) -> None:
+    with pytest.raises(InvalidInputError, match=f"iteration={iteration!r} is not possible; give a whole number"):
+        recipes.GRPO.at(iteration)
+
+
+@pytest.mark.parametrize("method", ["credit", "updates"])
+def test_what_is_no_batch(method: str) -> None:
+    with pytest.raises(InvalidInputError, match="batch is int; give a Batch"):
+        getattr(recipes.GRPO, method)(3)
 
 
 def test_replace() -> None:

@@ -28,7 +28,7 @@ def test_grpo_is_among_the_survivors() -> None:
         draw_success=[1, 0, 0, 0],
         **{"draw_reward.tool_penalty": [0.5] * 4},
     )
-    recipe = RSTAR2.replace(reward=(RSTAR2.reward[0], ResampleOnCorrect(count=2, minimum=1, seed=None)))
+    recipe = RSTAR2.replace(reward=(RSTAR2.reward[0], ResampleOnCorrect(count=2, at_least=1, seed=None)))
     credited = recipe.credit(recipe.score(batch))
     close(column(credited), [1.0, 0.0, math.nan, math.nan])
     close(column(credited, "advantage"), [math.sqrt(0.5), -math.sqrt(0.5), 0.0, 0.0])

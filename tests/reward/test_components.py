@@ -92,13 +92,13 @@ def test_length_penalty(level: str, count: str) -> None:
             tokens = draw.tokens if level == "draw" else row.tokens
             length = row.trained if count == "trained" else positions[tokens[-1].row] - positions[tokens[0].row] + 1
             expected.append((row.score if level == "draw" else row.reward) - 0.5 * min(max(length - 2, 0) / 4, 1.5))
-    found = LengthPenalty(free=2, limit=6, coefficient=0.5, at_most=1.5, level=level, count=count)(batch)
+    found = LengthPenalty(free=2, full_at=6, coefficient=0.5, at_most=1.5, level=level, count=count)(batch)
     close(column(found, "score" if level == "draw" else "step_score", level), expected)
 
 
 def test_length_penalty_by_the_success_of_the_group() -> None:
     batch = small([(0, [4]), (0, [2]), (0, [8])], draw_score=[1.0, 0.0, math.nan], draw_success=[1, 0, 1])
-    found = LengthPenalty(free=0, limit=8, at_most=1.0, scale_by="group_mean", only="success")(batch)
+    found = LengthPenalty(free=0, full_at=8, at_most=1.0, scale_by="group_mean", only="success")(batch)
     close(column(found), [1.0 - 0.5 * 0.5, 0.0, math.nan])
 
 
@@ -128,7 +128,7 @@ def test_noise_only_where_scores_are_nearly_equal() -> None:
 def test_tiers_are_closed_above() -> None:
     batch = small([(0, [1])] * 6, draw_score=[0.0, 0.1, 0.25, 0.26, 1.0, math.nan])
     close(column(Tiers()(batch)), [0.0, 0.25, 0.25, 0.5, 1.0, math.nan])
-    with pytest.raises(InvalidInputError, match="must lie in"):
+    with pytest.raises(InvalidInputError, match="give a quality from 0 to 1"):
         Tiers()(batch.with_columns("draw", score=np.full(6, 2.0)))
 
 
@@ -292,11 +292,11 @@ def test_checklists() -> None:
 
 def test_checklists_as_advantages() -> None:
     made = Checklist(items=2)(checked())
-    steps = ChecklistRelative(items=2, min_count=2)(made)
+    steps = ChecklistRelative(items=2, members_at_least=2)(made)
     # Everybody satisfied both items of turn 0; only one draw reached turn 1.
     close(column(steps, "advantage", "step"), [0.0] * 5)
     turns = GroupRelative(
-        column="turn_reward", level="step", group_by="group_id,turn", unit="trajectory", scale="none", min_count=2
+        column="turn_reward", level="step", group_by="group_id,turn", voter="trajectory", scale="none", votes_at_least=2
     )
     close(column(turns(made), "advantage", "step"), [0.25, 0.25, 0.0, -0.25, -0.25])
 
@@ -385,9 +385,9 @@ def test_components_of_the_reward_go_by_their_names() -> None:
         (lambda: SoftTop(rise=-1.0), r"rise=-1\.0"),
         (lambda: Fuse(""), "column='' is not possible; name a column"),
         (lambda: Fuse("x", kind="multiply", at_most=1.0), "at_most=1.0"),
-        (lambda: LengthPenalty(free=-1, limit=5), "free=-1"),
-        (lambda: LengthPenalty(free=5, limit=5), "limit=5 is not possible; give a number above free=5"),
-        (lambda: LengthPenalty(free=5, limit=6, coefficient=-1.0), "coefficient=-1.0"),
+        (lambda: LengthPenalty(free=-1, full_at=5), "free=-1"),
+        (lambda: LengthPenalty(free=5, full_at=5), "full_at=5 is not possible; give a number above free=5"),
+        (lambda: LengthPenalty(free=5, full_at=6, coefficient=-1.0), "coefficient=-1.0"),
         (lambda: Dither(amplitude=-1.0), "amplitude=-1.0"),
         (lambda: Dither(only_if_std_below=0.0), "only_if_std_below=0.0"),
         (lambda: Tiers(count=0), "count=0"),
@@ -477,7 +477,7 @@ def test_steps_are_credited_with_what_was_made_of_their_reward() -> None:
     visited = credited((Outcome(), Outcome(level="step"), FirstVisits(key="tool")), to_come, batch)
     close(column(visited, "step_score", "step"), [1.0, 0.0, 2.0])
     close(column(visited, "advantage", "step"), [3.0, 2.0, 2.0])
-    priced = LengthPenalty(free=2, limit=4, coefficient=0.5, level="step")
+    priced = LengthPenalty(free=2, full_at=4, coefficient=0.5, level="step")
     charged = credited((Outcome(), Outcome(level="step"), priced), to_come, batch)
     close(column(charged, "advantage", "step"), [-0.25, -0.25, 0.75])
     critic = batch.with_columns("step", value=[0.0, 0.0, 0.0])

@@ -93,7 +93,7 @@ def test_fixtures_of_the_papers() -> None:
     )
     # MARS: 0.5 · (1 - (length - 11) / 2037) where it is negative.
     length = 3000.0
-    assert reward.excess_penalty([length], free=2048, limit=4085, coefficient=0.5)[0] == pytest.approx(
+    assert reward.excess_penalty([length], free=2048, full_at=4085, coefficient=0.5)[0] == pytest.approx(
         0.5 * (1 - (length - 11) / 2037)
     )
     # SEED-GRPO's entropies of (4, 4) out of 8.
@@ -106,7 +106,7 @@ def test_a_tracked_quantile_converges() -> None:
     state = None
     random = np.random.default_rng(0)
     for _ in range(400):
-        _, state = reward.tracked_quantiles(state, random.normal(size=64), levels=[0.2, 0.5, 0.9], rate=0.05)
+        _, state = reward.tracked_quantiles(state, random.normal(size=64), levels=[0.2, 0.5, 0.9], step_size=0.05)
     np.testing.assert_allclose(state, [-0.8416, 0.0, 1.2816], atol=0.15)
 
 
@@ -114,8 +114,7 @@ def test_rows_that_are_not_valid_may_hold_anything() -> None:
     valid = np.array([True, False, True])
     scores = np.array([1.0, NAN, 0.5], np.float32)
     for made in (
-        reward.excess_penalty(scores, free=0.0, limit=1.0, valid=valid),
-        reward.tiers(scores, 4, valid=valid),
+        reward.excess_penalty(scores, free=0.0, full_at=1.0, valid=valid),
         reward.dither(scores, seed=1, valid=valid),
         reward.tail_risk(scores, 0.0, 1.0, valid=valid),
         reward.max_at_k(scores, [0, 0, 0], 2, valid=valid),
@@ -141,8 +140,7 @@ def test_noise_follows_the_names_of_rows(order: list[int], seed: int) -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: reward.excess_penalty([1.0], free=2, limit=1), "limit is 1, but must lie above free"),
-        (lambda: reward.tiers([1.0], -1), "count is -1"),
+        (lambda: reward.excess_penalty([1.0], free=2, full_at=1), "full_at is 1, but must lie above free"),
         (lambda: reward.dither([1.0], seed=0, kind="pink"), 'kind is "pink"'),
         (lambda: reward.max_at_k([1.0], [0], 2), "group 0 has 1 valid rows"),
         (lambda: reward.win_rates([0], [-1], [1.0], 2), r"second\[0\] is -1"),

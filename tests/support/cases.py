@@ -65,7 +65,7 @@ class Case:
             "pair": sequence // 2,
             "group": torch.where(sequence < 4, 0, torch.where(sequence < 7, 1, 2)),
             "stratum": torch.arange(count) % 3,
-            "segment": torch.arange(count, dtype=torch.float64) % 4 - 1,
+            "item": torch.arange(count, dtype=torch.float64) % 4 - 1,
             "score": advantage if per == "sequence" else (sequence % 3).double(),
             "reward_reference_logprob": (old + 0.2 * normal(count)).clamp(max=-0.01),
             "expert": (sequence % 3 == 0).double(),

@@ -154,7 +154,7 @@ LEVELS = ["token", "step", "step_geometric", "sequence", "geometric", "prefix", 
 
 @settings(max_examples=30, deadline=None)
 @given(SEEDS, st.sampled_from(LEVELS), st.sampled_from(["truncate", "mask", "filter", "veto"]))
-def test_importance_weights(seed: int, level: str, action: str) -> None:
+def test_importance_weights(seed: int, level: str, kind: str) -> None:
     batch = with_tokens(seed, recomputed_logprob=-1.0)
     if not any(counted(batch)):
         return
@@ -179,16 +179,16 @@ def test_importance_weights(seed: int, level: str, action: str) -> None:
                 expected[rows] = np.exp(own)
         rows = [token.row for token in draw.tokens if token.trained]
         beyond = (expected[rows] < 0.4) | (expected[rows] > 1.5)
-        if action == "veto" and beyond.any():
+        if kind == "veto" and beyond.any():
             kept[rows] = 0.0
-        elif action == "mask":
+        elif kind == "mask":
             expected[rows] = np.where(beyond, 0.0, expected[rows])
-        elif action == "filter":
+        elif kind == "filter":
             expected[rows] = np.where(beyond, 0.0, 1.0)
-        elif action == "truncate":
+        elif kind == "truncate":
             expected[rows] = np.clip(expected[rows], 0.4, 1.5)
-    made = ImportanceWeight(level=level, action=action, at_least=0.4, at_most=1.5)(batch)
-    if action == "veto":
+    made = ImportanceWeight(level=level, kind=kind, at_least=0.4, at_most=1.5)(batch)
+    if kind == "veto":
         assert column(made, "keep", "token") == kept.tolist()
         assert not made.has("weight", "token")
     else:
@@ -224,16 +224,16 @@ def test_mean_one_as_verl(level: str) -> None:
 def test_filters_of_roll_are_apart_from_its_weight() -> None:
     """A17: a chunk of 10 tokens, each with the log-ratio .2: its ratio is e^.2 = 1.2214, not e^2 = 7.39."""
     batch = small([(0, [10])], token_recomputed_logprob=[-0.8] * 10)
-    near = ImportanceWeight(level="step_geometric", action="filter", at_most=2.0)
+    near = ImportanceWeight(level="step_geometric", kind="filter", at_most=2.0)
     assert column(near(batch), "weight", "token") == [1.0] * 10
     close(column(ImportanceWeight(level="step_geometric")(near(batch)), "weight", "token"), [math.exp(0.2)] * 10)
-    assert column(ImportanceWeight(level="step", action="filter")(batch), "weight", "token") == [0.0] * 10
+    assert column(ImportanceWeight(level="step", kind="filter")(batch), "weight", "token") == [0.0] * 10
 
 
 def test_a_filter_of_the_proximal_policy_weighs_nothing() -> None:
     """B20, E20: the clip has pi_prox / mu already; tokens above the cap weigh 0 and stay in the denominator."""
     batch = small([(0, [2])], token_proximal_logprob=[-1.0 + math.log(2.0), -1.0 + math.log(6.0)])
-    capped = ImportanceWeight(logprob="proximal_logprob", action="filter", at_most=5.0)(batch)
+    capped = ImportanceWeight(logprob="proximal_logprob", kind="filter", at_most=5.0)(batch)
     assert column(capped, "weight", "token") == [1.0, 0.0]
     assert not capped.has("keep", "token")
     region = TrustRegion(logprob="proximal_logprob", kind="k1", at_least=-math.log(5.0), denominator="all")(batch)
@@ -266,8 +266,8 @@ def test_trust_regions() -> None:
         (lambda: ColumnScaled(kind="exponential"), "option at_most=None is not possible; give the largest factor"),
         (lambda: ColumnScaled(temperature=0.0), "option temperature=0.0"),
         (lambda: ImportanceWeight(at_least=3.0), "option at_most=2.0"),
-        (lambda: ImportanceWeight(action="mask", at_most=None), "option action='mask'"),
-        (lambda: ImportanceWeight(action="filter", mean_one="token"), "option mean_one='token'"),
+        (lambda: ImportanceWeight(kind="mask", at_most=None), "option kind='mask'"),
+        (lambda: ImportanceWeight(kind="filter", mean_one="token"), "option mean_one='token'"),
         (lambda: TrustRegion(at_least=0.2), "option at_least=0.2"),
     ],
 )

@@ -1,8 +1,7 @@
 //! Masks of rows and groups that are worth training on. They follow the statistics: a row that is filtered has voted.
 
-use crate::check::{column, mask_length, same_length, within};
+use crate::check::{column, mask_length, within};
 use crate::group::{Columns, statistics};
-use crate::ragged::Ragged;
 use crate::weight::{Amount, Ties, Top, top};
 use crate::{Error, Result};
 
@@ -99,38 +98,6 @@ pub fn top_groups(
     Ok(groups.iter().enumerate().map(keep).collect())
 }
 
-/// Which rows have no flagged part: no void turn, no failed judge (`SimpleTIR`, arXiv:2509.02479). A row without parts is kept.
-///
-/// ```
-/// use agentrl_compute::filters::unflagged;
-/// use agentrl_compute::ragged::Ragged;
-///
-/// assert_eq!(unflagged(Ragged::new(&[false, true, false], &[0, 2, 3])?), [false, true]);
-/// # Ok::<(), agentrl_compute::Error>(())
-/// ```
-pub fn unflagged(flags: Ragged<'_, bool>) -> Vec<bool> {
-    flags.iter().map(|row| !row.contains(&true)).collect()
-}
-
-/// Which rows ended by themselves: shorter than `limit` and, where it is known, not cut off.
-///
-/// ```
-/// use agentrl_compute::filters::not_overlong;
-///
-/// assert_eq!(not_overlong(&[3, 8, 2], 8, Some(&[false, false, true]))?, [true, false, false]);
-/// # Ok::<(), agentrl_compute::Error>(())
-/// ```
-///
-/// # Errors
-/// `InvalidInput` if lengths differ.
-pub fn not_overlong(lengths: &[i64], limit: i64, truncated: Option<&[bool]>) -> Result<Vec<bool>> {
-    if let Some(truncated) = truncated {
-        same_length("truncated", truncated.len(), "lengths", lengths.len())?;
-    }
-    let keep = |(row, &length): (usize, &i64)| length < limit && truncated.is_none_or(|truncated| !truncated[row]);
-    Ok(lengths.iter().enumerate().map(keep).collect())
-}
-
 /// A mask with as many rows as a multiple: the kept rows with the smallest scores are dropped, or, with `up`, the dropped rows
 /// with the largest scores are taken back (where there are not enough valid ones, rows are dropped). Of equal scores, earlier
 /// rows stay.
@@ -199,7 +166,6 @@ mod tests {
         assert_eq!(band(GroupBand { std_above: Some(-1.0), ..ANY }), "std_above is -1; give a number of at least 0");
         assert_eq!(message(top_groups(&[1.0], &[0], None, 0, 2.0)), "fraction is 2; give a number from 0 to 1");
         assert_eq!(message(round_rows(&[true], &[1.0], None, 0, true)), "multiple is 0; give at least 1");
-        assert!(message(not_overlong(&[1], 2, Some(&[]))).starts_with("truncated has 0 values"));
     }
 
     #[test]

@@ -20,7 +20,7 @@ def gigpo(
     *,
     step_weight: float = 1.0,
     scale: str = "none",
-    unit: str = "step",
+    voter: str = "step",
     ddof: int,
     eps: float = 1e-6,
     valid: _Bool | None = None,

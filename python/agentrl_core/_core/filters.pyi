@@ -5,11 +5,10 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["group_band", "not_overlong", "round_rows", "top_groups", "unflagged"]
+__all__ = ["group_band", "round_rows", "top_groups"]
 
 _Bool: TypeAlias = NDArray[np.bool_]
 _F64: TypeAlias = NDArray[np.float64]
-_I64: TypeAlias = NDArray[np.int64]
 _U32: TypeAlias = NDArray[np.uint32]
 
 def group_band(
@@ -25,6 +24,4 @@ def group_band(
     valid: _Bool | None = None,
 ) -> _Bool: ...
 def top_groups(scores: _F64, groups: _U32, *, fraction: float, ddof: int, valid: _Bool | None = None) -> _Bool: ...
-def unflagged(flags: _Bool, offsets: _I64) -> _Bool: ...
-def not_overlong(lengths: _I64, limit: int, *, truncated: _Bool | None = None) -> _Bool: ...
 def round_rows(keep: _Bool, scores: _F64, *, multiple: int, up: bool, valid: _Bool | None = None) -> _Bool: ...

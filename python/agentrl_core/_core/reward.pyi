@@ -16,7 +16,6 @@ __all__ = [
     "rank_agreement",
     "success_distance",
     "tail_risk",
-    "tiers",
     "top_gap",
     "tracked_quantiles",
     "win_rates",
@@ -28,8 +27,7 @@ _F64: TypeAlias = NDArray[np.float64]
 _I64: TypeAlias = NDArray[np.int64]
 _U32: TypeAlias = NDArray[np.uint32]
 
-def excess_penalty(amounts: _F64, free: float, limit: float, coefficient: float, at_most: float | None) -> _F64: ...
-def tiers(qualities: _F64, count: int) -> _F64: ...
+def excess_penalty(amounts: _F64, free: float, full_at: float, coefficient: float, at_most: float | None) -> _F64: ...
 def dither(scores: _F64, ids: _I64, seed: int, amplitude: float, kind: str) -> _F64: ...
 def max_at_k(
     rewards: _F64,
@@ -45,7 +43,7 @@ def win_rates(first: _U32, second: _U32, probability: _F64, count: int) -> _F64:
 def cluster_votes(
     clusters: _U32, groups: _U32, *, parsed: _Bool | None = None, weights: _F64 | None = None
 ) -> dict[str, Any]: ...
-def tracked_quantiles(state: _F64 | None, values: _F64, levels: _F64, rate: float) -> tuple[_F64, _F64]: ...
+def tracked_quantiles(state: _F64 | None, values: _F64, levels: _F64, step_size: float) -> tuple[_F64, _F64]: ...
 def tail_risk(
     scores: _F64,
     low: _F64,
@@ -72,7 +70,7 @@ def success_distance(
     groups: _U32,
     *,
     radius: float,
-    min_samples: int,
+    members_at_least: int,
     at_most: float,
     slope: float,
 ) -> _F64: ...

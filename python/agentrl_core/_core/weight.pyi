@@ -62,8 +62,7 @@ def quota(
     ids: _I64,
     *,
     target: int,
-    minimum_failures: int,
-    minimum_successes: int,
+    at_least: int,
     seed: int | None,
     valid: _Bool | None = None,
 ) -> _Bool: ...
@@ -75,15 +74,15 @@ def importance(
     level: str,
     at_least: float | None,
     at_most: float | None,
-    action: str,
-    segments: _I64 | None = None,
+    kind: str,
+    steps: _I64 | None = None,
     mask: _Bool | None = None,
 ) -> NDArray[_Float]: ...
 def trust_region(
     log_ratios: NDArray[_Float],
     offsets: _I64,
     *,
-    divergence: str,
+    kind: str,
     aggregate: str,
     at_least: float | None,
     at_most: float,

@@ -110,7 +110,9 @@ class BaselineRelative(BatchComponent):
     def _weighted(self, rows: Rows, score: NDArray[np.float64], groups: NDArray[np.uint32]) -> NDArray[np.float64]:
         weights = rows.values(self.column)
         total = group.sums(np.where(rows.valid, weights, 0.0), groups)[groups]
-        compare = Normalisation(center="leave_one_out" if self.leave_one_out else "mean", scale="none", min_count=1)
+        compare = Normalisation(
+            center="leave_one_out" if self.leave_one_out else "mean", scale="none", votes_at_least=1
+        )
         return compare.compare(score, groups, valid=rows.valid, weights=np.where(total > 0.0, weights, 1.0))
 
 
@@ -121,8 +123,8 @@ class GreedyRelative(BatchComponent):
         advantage = gamma^(n - t + 1) * D - kl_coefficient * (log pi - log pi_ref) of the t-th of n trained tokens
 
     D = score - score of the group's greedy draws, of a size of at most `at_most`. The draw column `greedy` is 1 for
-    those: they are left out of the loss (`keep` 0). The KL of a token counts for that token alone. Source: ReMax,
-    arXiv:2310.10505 (`gamma=0.99, kl_coefficient=0.05`).
+    those: their advantage is 0, and `weight.FlagFilter(flags="greedy", level="draw")` leaves them out of the loss. The
+    KL of a token counts for that token alone. Source: ReMax, arXiv:2310.10505 (`gamma=0.99, kl_coefficient=0.05`).
 
     Args:
         gamma: discount from token to token, 0 to 1.
@@ -136,12 +138,12 @@ class GreedyRelative(BatchComponent):
     Example:
         >>> from agentrl_core.advantage import GreedyRelative
         >>> GreedyRelative().makes
-        (token('advantage'), draw('keep'))
+        (token('advantage'),)
     """
 
     phase: ClassVar[str] = "advantage"
     needs: ClassVar[tuple[Column, ...]] = (draw("score"), draw("greedy"))
-    makes: ClassVar[tuple[Column, ...]] = (token("advantage"), draw("keep"))
+    makes: ClassVar[tuple[Column, ...]] = (token("advantage"),)
 
     gamma: float = option(1.0, at_least=0, at_most=1)
     kl_coefficient: float = option(0.0, at_least=0)
@@ -154,7 +156,7 @@ class GreedyRelative(BatchComponent):
             yield from (token("behaviour_logprob"), token("reference_logprob", model="reference"))
 
     def __call__(self, batch: Batch) -> Batch:
-        """Return `batch` with the columns `advantage` on tokens and `keep` on draws."""
+        """Return `batch` with the column `advantage` on tokens."""
         draws, tokens = Rows(batch, "draw"), Rows(batch, "token")
         groups, greedy = draws.keys(self.group_by), draws.flags("greedy")
         baseline = group.statistics(draws.values("score"), groups, valid=draws.valid & greedy).mean[groups]
@@ -174,15 +176,12 @@ class GreedyRelative(BatchComponent):
             advantages = advantages - self.kl_coefficient * (
                 tokens.values("behaviour_logprob") - tokens.values("reference_logprob")
             )
-        kept = ~greedy & draws.flags("keep") if batch.has("keep", "draw") else ~greedy
-        return tokens.write(advantage=np.where(counted, advantages, 0.0)).with_columns(
-            "draw", keep=kept.astype(np.uint8)
-        )
+        return tokens.write(advantage=np.where(counted, advantages, 0.0))
 
 
 @dataclass(frozen=True)
 class OptimalTokenBaseline(BatchComponent):
-    """The score minus, at every trained token, the baseline that makes the gradient's variance least.
+    """Compares the score, at every trained token, with the baseline that makes the gradient's variance least.
 
         advantage = score - b_t,
         w = 1 - 2 p + sum p^2,  W_it = sum_{j <= t} w_ij,  b_t = sum_i R_i W_it / (sum_i W_it + eps)

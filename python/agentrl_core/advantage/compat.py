@@ -24,7 +24,7 @@ COMPAT: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "verl-agent/episode_std": _RAW,
         "verl-agent/step": _CENTRED,
         "verl-agent/step_std": _STD,
-        "roll": {**_STD, "min_scale": 1e-6},
+        "roll": {**_STD, "scale_above": 1e-6},
         "skyrl": _RAW,
         "trl-sync": {**_STD, "eps": 1e-4},
         "trl-async": {**_STD, "ddof": 0, "eps": 1e-8},
@@ -32,7 +32,7 @@ COMPAT: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "rllm": {**_RAW, "ddof": 0},
         "art": {**_STD, "ddof": 0},
         "prime-rl": _CENTRED,
-        "torchrl": {**_STD, "eps": 0.0, "floor": 1e-6},
+        "torchrl": {**_STD, "eps": 0.0, "scale_at_least": 1e-6},
         "trinity-stepwise": _RAW,
         "rlinf": _STD,
         "slime": _STD,
@@ -55,7 +55,7 @@ def compat(name: str) -> dict[str, Any]:
     | `verl-0.9/dr_grpo` | mean | | x |
     | `verl-0.9/rloo`, `verl-0.9/rloo_vectorized` | mean of the others | | x, 0 |
     | `verl-0.9/opo` | mean weighted by length: give `weights` | | x |
-    | `verl-agent/episode` | mean over steps; once a trajectory: give `unit_ids` | | x |
+    | `verl-agent/episode` | mean over steps; once a trajectory: give `voter_ids` | | x |
     | `verl-agent/episode_std` | the same, std (n - 1) | + 1e-6 | x / (1 + eps) |
     | `verl-agent/step`, `verl-agent/step_std` | mean over the anchor's steps (std n - 1) | + 1e-6 | 0 |
     | `roll` | mean, std (n - 1) | + 1e-6, std of at most 1e-6 gives 0 | 0 |

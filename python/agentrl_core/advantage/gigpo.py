@@ -22,7 +22,7 @@ def gigpo(
     gamma: float = 0.95,
     step_weight: float = 1.0,
     scale: Literal["std", "none"] = "none",
-    unit: Literal["step", "trajectory"] = "step",
+    voter: Literal["step", "trajectory"] = "step",
     ddof: int = 1,
     eps: float = 1e-6,
     valid: object | None = None,
@@ -48,7 +48,7 @@ def gigpo(
         gamma: discount, 0 to 1.
         step_weight: weight of the step part.
         scale: `none` or `std`.
-        unit: what votes once in the statistics of the group: every `step` (public code) or every `trajectory`.
+        voter: what votes once in the statistics of the group: every `step` (public code) or every `trajectory`.
         ddof: the variance divides by (count - ddof); 0 or 1.
         eps: added to the standard deviation.
         valid: n booleans; rows that are False neither vote nor get a value (0). None: all rows are valid.
@@ -88,7 +88,7 @@ def gigpo(
         columns.keys(state_keys, "state_keys", length=count),
         step_weight=step_weight,
         scale=scale,
-        unit=unit,
+        voter=voter,
         ddof=ddof,
         eps=eps,
         valid=columns.mask(valid, "valid", length=count),

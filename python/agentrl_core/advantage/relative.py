@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentrl_core.component import BatchComponent, Column, Component, Level, Rows, column_name, option
-from agentrl_core.component.rows import Unit
+from agentrl_core.component.rows import Voter
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.operators import columns, group
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class Normalisation(Component):
     """How a value is compared with its group: what is subtracted from it, and what the difference is divided by.
 
-        clip((x - centre) / (max(sqrt(spread^2 + variance_eps), floor) + eps))
+        clip((x - centre) / (max(sqrt(spread^2 + variance_eps), scale_at_least) + eps))
 
     The options of `agentrl_core.group.normalise`. Equal values give exactly 0, whatever `eps` is.
 
@@ -36,19 +36,19 @@ class Normalisation(Component):
         ddof: the variance divides by (count - ddof); 0 or 1.
         eps: added to the spread, at least 0.
         variance_eps: added under the root, at least 0 (verl's whitening: 1e-8, with `eps=0`).
-        floor: the spread is at least this (torchrl: 1e-6, with `eps=0`).
-        min_scale: a group whose spread is at most this gives 0 (ROLL: 1e-6).
-        min_count: a group with fewer votes follows `singleton`; None: the fewest that centre and spread need.
+        scale_at_least: the spread is at least this (torchrl: 1e-6, with `eps=0`).
+        scale_above: a group whose spread is at most this gives 0 (ROLL: 1e-6).
+        votes_at_least: a group with fewer votes follows `singleton`; None: the fewest that centre and spread need.
         singleton: what such a group gets: 0 (`zero`), or its values, as if their mean were 0 and their spread 1
             (`raw`, verl).
-        clip: results are cut to at most this size; None: they are not.
+        at_most: results are cut to at most this size; None: they are not.
 
     Raises:
         RecipeError: an option is out of range.
 
     Example:
         >>> from agentrl_core.advantage import Normalisation
-        >>> Normalisation(center="median", scale="mad", floor=1.0).center
+        >>> Normalisation(center="median", scale="mad", scale_at_least=1.0).center
         'median'
     """
 
@@ -58,11 +58,11 @@ class Normalisation(Component):
     ddof: Literal[0, 1] = 1
     eps: float = option(1e-6, at_least=0)
     variance_eps: float = option(0.0, at_least=0)
-    floor: float = option(0.0, at_least=0)
-    min_scale: float = option(0.0, at_least=0)
-    min_count: int | None = option(None, at_least=1)
+    scale_at_least: float = option(0.0, at_least=0)
+    scale_above: float = option(0.0, at_least=0)
+    votes_at_least: int | None = option(None, at_least=1)
     singleton: Literal["zero", "raw"] = "zero"
-    clip: float | None = option(None, above=0)
+    at_most: float | None = option(None, above=0)
 
     def compare(
         self,
@@ -93,7 +93,7 @@ class GroupRelative(Normalisation, BatchComponent):
     (`center="leave_one_out", scale="none"`); MC-GRPO arXiv:2601.22582 (`center="median", median="lower", scale="mad",
     eps=1e-3`); Lite PPO arXiv:2508.08221 (`scale_by="batch"`); Dr. MAS arXiv:2602.08847 (`level="step",
     group_by="group_id,agent"`); GDPO arXiv:2601.05242 (one link with `add=True` for each reward component);
-    whitening over tokens (`column="advantage", group_by="batch", unit="token", eps=0.0, variance_eps=1e-8`).
+    whitening over tokens (`column="advantage", group_by="batch", voter="token", eps=0.0, variance_eps=1e-8`).
 
     Args:
         column: what is compared: `score`, `reward.<name>`, an earlier `advantage`, or another column.
@@ -103,13 +103,13 @@ class GroupRelative(Normalisation, BatchComponent):
         group_by: comma-joined key columns whose values tell groups apart, such as `group_id,agent`; or `batch`: one
             group of all rows.
         scale_by: the same for the spread alone; empty: that of `group_by`.
-        unit: what votes once: `row`, `step`, `trajectory`, `group` (the mean of its rows), or each trained `token` (a
+        voter: what votes once: `row`, `step`, `trajectory`, `group` (the mean of its rows), or each trained `token` (a
             row counts as often as it has any). `step` on draws: a draw counts as often as it has steps.
-        output: `row`: each row's own value is compared; `unit`: the mean of its unit is, and all its rows get that.
+        output: `row`: each row's own value is compared; `voter`: the mean of its voter is, and all its rows get that.
         coefficient: multiplies the result.
         add: whether it is added to the advantage that is there, at the finer of the two levels.
         shared: how draws that share the same row count it: `each`, `split` or `owner` (`Recipe.shared`).
-        fallback_above: where a result of a group reaches this size, the whole group is compared with `unit="row"`
+        fallback_above: where a result of a group reaches this size, the whole group is compared with `voter="row"`
             instead (HAPO, arXiv:2509.16591: 5); None: nowhere.
 
     Raises:
@@ -128,22 +128,22 @@ class GroupRelative(Normalisation, BatchComponent):
     rows: Literal["all", "last"] = "all"
     group_by: str = column_name("group_id", level="level")
     scale_by: str = column_name("", level="level", optional=True)
-    unit: Unit = "row"
-    output: Literal["row", "unit"] = "row"
+    voter: Voter = "row"
+    output: Literal["row", "voter"] = "row"
     coefficient: float = 1.0
     add: bool = False
     shared: Literal["each", "split", "owner"] = "each"
     fallback_above: float | None = option(None, above=0)
 
     def check_options(self) -> None:
-        """A spread of other groups is one that divides, and only units share a value."""
+        """A spread of other groups is one that divides, and only voters share a value."""
         self.require(
             not self.scale_by or self.scale in ("std", "mad", "range"), "scale_by", "choose scale std, mad or range"
         )
         self.require(
-            self.output == "row" or self.unit in ("step", "trajectory", "group"),
+            self.output == "row" or self.voter in ("step", "trajectory", "group"),
             "output",
-            'choose unit "step", "trajectory" or "group", whose rows share a value',
+            'choose voter "step", "trajectory" or "group", whose rows share a value',
         )
 
     def own_makes(self) -> Iterable[Column]:
@@ -156,11 +156,11 @@ class GroupRelative(Normalisation, BatchComponent):
         values, groups = rows.values(self.column), rows.keys(self.group_by)
         if self.rows == "last":
             values = np.where(rows.last, values, np.nan)
-        units = rows.units(self.unit)
-        if self.output == "unit" and units is not None:
+        voters = rows.voters(self.voter)
+        if self.output == "voter" and voters is not None:
             counted = rows.valid & np.isfinite(values)
-            values = group.statistics(values, units, valid=counted).mean[units]
-        advantages = self._compared(rows, values, groups, self.unit)
+            values = group.statistics(values, voters, valid=counted).mean[voters]
+        advantages = self._compared(rows, values, groups, self.voter)
         if self.fallback_above is not None:
             largest = group.statistics(np.abs(advantages), groups, valid=rows.valid).most
             far = (largest >= self.fallback_above)[groups]
@@ -169,15 +169,15 @@ class GroupRelative(Normalisation, BatchComponent):
         return rows.add("advantage", advantages) if self.add else rows.write(advantage=advantages)
 
     def _compared(
-        self, rows: Rows, values: NDArray[np.float64], groups: NDArray[np.uint32], unit: Unit
+        self, rows: Rows, values: NDArray[np.float64], groups: NDArray[np.uint32], voter: Voter
     ) -> NDArray[np.float64]:
         return self.compare(
             values,
             groups,
             valid=rows.valid,
             scale_ids=rows.keys(self.scale_by) if self.scale_by else None,
-            unit_ids=rows.units(unit),
-            weights=rows.votes(unit, self.shared),
+            voter_ids=rows.voters(voter),
+            weights=rows.votes(voter, self.shared),
         )
 
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from agentrl_core import _core
 from agentrl_core.advantage.relative import Normalisation
 from agentrl_core.component import BatchComponent, Column, Rows, column_name, draw, option, step, token
+from agentrl_core.operators import tree
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -26,7 +26,7 @@ class TreeRelative(BatchComponent):
 
     Values of draws are carried up the tree of their shared steps (or tokens), and compared there.
     Steps that draws share are one node, and a group is one tree. V(node) is made of the values of the draws through it
-    (`fuse`). By `compare`:
+    (`fuse`). By `kind`:
 
     - `depth`: each node's V against the nodes of its tree at its depth; the step gets it (BranchGRPO arXiv:2509.06040);
     - `sibling`: against the other continuations of the same prefix (TreeRL);
@@ -48,7 +48,7 @@ class TreeRelative(BatchComponent):
             (`path`); their `expectile`; the `max`, the `min` or the `sum` below.
         alpha: for `path`: w_c = softmax(alpha * log p(c)).
         expectile: for `expectile`: 0.5 is the mean of the children, 1 their maximum.
-        compare: as above.
+        kind: as above.
         normalisation: how values are compared, at `depth`, `sibling` and `baseline`.
         weighting: for `ancestors`: prefixes count equally (`average`) or by the draws through them (`group_size`).
         drop_constant: for `ancestors`: leave out prefixes below which all draws have the same value.
@@ -63,7 +63,7 @@ class TreeRelative(BatchComponent):
 
     Example:
         >>> from agentrl_core.advantage import TreeRelative
-        >>> TreeRelative().makes, TreeRelative(compare="ancestors").makes
+        >>> TreeRelative().makes, TreeRelative(kind="ancestors").makes
         ((step('advantage'),), (draw('advantage'),))
     """
 
@@ -75,8 +75,8 @@ class TreeRelative(BatchComponent):
     fuse: Literal["leaves", "children", "path", "expectile", "max", "min", "sum"] = "leaves"
     alpha: float = option(1.0, at_least=0)
     expectile: float = option(0.7, at_least=0, at_most=1)
-    compare: Literal["depth", "sibling", "none", "ancestors", "baseline", "order"] = "depth"
-    normalisation: Normalisation = Normalisation(eps=1e-8, min_scale=1e-6, clip=5.0)
+    kind: Literal["depth", "sibling", "none", "ancestors", "baseline", "order"] = "depth"
+    normalisation: Normalisation = Normalisation(eps=1e-8, scale_above=1e-6, at_most=5.0)
     weighting: Literal["average", "group_size"] = "average"
     drop_constant: bool = False
     singleton: Literal["zero", "raw"] = "zero"
@@ -92,84 +92,86 @@ class TreeRelative(BatchComponent):
 
     def own_makes(self) -> Iterable[Column]:
         """The advantage of each draw, or of each step or token."""
-        return (Column("draw" if self.compare in _OF_DRAWS else self.level, "advantage"),)
+        return (Column("draw" if self.kind in _OF_DRAWS else self.level, "advantage"),)
 
     def __call__(self, batch: Batch) -> Batch:
         """Return `batch` with the column `advantage`."""
         draws = Rows(batch, "draw")
-        tree = _Tree(batch, self.level)
+        nodes = _SharedRows(batch, self.level)
         values = draws.values(self.column)
         valid = draws.valid & np.isfinite(values)
-        if self.compare == "ancestors":
-            advantages = _core.tree.ancestor_relative(
-                tree.parents,
-                tree.ends,
+        if self.kind == "ancestors":
+            advantages = tree.ancestor_relative(
+                nodes.parents,
+                nodes.ends,
                 values,
-                weighting="equal" if self.weighting == "average" else "size",
-                skip_constant=self.drop_constant,
+                weighting=self.weighting,
+                drop_constant=self.drop_constant,
                 singleton=self.singleton,
                 valid=valid,
             )
             return draws.write(advantage=advantages)
-        if self.compare == "order":
-            return draws.write(advantage=self._ordered(tree, values, valid))
-        logprobs = tree.logprobs() if self.fuse == "path" else None
-        fused, mass = _core.tree.fuse(
-            tree.parents,
-            tree.ends,
+        if self.kind == "order":
+            return draws.write(advantage=self._ordered(nodes, values, valid))
+        logprobs = nodes.logprobs() if self.fuse == "path" else None
+        fused, masses = tree.fuse(
+            nodes.parents,
+            nodes.ends,
             values,
-            how=self.fuse,
+            kind=self.fuse,
             alpha=self.alpha,
             expectile=self.expectile,
             edge_logprobs=logprobs,
             valid=valid,
         )
-        if self.compare == "baseline":
-            gain = values - self.trace * fused[tree.starts]
+        if self.kind == "baseline":
+            gain = values - self.trace * fused[nodes.starts]
             return draws.write(advantage=self.normalisation.compare(gain, draws.keys("group_id"), valid=valid))
-        if self.compare != "none":
-            peers = _core.tree.peers(tree.parents, "depth" if self.compare == "depth" else "siblings")
-            fused = self.normalisation.compare(fused, peers, valid=mass > 0.0)
-        of_row = fused[tree.nodes]
-        return tree.rows.write(advantage=np.where(valid[tree.rows.draws], of_row, 0.0))
+        if self.kind != "none":
+            peers = tree.peers(nodes.parents, kind="depth" if self.kind == "depth" else "siblings")
+            fused = self.normalisation.compare(fused, peers, valid=masses > 0.0)
+        of_row = fused[nodes.of_rows]
+        return nodes.rows.write(advantage=np.where(valid[nodes.rows.draws], of_row, 0.0))
 
-    def _ordered(self, tree: _Tree, values: NDArray[np.float64], valid: NDArray[np.bool_]) -> NDArray[np.float64]:
+    def _ordered(
+        self, nodes: _SharedRows, values: NDArray[np.float64], valid: NDArray[np.bool_]
+    ) -> NDArray[np.float64]:
         """The projection of the mean values of the draws that start at a node, weighted by their number."""
-        count = len(tree.parents)
-        starts = tree.starts[valid]
+        count = len(nodes.parents)
+        starts = nodes.starts[valid]
         weight = np.bincount(starts, minlength=count).astype(np.float64)
         mean = np.bincount(starts, weights=values[valid], minlength=count) / np.maximum(weight, 1.0)
-        projected = _core.tree.isotonic(
-            tree.parents,
+        projected = tree.isotonic(
+            nodes.parents,
             mean,
             margin=self.margin,
             radius=self.radius,
             weights=np.maximum(weight, 1.0),
             valid=weight > 0.0,
         )
-        return np.where(valid, projected[tree.starts], 0.0)
+        return np.where(valid, projected[nodes.starts], 0.0)
 
 
-class _Tree:
+class _SharedRows:
     """The trees of a batch: one node for each physical step or token, one root for each group."""
 
     def __init__(self, batch: Batch, level: Literal["step", "token"]) -> None:
         self.rows = Rows(batch, level)
-        self.nodes = self.rows.keys("origin_trajectory_id,step" if level == "step" else "node_token")
+        self.of_rows = self.rows.keys("origin_trajectory_id,step" if level == "step" else "node_token")
         groups = batch.keys("group_id", "draw")
-        count = int(self.nodes.max()) + 1 if len(self.nodes) else 0
+        count = int(self.of_rows.max()) + 1 if len(self.of_rows) else 0
         roots = (count + groups).astype(np.int64)
         draws = self.rows.draws
         first = np.append(True, draws[1:] != draws[:-1])[: len(draws)]
-        before = np.append(0, self.nodes)[: len(draws)].astype(np.int64)
+        before = np.append(0, self.of_rows)[: len(draws)].astype(np.int64)
         self.parents = np.full(count + int(groups.max(initial=0)) + 1, -1, dtype=np.int64)
-        self.parents[self.nodes] = np.where(first, roots[draws], before)
+        self.parents[self.of_rows] = np.where(first, roots[draws], before)
         self.ends = roots.astype(np.uint32)
-        self.ends[draws] = self.nodes  # of the rows of a draw, the last one stays
+        self.ends[draws] = self.of_rows  # of the rows of a draw, the last one stays
         self.starts = self.ends.astype(np.int64)
         own = np.flatnonzero(self._values("origin_trajectory_id") == self._values("trajectory_id"))
         owners, at = np.unique(draws[own], return_index=True)
-        self.starts[owners] = self.parents[self.nodes[own[at]]]
+        self.starts[owners] = self.parents[self.of_rows[own[at]]]
 
     def _values(self, name: str) -> NDArray[np.int64]:
         return np.asarray(self.rows.batch.column(name, self.rows.level), dtype=np.int64)
@@ -179,5 +181,7 @@ class _Tree:
         tokens = Rows(self.rows.batch, "token")
         values = np.where(tokens.flags("trainable"), tokens.values("behaviour_logprob"), 0.0)
         logprobs = np.zeros(len(self.parents))
-        logprobs[self.nodes] = np.bincount(tokens.within(self.rows.level), weights=values, minlength=len(self.nodes))
+        logprobs[self.of_rows] = np.bincount(
+            tokens.within(self.rows.level), weights=values, minlength=len(self.of_rows)
+        )
         return logprobs

@@ -97,11 +97,11 @@ class Component:
 
     def __post_init__(self) -> None:
         hints = _hints(type(self))
-        known = {option.name for option in fields(self)}
+        names = {option.name for option in fields(self)}
         missed = [
             name
             for name, hint in hints.items()
-            if name not in known and ClassVar not in (hint, typing.get_origin(hint))
+            if name not in names and ClassVar not in (hint, typing.get_origin(hint))
         ]
         if missed:
             raise RecipeError(
@@ -109,17 +109,23 @@ class Component:
                 "@dataclass(frozen=True) above it"
             )
         for option in fields(self):
+            rule = declared(option.metadata)
+            if isinstance(rule, ColumnName) and rule.level == "level" and "level" not in names:
+                raise RecipeError(
+                    f"{self.title()}: option {option.name} names a column of the level that the option `level` says, "
+                    "which the class does not have; add it, or say the level"
+                )
             hint = hints[option.name]
             value, fits = _fit(getattr(self, option.name), hint)
             self.require(fits, option.name, f"give {_describe(hint)}")
             object.__setattr__(self, option.name, value)
-            self._check_range(option.name, declared(option.metadata), takes_none=type(None) in typing.get_args(hint))
-        now = [self.at(iteration) for iteration in sorted(set(self._ends()))]  # which checks its numbers
-        if not now:
+            self._check_range(option.name, rule, takes_none=type(None) in typing.get_args(hint))
+        resolved = [self.at(iteration) for iteration in sorted(set(self._ends()))]  # which checks its numbers
+        if not resolved:
             self.check_options()
         # With a schedule inside, they are those of an iteration in which every option is a number.
-        needs = now[0].needs if now else (*type(self).needs, *self._named(), *self.own_needs())
-        makes = now[0].makes if now else (*type(self).makes, *self.own_makes())
+        needs = resolved[0].needs if resolved else (*type(self).needs, *self._named(), *self.own_needs())
+        makes = resolved[0].makes if resolved else (*type(self).makes, *self.own_makes())
         for name, columns in (("needs", needs), ("makes", makes)):
             object.__setattr__(self, name, self._declared(name, columns))
 
@@ -175,7 +181,7 @@ class Component:
         return dataclasses.replace(self, **numbers) if numbers else self
 
     def check_options(self) -> None:
-        """Check ranges and combinations of options with `require`. The types are already right."""
+        """Check combinations of options with `require`; types and ranges are already right."""
 
     def require(self, condition: bool, option: str, remedy: str) -> None:  # noqa: FBT001 - as in assert
         """Raise a `RecipeError` about `option` unless `condition` holds; `remedy` says what to do."""

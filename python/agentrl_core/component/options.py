@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field
 from typing import Any, Literal
 
-from agentrl_core.component.column import Column, Level, key_columns, needed
+from agentrl_core.component.column import LEVELS, Column, Level, key_columns, needed
+from agentrl_core.component.schedule import Schedule
+from agentrl_core.exceptions import RecipeError
 
 _METADATA = "agentrl_core"
 
@@ -29,6 +31,13 @@ class Range:
             and (self.at_most is None or value <= self.at_most)
             and (self.below is None or value < self.below)
         )
+
+    def is_empty(self) -> bool:
+        """Whether no number lies in it."""
+        least, most = _tightest(self.at_least, self.above, max), _tightest(self.at_most, self.below, min)
+        if least is None or most is None:
+            return False
+        return least > most or (least == most and not self.holds(least))
 
     def __str__(self) -> str:
         bounds = {"of at least": self.at_least, "above": self.above, "of at most": self.at_most, "below": self.below}
@@ -81,6 +90,9 @@ def option(
         below: every number is smaller.
         filled: for a text: it may not be empty.
 
+    Raises:
+        RecipeError: no number is in the range, `default` is not, or the declaration mixes texts and numbers.
+
     Example:
         >>> from dataclasses import dataclass
         >>> from agentrl_core.component import Component, option
@@ -92,8 +104,24 @@ def option(
             ...
         agentrl_core.exceptions.RecipeError: ...Half: option share=2.0 is not possible; give a number of at least 0 ...
     """
-    declared = Filled() if filled else Range(at_least, above, at_most, below)
-    return field(default=default, metadata={_METADATA: declared})
+    rule = Range(at_least, above, at_most, below)
+    bounds = {name: bound for name, bound in vars(rule).items() if bound is not None}
+    for name, bound in bounds.items():
+        if not _is_number(bound):
+            raise RecipeError(f"option({name}={bound!r}): a bound is a number; give one, or None")
+    if filled:
+        if bounds:
+            raise RecipeError(f"option(filled=True, {_listed(bounds)}): a text has no range; leave out one of them")
+        if default is not MISSING and not (isinstance(default, str) and default):
+            raise RecipeError(f"option({default!r}, filled=True): filled is for texts; give one that is not empty")
+        return field(default=default, metadata={_METADATA: Filled()})
+    if rule.is_empty():
+        raise RecipeError(f"option({_listed(bounds)}): there is no such number; give bounds in order")
+    numbers = (default.start, default.end) if isinstance(default, Schedule) else (default,)
+    free = not bounds or default is MISSING or default is None
+    if not free and not all(_is_number(number) and rule.holds(number) for number in numbers):
+        raise RecipeError(f"option({default!r}, {_listed(bounds)}): the default is not in its range; give {rule}")
+    return field(default=default, metadata={_METADATA: rule})
 
 
 def column_name(
@@ -107,6 +135,9 @@ def column_name(
         model: the model that makes the default column.
         optional: whether it may be empty; no column is needed then, as for `batch` and `trained_tokens`.
 
+    Raises:
+        RecipeError: there is no such level, or `default` is no name.
+
     Example:
         >>> from dataclasses import dataclass
         >>> from agentrl_core.component import Component, column_name
@@ -116,12 +147,31 @@ def column_name(
         >>> Reader(by="reward.format").needs
         (draw('reward.format'),)
     """
+    levels = (*LEVELS, "level")
+    if level not in levels:
+        raise RecipeError(f"column_name(level={level!r}): give one of {', '.join(map(repr, levels))}")
+    if default is not MISSING and not isinstance(default, str):
+        raise RecipeError(f"column_name({default!r}): the name of a column is a text; give one")
+    if default == "" and not optional:
+        raise RecipeError("column_name(''): name a column, or say optional=True")
     return field(default=default, metadata={_METADATA: ColumnName(level, model, optional, default)})
 
 
 def declared(metadata: Mapping[str, Any]) -> Rule | None:
     """What `option` or `column_name` said of a field, by the field's metadata."""
     return metadata.get(_METADATA)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _tightest(one: float | None, other: float | None, choose: Callable[[float, float], float]) -> float | None:
+    return other if one is None else one if other is None else choose(one, other)
+
+
+def _listed(bounds: Mapping[str, float]) -> str:
+    return ", ".join(f"{name}={bound}" for name, bound in bounds.items())
 
 
 def _short(bound: float) -> str:

@@ -17,7 +17,7 @@ from agentrl_core.operators import keys
 if TYPE_CHECKING:
     from agentrl_core.data.batch import Batch
 
-Unit = Literal["row", "step", "trajectory", "token", "group"]
+Voter = Literal["row", "step", "trajectory", "token", "group"]
 """What votes once in a statistic: every row, step, trajectory, trained token, or every group."""
 
 
@@ -139,26 +139,26 @@ class Rows:
         """Whether a row is the last of its draw that counts."""
         return last_of(self.draws, self.valid)
 
-    def units(self, unit: Unit) -> NDArray[np.uint32] | None:
+    def voters(self, voter: Voter) -> NDArray[np.uint32] | None:
         """Ids of the rows that share a vote; None where every row has its own."""
-        if unit == "group":
+        if voter == "group":
             return self.batch.keys("group_id", self.level)
-        if unit == "trajectory" and self.level != "draw":
+        if voter == "trajectory" and self.level != "draw":
             return keys.dense(self.draws)
-        return keys.dense(self.within("step")) if unit == "step" and self.level == "token" else None
+        return keys.dense(self.within("step")) if voter == "step" and self.level == "token" else None
 
-    def votes(self, unit: Unit, shared: str = "each") -> NDArray[np.float64] | None:
+    def votes(self, voter: Voter, shared: str = "each") -> NDArray[np.float64] | None:
         """How much each row votes; None where all vote the same.
 
         Args:
-            unit: a draw votes once for each `step`, a draw or step once for each trained `token`.
+            voter: a draw votes once for each `step`, a draw or step once for each trained `token`.
             shared: how the draws that share a row (a step, a token, a whole trajectory) count it: `each` in full,
                 `split` equally, or only the first, its `owner`.
         """
         votes: NDArray[np.float64] | None = None
-        if unit == "token" and self.level != "token":
+        if voter == "token" and self.level != "token":
             votes = self.trained
-        elif unit == "step" and self.level == "draw":
+        elif voter == "step" and self.level == "draw":
             votes = np.diff(self.batch.offsets("step")).astype(np.float64)
         if shared == "each":
             return votes
@@ -173,8 +173,8 @@ class Rows:
 
     def write(self, **columns: NDArray[Any]) -> Batch:
         """The batch with columns of this level, as float32: one value a row."""
-        made = {name: np.asarray(values, dtype=np.float32) for name, values in columns.items()}
-        return self.batch.with_columns(self.level, **made)
+        named = {name: np.asarray(values, dtype=np.float32) for name, values in columns.items()}
+        return self.batch.with_columns(self.level, **named)
 
     def known(self, name: str) -> NDArray[np.bool_]:
         """The rows that count and whose value is known.
@@ -204,10 +204,10 @@ class Rows:
 
     def _combine(self, name: str, values: NDArray[Any], operation: np.ufunc, dtype: type[np.generic]) -> Batch:
         rows = Rows(self.batch, max(level_of(self.batch, name, self.level), self.level, key=LEVELS.index))
-        made = values[rows.within(self.level)]
+        combined = values[rows.within(self.level)]
         if self.batch.has(name, rows.level):
-            made = operation(rows.values(name), made)
-        return self.batch.with_columns(rows.level, **{name: made.astype(dtype)})
+            combined = operation(rows.values(name), combined)
+        return self.batch.with_columns(rows.level, **{name: combined.astype(dtype)})
 
 
 def mean_of_tokens(batch: Batch, name: str, level: Level) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:

@@ -39,11 +39,11 @@ def linear_logprob_and_lse(
     with torch.autocast(hidden.device.type, enabled=False):
         head = Head(hidden, weight, bias, softcap, workspace)
         scale = scale.to(head.dtype)
-        found = []
+        chunks = []
         for rows in head.chunks(len(target)):
             logits = head.logits(head.states(source_row[rows]))
-            found.append(head.rows.statistics(logits, target[rows], scale[rows]))
-    logprob, entropy, lse = (torch.cat(parts) for parts in zip(*found, strict=True))
+            chunks.append(head.rows.statistics(logits, target[rows], scale[rows]))
+    logprob, entropy, lse = (torch.cat(parts) for parts in zip(*chunks, strict=True))
     return logprob, entropy, lse
 
 
@@ -72,9 +72,11 @@ def linear_logprob_gradient(
             states = head.states(source_row[rows])
             logits = head.logits(states)
             head.rows.again(logits, scale[rows], lse[rows])
-            given = (lse[rows], entropy[rows], by_logprob[rows], None if by_entropy is None else by_entropy[rows])
-            made = (logits, target[rows], scale[rows], *given, head.narrow)
-            gradients.add(head.rows.gradient(*made), states, source_row[rows])  # no name keeps it for the next chunk
+            statistics = (lse[rows], entropy[rows], by_logprob[rows], None if by_entropy is None else by_entropy[rows])
+            arguments = (logits, target[rows], scale[rows], *statistics, head.narrow)
+            gradients.add(
+                head.rows.gradient(*arguments), states, source_row[rows]
+            )  # no name keeps it for the next chunk
         by_hidden, by_weight, by_bias = gradients.result()
     return by_hidden.to(hidden.dtype), by_weight.to(weight.dtype), by_bias
 
@@ -103,7 +105,7 @@ def fused_loss(
         gradients = Gradients(head, needed)
         total = hidden.new_zeros((), dtype=torch.float64)
         sums = hidden.new_zeros(metrics, dtype=torch.float64)
-        found = []
+        chunks = []
         for rows in head.chunks(len(target)):
             states = head.states(source_row[rows])
             logits = head.logits(states)
@@ -113,11 +115,11 @@ def fused_loss(
             total += value
             sums += torch.stack([one.double() for one in extra])
             if any(needed):
-                made = (logits, target[rows], scale[rows], lse, entropy, by_logprob, by_entropy, head.narrow)
-                gradients.add(head.rows.gradient(*made), states, source_row[rows])
-            found.append((logprob, entropy))
+                arguments = (logits, target[rows], scale[rows], lse, entropy, by_logprob, by_entropy, head.narrow)
+                gradients.add(head.rows.gradient(*arguments), states, source_row[rows])
+            chunks.append((logprob, entropy))
         of_head = gradients.result()
-    logprob, entropy = (torch.cat(parts) for parts in zip(*found, strict=True))
+    logprob, entropy = (torch.cat(parts) for parts in zip(*chunks, strict=True))
     return total.to(head.dtype), sums, logprob, entropy, *of_head
 
 
@@ -131,12 +133,12 @@ def _differentiated(
         value, metrics = policy.evaluate(Tokens(logprob, entropy, streams))
         leaves = (logprob, entropy) if entropy.requires_grad else (logprob,)
         if value.requires_grad:
-            found = torch.autograd.grad(value, leaves, allow_unused=True, materialize_grads=True)
+            derivatives = torch.autograd.grad(value, leaves, allow_unused=True, materialize_grads=True)
         else:
-            found = tuple(torch.zeros_like(leaf) for leaf in leaves)
+            derivatives = tuple(torch.zeros_like(leaf) for leaf in leaves)
         for leaf in leaves:
             leaf.requires_grad_(False)  # noqa: FBT003 - torch's own
-    return value.detach(), list(metrics.values()), found[0], found[1] if len(found) > 1 else None
+    return value.detach(), list(metrics.values()), derivatives[0], derivatives[1] if len(derivatives) > 1 else None
 
 
 @contextlib.contextmanager
@@ -148,20 +150,20 @@ def _autograd() -> Iterator[None]:
 
 
 @linear_logprob_and_lse.register_fake
-def _(hidden: Tensor, weight: Tensor, bias: Tensor | None, source_row: Tensor, target: Tensor, *given: Any) -> Any:
-    del weight, bias, source_row, given
+def _(hidden: Tensor, weight: Tensor, bias: Tensor | None, source_row: Tensor, target: Tensor, *arguments: Any) -> Any:
+    del weight, bias, source_row, arguments
     return tuple(hidden.new_empty(target.shape, dtype=Head.dtypes(hidden)[0]) for _ in range(3))
 
 
 @linear_logprob_gradient.register_fake
-def _(hidden: Tensor, weight: Tensor, *given: Any) -> Any:
-    return _empty_gradients(hidden, weight, given[-1], hidden.dtype)
+def _(hidden: Tensor, weight: Tensor, *arguments: Any) -> Any:
+    return _empty_gradients(hidden, weight, arguments[-1], hidden.dtype)
 
 
 @fused_loss.register_fake
-def _(hidden: Tensor, weight: Tensor, bias: Tensor | None, source_row: Tensor, target: Tensor, *given: Any) -> Any:
+def _(hidden: Tensor, weight: Tensor, bias: Tensor | None, source_row: Tensor, target: Tensor, *arguments: Any) -> Any:
     del bias, source_row
-    *_, metrics, _, _, needed = given
+    *_, metrics, _, _, needed = arguments
     dtype, kept = Head.dtypes(hidden)
     return (
         hidden.new_empty((), dtype=dtype),
@@ -192,11 +194,13 @@ def _pairs_backward(ctx: Any, by_logprob: Tensor | None, by_entropy: Tensor | No
     *pairs, entropy, lse = ctx.saved_tensors
     by_logprob = torch.zeros_like(entropy) if by_logprob is None else by_logprob
     needed = list(ctx.needs_input_grad[:3])
-    made = linear_logprob_gradient(*pairs, entropy, lse, by_logprob, by_entropy, ctx.softcap, ctx.workspace, needed)
-    found = (
-        one.to(given.dtype) if wanted else None for one, given, wanted in zip(made, pairs[:3], needed, strict=True)
+    gradients = linear_logprob_gradient(
+        *pairs, entropy, lse, by_logprob, by_entropy, ctx.softcap, ctx.workspace, needed
     )
-    return (*found, None, None, None, None, None)
+    returned = (
+        one.to(pair.dtype) if wanted else None for one, pair, wanted in zip(gradients, pairs[:3], needed, strict=True)
+    )
+    return (*returned, None, None, None, None, None)
 
 
 linear_logprob_and_lse.register_autograd(_pairs_backward, setup_context=_keep_pairs)
@@ -204,7 +208,7 @@ linear_logprob_and_lse.register_autograd(_pairs_backward, setup_context=_keep_pa
 
 def _keep_gradients(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     ctx.needed = inputs[-1]
-    ctx.dtypes = [None if given is None else given.dtype for given in inputs[:3]]
+    ctx.dtypes = [None if tensor is None else tensor.dtype for tensor in inputs[:3]]
     ctx.streams = len(inputs[6])
     ctx.save_for_backward(*output[4:])
     ctx.mark_non_differentiable(*output[1:])
@@ -212,11 +216,11 @@ def _keep_gradients(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...
 
 
 def _scaled(ctx: Any, by_loss: Tensor | None, *_: None) -> tuple[Any, ...]:
-    found = [
+    gradients = [
         (gradient * by_loss).to(dtype) if needed and by_loss is not None else None
         for gradient, dtype, needed in zip(ctx.saved_tensors, ctx.dtypes, ctx.needed, strict=True)
     ]
-    return (*found, None, None, None, [None] * ctx.streams, None, None, None, None, None, None)
+    return (*gradients, None, None, None, [None] * ctx.streams, None, None, None, None, None, None)
 
 
 fused_loss.register_autograd(_scaled, setup_context=_keep_gradients)
@@ -229,8 +233,8 @@ def known_loss(policy: Loss) -> tuple[str, tuple[str, ...]]:
         nothing = torch.zeros(0)
         streams = dict.fromkeys((*policy.streams, "weight_kl"), nothing)
         LOSSES[name] = policy, tuple(policy.evaluate(Tokens(nothing, nothing, streams))[1])
-    found, names = LOSSES[name]
-    if found != policy:
+    loss, names = LOSSES[name]
+    if loss != policy:
         raise InvalidInputError(f"two different losses are both {name}; give their classes different names")
     return name, names
 

@@ -235,17 +235,17 @@ class WeightedLoss(Loss, ABC):
 
     @property
     def denominator(self) -> Denominator:
-        """`aggregate`."""
+        """How the weights of the tokens are normalised: the option `aggregate`."""
         return self.aggregate
 
     @property
     def denominator_constant(self) -> float | None:
-        """`constant`."""
+        """What the weights are divided by besides: the option `constant`."""
         return self.constant
 
     @property
     def needs_entropy_gradient(self) -> bool:
-        """No."""
+        """Not in general: a loss that has an entropy term says so."""
         return False
 
 

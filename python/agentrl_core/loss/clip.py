@@ -106,7 +106,7 @@ class Clip(ClipRange):
         return lower[self.scale], math.exp(self.high) if self.scale == "log" else 1.0 + self.high
 
     def __call__(self, tokens: Tokens, log_ratio: Tensor) -> Bounds:  # noqa: ARG002 - other bounds read it
-        """The formula of the class."""
+        """The same interval around the centre for every token."""
         lower, upper = self.interval()
         if self.center == "one":
             return Bounds(lower, upper, self.dual)
@@ -138,5 +138,5 @@ class TokenClip(ClipRange):
     dual: float | None = option(None, above=1)
 
     def __call__(self, tokens: Tokens, log_ratio: Tensor) -> Bounds:  # noqa: ARG002 - other bounds read it
-        """The formula of the class."""
+        """The interval of each token, from its columns."""
         return Bounds(1.0 - tokens.stream("clip_low"), 1.0 + tokens.stream("clip_high"), self.dual)

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Imitation(WeightedLoss):
-    """Weighted negative log-likelihood: L = - sum of w c v log p.
+    """Trains on tokens as they are: those of demonstrations, or those of the policy's own good rollouts.
+
+        L = - sum of w c v log p
 
     c says which tokens are imitated: `all`; `expert`: the stream `expert` (DataMind, SFT on expert rows); `positive`:
     1 where A > 0 (A2PR, DigiRL's filtered cloning); `advantage`: max(A, 0); `imitation`: the stream `imitation`, which
@@ -65,7 +67,7 @@ class Imitation(WeightedLoss):
         return self.tokens != "positive"
 
     def evaluate(self, tokens: Tokens) -> tuple[Tensor, dict[str, Tensor]]:
-        """The formula of the class."""
+        """The negative log-likelihood of the imitated tokens, and its metrics."""
         factor = tokens.stream("weight_kl")
         if self.tokens == "advantage":
             factor = tokens.advantage_positive
@@ -84,7 +86,7 @@ class Imitation(WeightedLoss):
 
 @dataclass(frozen=True)
 class Sum(Loss):
-    """Two losses of the same model, added: first_coefficient * first + second_coefficient * second.
+    """Trains one model on two losses at once: first_coefficient * first + second_coefficient * second.
 
     The denominator, the old policy's log-probs, and metrics of the same name are those of `first`.
 
@@ -134,7 +136,7 @@ class Sum(Loss):
         return self.first.needs_entropy_gradient or self.second.needs_entropy_gradient
 
     def evaluate(self, tokens: Tokens) -> tuple[Tensor, dict[str, Tensor]]:
-        """The formula of the class."""
+        """Both losses added up, and the metrics of both."""
         first, metrics = self.first.evaluate(tokens)
         second, more = self.second.evaluate(tokens)
         return self.first_coefficient * first + self.second_coefficient * second, {**more, **metrics}

@@ -30,7 +30,7 @@ class GroupLoss(WeightedLoss):
 
 @dataclass(frozen=True)
 class ListMatch(GroupLoss):
-    """The policy's distribution over the answers of a group is fitted to the softmax of their rewards.
+    """Makes the policy find each answer of a group as likely as its reward says: a softmax is fitted to a softmax.
 
     With x = sum over an answer of log p - log q, P = softmax of beta x and Q = softmax of A / temperature over the
     group. A is the reward, or the reward less a baseline of the group (`GroupRelative(scale="none")`), which gives the
@@ -65,7 +65,7 @@ class ListMatch(GroupLoss):
         return (*self.reads, REFERENCE if self.reference == "reference" else "old_logprob")
 
     def evaluate(self, tokens: Tokens) -> tuple[Tensor, dict[str, Tensor]]:
-        """The formula of the class."""
+        """How far the policy's distribution over each group's answers is from that of their rewards, and metrics."""
         sequences, members = tokens.segments("sequence"), tokens.members("group")
         away = tokens.logprob - tokens.stream(f"{self.reference}_logprob")
         away = sequences.sum(away) if self.reduce == "sum" else sequences.mean(away)
@@ -80,7 +80,7 @@ class ListMatch(GroupLoss):
 
 @dataclass(frozen=True)
 class OutcomeClassifier(GroupLoss):
-    """The log-ratio of an answer predicts whether it is right: the policy, or a reward model, as a classifier.
+    """Trains the policy, or a reward model, as a classifier that tells right answers from wrong ones by log-ratios.
 
     With q = beta * sum of log p - log p_other, the score of an answer is psi = q - mean of the others' q
     (`leave_one_out`; 0 stands for the mean where there are no others), (q - mean) / (std + 1e-6) with the unbiased
@@ -126,7 +126,7 @@ class OutcomeClassifier(GroupLoss):
         yield token(self.other) if self.other else "old_logprob"
 
     def evaluate(self, tokens: Tokens) -> tuple[Tensor, dict[str, Tensor]]:
-        """The formula of the class."""
+        """How badly log-ratios tell the right answers of each group, and metrics."""
         sequences, members = tokens.segments("sequence"), tokens.members("group")
         away = tokens.log_ratio_to(self.other or "old_logprob")
         score = self._score(members, self.beta * sequences.sum(away))

@@ -23,7 +23,7 @@ Score = Literal["entropy", "covariance", "advantage_entropy", "surprise", "depen
 
 @dataclass(frozen=True)
 class Mask(Part, ABC):
-    """Base of the masks."""
+    """Base of the masks: which tokens a loss lets speak, by what the policy is now."""
 
     @abstractmethod
     def __call__(self, tokens: Tokens, log_ratio: Tensor, bounds: Bounds) -> tuple[Tensor, Tensor]:
@@ -32,7 +32,7 @@ class Mask(Part, ABC):
 
 @dataclass(frozen=True)
 class InBounds(Mask):
-    """Only tokens whose ratio is within the bounds: with `Reinforce`, the clip of PPO without its ratio.
+    """Silences tokens whose ratio has left the clip range: with `Reinforce`, the clip of PPO without its ratio.
 
     `one_sided`: a positive advantage needs r <= upper, a negative one r >= lower (REC-OneSide of "Group-relative
     REINFORCE is secretly an off-policy algorithm", MiniRL). `two_sided`: both need lower <= r <= upper. `ring`: as
@@ -57,7 +57,7 @@ class InBounds(Mask):
     ring_high: float = option(3.0, above=1)
 
     def __call__(self, tokens: Tokens, log_ratio: Tensor, bounds: Bounds) -> tuple[Tensor, Tensor]:  # noqa: ARG002
-        """The formula of the class."""
+        """1 where the ratio lies within the bounds, else 0."""
         ratio = log_ratio.detach().exp()
         low, high = ratio >= bounds.lower, ratio <= bounds.upper
         if self.kind == "one_sided":
@@ -70,7 +70,7 @@ class InBounds(Mask):
 
 @dataclass(frozen=True)
 class TopTokens(OverRows, Mask):
-    """Only the share of tokens with the highest score.
+    """Trains only the tokens that matter most by a score, such as those where the policy was unsure.
 
     Scores: `entropy` (80/20, arXiv:2506.01939; OmniQuality-R), `covariance` of advantage and log-prob (KL-Cov,
     arXiv:2505.22617), `advantage_entropy` |A| H (D3S), `surprise` - log p - H (Light-IF's imitation), or the stream
@@ -78,10 +78,10 @@ class TopTokens(OverRows, Mask):
 
     Args:
         score: see above.
-        share: between 0 and 1.
-        scope: the share is of `all` rows given or of each `sequence`.
-        count: `quantile`: the tokens at or above the (1 - share)-quantile, as TRL; `ceil`: the ceil(share n) highest,
-            ties kept; `floor`: the floor(share n) highest and at least one, as verl's kl_cov.
+        fraction: between 0 and 1.
+        scope: the fraction is of `all` rows given or of each `sequence`.
+        kind: `quantile`: the tokens at or above the (1 - fraction)-quantile, as TRL; `ceil`: the ceil(fraction n)
+            highest, ties kept; `floor`: the floor(fraction n) highest and at least one, as verl's kl_cov.
         denominator: `all`: dropped tokens still count in the denominator (80/20); `kept`: what is kept is scaled up by
             n / kept (OmniQuality-R).
 
@@ -89,14 +89,14 @@ class TopTokens(OverRows, Mask):
         >>> import torch
         >>> from agentrl_core.loss import Tokens, TopTokens
         >>> tokens = Tokens(torch.zeros(5), torch.tensor([0.3, 2.0, 0.1, 0.2, 0.4]), {"weight_kl": torch.ones(5)})
-        >>> TopTokens(share=0.2).chosen(tokens).tolist()
+        >>> TopTokens(fraction=0.2).chosen(tokens).tolist()
         [False, True, False, False, False]
     """
 
     score: Score = "entropy"
-    share: float = option(0.2, above=0, below=1)
+    fraction: float = option(0.2, above=0, below=1)
     scope: Scope = "all"
-    count: Literal["quantile", "ceil", "floor"] = "quantile"
+    kind: Literal["quantile", "ceil", "floor"] = "quantile"
     denominator: Literal["all", "kept"] = "all"
 
     def own_reads(self) -> Iterable[str | Column]:
@@ -115,18 +115,18 @@ class TopTokens(OverRows, Mask):
         """`bool[N]`, the rows that are kept."""
         segments = tokens.segments(self.scope)
         scores = score_of(tokens, self.score)
-        if self.count == "floor":
-            number = (segments.count * self.share + 1e-9).floor().clamp(min=1)
+        if self.kind == "floor":
+            number = (segments.count * self.fraction + 1e-9).floor().clamp(min=1)
             return tokens.trained & (segments.rank(scores, descending=True) < segments.spread(number))
-        if self.count == "quantile":
-            return tokens.trained & (scores >= segments.spread(segments.quantile(scores, 1.0 - self.share)))
-        number = (segments.count * self.share - 1e-9).ceil()
+        if self.kind == "quantile":
+            return tokens.trained & (scores >= segments.spread(segments.quantile(scores, 1.0 - self.fraction)))
+        number = (segments.count * self.fraction - 1e-9).ceil()
         last = segments.rank(scores, descending=True) == segments.spread(number) - 1
         threshold = segments.spread(segments.sum(torch.where(last, scores, 0.0)))
         return tokens.trained & (scores >= threshold)
 
     def __call__(self, tokens: Tokens, log_ratio: Tensor, bounds: Bounds) -> tuple[Tensor, Tensor]:  # noqa: ARG002
-        """The formula of the class."""
+        """1 for the tokens with the highest scores, else 0; scaled up where only what is kept counts."""
         kept = self.chosen(tokens).to(tokens.logprob.dtype)
         if self.denominator == "kept":
             segments = tokens.segments(self.scope)
@@ -136,14 +136,16 @@ class TopTokens(OverRows, Mask):
 
 @dataclass(frozen=True)
 class CovarianceMask(Mask):
-    """Clip-Cov (arXiv:2505.22617): a few tokens with a large covariance of advantage and log-prob are left out.
+    """Keeps entropy from collapsing: leaves out a few tokens whose updates would reduce it most.
+
+    Those are tokens with a large covariance of advantage and log-prob. Source: Clip-Cov, arXiv:2505.22617.
 
     cov = (A - mean A) (log p - mean log p). Among the tokens with low < cov < high that the clip has not cut already,
-    max(floor(share n), 1) are drawn at random and have no loss; they still count in the denominator. Means and n are
+    max(floor(fraction n), 1) are drawn at random and have no loss; they still count in the denominator. Means and n are
     over the rows given. The draw is keyed by `seed` and the number of the trained row.
 
     Args:
-        share: between 0 and 1: 2e-4 in the paper, 0.02 in SPEAR.
+        fraction: between 0 and 1: 2e-4 in the paper, 0.02 in SPEAR.
         low: of the band.
         high: of the band, above `low`.
         seed: of the draw, from 0 to 2^31 - 1.
@@ -162,7 +164,7 @@ class CovarianceMask(Mask):
     reads: ClassVar[tuple[str | Column, ...]] = ADVANTAGES
     over: ClassVar[Unit] = "update"
 
-    share: float = option(2e-4, above=0, below=1)
+    fraction: float = option(2e-4, above=0, below=1)
     low: float = 1.0
     high: float = 5.0
     seed: int = option(0, at_least=0, below=2**31)
@@ -172,7 +174,7 @@ class CovarianceMask(Mask):
         self.require(self.high > self.low, "high", f"give a number above low={self.low}")
 
     def __call__(self, tokens: Tokens, log_ratio: Tensor, bounds: Bounds) -> tuple[Tensor, Tensor]:
-        """The formula of the class."""
+        """0 for the tokens that are drawn among those whose covariance lies in the band, else 1."""
         ratio = log_ratio.detach().exp()
         cut = ((ratio > bounds.upper) & (tokens.advantage_positive > 0)) | (
             (ratio < bounds.lower) & (tokens.advantage_negative < 0)
@@ -181,7 +183,7 @@ class CovarianceMask(Mask):
         candidate = tokens.trained & ~cut & (scores > self.low) & (scores < self.high)
         lots = _hash(tokens.trained.cumsum(0), self.seed)  # rows that are not trained change no draw
         place = torch.where(candidate, lots, _LARGEST).argsort(stable=True).argsort(stable=True)
-        number = (tokens.trained.sum() * self.share + 1e-9).floor().clamp(min=1)
+        number = (tokens.trained.sum() * self.fraction + 1e-9).floor().clamp(min=1)
         kept = (~(candidate & (place < number))).to(ratio)
         return kept, kept
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Policy(WeightedLoss):
-    """Policy gradient with a ratio, a clip range and a surrogate of choice, penalties on divergences, and entropy.
+    """The loss of policy-gradient methods: ratio, clip range, surrogate, mask, penalties and entropy, each of choice.
 
     With r the ratio of a token, w its weight and A its advantage,
 
@@ -96,7 +96,7 @@ class Policy(WeightedLoss):
         return bool(self.entropy)
 
     def evaluate(self, tokens: Tokens) -> tuple[Tensor, dict[str, Tensor]]:
-        """The formula of the class."""
+        """The surrogate of all rows with its penalties and its entropy term, and metrics."""
         log_ratio, factor = self.ratio(tokens)
         bounds = OPEN if self.clip is None else self.clip(tokens, log_ratio)
         positive, negative = self.surrogate(tokens, log_ratio, bounds)

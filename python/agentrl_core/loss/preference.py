@@ -28,7 +28,7 @@ class PairLoss(WeightedLoss):
 
 @dataclass(frozen=True)
 class Preference(PairLoss):
-    """Of two answers the one with the positive advantage is preferred to the one with the negative advantage.
+    """Trains on pairs without a reward model, as DPO does: the answer of positive advantage is to be preferred.
 
     With x = sum over an answer of log p - log q and m = g(x_chosen) - g(x_rejected), a pair costs
 
@@ -78,7 +78,7 @@ class Preference(PairLoss):
             yield "old_logprob"
 
     def evaluate(self, tokens: Tokens) -> tuple[Tensor, dict[str, Tensor]]:
-        """The formula of the class."""
+        """How badly the margin of each pair tells which answer is preferred, and metrics."""
         sequences, pairs, members = tokens.segments("sequence"), tokens.segments("pair"), tokens.members("pair")
         other = torch.zeros_like(tokens.weight)
         for name, share in (("reference_logprob", self.reference_share), ("old_logprob", 1.0 - self.reference_share)):

@@ -26,18 +26,20 @@ class ImportanceRatio(Part, ABC):
 
 @dataclass(frozen=True)
 class Ratio(ImportanceRatio):
-    """The ratio to the old policy, of a token or of what it belongs to, from d = log p - log p_old within +-20.
+    """How much likelier the policy finds a token, step, sequence or item now than the old policy did.
 
-    `token`: log r_t = d_t. Of a step (the tokens of one action), a sequence or a segment: the mean of d over its
+    It is made of d = log p - log p_old within +-20.
+
+    `token`: log r_t = d_t. Of a step (the tokens of one action), a sequence or an item: the mean of d over its
     trained tokens (a geometric mean of ratios), or their sum (the joint ratio), within +-20 again. The sequence ratio
-    with `mean` is GSPO (arXiv:2507.18071), the step ratio that of IPA, the segment ratio that of the items of a list
+    with `mean` is GSPO (arXiv:2507.18071), the step ratio that of IPA, the item ratio that of the items of a list
     (Rank-GRPO, arXiv:2510.20150), the sums those of LOOP's turns and trajectories and of multi-agent PPO.
 
     verl bounds the mean log-ratio of GSPO by 10 from above, and has no gradient beyond: `log_at_most=10`.
 
     Args:
-        level: `token`, `step`, `sequence`, or `segment`: the tokens of a sequence that have one number in the token
-            column `segment`; a token whose number is negative is alone.
+        level: `token`, `step`, `sequence`, or `item`: the tokens of a sequence that have one number in the token
+            column `item`; a token whose number is negative is alone.
         reduce: `mean` or `sum` over the tokens.
         gradient: how a token moves the ratio of its segment. `segment`: as it does; a joint ratio (`sum`) wants this.
             `token`: by its own log-prob alone, r_t = sg(r) p_t / sg(p_t), which is GSPO-token and what verl runs:
@@ -51,7 +53,7 @@ class Ratio(ImportanceRatio):
         'trajectory'
     """
 
-    level: Literal["token", "step", "sequence", "segment"] = "token"
+    level: Literal["token", "step", "sequence", "item"] = "token"
     reduce: Literal["mean", "sum"] = "mean"
     gradient: Literal["token", "segment"] = "token"
     log_at_most: float = option(LOG_RATIO_LIMIT, above=0, at_most=LOG_RATIO_LIMIT)
@@ -59,26 +61,26 @@ class Ratio(ImportanceRatio):
     def check_options(self) -> None:
         """A token is no segment."""
         plain = self.reduce == "mean" and self.gradient == "token"
-        remedy = "'token' has nothing to reduce: give step, sequence or segment"
+        remedy = "'token' has nothing to reduce: give step, sequence or item"
         self.require(self.level != "token" or plain, "level", remedy)
 
     def own_reads(self) -> Iterable[str | Column]:
         """Old log-probs, and the ids of the segments."""
         yield "old_logprob"
-        if self.level == "segment":
-            yield from ("sequence", token("segment"))
+        if self.level == "item":
+            yield from ("sequence", token("item"))
         elif self.level != "token":
             yield self.level
 
     def own_unit(self) -> Unit:
-        """What the ratio is of; a segment lies in one sequence."""
-        return "trajectory" if self.level in ("sequence", "segment") else self.level  # type: ignore[return-value]
+        """What the ratio is of; an item lies in one sequence."""
+        return "trajectory" if self.level in ("sequence", "item") else self.level  # type: ignore[return-value]
 
     def __call__(self, tokens: Tokens) -> tuple[Tensor, Tensor | None]:
-        """The formula of the class."""
+        """The log-ratio of each token, or of the step, sequence or item that it belongs to."""
         if self.level == "token":
             return tokens.log_ratio.clamp(max=self.log_at_most), None
-        segments = tokens.items if self.level == "segment" else tokens.segments(self.level)
+        segments = tokens.items if self.level == "item" else tokens.segments(self.level)
         reduce = segments.mean if self.reduce == "mean" else segments.sum
         whole = segments.spread(reduce(tokens.log_ratio)).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
         if self.gradient == "token":

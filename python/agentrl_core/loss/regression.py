@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Regression(WeightedLoss):
-    """The log-ratio of a segment is fitted to its advantage.
+    """Fits the log-ratio of a token, step or sequence to its advantage, in place of a policy gradient.
 
     With x = sum over the segment of log p - log q,
 
@@ -87,7 +87,7 @@ class Regression(WeightedLoss):
         return False
 
     def evaluate(self, tokens: Tokens) -> tuple[Tensor, dict[str, Tensor]]:
-        """The formula of the class."""
+        """How far the log-ratio of each segment is from its target, and metrics."""
         away, target = tokens.log_ratio_to(f"{self.reference}_logprob"), tokens.advantage
         if self.level != "token":
             segments = tokens.segments(self.level)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class KL(Part):
-    """A penalty on the divergence from another policy q, estimated on the sampled tokens.
+    """Keeps the policy near another one, q: a penalty on their divergence, estimated on the sampled tokens.
 
     With x = log q - log p, within +-20 (`reverse`, an estimate of KL(p || q) where p sampled), or x = log p - log q
     (`forward`, of KL(q || p) where q sampled), the estimators of http://joschu.net/blog/kl-approx.html are
@@ -37,23 +37,23 @@ class KL(Part):
 
     Args:
         coefficient: of the penalty, above 0. What it is multiplied by at a token belongs into the column `kl_weight`.
-        estimator: `k1`, `k2`, `k3`, `abs`, or `full`: the model's answer `full_kl`, see `model.answers`.
-        straight_through: the value of the estimator with the gradient of k2 (verl's "k3+").
+        kind: `k1`, `k2`, `k3`, `abs`, or `full`: the model's answer `full_kl`, see `model.answers`.
+        straight_through: the value of the kind with the gradient of k2 (verl's "k3+").
         direction: `reverse` or `forward`.
         at_most: upper bound of the estimate of a token, above 0; beyond it there is no gradient. None: none.
         column: the token column with the log-probs of q, such as `proximal_logprob`; empty: the one that its place
             implies.
         only: tokens that are penalised, or None for all. KL-Cov (arXiv:2505.22617) is KL(1.0, "abs",
-            only=TopTokens("covariance", 2e-3, count="floor")) as drift.
+            only=TopTokens("covariance", 2e-3, kind="floor")) as drift.
 
     Example:
         >>> from agentrl_core.loss import KL
-        >>> KL(0.01).estimator
+        >>> KL(0.01).kind
         'k3'
     """
 
     coefficient: float = option(above=0)
-    estimator: Literal["k1", "k2", "k3", "abs", "full"] = "k3"
+    kind: Literal["k1", "k2", "k3", "abs", "full"] = "k3"
     straight_through: bool = False
     direction: Literal["reverse", "forward"] = "reverse"
     at_most: float | None = option(None, above=0)
@@ -67,7 +67,7 @@ class KL(Part):
 
     def own_asks(self) -> Iterable[str]:
         """The divergence over the whole vocabulary, for `full`."""
-        return ("full_kl",) if self.estimator == "full" else ()
+        return ("full_kl",) if self.kind == "full" else ()
 
     def divergence(self, tokens: Tokens, implied: str) -> Tensor:
         """The estimate of each token, `[N]`, with gradient.
@@ -90,13 +90,13 @@ class KL(Part):
 
     def estimate(self, tokens: Tokens, away: Tensor) -> Tensor:
         """The estimate of each token from x, `[N]`, with gradient."""
-        if self.estimator == "k1":
+        if self.kind == "k1":
             return -away
-        if self.estimator == "k2":
+        if self.kind == "k2":
             return away.square() / 2.0
-        if self.estimator == "k3":
+        if self.kind == "k3":
             return away.expm1() - away
-        return away.abs() if self.estimator == "abs" else tokens.answer("full_kl")
+        return away.abs() if self.kind == "abs" else tokens.answer("full_kl")
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ Factors = tuple["Tensor", "Tensor"]
 
 @dataclass(frozen=True)
 class Surrogate(Part, ABC):
-    """Base of the surrogates."""
+    """Base of the surrogates: what a loss maximises times the advantage, such as a clipped ratio."""
 
     @abstractmethod
     def __call__(self, tokens: Tokens, log_ratio: Tensor, bounds: Bounds) -> Factors:
@@ -33,7 +33,9 @@ class Surrogate(Part, ABC):
 
 @dataclass(frozen=True)
 class Clipped(Surrogate):
-    """PPO (arXiv:1707.06347): f = min(r, upper), g = min(max(r, lower), dual). Outside, the gradient is zero.
+    """Stops rewarding a token once its ratio has left the clip range: PPO, arXiv:1707.06347.
+
+    f = min(r, upper), g = min(max(r, lower), dual). Outside, the gradient is zero.
 
     Args:
         soft: `upper`: above the upper bound f = upper * r / sg(r), the value of the bound with the gradient
@@ -51,7 +53,7 @@ class Clipped(Surrogate):
     soft: Literal["none", "upper", "both"] = "none"
 
     def __call__(self, tokens: Tokens, log_ratio: Tensor, bounds: Bounds) -> Factors:  # noqa: ARG002
-        """The formula of the class."""
+        """The ratio, held by the bounds on the side where going further would be rewarded."""
         ratio = log_ratio.exp()
         positive, negative = bounds.cut_above(ratio), bounds.cut_below(ratio)
         moving = ratio / ratio.detach()  # 1, with the gradient of log p
@@ -64,7 +66,9 @@ class Clipped(Surrogate):
 
 @dataclass(frozen=True)
 class Reinforce(Surrogate):
-    """REINFORCE with a detached weight: f = sg(w) log p. The loss's gradient is - A w grad log p.
+    """Plain policy gradient without a ratio's gradient: REINFORCE with a detached weight.
+
+    f = sg(w) log p. The loss's gradient is - A w grad log p.
 
     Weights: `one` (REINFORCE, ReMax, GPG; with a mask REC without importance sampling); `ratio`: min(r, at_most)
     (DPPO arXiv:2602.04879, MiniRL arXiv:2512.01374, RAPID); `clamped`: min(max(r, lower), upper) (CISPO
@@ -93,7 +97,7 @@ class Reinforce(Surrogate):
         self.require(used, "at_most", "use it with 'ratio', or give None")
 
     def __call__(self, tokens: Tokens, log_ratio: Tensor, bounds: Bounds) -> Factors:
-        """The formula of the class."""
+        """The log-prob of each token, times a detached factor."""
         ratio = log_ratio.detach().exp()
         weights = {
             "one": torch.ones_like(ratio),
@@ -126,7 +130,7 @@ class Expert(Surrogate):
     shape: float = option(0.1, above=0)
 
     def __call__(self, tokens: Tokens, log_ratio: Tensor, bounds: Bounds) -> Factors:  # noqa: ARG002
-        """The formula of the class."""
+        """The shaped probability of each token, in place of a ratio."""
         probability = tokens.logprob.exp()
         factor = probability / (probability + self.shape)
         return factor, factor

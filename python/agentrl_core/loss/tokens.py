@@ -15,7 +15,7 @@ LOG_RATIO_LIMIT = 20.0  # exp(20) is 5e8: beyond it a ratio says nothing more, a
 _MOST_SEGMENTS = 2**31  # no sequence has a segment of this number
 _LOWEST_LOGPROB = -1e4  # stands for -inf: a token that sampling could not give has no gradient, and no NaN
 
-Level = Literal["all", "group", "pair", "sequence", "step"]
+SegmentKind = Literal["all", "group", "pair", "sequence", "step"]
 """What a segment is: all tokens given, or the rows with the same id in the stream of that name."""
 
 
@@ -116,7 +116,7 @@ class Tokens:
         """The log-ratio to the old policy, within +-20."""
         return self.log_ratio_to("old_logprob")
 
-    def segments(self, level: Level) -> Segments:
+    def segments(self, level: SegmentKind) -> Segments:
         """The trained rows by segment."""
         if level not in self._segments:
             ids = torch.zeros_like(self.trained, dtype=torch.int64) if level == "all" else self.raw(level).long()
@@ -130,17 +130,17 @@ class Tokens:
 
     @property
     def items(self) -> Segments:
-        """The trained rows by sequence and number in the stream `segment`; a row with a negative number is alone."""
-        number = self.raw("segment").long()
+        """The trained rows by sequence and number in the stream `item`; a row with a negative number is alone."""
+        number = self.raw("item").long()
         rows = torch.arange(len(number), device=number.device)
-        # One key for each segment, in the order of sequences: the rows that are alone come behind all numbers.
+        # One key for each item, in the order of sequences: the rows that are alone come behind all numbers.
         inside = torch.where(number < 0, _MOST_SEGMENTS + rows, number)
         order = inside.argsort(stable=True)
         order = order[self.raw("sequence").long()[order].argsort(stable=True)]
         sequence, inside = self.raw("sequence").long()[order], inside[order]
         begins = (sequence != sequence.roll(1)) | (inside != inside.roll(1))
         ids = torch.zeros_like(rows).scatter(0, order, (begins & (rows > 0)).long().cumsum(0))
-        return Segments(ids, self.trained, "segment")
+        return Segments(ids, self.trained, "item")
 
     def members(self, level: Literal["pair", "group"]) -> Segments:
         """The sequences by pair or group: row i of the ids stands for sequence i, not for token i."""

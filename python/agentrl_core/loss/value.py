@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Value(WeightedLoss):
-    """The model's answer `value` is fitted to the stream `return`, which need not be returns: any target of V or Q.
+    """Trains a critic: the model's answer `value` is fitted to the stream `return`, any target of V or Q.
 
         `squared`:       1/2 (V - R)^2
         `huber`:         1/2 e^2 where |e| = |V - R| <= delta, else delta (|e| - delta / 2)
@@ -33,7 +33,7 @@ class Value(WeightedLoss):
     Args:
         aggregate: as of every loss.
         constant: as of every loss.
-        error: see above.
+        kind: see above.
         delta: of `huber`, above 0.
         clip: above 0, or None.
         combine: `max` or `mean`.
@@ -51,7 +51,7 @@ class Value(WeightedLoss):
         ('weight_kl', 'return', 'old_value')
     """
 
-    error: Literal["squared", "huber", "cross_entropy", "categorical"] = "squared"
+    kind: Literal["squared", "huber", "cross_entropy", "categorical"] = "squared"
     delta: float = option(1.0, above=0)
     clip: float | None = option(None, above=0)
     combine: Literal["max", "mean"] = "max"
@@ -64,8 +64,8 @@ class Value(WeightedLoss):
     def check_options(self) -> None:
         """Only distances can be clipped, and bins have a width."""
         super().check_options()
-        fits = self.clip is None or self.error in ("squared", "huber")
-        self.require(fits, "clip", "give it with error='squared' or 'huber', or None")
+        fits = self.clip is None or self.kind in ("squared", "huber")
+        self.require(fits, "clip", "give it with kind='squared' or 'huber', or None")
         self.require(self.high > self.low, "high", f"give a number above low={self.low}")
 
     def own_reads(self) -> Iterable[str | Column]:
@@ -74,16 +74,16 @@ class Value(WeightedLoss):
 
     def own_asks(self) -> Iterable[str]:
         """The value, or its logits."""
-        return ("value_logits",) if self.error == "categorical" else ("value",)
+        return ("value_logits",) if self.kind == "categorical" else ("value",)
 
     def own_foldable(self) -> bool:
         """No: branches that share a token may have different returns."""
         return False
 
     def evaluate(self, tokens: Tokens) -> tuple[Tensor, dict[str, Tensor]]:
-        """The formula of the class."""
+        """How far the values are from their targets, and metrics."""
         target = tokens.stream("return")
-        if self.error == "categorical":
+        if self.kind == "categorical":
             logits = tokens.answer("value_logits")
             error = -(self._spread(target, logits.shape[1]) * logits.log_softmax(-1)).sum(-1)
             value = expected_value(logits, self.low, self.high)
@@ -106,9 +106,9 @@ class Value(WeightedLoss):
     def _error(self, value: Tensor, target: Tensor) -> Tensor:
         target = target.expand_as(value).to(value.dtype)
         away = (value - target).abs()
-        if self.error == "huber":
+        if self.kind == "huber":
             return torch.where(away <= self.delta, away.square() / 2.0, self.delta * (away - self.delta / 2.0))
-        if self.error == "cross_entropy":
+        if self.kind == "cross_entropy":
             error: Tensor = functional.binary_cross_entropy_with_logits(value, target, reduction="none")
             return error
         return away.square() / 2.0

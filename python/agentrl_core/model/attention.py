@@ -10,7 +10,7 @@ import functools
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +25,15 @@ _QUERY_BLOCK = 256  # rows of a tree that look for their keys together
 _FLEX_BLOCK = 128
 
 
+class Scoring(NamedTuple):
+    """How queries and keys become probabilities; see `Attention.attend`."""
+
+    scaling: float | None
+    dropout: float
+    window: int | None
+    softcap: float | None
+
+
 class Attention(ABC):
     """Which tokens of a pack attend to which, and how: made once, used by every layer."""
 
@@ -36,7 +45,6 @@ class Attention(ABC):
     def longest(self) -> int:
         """Most tokens that one token has before it, itself included."""
 
-    @abstractmethod
     def attend(
         self,
         query: Tensor,
@@ -59,6 +67,11 @@ class Attention(ABC):
             window: a token sees itself and the window - 1 tokens before it; None: all before it.
             softcap: scores s become softcap tanh(s / softcap).
         """
+        return self._attend(query, key, value, Scoring(scaling, dropout, self.cut(window), softcap))
+
+    @abstractmethod
+    def _attend(self, query: Tensor, key: Tensor, value: Tensor, scoring: Scoring) -> Tensor:
+        """As `attend`, with a window only where it hides something."""
 
     def cut(self, window: int | None) -> int | None:
         """The window; None where it hides nothing."""
@@ -122,26 +135,14 @@ class SequenceAttention(Attention):
         begins = starts[:-1].repeat_interleave(lengths)
         return TreeAttention(ends.to(torch.int32), torch.arange(len(ends), device=ends.device) - begins)
 
-    def attend(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        *,
-        scaling: float | None,
-        dropout: float,
-        window: int | None = None,
-        softcap: float | None = None,
-    ) -> Tensor:
+    def _attend(self, query: Tensor, key: Tensor, value: Tensor, scoring: Scoring) -> Tensor:
         """Attention of each sequence by itself."""
-        window = self.cut(window)
+        scaling, dropout, window, softcap = scoring
         varlen = _varlen() if softcap is None and _fits_varlen(query, value, dropout) else None
         if varlen is None and window is None and softcap is None:
             return self._padded(query, key, value, scaling, dropout)
         if varlen is None:
-            return self.chains.attend(
-                query, key, value, scaling=scaling, dropout=dropout, window=window, softcap=softcap
-            )
+            return self.chains.attend(query, key, value, **scoring._asdict())
         out: Tensor = varlen(
             query.contiguous(),
             key.contiguous(),
@@ -267,19 +268,9 @@ class TreeAttention(Attention):
             *listed(seen & ~full), *listed(full), BLOCK_SIZE=_FLEX_BLOCK, mask_mod=mask, seq_lengths=(total, total)
         )
 
-    def attend(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        *,
-        scaling: float | None,
-        dropout: float,
-        window: int | None = None,
-        softcap: float | None = None,
-    ) -> Tensor:
+    def _attend(self, query: Tensor, key: Tensor, value: Tensor, scoring: Scoring) -> Tensor:
         """Attention of each token to its path."""
-        window = self.cut(window)
+        scaling, dropout, window, softcap = scoring
         q, k, v = (states.transpose(0, 1)[None] for states in (query, key, value))
         flex = _flex() if _fits_flex(query, value, dropout) else None
         if flex is not None:

@@ -62,36 +62,36 @@ def alike(**columns: object) -> list[NDArray[Any]]:
     Raises:
         InvalidInputError: as `numbers`.
     """
-    found: list[NDArray[Any]] = []
+    arrays: list[NDArray[Any]] = []
     for name, values in columns.items():
-        found.append(numbers(values, name, length=len(found[0]) if found else None))
-    kind = np.result_type(*found)
-    return [array.astype(kind, copy=False) for array in found]
+        arrays.append(numbers(values, name, length=len(arrays[0]) if arrays else None))
+    kind = np.result_type(*arrays)
+    return [array.astype(kind, copy=False) for array in arrays]
 
 
-def like(made: NDArray[np.float64], given: NDArray[Any]) -> NDArray[Any]:
+def like(results: NDArray[np.float64], column: NDArray[Any]) -> NDArray[Any]:
     """What was computed, in the type of the column that was given.
 
     Raises:
         InvalidInputError: a number is too large for the type.
     """
     with np.errstate(over="ignore"):
-        return representable(made.astype(given.dtype, copy=False))
+        return representable(results.astype(column.dtype, copy=False))
 
 
-def representable(made: NDArray[Any]) -> NDArray[Any]:
+def representable(results: NDArray[Any]) -> NDArray[Any]:
     """What was computed from numbers, unless one of them became too large for its type.
 
     Raises:
         InvalidInputError: so it is.
     """
-    lost = ~np.isfinite(made)
+    lost = ~np.isfinite(results)
     if lost.any():
         place = tuple(int(index) for index in np.argwhere(lost)[0])
         raise InvalidInputError(
-            f"the result at {place} is too large for {made.dtype}; scale the numbers that it is made of"
+            f"the result at {place} is too large for {results.dtype}; scale the numbers that it is made of"
         )
-    return made
+    return results
 
 
 def integers(values: object, name: str, *, length: int | None = None) -> NDArray[np.int64]:
@@ -126,10 +126,10 @@ def mask(
 
 def flags(values: object, name: str, *, length: int | None = None) -> NDArray[np.bool_]:
     """A column of booleans that has to be there; see `mask`."""
-    found = mask(values, name, length=length)
-    if found is None:
+    booleans = mask(values, name, length=length)
+    if booleans is None:
         raise InvalidInputError(f"{name} is None; give booleans")
-    return found
+    return booleans
 
 
 def keys(
@@ -179,6 +179,14 @@ def labels(values: object, name: str, *, length: int | None = None) -> NDArray[n
 def groups(values: object | None, name: str, *, length: int) -> NDArray[np.uint32]:
     """Dense ids as from `keys`; None is one group of all rows."""
     return np.zeros(length, np.uint32) if values is None else keys(values, name, length=length)
+
+
+def scored(
+    scores: object, group_ids: object | None, valid: object | None
+) -> tuple[NDArray[Any], NDArray[np.uint32], NDArray[np.bool_] | None]:
+    """What every selection of rows by their scores takes: scores, dense groups as from `groups`, and a mask."""
+    column = numbers(scores, "scores")
+    return column, groups(group_ids, "group_ids", length=len(column)), mask(valid, "valid", length=len(column))
 
 
 def places(values: object | None, name: str, *, length: int) -> NDArray[np.int64]:
@@ -263,7 +271,7 @@ def flat(values: object, name: str, offsets: NDArray[np.int64]) -> NDArray[Any]:
     lists = _core.arrow_lists(values, name)
     if lists is None:
         return column(values, name)
-    found, lengths = lists
+    elements, lengths = lists
     expected = np.diff(offsets)
     if len(lengths) != len(expected):
         raise InvalidInputError(f"{name} has {len(lengths)} lists; give one for each of {len(expected)} rows")
@@ -274,9 +282,9 @@ def flat(values: object, name: str, offsets: NDArray[np.int64]) -> NDArray[Any]:
             f"{name} has a list of {lengths[wrong[0]]} values in row {wrong[0]}, which has {expected[wrong[0]]} tokens"
         )
     if known.all():
-        return found
-    filled = np.full(offsets[-1], np.nan, found.dtype if found.dtype.kind == "f" else np.float64)
-    filled[np.repeat(known, expected)] = found
+        return elements
+    filled = np.full(offsets[-1], np.nan, elements.dtype if elements.dtype.kind == "f" else np.float64)
+    filled[np.repeat(known, expected)] = elements
     return filled
 
 

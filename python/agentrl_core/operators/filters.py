@@ -11,7 +11,7 @@ from agentrl_core.operators import columns
 
 def group_band(
     scores: object,
-    group_ids: object,
+    group_ids: object | None,
     *,
     std_above: float | None = 0.0,
     at_least: float | None = None,
@@ -28,7 +28,7 @@ def group_band(
 
     Args:
         scores: n numbers.
-        group_ids: n group ids, whole numbers or strings, in any order.
+        group_ids: n group ids, whole numbers or strings, in any order; None: one group.
         std_above: None: any deviation, also that of a single row.
         at_least: smallest mean; None: any.
         at_most: largest mean; None: any.
@@ -48,22 +48,22 @@ def group_band(
         >>> filters.group_band([1.0, 0.0, 1.0, 1.0], ["a", "a", "b", "b"]).tolist()
         [True, True, False, False]
     """
-    numbers = columns.doubles(scores, "scores")
+    numbers, groups, mask = columns.scored(scores, group_ids, valid)
     return _core.filters.group_band(
-        numbers,
-        columns.keys(group_ids, "group_ids", length=len(numbers)),
+        numbers.astype(np.float64, copy=False),
+        groups,
         std_above=std_above,
         ddof=ddof,
         at_least=at_least,
         at_most=at_most,
         members_at_least=members_at_least,
         accept_single=accept_single,
-        valid=columns.mask(valid, "valid", length=len(numbers)),
+        valid=mask,
     )
 
 
 def top_groups(
-    scores: object, group_ids: object, fraction: float, *, ddof: int = 0, valid: object | None = None
+    scores: object, group_ids: object | None, fraction: float, *, ddof: int = 0, valid: object | None = None
 ) -> NDArray[np.bool_]:
     """Keep the rows of the groups with the largest standard deviations, `fraction` of all groups, at least one.
 
@@ -71,7 +71,7 @@ def top_groups(
 
     Args:
         scores: n numbers.
-        group_ids: n group ids.
+        group_ids: n group ids; None: one group.
         fraction: 0 to 1, rounded down to whole groups; of equal groups the earlier are kept.
         ddof: the variance divides by (count - ddof); 0 or 1.
         valid: n booleans; rows that are False neither vote nor are kept. None: all rows are valid.
@@ -87,60 +87,14 @@ def top_groups(
         >>> filters.top_groups([1.0, 0.0, 0.5, 0.4], [1, 1, 2, 2], 0.5).tolist()
         [True, True, False, False]
     """
-    numbers = columns.doubles(scores, "scores")
+    numbers, groups, mask = columns.scored(scores, group_ids, valid)
     return _core.filters.top_groups(
-        numbers,
-        columns.keys(group_ids, "group_ids", length=len(numbers)),
+        numbers.astype(np.float64, copy=False),
+        groups,
         fraction=fraction,
         ddof=ddof,
-        valid=columns.mask(valid, "valid", length=len(numbers)),
+        valid=mask,
     )
-
-
-def unflagged(flags: object, offsets: object) -> NDArray[np.bool_]:
-    """Keep the rows none of whose parts is flagged: no void turn (SimpleTIR, arXiv:2509.02479), no failed judge.
-
-    Args:
-        flags: booleans, one for each part (turn, step) of each row.
-        offsets: n + 1 whole numbers; the parts of row i are `flags[offsets[i]:offsets[i + 1]]`.
-
-    Returns:
-        `bool[n]`; a row without parts is kept.
-
-    Raises:
-        InvalidInputError: offsets do not fit the flags.
-
-    Example:
-        >>> from agentrl_core import filters
-        >>> filters.unflagged([False, True, False], [0, 2, 3]).tolist()
-        [False, True]
-    """
-    return _core.filters.unflagged(columns.flags(flags, "flags"), columns.integers(offsets, "offsets"))
-
-
-def not_overlong(lengths: object, limit: int, *, truncated: object | None = None) -> NDArray[np.bool_]:
-    """Keep the rows that ended by themselves: shorter than `limit`, and not cut off where that is known.
-
-    Overlong filtering of DAPO, arXiv:2503.14476.
-
-    Args:
-        lengths: n whole numbers.
-        limit: the length at which generation stops.
-        truncated: n booleans, True where a row was cut off.
-
-    Returns:
-        `bool[n]`.
-
-    Raises:
-        InvalidInputError: lengths differ.
-
-    Example:
-        >>> from agentrl_core import filters
-        >>> filters.not_overlong([3, 8], 8).tolist()
-        [True, False]
-    """
-    counts = columns.integers(lengths, "lengths")
-    return _core.filters.not_overlong(counts, limit, truncated=columns.mask(truncated, "truncated", length=len(counts)))
 
 
 def round_rows(

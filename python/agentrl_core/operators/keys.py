@@ -53,10 +53,10 @@ def composite(first: object, *others: object) -> NDArray[np.uint32]:
         >>> keys.composite(["task-a", "task-a", "task-b"], ["solver", "critic", "critic"]).tolist()
         [0, 1, 2]
     """
-    made = columns.keys(first, "first")
+    ids = columns.keys(first, "first")
     for place, column in enumerate(others):
-        made, _ = _core.keys.pair(made, columns.keys(column, f"others[{place}]", length=len(made)))
-    return made
+        ids, _ = _core.keys.pair(ids, columns.keys(column, f"others[{place}]", length=len(ids)))
+    return ids
 
 
 def history(
@@ -102,7 +102,7 @@ def similar(
     group_ids: object | None = None,
     *,
     threshold: float = 0.9,
-    method: Literal["sequence", "minhash"] = "sequence",
+    kind: Literal["sequence", "minhash"] = "sequence",
     words: int = 3,
     hashes: int = 128,
     bands: int = 32,
@@ -120,7 +120,7 @@ def similar(
         texts: n strings.
         group_ids: n ids; texts of different groups never share an id. None: one group.
         threshold: 0 to 1.
-        method: `sequence` or `minhash`.
+        kind: `sequence` or `minhash`.
         words: words of a shingle.
         hashes: hashes of a sketch: the estimate's standard error is at most 0.5 / sqrt(hashes).
         bands: bands of a sketch, a divisor of `hashes`. More bands find less similar texts.
@@ -140,12 +140,12 @@ def similar(
     wrong = next((row for row, text in enumerate(column) if not isinstance(text, str)), None)
     if wrong is not None:
         raise InvalidInputError(f"texts[{wrong}] is {column[wrong]!r}; give strings")
-    if method not in ("sequence", "minhash"):
-        raise InvalidInputError(f"method is {method!r}; use sequence or minhash")
+    if kind not in ("sequence", "minhash"):
+        raise InvalidInputError(f"kind is {kind!r}; use sequence or minhash")
     groups = (
         np.zeros(len(column), dtype=np.uint32)
         if group_ids is None
         else columns.keys(group_ids, "group_ids", length=len(column))
     )
-    sketch = (words, hashes, bands) if method == "minhash" else None
+    sketch = (words, hashes, bands) if kind == "minhash" else None
     return _core.keys.similar(column, groups, threshold, sketch)

@@ -87,10 +87,10 @@ def tree_layout(
 
     Example:
         >>> from agentrl_core.operators.packing import tree_layout
-        >>> made = tree_layout([5, 6, 7, 5, 6, 8], [0, 3, 6], summed={"weight": [0, 0.5, 0.5, 0, 0.25, 0.75]})
-        >>> made.input_ids.tolist(), made.subtree_end.tolist()
+        >>> rows = tree_layout([5, 6, 7, 5, 6, 8], [0, 3, 6], summed={"weight": [0, 0.5, 0.5, 0, 0.25, 0.75]})
+        >>> rows.input_ids.tolist(), rows.subtree_end.tolist()
         ([5, 6], [2, 2])
-        >>> made.source_row.tolist(), made.target.tolist(), made.streams["weight"].tolist()
+        >>> rows.source_row.tolist(), rows.target.tolist(), rows.streams["weight"].tolist()
         ([0, 1, 1], [6, 7, 8], [0.75, 0.5, 0.75])
     """
     flat = _int32(tokens)
@@ -108,14 +108,14 @@ def tree_layout(
             raise InvalidInputError(f"buffers is {type(buffers).__name__}; give a PackBuffers, or nothing")
         buffers.next()
         take = buffers.take
-    made = _core.pack.tree_layout(
+    rows = _core.pack.tree_layout(
         flat,
         columns.integers(offsets, "offsets"),
         columns.mask(trained, "trained", length=count),
         list(alike.values()),
         take,
     )
-    pairs = len(made.token)
+    pairs = len(rows.token)
     streams = {
         name: np.empty(pairs, np.float32) if take is None else take(f"stream {name}", pairs, np.float32)
         for name in (*added, *alike)
@@ -123,19 +123,19 @@ def tree_layout(
     _core.pack.pair_streams(
         [(values, streams[name]) for name, values in added.items()],
         [(values, streams[name]) for name, values in alike.items()],
-        made.pair_offsets,
-        made.pair_tokens,
+        rows.pair_offsets,
+        rows.pair_tokens,
     )
     return TreeRows(
-        made.input_ids,
-        made.position_ids,
-        made.subtree_end,
-        made.cu_seqlens,
-        made.source_row,
-        made.target,
-        made.token,
-        made.pair_offsets,
-        made.pair_tokens,
+        rows.input_ids,
+        rows.position_ids,
+        rows.subtree_end,
+        rows.cu_seqlens,
+        rows.source_row,
+        rows.target,
+        rows.token,
+        rows.pair_offsets,
+        rows.pair_tokens,
         streams,
     )
 

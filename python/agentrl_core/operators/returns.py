@@ -98,12 +98,12 @@ class _Rows:
         flat = np.ascontiguousarray(array).reshape(-1)
         return flat if self.order is None else flat[self.order]
 
-    def back(self, made: NDArray[Any]) -> NDArray[Any]:
+    def back(self, results: NDArray[Any]) -> NDArray[Any]:
         """A result in the order and the shape of the input."""
         if self.order is None:
-            return made.reshape(self.shape)
-        out = np.empty_like(made)
-        out[self.order] = made
+            return results.reshape(self.shape)
+        out = np.empty_like(results)
+        out[self.order] = results
         return out
 
     def buffer(self, out: NDArray[Any] | None, parts: int) -> NDArray[Any]:
@@ -215,7 +215,7 @@ def gae(
     """
     rows = _Rows.of(rewards, "rewards", sequence_ids, offsets, mask, ends, bootstrap, values)
     paid, expected = rows.numbers(rewards, "rewards"), rows.numbers(values, "values")
-    made = _core.returns.gae(
+    both = _core.returns.gae(
         paid,
         expected,
         rows.offsets,
@@ -227,7 +227,7 @@ def gae(
         ends=rows.ends,
         out=rows.buffer(out, 2),
     )
-    return rows.back(made[: len(paid)]), rows.back(made[len(paid) :])
+    return rows.back(both[: len(paid)]), rows.back(both[len(paid) :])
 
 
 def v_trace(
@@ -238,8 +238,8 @@ def v_trace(
     *,
     gamma: float,
     lam: float = 1.0,
-    rho_cap: float = 1.0,
-    c_cap: float = 1.0,
+    rho_at_most: float = 1.0,
+    c_at_most: float = 1.0,
     offsets: object | None = None,
     mask: object | None = None,
     ends: object | None = None,
@@ -247,7 +247,7 @@ def v_trace(
 ) -> tuple[NDArray[Any], NDArray[Any]]:
     """Off-policy advantages and value targets (V-trace).
 
-        rho = min(rho_cap, e^l),  c = lam * min(c_cap, e^l),  delta_t = r_t + gamma * V_{t+1} - V_t
+        rho = min(rho_at_most, e^l),  c = lam * min(c_at_most, e^l),  delta_t = r_t + gamma * V_{t+1} - V_t
         v_t = V_t + rho_t * delta_t + gamma * c_t * (v_{t+1} - V_{t+1}),  A_t = rho_t * (r_t + gamma * v_{t+1} - V_t)
 
     From IMPALA, arXiv:1802.01561. With l = 0 and caps of 1 the targets are the returns of `gae`.
@@ -259,8 +259,8 @@ def v_trace(
         sequence_ids: n ids; see the module for this and the others.
         gamma: discount, 0 to 1.
         lam: 0 to 1.
-        rho_cap: largest weight of a difference, at least 0.
-        c_cap: largest weight of what comes after, at least 0.
+        rho_at_most: largest weight of a difference, at least 0.
+        c_at_most: largest weight of what comes after, at least 0.
         offsets: `int64[sequences + 1]`, instead of ids.
         mask: n booleans: the policy's rows.
         ends: n booleans: rows that nothing later reaches.
@@ -280,7 +280,7 @@ def v_trace(
     """
     rows = _Rows.of(rewards, "rewards", sequence_ids, offsets, mask, ends, bootstrap, values, log_ratios)
     paid = rows.numbers(rewards, "rewards")
-    made = _core.returns.v_trace(
+    both = _core.returns.v_trace(
         paid,
         rows.numbers(values, "values"),
         rows.numbers(log_ratios, "log_ratios"),
@@ -288,13 +288,13 @@ def v_trace(
         rows.bootstrap,
         gamma,
         lam,
-        rho_cap,
-        c_cap,
+        rho_at_most,
+        c_at_most,
         mask=rows.mask,
         ends=rows.ends,
         out=rows.buffer(None, 2),
     )
-    return rows.back(made[: len(paid)]), rows.back(made[len(paid) :])
+    return rows.back(both[: len(paid)]), rows.back(both[len(paid) :])
 
 
 def n_step(
@@ -337,7 +337,7 @@ def n_step(
     """
     rows = _Rows.of(rewards, "rewards", sequence_ids, offsets, mask, ends, bootstrap, values)
     paid = rows.numbers(rewards, "rewards")
-    made = _core.returns.n_step(
+    sums = _core.returns.n_step(
         paid,
         rows.numbers(values, "values"),
         rows.offsets,
@@ -348,7 +348,7 @@ def n_step(
         ends=rows.ends,
         out=rows.buffer(None, 1),
     )
-    return rows.back(made)
+    return rows.back(sums)
 
 
 def optimal_token_baseline(
@@ -394,7 +394,7 @@ def optimal_token_baseline(
         [3.0, 4.0, -1.0]
     """
     rows = _Rows.of(returns, "returns", None, offsets, mask, None, None)
-    made = _core.returns.optimal_token_baseline(
+    advantages = _core.returns.optimal_token_baseline(
         rows.numbers(returns, "returns").astype(np.float64, copy=False),
         rows.numbers(energies, "energies").astype(np.float64, copy=False),
         rows.offsets,
@@ -404,4 +404,4 @@ def optimal_token_baseline(
         zero_tail=zero_tail,
         mask=rows.mask,
     )
-    return rows.back(columns.representable(made))
+    return rows.back(columns.representable(advantages))

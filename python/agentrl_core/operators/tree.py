@@ -1,11 +1,10 @@
 """Credit along trees of shared prefixes: values that rise from the rows to the roots, and fall along the paths.
 
 A tree is a column `parents`: the row of each node's parent, -1 for a root. Rows (rollouts) name the node at which they
-end. Every tree credit of the literature is made of `fuse` (bottom-up), `path_sum` (top-down) and group statistics over
-`peers`:
+end. Tree credits of the literature are made of `fuse` and of group statistics over `peers`:
 
-    depth-wise (BranchGRPO):  group.normalise(fuse(...).values, peers(parents, of="depth"))
-    sibling-relative:         group.normalise(fuse(...).values, peers(parents, of="siblings"))
+    depth-wise (BranchGRPO):  group.normalise(fuse(...).values, peers(parents, kind="depth"))
+    sibling-relative:         group.normalise(fuse(...).values, peers(parents, kind="siblings"))
     subtree success (TreeRL): fuse(...).values[node] - fuse(...).values[parent]
     hard attribution (ARPO):  fuse(parents, nodes, advantages).values, one advantage for each node
     TreePO:                   ancestor_relative(...)
@@ -23,7 +22,7 @@ from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.operators import columns
 
 
-class Tree(NamedTuple):
+class PrefixTree(NamedTuple):
     """A tree built from paths.
 
     Attributes:
@@ -35,27 +34,7 @@ class Tree(NamedTuple):
     nodes: NDArray[np.uint32]
 
 
-class Topology(NamedTuple):
-    """The shape of a tree, `uint32[m]` each.
-
-    Attributes:
-        preorder: the nodes, each followed by the subtrees of its children.
-        enter: place of each node in `preorder`.
-        exit: the first place after its subtree.
-        depth: number of edges to its root.
-        root: its root.
-        leaves: number of leaves below it; 1 for a leaf.
-    """
-
-    preorder: NDArray[np.uint32]
-    enter: NDArray[np.uint32]
-    exit: NDArray[np.uint32]
-    depth: NDArray[np.uint32]
-    root: NDArray[np.uint32]
-    leaves: NDArray[np.uint32]
-
-
-class Fused(NamedTuple):
+class NodeValues(NamedTuple):
     """Values of nodes.
 
     Attributes:
@@ -67,7 +46,7 @@ class Fused(NamedTuple):
     masses: NDArray[np.float64]
 
 
-def build(elements: object, offsets: object) -> Tree:
+def build(elements: object, offsets: object) -> PrefixTree:
     """Merge paths into trees: rows share a node where their paths are equal up to it. O(elements).
 
     Args:
@@ -85,24 +64,7 @@ def build(elements: object, offsets: object) -> Tree:
     column = columns.column(elements, "elements")
     ids = column if column.dtype.kind in "iu" else columns.keys(elements, "elements")
     parents, nodes = _core.tree.build(columns.integers(ids, "elements"), columns.integers(offsets, "offsets"))
-    return Tree(parents, nodes)
-
-
-def topology(parents: object) -> Topology:
-    """Preorder, depths, roots and leaf counts of a tree, in O(nodes) and without recursion.
-
-    Args:
-        parents: m whole numbers, -1 for a root; rows in any order, any number of roots.
-
-    Raises:
-        InvalidInputError: a parent is no row, or a node is its own ancestor.
-
-    Example:
-        >>> from agentrl_core import tree
-        >>> tree.topology([-1, 0, 0, 1]).depth.tolist()
-        [0, 1, 1, 2]
-    """
-    return Topology(**_core.tree.topology(columns.integers(parents, "parents")))
+    return PrefixTree(parents, nodes)
 
 
 def fuse(
@@ -110,13 +72,13 @@ def fuse(
     nodes: object,
     values: object,
     *,
-    how: Literal["leaves", "children", "path", "expectile", "max", "min", "sum"] = "leaves",
+    kind: Literal["leaves", "children", "path", "expectile", "max", "min", "sum"] = "leaves",
     edge_logprobs: object | None = None,
     alpha: float = 1.0,
     expectile: float = 0.7,
     weights: object | None = None,
     valid: object | None = None,
-) -> Fused:
+) -> NodeValues:
     """The value of each node from the rows that end at or below it, bottom-up in O(nodes + rows).
 
     `leaves`: the mean of the rows below, by weight (success rate of a subtree: TreeRL, arXiv:2506.11902; hard
@@ -130,7 +92,7 @@ def fuse(
         parents: m whole numbers, -1 for a root.
         nodes: n whole numbers, the node at which each row ends.
         values: n numbers.
-        how: see above. Rows that end at a node with children count together as one more child.
+        kind: see above. Rows that end at a node with children count together as one more child.
         edge_logprobs: m numbers, the log-probability of the edge above each node; with `path` only.
         alpha: how much the probabilities count; with `path` only.
         expectile: tau, from the smallest (0) over the mean (0.5) to the largest (1); with `expectile` only.
@@ -142,46 +104,23 @@ def fuse(
 
     Example:
         >>> from agentrl_core import tree
-        >>> tree.fuse([-1, 0, 0, 1, 1], [3, 4, 2], [1.0, 0.0, 1.0], how="children").values.tolist()
+        >>> tree.fuse([-1, 0, 0, 1, 1], [3, 4, 2], [1.0, 0.0, 1.0], kind="children").values.tolist()
         [0.75, 0.5, 1.0, 1.0, 0.0]
     """
     scores = columns.doubles(values, "values")
     count = len(scores)
-    found, masses = _core.tree.fuse(
+    fused, masses = _core.tree.fuse(
         columns.integers(parents, "parents"),
         _indices(nodes, "nodes", count),
         scores,
-        how=how,
+        kind=kind,
         alpha=alpha,
         expectile=expectile,
         edge_logprobs=None if edge_logprobs is None else columns.doubles(edge_logprobs, "edge_logprobs"),
         weights=columns.optional_numbers(weights, "weights", length=count),
         valid=columns.mask(valid, "valid", length=count),
     )
-    return Fused(found, masses)
-
-
-def path_sum(parents: object, values: object) -> NDArray[Any]:
-    """The sum of each node's value and those of its ancestors: what a row collects on its way from the root.
-
-    Args:
-        parents: m whole numbers, -1 for a root.
-        values: m numbers.
-
-    Returns:
-        `float32[m]` for float32 values, else `float64[m]`.
-
-    Raises:
-        InvalidInputError: lengths differ, or a value is not finite.
-
-    Example:
-        >>> from agentrl_core import tree
-        >>> tree.path_sum([-1, 0, 1], [1.0, 2.0, 4.0]).tolist()
-        [1.0, 3.0, 7.0]
-    """
-    given = columns.numbers(values, "values")
-    made = _core.tree.path_sum(columns.integers(parents, "parents"), columns.doubles(given, "values"))
-    return columns.like(made, given)
+    return NodeValues(fused, masses)
 
 
 def ancestor_relative(
@@ -189,8 +128,8 @@ def ancestor_relative(
     nodes: object,
     values: object,
     *,
-    weighting: Literal["size", "equal"] = "size",
-    skip_constant: bool = False,
+    weighting: Literal["average", "group_size"] = "group_size",
+    drop_constant: bool = False,
     singleton: Literal["zero", "raw"] = "zero",
     weights: object | None = None,
     valid: object | None = None,
@@ -204,9 +143,8 @@ def ancestor_relative(
         parents: m whole numbers, -1 for a root.
         nodes: n whole numbers, the node at which each row ends.
         values: n numbers.
-        weighting: w_a is the weight of the rows through a (`size`, TreePO's `group_size`) or 1 (`equal`, its
-            `average`).
-        skip_constant: leave out ancestors (but the root) below which all values are equal.
+        weighting: w_a is the weight of the rows through a (`group_size`) or 1 (`average`); the words are TreePO's.
+        drop_constant: leave out ancestors (but the root) below which all values are equal.
         singleton: the only row of a tree gets 0 (`zero`) or its value (`raw`, the public code).
         weights: n numbers of at least 0; None: 1.
         valid: n booleans; rows that are False neither vote nor get a value (0). None: all rows are valid.
@@ -220,40 +158,41 @@ def ancestor_relative(
     Example:
         >>> from agentrl_core import tree
         >>> parents = [-1, 0, 0, 1, 1, 2, 2]
-        >>> tree.ancestor_relative(parents, [3, 4, 5, 6], [1.0, 0.0, 0.0, 0.0], weighting="equal").tolist()
+        >>> tree.ancestor_relative(parents, [3, 4, 5, 6], [1.0, 0.0, 0.0, 0.0], weighting="average").tolist()
         [0.625, -0.375, -0.125, -0.125]
     """
-    given = columns.numbers(values, "values")
-    count = len(given)
-    made = _core.tree.ancestor_relative(
+    scores = columns.numbers(values, "values")
+    count = len(scores)
+    advantages = _core.tree.ancestor_relative(
         columns.integers(parents, "parents"),
         _indices(nodes, "nodes", count),
-        columns.doubles(given, "values"),
+        columns.doubles(scores, "values"),
         weighting=weighting,
-        skip_constant=skip_constant,
+        drop_constant=drop_constant,
         singleton=singleton,
         weights=columns.optional_numbers(weights, "weights", length=count),
         valid=columns.mask(valid, "valid", length=count),
     )
-    return columns.like(made, given)
+    return columns.like(advantages, scores)
 
 
-def peers(parents: object, *, of: Literal["siblings", "depth", "tree"]) -> NDArray[np.uint32]:
+def peers(parents: object, *, kind: Literal["siblings", "depth", "tree"]) -> NDArray[np.uint32]:
     """Dense ids that are equal for nodes to be compared: the groups of depth-wise and sibling-relative credit.
 
     Args:
         parents: m whole numbers, -1 for a root.
-        of: children of one parent (TreeRPO; a root is alone), nodes of one tree at one depth (BranchGRPO), or one tree.
+        kind: `siblings`, children of one parent (TreeRPO; a root is alone); `depth`, nodes of one tree at one depth
+            (BranchGRPO); or `tree`, all nodes of one tree.
 
     Raises:
-        InvalidInputError: as for `topology`, or `of` is unknown.
+        InvalidInputError: a parent is no row, a node is its own ancestor, or `kind` is unknown.
 
     Example:
         >>> from agentrl_core import tree
-        >>> tree.peers([-1, 0, 0, 1, 2], of="depth").tolist()
+        >>> tree.peers([-1, 0, 0, 1, 2], kind="depth").tolist()
         [0, 1, 1, 2, 2]
     """
-    return _core.tree.peers(columns.integers(parents, "parents"), of)
+    return _core.tree.peers(columns.integers(parents, "parents"), kind)
 
 
 def isotonic(
@@ -291,24 +230,24 @@ def isotonic(
         >>> tree.isotonic([-1, 0, 0], [1.0, 0.0, 3.0]).tolist()
         [0.5, 0.5, 3.0]
     """
-    given = columns.numbers(values, "values")
-    count = len(given)
-    made = _core.tree.isotonic(
+    numbers = columns.numbers(values, "values")
+    count = len(numbers)
+    projected = _core.tree.isotonic(
         columns.integers(parents, "parents"),
-        columns.doubles(given, "values"),
+        columns.doubles(numbers, "values"),
         margin=margin,
         radius=radius,
         weights=columns.optional_numbers(weights, "weights", length=count),
         valid=columns.mask(valid, "valid", length=count),
     )
-    return columns.like(made, given)
+    return columns.like(projected, numbers)
 
 
 def _indices(values: object, name: str, length: int) -> NDArray[np.uint32]:
     """Rows of a table whose length the core knows."""
-    found = columns.column(values, name)
-    if found.dtype == np.uint32 and len(found) == length:
-        return np.require(found, requirements=("C", "A"))
+    ids = columns.column(values, name)
+    if ids.dtype == np.uint32 and len(ids) == length:
+        return np.require(ids, requirements=("C", "A"))
     rows = columns.integers(values, name, length=length)
     outside = np.flatnonzero(rows >> 32)
     if len(outside):

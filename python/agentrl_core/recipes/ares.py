@@ -4,17 +4,17 @@ A trained token explores if the mean entropy W of the `width` trained tokens fro
 follows the median over draws of the 0.95-quantile of W; N is how many of a draw's tokens do. By the share of draws of
 its group that succeeded, a draw is easy (at least 2/3), medium (at least 1/3) or hard. With the target T of its
 difficulty, d = N - T, M = max(1, f T), f = .15, .25, .35 (easy, medium, hard), the knee k = 2, 3, 4, the softness q =
-2, 2.5, 3, cap = strength * (1, 1, 1.2), sigma the sigmoid and h(x) = x^2 / (2 k) up to k, then x - k / 2, the score
+2, 2.5, 3, cap = coefficient * (1, 1, 1.2), sigma the sigmoid and h(x) = x^2 / (2 k) up to k, then x - k / 2, the score
 gets e:
 
 - easy success: e = -min(cap, cap h(max(d - M, 0)) / (M + k)); medium success: the same with |d| for d;
 - hard success: cap sigma((d + M) / q) where d >= -M, else -min(cap, 0.5 cap h(-d - M) / (M + k));
 - failure: cap sigma(max(d - M, 0) / q), times 0.6 if easy and 0.8 if medium.
 
-Afterwards strength += rate * (mean N - T) of each difficulty, with the other sign for hard, within [0, 2]. Groups of
-which nearly all or nearly none succeed leave the loss. Source: arXiv:2510.08457. Its public code takes T from the
-batch itself (`target="batch"`), with which strengths hardly move, begins the windows after the token and takes only
-tokens of a list of its own (`trigger`). Its KL weights by difficulty are a token column `kl_weight` of one's own.
+Afterwards coefficient += step_size * (mean N - T) of each difficulty, with the other sign for hard, within [0, 2].
+Groups of which nearly all or nearly none succeed leave the loss. Source: arXiv:2510.08457. Its public code takes T from
+the batch itself (`target="batch"`), with which coefficients hardly move, begins the windows after the token and takes
+only tokens of a list of its own (`trigger`). Its KL weights by difficulty are a token column `kl_weight` of one's own.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _SOFTNESS = np.array([2.0, 2.5, 3.0])
 _REACH = np.array([1.0, 1.0, 1.2])
 _CONSOLATION = np.array([0.6, 0.8, 1.0])
 _HARD = 2
-_LARGEST_STRENGTH = 2.0
+_LARGEST_COEFFICIENT = 2.0
 _QUANTILE = 0.95
 
 
@@ -65,8 +65,8 @@ class ExplorationEffort(StatefulComponent):
         medium: share of successes from which on a task is no longer hard; at most `easy`.
         momentum: how slowly threshold and targets follow the batches. The first batch reads its own.
         target: T is `lagged`: the mean N of the batches before, or that of this `batch` (the public code).
-        strength: of the first batch.
-        rate: how fast strengths follow.
+        coefficient: of the first batch.
+        step_size: how fast coefficients follow.
         consolation: what a failure gets that did not explore more than others: half of the above (`half`, sigma(0), as
             published) or nothing (`none`: sigma - 1/2).
 
@@ -90,8 +90,8 @@ class ExplorationEffort(StatefulComponent):
     medium: float = option(1 / 3, at_least=0)
     momentum: float = option(0.99, at_least=0, at_most=1)
     target: Literal["lagged", "batch"] = "lagged"
-    strength: float = option(0.5, at_least=0, at_most=_LARGEST_STRENGTH)
-    rate: float = option(0.05, at_least=0)
+    coefficient: float = option(0.5, at_least=0, at_most=_LARGEST_COEFFICIENT)
+    step_size: float = option(0.05, at_least=0)
     consolation: Literal["half", "none"] = "half"
 
     def check_options(self) -> None:
@@ -99,14 +99,14 @@ class ExplorationEffort(StatefulComponent):
         self.require(self.medium <= self.easy, "medium", f"give a number from 0 to easy={self.easy}")
 
     def initial_state(self) -> dict[str, Any]:
-        """Neither a threshold nor targets; equal strengths."""
-        return {"threshold": None, "targets": [None] * 3, "strengths": [self.strength] * 3}
+        """Neither a threshold nor targets; equal coefficients."""
+        return {"threshold": None, "targets": [None] * 3, "coefficients": [self.coefficient] * 3}
 
     def add_columns(self, state: dict[str, Any], batch: Batch) -> Batch:
         """Return `batch` with another `score` on draws and the column `exploring_tokens`."""
         rows = Rows(batch, "draw")
         now = self._explored(batch, state)
-        bonuses = self._bonus(now, np.array(state["strengths"]))
+        bonuses = self._bonus(now, np.array(state["coefficients"]))
         scores = rows.values("score")
         return rows.write(
             score=np.where(now.known, scores + bonuses, scores),
@@ -114,10 +114,10 @@ class ExplorationEffort(StatefulComponent):
         )
 
     def next(self, state: dict[str, Any], closed: Batch) -> dict[str, Any]:
-        """Threshold and targets nearer to those of the closed batch, and strengths that follow what was explored."""
+        """Threshold and targets nearer to those of the closed batch, and coefficients that follow what was explored."""
         now = self._explored(closed, state)
         drifts = np.nan_to_num(now.means - now.aims) * np.array([1.0, 1.0, -1.0])
-        strengths = np.clip(np.array(state["strengths"]) + self.rate * drifts, 0.0, _LARGEST_STRENGTH)
+        coefficients = np.clip(np.array(state["coefficients"]) + self.step_size * drifts, 0.0, _LARGEST_COEFFICIENT)
         past = np.array(state["targets"], dtype=np.float64)
         targets = np.where(np.isnan(now.means), past, self._followed(past, now.means))
         threshold = state["threshold"]
@@ -126,7 +126,7 @@ class ExplorationEffort(StatefulComponent):
         return {
             "threshold": threshold,
             "targets": [None if np.isnan(target) else float(target) for target in targets],
-            "strengths": strengths.tolist(),
+            "coefficients": coefficients.tolist(),
         }
 
     def _followed(self, past: Any, new: Any) -> Any:
@@ -168,11 +168,11 @@ class ExplorationEffort(StatefulComponent):
             explores &= tokens.flags(self.trigger)[counted]
         return sums(explores.astype(np.float64), draws, batch.num_draws), lengths > 0, own
 
-    def _bonus(self, now: _Exploration, strengths: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _bonus(self, now: _Exploration, coefficients: NDArray[np.float64]) -> NDArray[np.float64]:
         """The bonus e of each draw."""
         difficulty = now.difficulty
         targets = np.nan_to_num(now.aims)[difficulty]
-        knee, softness, cap = _KNEE[difficulty], _SOFTNESS[difficulty], (strengths * _REACH)[difficulty]
+        knee, softness, cap = _KNEE[difficulty], _SOFTNESS[difficulty], (coefficients * _REACH)[difficulty]
         beyond = now.counts - targets
         margin = np.maximum(1.0, _MARGIN[difficulty] * targets)
 

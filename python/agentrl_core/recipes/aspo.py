@@ -55,7 +55,7 @@ class EntropyClip(OverRows, ClipRange):
             self.require(getattr(self, name).center == "one", name, "its centre is one here")
 
     def __call__(self, tokens: Tokens, log_ratio: Tensor) -> Bounds:  # noqa: ARG002 - other ranges read it
-        """The formula of the class."""
+        """One range for the uncertain tokens, another for the confident ones."""
         segments = tokens.segments(self.scope)
         entropy = tokens.entropy.detach()
         uncertain = entropy > segments.spread(segments.quantile(entropy, self.quantile))
@@ -90,7 +90,7 @@ class Flipped(Surrogate):
     negative_at_most: float = option(3.0, above=0)
 
     def __call__(self, tokens: Tokens, log_ratio: Tensor, bounds: Bounds) -> tuple[Tensor, Tensor]:  # noqa: ARG002
-        """The formula of the class."""
+        """The flipped ratio where the advantage is positive, the ratio where it is negative, within soft bounds."""
         ratio = log_ratio.exp()
         fixed = ratio.detach()
         moving = ratio / fixed

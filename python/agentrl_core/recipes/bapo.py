@@ -78,7 +78,7 @@ class BalancedClip(ClipRange):
         return True
 
     def __call__(self, tokens: Tokens, log_ratio: Tensor) -> Bounds:
-        """The formula of the class."""
+        """The narrowest range in which positive advantages have their share."""
         ratio = log_ratio.detach().exp()
         pairs = list(self._pairs())
         reached = []

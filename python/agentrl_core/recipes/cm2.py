@@ -3,8 +3,8 @@
 A judge says after each step which items of its turn are satisfied; `reward.Checklist` makes a score of it. The paper's
 choice is the level of whole trajectories, A = R - mean of the group: denser credit learns faster at first and collapses
 earlier. Its other levels are, for steps, `ChecklistRelative(items=8)`, and for turns
-`GroupRelative(column="turn_reward", level="step", group_by="group_id,turn", unit="trajectory", scale="none",
-min_count=5)`. Ratios of tokens above 2 are cut, and draws with one below 1e-4 left out. Draws whose judge failed
+`GroupRelative(column="turn_reward", level="step", group_by="group_id,turn", voter="trajectory", scale="none",
+votes_at_least=5)`. Ratios of tokens above 2 are cut, and draws with one below 1e-4 left out. Draws whose judge failed
 neither vote nor train.
 """
 
@@ -36,13 +36,13 @@ class ChecklistRelative(BatchComponent):
         advantage = sum_c w_c (r_c - b_c) / sum_c w_c, over the items c that are eligible at the step
 
     r_c is 1 where this or a later step of the turn satisfies the item (`item_reward.c`), b_c the share of the group's
-    draws that satisfied it in that turn. An item that fewer than `min_count` draws of the group reached is left out; a
-    step without any item left gets 0. Draws without a score neither vote nor get a value. Reads what `reward.Checklist`
-    makes.
+    draws that satisfied it in that turn. An item that fewer than `members_at_least` draws of the group reached is left
+    out; a step without any item left gets 0. Draws without a score neither vote nor get a value. Reads what
+    `reward.Checklist` makes.
 
     Args:
         items: how many items a turn can have, as in `reward.Checklist`.
-        min_count: at least 1.
+        members_at_least: at least 1.
 
     Raises:
         RecipeError: an option is out of range.
@@ -58,7 +58,7 @@ class ChecklistRelative(BatchComponent):
     makes: ClassVar[tuple[Column, ...]] = (step("advantage"),)
 
     items: int = option(at_least=1, at_most=62)
-    min_count: int = option(5, at_least=1)
+    members_at_least: int = option(5, at_least=1)
 
     def own_needs(self) -> Iterable[Column]:
         """What items were worth, and where."""
@@ -75,8 +75,8 @@ class ChecklistRelative(BatchComponent):
             satisfied = rows.values(f"satisfied.{item}")
             valid = rows.valid & np.isfinite(satisfied)
             reached = group.statistics(satisfied, turns, valid=valid).most[turns]
-            share = group.statistics(reached, same, unit_ids=turns, valid=valid)
-            counts = valid & rows.flags(f"item_eligible.{item}") & (share.count[same] >= self.min_count)
+            share = group.statistics(reached, same, voter_ids=turns, valid=valid)
+            counts = valid & rows.flags(f"item_eligible.{item}") & (share.count[same] >= self.members_at_least)
             own = np.where(counts, rows.values(f"item_weight.{item}"), 0.0)
             gain = rows.values(f"item_reward.{item}") - np.nan_to_num(share.mean[same], nan=0.0)
             total, weight = total + own * gain, weight + own
@@ -88,6 +88,6 @@ CM2 = Recipe(
     source="arXiv:2602.12268",
     reward=(Checklist(items=8), Unscored(flags="judge_failed")),
     advantage=GroupRelative(scale="none"),
-    weight=(ImportanceWeight(), ImportanceWeight(action="veto", at_least=1e-4, at_most=None)),
+    weight=(ImportanceWeight(), ImportanceWeight(kind="veto", at_least=1e-4, at_most=None)),
     loss=Policy(kl=KL(0.001)),
 )

@@ -81,7 +81,7 @@ class Consistency(BatchComponent):
             several = np.maximum(count, 2.0)
             mean = mean * (1.0 - np.where(count > 1.0, (1.0 - 1.0 / several) / np.log2(several), 0.0) * bits)
         local = self.normalisation.compare(score, groups, valid=valid)
-        everyone = self.normalisation.compare(mean, rows.keys("batch"), valid=valid, unit_ids=groups)
+        everyone = self.normalisation.compare(mean, rows.keys("batch"), valid=valid, voter_ids=groups)
         share = 1.0 / (1.0 + np.exp(-self.steepness * (bits - self.threshold)))
         if self.kind == "soft_with_zero":
             share = np.where(score == 0.0, 0.0, share)

@@ -38,7 +38,7 @@ class LogClipped(Surrogate):
     """
 
     def __call__(self, tokens: Tokens, log_ratio: Tensor, bounds: Bounds) -> tuple[Tensor, Tensor]:  # noqa: ARG002
-        """The formula of the class."""
+        """The clipped log-ratio of each token."""
         return log_clipped(log_ratio, bounds)
 
 
@@ -68,8 +68,8 @@ class BoundedDrift(KL):
 
     def check_options(self) -> None:
         """One estimator has this gradient."""
-        plain = self.estimator == "k3" and not self.straight_through and self.at_most is None
-        self.require(plain, "estimator", "this term is k3 as it is: leave estimator, straight_through and at_most")
+        plain = self.kind == "k3" and not self.straight_through and self.at_most is None
+        self.require(plain, "kind", "this term is k3 as it is: leave kind, straight_through and at_most")
 
     def divergence(self, tokens: Tokens, implied: str) -> Tensor:
         """The term of each token, `[N]`, with gradient."""

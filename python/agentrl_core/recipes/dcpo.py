@@ -119,7 +119,7 @@ class ProbabilityClip(ClipRange):
     dual: float | None = option(10.0, above=1)
 
     def __call__(self, tokens: Tokens, log_ratio: Tensor) -> Bounds:  # noqa: ARG002 - other ranges read it
-        """The formula of the class."""
+        """The wider a range, the less likely its token was."""
         unlikely = (-tokens.stream("old_logprob")).clamp(max=60.0).exp()  # 1 / q
         lower = 0.5 + 0.5 * (1.0 - 4.0 * self.low * unlikely).clamp(min=0.0).sqrt()
         upper = 0.5 + 0.5 * (1.0 + 4.0 * self.high * unlikely).sqrt()

@@ -48,7 +48,7 @@ class DivergenceMask(Mask):
     high: float = option(0.2, above=0)
 
     def __call__(self, tokens: Tokens, log_ratio: Tensor, bounds: Bounds) -> tuple[Tensor, Tensor]:  # noqa: ARG002
-        """The formula of the class."""
+        """0 for tokens whose probability has moved too far in the direction of their advantage, else 1."""
         logprob, old_logprob = tokens.logprob.detach(), tokens.stream("old_logprob")
         probability, old = logprob.exp(), old_logprob.exp()
         moved = probability - old

@@ -72,7 +72,7 @@ class LengthDecoupled(GroupLoss):
         return "update" if self.kl_coefficient > 0.0 else "group"
 
     def evaluate(self, tokens: Tokens) -> tuple[Tensor, dict[str, Tensor]]:
-        """The formula of the class."""
+        """What the right answers of each group gain and its wrong ones lose, and metrics."""
         sequences, members = tokens.segments("sequence"), tokens.members("group")
         score = sequences.mean(tokens.logprob)
         right = sequences.mean(tokens.advantage) > 0

@@ -3,7 +3,8 @@
 A sure step learns more from the outcome than an unsure one, and a step that leads to a sure one is rewarded. With h
 the entropies of the steps (means over their trained tokens) scaled to [0, 1] over the batch,
 
-    A(s) = A g(h_s) + bonus f(h_{s+1}),    g(h) = exp(-gate h) / its mean over steps,    f(h) = exp(-future h),
+    A(s) = A g(h_s) + bonus_coefficient f(h_{s+1}),
+    g(h) = exp(-gate_coefficient h) / its mean over steps,    f(h) = exp(-future_coefficient h),
 
 less its mean over the steps of the batch; A is GRPO's. The paper does not give the bonus; 0.05 is a proposal. Its
 public port scales by the gates of the batch one after the other, which is not reproduced. The loss is GRPO's.
@@ -37,9 +38,9 @@ class StepConfidence(BatchComponent):
 
     Args:
         column: token column of entropies in nats.
-        gate: k; 0 leaves the advantages as they are.
-        future: k' of the next step.
-        bonus: zeta; 0 at the last step of a draw.
+        gate_coefficient: k; 0 leaves the advantages as they are.
+        future_coefficient: k' of the next step.
+        bonus_coefficient: zeta; 0 at the last step of a draw.
         recenter: whether the mean over the batch's steps is subtracted.
         bonus_without_signal: whether steps whose advantage is 0 get the bonus too.
 
@@ -57,9 +58,9 @@ class StepConfidence(BatchComponent):
     makes: ClassVar[tuple[Column, ...]] = (step("advantage"),)
 
     column: str = column_name("entropy", level="token")
-    gate: float = option(1.0, at_least=0.0)
-    future: float = option(1.0, at_least=0.0)
-    bonus: float = 0.05
+    gate_coefficient: float = option(1.0, at_least=0.0)
+    future_coefficient: float = option(1.0, at_least=0.0)
+    bonus_coefficient: float = 0.05
     recenter: bool = True
     bonus_without_signal: bool = True
 
@@ -69,15 +70,17 @@ class StepConfidence(BatchComponent):
         entropies, known = mean_of_tokens(batch, self.column, "step")
         everywhere = rows.keys("batch")
         scaled = group.min_max(entropies, everywhere, eps=_EPS, valid=known)
-        gates = group.mean_one(np.exp(-self.gate * scaled), everywhere, valid=known)
+        gates = group.mean_one(np.exp(-self.gate_coefficient * scaled), everywhere, valid=known)
         advantages = rows.values("advantage")
         followed = np.append((rows.draws[1:] == rows.draws[:-1]) & known[1:], False)[: len(rows)]
         if not self.bonus_without_signal:
             followed &= advantages != 0.0
-        clarity = np.where(followed, np.exp(-self.future * np.append(scaled[1:], 0.0)[: len(rows)]), 0.0)
-        modulated = np.where(known, advantages * gates, advantages) + self.bonus * clarity
+        clarity = np.where(followed, np.exp(-self.future_coefficient * np.append(scaled[1:], 0.0)[: len(rows)]), 0.0)
+        modulated = np.where(known, advantages * gates, advantages) + self.bonus_coefficient * clarity
         if self.recenter:
-            modulated = np.asarray(group.normalise(modulated, everywhere, scale="none", valid=rows.valid, min_count=1))
+            modulated = np.asarray(
+                group.normalise(modulated, everywhere, scale="none", valid=rows.valid, votes_at_least=1)
+            )
         return rows.write(advantage=np.where(rows.valid, modulated, 0.0))
 
 

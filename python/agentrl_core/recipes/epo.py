@@ -110,7 +110,7 @@ class EntropyBand(EntropyTerm):
         self.require(self.low < self.high, "low", "give 0 <= low < high")
 
     def __call__(self, tokens: Tokens) -> Tensor:
-        """The formula of the class."""
+        """The entropy bonus, and a price on leaving the band."""
         history = tokens.stream("entropy_history")
         below, above = self.low * history - tokens.entropy, tokens.entropy - self.high * history
         if self.kind == "hinge":

@@ -9,7 +9,7 @@ The chain reads so: what a step led to, compared with the steps of its group tha
 score, compared with the group. On plain columns this is `advantage.gigpo`. States that are similar rather than equal:
 make a column of `agentrl_core.keys.similar`, and group by it.
 
-The group's statistics count every step (public code), so that long trajectories weigh more; `unit="trajectory"` in the
+The group's statistics count every step (public code), so that long trajectories weigh more; `voter="trajectory"` in the
 last link counts every trajectory once. A group of one counts as mean 0. The public scripts add 0.01 k3 to a reference
 (`loss=loss.Policy(kl=loss.KL(0.01))`) and a penalty of 0.1 for invalid actions, which belongs to the environment.
 """

@@ -55,7 +55,7 @@ class GeometricMean(Surrogate):
         return "trajectory" if self.level == "sequence" else "step"
 
     def __call__(self, tokens: Tokens, log_ratio: Tensor, bounds: Bounds) -> tuple[Tensor, Tensor]:
-        """The formula of the class."""
+        """The clipped geometric mean of its segment, for each token."""
         segments = tokens.segments(self.level)
         positive, negative = log_clipped(log_ratio, bounds)
         return segments.spread(segments.mean(positive)).exp(), segments.spread(segments.mean(negative)).exp()

@@ -73,7 +73,7 @@ class StratifiedRatio(ImportanceRatio):
     rows_at_least: int = option(32, at_least=2)
 
     def __call__(self, tokens: Tokens) -> tuple[Tensor, Tensor | None]:
-        """The formula of the class."""
+        """The log-ratio of each token, centred and scaled within its stratum."""
         moments = []
         for segments in (tokens.segments("all"), tokens.strata):
             fixed = tokens.log_ratio.detach()

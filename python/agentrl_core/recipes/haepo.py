@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 class TrajectorySoftmax(GroupLoss):
     """Lets the answers of a group compete for probability.
 
-    Maximised is, with P the softmax over the group of factor * l,
+    Maximised is, with P the softmax over the group of coefficient * l,
 
-        J = sum of P A + entropy * H(P) - drift * KL(P_old || P)
+        J = sum of P A + entropy_coefficient * H(P) - drift_coefficient * KL(P_old || P)
 
     l is the log-prob of the whole answer (`sum`; a few hundred nats apart, so P is nearly one-hot), its mean over
     tokens (`mean`), or the log-ratio to the old policy (`log_ratio`). P_old is the same of the old policy; for
@@ -38,9 +38,9 @@ class TrajectorySoftmax(GroupLoss):
         aggregate: as of every loss.
         constant: as of every loss.
         score: `sum`, `mean` or `log_ratio`.
-        factor: above 0.
-        entropy: at least 0.
-        drift: at least 0.
+        coefficient: of l, above 0.
+        entropy_coefficient: at least 0.
+        drift_coefficient: at least 0.
 
     Example:
         >>> import torch
@@ -58,20 +58,22 @@ class TrajectorySoftmax(GroupLoss):
     reads: ClassVar[tuple[str | Column, ...]] = (*ADVANTAGES, "weight_kl", "sequence", "group", "old_logprob")
 
     score: Literal["sum", "mean", "log_ratio"] = "sum"
-    factor: float = option(1.0, above=0)
-    entropy: float = option(0.01, at_least=0)
-    drift: float = option(0.01, at_least=0)
+    coefficient: float = option(1.0, above=0)
+    entropy_coefficient: float = option(0.01, at_least=0)
+    drift_coefficient: float = option(0.01, at_least=0)
 
     def evaluate(self, tokens: Tokens) -> tuple[Tensor, dict[str, Tensor]]:
-        """The formula of the class."""
+        """The expected advantage under the softmax of each group, with its entropy and drift, and metrics."""
         sequences, members = tokens.segments("sequence"), tokens.members("group")
         old = tokens.stream("old_logprob")
         new = tokens.logprob - old if self.score == "log_ratio" else tokens.logprob
         reduce = sequences.mean if self.score == "mean" else sequences.sum
-        policy = members.log_softmax(self.factor * reduce(new))
-        before = members.log_softmax(self.factor * reduce(torch.zeros_like(old) if self.score == "log_ratio" else old))
-        gain = policy.exp() * (sequences.mean(tokens.advantage) - self.entropy * policy)
-        objective = members.sum(gain - self.drift * before.exp() * (before - policy))
+        policy = members.log_softmax(self.coefficient * reduce(new))
+        before = members.log_softmax(
+            self.coefficient * reduce(torch.zeros_like(old) if self.score == "log_ratio" else old)
+        )
+        gain = policy.exp() * (sequences.mean(tokens.advantage) - self.entropy_coefficient * policy)
+        objective = members.sum(gain - self.drift_coefficient * before.exp() * (before - policy))
         return -self.group_sum(tokens, objective), sums(tokens, entropy=tokens.entropy)
 
 

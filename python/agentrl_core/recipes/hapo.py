@@ -53,7 +53,7 @@ class EntropyScaledClip(OverRows, ClipRange):
         self.require(self.clip.center == "one", "clip", "its centre is one here")
 
     def __call__(self, tokens: Tokens, log_ratio: Tensor) -> Bounds:  # noqa: ARG002 - other ranges read it
-        """The formula of the class."""
+        """Ranges that reach further up for uncertain tokens and further down for confident ones."""
         height = normalised_entropy(tokens, self.quantile, self.scope)
         wider_low, wider_high = 1.0 + (-height).clamp(min=0.0), 1.0 + height.clamp(min=0.0)
         lower = (1.0 - self.clip.low * wider_low).clamp(min=0.0)
@@ -91,7 +91,7 @@ class EntropyAdvantage(OverRows, Mask):
     scope: Scope = "all"
 
     def __call__(self, tokens: Tokens, log_ratio: Tensor, bounds: Bounds) -> tuple[Tensor, Tensor]:  # noqa: ARG002
-        """The formula of the class."""
+        """A factor for each token by its entropy and by the side on which its ratio is."""
         ratio = log_ratio.detach().exp()
         height = normalised_entropy(tokens, self.quantile, self.scope)
         outside = (ratio <= 1.0 - self.low / 2.0) | (ratio >= 1.0 + self.high / 2.0)
@@ -122,6 +122,6 @@ def normalised_entropy(tokens: Tokens, quantile: float, scope: Scope) -> Tensor:
 HAPO = Recipe(
     name="hapo",
     source="arXiv:2509.16591",
-    advantage=GroupRelative(unit="token", fallback_above=5.0),
+    advantage=GroupRelative(voter="token", fallback_above=5.0),
     loss=Policy(clip=EntropyScaledClip(Clip(dual=10.0)), mask=EntropyAdvantage()),
 )

@@ -61,7 +61,7 @@ class TrajectoryPairs(GroupLoss):
         return ("weight_kl", "step", "sequence", "group", token(self.label), token(self.other))
 
     def evaluate(self, tokens: Tokens) -> tuple[Tensor, dict[str, Tensor]]:
-        """The formula of the class."""
+        """How badly the model orders the pairs of trajectories of each task, and metrics."""
         steps, sequences, members = tokens.segments("step"), tokens.segments("sequence"), tokens.members("group")
         of_step = torch.zeros_like(steps.ids).scatter(0, steps.ids, sequences.ids)
         count = torch.zeros_like(steps.count).index_add(0, of_step, steps.exists.double()).clamp(min=1.0)
@@ -71,8 +71,8 @@ class TrajectoryPairs(GroupLoss):
             int(sequences.ids.max()) + 1 if len(sequences.ids) else 0
         )  # waits for the device: pairs of draws, not of rows
         score, label, group = score[:drawn], label[:drawn], members.ids[:drawn]
-        there = members.counted[:drawn]
-        better = (label[:, None] > label) & (group[:, None] == group) & there[:, None] & there
+        exist = members.counted[:drawn]
+        better = (label[:, None] > label) & (group[:, None] == group) & exist[:, None] & exist
         cost = torch.where(better, functional.softplus(score - score[:, None]), 0.0)
         weight = tokens.segments("group").sum(tokens.stream("weight_kl")).to(cost.dtype)
         pairs = torch.zeros_like(weight).index_add(0, group, better.sum(1).to(cost.dtype))

@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 class CovarianceEntropy(EntropyTerm):
     """Rewards entropy where advantage and log-prob co-vary within a response.
 
-        L = - coefficient * sum of w c H,   c = clip(factor softmax over the response of cov, 0, at_most)
+        L = - coefficient * sum of w c H,   c = clip(softmax_coefficient softmax over the response of cov, 0, at_most)
 
     with cov = (A - mean A) (log p - mean log p) over the rows given; c is detached.
 
     Args:
         coefficient: above 0.
-        factor: of the softmax, above 0.
+        softmax_coefficient: of the softmax, above 0.
         at_most: upper bound of c, above 0.
 
     Example:
@@ -51,13 +51,13 @@ class CovarianceEntropy(EntropyTerm):
     over: ClassVar[Unit] = "update"
 
     coefficient: float = option(0.001, above=0)
-    factor: float = option(10.0, above=0)
+    softmax_coefficient: float = option(10.0, above=0)
     at_most: float = option(5.0, above=0)
 
     def __call__(self, tokens: Tokens) -> Tensor:
-        """The formula of the class."""
+        """The entropy bonus, with each token weighed by the covariance of its advantage and log-prob."""
         softmax = tokens.segments("sequence").log_softmax(score_of(tokens, "covariance")).exp()
-        share = (self.factor * softmax).clamp(max=self.at_most)
+        share = (self.softmax_coefficient * softmax).clamp(max=self.at_most)
         return -self.coefficient * (tokens.stream("weight_entropy") * share * tokens.entropy).sum()
 
 

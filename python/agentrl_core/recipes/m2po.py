@@ -26,12 +26,12 @@ class SecondMomentClip(ClipRange):
     """Holds the second moment of the log-ratios below a budget, with the widest range that does.
 
     Over the tokens that an update would push further away, S = {A > 0, r > 1} or {A < 0, r < 1}: if the mean of
-    d^2 is at most `budget`, nothing is clipped. Else k^2 is the largest of the d^2 in S with
-    sum over S of min(d^2, k^2) <= budget |S| (0 if there is none), and the bounds are [exp(-k), exp(k)]. Over the rows
+    d^2 is at most `at_most`, nothing is clipped. Else k^2 is the largest of the d^2 in S with
+    sum over S of min(d^2, k^2) <= at_most |S| (0 if there is none), and the bounds are [exp(-k), exp(k)]. Over the rows
     given.
 
     Args:
-        budget: of the second moment of log r, above 0.
+        at_most: of the second moment of log r, above 0.
         narrowest: a range that is never narrowed further; None: it may close entirely.
         dual: as of `Clip`.
 
@@ -49,7 +49,7 @@ class SecondMomentClip(ClipRange):
     reads: ClassVar[tuple[str | Column, ...]] = ADVANTAGES
     over: ClassVar[Unit] = "update"
 
-    budget: float = option(0.04, above=0)
+    at_most: float = option(0.04, above=0)
     narrowest: Clip | None = None
     dual: float | None = option(None, above=1)
 
@@ -59,12 +59,12 @@ class SecondMomentClip(ClipRange):
         self.require(fits, "narrowest", "its centre is one here")
 
     def __call__(self, tokens: Tokens, log_ratio: Tensor) -> Bounds:
-        """The formula of the class."""
+        """The widest range that holds the second moment within its bound."""
         distance = log_ratio.detach()
         harmful = ((tokens.advantage_positive > 0) & (distance > 0)) | (
             (tokens.advantage_negative < 0) & (distance < 0)
         )
-        allowed = self.budget * harmful.sum()
+        allowed = self.at_most * harmful.sum()
         squares = torch.where(harmful, distance.square(), 0.0).sort().values  # those of S come last, in order
         larger = torch.arange(len(squares) - 1, -1, -1, device=squares.device)
         fits = squares.cumsum(0) + larger * squares <= allowed

@@ -54,7 +54,7 @@ class PrefixMinimum(ImportanceRatio):
     inside: bool = False
 
     def __call__(self, tokens: Tokens) -> tuple[Tensor, Tensor | None]:
-        """The formula of the class."""
+        """The log-ratio of each token, and the smallest ratio of the tokens before it."""
         smallest = tokens.segments("sequence").running_minimum(tokens.log_ratio.detach())
         smallest = torch.where(torch.isinf(smallest), 0.0, smallest)
         if self.bounded:

@@ -58,7 +58,7 @@ class PairwiseProximal(PairLoss):
     epsilon: float = option(0.2, above=0, below=1)
 
     def evaluate(self, tokens: Tokens) -> tuple[Tensor, dict[str, Tensor]]:
-        """The formula of the class."""
+        """How far each pair is from the difference of its rewards, clipped, and metrics."""
         sequences, pairs, members = tokens.segments("sequence"), tokens.segments("pair"), tokens.members("pair")
 
         def difference(values: Tensor) -> Tensor:

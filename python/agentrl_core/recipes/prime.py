@@ -60,7 +60,7 @@ class LeaveOneOutProcess(BatchComponent):
         rows = Rows(batch, "token")
         rewards, groups = rows.values(self.column), rows.keys("group_id")
         counted = rows.valid & np.isfinite(rewards)
-        of_group = group.statistics(rewards, groups, unit_ids=rows.units("trajectory"), valid=counted)
+        of_group = group.statistics(rewards, groups, voter_ids=rows.voters("trajectory"), valid=counted)
         count = of_group.count[groups].astype(np.float64)
         others = np.maximum(count - 1.0, 1.0)
         compared = np.where(count > 1.0, count / others * (rewards - of_group.mean[groups]), 0.0)

@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class SegmentRelative(BatchComponent):
+class ItemRelative(BatchComponent):
     """Gives each item of a list that a draw writes an advantage of its own: items are compared place by place.
 
     The advantage of a token is that of the item it writes, compared with the item at the same place in the other draws.
-    The draw columns `hit.0`, `hit.1`, ..., one for each of K items, hold what each is worth; the token column `segment`
+    The draw columns `hit.0`, `hit.1`, ..., one for each of K items, hold what each is worth; the token column `item`
     says which item a token writes: 0 to K-1, -1 none, K or more an item beyond the last, -2 the end of the list. An
     item that was not written is worth 0, and votes. Tokens of no item have no advantage.
 
@@ -38,13 +38,13 @@ class SegmentRelative(BatchComponent):
         normalisation: how items are compared.
 
     Example:
-        >>> from agentrl_core.recipes.rank_grpo import SegmentRelative
-        >>> SegmentRelative().needs
-        (draw('score'), draw('hit.0'), draw('group_id'), token('segment'))
+        >>> from agentrl_core.recipes.rank_grpo import ItemRelative
+        >>> ItemRelative().needs
+        (draw('score'), draw('hit.0'), draw('group_id'), token('item'))
     """
 
     phase: ClassVar[str] = "advantage"
-    needs: ClassVar[tuple[Column, ...]] = (draw("score"), draw("hit.0"), draw("group_id"), token("segment"))
+    needs: ClassVar[tuple[Column, ...]] = (draw("score"), draw("hit.0"), draw("group_id"), token("item"))
     makes: ClassVar[tuple[Column, ...]] = (token("advantage"),)
 
     credit: Literal["independent", "log_discount"] = "log_discount"
@@ -63,23 +63,23 @@ class SegmentRelative(BatchComponent):
             worth = np.cumsum(gains[:, ::-1], axis=1)[:, ::-1]
         groups = draws.keys("group_id")
         compared = np.stack([self.normalisation.compare(item, groups, valid=draws.valid) for item in worth.T], axis=1)
-        segment = np.nan_to_num(tokens.values("segment"), nan=-1.0).astype(np.int64)
-        item = (segment >= 0) & (segment < count)
+        item = np.nan_to_num(tokens.values("item"), nan=-1.0).astype(np.int64)
+        inside = (item >= 0) & (item < count)
         written = np.zeros((len(draws), count + 1), dtype=np.bool_)
-        listed = tokens.valid & (segment >= 0)
-        written[tokens.draws[listed], np.minimum(segment[listed], count)] = True
+        listed = tokens.valid & (item >= 0)
+        written[tokens.draws[listed], np.minimum(item[listed], count)] = True
         exact = written[:, :count].all(axis=1) & ~written[:, count]
         short = ~written[:, :count].all(axis=1)
         end = np.where(exact, self.complete, np.where(short, self.incomplete, 0.0))
-        advantages = np.where(item, compared[tokens.draws, np.clip(segment, 0, count - 1)], 0.0)
-        advantages = np.where(segment >= count, self.overflow, advantages)
-        advantages = np.where(segment == -2, end[tokens.draws], advantages)
+        advantages = np.where(inside, compared[tokens.draws, np.clip(item, 0, count - 1)], 0.0)
+        advantages = np.where(item >= count, self.overflow, advantages)
+        advantages = np.where(item == -2, end[tokens.draws], advantages)
         return tokens.write(advantage=np.where(tokens.valid, advantages, 0.0))
 
 
 RANK_GRPO = Recipe(
     name="rank_grpo",
     source="arXiv:2510.20150",
-    advantage=SegmentRelative(),
-    loss=Policy(ratio=Ratio("segment"), clip=Clip(0.06, 0.08), kl=KL(0.001)),
+    advantage=ItemRelative(),
+    loss=Policy(ratio=Ratio("item"), clip=Clip(0.06, 0.08), kl=KL(0.001)),
 )

@@ -58,7 +58,7 @@ class MixtureExpert(Surrogate):
         return ("old_logprob",) if self.prior is not None else ("old_logprob", token("other_logprob"))
 
     def __call__(self, tokens: Tokens, log_ratio: Tensor, bounds: Bounds) -> tuple[Tensor, Tensor]:  # noqa: ARG002
-        """The formula of the class."""
+        """The importance weight of each expert token, under a mixture that the expert is part of."""
         old = tokens.stream("old_logprob")
         other = tokens.stream("other_logprob") if self.prior is None else torch.full_like(old, math.log(self.prior))
         behaviour = torch.logaddexp(old + math.log1p(-self.share), other + math.log(self.share))

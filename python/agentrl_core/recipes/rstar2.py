@@ -40,7 +40,7 @@ class ResampleOnCorrect(BatchComponent):
     Args:
         count: draws of each group that keep their score.
         penalty: how unclean a draw is.
-        minimum: successes, and failures, that are kept where there are as many.
+        at_least: successes, and failures, that are kept where there are as many.
         seed: chooses the failures at random; None: the first ones.
 
     Raises:
@@ -63,7 +63,7 @@ class ResampleOnCorrect(BatchComponent):
 
     count: int = option(16, at_least=1)
     penalty: str = column_name("reward.tool_penalty", level="draw")
-    minimum: int = option(2, at_least=0)
+    at_least: int = option(2, at_least=0)
     seed: int | None = option(0, at_least=0)
 
     def __call__(self, batch: Batch) -> Batch:
@@ -75,8 +75,7 @@ class ResampleOnCorrect(BatchComponent):
             rows.keys("group_id"),
             rows.values("trajectory_id").astype(np.int64),
             target=self.count,
-            minimum_failures=self.minimum,
-            minimum_successes=self.minimum,
+            at_least=self.at_least,
             seed=self.seed,
             valid=rows.valid,
         )

@@ -43,7 +43,7 @@ class Smooth(Surrogate):
     negative: float = option(1.05, above=0)
 
     def __call__(self, tokens: Tokens, log_ratio: Tensor, bounds: Bounds) -> tuple[Tensor, Tensor]:  # noqa: ARG002
-        """The formula of the class."""
+        """The smooth gate of each token, one for either sign of the advantage."""
         away = log_ratio.exp() - 1.0
         return (
             torch.sigmoid(self.positive * away) * (4.0 / self.positive),

@@ -40,7 +40,7 @@ class Quadratic(Surrogate):
     """
 
     def __call__(self, tokens: Tokens, log_ratio: Tensor, bounds: Bounds) -> tuple[Tensor, Tensor]:  # noqa: ARG002
-        """The formula of the class."""
+        """The ratio, pulled back by a quadratic once it has passed its bound."""
         ratio = log_ratio.exp()
         half = (ratio - 1.0).square() / 2.0
         return ratio - half / (bounds.upper - 1.0), ratio + half / (1.0 - bounds.lower)

@@ -72,7 +72,7 @@ class EntropyAnchor(EntropyTerm):
         return {"peak_entropy": self.peak_entropy(tokens).expand_as(tokens.logprob)}
 
     def __call__(self, tokens: Tokens) -> Tensor:
-        """The formula of the class."""
+        """A price on how far the entropy of the chosen tokens is from the anchor."""
         return self.coefficient * (self.peak_entropy(tokens) - self.anchor).square()
 
 

@@ -59,7 +59,7 @@ class EntropyChange(Mask):
         self.require(self.high >= self.low, "high", f"give a number of at least low={self.low}")
 
     def __call__(self, tokens: Tokens, log_ratio: Tensor, bounds: Bounds) -> tuple[Tensor, Tensor]:  # noqa: ARG002
-        """The formula of the class."""
+        """The weight of each token, by how much a step on it would change the entropy."""
         edge = 1e-8
         probability = tokens.logprob.detach().exp().clamp(edge, 1.0 - edge)
         old = tokens.stream("old_logprob").exp().clamp(edge, 1.0 - edge)

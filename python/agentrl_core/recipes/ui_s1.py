@@ -82,7 +82,7 @@ UI_S1 = Recipe(
     source="arXiv:2509.11543",
     reward=(Outcome(), MatchedReturns()),
     advantage=(
-        GroupRelative(level="step", unit="trajectory", singleton="raw"),
+        GroupRelative(level="step", voter="trajectory", singleton="raw"),
         GroupRelative(column="matched_return", level="step", group_by="group_id,step", add=True),
     ),
     weight=GroupFilter(column="first_return", band=Band(std_above=0.3, accept_single=True)),

@@ -84,7 +84,7 @@ VPPO = Recipe(
     advantage=GroupRelative(),
     weight=InputDependency(),
     loss=Policy(
-        mask=TopTokens("dependency", 0.4, scope="sequence", count="ceil"),
+        mask=TopTokens("dependency", 0.4, scope="sequence", kind="ceil"),
         drift=KL(0.06, "k1", direction="forward"),
     ),
 )

@@ -22,7 +22,6 @@ from agentrl_core.reward.shape import (
     Tiers,
     dither,
     excess_penalty,
-    tiers,
 )
 from agentrl_core.reward.votes import AnswerAgreement, answer_clusters, cluster_votes
 
@@ -57,7 +56,6 @@ __all__ = [
     "rank_agreement",
     "success_distance",
     "tail_risk",
-    "tiers",
     "top_gap",
     "tracked_quantiles",
     "win_rates",

@@ -197,17 +197,17 @@ def max_at_k(
         >>> reward.max_at_k([0.0, 1.0, 2.0, 3.0], ["a"] * 4, 2).round(4).tolist()
         [1.0, 1.0, 1.1667, 1.5]
     """
-    given = columns.numbers(rewards, "rewards")
-    count = len(given)
+    scores = columns.numbers(rewards, "rewards")
+    count = len(scores)
     shares = _core.reward.max_at_k(
-        columns.doubles(given, "rewards"),
+        columns.doubles(scores, "rewards"),
         columns.keys(group_ids, "group_ids", length=count),
         k=k,
         leave_one_out=leave_one_out,
         ratio_excess=columns.optional_numbers(ratio_excess, "ratio_excess", length=count),
         valid=columns.mask(valid, "valid", length=count),
     )
-    return columns.like(shares, given)
+    return columns.like(shares, scores)
 
 
 def top_gap(rewards: object, group_ids: object, *, valid: object | None = None) -> NDArray[Any]:
@@ -231,13 +231,13 @@ def top_gap(rewards: object, group_ids: object, *, valid: object | None = None) 
         >>> reward.top_gap([1.0, 4.0, 3.0], ["a", "a", "a"]).tolist()
         [0.0, 1.0, 0.0]
     """
-    given = columns.numbers(rewards, "rewards")
+    scores = columns.numbers(rewards, "rewards")
     gaps = _core.reward.top_gap(
-        columns.doubles(given, "rewards"),
-        columns.keys(group_ids, "group_ids", length=len(given)),
-        valid=columns.mask(valid, "valid", length=len(given)),
+        columns.doubles(scores, "rewards"),
+        columns.keys(group_ids, "group_ids", length=len(scores)),
+        valid=columns.mask(valid, "valid", length=len(scores)),
     )
-    return columns.like(gaps, given)
+    return columns.like(gaps, scores)
 
 
 def rank_agreement(scores: object, truths: object, offsets: object) -> NDArray[np.float64]:

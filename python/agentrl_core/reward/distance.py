@@ -28,7 +28,7 @@ class SuccessDistance(BatchComponent):
 
     Args:
         radius: successes at most this far apart, in standard deviations, are neighbours.
-        min_samples: so many neighbours make a cluster.
+        members_at_least: so many neighbours make a cluster.
         at_most: failures score less than this.
         slope: how fast the score falls with the distance.
         zero_embedding: a draw whose embedding is all zero has none: it scores 0, even if it succeeded, and is no
@@ -48,7 +48,7 @@ class SuccessDistance(BatchComponent):
     makes: ClassVar[tuple[Column, ...]] = (draw("score"),)
 
     radius: float = option(0.5, above=0)
-    min_samples: int = option(2, at_least=1)
+    members_at_least: int = option(2, at_least=1)
     at_most: float = option(0.6, at_least=0, at_most=1)
     slope: float = option(10.0, at_least=0)
     zero_embedding: Literal["invalid", "keep"] = "invalid"
@@ -63,7 +63,7 @@ class SuccessDistance(BatchComponent):
             rows.flags("success"),
             rows.keys("group_id"),
             radius=self.radius,
-            min_samples=self.min_samples,
+            members_at_least=self.members_at_least,
             at_most=self.at_most,
             slope=self.slope,
             valid=known,
@@ -77,7 +77,7 @@ def success_distance(
     group_ids: object,
     *,
     radius: float = 0.5,
-    min_samples: int = 2,
+    members_at_least: int = 2,
     at_most: float = 0.6,
     slope: float = 10.0,
     valid: object | None = None,
@@ -93,7 +93,7 @@ def success_distance(
         success: n booleans.
         group_ids: n group ids.
         radius: of a neighbourhood, in standard deviations.
-        min_samples: members that make a cluster, the point itself included.
+        members_at_least: members that make a cluster, the point itself included.
         at_most: a failure's reward stays below.
         slope: at least 0.
         valid: n booleans; rows that are False may hold anything, count nowhere and get 0. None: all rows are valid.
@@ -125,7 +125,7 @@ def success_distance(
         won,
         groups,
         radius=radius,
-        min_samples=min_samples,
+        members_at_least=members_at_least,
         at_most=at_most,
         slope=slope,
     )

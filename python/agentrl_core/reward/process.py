@@ -281,14 +281,14 @@ def information_gain(
         >>> reward.information_gain([-2.0, -1.0], [0, 2], [-2.5], kind="log_probability").tolist()
         [0.5, 1.0]
     """
-    given = columns.numbers(answer_logprobs, "answer_logprobs")
+    logprobs = columns.numbers(answer_logprobs, "answer_logprobs")
     gains = _core.reward.information_gain(
-        columns.doubles(given, "answer_logprobs"),
+        columns.doubles(logprobs, "answer_logprobs"),
         columns.integers(offsets, "offsets"),
         columns.doubles(before, "before"),
         kind,
     )
-    return columns.like(gains, given)
+    return columns.like(gains, logprobs)
 
 
 def implicit_rewards(
@@ -315,14 +315,14 @@ def implicit_rewards(
         >>> reward.implicit_rewards([-1.0, -2.0, -1.0], [-2.0, -1.0, -3.0], beta=0.5, offsets=[0, 2, 3]).tolist()
         [0.0, 1.0]
     """
-    given = columns.numbers(logprobs, "logprobs")
+    own = columns.numbers(logprobs, "logprobs")
     rewards = _core.reward.implicit(
-        columns.doubles(given, "logprobs"),
-        columns.doubles(reference_logprobs, "reference_logprobs", length=len(given)),
+        columns.doubles(own, "logprobs"),
+        columns.doubles(reference_logprobs, "reference_logprobs", length=len(own)),
         None if offsets is None else columns.integers(offsets, "offsets"),
         beta,
     )
-    return columns.like(rewards, given)
+    return columns.like(rewards, own)
 
 
 def checklist(satisfied: object, dependencies: object, offsets: object, *, delay: float = 1.0) -> ChecklistRewards:
@@ -343,8 +343,8 @@ def checklist(satisfied: object, dependencies: object, offsets: object, *, delay
 
     Example:
         >>> from agentrl_core import reward
-        >>> made = reward.checklist([[False, False], [True, False], [True, True]], [[0, 0], [1, 0]], [0, 3])
-        >>> made.earned.tolist()
+        >>> rewards = reward.checklist([[False, False], [True, False], [True, True]], [[0, 0], [1, 0]], [0, 3])
+        >>> rewards.earned.tolist()
         [[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]]
     """
     verdicts = _marks(satisfied, "satisfied", (2,))

@@ -58,9 +58,9 @@ class RiskAverse(BatchComponent):
 
 
 def tracked_quantiles(
-    state: object | None, values: object, *, levels: object, rate: float = 0.1
+    state: object | None, values: object, *, levels: object, step_size: float = 0.1
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Quantiles that follow the scores of the batches: q <- q + rate * (level - mean 1[x < q]).
+    """Quantiles that follow the scores of the batches: q <- q + step_size * (level - mean 1[x < q]).
 
     Pure: give back the state of the last call. From RiskPO, arXiv:2510.00911, in the order that its text intends: the
     batch reads what was known before it.
@@ -69,7 +69,7 @@ def tracked_quantiles(
         state: what the last call returned second; None: the empirical quantiles of `values` are the start.
         values: n numbers; n may be 0 if there is a state.
         levels: k numbers from 0 to 1, ascending.
-        rate: at least 0.
+        step_size: at least 0.
 
     Returns:
         `float64[k]` quantiles for this batch, ascending, and `float64[k]`, the next state.
@@ -87,7 +87,7 @@ def tracked_quantiles(
         None if state is None else columns.doubles(state, "state"),
         columns.doubles(values, "values"),
         columns.doubles(levels, "levels"),
-        rate,
+        step_size,
     )
 
 
@@ -134,14 +134,14 @@ def tail_risk(
         >>> reward.tail_risk([0.0, 5.0], 1.0, 4.0, alpha_low=0.2, alpha_high=0.8).round(6).tolist()
         [-5.0, 0.0]
     """
-    given = columns.numbers(scores, "scores")
-    count = len(given)
+    column = columns.numbers(scores, "scores")
+    count = len(column)
     mask = columns.mask(valid, "valid", length=count)
     pair: object = curve
     if pair is not None and not (isinstance(pair, (tuple, list)) and len(pair) == 2):
         raise InvalidInputError(f"curve is {curve!r}; give a pair: levels, and the quantiles at them")
     parts = []
-    for values, name in ((given, "scores"), (low, "low"), (high, "high")):
+    for values, name in ((column, "scores"), (low, "low"), (high, "high")):
         whole = np.full(count, values, np.float64) if isinstance(values, (int, float)) else values
         numbers = columns.doubles(whole, name, length=count)
         parts.append(numbers if mask is None else np.where(mask, numbers, 0.0))
@@ -156,4 +156,4 @@ def tail_risk(
         tail=tail,
         curve=None if curve is None else (columns.doubles(curve[0], "levels"), columns.doubles(curve[1], "quantiles")),
     )
-    return columns.like(risks if mask is None else np.where(mask, risks, 0.0), given)
+    return columns.like(risks if mask is None else np.where(mask, risks, 0.0), column)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from agentrl_core import _core
 from agentrl_core.component import BatchComponent, Column, Rows, column_name, draw, option
 from agentrl_core.component.column import key_columns
+from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.operators import columns, group, keys
 from agentrl_core.reward.scores import IDENTITY, SCORES, identities
 
@@ -69,7 +70,7 @@ class Fuse(BatchComponent):
             yield Column(self.level, "success")
 
     def own_makes(self) -> Iterable[Column]:
-        """The score again."""
+        """The score, written anew."""
         yield SCORES[self.level]
 
     def __call__(self, batch: Batch) -> Batch:
@@ -91,17 +92,17 @@ class Fuse(BatchComponent):
 
 @dataclass(frozen=True)
 class LengthPenalty(BatchComponent):
-    """Charges for length: score - coefficient * min(max(L - free, 0) / (limit - free), at_most).
+    """Charges for length: score - coefficient * min(max(L - free, 0) / (full_at - free), at_most).
 
     Nothing up to `free` tokens, linear beyond. Sources: DAPO's soft overlong punishment arXiv:2503.14476 (`free` the
-    longest minus the buffer, `limit` the longest, `at_most=1.0`); MARS arXiv:2510.15414 (`level="step", free=2048,
-    limit=4085, coefficient=0.5`); Apriel's length reward (`free=0, at_most=1.0, scale_by="group_mean",
+    longest minus the buffer, `full_at` the longest, `at_most=1.0`); MARS arXiv:2510.15414 (`level="step", free=2048,
+    full_at=4085, coefficient=0.5`); Apriel's length reward (`free=0, at_most=1.0, scale_by="group_mean",
     only="success"`).
 
     Args:
         free: tokens without a price.
-        limit: where the price is `coefficient`; above `free`.
-        coefficient: the price at `limit`.
+        full_at: where the price is `coefficient`; above `free`.
+        coefficient: the price at `full_at`.
         at_most: the highest price, in units of `coefficient`; None: any.
         scale_by: `group_mean`: the price is multiplied by the mean score of the group.
         only: of which draws: `all`, those that had `success`, or `failure`.
@@ -114,14 +115,14 @@ class LengthPenalty(BatchComponent):
 
     Example:
         >>> from agentrl_core.reward import LengthPenalty
-        >>> LengthPenalty(free=3072, limit=4096).needs
+        >>> LengthPenalty(free=3072, full_at=4096).needs
         (draw('score'),)
     """
 
     phase: ClassVar[str] = "reward"
 
     free: int = option(at_least=0)
-    limit: int = option(above=0)
+    full_at: int = option(above=0)
     coefficient: float = option(1.0, at_least=0)
     at_most: float | None = option(None, above=0)
     scale_by: Literal["none", "group_mean"] = "none"
@@ -131,7 +132,7 @@ class LengthPenalty(BatchComponent):
 
     def check_options(self) -> None:
         """A price rises from one length to a longer one."""
-        self.require(self.limit > self.free, "limit", f"give a number above free={self.free}")
+        self.require(self.full_at > self.free, "full_at", f"give a number above free={self.free}")
 
     def own_needs(self) -> Iterable[Column]:
         """The score, the groups whose mean scales the price, and whose draws succeeded."""
@@ -142,7 +143,7 @@ class LengthPenalty(BatchComponent):
             yield Column(self.level, "success")
 
     def own_makes(self) -> Iterable[Column]:
-        """The score again."""
+        """The score, written anew."""
         yield SCORES[self.level]
 
     def __call__(self, batch: Batch) -> Batch:
@@ -152,7 +153,7 @@ class LengthPenalty(BatchComponent):
         penalties = excess_penalty(
             rows.trained if self.count == "trained" else _spans(rows),
             free=self.free,
-            limit=self.limit,
+            full_at=self.full_at,
             coefficient=self.coefficient,
             at_most=self.at_most,
         )
@@ -177,6 +178,7 @@ class Tiers(BatchComponent):
 
     Raises:
         RecipeError: an option is out of range.
+        InvalidInputError: a quality is not in [0, 1].
 
     Example:
         >>> from agentrl_core.reward import Tiers
@@ -195,7 +197,12 @@ class Tiers(BatchComponent):
         rows = Rows(batch, "draw")
         qualities = rows.values(self.column)
         known = ~np.isnan(qualities)
-        return rows.write(score=np.where(known, tiers(qualities, self.count, valid=known), np.nan))
+        outside = np.flatnonzero(known & ((qualities < 0.0) | (qualities > 1.0)))
+        if len(outside):
+            raise InvalidInputError(
+                f"column {self.column!r} of draw {outside[0]} is {qualities[outside[0]]}; give a quality from 0 to 1"
+            )
+        return rows.write(score=np.ceil(self.count * qualities) / self.count)
 
 
 @dataclass(frozen=True)
@@ -324,21 +331,21 @@ def excess_penalty(
     amounts: object,
     *,
     free: float,
-    limit: float,
+    full_at: float,
     coefficient: float = 1.0,
     at_most: float | None = None,
     valid: object | None = None,
 ) -> NDArray[Any]:
-    """A price for what is too much: -coefficient * min(max(amount - free, 0) / (limit - free), at_most).
+    """A price for what is too much: -coefficient * min(max(amount - free, 0) / (full_at - free), at_most).
 
-    It is 0 up to `free`, -coefficient at `limit`, and linear beyond. DAPO's soft overlong punishment (arXiv:2503.14476)
-    has free = longest - buffer and limit = longest; a price for each tool call after the first ones has limit = free +
-    1.
+    It is 0 up to `free`, -coefficient at `full_at`, and linear beyond. DAPO's soft overlong punishment
+    (arXiv:2503.14476) has free = longest - buffer and full_at = longest; a price for each tool call after the first
+    ones has full_at = free + 1.
 
     Args:
         amounts: n numbers: lengths, tool calls, seconds.
         free: what costs nothing.
-        limit: above `free`.
+        full_at: above `free`.
         coefficient: at least 0.
         at_most: the largest multiple of `coefficient`; None: any.
         valid: n booleans; rows that are False may hold anything and get 0. None: all rows are valid.
@@ -351,37 +358,13 @@ def excess_penalty(
 
     Example:
         >>> from agentrl_core import reward
-        >>> reward.excess_penalty([5, 15, 30], free=10, limit=20, at_most=1.0).tolist()
+        >>> reward.excess_penalty([5, 15, 30], free=10, full_at=20, at_most=1.0).tolist()
         [0.0, -0.5, -1.0]
     """
-    given = columns.numbers(amounts, "amounts")
-    mask = columns.mask(valid, "valid", length=len(given))
-    penalties = _core.reward.excess_penalty(_filled(given, "amounts", mask), free, limit, coefficient, at_most)
-    return columns.like(_blank(penalties, mask), given)
-
-
-def tiers(qualities: object, count: int, *, valid: object | None = None) -> NDArray[Any]:
-    """Round a quality up to its tier, ceil(count * x) / count; 0 stays 0. From SSL's tiered rewards, arXiv:2601.22491.
-
-    Args:
-        qualities: n numbers from 0 to 1.
-        count: number of tiers, at least 1.
-        valid: n booleans; rows that are False may hold anything and get 0. None: all rows are valid.
-
-    Returns:
-        `float32[n]` for float32 qualities, else `float64[n]`.
-
-    Raises:
-        InvalidInputError: a valid quality is out of range, or `count` is 0.
-
-    Example:
-        >>> from agentrl_core import reward
-        >>> reward.tiers([0.0, 0.1, 0.25, 0.26, 1.0], 4).tolist()
-        [0.0, 0.25, 0.25, 0.5, 1.0]
-    """
-    given = columns.numbers(qualities, "qualities")
-    mask = columns.mask(valid, "valid", length=len(given))
-    return columns.like(_blank(_core.reward.tiers(_filled(given, "qualities", mask), count), mask), given)
+    column = columns.numbers(amounts, "amounts")
+    mask = columns.mask(valid, "valid", length=len(column))
+    penalties = _core.reward.excess_penalty(_filled(column, "amounts", mask), free, full_at, coefficient, at_most)
+    return columns.like(_blank(penalties, mask), column)
 
 
 def dither(
@@ -414,11 +397,11 @@ def dither(
         >>> bool(abs(reward.dither([1.0, 0.0], seed=7) - [1.0, 0.0]).max() <= 0.05)
         True
     """
-    given = columns.numbers(scores, "scores")
-    mask = columns.mask(valid, "valid", length=len(given))
-    places = columns.places(ids, "ids", length=len(given))
-    noisy = _core.reward.dither(_filled(given, "scores", mask), places, seed, amplitude, kind)
-    return columns.like(_blank(noisy, mask), given)
+    column = columns.numbers(scores, "scores")
+    mask = columns.mask(valid, "valid", length=len(column))
+    places = columns.places(ids, "ids", length=len(column))
+    noisy = _core.reward.dither(_filled(column, "scores", mask), places, seed, amplitude, kind)
+    return columns.like(_blank(noisy, mask), column)
 
 
 def _filled(column: NDArray[Any], name: str, mask: NDArray[np.bool_] | None) -> NDArray[np.float64]:

@@ -107,7 +107,7 @@ class DynamicSampling(Admission):
 
     @property
     def rounds(self) -> int:
-        """`max_rounds`."""
+        """How many rounds of rollouts an iteration takes at most."""
         return self.max_rounds
 
     def members(self, scores: NDArray[np.floating], groups: NDArray[np.uint32]) -> NDArray[np.bool_]:

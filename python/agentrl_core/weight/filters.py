@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import numpy as np
 
 from agentrl_core.component import BatchComponent, Column, Rows, column_name, draw, option
-from agentrl_core.component.column import key_columns
 from agentrl_core.operators import filters
 from agentrl_core.select.band import Band
 
@@ -94,12 +93,11 @@ class FlagFilter(BatchComponent):
 
     def __call__(self, batch: Batch) -> Batch:
         """Return `batch` with another `keep` on draws."""
-        flagged, draws = Rows(batch, self.level), Rows(batch, "draw")
-        offsets = batch.offsets("step") if self.level == "step" else np.arange(len(draws) + 1)
+        draws = Rows(batch, "draw")
         kept = np.ones(len(draws), dtype=np.bool_)
-        for name in key_columns(self.flags):
-            kept &= filters.unflagged(flagged.flags(name), offsets)
+        if self.flags:
+            kept &= ~Rows(batch, self.level).flagged(self.flags)
         if self.shorter_than is not None:
             lengths = np.diff(batch.offsets("token")[batch.offsets("step")])
-            kept &= filters.not_overlong(lengths, self.shorter_than)
+            kept &= lengths < self.shorter_than
         return draws.keep(kept)

@@ -13,7 +13,7 @@ from agentrl_core.component import BatchComponent, Column, Rows, column_name, op
 from agentrl_core.data.batch import Batch
 from agentrl_core.operators import columns, group
 
-_Level = Literal["token", "segment", "segment_geometric", "sequence", "geometric", "prefix", "prefix_min"]
+_Level = Literal["token", "step", "step_geometric", "sequence", "geometric", "prefix", "prefix_min"]
 
 
 class Diagnostics(NamedTuple):
@@ -53,14 +53,14 @@ def importance_weights(
     level: _Level = "token",
     at_least: float | None = None,
     at_most: float | None = 2.0,
-    action: Literal["truncate", "mask", "filter", "veto"] = "truncate",
-    segments: object | None = None,
+    kind: Literal["truncate", "mask", "filter", "veto"] = "truncate",
+    steps: object | None = None,
     mask: object | None = None,
 ) -> NDArray[Any]:
     """Importance weights of tokens, with which the loss is multiplied.
 
-    With r_t = pi(token) / mu(token): `token` r_t; `segment` and `sequence` the product over a segment or row;
-    `segment_geometric` and `geometric` its geometric mean (GSPO, arXiv:2507.18071); `prefix` the product up to the
+    With r_t = pi(token) / mu(token): `token` r_t; `step` and `sequence` the product over a step or row;
+    `step_geometric` and `geometric` its geometric mean (GSPO, arXiv:2507.18071); `prefix` the product up to the
     token; `prefix_min` r_t times the smallest r before it (MinPRO, arXiv:2601.22718). Beyond the bounds: `truncate` to
     them (TIS), `mask` to 0 (IcePop, MIS), `filter` to 0 and all others to 1, `veto` the whole row to 0. Log-ratios of
     what shares a weight are kept within +-20, as verl's `rollout_corr_helper` does.
@@ -71,8 +71,8 @@ def importance_weights(
         level: see above.
         at_least: above 0; None: no lower bound.
         at_most: None: no upper bound.
-        action: see above.
-        segments: offsets of the segments (turns, chunks), for their levels; none may cross a row's end.
+        kind: see above.
+        steps: offsets of the steps (turns, chunks), for their levels; none may cross a row's end.
         mask: n booleans, True where the policy acted: other tokens take no part and get 0. None: all.
 
     Returns:
@@ -80,7 +80,7 @@ def importance_weights(
 
     Raises:
         InvalidInputError: lengths differ, a log-ratio that takes part is not finite, bounds are not 0 < at_least
-            <= at_most, or segments are missing or cross rows.
+            <= at_most, or steps are missing or cross rows.
 
     Example:
         >>> from agentrl_core import weight
@@ -89,16 +89,16 @@ def importance_weights(
         >>> weight.importance_weights([0.0, 1.0, -1.0], [0, 3], level="sequence").tolist()
         [1.0, 1.0, 1.0]
     """
-    given = columns.numbers(log_ratios, "log_ratios")
+    numbers = columns.numbers(log_ratios, "log_ratios")
     return _core.weight.importance(
-        given,
+        numbers,
         columns.integers(offsets, "offsets"),
         level=level,
         at_least=at_least,
         at_most=at_most,
-        action=action,
-        segments=None if segments is None else columns.integers(segments, "segments"),
-        mask=columns.mask(mask, "mask", length=len(given)),
+        kind=kind,
+        steps=None if steps is None else columns.integers(steps, "steps"),
+        mask=columns.mask(mask, "mask", length=len(numbers)),
     )
 
 
@@ -108,7 +108,7 @@ def trust_region(
     *,
     at_most: float,
     at_least: float | None = None,
-    divergence: Literal["k1", "k2", "k3"] = "k3",
+    kind: Literal["k1", "k2", "k3"] = "k3",
     aggregate: Literal["token", "sum", "mean", "max"] = "token",
     mask: object | None = None,
 ) -> NDArray[np.bool_]:
@@ -123,7 +123,7 @@ def trust_region(
         offsets: as for `importance_weights`.
         at_most: the largest divergence that is kept.
         at_least: the least; None: any.
-        divergence: see above.
+        kind: see above.
         aggregate: see above.
         mask: as for `importance_weights`; other tokens are False.
 
@@ -143,7 +143,7 @@ def trust_region(
     return _core.weight.trust_region(
         numbers,
         columns.integers(offsets, "offsets"),
-        divergence=divergence,
+        kind=kind,
         aggregate=aggregate,
         at_least=at_least,
         at_most=at_most,
@@ -168,12 +168,12 @@ def importance_diagnostics(log_ratios: object, offsets: object, *, mask: object 
         2.0
     """
     numbers = columns.numbers(log_ratios, "log_ratios")
-    found = _core.weight.importance_diagnostics(
+    diagnostics = _core.weight.importance_diagnostics(
         numbers,
         columns.integers(offsets, "offsets"),
         mask=columns.mask(mask, "mask", length=len(numbers)),
     )
-    return Diagnostics(**found)
+    return Diagnostics(**diagnostics)
 
 
 @dataclass(frozen=True)
@@ -206,14 +206,14 @@ class ImportanceWeight(_Ratio):
     token: `token` rho; `step` and `sequence` its product over the trained tokens of the step or draw, `step_geometric`
     and `geometric` its geometric mean; `prefix` its product up to the token; `prefix_min` rho times the smallest rho
     before it (arXiv:2601.22718). Logs are kept within 20. Sources: truncated importance sampling (`at_most=2.0`),
-    IcePop (`action="mask"`), the filters of ROLL, arXiv:2512.24873 (`action="filter"`, all levels; its segments are
-    `step_geometric`), and of AReaL, arXiv:2505.24298 (`logprob="proximal_logprob", action="filter", at_most=5.0`
+    IcePop (`kind="mask"`), the filters of ROLL, arXiv:2512.24873 (`kind="filter"`, all levels; its steps are
+    `step_geometric`), and of AReaL, arXiv:2505.24298 (`logprob="proximal_logprob", kind="filter", at_most=5.0`
     beside a clip that has the weight already), VCPO arXiv:2602.17616 (`level="sequence", at_most=8.0`), CM2
-    arXiv:2602.12268 (`action="veto", at_least=1e-4, at_most=None`).
+    arXiv:2602.12268 (`kind="veto", at_least=1e-4, at_most=None`).
 
     Args:
         level: what shares one ratio.
-        action: beyond the bounds a ratio is set to the bound (`truncate`) or to 0 (`mask`). A `filter` is 0 beyond the
+        kind: beyond the bounds a ratio is set to the bound (`truncate`) or to 0 (`mask`). A `filter` is 0 beyond the
             bounds and 1 within: it weighs nothing, and what it leaves out still counts in the denominator of the loss.
             With `veto` a draw that has a ratio beyond the bounds is not kept.
         at_least: the smallest ratio; None: none.
@@ -232,7 +232,7 @@ class ImportanceWeight(_Ratio):
     """
 
     level: Literal["token", "step", "step_geometric", "sequence", "geometric", "prefix", "prefix_min"] = "token"
-    action: Literal["truncate", "mask", "filter", "veto"] = "truncate"
+    kind: Literal["truncate", "mask", "filter", "veto"] = "truncate"
     at_least: float | None = option(None, above=0.0)
     at_most: float | None = option(2.0, above=0.0)
     mean_one: Literal["none", "token", "draw"] = "none"
@@ -241,14 +241,14 @@ class ImportanceWeight(_Ratio):
         """Bounds are there and in order; only weights have a mean."""
         ordered = self.at_least is None or self.at_most is None or self.at_least <= self.at_most
         self.require(ordered, "at_most", "give a number of at least at_least, or None")
-        bounded = self.action == "truncate" or self.at_least is not None or self.at_most is not None
-        self.require(bounded, "action", "give at_least or at_most")
-        weighs = self.mean_one == "none" or self.action in ("truncate", "mask")
-        self.require(weighs, "mean_one", 'choose action="truncate" or "mask", or "none"')
+        bounded = self.kind == "truncate" or self.at_least is not None or self.at_most is not None
+        self.require(bounded, "kind", "give at_least or at_most")
+        weighs = self.mean_one == "none" or self.kind in ("truncate", "mask")
+        self.require(weighs, "mean_one", 'choose kind="truncate" or "mask", or "none"')
 
     def own_makes(self) -> tuple[Column, ...]:
         """The weight, or which tokens are kept."""
-        return (token("keep" if self.action == "veto" else "weight"),)
+        return (token("keep" if self.kind == "veto" else "weight"),)
 
     def __call__(self, batch: Batch) -> Batch:
         """Return `batch` with another `weight` or `keep` on tokens."""
@@ -258,14 +258,14 @@ class ImportanceWeight(_Ratio):
         weights = _core.weight.importance(
             log_ratios,
             offsets,
-            level=self.level.replace("step", "segment"),
+            level=self.level,
             at_least=self.at_least,
             at_most=self.at_most,
-            action=self.action,
-            segments=batch.offsets("token") if of_steps else None,
+            kind=self.kind,
+            steps=batch.offsets("token") if of_steps else None,
             mask=known,
         )
-        if self.action == "veto":
+        if self.kind == "veto":
             return rows.keep((weights > 0.0) | ~known)
         if self.mean_one != "none":
             votes = None
@@ -325,7 +325,7 @@ class TrustRegion(_Ratio):
         near = _core.weight.trust_region(
             log_ratios,
             offsets,
-            divergence=self.kind,
+            kind=self.kind,
             aggregate=self.aggregate,
             at_least=self.at_least,
             at_most=self.at_most,

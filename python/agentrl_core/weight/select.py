@@ -55,17 +55,17 @@ def top(
         >>> weight.top([1.0, 3.0, 2.0, 9.0], ["a", "a", "a", "b"], count=1).tolist()
         [False, True, False, True]
     """
-    numbers = columns.numbers(scores, "scores")
+    numbers, groups, mask = columns.scored(scores, group_ids, valid)
     return _core.weight.top(
         numbers,
-        columns.groups(group_ids, "group_ids", length=len(numbers)),
+        groups,
         count=count,
         fraction=fraction,
         rounding=rounding,
         at_least=at_least,
         largest=largest,
         ties=ties,
-        valid=columns.mask(valid, "valid", length=len(numbers)),
+        valid=mask,
     )
 
 
@@ -96,14 +96,14 @@ def above_quantile(
         >>> weight.above_quantile([1.0, 2.0, 3.0, 4.0], q=0.5).tolist()
         [False, False, True, True]
     """
-    numbers = columns.numbers(scores, "scores")
+    numbers, groups, mask = columns.scored(scores, group_ids, valid)
     return _core.weight.above_quantile(
         numbers,
-        columns.groups(group_ids, "group_ids", length=len(numbers)),
+        groups,
         q=q,
         interpolation=interpolation,
         strict=strict,
-        valid=columns.mask(valid, "valid", length=len(numbers)),
+        valid=mask,
     )
 
 
@@ -138,15 +138,15 @@ def max_variance_subset(
         >>> weight.max_variance_subset([0.0, 0.5, 0.6, 1.0], count=2).tolist()
         [True, False, False, True]
     """
-    numbers = columns.doubles(scores, "scores")
+    numbers, groups, mask = columns.scored(scores, group_ids, valid)
     return _core.weight.max_variance(
-        numbers,
-        columns.groups(group_ids, "group_ids", length=len(numbers)),
+        numbers.astype(np.float64, copy=False),
+        groups,
         count=count,
         fraction=fraction,
         rounding=rounding,
         at_least=at_least,
-        valid=columns.mask(valid, "valid", length=len(numbers)),
+        valid=mask,
     )
 
 
@@ -239,7 +239,7 @@ class SelectTokens(BatchComponent):
     """Only the tokens with the largest values of a column are in the loss.
 
     Compared are the trained tokens of draws with a score that earlier links have kept. The column is a fact of the
-    rollout; what the policy is now chooses tokens in the loss, update by update (`loss.TopShare`). With
+    rollout; what the policy is now chooses tokens in the loss, update by update (`loss.TopTokens`). With
     `column="entropy"` it is an approximation of that: 80/20 forking tokens, arXiv:2506.01939, by the entropies of the
     rollout.
 

@@ -8,7 +8,7 @@ use crate::{Error, Float, Result, names, par};
 
 names! {
     /// What votes in the statistics of a group's episodes.
-    "unit" Unit {
+    "voter" Voter {
         /// Every step votes with its episode's score, so a long episode weighs more (the public code's default).
         Step = "step",
         /// Every trajectory votes once in its group.
@@ -24,7 +24,7 @@ pub struct GigpoOptions {
     /// What both centred scores are divided by.
     pub scale: Scale,
     /// What votes in the statistics of a group's episodes.
-    pub unit: Unit,
+    pub voter: Voter,
     /// Both variances are sums of squares over `count - ddof`: 1 or 0.
     pub ddof: u32,
     /// Added to both standard deviations.
@@ -34,7 +34,7 @@ pub struct GigpoOptions {
 impl Default for GigpoOptions {
     /// The public code's: ω = 1, only centred, every step votes.
     fn default() -> Self {
-        Self { step_weight: 1.0, scale: Scale::None, unit: Unit::Step, ddof: 1, eps: 1e-6 }
+        Self { step_weight: 1.0, scale: Scale::None, voter: Voter::Step, ddof: 1, eps: 1e-6 }
     }
 }
 
@@ -99,10 +99,10 @@ pub fn gigpo<T: Float>(columns: &GigpoColumns<'_, T>, options: &GigpoOptions, ou
     if !options.step_weight.is_finite() {
         return Err(Error::invalid(format!("step_weight is {}, but must be finite", options.step_weight)));
     }
-    let &GigpoOptions { step_weight, scale, unit, ddof, eps } = options;
+    let &GigpoOptions { step_weight, scale, voter, ddof, eps } = options;
     let by_group = Options { scale, ddof, eps, singleton: Singleton::Raw, ..Options::default() };
     let episodes = Columns {
-        units: (unit == Unit::Trajectory).then_some(trajectories),
+        units: (voter == Voter::Trajectory).then_some(trajectories),
         valid,
         ..Columns::new("episode_scores", episode_scores, groups)
     };
@@ -152,10 +152,10 @@ mod tests {
             anchors: &ANCHORS,
             valid: None,
         };
-        for (scale, unit, expected) in [
+        for (scale, voter, expected) in [
             (
                 Scale::None,
-                Unit::Step,
+                Voter::Step,
                 [
                     0.551_732, 0.283_857, 0.808_732, -0.208_768, -0.107_143, -0.830_268, -0.498_143, 0.703, 0.15,
                     -0.853, 2.0, -1.5,
@@ -163,12 +163,12 @@ mod tests {
             ),
             (
                 Scale::None,
-                Unit::Trajectory,
+                Voter::Trajectory,
                 [0.658_875, 0.391, 0.915_875, -0.101_625, 0.0, -0.723_125, -0.391, 0.778, 0.225, -0.778, 2.0, -1.5],
             ),
             (
                 Scale::Std,
-                Unit::Step,
+                Voter::Step,
                 [
                     0.588_135, 0.599_107, 1.616_205, -0.565_305, -0.158_777, -1.162_705, -0.916_66, 0.930_901,
                     0.577_348, -1.508_249, 1.999_998, -1.499_999,
@@ -176,16 +176,16 @@ mod tests {
             ),
             (
                 Scale::Std,
-                Unit::Trajectory,
+                Voter::Trajectory,
                 [
                     0.635_474, 0.646_446, 1.663_544, -0.406_528, 0.0, -0.892_491, -0.646_446, 1.060_658, 0.707_105,
                     -1.060_658, 1.999_998, -1.499_999,
                 ],
             ),
         ] {
-            let found = run(&columns, &GigpoOptions { step_weight: 0.5, scale, unit, ..GigpoOptions::default() })?;
+            let found = run(&columns, &GigpoOptions { step_weight: 0.5, scale, voter, ..GigpoOptions::default() })?;
             for (found, expected) in found.iter().zip(expected) {
-                assert!((found - expected).abs() < 2e-6, "{scale:?} {unit:?}: {found} {expected}");
+                assert!((found - expected).abs() < 2e-6, "{scale:?} {voter:?}: {found} {expected}");
             }
         }
         Ok(())
@@ -202,8 +202,8 @@ mod tests {
             valid: None,
         };
         assert!(run(&none, &GigpoOptions::default())?.is_empty());
-        assert_eq!((Unit::from_name("step")?, Unit::from_name("trajectory")?), (Unit::Step, Unit::Trajectory));
-        assert!(Unit::from_name("row").is_err());
+        assert_eq!((Voter::from_name("step")?, Voter::from_name("trajectory")?), (Voter::Step, Voter::Trajectory));
+        assert!(Voter::from_name("row").is_err());
         Ok(())
     }
 
@@ -271,7 +271,7 @@ mod tests {
             let options = GigpoOptions {
                 step_weight: 0.7,
                 scale: if std { Scale::Std } else { Scale::None },
-                unit: if once { Unit::Trajectory } else { Unit::Step },
+                voter: if once { Voter::Trajectory } else { Voter::Step },
                 ..GigpoOptions::default()
             };
             let found = run(&columns, &options)?;

@@ -69,7 +69,7 @@ impl<'a, T: Float> Columns<'a, T> {
         let rows = self.values.len();
         mask_length(self.valid, self.name, rows)?;
         self.weights.map_or(Ok(()), |weights| same_length("weights", weights.len(), self.name, rows))?;
-        self.units.map_or(Ok(()), |units| same_length("units", units.len(), self.name, rows))
+        self.units.map_or(Ok(()), |units| same_length("voter_ids", units.len(), self.name, rows))
     }
 
     /// Checks the values and weights of some rows.
@@ -150,7 +150,7 @@ mod tests {
         for (name, wrong) in [
             ("valid", Columns { valid: Some(&[]), ..columns }),
             ("weights", Columns { weights: Some(&[]), ..columns }),
-            ("units", Columns { units: Some(&[]), ..columns }),
+            ("voter_ids", Columns { units: Some(&[]), ..columns }),
         ] {
             assert_eq!(
                 message(wrong),

@@ -17,12 +17,12 @@ pub struct Extra<'a> {
     pub scale_groups: Option<&'a [u32]>,
 }
 
-/// Each value compared with its group: `clip((x - centre) / (max(sqrt(spread² + variance_eps), floor) + eps))`, or the
+/// Each value compared with its group: `clip((x - centre) / (max(sqrt(spread² + variance_eps), scale_at_least) + eps))`, or the
 /// numerator alone with [`Scale::None`].
 ///
 /// Centre and spread are taken over the votes of the row's group; the spread is that of the values themselves, over the
 /// groups of `scale_groups` if they are given. Equal values have exactly themselves as mean and median, so they give 0.
-/// Rows that are not valid get 0. So do groups whose spread is at most `min_scale`, or 0 where nothing is added to it, and,
+/// Rows that are not valid get 0. So do groups whose spread is at most `scale_above`, or 0 where nothing is added to it, and,
 /// by [`Singleton::Zero`](Singleton), groups with too few votes; [`Singleton::Raw`](Singleton) gives those the value itself
 /// over the divisor of a spread of 1. Sources: GRPO arXiv:2402.03300 (the defaults), Dr.GRPO
 /// arXiv:2503.20783 (no scale), RLOO arXiv:2402.14740 (leave one out, no scale), MC-GRPO (median and mad), `BNPO` (beta).
@@ -62,7 +62,7 @@ pub fn normalise<T: Float, O: Float>(
         Some(groups) => {
             let others = Columns { groups, ..*columns };
             let (count, sorted) = others.check()?;
-            let options = Options { center: Center::None, min_count: None, ..*options };
+            let options = Options { center: Center::None, votes_at_least: None, ..*options };
             Some((
                 groups,
                 match columns.units {
@@ -115,7 +115,7 @@ impl<T: Float> Rows<'_, T> {
 
     /// Fills the results of neighbouring rows, by the rules of their groups, of which the first is known.
     fn fill<O: Float>(&self, start: usize, out: &mut [O], rules: &[Rule], first: usize) -> Result<()> {
-        let bound = self.options.clip.unwrap_or(f64::INFINITY);
+        let bound = self.options.at_most.unwrap_or(f64::INFINITY);
         for (row, place) in (start..).zip(out) {
             let rule = rules[self.columns.groups[row] as usize - first];
             let result = if self.columns.counts(row) { Self::cut(self.result(row, rule), bound) } else { 0.0 };
@@ -127,7 +127,7 @@ impl<T: Float> Rows<'_, T> {
     /// The same where lines are enough, with few enough branches for several rows to be made at once.
     fn fill_lines<O: Float>(&self, start: usize, out: &mut [O], lines: &[Line], first: usize) -> Result<()> {
         let Columns { values, groups, valid, .. } = *self.columns;
-        let bound = self.options.clip.unwrap_or(f64::INFINITY);
+        let bound = self.options.at_most.unwrap_or(f64::INFINITY);
         let rows = start..start + out.len();
         let result = |value: T, group: u32| {
             let line = lines[group as usize - first];
@@ -226,11 +226,11 @@ mod tests {
         ddof: 1,
         eps: 0.0,
         variance_eps: 0.0,
-        floor: 0.0,
-        min_scale: 0.0,
-        min_count: None,
+        scale_at_least: 0.0,
+        scale_above: 0.0,
+        votes_at_least: None,
         singleton: Singleton::Zero,
-        clip: None,
+        at_most: None,
     };
 
     #[test]
@@ -241,9 +241,9 @@ mod tests {
         assert_eq!(plain(&[1.0, 3.0], &[0, 0], population)?, [-0.5, 0.5]);
         // Variance 1, and 3 added under the root.
         assert_eq!(plain(&[1.0, 3.0], &[0, 0], Options { ddof: 0, variance_eps: 3.0, ..scaled })?, [-0.5, 0.5]);
-        assert_eq!(plain(&[1.0, 3.0], &[0, 0], Options { ddof: 0, floor: 4.0, ..scaled })?, [-0.25, 0.25]);
-        assert_eq!(plain(&[1.0, 3.0], &[0, 0], Options { ddof: 0, min_scale: 1.0, ..scaled })?, [0.0, 0.0]);
-        assert_eq!(plain(&[1.0, 3.0, 8.0], &[0; 3], Options { clip: Some(2.5), ..CENTRED })?, [-2.5, -1.0, 2.5]);
+        assert_eq!(plain(&[1.0, 3.0], &[0, 0], Options { ddof: 0, scale_at_least: 4.0, ..scaled })?, [-0.25, 0.25]);
+        assert_eq!(plain(&[1.0, 3.0], &[0, 0], Options { ddof: 0, scale_above: 1.0, ..scaled })?, [0.0, 0.0]);
+        assert_eq!(plain(&[1.0, 3.0, 8.0], &[0; 3], Options { at_most: Some(2.5), ..CENTRED })?, [-2.5, -1.0, 2.5]);
         let range = Options { scale: Scale::Range, ..CENTRED };
         assert_eq!(plain(&[1.0, 3.0, 5.0], &[0; 3], range)?, [-0.5, 0.0, 0.5]);
         assert_eq!(plain(&[1.0, 3.0], &[0, 0], Options { center: Center::None, ..CENTRED })?, [1.0, 3.0]);
@@ -251,13 +251,16 @@ mod tests {
         Ok(())
     }
 
-    /// MC-GRPO: lower median 1, distances 1, 0, 0, 3 whose lower median is 0: the divisor is eps, or the floor.
+    /// MC-GRPO: lower median 1, distances 1, 0, 0, 3 whose lower median is 0: the divisor is eps, or the least scale.
     #[test]
     fn medians() -> Result<()> {
         let options = Options { center: Center::Median, scale: Scale::Mad, median: Middle::Lower, eps: 0.5, ..CENTRED };
         let values = [0.0, 1.0, 1.0, 4.0];
         assert_eq!(plain(&values, &[0; 4], options)?, [-2.0, 0.0, 0.0, 6.0]);
-        assert_eq!(plain(&values, &[0; 4], Options { floor: 1.0, eps: 0.0, ..options })?, [-1.0, 0.0, 0.0, 3.0]);
+        assert_eq!(
+            plain(&values, &[0; 4], Options { scale_at_least: 1.0, eps: 0.0, ..options })?,
+            [-1.0, 0.0, 0.0, 3.0]
+        );
         assert_eq!(plain(&values, &[0; 4], Options { eps: 0.0, ..options })?, [0.0; 4]);
         assert_eq!(plain(&values, &[0; 4], Options { median: Middle::Midpoint, ..options })?, [-1.0, 0.0, 0.0, 3.0]);
         Ok(())
@@ -344,7 +347,7 @@ mod tests {
         ] {
             assert_eq!(run(&columns, options, Extra::default())?, expected);
         }
-        let few = Options { min_count: Some(3), ..CENTRED };
+        let few = Options { votes_at_least: Some(3), ..CENTRED };
         assert_eq!(plain(&[0.0, 2.0, 0.0, 3.0, 3.0], &[0, 0, 1, 1, 1], few)?, [0.0, 0.0, -2.0, 1.0, 1.0]);
         Ok(())
     }

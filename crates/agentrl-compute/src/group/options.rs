@@ -72,15 +72,15 @@ pub struct Options {
     /// Added to the square of the spread, under the root.
     pub variance_eps: f64,
     /// The spread is at least this.
-    pub floor: f64,
+    pub scale_at_least: f64,
     /// A group whose spread is at most this gives 0.
-    pub min_scale: f64,
+    pub scale_above: f64,
     /// Groups with fewer votes follow `singleton`; `None`: the fewest that centre and scale have a meaning for.
-    pub min_count: Option<u64>,
+    pub votes_at_least: Option<u64>,
     /// What the rows of a group with too few votes get.
     pub singleton: Singleton,
     /// Results are cut to at most this size.
-    pub clip: Option<f64>,
+    pub at_most: Option<f64>,
 }
 
 impl Default for Options {
@@ -93,11 +93,11 @@ impl Default for Options {
             ddof: 1,
             eps: 1e-6,
             variance_eps: 0.0,
-            floor: 0.0,
-            min_scale: 0.0,
-            min_count: None,
+            scale_at_least: 0.0,
+            scale_above: 0.0,
+            votes_at_least: None,
             singleton: Singleton::Zero,
-            clip: None,
+            at_most: None,
         }
     }
 }
@@ -105,13 +105,13 @@ impl Default for Options {
 impl Options {
     pub(super) fn check(&self) -> Result<()> {
         check_ddof(self.ddof)?;
-        let clip = self.clip.unwrap_or(f64::MAX);
+        let at_most = self.at_most.unwrap_or(f64::MAX);
         for (name, value) in [
             ("eps", self.eps),
             ("variance_eps", self.variance_eps),
-            ("floor", self.floor),
-            ("min_scale", self.min_scale),
-            ("clip", clip),
+            ("scale_at_least", self.scale_at_least),
+            ("scale_above", self.scale_above),
+            ("at_most", at_most),
         ] {
             if !(0.0..f64::INFINITY).contains(&value) {
                 return Err(Error::invalid(format!("{name} is {value}, but must be a number of at least 0")));
@@ -131,7 +131,7 @@ impl Options {
             Scale::Beta => 1,
             Scale::None | Scale::Divisor => 0,
         };
-        let needed = self.min_count.unwrap_or(0).max(center);
+        let needed = self.votes_at_least.unwrap_or(0).max(center);
         needed.max(scale)
     }
 }
@@ -163,8 +163,8 @@ mod tests {
             Options { ddof: 2, ..Options::default() },
             Options { eps: -1.0, ..Options::default() },
             Options { variance_eps: f64::NAN, ..Options::default() },
-            Options { floor: f64::INFINITY, ..Options::default() },
-            Options { clip: Some(-1.0), ..Options::default() },
+            Options { scale_at_least: f64::INFINITY, ..Options::default() },
+            Options { at_most: Some(-1.0), ..Options::default() },
         ];
         assert!(bad.iter().all(|options| options.check().is_err()));
         assert!(Options::default().check().is_ok());

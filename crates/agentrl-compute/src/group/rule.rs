@@ -33,8 +33,8 @@ impl Options {
             return 1.0;
         }
         let root = if self.variance_eps > 0.0 { enlarged(spread, self.variance_eps) } else { spread };
-        let divisor = root.max(self.floor) + self.eps;
-        if spread <= self.min_scale && self.min_scale > 0.0 || divisor == 0.0 { f64::INFINITY } else { divisor }
+        let divisor = root.max(self.scale_at_least) + self.eps;
+        if spread <= self.scale_above && self.scale_above > 0.0 || divisor == 0.0 { f64::INFINITY } else { divisor }
     }
 }
 

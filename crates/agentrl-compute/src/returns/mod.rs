@@ -119,20 +119,20 @@ pub struct VTrace {
     /// Multiplies the trace's weights.
     pub lam: f64,
     /// Largest weight ρ of a temporal difference.
-    pub rho_cap: f64,
+    pub rho_at_most: f64,
     /// Largest weight c of what comes after.
-    pub c_cap: f64,
+    pub c_at_most: f64,
 }
 
 impl Default for VTrace {
     fn default() -> Self {
-        Self { gamma: 1.0, lam: 1.0, rho_cap: 1.0, c_cap: 1.0 }
+        Self { gamma: 1.0, lam: 1.0, rho_at_most: 1.0, c_at_most: 1.0 }
     }
 }
 
 /// V-trace advantages and targets.
 ///
-/// With `ρ = min(rho_cap, e^l)`, `c = lam · min(c_cap, e^l)`, l the log-probability ratio of target to behaviour policy, and
+/// With `ρ = min(rho_at_most, e^l)`, `c = lam · min(c_at_most, e^l)`, l the log-probability ratio of target to behaviour policy, and
 /// `δ_t = r_t + gamma · V_{t+1} - V_t`: targets `v_t = V_t + ρ_t δ_t + gamma · c_t (v_{t+1} - V_{t+1})`, advantages
 /// `ρ_t (r_t + gamma · v_{t+1} - V_t)`. Source: arXiv:1802.01561.
 ///
@@ -146,11 +146,11 @@ pub fn v_trace<T: Float>(
     options: &VTrace,
     out: [&mut [T]; 2],
 ) -> Result<()> {
-    let &VTrace { gamma, lam, rho_cap, c_cap } = options;
+    let &VTrace { gamma, lam, rho_at_most, c_at_most } = options;
     within("gamma", gamma, 0.0, 1.0)?;
     within("lam", lam, 0.0, 1.0)?;
-    within("rho_cap", rho_cap, 0.0, f64::MAX)?;
-    within("c_cap", c_cap, 0.0, f64::MAX)?;
+    within("rho_at_most", rho_at_most, 0.0, f64::MAX)?;
+    within("c_at_most", c_at_most, 0.0, f64::MAX)?;
     same_length("values", values.len(), "rewards", rewards.len())?;
     same_length("log_ratios", log_ratios.len(), "rewards", rewards.len())?;
     let inputs = [("rewards", rewards), ("values", values), ("log_ratios", log_ratios)];
@@ -162,7 +162,7 @@ pub fn v_trace<T: Float>(
             |row, (next, next_target)| {
                 let (reward, value) = (rewards[row].to_f64(), values[row].to_f64());
                 let ratio = log_ratios[row].to_f64().exp();
-                let (rho, c) = (ratio.min(rho_cap), lam * ratio.min(c_cap));
+                let (rho, c) = (ratio.min(rho_at_most), lam * ratio.min(c_at_most));
                 let target = value + rho * (reward + gamma * next - value) + gamma * c * (next_target - next);
                 ((value, target), [rho * (reward + gamma * next_target - value), target])
             },

@@ -94,7 +94,7 @@ proptest! {
     #[test]
     fn v_trace_as_the_sum(case in cases(), gamma in 0.0_f64..=1.0, lam in 0.0_f64..=1.0) {
         let rows = case.rewards.len();
-        let options = VTrace { gamma, lam, rho_cap: 1.2, c_cap: 0.9 };
+        let options = VTrace { gamma, lam, rho_at_most: 1.2, c_at_most: 0.9 };
         let [mut advantages, mut targets, mut plain, mut returns] = [(); 4].map(|()| vec![7.0; rows]);
         v_trace(&case.rewards, &case.values, &case.log_ratios, &case.paths(), &options, [&mut advantages, &mut targets])?;
         let target = |later: &[usize], after: f64| -> f64 {

@@ -18,6 +18,6 @@ pub use process::{Gain, implicit_rewards, information_gain};
 pub use progress::{ProgressOptions, success_distance};
 pub use ranked::{MaxAtK, max_at_k, top_gap};
 pub use risk::{Tail, TailRisk, tail_risk, tracked_quantiles};
-pub use shape::{Noise, dither, excess_penalty, tiers};
+pub use shape::{Noise, dither, excess_penalty};
 pub use window::window_means;
 pub use wins::win_rates;

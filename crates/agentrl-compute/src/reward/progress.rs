@@ -11,7 +11,7 @@ pub struct ProgressOptions {
     /// Successes at most this far apart (in standard deviations of the successes) are neighbours.
     pub radius: f64,
     /// A success with at least so many neighbours, itself included, makes a cluster.
-    pub min_samples: u32,
+    pub members_at_least: u32,
     /// The reward of a failure is below this.
     pub at_most: f64,
     /// How steeply the reward falls with the distance.
@@ -21,7 +21,7 @@ pub struct ProgressOptions {
 impl Default for ProgressOptions {
     /// SRPO's.
     fn default() -> Self {
-        Self { radius: 0.5, min_samples: 2, at_most: 0.6, slope: 10.0 }
+        Self { radius: 0.5, members_at_least: 2, at_most: 0.6, slope: 10.0 }
     }
 }
 
@@ -114,7 +114,7 @@ fn centres(points: &[&[f64]], options: &ProgressOptions) -> Vec<Vec<f64>> {
     let mut cluster_of: Vec<Option<usize>> = vec![None; points.len()];
     let mut clusters: Vec<Vec<usize>> = Vec::new();
     for start in 0..points.len() {
-        if cluster_of[start].is_some() || neighbours(start).len() < options.min_samples as usize {
+        if cluster_of[start].is_some() || neighbours(start).len() < options.members_at_least as usize {
             continue;
         }
         let cluster = clusters.len();
@@ -124,7 +124,7 @@ fn centres(points: &[&[f64]], options: &ProgressOptions) -> Vec<Vec<f64>> {
         while let Some(&member) = members.get(next) {
             next += 1;
             let near = neighbours(member);
-            if near.len() < options.min_samples as usize {
+            if near.len() < options.members_at_least as usize {
                 continue;
             }
             for other in near {

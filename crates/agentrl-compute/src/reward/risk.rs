@@ -5,7 +5,7 @@ use crate::group::{Columns, quantile};
 use crate::quantile::Interpolation;
 use crate::{Error, Result, names};
 
-/// Quantiles that follow the scores of the batches: `q ← q + rate · (level - mean 1[x < q])`.
+/// Quantiles that follow the scores of the batches: `q ← q + step_size · (level - mean 1[x < q])`.
 ///
 /// Without a state, it starts as the empirical quantiles of `values`, which are also what the batch reads. Returns what the
 /// batch reads (before the update, ascending, whatever the updates did to the order) and the next state. Source: `RiskPO`,
@@ -26,10 +26,10 @@ pub fn tracked_quantiles(
     state: Option<&[f64]>,
     values: &[f64],
     levels: &[f64],
-    rate: f64,
+    step_size: f64,
 ) -> Result<(Vec<f64>, Vec<f64>)> {
     all_finite("values", values)?;
-    within("rate", rate, 0.0, f64::MAX)?;
+    within("step_size", step_size, 0.0, f64::MAX)?;
     for (place, &level) in levels.iter().enumerate() {
         within(&format!("levels[{place}]"), level, 0.0, 1.0)?;
     }
@@ -54,7 +54,7 @@ pub fn tracked_quantiles(
             return tracked;
         }
         let below = sorted.partition_point(|&value| value < tracked) as f64 / sorted.len() as f64;
-        tracked + rate * (level - below)
+        tracked + step_size * (level - below)
     });
     let next = next.collect();
     let mut read = tracked;

@@ -1,14 +1,14 @@
-//! Scores row by row: penalties for excess, tiers, noise.
+//! Scores row by row: penalties for excess, noise.
 
 use crate::check::{all_finite, same_length, within};
 use crate::rng::{structural_seed, uniform};
 use crate::{Error, Result, names};
 
-/// `-coefficient · min(max(amount - free, 0) / (limit - free), at_most)`: nothing up to `free`, linear beyond,
-/// `-coefficient` at `limit`.
+/// `-coefficient · min(max(amount - free, 0) / (full_at - free), at_most)`: nothing up to `free`, linear beyond,
+/// `-coefficient` at `full_at`.
 ///
-/// DAPO's soft overlong punishment (arXiv:2503.14476) with `free = longest - buffer` and `limit = longest`; a price for
-/// each tool call beyond the first ones with `limit = free + 1`.
+/// DAPO's soft overlong punishment (arXiv:2503.14476) with `free = longest - buffer` and `full_at = longest`; a price for
+/// each tool call beyond the first ones with `full_at = free + 1`.
 ///
 /// ```
 /// use agentrl_compute::reward::excess_penalty;
@@ -18,12 +18,12 @@ use crate::{Error, Result, names};
 /// ```
 ///
 /// # Errors
-/// `InvalidInput` if a number is not finite, `limit` is not above `free`, or `coefficient` or `at_most` is
+/// `InvalidInput` if a number is not finite, `full_at` is not above `free`, or `coefficient` or `at_most` is
 /// negative.
 pub fn excess_penalty(
     amounts: &[f64],
     free: f64,
-    limit: f64,
+    full_at: f64,
     coefficient: f64,
     at_most: Option<f64>,
 ) -> Result<Vec<f64>> {
@@ -31,39 +31,14 @@ pub fn excess_penalty(
     within("coefficient", coefficient, 0.0, f64::MAX)?;
     let at_most = at_most.unwrap_or(f64::INFINITY);
     within("at_most", at_most, 0.0, f64::INFINITY)?;
-    if !(free.is_finite() && limit.is_finite() && limit > free) {
-        return Err(Error::invalid(format!("limit is {limit}, but must lie above free, {free}")));
+    if !(free.is_finite() && full_at.is_finite() && full_at > free) {
+        return Err(Error::invalid(format!("full_at is {full_at}, but must lie above free, {free}")));
     }
     let penalty = |&amount: &f64| {
-        let excess = ((amount - free).max(0.0) / (limit - free)).min(at_most);
+        let excess = ((amount - free).max(0.0) / (full_at - free)).min(at_most);
         if excess > 0.0 { -coefficient * excess } else { 0.0 }
     };
     Ok(amounts.iter().map(penalty).collect())
-}
-
-/// `ceil(count · x) / count`: the tier of a quality in [0, 1], each closed above; 0 stays 0.
-///
-/// ```
-/// use agentrl_compute::reward::tiers;
-///
-/// assert_eq!(tiers(&[0.0, 0.1, 0.25, 0.26, 1.0], 4)?, [0.0, 0.25, 0.25, 0.5, 1.0]);
-/// # Ok::<(), agentrl_compute::Error>(())
-/// ```
-///
-/// # Errors
-/// `InvalidInput` if `count` is 0 or a quality is outside [0, 1].
-pub fn tiers(qualities: &[f64], count: u32) -> Result<Vec<f64>> {
-    if count == 0 {
-        return Err(Error::invalid("count is 0; give at least one tier"));
-    }
-    let count = f64::from(count);
-    let tier = |(row, &quality): (usize, &f64)| {
-        if !(0.0..=1.0).contains(&quality) {
-            return Err(Error::invalid(format!("qualities[{row}] is {quality}, but must lie in [0, 1]")));
-        }
-        Ok((count * quality).ceil() / count)
-    };
-    qualities.iter().enumerate().map(tier).collect()
 }
 
 names! {
@@ -115,13 +90,11 @@ mod tests {
 
     #[test]
     fn what_is_wrong_is_named() {
-        assert_eq!(message(excess_penalty(&[1.0], 2.0, 2.0, 1.0, None)), "limit is 2, but must lie above free, 2");
+        assert_eq!(message(excess_penalty(&[1.0], 2.0, 2.0, 1.0, None)), "full_at is 2, but must lie above free, 2");
         assert_eq!(
             message(excess_penalty(&[1.0], 2.0, 3.0, -1.0, None)),
             "coefficient is -1; give a number of at least 0"
         );
-        assert_eq!(message(tiers(&[1.5], 4)), "qualities[0] is 1.5, but must lie in [0, 1]");
-        assert_eq!(message(tiers(&[], 0)), "count is 0; give at least one tier");
         assert!(Noise::from_name("pink").is_err());
     }
 

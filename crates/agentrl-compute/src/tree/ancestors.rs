@@ -8,10 +8,10 @@ use crate::{Result, names};
 names! {
     /// How the comparisons of a row at its ancestors are averaged.
     "weighting" Weighting {
-        /// By the weight of the rows below the ancestor (`TreePO`'s `group_size`).
-        Size = "size",
-        /// Every ancestor the same (`TreePO`'s `average`).
-        Equal = "equal",
+        /// By the weight of the rows below the ancestor (`TreePO`'s name for it).
+        Size = "group_size",
+        /// Every ancestor the same.
+        Equal = "average",
     }
 }
 
@@ -21,7 +21,7 @@ pub struct AncestorOptions {
     /// How the comparisons are averaged.
     pub weighting: Weighting,
     /// Leave out ancestors below which all values are equal (the root stays).
-    pub skip_constant: bool,
+    pub drop_constant: bool,
     /// What the only row of a tree gets.
     pub singleton: Singleton,
 }
@@ -39,7 +39,7 @@ pub struct AncestorOptions {
 /// // Two branches of two leaves each.
 /// let tree = Topology::new(&[-1, 0, 0, 1, 1, 2, 2])?;
 /// let rows = Rows { nodes: &[3, 4, 5, 6], values: &[3.0, 0.0, 0.0, 0.0], weights: None, valid: None };
-/// let options = AncestorOptions { weighting: Weighting::Size, skip_constant: false, singleton: Singleton::Zero };
+/// let options = AncestorOptions { weighting: Weighting::Size, drop_constant: false, singleton: Singleton::Zero };
 /// // Leaf 3: (4 · (3 - 3/4) + 2 · (3 - 3/2)) / 6.
 /// assert_eq!(ancestor_relative(&tree, &rows, &options)?, [2.0, -1.0, -0.5, -0.5]);
 /// # Ok::<(), agentrl_compute::Error>(())
@@ -55,7 +55,7 @@ pub fn ancestor_relative(tree: &Topology, rows: &Rows<'_>, options: &AncestorOpt
     }
     tree.fold_up(&mut counts, |parent, child| *parent += child)?;
     let mut constant = vec![false; tree.len()];
-    if options.skip_constant {
+    if options.drop_constant {
         let most = fuse(tree, rows, Fusion::Max, None)?.values;
         let least = fuse(tree, rows, Fusion::Min, None)?.values;
         constant = most.iter().zip(least).map(|(most, least)| *most <= least).collect();
@@ -92,14 +92,14 @@ mod tests {
     use super::*;
 
     const OPTIONS: AncestorOptions =
-        AncestorOptions { weighting: Weighting::Equal, skip_constant: false, singleton: Singleton::Zero };
+        AncestorOptions { weighting: Weighting::Equal, drop_constant: false, singleton: Singleton::Zero };
 
     #[test]
     fn ancestors_below_which_all_are_equal_can_be_left_out() -> Result<()> {
         let tree = Topology::new(&[-1, 0, 0, 1, 1, 2, 2])?;
         let rows = Rows { nodes: &[3, 4, 5, 6], values: &[1.0, 0.0, 0.0, 0.0], weights: None, valid: None };
         assert_eq!(ancestor_relative(&tree, &rows, &OPTIONS)?, [0.625, -0.375, -0.125, -0.125]);
-        let skip = AncestorOptions { skip_constant: true, ..OPTIONS };
+        let skip = AncestorOptions { drop_constant: true, ..OPTIONS };
         assert_eq!(ancestor_relative(&tree, &rows, &skip)?, [0.625, -0.375, -0.25, -0.25]);
         Ok(())
     }

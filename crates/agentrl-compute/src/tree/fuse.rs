@@ -49,7 +49,7 @@ impl Fusion {
             ("min", Self::Min),
             ("sum", Self::Sum),
         ];
-        let fusion = choice("how", name, &fusions)?;
+        let fusion = choice("kind", name, &fusions)?;
         if let Self::Expectile { level } = fusion {
             within("expectile", level, 0.0, 1.0)?;
         }
@@ -212,10 +212,10 @@ fn edges<'a>(tree: &Topology, fusion: Fusion, logprobs: Option<&'a [f64]>) -> Re
             Ok(Some(logprobs))
         }
         (Fusion::Path { .. }, None) => {
-            Err(Error::invalid("edge_logprobs is missing; how=\"path\" weighs children by them"))
+            Err(Error::invalid("edge_logprobs is missing; kind=\"path\" weighs children by them"))
         }
         (_, None) => Ok(None),
-        (_, Some(_)) => Err(Error::invalid("edge_logprobs is given, but only how=\"path\" uses it; leave it out")),
+        (_, Some(_)) => Err(Error::invalid("edge_logprobs is given, but only kind=\"path\" uses it; leave it out")),
     }
 }
 
@@ -276,28 +276,6 @@ impl Sum {
         terms.for_each(|term| sum.add(term));
         sum.divided_by(1.0)
     }
-}
-
-/// The sum of each node's value and those of its ancestors: what a leaf collects on its way from the root.
-///
-/// ```
-/// use agentrl_compute::tree::{Topology, path_sum};
-///
-/// let tree = Topology::new(&[-1, 0, 1])?;
-/// assert_eq!(path_sum(&tree, &[1.0, 2.0, 4.0])?, [1.0, 3.0, 7.0]);
-/// # Ok::<(), agentrl_compute::Error>(())
-/// ```
-///
-/// # Errors
-/// `InvalidInput` unless there is one finite value for each node.
-pub fn path_sum(tree: &Topology, values: &[f64]) -> Result<Vec<f64>> {
-    same_length("values", values.len(), "parents", tree.len())?;
-    for (row, &value) in values.iter().enumerate() {
-        finite("values", row, value)?;
-    }
-    let mut sums = values.to_vec();
-    tree.fold_down(&mut sums, |above, own| *own += above)?;
-    Ok(sums)
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Trees: their shape, and credit that flows along it.
 //!
-//! [`Topology`] is the shape. [`fuse`] carries the values of rows up to the roots, [`path_sum`] carries values down the
-//! paths; every tree credit is made of these two and of group statistics over [`peers`].
+//! [`Topology`] is the shape. [`fuse`] carries the values of rows up to the roots; tree credits are made of it and of
+//! group statistics over [`peers`].
 
 mod ancestors;
 mod build;
@@ -14,7 +14,7 @@ mod topology;
 
 pub use ancestors::{AncestorOptions, Weighting, ancestor_relative};
 pub use build::{Built, build};
-pub use fuse::{Fused, Fusion, Rows, fuse, path_sum};
+pub use fuse::{Fused, Fusion, Rows, fuse};
 pub use isotonic::{Radius, isotonic};
 pub use peers::{Peers, peers};
 pub use topology::Topology;

@@ -6,7 +6,7 @@ use crate::{Result, names};
 
 names! {
     /// The nodes that a node is compared with.
-    "of" Peers {
+    "kind" Peers {
         /// The children of the same parent (`TreeRPO`); roots have no siblings.
         Siblings = "siblings",
         /// The nodes of the same tree at the same depth (`BranchGRPO`).

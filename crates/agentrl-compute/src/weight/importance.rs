@@ -67,10 +67,10 @@ names! {
     "level" Level {
         /// Each token: `ρ_t`.
         Token = "token",
-        /// Each segment (turn, chunk): `Π ρ` over its tokens.
-        Segment = "segment",
-        /// Each segment: the geometric mean of `ρ` over its tokens.
-        SegmentGeometric = "segment_geometric",
+        /// Each step (turn, chunk): `Π ρ` over its tokens.
+        Step = "step",
+        /// Each step: the geometric mean of `ρ` over its tokens.
+        StepGeometric = "step_geometric",
         /// Each row: `Π ρ`.
         Sequence = "sequence",
         /// Each row: the geometric mean of `ρ` (GSPO, arXiv:2507.18071).
@@ -84,7 +84,7 @@ names! {
 
 names! {
     /// What happens to weights beyond the bounds.
-    "action" Action {
+    "kind" Action {
         /// They become the bound (TIS).
         Truncate = "truncate",
         /// They become 0 (`IcePop`, masked importance sampling).
@@ -101,8 +101,8 @@ names! {
 pub struct ImportanceOptions<'a> {
     /// What shares one weight.
     pub level: Level,
-    /// Where segments begin and end, for the levels that have them; they must not cross rows.
-    pub segments: Option<&'a [i64]>,
+    /// Where steps begin and end, for the levels that have them; they must not cross rows.
+    pub steps: Option<&'a [i64]>,
     /// The least weight within bounds, above 0.
     pub at_least: Option<f64>,
     /// The largest weight within bounds.
@@ -120,7 +120,7 @@ pub struct ImportanceOptions<'a> {
 ///
 /// let ratios = Ratios { log_ratios: &[0.0, 1.0, -1.0], offsets: &[0, 3], mask: None };
 /// let options =
-///     ImportanceOptions { level: Level::Token, segments: None, at_least: None, at_most: Some(2.0), action: Action::Truncate };
+///     ImportanceOptions { level: Level::Token, steps: None, at_least: None, at_most: Some(2.0), action: Action::Truncate };
 /// let mut weights = [0.0; 3];
 /// importance_weights(&ratios, &options, &mut weights)?;
 /// assert_eq!(weights, [1.0, 2.0, (-1.0_f64).exp()]);
@@ -131,7 +131,7 @@ pub struct ImportanceOptions<'a> {
 ///
 /// # Errors
 /// `InvalidInput` if lengths differ, offsets do not cover the tokens, a log-ratio is not finite where it takes part, bounds
-/// are not `0 < at_least <= at_most`, or segments are missing, given without need, or cross rows.
+/// are not `0 < at_least <= at_most`, or steps are missing, given without need, or cross rows.
 pub fn importance_weights<T: Float>(
     ratios: &Ratios<'_, T>,
     options: &ImportanceOptions<'_>,
@@ -143,7 +143,7 @@ pub fn importance_weights<T: Float>(
     if options.at_least.is_some_and(|least| least.is_nan() || least <= 0.0) || most.is_nan() || least > most {
         return Err(Error::invalid(format!("at_least is {least} and at_most {most}; give 0 < at_least <= at_most")));
     }
-    check_segments(ratios, options)?;
+    check_steps(ratios, options)?;
     let outside = |weight: f64| weight < least || weight > most;
     let bounded = |weight: f64| match options.action {
         Action::Truncate => weight.clamp(least, most),
@@ -157,7 +157,7 @@ pub fn importance_weights<T: Float>(
             let tokens = ratios.row(row);
             let weights = &mut out[tokens.start - from..tokens.end - from];
             let mut vetoed = false;
-            for unit in units(&tokens, options.segments).windows(2) {
+            for unit in units(&tokens, options.steps).windows(2) {
                 unit_weights(ratios, unit[0] as usize..unit[1] as usize, options.level, |token, weight| {
                     vetoed |= outside(weight);
                     weights[token - tokens.start] = T::from_f64(bounded(weight));
@@ -180,11 +180,11 @@ fn unit_weights<T: Float>(ratios: &Ratios<'_, T>, unit: Range<usize>, level: Lev
         unit.clone().filter(|&token| ratios.acted(token)).map(|token| (token, ratios.log_ratios[token].to_f64()));
     match level {
         Level::Token => acted.for_each(|(token, own)| give(token, exp(own))),
-        Level::Segment | Level::Sequence => {
+        Level::Step | Level::Sequence => {
             let weight = exp(ratios.sum(unit).0);
             acted.for_each(|(token, _)| give(token, weight));
         }
-        Level::SegmentGeometric | Level::Geometric => {
+        Level::StepGeometric | Level::Geometric => {
             let (sum, count) = ratios.sum(unit);
             let weight = exp(sum / count.max(1) as f64);
             acted.for_each(|(token, _)| give(token, weight));
@@ -206,28 +206,28 @@ fn unit_weights<T: Float>(ratios: &Ratios<'_, T>, unit: Range<usize>, level: Lev
     }
 }
 
-/// The bounds of what shares weights within a row: its segments, or the row itself.
-fn units(row: &Range<usize>, segments: Option<&[i64]>) -> Vec<i64> {
-    let Some(bounds) = segments else { return vec![row.start as i64, row.end as i64] };
+/// The bounds of what shares weights within a row: its steps, or the row itself.
+fn units(row: &Range<usize>, steps: Option<&[i64]>) -> Vec<i64> {
+    let Some(bounds) = steps else { return vec![row.start as i64, row.end as i64] };
     let first = bounds.partition_point(|&bound| (bound as usize) < row.start);
     let last = bounds.partition_point(|&bound| bound as usize <= row.end);
     bounds[first..last].to_vec()
 }
 
-/// Segments must be given for the levels that have them, and cross no row.
-fn check_segments<T: Float>(ratios: &Ratios<'_, T>, options: &ImportanceOptions<'_>) -> Result<()> {
-    match (matches!(options.level, Level::Segment | Level::SegmentGeometric), options.segments) {
+/// Steps must be given for the levels that have them, and cross no row.
+fn check_steps<T: Float>(ratios: &Ratios<'_, T>, options: &ImportanceOptions<'_>) -> Result<()> {
+    match (matches!(options.level, Level::Step | Level::StepGeometric), options.steps) {
         (false, None) => Ok(()),
         (false, Some(_)) => {
-            Err(Error::invalid("segments is given, but only levels \"segment\" and \"segment_geometric\" use it"))
+            Err(Error::invalid("steps is given, but only levels \"step\" and \"step_geometric\" use it"))
         }
-        (true, None) => Err(Error::invalid("segments is missing; its level shares weights within segments")),
+        (true, None) => Err(Error::invalid("steps is missing; its level shares weights within steps")),
         (true, Some(bounds)) => {
-            cover("segments", bounds, ratios.log_ratios.len())?;
+            cover("steps", bounds, ratios.log_ratios.len())?;
             match ratios.offsets.iter().find(|end| bounds.binary_search(end).is_err()) {
                 None => Ok(()),
                 Some(end) => Err(Error::invalid(format!(
-                    "a segment crosses token {end}, where a row ends; no segment may lie in two rows"
+                    "a step crosses token {end}, where a row ends; no step may lie in two rows"
                 ))),
             }
         }
@@ -236,7 +236,7 @@ fn check_segments<T: Float>(ratios: &Ratios<'_, T>, options: &ImportanceOptions<
 
 names! {
     /// An estimate of the divergence of two policies at a token, of its log-ratio `d = log π - log μ`.
-    "divergence" Divergence {
+    "kind" Divergence {
         /// `-d`: unbiased for KL(μ ‖ π), of either sign.
         K1 = "k1",
         /// `d² / 2`.

@@ -8,7 +8,7 @@ use super::importance::{
 use crate::{Result, par};
 
 const PLAIN: ImportanceOptions<'_> =
-    ImportanceOptions { level: Level::Token, segments: None, at_least: None, at_most: None, action: Action::Truncate };
+    ImportanceOptions { level: Level::Token, steps: None, at_least: None, at_most: None, action: Action::Truncate };
 
 fn importance_weights(ratios: &Ratios<'_, f64>, options: &ImportanceOptions<'_>) -> Result<Vec<f64>> {
     let mut out = vec![f64::NAN; ratios.log_ratios.len()];
@@ -34,12 +34,12 @@ fn what_is_wrong_is_named() {
     assert!(
         weights(ImportanceOptions { at_least: Some(3.0), at_most: Some(2.0), ..PLAIN }).starts_with("at_least is 3")
     );
-    assert!(weights(ImportanceOptions { level: Level::Segment, ..PLAIN }).starts_with("segments is missing"));
-    assert!(weights(ImportanceOptions { segments: Some(&[0, 3]), ..PLAIN }).starts_with("segments is given"));
-    let segment = |segments| ImportanceOptions { level: Level::Segment, segments: Some(segments), ..PLAIN };
-    assert!(weights(segment(&[0, 3])).starts_with("a segment crosses token 2"));
-    assert!(weights(segment(&[0, 2])).starts_with("segments go from 0 to 2, but there are 3 tokens"));
-    assert_eq!(weights(segment(&[0, 1, 2, 2, 3])), "fine");
+    assert!(weights(ImportanceOptions { level: Level::Step, ..PLAIN }).starts_with("steps is missing"));
+    assert!(weights(ImportanceOptions { steps: Some(&[0, 3]), ..PLAIN }).starts_with("steps is given"));
+    let step = |steps| ImportanceOptions { level: Level::Step, steps: Some(steps), ..PLAIN };
+    assert!(weights(step(&[0, 3])).starts_with("a step crosses token 2"));
+    assert!(weights(step(&[0, 2])).starts_with("steps go from 0 to 2, but there are 3 tokens"));
+    assert_eq!(weights(step(&[0, 1, 2, 2, 3])), "fine");
     let none = Ratios { mask: Some(&[false; 3]), ..ratios };
     assert!(message(importance_diagnostics(&none)).starts_with("mask has no token"));
     let region =
@@ -108,15 +108,15 @@ proptest! {
         let log_ratios: Vec<f64> = tokens.iter().map(|token| token.0).collect();
         let mask: Vec<bool> = tokens.iter().map(|token| token.1 > 0).collect();
         let ratios = Ratios { log_ratios: &log_ratios, offsets: &offsets, mask: Some(&mask) };
-        // Every row is cut into segments of two tokens.
-        let mut segments = vec![0];
+        // Every row is cut into steps of two tokens.
+        let mut steps = vec![0];
         for (row, start) in rows.iter().zip(&offsets) {
-            segments.extend((0..row.len()).step_by(2).map(|at| start + (at + 2).min(row.len()) as i64));
+            steps.extend((0..row.len()).step_by(2).map(|at| start + (at + 2).min(row.len()) as i64));
         }
-        for level in ["token", "segment", "segment_geometric", "sequence", "geometric", "prefix", "prefix_min"] {
-            let has_segments = level.starts_with("segment");
+        for level in ["token", "step", "step_geometric", "sequence", "geometric", "prefix", "prefix_min"] {
+            let has_steps = level.starts_with("step");
             let options = ImportanceOptions {
-                level: Level::from_name(level)?, segments: has_segments.then_some(&segments[..]), ..PLAIN
+                level: Level::from_name(level)?, steps: has_steps.then_some(&steps[..]), ..PLAIN
             };
             let found = importance_weights(&ratios, &options)?;
             let mut token = 0;
@@ -132,8 +132,8 @@ proptest! {
                     let expected = match level {
                         _ if row[at].1 == 0 => 0.0,
                         "token" => own,
-                        "segment" => product(near),
-                        "segment_geometric" => geometric(near),
+                        "step" => product(near),
+                        "step_geometric" => geometric(near),
                         "sequence" => product(of(0..row.len())),
                         "geometric" => geometric(of(0..row.len())),
                         "prefix" => product(of(0..at + 1)),

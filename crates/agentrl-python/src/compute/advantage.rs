@@ -1,6 +1,6 @@
 //! Advantages that one call makes.
 
-use agentrl_compute::advantage::{self, GigpoColumns, GigpoOptions, Unit};
+use agentrl_compute::advantage::{self, GigpoColumns, GigpoOptions, Voter};
 use agentrl_compute::group::Scale;
 use numpy::PyReadonlyArray1;
 use pyo3::prelude::*;
@@ -18,7 +18,7 @@ pub(crate) mod exports {
 
 #[pyfunction]
 #[pyo3(signature = (episode_scores, step_returns, groups, trajectories, anchors, *, step_weight=1.0, scale="none",
-    unit="step", ddof, eps=1e-6, valid=None))]
+    voter="step", ddof, eps=1e-6, valid=None))]
 #[expect(clippy::too_many_arguments, reason = "columns in order, options by name")]
 fn gigpo<'py>(
     py: Python<'py>,
@@ -29,7 +29,7 @@ fn gigpo<'py>(
     anchors: PyReadonlyArray1<'py, u32>,
     step_weight: f64,
     scale: &str,
-    unit: &str,
+    voter: &str,
     ddof: Whole<u32>,
     eps: f64,
     valid: Option<PyReadonlyArray1<'py, bool>>,
@@ -38,8 +38,9 @@ fn gigpo<'py>(
     let trajectories = slice("trajectories", &trajectories)?;
     let anchors = slice("anchors", &anchors)?;
     let (valid, ddof) = (flags("valid", valid.as_ref())?, ddof.named("ddof")?);
-    let options =
-        || Ok(GigpoOptions { step_weight, scale: Scale::from_name(scale)?, unit: Unit::from_name(unit)?, ddof, eps });
+    let options = || {
+        Ok(GigpoOptions { step_weight, scale: Scale::from_name(scale)?, voter: Voter::from_name(voter)?, ddof, eps })
+    };
     let options = options().map_err(to_python)?;
     kernel!(py, [episode_scores, step_returns], |out| {
         let columns = GigpoColumns { episode_scores, step_returns, groups, trajectories, anchors, valid };

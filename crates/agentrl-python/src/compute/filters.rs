@@ -1,7 +1,6 @@
 //! Filters for Python: masks of rows and groups.
 
 use agentrl_compute::filters::{self, GroupBand};
-use agentrl_compute::ragged::Ragged;
 use pyo3::prelude::*;
 
 use super::columns::{Column, Made, made, optional};
@@ -11,7 +10,7 @@ use crate::arrays::{Whole, slice};
 #[pymodule(submodule, name = "filters", module = "agentrl_core._core")]
 pub(crate) mod exports {
     #[pymodule_export]
-    use super::{group_band, not_overlong, round_rows, top_groups, unflagged};
+    use super::{group_band, round_rows, top_groups};
 }
 
 #[pyfunction]
@@ -49,25 +48,6 @@ fn top_groups<'py>(
     let (scores, groups) = (slice("scores", &scores)?, slice("groups", &groups)?);
     let (valid, ddof) = (optional("valid", valid.as_ref())?, ddof.named("ddof")?);
     made(py, scores.len(), || filters::top_groups(scores, groups, valid, ddof, fraction))
-}
-
-#[pyfunction]
-fn unflagged<'py>(py: Python<'py>, flags: Column<'py, bool>, offsets: Column<'py, i64>) -> PyResult<Made<'py, bool>> {
-    let (flags, offsets) = (slice("flags", &flags)?, slice("offsets", &offsets)?);
-    made(py, flags.len(), || Ok(filters::unflagged(Ragged::new(flags, offsets)?)))
-}
-
-#[pyfunction]
-#[pyo3(signature = (lengths, limit, *, truncated=None))]
-fn not_overlong<'py>(
-    py: Python<'py>,
-    lengths: Column<'py, i64>,
-    limit: Whole<i64>,
-    truncated: Option<Column<'py, bool>>,
-) -> PyResult<Made<'py, bool>> {
-    let (lengths, truncated) = (slice("lengths", &lengths)?, optional("truncated", truncated.as_ref())?);
-    let limit = limit.named("limit")?;
-    made(py, lengths.len(), || filters::not_overlong(lengths, limit, truncated))
 }
 
 #[pyfunction]

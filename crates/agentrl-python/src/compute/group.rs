@@ -22,7 +22,7 @@ pub(crate) mod exports {
 
 #[pyfunction]
 #[pyo3(signature = (values, groups, *, center="mean", scale="std", median="midpoint", ddof, eps=1e-6, variance_eps=0.0,
-    floor=0.0, min_scale=0.0, min_count=None, singleton="zero", clip=None, weights=None, units=None, baseline=None,
+    scale_at_least=0.0, scale_above=0.0, votes_at_least=None, singleton="zero", at_most=None, weights=None, units=None, baseline=None,
     divisor=None, scale_groups=None, valid=None, out=None))]
 #[expect(clippy::too_many_arguments, reason = "options by name")]
 fn normalise<'py>(
@@ -35,11 +35,11 @@ fn normalise<'py>(
     ddof: Whole<u32>,
     eps: f64,
     variance_eps: f64,
-    floor: f64,
-    min_scale: f64,
-    min_count: Option<Whole<u64>>,
+    scale_at_least: f64,
+    scale_above: f64,
+    votes_at_least: Option<Whole<u64>>,
     singleton: &str,
-    clip: Option<f64>,
+    at_most: Option<f64>,
     weights: Option<PyReadonlyArray1<'py, f64>>,
     units: Option<PyReadonlyArray1<'py, u32>>,
     baseline: Option<PyReadonlyArray1<'py, f64>>,
@@ -49,9 +49,9 @@ fn normalise<'py>(
     out: Option<Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let (groups, valid) = (slice("groups", &groups)?, flags("valid", valid.as_ref())?);
-    let (weights, units) = (optional("weights", weights.as_ref())?, optional("units", units.as_ref())?);
+    let (weights, units) = (optional("weights", weights.as_ref())?, optional("voter_ids", units.as_ref())?);
     let ddof = ddof.named("ddof")?;
-    let min_count = min_count.map(|count| count.named("min_count")).transpose()?;
+    let votes_at_least = votes_at_least.map(|count| count.named("votes_at_least")).transpose()?;
     let extra = Extra {
         baseline: optional("baseline", baseline.as_ref())?,
         divisor: optional("divisor", divisor.as_ref())?,
@@ -66,10 +66,10 @@ fn normalise<'py>(
             ddof,
             eps,
             variance_eps,
-            floor,
-            min_scale,
-            min_count,
-            clip,
+            scale_at_least,
+            scale_above,
+            votes_at_least,
+            at_most,
         })
     };
     let options = options().map_err(to_python)?;
@@ -143,7 +143,7 @@ fn statistics<'py>(
             group::statistics(&Columns { weights: self.1, units: self.2, ..*columns }, self.0)
         }
     }
-    let (weights, units) = (optional("weights", weights.as_ref())?, optional("units", units.as_ref())?);
+    let (weights, units) = (optional("weights", weights.as_ref())?, optional("voter_ids", units.as_ref())?);
     let valid = flags("valid", valid.as_ref())?;
     let found = with_columns(py, &values, slice("groups", &groups)?, valid, Of(ddof.named("ddof")?, weights, units))?;
     Ok(columns_of(py, &found))

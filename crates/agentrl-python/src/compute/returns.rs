@@ -73,7 +73,7 @@ fn gae<'py>(
 }
 
 #[pyfunction]
-#[pyo3(signature = (rewards, values, log_ratios, offsets, bootstrap, gamma, lam, rho_cap, c_cap, *, mask=None, ends=None,
+#[pyo3(signature = (rewards, values, log_ratios, offsets, bootstrap, gamma, lam, rho_at_most, c_at_most, *, mask=None, ends=None,
     out=None))]
 #[expect(clippy::too_many_arguments, reason = "columns in order, options by name")]
 fn v_trace<'py>(
@@ -85,15 +85,15 @@ fn v_trace<'py>(
     bootstrap: Floats<'py>,
     gamma: f64,
     lam: f64,
-    rho_cap: f64,
-    c_cap: f64,
+    rho_at_most: f64,
+    c_at_most: f64,
     mask: Option<PyReadonlyArray1<'py, bool>>,
     ends: Option<PyReadonlyArray1<'py, bool>>,
     out: Option<Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let (offsets, mask) = (slice("offsets", &offsets)?, flags("mask", mask.as_ref())?);
     let ends = flags("ends", ends.as_ref())?;
-    let options = VTrace { gamma, lam, rho_cap, c_cap };
+    let options = VTrace { gamma, lam, rho_at_most, c_at_most };
     kernel!(py, out.as_ref(), 2 * [rewards, values, log_ratios, bootstrap], |out| {
         let (advantages, targets) = out.split_at_mut(rewards.len());
         let paths = paths(offsets, mask, ends, bootstrap);

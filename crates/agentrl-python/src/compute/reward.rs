@@ -15,7 +15,7 @@ pub(crate) mod exports {
     #[pymodule_export]
     use super::{
         checklist, cluster_votes, dither, excess_penalty, implicit, information_gain, max_at_k, rank_agreement,
-        success_distance, tail_risk, tiers, top_gap, tracked_quantiles, win_rates, window_means,
+        success_distance, tail_risk, top_gap, tracked_quantiles, win_rates, window_means,
     };
 }
 
@@ -24,18 +24,12 @@ fn excess_penalty<'py>(
     py: Python<'py>,
     amounts: Column<'py, f64>,
     free: f64,
-    limit: f64,
+    full_at: f64,
     coefficient: f64,
     at_most: Option<f64>,
 ) -> PyResult<Made<'py, f64>> {
     let amounts = slice("amounts", &amounts)?;
-    made(py, amounts.len(), || reward::excess_penalty(amounts, free, limit, coefficient, at_most))
-}
-
-#[pyfunction]
-fn tiers<'py>(py: Python<'py>, qualities: Column<'py, f64>, count: Whole<u32>) -> PyResult<Made<'py, f64>> {
-    let (qualities, count) = (slice("qualities", &qualities)?, count.named("count")?);
-    made(py, qualities.len(), || reward::tiers(qualities, count))
+    made(py, amounts.len(), || reward::excess_penalty(amounts, free, full_at, coefficient, at_most))
 }
 
 #[pyfunction]
@@ -122,11 +116,11 @@ fn tracked_quantiles<'py>(
     state: Option<Column<'py, f64>>,
     values: Column<'py, f64>,
     levels: Column<'py, f64>,
-    rate: f64,
+    step_size: f64,
 ) -> PyResult<(Made<'py, f64>, Made<'py, f64>)> {
     let (values, levels) = (slice("values", &values)?, slice("levels", &levels)?);
     let state = optional("state", state.as_ref())?;
-    let (read, next) = run(py, values.len(), || reward::tracked_quantiles(state, values, levels, rate))?;
+    let (read, next) = run(py, values.len(), || reward::tracked_quantiles(state, values, levels, step_size))?;
     Ok((PyArray1::from_vec(py, read), PyArray1::from_vec(py, next)))
 }
 
@@ -225,7 +219,7 @@ fn checklist<'py>(
 }
 
 #[pyfunction]
-#[pyo3(signature = (embeddings, width, success, groups, *, radius, min_samples, at_most, slope))]
+#[pyo3(signature = (embeddings, width, success, groups, *, radius, members_at_least, at_most, slope))]
 #[expect(clippy::too_many_arguments, reason = "columns in order, options by name")]
 fn success_distance<'py>(
     py: Python<'py>,
@@ -234,12 +228,13 @@ fn success_distance<'py>(
     success: Column<'py, bool>,
     groups: Column<'py, u32>,
     radius: f64,
-    min_samples: Whole<u32>,
+    members_at_least: Whole<u32>,
     at_most: f64,
     slope: f64,
 ) -> PyResult<Made<'py, f64>> {
     let (embeddings, success) = (slice("embeddings", &embeddings)?, slice("success", &success)?);
     let groups = slice("groups", &groups)?;
-    let options = ProgressOptions { radius, min_samples: min_samples.named("min_samples")?, at_most, slope };
+    let options =
+        ProgressOptions { radius, members_at_least: members_at_least.named("members_at_least")?, at_most, slope };
     made(py, embeddings.len(), || reward::success_distance(embeddings, width, success, groups, &options))
 }

@@ -1,11 +1,10 @@
-//! Trees for Python: their shape, and credit along it.
+//! Trees for Python: how they are built, and credit along them.
 
 use agentrl_compute::group::Singleton;
 use agentrl_compute::ragged::Ragged;
 use agentrl_compute::tree::{self, AncestorOptions, Fusion, Peers, Radius, Rows, Topology, Weighting};
-use numpy::{IntoPyArray as _, PyArray1};
+use numpy::PyArray1;
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
 
 use super::columns::{Column, Made, made, optional, run};
 use crate::arrays::slice;
@@ -14,7 +13,7 @@ use crate::arrays::slice;
 #[pymodule(submodule, name = "tree", module = "agentrl_core._core")]
 pub(crate) mod exports {
     #[pymodule_export]
-    use super::{ancestor_relative, build, fuse, isotonic, path_sum, peers, topology};
+    use super::{ancestor_relative, build, fuse, isotonic, peers};
 }
 
 #[pyfunction]
@@ -29,29 +28,14 @@ fn build<'py>(
 }
 
 #[pyfunction]
-fn topology<'py>(py: Python<'py>, parents: Column<'py, i64>) -> PyResult<Bound<'py, PyDict>> {
-    let parents = slice("parents", &parents)?;
-    let shape = run(py, parents.len(), || Topology::new(parents))?;
-    let columns = PyDict::new(py);
-    let leaf_counts = shape.leaf_counts();
-    columns.set_item("preorder", shape.preorder().to_vec().into_pyarray(py))?;
-    columns.set_item("enter", shape.enter().to_vec().into_pyarray(py))?;
-    columns.set_item("exit", shape.exit().to_vec().into_pyarray(py))?;
-    columns.set_item("depth", shape.depths().to_vec().into_pyarray(py))?;
-    columns.set_item("root", shape.root_of_each().into_pyarray(py))?;
-    columns.set_item("leaves", leaf_counts.into_pyarray(py))?;
-    Ok(columns)
-}
-
-#[pyfunction]
-#[pyo3(signature = (parents, nodes, values, *, how, alpha, expectile, edge_logprobs=None, weights=None, valid=None))]
+#[pyo3(signature = (parents, nodes, values, *, kind, alpha, expectile, edge_logprobs=None, weights=None, valid=None))]
 #[expect(clippy::too_many_arguments, reason = "columns in order, options by name")]
 fn fuse<'py>(
     py: Python<'py>,
     parents: Column<'py, i64>,
     nodes: Column<'py, u32>,
     values: Column<'py, f64>,
-    how: &str,
+    kind: &str,
     alpha: f64,
     expectile: f64,
     edge_logprobs: Option<Column<'py, f64>>,
@@ -62,7 +46,7 @@ fn fuse<'py>(
     let rows = rows(&nodes, &values, weights.as_ref(), valid.as_ref())?;
     let logprobs = optional("edge_logprobs", edge_logprobs.as_ref())?;
     let fused = run(py, parents.len().max(rows.nodes.len()), || {
-        tree::fuse(&Topology::new(parents)?, &rows, Fusion::from_name(how, alpha, expectile)?, logprobs)
+        tree::fuse(&Topology::new(parents)?, &rows, Fusion::from_name(kind, alpha, expectile)?, logprobs)
     })?;
     Ok((PyArray1::from_vec(py, fused.values), PyArray1::from_vec(py, fused.masses)))
 }
@@ -82,13 +66,7 @@ fn rows<'a>(
 }
 
 #[pyfunction]
-fn path_sum<'py>(py: Python<'py>, parents: Column<'py, i64>, values: Column<'py, f64>) -> PyResult<Made<'py, f64>> {
-    let (parents, values) = (slice("parents", &parents)?, slice("values", &values)?);
-    made(py, parents.len(), || tree::path_sum(&Topology::new(parents)?, values))
-}
-
-#[pyfunction]
-#[pyo3(signature = (parents, nodes, values, *, weighting, skip_constant, singleton, weights=None, valid=None))]
+#[pyo3(signature = (parents, nodes, values, *, weighting, drop_constant, singleton, weights=None, valid=None))]
 #[expect(clippy::too_many_arguments, reason = "columns in order, options by name")]
 fn ancestor_relative<'py>(
     py: Python<'py>,
@@ -96,7 +74,7 @@ fn ancestor_relative<'py>(
     nodes: Column<'py, u32>,
     values: Column<'py, f64>,
     weighting: &str,
-    skip_constant: bool,
+    drop_constant: bool,
     singleton: &str,
     weights: Option<Column<'py, f64>>,
     valid: Option<Column<'py, bool>>,
@@ -105,15 +83,15 @@ fn ancestor_relative<'py>(
     let rows = rows(&nodes, &values, weights.as_ref(), valid.as_ref())?;
     made(py, parents.len().max(rows.nodes.len()), || {
         let (weighting, singleton) = (Weighting::from_name(weighting)?, Singleton::from_name(singleton)?);
-        let options = AncestorOptions { weighting, skip_constant, singleton };
+        let options = AncestorOptions { weighting, drop_constant, singleton };
         tree::ancestor_relative(&Topology::new(parents)?, &rows, &options)
     })
 }
 
 #[pyfunction]
-fn peers<'py>(py: Python<'py>, parents: Column<'py, i64>, of: &str) -> PyResult<Made<'py, u32>> {
+fn peers<'py>(py: Python<'py>, parents: Column<'py, i64>, kind: &str) -> PyResult<Made<'py, u32>> {
     let parents = slice("parents", &parents)?;
-    made(py, parents.len(), || tree::peers(&Topology::new(parents)?, Peers::from_name(of)?))
+    made(py, parents.len(), || tree::peers(&Topology::new(parents)?, Peers::from_name(kind)?))
 }
 
 #[pyfunction]

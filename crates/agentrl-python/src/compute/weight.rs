@@ -142,7 +142,7 @@ fn max_variance<'py>(
 }
 
 #[pyfunction]
-#[pyo3(signature = (penalties, success, groups, ids, *, target, minimum_failures, minimum_successes, seed, valid=None))]
+#[pyo3(signature = (penalties, success, groups, ids, *, target, at_least, seed, valid=None))]
 #[expect(clippy::too_many_arguments, reason = "columns in order, options by name")]
 fn quota<'py>(
     py: Python<'py>,
@@ -151,17 +151,17 @@ fn quota<'py>(
     groups: Column<'py, u32>,
     ids: Column<'py, i64>,
     target: Whole<usize>,
-    minimum_failures: Whole<usize>,
-    minimum_successes: Whole<usize>,
+    at_least: Whole<usize>,
     seed: Option<Whole<u64>>,
     valid: Option<Column<'py, bool>>,
 ) -> PyResult<Made<'py, bool>> {
     let (penalties, success) = (slice("penalties", &penalties)?, slice("success", &success)?);
     let (groups, ids) = (slice("groups", &groups)?, slice("ids", &ids)?);
     let valid = optional("valid", valid.as_ref())?;
+    let least = at_least.named("at_least")?;
     let options = Quota {
         target: target.named("target")?,
-        at_least: (minimum_failures.named("minimum_failures")?, minimum_successes.named("minimum_successes")?),
+        at_least: (least, least),
         seed: seed.map(|seed| seed.named("seed")).transpose()?,
     };
     let columns = Columns { valid, ..Columns::new("scores", penalties, groups) };
@@ -183,7 +183,7 @@ fn conflict_tokens<'py>(
 }
 
 #[pyfunction]
-#[pyo3(signature = (log_ratios, offsets, *, level, at_least, at_most, action, segments=None, mask=None))]
+#[pyo3(signature = (log_ratios, offsets, *, level, at_least, at_most, kind, steps=None, mask=None))]
 #[expect(clippy::too_many_arguments, reason = "columns in order, options by name")]
 fn importance<'py>(
     py: Python<'py>,
@@ -192,35 +192,35 @@ fn importance<'py>(
     level: &str,
     at_least: Option<f64>,
     at_most: Option<f64>,
-    action: &str,
-    segments: Option<Column<'py, i64>>,
+    kind: &str,
+    steps: Option<Column<'py, i64>>,
     mask: Option<Column<'py, bool>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let (offsets, mask) = (slice("offsets", &offsets)?, optional("mask", mask.as_ref())?);
-    let segments = optional("segments", segments.as_ref())?;
+    let steps = optional("steps", steps.as_ref())?;
     let level = Level::from_name(level).map_err(to_python)?;
-    let action = Action::from_name(action).map_err(to_python)?;
-    let options = ImportanceOptions { level, segments, at_least, at_most, action };
+    let action = Action::from_name(kind).map_err(to_python)?;
+    let options = ImportanceOptions { level, steps, at_least, at_most, action };
     kernel!(py, [log_ratios], |out| {
         weight::importance_weights(&Ratios { log_ratios, offsets, mask }, &options, out)
     })
 }
 
 #[pyfunction]
-#[pyo3(signature = (log_ratios, offsets, *, divergence, aggregate, at_least, at_most, mask=None))]
+#[pyo3(signature = (log_ratios, offsets, *, kind, aggregate, at_least, at_most, mask=None))]
 #[expect(clippy::too_many_arguments, reason = "columns in order, options by name")]
 fn trust_region<'py>(
     py: Python<'py>,
     log_ratios: Floats<'py>,
     offsets: Column<'py, i64>,
-    divergence: &str,
+    kind: &str,
     aggregate: &str,
     at_least: Option<f64>,
     at_most: f64,
     mask: Option<Column<'py, bool>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let (offsets, mask) = (slice("offsets", &offsets)?, optional("mask", mask.as_ref())?);
-    let divergence = Divergence::from_name(divergence).map_err(to_python)?;
+    let divergence = Divergence::from_name(kind).map_err(to_python)?;
     let aggregate = Aggregate::from_name(aggregate).map_err(to_python)?;
     let region = TrustRegion { divergence, aggregate, at_least, at_most };
     floats!([log_ratios], _Type => filled(py, None, log_ratios.len(), |out| {

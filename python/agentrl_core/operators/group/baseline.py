@@ -58,7 +58,7 @@ def shrunk_mean(
     column = columns.numbers(values, "values")
     expected = columns.doubles(prior, "prior", length=len(column))
     groups = columns.keys(ids, "ids", length=len(column))
-    found = statistics(column, groups, valid=valid)
+    of_groups = statistics(column, groups, valid=valid)
     voted = columns.mask(valid, "valid", length=len(column))
     voted = np.ones(len(column), dtype=np.bool_) if voted is None else voted
     wrong = np.flatnonzero(voted & ~np.isfinite(expected))
@@ -67,7 +67,7 @@ def shrunk_mean(
             f"prior[{wrong[0]}] is {expected[wrong[0]]}; give a finite number or mark the row invalid"
         )
     expected = np.where(voted, expected, 0.0)
-    count, mean = found.count[groups].astype(np.float64), found.mean[groups]
+    count, mean = of_groups.count[groups].astype(np.float64), of_groups.mean[groups]
     if leave_one_out:
         # x less what it is above the others is the mean of the others; 0 of them for a row alone.
         above = np.asarray(
@@ -124,13 +124,13 @@ def ema_mean(
         raise InvalidInputError(f"update is {update!r}; use after or before")
     column = columns.numbers(values, "values")
     groups, names = _named(ids, len(column))
-    found = statistics(column, groups, valid=valid)
-    known = _past(state, names, [initial])[:, 0].tolist()
+    of_batch = statistics(column, groups, valid=valid)
+    past = _past(state, names, [initial])[:, 0].tolist()
     moved = [
         decay * b + (1.0 - decay) * mean if count else b
-        for b, mean, count in zip(known, found.mean.tolist(), found.count.tolist(), strict=True)
+        for b, mean, count in zip(past, of_batch.mean.tolist(), of_batch.count.tolist(), strict=True)
     ]
-    chosen = moved if update == "before" else known
+    chosen = moved if update == "before" else past
     return np.array(chosen, dtype=np.float64)[groups], {**state, **dict(zip(names, moved, strict=True))}
 
 
@@ -165,11 +165,11 @@ def running_moments(
     """
     column = columns.numbers(values, "values")
     groups, names = _named(ids, len(column))
-    found = statistics(column, groups, ddof=ddof, valid=valid)
+    of_batch = statistics(column, groups, ddof=ddof, valid=valid)
     past = _past(state, names, [0.0, 0.0, 0.0])
     visits, mean, std = past.T
-    seen = found.count > 0
-    batch_mean, batch_std = np.where(seen, found.mean, 0.0), np.nan_to_num(found.std)
+    seen = of_batch.count > 0
+    batch_mean, batch_std = np.where(seen, of_batch.mean, 0.0), np.nan_to_num(of_batch.std)
     total = visits + 1
     new_mean = (visits * mean + batch_mean) / total
     squares = visits * std**2 + batch_std**2 + visits / total * (batch_mean - mean) ** 2
@@ -266,8 +266,8 @@ def decayed_beta(
     _check_initial(initial)
     column = columns.numbers(successes, "successes")
     groups, names = _named(ids, len(column))
-    found = statistics(column, groups, valid=valid)
-    for name, least, most in zip(names, found.least.tolist(), found.most.tolist(), strict=True):
+    of_batch = statistics(column, groups, valid=valid)
+    for name, least, most in zip(names, of_batch.least.tolist(), of_batch.most.tolist(), strict=True):
         if least < 0.0 or most > 1.0:
             raise InvalidInputError(f"successes of {name} reach from {least} to {most}; give rewards from 0 to 1")
     whole = np.full(len(column), decay) if isinstance(decay, (int, float)) else decay
@@ -278,9 +278,9 @@ def decayed_beta(
     past = _past(state, names, [0.0, 0.0])
     total = past.sum(axis=1)
     rate = np.divide(past[:, 0], total, out=np.full(len(total), initial, np.float64), where=total > 0)
-    won = np.where(found.count > 0, found.mean, 0.0) * found.weight
+    won = np.where(of_batch.count > 0, of_batch.mean, 0.0) * of_batch.weight
     faded = kept.most[:, None] * past
-    after = np.where((found.count > 0)[:, None], faded + np.stack([won, found.weight - won], axis=1), past)
+    after = np.where((of_batch.count > 0)[:, None], faded + np.stack([won, of_batch.weight - won], axis=1), past)
     return rate[groups], {**state, **dict(zip(names, after.tolist(), strict=True))}
 
 
@@ -291,13 +291,13 @@ def _past(state: Mapping[str, object], names: list[str], new: list[float]) -> ND
     rows = np.empty((len(names), len(new)), np.float64)
     for row, name in enumerate(names):
         try:
-            found = np.asarray(state.get(name, new), np.float64)
-            known = found.size == len(new) and bool(np.isfinite(found).all())
+            numbers = np.asarray(state.get(name, new), np.float64)
+            fits = numbers.size == len(new) and bool(np.isfinite(numbers).all())
         except (TypeError, ValueError):
-            known = False
-        if not known:
+            fits = False
+        if not fits:
             raise InvalidInputError(f"state[{name!r}] is {state[name]!r:.80}; give what the last call returned")
-        rows[row] = found
+        rows[row] = numbers
     return rows
 
 

@@ -24,13 +24,13 @@ def normalise(
     ddof: int = 1,
     eps: float = 1e-6,
     variance_eps: float = 0.0,
-    floor: float = 0.0,
-    min_scale: float = 0.0,
-    min_count: int | None = None,
+    scale_at_least: float = 0.0,
+    scale_above: float = 0.0,
+    votes_at_least: int | None = None,
     singleton: Literal["zero", "raw"] = "zero",
-    clip: float | None = None,
+    at_most: float | None = None,
     weights: object | None = None,
-    unit_ids: object | None = None,
+    voter_ids: object | None = None,
     baseline: object | None = None,
     divisor: object | None = None,
     scale_ids: object | None = None,
@@ -39,7 +39,7 @@ def normalise(
 ) -> NDArray[Any]:
     """Compare each value with its group.
 
-        A = (x - c) / (max(sqrt(s^2 + variance_eps), floor) + eps), cut to [-clip, clip]
+        A = (x - c) / (max(sqrt(s^2 + variance_eps), scale_at_least) + eps), cut to [-at_most, at_most]
 
     c is the centre and s the spread of the votes of the row's group; with `scale="none"` nothing is divided. Equal
     values give exactly 0, whatever eps is, and so does a spread of 0 to which nothing is added. Sums are integers on a
@@ -62,13 +62,13 @@ def normalise(
         ddof: the variance divides by (votes - ddof); 0 or 1.
         eps: added to the spread.
         variance_eps: added to the squared spread, under the root.
-        floor: least spread, before eps is added.
-        min_scale: a group whose spread is at most this gives 0. 0: no such rule.
-        min_count: groups with fewer votes follow `singleton`. None: the fewest that the options have a meaning for.
+        scale_at_least: least spread, before eps is added.
+        scale_above: a group whose spread is at most this gives 0. 0: no such rule.
+        votes_at_least: groups with fewer votes follow `singleton`. None: the fewest that the options need.
         singleton: what rows of a group with too few votes get: 0 (`zero`), or x as if c = 0 and s = 1 (`raw`, verl).
-        clip: largest result, in size.
+        at_most: largest result, in size.
         weights: n numbers of at least 0: how often a row votes. A row with weight 0 gets a value and has no vote.
-        unit_ids: n ids: rows of a group with one unit id are one vote, their mean. None: each row is a vote.
+        voter_ids: n ids: rows of a group with one voter id are one vote, their mean. None: each row is a vote.
         baseline: n numbers, for `center="baseline"`.
         divisor: n numbers, for `scale="divisor"`.
         scale_ids: n ids of the groups over which the spread is taken. None: the same groups.
@@ -100,13 +100,13 @@ def normalise(
         "ddof": ddof,
         "eps": eps,
         "variance_eps": variance_eps,
-        "floor": floor,
-        "min_scale": min_scale,
-        "min_count": min_count,
+        "scale_at_least": scale_at_least,
+        "scale_above": scale_above,
+        "votes_at_least": votes_at_least,
         "singleton": singleton,
-        "clip": clip,
+        "at_most": at_most,
         "weights": columns.optional_numbers(weights, "weights", length=count),
-        "units": labels(unit_ids, "unit_ids"),
+        "units": labels(voter_ids, "voter_ids"),
         "baseline": columns.optional_numbers(baseline, "baseline", length=count),
         "divisor": columns.optional_numbers(divisor, "divisor", length=count),
         "scale_groups": labels(scale_ids, "scale_ids"),

@@ -29,13 +29,11 @@ class Partial:
         moments: `int64[12 G]` after `add`, else None: sums in limbs of 32 bits, so adding ranks cannot overflow.
 
     Example:
-        >>> import numpy as np
         >>> from agentrl_core import group
-        >>> ranks = [([1.0, 2.0], [0, 1]), ([4.0], [1])]
-        >>> extents = [group.Partial.of(values, ids, groups=2) for values, ids in ranks]
-        >>> whole = extents[0].merge(extents[1])
-        >>> parts = [whole.add(values, ids) for values, ids in ranks]
-        >>> parts[0].merge(parts[1]).finish(ddof=0).mean.tolist()
+        >>> values, ids = [1.0, 2.0, 4.0], [0, 1, 1]
+        >>> extents = group.Partial.of(values, ids, groups=2)  # reduce over ranks: count, least, most, heaviest
+        >>> moments = extents.add(values, ids)  # reduce over ranks: moments
+        >>> moments.finish(ddof=0).mean.tolist()
         [1.0, 3.0]
     """
 
@@ -98,24 +96,6 @@ class Partial:
             valid=columns.mask(valid, "valid", length=count),
         )
         return replace(self, moments=moments)
-
-    def merge(self, other: Self) -> Self:
-        """What a reduction over two ranks gives: of extents before `add`, of moments after.
-
-        Raises:
-            InvalidInputError: one has moments and the other has none.
-        """
-        if self.moments is not None and other.moments is not None:
-            return replace(self, moments=self.moments + other.moments)
-        if self.moments is not None or other.moments is not None:
-            raise InvalidInputError("one part has moments and the other has none; call add on every rank")
-        return replace(
-            self,
-            count=self.count + other.count,
-            least=np.minimum(self.least, other.least),
-            most=np.maximum(self.most, other.most),
-            heaviest=np.maximum(self.heaviest, other.heaviest),
-        )
 
     def finish(self, *, ddof: int = 1) -> GroupStatistics:
         """The statistics of all ranks' rows.

@@ -56,7 +56,7 @@ def quantile(
 def log_mean_exp(
     values: object, ids: object, *, temperature: float = 1.0, valid: object | None = None
 ) -> NDArray[np.float64]:
-    """Temperature * ln(mean of exp(x / temperature)) of each group: between its mean and its maximum.
+    """A soft maximum of each group, between mean and maximum: temperature * ln(mean of exp(x / temperature)).
 
     Args:
         values: n numbers.
@@ -127,7 +127,7 @@ def rank(values: object, ids: object, *, valid: object | None = None) -> NDArray
 
 
 def softmax(values: object, ids: object, *, temperature: float = 1.0, valid: object | None = None) -> NDArray[Any]:
-    """exp(x / temperature) over the sum of the same in the group.
+    """Positive weights that sum to 1 in each group, larger for larger values: exp(x / temperature) over their sum.
 
     Args:
         values: n numbers.
@@ -153,7 +153,7 @@ def softmax(values: object, ids: object, *, temperature: float = 1.0, valid: obj
 def min_max(
     values: object, ids: object, *, eps: float = 0.0, constant: float = 0.0, valid: object | None = None
 ) -> NDArray[Any]:
-    """(x - least) / (most - least + eps) within the group.
+    """Bring the values of each group into the range from 0 to 1: (x - least) / (most - least + eps).
 
     Args:
         values: n numbers.
@@ -178,7 +178,7 @@ def min_max(
 
 
 def mean_one(values: object, ids: object, *, valid: object | None = None) -> NDArray[Any]:
-    """X / mean(x of the group): weights that change no total. Weights that are all 0 become 1.
+    """Scale weights so that they change no total: x / mean(x of the group). Weights that are all 0 become 1.
 
     Args:
         values: n numbers of at least 0.

@@ -13,7 +13,7 @@ from agentrl_core.operators import columns
 
 @dataclass(frozen=True)
 class GroupStatistics:
-    """Statistics of G groups, in order of first appearance: `found.mean[keys.dense(ids)]` gives each row its own.
+    """Statistics of G groups, in order of first appearance: `statistics.mean[keys.dense(ids)]` gives each row its own.
 
     Args:
         count: `uint64[G]`, votes.
@@ -43,7 +43,7 @@ def statistics(
     *,
     ddof: int = 1,
     weights: object | None = None,
-    unit_ids: object | None = None,
+    voter_ids: object | None = None,
     valid: object | None = None,
 ) -> GroupStatistics:
     """Count, mean, standard deviation and range of each group, the same bits for any order of the rows.
@@ -53,7 +53,7 @@ def statistics(
         ids: n group ids, whole numbers or strings.
         ddof: the variance divides by (sum of weights - ddof); 0 or 1.
         weights: n numbers of at least 0: how often a row votes.
-        unit_ids: n ids: rows of a group with one unit id are one vote, their mean. None: each row is a vote.
+        voter_ids: n ids: rows of a group with one voter id are one vote, their mean. None: each row is a vote.
         valid: n booleans; rows that are False do not vote. None: all do.
 
     Returns:
@@ -64,8 +64,8 @@ def statistics(
 
     Example:
         >>> from agentrl_core import group
-        >>> found = group.statistics([1.0, 3.0, 8.0], ["a", "a", "b"], ddof=0)
-        >>> found.count.tolist(), found.mean.tolist(), found.std.tolist()
+        >>> statistics = group.statistics([1.0, 3.0, 8.0], ["a", "a", "b"], ddof=0)
+        >>> statistics.count.tolist(), statistics.mean.tolist(), statistics.std.tolist()
         ([2, 1], [2.0, 8.0], [1.0, 0.0])
     """
     column = columns.numbers(values, "values")
@@ -76,7 +76,7 @@ def statistics(
             columns.keys(ids, "ids", length=count),
             ddof=ddof,
             weights=columns.optional_numbers(weights, "weights", length=count),
-            units=None if unit_ids is None else columns.keys(unit_ids, "unit_ids", length=count),
+            units=None if voter_ids is None else columns.keys(voter_ids, "voter_ids", length=count),
             valid=columns.mask(valid, "valid", length=count),
         )
     )

@@ -1,0 +1,32 @@
+"""How many public names there are: each one is a name that somebody has to learn, and a promise."""
+
+from __future__ import annotations
+
+import inspect
+
+from public_names import public_names
+
+import agentrl_core
+
+MOST = 235
+"""A name more than this needs a reason that is worth raising it."""
+
+
+def test_there_are_few_public_names() -> None:
+    names = public_names()
+    assert {
+        "agentrl_core",
+        "agentrl_core.loss",
+        "agentrl_core.component",
+        "agentrl_core.operators.group",
+    } <= names.keys()
+    assert all(names.values()), "a public module without a public name"
+    count = sum(map(len, names.values()))
+    assert 100 < count <= MOST, f"{count} public names: python tests/support/public_names.py lists them"
+
+
+def test_every_public_name_is_there() -> None:
+    for name in agentrl_core.__all__:
+        value = getattr(agentrl_core, name)
+        if inspect.ismodule(value):
+            assert all(hasattr(value, public) for public in getattr(value, "__all__", ())), name
