@@ -57,7 +57,7 @@ fn a_step_is_stored_once_however_many_branches_inherit_it() -> Result<()> {
     for turn in 0..20 {
         // Behind the last step, inside one that was inherited, and behind the first step of all.
         for (node, end) in [(None, None), (Some(nodes[20]), Some(1)), (Some(nodes[0]), Some(4))] {
-            forest.fork_many(branch, node, end, &operations::ways(10, None))?;
+            forest.fork_many(branch, node, end, &operations::forks(10, None))?;
         }
         branch = forest.fork(branch, None, None)?;
         if turn % 2 == 0 {
@@ -84,7 +84,7 @@ fn a_step_is_stored_once_however_many_branches_inherit_it() -> Result<()> {
 fn freezing_ends_where_it_is_told_to_and_keeps_the_groups() -> Result<()> {
     let grown = || -> Result<Forest> {
         let (mut forest, trunk, _, action) = small();
-        for way in forest.fork_many(trunk, Some(action), Some(2), &operations::ways(20, None))? {
+        for way in forest.fork_many(trunk, Some(action), Some(2), &operations::forks(20, None))? {
             acted(&mut forest, way, way as i32 & 7, 1.0);
             forest.finish(way, Finish::default())?;
         }

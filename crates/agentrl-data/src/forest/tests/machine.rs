@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use super::operations::forks;
 use super::*;
 
 /// What a trajectory does next. Numbers are taken modulo what there is.
@@ -214,8 +215,7 @@ fn play(programs: &[Vec<Turn>], choices: &[u8]) -> (Batch, BTreeMap<String, Mode
                 // A node that an earlier context holds is taken there; only the present one is modelled.
                 let end = if model.contexts.len() > 1 { model.len() } else { place(at, model.len()) };
                 let (node, used) = if end == model.len() { (None, None) } else { Some(model.at(end)).unzip() };
-                let mut branches =
-                    forest.fork_many(handle, node, used, &operations::ways(u32::from(ways), None)).unwrap();
+                let mut branches = forest.fork_many(handle, node, used, &forks(u32::from(ways), None)).unwrap();
                 for way in 0..ways {
                     // Which branch plays which part is a matter of arrival.
                     let branch = branches.swap_remove(usize::from(choices.next().unwrap()) % branches.len());

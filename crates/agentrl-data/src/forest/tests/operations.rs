@@ -27,7 +27,7 @@ pub(super) fn message<T: std::fmt::Debug>(result: Result<T>) -> String {
     result.unwrap_err().to_string()
 }
 
-pub(super) fn ways(count: u32, ordinal: Option<u32>) -> Fork {
+pub(super) fn forks(count: u32, ordinal: Option<u32>) -> Fork {
     Fork { count, ordinal, ..Fork::default() }
 }
 
@@ -370,7 +370,7 @@ fn names_of_reward_components_and_the_estimator_of_entropies_are_kept() -> Resul
 fn decisions_are_ordered_by_what_they_act_on() -> Result<()> {
     let write = |swapped: bool| -> Result<Batch> {
         let (mut forest, trunk, prompt, _) = small();
-        let branch = forest.fork_many(trunk, None, None, &ways(1, Some(0)))?[0];
+        let branch = forest.fork_many(trunk, None, None, &forks(1, Some(0)))?[0];
         let mut log = vec![
             Decision { score: Some(0.5), result: Some(branch), ..Decision::new(Operation::Fork, trunk, 0) },
             Decision { node: Some(prompt), end: Some(1), ..Decision::new(Operation::Stop, branch, 1) },
@@ -407,14 +407,16 @@ fn seeds_do_not_repeat() -> Result<()> {
     let mut seeds = vec![forest.segment_seed(trunk)?];
     forest.append(trunk, NewNode::action(vec![9], vec![-0.1]))?;
     seeds.push(forest.segment_seed(trunk)?);
-    for way in forest.fork_many(trunk, Some(action), Some(2), &ways(3, None))? {
+    for way in forest.fork_many(trunk, Some(action), Some(2), &forks(3, None))? {
         seeds.push(forest.segment_seed(way)?);
     }
-    for way in forest.fork_many(trunk, Some(action), Some(2), &ways(2, Some(0)))? {
+    for way in forest.fork_many(trunk, Some(action), Some(2), &forks(2, Some(0)))? {
         seeds.push(forest.segment_seed(way)?);
     }
-    assert!(message(forest.fork_many(trunk, Some(action), Some(2), &ways(2, Some(1)))).contains("ordinal 1 was given"));
-    assert!(message(forest.fork_many(trunk, None, None, &ways(0, None))).contains("count is 0"));
+    assert!(
+        message(forest.fork_many(trunk, Some(action), Some(2), &forks(2, Some(1)))).contains("ordinal 1 was given")
+    );
+    assert!(message(forest.fork_many(trunk, None, None, &forks(0, None))).contains("count is 0"));
     forest.step(trunk, &StepOutcome::default())?;
     seeds.push(forest.segment_seed(trunk)?);
     let count = seeds.len();

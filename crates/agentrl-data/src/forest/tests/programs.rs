@@ -1,6 +1,6 @@
 //! What rollout programs ask of a forest beside forks: keys of groups, repairs, looks, other prompts, whole turns.
 
-use super::operations::{acted, column, message, tokens, trainable, ways};
+use super::operations::{acted, column, forks, message, tokens, trainable};
 use super::*;
 use crate::schema::{FLAG_UNTRAINED, OldLogprob};
 use arrow_array::types::{Float32Type, UInt32Type};
@@ -169,7 +169,7 @@ fn a_look_is_what_a_partial_freeze_would_give_and_changes_nothing() -> Result<()
     forest.add_group(1, "task")?;
     grown(&mut forest, 0);
     let (first, second) = grown(&mut forest, 1);
-    let branch = forest.fork_many(first, None, None, &ways(1, Some(4)))?[0];
+    let branch = forest.fork_many(first, None, None, &forks(1, Some(4)))?[0];
     let early = forest.start(1, 7)?;
     forest.finish(second, Finish { reward: Some(1.0), ..Finish::default() })?;
     let (batch, handles) = forest.look(1)?;
