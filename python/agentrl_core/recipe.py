@@ -442,7 +442,7 @@ class Recipe:
         if is_said(column, facts):
             return
         if batch is not None:
-            if batch.has(name, level) or is_said(column, batch.facts):
+            if batch.has(name, column.level) or is_said(column, batch.facts):
                 return
         elif column.model or (facts is None and name.startswith("reward.")):
             return  # to be annotated, or a component of the reward, if the environment names one so
