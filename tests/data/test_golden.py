@@ -9,10 +9,13 @@ import polars as pl
 import pytest
 from forests import frames, grow, same
 from golden import expected_columns
+from golden_facts import FACTS, ROLES, answer_of, facts_of, grown
 
 from agentrl_core import Store
+from agentrl_core.exceptions import InvalidInputError
 
 V1 = Path(__file__).parent / "v1"
+V2 = Path(__file__).parent / "v2"
 
 
 @pytest.mark.parametrize("writes", [False, True])
@@ -70,3 +73,62 @@ def test_a_store_of_format_v1_goes_on(tmp_path: Path) -> None:
                 assert pl.DataFrame(mine).equals(pl.DataFrame(other), null_equal=True)
         journal = pl.DataFrame(store.writes)
         assert journal["sequence"].to_list() == list(range(1, 32))
+
+
+def test_what_came_later_is_told_of_a_store_of_format_v1(tmp_path: Path) -> None:
+    shutil.copytree(V1, tmp_path / "run")
+    with Store.open(tmp_path / "run") as store:
+        first = store.batch(0)
+        assert set(first.column("trained", "draw")) == {1}
+        assert set(pl.DataFrame(first.trajectories)["role"]) == {0}
+        assert first.facts == {}
+        assert len(store.metrics) == 0
+        with pytest.raises(InvalidInputError, match=r"the batch has facts .*, but the store has \{\} since"):
+            store.append(store.rebase(grown(3)), iteration=3)
+        batch = store.rebase(grow(3, groups=1, members=2, turns=2, iteration=3)[0])
+        store.append(batch, iteration=3)
+        store.close_iteration(batch, {"metrics": {"loss": 0.5}})
+        assert pl.DataFrame(store.metrics).rows() == [(3, "loss", 0.5)]
+        assert same(store.batch(0), first)
+    for table, column in (("draws", "trained"), ("trajectories", "role"), ("steps", "reward")):
+        rows = pl.scan_ipc(tmp_path / "run" / table / "*.arrow").collect()
+        assert rows.height == len(getattr(Store.open(tmp_path / "run", read_only=True), table))
+        assert column == "reward" or rows[column].null_count() == 0
+
+
+@pytest.mark.parametrize("compacted", [False, True])
+def test_the_store_of_format_v2_is_read(tmp_path: Path, compacted: bool) -> None:
+    shutil.copytree(V2, tmp_path / "run")
+    if compacted:
+        with Store.open(tmp_path / "run") as store:
+            assert store.compact() > 0
+    with Store.open(tmp_path / "run", read_only=True) as store:
+        assert store.iteration == 2
+        for iteration in range(2):
+            batch = store.batch(iteration)
+            assert batch.facts == FACTS
+            trajectories = pl.DataFrame(batch.trajectories).filter(iteration=iteration)
+            assert [("member", "baseline", "helper")[code] for code in trajectories["role"]] == list(ROLES)
+            missing = {"answer": None, "calls": None}
+            said = [missing | answer_of(iteration, member) for member in range(4)]
+            assert trajectories["facts"].to_list() == said
+            missing = {"flawed": None, "tool": None}
+            said = [missing | facts_of(iteration, member, turn) for member in range(4) for turn in range(2)]
+            own = pl.DataFrame(batch.steps).join(trajectories, on="trajectory_id", how="semi", maintain_order="left")
+            assert own["facts"].to_list() == said
+            assert batch.column("advantage", "draw").tolist() == expected_columns(iteration, batch)["advantage"]
+        assert batch.column("trained", "draw").tolist() == [1, 0, 1, 0]
+        assert pl.DataFrame(store.metrics).rows() == [
+            (0, "loss", 0.0),
+            (0, "collect.draws", 3.0),
+            (1, "loss", 0.5),
+            (1, "collect.draws", 4.0),
+        ]
+        assert store.verify() == []
+    assert (
+        pl.scan_ipc(tmp_path / "run" / "steps" / "*.arrow")
+        .select(pl.col("facts").struct.field("flawed").count())
+        .collect()
+        .item()
+        == 12
+    )

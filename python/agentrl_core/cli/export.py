@@ -34,7 +34,7 @@ _KEYS = {
     "step_columns": ("draw_id", "draws"),
     "node_columns": ("node_id", "nodes"),
 }
-_TABLES = ("trajectories", "draws", "decisions", "tasks", *_KEYS)
+_TABLES = ("trajectories", "draws", "decisions", "tasks", "metrics", *_KEYS)
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:

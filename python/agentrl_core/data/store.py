@@ -208,7 +208,8 @@ class Store:
 
         Raises:
             InvalidInputError: ids of the batch are taken, its draws are of another iteration, or rows that it takes for
-                stored ones (adopted, drawn again) are not those of the store; the message names them.
+                stored ones (adopted, drawn again) are not those of the store; the message names them. Or it has other
+                facts (`Batch.facts`) than the store's first batch: all files of a table have the same columns.
             StoreError: the files cannot be written; the store has to be opened again then.
         """
         return self._core.append(_core_of(batch), iteration, partial=partial)

@@ -18,7 +18,7 @@ use super::united::united;
 use super::{Store, Sync, Writer, tiers};
 use crate::batch::{Batch, Blobs, NextIds, i64s};
 use crate::facts::Facts;
-use crate::schema::Table;
+use crate::schema::{FORMAT_VERSION, Table};
 use crate::{Error, Result, arrow_bug};
 
 /// How deep a state can be nested: no reader of JSON gives up so early.
@@ -301,10 +301,12 @@ impl Store {
         // In the order in which rows refer to each other, which is the order in which files get their names: what stock
         // tools see of a commit that is just being named refers to rows that they see as well.
         for &folder in FOLDERS.iter() {
-            if let Some(parts) = added.remove(folder) {
+            let parts = added.remove(folder).unwrap_or_default();
+            if !parts.is_empty() || self.files.lacks_columns(folder) {
                 commit.add(self, folder, parts)?;
             }
         }
+        commit.next.format = FORMAT_VERSION;
         commit.next.head.sequence += entries.len() as u64;
         commit.next.head.next = after;
         commit.next.head.facts = self.writer.as_ref().and_then(|writer| writer.facts.clone());
@@ -326,14 +328,20 @@ impl Commit {
         Self { next: store.files.next(), staged: Vec::new(), replaced: Vec::new() }
     }
 
-    /// New rows behind those of a folder, in one file with the last ones where [`tiers`] has them merged.
+    /// New rows behind those of a folder, in one file with the last ones where [`tiers`] has them merged, and with all of
+    /// them where an older version wrote them with fewer columns: stock tools want the same columns in all files.
     fn add(&mut self, store: &Store, folder: &'static str, parts: Vec<RecordBatch>) -> Result<()> {
         let files = store.files.of(folder);
         let bytes = parts.iter().map(|part| size(part) as u64).sum();
-        let merged = &files[files.len() - tiers::merged_with(files, bytes, store.head.end(folder))..];
+        let count = if store.files.lacks_columns(folder) {
+            files.len()
+        } else {
+            tiers::merged_with(files, bytes, store.head.end(folder))
+        };
+        let merged = &files[files.len() - count..];
         let mut rows = Vec::new();
         for file in merged {
-            rows.extend(file.read_all(store.fs.as_ref(), &store.path.join(folder))?);
+            rows.extend(store.whole_rows(folder, file)?);
         }
         rows.extend(parts);
         let first_row = merged.first().map_or(store.head.end(folder), |file| file.first_row);

@@ -72,7 +72,8 @@ mod as_json {
 /// The state of a store after a commit.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Manifest {
-    format: u32,
+    /// The format of all its files.
+    pub(super) format: u32,
     /// Features that one must know to read.
     pub(super) reader_flags: Vec<Flag>,
     /// Features that one must know to write.
@@ -130,11 +131,16 @@ impl Manifest {
         self.segments.get(folder).map_or(&[], Vec::as_slice)
     }
 
+    /// Whether the files of a folder are of an older version, and have fewer columns than those of today.
+    pub(super) fn lacks_columns(&self, folder: &str) -> bool {
+        let came_later = [Table::Trajectories, Table::Draws].iter().any(|table| table.name() == folder);
+        came_later && self.format < FORMAT_VERSION && !self.of(folder).is_empty()
+    }
+
     /// The manifest of the next commit, before it has any files.
     pub(super) fn next(&self) -> Self {
         let mut next = self.clone();
         next.head.version += 1;
-        next.format = FORMAT_VERSION;
         next.named_from = next.named_from.min(next.head.version);
         next.set_flags();
         next

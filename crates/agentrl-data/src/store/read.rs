@@ -308,6 +308,12 @@ impl Store {
         joined(&Table::Nodes.schema_of(&found), &found)
     }
 
+    /// All rows of a file, with the columns of today.
+    pub(super) fn whole_rows(&self, folder: &str, segment: &Segment) -> Result<Vec<RecordBatch>> {
+        let all: Vec<usize> = segment.pieces().map(|piece| piece.index).collect();
+        Ok(self.pieces(folder, segment, &all)?.into_iter().flatten().collect())
+    }
+
     /// Some record batches of a file, each as parts with the columns that they were written with.
     fn pieces(&self, folder: &str, segment: &Segment, indices: &[usize]) -> Result<Vec<Vec<RecordBatch>>> {
         if indices.is_empty() {

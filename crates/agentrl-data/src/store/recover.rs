@@ -37,8 +37,12 @@ pub(super) fn recover(fs: &dyn Fs, store: &Path, sync: Sync) -> Result<Manifest>
     }
     remove_old(fs, store, &manifest, sync)?;
     blobs::remove_unfinished(fs, store)?;
+    // A store of an older version lacks the folders that came later.
+    if FOLDERS.iter().any(|&folder| is_new || !manifest.segments.contains_key(folder)) {
+        create_folders(fs, store, sync)?;
+    }
     if is_new {
-        create(fs, store, &manifest, sync)?;
+        publish(fs, store, &manifest, sync)?;
     }
     Ok(manifest)
 }
@@ -146,8 +150,8 @@ fn is_in(names: &[String], path: &Path) -> bool {
     path.file_name().and_then(|name| name.to_str()).is_some_and(|name| names.iter().any(|found| found == name))
 }
 
-/// Folders and the first manifest: readers can open a store before its first commit.
-fn create(fs: &dyn Fs, store: &Path, manifest: &Manifest, sync: Sync) -> Result<()> {
+/// All folders, as far as they are not there. With the first manifest, readers can open a store before its first commit.
+fn create_folders(fs: &dyn Fs, store: &Path, sync: Sync) -> Result<()> {
     for folder in FOLDERS.iter().chain([&manifest::FOLDER]) {
         let path = store.join(folder);
         fs.create_folder(&path).map_err(failed("create folder", &path))?;
@@ -158,7 +162,7 @@ fn create(fs: &dyn Fs, store: &Path, manifest: &Manifest, sync: Sync) -> Result<
             fs.sync_folder(folder).map_err(failed("sync folder", folder))?;
         }
     }
-    publish(fs, store, manifest, sync)
+    Ok(())
 }
 
 /// Writes a manifest under its number. When this returns, the commit is durable, and no other writer's takes its place.

@@ -151,12 +151,6 @@ impl Segment {
         self.read_at(fs, &staged, wanted).or_else(|_| self.read_at(fs, &path, wanted)).or(first)
     }
 
-    /// All of its rows.
-    pub(super) fn read_all(&self, fs: &dyn Fs, folder: &Path) -> Result<Vec<RecordBatch>> {
-        let all: Vec<usize> = (0..self.blocks.len() - 1).collect();
-        Ok(self.read(fs, folder, &all)?.into_iter().flatten().collect())
-    }
-
     fn read_at(&self, fs: &dyn Fs, path: &Path, wanted: &[usize]) -> Result<Vec<Vec<RecordBatch>>> {
         let name = path.display().to_string();
         let last = self.blocks.len() - 1;
