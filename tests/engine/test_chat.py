@@ -2,38 +2,10 @@
 
 import numpy as np
 import pytest
-from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
+from templates import CHATML, STRICT, bytes_tokenizer
 
 from agentrl_core.engine import Chat
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
-
-CHATML = (
-    "{% for m in messages %}{% if m.role == 'tool' %}<|im_start|>user\n<tool_response>\n{{ m.content }}\n"
-    "</tool_response><|im_end|>\n{% else %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endif %}{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
-# Only users and assistants, who take turns; a system text in front; contents are stripped.
-STRICT = (
-    "{{ bos_token }}[SYS] be brief [/SYS]{% for m in messages %}"
-    "{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('roles must alternate') }}{% endif %}"
-    "{% if m.role == 'user' %}[INST] {{ m.content | trim }} [/INST]{% elif m.role == 'assistant' %}"
-    " {{ m.content | trim }}{{ eos_token }}{% else %}{{ raise_exception('only user and assistant') }}{% endif %}"
-    "{% endfor %}"
-)
-
-
-def bytes_tokenizer(template, special, eos):
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    core = Tokenizer(models.BPE({token: i for i, token in enumerate([*special, *alphabet])}, []))
-    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    from tokenizers.decoders import ByteLevel
-
-    core.decoder = ByteLevel()
-    made = PreTrainedTokenizerFast(tokenizer_object=core, eos_token=eos, bos_token="<s>")
-    made.add_special_tokens({"additional_special_tokens": list(special)})
-    made.chat_template = template
-    return made
 
 
 @pytest.fixture

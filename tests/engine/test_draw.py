@@ -74,3 +74,20 @@ def test_float64_stays_float64_and_bfloat16_becomes_float32():
     uniform = torch.tensor([0.5], dtype=torch.float64)
     assert draw(torch.zeros(1, 3, dtype=torch.float64), uniform, Sampling()).logprob.dtype == torch.float64
     assert draw(torch.zeros(1, 3, dtype=torch.bfloat16), uniform, Sampling()).logprob.dtype == torch.float32
+
+
+def test_the_likeliest_tokens_are_those_of_the_distribution_sampled_from():
+    logits = torch.tensor([[0.0, 1.0, -1.0, 3.0], [2.0, 0.5, 2.5, -3.0]])
+    uniform = torch.full((2,), 0.5, dtype=torch.float64)
+    sampling = Sampling(temperature=0.5, top_k=2, top=3)
+    tokens, logprobs = draw(logits, uniform, sampling).top
+    for row in range(2):
+        p = naive(logits[row].numpy(), sampling)
+        order = np.argsort(-p, kind="stable")[:2]
+        assert tokens[row, :2].tolist() == order.tolist()
+        np.testing.assert_allclose(logprobs[row, :2], np.log(p[order]), atol=1e-6)
+        assert logprobs[row, 2] == -torch.inf
+    greedy = draw(logits, uniform, Sampling(temperature=0.0, top=2))
+    assert (greedy.token.tolist(), greedy.logprob.tolist()) == ([3, 2], [0.0, 0.0])
+    torch.testing.assert_close(greedy.top[1], torch.log_softmax(logits, -1).topk(2).values)
+    assert draw(logits, uniform, Sampling()).top is None

@@ -1,5 +1,7 @@
 """The scripted engine says exactly what it is told to."""
 
+import asyncio
+
 import numpy as np
 import pytest
 
@@ -39,6 +41,69 @@ def test_replies_are_cut_as_a_real_engine_would(tokenizer):
     assert stopped.logprobs.tolist() == [-1.0, -2.0]
     [limited] = complete(Scripted(tokenizer, [reply]), requests([1], sampling=Sampling(max_tokens=3)))
     assert (limited.tokens.tolist(), limited.finish_reason) == ([5, 6, 7], "length")
+
+
+def test_a_function_of_the_request_sees_all_of_it(tokenizer):
+    says = Scripted(tokenizer, lambda request: Reply([request.seed + 1, request.sampling.max_tokens]))
+    segments = complete(says, requests([3, 8], [4], sampling=Sampling(max_tokens=5)))
+    assert [segment.tokens.tolist() for segment in segments] == [[1, 5], [2, 5]]
+
+
+def test_delays_make_any_order_of_completion(tokenizer):
+    says = Scripted(tokenizer, ["a", "b", "c"], delay=lambda request: [0.03, 0.0, 0.01][request.seed])
+    order = []
+
+    async def one(request):
+        segment = await says.generate(request)
+        order.append(request.seed)
+        return says.chat.decode(segment.tokens)
+
+    async def all_of_them():
+        return await asyncio.gather(*map(one, requests([1], [1], [1])))
+
+    assert asyncio.run(all_of_them()) == ["a", "b", "c"], "the list is used up in the order of the requests"
+    assert order == [1, 2, 0]
+
+
+@pytest.mark.parametrize("how", ["abort", "update_weights", "close"])
+def test_a_delayed_reply_is_ended_by_an_abort_new_weights_and_the_close(tokenizer, how):
+    says = Scripted(tokenizer, lambda _: Reply([4]), delay=1000.0)
+    first, second = requests([1], [1], sampling=Sampling(top=2))
+
+    async def end():
+        tasks = [asyncio.create_task(says.generate(request)) for request in (first, second)]
+        await asyncio.sleep(0)
+        if how == "abort":
+            await asyncio.to_thread(says.abort, first)
+            await tasks[0]
+            says.abort(second)
+        elif how == "close":
+            says.close()
+        else:
+            await asyncio.to_thread(says.update_weights, None, 3)
+        return await asyncio.gather(*tasks)
+
+    for segment in asyncio.run(end()):
+        assert (segment.finish_reason, segment.policy_version, len(segment.tokens)) == ("abort", 0, 0)
+        assert segment.top.tokens.shape == (0, 2)
+    assert not says._delayed
+    if how == "close":
+        with pytest.raises(InvalidInputError, match="this Scripted engine is closed"):
+            complete(says, [first])
+
+
+def test_a_waiter_that_is_cancelled_is_cancelled(tokenizer):
+    says = Scripted(tokenizer, lambda _: Reply([4]), delay=1000.0)
+
+    async def cancel():
+        task = asyncio.create_task(says.generate(*requests([1])))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(cancel())
+    assert not says._delayed
 
 
 def test_wrong_scripts(tokenizer):

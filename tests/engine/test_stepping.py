@@ -201,7 +201,7 @@ def test_a_cancelled_wait_frees_its_row(generate, whole):
     assert not generate._asked
 
 
-def test_a_step_that_fails_fails_those_concerned_and_no_other(generate, whole):
+def test_a_step_that_fails_fails_what_runs_and_the_engine_goes_on(generate, whole):
     forward = generate.model.forward
     failing = threading.Event()
 
@@ -213,22 +213,19 @@ def test_a_step_that_fails_fails_those_concerned_and_no_other(generate, whole):
     generate.model.forward = sometimes
     gate = Gate(generate)
 
-    async def newcomer_fails():
-        running = asyncio.create_task(generate.generate(ask()))
+    async def fail():
+        running = [asyncio.create_task(generate.generate(ask(seed))) for seed in range(3)]
         await gate.stands()
         failing.set()
-        newcomer = asyncio.create_task(generate.generate(ask(1)))
-        await asyncio.sleep(0)
-        generate_step = generate._step
-        generate._step = lambda: (failing.clear(), generate_step())[1]
         gate.open()
-        # The step that was begun fails too: it is the running one's.
-        return await asyncio.gather(running, newcomer, return_exceptions=True)
+        return await asyncio.gather(*running, return_exceptions=True)
 
-    errors = asyncio.run(newcomer_fails())
-    assert all(isinstance(error, EngineError) for error in errors)
-    assert "RuntimeError: out of something" in str(errors[0])
-    assert isinstance(errors[0].__cause__, RuntimeError)
+    for error in asyncio.run(fail()):
+        assert isinstance(error, EngineError)
+        assert "generating for 3 requests failed with RuntimeError: out of something" in str(error)
+        assert isinstance(error.__cause__, RuntimeError)
+    with pytest.raises(EngineError, match="for 1 requests"):  # before its first token
+        complete(generate, [ask()])
     failing.clear()
     begins(complete(generate, [ask()])[0], whole)
 

@@ -1,5 +1,7 @@
 """The real vLLM: its log-probs are the model's own, before and after a weight update."""
 
+import asyncio
+
 import numpy as np
 import pytest
 
@@ -94,6 +96,74 @@ def test_updated_weights_are_the_ones_sampled_from(generate, make_model, policy,
     assert generate.policy_version == 2
 
 
+def test_the_likeliest_tokens_are_reported_whoever_is_beside(generate, policy):
+    import torch
+
+    prompt = np.array([5, 6, 7], np.int32)
+    samplings = [
+        Sampling(temperature=0.0, max_tokens=6, top=3),
+        Sampling(temperature=0.7, top_k=2, max_tokens=6, top=12),
+        Sampling(max_tokens=6),
+    ]
+    segments = complete(generate, [Request(prompt, 1, sampling) for sampling in samplings])
+    assert segments[2].top is None
+    for segment, sampling in zip(segments[:2], samplings, strict=False):
+        ids = torch.from_numpy(np.concatenate([prompt, segment.tokens]).astype(np.int64))[None]
+        with torch.no_grad():
+            x = policy(ids).logits[0, len(prompt) - 1 : -1].double() / (sampling.temperature or 1.0)
+        kept = sampling.top_k or sampling.top
+        values, tokens = x.topk(kept)
+        whole = torch.logsumexp(values if sampling.top_k else x, -1, keepdim=True)
+        assert segment.top.tokens.shape == segment.top.logprobs.shape == (6, sampling.top)
+        assert segment.top.tokens[:, :kept].tolist() == tokens.tolist()
+        np.testing.assert_allclose(segment.top.logprobs[:, :kept], values - whole, atol=1e-5)
+        assert np.isneginf(segment.top.logprobs[:, kept:]).all()
+    assert segments[0].tokens.tolist() == segments[0].top.tokens[:, 0].tolist()
+
+
+def test_newcomers_join_and_aborted_requests_have_exactly_what_was_generated(generate, make_model, policy):
+    sampling = Sampling(max_tokens=60)
+    requests = [Request(np.array([5, 6, number], np.int32), number, sampling) for number in range(6)]
+    alone = [complete(generate, [request])[0] for request in requests]
+    step, counts = generate._step, []
+
+    async def run():
+        tasks = [asyncio.create_task(generate.generate(request)) for request in requests[:3]]
+        loop, reached = asyncio.get_running_loop(), asyncio.Event()
+
+        def counted():
+            counts.append(len(generate._running))
+            if len(counts) == 9:
+                loop.call_soon_threadsafe(reached.set)
+            return step()
+
+        generate._step = counted
+        await reached.wait()
+        tasks += [asyncio.create_task(generate.generate(request)) for request in requests[3:]]
+        await asyncio.sleep(0)
+        generate.abort(requests[0])
+        aborted = await tasks[0]
+        await asyncio.to_thread(generate.update_weights, make_model("qwen3", tie_word_embeddings=True, seed=1), 7)
+        return [aborted, *await asyncio.gather(*tasks[1:])]
+
+    segments = asyncio.run(run())
+    generate._step = step
+    assert max(counts) > 3
+    assert segments[0].finish_reason == "abort"
+    assert 7 <= len(segments[0].tokens) < 60
+    assert all(segment.policy_version == 2 for segment in segments)
+    for segment, whole in zip(segments, alone, strict=True):
+        count = len(segment.tokens)
+        assert segment.tokens.tolist() == whole.tokens[:count].tolist()
+        np.testing.assert_allclose(segment.logprobs, whole.logprobs[:count], atol=1e-5)
+        np.testing.assert_allclose(segment.entropies, whole.entropies[:count], atol=1e-5)
+    assert segments[-1].finish_reason == "abort"
+    assert not generate._requests
+    generate.update_weights(policy, 8)
+    [again] = complete(generate, requests[:1])
+    assert again.tokens.tolist() == alone[0].tokens.tolist()
+
+
 def test_wrong_calls(generate, policy, tokenizer, tmp_path):
     with pytest.raises(InvalidInputError, match="logprobs_mode is 'raw_logprobs'"):
         engine.Vllm(policy, tokenizer, logprobs_mode="raw_logprobs")
@@ -101,5 +171,9 @@ def test_wrong_calls(generate, policy, tokenizer, tmp_path):
         engine.Vllm(tmp_path)
     with pytest.raises(InvalidInputError, match=r"temperature is 0\.001"):
         complete(generate, some_requests(generate.vocabulary_size, Sampling(temperature=0.001)))
+    with pytest.raises(InvalidInputError, match="pass max_logprobs=21"):
+        complete(generate, some_requests(generate.vocabulary_size, Sampling(top=21)))
+    with pytest.raises(InvalidInputError, match="has 128 tokens and the context"):
+        complete(generate, [Request(np.ones(128, np.int32), 0, Sampling())])
     with pytest.raises(InvalidInputError, match="outside the vocabulary"):
         complete(generate, [Request(np.array([10**6], np.int32), 0, Sampling())])

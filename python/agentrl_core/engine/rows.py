@@ -68,18 +68,21 @@ class Rows:
         """One more token for every row; the segments of those that ended, by number."""
         logits = self._next_logits(self._token, self._cache) if self._first_logits is None else self._first_logits
         self._first_logits = None
-        self._token = torch.empty(len(self), dtype=torch.int64, device=logits.device)
         ended = self._rows["drawn"] + 1 == self._rows["limit"]
         if int(self._rows["drawn"].max()) == self._steps.shape[1]:
             self._steps = _grown(self._steps, len(self), 2 * self._steps.shape[1])
-        uniform = self._uniform()
+        uniform = torch.from_numpy(self._uniform()).to(logits.device)
+        self._token = torch.empty(len(self), dtype=torch.int64, device=logits.device)
         kinds = np.unique(self._rows["kind"]).tolist()
         for kind in kinds:
             sampling, rows = self._samplings[kind], np.flatnonzero(self._rows["kind"] == kind)
-            place = torch.from_numpy(rows).to(logits.device)
-            numbers = torch.from_numpy(uniform[rows]).to(logits.device)
-            drawn = draw(logits if len(kinds) == 1 else logits[place], numbers, sampling)
-            self._token[place] = drawn.token
+            if len(kinds) == 1:
+                drawn = draw(logits, uniform, sampling)
+                self._token = drawn.token
+            else:
+                place = torch.from_numpy(rows).to(logits.device)
+                drawn = draw(logits[place], uniform[place], sampling)
+                self._token[place] = drawn.token
             tokens = self._write(rows, drawn)
             if sampling.stop_token_ids:
                 ended[rows] |= np.isin(tokens, sampling.stop_token_ids)

@@ -32,6 +32,9 @@ class Transformers(Stepping):
     Log-probabilities and entropies are those of the distribution sampled from, after temperature, top_k and top_p, in
     float32 (computed in float64 for a float64 model). `entropy_estimator` is "exact".
 
+    It computes in a thread of its own, where `torch.set_num_threads` counts as it was called before the first request,
+    and autocast of other threads does not.
+
     Args:
         model: a decoder with full attention in every layer (Llama, Qwen2, Qwen3 and their like).
         tokenizer: its tokenizer with a chat template. None: the one saved at `model.name_or_path`.
