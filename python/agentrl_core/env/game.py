@@ -16,6 +16,8 @@ GAME_FACTS: Mapping[str, Fact] = {"score": Fact("trajectory"), "command": Fact("
 SEEDS_PER_SPLIT = 1 << 20
 """How many seeds each split of each environment seed has for its own."""
 
+# What a model says instead of a command may be as long as its limit.
+_LONGEST_FACT = 200
 _COMMAND = re.compile(r"<action>(.*?)</action>", re.DOTALL)
 
 
@@ -84,7 +86,7 @@ class GameEpisode:
             flags=FORMAT_ERROR if move.refused else 0,
             success=move.success if self._over else None,
             info={"end": move.observation} if self._over else None,
-            facts={"score": move.score, "command": command, **move.facts},
+            facts={"score": move.score, "command": command[:_LONGEST_FACT], **move.facts},
         )
 
     def state_key(self) -> bytes:
