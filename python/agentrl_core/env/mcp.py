@@ -173,9 +173,10 @@ class _Connection:
         try:
             ready.result()
         except Exception as error:
-            self.close()
             why = f"it said nothing for {seconds:g} seconds" if isinstance(error, TimeoutError) else _first(error)
-            raise AgentRLError(f"MCP: the server {' '.join(command)!r} does not start: {why}{self._last()}") from error
+            told = self._last()
+            self.close()
+            raise AgentRLError(f"MCP: the server {' '.join(command)!r} does not start: {why}{told}") from error
 
     def call(self, name: str, arguments: Mapping[str, Any]) -> mcp.types.CallToolResult:
         if self._ended:
@@ -194,6 +195,7 @@ class _Connection:
     def close(self) -> None:
         self._ended = True
         self._finalizer()
+        self._told.close()
 
     def _last(self) -> str:
         self._told.seek(0)

@@ -60,7 +60,7 @@ class Python:
         InvalidInputError: an argument out of range.
 
     Example:
-        >>> python = Python()
+        >>> python = Python(isolation="limits")  # so that this example runs everywhere
         >>> python("print(sum(range(10)))")
         ToolReply(text='45', error=False)
         >>> python("1/0").text.splitlines()[-1]

@@ -162,10 +162,10 @@ class _ScienceGame:
     def __init__(self, world: ScienceWorld, simulator: Any, name: str, variation: int, simplifications: str) -> None:
         self._world = world
         self._simulator = simulator
-        self._score = 0.0
         self._open = True
         simulator.load(name, variation, simplifications)
         observation, self._facts = simulator.reset()
+        self._score = self._facts["score"] / 100
         self._goal = " ".join(self._facts["taskDesc"].removeprefix("Task Description:").split())
         self.first = f"{self._goal}\n\n{observation.strip()}\n\n{self._facts['inv'].strip()}"
 

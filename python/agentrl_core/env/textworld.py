@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import warnings
 import weakref
 from collections.abc import Mapping
 from pathlib import Path
@@ -200,7 +201,10 @@ class _TextWorldGame:
     def __init__(self, path: Path, *, show_commands: bool) -> None:
         wanted = ("admissible_commands", "description", "inventory", "max_score", "objective", "score", "won", "lost")
         textworld = _textworld()
-        self._environment = textworld.start(str(path), textworld.EnvInfos(**dict.fromkeys(wanted, True)))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the interpreter knows other games better, and says so
+            self._environment = textworld.start(str(path), textworld.EnvInfos(**dict.fromkeys(wanted, True)))
+        self._environment.seed(0)
         self._state = self._environment.reset()
         self._show_commands = show_commands
         self._score = 0

@@ -16,11 +16,19 @@ def _paid_at_the_end(_score: float, last: float) -> bool:
     return last > 0
 
 
+def _by_ending(_score: float, _last: float) -> bool:
+    return True
+
+
+def _nothing(_environment: Any) -> str:
+    return ""
+
+
 @dataclass(frozen=True)
 class Words:
     """A game in words; what is not given is shown as it is."""
 
-    instruction: Callable[[Any], str] = lambda _environment: ""
+    instruction: Callable[[Any], str] = _nothing
     actions: Sequence[str] = ()
     describe: Callable[[Any, Any], str] = _as_it_is
     solved: Callable[[float, float], bool] = _paid_at_the_end
@@ -67,6 +75,10 @@ def _taxi_instruction(taxi: Any) -> str:
     )
 
 
+def _blackjack_instruction(_table: Any) -> str:
+    return "Blackjack: come as near to 21 as you can without passing it, and nearer than the dealer."
+
+
 def _blackjack(_table: Any, observation: Any) -> str:
     total, dealer, usable = (int(value) for value in observation)
     ace = ", one of them an ace that counts eleven" if usable else ""
@@ -90,13 +102,7 @@ def _cliff_instruction(cliff: Any) -> str:
 TOY_TEXT: Mapping[str, Words] = {
     "FrozenLake": Words(_lake_instruction, ("left", "down", "right", "up"), _lake),
     "Taxi": Words(_taxi_instruction, ("south", "north", "east", "west", "pick up", "drop off"), _taxi),
-    "Blackjack": Words(
-        lambda _table: "Blackjack: come as near to 21 as you can without passing it, and nearer than the dealer.",
-        ("stick", "hit"),
-        _blackjack,
-    ),
-    "CliffWalking": Words(
-        _cliff_instruction, ("up", "right", "down", "left"), _cliff, solved=lambda _score, _last: True
-    ),
+    "Blackjack": Words(_blackjack_instruction, ("stick", "hit"), _blackjack),
+    "CliffWalking": Words(_cliff_instruction, ("up", "right", "down", "left"), _cliff, solved=_by_ending),
 }
 """By the environment's id without its version."""
