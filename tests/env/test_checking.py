@@ -1,3 +1,4 @@
+# ruff: noqa: ARG005 -- what is broken is written as lambdas that take what a method takes
 """`env.check`: one broken environment for each thing that it tells, and one that breaks nothing."""
 
 import asyncio
@@ -5,6 +6,7 @@ import json
 import random
 import threading
 from types import SimpleNamespace
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -48,7 +50,7 @@ class Episode:
 class World:
     """Breaks nothing."""
 
-    facts = {"count": Fact("step"), "last": Fact("trajectory", "key")}
+    facts: ClassVar = {"count": Fact("step"), "last": Fact("trajectory", "key")}
     runs = "inline"
     episode = Episode
 
@@ -292,7 +294,9 @@ BROKEN = {
     ),
     "a message of the observation is .*; give a dict with one of the roles": outcomes(observation=[{"role": "robot"}]),
     "tools of an episode is .*; give a list of JSON schemas": broken(episode_tools=[{"name": {1, 2}}]),
-    "step 0 of task 'train 0', action '<call>1.1</call>' raises RuntimeError: what": broken(episode_step=raising("what")),
+    "step 0 of task 'train 0', action '<call>1.1</call>' raises RuntimeError: what": broken(
+        episode_step=raising("what")
+    ),
     r"gives \('text', 1.0\); give an Outcome": broken(episode_outcome=lambda self, action: ("text", 1.0)),
     "no observation and no end": outcomes(observation=None),
     "reward is '1'; give a number or None": outcomes(reward="1"),

@@ -65,7 +65,7 @@ def test_a_call_that_takes_too_long_is_a_reply():
 
 def test_a_server_that_ends_is_an_error_with_its_last_words(server):
     tools = {tool.name: tool for tool in server.tools}
-    with pytest.raises(AgentRLError, match="ended during a call of leave: .*the server leaves"):
+    with pytest.raises(AgentRLError, match=r"ended during a call of leave: .*the server leaves"):
         call(tools["leave"])
     with pytest.raises(AgentRLError, match="has ended"):
         call(tools["add"], first=1)

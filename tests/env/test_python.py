@@ -213,13 +213,15 @@ def test_it_dies_with_the_process_that_called_it(tmp_path):
 
 def test_a_system_that_does_not_permit_isolation_is_told(monkeypatch):
     monkeypatch.setattr(module, "_refused", lambda: "unshare: Operation not permitted")
-    with pytest.raises(UnsupportedError, match="unshare: Operation not permitted.*isolation='limits'"):
+    with pytest.raises(UnsupportedError, match=r"unshare: Operation not permitted.*isolation='limits'"):
         env.Python()
     assert env.Python(isolation="limits")("print(1)").text == "1"
 
 
 def test_what_goes_wrong_on_the_way_in_is_told():
-    settings = '{"status": 2, "root": "/nowhere", "readable": [], "files": 1, "shut_in": true, "memory": 1, "seconds": 1}'
+    settings = (
+        '{"status": 2, "root": "/nowhere", "readable": [], "files": 1, "shut_in": true, "memory": 1, "seconds": 1}'
+    )
     started = subprocess.run(
         [sys.executable, "-I", "-S", str(Path(jail.__file__)), settings], capture_output=True, text=True, check=False
     )

@@ -78,6 +78,14 @@ def test_a_task_is_found_by_its_name_in_another_process():
     world = env.ReasoningGym(["lcm", "chain_sum"], held_out=8)
     for task in [*world.tasks(20), *world.tasks(8, split="held_out")]:
         assert env.ReasoningGym(["lcm", "chain_sum"], held_out=8).task(task.task_id) == task
-    for name in ("lcm", "lcm/train", "lcm/train/x", "lcm/test/0", "gcd/train/0", f"lcm/train/{1 << 20}", "lcm/train/-1"):
+    for name in (
+        "lcm",
+        "lcm/train",
+        "lcm/train/x",
+        "lcm/test/0",
+        "gcd/train/0",
+        f"lcm/train/{1 << 20}",
+        "lcm/train/-1",
+    ):
         with pytest.raises(InvalidInputError, match="is no task of this ReasoningGym"):
             world.task(name)

@@ -31,7 +31,11 @@ def test_the_protocol_is_kept(world):
 @pytest.mark.slow
 def test_an_episode(world):
     first, second, third = world.tasks(3)
-    assert [task.task_id for task in (first, second, third)] == ["find-plant/train/0", "boil/train/0", "find-plant/train/1"]
+    assert [task.task_id for task in (first, second, third)] == [
+        "find-plant/train/0",
+        "boil/train/0",
+        "find-plant/train/1",
+    ]
     held_out = world.tasks(20, split="held_out")
     assert not {str(task.payload) for task in held_out} & {str(task.payload) for task in world.tasks(164)}
     assert world.tasks(1, start=164) == [first], "training goes round"
@@ -69,7 +73,7 @@ def test_an_episode(world):
 
 
 def test_wrong_arguments():
-    with pytest.raises(InvalidInputError, match="tasks is .*'cook'.*; give names among"):
+    with pytest.raises(InvalidInputError, match=r"tasks is .*'cook'.*; give names among"):
         env.ScienceWorld(["cook"])
     with pytest.raises(InvalidInputError, match="tasks is 'boil'"):
         env.ScienceWorld("boil")

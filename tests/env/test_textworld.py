@@ -1,6 +1,5 @@
 """TextWorld: games made here by the real package."""
 
-import os
 import pickle
 import subprocess
 import sys
@@ -42,7 +41,7 @@ def test_the_protocol_is_kept(world, tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == [], "nothing is written where the user is"
 
 
-def test_a_game_is_won(world, episode):
+def test_a_game_is_won(episode):
     assert "coin" in episode.observation
     assert "-= " in episode.observation
     seen = {episode.state_key()}
@@ -61,7 +60,9 @@ def test_a_game_is_won(world, episode):
         episode.step("look")
 
 
-@pytest.mark.parametrize("action", ["", "save", "QUIT", "restart", "frobnicate the coin", "x" * 5000, "💥", "take moon"])
+@pytest.mark.parametrize(
+    "action", ["", "save", "QUIT", "restart", "frobnicate the coin", "x" * 5000, "💥", "take moon"]
+)
 def test_what_is_no_command_changes_nothing(episode, action):
     before = episode.state_key()
     outcome = episode.step(action)
@@ -126,7 +127,7 @@ def test_the_temporary_folder_goes_with_the_environment():
     copy.close()
     del copy
     assert place.is_dir(), "a copy leaves it"
-    assert os.listdir(place) == []
+    assert list(place.iterdir()) == []
     world.close()
     world.close()
     assert not place.exists()
@@ -148,7 +149,9 @@ def test_wrong_arguments(arguments, message):
 
 def test_settings_that_the_package_refuses_are_told(tmp_path):
     world = env.TextWorld("coin_collector", {"level": 0}, folder=tmp_path)
-    with pytest.raises(InvalidInputError, match=r"coin_collector with \{'level': 0\} cannot be made: ValueError: Expected"):
+    with pytest.raises(
+        InvalidInputError, match=r"coin_collector with \{'level': 0\} cannot be made: ValueError: Expected"
+    ):
         world.reset(world.tasks(1)[0], 0)
     assert [path.suffix for path in tmp_path.iterdir()] == [".lock"], "nothing half-made is left"
     with pytest.raises(InvalidInputError, match="'x' is not of this TextWorld"):

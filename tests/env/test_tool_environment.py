@@ -80,7 +80,11 @@ def test_several_calls_are_answered_in_their_order(episode):
         ('{"name": "abacus"}', "no tool 'abacus'; there are calculator", TOOL_RESULT | TOOL_ERROR),
         ('{"name": "calculator"}', "takes one argument, the text 'expression'", TOOL_RESULT | TOOL_ERROR),
         ('{"name": "calculator", "arguments": {"expression": 1}}', "takes one argument", TOOL_RESULT | TOOL_ERROR),
-        ('{"name": "calculator", "arguments": {"x": "1", "expression": "1"}}', "one argument", TOOL_RESULT | TOOL_ERROR),
+        (
+            '{"name": "calculator", "arguments": {"x": "1", "expression": "1"}}',
+            "one argument",
+            TOOL_RESULT | TOOL_ERROR,
+        ),
     ],
 )
 def test_what_is_no_call_is_told(episode, text, reply, flags):

@@ -39,7 +39,8 @@ def wait(seconds: float) -> str:
 @server.tool()
 def leave() -> str:
     """End the server."""
-    print("the server leaves", file=sys.stderr, flush=True)
+    sys.stderr.write("the server leaves\n")
+    sys.stderr.flush()
     os._exit(3)
 
 

@@ -2,8 +2,8 @@
 
 `Environment` and `Episode` are protocols: any object with their methods will do, and `check` tells whether it does.
 `ReasoningGym`, `Gymnasium`, `MiniGrid`, `TextWorld` and `ScienceWorld` are environments on the packages of those names,
-`ToolEnvironment` one of your own tasks with tools: `Calculator`, `Python`, `Search`, those of `MCP` servers, yours. Names
-load on first use, so importing this package stays cheap.
+`ToolEnvironment` one of your own tasks with tools: `Calculator`, `Python`, `Search`, those of `MCP` servers, yours.
+Names load on first use, so importing this package stays cheap.
 """
 
 from __future__ import annotations

@@ -105,6 +105,7 @@ class Record:
 
     @property
     def ended(self) -> bool:
+        """Whether the last outcome ended it."""
         return bool(self.outcomes) and (self.outcomes[-1].terminated or self.outcomes[-1].truncated)
 
 
@@ -141,7 +142,7 @@ class _Checker:
     def settled(self, value: T | Awaitable[T]) -> T:
         if inspect.isawaitable(value):
             return self.loop.run_until_complete(_result(value))
-        return value
+        return value  # type: ignore[no-any-return] -- what is awaitable has gone
 
     # -- tasks
 
@@ -366,5 +367,6 @@ def _named(error: Exception) -> str:
 
 
 def _generators() -> tuple[object, bytes]:
-    state = cast("Mapping[str, Any]", np.random.get_state(legacy=False))["state"]  # noqa: NPY002 -- looks whether it moved
+    numpy = cast("Mapping[str, Any]", np.random.get_state(legacy=False))  # noqa: NPY002 -- looks whether it moved
+    state = numpy["state"]
     return random.getstate(), state["key"].tobytes() + int(state["pos"]).to_bytes(4, "little")

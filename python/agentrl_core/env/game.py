@@ -54,9 +54,9 @@ class Game(Protocol):
 class GameEpisode:
     """One run of a game.
 
-    An action's command stands between the last `<action>` and `</action>`; without them the whole action is the command.
-    A command that the game refuses is answered in its words and flagged FORMAT_ERROR. The action number `max_turns` that
-    does not end the game truncates the episode. The last words of the game are kept in `info["end"]`.
+    An action's command stands between the last `<action>` and `</action>`; without them the whole action is the
+    command. A command that the game refuses is answered in its words and flagged FORMAT_ERROR. The action number
+    `max_turns` that does not end the game truncates the episode. The last words of the game are kept in `info["end"]`.
     """
 
     def __init__(self, game: Game, observation: str, *, max_turns: int) -> None:
@@ -168,5 +168,6 @@ def check_counts(owner: str, **counts: int) -> None:
     """
     for name, value in counts.items():
         least = 0 if name in ("seed", "held_out") else 1
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        given: object = value  # whatever the caller's types say
+        if isinstance(given, bool) or not isinstance(given, int) or value < least:
             raise InvalidInputError(f"{owner}: {name} is {value!r}; give an integer of at least {least}")

@@ -28,17 +28,18 @@ class Gymnasium:
     FrozenLake, Taxi, Blackjack and CliffWalking are described by themselves; of another environment the observation is
     shown as it is and actions are numbers, unless `describe` and `actions` say better.
 
-    Tasks are seeds: a task's seed draws how the game begins, the episode's seed all chance after that, so that the members
-    of a group begin alike. Where the game always begins alike (FrozenLake's standard map) all tasks are the same problem;
-    give a function of the seed that makes a map from it. Episodes of the four games run inline, those of others in threads.
+    Tasks are seeds: a task's seed draws how the game begins, the episode's seed all chance after that, so that the
+    members of a group begin alike. Where the game always begins alike (FrozenLake's standard map) all tasks are the
+    same problem; give a function of the seed that makes a map from it. Episodes of the four games run inline, those
+    of others in threads.
 
     Args:
         game: name of a registered environment, or a function from the task's seed to an environment.
         describe: what is seen, in words: a function of (the unwrapped environment, the observation).
         actions: names of the actions, in the order of their numbers.
         instruction: what the game is and how it is won.
-        solved: success of an episode that ended by itself: a function of (sum of rewards, last reward). Default: the last
-            reward is positive.
+        solved: success of an episode that ended by itself: a function of (sum of rewards, last reward). Default: the
+            last reward is positive.
         name: what tasks are called; default: the environment's id.
         max_turns: actions in an episode; the environment's own limit holds too.
         seed: which tasks; two seeds share none.
@@ -52,7 +53,8 @@ class Gymnasium:
         >>> world = Gymnasium("FrozenLake-v1", max_turns=20)
         >>> episode = world.reset(world.tasks(1)[0], seed=0)
         >>> print(episode.observation)
-        Walk over the frozen lake from S to the goal G; in a hole H you drown. The ice is slippery: you may slide sideways.
+        Walk over the frozen lake from S to the goal G; in a hole H you drown. The ice is slippery: you may slide
+        sideways.
         Actions: left, down, right, up
         <BLANKLINE>
         [S]F F F

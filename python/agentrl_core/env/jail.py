@@ -1,8 +1,8 @@
 """The first program of a call of `Python`: shuts itself in, then becomes the interpreter that runs the model's code.
 
-It runs as a script in a process of its own and imports nothing but the standard library. Its argument is a JSON object, see
-`Settings`. What keeps it from shutting itself in is written to the descriptor `status`; nothing there means that it went
-well.
+It runs as a script in a process of its own and imports nothing but the standard library. Its argument is a JSON
+object, see `Settings`. What keeps it from shutting itself in is written to the descriptor `status`; nothing there
+means that it went well.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import os
 import resource
 import signal
 import sys
+from pathlib import Path
 from typing import NoReturn, TypedDict
 
 _NEWNS, _NEWIPC, _NEWUSER, _NEWPID, _NEWNET = 0x00020000, 0x08000000, 0x10000000, 0x20000000, 0x40000000
@@ -58,8 +59,7 @@ def _leave_namespaces() -> None:
     _checked("unshare", _libc.unshare(_NEWNS | _NEWIPC | _NEWPID | _NEWNET | (0 if user == 0 else _NEWUSER)))
     if user != 0:
         for name, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
-            with open(f"/proc/self/{name}", "w", encoding="ascii") as file:  # noqa: PTH123 -- imports little
-                file.write(text)
+            Path(f"/proc/self/{name}").write_text(text, encoding="ascii")
 
 
 def _sources(readable: list[str]) -> list[str]:
@@ -79,16 +79,16 @@ def _change_root(root: str, readable: list[str], files: int) -> None:
     _mount("tmpfs", root, "tmpfs", _MS_NOSUID | _MS_NODEV, "size=1m,nr_inodes=1000,mode=755")
     for source in _sources(readable):
         target = root + source
-        os.makedirs(os.path.dirname(target), exist_ok=True)
-        if os.path.islink(source):
-            os.symlink(os.readlink(source), target)
+        Path(target).parent.mkdir(parents=True, exist_ok=True)
+        if Path(source).is_symlink():
+            Path(target).symlink_to(Path(source).readlink())
             continue
-        if os.path.isdir(source):
-            os.makedirs(target, exist_ok=True)
+        if Path(source).is_dir():
+            Path(target).mkdir(exist_ok=True)
         else:
-            os.close(os.open(target, os.O_CREAT))
+            Path(target).touch()
         _mount(source, target, None, _MS_BIND | _MS_REC)
-    os.makedirs(f"{root}/tmp", exist_ok=True)
+    Path(root, "tmp").mkdir(exist_ok=True)  # there, where the interpreter lies below it
     attributes = (ctypes.c_uint64 * 4)(_ATTR_RDONLY | _ATTR_NOSUID, 0, 0, 0)
     _checked(
         "mount_setattr",
@@ -154,8 +154,10 @@ def _run(limits: Settings) -> NoReturn:
     _limit(resource.RLIMIT_NOFILE, 64)
     _limit(resource.RLIMIT_NPROC, limits["processes"])
     _limit(resource.RLIMIT_AS, limits["memory"])
-    os.set_inheritable(limits["status"], False)
-    os.execv(sys.executable, [sys.executable, "-s", "-P", "-B", "-"])
+    os.set_inheritable(limits["status"], False)  # noqa: FBT003 -- it takes no name
+    os.execv(  # noqa: S606 -- this interpreter
+        sys.executable, [sys.executable, "-s", "-P", "-B", "-"]
+    )
 
 
 def _main() -> None:

@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 
 class MCP:
-    """A server of the Model Context Protocol, started as a process of its own and spoken to over its standard input and output.
+    """Tools of a server of the Model Context Protocol, which runs as a process: spoken to by standard input.
 
     `tools` are its tools with their schemas, for a `ToolEnvironment` or any other environment. A call that the server
-    refuses or answers with an error, and one that takes longer than `seconds`, is a reply with `error=True`. Of a result the
-    texts are kept, one a line; other content is named by its type.
+    refuses or answers with an error, and one that takes longer than `seconds`, is a reply with `error=True`. Of a
+    result the texts are kept, one a line; other content is named by its type.
 
     The server starts when its tools are first asked for, and ends with `close()`, or else with this process. A pickled
     one starts a server of its own. Calls may come from any thread; the server gets them side by side.
@@ -61,7 +61,9 @@ class MCP:
         if isinstance(command, str) or not command:
             raise InvalidInputError(f"MCP: command is {command!r}; give a list of the program and its arguments")
         if seconds <= 0 or max_characters < 1:
-            raise InvalidInputError(f"MCP: seconds is {seconds} and max_characters is {max_characters}; both are above 0")
+            raise InvalidInputError(
+                f"MCP: seconds is {seconds} and max_characters is {max_characters}; both are above 0"
+            )
         _sdk()
         self._settings = (tuple(command), dict(environment or {}), folder, seconds, max_characters)
         self._lock = threading.Lock()
@@ -155,7 +157,7 @@ class _Connection:
     ) -> None:
         self._command = command
         self._seconds = seconds
-        self._told: IO[str] = tempfile.TemporaryFile("w+", errors="replace")
+        self._told: IO[str] = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 -- close() closes it
         self._loop = asyncio.new_event_loop()
         self._stop = asyncio.Event()
         self._ended = False
@@ -163,7 +165,10 @@ class _Connection:
         self._client: mcp.Client
         ready: Future[None] = Future()
         parameters = _sdk().StdioServerParameters(
-            command=command[0], args=list(command[1:]), env=dict(environment), cwd=None if folder is None else str(folder)
+            command=command[0],
+            args=list(command[1:]),
+            env=dict(environment),
+            cwd=None if folder is None else str(folder),
         )
         self._thread = threading.Thread(
             target=self._run, args=(parameters, ready), name=f"MCP {command[0]}", daemon=True

@@ -17,9 +17,9 @@ _UNSEEN_OR_EMPTY = ("unseen", "empty", "floor")
 class MiniGrid(Gymnasium):
     """Grid worlds of the package `minigrid` (those of MiniGrid and of BabyAI), in words.
 
-    The first observation says the mission and the actions, every one what is seen of the seven by seven cells ahead: each
-    object by its place ("a red ball 2 ahead, 1 left"), the nearest wall straight ahead, what is carried. Success is a
-    positive reward at the end, as the package pays it (1 for the mission done at once, less for later).
+    The first observation says the mission and the actions, every one what is seen of the seven by seven cells ahead:
+    each object by its place ("a red ball 2 ahead, 1 left"), the nearest wall straight ahead, what is carried. Success
+    is a positive reward at the end, as the package pays it (1 for the mission done at once, less for later).
 
     Args:
         game: name of a registered environment, such as `BabyAI-GoToRedBall-v0` or `MiniGrid-DoorKey-5x5-v0`.

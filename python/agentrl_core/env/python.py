@@ -29,25 +29,26 @@ _JAIL = Path(__file__).with_name("jail.py")
 class Python:
     """Runs Python code and replies with what it printed, errors included.
 
-    Each call is a fresh process of this interpreter, with its packages, in an empty folder; nothing is kept between calls.
-    The reply is what went to standard output and error, in the order of writing, cut at `max_characters`. An exit status
-    other than 0, a limit and a signal are errors; the text says which.
+    Each call is a fresh process of this interpreter, with its packages, in an empty folder; nothing is kept between
+    calls. The reply is what went to standard output and error, in the order of writing, cut at `max_characters`. An
+    exit status other than 0, a limit and a signal are errors; the text says which.
 
     With `isolation="full"` (Linux namespaces; no privileges needed where the system lets users make them) the code
 
     - sees the interpreter, its packages and the system's libraries, read-only, and none of your other files;
     - writes only in its own folder, in memory, 64 MiB in all, gone afterwards;
     - has no network, not even this machine's;
-    - sees none of the other processes, cannot signal them, has at most 16 of its own (threads count), all killed at the end;
+    - sees none of the other processes, cannot signal them, has at most 16 of its own (threads count), all killed at
+      the end;
     - has no privileges, whoever runs the tool.
 
     It does not hold back: reading what lies in the interpreter's and the system's folders (`/usr`, packages); memory
     beyond `memory` for each of several processes; use of the processor for `seconds` by all of them; covert channels
     and bugs of the kernel, which is the same (a virtual machine is what holds those).
 
-    With `isolation="limits"` there are only limits on time, memory, size of a file and length of the output, and an empty
-    folder to begin in: that holds back accidents, not intent. Code can read and write what you can, use the network, and
-    leave processes behind. It is for machines without namespaces and code that you trust.
+    With `isolation="limits"` there are only limits on time, memory, size of a file and length of the output, and an
+    empty folder to begin in: that holds back accidents, not intent. Code can read and write what you can, use the
+    network, and leave processes behind. It is for machines without namespaces and code that you trust.
 
     Args:
         seconds: how long a call may take.
@@ -87,7 +88,7 @@ class Python:
             raise InvalidInputError(f"Python: isolation is {self.isolation!r}; give 'full' or 'limits'")
         if self.isolation == "full" and (refused := _refused()):
             raise UnsupportedError(
-                f"Python: this system does not permit full isolation ({refused}); permit user namespaces to this process, "
+                f"Python: this system does not permit full isolation ({refused}); permit user namespaces "
                 "or give isolation='limits' for code that you trust"
             )
 
@@ -138,7 +139,11 @@ def _run(code: str, seconds: float, memory: int, most: int, *, shut_in: bool) ->
         settings: Settings = {
             "status": status_writer,
             "root": root,
-            "readable": [sys.base_prefix, sys.prefix, *map(os.path.dirname, (sys.executable, os.path.realpath(sys.executable)))],
+            "readable": [
+                sys.base_prefix,
+                sys.prefix,
+                *map(os.path.dirname, (sys.executable, os.path.realpath(sys.executable))),
+            ],
             "memory": memory,
             "files": _MAX_FILES,
             "processes": _MAX_PROCESSES if shut_in else 1 << 20,
@@ -146,7 +151,7 @@ def _run(code: str, seconds: float, memory: int, most: int, *, shut_in: bool) ->
             "shut_in": shut_in,
         }
         try:
-            process = subprocess.Popen(
+            process = subprocess.Popen(  # noqa: S603 -- this interpreter, our own program
                 [sys.executable, "-I", "-S", "-B", str(_JAIL), json.dumps(settings)],
                 stdin=source,
                 stdout=writer,

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import random
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, cast
+
+import numpy as np
 
 from agentrl_core.env.base import FORMAT_ERROR, TOOL_ERROR, TOOL_RESULT, Fact, Outcome, Split, Task, Tool
 from agentrl_core.env.calculator import Calculator
@@ -55,8 +59,8 @@ class ReasoningGym:
         <call>73+15</call>      the tool replies: the next observation is `<result>88</result>`
         <answer>88</answer>     the episode ends: reward 1.0 if reasoning-gym's score is exactly 1.0, else 0.0
 
-    Partial credit of the scorers is kept in `info["score"]` and as the fact `score` only; the fact `answer` is the text that
-    was answered, the fact `tool` the name of the tool that a step called. A call that fails is answered with
+    Partial credit of the scorers is kept in `info["score"]` and as the fact `score` only; the fact `answer` is the
+    text that was answered, the fact `tool` the name of the tool that a step called. A call that fails is answered with
     `<result>error text</result>` and flagged TOOL_ERROR; an action in neither form is answered with
     `<result>no call or answer</result>` and flagged FORMAT_ERROR. The action number `max_turns` that does not answer
     truncates the episode with reward 0.0. With several tools a call begins with the tool's name:
@@ -296,9 +300,22 @@ class _Stream:
 
     def drawn(self, number: int) -> Task:
         """The question that draw `number` brings, as a task."""
-        entry = self.dataset[number]
+        with _own_chances(f"{self._family} {number}"):
+            entry = self.dataset[number]
         task_id = f"{self._family}/{self._split}/{number}"
         return Task(task_id, str(entry["question"]), self._family, _Payload(self._family, entry))
+
+
+@contextlib.contextmanager
+def _own_chances(seed: str) -> Iterator[None]:
+    """Global generators as if nobody used them: `list_functions` draws from one, `pool_matrix` seeds another."""
+    before, numpy_before = random.getstate(), np.random.get_state()  # noqa: NPY002 -- to give it back
+    random.seed(seed)
+    try:
+        yield
+    finally:
+        random.setstate(before)
+        np.random.set_state(numpy_before)  # noqa: NPY002 -- see above
 
 
 def _dataset(family: str, options: Mapping[str, object], seed: int) -> _Dataset:

@@ -23,11 +23,11 @@ class ScienceWorld:
     """The thirty tasks of ScienceWorld in many variations, with the package's own split of them.
 
     The first observation tells the task, the room, and what is carried. An action is a command, alone or in
-    `<action>…</action>`; the reward is what the score rose, as a part of 1 (less than 0 where the task was failed for good),
-    success a full score. A command that is not understood is flagged FORMAT_ERROR.
+    `<action>…</action>`; the reward is what the score rose, as a part of 1 (less than 0 where the task was failed for
+    good), success a full score. A command that is not understood is flagged FORMAT_ERROR.
 
-    Facts: `score` (of 1), `command`, `admissible` (how many commands there are now: often hundreds). The state is the task,
-    the room and what is carried.
+    Facts: `score` (of 1), `command`, `admissible` (how many commands there are now: often hundreds). The state is the
+    task, the room and what is carried.
 
     Each running episode has a simulator of its own, a Java process that the next episode takes over when this one is
     closed; that is why episodes run in threads. Starting one takes about two seconds.
@@ -52,9 +52,7 @@ class ScienceWorld:
     runs: ClassVar = "thread"
     facts: ClassVar[Mapping[str, Fact]] = {**GAME_FACTS, "admissible": Fact("step")}
 
-    def __init__(
-        self, tasks: Sequence[str] | None = None, *, simplifications: str = "", max_turns: int = 100
-    ) -> None:
+    def __init__(self, tasks: Sequence[str] | None = None, *, simplifications: str = "", max_turns: int = 100) -> None:
         check_counts("ScienceWorld", max_turns=max_turns)
         known = list(_scienceworld().constants.ID2TASK.values())
         self._names = known if tasks is None else list(tasks)
@@ -72,7 +70,7 @@ class ScienceWorld:
             raise
 
     def tasks(self, count: int, *, split: Split = "train", start: int = 0) -> list[Task]:
-        """Tasks `start` to `start + count` of a split, each task's first variation, then each second; training goes round.
+        """Tasks `start` to `start + count` of a split: each task's first variation, each second; training goes round.
 
         Raises:
             InvalidInputError: a negative number, an unknown split, or more held-out tasks than there are.

@@ -15,9 +15,9 @@ from agentrl_core.exceptions import InvalidInputError, MissingDependencyError
 class Search:
     """Finds the documents that answer a query best, by BM25 as the package `bm25s` computes it.
 
-    The reply is the best documents, numbered, best first, each cut at `max_characters`; documents of equal score come in
-    the order given. Words are those of `bm25s.tokenize`: lower case, letters and digits, English stop words left out.
-    Where no document has a word of the query the reply is `nothing found`, which is no error.
+    The reply is the best documents, numbered, best first, each cut at `max_characters`; documents of equal score come
+    in the order given. Words are those of `bm25s.tokenize`: lower case, letters and digits, English stop words left
+    out. Where no document has a word of the query the reply is `nothing found`, which is no error.
 
     Args:
         documents: the corpus; it is indexed in memory once.

@@ -44,7 +44,7 @@ _OF_SPLIT: Mapping[str, Mapping[Split, Mapping[str, object]]] = {
 }
 # Words for the interpreter of the game and not for the game: they would end it, or write files.
 _NOT_FOR_PLAYERS = frozenset(
-    "quit q die restart save restore undo script transcript noscript unscript recording replay verify version".split()
+    ("quit", "q", "die", "restart", "save", "restore", "undo", "script", "unscript", "recording", "replay")
 )
 _LONGEST_COMMAND = 100
 _STATUS = re.compile(r"\n>\s*(-= .* =-)?\s*(\d+/\d+)?\s*\Z")
@@ -55,25 +55,30 @@ _SEEDS = (1 << 31) // SEEDS_PER_SPLIT
 class TextWorld:
     """Text adventures of TextWorld, made here from seeds: rooms, things, and a goal that the first observation tells.
 
-    The reward of a step is what the game's score rose; success is a game that was won. An action is a command of the game,
-    alone or in `<action>…</action>`. Commands that change nothing and are not admissible are flagged FORMAT_ERROR.
+    The reward of a step is what the game's score rose; success is a game that was won. An action is a command of the
+    game, alone or in `<action>…</action>`. Commands that change nothing and are not admissible are flagged
+    FORMAT_ERROR.
 
     Facts: `score` (the game's, divided by its highest), `command`, `admissible` (how many commands the game takes now).
     The state is the goal, the room as it looks, what is carried and the admissible commands.
 
     A game is made when its task is first played (some seconds) and kept in `folder`; the same arguments make the same
-    games, byte for byte. Episodes run in processes: the game's interpreter is a C library that was not made for threads.
+    games, byte for byte. Episodes run in processes: the game's interpreter is a C library that was not made for
+    threads.
 
     Args:
-        game: `coin_collector`, `treasure_hunter`, `simple`, `cooking` or `custom` (any world of `textworld.GameOptions`).
-        settings: those of the game, over these: `level` (3) of the first two; `rewards` ("dense"), `goal` ("detailed"); `recipe`
-            (1), `take` (1), `go` (1), `open`, `cook`, `cut`, `drop` (False), `recipe_seed` (0); `nb_rooms` (2), `nb_objects` (4),
-            `quest_length` (2). Held-out games of `simple` and `cooking` come from the package's test distributions.
+        game: `coin_collector`, `treasure_hunter`, `simple`, `cooking` or `custom` (any world of
+            `textworld.GameOptions`).
+        settings: those of the game, over these: `level` (3) of the first two; `rewards` ("dense"), `goal`
+            ("detailed"); `recipe` (1), `take` (1), `go` (1), `open`, `cook`, `cut`, `drop` (False), `recipe_seed`
+            (0); `nb_rooms` (2), `nb_objects` (4), `quest_length` (2). Held-out games of `simple` and `cooking` come
+            from the package's test distributions.
         show_commands: list the admissible commands in every observation.
         max_turns: actions in an episode.
         seed: which games; two seeds share none.
         held_out: how many held-out games there are.
-        folder: where games are kept, for several runs to share; default: a temporary folder that goes with the environment.
+        folder: where games are kept, for several runs to share; default: a temporary folder that goes with the
+            environment.
 
     Raises:
         MissingDependencyError: textworld is not installed.
@@ -141,9 +146,11 @@ class TextWorld:
             start=start,
             held_out=self._held_out,
         )
-        return [Task(t.task_id, t.question, t.domain, {**cast(dict[str, int], t.payload), "split": split}) for t in tasks]
+        return [
+            Task(t.task_id, t.question, t.domain, {**cast(dict[str, int], t.payload), "split": split}) for t in tasks
+        ]
 
-    def reset(self, task: Task, seed: int) -> GameEpisode:  # noqa: ARG002 -- games have no chance; the protocol's argument
+    def reset(self, task: Task, seed: int) -> GameEpisode:  # noqa: ARG002 -- games have no chance
         """A fresh episode; the game is made where it is not there yet.
 
         Raises:

@@ -1,7 +1,7 @@
 """The program that makes one game of TextWorld; `TextWorld` starts it in a process of its own.
 
-The package makes games from seeds, but some of them depend on the order in which a set is walked: this program runs with
-hashing fixed. Its argument is a JSON object: `game`, `settings`, `seed`, `path` (where the game goes, `.z8`).
+The package makes games from seeds, but some of them depend on the order in which a set is walked: this program runs
+with hashing fixed. Its argument is a JSON object: `game`, `settings`, `seed`, `path` (where the game goes, `.z8`).
 """
 
 from __future__ import annotations

@@ -31,21 +31,22 @@ _THOUGHT = re.compile(r"\A\s*<think>.*?</think>", re.DOTALL)
 class ToolEnvironment:
     """Tasks from a list, tools that are called in JSON, and a function that scores the answer.
 
-    The first observation is a list of messages: the system prompt, if there is one, and the task's question; an episode's
-    `tools` are the schemas for the model's template. An action calls tools in the form of Hermes and Qwen,
+    The first observation is a list of messages: the system prompt, if there is one, and the task's question; an
+    episode's `tools` are the schemas for the model's template. An action calls tools in the form of Hermes and Qwen,
 
         <tool_call>{"name": "calculator", "arguments": {"expression": "73+15"}}</tool_call>
 
     as often as it likes; each call is answered by a message of role `tool`, in their order. An action without
-    `<tool_call>` is the answer (a leading `<think>…</think>` is left out) and ends the episode: its reward is the score,
-    success a score of at least 1. A call that does not parse is answered with what is wrong and flagged FORMAT_ERROR; a tool
-    that does not exist, wrong arguments, and a tool's own error are flagged TOOL_ERROR. The action number `max_turns` that
-    does not answer truncates the episode with reward 0.
+    `<tool_call>` is the answer (a leading `<think>…</think>` is left out) and ends the episode: its reward is the
+    score, success a score of at least 1. A call that does not parse is answered with what is wrong and flagged
+    FORMAT_ERROR; a tool that does not exist, wrong arguments, and a tool's own error are flagged TOOL_ERROR. The
+    action number `max_turns` that does not answer truncates the episode with reward 0.
 
     Facts: `score` and `answer` of the trajectory, `calls` (how many) and `tool` (their names) of each step that calls.
 
     Args:
-        tasks: the training tasks, or a mapping of splits to tasks. Training goes round the list; held-out tasks are counted.
+        tasks: the training tasks, or a mapping of splits to tasks. Training goes round the list; held-out tasks are
+            counted.
         tools: tools of all episodes, or a function of (task, seed) that makes those of one episode, which are closed
             with it. Give a function where tools remember: shared tools that do would break replay.
         score: a function of (task, answer) that gives a number.
@@ -86,9 +87,11 @@ class ToolEnvironment:
         replayable: bool = True,
     ) -> None:
         check_counts("ToolEnvironment", max_turns=max_turns)
-        self._tasks = {split: list(tasks.get(split, ())) for split in ("train", "held_out")} if isinstance(
-            tasks, Mapping
-        ) else {"train": list(tasks), "held_out": []}
+        self._tasks = (
+            {split: list(tasks.get(split, ())) for split in ("train", "held_out")}
+            if isinstance(tasks, Mapping)
+            else {"train": list(tasks), "held_out": []}
+        )
         self._by_id = {task.task_id: task for each in self._tasks.values() for task in each}
         if not self._tasks["train"]:
             raise InvalidInputError("ToolEnvironment: tasks has no training task; give at least one")
@@ -220,9 +223,10 @@ class ToolEpisode:
         try:
             call = json.loads(text)
             name, arguments = call["name"], call.get("arguments", {})
-            if not isinstance(name, str) or not isinstance(arguments, Mapping):
-                raise TypeError
+            parsed = isinstance(name, str) and isinstance(arguments, Mapping)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            parsed = False
+        if not parsed:
             wanted = 'a call is JSON: {"name": a tool, "arguments": {an object}}'
             return "", ToolReply(wanted, error=True), FORMAT_ERROR
         tool = self._tools.get(name)

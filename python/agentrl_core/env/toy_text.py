@@ -62,13 +62,14 @@ def _taxi(taxi: Any, observation: Any) -> str:
     where = "in the taxi" if passenger == len(_STOPS) else f"waiting at {_STOPS[passenger]}"
     field = "\n".join(line.tobytes().decode() for line in taxi.desc)
     return (
-        f"{field}\nYou are at row {row}, column {column}. "
-        f"The passenger is {where} and wants to go to {_STOPS[goal]}."
+        f"{field}\nYou are at row {row}, column {column}. The passenger is {where} and wants to go to {_STOPS[goal]}."
     )
 
 
 def _taxi_instruction(taxi: Any) -> str:
-    stops = ", ".join(f"{name} (row {row}, column {column})" for name, (row, column) in zip(_STOPS, taxi.locs, strict=True))
+    stops = ", ".join(
+        f"{name} (row {row}, column {column})" for name, (row, column) in zip(_STOPS, taxi.locs, strict=True)
+    )
     return (
         "Drive a taxi: pick the passenger up and drop them where they want to go. "
         f"Stops, by their first letter on the map: {stops}. A bar | is a wall, a colon is none."
@@ -94,8 +95,8 @@ def _cliff(cliff: Any, observation: Any) -> str:
 def _cliff_instruction(cliff: Any) -> str:
     rows, columns = cliff.shape
     return (
-        f"Walk from row {rows - 1}, column 0 to row {rows - 1}, column {columns - 1}. Between them, in the same row, is a "
-        "cliff: who falls starts again and pays 100. Each step costs 1."
+        f"Walk from row {rows - 1}, column 0 to row {rows - 1}, column {columns - 1}. Between them, in that row, is "
+        "a cliff: who falls starts again and pays 100. Each step costs 1."
     )
 
 

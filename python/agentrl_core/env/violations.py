@@ -79,9 +79,9 @@ def of_observation(observation: object, place: str) -> list[str]:
     messages = [observation] if isinstance(observation, Mapping) else observation
     if not isinstance(messages, Sequence) or not messages:
         return [f"{place}: the observation is {_short(observation)}; give a text or messages"]
+    roles = ", ".join(_ROLES)
     return [
-        f"{place}: a message of the observation is {_short(message)}; give a dict with one of the roles {', '.join(_ROLES)} "
-        f"and a text as its content"
+        f"{place}: a message of the observation is {_short(message)}; give a dict with one of the roles {roles}"
         for message in messages
         if not (
             isinstance(message, Mapping)
@@ -147,9 +147,9 @@ def of_keys(records: Sequence[Record]) -> list[str]:
     seen += [outcome.observation for r in records for outcome in r.outcomes if outcome.observation is not None]
     keys = {key for record in records for key in record.keys}
     if len(keys) == 1 and any(each != seen[0] for each in seen):
+        key = _short(next(iter(keys)))
         return [
-            f"state_key() is {_short(next(iter(keys)))} in every state though observations differ; make it of what the next "
-            f"action is chosen from"
+            f"state_key() is {key} in every state though observations differ; make it of what the next action follows"
         ]
     return []
 
@@ -193,4 +193,4 @@ def _is_plain(value: object) -> bool:
 
 def _short(value: object) -> str:
     text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."  # noqa: PLR2004 -- a line of a message
+    return text if len(text) <= 80 else f"{text[:77]}..."
