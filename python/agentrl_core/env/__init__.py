@@ -1,7 +1,9 @@
 """Environments: where tasks come from, what answers an action, and what it paid.
 
-`Environment` and `Episode` are protocols: any object with their methods will do. `ReasoningGym` is a real environment
-on the package of that name, `Calculator` a safe tool. Names load on first use, so importing this package stays cheap.
+`Environment` and `Episode` are protocols: any object with their methods will do, and `check` tells whether it does.
+`ReasoningGym`, `Gymnasium`, `MiniGrid`, `TextWorld` and `ScienceWorld` are environments on the packages of those names,
+`ToolEnvironment` one of your own tasks with tools: `Calculator`, `Python`, `Search`, those of `MCP` servers, yours.
+Names load on first use, so importing this package stays cheap.
 """
 
 from __future__ import annotations
@@ -28,7 +30,16 @@ if TYPE_CHECKING:
         ToolReply,
     )
     from agentrl_core.env.calculator import Calculator
+    from agentrl_core.env.checking import Report, check
+    from agentrl_core.env.gymnasium import Gymnasium
+    from agentrl_core.env.mcp import MCP
+    from agentrl_core.env.minigrid import MiniGrid
+    from agentrl_core.env.python import Python
     from agentrl_core.env.reasoning_gym import ReasoningGym
+    from agentrl_core.env.scienceworld import ScienceWorld
+    from agentrl_core.env.search import Search
+    from agentrl_core.env.textworld import TextWorld
+    from agentrl_core.env.tool_environment import ToolEnvironment
 
 _HOME = {
     **dict.fromkeys(
@@ -51,11 +62,22 @@ _HOME = {
         "base",
     ),
     "Calculator": "calculator",
+    "Gymnasium": "gymnasium",
+    "MCP": "mcp",
+    "MiniGrid": "minigrid",
+    "Python": "python",
     "ReasoningGym": "reasoning_gym",
+    "Report": "checking",
+    "ScienceWorld": "scienceworld",
+    "Search": "search",
+    "TextWorld": "textworld",
+    "ToolEnvironment": "tool_environment",
+    "check": "checking",
 }
 
 __all__ = [
     "FORMAT_ERROR",
+    "MCP",
     "TOOL_ERROR",
     "TOOL_RESULT",
     "Calculator",
@@ -63,14 +85,23 @@ __all__ = [
     "Environment",
     "Episode",
     "Fact",
+    "Gymnasium",
     "Message",
+    "MiniGrid",
     "Outcome",
+    "Python",
     "ReasoningGym",
+    "Report",
+    "ScienceWorld",
+    "Search",
     "Split",
     "StepFlag",
     "Task",
+    "TextWorld",
     "Tool",
+    "ToolEnvironment",
     "ToolReply",
+    "check",
 ]
 
 __getattr__ = lazy(__name__, _HOME)

@@ -152,7 +152,16 @@ class ToolReply(NamedTuple):
 
 
 class Tool(Protocol):
-    """Something a model can call with text. It never raises on account of that text."""
+    """Something a model can call with text. It never raises on account of that text.
+
+    It may have more, each with a default:
+
+    - `description: str`: what the model is told of it.
+    - `argument: str`: what the text is called where a call names its arguments (default `text`).
+    - `parameters`: the JSON schema of its arguments, where it has others than one text; the text is their JSON then.
+    - `runs`: `inline` says that it is pure and fast, so that an environment that only has such tools may run inline.
+    - `close()`.
+    """
 
     @property
     def name(self) -> str:

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 from agentrl_core.env.base import ToolReply
 from agentrl_core.exceptions import InvalidInputError
@@ -47,6 +48,10 @@ class Calculator:
         >>> Calculator()("7/2")
         ToolReply(text='not an integer', error=True)
     """
+
+    runs: ClassVar = "inline"
+    description: ClassVar = "Works out + - * / // ( ), lcm(...) and gcd(...) on integers."
+    argument: ClassVar = "expression"
 
     max_length: int = 40
     max_digits: int = 8

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import random
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, cast
 
-from agentrl_core.env.base import FORMAT_ERROR, TOOL_ERROR, TOOL_RESULT, Outcome, Split, Task, Tool
+import numpy as np
+
+from agentrl_core.env.base import FORMAT_ERROR, TOOL_ERROR, TOOL_RESULT, Fact, Outcome, Split, Task, Tool
 from agentrl_core.env.calculator import Calculator
 from agentrl_core.exceptions import InvalidInputError, MissingDependencyError
 
@@ -25,6 +29,8 @@ DEFAULT_FAMILIES: Mapping[str, Mapping[str, object]] = {
 # An item of reasoning-gym is drawn from seed + index, so item i of seed s is item i - 1 of seed s + 1. Each split of
 # each environment seed therefore gets a range of seeds of its own, and an index never leaves it.
 _SEEDS_PER_SPLIT = 1 << 20
+# Families that make all their questions at once, or refuse to make as many.
+_SIZES = {"acre": 1 << 10, "word_ladder": 20_000}
 # This many draws in a row that bring no question to use: the family has run out of them.
 _DRAWS_WITHOUT_NEWS = 2000
 
@@ -32,6 +38,8 @@ _ACTION = re.compile(r"<(call|answer)>([^<>]*)</\1>\s*\Z")
 
 
 class _Dataset(Protocol):
+    def __len__(self) -> int: ...
+
     def __getitem__(self, index: int) -> dict[str, object]: ...
 
     def score_answer(self, answer: str | None, entry: dict[str, object]) -> float: ...
@@ -51,7 +59,8 @@ class ReasoningGym:
         <call>73+15</call>      the tool replies: the next observation is `<result>88</result>`
         <answer>88</answer>     the episode ends: reward 1.0 if reasoning-gym's score is exactly 1.0, else 0.0
 
-    Partial credit of the scorers is kept in `info["score"]` only. A call that fails is answered with
+    Partial credit of the scorers is kept in `info["score"]` and as the fact `score` only; the fact `answer` is the
+    text that was answered, the fact `tool` the name of the tool that a step called. A call that fails is answered with
     `<result>error text</result>` and flagged TOOL_ERROR; an action in neither form is answered with
     `<result>no call or answer</result>` and flagged FORMAT_ERROR. The action number `max_turns` that does not answer
     truncates the episode with reward 0.0. With several tools a call begins with the tool's name:
@@ -60,6 +69,9 @@ class ReasoningGym:
     Tasks: the families in turn (`task i` is of family `i mod len(families)`). Held-out questions are distinct; training
     questions repeat as they are drawn, each under one task_id. The held-out questions are drawn from seeds far from
     those of training, and a training task never has the text of a held-out question.
+
+    All families of the package work; `composite` needs its settings. Episodes run inline where all tools say that they
+    are pure and fast (`runs = "inline"`, as the calculator does), else in threads.
 
     Args:
         families: names of reasoning-gym families, or names with settings. A bare name takes `DEFAULT_FAMILIES` or else
@@ -109,6 +121,11 @@ class ReasoningGym:
             if tool.name in self.tools:
                 raise InvalidInputError(f"ReasoningGym: two tools are named {tool.name!r}; give each its own name")
             self.tools[tool.name] = tool
+        inline = all(getattr(tool, "runs", "thread") == "inline" for tool in self.tools.values())
+        self.runs = "inline" if inline else "thread"
+        self.facts = {"score": Fact("trajectory"), "answer": Fact("trajectory", "key")}
+        if self.tools:
+            self.facts["tool"] = Fact("step", "key")
         self.seed = seed
         self.max_turns = max_turns
         settings = families if isinstance(families, Mapping) else {n: DEFAULT_FAMILIES.get(n, {}) for n in families}
@@ -143,6 +160,20 @@ class ReasoningGym:
         streams = self._streams[split]
         return [streams[i % len(streams)][i // len(streams)] for i in range(start, start + count)]
 
+    def task(self, task_id: str) -> Task:
+        """The task of that name, which `tasks` gave in this process or another.
+
+        Raises:
+            InvalidInputError: this environment has no such task.
+        """
+        family, _, rest = task_id.partition("/")
+        split, _, number = rest.partition("/")
+        if family in self._families and split in ("train", "held_out") and number.isdecimal():
+            stream = self._streams[cast(Split, split)][self._families.index(family)]
+            if int(number) < len(stream.dataset):
+                return stream.drawn(int(number))
+        raise InvalidInputError(f"task: {task_id!r} is no task of this ReasoningGym; its ids are like 'lcm/train/0'")
+
     def reset(self, task: Task, seed: int) -> ReasoningGymEpisode:  # noqa: ARG002 -- the protocol's argument
         """A fresh episode. Nothing in it is random, so `seed` changes nothing here.
 
@@ -156,14 +187,12 @@ class ReasoningGym:
             )
         return ReasoningGymEpisode(self, task, self._streams["train"][self._families.index(payload.family)].dataset)
 
-    def call(self, text: str) -> tuple[str, bool]:
-        """What the tools reply to the text of a call, and whether that is an error."""
-        name = next(iter(self.tools), "")
+    def called(self, text: str) -> tuple[str, str]:
+        """The name of the tool that a call is for, and what it is called with."""
         if len(self.tools) > 1:
             name, _, text = text.strip().partition(" ")
-        if name not in self.tools:
-            return "no such tool", True
-        return self.tools[name](text)
+            return name, text
+        return next(iter(self.tools), ""), text
 
     def _first_seed(self, split: Split) -> int:
         return (2 * self.seed + (split == "held_out")) * _SEEDS_PER_SPLIT
@@ -197,17 +226,19 @@ class ReasoningGymEpisode:
             score = self._score(text.strip())
             success = score == 1.0
             return Outcome(
-                observation=None,
                 reward=float(success),
                 terminated=True,
-                truncated=False,
-                flags=0,
                 success=success,
                 info={"answer": text.strip(), "score": score},
+                facts={"answer": text.strip(), "score": score},
             )
+        facts = None
         if kind == "call":
-            reply, failed = self._environment.call(text)
+            name, text = self._environment.called(text)
+            tool = self._environment.tools.get(name)
+            reply, failed = ("no such tool", True) if tool is None else tool(text)
             flags = TOOL_RESULT | (TOOL_ERROR if failed else 0)
+            facts = None if tool is None else {"tool": name}
         else:
             reply, flags = "no call or answer", FORMAT_ERROR
         self._over = self._turns == self._environment.max_turns
@@ -216,11 +247,10 @@ class ReasoningGymEpisode:
         return Outcome(
             observation=None if self._over else self._seen,
             reward=0.0 if self._over else None,
-            terminated=False,
             truncated=self._over,
             flags=flags,
             success=False if self._over else None,
-            info=None,
+            facts=facts,
         )
 
     def _score(self, answer: str) -> float:
@@ -253,25 +283,39 @@ class _Stream:
     def __getitem__(self, index: int) -> Task:
         quiet = 0
         while len(self._tasks) <= index:
-            if quiet == _DRAWS_WITHOUT_NEWS or self._drawn == _SEEDS_PER_SPLIT:
+            if quiet == _DRAWS_WITHOUT_NEWS or self._drawn == len(self.dataset):
                 raise InvalidInputError(
                     f"ReasoningGym: {self._family} has only {len(self._tasks)} questions for split "
                     f"{self._split!r} with these settings; ask for fewer tasks or widen the settings"
                 )
-            entry = self.dataset[self._drawn]
-            question = str(entry["question"])
-            known = self._known.get(question)
-            if question in self._excluded or (known is not None and self._split == "held_out"):
+            task = self.drawn(self._drawn)
+            known = self._known.get(task.question)
+            if task.question in self._excluded or (known is not None and self._split == "held_out"):
                 quiet += 1
             else:
                 quiet = 0
-                if known is None:
-                    task_id = f"{self._family}/{self._split}/{self._drawn}"
-                    known = Task(task_id, question, self._family, _Payload(self._family, entry))
-                    self._known[question] = known
-                self._tasks.append(known)
+                self._tasks.append(self._known.setdefault(task.question, task))
             self._drawn += 1
         return self._tasks[index]
+
+    def drawn(self, number: int) -> Task:
+        """The question that draw `number` brings, as a task."""
+        with _own_chances(f"{self._family} {number}"):
+            entry = self.dataset[number]
+        task_id = f"{self._family}/{self._split}/{number}"
+        return Task(task_id, str(entry["question"]), self._family, _Payload(self._family, entry))
+
+
+@contextlib.contextmanager
+def _own_chances(seed: str) -> Iterator[None]:
+    """Global generators as if nobody used them: `list_functions` draws from one, `pool_matrix` seeds another."""
+    before, numpy_before = random.getstate(), np.random.get_state()  # noqa: NPY002 -- to give it back
+    random.seed(seed)
+    try:
+        yield
+    finally:
+        random.setstate(before)
+        np.random.set_state(numpy_before)  # noqa: NPY002 -- see above
 
 
 def _dataset(family: str, options: Mapping[str, object], seed: int) -> _Dataset:
@@ -282,10 +326,10 @@ def _dataset(family: str, options: Mapping[str, object], seed: int) -> _Dataset:
             import reasoning_gym
     except ImportError as error:
         raise MissingDependencyError(
-            "ReasoningGym needs the package reasoning-gym: pip install reasoning-gym"
+            "ReasoningGym needs the package reasoning-gym: pip install 'agentrl_core[reasoning-gym]'"
         ) from error
     try:
-        made = reasoning_gym.create_dataset(family, seed=seed, size=_SEEDS_PER_SPLIT, **options)
+        dataset = reasoning_gym.create_dataset(family, seed=seed, size=_SIZES.get(family, _SEEDS_PER_SPLIT), **options)
     except (ValueError, TypeError, AssertionError) as error:
         raise InvalidInputError(f"ReasoningGym: family {family!r} with {dict(options)} is refused: {error}") from error
-    return cast(_Dataset, made)
+    return cast(_Dataset, dataset)

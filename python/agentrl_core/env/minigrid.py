@@ -1,0 +1,107 @@
+"""MiniGrid and BabyAI in words: the mission, and what lies before you."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from agentrl_core.env.gymnasium import Gymnasium
+from agentrl_core.exceptions import InvalidInputError, MissingDependencyError
+
+if TYPE_CHECKING:
+    import gymnasium
+
+_ACTIONS = ("turn left", "turn right", "go forward", "pick up", "drop", "toggle", "done")
+_UNSEEN_OR_EMPTY = ("unseen", "empty", "floor")
+
+
+class MiniGrid(Gymnasium):
+    """Grid worlds of the package `minigrid` (those of MiniGrid and of BabyAI), in words.
+
+    The first observation says the mission and the actions, every one what is seen of the seven by seven cells ahead:
+    each object by its place ("a red ball 2 ahead, 1 left"), the nearest wall straight ahead, what is carried. Success
+    is a positive reward at the end, as the package pays it (1 for the mission done at once, less for later).
+
+    Args:
+        game: name of a registered environment, such as `BabyAI-GoToRedBall-v0` or `MiniGrid-DoorKey-5x5-v0`.
+        max_turns: actions in an episode; the environment's own limit holds too.
+        seed: which tasks; two seeds share none.
+        held_out: how many held-out tasks there are.
+
+    Raises:
+        MissingDependencyError: minigrid is not installed.
+        InvalidInputError: no such environment, or an argument out of range.
+
+    Example:
+        >>> world = MiniGrid("BabyAI-GoToRedBall-v0")
+        >>> episode = world.reset(world.tasks(1)[0], seed=0)
+        >>> print(episode.observation)
+        Your mission: go to the red ball
+        Actions: turn left, turn right, go forward, pick up, drop, toggle, done
+        ...
+        >>> episode.step("turn left").terminated
+        False
+    """
+
+    def __init__(self, game: str, *, max_turns: int = 100, seed: int = 0, held_out: int = 512) -> None:
+        super().__init__(
+            game,
+            describe=describe,
+            actions=_ACTIONS,
+            instruction=f"A mission in the grid world {game}.",
+            max_turns=max_turns,
+            seed=seed,
+            held_out=held_out,
+        )
+
+    def _instruction_of(self, observation: Any) -> str:
+        return f"Your mission: {observation['mission']}"
+
+    def _make(self, seed: int) -> gymnasium.Env[Any, Any]:
+        try:
+            import minigrid  # noqa: F401 -- registers its environments
+        except ImportError as error:
+            raise MissingDependencyError(
+                "MiniGrid needs the package minigrid: pip install 'agentrl_core[minigrid]'"
+            ) from error
+        environment = super()._make(seed)
+        if "mission" not in getattr(environment.observation_space, "spaces", {}):
+            raise InvalidInputError(f"MiniGrid: {self._game!r} has no mission; take Gymnasium for it")
+        return environment
+
+
+def describe(environment: Any, observation: Any) -> str:
+    """What an agent sees and carries, in words; of the nearest things first."""
+    from minigrid.core.constants import IDX_TO_COLOR, IDX_TO_OBJECT, STATE_TO_IDX
+
+    states = {number: name for name, number in STATE_TO_IDX.items()}
+    view = observation["image"]
+    # The agent stands in the middle of the last row of its view and looks at row 0.
+    middle, last = view.shape[0] // 2, view.shape[1] - 1
+    things, wall = [], None
+    for column in range(view.shape[0]):
+        for row in range(view.shape[1]):
+            kind, colour, state = (int(number) for number in view[column, row])
+            name = IDX_TO_OBJECT[kind]
+            ahead, aside = last - row, column - middle
+            if name in _UNSEEN_OR_EMPTY or (ahead == 0 and aside == 0):
+                continue
+            if name == "wall":
+                if aside == 0 and (wall is None or ahead < wall):
+                    wall = ahead
+                continue
+            condition = f"{states[state]} " if name == "door" else ""
+            paint = "" if name in ("goal", "lava") else f"{IDX_TO_COLOR[colour]} "
+            things.append((ahead + abs(aside), aside, ahead, f"a {condition}{paint}{name} {_place(ahead, aside)}"))
+    lines = ["You see " + "; ".join(text for *_, text in sorted(things)) + "." if things else "You see nothing."]
+    if wall is not None:
+        lines.append(f"A wall is {wall} ahead.")
+    carried = environment.carrying
+    lines.append(f"You carry a {carried.color} {carried.type}." if carried is not None else "You carry nothing.")
+    return " ".join(lines)
+
+
+def _place(ahead: int, aside: int) -> str:
+    parts = [f"{ahead} ahead"] if ahead else []
+    if aside:
+        parts.append(f"{abs(aside)} {'right' if aside > 0 else 'left'}")
+    return ", ".join(parts)

@@ -1,0 +1,219 @@
+"""Python as a tool: the code of a model, run in a process that is shut in."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from agentrl_core.env.base import ToolReply
+from agentrl_core.env.jail import Settings
+from agentrl_core.exceptions import InvalidInputError, UnsupportedError
+
+_MAX_PROCESSES = 16
+_MAX_FILES = 64 << 20
+_JAIL = Path(__file__).with_name("jail.py")
+
+
+@dataclass(frozen=True)
+class Python:
+    """Runs Python code and replies with what it printed, errors included.
+
+    Each call is a fresh process of this interpreter, with its packages, in an empty folder; nothing is kept between
+    calls. The reply is what went to standard output and error, in the order of writing, cut at `max_characters`. An
+    exit status other than 0, a limit and a signal are errors; the text says which.
+
+    With `isolation="full"` (Linux namespaces; no privileges needed where the system lets users make them) the code
+
+    - sees the interpreter, its packages and the system's libraries, read-only, and none of your other files;
+    - writes only in its own folder, in memory, 64 MiB in all, gone afterwards;
+    - has no network, not even this machine's;
+    - sees none of the other processes, cannot signal them, has at most 16 of its own (threads count), all killed at
+      the end;
+    - has no privileges, whoever runs the tool.
+
+    It does not hold back: reading what lies in the interpreter's and the system's folders (`/usr`, packages); memory
+    beyond `memory` for each of several processes; use of the processor for `seconds` by all of them; covert channels
+    and bugs of the kernel, which is the same (a virtual machine is what holds those).
+
+    With `isolation="limits"` there are only limits on time, memory, size of a file and length of the output, and an
+    empty folder to begin in: that holds back accidents, not intent. Code can read and write what you can, use the
+    network, and leave processes behind. It is for machines without namespaces and code that you trust.
+
+    Args:
+        seconds: how long a call may take.
+        memory: address space of each process, in bytes.
+        max_characters: longest reply.
+        isolation: `full` or `limits`.
+
+    Raises:
+        UnsupportedError: the system does not permit full isolation; the message says what it refused.
+        InvalidInputError: an argument out of range.
+
+    Example:
+        >>> python = Python(isolation="limits")  # so that this example runs everywhere
+        >>> python("print(sum(range(10)))")
+        ToolReply(text='45', error=False)
+        >>> python("1/0").text.splitlines()[-1]
+        'ZeroDivisionError: division by zero'
+    """
+
+    name: ClassVar = "python"
+    description: ClassVar = "Runs Python code and returns what it prints."
+    argument: ClassVar = "code"
+
+    seconds: float = 5.0
+    memory: int = 512 << 20
+    max_characters: int = 4000
+    isolation: Literal["full", "limits"] = "full"
+
+    def __post_init__(self) -> None:
+        if not 0 < self.seconds <= 3600:
+            raise InvalidInputError(f"Python: seconds is {self.seconds}; give a number above 0, at most 3600")
+        if self.memory < 64 << 20:
+            raise InvalidInputError(f"Python: memory is {self.memory}; give at least {64 << 20} bytes")
+        if self.max_characters < 1:
+            raise InvalidInputError(f"Python: max_characters is {self.max_characters}; give at least 1")
+        if self.isolation not in ("full", "limits"):
+            raise InvalidInputError(f"Python: isolation is {self.isolation!r}; give 'full' or 'limits'")
+        if self.isolation == "full" and (refused := _refused()):
+            raise UnsupportedError(
+                f"Python: this system does not permit full isolation ({refused}); permit user namespaces "
+                "or give isolation='limits' for code that you trust"
+            )
+
+    def __call__(self, text: str) -> ToolReply:
+        """Run `text`; see the class."""
+        run = _run(text, self.seconds, self.memory, 4 * self.max_characters, shut_in=self.isolation == "full")
+        if run.refused:
+            return ToolReply(f"the sandbox could not start: {run.refused}", error=True)
+        printed = run.output.decode(errors="replace").rstrip("\n")
+        if run.cut or len(printed) > self.max_characters:
+            return ToolReply(f"{printed[: self.max_characters]}\n[the output is too long and was cut]", error=True)
+        end = f"[stopped after {self.seconds:g} seconds]" if run.late else _end_of(run.status, printed)
+        return ToolReply("\n".join(part for part in (printed, end) if part), error=run.late or run.status != 0)
+
+
+@dataclass
+class _Run:
+    output: bytes
+    status: int
+    late: bool
+    cut: bool
+    refused: str
+
+
+def _end_of(status: int, printed: str) -> str:
+    number = abs(status) if status < 0 else status - 128
+    if number in set(signal.Signals):
+        return f"[killed by {signal.Signals(number).name}]"
+    # Python ends with 1 behind a traceback, which says more.
+    return "" if status == 0 or (status == 1 and printed) else f"[exit status {status}]"
+
+
+@functools.cache
+def _refused() -> str:
+    """What the system refuses of full isolation; empty where it permits it."""
+    if not sys.platform.startswith("linux"):
+        return f"it is {sys.platform}, not Linux"
+    run = _run("print(1)", 60, 512 << 20, 1000, shut_in=True)
+    return run.refused or ("" if run.output == b"1\n" else run.output.decode(errors="replace").strip())
+
+
+def _run(code: str, seconds: float, memory: int, most: int, *, shut_in: bool) -> _Run:
+    with tempfile.TemporaryDirectory(prefix="agentrl-python-") as root, tempfile.TemporaryFile() as source:
+        source.write(code.encode(errors="replace"))
+        source.seek(0)
+        output, writer = os.pipe()
+        status, status_writer = os.pipe()
+        settings: Settings = {
+            "status": status_writer,
+            "root": root,
+            "readable": [
+                sys.base_prefix,
+                sys.prefix,
+                *map(os.path.dirname, (sys.executable, os.path.realpath(sys.executable))),
+            ],
+            "memory": memory,
+            "files": _MAX_FILES,
+            "processes": _MAX_PROCESSES if shut_in else 1 << 20,
+            "seconds": int(seconds) + 1,
+            "shut_in": shut_in,
+        }
+        try:
+            process = subprocess.Popen(  # noqa: S603 -- this interpreter, our own program
+                [sys.executable, "-I", "-S", "-B", str(_JAIL), json.dumps(settings)],
+                stdin=source,
+                stdout=writer,
+                stderr=writer,
+                cwd=root,
+                env=_environment(root, shut_in=shut_in),
+                pass_fds=(status_writer,),
+                start_new_session=True,
+            )
+        except BaseException:
+            os.close(output)
+            os.close(status)
+            raise
+        finally:
+            os.close(writer)
+            os.close(status_writer)
+        try:
+            text, late, cut = _read(output, time.monotonic() + seconds, most, process)
+        finally:
+            _kill(process)
+            os.close(output)
+            with open(status, "rb") as told:  # noqa: PTH123 -- a descriptor
+                refused = told.read().decode(errors="replace")
+        return _Run(text, process.returncode, late, cut, refused)
+
+
+def _environment(root: str, *, shut_in: bool) -> dict[str, str]:
+    home = "/tmp" if shut_in else root  # noqa: S108 -- the folder of its own
+    return {
+        "HOME": home,
+        "TMPDIR": home,
+        "PATH": "/usr/bin:/bin",
+        "LANG": "C.UTF-8",
+        "PYTHONHASHSEED": "0",  # sets print in the same order in every call
+        "PYTHONUNBUFFERED": "1",  # what was printed before a limit is in the reply
+        "OMP_NUM_THREADS": "1",
+        "OPENBLAS_NUM_THREADS": "1",
+    }
+
+
+def _read(output: int, deadline: float, most: int, process: subprocess.Popen[bytes]) -> tuple[bytes, bool, bool]:
+    """What was printed, until the end, the deadline, or too much; whether it was late, and whether it was cut."""
+    text = bytearray()
+    with selectors.DefaultSelector() as selector:
+        selector.register(output, selectors.EVENT_READ)
+        while len(text) <= most:
+            left = deadline - time.monotonic()
+            if left <= 0 or not selector.select(left):
+                return bytes(text), True, False
+            part = os.read(output, 65536)
+            if not part:  # closed by all: it ended, or goes on in silence
+                try:
+                    process.wait(max(0.0, deadline - time.monotonic()))
+                except subprocess.TimeoutExpired:
+                    return bytes(text), True, False
+                return bytes(text), False, False
+            text += part
+    return bytes(text), False, True
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        with contextlib.suppress(ProcessLookupError):  # it ended just now
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()

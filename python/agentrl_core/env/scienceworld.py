@@ -1,0 +1,219 @@
+"""ScienceWorld: experiments of elementary science in a house of text, by the package `scienceworld` on Java."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import subprocess
+import threading
+import weakref
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, cast
+
+from agentrl_core.env.base import Fact, Split, Task
+from agentrl_core.env.game import GAME_FACTS, GameEpisode, Move, check_counts, checked_range, payload_of
+from agentrl_core.exceptions import InvalidInputError, MissingDependencyError
+
+_UNKNOWN = "No known action matches that input."
+# The environment's own limit is max_turns.
+_NO_LIMIT = 1 << 30
+
+
+class ScienceWorld:
+    """The thirty tasks of ScienceWorld in many variations, with the package's own split of them.
+
+    The first observation tells the task, the room, and what is carried. An action is a command, alone or in
+    `<action>…</action>`; the reward is what the score rose, as a part of 1 (less than 0 where the task was failed for
+    good), success a full score. A command that is not understood is flagged FORMAT_ERROR.
+
+    Facts: `score` (of 1), `command`, `admissible` (how many commands there are now: often hundreds). The state is the
+    task, the room and what is carried.
+
+    Each running episode has a simulator of its own, a Java process that the next episode takes over when this one is
+    closed; that is why episodes run in threads. Starting one takes about two seconds.
+
+    Args:
+        tasks: names of tasks, such as `boil`; default: all. They take turns.
+        simplifications: those of the package, such as `easy` or `teleportAction,openDoors`.
+        max_turns: actions in an episode.
+
+    Raises:
+        MissingDependencyError: scienceworld or Java is not installed.
+        InvalidInputError: an unknown task or simplification, or an argument out of range.
+
+    Example:
+        >>> world = ScienceWorld(["find-plant"], simplifications="easy")    # doctest: +SKIP
+        >>> episode = world.reset(world.tasks(1)[0], seed=0)                # doctest: +SKIP
+        >>> episode.step("<action>look around</action>").reward             # doctest: +SKIP
+        0.0
+        >>> episode.close(); world.close()                                  # doctest: +SKIP
+    """
+
+    runs: ClassVar = "thread"
+    facts: ClassVar[Mapping[str, Fact]] = {**GAME_FACTS, "admissible": Fact("step")}
+
+    def __init__(self, tasks: Sequence[str] | None = None, *, simplifications: str = "", max_turns: int = 100) -> None:
+        check_counts("ScienceWorld", max_turns=max_turns)
+        known = list(_scienceworld().constants.ID2TASK.values())
+        self._names = known if tasks is None else list(tasks)
+        unknown = set(self._names) - set(known)
+        if unknown or not self._names or isinstance(tasks, str):
+            raise InvalidInputError(f"ScienceWorld: tasks is {tasks!r}; give names among {', '.join(known)}")
+        self._simplifications = simplifications
+        self._max_turns = max_turns
+        self._variations: dict[Split, list[tuple[str, int]]] = {}
+        self._begin()
+        try:
+            self._list_variations()
+        except BaseException:
+            self.close()
+            raise
+
+    def tasks(self, count: int, *, split: Split = "train", start: int = 0) -> list[Task]:
+        """Tasks `start` to `start + count` of a split: each task's first variation, each second; training goes round.
+
+        Raises:
+            InvalidInputError: a negative number, an unknown split, or more held-out tasks than there are.
+        """
+        variations = self._variations.get(split, [])
+        limit = len(variations) if split == "held_out" else start + count
+        chosen = [variations[number % len(variations)] for number in checked_range(count, split, start, limit)]
+        return [
+            Task(
+                f"{name}/{split}/{variation}",
+                f"ScienceWorld, task {name}, variation {variation}.",
+                name,
+                {"task": name, "variation": variation},
+            )
+            for name, variation in chosen
+        ]
+
+    def reset(self, task: Task, seed: int) -> GameEpisode:  # noqa: ARG002 -- no chance here; the protocol's argument
+        """A fresh episode.
+
+        Raises:
+            InvalidInputError: the task is not one of this environment's.
+        """
+        name, variation = payload_of(task, "ScienceWorld", ["task", "variation"])
+        simulator = self._take()
+        try:
+            game = _ScienceGame(self, simulator, cast(str, name), cast(int, variation), self._simplifications)
+        except BaseException:
+            self.give_back(simulator)
+            raise
+        return GameEpisode(game, game.first, max_turns=self._max_turns)
+
+    def give_back(self, simulator: Any) -> None:
+        """A simulator whose episode is closed, for the next."""
+        with self._lock:
+            self._idle.append(simulator)
+
+    def close(self) -> None:
+        """End all simulators, those of running episodes too; a second time does nothing."""
+        self._end()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name not in ("_lock", "_idle", "_all", "_end")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._lock = threading.Lock()
+        self._idle: list[Any] = []
+        self._all: list[Any] = []
+        self._end = weakref.finalize(self, _stop, self._all)
+
+    def _take(self) -> Any:
+        with self._lock:
+            if self._idle:
+                return self._idle.pop()
+        if shutil.which("java") is None:
+            raise MissingDependencyError(
+                "ScienceWorld needs Java, version 8 or newer, as the program `java` on the PATH: install a JRE"
+            )
+        simulator = _scienceworld().ScienceWorldEnv("", envStepLimit=_NO_LIMIT)
+        with self._lock:
+            self._all.append(simulator)
+        return simulator
+
+    def _list_variations(self) -> None:
+        simulator = self._take()
+        known = {"easy", *simulator.get_possible_simplifications()}
+        if unknown := {word for word in self._simplifications.split(",") if word} - known:
+            raise InvalidInputError(
+                f"ScienceWorld: there is no simplification {min(unknown)!r}; there are {', '.join(sorted(known))}"
+            )
+        of_task: dict[Split, list[list[tuple[str, int]]]] = {"train": [], "held_out": []}
+        for name in self._names:
+            simulator.load(name, 0, "")
+            of_task["train"].append([(name, number) for number in simulator.get_variations_train()])
+            of_task["held_out"].append([(name, number) for number in simulator.get_variations_test()])
+        self.give_back(simulator)
+        for split, lists in of_task.items():
+            longest = max(map(len, lists))
+            self._variations[split] = [each[n] for n in range(longest) for each in lists if n < len(each)]
+
+
+class _ScienceGame:
+    def __init__(self, world: ScienceWorld, simulator: Any, name: str, variation: int, simplifications: str) -> None:
+        self._world = world
+        self._simulator = simulator
+        self._open = True
+        simulator.load(name, variation, simplifications)
+        observation, self._facts = simulator.reset()
+        self._score = self._facts["score"] / 100
+        self._goal = " ".join(self._facts["taskDesc"].removeprefix("Task Description:").split())
+        self.first = f"{self._goal}\n\n{observation.strip()}\n\n{self._facts['inv'].strip()}"
+
+    def play(self, command: str) -> Move:
+        observation, _, completed, self._facts = self._simulator.step(command)
+        before, self._score = self._score, self._facts["score"] / 100
+        return Move(
+            observation.strip(),
+            score=self._score,
+            reward=self._score - before,
+            terminated=bool(completed),
+            success=self._score >= 1,
+            refused=observation.startswith(_UNKNOWN),
+            facts={"admissible": float(len(self._facts["valid"]))},
+        )
+
+    def state(self) -> str:
+        return f"{self._goal}\n\n{self._facts['look'].strip()}\n\n{self._facts['inv'].strip()}"
+
+    def close(self) -> None:
+        if self._open:
+            self._open = False
+            self._world.give_back(self._simulator)
+
+
+def _stop(simulators: list[Any]) -> None:
+    """End Java, and let go what the package leaves open."""
+    while simulators:
+        simulator = simulators.pop()
+        java = simulator._gateway.java_process  # noqa: SLF001 -- the package has no other way to wait for it
+        with contextlib.suppress(Exception):  # whatever the package makes of a Java that died, it is over
+            simulator.close()
+        try:
+            java.wait(10)
+        except subprocess.TimeoutExpired:
+            java.kill()
+            java.wait()
+        for pipe in (java.stdin, java.stdout, java.stderr):
+            if pipe is not None:
+                with contextlib.suppress(OSError):
+                    pipe.close()
+        simulator._obj_tree_tempdir.cleanup()  # noqa: SLF001 -- see above
+
+
+def _scienceworld() -> Any:
+    try:
+        import scienceworld
+        import scienceworld.constants
+    except ImportError as error:
+        raise MissingDependencyError(
+            "ScienceWorld needs the package scienceworld: pip install 'agentrl_core[scienceworld]'"
+        ) from error
+    return scienceworld

@@ -1,0 +1,100 @@
+"""Search over documents of your own: a tool."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from agentrl_core.env.base import ToolReply
+from agentrl_core.exceptions import InvalidInputError, MissingDependencyError
+
+
+class Search:
+    """Finds the documents that answer a query best, by BM25 as the package `bm25s` computes it.
+
+    The reply is the best documents, numbered, best first, each cut at `max_characters`; documents of equal score come
+    in the order given. Words are those of `bm25s.tokenize`: lower case, letters and digits, English stop words left
+    out. Where no document has a word of the query the reply is `nothing found`, which is no error.
+
+    Args:
+        documents: the corpus; it is indexed in memory once.
+        top: how many documents a reply has.
+        max_characters: how much of a document is shown.
+        name: the tool's name, where there are several corpora.
+        description: what the model is told of the corpus.
+
+    Raises:
+        MissingDependencyError: bm25s is not installed.
+        InvalidInputError: no document, or an argument out of range.
+
+    Example:
+        >>> search = Search(["The lake is frozen.", "The taxi waits at the lake.", "A deck of cards."], top=1)
+        >>> search("who waits?").text
+        '[1] The taxi waits at the lake.'
+        >>> search("zebra")
+        ToolReply(text='nothing found', error=False)
+    """
+
+    runs: ClassVar = "inline"
+    argument: ClassVar = "query"
+
+    def __init__(
+        self,
+        documents: Sequence[str],
+        *,
+        top: int = 3,
+        max_characters: int = 500,
+        name: str = "search",
+        description: str = "Searches a collection of documents and returns the best.",
+    ) -> None:
+        if isinstance(documents, str) or not documents or not all(isinstance(each, str) for each in documents):
+            raise InvalidInputError("Search: documents must be a list of at least one text")
+        if top < 1 or max_characters < 1:
+            raise InvalidInputError(f"Search: top is {top} and max_characters is {max_characters}; give at least 1")
+        self.name = name
+        self.description = description
+        self._documents = list(documents)
+        self._top = top
+        self._max_characters = max_characters
+        self._bm25s = _bm25s()
+        self._known: dict[str, int] = {}
+        rows = [[self._known.setdefault(word, len(self._known)) for word in self._words(each)] for each in documents]
+        if not self._known:
+            raise InvalidInputError("Search: no document has a word that can be searched for")
+        self._index = self._bm25s.BM25()
+        self._index.index((rows, self._known), show_progress=False)
+
+    def __call__(self, text: str) -> ToolReply:
+        """The documents for the query `text`; see the class."""
+        words = [self._known[word] for word in self._words(text) if word in self._known]
+        if not words:
+            return ToolReply("nothing found", error=False)
+        scores = self._index.get_scores_from_ids(words)
+        best = np.argsort(-scores, kind="stable")[: self._top]
+        found = [self._documents[number][: self._max_characters] for number in best if scores[number] > 0]
+        if not found:
+            return ToolReply("nothing found", error=False)
+        return ToolReply("\n".join(f"[{place}] {text}" for place, text in enumerate(found, start=1)), error=False)
+
+    def _words(self, text: str) -> list[str]:
+        (words,) = self._bm25s.tokenize([text], return_ids=False, show_progress=False)
+        return list(words)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_bm25s": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _bm25s=_bm25s())
+
+
+def _bm25s() -> Any:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # it says which of its optional packages are missing
+            import bm25s
+    except ImportError as error:
+        raise MissingDependencyError("Search needs the package bm25s: pip install 'agentrl_core[search]'") from error
+    return bm25s

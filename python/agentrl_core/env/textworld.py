@@ -1,0 +1,277 @@
+"""Text adventures that the package `textworld` makes on this machine."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import warnings
+import weakref
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar, cast
+
+from agentrl_core.env.base import Fact, Split, Task
+from agentrl_core.env.game import GAME_FACTS, SEEDS_PER_SPLIT, GameEpisode, Move, check_counts, payload_of, seeded_tasks
+from agentrl_core.exceptions import InvalidInputError, MissingDependencyError
+
+_MAKER = Path(__file__).with_name("textworld_maker.py")
+_SETTINGS: Mapping[str, Mapping[str, object]] = {
+    "coin_collector": {"level": 3},
+    "treasure_hunter": {"level": 3},
+    "simple": {"rewards": "dense", "goal": "detailed"},
+    "cooking": {
+        "recipe": 1,
+        "take": 1,
+        "go": 1,
+        "open": False,
+        "cook": False,
+        "cut": False,
+        "drop": False,
+        "recipe_seed": 0,
+    },
+    "custom": {"nb_rooms": 2, "nb_objects": 4, "quest_length": 2},
+}
+# What games of the package draw from other distributions for held-out games.
+_OF_SPLIT: Mapping[str, Mapping[Split, Mapping[str, object]]] = {
+    "simple": {"train": {"test": False}, "held_out": {"test": True}},
+    "cooking": {"train": {"split": "train"}, "held_out": {"split": "test"}},
+}
+# Words for the interpreter of the game and not for the game: they would end it, or write files.
+_NOT_FOR_PLAYERS = frozenset(
+    ("quit", "q", "die", "restart", "save", "restore", "undo", "script", "unscript", "recording", "replay")
+)
+_LONGEST_COMMAND = 100
+_STATUS = re.compile(r"\n>\s*(-= .* =-)?\s*(\d+/\d+)?\s*\Z")
+# The package takes seeds of 32 bits, of which each split of an environment has its own range.
+_SEEDS = (1 << 31) // SEEDS_PER_SPLIT
+
+
+class TextWorld:
+    """Text adventures of TextWorld, made here from seeds: rooms, things, and a goal that the first observation tells.
+
+    The reward of a step is what the game's score rose; success is a game that was won. An action is a command of the
+    game, alone or in `<action>…</action>`. Commands that change nothing and are not admissible are flagged
+    FORMAT_ERROR.
+
+    Facts: `score` (the game's, divided by its highest), `command`, `admissible` (how many commands the game takes now).
+    The state is the goal, the room as it looks, what is carried and the admissible commands.
+
+    A game is made when its task is first played (some seconds) and kept in `folder`; the same arguments make the same
+    games, byte for byte. Episodes run in processes: the game's interpreter is a C library that was not made for
+    threads.
+
+    Args:
+        game: `coin_collector`, `treasure_hunter`, `simple`, `cooking` or `custom` (any world of
+            `textworld.GameOptions`).
+        settings: those of the game, over these: `level` (3) of the first two; `rewards` ("dense"), `goal`
+            ("detailed"); `recipe` (1), `take` (1), `go` (1), `open`, `cook`, `cut`, `drop` (False), `recipe_seed`
+            (0); `nb_rooms` (2), `nb_objects` (4), `quest_length` (2). Held-out games of `simple` and `cooking` come
+            from the package's test distributions.
+        show_commands: list the admissible commands in every observation.
+        max_turns: actions in an episode.
+        seed: which games; two seeds share none.
+        held_out: how many held-out games there are.
+        folder: where games are kept, for several runs to share; default: a temporary folder that goes with the
+            environment.
+
+    Raises:
+        MissingDependencyError: textworld is not installed.
+        InvalidInputError: an unknown game or setting, or an argument out of range; from `reset`: settings that the
+            package refuses.
+
+    Example:
+        >>> world = TextWorld("coin_collector", {"level": 1})
+        >>> episode = world.reset(world.tasks(1)[0], seed=0)
+        >>> outcome = episode.step("<action>take coin</action>")
+        >>> outcome.reward, outcome.success
+        (1.0, True)
+        >>> episode.close(); world.close()
+    """
+
+    runs: ClassVar = "process"
+    facts: ClassVar[Mapping[str, Fact]] = {**GAME_FACTS, "admissible": Fact("step")}
+
+    def __init__(
+        self,
+        game: str = "coin_collector",
+        settings: Mapping[str, object] | None = None,
+        *,
+        show_commands: bool = False,
+        max_turns: int = 50,
+        seed: int = 0,
+        held_out: int = 512,
+        folder: str | os.PathLike[str] | None = None,
+    ) -> None:
+        check_counts("TextWorld", max_turns=max_turns, seed=seed, held_out=held_out)
+        if seed >= _SEEDS:
+            raise InvalidInputError(f"TextWorld: seed is {seed}; give one below {_SEEDS}")
+        if game not in _SETTINGS:
+            raise InvalidInputError(f"TextWorld: game is {game!r}; give one of {', '.join(_SETTINGS)}")
+        unknown = set(settings or ()) - _SETTINGS[game].keys()
+        if unknown:
+            raise InvalidInputError(
+                f"TextWorld: {game} has no setting {min(unknown)!r}; it has {', '.join(_SETTINGS[game])}"
+            )
+        _textworld()
+        self._game = game
+        self._settings = {**_SETTINGS[game], **(settings or {})}
+        self._show_commands = show_commands
+        self._max_turns = max_turns
+        self._seed = seed
+        self._held_out = held_out
+        self._temporary: weakref.finalize[..., Any] | None = None
+        if folder is None:
+            folder = tempfile.mkdtemp(prefix="agentrl-textworld-")
+            self._temporary = weakref.finalize(self, _remove, folder, os.getpid())
+        self._folder = Path(folder).absolute()
+
+    def tasks(self, count: int, *, split: Split = "train", start: int = 0) -> list[Task]:
+        """Tasks `start` to `start + count` of a split; the same call always gives the same tasks.
+
+        Raises:
+            InvalidInputError: a range that the split does not have.
+        """
+        tasks = seeded_tasks(
+            self._game,
+            f"A game of TextWorld, {self._game}: reach the goal that its first words tell.",
+            seed=self._seed,
+            split=split,
+            count=count,
+            start=start,
+            held_out=self._held_out,
+        )
+        return [
+            Task(t.task_id, t.question, t.domain, {**cast(dict[str, int], t.payload), "split": split}) for t in tasks
+        ]
+
+    def reset(self, task: Task, seed: int) -> GameEpisode:  # noqa: ARG002 -- games have no chance
+        """A fresh episode; the game is made where it is not there yet.
+
+        Raises:
+            InvalidInputError: the task is not one of this environment's, or the package refuses the settings.
+        """
+        number, split = payload_of(task, "TextWorld", ["seed", "split"])
+        path = self._made(cast(int, number), cast(Split, split))
+        game = _TextWorldGame(path, show_commands=self._show_commands)
+        return GameEpisode(game, game.first, max_turns=self._max_turns)
+
+    def close(self) -> None:
+        """Remove the temporary folder of the games; a second time does nothing."""
+        if self._temporary is not None:
+            self._temporary()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_temporary": None}
+
+    def _made(self, seed: int, split: Split) -> Path:
+        """The file of a game, made once whoever asks for it at the same time."""
+        settings = {**self._settings, **_OF_SPLIT.get(self._game, {}).get(split, {})}
+        words = json.dumps([self._game, settings, seed], sort_keys=True)
+        name = re.sub(r"[^a-z0-9]+", "-", words.lower()).strip("-")
+        home = self._folder / name
+        if (home / "game.z8").is_file():
+            return home / "game.z8"
+        self._folder.mkdir(parents=True, exist_ok=True)
+        with (self._folder / f"{name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not (home / "game.z8").is_file():
+                with tempfile.TemporaryDirectory(dir=self._folder) as place:
+                    request = {"game": self._game, "settings": settings, "seed": seed, "path": f"{place}/game.z8"}
+                    maker = subprocess.run(  # noqa: S603 -- this interpreter, our own program
+                        [sys.executable, "-P", str(_MAKER), json.dumps(request)],
+                        cwd=place,
+                        env={**os.environ, "PYTHONHASHSEED": "0"},
+                        stdin=subprocess.DEVNULL,
+                        capture_output=True,
+                        text=True,
+                        check=False,
+                    )
+                    if maker.returncode != 0:
+                        why = maker.stderr.strip().splitlines()[-1:] or [f"exit status {maker.returncode}"]
+                        raise InvalidInputError(f"TextWorld: {self._game} with {settings} cannot be made: {why[0]}")
+                    half = home.with_suffix(".half")
+                    shutil.rmtree(half, ignore_errors=True)
+                    half.mkdir()
+                    for part in ("game.json", "game.z8"):
+                        Path(place, part).rename(half / part)
+                    half.rename(home)
+        return home / "game.z8"
+
+
+class _TextWorldGame:
+    def __init__(self, path: Path, *, show_commands: bool) -> None:
+        wanted = ("admissible_commands", "description", "inventory", "max_score", "objective", "score", "won", "lost")
+        textworld = _textworld()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the interpreter knows other games better, and says so
+            self._environment = textworld.start(str(path), textworld.EnvInfos(**dict.fromkeys(wanted, True)))
+        self._environment.seed(0)
+        self._state = self._environment.reset()
+        self._show_commands = show_commands
+        self._score = 0
+        self._open = True
+        self.first = self._shown(f"{_tidy(self._state.objective)}\n\n{_tidy(self._state.description)}")
+
+    def play(self, command: str) -> Move:
+        commands = self._state.admissible_commands
+        words = command.lower().split()
+        if not words or words[0] in _NOT_FOR_PLAYERS or len(command) > _LONGEST_COMMAND or not command.isascii():
+            return self._move("That is no command of this game.", refused=True)
+        before = self.state()
+        self._state, _, _ = self._environment.step(command)
+        refused = command not in commands and self.state() == before
+        return self._move(_tidy(self._state.feedback), refused=refused)
+
+    def _move(self, text: str, *, refused: bool) -> Move:
+        rise, self._score = self._state.score - self._score, self._state.score
+        return Move(
+            self._shown(text),
+            score=self._score / self._state.max_score,
+            reward=float(rise),
+            terminated=bool(self._state.won or self._state.lost),
+            success=bool(self._state.won),
+            refused=refused,
+            facts={"admissible": float(len(self._state.admissible_commands))},
+        )
+
+    def state(self) -> str:
+        state = self._state
+        parts = (state.objective, state.description, state.inventory, "; ".join(state.admissible_commands))
+        return "\n\n".join(_tidy(part) for part in parts)
+
+    def close(self) -> None:
+        if self._open:
+            self._open = False
+            self._environment.close()
+
+    def _shown(self, text: str) -> str:
+        if not self._show_commands:
+            return text
+        return f"{text}\n\nCommands: {'; '.join(self._state.admissible_commands)}"
+
+
+def _tidy(text: str) -> str:
+    """Without the line of status behind the prompt, spaces at the ends of lines, and empty lines in a row."""
+    lines = [line.strip() for line in _STATUS.sub("", text).splitlines()]
+    return re.sub(r"\n{2,}", "\n", "\n".join(lines)).strip()
+
+
+def _remove(folder: str, process: int) -> None:
+    if os.getpid() == process:  # a forked child has a copy of the environment, not of the folder
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _textworld() -> Any:
+    try:
+        import textworld
+    except ImportError as error:
+        raise MissingDependencyError(
+            "TextWorld needs the package textworld: pip install 'agentrl_core[textworld]'"
+        ) from error
+    return textworld

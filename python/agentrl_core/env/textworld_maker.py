@@ -1,0 +1,32 @@
+"""The program that makes one game of TextWorld; `TextWorld` starts it in a process of its own.
+
+The package makes games from seeds, but some of them depend on the order in which a set is walked: this program runs
+with hashing fixed. Its argument is a JSON object: `game`, `settings`, `seed`, `path` (where the game goes, `.z8`).
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+
+def make(game: str, settings: dict[str, Any], seed: int, path: str) -> None:
+    """Make a game and write it to `path`, and what TextWorld knows of it beside."""
+    import textworld
+    from textworld.challenges import CHALLENGES
+
+    options = textworld.GameOptions()
+    options.seeds = seed
+    options.path = path
+    if game == "custom":
+        for name, value in settings.items():
+            setattr(options, name, value)
+        made = textworld.generator.make_game(options)
+    else:
+        made = CHALLENGES[f"tw-{game}"][1](settings, options)
+    textworld.generator.compile_game(made, options)
+
+
+if __name__ == "__main__":
+    make(**json.loads(sys.argv[1]))

@@ -1,0 +1,284 @@
+"""An environment of your own tasks: tools called in JSON, an answer that your function scores."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
+
+from agentrl_core.env.base import (
+    FORMAT_ERROR,
+    TOOL_ERROR,
+    TOOL_RESULT,
+    Fact,
+    Message,
+    Outcome,
+    Split,
+    Task,
+    Tool,
+    ToolReply,
+)
+from agentrl_core.env.game import check_counts, checked_range
+from agentrl_core.exceptions import InvalidInputError
+
+Tools = Sequence[Tool] | Callable[[Task, int], Sequence[Tool]]
+
+_CALL = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
+_THOUGHT = re.compile(r"\A\s*<think>.*?</think>", re.DOTALL)
+
+
+class ToolEnvironment:
+    """Tasks from a list, tools that are called in JSON, and a function that scores the answer.
+
+    The first observation is a list of messages: the system prompt, if there is one, and the task's question; an
+    episode's `tools` are the schemas for the model's template. An action calls tools in the form of Hermes and Qwen,
+
+        <tool_call>{"name": "calculator", "arguments": {"expression": "73+15"}}</tool_call>
+
+    as often as it likes; each call is answered by a message of role `tool`, in their order. An action without
+    `<tool_call>` is the answer (a leading `<think>…</think>` is left out) and ends the episode: its reward is the
+    score, success a score of at least 1. A call that does not parse is answered with what is wrong and flagged
+    FORMAT_ERROR; a tool that does not exist, wrong arguments, and a tool's own error are flagged TOOL_ERROR. The
+    action number `max_turns` that does not answer truncates the episode with reward 0.
+
+    Facts: `score` and `answer` of the trajectory, `calls` (how many) and `tool` (their names) of each step that calls.
+
+    Args:
+        tasks: the training tasks, or a mapping of splits to tasks. Training goes round the list; held-out tasks are
+            counted.
+        tools: tools of all episodes, or a function of (task, seed) that makes those of one episode, which are closed
+            with it. Give a function where tools remember: shared tools that do would break replay.
+        score: a function of (task, answer) that gives a number.
+        system: text of the system message.
+        max_turns: actions in an episode.
+        replayable: False where tools act on a world that the same calls do not bring back.
+
+    Raises:
+        InvalidInputError: no task, an id twice, two tools of one name, or an argument out of range.
+
+    Example:
+        >>> task = Task("sum", "What is 73 + 15?", "sums", "88")
+        >>> from agentrl_core.env import Calculator
+        >>> world = ToolEnvironment([task], [Calculator()], lambda task, answer: float(answer == task.payload))
+        >>> episode = world.reset(task, seed=0)
+        >>> call = '{"name": "calculator", "arguments": {"expression": "73+15"}}'
+        >>> episode.step(f"<tool_call>{call}</tool_call>").observation
+        [{'role': 'tool', 'name': 'calculator', 'content': '88'}]
+        >>> episode.step("88").reward
+        1.0
+    """
+
+    facts: ClassVar[Mapping[str, Fact]] = {
+        "score": Fact("trajectory"),
+        "answer": Fact("trajectory", "key"),
+        "calls": Fact("step"),
+        "tool": Fact("step", "key"),
+    }
+
+    def __init__(
+        self,
+        tasks: Sequence[Task] | Mapping[Split, Sequence[Task]],
+        tools: Tools,
+        score: Callable[[Task, str], float],
+        *,
+        system: str | None = None,
+        max_turns: int = 10,
+        replayable: bool = True,
+    ) -> None:
+        check_counts("ToolEnvironment", max_turns=max_turns)
+        self._tasks = (
+            {split: list(tasks.get(split, ())) for split in ("train", "held_out")}
+            if isinstance(tasks, Mapping)
+            else {"train": list(tasks), "held_out": []}
+        )
+        self._by_id = {task.task_id: task for each in self._tasks.values() for task in each}
+        if not self._tasks["train"]:
+            raise InvalidInputError("ToolEnvironment: tasks has no training task; give at least one")
+        if len(self._by_id) != sum(map(len, self._tasks.values())):
+            raise InvalidInputError("ToolEnvironment: two tasks have the same task_id; give each its own")
+        if not callable(tools):
+            _by_name(tools)
+        self._tools = tools
+        self._score = score
+        self._system = system
+        self._max_turns = max_turns
+        self.replayable = replayable
+
+    def tasks(self, count: int, *, split: Split = "train", start: int = 0) -> list[Task]:
+        """Tasks `start` to `start + count` of a split; training goes round.
+
+        Raises:
+            InvalidInputError: a negative number, an unknown split, or more held-out tasks than there are.
+        """
+        limit = len(self._tasks["held_out"]) if split == "held_out" else start + count
+        numbers = checked_range(count, split, start, limit)
+        tasks = self._tasks[split]
+        return [tasks[number % len(tasks)] for number in numbers]
+
+    def task(self, task_id: str) -> Task:
+        """The task of that name.
+
+        Raises:
+            InvalidInputError: there is none.
+        """
+        if task_id not in self._by_id:
+            raise InvalidInputError(f"task: {task_id!r} is no task of this ToolEnvironment")
+        return self._by_id[task_id]
+
+    def reset(self, task: Task, seed: int) -> ToolEpisode:
+        """A fresh episode; `seed` is for the tools, where they are made for each episode."""
+        own = callable(self._tools)
+        tools = _by_name(self._tools(task, seed) if callable(self._tools) else self._tools)
+        messages: list[Message] = [{"role": "user", "content": task.question}]
+        if self._system is not None:
+            messages.insert(0, {"role": "system", "content": self._system})
+        return ToolEpisode(task, messages, tools, self._score, max_turns=self._max_turns, close_tools=own)
+
+    def close(self) -> None:
+        """Close the tools that all episodes share."""
+        if not callable(self._tools):
+            _close(self._tools)
+
+
+class ToolEpisode:
+    """One run of one task; see `ToolEnvironment`."""
+
+    def __init__(
+        self,
+        task: Task,
+        observation: list[Message],
+        tools: Mapping[str, Tool],
+        score: Callable[[Task, str], float],
+        *,
+        max_turns: int,
+        close_tools: bool,
+    ) -> None:
+        self.observation = observation
+        self.tools = [schema_of(tool) for tool in tools.values()]
+        self._task = task
+        self._tools = tools
+        self._score = score
+        self._turns_left = max_turns
+        self._close_tools = close_tools
+        self._seen = observation
+        self._over = False
+
+    def step(self, action: str) -> Outcome:
+        """Give one action; see `ToolEnvironment` for its forms.
+
+        Raises:
+            InvalidInputError: the episode is over.
+        """
+        if self._over:
+            raise InvalidInputError(f"step: the episode of task {self._task.task_id!r} is over; reset the task")
+        self._turns_left -= 1
+        if "<tool_call>" not in action:
+            return self._answered(_THOUGHT.sub("", action).strip())
+        calls = _CALL.findall(action)
+        replies = [self._reply(call) for call in calls]
+        if action.count("<tool_call>") > len(calls):
+            replies.append(("", ToolReply("a <tool_call> is not closed by </tool_call>", error=True), FORMAT_ERROR))
+        flags = 0
+        for _, _, flag in replies:
+            flags |= flag
+        self._seen = [
+            {"role": "tool", "name": name, "content": reply.text} if name else {"role": "tool", "content": reply.text}
+            for name, reply, _ in replies
+        ]
+        self._over = self._turns_left == 0
+        return Outcome(
+            None if self._over else self._seen,
+            reward=0.0 if self._over else None,
+            truncated=self._over,
+            flags=flags,
+            success=False if self._over else None,
+            facts={"calls": float(len(replies)), "tool": ",".join(name for name, _, _ in replies if name)},
+        )
+
+    def state_key(self) -> bytes:
+        """The question and the last messages, as JSON."""
+        return json.dumps([self._task.question, self._seen], sort_keys=True).encode()
+
+    def close(self) -> None:
+        """Close the tools that were made for this episode; a second time does nothing."""
+        self._over = True
+        if self._close_tools:
+            self._close_tools = False
+            _close(self._tools.values())
+
+    def _answered(self, answer: str) -> Outcome:
+        self._over = True
+        score = float(self._score(self._task, answer))
+        return Outcome(
+            reward=score,
+            terminated=True,
+            success=score >= 1,
+            info={"answer": answer},
+            facts={"score": score, "answer": answer},
+        )
+
+    def _reply(self, text: str) -> tuple[str, ToolReply, int]:
+        """The tool that a call names, what it replied, and the flags of that."""
+        try:
+            call = json.loads(text)
+            name, arguments = call["name"], call.get("arguments", {})
+            parsed = isinstance(name, str) and isinstance(arguments, Mapping)
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            parsed = False
+        if not parsed:
+            wanted = 'a call is JSON: {"name": a tool, "arguments": {an object}}'
+            return "", ToolReply(wanted, error=True), FORMAT_ERROR
+        tool = self._tools.get(name)
+        if tool is None:
+            reply = ToolReply(f"no tool {name!r}; there are {', '.join(self._tools) or 'none'}", error=True)
+            return "", reply, TOOL_RESULT | TOOL_ERROR
+        given = _text_for(tool, arguments)
+        reply = ToolReply(_wanted(tool), error=True) if given is None else tool(given)
+        return name, reply, TOOL_RESULT | (TOOL_ERROR if reply.error else 0)
+
+
+def schema_of(tool: Tool) -> dict[str, Any]:
+    """The JSON schema of a tool, as chat templates take it.
+
+    Example:
+        >>> from agentrl_core.env import Calculator
+        >>> from agentrl_core.env.tool_environment import schema_of
+        >>> schema_of(Calculator())["function"]["parameters"]["required"]
+        ['expression']
+    """
+    argument = getattr(tool, "argument", "text")
+    text = {"type": "object", "properties": {argument: {"type": "string"}}, "required": [argument]}
+    function = {
+        "name": tool.name,
+        "description": getattr(tool, "description", ""),
+        "parameters": getattr(tool, "parameters", text),
+    }
+    return {"type": "function", "function": function}
+
+
+def _text_for(tool: Tool, arguments: Mapping[str, Any]) -> str | None:
+    """What a tool is called with; None where it does not take these arguments."""
+    if hasattr(tool, "parameters"):
+        return json.dumps(arguments, ensure_ascii=False)
+    (value,) = arguments.values() if list(arguments) == [getattr(tool, "argument", "text")] else (None,)
+    return value if isinstance(value, str) else None
+
+
+def _wanted(tool: Tool) -> str:
+    return f"{tool.name} takes one argument, the text {getattr(tool, 'argument', 'text')!r}"
+
+
+def _by_name(tools: Sequence[Tool]) -> dict[str, Tool]:
+    named: dict[str, Tool] = {}
+    for tool in tools:
+        if tool.name in named:
+            raise InvalidInputError(f"ToolEnvironment: two tools are named {tool.name!r}; give each its own name")
+        named[tool.name] = tool
+    return named
+
+
+def _close(tools: Any) -> None:
+    for tool in tools:
+        if hasattr(tool, "close"):
+            tool.close()

@@ -1,0 +1,196 @@
+"""The lines that `check` tells: each function looks at one thing and gives a sentence for each violation."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+from agentrl_core.env.base import Environment, Fact, Outcome, Task
+
+if TYPE_CHECKING:
+    from agentrl_core.env.checking import Record
+
+_RUNS = ("inline", "thread", "process")
+_ROLES = ("system", "user", "assistant", "tool")
+
+
+def of_declarations(environment: Environment) -> list[str]:
+    """What the environment says of itself."""
+    lines = []
+    runs = getattr(environment, "runs", "thread")
+    if runs not in _RUNS:
+        lines.append(f"runs is {runs!r}; give one of {', '.join(map(repr, _RUNS))}")
+    replayable = getattr(environment, "replayable", True)
+    if not isinstance(replayable, bool):
+        lines.append(f"replayable is {replayable!r}; give True or False")
+    facts = getattr(environment, "facts", {})
+    if not isinstance(facts, Mapping):
+        return [*lines, f"facts is a {type(facts).__name__}; give a mapping of names to Fact"]
+    for name, fact in facts.items():
+        if not isinstance(name, str) or not name.isidentifier():
+            lines.append(f"fact {name!r} has a name that is no identifier; columns are found by it")
+        if not isinstance(fact, Fact) or fact.level not in ("step", "trajectory") or fact.kind not in ("number", "key"):
+            lines.append(f"fact {name!r} is {fact!r}; give Fact('step' or 'trajectory', 'number' or 'key')")
+    return lines
+
+
+def of_tasks(tasks: object, count: int) -> list[str]:
+    """The answer of `tasks(count)`."""
+    if not isinstance(tasks, list) or not all(isinstance(task, Task) for task in tasks):
+        return [f"tasks({count}) gives {_short(tasks)}; give a list of Task"]
+    if len(tasks) != count:
+        return [f"tasks({count}) gives {len(tasks)} tasks; give {count}"]
+    return [
+        f"{name} of a task is {getattr(task, name)!r}; give a text"
+        for task in tasks
+        for name in ("task_id", "question", "domain")
+        if not isinstance(getattr(task, name), str)
+    ]
+
+
+def of_payloads(environment: Any, tasks: Sequence[Task]) -> list[str]:
+    """Whether a new process finds the tasks again."""
+    if not hasattr(environment, "task"):
+        return [
+            f"the payload of task {task.task_id!r} is not plain JSON ({type(task.payload).__name__}) and there is no "
+            f"task(task_id): a new process cannot find the task again"
+            for task in tasks
+            if not _is_plain(task.payload)
+        ]
+    lines = []
+    for task in tasks:
+        try:
+            again = environment.task(task.task_id)
+        except Exception as error:  # noqa: BLE001 -- whatever the author's code raises is what is told
+            lines.append(f"task({task.task_id!r}) raises {type(error).__name__}: {error}")
+        else:
+            if again != task:
+                lines.append(f"task({task.task_id!r}) gives another task than tasks() did")
+    return lines
+
+
+def of_observation(observation: object, place: str) -> list[str]:
+    """A text, a message, or some messages."""
+    if isinstance(observation, str):
+        return []
+    messages = [observation] if isinstance(observation, Mapping) else observation
+    if not isinstance(messages, Sequence) or not messages:
+        return [f"{place}: the observation is {_short(observation)}; give a text or messages"]
+    roles = ", ".join(_ROLES)
+    return [
+        f"{place}: a message of the observation is {_short(message)}; give a dict with one of the roles {roles}"
+        for message in messages
+        if not (
+            isinstance(message, Mapping)
+            and message.get("role") in _ROLES
+            and (isinstance(message.get("content"), str) or "tool_calls" in message)
+        )
+    ]
+
+
+def of_tools(episode: Any) -> list[str]:
+    """The schemas for the template."""
+    tools = getattr(episode, "tools", [])
+    if isinstance(tools, Sequence) and all(isinstance(tool, Mapping) and _is_json(tool) for tool in tools):
+        return []
+    return [f"tools of an episode is {_short(tools)}; give a list of JSON schemas"]
+
+
+def of_outcome(outcome: Any, place: str, facts: Mapping[str, Fact]) -> list[str]:
+    """The types of an outcome, and what it says against what is declared."""
+    if not isinstance(outcome, Outcome):
+        return [f"{place} gives {_short(outcome)}; give an Outcome"]
+    lines = []
+    if outcome.observation is not None:
+        lines += of_observation(outcome.observation, place)
+    elif not outcome.terminated and not outcome.truncated:
+        lines.append(f"{place}: no observation and no end; give one of them")
+    kinds: Mapping[str, tuple[type | tuple[type, ...], str]] = {
+        "reward": ((int, float, type(None)), "a number or None"),
+        "terminated": (bool, "True or False"),
+        "truncated": (bool, "True or False"),
+        "flags": (int, "an integer of StepFlag's bits"),
+        "success": ((bool, type(None)), "True, False or None"),
+        "info": ((Mapping, type(None)), "a mapping or None"),
+        "facts": ((Mapping, type(None)), "a mapping or None"),
+    }
+    for name, (kind, wanted) in kinds.items():
+        value = getattr(outcome, name)
+        if not isinstance(value, kind):
+            lines.append(f"{place}: {name} is {_short(value)}; give {wanted}")
+    if isinstance(outcome.info, Mapping) and not _is_json(outcome.info):
+        lines.append(f"{place}: info {_short(outcome.info)} is not JSON; give plain values")
+    if isinstance(outcome.facts, Mapping):
+        lines += _of_facts(outcome.facts, place, facts)
+    return lines
+
+
+def _of_facts(said: Mapping[str, object], place: str, facts: Mapping[str, Fact]) -> list[str]:
+    lines = []
+    for name, value in said.items():
+        if name not in facts:
+            lines.append(f"{place}: fact {name!r} is said and not declared; add it to the environment's facts")
+        elif facts[name].kind == "number":
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                lines.append(f"{place}: fact {name!r} is {value!r} and declared a number; give a number")
+        elif not isinstance(value, str | bytes):
+            lines.append(f"{place}: fact {name!r} is {value!r} and declared a key; give a text or bytes")
+    return lines
+
+
+def of_keys(records: Sequence[Record]) -> list[str]:
+    """Whether state keys tell anything apart."""
+    seen = [record.first for record in records]
+    seen += [outcome.observation for r in records for outcome in r.outcomes if outcome.observation is not None]
+    keys = {key for record in records for key in record.keys}
+    if len(keys) == 1 and any(each != seen[0] for each in seen):
+        key = _short(next(iter(keys)))
+        return [
+            f"state_key() is {key} in every state though observations differ; make it of what the next action follows"
+        ]
+    return []
+
+
+def of_replay(record: Record, again: Record, how: str) -> list[str]:
+    """The first thing that differs between a record and the same actions played again."""
+    task = f"task {record.task.task_id!r}, {how}"
+    if record.first != again.first:
+        return [f"{task}, begins with {_short(again.first)} and began with {_short(record.first)}"]
+    for number, (was, now) in enumerate(zip(record.keys, again.keys, strict=True)):
+        if number:
+            for each in fields(Outcome):
+                old, new = (getattr(o.outcomes[number - 1], each.name) for o in (record, again))
+                if not _equal(old, new):
+                    return [f"{task}, has another {each.name} at step {number - 1}: {_short(new)}, was {_short(old)}"]
+        if was != now:
+            return [f"{task}, has another state_key before step {number}: {_short(now)}, was {_short(was)}"]
+    return []
+
+
+def _equal(one: object, other: object) -> bool:
+    if isinstance(one, float) and isinstance(other, float) and math.isnan(one) and math.isnan(other):
+        return True
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return one.keys() == other.keys() and all(_equal(one[name], other[name]) for name in one)
+    return type(one) is type(other) and one == other
+
+
+def _is_json(value: object) -> bool:
+    try:
+        json.dumps(value)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def _is_plain(value: object) -> bool:
+    """Whether a value is the same after JSON."""
+    return _is_json(value) and _equal(json.loads(json.dumps(value)), value)
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -1,0 +1,98 @@
+"""MiniGrid and BabyAI in text, on the real package."""
+
+import re
+
+import pytest
+
+from agentrl_core import env
+from agentrl_core.env.minigrid import describe
+from agentrl_core.exceptions import InvalidInputError
+
+gymnasium = pytest.importorskip("gymnasium")
+pytest.importorskip("minigrid")
+
+ACTIONS = ["turn left", "turn right", "go forward", "pick up", "drop", "toggle", "fly"]
+
+
+@pytest.mark.parametrize("name", ["BabyAI-GoToRedBall-v0", "MiniGrid-DoorKey-5x5-v0", "BabyAI-BossLevel-v0"])
+def test_the_protocol_is_kept(name):
+    assert env.check(env.MiniGrid(name, max_turns=7), actions=ACTIONS).ended == 3
+
+
+def test_what_is_seen_is_where_it_is():
+    """Each object that is named lies on the grid where the words say, seen from the agent."""
+    named = 0
+    for seed in range(30):
+        game = gymnasium.make("BabyAI-GoToRedBall-v0", disable_env_checker=True)
+        observation, _ = game.reset(seed=seed)
+        world = game.unwrapped
+        right = (-world.dir_vec[1], world.dir_vec[0])
+        for thing, ahead, aside, side in re.findall(
+            r"a (\w+ \w+) (?:(\d+) ahead)?(?:, )?(?:(\d+) (left|right))?[;.]", describe(world, observation)
+        ):
+            forward, across = int(ahead or 0), int(aside or 0) * (1 if side == "right" else -1)
+            column, row = (
+                world.agent_pos[axis] + forward * world.dir_vec[axis] + across * right[axis] for axis in (0, 1)
+            )
+            found = world.grid.get(column, row)
+            assert f"{found.color} {found.type}" == thing
+            named += 1
+    assert named > 30
+
+
+def test_a_door_is_opened_with_its_key():
+    world = env.MiniGrid("MiniGrid-DoorKey-5x5-v0", max_turns=200)
+    episode = world.reset(world.tasks(1)[0], 0)
+    assert "use the key to open the door" in episode.observation
+    grid = episode._game._environment.unwrapped
+
+    def face(target):
+        """Walk to the cell before the target, by the shortest way, and look at it."""
+        steps = {(1, 0): 0, (0, 1): 1, (-1, 0): 2, (0, -1): 3}
+        begin = tuple(map(int, grid.agent_pos))
+        ways, queue = {begin: []}, [begin]
+        for here in queue:
+            for step, direction in steps.items():
+                there = (here[0] + step[0], here[1] + step[1])
+                if there == target:
+                    yield from _turn_and_go([*ways[here], direction])
+                    return
+                cell = grid.grid.get(*there)
+                if there not in ways and (cell is None or cell.can_overlap()):
+                    ways[there] = [*ways[here], direction]
+                    queue.append(there)
+
+    def _turn_and_go(directions):
+        for number, direction in enumerate(directions):
+            while grid.agent_dir != direction:
+                yield "turn right"
+            if number + 1 < len(directions):
+                yield "go forward"
+
+    def place(kind):
+        return next(
+            (column, row)
+            for column in range(grid.width)
+            for row in range(grid.height)
+            if (cell := grid.grid.get(column, row)) is not None and cell.type == kind
+        )
+
+    for action in face(place("key")):
+        episode.step(action)
+    assert episode.step("pick up").observation.endswith("You carry a yellow key.")
+    for action in face(place("door")):
+        outcome = episode.step(action)
+    assert "a locked yellow door 1 ahead" in outcome.observation
+    assert "a open yellow door 1 ahead" in episode.step("toggle").observation
+    for action in face(place("goal")):
+        outcome = episode.step(action)
+    outcome = episode.step("go forward")
+    assert (outcome.terminated, outcome.success) == (True, True)
+    assert 0 < outcome.reward < 1
+
+
+def test_an_environment_without_a_mission_is_refused():
+    with pytest.raises(InvalidInputError, match="has no mission"):
+        env.MiniGrid("FrozenLake-v1")
+    with pytest.raises(InvalidInputError, match="'MiniGrid-Nowhere-v0' is refused"):
+        env.MiniGrid("MiniGrid-Nowhere-v0")

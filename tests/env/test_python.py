@@ -1,0 +1,250 @@
+"""The sandboxed Python: what it computes, and what hostile code cannot do."""
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from agentrl_core import env
+from agentrl_core.env import jail
+from agentrl_core.env import python as module
+from agentrl_core.exceptions import InvalidInputError, UnsupportedError
+
+needs_isolation = pytest.mark.skipif(
+    bool(module._refused()), reason=f"this system does not permit full isolation: {module._refused()}"
+)
+
+
+@pytest.fixture(scope="module")
+def python():
+    return env.Python(seconds=20)
+
+
+@pytest.fixture
+def limited():
+    return env.Python(seconds=20, isolation="limits")
+
+
+def running_below() -> set[int]:
+    return {process.pid for process in psutil.Process().children(recursive=True)}
+
+
+@pytest.mark.parametrize("isolation", [pytest.param("full", marks=needs_isolation), "limits"])
+class TestBoth:
+    """What holds for both kinds of isolation."""
+
+    @pytest.fixture
+    def tool(self, isolation):
+        return env.Python(seconds=20, isolation=isolation)
+
+    def test_what_is_printed_is_the_reply(self, tool):
+        assert tool("print(6 * 7)") == env.ToolReply("42", error=False)
+        assert tool("") == env.ToolReply("", error=False)
+        assert tool("import sys\nprint('a')\nprint('b', file=sys.stderr)\nprint('ä 💥')").text == "a\nb\nä 💥"
+
+    def test_errors_are_told_without_a_path_of_this_machine(self, tool):
+        reply = tool("x = 1\nx / 0")
+        assert reply.error
+        assert reply.text == (
+            'Traceback (most recent call last):\n  File "<stdin>", line 2, in <module>\n'
+            "ZeroDivisionError: division by zero"
+        )
+        assert tool("1 +").text.endswith("SyntaxError: invalid syntax")
+        assert tool("print('\ud800')").text == "?", "half a character is none"
+
+    def test_an_exit_status_is_told(self, tool):
+        assert tool("raise SystemExit(0)") == env.ToolReply("", error=False)
+        assert tool("raise SystemExit(3)") == env.ToolReply("[exit status 3]", error=True)
+        assert tool("import os; os.abort()") == env.ToolReply("[killed by SIGABRT]", error=True)
+
+    def test_calls_begin_anew_and_give_the_same(self, tool):
+        assert not tool("x = 1; open('note', 'w').write('x')").error
+        assert "NameError" in tool("print(x)").text
+        assert tool("import os; print(os.listdir('.'))").text == "[]"
+        words = "print({'one', 'two', 'three', 'four', 'five'})"
+        assert tool(words) == tool(words)
+
+    def test_there_is_no_input(self, tool):
+        assert "EOFError" in tool("input()").text
+
+    def test_an_endless_loop_is_stopped_and_keeps_what_it_printed(self, isolation):
+        before = time.monotonic()
+        reply = env.Python(seconds=1, isolation=isolation)("print('first')\nwhile True: pass")
+        assert reply == env.ToolReply("first\n[stopped after 1 seconds]", error=True)
+        assert time.monotonic() - before < 15
+
+    def test_code_that_goes_on_in_silence_is_stopped(self, isolation):
+        code = "import os\nos.close(1)\nos.close(2)\nwhile True: pass"
+        assert env.Python(seconds=1, isolation=isolation)(code).text == "[stopped after 1 seconds]"
+
+    def test_endless_printing_is_cut(self, isolation):
+        reply = env.Python(seconds=60, max_characters=100, isolation=isolation)("while True: print('x' * 99)")
+        assert reply.error
+        assert reply.text == "x" * 99 + "\n" + "\n[the output is too long and was cut]"
+
+    def test_ten_gigabytes_are_refused(self, tool):
+        reply = tool("x = bytearray(10 << 30)")
+        assert (reply.error, reply.text.splitlines()[-1]) == (True, "MemoryError")
+
+    def test_a_large_file_is_refused(self, tool):
+        assert "File too large" in tool("open('big', 'wb').write(bytes(100 << 20))").text
+
+    def test_variables_of_this_process_are_not_passed_on(self, tool, monkeypatch):
+        monkeypatch.setenv("AGENTRL_SECRET", "swordfish")
+        assert "swordfish" not in tool("import os; print(dict(os.environ))").text
+
+
+@needs_isolation
+def test_a_fork_bomb_is_held_and_nothing_of_it_is_left(python):
+    before = running_below()
+    counted = python(
+        "import os, time\ncount = 0\n"
+        "while True:\n"
+        "    try:\n"
+        "        if os.fork() == 0:\n"
+        "            time.sleep(1000)\n"
+        "    except BlockingIOError:\n"
+        "        break\n"
+        "    count += 1\n"
+        "print(count)"
+    )
+    assert not counted.error
+    assert 0 < int(counted.text) < 16
+    bomb = env.Python(seconds=1)("import os\nwhile True:\n    try: os.fork()\n    except OSError: pass")
+    assert bomb.text == "[stopped after 1 seconds]"
+    assert running_below() <= before
+
+
+@needs_isolation
+def test_nothing_outside_its_folder_is_written_or_read(python, tmp_path):
+    secret = tmp_path / "secret"
+    secret.write_text("swordfish")
+    assert "FileNotFoundError" in python(f"print(open({str(secret)!r}).read())").text
+    assert "FileNotFoundError" in python(f"open({str(tmp_path / 'new')!r}, 'w')").text
+    for folder in ("/usr", "/", sys.prefix):
+        assert "Read-only file system" in python(f"open({folder!r} + '/new', 'w')").text
+    assert python("import os; print(sorted(os.listdir('/dev')))").text == "['null', 'random', 'urandom', 'zero']"
+    assert "FileNotFoundError" in python("open('/proc/self/mem')").text
+    assert [path.name for path in tmp_path.iterdir()] == ["secret"]
+
+
+@needs_isolation
+def test_all_files_together_have_a_limit(python):
+    assert "No space left" in python("for i in range(100): open(f'f{i}', 'wb').write(bytes(1 << 20))").text
+
+
+@needs_isolation
+def test_there_is_no_network_not_even_here(python):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        code = f"import socket\nsocket.create_connection(('127.0.0.1', {server.getsockname()[1]}), 2)"
+        assert "Network is unreachable" in python(code).text
+        assert not env.Python(seconds=20, isolation="limits")(code).error, "the same code reaches it otherwise"
+
+
+@needs_isolation
+def test_parents_and_strangers_cannot_be_signalled(python):
+    reply = python(
+        "import os, signal\n"
+        "os.kill(os.getppid(), signal.SIGKILL)\n"
+        f"try: os.kill({os.getpid()}, signal.SIGKILL)\n"
+        "except ProcessLookupError: print('no such process')\n"
+        "print('still here')"
+    )
+    assert reply == env.ToolReply("no such process\nstill here", error=False)
+
+
+@needs_isolation
+def test_what_it_leaves_in_the_background_ends_with_it(python):
+    before = running_below()
+    reply = python("import os, time\nif os.fork() == 0:\n    os.setsid()\n    time.sleep(1000)\nprint('done')")
+    assert reply.text == "done"
+    assert running_below() <= before
+
+
+@needs_isolation
+def test_it_has_no_privileges_and_gets_none(python):
+    reply = python(
+        "import ctypes, os\nlibc = ctypes.CDLL(None)\n"
+        "print(os.getuid() == 0, libc.unshare(0x10000000), libc.unshare(0x20000),\n"
+        "      libc.mount(b'tmpfs', b'/tmp', b'tmpfs', 0, None), libc.setuid(0), libc.chroot(b'/tmp'))"
+    )
+    assert reply.text == "False -1 -1 -1 -1 -1"
+
+
+@needs_isolation
+def test_packages_of_this_interpreter_are_there(python):
+    assert python("import numpy; print(numpy.ones(3) @ numpy.ones(3))").text == "3.0"
+
+
+@needs_isolation
+def test_calls_run_side_by_side(python):
+    replies = {}
+
+    def call(number):
+        replies[number] = python(f"print({number} ** 2)").text
+
+    threads = [threading.Thread(target=call, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert replies == {number: str(number**2) for number in range(8)}
+
+
+@needs_isolation
+def test_it_dies_with_the_process_that_called_it(tmp_path):
+    program = "from agentrl_core import env; env.Python(seconds=600)('import time; time.sleep(600)')"
+    caller = subprocess.Popen([sys.executable, "-c", program], env={**os.environ, "TMPDIR": str(tmp_path)})
+    process = psutil.Process(caller.pid)
+    deadline = time.monotonic() + 60
+    while len(below := process.children(recursive=True)) < 3 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert len(below) >= 3
+    caller.kill()
+    caller.wait()
+    assert not psutil.wait_procs(below, timeout=30)[1]
+
+
+def test_a_system_that_does_not_permit_isolation_is_told(monkeypatch):
+    monkeypatch.setattr(module, "_refused", lambda: "unshare: Operation not permitted")
+    with pytest.raises(UnsupportedError, match=r"unshare: Operation not permitted.*isolation='limits'"):
+        env.Python()
+    assert env.Python(isolation="limits")("print(1)").text == "1"
+
+
+def test_what_goes_wrong_on_the_way_in_is_told():
+    settings = (
+        '{"status": 2, "root": "/nowhere", "readable": [], "files": 1, "shut_in": true, "memory": 1, "seconds": 1}'
+    )
+    started = subprocess.run(
+        [sys.executable, "-I", "-S", str(Path(jail.__file__)), settings], capture_output=True, text=True, check=False
+    )
+    assert started.returncode == 1
+    assert "mount" in started.stderr or "unshare" in started.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"seconds": 0}, "seconds is 0"),
+        ({"memory": 1}, "memory is 1"),
+        ({"max_characters": 0}, "max_characters is 0"),
+        ({"isolation": "some"}, "isolation is 'some'"),
+    ],
+)
+def test_wrong_arguments(arguments, message):
+    with pytest.raises(InvalidInputError, match=message):
+        env.Python(**arguments)
+
+
+def test_reasoning_gym_uses_it_as_a_tool():
+    world = env.ReasoningGym(["lcm"], [env.Python(seconds=20, isolation="limits")], held_out=4)
+    assert world.runs == "thread"
+    episode = world.reset(world.tasks(1)[0], seed=0)
+    assert episode.step("<call>print(2**10)</call>").observation == "<result>1024</result>"

@@ -1,0 +1,91 @@
+"""Every family of the real reasoning-gym makes tasks, finds them again, and scores them."""
+
+import pytest
+
+from agentrl_core import env
+from agentrl_core.exceptions import InvalidInputError
+
+reasoning_gym = pytest.importorskip("reasoning_gym")
+
+FAMILIES = sorted(reasoning_gym.factory.DATASETS)
+
+# What the package does not do; each is asserted, so that a version that does is noticed.
+WITHOUT_SETTINGS = {"composite": "it is made of other families, which its settings name"}
+WITHOUT_ANSWER = {
+    "boxnet": "the entry has a plan's beginning and no plan",
+    "graph_color": "the answer stands in the metadata, keyed by numbers, where JSON has texts",
+    "propositional_logic": "any valid conclusion is right; the entry has one in its metadata",
+    "rubiks_cube": "any solution is right; the entry has one in its metadata",
+    "rush_hour": "any solution is right; the entry has none",
+}
+SCORES_ANYTHING = {"game_of_life_halting": "its scorer compares whether answer and truth are texts of the same truth"}
+# Seconds for one question: the search of the package, not ours.
+SLOW = {"knight_swap"}
+
+
+def test_the_families_were_found():
+    assert len(FAMILIES) > 100
+    assert {*WITHOUT_SETTINGS, *WITHOUT_ANSWER, *SCORES_ANYTHING, *SLOW} <= set(FAMILIES)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_family(family):
+    if family in WITHOUT_SETTINGS:
+        with pytest.raises(InvalidInputError, match=family):
+            env.ReasoningGym([family], held_out=0)
+        return
+    world = env.ReasoningGym([family], held_out=0)
+    tasks = world.tasks(1 if family in SLOW else 3)
+    assert all(task.question and task.domain == family for task in tasks)
+    assert world.task(tasks[0].task_id) == tasks[0]
+    for task in tasks:
+        answer = task.payload.entry["answer"]
+        assert (answer is None) == (family in WITHOUT_ANSWER)
+        episode = world.reset(task, 0)
+        before = episode.state_key()
+        assert isinstance(before, bytes)
+        assert episode.step("<call>1+1</call>").facts == {"tool": "calculator"}
+        assert episode.state_key() != before
+        wrong = episode.step("<answer>definitely not</answer>")
+        assert wrong.terminated
+        assert wrong.facts["answer"] == "definitely not"
+        if family not in SCORES_ANYTHING:
+            assert (wrong.reward, wrong.success) == (0.0, False)
+            assert 0 <= wrong.facts["score"] < 1
+        if answer is None or set(answer) & set("<>"):  # an answer has no such signs
+            continue
+        outcome = world.reset(task, 0).step(f"<answer>{answer}</answer>")
+        assert (outcome.reward, outcome.success, outcome.facts["score"]) == (1.0, True, 1.0)
+
+
+def test_composite_works_with_its_settings():
+    part = reasoning_gym.composite.DatasetSpec(name="lcm", weight=1.0, config={"min_value": 2, "max_value": 9})
+    world = env.ReasoningGym({"composite": {"datasets": [part]}}, held_out=0)
+    [task] = world.tasks(1)
+    assert world.reset(task, 0).step(f"<answer>{task.payload.entry['answer']}</answer>").reward == 1.0
+
+
+def test_the_protocol_is_kept():
+    world = env.ReasoningGym(held_out=8)
+    actions = ["<call>1+1</call>", "none", "<answer>1</answer>"]
+    report = env.check(world, tasks=6, actions=actions)
+    assert (report.ended, report.hints) == (6, ())
+    assert world.runs == "inline"
+
+
+def test_a_task_is_found_by_its_name_in_another_process():
+    world = env.ReasoningGym(["lcm", "chain_sum"], held_out=8)
+    for task in [*world.tasks(20), *world.tasks(8, split="held_out")]:
+        assert env.ReasoningGym(["lcm", "chain_sum"], held_out=8).task(task.task_id) == task
+    for name in (
+        "lcm",
+        "lcm/train",
+        "lcm/train/x",
+        "lcm/test/0",
+        "gcd/train/0",
+        f"lcm/train/{1 << 20}",
+        "lcm/train/-1",
+    ):
+        with pytest.raises(InvalidInputError, match="is no task of this ReasoningGym"):
+            world.task(name)
