@@ -1,12 +1,14 @@
 """The collector over a real environment and a real model."""
 
+import itertools
+
 import numpy as np
 import polars as pl
 import pytest
 
 import agentrl_core as arl
 from agentrl_core import advantage, annotate, engine, recipes, reward, rollout, select
-from agentrl_core.collect import evaluate
+from agentrl_core.collect import Evaluation, Progress, evaluate
 from agentrl_core.exceptions import InvalidInputError, RecipeError
 from agentrl_core.model.probe import Probe
 
@@ -27,7 +29,9 @@ def test_a_batch_depends_on_the_seed_alone(world, warm_policy):
     policy, tokenizer = warm_policy
     batches = []
     for seed in (3, 3, 4):
-        collect = arl.Collector(engine.Transformers(policy, tokenizer), world, recipes.GRPO, seed=seed, **LIMITS)
+        # Without batch_invariant the last bits depend on the rows beside a row.
+        generate = engine.Transformers(policy, tokenizer, batch_invariant=True)
+        collect = arl.Collector(generate, world, recipes.GRPO, seed=seed, **LIMITS)
         batches.append(collect(tasks=3, group_size=4))
     assert same(batches[0], batches[1])
     assert not same(batches[0], batches[2])
@@ -91,30 +95,30 @@ def test_entropy_branching_fills_its_budget_and_forks_behind_tool_results(world,
     assert (own["state_key"] == own["state_key_inherited"]).all()
 
 
-def test_an_interrupted_collection_is_saved_and_collected_again(world, warm_policy, tmp_path):
+def test_an_interrupted_collection_goes_on(world, warm_policy, tmp_path):
     policy, tokenizer = warm_policy
-    generate = engine.Transformers(policy, tokenizer)
+    generate = engine.Transformers(policy, tokenizer, batch_invariant=True)
     whole = arl.Collector(generate, world, recipes.GRPO, **LIMITS)(tasks=2, group_size=4)
 
-    def stop(tokens: int) -> None:
-        assert tokens > 0
-        raise KeyboardInterrupt
+    def stop(progress: Progress) -> None:
+        if progress.tokens:
+            raise KeyboardInterrupt
 
     with arl.Store.open(tmp_path) as store:
         collect = arl.Collector(generate, world, recipes.GRPO, store=store, progress=stop, **LIMITS)
         with pytest.raises(KeyboardInterrupt):
             collect(tasks=2, group_size=4)
-        assert len(store.draws) == 0
+        assert (len(store.draws), len(store.trajectories)) == (0, 0), "live groups are in no table"
         assert not store.has_batch(0)
-        saved = pl.DataFrame(store.trajectories)
-        assert len(saved) == 8
-        assert (pl.DataFrame(store.nodes)["kind"] == 1).sum() == 8
+        recorded = store.journal(0).records()
+        assert any(b"/segment" in name for name, _ in recorded)
     with arl.Store.open(tmp_path) as store:
         collect = arl.Collector(generate, world, recipes.GRPO, store=store, **LIMITS)
         batch = collect(tasks=2, group_size=4)
         assert batch.column("token", "token").tolist() == whole.column("token", "token").tolist()
         assert len(store.draws) == 8
-        assert pl.DataFrame(store.trajectories)["trajectory_id"].n_unique() == 16
+        assert same(batch, whole)
+        assert len(store.trajectories) == 8
 
 
 def test_a_batch_that_was_not_trained_is_given_again(world, warm_policy, tmp_path):
@@ -131,9 +135,10 @@ def test_a_batch_that_was_not_trained_is_given_again(world, warm_policy, tmp_pat
         again.update(recipes.GRPO.credit(batch), {"loss": 0.5}, checkpoint="weights.pt")
         assert store.iteration == again.iteration == 1
         assert store.state == {
-            "metrics": {"collect": {"draws": 8, "unscored": 0}, "loss": 0.5},
+            "metrics": {"collect": {"draws": 8, "unscored": 0, "failed": 0}, "loss": 0.5},
             "checkpoint": "weights.pt",
             "components": {},
+            "policy_versions": {"policy": 0},
             "run": {"recipe": recipes.GRPO.to_dict(), "seed": 0, "group_size": 4},
         }
         tasks = pl.DataFrame(store.tasks)
@@ -163,7 +168,47 @@ def test_evaluation_counts_solved_tasks(world, warm_policy):
         question = next((q for q in answers if np.array_equal(chat.prompt(q), tokens)), None)
         return f"<answer>{answers.get(question, 'no')}</answer>"
 
-    assert evaluate(engine.Scripted(tokenizer, reply), world, tasks=8) == 6 / 8
+    script = engine.Scripted(tokenizer, reply)
+    found = evaluate(script, world, tasks=8, samples=3)
+    assert found.success == 6 / 8
+    assert found.successes.tolist() == [3] * 6 + [0] * 2
+    assert [found.pass_at(tries) for tries in (1, 3)] == [6 / 8, 6 / 8]
+    low, high = found.interval()
+    assert 0.3 < low < 6 / 8 < high <= 1
+    with pytest.raises(InvalidInputError, match="tries=4; give a whole number from 1 to 3"):
+        found.pass_at(4)
+
+
+def test_pass_at_k_is_unbiased():
+    """Against the share of subsets of k of the n rollouts that hold a success."""
+    for n, c in ((1, 0), (1, 1), (5, 2), (7, 6), (6, 0)):
+        found = Evaluation(np.array([c]), np.array([n]), ["task"], ["x"], np.array([0.0]), None)
+        solved = [1] * c + [0] * (n - c)
+        for k in range(1, n + 1):
+            subsets = list(itertools.combinations(solved, k))
+            assert found.pass_at(k) == pytest.approx(sum(map(any, subsets)) / len(subsets), abs=1e-12)
+
+
+def test_an_evaluation_touches_nothing_of_the_training(world, warm_policy, tmp_path):
+    policy, tokenizer = warm_policy
+    generate = engine.Transformers(policy, tokenizer, batch_invariant=True)
+    batches = []
+    for evaluates in (False, True):
+        with arl.Store.open(tmp_path / str(evaluates)) as store:
+            collect = arl.Collector(generate, world, recipes.GRPO, store=store, **LIMITS)
+            first = collect.evaluate(tasks=6, samples=2) if evaluates else None
+            batch = recipes.GRPO.credit(collect(tasks=2, group_size=4))
+            collect.update(batch, {})
+            if first is not None:
+                second = collect.evaluate(tasks=6, samples=2)
+                assert second.successes.tolist() == first.successes.tolist(), "equal weights, equal answers"
+                with arl.Store.open(tmp_path / "True" / "evaluations", read_only=True) as kept:
+                    assert kept.iteration == 2
+                    assert len(kept.draws) == 24
+                    assert kept.state["iteration"] == 1
+            batches.append((batch, pl.DataFrame(store.tasks).rows(), store.state))
+    assert same(batches[0][0], batches[1][0])
+    assert batches[0][1:] == batches[1][1:]
 
 
 def test_wrong_calls(world, warm_policy):

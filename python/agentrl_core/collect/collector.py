@@ -151,7 +151,7 @@ class Collector:
 
         Args:
             tasks: number of groups to admit.
-            group_size: trajectories that a group starts with (planners that have a budget of their own use that).
+            group_size: trajectories of a group (programs with a budget of their own use that).
 
         Returns:
             A batch with column `score` at level `draw`. It can hold fewer groups than asked for when admission rejects
@@ -159,7 +159,8 @@ class Collector:
 
         Raises:
             InvalidInputError: `tasks` or `group_size` is not positive, or there are not enough tasks; the environment
-                or the planner answers with something that cannot be; or the reward of every draw is NaN.
+                or the program does what a program must not do; or the reward of every draw is NaN.
+            AgentRLError: and whatever the engine or a program raises, where most groups fail by it.
             KeyboardInterrupt: interrupted; another call goes on with what there is.
         """
         check_whole("collect", tasks=tasks, group_size=group_size)
@@ -377,9 +378,9 @@ class Collector:
         estimator = next(iter(self.engines.values())).entropy_estimator
         return Forest(iteration=iteration, seed=self.seed, entropies=estimator, facts=self._facts(recipe))
 
-    def _facts(self, recipe: Recipe) -> dict[str, dict[str, str]]:
+    def _facts(self, recipe: Recipe) -> dict[str, dict[str, Literal["number", "key"]]]:
         """What the environments and the program declare: the kind of each fact, by level and name."""
-        facts: dict[str, dict[str, str]] = {"step": {}, "trajectory": {}}
+        facts: dict[str, dict[str, Literal["number", "key"]]] = {"step": {}, "trajectory": {}}
         declared = [*(world.facts for world in self.worlds.values()), recipe.rollout.facts]
         for name, fact in ((name, fact) for table in declared for name, fact in table.items()):
             facts[fact.level][name] = fact.kind

@@ -36,6 +36,8 @@ _FIRST_PAUSE = 0.1
 _MOST_FAILED = 0.2
 """The share of the groups that may fail before the collection does."""
 _FIRST_GROUPS = 8
+_EVALUATION = 1 << 63
+"""Stands in the place of the iteration in the keys of an evaluation."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,7 @@ class Conductor:
         sampling: of segments whose program does not say.
         limits: what a branch may use.
         seed: of the run.
-        mode: what the groups are told. The seeds of an evaluation are the same in every iteration, and none of training.
+        mode: what the groups are told. The seeds of an evaluation are the same in every iteration, none of training.
         notices: keeps what was warned of already.
         reward: what phase reward makes of a batch: the same batch with more columns.
         statistics: what is known of a task, by its id.
@@ -129,7 +131,7 @@ class Conductor:
         self._worlds_of.update(worlds)
         groups = []
         for place, (task, size) in enumerate(zip(tasks, sizes, strict=True), start=first):
-            key = (self.forest.iteration if self._mode == "train" else -1, place)
+            key = (self.forest.iteration if self._mode == "train" else _EVALUATION, place)
             self.forest.add_group(place, task.task_id, key=key)
             groups.append(self._group(task, size, key, place))
         self._groups += len(groups)

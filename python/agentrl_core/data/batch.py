@@ -98,7 +98,7 @@ class Batch:
 
     @property
     def decisions(self) -> Table:
-        """What planners decided while the rollouts ran, so that a search can be replayed."""
+        """What programs decided while the rollouts ran, so that a search can be replayed."""
         return self._core.decisions
 
     @property

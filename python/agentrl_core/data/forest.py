@@ -387,7 +387,7 @@ class Forest:
         score: float | None = None,
         reason: str | None = None,
     ) -> None:
-        """Log a planner's decision in the table `decisions`, so that the search can be replayed. Nothing is done.
+        """Log a program's decision in the table `decisions`, so that the search can be replayed. Nothing is done.
 
         Args:
             operation: what was decided.
@@ -398,7 +398,7 @@ class Forest:
             node: the node acted at.
             end: how many of its tokens come before the place acted at.
             result: the trajectory that came of it.
-            score: what the planner decided by.
+            score: what the program decided by.
             reason: why, in words.
 
         Example:

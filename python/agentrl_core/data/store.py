@@ -153,7 +153,7 @@ class Store:
 
     @property
     def decisions(self) -> Table:
-        """What planners decided."""
+        """What programs decided."""
         return self._core.table("decisions")
 
     @property

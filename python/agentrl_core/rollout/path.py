@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -183,4 +183,4 @@ class Path:
 def _messages(content: Content) -> list[Message]:
     if isinstance(content, str):
         return [{"role": "user", "content": content}]
-    return [cast("Message", content)] if isinstance(content, dict) else list(cast("Sequence[Message]", content))
+    return [content] if isinstance(content, dict) else list(content)

@@ -1,0 +1,210 @@
+"""A run that was killed in the middle of groups goes on with what was recorded, to the same trees."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+import resuming
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from number_world import Numbers, SumWorld
+from resuming import ITERATIONS, TABLES, outcome, train
+from small_world import SmallWorld
+
+import agentrl_core as arl
+from agentrl_core import recipes, rollout
+from agentrl_core.engine import Request, Segment
+from agentrl_core.env import Outcome, Task
+from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.rollout import Group
+
+KILLS = 100
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    folder = tmp_path_factory.mktemp("runs") / "undisturbed"
+    with arl.Store.open(folder, sync="never") as store:
+        train(folder, store)
+        return outcome(store)
+
+
+def go_on(folder: Path, kills: int, seed: int) -> int:
+    """Kill the run at random moments until all is done; how often it was."""
+    rng = np.random.default_rng(seed)
+    killed = 0
+    command = [sys.executable, resuming.__file__, str(folder)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as runs:
+        assert runs.stdin is not None
+        assert runs.stdout is not None
+        while True:
+            runs.stdin.write("\n")
+            runs.stdin.flush()
+            process = int(runs.stdout.readline().split()[1])
+            # Patience grows, so that a slow machine comes to the end too.
+            time.sleep(rng.uniform(0.0, 0.04 * (1 + killed / 10)) if killed < kills else 0.5 * killed)
+            with contextlib.suppress(ProcessLookupError):  # it was done already
+                os.kill(process, signal.SIGKILL)
+            if runs.stdout.readline().split()[1] == "0":
+                break
+            killed += 1
+        runs.stdin.close()
+    return killed
+
+
+@pytest.mark.slow
+def test_kills_in_the_middle_of_groups_change_nothing(tmp_path: Path, undisturbed: dict[str, Any]) -> None:
+    killed, runs = 0, 0
+    while killed < KILLS:
+        folder = tmp_path / str(runs)
+        killed += go_on(folder, KILLS, runs)
+        runs += 1
+        with arl.Store.open(folder, read_only=True) as store:
+            assert store.iteration == ITERATIONS
+            found = outcome(store)
+            for name in TABLES:
+                assert found[name] == undisturbed[name], name
+            assert found["state"] == undisturbed["state"]
+            assert store.verify() == []
+        assert not (tmp_path / f"{folder.name}.complaints").exists(), "what was recorded is never asked for again"
+        judged = (tmp_path / f"{folder.name}.effects").read_text().split()
+        assert len(set(judged)) >= 3
+        assert runs < 50, "kills hit"
+
+
+def test_an_interrupt_goes_on_in_the_same_process() -> None:
+    """Ctrl-C in the middle: the next call gets what was recorded, and comes to the same batch."""
+    asked: list[int] = []
+
+    class Listening(SmallWorld):
+        async def generate(self, request: Request) -> Segment:
+            asked.append(request.seed)
+            return await super().generate(request)
+
+    def slow(task: Task, seed: int, actions: list[str]) -> Outcome:
+        time.sleep(0.02)
+        return resuming.answer(task, seed, actions)
+
+    expected = arl.Collector(SmallWorld(slow), SmallWorld(slow), recipes.GRPO, task_pool=8)(tasks=2, group_size=2)
+    world = Listening(slow)
+    collect = arl.Collector(world, world, recipes.GRPO, task_pool=8)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    threading.Timer(0.05, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            collect(tasks=2, group_size=2)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    first = list(asked)
+    batch = collect(tasks=2, group_size=2)
+    assert first, "it was interrupted after something was sampled"
+    assert len(asked) == len(set(asked)), "no segment is sampled twice"
+    for name in ("nodes", "steps", "trajectories", "draws"):
+        one, other = (pl.DataFrame(getattr(each, name)).drop("created_us", strict=False) for each in (batch, expected))
+        assert one.equals(other, null_equal=True), name
+
+
+class Delayed(Numbers):
+    """Answers after delays that nothing depends on."""
+
+    def __init__(self, delays: list[float], failures: set[int]) -> None:
+        self.delays = delays
+        self.failures = failures
+        self.asked = 0
+
+    async def generate(self, request: Request) -> Segment:
+        import asyncio
+
+        self.asked += 1
+        number = self.asked
+        await asyncio.sleep(self.delays[number % len(self.delays)])
+        if number in self.failures:
+            raise ConnectionError("busy")
+        return await super().generate(request)
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    delays=st.lists(st.floats(0, 0.003), min_size=1, max_size=7),
+    failures=st.sets(st.integers(1, 40), max_size=3),
+    concurrency=st.sampled_from([1, 3, 7, 1024]),
+    program=st.sampled_from(
+        [rollout.Independent(), rollout.EntropyBranching(budget=5, initial=2, probability=0.7), resuming.Search()]
+    ),
+)
+def test_who_is_faster_changes_nothing(
+    delays: list[float], failures: set[int], concurrency: int, program: rollout.Rollout
+) -> None:
+    class Judge:
+        @staticmethod
+        def judge(group: str, text: str) -> float:
+            del group
+            return float(len(text))
+
+    resuming.WORLDS[:] = [Judge()]  # type: ignore[list-item]
+    recipe = recipes.GRPO.replace(rollout=program)
+    batches = []
+    for engine, most in ((Numbers(), 1024), (Delayed(delays, failures), concurrency)):
+        collect = arl.Collector(engine, SumWorld(), recipe, seed=3, task_pool=8, concurrency=most)
+        batches.append(collect(tasks=3, group_size=3))
+    for name in ("nodes", "steps", "trajectories", "draws", "decisions"):
+        one, other = (pl.DataFrame(getattr(each, name)).drop("created_us", strict=False) for each in batches)
+        assert one.equals(other, null_equal=True), name
+
+
+def test_a_changed_program_says_what_was_not_asked_for_again(tmp_path: Path) -> None:
+
+    class Shorter(rollout.Rollout):
+        async def group(self, group: Group) -> None:
+            await group.run(group.start_many(2))
+
+    class Fails(rollout.Rollout):
+        async def group(self, group: Group) -> None:
+            await group.run(group.start_many(3))
+            raise InvalidInputError("stop here")
+
+    world = SmallWorld()
+    with arl.Store.open(tmp_path) as store:
+        collect = arl.Collector(world, world, recipes.GRPO.replace(rollout=Fails()), store=store, task_pool=8)
+        with pytest.raises(InvalidInputError, match="stop here"):
+            collect(tasks=1, group_size=2)
+        recorded = len(store.journal(0).records())
+        assert recorded >= 3 * 3
+        with warnings.catch_warnings(record=True, action="always") as told:
+            recipe = recipes.GRPO.replace(rollout=Shorter())
+            batch = arl.Collector(world, world, recipe, store=store, task_pool=8)(tasks=1, group_size=2)
+        assert batch.num_draws == 2
+        assert len(told) == 1
+        assert f"of {recorded} recorded answers were not asked for again (the first: 0.0/0.2/" in str(told[0].message)
+
+
+def test_an_engine_with_older_weights_is_refused(tmp_path: Path) -> None:
+    world = SmallWorld()
+    with arl.Store.open(tmp_path) as store:
+        collect = arl.Collector(world, world, recipes.GRPO, store=store, task_pool=8)
+        batch = collect(tasks=1, group_size=2)
+        world.update_weights(None, version=1)
+        collect.update(recipes.GRPO.credit(batch), {}, checkpoint="weights-1.pt")
+    with arl.Store.open(tmp_path) as store:
+        fresh = SmallWorld()
+        collect = arl.Collector(fresh, fresh, recipes.GRPO, store=store, task_pool=8)
+        with pytest.raises(
+            InvalidInputError,
+            match=r"weights of version 0, and the run goes on with version 1, those of checkpoint 'weights-1.pt'; load "
+            r"them, and call engine.update_weights\(model, version=1\)",
+        ):
+            collect(tasks=1, group_size=2)
+        fresh.update_weights(None, version=1)
+        assert collect(tasks=1, group_size=2).num_draws == 2
