@@ -113,10 +113,6 @@ class Machine(RuleBasedStateMachine):
     @rule(target=rows, row=rows, at=st.integers(0, 99))
     def fork(self, row: Lists, at: int) -> Lists:
         name = f"f{len(self.all)}"
-        if row.status == "pruned":
-            with pytest.raises(InvalidInputError, match="was pruned"):
-                self.forest.fork(row.handle)
-            return row
         end = len(row.tokens) if row.rewritten else 1 + at % len(row.tokens)
         if end == len(row.tokens):
             return self.add(row.prefix(self.forest.fork(row.handle), name, end))
@@ -125,7 +121,11 @@ class Machine(RuleBasedStateMachine):
 
     @rule(target=rows, row=rows, at=st.integers(0, 99))
     def rollback(self, row: Lists, at: int) -> Lists:
-        if row.status == "pruned" or row.rewritten:
+        if row.rewritten:
+            return row
+        if row.status == "pruned":
+            with pytest.raises(InvalidInputError, match="was pruned already"):
+                self.forest.rollback(row.handle, row.nodes[0][0])
             return row
         end = 1 + at % len(row.tokens)
         node, begin, _ = next(part for part in row.nodes if part[1] < end <= part[2])

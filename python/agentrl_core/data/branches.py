@@ -225,6 +225,9 @@ def rollback(forest: Live, trajectory: int, node: int, end: int | None = None) -
         node: the last node to keep.
         end: how many of its tokens; None: all.
 
+    Raises:
+        InvalidInputError: it was pruned already (fork it), or adopted.
+
     Example:
         >>> import agentrl_core as arl
         >>> forest = arl.Forest()

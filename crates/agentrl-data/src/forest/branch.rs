@@ -99,8 +99,14 @@ impl Forest {
     /// pruned. Returns the trajectory that goes on.
     pub fn rollback(&mut self, trajectory: Handle, node: Handle, end: Option<u32>) -> Result<Handle> {
         let (_, index) = split(trajectory);
-        if self.trajectory(trajectory)?.stored.is_some() {
+        let entry = self.trajectory(trajectory)?;
+        if entry.stored.is_some() {
             return Err(stored(trajectory));
+        }
+        if entry.status == Status::Pruned {
+            return Err(Error::invalid(format!(
+                "trajectory {trajectory} was pruned already; fork it to go on from one of its tokens"
+            )));
         }
         let back = self.fork(trajectory, Some(node), end)?;
         self.group_mut(trajectory)?.take_out(index, Note::Pruned("rolled back".to_owned()));
