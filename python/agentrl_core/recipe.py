@@ -16,6 +16,7 @@ import numpy as np
 from agentrl_core.component.column import LEVELS, Column, is_said
 from agentrl_core.component.component import PHASES, BatchComponent, Component, StatefulComponent, find_component
 from agentrl_core.component.rows import Rows
+from agentrl_core.component.toml_text import toml_lines
 from agentrl_core.data.batch import Batch
 from agentrl_core.data.facts import Declared
 from agentrl_core.exceptions import InvalidInputError, RecipeError
@@ -186,7 +187,6 @@ class Recipe:
 
         Example:
             >>> from agentrl_core import recipes
-            >>> recipes.COPO.check(facts={"trajectory": {"answer_cluster": "key", "answer_parsed": "number"}})
             >>> recipes.COPO.check(facts={"step": {"flawed": "number"}})
             Traceback (most recent call last):
                 ...
@@ -373,7 +373,7 @@ class Recipe:
 
     def to_toml(self) -> str:
         """The recipe as a TOML document, which `from_toml` reads back to an equal recipe."""
-        return "\n".join(_toml_lines(self.to_dict(), ()))
+        return "\n".join(toml_lines(self.to_dict()))
 
     @classmethod
     def from_toml(cls, source: str | Path) -> Self:
@@ -442,9 +442,7 @@ class Recipe:
     ) -> None:
         level, name = column
         reach = LEVELS[: LEVELS.index(column.level) + 1]
-        if column.is_fact or any(Column(coarser, name) in made for coarser in reach):
-            return
-        if is_said(column, facts):
+        if column.is_fact or is_said(column, facts) or any(Column(coarser, name) in made for coarser in reach):
             return
         if batch is not None:
             if batch.has(name, column.level) or is_said(column, batch.facts):
@@ -457,8 +455,7 @@ class Recipe:
         elif facts is not None:
             remedy = (
                 "no component of this recipe makes it, and the environment does not say it: declare it in the "
-                f'environment, facts = {{{name!r}: Fact("{at}")}}, and give it with each Outcome(facts=...); or add a '
-                "component that makes it"
+                f'environment, facts = {{{name!r}: Fact("{at}")}}, and give it with Outcome(facts=...)'
             )
         else:
             remedy = (
@@ -510,23 +507,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, tuple):
         return [_plain(link) for link in value]
     return value.to_dict() if isinstance(value, Component) else value
-
-
-def _toml_lines(table: Mapping[str, Any], path: tuple[str, ...]) -> list[str]:
-    """A table as TOML: its plain values, then its sub-tables. The keys are field names, hence bare."""
-    lines = [f"{key} = {_toml_value(value)}" for key, value in table.items() if not isinstance(value, (Mapping, list))]
-    for key, value in table.items():
-        name = ".".join((*path, key))
-        if isinstance(value, Mapping):
-            lines += ["", f"[{name}]", *_toml_lines(value, (*path, key))]
-        elif isinstance(value, list):
-            for link in value:
-                lines += ["", f"[[{name}]]", *_toml_lines(link, (*path, key))]
-    return lines if path else [*lines, ""]
-
-
-def _toml_value(value: Any) -> str:
-    if isinstance(value, str):
-        # A JSON string is a TOML string, but for the one control character that JSON does not escape.
-        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-    return str(value).lower() if isinstance(value, bool) else repr(value)

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
+
+import numpy as np
+
+from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.operators import columns
 
 Declared: TypeAlias = Mapping[str, Mapping[str, str]]
 """For level `step` and level `trajectory` the kind of each name: `number` or `key`."""
@@ -36,3 +41,22 @@ def by_level(facts: Mapping[str, Fact]) -> dict[str, dict[str, Literal["number",
     for name, fact in facts.items():
         levels.setdefault(fact.level, {})[name] = fact.kind
     return levels
+
+
+def fact_column(values: Any, name: str) -> Any:
+    """One fact of many rows as the core reads it: numbers as float32 (NaN: not said), or the list of keys.
+
+    Raises:
+        InvalidInputError: it is no column of numbers, texts or bytes.
+    """
+    if isinstance(values, np.ndarray) and values.dtype.kind in "fiub":
+        return columns.numbers(values, name).astype(np.float32)
+    try:
+        rows = values.to_list() if hasattr(values, "to_list") else list(values)
+    except TypeError:
+        raise InvalidInputError(
+            f"{name} is {type(values).__name__}; give a column, a row for each trajectory"
+        ) from None
+    if any(isinstance(row, (str, bytes)) for row in rows):
+        return rows
+    return columns.numbers([np.nan if row is None else row for row in rows], name).astype(np.float32)

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentrl_core import _core
+from agentrl_core.data.facts import fact_column
 from agentrl_core.data.live import Live
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.operators import columns
@@ -370,7 +371,7 @@ def _columns_of(trajectories: object, tokens: Mapping[str, Lists], given: Mappin
         elif name == "state":
             turns[name] = _texts(values, name)
         elif name == "facts":
-            turns[name] = {fact: _fact(column, f"facts[{fact!r}]") for fact, column in values.items()}
+            turns[name] = {fact: fact_column(column, f"facts[{fact!r}]") for fact, column in values.items()}
         elif name == "finish_reason":
             turns[name] = _codes(values, name, _REASONS, len(handles))
         else:
@@ -427,16 +428,6 @@ def _code(value: object, name: str, known: Mapping[Any, int]) -> int:
     if not isinstance(value, (str, type(None))) or value not in known:
         raise InvalidInputError(f"{name} is {value!r}; use one of {list(known)}")
     return known[value]
-
-
-def _fact(values: Any, name: str) -> Any:
-    """A column of numbers as float32, or the list of keys that it is."""
-    if columns.is_arrow(values) and hasattr(values, "to_list"):
-        values = values.to_list()
-    rows = values if isinstance(values, np.ndarray) and values.dtype.kind in "fiub" else _rows(values, name)
-    if any(isinstance(row, (str, bytes)) for row in rows):
-        return list(rows)
-    return columns.numbers([np.nan if row is None else row for row in rows], name).astype(np.float32)
 
 
 def _texts(values: Any, name: str) -> Any:

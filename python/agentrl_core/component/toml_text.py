@@ -1,0 +1,27 @@
+"""Recipes as TOML documents, which the standard library reads and does not write."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+
+def toml_lines(table: Mapping[str, Any], path: tuple[str, ...] = ()) -> list[str]:
+    """A table as TOML: its plain values, then its sub-tables. The keys are field names, hence bare."""
+    lines = [f"{key} = {_toml_value(value)}" for key, value in table.items() if not isinstance(value, (Mapping, list))]
+    for key, value in table.items():
+        name = ".".join((*path, key))
+        if isinstance(value, Mapping):
+            lines += ["", f"[{name}]", *toml_lines(value, (*path, key))]
+        elif isinstance(value, list):
+            for link in value:
+                lines += ["", f"[[{name}]]", *toml_lines(link, (*path, key))]
+    return lines if path else [*lines, ""]
+
+
+def _toml_value(value: Any) -> str:
+    if isinstance(value, str):
+        # A JSON string is a TOML string, but for the one control character that JSON does not escape.
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return str(value).lower() if isinstance(value, bool) else repr(value)
