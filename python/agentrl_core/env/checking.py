@@ -8,16 +8,16 @@ import pickle
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from typing import Any, TypeVar, cast
+from dataclasses import dataclass
+from typing import Any, cast
 
 import numpy as np
 
 from agentrl_core.env import violations
-from agentrl_core.env.base import Content, Environment, Outcome, Task
+from agentrl_core.env.base import Content, Environment, Task
+from agentrl_core.env.violations import Record
 from agentrl_core.exceptions import InvalidInputError
 
-T = TypeVar("T")
 Actions = Sequence[str] | Callable[[Task, int, Content], str]
 
 _ACTIONS = ("<call>1+1</call>", "", "<answer>1</answer>", "look", "<action>0</action>")
@@ -92,23 +92,6 @@ def check(
     )
 
 
-@dataclass
-class Record:
-    """An episode as it went."""
-
-    task: Task
-    first: Content | None = None
-    actions: list[str] = field(default_factory=list)
-    outcomes: list[Outcome] = field(default_factory=list)
-    keys: list[bytes] = field(default_factory=list)
-    snapshots: list[bytes | None] = field(default_factory=list)
-
-    @property
-    def ended(self) -> bool:
-        """Whether the last outcome ended it."""
-        return bool(self.outcomes) and (self.outcomes[-1].terminated or self.outcomes[-1].truncated)
-
-
 class _Checker:
     def __init__(self, environment: Environment, count: int, actions: Actions, seed: int, steps: int) -> None:
         self.environment = environment
@@ -139,10 +122,11 @@ class _Checker:
             self.loop.close()
         return self
 
-    def settled(self, value: T | Awaitable[T]) -> T:
+    def settled(self, value: Any) -> Any:
+        """A result, awaited where it has to be."""
         if inspect.isawaitable(value):
             return self.loop.run_until_complete(_result(value))
-        return value  # type: ignore[no-any-return] -- what is awaitable has gone
+        return value
 
     # -- tasks
 
@@ -357,7 +341,7 @@ class _Checker:
         return lines
 
 
-async def _result(value: Awaitable[T]) -> T:
+async def _result(value: Awaitable[Any]) -> Any:
     return await value
 
 

@@ -94,7 +94,8 @@ def _change_root(root: str, readable: list[str], files: int) -> None:
         "mount_setattr",
         _libc.syscall(_MOUNT_SETATTR, _AT_FDCWD, os.fsencode(root), _AT_RECURSIVE, ctypes.byref(attributes), 32),
     )
-    _mount("tmpfs", f"{root}/tmp", "tmpfs", _MS_NOSUID | _MS_NODEV, f"size={files},nr_inodes=10000,mode=1777")
+    options = f"size={files},nr_inodes=10000,mode=1777"
+    _mount("tmpfs", f"{root}/tmp", "tmpfs", _MS_NOSUID | _MS_NODEV, options)  # noqa: S108 -- the folder of its own
     os.chdir(root)
     _checked("pivot_root", _libc.syscall(_PIVOT_ROOT, b".", b"."))
     _checked("umount", _libc.umount2(b".", _MNT_DETACH))

@@ -5,16 +5,30 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, fields
+from typing import Any
 
-from agentrl_core.env.base import Environment, Fact, Outcome, Task
-
-if TYPE_CHECKING:
-    from agentrl_core.env.checking import Record
+from agentrl_core.env.base import Content, Environment, Fact, Outcome, Task
 
 _RUNS = ("inline", "thread", "process")
 _ROLES = ("system", "user", "assistant", "tool")
+
+
+@dataclass
+class Record:
+    """An episode as it went."""
+
+    task: Task
+    first: Content | None = None
+    actions: list[str] = field(default_factory=list)
+    outcomes: list[Outcome] = field(default_factory=list)
+    keys: list[bytes] = field(default_factory=list)
+    snapshots: list[bytes | None] = field(default_factory=list)
+
+    @property
+    def ended(self) -> bool:
+        """Whether the last outcome ended it."""
+        return bool(self.outcomes) and (self.outcomes[-1].terminated or self.outcomes[-1].truncated)
 
 
 def of_declarations(environment: Environment) -> list[str]:
