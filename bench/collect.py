@@ -48,6 +48,7 @@ class Free:
     chat, vocabulary_size, entropy_estimator, policy_version, shares_parameters = CHAT, 100, "exact", 0, False
 
     async def generate(self, request: Request) -> Segment:
+        """Sixteen tokens."""
         tokens = np.full(16, request.seed % 90, np.int32)
         tokens[-1] = END
         return Segment(tokens, np.full(16, -0.5, np.float32), np.ones(16, np.float32), "stop", 0, request.seed)
@@ -63,20 +64,25 @@ class World:
     most: float = 0.0
 
     def tasks(self, count: int, *, split: str = "train", start: int = 0) -> list[Task]:
+        """Tasks by their numbers."""
         del split
         return [Task(f"task {number}", "?", "bench", None) for number in range(start, start + count)]
 
     def reset(self, task: Task, seed: int) -> Episode:
+        """A fresh episode."""
         return Episode(self, task, seed)
 
 
 class Episode:
+    """Some turns of some seconds."""
+
     observation = "begin"
 
     def __init__(self, world: World, task: Task, seed: int) -> None:
         self.world, self.task, self.seed, self.taken = world, task, seed, 0
 
     def step(self, action: str) -> Outcome:
+        """Wait, and answer."""
         del action
         self.taken += 1
         if self.world.most:
@@ -87,6 +93,7 @@ class Episode:
         return Outcome(reward=float(self.seed % 2), terminated=True, success=bool(self.seed % 2))
 
     def state_key(self) -> bytes:
+        """The number of the turn."""
         return self.taken.to_bytes(4, "little")
 
 
@@ -147,6 +154,7 @@ def lock_step(world: World, tasks: int, group_size: int) -> arl.Batch:
 
 
 def timed(function: Any, *arguments: Any) -> tuple[float, arl.Batch]:
+    """Seconds, and what came of it."""
     gc.collect()
     begin = time.perf_counter()
     batch = function(*arguments)
@@ -161,6 +169,7 @@ def check_equal(first: arl.Batch, second: arl.Batch) -> None:
 
 
 def overhead(episodes: Sequence[int], turns: int, runs: int) -> None:
+    """Print the first table."""
     print(f"overhead of a turn in microseconds, {turns} turns an episode, best of {runs}")
     print(f"{'episodes':>10} {'lock-step':>10} {'inline':>8} {'thread':>8} {'process':>8} {'resident MB':>12}")
     for count in episodes:
@@ -181,6 +190,7 @@ def overhead(episodes: Sequence[int], turns: int, runs: int) -> None:
 
 
 def waiting(title: str, tasks: int, group_size: int, world: World) -> None:
+    """Print how long both wait for the same work."""
     before, first = timed(lock_step, world, tasks, group_size)
     world.runs = "thread"
     now, second = timed(side_by_side, world, tasks, group_size)
@@ -189,6 +199,7 @@ def waiting(title: str, tasks: int, group_size: int, world: World) -> None:
 
 
 def main() -> None:
+    """Print all of it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--episodes", type=int, nargs="+", default=[10, 100, 1000, 10_000])
     parser.add_argument("--turns", type=int, default=10)

@@ -29,8 +29,8 @@ class Live:
     """
 
     def __init__(self, console: Console) -> None:
-        from rich.live import Live as Display
         from rich import progress as bars
+        from rich.live import Live as Display
 
         self._bar = bars.Progress(
             bars.TextColumn("{task.description}"),
