@@ -17,7 +17,7 @@ from writer import grow, say
 
 from agentrl_core import Store
 
-RECORDS = 100
+RECORDS = 1000
 
 
 def record(iteration: int, number: int) -> tuple[bytes, bytes]:
