@@ -14,7 +14,7 @@ import pytest
 from agentrl_core import env
 from agentrl_core.env import jail
 from agentrl_core.env import python as module
-from agentrl_core.exceptions import InvalidInputError, UnsupportedError
+from agentrl_core.exceptions import AgentRLError, InvalidInputError, UnsupportedError
 
 needs_isolation = pytest.mark.skipif(
     bool(module._refused()), reason=f"this system does not permit full isolation: {module._refused()}"
@@ -216,6 +216,13 @@ def test_a_system_that_does_not_permit_isolation_is_told(monkeypatch):
     with pytest.raises(UnsupportedError, match=r"unshare: Operation not permitted.*isolation='limits'"):
         env.Python()
     assert env.Python(isolation="limits")("print(1)").text == "1"
+
+
+def test_a_process_that_could_not_shut_itself_in_is_no_reply(monkeypatch):
+    python = env.Python(isolation="limits")
+    monkeypatch.setattr(module, "_run", lambda *_, **__: module._Run(b"", 1, False, False, "mount: No space left"))
+    with pytest.raises(AgentRLError, match="could not shut itself in: mount: No space left"):
+        python("print(1)")
 
 
 def test_what_goes_wrong_on_the_way_in_is_told():

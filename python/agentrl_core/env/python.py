@@ -18,7 +18,7 @@ from typing import ClassVar, Literal
 
 from agentrl_core.env.base import ToolReply
 from agentrl_core.env.jail import Settings
-from agentrl_core.exceptions import InvalidInputError, UnsupportedError
+from agentrl_core.exceptions import AgentRLError, InvalidInputError, UnsupportedError
 
 _MAX_PROCESSES = 16
 _MAX_FILES = 64 << 20
@@ -93,10 +93,14 @@ class Python:
             )
 
     def __call__(self, text: str) -> ToolReply:
-        """Run `text`; see the class."""
+        """Run `text`; see the class.
+
+        Raises:
+            AgentRLError: the process could not be shut in, which no text is to blame for.
+        """
         run = _run(text, self.seconds, self.memory, 4 * self.max_characters, shut_in=self.isolation == "full")
         if run.refused:
-            return ToolReply(f"the sandbox could not start: {run.refused}", error=True)
+            raise AgentRLError(f"Python: the process could not shut itself in: {run.refused}")
         printed = run.output.decode(errors="replace").rstrip("\n")
         if run.cut or len(printed) > self.max_characters:
             return ToolReply(f"{printed[: self.max_characters]}\n[the output is too long and was cut]", error=True)

@@ -87,11 +87,11 @@ class ToolEnvironment:
         replayable: bool = True,
     ) -> None:
         check_counts("ToolEnvironment", max_turns=max_turns)
-        self._tasks = (
-            {split: list(tasks.get(split, ())) for split in ("train", "held_out")}
-            if isinstance(tasks, Mapping)
-            else {"train": list(tasks), "held_out": []}
-        )
+        by_split = tasks if isinstance(tasks, Mapping) else {"train": tasks}
+        self._tasks: dict[Split, list[Task]] = {
+            "train": list(by_split.get("train", ())),
+            "held_out": list(by_split.get("held_out", ())),
+        }
         self._by_id = {task.task_id: task for each in self._tasks.values() for task in each}
         if not self._tasks["train"]:
             raise InvalidInputError("ToolEnvironment: tasks has no training task; give at least one")
