@@ -177,20 +177,11 @@ class Recipe:
         """Refuse a recipe that cannot run, before it runs. One without advantage, weight and loss only collects.
 
         Args:
-            batch: when given, columns that only a model can make must be in it already. Without it they are taken as
-                to be annotated later.
-            facts: when given, what the environment says beyond its reward, for level `step` and level `trajectory` the
-                kind of each name (`data.facts.by_level(environment.facts)`): what is not in it, nobody says.
+            batch: when given, columns that only a model can make must be in it already; else they are annotated later.
+            facts: when given, all that the environment says beyond its reward: by level, the kind of each name.
 
         Raises:
             RecipeError: a phase has no component, or a component needs a column that nobody makes.
-
-        Example:
-            >>> from agentrl_core import recipes
-            >>> recipes.COPO.check(facts={"step": {"flawed": "number"}})
-            Traceback (most recent call last):
-                ...
-            agentrl_core.exceptions.RecipeError: recipe 'copo': recipes.Consistency (phase advantage) needs column ...
         """
         only_collects = batch is None and not any(self.chain(phase) for phase in ("advantage", "weight", "loss"))
         self._check(_COLLECTION if only_collects else (*_COLLECTION, "advantage", "weight", "loss"), batch, facts)

@@ -19,7 +19,9 @@ import remembering
 from remembering import ITERATIONS, RECIPES, collector, outcome, train
 from small_world import SmallWorld
 
-from agentrl_core import Batch, Collector, Store, collect, recipes, select
+from agentrl_core import Batch, Collector, Store, recipes, select
+from agentrl_core.collect import collector as collector_module
+from agentrl_core.collect import head, journal, loop
 from agentrl_core.data import store as store_module
 from agentrl_core.exceptions import InvalidInputError
 
@@ -29,7 +31,7 @@ NAMES = list(RECIPES)
 class Interrupt:
     """Ctrl-C before the n-th line that Python runs in the collector and the store; keeps which lines it ran."""
 
-    files = (collect.__file__, store_module.__file__)
+    files = tuple(module.__file__ for module in (collector_module, head, journal, loop, store_module))
 
     def __init__(self, at: int = 0) -> None:
         self.at = at

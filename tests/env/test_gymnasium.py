@@ -42,7 +42,7 @@ def test_rewards_are_those_of_the_game(name):
         total += reward
         outcome = episode.step(world._actions[action])
         assert outcome.reward == reward
-        assert outcome.facts == {"score": total, "command": world._actions[action]}
+        assert outcome.facts == {"points": total, "command": world._actions[action]}
         assert outcome.terminated == terminated
         if terminated or truncated:
             break
@@ -74,7 +74,7 @@ def test_cliff_walking_is_solved_at_its_end_though_every_step_costs():
     for _ in range(11):
         assert episode.step("right").reward == -1
     outcome = episode.step("down")
-    assert (outcome.success, outcome.facts["score"]) == (True, -13.0)
+    assert (outcome.success, outcome.facts["points"]) == (True, -13.0)
 
 
 def test_taxi_says_where_everything_is():

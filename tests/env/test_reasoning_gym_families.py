@@ -53,11 +53,11 @@ def test_a_family(family):
         assert wrong.facts["answer"] == "definitely not"
         if family not in SCORES_ANYTHING:
             assert (wrong.reward, wrong.success) == (0.0, False)
-            assert 0 <= wrong.facts["score"] < 1
+            assert 0 <= wrong.facts["points"] < 1
         if answer is None or set(answer) & set("<>"):  # an answer has no such signs
             continue
         outcome = world.reset(task, 0).step(f"<answer>{answer}</answer>")
-        assert (outcome.reward, outcome.success, outcome.facts["score"]) == (1.0, True, 1.0)
+        assert (outcome.reward, outcome.success, outcome.facts["points"]) == (1.0, True, 1.0)
 
 
 def test_composite_works_with_its_settings():

@@ -56,7 +56,7 @@ def test_an_episode(world):
     outcome = episode.step("focus on air")
     assert (outcome.terminated, outcome.success) == (True, False)
     assert outcome.reward < 0
-    assert outcome.facts["score"] == -1.0
+    assert outcome.facts["points"] == -1.0
     episode.close()
     episode.close()
     assert len(world._all) == 1, "the next episode takes the same simulator over"

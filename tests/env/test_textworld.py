@@ -54,7 +54,7 @@ def test_a_game_is_won(episode):
     assert outcome.facts["admissible"] >= 3
     assert episode.state_key() not in seen
     outcome = episode.step("take coin")
-    assert (outcome.reward, outcome.terminated, outcome.success, outcome.facts["score"]) == (1.0, True, True, 1.0)
+    assert (outcome.reward, outcome.terminated, outcome.success, outcome.facts["points"]) == (1.0, True, True, 1.0)
     assert "The End" in outcome.info["end"]
     with pytest.raises(InvalidInputError, match="is over"):
         episode.step("look")

@@ -49,7 +49,7 @@ def test_an_episode(world, episode):
     assert (outcome.reward, outcome.flags, outcome.facts) == (None, TOOL_RESULT, {"calls": 1.0, "tool": "calculator"})
     outcome = episode.step("<think>It said 1.</think>\n1\n")
     assert (outcome.reward, outcome.success, outcome.terminated, outcome.observation) == (1.0, True, True, None)
-    assert outcome.facts == {"score": 1.0, "answer": "1"}
+    assert outcome.facts == {"points": 1.0, "answer": "1"}
     with pytest.raises(InvalidInputError, match="is over"):
         episode.step("1")
     assert world.reset(TASKS[0], 0).step("2").success is False

@@ -100,7 +100,7 @@ def arrows() -> set[Arrow]:
     sources = {name: path.read_text(encoding="utf-8") for name, path in modules(package).items()}
     named = {name: home.partition(":")[0] for name, home in agentrl_core._HOMES.items()}
     found = arrows_of(sources, named)
-    assert {("collect", "recipe"), ("update.updates", "_core"), (ROOT, "data.batch")} <= found
+    assert {("collect.collector", "recipe"), ("update.updates", "_core"), (ROOT, "data.batch")} <= found
     assert len(found) > 100
     return found
 

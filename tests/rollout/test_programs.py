@@ -260,7 +260,9 @@ def test_sampling_by_request_and_roles() -> None:
     batch = collected(ReMax(), Listening(long_way), tasks=1, sampling=Sampling(temperature=0.7, max_tokens=8))
     assert {each.temperature for each in asked} == {0.0, 0.7}
     assert rows(batch, "nodes").filter(pl.col("kind") == ACTION)["sampling"].struct.field("temperature").n_unique() == 2
-    assert rows(batch)["role"].to_list() in (["member", "baseline"], [0, 1])
+    assert sorted(rows(batch)["role"]) == [0, 1]
+    draws = rows(batch, "draws")
+    assert sorted(draws["trained"]) == [0, 1], "the baseline votes, and is not trained"
 
 
 def test_a_cohort_spends_a_budget_over_groups() -> None:

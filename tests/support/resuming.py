@@ -7,6 +7,7 @@ says `process N` first, and `died N` with the signal that ended it.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import sys
 import time
@@ -85,9 +86,11 @@ class Search(rollout.Rollout):
     """Rounds with forks, a judge, a look at the scores, extra members in the order of their arrival."""
 
     async def branch(self, branch: Branch) -> None:
-        while not branch.over:
+        for attempt in itertools.count():
+            if branch.over:
+                break
             turn = await branch.turn()
-            if not turn.over and branch.uniform("again", turn.index) < 0.2:
+            if not turn.over and branch.uniform("again", attempt) < 0.2:
                 branch.rollback(turn.begin)
 
     async def group(self, group: Group) -> None:

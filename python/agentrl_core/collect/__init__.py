@@ -1,6 +1,7 @@
 """Collect: select, rollout, reward, admit, until a batch is full; and the way back, from an update to the store."""
 
-from agentrl_core.collect.collector import Collector, evaluate
+from agentrl_core.collect.alone import evaluate
+from agentrl_core.collect.collector import Collector
 from agentrl_core.collect.evaluation import Evaluation
 from agentrl_core.collect.progress import Progress
 

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from numbers import Integral
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from agentrl_core import _core
 from agentrl_core.collect import loop
+from agentrl_core.collect.checks import check_parts, check_whole, checked_tasks
 from agentrl_core.collect.conductor import Conductor, Limits
 from agentrl_core.collect.episode import World
 from agentrl_core.collect.evaluation import Evaluation
+from agentrl_core.collect.head import Head, changes
 from agentrl_core.collect.journal import Journal
 from agentrl_core.collect.notices import Notices
 from agentrl_core.collect.progress import Progress
@@ -98,7 +99,7 @@ class Collector:
         progress: Callable[[Progress], None] | None = None,
         allow_changes: bool = False,
     ) -> None:
-        _check_parts(engine, environment, recipe, store)
+        check_parts(engine, environment, recipe, store)
         engines = dict(engine) if isinstance(engine, Mapping) else {"policy": engine}
         environments = dict(environment) if isinstance(environment, Mapping) else {"world": environment}
         if sampling is not None and not isinstance(sampling, Sampling):
@@ -133,7 +134,7 @@ class Collector:
         self._journal_of = -1
         self._notices = Notices()
         self._allow_changes = allow_changes
-        self._head = _Head(0, {}, {}, {}, None, _core.Batch.empty(), 0) if store is None else _Head.of(store)
+        self._head = Head(0, {}, {}, {}, None, _core.Batch.empty(), 0) if store is None else Head.of(store)
         self._tasks = self._head.tasks
         """What the head's become with the batch that was collected last."""
         recipe.check(facts=self._facts(recipe))
@@ -182,7 +183,7 @@ class Collector:
         batch = self.store.rebase(batch)
         self.store.append(batch, iteration=head.iteration)
         self.store.flush()
-        self._head = _Head.of(self.store, tasks=self._tasks)
+        self._head = Head.of(self.store, tasks=self._tasks)
         return batch
 
     def update(self, batch: Batch, metrics: Mapping[str, object], *, checkpoint: str | None = None) -> None:
@@ -226,7 +227,7 @@ class Collector:
                 "run": {**head.run, **self._run},
             }
             self.store.close_iteration(batch, state)
-            self._head = _Head.of(self.store, tasks=head.tasks)
+            self._head = Head.of(self.store, tasks=head.tasks)
         for call in self._listeners:
             call(head.iteration, metrics)
 
@@ -301,13 +302,13 @@ class Collector:
 
         loop.run(end())
 
-    def _now(self) -> _Head:
+    def _now(self) -> Head:
         """Where the loop stands, which is what the store has committed.
 
         A Ctrl-C can surface behind a commit and before the line that would note it here.
         """
         if self.store is not None and self._head.sequence != self.store.sequence:
-            self._head = _Head.of(self.store)
+            self._head = Head.of(self.store)
         return self._head
 
     def _check_run(self) -> None:
@@ -316,14 +317,14 @@ class Collector:
             return
         before = self._now().run
         known = before.keys() & self._run.keys()
-        changes = _changes({name: before[name] for name in known}, {name: self._run[name] for name in known})
-        for name, old, new in changes:
+        kept, now = ({name: run[name] for name in known} for run in (before, self._run))
+        for name, old, new in changes(kept, now):
             raise InvalidInputError(
                 f"the run in {self.store.path} was made with {name}={old!r}, not {new!r}; go on with what it had, "
                 "choose another directory, or insist with Collector(..., allow_changes=True)"
             )
 
-    def _check_weights(self, head: _Head) -> None:
+    def _check_weights(self, head: Head) -> None:
         """Refuse an engine that does not have the weights that the run goes on with."""
         if self._allow_changes:
             return
@@ -477,46 +478,6 @@ class Collector:
         return self._pool
 
 
-@dataclass(frozen=True)
-class _Head:
-    """Where the loop stands after the last write of its store (or in memory, where there is none)."""
-
-    iteration: int
-    components: dict[str, Any]
-    """What the components remember."""
-    run: dict[str, Any]
-    """Recipe, seed and size of groups that the last closed iteration was made with."""
-    versions: dict[str, int]
-    """The version of each engine's weights when it was closed."""
-    checkpoint: str | None
-    """The user's name for those weights."""
-    tasks: _core.Batch
-    """Statistics of the tasks, in a batch without rows."""
-    sequence: int
-    """The store's last write that this was read behind."""
-
-    @classmethod
-    def of(cls, store: Store, *, tasks: _core.Batch | None = None) -> Self:
-        """What a store says, but for the task statistics where they are known."""
-        tasks = store._core.tasks() if tasks is None else tasks
-        state = store.state
-        components, run, versions = (state.get(name, {}) for name in ("components", "run", "policy_versions"))
-        return cls(store.iteration, components, run, versions, state.get("checkpoint"), tasks, store.sequence)
-
-
-def _changes(before: Mapping[Any, Any], now: Mapping[Any, Any], path: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """The entries of two tables that differ: place, old and new value."""
-    for key in dict.fromkeys((*before, *now)):
-        old, new = before.get(key), now.get(key)
-        place = f"{path}[{key}]" if isinstance(key, int) else f"{path}.{key}".removeprefix(".")
-        if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
-            old, new = dict(enumerate(old)), dict(enumerate(new))
-        if isinstance(old, Mapping) and isinstance(new, Mapping):
-            yield from _changes(old, new, place)
-        elif old != new:
-            yield place, old, new
-
-
 def _counts(batch: Batch) -> dict[str, int]:
     """How many draws a batch has, and how many of them no update can use."""
     unscored = int(np.isnan(batch.column("score", "draw")).sum()) if batch.has("score", "draw") else 0
@@ -524,74 +485,6 @@ def _counts(batch: Batch) -> dict[str, int]:
     return {"draws": batch.num_draws, "unscored": unscored, "failed": failed}
 
 
-def _check_parts(engine: object, environment: object, recipe: object, store: object) -> None:
-    """Refuse what is no engine, environment, recipe or store, before anything of it is used."""
-    for name, given, methods, remedy in (
-        ("engine", engine, ("generate", "chat"), "give an engine, such as engine.Transformers(model, tokenizer)"),
-        ("environment", environment, ("tasks", "reset"), "give an object with tasks(count) and reset(task, seed)"),
-    ):
-        if isinstance(given, Mapping) and not given:
-            raise InvalidInputError(f"Collector: {name}={given!r} is empty; {remedy}, or a table of them by name")
-        for value in given.values() if isinstance(given, Mapping) else [given]:
-            for method in methods:
-                if not hasattr(value, method):
-                    raise InvalidInputError(f"Collector: {name}={value!r} has no {method!r}; {remedy}")
-    if not isinstance(recipe, Recipe):
-        remedy = f"recipes.get({recipe!r})" if isinstance(recipe, str) else "recipes.GRPO"
-        raise InvalidInputError(f"Collector: recipe={recipe!r} is no Recipe; give one, such as {remedy}")
-    if store is not None and not isinstance(store, Store):
-        raise InvalidInputError(f"Collector: store={store!r} is no Store; give Store.open({str(store)!r}), or None")
-
-
-def check_whole(place: str, **numbers: object) -> None:
-    """Refuse what is no whole number of at least 1."""
-    for name, value in numbers.items():
-        if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < 1:
-            raise InvalidInputError(f"{place}: {name}={value!r}; give a whole number of at least 1")
-
-
-def checked_tasks(environment: Environment, count: int, split: Split) -> list[Task]:
-    """Tasks of a split, which have to be tasks."""
-    tasks = environment.tasks(count, split=split)
-    for index, task in enumerate(tasks):
-        if not all(isinstance(getattr(task, name, None), str) for name in ("task_id", "question", "domain")):
-            raise InvalidInputError(
-                f"environment {type(environment).__name__}: tasks()[{index}] is {task!r}; give env.Task(task_id, "
-                "question, domain, payload), the first three of them texts"
-            )
-    return tasks
-
-
 def _solved(batch: Batch) -> NDArray[np.bool_]:
     """Which draws solved their task; where nobody said so, they did not."""
     return np.asarray(batch.column("success", "draw") == 1)
-
-
-def evaluate(
-    engine: Engine,
-    environment: Environment,
-    *,
-    tasks: int,
-    split: Split = "held_out",
-    samples: int = 1,
-    seed: int = 0,
-    sampling: Sampling | None = None,
-    context_tokens: int = 4096,
-    progress: Callable[[Progress], None] | None = None,
-) -> Evaluation:
-    """How many tasks an engine solves; for one that is not in training. See `Collector.evaluate`.
-
-    Example:
-        >>> from agentrl_core import engine, env, warm_start
-        >>> from agentrl_core.collect import evaluate
-        >>> world = env.ReasoningGym(["lcm"], seed=0)
-        >>> _, tokenizer = warm_start.build(world, seed=0)
-        >>> script = engine.Scripted(tokenizer, lambda tokens: "<answer>12</answer>")
-        >>> evaluate(script, world, tasks=64, samples=2).samples.sum()
-        np.int64(128)
-    """
-    recipe = Recipe(name="evaluation")
-    options: dict[str, Any] = {"sampling": sampling, "context_tokens": context_tokens, "progress": progress}
-    return Collector(engine, environment, recipe, seed=seed, **options).evaluate(
-        tasks=tasks, split=split, samples=samples
-    )

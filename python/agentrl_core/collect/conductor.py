@@ -36,7 +36,7 @@ _FIRST_PAUSE = 0.1
 _MOST_FAILED = 0.2
 """The share of the groups that may fail before the collection does."""
 _FIRST_GROUPS = 8
-_EVALUATION = 1 << 63
+_EVALUATION = (1 << 63) - 1
 """Stands in the place of the iteration in the keys of an evaluation."""
 
 
@@ -110,7 +110,7 @@ class Conductor:
         self._facts |= {name: fact.level for name, fact in program.facts.items()}
         self._agents = {name: number for number, name in enumerate(engines)}
         self._asked: dict[str, tuple[Engine, Request]] = {}
-        self._numbers = 1 << 31
+        self._numbers = 1 << 30
         self._groups = self._done = 0
         self._failed: list[Exception] = []
         self._worlds_of: dict[str, str] = {}

@@ -10,7 +10,7 @@ from typing import Protocol
 from agentrl_core.env.base import FORMAT_ERROR, Fact, Outcome, Split, Task
 from agentrl_core.exceptions import InvalidInputError
 
-GAME_FACTS: Mapping[str, Fact] = {"score": Fact("trajectory"), "command": Fact("step", "key")}
+GAME_FACTS: Mapping[str, Fact] = {"points": Fact("trajectory"), "command": Fact("step", "key")}
 """What every game says: its score so far, and the command that an action held."""
 
 SEEDS_PER_SPLIT = 1 << 20
@@ -86,7 +86,7 @@ class GameEpisode:
             flags=FORMAT_ERROR if move.refused else 0,
             success=move.success if self._over else None,
             info={"end": move.observation} if self._over else None,
-            facts={"score": move.score, "command": command[:_LONGEST_FACT], **move.facts},
+            facts={"points": move.score, "command": command[:_LONGEST_FACT], **move.facts},
         )
 
     def state_key(self) -> bytes:

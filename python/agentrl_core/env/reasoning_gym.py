@@ -59,7 +59,7 @@ class ReasoningGym:
         <call>73+15</call>      the tool replies: the next observation is `<result>88</result>`
         <answer>88</answer>     the episode ends: reward 1.0 if reasoning-gym's score is exactly 1.0, else 0.0
 
-    Partial credit of the scorers is kept in `info["score"]` and as the fact `score` only; the fact `answer` is the
+    Partial credit of the scorers is kept in `info["score"]` and as the fact `points` only; the fact `answer` is the
     text that was answered, the fact `tool` the name of the tool that a step called. A call that fails is answered with
     `<result>error text</result>` and flagged TOOL_ERROR; an action in neither form is answered with
     `<result>no call or answer</result>` and flagged FORMAT_ERROR. The action number `max_turns` that does not answer
@@ -123,7 +123,7 @@ class ReasoningGym:
             self.tools[tool.name] = tool
         inline = all(getattr(tool, "runs", "thread") == "inline" for tool in self.tools.values())
         self.runs = "inline" if inline else "thread"
-        self.facts = {"score": Fact("trajectory"), "answer": Fact("trajectory", "key")}
+        self.facts = {"points": Fact("trajectory"), "answer": Fact("trajectory", "key")}
         if self.tools:
             self.facts["tool"] = Fact("step", "key")
         self.seed = seed
@@ -230,7 +230,7 @@ class ReasoningGymEpisode:
                 terminated=True,
                 success=success,
                 info={"answer": text.strip(), "score": score},
-                facts={"answer": text.strip(), "score": score},
+                facts={"answer": text.strip(), "points": score},
             )
         facts = None
         if kind == "call":

@@ -70,7 +70,7 @@ class ToolEnvironment:
     """
 
     facts: ClassVar[Mapping[str, Fact]] = {
-        "score": Fact("trajectory"),
+        "points": Fact("trajectory"),
         "answer": Fact("trajectory", "key"),
         "calls": Fact("step"),
         "tool": Fact("step", "key"),
@@ -215,7 +215,7 @@ class ToolEpisode:
             terminated=True,
             success=score >= 1,
             info={"answer": answer},
-            facts={"score": score, "answer": answer},
+            facts={"points": score, "answer": answer},
         )
 
     def _reply(self, text: str) -> tuple[str, ToolReply, int]:

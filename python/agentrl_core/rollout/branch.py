@@ -2,125 +2,29 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol, cast
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from agentrl_core import _core
-from agentrl_core.data.forest import Operation
 from agentrl_core.engine.base import Request, Sampling, Segment
-from agentrl_core.env.base import TOOL_RESULT, Content, Message, Outcome, Task
+from agentrl_core.env.base import Content, Message, Outcome
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.rollout.path import Path, Place
-from agentrl_core.rollout.runtime import Answer, EpisodeError, RunningEpisode, Runtime
+from agentrl_core.rollout.record import Record
+from agentrl_core.rollout.runtime import Answer, EpisodeError, Family, OneAtATime, RunningEpisode, Runtime
+from agentrl_core.rollout.turn import Turn, uniform
 
 Status = Literal["running", "finished", "truncated", "failed", "aborted", "pruned"]
 Role = Literal["member", "baseline", "helper"]
 
 
-@dataclass(frozen=True, eq=False)
-class Turn:
-    """One action of a branch and what the environment answered.
-
-    Attributes:
-        branch: which one took it.
-        index: its number among the turns of the path, from 0.
-        begin: the place before its first token.
-        length: how many tokens the action has.
-        segments: what was generated for it, in parts where it was interrupted; none for a written action.
-        text: the action, without its stop token.
-        observation: what the environment said; None where the episode is over.
-        reward: what the action was paid, or None.
-        facts: what else the environment said of it.
-        flags: `env.StepFlag` bits.
-        failed: why the episode broke down, or None.
-        over: whether the branch is over with it.
-    """
-
-    branch: Branch
-    index: int
-    begin: Place
-    length: int
-    segments: tuple[Segment, ...]
-    text: str
-    observation: Content | None
-    reward: float | None
-    facts: Mapping[str, Any]
-    flags: int
-    failed: str | None
-    over: bool
-
-    @property
-    def end(self) -> Place:
-        """The place behind the answer, or behind the action where the branch is over with it."""
-        return self.branch.end_of(self)
-
-    @property
-    def follows_tool(self) -> bool:
-        """Whether it was taken at a tool result."""
-        return self.begin.follows_tool
-
-    @property
-    def used_tool(self) -> bool:
-        """Whether a tool answered it."""
-        return bool(self.flags & TOOL_RESULT)
-
-    def place(self, token: int) -> Place:
-        """The place behind so many tokens of the action.
-
-        Raises:
-            InvalidInputError: the path has fewer tokens.
-        """
-        return self.branch.place(self.begin.tokens + token)
-
-    def uniform(self, column: int = 0) -> float:
-        """A number in [0, 1) that depends on the seed of the turn's last segment and on `column` alone."""
-        seed = self.segments[-1].seed if self.segments else self.branch.seed
-        return uniform(_core.rng.structural_seed(seed, 1), column)
-
-
-class Family(Protocol):
-    """A group, as its branches see it."""
-
-    @property
-    def key(self) -> tuple[int, ...]:
-        """Unique in the run."""
-        ...
-
-    @property
-    def name(self) -> str:
-        """The key as a text."""
-        ...
-
-    @property
-    def task(self) -> Task:
-        """What is to be solved."""
-        ...
-
-    @property
-    def fact_levels(self) -> Mapping[str, str]:
-        """The level of each fact that is declared."""
-        ...
-
-    def forked(self, parent: Branch, child: Branch, place: Place, score: float | None) -> None:
-        """A branch made another one."""
-        ...
-
-    def log(self, operation: Operation, branch: Branch, place: Place | None, reason: str | None = None) -> None:
-        """Keep a decision, so that the search can be replayed."""
-        ...
-
-
 class Branch:
     """One trajectory of a group while its program drives it.
 
-    It is made by `Group.start` or by `fork`, and awaited by one task at a time. Branches are ordered by their key,
-    which is the same in every run with equal seeds.
+    It is made by `Group.start` or `fork`, awaited by one task at a time, and ordered by its key: equal in equal runs.
 
     Attributes:
         group: the group that it belongs to.
@@ -130,9 +34,7 @@ class Branch:
         parent: the branch that it was forked from or that it answers, or None.
         turns: what was done and answered on its path, inherited turns included.
         status: `running`, or how it ended.
-        reward: what it was paid: the sum of its turns, or what `finish` said.
-        success: the verdict of the environment or of `finish`; None where there is none.
-        facts: what the environment says of the whole trajectory, and what the program said.
+        record: what it was paid and told.
         seed: 63 bits that its episode begins with.
     """
 
@@ -159,23 +61,21 @@ class Branch:
         self.parent = parent
         self.turns: list[Turn] = []
         self.status: Status = "running"
-        self.reward = 0.0
-        self.success: bool | None = None
-        self.facts: dict[str, Any] = dict(facts or {})
+        self.record = Record(facts=dict(facts or {}))
         self.seed = seed
         self._runtime = runtime
         self._path = path
         self._episode = episode
         self._prompt = prompt
         self._sampling = sampling
-        self._info: list[Mapping[str, object] | None] = []
         self._forks: dict[int, int] = {}
         """Forks made at each place."""
         self._segments = 0
         """How many segments were asked for, and answers below: what names them in the journal."""
         self._answers = 0
         self._asking = ""
-        self._busy = False
+        self._failure: str | None = None
+        self._awaited = OneAtATime(self.name)
 
     @property
     def name(self) -> str:
@@ -191,6 +91,16 @@ class Branch:
     def over(self) -> bool:
         """Whether it has ended."""
         return self.status != "running"
+
+    @property
+    def reward(self) -> float:
+        """What it was paid: the sum of its turns, or what `finish` said."""
+        return self.record.reward
+
+    @property
+    def success(self) -> bool | None:
+        """The verdict of the environment or of `finish`; None where there is none."""
+        return self.record.success
 
     @property
     def text(self) -> str:
@@ -283,27 +193,23 @@ class Branch:
         await self._prompted()
         if not (self._path.open or self.over):
             raise InvalidInputError(f"branch {self.name}: no action is open; generate() or write() one, or use turn()")
-        answer, failed = None, None
+        answer = None
         if not self.over:
             name = self._answer_name()
             self._answers += 1
-            with self._awaited():
+            with self._awaited:
                 try:
                     answer = await self._episode.step(name, self._path.text)
                 except EpisodeError as error:
-                    failed = str(error)
+                    self._fail(str(error))
         if self.over or answer is None:  # it was stopped meanwhile, or it broke down
-            turn = self._turn(None, failed, over=True)
-            if failed is not None:
-                self._fail(failed)
-            return turn
+            return self._turn(None, over=True)
         return self._close(answer)
 
     def write(self, content: str, *, trained: bool = True) -> None:
         """Say something that was not sampled, as an action of the branch (an expert's step, a repair).
 
-        Its tokens have no log-probs of the behaviour policy: what trains on them needs them recomputed, or a loss that
-        reads none.
+        Its tokens have no behaviour log-probs: a loss that reads them needs them recomputed.
 
         Args:
             content: the text; it ends the turn.
@@ -410,24 +316,9 @@ class Branch:
         """
         await self._prompted()
         self._check_running()
-        chat, path = self._runtime.chat(self.agent), self.tokens
-        pieces: list[NDArray[np.int32]] = []
-        messages: list[Message] = []
-        for item in [*context, None]:
-            if item is not None and not isinstance(item, Turn):
-                messages.append(item)
-                continue
-            if not messages:
-                raise InvalidInputError(
-                    f"branch {self.name}: rewrite has no message before {'its end' if item is None else item}; begin "
-                    "and end the context with a message, and put one between two turns"
-                )
-            tools = {"tools": self._episode.tools} if self._episode.tools and not pieces else {}
-            pieces.append(chat.observation(messages) if pieces else chat.prompt(messages, **tools))
-            messages = []
-            if item is not None:
-                pieces.append(path[item.begin.tokens : item.begin.tokens + item.length])
-        tokens = np.concatenate(pieces)
+        tokens = self._path.context(
+            [_span(item) if isinstance(item, Turn) else item for item in context], self._episode.tools
+        )
         self._runtime.forest.rewrite(self.handle, tokens, state=self.state_key)
         self._path.rewritten(len(tokens))
         self.group.log("replace", self, self._path.here)
@@ -441,16 +332,11 @@ class Branch:
     ) -> None:
         """End it by the program's word: it is drawn, and has what it was paid, or what is said here."""
         self._check_running()
-        self.reward = self.reward if reward is None else float(reward)
-        self.success = self.success if success is None else bool(success)
-        self.facts.update(facts or {})
+        self.record.say(facts, reward=reward, success=success)
         self._end("finished")
 
     def stop(self, reason: str, *, status: Literal["pruned", "truncated", "aborted"] = "pruned") -> None:
-        """End it where it stands. Truncated it is drawn; pruned or aborted it is only kept, with the reason.
-
-        One that is awaited comes back at once with what there was.
-        """
+        """End it where it stands, also while it is awaited. Truncated it is drawn; else only kept, with the reason."""
         if self.over:
             return
         self._runtime.stop(self._asking)
@@ -478,15 +364,15 @@ class Branch:
         turns = sum(turn.begin.tokens + turn.length <= token for turn in self.turns)
         return self._path.place(token, turns)
 
-    def end_of(self, turn: Turn) -> Place:
+    def end_of(self, turn: int) -> Place:
         """The place behind a turn of its path."""
-        return self._path.end_of(turn.index)
+        return self._path.end_of(turn)
 
     async def _prompted(self) -> None:
         """Begin: the episode says what is asked, and the prompt is there."""
         if self._path.here is not None or self.over:
             return
-        with self._awaited():
+        with self._awaited:
             try:
                 await self._episode.reset(f"{self.name}/begin")
             except EpisodeError as error:
@@ -502,7 +388,7 @@ class Branch:
         most = min(wanted, runtime.context_tokens - len(tokens))
         if most < 1:
             return None
-        with self._awaited():
+        with self._awaited:
             if not runtime.will_answer(self._answer_name()):
                 try:
                     await self._episode.ready()
@@ -538,9 +424,7 @@ class Branch:
         """Store what the environment answered to the open action."""
         runtime, outcome = self._runtime, answer.outcome
         runtime.turned(outcome.flags, None)
-        self._info.append(outcome.info)
-        self.reward += outcome.reward or 0.0
-        self.success = self.success if outcome.success is None else outcome.success
+        facts = self.record.add(outcome, self.group.fact_levels)
         truncated = outcome.truncated
         if outcome.observation is not None:
             limit = runtime.turn_limit
@@ -552,17 +436,17 @@ class Branch:
             terminated=outcome.terminated,
             truncated=truncated,
             flags=outcome.flags,
-            facts=self._of_step(outcome.facts or {}) or None,
+            facts=facts or None,
         )
         over = outcome.terminated or truncated
-        turn = self._turn(answer, None, over=over)
+        turn = self._turn(answer, over=over)
         if over:
             self._end("finished" if outcome.terminated else "truncated")
         else:
             self._path.go_on(answer)
         return turn
 
-    def _turn(self, answer: Answer | None, failed: str | None, *, over: bool) -> Turn:
+    def _turn(self, answer: Answer | None, *, over: bool) -> Turn:
         """Another turn of the path, of the open action."""
         here = self._path.here or Place(None, None, 0, 0)
         outcome = Outcome() if answer is None else answer.outcome
@@ -577,7 +461,7 @@ class Branch:
             reward=outcome.reward,
             facts=dict(outcome.facts or {}),
             flags=outcome.flags,
-            failed=failed,
+            failed=self._failure,
             over=over,
         )
         self.turns.append(turn)
@@ -587,67 +471,30 @@ class Branch:
         """Have what a branch had at a place of its path."""
         self._path = other._path.copy(handle, place, self.name)
         self.turns = other.turns[: place.turns]
-        self._info = other._info[: place.turns]
-        self.reward = sum((turn.reward for turn in self.turns if turn.reward is not None), 0.0)
-
-    def _of_step(self, facts: Mapping[str, Any]) -> dict[str, Any]:
-        """The facts of a step; those of the trajectory are kept for its end."""
-        levels = self.group.fact_levels
-        self.facts.update({name: value for name, value in facts.items() if levels.get(name) == "trajectory"})
-        return {name: value for name, value in facts.items() if levels.get(name) == "step"}
+        self.record = other.record.copy(place.turns)
 
     def _fail(self, reason: str) -> None:
+        self._failure = reason
         self._runtime.turned(0, reason)
         self._end("failed", reason)
 
     def _end(self, status: Status, reason: str | None = None) -> None:
         """End the trajectory in the forest, and the episode with it."""
-        forest, drawn = self._runtime.forest, status in ("finished", "truncated")
         self.status = status
         if status == "pruned":
-            forest.prune(self.handle, reason or "")
+            self._runtime.forest.prune(self.handle, reason or "")
         else:
-            info = self._told()
-            forest.finish(
-                self.handle,
-                reward=self.reward if drawn else None,
-                success=bool(self.success) if drawn else None,
-                info=info if reason is None else {**(info or {}), status: reason},
-                status=cast("Any", status),
-                facts=(self.facts or None) if drawn else None,
-            )
+            self._runtime.forest.finish(self.handle, status=cast("Any", status), **self.record.ended(status, reason))
         self._episode.close()
-
-    def _told(self) -> dict[str, object] | None:
-        """What the environment told of the last action, and of the earlier ones behind it."""
-        earlier = {"earlier_steps": self._info[:-1]} if any(self._info[:-1]) else {}
-        last = self._info[-1] if self._info else None
-        return {**(last or {}), **earlier} if earlier or last is not None else None
 
     def _check_running(self) -> None:
         if self.over:
             raise InvalidInputError(f"branch {self.name} is over ({self.status}); fork it to go on from a place of it")
 
-    @contextmanager
-    def _awaited(self) -> Iterator[None]:
-        """Held while a task awaits it: a second one would make the order of things a matter of chance."""
-        if self._busy:
-            task = asyncio.current_task()
-            raise InvalidInputError(
-                f"branch {self.name} is awaited by another task than {task and task.get_name()}; let one task drive a "
-                "branch, and fork it for another"
-            )
-        self._busy = True
-        try:
-            yield
-        finally:
-            self._busy = False
+
+def _span(turn: Turn) -> tuple[int, int]:
+    return turn.begin.tokens, turn.begin.tokens + turn.length
 
 
 def _length(part: Segment | NDArray[np.int32]) -> int:
     return len(part.tokens) if isinstance(part, Segment) else len(part)
-
-
-def uniform(seed: int, column: int = 0) -> float:
-    """A number in [0, 1) for a seed."""
-    return float(_core.rng.uniform(np.array([seed], np.uint64), column)[0])

@@ -8,8 +8,8 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from agentrl_core.rollout.branch import uniform
 from agentrl_core.rollout.group import Group, GroupRuntime
+from agentrl_core.rollout.turn import uniform
 
 
 class Cohort(Sequence[Group]):

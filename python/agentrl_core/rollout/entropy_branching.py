@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from agentrl_core import _core
 from agentrl_core.component.options import option
 from agentrl_core.exceptions import InvalidInputError
-from agentrl_core.rollout.branch import Turn
 from agentrl_core.rollout.group import Group
 from agentrl_core.rollout.program import Rollout
+from agentrl_core.rollout.turn import Turn
 
 
 @dataclass(frozen=True)
@@ -77,14 +77,15 @@ class EntropyBranching(Rollout):
         """Rounds of one turn for each live branch; then copies, as far as the budget goes."""
         live = group.start_many(self.initial)
         while live:
-            turns = await group.round(live)
-            live = [branch for branch in live if not branch.over]
-            firsts = [turn.branch.turns[0] for turn in turns]
+            branches = live
+            turns = await group.round(branches)
+            firsts = [branch.turns[0] for branch in branches]
             entropies, initial = np.split(self.entropies([*turns, *firsts], group.vocabulary_size), 2)
             copies = self.copies(turns, entropies - initial, group.count)
-            for turn, entropy, count in zip(turns, entropies, copies, strict=True):
+            live = [branch for branch in branches if not branch.over]
+            for branch, turn, entropy, count in zip(branches, turns, entropies, copies, strict=True):
                 place = turn.begin if self.measure == "after_tool" else turn.end
-                live += turn.branch.fork_many(count, at=place, score=float(entropy))
+                live += branch.fork_many(count, at=place, score=float(entropy))
             if not live and group.count < self.budget:
                 live = [group.start()]
 

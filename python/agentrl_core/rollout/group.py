@@ -14,9 +14,10 @@ from agentrl_core.data.forest import Operation
 from agentrl_core.engine.base import Sampling, Segment
 from agentrl_core.env.base import Content, Task
 from agentrl_core.exceptions import InvalidInputError
-from agentrl_core.rollout.branch import Branch, Role, Turn, uniform
+from agentrl_core.rollout.branch import Branch, Role
 from agentrl_core.rollout.path import Path, Place
 from agentrl_core.rollout.runtime import RunningEpisode, Runtime
+from agentrl_core.rollout.turn import Turn, uniform
 
 Value = TypeVar("Value")
 BranchProgram = Callable[[Branch], Awaitable[None]]

@@ -159,6 +159,34 @@ class Path:
             first = end
         raise InvalidInputError(f"branch {self.name}: place token={token}; give a whole number from 1 to {first}")
 
+    def context(self, items: Sequence[Message | tuple[int, int]], tools: Any) -> NDArray[np.int32]:
+        """The tokens of another context: messages, and spans of this path between them.
+
+        Raises:
+            InvalidInputError: it does not begin and end with a message, or two spans have none between them.
+        """
+        self.flush()
+        own = self._forest.tokens(self.handle)
+        pieces: list[NDArray[np.int32]] = []
+        messages: list[Message] = []
+        for item in [*items, None]:
+            if isinstance(item, dict):
+                messages.append(item)
+                continue
+            if not messages:
+                raise InvalidInputError(
+                    f"branch {self.name}: rewrite has no message before {'its end' if item is None else 'a turn'}; "
+                    "begin and end the context with a message, and put one between two turns"
+                )
+            if pieces:
+                pieces.append(self._chat.observation(messages))
+            else:
+                pieces.append(self._chat.prompt(messages, tools=tools) if tools else self._chat.prompt(messages))
+            messages = []
+            if item is not None:
+                pieces.append(own[item[0] : item[1]])
+        return np.concatenate(pieces)
+
     def rewritten(self, length: int) -> None:
         """It has another context of so many tokens."""
         self._said, self._answer, self.open = [], None, []

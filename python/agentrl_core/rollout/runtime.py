@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from agentrl_core.data.forest import Forest
+from agentrl_core.data.forest import Forest, Operation
 from agentrl_core.engine.base import Request, Sampling, Segment
-from agentrl_core.env.base import Content, Outcome
+from agentrl_core.env.base import Content, Outcome, Task
+from agentrl_core.exceptions import InvalidInputError
 
 if TYPE_CHECKING:
     from agentrl_core.engine.chat import Chat
@@ -131,3 +133,65 @@ class Runtime(Protocol):
     def seed_of(self, *parts: object) -> int:
         """63 random bits that depend on the run's seed and on the parts alone."""
         ...
+
+
+class Family(Protocol):
+    """A group, as its branches see it."""
+
+    @property
+    def key(self) -> tuple[int, ...]:
+        """Unique in the run."""
+        ...
+
+    @property
+    def name(self) -> str:
+        """The key as a text."""
+        ...
+
+    @property
+    def task(self) -> Task:
+        """What is to be solved."""
+        ...
+
+    @property
+    def fact_levels(self) -> Mapping[str, str]:
+        """The level of each fact that is declared."""
+        ...
+
+    def forked(self, parent: Any, child: Any, place: Any, score: float | None) -> None:
+        """A branch made another one."""
+        ...
+
+    def log(self, operation: Operation, branch: Any, place: Any, reason: str | None = None) -> None:
+        """Keep a decision, so that the search can be replayed."""
+        ...
+
+
+class OneAtATime:
+    """Held while a task awaits a branch: a second one would make the order of things a matter of chance.
+
+    Args:
+        name: of the branch, for the message.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._held = False
+
+    def __enter__(self) -> None:
+        """Begin to await.
+
+        Raises:
+            InvalidInputError: another task does.
+        """
+        if self._held:
+            task = asyncio.current_task()
+            raise InvalidInputError(
+                f"branch {self._name} is awaited by another task than {task and task.get_name()}; let one task drive a "
+                "branch, and fork it for another"
+            )
+        self._held = True
+
+    def __exit__(self, *_: object) -> None:
+        """It is not awaited any more."""
+        self._held = False

@@ -1,0 +1,49 @@
+"""Wrong arguments of a collector, each told before anything is used."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from numbers import Integral
+
+from agentrl_core.data.store import Store
+from agentrl_core.env.base import Environment, Split, Task
+from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.recipe import Recipe
+
+
+def check_parts(engine: object, environment: object, recipe: object, store: object) -> None:
+    """Refuse what is no engine, environment, recipe or store, before anything of it is used."""
+    for name, given, methods, remedy in (
+        ("engine", engine, ("generate", "chat"), "give an engine, such as engine.Transformers(model, tokenizer)"),
+        ("environment", environment, ("tasks", "reset"), "give an object with tasks(count) and reset(task, seed)"),
+    ):
+        if isinstance(given, Mapping) and not given:
+            raise InvalidInputError(f"Collector: {name}={given!r} is empty; {remedy}, or a table of them by name")
+        for value in given.values() if isinstance(given, Mapping) else [given]:
+            for method in methods:
+                if not hasattr(value, method):
+                    raise InvalidInputError(f"Collector: {name}={value!r} has no {method!r}; {remedy}")
+    if not isinstance(recipe, Recipe):
+        remedy = f"recipes.get({recipe!r})" if isinstance(recipe, str) else "recipes.GRPO"
+        raise InvalidInputError(f"Collector: recipe={recipe!r} is no Recipe; give one, such as {remedy}")
+    if store is not None and not isinstance(store, Store):
+        raise InvalidInputError(f"Collector: store={store!r} is no Store; give Store.open({str(store)!r}), or None")
+
+
+def check_whole(place: str, **numbers: object) -> None:
+    """Refuse what is no whole number of at least 1."""
+    for name, value in numbers.items():
+        if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < 1:
+            raise InvalidInputError(f"{place}: {name}={value!r}; give a whole number of at least 1")
+
+
+def checked_tasks(environment: Environment, count: int, split: Split) -> list[Task]:
+    """Tasks of a split, which have to be tasks."""
+    tasks = environment.tasks(count, split=split)
+    for index, task in enumerate(tasks):
+        if not all(isinstance(getattr(task, name, None), str) for name in ("task_id", "question", "domain")):
+            raise InvalidInputError(
+                f"environment {type(environment).__name__}: tasks()[{index}] is {task!r}; give env.Task(task_id, "
+                "question, domain, payload), the first three of them texts"
+            )
+    return tasks
