@@ -300,7 +300,7 @@ class Collector:
             for world in self.worlds.values():
                 await world.close()
 
-        loop.run(end())
+        loop.run(end)
 
     def _now(self) -> Head:
         """Where the loop stands, which is what the store has committed.
@@ -418,9 +418,11 @@ class Collector:
         """Run the program on these tasks, while whoever watches sees how it goes."""
         worlds = {task.task_id: world for world, task in chosen}
         tasks = [task for _, task in chosen]
-        rollout = conductor.roll_out(tasks, [group_size] * len(tasks), first=first, worlds=worlds)
         watch = self.progress
-        loop.run(rollout, None if watch is None else lambda: watch(conductor.progress))
+        loop.run(
+            lambda: conductor.roll_out(tasks, [group_size] * len(tasks), first=first, worlds=worlds),
+            None if watch is None else lambda: watch(conductor.progress),
+        )
 
     def _statistics(self, task_id: str) -> Mapping[str, Any]:
         """What the run knows of a task."""

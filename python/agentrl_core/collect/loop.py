@@ -6,7 +6,6 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable, Coroutine
-from concurrent.futures import CancelledError
 from typing import Any, TypeVar
 
 from agentrl_core.exceptions import InvalidInputError
@@ -41,46 +40,53 @@ def _loop() -> asyncio.AbstractEventLoop:
         return loop
 
 
-def run(coroutine: Coroutine[Any, Any, Value], watch: Callable[[], object] | None = None) -> Value:
+def run(make: Callable[[], Coroutine[Any, Any, Value]], watch: Callable[[], object] | None = None) -> Value:
     """Run a coroutine on the loop and wait for what it gives.
 
     A Ctrl-C in the waiting thread cancels the coroutine, waits until it has cleaned up, and is raised.
 
     Args:
-        coroutine: what runs.
+        make: makes the coroutine, on the loop.
         watch: called in the waiting thread, ten times a second and in the end.
 
     Raises:
         InvalidInputError: it is called by code that runs on this loop itself, such as a rollout program.
     """
     loop = _loop()
-    try:
-        if asyncio.get_running_loop() is loop:
-            coroutine.close()
-            raise InvalidInputError(
-                "a rollout program cannot collect: it runs on the loop that collecting waits for; use group.spawn"
-            )
-    except RuntimeError:
-        pass  # no loop runs in this thread
+    if _runs_on(loop):
+        raise InvalidInputError(
+            "a rollout program cannot collect: it runs on the loop that collecting waits for; use group.spawn"
+        )
+    tasks: list[asyncio.Task[Value]] = []
     done = threading.Event()
 
-    async def whole() -> Value:
-        try:
-            return await coroutine
-        finally:
+    def start() -> None:
+        tasks.append(loop.create_task(make()))
+        tasks[0].add_done_callback(lambda _: done.set())
+
+    def cancel() -> None:
+        # Behind `start`, if that was called at all.
+        if tasks:
+            tasks[0].cancel()
+        else:
             done.set()
 
-    future = asyncio.run_coroutine_threadsafe(whole(), loop)
     try:
+        loop.call_soon_threadsafe(start)
         while not done.wait(_LOOK_SECONDS):
             if watch is not None:
                 watch()
         if watch is not None:
             watch()
-        return future.result()
-    except BaseException as error:
-        future.cancel()
+    except BaseException:
+        loop.call_soon_threadsafe(cancel)
         done.wait(_CLEAN_UP_SECONDS)
-        if isinstance(error, CancelledError):
-            raise InvalidInputError("the collection was cancelled from outside") from None
         raise
+    return tasks[0].result()
+
+
+def _runs_on(loop: asyncio.AbstractEventLoop) -> bool:
+    try:
+        return asyncio.get_running_loop() is loop
+    except RuntimeError:  # none runs in this thread
+        return False
