@@ -87,6 +87,23 @@ def test_forks_share_and_inherit() -> None:
     assert inherited.group_by("trajectory_id").len()["len"].to_list() == [1, 1, 1]
 
 
+def test_places_of_an_ended_branch() -> None:
+    class Ended(Rollout):
+        async def group(self, group: Group) -> None:
+            [branch] = await group.run(group.start_many(1))
+            assert [turn.begin.turns for turn in branch.turns] == [0, 1, 2, 3]
+            assert [turn.end.turns for turn in branch.turns] == [1, 2, 3, 4]
+            assert [turn.end.tokens for turn in branch.turns[:3]] == [turn.begin.tokens for turn in branch.turns[1:]]
+            assert branch.turns[3].end.tokens == len(branch.tokens)
+            again = branch.fork(branch.turns[2].place(1))
+            assert again.tokens.tolist() == branch.tokens[: branch.turns[2].begin.tokens + 1].tolist()
+            await group.run([again])
+
+    batch = collected(Ended(), tasks=1)
+    assert statuses(batch) == ["finished"] * 2
+    assert batch.column("reward", "draw").tolist() == [1.75] * 2
+
+
 def test_what_was_rolled_back_stays_in_the_files() -> None:
     class Repair(Rollout):
         async def branch(self, branch: Branch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import itertools
 import multiprocessing
@@ -89,10 +90,11 @@ def _replied(episode: Any, outcome: Any) -> Reply:
 
 
 def end(episode: Any) -> None:
-    """Close an episode that can be closed."""
+    """Close an episode that can be closed. It is over: nobody waits for what that may raise."""
     close = getattr(episode, "close", None)
     if close is not None:
-        close()
+        with contextlib.suppress(Exception):
+            close()
 
 
 class Workers(Protocol):
@@ -290,7 +292,7 @@ class Processes:
     async def begin(self, task: Task, seed: int, seconds: float | None) -> tuple[Any, Begin]:
         """See `Workers`."""
         worker, number = self._worker(), next(self._numbers)
-        first = await worker.call("begin", number, (task, seed), seconds)
+        first = await worker.open("begin", number, (task, seed), seconds)
         return (worker, number), first
 
     async def restore(
@@ -298,7 +300,7 @@ class Processes:
     ) -> tuple[Any, Any]:
         """See `Workers`."""
         worker, number = self._worker(), next(self._numbers)
-        state = await worker.call("restore", number, (task, seed, list(actions), snapshot), seconds)
+        state = await worker.open("restore", number, (task, seed, list(actions), snapshot), seconds)
         return (worker, number), state
 
     async def act(self, handle: Any, action: str, seconds: float | None) -> Reply:
@@ -359,9 +361,17 @@ class _Process:
         """In the order in which they were sent, which is that in which they are run."""
         self._loop.add_reader(self._connection.fileno(), self._receive)
 
+    async def open(self, method: str, episode: int, arguments: tuple[Any, ...], seconds: float | None) -> Any:
+        """Have an episode made."""
+        self.episodes += 1
+        try:
+            return await self.call(method, episode, arguments, seconds)
+        except BaseException:
+            self.episodes -= 1
+            raise
+
     async def call(self, method: str, episode: int, arguments: tuple[Any, ...], seconds: float | None) -> Any:
         """Have a method of an episode called."""
-        self.episodes += method != "act"
         await asyncio.shield(self._ready)
         future = self.send(method, episode, arguments)
         if seconds is None:

@@ -438,9 +438,9 @@ class Branch:
             flags=outcome.flags,
             facts=facts or None,
         )
-        over = outcome.terminated or truncated
-        turn = self._turn(answer, over=over)
-        if over:
+        turn = self._turn(answer, over=outcome.terminated or truncated)
+        if turn.over:
+            self._path.close()
             self._end("finished" if outcome.terminated else "truncated")
         else:
             self._path.go_on(answer)

@@ -118,6 +118,11 @@ class Path:
         self._answer = answer
         self.here = self._end()
 
+    def close(self) -> None:
+        """The open action was the last."""
+        self.open = []
+        self.turns += 1
+
     def say(self, content: Content) -> None:
         """Add something to the next context."""
         self._said.append(content)
