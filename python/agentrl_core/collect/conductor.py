@@ -12,6 +12,7 @@ from agentrl_core.collect.episode import Episode, World
 from agentrl_core.collect.journal import (
     Journal,
     digest,
+    plain_value,
     question,
     read_segment,
     read_value,
@@ -263,9 +264,9 @@ class Conductor:
         """What the model of an agent says to a request, from the journal or from its engine."""
         engine = self._engine(agent)
         asked = question(request, agent if agent in self._engines else next(iter(self._engines)))
-        recorded = self._journal.find(name, asked)
+        recorded = self._journal.find(name, asked, read_segment)
         if recorded is not None:
-            return read_segment(recorded)
+            return recorded
         self.progress.at_engine += 1
         self._asked[name] = engine, request
         try:
@@ -274,7 +275,7 @@ class Conductor:
             self.progress.at_engine -= 1
             del self._asked[name]
         self.progress.tokens += len(segment.tokens)
-        self._journal.keep(name, asked, write_segment(segment))
+        self._journal.keep(name, asked, segment, write_segment)
         return segment
 
     async def _generate(self, engine: Engine, request: Request) -> Segment:
@@ -299,11 +300,11 @@ class Conductor:
 
     async def record(self, name: str, make: Callable[[], Awaitable[Any]]) -> Any:
         """What the journal holds under a name; else what `make` gives, journalled first."""
-        recorded = self._journal.find(name, digest(name))
-        if recorded is None:
-            recorded = write_value(await make(), name)
-            self._journal.keep(name, digest(name), recorded)
-        return read_value(recorded)
+        if name in self._journal:
+            return self._journal.find(name, digest(name), read_value)
+        value = plain_value(await make(), name)
+        self._journal.keep(name, digest(name), value, write_value)
+        return value
 
     def scores(self, group: Group, column: str) -> dict[int, float]:
         """What phase reward makes of a group as it stands: a number for the handle of each ended branch."""

@@ -142,12 +142,10 @@ class Episode:
     async def reset(self, name: str) -> None:
         """Find out what it begins with; see `RunningEpisode`."""
         asked = digest(self._task.task_id, str(self._seed), self._world.name)
-        recorded = self._journal.find(name, asked)
-        if recorded is not None:
-            self._begin = read_begin(recorded)
-            return
-        await self._whole(self._build)
-        self._journal.keep(name, asked, write_begin(*self._known))
+        self._begin = self._journal.find(name, asked, read_begin)
+        if self._begin is None:
+            await self._whole(self._build)
+            self._journal.keep(name, asked, self._known, write_begin)
 
     async def ready(self) -> None:
         """Be where its actions have led; see `RunningEpisode`."""
@@ -157,11 +155,11 @@ class Episode:
     async def step(self, name: str, action: str) -> Answer:
         """Give it the next action; see `RunningEpisode`."""
         asked = digest(action, str(len(self._played)), str(self._seed))
-        recorded = self._journal.find(name, asked)
+        recorded = self._journal.find(name, asked, read_answer)
         if recorded is not None:
             self._drop()
-            self._played.append(Played(action, read_answer(recorded), None))
-            return self._played[-1].answer
+            self._played.append(Played(action, recorded, None))
+            return recorded
         place = f"step {len(self._played) + 1}"
 
         async def act() -> Played:
@@ -179,7 +177,7 @@ class Episode:
                 "trajectories without a known reward are left out of the update and counted in the metric "
                 "collect.unscored; pay a number, or None where nothing is paid",
             )
-        self._journal.keep(name, asked, write_answer(played.answer))
+        self._journal.keep(name, asked, played.answer, write_answer)
         self._played.append(played)
         return played.answer
 

@@ -6,7 +6,8 @@ import hashlib
 import json
 import struct
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol
+from functools import lru_cache
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -18,6 +19,10 @@ from agentrl_core.rollout.runtime import Answer
 
 _SEGMENT = struct.Struct("<BqQII?")
 _FINISHES = ("stop", "length", "abort")
+
+Begin = tuple[Any, bytes | str, Any]
+"""What an episode began with: observation, state and tools."""
+Value = TypeVar("Value")
 
 
 class JournalFile(Protocol):
@@ -44,13 +49,16 @@ class Journal:
 
     def __init__(self, file: JournalFile | None = None) -> None:
         self._file = file
-        self._records: dict[str, bytes] = {}
+        self._values: dict[str, tuple[bytes, Any]] = {}
+        """What was recorded since then, with the digest of its question."""
+        self._stored: dict[str, bytes] = {}
+        """What the file held before: digest and payload."""
         self._asked: set[str] = set()
         if file is not None:
-            self._records = {name.decode(): bytes(payload) for name, payload in file.records()}
+            self._stored = {name.decode(): bytes(payload) for name, payload in file.records()}
 
     def __len__(self) -> int:
-        return len(self._records)
+        return len(self._stored.keys() | self._values.keys())
 
     def begin(self) -> None:
         """The programs are run from their beginnings."""
@@ -59,22 +67,26 @@ class Journal:
     @property
     def unasked(self) -> list[str]:
         """The records that nobody has asked for since the programs began."""
-        return [name for name in self._records if name not in self._asked]
+        return [name for name in {**self._stored, **self._values} if name not in self._asked]
 
     def __contains__(self, name: str) -> bool:
-        return name in self._records
+        return name in self._values or name in self._stored
 
-    def find(self, name: str, digest: bytes) -> bytes | None:
-        """What was recorded for a question, or None."""
+    def find(self, name: str, digest: bytes, read: Callable[[bytes], Value]) -> Value | None:
+        """What was recorded for a question, or None; `read` makes it of the payload in the file."""
         self._asked.add(name)
-        record = self._records.get(name)
-        return record[len(digest) :] if record is not None and record.startswith(digest) else None
+        if name in self._values:
+            known, value = self._values[name]
+            return value if known == digest else None
+        record = self._stored.get(name)
+        return read(record[len(digest) :]) if record is not None and record.startswith(digest) else None
 
-    def keep(self, name: str, digest: bytes, payload: bytes) -> None:
-        """Record what a question got."""
+    def keep(self, name: str, digest: bytes, value: Value, write: Callable[[Value], bytes]) -> None:
+        """Record what a question got; `write` makes its payload in the file."""
+        self._asked.add(name)
         if self._file is not None:
-            self._file.append(name.encode(), digest + payload)
-        self._records[name] = digest + payload
+            self._file.append(name.encode(), digest + write(value))
+        self._values[name] = digest, value
 
 
 def digest(*parts: bytes | str) -> bytes:
@@ -89,7 +101,10 @@ def digest(*parts: bytes | str) -> bytes:
 
 def question(request: Request, engine: str) -> bytes:
     """The digest of a request to an engine."""
-    return digest(request.tokens.astype(np.int32, copy=False).tobytes(), repr(request.sampling), engine)
+    return digest(request.tokens.astype(np.int32, copy=False).tobytes(), _said(request.sampling), engine)
+
+
+_said = lru_cache(maxsize=64)(repr)
 
 
 def write_segment(segment: Segment) -> bytes:
@@ -147,7 +162,7 @@ def write_answer(answer: Answer) -> bytes:
         "facts": facts or None,
         "state_key": _packed(answer.state_key),
     }
-    return to_json(table, "Outcome").encode()
+    return _json(table, "Outcome")
 
 
 def read_answer(payload: bytes) -> Answer:
@@ -160,18 +175,23 @@ def read_answer(payload: bytes) -> Answer:
     return Answer(outcome, state)
 
 
-def write_value(value: Any, name: str) -> bytes:
-    """What an effect gave, as bytes.
+def plain_value(value: Any, name: str) -> Any:
+    """What an effect gave, as a new process will read it.
 
     Raises:
         InvalidInputError: it is not made of plain JSON values.
     """
     try:
-        return json.dumps(value).encode()
+        return json.loads(json.dumps(value))
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidInputError(
             f"{name} gave {value!r:.60}, which cannot be kept: {error}; give numbers, texts, lists and tables of them"
         ) from None
+
+
+def write_value(value: Any) -> bytes:
+    """What an effect gave, as bytes."""
+    return json.dumps(value).encode()
 
 
 def read_value(payload: bytes) -> Any:
@@ -179,14 +199,22 @@ def read_value(payload: bytes) -> Any:
     return json.loads(payload)
 
 
-def write_begin(observation: Any, state_key: bytes | str, tools: Any) -> bytes:
+def write_begin(begin: Begin) -> bytes:
     """What an episode began with, as bytes."""
+    observation, state_key, tools = begin
     table = {"observation": observation, "state_key": _packed(state_key), "tools": tools}
-    return to_json(table, "Episode.observation").encode()
+    return _json(table, "Episode.observation")
 
 
-def read_begin(payload: bytes) -> tuple[Any, bytes | str, Any]:
-    """What `write_begin` wrote: observation, state and tools."""
+def _json(table: Mapping[str, Any], name: str) -> bytes:
+    try:
+        return json.dumps(table).encode()
+    except TypeError:  # numbers of NumPy and torch, or what has no form at all
+        return to_json(table, name).encode()
+
+
+def read_begin(payload: bytes) -> Begin:
+    """What `write_begin` wrote."""
     table: Mapping[str, Any] = json.loads(payload)
     return table["observation"], _unpacked(table["state_key"]), table["tools"]
 

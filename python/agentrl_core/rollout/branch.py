@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -29,6 +30,7 @@ class Branch:
     Attributes:
         group: the group that it belongs to.
         key: agent, member and the places of the forks that lead to it: unique in the group.
+        name: the key as a text that is unique in the run.
         agent: who speaks.
         role: `member` (drawn and trained), `baseline` (scored, never trained) or `helper` (kept, never drawn).
         parent: the branch that it was forked from or that it answers, or None.
@@ -56,6 +58,7 @@ class Branch:
     ) -> None:
         self.group = group
         self.key = key
+        self.name = path.name
         self.agent = agent
         self.role: Role = role
         self.parent = parent
@@ -76,11 +79,6 @@ class Branch:
         self._asking = ""
         self._failure: str | None = None
         self._awaited = OneAtATime(self.name)
-
-    @property
-    def name(self) -> str:
-        """The key as a text that is unique in the run."""
-        return f"{self.group.name}/{'.'.join(map(str, self.key))}"
 
     @property
     def handle(self) -> int:
@@ -193,18 +191,18 @@ class Branch:
         await self._prompted()
         if not (self._path.open or self.over):
             raise InvalidInputError(f"branch {self.name}: no action is open; generate() or write() one, or use turn()")
-        answer = None
+        answer, text = None, self._path.text
         if not self.over:
             name = self._answer_name()
             self._answers += 1
             with self._awaited:
                 try:
-                    answer = await self._episode.step(name, self._path.text)
+                    answer = await self._episode.step(name, text)
                 except EpisodeError as error:
                     self._fail(str(error))
         if self.over or answer is None:  # it was stopped meanwhile, or it broke down
-            return self._turn(None, over=True)
-        return self._close(answer)
+            return self._turn(text, None, over=True)
+        return self._close(text, answer)
 
     def write(self, content: str, *, trained: bool = True) -> None:
         """Say something that was not sampled, as an action of the branch (an expert's step, a repair).
@@ -269,11 +267,12 @@ class Branch:
         handle = self._runtime.forest.fork(
             self.handle, node=place.node, end=place.end, ordinal=ordinal, train_prefix=train_prefix
         )
+        key = (*self.key, place.tokens, ordinal)
         child = Branch(
             self._runtime,
             self.group,
-            (*self.key, place.tokens, ordinal),
-            self._path,
+            key,
+            self._path.copy(handle, place, f"{self.name}.{place.tokens}.{ordinal}"),
             self._episode if episode == "keep" else self._episode.copy(place.turns),
             agent=self.agent,
             seed=self.seed,
@@ -281,7 +280,7 @@ class Branch:
             parent=self,
             sampling=self._sampling,
         )
-        child._go_back(self, handle, place)
+        child.turns, child.record = self.turns[: place.turns], self.record.copy(place.turns)
         self.group.forked(self, child, place, score)
         return child
 
@@ -303,7 +302,8 @@ class Branch:
         if episode == "copy":
             before, self._episode = self._episode, self._episode.copy(to.turns)
             before.close()
-        self._go_back(self, handle, to)
+        self._path = self._path.copy(handle, to, self.name)
+        self.turns, self.record = self.turns[: to.turns], self.record.copy(to.turns)
 
     async def rewrite(self, context: Sequence[Message | Turn]) -> None:
         """Give it another context from here on: messages, and turns whose sampled tokens stay as they are.
@@ -395,8 +395,7 @@ class Branch:
                 except EpisodeError as error:
                     self._fail(str(error))
                     return None
-            stops = tuple(dict.fromkeys((*sampling.stop_token_ids, *runtime.chat(self.agent).stop_token_ids)))
-            sampling = replace(sampling, max_tokens=most, stop_token_ids=stops)
+            sampling = _sampled(sampling, most, runtime.chat(self.agent).stop_token_ids)
             self._asking = f"{self.name}/segment{self._segments}"
             self._segments += 1
             request = Request(tokens, runtime.forest.segment_seed(self.handle), sampling)
@@ -420,7 +419,7 @@ class Branch:
         """The name of the next answer in the journal."""
         return f"{self.name}/answer{self._answers}"
 
-    def _close(self, answer: Answer) -> Turn:
+    def _close(self, text: str, answer: Answer) -> Turn:
         """Store what the environment answered to the open action."""
         runtime, outcome = self._runtime, answer.outcome
         runtime.turned(outcome.flags, None)
@@ -438,7 +437,7 @@ class Branch:
             flags=outcome.flags,
             facts=facts or None,
         )
-        turn = self._turn(answer, over=outcome.terminated or truncated)
+        turn = self._turn(text, answer, over=outcome.terminated or truncated)
         if turn.over:
             self._path.close()
             self._end("finished" if outcome.terminated else "truncated")
@@ -446,7 +445,7 @@ class Branch:
             self._path.go_on(answer)
         return turn
 
-    def _turn(self, answer: Answer | None, *, over: bool) -> Turn:
+    def _turn(self, text: str, answer: Answer | None, *, over: bool) -> Turn:
         """Another turn of the path, of the open action."""
         here = self._path.here or Place(None, None, 0, 0)
         outcome = Outcome() if answer is None else answer.outcome
@@ -456,7 +455,7 @@ class Branch:
             begin=here,
             length=self._path.length - here.tokens,
             segments=tuple(part for part in self._path.open if isinstance(part, Segment)),
-            text=self._path.text,
+            text=text,
             observation=outcome.observation,
             reward=outcome.reward,
             facts=dict(outcome.facts or {}),
@@ -466,12 +465,6 @@ class Branch:
         )
         self.turns.append(turn)
         return turn
-
-    def _go_back(self, other: Branch, handle: int, place: Place) -> None:
-        """Have what a branch had at a place of its path."""
-        self._path = other._path.copy(handle, place, self.name)
-        self.turns = other.turns[: place.turns]
-        self.record = other.record.copy(place.turns)
 
     def _fail(self, reason: str) -> None:
         self._failure = reason
@@ -490,6 +483,11 @@ class Branch:
     def _check_running(self) -> None:
         if self.over:
             raise InvalidInputError(f"branch {self.name} is over ({self.status}); fork it to go on from a place of it")
+
+
+@lru_cache(maxsize=256)
+def _sampled(sampling: Sampling, most: int, stops: tuple[int, ...]) -> Sampling:
+    return replace(sampling, max_tokens=most, stop_token_ids=tuple(dict.fromkeys((*sampling.stop_token_ids, *stops))))
 
 
 def _span(turn: Turn) -> tuple[int, int]:

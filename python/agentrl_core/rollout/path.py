@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -141,7 +141,7 @@ class Path:
             content = [message for said in self._said for message in _messages(said)]
         answer, self._said, self._answer = self._answer, [], None
         self.append(self._chat.observation(content), "observation", state=None if answer is None else answer.state_key)
-        self.here = replace(self._end(), follows_tool=answer is not None and bool(answer.outcome.flags & TOOL_RESULT))
+        self.here = self._end(follows_tool=answer is not None and bool(answer.outcome.flags & TOOL_RESULT))
         if answer is not None:
             self._ends.append(self.here)
 
@@ -208,9 +208,9 @@ class Path:
         path.here = place
         return path
 
-    def _end(self) -> Place:
+    def _end(self, *, follows_tool: bool = False) -> Place:
         node, tokens = self._nodes[-1]
-        return Place(node, None, tokens, self.turns)
+        return Place(node, None, tokens, self.turns, follows_tool)
 
 
 def _messages(content: Content) -> list[Message]:

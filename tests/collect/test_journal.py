@@ -1,0 +1,129 @@
+"""What is written for a new process is what it reads."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentrl_core.collect.journal import (
+    Journal,
+    plain_value,
+    question,
+    read_answer,
+    read_begin,
+    read_segment,
+    write_answer,
+    write_begin,
+    write_segment,
+)
+from agentrl_core.engine import Request, Sampling, Segment, Top
+from agentrl_core.env import Outcome
+from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.rollout.runtime import Answer
+
+FLOATS = st.floats(width=32, allow_nan=False, allow_infinity=False)
+
+
+@given(
+    numbers=st.lists(st.tuples(st.integers(0, 2**31 - 1), FLOATS, FLOATS), max_size=9),
+    likely=st.integers(0, 3),
+    entropies=st.booleans(),
+    version=st.integers(-1, 2**40),
+    seed=st.integers(0, 2**63 - 1),
+)
+def test_segments(
+    numbers: list[tuple[int, float, float]], likely: int, entropies: bool, version: int, seed: int
+) -> None:
+    count = len(numbers)
+    tokens = np.array([token for token, _, _ in numbers], np.int32)
+    logprobs, other = (np.array([row[place] for row in numbers], np.float32) for place in (1, 2))
+    top = Top(np.arange(count * likely, dtype=np.int32).reshape(count, likely), np.ones((count, likely), np.float32))
+    segment = Segment(
+        tokens,
+        logprobs,
+        other if entropies else None,
+        "length" if count else "abort",
+        version,
+        seed,
+        top if likely else None,
+    )
+    back = read_segment(write_segment(segment))
+    assert (back.finish_reason, back.policy_version, back.seed) == (segment.finish_reason, version, seed)
+    for name in ("tokens", "logprobs", "entropies"):
+        one, same = getattr(segment, name), getattr(back, name)
+        assert (one is None and same is None) or (one.dtype == same.dtype and one.tolist() == same.tolist())
+    assert (back.top is None) == (not likely)
+    if back.top is not None:
+        assert back.top.tokens.tolist() == top.tokens.tolist()
+        assert back.top.logprobs.tolist() == top.logprobs.tolist()
+
+
+ANSWERS = [
+    Answer(Outcome("go on", reward=0.1, flags=5, info={"a": [1, None]}), b"\x00\xff"),
+    Answer(Outcome([{"role": "tool", "content": "3"}], reward=None), "a state"),
+    Answer(Outcome(reward=math.nan, terminated=True, success=False), None),
+    Answer(Outcome(truncated=True, facts={"n": math.inf, "k": "x", "b": b"\x01"}), None),
+]
+
+
+@pytest.mark.parametrize("answer", ANSWERS)
+def test_answers(answer: Answer) -> None:
+    back = read_answer(write_answer(answer))
+    assert repr(back) == repr(answer)
+    assert type(back.state_key) is type(answer.state_key)
+
+
+def test_numbers_of_numpy_are_plain() -> None:
+    back = read_answer(write_answer(Answer(Outcome("x", info={"n": np.float32(0.5), "i": np.int64(3)}), b"")))
+    assert back.outcome.info == {"n": 0.5, "i": 3}
+    with pytest.raises(InvalidInputError, match="Outcome cannot be saved as JSON"):
+        write_answer(Answer(Outcome("x", info={"n": object()}), b""))
+
+
+def test_beginnings() -> None:
+    begin = ([{"role": "user", "content": "?"}], b"state", [{"type": "function"}])
+    assert read_begin(write_begin(begin)) == begin
+
+
+def test_a_record_answers_its_own_question_alone() -> None:
+    kept: list[tuple[bytes, bytes]] = []
+
+    class File:
+        def append(self, name: bytes, payload: bytes) -> None:
+            kept.append((name, payload))
+
+        def records(self) -> list[tuple[bytes, bytes]]:
+            return kept
+
+    request = Request(np.array([1, 2], np.int32), 7, Sampling())
+    others = [
+        Request(np.array([1, 3], np.int32), 7, Sampling()),
+        Request(np.array([1, 2], np.int32), 7, Sampling(temperature=0.5)),
+    ]
+    segment = Segment(np.array([5], np.int32), np.array([-1.0], np.float32), None, "stop", 3, 7)
+    journal = Journal(File())
+    journal.keep("a/segment0", question(request, "policy"), segment, write_segment)
+    assert journal.unasked == []
+    later = Journal(File())
+    assert later.unasked == ["a/segment0"]
+    for again in (journal, later):
+        assert "a/segment0" in again
+        found = again.find("a/segment0", question(request, "policy"), read_segment)
+        assert found is not None
+        assert found.tokens.tolist() == [5]
+        assert again.unasked == []
+        for other in others:
+            assert again.find("a/segment0", question(other, "policy"), read_segment) is None
+        assert again.find("a/segment0", question(request, "critic"), read_segment) is None
+        again.begin()
+        assert len(again) == len(again.unasked) == 1
+
+
+def test_effects_are_what_a_new_process_reads() -> None:
+    assert plain_value((1, {"a": 2.5}), "judge") == [1, {"a": 2.5}]
+    with pytest.raises(InvalidInputError, match=r"judge gave .*, which cannot be kept"):
+        plain_value({1, 2}, "judge")
