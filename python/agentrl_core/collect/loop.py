@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import threading
 from collections.abc import Callable, Coroutine
@@ -31,12 +32,19 @@ def _forget() -> None:
 os.register_at_fork(after_in_child=_forget)
 
 
+def _serve(loop: asyncio.AbstractEventLoop) -> None:
+    """Run the loop for good: a KeyboardInterrupt or SystemExit out of somebody's code ends it each time."""
+    while True:
+        with contextlib.suppress(KeyboardInterrupt, SystemExit):  # the one who waits for the task gets it
+            loop.run_forever()
+
+
 def _loop() -> asyncio.AbstractEventLoop:
     with _lock:
         loop = _loops.get(os.getpid())
         if loop is None:
             loop = _loops[os.getpid()] = asyncio.new_event_loop()
-            threading.Thread(target=loop.run_forever, name="agentrl-collect", daemon=True).start()
+            threading.Thread(target=_serve, args=(loop,), name="agentrl-collect", daemon=True).start()
         return loop
 
 
