@@ -95,7 +95,7 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "estimator": (lambda: Forest(entropies=HALF), r"entropies is 'a\\ud800', which is no text"),
     "column": (lambda: grow(0)[0].column(HALF, "draw"), r"name is 'a\\ud800', which is no text"),
     "source": (lambda: grow(0)[0].with_source(HALF, {}), r"recipe is 'a\\ud800', which is no text"),
-    "texts": (lambda: keys.similar([HALF], method="minhash"), r"texts is 'a\\ud800', which is no text"),
+    "texts": (lambda: keys.similar([HALF], kind="minhash"), r"texts is 'a\\ud800', which is no text"),
     "keys": (lambda: keys.dense([HALF]), r"ids is 'a\\ud800', which is no text"),
     # Lists and scalars where arrays and tables are meant.
     "out of returns": (

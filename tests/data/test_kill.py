@@ -58,6 +58,9 @@ def killed(writers: subprocess.Popen[str], words: int, seconds: float) -> list[t
 
 def scan(folder: Path, name: str) -> pl.DataFrame:
     files = sorted((folder / name).glob("*.arrow"))
+    if files and min(int(file.name.partition("-")[0]) for file in files):
+        # A folder is not listed in one moment: of a file that was being replaced neither name was seen.
+        raise FileNotFoundError(folder / name)
     return pl.scan_ipc(files).collect() if files else pl.DataFrame()
 
 
