@@ -283,7 +283,7 @@ pub(crate) fn declared_in(table: Table, schema: &Schema) -> Result<Declared> {
 /// The column of what was said of some rows; `None` where nothing is declared.
 pub(crate) fn column<'a>(
     declared: &Declared,
-    rows: impl Iterator<Item = &'a Said> + Clone,
+    rows: &(impl Iterator<Item = &'a Said> + Clone),
 ) -> Result<Option<ArrayRef>> {
     if declared.is_empty() {
         return Ok(None);
@@ -431,7 +431,7 @@ mod tests {
             Said::new(),
             Said::from([("a".to_owned(), Fact::Number(f32::NAN)), ("b".to_owned(), Fact::Key(String::new()))]),
         ];
-        let column = column(&kinds, rows.iter())?.ok_or_else(|| Error::internal("no column"))?;
+        let column = column(&kinds, &rows.iter())?.ok_or_else(|| Error::internal("no column"))?;
         let schema = Arc::new(Schema::new(vec![field(&kinds)]));
         let table = RecordBatch::try_new(schema, vec![column]).map_err(arrow_bug)?;
         assert_eq!(said(&table, 0), rows[0]);

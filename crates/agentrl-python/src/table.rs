@@ -69,7 +69,7 @@ impl Table {
         self.schema.fields().iter().map(|field| field.name().clone()).collect()
     }
 
-    /// A column of numbers as a NumPy array (a null is NaN), or one of texts as a list (a null is None).
+    /// A column of numbers as an array of `NumPy` (a null is NaN), or one of texts as a list (a null is None).
     fn column<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyAny>> {
         let Ok(place) = self.schema.index_of(name) else {
             let known = self.column_names().join(", ");

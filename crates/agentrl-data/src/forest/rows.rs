@@ -203,7 +203,7 @@ fn steps(groups: &[Ordered<'_>], declared: &Declared, check: Check<'_>) -> Resul
         let untrained = matches!(trajectory.note, Some(Note::Untrained(_))) || (*step as usize) < trajectory.untrained;
         row.outcome.flags | if untrained { FLAG_UNTRAINED } else { 0 }
     };
-    let facts = facts::column(declared, outcomes.iter().map(|outcome| &outcome.facts))?;
+    let facts = facts::column(declared, &outcomes.iter().map(|outcome| &outcome.facts))?;
     table_with(
         Table::Steps,
         (declared, facts),
@@ -239,7 +239,7 @@ fn trajectories(groups: &[Ordered<'_>], ids: &Ids<'_>, cut: &Cut, check: Check<'
     let versions: Vec<_> = rows.iter().map(|(entry, _, row)| entry.on_paths(row).versions).collect();
     let infos = rows.iter().map(|(entry, _, row)| row.info(|other| id(entry, other)));
     let declared = &cut.facts.trajectory;
-    let facts = facts::column(declared, rows.iter().map(|(_, _, row)| &row.finish.facts))?;
+    let facts = facts::column(declared, &rows.iter().map(|(_, _, row)| &row.finish.facts))?;
     table_with(
         Table::Trajectories,
         (declared, facts),
