@@ -122,6 +122,13 @@ def test_a_worker_that_dies_takes_nobody_with_it(tmp_path: Path) -> None:
     collect.close()
 
 
+def test_more_episodes_than_a_pipe_holds(tmp_path: Path) -> None:
+    world = FailingWorld(str(tmp_path), ("fine",), "process")
+    collect = collector(world)
+    assert collect(tasks=4, group_size=200).num_draws == 800
+    collect.close()
+
+
 @pytest.mark.parametrize("runs", RUNS)
 def test_every_episode_is_closed(tmp_path: Path, runs: str) -> None:
     world = FailingWorld(str(tmp_path), ("fine", "raise 1"), runs)

@@ -13,6 +13,7 @@ import signal
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -358,7 +359,9 @@ class _Process:
         self._ready = self._loop.create_future()
         """Whether it has the environment; an interpreter takes a while to start, which is on nobody's clock."""
         self._calls: dict[int, asyncio.Future[Any]] = {next(self._numbers): self._ready}
-        """In the order in which they were sent, which is that in which they are run."""
+        """In the order in which they are run."""
+        self._unsent: deque[tuple[int, str, int, tuple[Any, ...]]] = deque()
+        self._idle = False
         self._loop.add_reader(self._connection.fileno(), self._receive)
 
     async def open(self, method: str, episode: int, arguments: tuple[Any, ...], seconds: float | None) -> Any:
@@ -395,11 +398,18 @@ class _Process:
         self.episodes -= method == "end"
         number = next(self._numbers)
         self._calls[number] = future
-        try:
-            self._connection.send((number, method, episode, arguments))
-        except OSError:
-            self.kill("the process of the episode died")
+        self._unsent.append((number, method, episode, arguments))
+        self._send_next()
         return future
+
+    def _send_next(self) -> None:
+        """Send the next call, if none is with the process: two sides that write to full pipes would wait for ever."""
+        if self._idle and self._unsent:
+            self._idle = False
+            try:
+                self._connection.send(self._unsent.popleft())
+            except OSError:
+                self.kill("the process of the episode died")
 
     def kill(self, reason: str, *, overdue: bool = False) -> None:
         """End it; whoever waits is told."""
@@ -422,6 +432,7 @@ class _Process:
         try:
             while self._connection.poll():
                 number, value, error = self._connection.recv()
+                self._idle = True
                 future = self._calls.pop(number, None)
                 if future is None or future.done():
                     continue
@@ -429,6 +440,7 @@ class _Process:
                     future.set_result(value)
                 else:
                     future.set_exception(error)
+            self._send_next()
         except (EOFError, OSError):
             code = self.process.exitcode
             self.kill(f"the process of the episode died{'' if code is None else f' (exit code {code})'}")
