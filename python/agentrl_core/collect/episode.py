@@ -111,7 +111,6 @@ class Episode:
         self._begin: tuple[Content, bytes | str, Any] | None = None
         self._played: list[Played] = []
         self._handle: Any = None
-        self._closed = False
 
     @property
     def observation(self) -> Content:
@@ -203,7 +202,6 @@ class Episode:
 
     def close(self) -> None:
         """It is not needed any more."""
-        self._closed = True
         self._drop()
 
     def _drop(self) -> None:

@@ -29,9 +29,7 @@ class Room:
             try:
                 await future
             except asyncio.CancelledError:
-                if (count, future) in self._waiting:
-                    self._waiting.remove((count, future))
-                else:
+                if not future.cancelled():  # the places were given in the moment in which it was cancelled
                     self._give(count)
                 raise
         else:
@@ -45,5 +43,6 @@ class Room:
         self._free += count
         while self._waiting and self._waiting[0][0] <= self._free:
             count, future = self._waiting.popleft()
-            self._free -= count
-            future.set_result(None)
+            if not future.cancelled():
+                self._free -= count
+                future.set_result(None)

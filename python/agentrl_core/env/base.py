@@ -103,7 +103,8 @@ class Episode(Protocol):
     A branch whose replay gives other observations or another `state_key` than its parent saw ends as failed.
 
     It may have more: `close()`, always called in the end; `tools`, a list of JSON schemas that the model's template
-    shows; `snapshot()`, bytes from which `Environment.restore` makes an equal episode. `step` may be async.
+    shows; `snapshot()`, bytes from which `Environment.restore` makes an equal episode. `step` may be async where the
+    environment runs `inline`.
     """
 
     @property
