@@ -420,7 +420,7 @@ class Collector:
         tasks = [task for _, task in chosen]
         watch = self.progress
         loop.run(
-            lambda: conductor.roll_out(tasks, [group_size] * len(tasks), first=first, worlds=worlds),
+            lambda: conductor.roll_out(tasks, group_size, first=first, worlds=worlds),
             None if watch is None else lambda: watch(conductor.progress),
         )
 

@@ -29,7 +29,7 @@ from agentrl_core.engine.chat import Chat
 from agentrl_core.env.base import TOOL_RESULT, Task
 from agentrl_core.exceptions import InvalidInputError, MissingDependencyError, UnsupportedError
 from agentrl_core.rollout.cohort import Cohort
-from agentrl_core.rollout.group import Group
+from agentrl_core.rollout.group import Group, side_by_side
 from agentrl_core.rollout.program import Rollout
 
 _RETRIES = 3
@@ -118,50 +118,30 @@ class Conductor:
         self._room = Room(limits.branches)
         journal.begin()
 
-    async def roll_out(
-        self, tasks: Sequence[Task], sizes: Sequence[int], *, first: int, worlds: Mapping[str, str]
-    ) -> None:
+    async def roll_out(self, tasks: Sequence[Task], size: int, *, first: int, worlds: Mapping[str, str]) -> None:
         """Roll out one group for each task, until every branch of the new groups has ended.
 
         Args:
             tasks: one group each.
-            sizes: how many trajectories each group is asked for.
+            size: how many trajectories each group is asked for.
             first: number of the first group: its place in the selection.
             worlds: the name of the world of each task, by the task's id.
         """
         self._worlds_of.update(worlds)
         groups = []
-        for place, (task, size) in enumerate(zip(tasks, sizes, strict=True), start=first):
+        for place, task in enumerate(tasks, start=first):
             key = (self.forest.iteration if self._mode == "train" else _EVALUATION, place)
             self.forest.add_group(place, task.task_id, key=key)
-            groups.append(self._group(task, size, key, place))
+            groups.append(Group(self, task, size, key, place, mode=self._mode, fact_levels=self._facts))
         self._groups += len(groups)
         await self.program.cohort(Cohort(self, groups, (self.forest.iteration, first)))
         if len(self._failed) > _MOST_FAILED * self._groups:
             raise self._failed[0]
         self._say_what_was_missed()
 
-    def _group(self, task: Task, size: int, key: tuple[int, ...], number: int) -> Group:
-        return Group(
-            self,
-            task,
-            size,
-            key,
-            number,
-            mode=self._mode,
-            fact_levels=self._facts,
-        )
-
     async def play(self, groups: Sequence[Group], program: Callable[[Group], Awaitable[Any]]) -> None:
         """Run a program on each group; one that raises fails alone."""
-        tasks = [asyncio.ensure_future(self._play(group, program)) for group in groups]
-        try:
-            await asyncio.gather(*tasks)
-        except BaseException:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            raise
+        await side_by_side([self._play(group, program) for group in groups])
 
     async def _play(self, group: Group, program: Callable[[Group], Awaitable[Any]]) -> None:
         async with self._room.take(self.program.branches(group.size)):
@@ -185,13 +165,8 @@ class Conductor:
     async def derive(self, group: Group) -> None:
         """Run the program of a group that another group made, to its end."""
         self.forest.add_group(group.number, group.task.task_id, key=group.key)
-        task = asyncio.ensure_future(group.play(group.program.group))
-        try:
-            await task
-        except asyncio.CancelledError:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-            raise
+        # In a task of its own, which is the one that decides about it.
+        await side_by_side([group.play(group.program.group)])
 
     def chat(self, agent: str) -> Chat:
         """How text becomes tokens for the model of an agent."""
@@ -251,7 +226,7 @@ class Conductor:
         self.progress.failed += failed is not None
         if failed is not None:
             self._notices.once(
-                "replay" if "in the replay" in failed else "episode",
+                "episode",
                 f"{failed}; its branch ended as failed and is not drawn; failed branches are counted in the metric "
                 "collect.failed",
             )

@@ -206,7 +206,6 @@ class Threads:
         self._threads = 0
         self._waiting = 0
         self._lock = threading.Lock()
-        self.abandoned = 0
 
     async def begin(self, task: Task, seed: int, seconds: float | None) -> tuple[Any, Begin]:
         """See `Workers`."""
@@ -248,7 +247,6 @@ class Threads:
                 job.abandoned = True
                 with self._lock:
                     self._threads -= 1
-                    self.abandoned += 1
                 raise OverdueError(f"it took longer than {seconds} s")
 
     def _put(self, job: _Job) -> None:

@@ -234,14 +234,14 @@ class Group:
     async def round(self, branches: Sequence[Branch], *, sampling: Sampling | None = None) -> list[Turn]:
         """One turn of each branch, side by side; the turns in the order of the branches."""
         self._decides()
-        turns = await _all([branch.turn(sampling=sampling) for branch in branches])
+        turns = await side_by_side([branch.turn(sampling=sampling) for branch in branches])
         self._rounds += 1
         return turns
 
     async def advance(self, branches: Sequence[Branch], *, tokens: int | None = None) -> list[Segment | None]:
         """So many tokens of each branch, side by side, without an answer of the environment: the actions stay open."""
         self._decides()
-        segments = await _all([branch.generate(max_tokens=tokens) for branch in branches])
+        segments = await side_by_side([branch.generate(max_tokens=tokens) for branch in branches])
         self._rounds += 1
         return segments
 
@@ -252,7 +252,7 @@ class Group:
         """
         self._decides()
         try:
-            await _all([self._driven(branch, program) for branch in branches])
+            await side_by_side([self._driven(branch, program) for branch in branches])
         finally:
             self._deliver()
         return list(branches)
@@ -449,7 +449,7 @@ def _first(waiting: Mapping[asyncio.Future[None], Branch]) -> Callable[[], Await
     return first
 
 
-async def _all(coroutines: Sequence[Coroutine[Any, Any, Value]]) -> list[Value]:
+async def side_by_side(coroutines: Sequence[Coroutine[Any, Any, Value]]) -> list[Value]:
     """All of them side by side; one that raises ends the others before it is raised."""
     tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
     try:
