@@ -1,0 +1,18 @@
+"""OPO: exact on-policy steps with the baseline that has the least variance (arXiv:2505.23585).
+
+    b = sum_i l_i R_i / sum_i l_i,   L = - mean_i sum_t (R_i - b) log p_t
+
+with l_i the length of answer i: where gradients of tokens are alike, an answer's squared gradient grows with its
+length, and so does its say in the baseline. Neither ratio nor clip nor reference: one optimizer step for each batch.
+"""
+
+from agentrl_core.advantage import BaselineRelative
+from agentrl_core.loss import Policy, Reinforce
+from agentrl_core.recipe import Recipe
+
+OPO = Recipe(
+    name="opo",
+    source="arXiv:2505.23585",
+    advantage=BaselineRelative(kind="weighted", column="trained_tokens"),
+    loss=Policy(clip=None, surrogate=Reinforce(), aggregate="constant", constant=1.0),
+)

@@ -1,0 +1,23 @@
+"""PPO: a critic says what to expect of each token (arXiv:1707.06347).
+
+    A_t = sum_k lambda^k delta_{t+k},  delta_t = r_t + V_{t+1} - V_t,   then (A - mean) / std over all tokens
+    L_policy = - mean_t min(r_t A_t, clip(r_t, 0.8, 1.2) A_t)
+    L_critic = mean_t 1/2 max((V - R_t)^2, (V_old + clip(V - V_old, +-0.2) - R_t)^2),   R_t = A_t + V_old
+
+with lambda 0.95, no discount, A before it is compared in R, and the score paid at the last token. The old values come
+from the critic before its first step: `arl.annotate(batch, "value", critic)` and `old_value` before `recipe.credit`.
+"""
+
+from agentrl_core.advantage import Gae, GroupRelative
+from agentrl_core.loss import Policy, Train, Value
+from agentrl_core.recipe import Recipe
+
+PPO = Recipe(
+    name="ppo",
+    source="arXiv:1707.06347",
+    advantage=(
+        Gae(gamma=1.0, lam=0.95),
+        GroupRelative(column="advantage", level="token", group_by="batch", eps=0.0, variance_eps=1e-8),
+    ),
+    loss=(Train(Value("token_mean", clip=0.2), model="critic"), Policy()),
+)

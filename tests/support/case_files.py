@@ -1,0 +1,296 @@
+"""Cases: a recipe's numbers as data, from rollouts in to advantages, weights, loss and gradient out.
+
+A case is a TOML file in `tests/recipes/cases`; the folder's README says what stands in it. Nothing here computes more
+than the arithmetic that a case writes down.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+import numpy as np
+import torch
+from arithmetic import number
+from numpy.typing import NDArray
+
+from agentrl_core import Batch, Forest, recipes
+from agentrl_core.component.component import Component
+from agentrl_core.env import StepFlag
+from agentrl_core.model.pack import PackOutput
+from agentrl_core.recipe import Recipe
+
+FOLDER = Path(__file__).parents[1] / "recipes" / "cases"
+LEVELS = ("draw", "step", "token")
+_ITERATION = ("members", "columns", "expect")
+"""What an iteration has beside one table for each model, with what that model says."""
+
+Numbers = dict[str, NDArray[np.float64]]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A file."""
+
+    name: str
+    recipe: Recipe
+    iterations: list[dict[str, Any]]
+    idle: dict[str, str]
+    """Options that make no difference, with the reason."""
+
+    @classmethod
+    def read(cls, path: Path) -> Case:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        unknown = table.keys() - {"recipe", "checks", "from", "why", "replace", "idle", "iteration"}
+        assert not unknown, f"{path.name} has {unknown}"
+        for said in ("checks", "from", "why"):
+            assert table[said].strip(), f"{path.name} does not say {said}"
+        recipe = recipes.get(table["recipe"])
+        for place, value in table.get("replace", {}).items():
+            recipe = replaced(recipe, place.split("."), value)
+        return cls(path.stem, recipe, table["iteration"], table.get("idle", {}))
+
+    @property
+    def expected(self) -> list[Numbers]:
+        """What each iteration should give, by name."""
+        return [dict(_flat(iteration["expect"])) for iteration in self.iterations]
+
+
+def _flat(table: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, NDArray[np.float64]]]:
+    for name, value in table.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{before}{name}.")
+        else:
+            written = value if isinstance(value, list) else [value]
+            yield before + name, np.array([number(each) for each in written])
+
+
+def rollouts(members: Sequence[Mapping[str, Any]], iteration: int) -> Batch:
+    """The members of an iteration as a batch, in the order of the case."""
+    facts: dict[str, dict[str, str]] = {"step": {}, "trajectory": {}}
+    components: list[str] = []
+    for member in members:
+        for level, said in (("trajectory", member), *(("step", step) for step in member.get("steps", ()))):
+            for name, value in said.get("facts", {}).items():
+                facts[level][name] = "key" if isinstance(value, str) else "number"
+            components += [name for name in said.get("rewards", {}) if name not in components]
+    forest = Forest(iteration=iteration, facts=facts, reward_components=components or None)
+    groups = list(dict.fromkeys(member.get("group", "task") for member in members))
+    for place, group in enumerate(groups):
+        forest.add_group(place, group)
+    counts, handles = dict.fromkeys(groups, 0), []
+    for member in members:
+        group = member.get("group", "task")
+        if "fork" in member:
+            handle = forest.fork(handles[member["fork"]])
+        else:
+            handle = forest.start(
+                groups.index(group), counts[group], agent=member.get("agent", 0), role=member.get("role", "member")
+            )
+            counts[group] += 1
+        handles.append(handle)
+        _tell(forest, handle, member, components)
+    batch = forest.freeze()
+    lengths = np.diff(batch.offsets("token")[batch.offsets("step")]).tolist()
+    own = [sum(kind == "action" for kind, _ in _tokens(member["path"])) for member in members]
+    whole = [
+        count + (lengths[member["fork"]] if "fork" in member else 0) for count, member in zip(own, members, strict=True)
+    ]
+    drawn = [length for length, member in zip(whole, members, strict=True) if member.get("role") != "helper"]
+    assert lengths == drawn, f"draws of {lengths} tokens, where the case has {drawn}: list forks behind their members"
+    return batch
+
+
+def _tokens(path: str) -> Iterator[tuple[str, int]]:
+    """The tokens of a path with their kinds: `prompt | action ~ observation | action`; `5*3` is `5 5 5`."""
+    kind = "prompt"
+    for word in path.split():
+        if word in "|~":
+            kind = "action" if word == "|" else "observation"
+        else:
+            token, _, times = word.partition("*")
+            yield from itertools.repeat((kind, int(token)), int(times or 1))
+
+
+def _tell(forest: Forest, handle: int, member: Mapping[str, Any], components: Sequence[str]) -> None:
+    """Append what a member was told and said."""
+
+    def paid(said: Mapping[str, Any]) -> dict[str, Any]:
+        options = {name: said[name] for name in ("reward", "facts") if name in said}
+        if "rewards" in said:
+            options["rewards"] = [number(said["rewards"].get(name, "nan")) for name in components]
+        return options
+
+    steps, done = member.get("steps", []), 0
+    columns = {name: iter(member[name]) for name in ("logprobs", "entropies", "trainable") if name in member}
+    for kind, run in itertools.groupby(_tokens(member["path"]), key=lambda token: token[0]):
+        tokens = [token for _, token in run]
+        step = steps[done] if done < len(steps) else {}
+        if kind != "action":
+            forest.append(handle, tokens, kind=kind, state=step.get("state"))
+            continue
+        said = {name: list(itertools.islice(values, len(tokens))) for name, values in columns.items()}
+        said = {name: [number(value) for value in values] for name, values in said.items()}
+        if "trainable" in said:
+            said["trainable"] = [int(value) for value in said["trainable"]]
+        sampling = {name: member[name] for name in ("temperature", "policy", "policy_version") if name in member}
+        forest.append(handle, tokens, kind="action", **{"logprobs": [-1.0] * len(tokens), **said}, **sampling)
+        flags = sum(int(StepFlag[name.upper()]) for name in step.get("flags", ()))
+        forest.step(handle, flags=flags, **paid(step))
+        done += 1
+    left = {name: len(list(values)) for name, values in columns.items()}
+    assert not any(left.values()), f"{member['path']!r} has more numbers than tokens: {left}"
+    forest.finish(handle, success=member.get("success"), status=member.get("status", "finished"), **paid(member))
+
+
+def run(case: Case, recipe: Recipe, layout: Literal["tree", "sequence"], seed: int) -> list[Numbers]:
+    """What the recipe gives for each iteration, by the names of the case, its draws in another order for each seed."""
+    found, state = [], {}
+    for place, iteration in enumerate(case.iterations):
+        batch = rollouts(iteration["members"], place).with_state(state)
+        for level, columns in iteration.get("columns", {}).items():
+            numbers = {name: np.array([number(value) for value in values]) for name, values in columns.items()}
+            batch = batch.with_columns(level, **numbers)
+        for level in LEVELS:
+            rows = batch.num_draws if level == "draw" else int(batch.offsets(level)[-1])
+            batch = batch.with_columns(level, **{f"case_{level}": np.arange(rows)})
+        order = np.random.default_rng(seed).permutation(batch.num_draws) if seed else np.arange(batch.num_draws)
+        batch = batch.select_draws(order)
+        batch = recipe.credit(batch) if recipe.advantage is not None else recipe.score(batch)
+        found.append(_numbers(batch, recipe, iteration, layout))
+        state = recipe.next_state(batch)
+    return found
+
+
+def _numbers(batch: Batch, recipe: Recipe, iteration: Mapping[str, Any], layout: Any) -> Numbers:
+    """The numbers that an iteration of a case names."""
+    names = [name for name, _ in _flat(iteration["expect"])]
+    found: Numbers = {}
+    for name in names:
+        level, _, column = name.partition(".")
+        if level in LEVELS:
+            values = batch.column(column, level)
+            found[name] = np.empty(len(values))
+            found[name][batch.column(f"case_{level}", level).astype(np.int64)] = values
+    if any(name.split(".")[0] in ("loss", "gradient") for name in names):
+        found |= _loss(batch, recipe, iteration, layout)
+    return found
+
+
+def _loss(batch: Batch, recipe: Recipe, iteration: Mapping[str, Any], layout: Any) -> Numbers:
+    """The loss of each model and its gradient by what the model says of each token.
+
+    Of a token that several branches share, the gradient stands with the first and is 0 with the others.
+    """
+    rows = batch.column("case_token", "token").astype(np.int64)
+    behaviour = torch.from_numpy(np.nan_to_num(batch.column("behaviour_logprob", "token"))).double()
+    _, steps, places = batch.locate(np.arange(len(rows)))
+    stored = np.stack(
+        [batch.column("origin_trajectory_id", "step")[steps], batch.column("step", "step")[steps], places]
+    )
+    by_row = np.argsort(rows)
+    _, first, same = np.unique(stored[:, by_row], axis=1, return_index=True, return_inverse=True)
+    shared = first[same.reshape(-1)]  # the row, in the case's order, of the first token that is stored as this one is
+    found: Numbers = {}
+    for update in recipe.updates(batch):
+        said = iteration.get(update.model, {})
+        leaves = {
+            name: torch.tensor([number(value) for value in values], dtype=torch.float64)[rows]
+            for name, values in said.items()
+        }
+        leaves = {"logprob": behaviour, "entropy": torch.zeros_like(behaviour), **leaves}
+        leaves = {name: leaf.clone().requires_grad_() for name, leaf in leaves.items()}
+        value = torch.zeros((), dtype=torch.float64)
+        for pack in update.pack(max_tokens=10**6, layout=layout):
+            output = PackOutput(**{name: leaf[pack.token] for name, leaf in leaves.items()})
+            value = value + update.loss(output, pack)
+        name = "loss" if len(recipe.training()) == 1 else f"loss.{update.model}"
+        found[name] = found.get(name, 0.0) + value.detach().reshape(1).numpy()
+        gradients = torch.autograd.grad(value, list(leaves.values()), allow_unused=True, materialize_grads=True)
+        for name, gradient in zip(leaves, gradients, strict=True):
+            key = f"gradient.{name}" if update.model == "policy" else f"gradient.{update.model}.{name}"
+            np.add.at(found.setdefault(key, np.zeros(len(rows))), shared[rows], gradient.numpy())
+    return found
+
+
+def agree(found: Sequence[Numbers], expected: Sequence[Numbers]) -> str:
+    """The first number that is not as expected, in words; empty where all are."""
+    for place, (one, other) in enumerate(zip(found, expected, strict=True)):
+        for name, right in other.items():
+            if name not in one:
+                return f"iteration {place}: there is no {name}, but {sorted(one)}"
+            got = one[name]
+            if got.shape != right.shape:
+                return f"iteration {place}: {name} has {len(got)} numbers, not {len(right)}: {got.tolist()}"
+            if not np.allclose(got, right, rtol=2e-6, atol=1e-6, equal_nan=True):
+                return f"iteration {place}: {name} is {got.tolist()}, not {right.tolist()}"
+    return ""
+
+
+def replaced(value: Any, place: Sequence[str], new: Any) -> Any:
+    """A recipe, chain or component with another value at a place, such as `["loss", "clip", "low"]`."""
+    if not place:
+        return new
+    if isinstance(value, tuple):
+        index = int(place[0])
+        return tuple(replaced(link, place[1:], new) if at == index else link for at, link in enumerate(value))
+    if isinstance(value, Component) and len(place) == 1:
+        fits = [option.name for option in dataclasses.fields(value)]
+        assert place[0] in fits, f"{type(value).__name__} has no {place[0]}, but {fits}"
+    return dataclasses.replace(value, **{place[0]: replaced(getattr(value, place[0]), place[1:], new)})
+
+
+MUTATED = ("reward", "advantage", "weight", "loss")
+"""The phases that cases run."""
+
+
+def mutants(recipe: Recipe) -> Iterator[tuple[str, Callable[[], Recipe]]]:
+    """The recipe with each option that it sets put back or changed, and with each link of its chains left out.
+
+    Each is made when it is called, since one that is not possible is told apart as well.
+    """
+    for phase in MUTATED:
+        chain = recipe.chain(phase)
+        for link, component in enumerate(chain):
+            if len(chain) > 1 or phase == "weight":
+                rest = (*chain[:link], *chain[link + 1 :])
+                yield f"{phase} without {component!r}", partial(recipe.replace, **{phase: rest or None})
+            for place, value in _changes(component):
+                said = f"{type(component).__name__}.{'.'.join(place)} = {value!r}"
+                yield said, partial(_changed, recipe, phase, [str(link), *place], value)
+
+
+def _changed(recipe: Recipe, phase: str, place: Sequence[str], value: Any) -> Recipe:
+    return recipe.replace(**{phase: replaced(recipe.chain(phase), place, value)})
+
+
+def _changes(component: Component) -> Iterator[tuple[list[str], Any]]:
+    """The options of a component that are not at their default, each with another value; those inside it too."""
+    hints = get_type_hints(type(component))
+    for option in dataclasses.fields(component):
+        value = getattr(component, option.name)
+        if isinstance(value, Component):
+            yield from (([option.name, *place], new) for place, new in _changes(value))
+        default = option.default if option.default_factory is dataclasses.MISSING else option.default_factory()
+        if default is dataclasses.MISSING:
+            other = _other(value, hints[option.name])
+            if other is not None:
+                yield [option.name], other
+        elif value != default and not (isinstance(value, Component) and type(value) is type(default)):
+            yield [option.name], default
+
+
+def _other(value: Any, hint: Any) -> Any:
+    """Another value for an option that has no default; None where there is none to think of."""
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, (int, float)):
+        return value + 1 if isinstance(value, int) else value * 0.5 + 0.1
+    choices = [each for each in get_args(hint) if isinstance(each, str)] if get_origin(hint) is Literal else []
+    return next((choice for choice in choices if choice != value), None)
