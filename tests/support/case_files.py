@@ -28,9 +28,6 @@ from agentrl_core.recipe import Recipe
 
 FOLDER = Path(__file__).parents[1] / "recipes" / "cases"
 LEVELS = ("draw", "step", "token")
-_ITERATION = ("members", "columns", "expect")
-"""What an iteration has beside one table for each model, with what that model says."""
-
 Numbers = dict[str, NDArray[np.float64]]
 
 
@@ -169,7 +166,8 @@ def run(case: Case, recipe: Recipe, layout: Literal["tree", "sequence"], seed: i
             batch = batch.with_columns(level, **{f"case_{level}": np.arange(rows)})
         order = np.random.default_rng(seed).permutation(batch.num_draws) if seed else np.arange(batch.num_draws)
         batch = batch.select_draws(order)
-        batch = recipe.credit(batch) if recipe.advantage is not None else recipe.score(batch)
+        if iteration.get("stage", "update") == "update" and recipe.advantage is not None:
+            batch = recipe.credit(batch)
         found.append(_numbers(batch, recipe, iteration, layout))
         state = recipe.next_state(batch)
     return found
@@ -205,7 +203,9 @@ def _loss(batch: Batch, recipe: Recipe, iteration: Mapping[str, Any], layout: An
     _, first, same = np.unique(stored[:, by_row], axis=1, return_index=True, return_inverse=True)
     shared = first[same.reshape(-1)]  # the row, in the case's order, of the first token that is stored as this one is
     found: Numbers = {}
-    for update in recipe.updates(batch):
+    stage = iteration.get("stage", "update")
+    several = len(recipe.training(stage)) > 1
+    for update in recipe.updates(batch, stage=stage):
         said = iteration.get(update.model, {})
         leaves = {
             name: torch.tensor([number(value) for value in values], dtype=torch.float64)[rows]
@@ -217,7 +217,7 @@ def _loss(batch: Batch, recipe: Recipe, iteration: Mapping[str, Any], layout: An
         for pack in update.pack(max_tokens=10**6, layout=layout):
             output = PackOutput(**{name: leaf[pack.token] for name, leaf in leaves.items()})
             value = value + update.loss(output, pack)
-        name = "loss" if len(recipe.training()) == 1 else f"loss.{update.model}"
+        name = f"loss.{update.model}" if several else "loss"
         found[name] = found.get(name, 0.0) + value.detach().reshape(1).numpy()
         gradients = torch.autograd.grad(value, list(leaves.values()), allow_unused=True, materialize_grads=True)
         for name, gradient in zip(leaves, gradients, strict=True):
