@@ -345,7 +345,12 @@ class Collector:
         """The batch of an iteration, and the domains of its tasks by id."""
         states = unpacked(head.components)
         begin = Begin(
-            head.iteration, self.recipe.at(head.iteration), states, self._known_pool(head.tasks), self.seed, self.store
+            head.iteration,
+            self.recipe.at(head.iteration, states),
+            states,
+            self._known_pool(head.tasks),
+            self.seed,
+            self.store,
         )
         runner = self._runner(head.iteration, begin.recipe, self._journal, "train")
         made = make_batch(begin, runner, self._journal, self._scored, tasks, group_size)
