@@ -16,7 +16,7 @@ from typing import Any, Self
 import numpy as np
 import pytest
 import remembering
-from remembering import ITERATIONS, RECIPES, collector, outcome, train
+from remembering import ITERATIONS, RECIPES, collector, metrics, outcome, train
 from small_world import SmallWorld
 
 from agentrl_core import Batch, Collector, Store, recipes, select
@@ -204,8 +204,7 @@ def test_states_are_a_fold_over_what_the_store_has(tmp_path: Path) -> None:
         for iteration in range(5):
             batch = store.batch(iteration)
             scored = loop.recipe.with_states(batch, states)
-            metrics = {"score": float(batch.column("score", "draw").mean())}
-            ended = closed(scored, metrics, iteration, loop._known_pool(loop._now().tasks), loop.recipe.score)
+            ended = closed(scored, metrics(batch), iteration, loop._known_pool(loop._now().tasks), loop.recipe.score)
             states = loop.recipe.next_states(states, ended)
             assert packed(states) == kept[iteration]
         assert len(states) == 4

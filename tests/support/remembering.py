@@ -19,7 +19,7 @@ import polars as pl
 from small_world import SmallWorld
 
 import agentrl_core.loss.linear  # noqa: F401 -- loads torch here, and not in each of the processes
-from agentrl_core import Collector, Store, _core
+from agentrl_core import Batch, Collector, Store, _core
 from agentrl_core.advantage import TrackedBaseline
 from agentrl_core.component import Closed, State
 from agentrl_core.env import Outcome, Task
@@ -79,7 +79,7 @@ RECIPES: dict[str, Recipe] = {
         name="everything",
         select=Weak(),
         advantage=TrackedBaseline(kind="ema", decay=BangBang("score", threshold=0.3, below=0.5, above=0.9)),
-        admit=DynamicSampling(Band(at_least=Proportional("score", target=0.3, start=0.3, at_most=0.6, gain=0.5))),
+        admit=DynamicSampling(Band(at_least=Proportional("score", target=0.3, start=0.3, at_most=0.45, gain=0.5))),
     ),
 }
 
@@ -99,8 +99,13 @@ def train(collect: Collector, *, until: int = ITERATIONS) -> None:
     """Go on to a number of closed iterations."""
     while collect.iteration < until:
         batch = collect.recipe.credit(collect(tasks=4, group_size=4))
-        collect.update(batch, {"score": float(batch.column("score", "draw").mean())})
+        collect.update(batch, metrics(batch))
         say("closed", collect.iteration)
+
+
+def metrics(batch: Batch) -> dict[str, float]:
+    """What a trainer would say."""
+    return {"score": float(batch.column("score", "draw").mean())}
 
 
 def collector(name: str, store: Store | None) -> Collector:

@@ -18,12 +18,13 @@ from agentrl_core.collect.checks import check_parts, check_whole, checked_tasks
 from agentrl_core.collect.episode import World
 from agentrl_core.collect.evaluation import Evaluation
 from agentrl_core.collect.head import Head, changes, keep_selection, kept_selection, own_records
-from agentrl_core.collect.iteration import Begin, closed, make_batch
+from agentrl_core.collect.iteration import Begin, check_stepped, closed, make_batch
 from agentrl_core.collect.journal import Journal
 from agentrl_core.collect.notices import Notices
 from agentrl_core.collect.progress import Progress
 from agentrl_core.collect.runner import Runner, Setting
 from agentrl_core.component.column import draw
+from agentrl_core.component.controller import MISSED
 from agentrl_core.component.schedule import Schedule
 from agentrl_core.component.state import SELECTION, packed, unpacked
 from agentrl_core.data.batch import Batch
@@ -204,6 +205,7 @@ class Collector:
 
         Raises:
             InvalidInputError: the batch is of another iteration than the one that is open.
+            RecipeError: the recipe decides about optimizer steps (`schedule.Skip`, `schedule.Rate`), and was not asked.
         """
         if not isinstance(batch, Batch):
             raise InvalidInputError(f"update: batch={batch!r} is no Batch; give the one that was trained")
@@ -216,6 +218,7 @@ class Collector:
                 f"the batch is of iteration {int(iterations.max())}, and iteration {head.iteration} is open; collect "
                 "its batch with collect(tasks=..., group_size=...)"
             )
+        check_stepped(self.recipe, metrics)
         batch = self._with_selection(batch, head.iteration)
         metrics = {"collect": _counts(batch), **metrics}
         # Over the whole batch and from the state that the iteration began with, so that a restart comes to the same.
@@ -235,8 +238,19 @@ class Collector:
             }
             self.store.close_iteration(batch, state)
             self._head = Head.of(self.store, tasks=head.tasks)
+        self._say_missed(components)
         for call in self._listeners:
             call(head.iteration, metrics)
+
+    def _say_missed(self, components: Mapping[str, Any]) -> None:
+        """Tell of controllers that were to follow a metric which was missing or NaN."""
+        for place, controller in self.recipe.controllers.items():
+            if components.get(place, {}).get(MISSED):
+                self._notices.once(
+                    f"controller {place}",
+                    f"{controller.title()} at {place} follows {', '.join(controller.reads)}, which the metrics of an "
+                    "iteration lacked or had as NaN: it stays where it is then; give the metric to collect.update",
+                )
 
     def evaluate(
         self,

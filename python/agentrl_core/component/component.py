@@ -35,7 +35,7 @@ PHASES: dict[str, str] = {
     "weight": "weight",
     "loss": "loss",
     "replay": "replay",
-    "after": "schedule",
+    "actions": "schedule",
 }
 """The phases of a recipe and the package that holds the components of each; those before `replay` in their order."""
 
