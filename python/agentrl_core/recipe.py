@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib
 import json
 import tomllib
@@ -15,6 +16,7 @@ from agentrl_core.component.column import LEVELS, Column
 from agentrl_core.component.component import PHASES, BatchComponent, Component, find_component
 from agentrl_core.component.controller import Choice, Controller
 from agentrl_core.component.needs import annotate_call, check_columns, refuse_unknown, require_batch
+from agentrl_core.component.some_draws import written
 from agentrl_core.component.state import SELECTION, Closed, Remembers, State, StatefulComponent, packed, unpacked
 from agentrl_core.component.toml_text import toml_lines
 from agentrl_core.data.batch import Batch
@@ -135,9 +137,9 @@ class Recipe:
                         f"recipe {self.name!r}: {component!r} is no component of phase {phase}; "
                         f"give one from agentrl_core.{PHASES[phase]}"
                     )
-        places = [(training.stage, training.model) for training in self._trainings()]
-        for stage, model in places:
-            if places.count((stage, model)) > 1:
+        places = [(training.stage, training.model, training.where) for training in self._trainings()]
+        for stage, model, where in places:
+            if places.count((stage, model, where)) > 1:
                 raise RecipeError(
                     f"recipe {self.name!r}: stage {stage!r} has more than one loss of model {model!r}; add them up "
                     "with loss.Sum, or name another stage for one: loss.Train(..., stage=...)"
@@ -262,7 +264,9 @@ class Recipe:
         for phase in _REMEMBERING:
             for key, link in recipe.placed(phase):
                 if isinstance(link, Remembers):
-                    state = link.next(states.get(key, link.initial_state()), closed)
+                    where = getattr(link, "where", None)
+                    seen = closed if where is None else closed.voting(where.holds(closed.batch))
+                    state = link.next(states.get(key, link.initial_state()), seen)
                     following |= {key: state} if state else {}
         if self.actions is not None:
             before = states.get("actions", {}).get("steps", 0)
@@ -299,8 +303,8 @@ class Recipe:
     @property
     def controllers(self) -> dict[str, Controller]:
         """Its controllers by place, such as `loss[0].Policy.kl.coefficient`."""
-        places = (placed for phase in PHASES for placed in self.placed(phase))
-        inside = (found for place, link in places for found in link.changing(place))
+        links = (placed for phase in PHASES for placed in self.placed(phase))
+        inside = (found for place, link in links for found in link.changing(place))
         return {place: found for place, found in inside if isinstance(found, Controller)}
 
     def _links(self, phases: tuple[str, ...]) -> dict[str, tuple[Component, ...]]:
@@ -317,11 +321,12 @@ class Recipe:
         """The links one after the other, each with what it remembers."""
         states = batch.state
         for place, link in places:
+            run: Callable[[Batch], Batch] = cast("BatchComponent", link)
             if isinstance(link, StatefulComponent):
                 state = states.get(place_of(phase, place, link))
-                made = link.add_columns(link.initial_state() if state is None else unpacked(state), batch)
-            else:
-                made = cast("BatchComponent", link)(batch)
+                run = functools.partial(link.add_columns, link.initial_state() if state is None else unpacked(state))
+            where = cast("BatchComponent", link).where
+            made = run(batch) if where is None else written(batch, where.holds(batch), run, link.makes)
             batch = self._checked(phase, link, made)
         return batch
 

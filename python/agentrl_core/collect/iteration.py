@@ -248,8 +248,9 @@ def check_stepped(recipe: Recipe, metrics: Mapping[str, object]) -> None:
     asked = [link.title() for link in recipe.chain("actions") if isinstance(link, (Skip, Rate))]
     if asked and metrics.get("updates") and not metrics.get("stepped"):
         raise RecipeError(
-            f"recipe {recipe.name!r}: {asked[0]} decides about optimizer steps, and Update.step was never called; write "
-            "update.step(optimizer) in place of optimizer.step() and optimizer.zero_grad(), and give Updates.metrics"
+            f"recipe {recipe.name!r}: {asked[0]} decides about optimizer steps, and Update.step was never called; "
+            "write update.step(optimizer) in place of optimizer.step() and optimizer.zero_grad(), and give "
+            "Updates.metrics to collect.update"
         )
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
     from agentrl_core.data.batch import Batch
-    from agentrl_core.loss import Loss
+    from agentrl_core.loss import Loss, Train
     from agentrl_core.recipe import Recipe
     from agentrl_core.update.update import Update
 
@@ -138,11 +138,12 @@ class Between:
     def _now(self) -> Recipe:
         return self._recipe.at(self._iteration, self._states)
 
-    def loss(self, stage: str, model: str) -> Loss | None:
-        """The loss of a model as controllers that move with every step have it now; None: as it was."""
+    def loss(self, training: Train) -> Loss | None:
+        """The loss of a training as controllers that move with every step have it now; None: as it was."""
         if not self._followed:
             return None
-        return next(each.loss for each in self._now().training(stage) if each.model == model)
+        same = (training.model, training.where)
+        return next(each.loss for each in self._now().training(training.stage) if (each.model, each.where) == same)
 
     def repeats(self) -> list[tuple[str, Repeat]]:
         """What is repeated behind the updates."""

@@ -136,7 +136,7 @@ class _Part:
 
     def now(self, between: Between) -> Prepared:
         """What is prepared, with the loss as controllers that move with every step have it."""
-        loss = between.loss(self.training.stage, self.training.model)
+        loss = between.loss(self.training)
         return self.prepared if loss is None else replace(self.prepared, loss=loss)
 
 
