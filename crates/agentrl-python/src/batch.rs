@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use agentrl_compute::pack::{Cost, Shards};
 use agentrl_compute::weight::{Denominator, Shared};
-use agentrl_data::batch::{self, Level, NewDraws, PackLayout, PlanOptions, TokenWeights};
+use agentrl_data::batch::{self, JoinedDraws, Level, NewDraws, PackLayout, PlanOptions, TokenWeights};
 use agentrl_data::schema;
 use arrow_buffer::Buffer;
 use numpy::{PyArray1, PyReadonlyArray1};

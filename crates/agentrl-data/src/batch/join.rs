@@ -19,7 +19,7 @@ pub const NEW: i64 = -2;
 /// What joins a batch, one value a draw.
 #[derive(Clone, Copy, Debug)]
 pub struct JoinedDraws<'a> {
-    /// The trajectories, which the stored batch has.
+    /// The trajectories, which the stored batch has; or -1 - i: that of draw i of the batch itself, once more.
     pub trajectory_ids: &'a [i64],
     /// A group of the batch, [`OWN`] or [`NEW`].
     pub votes_in: &'a [i64],
@@ -67,13 +67,27 @@ impl Batch {
         let next = all.next_ids()?;
         let mut fresh: BTreeMap<i32, i64> = BTreeMap::new();
         let mut votes_in = Vec::with_capacity(count);
+        let all_drawn = i64s(all.draws(), "trajectory_id")?.values();
+        let mut trajectory_ids = Vec::with_capacity(count);
         for (place, &id) in new.trajectory_ids.iter().enumerate() {
-            if stored_ids.binary_search(&id).is_err() {
+            let again = (-1_i64).checked_sub(id).filter(|&draw| draw >= 0);
+            if let Some(draw) = again {
+                let id = all_drawn.get(draw as usize).ok_or_else(|| {
+                    Error::invalid(format!(
+                        "trajectory_ids[{place}] is {id}, but the batch has {} draws; -1 - i stands for that of draw i",
+                        all_drawn.len()
+                    ))
+                })?;
+                trajectory_ids.push(*id);
+            } else if stored_ids.binary_search(&id).is_err() {
                 return Err(Error::invalid(format!(
                     "trajectory_ids[{place}] is {id}, which stored does not have; give stored=store.trajectory_batch(draws.trajectory_ids)"
                 )));
+            } else {
+                trajectory_ids.push(id);
             }
             votes_in.push(match new.votes_in[place] {
+                OWN if again.is_some() => i64s(all.draws(), "group_id")?.value((-1 - id) as usize),
                 OWN => {
                     let own = ids.binary_search(&id).map_or(OWN, |row| groups[row]);
                     if drawn.contains(&own) {
@@ -108,7 +122,7 @@ impl Batch {
                 Arc::new((next.draw..next.draw + count as i64).collect::<Int64Array>()) as ArrayRef,
                 Arc::new(Int64Array::from(vec![iteration; count])),
                 Arc::new(Int32Array::from(vec![0; count])),
-                Arc::new(Int64Array::from(new.trajectory_ids.to_vec())),
+                Arc::new(Int64Array::from(trajectory_ids)),
                 Arc::new(Int64Array::from(votes_in)),
                 Arc::new(UInt8Array::from(new.source.to_vec())),
                 Arc::new(
