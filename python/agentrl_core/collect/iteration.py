@@ -197,15 +197,18 @@ def _mixed(begin: Begin, batch: Batch, score: Callable[[Batch], Batch]) -> Batch
 
 def _joined(begin: Begin, batch: Batch, draws: Draws) -> Batch:
     store = cast("Store", begin.store)  # a collector with replay has one
-    stored = store.trajectory_batch(np.unique(draws.trajectory_ids))
+    stored = store.trajectory_batch(np.unique(draws.trajectory_ids[draws.trajectory_ids >= 0]))
     return batch.join(stored, draws)
 
 
 def _moved(draws: Draws, rows: NDArray[np.int64], groups: int) -> Draws:
     """Draws that joined a group, as they join the batch in which the group has these rows."""
     replaces = np.where(draws.replaces >= 0, rows[np.maximum(draws.replaces, 0)], -1)
+    ids = draws.trajectory_ids
+    again = np.where(ids < 0, -1 - rows[np.maximum(-1 - ids, 0)], ids)
     columns = {name: getattr(draws, name) for name in draws.__dataclass_fields__}
-    return Draws(**columns | {"replaces": replaces, "new_group": draws.new_group + np.int32(groups)})
+    moved = {"trajectory_ids": again, "replaces": replaces, "new_group": draws.new_group + np.int32(groups)}
+    return Draws(**columns | moved)
 
 
 def _new_groups(draws: Draws) -> int:
