@@ -174,7 +174,7 @@ def _injected(begin: Begin, batch: Batch, score: Callable[[Batch], Batch], befor
     for place, replay in enumerate(cast("tuple[Replay, ...]", begin.recipe.chain("replay"))):
         state, groups = begin.state("replay", place, replay), batch.keys("group_id", "draw")
         found: list[Draws] = []
-        for group in range(int(groups.max(initial=-1)) + 1):
+        for group in range(len(np.unique(groups))):
             rows = np.flatnonzero(groups == group)
             key = _core.rng.structural_seed(begin.seed, begin.iteration, _INJECT, place, before + group)
             draws = replay.inject(state, batch.select_draws(rows), key)

@@ -88,7 +88,7 @@ class Inject(Replay):
     """
 
     memory: Memory = Memory(per_task=1)  # noqa: RUF009 - frozen
-    when: Failed = Failed()  # noqa: RUF009 - frozen
+    when: Failed = Failed()
     count: int = option(1, at_least=1)
     replaces: Literal["first", "random", "worst", "none"] = "first"
     source: Source = "replay"

@@ -135,4 +135,3 @@ def _groups_of(batch: Batch, tasks: NDArray[np.int64]) -> NDArray[np.int64]:
     known, first = np.unique(task_hashes(batch), return_index=True)
     groups: NDArray[np.int64] = np.asarray(batch.column("group_id", "draw"))[first[np.searchsorted(known, tasks)]]
     return groups
-
