@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib
 import json
 import tomllib
@@ -11,11 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, cast, get_args
 
-import numpy as np
-
-from agentrl_core.component.column import LEVELS, Column, is_said
-from agentrl_core.component.component import PHASES, BatchComponent, Component, StatefulComponent, find_component
-from agentrl_core.component.rows import Rows
+from agentrl_core.component.column import LEVELS, Column
+from agentrl_core.component.component import PHASES, BatchComponent, Component, find_component
+from agentrl_core.component.controller import Choice, Controller
+from agentrl_core.component.needs import annotate_call, check_columns, refuse_unknown, require_batch
+from agentrl_core.component.some_draws import written
+from agentrl_core.component.state import SELECTION, Closed, Remembers, State, StatefulComponent, packed, unpacked
 from agentrl_core.component.toml_text import toml_lines
 from agentrl_core.data.batch import Batch
 from agentrl_core.data.facts import Declared
@@ -23,8 +25,11 @@ from agentrl_core.exceptions import InvalidInputError, RecipeError
 
 if TYPE_CHECKING:
     from agentrl_core.loss import Loss, Train
+    from agentrl_core.replay import Replay
     from agentrl_core.rollout import Rollout
+    from agentrl_core.schedule import Action
     from agentrl_core.select import Admission, Selector
+    from agentrl_core.update.between import Outcome
     from agentrl_core.update.updates import Updates
 
 Shared = Literal["each", "split", "owner"]
@@ -32,7 +37,8 @@ Chain = BatchComponent | tuple[BatchComponent, ...]
 
 _COLLECTION = ("select", "rollout", "reward", "admit")
 _CREDIT = ("reward", "advantage", "weight")
-_CHAINS = (*_CREDIT, "loss")  # phases that may hold several components
+_CHAINS = (*_CREDIT, "loss", "replay", "actions")  # phases that may hold several components
+_REMEMBERING = ("select", *_CREDIT, "replay")  # whose components may remember, in the order in which they learn
 
 
 def _default(package: str, name: str) -> Callable[[], Any]:
@@ -63,6 +69,9 @@ class Recipe:
         weight: makes `weight`, which multiplies the advantage and nothing else, and `keep`, which leaves draws or
             tokens out of the loss; or None.
         loss: what the updates minimise. A recipe that trains needs one.
+        replay: which stored trajectories are drawn again; one or a chain, or None.
+        actions: what happens to models, rates and the loop between optimizer steps and after them; one or a chain, or
+            None.
         epochs: passes over a batch, at least 1.
         minibatches: optimizer steps of a pass, at least 1.
         shared: how the branches that share a sampled step count it: `each` in full, `split` equally, or only its
@@ -91,6 +100,8 @@ class Recipe:
     advantage: Chain | None = None
     weight: Chain | None = None
     loss: Loss | Train | tuple[Loss | Train, ...] | None = None
+    replay: Replay | tuple[Replay, ...] | None = None
+    actions: Action | tuple[Action, ...] | None = None
     epochs: int = 1
     minibatches: int = 1
     shared: Shared = "each"
@@ -116,21 +127,26 @@ class Recipe:
                     f"recipe {self.name!r}: phase {phase} has one component and no chain; give it without the tuple"
                 )
             for component in cast("tuple[object, ...]", self.chain(phase)):
+                if isinstance(links, tuple) and isinstance(component, Choice) and None in component.of:
+                    raise RecipeError(
+                        f"recipe {self.name!r}: phase {phase} is a chain, of which no link may be None for a while: "
+                        "what links remember is known by their places; choose between whole components"
+                    )
                 if not (isinstance(component, Component) and component.phase == phase):
                     raise RecipeError(
                         f"recipe {self.name!r}: {component!r} is no component of phase {phase}; "
                         f"give one from agentrl_core.{PHASES[phase]}"
                     )
-        places = [(training.stage, training.model) for training in self._trainings()]
-        for stage, model in places:
-            if places.count((stage, model)) > 1:
+        places = [(training.stage, training.model, training.where) for training in self._trainings()]
+        for stage, model, where in places:
+            if places.count((stage, model, where)) > 1:
                 raise RecipeError(
                     f"recipe {self.name!r}: stage {stage!r} has more than one loss of model {model!r}; add them up "
                     "with loss.Sum, or name another stage for one: loss.Train(..., stage=...)"
                 )
 
     def chain(self, phase: str) -> tuple[Component, ...]:
-        """The components of a phase in the order they run: none, one, or the links of its chain."""
+        """The components of a phase in the order they run."""
         value = getattr(self, phase)
         return () if value is None else value if isinstance(value, tuple) else (value,)
 
@@ -184,7 +200,8 @@ class Recipe:
             RecipeError: a phase has no component, or a component needs a column that nobody makes.
         """
         only_collects = batch is None and not any(self.chain(phase) for phase in ("advantage", "weight", "loss"))
-        self._check(_COLLECTION if only_collects else (*_COLLECTION, "advantage", "weight", "loss"), batch, facts)
+        phases = _COLLECTION if only_collects else (*_COLLECTION, "advantage", "weight", "loss", "actions")
+        check_columns(self.name, self._links(phases), batch, facts)
 
     def credit(self, batch: Batch) -> Batch:
         """The batch with its credit: phase advantage, then phase weight, as new columns.
@@ -196,19 +213,25 @@ class Recipe:
         Raises:
             RecipeError: the recipe has no advantage, or a component needs a column that nobody makes.
         """
-        _require_batch(batch)
-        self._check(_CREDIT, batch)
+        require_batch(batch)
+        check_columns(self.name, self._links(_CREDIT), batch)
         if not all(batch.has(column.name, column.level) for column in self.collected):
             batch = self.score(batch)
-        _, waiting = self._reward()
-        for phase, links in (("reward", waiting), *((phase, _places(self, phase)) for phase in _CREDIT[1:])):
-            batch = self._run(phase, links, batch)
-        self._refuse_unknown(batch)
+        now = self._of(batch)
+        _, waiting = now._reward()  # noqa: SLF001 - itself, as it is in the iteration
+        for phase, links in (("reward", waiting), *((phase, _places(now, phase)) for phase in _CREDIT[1:])):
+            batch = now._run(phase, links, batch)  # noqa: SLF001
+        refuse_unknown(self.name, self._links(_CREDIT), batch)
         return batch.with_source(self.name, json.dumps(self.to_dict()))
 
     def score(self, batch: Batch) -> Batch:
         """The batch with what phase reward makes, `score` above all, as far as no link waits for a model's column."""
-        return self._run("reward", self._reward()[0], batch)
+        now = self._of(batch)
+        return now._run("reward", now._reward()[0], batch)  # noqa: SLF001 - itself, as it is in the iteration
+
+    def _of(self, batch: Batch) -> Self:
+        """The recipe as it is in the iteration of a batch, with what the batch says that its components remember."""
+        return self.at(_iteration(batch), unpacked(batch.state))
 
     @property
     def collected(self) -> tuple[Column, ...]:
@@ -227,32 +250,65 @@ class Recipe:
         columns = (column for phase in PHASES for link in self.chain(phase) for column in link.needs)
         return tuple(dict.fromkeys(column.model for column in columns if column.model))
 
-    def next_state(self, batch: Batch) -> dict[str, Any]:
-        """What the components that remember remember after an iteration: the state that its successor begins with.
+    def next_states(self, states: Mapping[str, State], closed: Closed) -> dict[str, State]:
+        """What the components that remember remember after an iteration: the states that its successor begins with.
 
         Args:
-            batch: all draws of the iteration with its credit, and `Batch.state` as of the iteration's begin.
+            states: those that the iteration began with, by the places of the components.
+            closed: the iteration.
         """
-        recipe = self.at(_iteration(batch))
-        state = dict(batch.state)
-        for phase in _CREDIT:
-            for place, link in _places(recipe, phase):
-                if isinstance(link, StatefulComponent):
-                    key = _key(phase, place, link)
-                    state[key] = link.next(state.get(key, link.initial_state()), batch)
-        return state
+        recipe = self.at(closed.iteration, states)
+        following = dict(states)
+        for place, controller in self.controllers.items():
+            following[place] = controller.next(states.get(place) or controller.initial_state(), closed)
+        for phase in _REMEMBERING:
+            for key, link in recipe.placed(phase):
+                if isinstance(link, Remembers):
+                    where = getattr(link, "where", None)
+                    seen = closed if where is None else closed.voting(where.holds(closed.batch))
+                    state = link.next(states.get(key, link.initial_state()), seen)
+                    following |= {key: state} if state else {}
+        if self.actions is not None:
+            before = states.get("actions", {}).get("steps", 0)
+            following["actions"] = {"steps": before + round(closed.metrics.get("updates", 0.0))}
+        return following
 
-    def at(self, iteration: int) -> Self:
-        """The recipe as it is in an iteration, numbered from 0: with a number wherever a component has a `Schedule`."""
+    def with_states(self, batch: Batch, states: Mapping[str, State]) -> Batch:
+        """The batch with what the components remember that add its columns, as of the iteration's begin.
+
+        Those of phases select and replay, which may be large, stay where they are.
+        """
+        kept = {key: state for key, state in states.items() if not key.startswith(("select[", "replay["))}
+        before = batch.state
+        return batch.with_state(packed(kept) | {key: before[key] for key in (SELECTION,) if key in before})
+
+    def at(self, iteration: int, states: Mapping[str, State] | None = None) -> Self:
+        """The recipe as it is in an iteration: a number, name or component wherever it has something that changes.
+
+        Args:
+            iteration: numbered from 0.
+            states: what components remember as of the iteration's begin, by place; None: as before the first one.
+        """
         if type(iteration) is not int or iteration < 0:
             raise InvalidInputError(f"iteration={iteration!r} is not possible; give a whole number of at least 0")
         phases: dict[str, Any] = {}
         for phase in PHASES:
             links = self.chain(phase)
-            now = tuple(link.at(iteration) for link in links)
+            now = tuple(link.at(iteration, states, place_of(phase, n, link)) for n, link in enumerate(links))
             if any(new is not old for new, old in zip(now, links, strict=True)):
+                now = tuple(link for link in now if link is not None)
                 phases[phase] = now if phase in _CHAINS else now[0]
         return dataclasses.replace(self, **phases) if phases else self
+
+    @property
+    def controllers(self) -> dict[str, Controller]:
+        """Its controllers by place, such as `loss[0].Policy.kl.coefficient`."""
+        links = (placed for phase in PHASES for placed in self.placed(phase))
+        inside = (found for place, link in links for found in link.changing(place))
+        return {place: found for place, found in inside if isinstance(found, Controller)}
+
+    def _links(self, phases: tuple[str, ...]) -> dict[str, tuple[Component, ...]]:
+        return {phase: self.chain(phase) for phase in phases}
 
     def _reward(self) -> tuple[list[_Place], list[_Place]]:
         """Phase reward: the links that collection runs, and those from the first that waits for a model on."""
@@ -262,15 +318,15 @@ class Recipe:
         return places[:first], places[first:]
 
     def _run(self, phase: str, places: list[_Place], batch: Batch) -> Batch:
-        """The links one after the other, each as it is in the iteration of the batch and with what it remembers."""
-        iteration = _iteration(batch)
+        """The links one after the other, each with what it remembers."""
+        states = batch.state
         for place, link in places:
-            now = link.at(iteration)
-            if isinstance(now, StatefulComponent):
-                key = _key(phase, place, link)
-                made = now.add_columns(batch.state.get(key, now.initial_state()), batch)
-            else:
-                made = cast("BatchComponent", now)(batch)
+            run: Callable[[Batch], Batch] = cast("BatchComponent", link)
+            if isinstance(link, StatefulComponent):
+                state = states.get(place_of(phase, place, link))
+                run = functools.partial(link.add_columns, link.initial_state() if state is None else unpacked(state))
+            where = cast("BatchComponent", link).where
+            made = run(batch) if where is None else written(batch, where.holds(batch), run, link.makes)
             batch = self._checked(phase, link, made)
         return batch
 
@@ -291,20 +347,23 @@ class Recipe:
                 )
         return batch
 
-    def updates(self, batch: Batch, *, stage: str = "update", seed: int = 0) -> Updates:
+    def updates(
+        self, batch: Batch, *, stage: str = "update", seed: int = 0, models: Mapping[str, Any] | None = None
+    ) -> Updates:
         """The optimizer steps of a batch, to iterate over: those of each loss of a stage, loss after loss.
 
         Args:
             batch: with the columns that the losses need; in stage `update` that is its credit, and what a model makes.
             stage: which losses; see `loss.Train`.
             seed: of the order in which draws are dealt into minibatches.
+            models: the PyTorch models by name that the recipe's actions move, or None.
 
         Raises:
             RecipeError: a column is missing, and the message has the call that adds it; or the stage has no loss.
         """
         from agentrl_core.update.updates import Updates
 
-        _require_batch(batch)
+        require_batch(batch)
         if stage == "update":
             self.check(batch)
         for training in self.training(stage):
@@ -312,13 +371,42 @@ class Recipe:
                 if not batch.has(column.name, column.level):
                     remedy = "add the credit first: batch = recipe.credit(batch)"
                     if stage != "update":
-                        remedy = f"stage {stage!r} needs it first: {_annotate(column)}, or batch.with_columns"
+                        remedy = f"stage {stage!r} needs it first: {annotate_call(column)}, or batch.with_columns"
                     raise RecipeError(
                         f"recipe {self.name!r}: the batch has no column {column.name!r} at level {column.level}; "
                         f"{remedy}"
                     )
-        recipe = self.at(_iteration(batch))
-        return Updates(batch, recipe.training(stage), shared=recipe.shared, seed=seed)
+        recipe, states = self._of(batch), unpacked(batch.state)
+        between = None
+        if stage == "update" and (
+            self.actions is not None or any(c.every == "step" for c in self.controllers.values())
+        ):
+            from agentrl_core.update.between import Between
+
+            between = Between(self, batch, _iteration(batch), states, models or {})
+        again = {repeat.stage: recipe.training(repeat.stage) for _, repeat in (between.repeats() if between else ())}
+        return Updates(batch, recipe.training(stage), shared=recipe.shared, seed=seed, between=between, stages=again)
+
+    def after(self, updates: Updates, **models: Any) -> Outcome:
+        """Do what the recipe's actions do after the updates of an iteration: to models, in place, under `no_grad`.
+
+        Args:
+            updates: that were trained, all of them.
+            models: the PyTorch models by the names that actions have, beside those that `updates` was given.
+
+        Returns:
+            Whether to stop, whether the updates were rolled back, and which models were changed.
+
+        Raises:
+            InvalidInputError: a model that an action names was not given.
+        """
+        from agentrl_core.update.between import Outcome
+
+        return Outcome() if updates.between is None else updates.between.finish(updates.metrics, models)
+
+    def placed(self, phase: str) -> list[tuple[str, Any]]:
+        """The components of a phase with their places."""
+        return [(place_of(phase, number, link), link) for number, link in _places(self, phase)]
 
     def to_dict(self) -> dict[str, Any]:
         """The recipe as a table of plain values and one table per component. Phases that are None are left out."""
@@ -388,76 +476,6 @@ class Recipe:
             raise RecipeError(f"{where} is no TOML document: {error}; correct it there") from None
         return cls.from_dict(table)
 
-    def _refuse_unknown(self, batch: Batch) -> None:
-        """Refuse an advantage or weight that is no number where a token with a score is trained."""
-        tokens = Rows(batch, "token")
-        for phase in ("advantage", "weight"):
-            if not batch.has(phase, "token"):
-                continue
-            unknown = tokens.valid & ~np.isfinite(tokens.values(phase))
-            if unknown.any():
-                makers = [
-                    link for name in _CREDIT for link in self.chain(name) if phase in {c.name for c in link.makes}
-                ]
-                named = f"{makers[-1].title()} (phase {makers[-1].phase})" if makers else "the batch"
-                place = int(np.flatnonzero(unknown)[0])
-                raise RecipeError(
-                    f"recipe {self.name!r}: {named} gives {int(unknown.sum())} trained tokens the {phase} "
-                    f"{tokens.values(phase)[place]} (the first is token {place}, of draw {int(tokens.draws[place])}); "
-                    "give every trained token a finite number, or take it out of the loss with column keep"
-                )
-
-    def _check(self, phases: tuple[str, ...], batch: Batch | None, facts: Declared | None = None) -> None:
-        made: set[Column] = set()
-        for phase in phases:
-            chain = self.chain(phase)
-            if not chain and phase != "weight":
-                raise RecipeError(
-                    f"recipe {self.name!r}: phase {phase} has no component; "
-                    f"add one from agentrl_core.{PHASES[phase]}: replace({phase}=...)"
-                )
-            for component in chain:
-                # Losses of other stages are checked on the batches that they are given.
-                for column in component.needs if getattr(component, "stage", "update") == "update" else ():
-                    self._check_column(phase, component, column, made, batch, facts)
-                made.update(component.makes)
-
-    def _check_column(
-        self,
-        phase: str,
-        component: Component,
-        column: Column,
-        made: set[Column],
-        batch: Batch | None,
-        facts: Declared | None,
-    ) -> None:
-        level, name = column
-        reach = LEVELS[: LEVELS.index(column.level) + 1]
-        if column.is_fact or is_said(column, facts) or any(Column(coarser, name) in made for coarser in reach):
-            return
-        if batch is not None:
-            if batch.has(name, column.level) or is_said(column, batch.facts):
-                return
-        elif column.model or (facts is None and name.startswith("reward.")):
-            return  # to be annotated, or a component of the reward, if the environment names one so
-        at = "trajectory" if level == "draw" else "step"
-        if column.model:
-            remedy = f"only a model can make it: {_annotate(column)}"
-        elif facts is not None:
-            remedy = (
-                "no component of this recipe makes it, and the environment does not say it: declare it in the "
-                f'environment, facts = {{{name!r}: Fact("{at}")}}, and give it with Outcome(facts=...)'
-            )
-        else:
-            remedy = (
-                f"no component of this recipe makes it: add one that does, or {_annotate(column)}, or let the "
-                f'environment say it: Forest(facts={{"{at}": {{{name!r}: "number"}}}})'
-            )
-        raise RecipeError(
-            f"recipe {self.name!r}: {component.title()} (phase {phase}) needs column {name!r} at level {level}; "
-            f"{remedy}"
-        )
-
     def _require(self, condition: bool, option: str, remedy: str) -> None:  # noqa: FBT001 - as in assert
         if not condition:
             raise RecipeError(f"recipe {self.name!r}: {option}={getattr(self, option)!r} is not possible; {remedy}")
@@ -470,27 +488,14 @@ def _places(recipe: Recipe, phase: str) -> list[_Place]:
     return list(enumerate(recipe.chain(phase)))
 
 
-def _key(phase: str, place: int, link: Component) -> str:
+def place_of(phase: str, place: int, link: Component) -> str:
     """The name of what a link remembers: by its place in the recipe."""
     return f"{phase}[{place}].{type(link).__name__}"
-
-
-def _require_batch(batch: object) -> None:
-    if not isinstance(batch, Batch):
-        raise InvalidInputError(f"batch is {type(batch).__name__}; give a Batch, as a collector or a store returns it")
 
 
 def _iteration(batch: Batch) -> int:
     iterations = batch.column("iteration", "draw")
     return int(iterations.max()) if len(iterations) else 0
-
-
-def _annotate(column: Column) -> str:
-    """The call that lets a model make a column; what it says at a step, and before the first, is asked by a probe."""
-    if column.model is None:
-        return f"batch = arl.annotate(batch, {column.name!r}, model)"
-    probe = "" if column.level == "token" else ", probe=probe"
-    return f"batch = arl.annotate(batch, {column.name.removesuffix('_before')!r}, {column.model}{probe})"
 
 
 def _plain(value: Any) -> Any:

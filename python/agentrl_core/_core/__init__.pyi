@@ -11,7 +11,20 @@ from typing import Any, Literal, Self, TypeAlias, final
 import numpy as np
 from numpy.typing import NDArray
 
-from agentrl_core._core import advantage, filters, group, keys, pack, returns, reward, rng, rollout, tree, weight
+from agentrl_core._core import (
+    advantage,
+    filters,
+    group,
+    keys,
+    pack,
+    replay,
+    returns,
+    reward,
+    rng,
+    rollout,
+    tree,
+    weight,
+)
 
 __all__ = [
     "Batch",
@@ -38,6 +51,7 @@ __all__ = [
     "keys",
     "num_threads",
     "pack",
+    "replay",
     "returns",
     "reward",
     "rng",
@@ -291,6 +305,22 @@ class Batch:
         shards: int | None = None,
         balance: str = "tokens",
     ) -> Plan: ...
+    def join(
+        self,
+        stored: Batch,
+        trajectory_ids: NDArray[np.int64],
+        *,
+        votes_in: NDArray[np.int64],
+        new_group: NDArray[np.int32],
+        replaces: NDArray[np.int64],
+        votes: NDArray[np.bool_],
+        trained: NDArray[np.bool_],
+        source: NDArray[np.uint8],
+        old_logprob: NDArray[np.uint8],
+        probability: NDArray[np.float64],
+        reason: list[str],
+        columns: list[tuple[str, NDArray[Any]]],
+    ) -> Batch: ...
     @staticmethod
     def concat(parts: Sequence[Batch]) -> Batch: ...
     def advance_tasks(self, previous: Batch, domains: dict[str, str]) -> tuple[Batch, Batch]: ...
@@ -396,7 +426,14 @@ class Store:
     def rebase(self, batch: Batch) -> Batch: ...
     def append(self, batch: Batch, iteration: int, *, partial: bool = False) -> int: ...
     def flush(self) -> int: ...
-    def close_iteration(self, batch: Batch, state: str, metrics: list[tuple[str, float]]) -> int: ...
+    def arrays(self) -> list[tuple[str, str, int, int | None, NDArray[np.uint8]]]: ...
+    def close_iteration(
+        self,
+        batch: Batch,
+        state: str,
+        arrays: list[tuple[str, str, int, int | None, NDArray[np.uint8]]],
+        metrics: list[tuple[str, float]],
+    ) -> int: ...
     def has_batch(self, iteration: int) -> bool: ...
     def batch(self, iteration: int) -> Batch: ...
     def batch_of(self, trajectory_ids: NDArray[np.int64]) -> Batch: ...
