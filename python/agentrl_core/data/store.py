@@ -466,12 +466,14 @@ def _numbers(metrics: object, before: str = "") -> list[tuple[str, float]]:
 def _given(path: str, array: NDArray[Any]) -> tuple[str, str, int, int | None, NDArray[np.uint8]]:
     """An array of a state as the core takes it."""
     if not isinstance(array, np.ndarray) or array.ndim not in (1, 2) or array.dtype.kind not in "biuf":
-        told = f"an array of {array.dtype} with {array.ndim} dimensions" if isinstance(array, np.ndarray) else repr(array)
+        told = (
+            f"an array of {array.dtype} with {array.ndim} dimensions" if isinstance(array, np.ndarray) else repr(array)
+        )
         raise InvalidInputError(
             f"arrays[{path!r}] is {told:.80}; give an array of bool, whole numbers or floats with one or two dimensions"
         )
     kept = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
-    width = kept.shape[1] if kept.ndim == 2 else None  # noqa: PLR2004 - two dimensions
+    width = kept.shape[1] if kept.ndim == 2 else None
     return path, kept.dtype.name, kept.shape[0], width, kept.reshape(-1).view(np.uint8)
 
 

@@ -9,6 +9,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+_OF_RATIOS = ("ratio", "clip_fraction", "approximate_kl")
+
 
 class Metrics:
     """Sums of what the packs of some optimizer steps said, kept on the device until somebody asks for the means."""
@@ -32,5 +34,7 @@ class Metrics:
             return {}
         sums = {name: float(value) for name, value in self._sums.items()}
         tokens = sums.pop("tokens", 0.0)
-        means = {name: value / max(tokens, 1.0) for name, value in sums.items() if name != "loss"}
+        compared = sums.pop("compared", tokens)
+        counts = dict.fromkeys(_OF_RATIOS, compared)  # a token without an old log-prob has no ratio
+        means = {name: value / max(counts.get(name, tokens), 1.0) for name, value in sums.items() if name != "loss"}
         return {"loss": sums["loss"] / self._updates, **means, "tokens": tokens, "updates": float(self._updates)}
