@@ -111,7 +111,6 @@ class Inject(Replay):
         iteration = int(np.asarray(group.column("iteration", "draw"))[0])
         kept = self.memory.drawable(state["memory"], iteration, newest_version(group))
         kept = kept.take(kept.task == task_hashes(group)[0])
-        kept = kept.take(~np.isin(kept.trajectory_id, np.asarray(group.column("trajectory_id", "draw"))))
         room = group.num_draws if self.replaces != "none" else self.count
         rows, probability = self.memory.draw(kept, min(self.count, room), key)
         if not len(rows):
