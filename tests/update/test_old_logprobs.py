@@ -80,7 +80,7 @@ def test_the_ratio_is_the_one_that_the_row_names(codes: list[int], layout: str) 
 
 
 def test_a_row_without_an_old_log_prob_is_never_outside_the_clip_range() -> None:
-    """Recomputed: r = exp(.5) > 1.2 and A = -.5 < 0: not clipped above; behaviour: r = exp(-.5) < .8, A = 1: neither."""
+    """Its ratio is 1."""
     batch = grow([NONE] * 4)
     total, gradient, metrics = evaluated(batch, loss.Policy(), "sequence")
     assert metrics["clip_fraction"] == 0

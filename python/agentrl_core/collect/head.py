@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from agentrl_core import _core
+from agentrl_core.component.state import State, joined
 from agentrl_core.data.store import Store
 
 
@@ -15,7 +16,7 @@ class Head:
     """Where the loop stands after the last write of its store (or in memory, where there is none)."""
 
     iteration: int
-    components: dict[str, Any]
+    components: dict[str, State]
     """What the components remember."""
     run: dict[str, Any]
     """Recipe, seed and size of groups that the last closed iteration was made with."""
@@ -34,6 +35,7 @@ class Head:
         tasks = store._core.tasks() if tasks is None else tasks
         state = store.state
         components, run, versions = (state.get(name, {}) for name in ("components", "run", "policy_versions"))
+        components = joined(components, store.arrays)
         return cls(store.iteration, components, run, versions, state.get("checkpoint"), tasks, store.sequence)
 
 

@@ -41,7 +41,8 @@ def level_of(batch: Batch, name: str, otherwise: Level) -> Level:
 
 
 class Rows:
-    """The rows of a level. Values are float64; a row counts if its draw votes and has a score, a token if it is trained.
+    """The rows of a level. Values are float64; a row counts if its draw votes and has a score,
+    and a token if it is trained.
 
     Args:
         batch: where they are from.
@@ -121,7 +122,7 @@ class Rows:
 
     @functools.cached_property
     def valid(self) -> NDArray[np.bool_]:
-        """Rows of draws that vote and have a score (all, before there are scores), and of tokens those that are trained."""
+        """Rows of draws that vote and have a score (or all that vote), and of tokens those that are trained."""
         if self.batch.has("score", "draw"):
             valid = np.isfinite(self.values("score"))
         else:
