@@ -41,8 +41,9 @@ def level_of(batch: Batch, name: str, otherwise: Level) -> Level:
 
 
 class Rows:
-    """The rows of a level. Values are float64; a row counts if its draw votes and has a score,
-    and a token if it is trained.
+    """The rows of a level. Values are float64.
+
+    A row counts if its draw votes and has a score, and a token if it is trained.
 
     Args:
         batch: where they are from.
