@@ -6,11 +6,11 @@ e > 0.1, each equally likely; what this iteration rolls out is remembered afterw
 
     A_i = (R_i - mean) / std over the group with the stored one in it,
 
-and PPO's clipped loss with [0.8, 1.3] and a dual bound of 3. The log-probs of the whole batch, stored rows included, are
-recomputed with the policy before the update, so that their ratios begin at 1: stored rows count as on-policy. Source:
-arXiv:2505.16282; code dvlab-research/ARPO. `ARPO_GUI.replace(replay=...)` with `old_logprob="behaviour"` corrects for
-the policy that sampled. The environment reports `reward.format`. Not in this recipe: tasks that 16 rollouts of the
-first model never solve leave the pool before training.
+and PPO's clipped loss with [0.8, 1.3] and a dual bound of 3. The log-probs of the whole batch, stored rows included,
+are recomputed with the policy before the update, so that their ratios begin at 1: stored rows count as on-policy.
+Source: arXiv:2505.16282; code dvlab-research/ARPO. `ARPO_GUI.replace(replay=...)` with `old_logprob="behaviour"`
+corrects for the policy that sampled. The environment reports `reward.format`. Not in this recipe: tasks that 16
+rollouts of the first model never solve leave the pool before training.
 """
 
 from agentrl_core.advantage import GroupRelative
