@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
+from replayed import grow, keep
 from rollouts import small
 
-from agentrl_core import Batch
+from agentrl_core import Batch, Store
 from agentrl_core.exceptions import RecipeError
 from agentrl_core.recipes.fathom import FATHOM, SearchEffort
+from agentrl_core.replay import Inject
 
 
 def column(batch: Batch, name: str = "score", level: str = "draw") -> list[float]:
@@ -71,3 +74,18 @@ def test_the_chain_scales_live_groups_up() -> None:
     close(column(credited), [1.0, 0.0, 0.0, 0.0])
     close(column(credited, "advantage"), [math.sqrt(0.5), -math.sqrt(0.5), 0.0, 0.0], 1e-5)
     close(column(credited, "weight")[:2], [2.0, 2.0])
+
+
+def test_the_latest_success_takes_the_place_of_a_random_rollout(tmp_path: Path) -> None:
+    inject = FATHOM.replay
+    assert isinstance(inject, Inject)
+    with Store.open(tmp_path / "run") as store:
+        state = inject.initial_state()
+        for iteration, scores in enumerate(([0.6, 0.9], [0.2, 0.7], [0.5, 0.1])):  # the last has none above 0.5
+            state = inject.next(state, keep(store, grow(iteration, {"q": scores})))
+        assert state["memory"]["trajectory_id"].tolist() == [3]
+        failed = grow(3, {"q": [0.5, 0.1, 0.3]})
+        draws = [inject.inject(state, failed, key) for key in range(60)]
+        assert {int(each.replaces[0]) for each in draws if each is not None} == {0, 1, 2}
+        assert {int(each.trajectory_ids[0]) for each in draws if each is not None} == {3}
+        assert inject.inject(state, grow(3, {"q": [0.5, 0.51]}), 0) is None

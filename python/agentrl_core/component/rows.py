@@ -41,7 +41,9 @@ def level_of(batch: Batch, name: str, otherwise: Level) -> Level:
 
 
 class Rows:
-    """The rows of a level. Values are float64; a row counts if its draw has a score, and a token if it is trained.
+    """The rows of a level. Values are float64.
+
+    A row counts if its draw votes and has a score, and a token if it is trained.
 
     Args:
         batch: where they are from.
@@ -121,11 +123,12 @@ class Rows:
 
     @functools.cached_property
     def valid(self) -> NDArray[np.bool_]:
-        """Rows of draws with a score (all, before there are scores), and of tokens those that are trained."""
+        """Rows of draws that vote and have a score (or all that vote), and of tokens those that are trained."""
         if self.batch.has("score", "draw"):
             valid = np.isfinite(self.values("score"))
         else:
             valid = np.ones(len(self), dtype=np.bool_)
+        valid &= np.asarray(self.batch.column("votes", self.level)) != 0
         return valid & self.flags("trainable") if self.level == "token" else valid
 
     @functools.cached_property

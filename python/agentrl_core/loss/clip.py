@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from agentrl_core.component import Column, option, token
 from agentrl_core.loss.base import Part
 from agentrl_core.loss.tokens import Tokens
+from agentrl_core.model.lazy_torch import torch
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -110,7 +111,8 @@ class Clip(ClipRange):
         lower, upper = self.interval()
         if self.center == "one":
             return Bounds(lower, upper, self.dual)
-        center = (tokens.stream("proximal_logprob") - tokens.stream("old_logprob")).clamp(-20.0, 20.0).exp()
+        moved = tokens.stream("proximal_logprob") - tokens.stream("old_logprob")
+        center = torch.where(tokens.compared, moved, 0.0).clamp(-20.0, 20.0).exp()
         if self.center == "proximal":
             dual = None if self.dual is None else center * self.dual
             return Bounds(center * lower, center * upper, dual)

@@ -47,7 +47,8 @@ class Policy(WeightedLoss):
         drift: penalty on the divergence from the old policy, or None.
         expert: what f and g are on tokens whose stream `expert` is 1; or None. Masks do not apply to them.
 
-    Metrics (sums over tokens with positive weight, except `loss`): `ratio`, `clip_fraction` (r is outside the bound
+    Metrics (sums over tokens with positive weight, except `loss`; the first three only over those with an old log-prob,
+    and `compared` is how many these are): `ratio`, `clip_fraction` (r is outside the bound
     that its advantage feels), `approximate_kl` (k3 of the old policy to the current one), `entropy`, with `kl` the
     penalty's `reference_kl`, with `drift` its `drift`, with a mask `mask` (the mean factor of f and g), and those of an
     `EntropyTerm`.
@@ -130,9 +131,12 @@ class Policy(WeightedLoss):
         elif self.entropy:
             loss = loss - self.entropy * (tokens.stream("weight_entropy") * tokens.entropy).sum()
 
+        compared = tokens.compared
         ratio, moved = log_ratio.detach().exp(), tokens.log_ratio.detach()
         outside = (bounds.above(ratio) & (tokens.advantage_positive > 0)) | (
             bounds.below(ratio) & (tokens.advantage_negative < 0)
         )
         metrics = {"ratio": ratio, "clip_fraction": outside, "approximate_kl": (-moved).expm1() + moved}
-        return loss, sums(tokens, **metrics, entropy=tokens.entropy, **extra)
+        said = sums(tokens, entropy=tokens.entropy, **extra)
+        said |= {name: (value.detach() * compared).sum() for name, value in metrics.items()}
+        return loss, {**said, "compared": compared.sum()}

@@ -67,10 +67,21 @@ class Tokens:
             raise InvalidInputError(f"the loss needs the stream {name!r}; the pack has: {known}") from None
 
     def stream(self, name: str) -> Tensor:
-        """A stream, 0 where nothing is trained."""
+        """A stream, 0 where nothing is trained.
+
+        A token without an old log-prob (NaN in `old_logprob`) has its own: its ratio is 1, with the gradient of log p.
+        """
         if name not in self._known:  # no functools: its locks stop torch.compile
-            self._known[name] = torch.where(self.trained, self.raw(name), 0.0)
+            values = torch.where(self.trained, self.raw(name), 0.0)
+            if name == "old_logprob":
+                values = torch.where(values.isnan(), self.logprob.detach(), values)
+            self._known[name] = values
         return self._known[name]
+
+    @property
+    def compared(self) -> Tensor:
+        """Which trained rows have an old log-prob, so that a ratio says something about them."""
+        return self.trained & ~self.raw("old_logprob").isnan()
 
     def answer(self, name: str) -> Tensor:
         """What the model says under `name`: `[N]` or `[N, k]`, 0 where nothing is trained.

@@ -8,8 +8,9 @@ With the numbers of tool calls, of unique and of redundant searches and queries,
 Groups whose rewards are all equal teach nothing, so the advantages of the others are scaled up by G / G_live. Source:
 arXiv:2509.24107, whose repository holds no training code. That D is at least 0 is not said there. The environment
 reports `reward.tool_calls`, `reward.searches_unique`, `reward.searches_redundant`, `reward.queries_unique`,
-`reward.queries_redundant` and `reward.format`. Not in this recipe: prompts that are solved in 9 of 10 rollouts leave
-the pool after an epoch, and the last success of a prompt replaces a rollout where all fail.
+`reward.queries_redundant` and `reward.format`. Where no rollout of a prompt scores above 0.5, the latest one that did
+takes the place of a random one. Not in this recipe: prompts that are solved in 9 of 10 rollouts leave the pool after an
+epoch.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import BatchComponent, Column, Rows, draw, option
 from agentrl_core.loss import Policy
 from agentrl_core.recipe import Recipe
+from agentrl_core.replay import Band, Failed, Inject, Memory
 from agentrl_core.weight import LiveRescale
 
 if TYPE_CHECKING:
@@ -91,6 +93,7 @@ FATHOM = Recipe(
     name="fathom",
     source="arXiv:2509.24107",
     reward=SearchEffort(),
+    replay=Inject(Memory(per_task=1, where=Band(above=0.5)), Failed(best_at_most=0.5), replaces="random"),
     advantage=GroupRelative(),
     weight=LiveRescale(),
     loss=Policy(),

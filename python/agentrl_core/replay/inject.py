@@ -65,8 +65,8 @@ class Inject(Replay):
     """Puts remembered trajectories of the same task into a group that failed, so that it has something to learn from.
 
     The group's score is made again with them, and they vote in its statistics as its own members do, unless `votes` is
-    False. ARPO-GUI (arXiv:2505.16282): the first member of a group with std < .05 and mean < .2 gives way to one of the
-    last 8 successes of the task. RAPO: a random member gives way to the newest. DART: the newest success of any version.
+    False. ARPO-GUI (arXiv:2505.16282): the first member of a group with std < .05 and mean < .2 gives way to one of
+    the last 8 successes of the task. RAPO: a random member gives way to the newest. DART: the newest success.
 
     Args:
         memory: what is remembered.
@@ -84,7 +84,7 @@ class Inject(Replay):
         >>> success = replay.Memory(per_task=8, where=replay.Band("outcome", above=0.1))
         >>> failed = replay.Failed("outcome", best_at_most=None, mean_below=0.2, std_below=0.05)
         >>> replay.Inject(success, failed, replaces="first", old_logprob="recomputed").needs
-        (draw('outcome'), draw('score'))
+        (draw('outcome'),)
     """
 
     memory: Memory = Memory(per_task=1)  # noqa: RUF009 - frozen
@@ -111,7 +111,6 @@ class Inject(Replay):
         iteration = int(np.asarray(group.column("iteration", "draw"))[0])
         kept = self.memory.drawable(state["memory"], iteration, newest_version(group))
         kept = kept.take(kept.task == task_hashes(group)[0])
-        kept = kept.take(~np.isin(kept.trajectory_id, np.asarray(group.column("trajectory_id", "draw"))))
         room = group.num_draws if self.replaces != "none" else self.count
         rows, probability = self.memory.draw(kept, min(self.count, room), key)
         if not len(rows):

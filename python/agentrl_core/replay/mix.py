@@ -31,7 +31,7 @@ class Mix(Replay):
     Args:
         memory: what is remembered.
         count: how many (trajectories, or groups) join; None: what `share` says.
-        share: of the batch that comes out, from 0 to 1, in trajectories or groups, rounded down; 1 only with `replaces`.
+        share: of the batch that comes out, from 0 to 1, in trajectories or groups, rounded down; 1 needs `replaces`.
         replaces: whether they take the place of fresh draws, the last ones first in the order of the batch (of groups:
             of whole groups), so that the batch does not grow. What is replaced is kept, and drawn no more.
         joins: where trajectories vote: in the `task`'s group of the batch (those without one stay out), in a group of

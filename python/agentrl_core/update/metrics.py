@@ -9,6 +9,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+_OF_RATIOS = ("ratio", "clip_fraction", "approximate_kl")
+"""Means over the tokens that have an old log-prob: the others have no ratio."""
 _LARGEST = "max_"
 """What begins like this is reduced by its largest value, everything else by its mean."""
 
@@ -58,6 +60,8 @@ class Metrics:
 def _means(sums: Mapping[str, Tensor], updates: int) -> dict[str, float]:
     numbers = {name: float(value) for name, value in sums.items()}
     tokens = numbers.pop("tokens", 0.0)
+    compared = numbers.pop("compared", tokens)
     loss = numbers.pop("loss") / updates
-    means = {name: n if name.startswith(_LARGEST) else n / max(tokens, 1.0) for name, n in numbers.items()}
+    counts = {name: compared if name in _OF_RATIOS else tokens for name in numbers}
+    means = {name: n if name.startswith(_LARGEST) else n / max(counts[name], 1.0) for name, n in numbers.items()}
     return {"loss": loss, **means, "tokens": tokens}

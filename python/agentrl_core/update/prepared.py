@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.update.old_logprob import old_logprobs
 from agentrl_core.update.pairs import pairs_of
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ class Prepared:
         valid: NDArray[np.bool_] = (
             np.isfinite(batch.column("score", "draw")) if scored else np.ones(batch.num_draws, dtype=np.bool_)
         )
+        valid |= batch.column("votes", "draw") == 0  # what does not vote needs no score to be trained
         valid &= batch.column("trained", "draw") != 0  # a baseline votes, and is in no minibatch
         if training.where is not None:
             valid &= training.where.holds(batch)
@@ -89,8 +91,9 @@ class Prepared:
         streams = tuple(dict.fromkeys(("inverse_temperature", "weight_kl", *loss.streams)))
         summed = tuple(name for name in streams if name in _PRODUCTS)
         names = {name: name for name in streams if name not in (*summed, *_IDS)}
-        if "old_logprob" in names:
-            names["old_logprob"] = loss.old_logprob_column
+        old = old_logprobs(batch, loss) if "old_logprob" in names else None
+        if old is not None:
+            names["old_logprob"] = old.column
         factors = dict.fromkeys(column for name in summed for column in _PRODUCTS[name])
         columns = {
             column: np.asarray(batch.column(column, "token"), np.float32)
@@ -98,6 +101,10 @@ class Prepared:
             if column in names.values() or batch.has(column, "token")
         }
         unknown = {name: np.flatnonzero(~np.isfinite(values)) for name, values in columns.items()}
+        same = {stream: columns[column] for stream, column in names.items()}
+        if old is not None and old.values is not None:
+            same["old_logprob"] = columns[old.column] = old.values
+            unknown[old.column] = np.flatnonzero(~np.isfinite(old.values) & ~old.none)
         return cls(
             batch=batch,
             loss=loss,
@@ -107,7 +114,7 @@ class Prepared:
             dealt=segments[next((name for name in ("group", "pair") if name in whole), "sequence")],
             units=_units(loss, segments),
             keep=columns["keep"] != 0 if "keep" in columns else None,
-            same={stream: columns[column] for stream, column in names.items()},
+            same=same,
             summed=summed,
             credit={column: columns[column] for column in factors if column in columns},
             ids=_ids(batch, loss, segments),

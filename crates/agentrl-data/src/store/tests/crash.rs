@@ -56,13 +56,26 @@ impl Workload {
                     store.append(&grown_with(&store, iteration).with_blobs(blobs), iteration, true)?;
                     let batch = store.batch(iteration)?;
                     self.acknowledge();
-                    store.close_iteration(&credited(&batch, step), &serde_json::json!({"step": step}).to_string())?;
+                    let state = serde_json::json!({"step": step}).to_string();
+                    store.close_with(&credited(&batch, step), &state, &remembered(seed, iteration), &[])?;
                 }
             }
             self.acknowledge();
         }
         Ok(())
     }
+}
+
+/// Arrays that a component remembers: rows change, are added and go, and so do whole arrays.
+fn remembered(seed: u64, iteration: i64) -> Arrays {
+    let mut random = Random::new(seed << 8 | iteration as u64);
+    let numbers: Vec<u8> = (0..40 + iteration as u64).flat_map(|row| (row * seed).to_le_bytes()).collect();
+    let mut arrays = Arrays::from([("kept/number".to_owned(), state_array(Dtype::I64, None, numbers))]);
+    let pairs = (0..2 * random.below(6)).flat_map(|_| (random.below(9) as f32).to_le_bytes()).collect();
+    if random.below(4) > 0 {
+        arrays.insert("kept/pair".to_owned(), state_array(Dtype::F32, Some(2), pairs));
+    }
+    arrays
 }
 
 fn grown_with(store: &Store, iteration: i64) -> Batch {

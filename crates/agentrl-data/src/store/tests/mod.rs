@@ -8,6 +8,7 @@ mod live;
 mod maintenance;
 mod memory;
 mod model;
+mod states;
 mod writers;
 
 use std::collections::BTreeMap;
@@ -123,6 +124,11 @@ fn assert_same(found: &Batch, expected: &Batch) {
     }
 }
 
+fn state_array(dtype: Dtype, width: Option<u64>, bytes: Vec<u8>) -> StateArray {
+    let rows = bytes.len() as u64 / (dtype.bytes() as u64 * width.unwrap_or(1));
+    StateArray { dtype, width, rows, bytes: Arc::new(bytes) }
+}
+
 /// Everything a reader can see.
 #[derive(Clone, Debug, PartialEq)]
 struct Seen {
@@ -130,6 +136,7 @@ struct Seen {
     iteration: i64,
     dropped: i64,
     state: String,
+    arrays: Arrays,
     rows: Vec<Vec<RecordBatch>>,
 }
 
@@ -140,8 +147,9 @@ impl Seen {
             vec![arrow_select::concat::concat_batches(&first.schema(), &rows).unwrap()]
         };
         let rows = FOLDERS.iter().map(|folder| one(store.all_rows(folder).unwrap())).collect();
+        let arrays = store.arrays().unwrap();
         let head = &store.head;
         let (sequence, iteration) = (head.sequence, head.iteration);
-        Self { sequence, iteration, dropped: head.dropped, state: head.state.clone(), rows }
+        Self { sequence, iteration, dropped: head.dropped, state: head.state.clone(), arrays, rows }
     }
 }

@@ -1,0 +1,34 @@
+"""ARPO-GUI: where all rollouts of a task fail, one earlier success of the same task gives the group a signal again.
+
+For long tasks on a screen whose outcome e is a fraction and whose format f is 0 or -1. The score is e + f / 2. A group
+with std(e) < 0.05 and mean(e) < 0.2 has failed: its first member gives way to one of the task's last 8 rollouts with
+e > 0.1, each equally likely; what this iteration rolls out is remembered afterwards. Then
+
+    A_i = (R_i - mean) / std over the group with the stored one in it,
+
+and PPO's clipped loss with [0.8, 1.3] and a dual bound of 3. The log-probs of the whole batch, stored rows included,
+are recomputed with the policy before the update, so that their ratios begin at 1: stored rows count as on-policy.
+Source: arXiv:2505.16282; code dvlab-research/ARPO. `ARPO_GUI.replace(replay=...)` with `old_logprob="behaviour"`
+corrects for the policy that sampled. The environment reports `reward.format`. Not in this recipe: tasks that 16
+rollouts of the first model never solve leave the pool before training.
+"""
+
+from agentrl_core.advantage import GroupRelative
+from agentrl_core.loss import Clip, Policy
+from agentrl_core.recipe import Recipe
+from agentrl_core.replay import Band, Failed, Inject, Memory
+from agentrl_core.reward import Fuse, Outcome
+
+ARPO_GUI = Recipe(
+    name="arpo_gui",
+    source="arXiv:2505.16282",
+    reward=(Outcome(), Fuse(column="reward.format", coefficient=0.5)),
+    replay=Inject(
+        Memory(per_task=8, where=Band("reward", above=0.1)),
+        Failed("reward", best_at_most=None, mean_below=0.2, std_below=0.05),
+        replaces="first",
+        old_logprob="recomputed",
+    ),
+    advantage=GroupRelative(),
+    loss=Policy(clip=Clip(0.2, 0.3, dual=3.0), old_logprob="recomputed"),
+)

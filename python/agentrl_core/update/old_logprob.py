@@ -1,0 +1,67 @@
+"""Old log-probs: what the ratio of each draw is taken to, as its row says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentrl_core.data.codes import CODES
+from agentrl_core.exceptions import InvalidInputError
+
+if TYPE_CHECKING:
+    from agentrl_core.data.batch import Batch
+    from agentrl_core.loss import Loss
+
+_BEHAVIOUR, _RECOMPUTED, _NONE = range(3)  # codes of draws.old_logprob
+_FRESH = CODES["source"].index("fresh")
+_COLUMNS = {_BEHAVIOUR: "behaviour_logprob", _RECOMPUTED: "recomputed_logprob"}
+
+
+@dataclass(frozen=True, eq=False)
+class OldLogprobs:
+    """The old log-probs of the tokens of a batch.
+
+    Attributes:
+        column: the token column that all draws take them from, or that most do: what messages name.
+        values: `float32[tokens]`, NaN in draws without any; None: the column as it is.
+        none: `bool[tokens]`, the tokens of draws without any, whose ratio is 1.
+    """
+
+    column: str
+    values: NDArray[np.float32] | None = None
+    none: NDArray[np.bool_] | None = None
+
+
+def old_logprobs(batch: Batch, loss: Loss) -> OldLogprobs:
+    """What the ratio of each draw is taken to, by `draws.old_logprob`.
+
+    `behaviour`: as sampled. `recomputed`: column `recomputed_logprob`. `none`: nothing, so that the ratio is 1 with the
+    gradient of log p. Fresh draws with `behaviour` take the column that the loss names.
+
+    Raises:
+        InvalidInputError: a draw says `recomputed`, and nobody has recomputed them.
+    """
+    codes = np.asarray(batch.column("old_logprob", "draw")).astype(np.int64)
+    if loss.old_logprob_column == _COLUMNS[_RECOMPUTED]:
+        codes = np.where(np.asarray(batch.column("source", "draw")) == _FRESH, _RECOMPUTED, codes)
+    kinds = set(np.unique(codes).tolist())
+    if kinds <= {_BEHAVIOUR}:
+        return OldLogprobs(_COLUMNS[_BEHAVIOUR])
+    if _RECOMPUTED in kinds and not batch.has(_COLUMNS[_RECOMPUTED], "token"):
+        raise InvalidInputError(
+            "draws of the batch say that their old log-probs are recomputed, but there is no column "
+            "'recomputed_logprob'; call batch = arl.annotate(batch, 'recomputed_logprob', policy) before the updates"
+        )
+    if kinds == {_RECOMPUTED}:
+        return OldLogprobs(_COLUMNS[_RECOMPUTED])
+    steps = np.diff(batch.offsets("token")[batch.offsets("step")])
+    of_tokens = np.repeat(codes, steps)
+    values = np.full(len(of_tokens), np.nan, np.float32)
+    for code in kinds - {_NONE}:
+        chosen = of_tokens == code
+        values[chosen] = np.asarray(batch.column(_COLUMNS[code], "token"), np.float32)[chosen]
+    most = _RECOMPUTED if _BEHAVIOUR not in kinds else _BEHAVIOUR
+    return OldLogprobs(_COLUMNS[most], values, of_tokens == _NONE)

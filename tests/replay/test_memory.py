@@ -1,0 +1,148 @@
+"""Memories against plain lists, and what they draw."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from replayed import grow, keep
+
+from agentrl_core import Store, replay
+from agentrl_core.component import Closed
+from agentrl_core.replay.kept import Kept
+
+TASKS = ("a", "b", "c")
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    st.lists(
+        st.dictionaries(
+            st.sampled_from(TASKS), st.lists(st.sampled_from([0.0, 1.0]), min_size=1, max_size=3), min_size=1
+        ),
+        max_size=6,
+    ),
+    st.sampled_from([None, 1, 2]),
+    st.sampled_from([None, 3]),
+    st.sampled_from([None, 1, 2]),
+    st.booleans(),
+)
+def test_what_is_kept_is_what_a_list_would_keep(
+    tmp_path_factory: pytest.TempPathFactory,
+    iterations: list[dict[str, list[float]]],
+    per_task: int | None,
+    capacity: int | None,
+    max_age: int | None,
+    successes: bool,
+) -> None:
+    where = replay.Band(above=0.5) if successes else None
+    memory = replay.Memory(per_task=per_task, capacity=capacity, max_age=max_age, where=where)
+    state, plain = memory.initial_state(), list[tuple[int, str, int]]()
+    with Store.open(tmp_path_factory.mktemp("run"), sync="never") as store:
+        for iteration, groups in enumerate(iterations):
+            closed = keep(store, grow(iteration, groups))
+            ids, scores = closed.batch.column("trajectory_id", "draw"), closed.batch.column("score", "draw")
+            tasks = closed.batch.texts("task_id", "draw")
+            plain += [
+                (int(row), task, iteration)
+                for row, task, score in zip(ids.tolist(), tasks, scores.tolist(), strict=True)
+                if score > 0.5 or not successes
+            ]
+            if max_age is not None:
+                plain = [row for row in plain if row[2] > iteration - max_age]
+            if per_task is not None:
+                plain = [
+                    row
+                    for place, row in enumerate(plain)
+                    if sum(other[1] == row[1] for other in plain[place + 1 :]) < per_task
+                ]
+            if capacity is not None:
+                plain = plain[-capacity:]
+            before = {name: value for name, value in state.items() if name != "columns"}
+            copies = {name: value.copy() for name, value in before.items()}
+            state = memory.next(state, closed)
+            assert all((before[name] == copies[name]).all() for name in before), "the state before stays as it is"
+            kept = Kept.from_state(state)
+            assert kept.trajectory_id.tolist() == [row[0] for row in plain]
+            assert kept.iteration.tolist() == [row[2] for row in plain]
+
+
+def test_a_memory_of_groups_keeps_them_whole(tmp_path: Path) -> None:
+    memory = replay.Memory(capacity=2, unit="group", where=replay.Band(above=0.5))
+    state = memory.initial_state()
+    with Store.open(tmp_path / "run") as store:
+        for iteration, groups in enumerate(({"a": [0, 1], "b": [0, 0]}, {"a": [1, 1, 0]}, {"c": [0, 1]})):
+            state = memory.next(state, keep(store, grow(iteration, groups)))
+    kept = Kept.from_state(state)
+    assert kept.iteration.tolist() == [1, 1, 1, 2, 2], "the oldest group went, the one without success never came"
+    rows, chances = memory.draw(kept, 1, key=3)
+    assert len(set(kept.group_id[rows].tolist())) == 1
+    assert len(rows) == (kept.group_id == kept.group_id[rows[0]]).sum(), "a group is drawn whole"
+    assert chances is not None
+    assert chances.tolist() == [0.5] * len(rows)
+
+
+def rows_of(scores: list[float]) -> Kept:
+    kept = Kept.empty()
+    count = len(scores)
+    return Kept(
+        **{
+            name: np.zeros(count, getattr(kept, name).dtype)
+            for name in ("group_id", "task", "iteration", "version", "uses", "drawn_last")
+        },
+        trajectory_id=np.arange(count, dtype=np.int64),
+        score=np.array(scores),
+        priority=np.array(scores),
+    )
+
+
+def test_orders_by_hand() -> None:
+    kept = rows_of([2.0, 9.0, 1.0])
+    for order, expected in (("oldest", [0, 1]), ("newest", [2, 1]), ("best", [1, 0])):
+        rows, _ = replay.Memory(order=order).draw(kept, 2, key=0)  # type: ignore[arg-type]
+        assert rows.tolist() == expected
+    assert sorted(replay.Memory().draw(kept, 9, key=1)[0].tolist()) == [0, 1, 2]
+
+
+@pytest.mark.parametrize(("order", "weights"), [("proportional", [1.0, 2.0, 5.0]), ("rank", [1 / 3, 1 / 2, 1.0])])
+def test_one_draw_is_as_probable_as_its_priority_says(order: str, weights: list[float]) -> None:
+    """Priorities 1, 2, 5: P = p / 8; ranks 3, 2, 1: P = (1/3, 1/2, 1) / (11/6). 20 000 draws, 2 degrees of freedom."""
+    memory, kept = replay.Memory(order=order), rows_of([1.0, 2.0, 5.0])  # type: ignore[arg-type]
+    counts = np.bincount([int(memory.draw(kept, 1, key)[0][0]) for key in range(20_000)], minlength=3)
+    expected = 20_000 * np.array(weights) / sum(weights)
+    assert ((counts - expected) ** 2 / expected).sum() < 25.0  # probability 4e-6
+
+
+def test_what_is_drawn_again_is_counted_and_its_priority_renewed(tmp_path: Path) -> None:
+    memory = replay.Memory(priority="surprise", floor=0.5)
+    state = memory.initial_state()
+    with Store.open(tmp_path / "run") as store:
+        closed = keep(store, grow(0, {"a": [0, 1]}), surprise=[-2.0, 1.0])
+        state = memory.next(state, closed)
+        assert Kept.from_state(state).priority.tolist() == [2.5, 1.5]
+        batch = grow(1, {"a": [0]})
+        draws = replay.Draws.of([0, 0], votes_in=replay.NEW, probability=0.5)
+        batch = store.rebase(batch.join(store.trajectory_batch([0]), draws))
+        batch = batch.with_columns("draw", score=np.zeros(3, np.float32), surprise=np.array([0, 4, 4], np.float32))
+        store.append(batch, iteration=1)
+        store.close_iteration(batch, {})
+        state = memory.next(state, Closed.of(store.batch(1)))
+        assert store.verify() == [], "a trajectory that was drawn twice, with its probability, is lawful"
+    kept = Kept.from_state(state)
+    assert kept.uses.tolist() == [2, 0, 0]
+    assert kept.drawn_last.tolist() == [1, -1, -1]
+    assert kept.priority.tolist() == [4.5, 1.5, 0.5], "renewed; as it was; of the new row as the column says"
+
+
+def test_ages_bound_what_is_drawn(tmp_path: Path) -> None:
+    memory = replay.Memory(min_age=2, max_age=3, max_versions=2)
+    state = memory.initial_state()
+    with Store.open(tmp_path / "run") as store:
+        for iteration in range(4):
+            state = memory.next(state, keep(store, grow(iteration, {"a": [1.0]})))
+    assert Kept.from_state(state).iteration.tolist() == [1, 2, 3]
+    assert memory.drawable(state, 4).iteration.tolist() == [1, 2]
+    assert memory.drawable(state, 4, versions=4).iteration.tolist() == [2]

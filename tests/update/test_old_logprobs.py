@@ -1,0 +1,109 @@
+"""Each draw says what its ratio is taken to: losses and gradients against sums in fp64."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from agentrl_core import Batch, Forest, loss, recipes
+from agentrl_core.exceptions import InvalidInputError
+
+BEHAVIOUR, RECOMPUTED, NONE = range(3)
+ADVANTAGES = (1.0, -0.5, 2.0, 0.75)
+TOKENS = 3
+
+
+def grow(codes: list[int], *, recomputed: bool = True) -> Batch:
+    """One group with a draw for each code, of another source than fresh; behaviour -1, recomputed -2, now -1.5."""
+    forest = Forest(iteration=0)
+    forest.add_group(0, "task")
+    for member in range(len(codes)):
+        path = forest.start(0, member)
+        forest.append(path, [1, 2], kind="prompt")
+        forest.append(path, [3 + member, 4, 5], kind="action", logprobs=[-1.0] * TOKENS)
+        forest.step(path)
+        forest.finish(path, reward=1.0)
+    batch = forest.freeze()
+    ids = batch.column("trajectory_id", "draw")
+    batch = batch.select_draws([])
+    names = ("behaviour", "recomputed", "none")
+    for row, code in enumerate(codes):
+        batch = batch.draw([ids[row]], source="replay", old_logprob=names[code], iteration=0)  # type: ignore[arg-type]
+    count = len(codes)
+    batch = batch.with_columns("draw", score=np.ones(count, np.float32))
+    batch = batch.with_columns("token", advantage=np.repeat(np.array(ADVANTAGES[:count], np.float32), TOKENS))
+    if recomputed:
+        batch = batch.with_columns("token", recomputed_logprob=np.full(count * TOKENS, -2.0, np.float32))
+    return batch
+
+
+def evaluated(batch: Batch, policy: loss.Policy, layout: str) -> tuple[float, list[float], dict[str, float]]:
+    """Loss, its gradient by token of the batch, and metrics."""
+    updates = recipes.GRPO.replace(loss=policy).updates(batch)
+    total, gradient = 0.0, np.zeros(len(batch.column("token", "token")))
+    for update in updates:
+        for pack in update.pack(max_tokens=100, layout=layout):  # type: ignore[arg-type]
+            now = torch.full((len(pack.token),), -1.5, dtype=torch.float64, requires_grad=True)
+            streams = {name: torch.as_tensor(getattr(pack.streams, name)) for name in policy.streams}
+            streams["weight_kl"] = torch.as_tensor(pack.streams.weight_kl)
+            value, sums = policy.evaluate(loss.Tokens(now, torch.zeros_like(now), streams))
+            value.backward()  # type: ignore[no-untyped-call]
+            total += value.item()
+            assert now.grad is not None
+            np.add.at(gradient, np.asarray(pack.token), now.grad.numpy())
+            metrics = {name: float(entry) for name, entry in sums.items()}
+    return total, gradient.tolist(), metrics
+
+
+@pytest.mark.parametrize("layout", ["sequence", "tree"])
+@pytest.mark.parametrize(
+    "codes", [[BEHAVIOUR, RECOMPUTED, NONE, NONE], [NONE] * 4, [RECOMPUTED] * 4, [BEHAVIOUR, NONE]]
+)
+def test_the_ratio_is_the_one_that_the_row_names(codes: list[int], layout: str) -> None:
+    """Now -1.5: behaviour exp(-.5), recomputed exp(.5), none 1; d/dlogp of A r is A r, unclipped."""
+    policy = loss.Policy(clip=None)
+    total, gradient, metrics = evaluated(grow(codes), policy, layout)
+    ratios = {BEHAVIOUR: math.exp(-0.5), RECOMPUTED: math.exp(0.5), NONE: 1.0}
+    count = len(codes) * TOKENS
+    terms = [-ADVANTAGES[row] * ratios[code] / count for row, code in enumerate(codes) for _ in range(TOKENS)]
+    assert total == pytest.approx(sum(terms), rel=1e-6)
+    assert gradient == pytest.approx(terms, rel=1e-6)
+    compared = [ratios[code] for code in codes if code != NONE]
+    assert metrics["compared"] == len(compared) * TOKENS
+    assert metrics["ratio"] == pytest.approx(sum(compared) * TOKENS, rel=1e-6)
+    # k3 of old to now: exp(-d) - 1 + d with d = log r.
+    k3 = sum(math.exp(-math.log(ratio)) - 1 + math.log(ratio) for ratio in compared) * TOKENS
+    assert metrics["approximate_kl"] == pytest.approx(k3, rel=1e-6, abs=1e-9)
+
+
+def test_a_row_without_an_old_log_prob_is_never_outside_the_clip_range() -> None:
+    """Its ratio is 1."""
+    batch = grow([NONE] * 4)
+    total, gradient, metrics = evaluated(batch, loss.Policy(), "sequence")
+    assert metrics["clip_fraction"] == 0
+    assert gradient == pytest.approx([-a / 12 for a in ADVANTAGES for _ in range(TOKENS)], rel=1e-6)
+    assert total == pytest.approx(-sum(ADVANTAGES) / 4, rel=1e-6)
+
+
+def test_the_penalty_on_moving_from_the_old_policy_is_nothing_where_there_is_none() -> None:
+    total, gradient, _ = evaluated(grow([NONE] * 2), loss.Policy(clip=None, drift=loss.KL(1.0)), "sequence")
+    assert total == pytest.approx(-sum(ADVANTAGES[:2]) / 2, rel=1e-6)
+    assert gradient == pytest.approx([-a / 6 for a in ADVANTAGES[:2] for _ in range(TOKENS)], rel=1e-6)
+
+
+def test_a_row_that_says_recomputed_names_the_call_that_is_missing() -> None:
+    batch = grow([BEHAVIOUR, RECOMPUTED], recomputed=False)
+    with pytest.raises(InvalidInputError, match=r"arl\.annotate\(batch, 'recomputed_logprob', policy\)"):
+        recipes.GRPO.updates(batch)
+
+
+def test_an_unknown_log_prob_is_still_refused_where_a_row_has_one() -> None:
+    batch = grow([RECOMPUTED, NONE])
+    column = batch.column("recomputed_logprob", "token")
+    column[1] = np.nan
+    update = next(iter(recipes.GRPO.updates(batch.with_columns("token", recomputed_logprob=column))))
+    with pytest.raises(InvalidInputError, match="column 'recomputed_logprob' is nan at token 1"):
+        list(update.pack(max_tokens=100))
