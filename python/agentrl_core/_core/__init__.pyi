@@ -11,7 +11,7 @@ from typing import Any, Literal, Self, TypeAlias, final
 import numpy as np
 from numpy.typing import NDArray
 
-from agentrl_core._core import advantage, filters, group, keys, pack, returns, reward, rng, rollout, tree, weight
+from agentrl_core._core import advantage, filters, group, keys, pack, returns, reward, rng, rollout, select, tree, weight
 
 __all__ = [
     "Batch",
@@ -42,6 +42,7 @@ __all__ = [
     "reward",
     "rng",
     "rollout",
+    "select",
     "set_num_threads",
     "tree",
     "weight",
