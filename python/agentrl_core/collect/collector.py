@@ -24,6 +24,7 @@ from agentrl_core.collect.notices import Notices
 from agentrl_core.collect.progress import Progress
 from agentrl_core.component.column import draw
 from agentrl_core.component.schedule import Schedule
+from agentrl_core.component.state import Closed, packed, unpacked
 from agentrl_core.data.batch import Batch
 from agentrl_core.data.codes import CODES
 from agentrl_core.data.forest import Forest
@@ -33,6 +34,7 @@ from agentrl_core.env.base import Environment, Split, Task
 from agentrl_core.exceptions import InvalidInputError, RecipeError
 from agentrl_core.recipe import Recipe
 from agentrl_core.rollout import Independent, Rollout
+from agentrl_core.select import Pool, Wanted
 
 
 class Collector:
@@ -214,7 +216,8 @@ class Collector:
             )
         metrics = {"collect": _counts(batch), **metrics}
         # Over the whole batch and from the state that the iteration began with, so that a restart comes to the same.
-        components = self.recipe.next_state(batch.with_state(head.components))
+        closed = Closed.of(batch, metrics, iteration=head.iteration)
+        components = packed(self.recipe.next_states(unpacked(head.components), closed))
         if self.store is None:
             # One assignment: an interrupt finds it done or not begun.
             self._head = replace(head, iteration=head.iteration + 1, components=components, tasks=self._tasks)
@@ -344,15 +347,18 @@ class Collector:
         The domains of their tasks are put into `domains`.
         """
         recipe, pool = self.recipe.at(iteration), self._task_pool()
-        most = max(tasks, min(len(pool), tasks * recipe.admit.rounds))
-        order = recipe.select.choose(len(pool), iteration, most, self.seed)
+        known, key = Pool(pool), _core.rng.structural_seed(self.seed, iteration)
+        taken = np.zeros(0, np.int64)
         forest = self._forest(iteration, recipe)
         conductor = self._conductor(forest, recipe, self._journal, "train")
         parts: list[Batch] = []
         admitted = used = drawn = scored = 0
         rewarded = False
-        for _ in range(recipe.admit.rounds):
-            chosen = [pool[index] for index in order[used : used + tasks - admitted]]
+        for number in range(recipe.admit.rounds):
+            wanted = Wanted(tasks - admitted, group_size, number, taken, iteration)
+            selection = recipe.select.choose(known, {}, wanted, key)
+            taken = np.concatenate([taken, selection.rows])
+            chosen = known.tasks(selection.rows)
             if not chosen:
                 break
             domains.update((task.task_id, task.domain) for _, task in chosen)
@@ -459,7 +465,7 @@ class Collector:
         self._notices.once("scores", f"{found}: phase reward of recipe {self.recipe.name!r} makes NaN of each reward")
 
     def _scored(self, batch: Batch) -> Batch:
-        return self.recipe.score(batch.with_state(self._now().components))
+        return self.recipe.score(self.recipe.with_states(batch, unpacked(self._now().components)))
 
     def _task_pool(self) -> list[tuple[str, Task]]:
         """The tasks that are selected from, each with its world; those of several worlds in turn."""

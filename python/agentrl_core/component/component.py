@@ -34,8 +34,10 @@ PHASES: dict[str, str] = {
     "advantage": "advantage",
     "weight": "weight",
     "loss": "loss",
+    "replay": "replay",
+    "after": "schedule",
 }
-"""The phases of a recipe, in the order they run, and the package that holds the components of each."""
+"""The phases of a recipe and the package that holds the components of each; those before `replay` in their order."""
 
 _NULL = "none"  # TOML has no null: an option that is None while its default is not is written as this word
 
@@ -249,33 +251,6 @@ class BatchComponent(Component, ABC):
     @abstractmethod
     def __call__(self, batch: Batch) -> Batch:
         """Return `batch` with the columns of `makes` added. `batch` itself stays as it is."""
-
-
-@dataclass(frozen=True)
-class StatefulComponent(BatchComponent, ABC):
-    """A component that remembers from iteration to iteration, as two pure functions.
-
-    `add_columns` reads the state as of the iteration's begin, any number of times; `next` runs once, over the batch of
-    an iteration that is closed. So a state is a fold over the committed iterations, the same after any kill. It is a
-    table of plain values that JSON can hold (numbers, strings, lists, tables). A recipe keys it by the component's
-    place.
-    """
-
-    @abstractmethod
-    def initial_state(self) -> dict[str, Any]:
-        """The state before the first iteration."""
-
-    @abstractmethod
-    def add_columns(self, state: dict[str, Any], batch: Batch) -> Batch:
-        """Return `batch` with the columns of `makes` added, by the state of the iteration's begin."""
-
-    @abstractmethod
-    def next(self, state: dict[str, Any], closed: Batch) -> dict[str, Any]:
-        """The state of the next iteration, from this one's and its batch with all its columns."""
-
-    def __call__(self, batch: Batch) -> Batch:
-        """Return `batch` with the columns of `makes` added, as in the first iteration."""
-        return self.add_columns(self.initial_state(), batch)
 
 
 def _schedule(kind: type[Component], name: str, table: Mapping[str, Any]) -> Schedule:
