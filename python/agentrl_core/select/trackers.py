@@ -335,6 +335,38 @@ class Tried(Tracker):
 
 
 @dataclass(frozen=True)
+class Annotated(Tracker):
+    """A number that the pool has of each task already, such as the success rate that a model expects.
+
+    Source: V0 and V0.5 (arXiv:2603.10848), whose value model annotates the pool.
+
+    Args:
+        by: column of the pool.
+
+    Example:
+        >>> from agentrl_core.select import Annotated
+        >>> Annotated(by="prior").initial_state()
+        {}
+    """
+
+    column: ClassVar[str] = "annotated"
+
+    by: str = option(filled=True)
+
+    def initial_state(self) -> State:
+        """Nothing."""
+        return {}
+
+    def next(self, state: State, visits: Visits) -> State:  # noqa: ARG002 - it learns nothing
+        """Nothing."""
+        return state
+
+    def estimate(self, state: State, candidates: Candidates) -> NDArray[np.float64]:  # noqa: ARG002 - it remembers nothing
+        """The column."""
+        return candidates.column(self.by).astype(np.float64)
+
+
+@dataclass(frozen=True)
 class Predicted(Tracker):
     """The success rate that is expected of any task, from surveys of a few others that are alike.
 
