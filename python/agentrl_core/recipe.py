@@ -17,7 +17,7 @@ from agentrl_core.component.column import LEVELS, Column
 from agentrl_core.component.component import PHASES, BatchComponent, Component, find_component
 from agentrl_core.component.needs import annotate_call, check_columns
 from agentrl_core.component.rows import Rows
-from agentrl_core.component.state import Closed, Remembers, State, StatefulComponent, packed, unpacked
+from agentrl_core.component.state import SELECTION, Closed, Remembers, State, StatefulComponent, packed, unpacked
 from agentrl_core.component.toml_text import toml_lines
 from agentrl_core.data.batch import Batch
 from agentrl_core.data.facts import Declared
@@ -261,7 +261,8 @@ class Recipe:
         Those of phases select and replay, which may be large, stay where they are.
         """
         kept = {key: state for key, state in states.items() if not key.startswith(("select[", "replay["))}
-        return batch.with_state(packed(kept))
+        before = batch.state
+        return batch.with_state(packed(kept) | {key: before[key] for key in (SELECTION,) if key in before})
 
     def at(self, iteration: int) -> Self:
         """The recipe as it is in an iteration, numbered from 0: with a number wherever a component has a `Schedule`."""

@@ -72,6 +72,11 @@ class Selection:
                 place = int(np.flatnonzero(wrong)[0])
                 raise InvalidInputError(f"{title}: {name}[{place}]={getattr(self, name)[place]}; {remedy}")
 
+    def take(self, order: NDArray[np.int64]) -> Self:
+        """Some of the groups, in this order."""
+        columns = {option.name: getattr(self, option.name) for option in fields(self)}
+        return type(self)(**{name: None if column is None else column[order] for name, column in columns.items()})
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values, which `from_dict` reads back bit for bit."""
         table = {option.name: getattr(self, option.name) for option in fields(self)}
