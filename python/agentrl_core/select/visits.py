@@ -13,7 +13,6 @@ from agentrl_core.data.codes import CODES
 
 if TYPE_CHECKING:
     from agentrl_core.component.state import Closed
-    from agentrl_core.data.batch import Batch
     from agentrl_core.select.pool import Pool
     from agentrl_core.select.selection import Selection
 
@@ -108,21 +107,22 @@ class Visits:
 
 def _outcomes(closed: Closed) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
     """Of each rollout that counts: its entry in the selection, its reward and whether it solved the task."""
-    trajectories = closed.finished.trajectories
-    status, role = (np.asarray(trajectories.column(name)) for name in ("status", "role"))
-    ended = np.isin(status, [CODES["status"].index(name) for name in ("finished", "truncated")])
-    groups = np.asarray(trajectories.column("group_id"), np.int64)
-    group_ids, first, inverse = np.unique(groups, return_index=True, return_inverse=True)
-    entries = _entries(closed.finished, first, closed.selection, closed.pool)
-    del group_ids
-    counted = ended & (role == CODES["role"].index("member")) & (entries[inverse] >= 0)
-    numbers = [np.array(trajectories.column(name), np.float64) for name in ("reward", "success")]
-    return entries[inverse][counted], numbers[0][counted], numbers[1][counted]
+    table = closed.finished.trajectories
+    codes = {name: np.asarray(table.column(name)) for name in ("status", "role", "origin", "iteration", "group_id")}
+    # What replay joined was counted when it was new.
+    here = np.flatnonzero(codes["iteration"] == closed.iteration)
+    _, first, inverse = np.unique(codes["group_id"][here], return_index=True, return_inverse=True)
+    tasks = table.column("task_id")
+    of_groups = _entries([tasks[row] for row in here[first].tolist()], closed.selection, closed.pool)
+    entries = of_groups[inverse]
+    counted = entries >= 0
+    for name, values in (("status", ("finished", "truncated")), ("role", ("member",)), ("origin", ("generated",))):
+        counted &= np.isin(codes[name][here], [CODES[name].index(value) for value in values])
+    rewards, solved = (np.array(table.column(name), np.float64)[here][counted] for name in ("reward", "success"))
+    return entries[counted], rewards, solved
 
 
-def _entries(
-    finished: Batch, first: NDArray[np.intp], selection: Selection | None, pool: Pool | None
-) -> NDArray[np.int64]:
+def _entries(tasks: list[str], selection: Selection | None, pool: Pool | None) -> NDArray[np.int64]:
     """The entry of the selection that each group came of, by its task; of several of one task, in their order.
 
     Groups that were derived from others have none (-1).
@@ -131,6 +131,5 @@ def _entries(
     if selection is not None and pool is not None:
         for entry, task_id in reversed(list(enumerate(pool.ids(selection.rows)))):
             waiting.setdefault(task_id, []).append(entry)
-    tasks = finished.trajectories.column("task_id")
-    of_groups = (waiting.get(tasks[row]) for row in first.tolist())
+    of_groups = (waiting.get(task) for task in tasks)
     return np.array([left.pop() if left else -1 for left in of_groups], np.int64)
