@@ -15,6 +15,7 @@ import numpy as np
 
 from agentrl_core.component.column import LEVELS, Column
 from agentrl_core.component.component import PHASES, BatchComponent, Component, find_component
+from agentrl_core.component.controller import Choice, Controller
 from agentrl_core.component.needs import annotate_call, check_columns
 from agentrl_core.component.rows import Rows
 from agentrl_core.component.state import SELECTION, Closed, Remembers, State, StatefulComponent, packed, unpacked
@@ -126,6 +127,11 @@ class Recipe:
                     f"recipe {self.name!r}: phase {phase} has one component and no chain; give it without the tuple"
                 )
             for component in cast("tuple[object, ...]", self.chain(phase)):
+                if isinstance(links, tuple) and isinstance(component, Choice) and None in component.of:
+                    raise RecipeError(
+                        f"recipe {self.name!r}: phase {phase} is a chain, of which no link may be None for a while: "
+                        "what links remember is known by their places; choose between whole components"
+                    )
                 if not (isinstance(component, Component) and component.phase == phase):
                     raise RecipeError(
                         f"recipe {self.name!r}: {component!r} is no component of phase {phase}; "
@@ -211,15 +217,21 @@ class Recipe:
         check_columns(self.name, self._links(_CREDIT), batch)
         if not all(batch.has(column.name, column.level) for column in self.collected):
             batch = self.score(batch)
-        _, waiting = self._reward()
-        for phase, links in (("reward", waiting), *((phase, _places(self, phase)) for phase in _CREDIT[1:])):
-            batch = self._run(phase, links, batch)
+        now = self._of(batch)
+        _, waiting = now._reward()  # noqa: SLF001 - itself, as it is in the iteration
+        for phase, links in (("reward", waiting), *((phase, _places(now, phase)) for phase in _CREDIT[1:])):
+            batch = now._run(phase, links, batch)  # noqa: SLF001
         self._refuse_unknown(batch)
         return batch.with_source(self.name, json.dumps(self.to_dict()))
 
     def score(self, batch: Batch) -> Batch:
         """The batch with what phase reward makes, `score` above all, as far as no link waits for a model's column."""
-        return self._run("reward", self._reward()[0], batch)
+        now = self._of(batch)
+        return now._run("reward", now._reward()[0], batch)  # noqa: SLF001 - itself, as it is in the iteration
+
+    def _of(self, batch: Batch) -> Self:
+        """The recipe as it is in the iteration of a batch, with what the batch says that its components remember."""
+        return self.at(_iteration(batch), unpacked(batch.state))
 
     @property
     def collected(self) -> tuple[Column, ...]:
@@ -245,8 +257,10 @@ class Recipe:
             states: those that the iteration began with, by the places of the components.
             closed: the iteration.
         """
-        recipe = self.at(closed.iteration)
+        recipe = self.at(closed.iteration, states)
         following = dict(states)
+        for place, controller in self.controllers.items():
+            following[place] = controller.next(states.get(place) or controller.initial_state(), closed)
         for phase in _REMEMBERING:
             for place, link in _places(recipe, phase):
                 if isinstance(link, Remembers):
@@ -264,17 +278,30 @@ class Recipe:
         before = batch.state
         return batch.with_state(packed(kept) | {key: before[key] for key in (SELECTION,) if key in before})
 
-    def at(self, iteration: int) -> Self:
-        """The recipe as it is in an iteration, numbered from 0: with a number wherever a component has a `Schedule`."""
+    def at(self, iteration: int, states: Mapping[str, State] | None = None) -> Self:
+        """The recipe as it is in an iteration: a number, name or component wherever it has something that changes.
+
+        Args:
+            iteration: numbered from 0.
+            states: what components remember as of the iteration's begin, by place; None: as before the first one.
+        """
         if type(iteration) is not int or iteration < 0:
             raise InvalidInputError(f"iteration={iteration!r} is not possible; give a whole number of at least 0")
         phases: dict[str, Any] = {}
         for phase in PHASES:
             links = self.chain(phase)
-            now = tuple(link.at(iteration) for link in links)
+            now = tuple(link.at(iteration, states, place_of(phase, n, link)) for n, link in enumerate(links))
             if any(new is not old for new, old in zip(now, links, strict=True)):
+                now = tuple(link for link in now if link is not None)
                 phases[phase] = now if phase in _CHAINS else now[0]
         return dataclasses.replace(self, **phases) if phases else self
+
+    @property
+    def controllers(self) -> dict[str, Controller]:
+        """Its controllers by place, such as `loss[0].Policy.kl.coefficient`."""
+        places = ((place_of(phase, number, link), link) for phase in PHASES for number, link in _places(self, phase))
+        inside = (found for place, link in places for found in link.changing(place))
+        return {place: found for place, found in inside if isinstance(found, Controller)}
 
     def _links(self, phases: tuple[str, ...]) -> dict[str, tuple[Component, ...]]:
         return {phase: self.chain(phase) for phase in phases}
@@ -287,15 +314,14 @@ class Recipe:
         return places[:first], places[first:]
 
     def _run(self, phase: str, places: list[_Place], batch: Batch) -> Batch:
-        """The links one after the other, each as it is in the iteration of the batch and with what it remembers."""
-        iteration, states = _iteration(batch), batch.state
+        """The links one after the other, each with what it remembers."""
+        states = batch.state
         for place, link in places:
-            now = link.at(iteration)
-            if isinstance(now, StatefulComponent):
+            if isinstance(link, StatefulComponent):
                 state = states.get(place_of(phase, place, link))
-                made = now.add_columns(now.initial_state() if state is None else unpacked(state), batch)
+                made = link.add_columns(link.initial_state() if state is None else unpacked(state), batch)
             else:
-                made = cast("BatchComponent", now)(batch)
+                made = cast("BatchComponent", link)(batch)
             batch = self._checked(phase, link, made)
         return batch
 
@@ -342,7 +368,7 @@ class Recipe:
                         f"recipe {self.name!r}: the batch has no column {column.name!r} at level {column.level}; "
                         f"{remedy}"
                     )
-        recipe = self.at(_iteration(batch))
+        recipe = self._of(batch)
         return Updates(batch, recipe.training(stage), shared=recipe.shared, seed=seed)
 
     def to_dict(self) -> dict[str, Any]:

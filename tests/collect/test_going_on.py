@@ -22,16 +22,20 @@ from small_world import SmallWorld
 from agentrl_core import Batch, Collector, Store, recipes, select
 from agentrl_core.collect import collector as collector_module
 from agentrl_core.collect import head, journal, loop
+from agentrl_core.collect import iteration as iteration_module
+from agentrl_core.collect.iteration import closed
+from agentrl_core.component.state import packed
 from agentrl_core.data import store as store_module
 from agentrl_core.exceptions import InvalidInputError
 
 NAMES = list(RECIPES)
+KILLS = 100
 
 
 class Interrupt:
     """Ctrl-C before the n-th line that Python runs in the collector and the store; keeps which lines it ran."""
 
-    files = tuple(module.__file__ for module in (collector_module, head, journal, loop, store_module))
+    files = tuple(module.__file__ for module in (collector_module, iteration_module, head, journal, loop, store_module))
 
     def __init__(self, at: int = 0) -> None:
         self.at = at
@@ -104,7 +108,10 @@ def two_iterations(name: str, store: Store | None, place: str, at: int) -> tuple
     return loop, calls[place].places
 
 
-@pytest.mark.parametrize(("name", "place"), [("balanced", "collect"), ("balanced", "update"), ("tracked", "update")])
+@pytest.mark.parametrize(
+    ("name", "place"),
+    [("balanced", "collect"), ("balanced", "update"), ("tracked", "update"), ("everything", "update")],
+)
 def test_ctrl_c_at_every_line_changes_nothing(tmp_path: Path, name: str, place: str) -> None:
     with Store.open(tmp_path / "whole", sync="never") as store:
         _, places = two_iterations(name, store, place, at=0)
@@ -124,15 +131,11 @@ def test_ctrl_c_without_a_store_changes_nothing() -> None:
         assert loop._head.components == whole._head.components
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
-def test_kills_change_nothing_that_is_remembered(
-    tmp_path: Path, name: str, undisturbed: dict[str, dict[str, Any]]
-) -> None:
-    """Killed at random moments until all is done, a run has the batches and states of one that was never disturbed."""
-    rng = np.random.default_rng(3)
+def killed_until_done(folder: Path, name: str, seed: int, most: int = 1 << 30) -> int:
+    """Kill a run at random moments until all is done, `most` times at most; how often it was."""
+    rng = np.random.default_rng(seed)
     killed = 0
-    command = [sys.executable, remembering.__file__, str(tmp_path), name]
+    command = [sys.executable, remembering.__file__, str(folder), name]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as loops:
         assert loops.stdin is not None
         assert loops.stdout is not None
@@ -148,19 +151,64 @@ def test_kills_change_nothing_that_is_remembered(
             loops.stdin.write("\n")
             loops.stdin.flush()
             process = heard_word("process")
-            # Patience grows, so that a slow machine comes to the end too.
-            time.sleep(rng.uniform(0.0, 0.03 * (1 + killed / 4)))
-            with contextlib.suppress(ProcessLookupError):  # it was done already
-                os.kill(process, signal.SIGKILL)
+            if killed < most:
+                # Patience grows, so that a slow machine comes to the end too.
+                time.sleep(rng.uniform(0.0, 0.03 * (1 + killed / 4)))
+                with contextlib.suppress(ProcessLookupError):  # it was done already
+                    os.kill(process, signal.SIGKILL)
             if heard_word("died") == 0:
                 break
             killed += 1
         loops.stdin.close()
+    return killed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_kills_change_nothing_that_is_remembered(
+    tmp_path: Path, name: str, undisturbed: dict[str, dict[str, Any]]
+) -> None:
+    """Killed at random moments until all is done, a run has the batches and states of one that was never disturbed."""
+    killed = killed_until_done(tmp_path, name, 3)
     with Store.open(tmp_path) as store:
         assert store.iteration == ITERATIONS
         assert outcome(store) == undisturbed[name]
         assert store.verify() == []
     assert killed >= 5, "it was killed on its way"
+
+
+@pytest.mark.slow
+def test_the_fault_run(tmp_path: Path, undisturbed: dict[str, dict[str, Any]]) -> None:
+    """Select, advantage and controllers remember; at a hundred kills the sequence of batches and states is the same."""
+    killed = runs = 0
+    while killed < KILLS:
+        folder = tmp_path / str(runs)
+        killed += killed_until_done(folder, "everything", 100 + runs, KILLS)
+        runs += 1
+        with Store.open(folder) as store:
+            assert store.iteration == ITERATIONS
+            found = outcome(store)
+            for part, expected in undisturbed["everything"].items():
+                assert found[part] == expected, part
+            assert store.verify() == []
+        assert runs < 50, "kills hit"
+
+
+def test_states_are_a_fold_over_what_the_store_has(tmp_path: Path) -> None:
+    """Folding the closed iterations again, from the store alone, gives the states that it has."""
+    with Store.open(tmp_path, sync="never") as store:
+        loop = collector("everything", store)
+        train(loop, until=5)
+        kept = outcome(store)["states"]
+        states: dict[str, Any] = {}
+        for iteration in range(5):
+            batch = store.batch(iteration)
+            scored = loop.recipe.with_states(batch, states)
+            metrics = {"score": float(batch.column("score", "draw").mean())}
+            ended = closed(scored, metrics, iteration, loop._known_pool(loop._now().tasks), loop.recipe.score)
+            states = loop.recipe.next_states(states, ended)
+            assert packed(states) == kept[iteration]
+        assert len(states) == 4
 
 
 def test_a_batch_that_was_given_again_has_the_same_scores(tmp_path: Path) -> None:

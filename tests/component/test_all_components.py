@@ -41,6 +41,10 @@ REQUIRED = {  # options without a default
     "Sum": {"first": loss.Policy(), "second": loss.Imitation("token_mean")},
     "Train": {"loss": loss.Policy()},
     "Function": {"path": likelihood.path},
+    "Choice": {"of": (1, 2), "by": Schedule(0, 1, iterations=2)},
+    "Above": {"metric": "kl"},
+    "Below": {"metric": "kl"},
+    "Plateau": {"metric": "success"},
 }
 
 

@@ -44,6 +44,11 @@ def test_uniform_is_uniform() -> None:
     assert (np.abs(counts - expected) < 4 * spread).all()
 
 
+def test_uniform_refuses_more_tasks_than_there_are() -> None:
+    with pytest.raises(InvalidInputError, match="count=6 tasks cannot be chosen from pool_size=5"):
+        chosen(5, 6, key=0)
+
+
 def test_groups_that_differ_are_admitted() -> None:
     nan = np.nan
     scores = np.array([1.0, 0.0, 1.0, 0.0, nan, 0.5, nan, 0.0, 1.0, nan], dtype=np.float32)

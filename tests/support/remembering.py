@@ -7,24 +7,64 @@ signal that ended it says that it is gone.
 
 from __future__ import annotations
 
+import json
 import os
 import sys
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 from small_world import SmallWorld
 
 import agentrl_core.loss.linear  # noqa: F401 -- loads torch here, and not in each of the processes
-from agentrl_core import Collector, Store
+from agentrl_core import Collector, Store, _core
 from agentrl_core.advantage import TrackedBaseline
+from agentrl_core.component import Closed, State
 from agentrl_core.env import Outcome, Task
 from agentrl_core.recipe import Recipe
 from agentrl_core.recipes import GRPO
 from agentrl_core.recipes.recap import BalancedSum
-from agentrl_core.select import Band, DynamicSampling
+from agentrl_core.schedule import BangBang, Proportional
+from agentrl_core.select import Band, DynamicSampling, Pool, Selection, Selector, Wanted
 
 ITERATIONS = 12
+
+
+@dataclass(frozen=True)
+class Weak(Selector):
+    """Tasks with the smallest mean score so far, ties by a draw; one of them is a survey; rollouts by the round."""
+
+    def initial_state(self) -> State:
+        return {"visits": np.zeros(32, np.int64), "sums": np.zeros(32), "surveyed": 0}
+
+    def choose(self, pool: Pool, state: State, wanted: Wanted, key: int) -> Selection:
+        drawn = _core.rng.uniform(np.uint64(key) + np.arange(len(pool), dtype=np.uint64), 0)
+        means = state["sums"] / np.maximum(state["visits"], 1) + 0.1 * drawn
+        means[wanted.taken] = np.inf
+        rows = np.argsort(means, kind="stable")[: wanted.groups + 1]
+        purpose = np.zeros(len(rows), np.uint8)
+        purpose[0] = 1
+        chosen = Selection.of(rows, wanted.group_size)
+        counts = chosen.counts + np.arange(len(rows), dtype=np.int32) % 2 + wanted.round
+        return replace(chosen, counts=counts, purpose=purpose, probabilities=drawn[rows])
+
+    def next(self, state: State, closed: Closed) -> State:
+        assert closed.selection is not None
+        assert closed.pool is not None
+        visits, sums = state["visits"].copy(), state["sums"].copy()
+        places = {task: row for row, task in enumerate(closed.pool.ids(np.arange(len(closed.pool))))}
+        finished = closed.finished
+        for task, score in zip(
+            finished.texts("task_id", "draw"), finished.column("score", "draw").tolist(), strict=True
+        ):
+            visits[places[task]] += 1
+            sums[places[task]] += score
+        surveyed = state["surveyed"] + int((closed.selection.purpose == 1).sum())
+        assert finished.num_draws == closed.selection.counts.sum(), "all that were rolled out"
+        return {"visits": visits, "sums": sums, "surveyed": surveyed}
+
 
 RECIPES: dict[str, Recipe] = {
     "balanced": GRPO.replace(
@@ -34,6 +74,13 @@ RECIPES: dict[str, Recipe] = {
         admit=DynamicSampling(Band(at_least=0.3, at_most=0.9)),
     ),
     "tracked": GRPO.replace(name="tracked", advantage=TrackedBaseline(kind="ema", decay=0.7)),
+    "everything": GRPO.replace(
+        # Select, advantage and two controllers remember; what is selected depends on all that was measured.
+        name="everything",
+        select=Weak(),
+        advantage=TrackedBaseline(kind="ema", decay=BangBang("score", threshold=0.3, below=0.5, above=0.9)),
+        admit=DynamicSampling(Band(at_least=Proportional("score", target=0.3, start=0.3, at_most=0.6, gain=0.5))),
+    ),
 }
 
 
@@ -52,7 +99,7 @@ def train(collect: Collector, *, until: int = ITERATIONS) -> None:
     """Go on to a number of closed iterations."""
     while collect.iteration < until:
         batch = collect.recipe.credit(collect(tasks=4, group_size=4))
-        collect.update(batch, {})
+        collect.update(batch, {"score": float(batch.column("score", "draw").mean())})
         say("closed", collect.iteration)
 
 
@@ -64,12 +111,15 @@ def collector(name: str, store: Store | None) -> Collector:
 def outcome(store: Store) -> dict[str, Any]:
     """Everything of a run that a kill must not change: what was trained on, and what is remembered."""
     batches = [store.batch(iteration) for iteration in range(store.iteration)]
+    closes = pl.DataFrame(store.writes)["state"].drop_nulls()
+    states = [json.loads(text)["components"] for text in closes]
     tasks = pl.DataFrame(store.tasks).unique("task_id", keep="last", maintain_order=True).sort("task_id")
     return {
         "tokens": [batch.column("token", "token").tolist() for batch in batches],
         "scores": [batch.column("score", "draw").tolist() for batch in batches],
         "advantages": [batch.column("advantage", "draw").tolist() for batch in batches],
-        "components": store.state["components"],
+        "states": states,
+        "selections": [batch.state["selection"] for batch in batches],
         "tasks": tasks.rows(),
     }
 

@@ -17,7 +17,7 @@ from agentrl_core.collect import loop
 from agentrl_core.collect.checks import check_parts, check_whole, checked_tasks
 from agentrl_core.collect.episode import World
 from agentrl_core.collect.evaluation import Evaluation
-from agentrl_core.collect.head import Head, changes
+from agentrl_core.collect.head import Head, changes, keep_selection, kept_selection, own_records
 from agentrl_core.collect.iteration import Begin, closed, make_batch
 from agentrl_core.collect.journal import Journal
 from agentrl_core.collect.notices import Notices
@@ -25,7 +25,7 @@ from agentrl_core.collect.progress import Progress
 from agentrl_core.collect.runner import Runner, Setting
 from agentrl_core.component.column import draw
 from agentrl_core.component.schedule import Schedule
-from agentrl_core.component.state import packed, unpacked
+from agentrl_core.component.state import SELECTION, packed, unpacked
 from agentrl_core.data.batch import Batch
 from agentrl_core.data.codes import CODES
 from agentrl_core.data.store import Store
@@ -174,7 +174,7 @@ class Collector:
         self._check_run()
         head = self._now()
         if self.store is not None and self.store.has_batch(head.iteration):
-            return self._scored(self.store.batch(head.iteration))
+            return self._scored(self._with_selection(self.store.batch(head.iteration), head.iteration))
         self._check_weights(head)
         if self._journal_of != head.iteration:
             self._journal = Journal(None if self.store is None else self.store.journal(head.iteration))
@@ -185,6 +185,7 @@ class Collector:
         if self.store is None:
             return batch
         batch = self.store.rebase(batch)
+        keep_selection(self.store, head.iteration, batch.state[SELECTION])
         self.store.append(batch, iteration=head.iteration)
         self.store.flush()
         self._head = Head.of(self.store, tasks=self._tasks)
@@ -216,6 +217,7 @@ class Collector:
                 f"the batch is of iteration {int(iterations.max())}, and iteration {head.iteration} is open; collect "
                 "its batch with collect(tasks=..., group_size=...)"
             )
+        batch = self._with_selection(batch, head.iteration)
         metrics = {"collect": _counts(batch), **metrics}
         # Over the whole batch and from the state that the iteration began with, so that a restart comes to the same.
         pool = self._known_pool(self._tasks if self.store is None else head.tasks)
@@ -346,7 +348,12 @@ class Collector:
         """The batch of an iteration, and the domains of its tasks by id."""
         states = unpacked(head.components)
         begin = Begin(
-            head.iteration, self.recipe.at(head.iteration), states, self._known_pool(head.tasks), self.seed, self.store
+            head.iteration,
+            self.recipe.at(head.iteration, states),
+            states,
+            self._known_pool(head.tasks),
+            self.seed,
+            self.store,
         )
         runner = self._runner(head.iteration, begin.recipe, self._journal, "train")
         made = make_batch(begin, runner, self._journal, self._scored, tasks, group_size)
@@ -354,6 +361,11 @@ class Collector:
             self._nothing_scored(made.drawn, head.iteration, rewarded=made.rewarded)
         self._say_unasked()
         return made.batch, dict(made.domains)
+
+    def _with_selection(self, batch: Batch, iteration: int) -> Batch:
+        """The batch with what was selected in its state, also where it comes from the store."""
+        said = None if self.store is None or SELECTION in batch.state else kept_selection(self.store, iteration)
+        return batch if said is None else batch.with_state({**batch.state, SELECTION: said})
 
     def _setting(self) -> Setting:
         return Setting(
@@ -398,7 +410,7 @@ class Collector:
 
     def _say_unasked(self) -> None:
         """Tell of records that nobody asked for again: the programs are not those that were cut off."""
-        unasked = self._journal.unasked
+        unasked = own_records(self._journal.unasked)
         if unasked:
             self._notices.once(
                 "journal",

@@ -2,6 +2,7 @@
 
 from agentrl_core.component.column import Column, Level, draw, step, token
 from agentrl_core.component.component import BatchComponent, Component, find_component
+from agentrl_core.component.controller import Choice, Controller
 from agentrl_core.component.options import column_name, option
 from agentrl_core.component.rows import Rows
 from agentrl_core.component.schedule import Schedule
@@ -9,9 +10,11 @@ from agentrl_core.component.state import Closed, Remembers, State, StatefulCompo
 
 __all__ = [
     "BatchComponent",
+    "Choice",
     "Closed",
     "Column",
     "Component",
+    "Controller",
     "Level",
     "Remembers",
     "Rows",

@@ -8,6 +8,7 @@ import numpy as np
 
 from agentrl_core import _core
 from agentrl_core.component.state import State
+from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.select.pool import Pool
 from agentrl_core.select.selection import Selection, Wanted
 from agentrl_core.select.selector import Selector
@@ -34,7 +35,16 @@ class Uniform(Selector):
     """
 
     def choose(self, pool: Pool, state: State, wanted: Wanted, key: int) -> Selection:  # noqa: ARG002 - knows nothing
-        """The next tasks of the iteration's order, fewer where the pool has no more."""
+        """The next tasks of the iteration's order, in later rounds fewer where the pool has no more.
+
+        Raises:
+            InvalidInputError: the first round wants more tasks than there are.
+        """
+        if wanted.groups > len(pool) and not wanted.round:
+            raise InvalidInputError(
+                f"count={wanted.groups} tasks cannot be chosen from pool_size={len(pool)}; make the pool of tasks "
+                "larger or ask for fewer"
+            )
         order = np.argsort(_core.rng.uniform(np.uint64(key) + np.arange(len(pool), dtype=np.uint64), 0), kind="stable")
         begin = len(wanted.taken)
         return Selection.of(order[begin : begin + wanted.groups], wanted.group_size)
