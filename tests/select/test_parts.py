@@ -65,7 +65,9 @@ def test_wrong_scores_are_clear_errors(sampler: select.Sampler, scores: list[flo
         sampler.choose(np.array(scores), np.arange(2), 2, 0)
 
 
-@pytest.mark.parametrize("sampler", [select.Proportional(), select.Proportional(uniform=0.3), select.Proportional(temperature=0.5)])
+@pytest.mark.parametrize(
+    "sampler", [select.Proportional(), select.Proportional(uniform=0.3), select.Proportional(temperature=0.5)]
+)
 def test_first_draws_have_the_told_probabilities(sampler: select.Proportional) -> None:
     scores, count = np.array([0.1, 0.4, 0.2, 0.3]), 20_000
     expected = sampler.probabilities(scores)
@@ -204,7 +206,9 @@ def test_quotas_by_hand() -> None:
     # Targets 3/4, 1/4, realised 0.9, 0.1: corrections 5/6 and 2.5, so weights 0.625 and 0.625.
     np.testing.assert_allclose(quota.shares({"realised": {"math": 0.9, "code": 0.1}}, ["math", "code"]), [0.5, 0.5])
     # Nothing of code was kept: its correction is at most 5.
-    np.testing.assert_allclose(quota.shares({"realised": {"math": 1.0}}, ["math", "code"]), np.array([0.5625, 1.25]) / 1.8125)
+    np.testing.assert_allclose(
+        quota.shares({"realised": {"math": 1.0}}, ["math", "code"]), np.array([0.5625, 1.25]) / 1.8125
+    )
     assert quota.shares({"realised": {}}, ["code", "math", "other"]).tolist() == [0.25, 0.75, 0.0]
     with pytest.raises(InvalidInputError, match="none of the domains of targets='math=3,code=1' is in the pool"):
         quota.shares({"realised": {}}, ["other"])
@@ -218,7 +222,7 @@ def test_arms_by_hand() -> None:
     story, state = Story(), arms.initial_state()
     state = arms.next(state, story.visits(0, {1: [1, 1], 2: [0, 1], 3: [0, 0]}, variants={1: 0, 2: 1, 3: 2}))
     assert state["weights"].tolist() == [0.5, 0.25, 0.0, 0.0]
-    # softmax(1, 0.5, 0, 0)
+    # The softmax of 0.5 / 0.5, 0.25 / 0.5, 0 and 0.
     powers = np.exp([1.0, 0.5, 0.0, 0.0])
     np.testing.assert_allclose(arms.probabilities(state), powers / powers.sum())
     # After the second iteration the worse half of the three with two rollouts goes: one of them, variant 2.

@@ -44,9 +44,7 @@ class Made(Sequence[Task]):
 def test_worlds_take_turns(lengths: dict[str, int]) -> None:
     worlds = {name: Made(count, {"place": np.arange(count)}, name) for name, count in lengths.items()}
     found = Mixed(worlds)
-    expected = [
-        (name, row) for row in range(max(lengths.values())) for name, count in lengths.items() if row < count
-    ]
+    expected = [(name, row) for row in range(max(lengths.values())) for name, count in lengths.items() if row < count]
     assert len(found) == len(expected)
     assert [(name, task.task_id) for name, task in found] == [(name, f"{name} {row}") for name, row in expected]
     assert found[1:3] == [found[place] for place in range(1, min(3, len(found)))]

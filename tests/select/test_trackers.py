@@ -43,7 +43,7 @@ def test_beta_is_the_fold_of_every_iteration(
 ) -> None:
     tracker = select.Beta(*prior, decay=decay, idle_decay=idle)
     story, state = Story(), tracker.initial_state()
-    naive = {row: (0.0, 0.0) for row in ROWS}
+    naive = dict.fromkeys(ROWS, (0.0, 0.0))
     for iteration, outcomes in enumerate(run):
         before = {name: array.copy() for name, array in state.items()}
         visits = story.visits(iteration, outcomes)

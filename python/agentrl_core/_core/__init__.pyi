@@ -11,7 +11,20 @@ from typing import Any, Literal, Self, TypeAlias, final
 import numpy as np
 from numpy.typing import NDArray
 
-from agentrl_core._core import advantage, filters, group, keys, pack, returns, reward, rng, rollout, select, tree, weight
+from agentrl_core._core import (
+    advantage,
+    filters,
+    group,
+    keys,
+    pack,
+    returns,
+    reward,
+    rng,
+    rollout,
+    select,
+    tree,
+    weight,
+)
 
 __all__ = [
     "Batch",

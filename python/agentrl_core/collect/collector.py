@@ -436,7 +436,9 @@ class Collector:
     def _task_pool(self) -> Mixed:
         """The tasks that are selected from, each with its world; those of several worlds in turn."""
         if self._pool is None:
-            tasks = {name: checked_tasks(world.environment, self._pool_size, "train") for name, world in self.worlds.items()}
+            tasks = {
+                name: checked_tasks(world.environment, self._pool_size, "train") for name, world in self.worlds.items()
+            }
             self._pool = Mixed(tasks)
             seen: dict[str, str] = {}
             for name, each in tasks.items() if len(tasks) > 1 else ():

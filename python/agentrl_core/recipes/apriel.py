@@ -21,9 +21,7 @@ APRIEL = Recipe(
     select=Tasks(quota=Quota(power=1.0, at_most=5.0)),
     reward=(
         Outcome(success=1.0, failure=0.0),
-        LengthPenalty(
-            free=0, full_at=16384, coefficient=0.2, at_most=1.0, scale_by="group_mean", only="success"
-        ),
+        LengthPenalty(free=0, full_at=16384, coefficient=0.2, at_most=1.0, scale_by="group_mean", only="success"),
     ),
     advantage=GroupRelative(),
     loss=Policy(),

@@ -14,8 +14,9 @@ from agentrl_core.select.selection import Selection, Wanted
 from agentrl_core.select.selector import Selector
 from agentrl_core.select.tasks import Tasks
 from agentrl_core.select.tracker import Candidates, Tracker
-from agentrl_core.select.trackers import Annotated, Beta, LearningProgress, LogMeanExp, Predicted, Tried, Window
+from agentrl_core.select.trackers import Beta, Window
 from agentrl_core.select.uniform import Uniform
+from agentrl_core.select.values import Annotated, LearningProgress, LogMeanExp, Predicted, Tried
 from agentrl_core.select.visits import Visits
 
 __all__ = [

@@ -24,8 +24,9 @@ class Kept(Component):
     The success rate is that of all attempts, or with `newest` of the last visit. A task that is out comes back only
     where others of its rollouts change its rate (surveys, the queue).
 
-    Sources: ARPO arXiv:2505.16282 (`above=0.0, attempts=16`, after a survey of 16); Fathom-DeepResearch arXiv:2509.24107
-    (`below=0.9, newest=True, per="epoch"`); AceReason-Nemotron arXiv:2505.16400 (`at_most=6 / 16`).
+    Sources: ARPO for GUI agents, arXiv:2505.16282 (`above=0.0, attempts=16`, after a survey of 16);
+    Fathom-DeepResearch arXiv:2509.24107 (`below=0.9, newest=True, per="epoch"`); AceReason-Nemotron arXiv:2505.16400
+    (`at_most=6 / 16`).
 
     Args:
         above: success rates are larger than this; None: any.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,8 +31,8 @@ class Stages(Component):
     smoothed success rate of its own bucket (or a metric) is above a number, or after so many iterations.
 
     Sources: CRAFT-GUI arXiv:2508.11360 (`Stages("steps", "3,8", above=0.8, earlier=0.15)`); SearchGym-RL (`above=0.7`);
-    AceReason-Nemotron arXiv:2505.16400 (`Stages("domain", "math,code", iterations=, earlier=0.0)`); URPO arXiv:2507.17515
-    (`metric="success@preference", above=0.7`).
+    AceReason-Nemotron arXiv:2505.16400 (`Stages("domain", "math,code", iterations=, earlier=0.0)`); URPO
+    arXiv:2507.17515 (`metric="success@preference", above=0.7`).
 
     Args:
         by: column of the pool that tells how hard a task is; `domain`: by its name.
@@ -65,10 +66,14 @@ class Stages(Component):
         if self.by != "domain":
             bounds = self._bounds()
             self.require(
-                all(low < high for low, high in zip(bounds, bounds[1:], strict=False)), "buckets", "give ascending numbers"
+                all(low < high for low, high in itertools.pairwise(bounds)),
+                "buckets",
+                "give ascending numbers",
             )
         self.require(
-            self.above is not None or self.iterations is not None, "above", "give it or iterations, so that a stage ends"
+            self.above is not None or self.iterations is not None,
+            "above",
+            "give it or iterations, so that a stage ends",
         )
 
     def _bounds(self) -> list[float]:
@@ -165,7 +170,9 @@ class Quota(Component):
                 found[name.strip()] = float(share)
             except ValueError:
                 found[name.strip()] = math.nan
-        fine = all(math.isfinite(share) and share >= 0 for share in found.values()) and (not found or sum(found.values()) > 0)
+        fine = all(math.isfinite(share) and share >= 0 for share in found.values()) and (
+            not found or sum(found.values()) > 0
+        )
         self.require(fine, "targets", "give name=share with commas between, such as math=0.7,code=0.3")
         return found
 

@@ -114,8 +114,11 @@ class Pool:
         return self._domains or []
 
     def column(self, name: str) -> NDArray[Any]:
-        """A value for each task: `attempts`, `successes`, `uses`, `last_version` (-1: never), `domain` (a code), or
-        one of the environment's own columns.
+        """A value for each task.
+
+        Args:
+            name: `attempts`, `successes`, `uses`, `last_version` (-1: never), `domain` (a code), or one of the
+                environment's own columns.
 
         Raises:
             NotFoundError: there is no such column.

@@ -110,14 +110,16 @@ class Proportional(Sampler):
             if wrong.any():
                 place = int(np.flatnonzero(wrong)[0])
                 raise InvalidInputError(
-                    f"{self.title()}: scores[{place}] is {scores[place]}, and without a temperature scores are weights; "
-                    "use a score that is at least 0, or give a temperature"
+                    f"{self.title()}: scores[{place}] is {scores[place]}, and without a temperature scores are "
+                    "weights; use a score that is at least 0, or give a temperature"
                 )
             weights = scores
         else:
             if np.isnan(scores).any() or np.isposinf(scores).any():
                 place = int(np.flatnonzero(np.isnan(scores) | np.isposinf(scores))[0])
-                raise InvalidInputError(f"{self.title()}: scores[{place}] is {scores[place]}; a score has to be a number")
+                raise InvalidInputError(
+                    f"{self.title()}: scores[{place}] is {scores[place]}; a score has to be a number"
+                )
             weights = np.exp((scores - scores.max()) / self.temperature)
         total = weights.sum()
         if self.uniform == 1:

@@ -102,7 +102,7 @@ class Tasks(Selector):
         selection = Selection(
             rows,
             counts,
-            self._variants(state, len(rows), key),
+            self._arms_of(state, len(rows), key),
             np.full(len(rows), TRAIN, np.uint8),
             None if chances is None or len(queued) else chances,
             np.append(items, np.full(len(rows) - len(items), -1)).astype(np.int64),
@@ -144,7 +144,11 @@ class Tasks(Selector):
         if self.quota is None:
             return parts
         quotas = self.quota.parts(state["quota"], pool)
-        return [(mask & other, share * part) for mask, share in parts or [(np.bool_(True), 1.0)] for other, part in quotas]
+        return [
+            (mask & other, share * part)
+            for mask, share in parts or [(np.ones(len(pool), np.bool_), 1.0)]
+            for other, part in quotas
+        ]
 
     def _sampled(
         self,
@@ -207,7 +211,7 @@ class Tasks(Selector):
         numbers = {name: column.astype(np.float64) for name, column in columns.items()}
         return numbers | {"estimate": self.track.estimate(state["track"], candidates)}
 
-    def _variants(self, state: State, groups: int, key: int) -> NDArray[np.int32]:
+    def _arms_of(self, state: State, groups: int, key: int) -> NDArray[np.int32]:
         if self.variant is None:
             return np.full(groups, -1, np.int32)
         return self.variant.choose(state["variant"], groups, _core.rng.structural_seed(key, _VARIANT))
