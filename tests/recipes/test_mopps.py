@@ -26,7 +26,7 @@ def test_the_smallest_squares_among_sixteen_each_are_chosen() -> None:
     chosen = select.choose(of, {}, wanted(3), 11).rows
     seed = _core.rng.structural_seed
     key = seed(11, 0)
-    candidates = _core.select.permuted(400, 48, seed(key, 0), np.zeros(0, np.int64))
+    candidates = _core.select.drawn(400, 48, seed(key, 0), np.zeros(0, np.int64))
     guesses = _core.select.beta_draws(np.ones(48), np.ones(48), candidates, seed(key, 2))
     best = candidates[np.argsort((guesses - 0.5) ** 2)[:3]]
     assert chosen.tolist() == best.tolist()

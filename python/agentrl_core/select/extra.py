@@ -50,7 +50,7 @@ class Survey(Component):
     def rows(self, pool: Pool, key: int) -> NDArray[np.int64]:
         """The tasks that are looked at."""
         count = len(pool) if self.tasks is None else min(self.tasks, len(pool))
-        return _core.select.permuted(len(pool), count, key, np.zeros(0, np.int64))
+        return _core.select.drawn(len(pool), count, key, np.zeros(0, np.int64))
 
 
 @dataclass(frozen=True)

@@ -62,13 +62,16 @@ class Mixed(Sequence[tuple[str, Task]]):
 
     def column(self, name: str) -> NDArray[Any] | None:
         """A column that every world's tasks have (`columns` of the sequence), in the order of the rows."""
-        columns = [getattr(tasks, "columns", {}).get(name) for tasks in self._worlds.values() if len(tasks)]
-        if not columns or any(column is None for column in columns):
-            return None
-        if len(columns) == 1:
-            return np.asarray(columns[0])
-        given = {world: getattr(tasks, "columns", {}).get(name) for world, tasks in self._worlds.items() if len(tasks)}
-        found = np.empty((self._length, *np.shape(columns[0])[1:]), np.result_type(*columns))
+        given: dict[str, NDArray[Any]] = {}
+        for world, tasks in self._worlds.items():
+            columns: Mapping[str, Any] = getattr(tasks, "columns", {})
+            if len(tasks) and name not in columns:
+                return None
+            given |= {world: np.asarray(columns[name])} if len(tasks) else {}
+        if len(given) < 2:
+            return next(iter(given.values()), None)
+        shape = next(iter(given.values())).shape[1:]
+        found = np.empty((self._length, *shape), np.result_type(*given.values()))
         ends = [*self._begins[1:], self._length]
         for begin, end, (first, names) in zip(self._begins, ends, self._turns, strict=True):
             for which, world in enumerate(names):

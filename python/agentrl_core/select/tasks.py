@@ -176,9 +176,9 @@ class Tasks(Selector):
             # Nobody looks at the others.
             of_candidates = _core.rng.structural_seed(key, _CANDIDATES)
             if allowed is None:
-                allowed = _core.select.permuted(len(pool), candidates, of_candidates, excluded)
+                allowed = _core.select.drawn(len(pool), candidates, of_candidates, excluded)
             else:
-                allowed = allowed[_core.select.permuted(free, candidates, of_candidates, excluded[:0])]
+                allowed = allowed[_core.select.drawn(free, candidates, of_candidates, excluded[:0])]
         rows = np.asarray(allowed, np.int64)
         if self.score is None or not len(rows):
             return rows, None

@@ -150,7 +150,7 @@ class Tried(Tracker):
 class Annotated(Tracker):
     """A number that the pool has of each task already, such as the success rate that a model expects.
 
-    Source: V0 and V0.5 (arXiv:2603.10848), whose value model annotates the pool.
+    Source: V0 arXiv:2602.03584 and V0.5 arXiv:2603.10848, whose value model annotates the pool.
 
     Args:
         by: column of the pool.

@@ -2,6 +2,7 @@
 
 use std::cmp::Ordering;
 use std::collections::HashSet;
+use std::ops::Range;
 
 use crate::check::same_length;
 use crate::rng::uniform;
@@ -23,32 +24,44 @@ fn before(one: &Candidate, other: &Candidate) -> Ordering {
     other.score.total_cmp(&one.score).then(one.tie.total_cmp(&other.tie)).then(one.place.cmp(&other.place))
 }
 
-/// The `count` best of some candidates, in order.
-fn best(mut candidates: Vec<Candidate>, count: usize) -> Vec<Candidate> {
+/// The `count` best of some candidates, in any order.
+fn cut(candidates: &mut Vec<Candidate>, count: usize) {
     if count < candidates.len() && count > 0 {
         candidates.select_nth_unstable_by(count - 1, before);
     }
     candidates.truncate(count);
-    candidates.sort_unstable_by(before);
-    candidates
 }
 
-/// The `count` best of `total` candidates, each made of its place; None: it cannot be chosen.
+/// The places of the `count` best of `total` rows, in order: by their scores (None: a row cannot be chosen), then their ties.
 fn best_of(
     total: usize,
     count: usize,
-    make: impl Fn(usize) -> Result<Option<Candidate>> + Sync,
-) -> Result<Vec<Candidate>> {
-    let step = par::PIECE.max(count.saturating_mul(4));
+    score: impl Fn(usize) -> Result<Option<f64>> + Sync,
+    tie: impl Fn(usize) -> f64 + Sync,
+) -> Result<Vec<i64>> {
+    let step = par::PIECE.max(count.saturating_mul(16));
     let pieces = (0..total).step_by(step).map(|start| start..total.min(start + step)).collect();
-    let kept = par::each(pieces, |piece: std::ops::Range<usize>| {
-        let mut candidates = Vec::new();
+    let kept = par::each(pieces, |piece: Range<usize>| {
+        // The worst of so many that are kept: most rows are worse, and cost a comparison.
+        let (mut candidates, mut worst) = (Vec::new(), None);
         for place in piece {
-            candidates.extend(make(place)?);
+            let Some(score) = score(place)? else { continue };
+            if worst.is_some_and(|worst: Candidate| score < worst.score) {
+                continue;
+            }
+            candidates.push(Candidate { score, tie: tie(place), place });
+            if candidates.len() >= 2 * count.max(32) {
+                cut(&mut candidates, count);
+                worst = candidates.last().copied();
+            }
         }
-        Ok(best(candidates, count))
+        cut(&mut candidates, count);
+        Ok(candidates)
     })?;
-    Ok(best(kept.concat(), count))
+    let mut candidates = kept.concat();
+    cut(&mut candidates, count);
+    candidates.sort_unstable_by(before);
+    Ok(candidates.into_iter().map(|candidate| candidate.place as i64).collect())
 }
 
 /// The first `count` rows of 0 to `total - 1` in the random order of a key, without those that are taken.
@@ -75,23 +88,33 @@ pub fn permuted(total: usize, count: usize, key: u64, taken: &[i64]) -> Result<V
             "count is {count}, but {free} of {total} tasks are free; ask for fewer, or make the pool larger"
         )));
     }
-    if count == 0 {
-        return Ok(Vec::new());
+    let number = |row: usize| uniform(key.wrapping_add(row as u64), 0);
+    best_of(total, count, |row| Ok((taken.is_empty() || !taken.contains(&row)).then(|| -number(row))), |_| 0.0)
+}
+
+/// `count` rows of 0 to `total - 1`, all equally likely and each at most once, without those that are taken; no row is looked
+/// at unless it is drawn, as long as they are fewer than half.
+///
+/// Draw `i` is `floor(total uniform(key, i))`; what was drawn or taken before is drawn again. Where more than half of the rows
+/// are drawn or taken, the rows are those of [`permuted`].
+///
+/// ```
+/// use agentrl_compute::select::drawn;
+///
+/// let rows = drawn(10_000_000, 256, 7, &[])?;
+/// assert_eq!(drawn(10_000_000, 100, 7, &[])?, rows[..100]);
+/// # Ok::<(), agentrl_compute::Error>(())
+/// ```
+///
+/// # Errors
+/// `InvalidInput` if there are not so many rows.
+pub fn drawn(total: usize, count: usize, key: u64, taken: &[i64]) -> Result<Vec<i64>> {
+    if count.saturating_add(taken.len()) > total / 2 {
+        return permuted(total, count, key, taken);
     }
-    let made = |bound: f64| {
-        best_of(total, count, |row| {
-            let number = uniform(key.wrapping_add(row as u64), 0);
-            let wanted = number < bound && !taken.contains(&row);
-            Ok(wanted.then_some(Candidate { score: 0.0, tie: number, place: row }))
-        })
-    };
-    // So many numbers are almost surely below the bound; most rows cost a hash and a comparison.
-    let expected = (count + taken.len()) as f64;
-    let mut chosen = made((expected + 8.0 * expected.sqrt() + 64.0) / total as f64)?;
-    if chosen.len() < count {
-        chosen = made(f64::INFINITY)?;
-    }
-    Ok(chosen.into_iter().map(|candidate| candidate.place as i64).collect())
+    let mut seen: HashSet<i64> = taken.iter().copied().collect();
+    let draw = |counter| (uniform(key, counter) * total as f64) as i64;
+    Ok((0..).map(draw).filter(|&row| seen.insert(row)).take(count).collect())
 }
 
 /// The places of the `count` largest scores, the largest first; of equal scores a key chooses. A score of minus infinity is
@@ -108,12 +131,11 @@ pub fn permuted(total: usize, count: usize, key: u64, taken: &[i64]) -> Result<V
 /// `InvalidInput` if lengths differ or a score is NaN or infinite.
 pub fn top(scores: &[f64], rows: &[i64], count: usize, key: u64) -> Result<Vec<i64>> {
     same_length("rows", rows.len(), "scores", scores.len())?;
-    let chosen = best_of(scores.len(), count, |place| {
+    let score = |place: usize| {
         let score = bounded("scores", place, scores[place])?;
-        let tie = || Candidate { score, tie: uniform(key, rows[place] as u64), place };
-        Ok((score > f64::NEG_INFINITY).then(tie))
-    })?;
-    Ok(chosen.into_iter().map(|candidate| candidate.place as i64).collect())
+        Ok((score > f64::NEG_INFINITY).then_some(score))
+    };
+    best_of(scores.len(), count, score, |place| uniform(key, rows[place] as u64))
 }
 
 /// The places of `count` rows drawn one after another without replacement, each with a probability in proportion to
@@ -130,11 +152,12 @@ pub fn top(scores: &[f64], rows: &[i64], count: usize, key: u64) -> Result<Vec<i
 /// `InvalidInput` if lengths differ, a logit is NaN or plus infinity, or fewer than `count` rows can be drawn.
 pub fn successive(logits: &[f64], rows: &[i64], count: usize, key: u64) -> Result<Vec<i64>> {
     same_length("rows", rows.len(), "logits", logits.len())?;
-    let chosen = best_of(logits.len(), count, |place| {
+    let score = |place: usize| {
         let logit = bounded("logits", place, logits[place])?;
         let noise = || -(-(uniform(key, rows[place] as u64) + HALF).ln()).ln();
-        Ok((logit > f64::NEG_INFINITY).then(|| Candidate { score: logit + noise(), tie: 0.0, place }))
-    })?;
+        Ok((logit > f64::NEG_INFINITY).then(|| logit + noise()))
+    };
+    let chosen = best_of(logits.len(), count, score, |_| 0.0)?;
     if chosen.len() < count {
         return Err(Error::invalid(format!(
             "count is {count}, but {} of {} rows have a weight above 0; ask for fewer, or give every row some weight",
@@ -142,7 +165,7 @@ pub fn successive(logits: &[f64], rows: &[i64], count: usize, key: u64) -> Resul
             logits.len()
         )));
     }
-    Ok(chosen.into_iter().map(|candidate| candidate.place as i64).collect())
+    Ok(chosen)
 }
 
 /// The places of `count` rows drawn independently, each in proportion to its weight: with replacement.
@@ -264,6 +287,24 @@ mod tests {
         }
         // 23 degrees of freedom: beyond 58.6 once in 10 000 (49.7 once in 1 000).
         assert!(chi_squared(&found, &[1.0 / 24.0; 24]) < 58.6, "{found:?}");
+        Ok(())
+    }
+
+    /// A million draws of two rows out of six, one of them taken: every ordered pair of the others is equally likely.
+    #[test]
+    fn draws_are_even() -> Result<()> {
+        let mut found = [0_u64; 36];
+        for key in 0..1_000_000 {
+            let rows = drawn(6, 2, structural_seed(&[9, key]), &[4])?;
+            found[(6 * rows[0] + rows[1]) as usize] += 1;
+        }
+        let possible = |place: usize| place / 6 != place % 6 && place / 6 != 4 && place % 6 != 4;
+        assert!((0..36).filter(|&place| !possible(place)).all(|place| found[place] == 0));
+        let found: Vec<u64> = (0..36).filter(|&place| possible(place)).map(|place| found[place]).collect();
+        // 19 degrees of freedom: beyond 52.8 once in 20 000.
+        assert!(found.len() == 20 && chi_squared(&found, &[0.05; 20]) < 52.8, "{found:?}");
+        assert_eq!(drawn(6, 5, 1, &[4])?, permuted(6, 5, 1, &[4])?);
+        assert!(drawn(6, 6, 1, &[4]).is_err());
         Ok(())
     }
 

@@ -1,7 +1,7 @@
 //! Draws of posteriors.
 
 use crate::check::same_length;
-use crate::rng::{structural_seed, uniform};
+use crate::rng::{uniform, word};
 use crate::{Error, Result, par};
 
 /// One draw of Beta(alpha, beta) for each row: what a success rate may be, for Thompson sampling.
@@ -27,8 +27,8 @@ pub fn beta_draws(alpha: &[f64], beta: &[f64], rows: &[i64], key: u64) -> Result
         for (place, draw) in (start..).zip(piece) {
             positive("alpha", place, alpha[place])?;
             positive("beta", place, beta[place])?;
-            let gamma = |shape, which| log_gamma_draw(shape, structural_seed(&[key, rows[place] as u64, which]));
-            let (x, y) = (gamma(alpha[place], 0), gamma(beta[place], 1));
+            let seed = word(key, rows[place] as u64);
+            let (x, y) = (log_gamma_draw(alpha[place], word(seed, 0)), log_gamma_draw(beta[place], word(seed, 1)));
             *draw = 1.0 / (1.0 + (y - x).exp());
         }
         Ok(())

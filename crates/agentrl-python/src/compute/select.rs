@@ -10,7 +10,9 @@ use crate::arrays::{Whole, slice};
 #[pymodule(submodule, name = "select", module = "agentrl_core._core")]
 pub(crate) mod exports {
     #[pymodule_export]
-    use super::{attended, best_arms, beta_draws, greedy, independent, permuted, places, shares, successive, top};
+    use super::{
+        attended, best_arms, beta_draws, drawn, greedy, independent, permuted, places, shares, successive, top,
+    };
 }
 
 #[pyfunction]
@@ -30,6 +32,19 @@ fn permuted<'py>(
     let (total, count, key) = (total.named("total")?, count.named("count")?, key.named("key")?);
     let taken = slice("taken", &taken)?;
     made(py, total, || select::permuted(total, count, key, taken))
+}
+
+#[pyfunction]
+fn drawn<'py>(
+    py: Python<'py>,
+    total: Whole<usize>,
+    count: Whole<usize>,
+    key: Whole<u64>,
+    taken: Column<'py, i64>,
+) -> PyResult<Made<'py, i64>> {
+    let (total, count, key) = (total.named("total")?, count.named("count")?, key.named("key")?);
+    let taken = slice("taken", &taken)?;
+    made(py, count, || select::drawn(total, count, key, taken))
 }
 
 #[pyfunction]
