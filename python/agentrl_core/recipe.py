@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib
 import json
 import tomllib
@@ -11,13 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, cast, get_args
 
-import numpy as np
-
 from agentrl_core.component.column import LEVELS, Column
 from agentrl_core.component.component import PHASES, BatchComponent, Component, find_component
 from agentrl_core.component.controller import Choice, Controller
-from agentrl_core.component.needs import annotate_call, check_columns
-from agentrl_core.component.rows import Rows
+from agentrl_core.component.needs import annotate_call, check_columns, refuse_unknown, require_batch
+from agentrl_core.component.some_draws import written
 from agentrl_core.component.state import SELECTION, Closed, Remembers, State, StatefulComponent, packed, unpacked
 from agentrl_core.component.toml_text import toml_lines
 from agentrl_core.data.batch import Batch
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from agentrl_core.rollout import Rollout
     from agentrl_core.schedule import Action
     from agentrl_core.select import Admission, Selector
+    from agentrl_core.update.between import Outcome
     from agentrl_core.update.updates import Updates
 
 Shared = Literal["each", "split", "owner"]
@@ -37,7 +37,7 @@ Chain = BatchComponent | tuple[BatchComponent, ...]
 
 _COLLECTION = ("select", "rollout", "reward", "admit")
 _CREDIT = ("reward", "advantage", "weight")
-_CHAINS = (*_CREDIT, "loss", "replay", "after")  # phases that may hold several components
+_CHAINS = (*_CREDIT, "loss", "replay", "actions")  # phases that may hold several components
 _REMEMBERING = ("select", *_CREDIT, "replay")  # whose components may remember, in the order in which they learn
 
 
@@ -70,8 +70,8 @@ class Recipe:
             tokens out of the loss; or None.
         loss: what the updates minimise. A recipe that trains needs one.
         replay: which stored trajectories are drawn again; one or a chain, or None.
-        after: what happens to models, rates and the loop between optimizer steps and after them; one action or a tuple
-            of them, or None.
+        actions: what happens to models, rates and the loop between optimizer steps and after them; one or a chain, or
+            None.
         epochs: passes over a batch, at least 1.
         minibatches: optimizer steps of a pass, at least 1.
         shared: how the branches that share a sampled step count it: `each` in full, `split` equally, or only its
@@ -101,7 +101,7 @@ class Recipe:
     weight: Chain | None = None
     loss: Loss | Train | tuple[Loss | Train, ...] | None = None
     replay: Replay | tuple[Replay, ...] | None = None
-    after: Action | tuple[Action, ...] | None = None
+    actions: Action | tuple[Action, ...] | None = None
     epochs: int = 1
     minibatches: int = 1
     shared: Shared = "each"
@@ -137,16 +137,16 @@ class Recipe:
                         f"recipe {self.name!r}: {component!r} is no component of phase {phase}; "
                         f"give one from agentrl_core.{PHASES[phase]}"
                     )
-        places = [(training.stage, training.model) for training in self._trainings()]
-        for stage, model in places:
-            if places.count((stage, model)) > 1:
+        places = [(training.stage, training.model, training.where) for training in self._trainings()]
+        for stage, model, where in places:
+            if places.count((stage, model, where)) > 1:
                 raise RecipeError(
                     f"recipe {self.name!r}: stage {stage!r} has more than one loss of model {model!r}; add them up "
                     "with loss.Sum, or name another stage for one: loss.Train(..., stage=...)"
                 )
 
     def chain(self, phase: str) -> tuple[Component, ...]:
-        """The components of a phase in the order they run: none, one, or the links of its chain."""
+        """The components of a phase in the order they run."""
         value = getattr(self, phase)
         return () if value is None else value if isinstance(value, tuple) else (value,)
 
@@ -200,7 +200,7 @@ class Recipe:
             RecipeError: a phase has no component, or a component needs a column that nobody makes.
         """
         only_collects = batch is None and not any(self.chain(phase) for phase in ("advantage", "weight", "loss"))
-        phases = _COLLECTION if only_collects else (*_COLLECTION, "advantage", "weight", "loss")
+        phases = _COLLECTION if only_collects else (*_COLLECTION, "advantage", "weight", "loss", "actions")
         check_columns(self.name, self._links(phases), batch, facts)
 
     def credit(self, batch: Batch) -> Batch:
@@ -213,7 +213,7 @@ class Recipe:
         Raises:
             RecipeError: the recipe has no advantage, or a component needs a column that nobody makes.
         """
-        _require_batch(batch)
+        require_batch(batch)
         check_columns(self.name, self._links(_CREDIT), batch)
         if not all(batch.has(column.name, column.level) for column in self.collected):
             batch = self.score(batch)
@@ -221,7 +221,7 @@ class Recipe:
         _, waiting = now._reward()  # noqa: SLF001 - itself, as it is in the iteration
         for phase, links in (("reward", waiting), *((phase, _places(now, phase)) for phase in _CREDIT[1:])):
             batch = now._run(phase, links, batch)  # noqa: SLF001
-        self._refuse_unknown(batch)
+        refuse_unknown(self.name, self._links(_CREDIT), batch)
         return batch.with_source(self.name, json.dumps(self.to_dict()))
 
     def score(self, batch: Batch) -> Batch:
@@ -262,11 +262,15 @@ class Recipe:
         for place, controller in self.controllers.items():
             following[place] = controller.next(states.get(place) or controller.initial_state(), closed)
         for phase in _REMEMBERING:
-            for place, link in _places(recipe, phase):
+            for key, link in recipe.placed(phase):
                 if isinstance(link, Remembers):
-                    key = place_of(phase, place, link)
-                    state = link.next(states.get(key, link.initial_state()), closed)
+                    where = getattr(link, "where", None)
+                    seen = closed if where is None else closed.voting(where.holds(closed.batch))
+                    state = link.next(states.get(key, link.initial_state()), seen)
                     following |= {key: state} if state else {}
+        if self.actions is not None:
+            before = states.get("actions", {}).get("steps", 0)
+            following["actions"] = {"steps": before + round(closed.metrics.get("updates", 0.0))}
         return following
 
     def with_states(self, batch: Batch, states: Mapping[str, State]) -> Batch:
@@ -299,8 +303,8 @@ class Recipe:
     @property
     def controllers(self) -> dict[str, Controller]:
         """Its controllers by place, such as `loss[0].Policy.kl.coefficient`."""
-        places = ((place_of(phase, number, link), link) for phase in PHASES for number, link in _places(self, phase))
-        inside = (found for place, link in places for found in link.changing(place))
+        links = (placed for phase in PHASES for placed in self.placed(phase))
+        inside = (found for place, link in links for found in link.changing(place))
         return {place: found for place, found in inside if isinstance(found, Controller)}
 
     def _links(self, phases: tuple[str, ...]) -> dict[str, tuple[Component, ...]]:
@@ -317,11 +321,12 @@ class Recipe:
         """The links one after the other, each with what it remembers."""
         states = batch.state
         for place, link in places:
+            run: Callable[[Batch], Batch] = cast("BatchComponent", link)
             if isinstance(link, StatefulComponent):
                 state = states.get(place_of(phase, place, link))
-                made = link.add_columns(link.initial_state() if state is None else unpacked(state), batch)
-            else:
-                made = cast("BatchComponent", link)(batch)
+                run = functools.partial(link.add_columns, link.initial_state() if state is None else unpacked(state))
+            where = cast("BatchComponent", link).where
+            made = run(batch) if where is None else written(batch, where.holds(batch), run, link.makes)
             batch = self._checked(phase, link, made)
         return batch
 
@@ -342,20 +347,23 @@ class Recipe:
                 )
         return batch
 
-    def updates(self, batch: Batch, *, stage: str = "update", seed: int = 0) -> Updates:
+    def updates(
+        self, batch: Batch, *, stage: str = "update", seed: int = 0, models: Mapping[str, Any] | None = None
+    ) -> Updates:
         """The optimizer steps of a batch, to iterate over: those of each loss of a stage, loss after loss.
 
         Args:
             batch: with the columns that the losses need; in stage `update` that is its credit, and what a model makes.
             stage: which losses; see `loss.Train`.
             seed: of the order in which draws are dealt into minibatches.
+            models: the PyTorch models by name that the recipe's actions move, or None.
 
         Raises:
             RecipeError: a column is missing, and the message has the call that adds it; or the stage has no loss.
         """
         from agentrl_core.update.updates import Updates
 
-        _require_batch(batch)
+        require_batch(batch)
         if stage == "update":
             self.check(batch)
         for training in self.training(stage):
@@ -368,8 +376,37 @@ class Recipe:
                         f"recipe {self.name!r}: the batch has no column {column.name!r} at level {column.level}; "
                         f"{remedy}"
                     )
-        recipe = self._of(batch)
-        return Updates(batch, recipe.training(stage), shared=recipe.shared, seed=seed)
+        recipe, states = self._of(batch), unpacked(batch.state)
+        between = None
+        if stage == "update" and (
+            self.actions is not None or any(c.every == "step" for c in self.controllers.values())
+        ):
+            from agentrl_core.update.between import Between
+
+            between = Between(self, batch, _iteration(batch), states, models or {})
+        again = {repeat.stage: recipe.training(repeat.stage) for _, repeat in (between.repeats() if between else ())}
+        return Updates(batch, recipe.training(stage), shared=recipe.shared, seed=seed, between=between, stages=again)
+
+    def after(self, updates: Updates, **models: Any) -> Outcome:
+        """Do what the recipe's actions do after the updates of an iteration: to models, in place, under `no_grad`.
+
+        Args:
+            updates: that were trained, all of them.
+            models: the PyTorch models by the names that actions have, beside those that `updates` was given.
+
+        Returns:
+            Whether to stop, whether the updates were rolled back, and which models were changed.
+
+        Raises:
+            InvalidInputError: a model that an action names was not given.
+        """
+        from agentrl_core.update.between import Outcome
+
+        return Outcome() if updates.between is None else updates.between.finish(updates.metrics, models)
+
+    def placed(self, phase: str) -> list[tuple[str, Any]]:
+        """The components of a phase with their places."""
+        return [(place_of(phase, number, link), link) for number, link in _places(self, phase)]
 
     def to_dict(self) -> dict[str, Any]:
         """The recipe as a table of plain values and one table per component. Phases that are None are left out."""
@@ -439,25 +476,6 @@ class Recipe:
             raise RecipeError(f"{where} is no TOML document: {error}; correct it there") from None
         return cls.from_dict(table)
 
-    def _refuse_unknown(self, batch: Batch) -> None:
-        """Refuse an advantage or weight that is no number where a token with a score is trained."""
-        tokens = Rows(batch, "token")
-        for phase in ("advantage", "weight"):
-            if not batch.has(phase, "token"):
-                continue
-            unknown = tokens.valid & ~np.isfinite(tokens.values(phase))
-            if unknown.any():
-                makers = [
-                    link for name in _CREDIT for link in self.chain(name) if phase in {c.name for c in link.makes}
-                ]
-                named = f"{makers[-1].title()} (phase {makers[-1].phase})" if makers else "the batch"
-                place = int(np.flatnonzero(unknown)[0])
-                raise RecipeError(
-                    f"recipe {self.name!r}: {named} gives {int(unknown.sum())} trained tokens the {phase} "
-                    f"{tokens.values(phase)[place]} (the first is token {place}, of draw {int(tokens.draws[place])}); "
-                    "give every trained token a finite number, or take it out of the loss with column keep"
-                )
-
     def _require(self, condition: bool, option: str, remedy: str) -> None:  # noqa: FBT001 - as in assert
         if not condition:
             raise RecipeError(f"recipe {self.name!r}: {option}={getattr(self, option)!r} is not possible; {remedy}")
@@ -473,11 +491,6 @@ def _places(recipe: Recipe, phase: str) -> list[_Place]:
 def place_of(phase: str, place: int, link: Component) -> str:
     """The name of what a link remembers: by its place in the recipe."""
     return f"{phase}[{place}].{type(link).__name__}"
-
-
-def _require_batch(batch: object) -> None:
-    if not isinstance(batch, Batch):
-        raise InvalidInputError(f"batch is {type(batch).__name__}; give a Batch, as a collector or a store returns it")
 
 
 def _iteration(batch: Batch) -> int:

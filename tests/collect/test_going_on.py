@@ -16,7 +16,7 @@ from typing import Any, Self
 import numpy as np
 import pytest
 import remembering
-from remembering import ITERATIONS, RECIPES, collector, outcome, train
+from remembering import ITERATIONS, RECIPES, collector, metrics, outcome, train
 from small_world import SmallWorld
 
 from agentrl_core import Batch, Collector, Store, recipes, select
@@ -24,7 +24,7 @@ from agentrl_core.collect import collector as collector_module
 from agentrl_core.collect import head, journal, loop
 from agentrl_core.collect import iteration as iteration_module
 from agentrl_core.collect.iteration import closed
-from agentrl_core.component.state import packed
+from agentrl_core.component.state import split
 from agentrl_core.data import store as store_module
 from agentrl_core.exceptions import InvalidInputError
 
@@ -198,17 +198,19 @@ def test_states_are_a_fold_over_what_the_store_has(tmp_path: Path) -> None:
     """Folding the closed iterations again, from the store alone, gives the states that it has."""
     with Store.open(tmp_path, sync="never") as store:
         loop = collector("everything", store)
-        train(loop, until=5)
-        kept = outcome(store)["states"]
+        train(loop, until=8)
+        kept = outcome(store)
+        assert any(1 in sources for sources in kept["sources"]), "stored draws joined"
         states: dict[str, Any] = {}
-        for iteration in range(5):
+        for iteration in range(8):
             batch = store.batch(iteration)
             scored = loop.recipe.with_states(batch, states)
-            metrics = {"score": float(batch.column("score", "draw").mean())}
-            ended = closed(scored, metrics, iteration, loop._known_pool(loop._now().tasks), loop.recipe.score)
+            ended = closed(scored, metrics(batch), iteration, loop._known_pool(loop._now().tasks), loop.recipe.score)
             states = loop.recipe.next_states(states, ended)
-            assert packed(states) == kept[iteration]
-        assert len(states) == 4
+            table, arrays = split(states)
+            assert table == kept["states"][iteration]
+        assert {name: array.tolist() for name, array in arrays.items()} == kept["arrays"]
+        assert len(states) == 5
 
 
 def test_a_batch_that_was_given_again_has_the_same_scores(tmp_path: Path) -> None:

@@ -107,7 +107,7 @@ def closed(metrics: dict[str, Any]) -> Closed:
 
 def test_any_number_of_any_phase_may_follow_a_metric() -> None:
     recipe = recipes.GRPO.replace(
-        rollout=rollout.EntropyBranching(budget=Dual("length", target=100.0, rate=1.0, start=16.0)),
+        rollout=rollout.EntropyBranching(budget=Dual("length", target=100.0, rate=1.0, start=16.0, at_least=8.0)),
         admit=select.DynamicSampling(max_rounds=Schedule(2, 4, iterations=2)),
         loss=loss.Policy(kl=loss.KL(Proportional(target=0.1, start=0.5, at_least=0.01))),
     )
@@ -126,7 +126,7 @@ def test_any_number_of_any_phase_may_follow_a_metric() -> None:
 
 
 def test_one_that_moves_with_every_step() -> None:
-    recipe = recipes.GRPO.replace(loss=loss.Policy(kl=loss.KL(Dual(target=0.1, rate=1.0, every="step"))))
+    recipe = recipes.GRPO.replace(loss=loss.Policy(kl=loss.KL(Dual(target=0.1, rate=1.0, at_least=1e-6, every="step"))))
     steps = {"reference_kl": [0.2, 0.4, None]}
     states = recipe.next_states({}, closed({"reference_kl": 9.0, "steps": steps}))
     assert states["loss[0].Policy.kl.coefficient"] == {"value": pytest.approx(1.4), MISSED: 1}
@@ -164,6 +164,7 @@ def advantage_weight() -> Any:
         (lambda: Choice((loss.Policy(), advantage.GroupRelative()), Schedule(0, 1, 2)), "components of one phase"),
         (lambda: loss.Policy(aggregate=Choice(("token_mean", "nothing"), Schedule(0, 1, 2))), "option aggregate="),
         (lambda: loss.KL(Dual(start=1.0, at_least=-1.0)), "option at_least=-1.0"),
+        (lambda: loss.KL(Dual(start=1.0)), "option coefficient=0.0 is not possible"),
         (lambda: loss.KL(First()), "option coefficient=0.0 is not possible"),
         (lambda: Hysteresis(low=1.0), "option low=1.0 is not possible; give a number below high=0.7"),
         (lambda: loss.KL(0.1) and Dual(start=0.0, kind="logarithmic"), "its logarithm moves"),

@@ -19,13 +19,15 @@ import polars as pl
 from small_world import SmallWorld
 
 import agentrl_core.loss.linear  # noqa: F401 -- loads torch here, and not in each of the processes
-from agentrl_core import Collector, Store, _core
+from agentrl_core import Batch, Collector, Store, _core
 from agentrl_core.advantage import TrackedBaseline
 from agentrl_core.component import Closed, State
 from agentrl_core.env import Outcome, Task
 from agentrl_core.recipe import Recipe
 from agentrl_core.recipes import GRPO
 from agentrl_core.recipes.recap import BalancedSum
+from agentrl_core.replay import Band as ReplayBand
+from agentrl_core.replay import Failed, Inject, Memory
 from agentrl_core.schedule import BangBang, Proportional
 from agentrl_core.select import Band, DynamicSampling, Pool, Selection, Selector, Wanted
 
@@ -62,7 +64,7 @@ class Weak(Selector):
             visits[places[task]] += 1
             sums[places[task]] += score
         surveyed = state["surveyed"] + int((closed.selection.purpose == 1).sum())
-        assert finished.num_draws == closed.selection.counts.sum(), "all that were rolled out"
+        assert finished.num_draws == closed.selection.counts.sum(), "all that were rolled out, and no others"
         return {"visits": visits, "sums": sums, "surveyed": surveyed}
 
 
@@ -75,11 +77,14 @@ RECIPES: dict[str, Recipe] = {
     ),
     "tracked": GRPO.replace(name="tracked", advantage=TrackedBaseline(kind="ema", decay=0.7)),
     "everything": GRPO.replace(
-        # Select, advantage and two controllers remember; what is selected depends on all that was measured.
+        # Select, replay, advantage and two controllers remember; what is selected depends on all that was measured.
         name="everything",
         select=Weak(),
+        replay=Inject(
+            Memory(per_task=3, where=ReplayBand(at_least=0.5)), when=Failed(best_at_most=None, mean_below=0.35), count=2
+        ),
         advantage=TrackedBaseline(kind="ema", decay=BangBang("score", threshold=0.3, below=0.5, above=0.9)),
-        admit=DynamicSampling(Band(at_least=Proportional("score", target=0.3, start=0.3, at_most=0.6, gain=0.5))),
+        admit=DynamicSampling(Band(at_least=Proportional("score", target=0.3, start=0.2, at_most=0.3, gain=0.5))),
     ),
 }
 
@@ -99,8 +104,13 @@ def train(collect: Collector, *, until: int = ITERATIONS) -> None:
     """Go on to a number of closed iterations."""
     while collect.iteration < until:
         batch = collect.recipe.credit(collect(tasks=4, group_size=4))
-        collect.update(batch, {"score": float(batch.column("score", "draw").mean())})
+        collect.update(batch, metrics(batch))
         say("closed", collect.iteration)
+
+
+def metrics(batch: Batch) -> dict[str, float]:
+    """What a trainer would say."""
+    return {"score": float(batch.column("score", "draw").mean())}
 
 
 def collector(name: str, store: Store | None) -> Collector:
@@ -119,6 +129,8 @@ def outcome(store: Store) -> dict[str, Any]:
         "scores": [batch.column("score", "draw").tolist() for batch in batches],
         "advantages": [batch.column("advantage", "draw").tolist() for batch in batches],
         "states": states,
+        "arrays": {name: array.tolist() for name, array in store.arrays.items()},
+        "sources": [batch.column("source", "draw").tolist() for batch in batches],
         "selections": [batch.state["selection"] for batch in batches],
         "tasks": tasks.rows(),
     }

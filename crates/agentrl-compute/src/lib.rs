@@ -33,6 +33,7 @@ pub mod par;
 pub mod prefix;
 pub mod quantile;
 pub mod ragged;
+pub mod replay;
 pub mod returns;
 pub mod reward;
 pub mod rng;

@@ -1,11 +1,11 @@
-//! The tables: names, columns and codes of format v2.
+//! The tables: names, columns and codes of format v3.
 //!
 //! Types are plain on purpose (i32, i64, u8, u32, f32, f64, utf8, list, struct, fixed binary, timestamp): what every
 //! reader of Arrow files understands.
 //!
 //! Format v2 has behind the columns of v1 `trajectories.role` and `draws.trained`, and behind those of steps and
 //! trajectories the struct `facts` ([`crate::facts`]), where a run declares any. Rows of v1 are read as rows of members
-//! that are trained.
+//! that are trained. Format v3 has behind those `draws.votes`; rows that were written before vote.
 
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
@@ -17,7 +17,7 @@ use arrow_schema::{DataType, Field, Fields, Schema, SchemaRef, TimeUnit};
 use crate::{Error, Result, facts};
 
 /// Version of the table format, written in every file.
-pub const FORMAT_VERSION: u32 = 2;
+pub const FORMAT_VERSION: u32 = 3;
 
 /// A table of facts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -84,7 +84,7 @@ impl Table {
     pub(crate) fn later_column(field: &Field, rows: usize) -> Option<ArrayRef> {
         match field.name().as_str() {
             "role" => Some(Arc::new(UInt8Array::from(vec![Role::Member as u8; rows]))),
-            "trained" => Some(Arc::new(UInt8Array::from(vec![1; rows]))),
+            "trained" | "votes" => Some(Arc::new(UInt8Array::from(vec![1; rows]))),
             _ => field.is_nullable().then(|| new_null_array(field.data_type(), rows)),
         }
     }
@@ -416,6 +416,7 @@ static SCHEMAS: LazyLock<[SchemaRef; Table::COUNT]> = LazyLock::new(|| {
         must("old_logprob", UInt8).with_metadata(codes(&OldLogprob::NAMES)),
         may("reason", Utf8),
         must("trained", UInt8),
+        must("votes", UInt8),
     ];
     let tasks = vec![
         must("task_id", Utf8),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use agentrl_compute::pack::{Cost, Shards};
 use agentrl_compute::weight::{Denominator, Shared};
-use agentrl_data::batch::{self, Level, NewDraws, PackLayout, PlanOptions, TokenWeights};
+use agentrl_data::batch::{self, JoinedDraws, Level, NewDraws, PackLayout, PlanOptions, TokenWeights};
 use agentrl_data::schema;
 use arrow_buffer::Buffer;
 use numpy::{PyArray1, PyReadonlyArray1};
@@ -270,6 +270,47 @@ impl Batch {
             iteration: iteration.map(|iteration| iteration.named("iteration")).transpose()?,
         };
         released(py, || self.0.draw(&new)).map(Self)
+    }
+
+    #[pyo3(signature = (stored, trajectory_ids, *, votes_in, new_group, replaces, votes, trained, source, old_logprob, probability, reason, columns))]
+    #[expect(clippy::too_many_arguments, reason = "keywords in Python")]
+    fn join(
+        &self,
+        py: Python<'_>,
+        stored: PyRef<'_, Self>,
+        trajectory_ids: PyReadonlyArray1<'_, i64>,
+        votes_in: PyReadonlyArray1<'_, i64>,
+        new_group: PyReadonlyArray1<'_, i32>,
+        replaces: PyReadonlyArray1<'_, i64>,
+        votes: PyReadonlyArray1<'_, bool>,
+        trained: PyReadonlyArray1<'_, bool>,
+        source: PyReadonlyArray1<'_, u8>,
+        old_logprob: PyReadonlyArray1<'_, u8>,
+        probability: PyReadonlyArray1<'_, f64>,
+        reason: Vec<Text>,
+        columns: Vec<(String, Bound<'_, PyAny>)>,
+    ) -> PyResult<Self> {
+        let reason = reason.into_iter().map(|text| text.named("reason")).collect::<PyResult<Vec<_>>>()?;
+        let columns = columns.into_iter().map(|(name, values)| {
+            let values = to_numbers(&name, &values)?;
+            Ok((name, values))
+        });
+        let columns = columns.collect::<PyResult<Vec<_>>>()?;
+        let new = JoinedDraws {
+            trajectory_ids: slice("trajectory_ids", &trajectory_ids)?,
+            votes_in: slice("votes_in", &votes_in)?,
+            new_group: slice("new_group", &new_group)?,
+            replaces: slice("replaces", &replaces)?,
+            votes: slice("votes", &votes)?,
+            trained: slice("trained", &trained)?,
+            source: slice("source", &source)?,
+            old_logprob: slice("old_logprob", &old_logprob)?,
+            probability: slice("probability", &probability)?,
+            reason: &reason,
+            columns: &columns,
+        };
+        let stored = stored.0.clone();
+        released(py, || self.0.join(&stored, &new)).map(Self)
     }
 
     #[staticmethod]

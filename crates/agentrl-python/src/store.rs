@@ -6,13 +6,14 @@ use std::sync::MutexGuard;
 use agentrl_data::schema;
 use agentrl_data::store::{self, Sync};
 use agentrl_data::{Error, Result};
-use numpy::PyReadonlyArray1;
+use numpy::{PyArray1, PyReadonlyArray1};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use crate::arrays::{Whole, blob_hash, slice};
 use crate::batch::Batch;
 use crate::enter::{held, interruptible, released};
+use crate::error::to_python;
 use crate::shared::Shared;
 use crate::table::Table;
 
@@ -41,6 +42,12 @@ impl Store {
         work(self.lock()?.as_mut().ok_or_else(closed)?)
     }
 }
+
+/// An array of a state: path, type, rows, width, and the bytes of its numbers.
+type GivenArray<'py> = (String, String, u64, Option<u64>, PyReadonlyArray1<'py, u8>);
+
+/// The same, on its way out.
+type FoundArray<'py> = (String, &'static str, u64, Option<u64>, Bound<'py, PyArray1<u8>>);
 
 #[pymethods]
 impl Store {
@@ -148,10 +155,27 @@ impl Store {
         py: Python<'_>,
         batch: PyRef<'_, Batch>,
         state: &str,
+        arrays: Vec<GivenArray<'_>>,
         metrics: Vec<(String, f64)>,
     ) -> PyResult<u64> {
         let batch = &batch.0;
-        released(py, || self.with(|store| store.close_measured(batch, state, &metrics)))
+        let mut given = store::Arrays::new();
+        for (path, dtype, rows, width, bytes) in arrays {
+            let dtype = store::Dtype::from_name(&dtype).map_err(to_python)?;
+            let bytes = slice("bytes", &bytes)?.to_vec().into();
+            given.insert(path, store::StateArray { dtype, width, rows, bytes });
+        }
+        released(py, || self.with(|store| store.close_with(batch, state, &given, &metrics)))
+    }
+
+    /// Path, type, rows, width and bytes of each array of the state.
+    fn arrays<'py>(&self, py: Python<'py>) -> PyResult<Vec<FoundArray<'py>>> {
+        let arrays = released(py, || self.with(store::Store::arrays))?;
+        let found = arrays.into_iter().map(|(path, array)| {
+            let bytes = PyArray1::from_slice(py, &array.bytes);
+            (path, array.dtype.name(), array.rows, array.width, bytes)
+        });
+        Ok(found.collect())
     }
 
     fn has_batch(&self, py: Python<'_>, iteration: Whole<i64>) -> PyResult<bool> {

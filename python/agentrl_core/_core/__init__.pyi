@@ -17,6 +17,7 @@ from agentrl_core._core import (
     group,
     keys,
     pack,
+    replay,
     returns,
     reward,
     rng,
@@ -51,6 +52,7 @@ __all__ = [
     "keys",
     "num_threads",
     "pack",
+    "replay",
     "returns",
     "reward",
     "rng",
@@ -305,6 +307,22 @@ class Batch:
         shards: int | None = None,
         balance: str = "tokens",
     ) -> Plan: ...
+    def join(
+        self,
+        stored: Batch,
+        trajectory_ids: NDArray[np.int64],
+        *,
+        votes_in: NDArray[np.int64],
+        new_group: NDArray[np.int32],
+        replaces: NDArray[np.int64],
+        votes: NDArray[np.bool_],
+        trained: NDArray[np.bool_],
+        source: NDArray[np.uint8],
+        old_logprob: NDArray[np.uint8],
+        probability: NDArray[np.float64],
+        reason: list[str],
+        columns: list[tuple[str, NDArray[Any]]],
+    ) -> Batch: ...
     @staticmethod
     def concat(parts: Sequence[Batch]) -> Batch: ...
     def advance_tasks(self, previous: Batch, domains: dict[str, str]) -> tuple[Batch, Batch]: ...
@@ -410,7 +428,14 @@ class Store:
     def rebase(self, batch: Batch) -> Batch: ...
     def append(self, batch: Batch, iteration: int, *, partial: bool = False) -> int: ...
     def flush(self) -> int: ...
-    def close_iteration(self, batch: Batch, state: str, metrics: list[tuple[str, float]]) -> int: ...
+    def arrays(self) -> list[tuple[str, str, int, int | None, NDArray[np.uint8]]]: ...
+    def close_iteration(
+        self,
+        batch: Batch,
+        state: str,
+        arrays: list[tuple[str, str, int, int | None, NDArray[np.uint8]]],
+        metrics: list[tuple[str, float]],
+    ) -> int: ...
     def has_batch(self, iteration: int) -> bool: ...
     def batch(self, iteration: int) -> Batch: ...
     def batch_of(self, trajectory_ids: NDArray[np.int64]) -> Batch: ...

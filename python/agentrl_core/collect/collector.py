@@ -17,15 +17,16 @@ from agentrl_core.collect import loop
 from agentrl_core.collect.checks import check_parts, check_whole, checked_tasks
 from agentrl_core.collect.episode import World
 from agentrl_core.collect.evaluation import Evaluation
-from agentrl_core.collect.head import Head, changes, keep_selection, kept_selection, own_records
-from agentrl_core.collect.iteration import Begin, closed, make_batch
+from agentrl_core.collect.head import Head, changes
+from agentrl_core.collect.iteration import Begin, check_stepped, closed, make_batch
 from agentrl_core.collect.journal import Journal
 from agentrl_core.collect.notices import Notices
 from agentrl_core.collect.progress import Progress
 from agentrl_core.collect.runner import Runner, Setting
 from agentrl_core.component.column import draw
+from agentrl_core.component.controller import MISSED
 from agentrl_core.component.schedule import Schedule
-from agentrl_core.component.state import SELECTION, packed, unpacked
+from agentrl_core.component.state import split
 from agentrl_core.data.batch import Batch
 from agentrl_core.data.codes import CODES
 from agentrl_core.data.store import Store
@@ -174,7 +175,7 @@ class Collector:
         self._check_run()
         head = self._now()
         if self.store is not None and self.store.has_batch(head.iteration):
-            return self._scored(self._with_selection(self.store.batch(head.iteration), head.iteration))
+            return self._scored(self.store.batch(head.iteration))
         self._check_weights(head)
         if self._journal_of != head.iteration:
             self._journal = Journal(None if self.store is None else self.store.journal(head.iteration))
@@ -185,7 +186,6 @@ class Collector:
         if self.store is None:
             return batch
         batch = self.store.rebase(batch)
-        keep_selection(self.store, head.iteration, batch.state[SELECTION])
         self.store.append(batch, iteration=head.iteration)
         self.store.flush()
         self._head = Head.of(self.store, tasks=self._tasks)
@@ -205,6 +205,7 @@ class Collector:
 
         Raises:
             InvalidInputError: the batch is of another iteration than the one that is open.
+            RecipeError: the recipe decides about optimizer steps (`schedule.Skip`, `schedule.Rate`), and was not asked.
         """
         if not isinstance(batch, Batch):
             raise InvalidInputError(f"update: batch={batch!r} is no Batch; give the one that was trained")
@@ -217,27 +218,39 @@ class Collector:
                 f"the batch is of iteration {int(iterations.max())}, and iteration {head.iteration} is open; collect "
                 "its batch with collect(tasks=..., group_size=...)"
             )
-        batch = self._with_selection(batch, head.iteration)
+        check_stepped(self.recipe, metrics)
         metrics = {"collect": _counts(batch), **metrics}
         # Over the whole batch and from the state that the iteration began with, so that a restart comes to the same.
         pool = self._known_pool(self._tasks if self.store is None else head.tasks)
         ended = closed(batch, metrics, head.iteration, pool, self._scored)
-        components = packed(self.recipe.next_states(unpacked(head.components), ended))
+        components = self.recipe.next_states(head.components, ended)
         if self.store is None:
             # One assignment: an interrupt finds it done or not begun.
             self._head = replace(head, iteration=head.iteration + 1, components=components, tasks=self._tasks)
         else:
+            table, arrays = split(components)
             state = {
                 "metrics": metrics,
                 "checkpoint": checkpoint,
-                "components": components,
+                "components": table,
                 "policy_versions": {name: engine.policy_version for name, engine in self.engines.items()},
                 "run": {**head.run, **self._run},
             }
-            self.store.close_iteration(batch, state)
+            self.store.close_iteration(batch, state, arrays)
             self._head = Head.of(self.store, tasks=head.tasks)
+        self._say_missed(components)
         for call in self._listeners:
             call(head.iteration, metrics)
+
+    def _say_missed(self, components: Mapping[str, Any]) -> None:
+        """Tell of controllers that were to follow a metric which was missing or NaN."""
+        for place, controller in self.recipe.controllers.items():
+            if components.get(place, {}).get(MISSED):
+                self._notices.once(
+                    f"controller {place}",
+                    f"{controller.title()} at {place} follows {', '.join(controller.reads)}, which the metrics of an "
+                    "iteration lacked or had as NaN: it stays where it is then; give the metric to collect.update",
+                )
 
     def evaluate(
         self,
@@ -346,7 +359,7 @@ class Collector:
 
     def _make(self, head: Head, tasks: int, group_size: int) -> tuple[Batch, dict[str, str]]:
         """The batch of an iteration, and the domains of its tasks by id."""
-        states = unpacked(head.components)
+        states = head.components
         begin = Begin(
             head.iteration,
             self.recipe.at(head.iteration, states),
@@ -361,11 +374,6 @@ class Collector:
             self._nothing_scored(made.drawn, head.iteration, rewarded=made.rewarded)
         self._say_unasked()
         return made.batch, dict(made.domains)
-
-    def _with_selection(self, batch: Batch, iteration: int) -> Batch:
-        """The batch with what was selected in its state, also where it comes from the store."""
-        said = None if self.store is None or SELECTION in batch.state else kept_selection(self.store, iteration)
-        return batch if said is None else batch.with_state({**batch.state, SELECTION: said})
 
     def _setting(self) -> Setting:
         return Setting(
@@ -410,7 +418,7 @@ class Collector:
 
     def _say_unasked(self) -> None:
         """Tell of records that nobody asked for again: the programs are not those that were cut off."""
-        unasked = own_records(self._journal.unasked)
+        unasked = self._journal.unasked
         if unasked:
             self._notices.once(
                 "journal",
@@ -431,7 +439,7 @@ class Collector:
         self._notices.once("scores", f"{found}: phase reward of recipe {self.recipe.name!r} makes NaN of each reward")
 
     def _scored(self, batch: Batch) -> Batch:
-        return self.recipe.score(self.recipe.with_states(batch, unpacked(self._now().components)))
+        return self.recipe.score(self.recipe.with_states(batch, self._now().components))
 
     def _task_pool(self) -> Mixed:
         """The tasks that are selected from, each with its world; those of several worlds in turn."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
 from agentrl_core import _core
+from agentrl_core.component.state import State, joined
 from agentrl_core.data.store import Store
 
 
@@ -16,7 +16,7 @@ class Head:
     """Where the loop stands after the last write of its store (or in memory, where there is none)."""
 
     iteration: int
-    components: dict[str, Any]
+    components: dict[str, State]
     """What the components remember."""
     run: dict[str, Any]
     """Recipe, seed and size of groups that the last closed iteration was made with."""
@@ -35,28 +35,8 @@ class Head:
         tasks = store._core.tasks() if tasks is None else tasks
         state = store.state
         components, run, versions = (state.get(name, {}) for name in ("components", "run", "policy_versions"))
+        components = joined(components, store.arrays)
         return cls(store.iteration, components, run, versions, state.get("checkpoint"), tasks, store.sequence)
-
-
-_SELECTED = b"selected"
-
-
-def keep_selection(store: Store, iteration: int, selection: Mapping[str, Any]) -> None:
-    """Write down what an iteration selected, before its batch is committed and its own journal is over with that."""
-    journal = store.journal(iteration + 1)
-    journal.append(_SELECTED, json.dumps([iteration, selection]).encode())
-    journal.sync()
-
-
-def kept_selection(store: Store, iteration: int) -> dict[str, Any] | None:
-    """What was selected for the batch of an open iteration, which the store has."""
-    found = [json.loads(payload) for name, payload in store.journal(iteration + 1).records() if name == _SELECTED]
-    return next((selection for number, selection in reversed(found) if number == iteration), None)
-
-
-def own_records(unasked: Sequence[str]) -> list[str]:
-    """The records of programs among those that nobody asked for."""
-    return [name for name in unasked if name != _SELECTED.decode()]
 
 
 def changes(before: Mapping[Any, Any], now: Mapping[Any, Any], path: str = "") -> Iterator[tuple[str, Any, Any]]:

@@ -21,6 +21,7 @@ from agentrl_core.exceptions import RecipeError
 from agentrl_core.recipe import Recipe, place_of
 from agentrl_core.replay.draws import NEW, Draws
 from agentrl_core.replay.replay import Replay
+from agentrl_core.schedule import Rate, Skip
 from agentrl_core.select import Pool, Selection, Wanted
 from agentrl_core.select.selection import SURVEY, TRAIN
 
@@ -74,7 +75,7 @@ class Made:
 
 
 def make_batch(
-    begin: Begin, runner: Runner, journal: Journal, score: Callable[[Batch], Batch], tasks: int, group_size: int
+    begin: Begin, runner: Runner, journal: Journal, reward: Callable[[Batch], Batch], tasks: int, group_size: int
 ) -> Made:
     """Select, roll out, reward, inject, admit, until enough groups are admitted; then mix, and score what was joined.
 
@@ -82,11 +83,16 @@ def make_batch(
         begin: what the iteration began with.
         runner: runs programs.
         journal: of the iteration; a selection is in it before its first rollout begins.
-        score: phase reward, by the states of the iteration's begin.
+        reward: phase reward, by the states of the iteration's begin.
         tasks: how many groups are wanted.
         group_size: trajectories of a group, where the selector does not say.
     """
     recipe, parts, selections = begin.recipe, [], []
+    places: dict[str, int] = {}
+
+    def score(batch: Batch) -> Batch:
+        return reward(_with_tasks(begin, batch, places))
+
     taken = np.zeros(0, np.int64)
     domains: dict[str, str] = {}
     admitted = drawn = known = seen = 0
@@ -98,6 +104,7 @@ def make_batch(
             break
         first, taken = len(taken), np.concatenate([taken, selection.rows])
         selections.append(selection)
+        places.update(zip(begin.pool.ids(selection.rows), selection.rows.tolist(), strict=True))
         domains.update((task.task_id, task.domain) for _, task in begin.pool.tasks(selection.rows))
         for purpose in (TRAIN, SURVEY):
             rows = np.flatnonzero(selection.purpose == purpose)
@@ -132,6 +139,19 @@ def make_batch(
     return Made(batch.with_state({**batch.state, SELECTION: said.to_dict()}), domains, drawn, known, rewarded)
 
 
+def _with_tasks(begin: Begin, batch: Batch, places: Mapping[str, int]) -> Batch:
+    """The batch with what the selector knows of the draws' tasks, as columns `task_<name>`."""
+    select = begin.recipe.select
+    rows = np.array([places.get(task, -1) for task in batch.texts("task_id", "draw")], np.int64)
+    known = np.flatnonzero(rows >= 0)
+    columns = select.columns(begin.pool, begin.state("select", 0, select), rows[known]) if len(known) else {}
+    made: dict[str, NDArray[np.float32]] = {}
+    for name, values in columns.items():
+        made[f"task_{name}"] = np.full(len(rows), np.nan, np.float32)
+        made[f"task_{name}"][known] = values
+    return batch.with_columns("draw", **made) if made else batch
+
+
 def _selected(begin: Begin, journal: Journal, wanted: Wanted) -> Selection:
     """What select answers, which is in the journal before anything of it is rolled out."""
     select = begin.recipe.select
@@ -154,7 +174,7 @@ def _injected(begin: Begin, batch: Batch, score: Callable[[Batch], Batch], befor
     for place, replay in enumerate(cast("tuple[Replay, ...]", begin.recipe.chain("replay"))):
         state, groups = begin.state("replay", place, replay), batch.keys("group_id", "draw")
         found: list[Draws] = []
-        for group in range(int(groups.max(initial=-1)) + 1):
+        for group in range(len(np.unique(groups))):
             rows = np.flatnonzero(groups == group)
             key = _core.rng.structural_seed(begin.seed, begin.iteration, _INJECT, place, before + group)
             draws = replay.inject(state, batch.select_draws(rows), key)
@@ -177,15 +197,18 @@ def _mixed(begin: Begin, batch: Batch, score: Callable[[Batch], Batch]) -> Batch
 
 def _joined(begin: Begin, batch: Batch, draws: Draws) -> Batch:
     store = cast("Store", begin.store)  # a collector with replay has one
-    stored = store.trajectory_batch(np.unique(draws.trajectory_ids))
+    stored = store.trajectory_batch(np.unique(draws.trajectory_ids[draws.trajectory_ids >= 0]))
     return batch.join(stored, draws)
 
 
 def _moved(draws: Draws, rows: NDArray[np.int64], groups: int) -> Draws:
     """Draws that joined a group, as they join the batch in which the group has these rows."""
     replaces = np.where(draws.replaces >= 0, rows[np.maximum(draws.replaces, 0)], -1)
+    ids = draws.trajectory_ids
+    again = np.where(ids < 0, -1 - rows[np.maximum(-1 - ids, 0)], ids)
     columns = {name: getattr(draws, name) for name in draws.__dataclass_fields__}
-    return Draws(**columns | {"replaces": replaces, "new_group": draws.new_group + np.int32(groups)})
+    moved = {"trajectory_ids": again, "replaces": replaces, "new_group": draws.new_group + np.int32(groups)}
+    return Draws(**columns | moved)
 
 
 def _new_groups(draws: Draws) -> int:
@@ -217,6 +240,21 @@ def _together(parts: list[Draws]) -> Draws:
         else:
             columns[name] = np.concatenate(values)
     return Draws(**columns)
+
+
+def check_stepped(recipe: Recipe, metrics: Mapping[str, object]) -> None:
+    """Refuse metrics of updates whose steps the recipe decides about, and was not asked.
+
+    Raises:
+        RecipeError: as said.
+    """
+    asked = [link.title() for link in recipe.chain("actions") if isinstance(link, (Skip, Rate))]
+    if asked and metrics.get("updates") and not metrics.get("stepped"):
+        raise RecipeError(
+            f"recipe {recipe.name!r}: {asked[0]} decides about optimizer steps, and Update.step was never called; "
+            "write update.step(optimizer) in place of optimizer.step() and optimizer.zero_grad(), and give "
+            "Updates.metrics to collect.update"
+        )
 
 
 def closed(

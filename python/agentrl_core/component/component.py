@@ -15,12 +15,17 @@ import types
 import typing
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
+import numpy as np
+from numpy.typing import NDArray
+
 from agentrl_core.component.column import Column
-from agentrl_core.component.options import ColumnName, Filled, Range, Rule, declared
+from agentrl_core.component.options import ColumnName, Filled, Range, Rule, column_name, declared
+from agentrl_core.component.options import option as bounded
 from agentrl_core.component.schedule import Changing, Schedule
+from agentrl_core.data.codes import CODES
 from agentrl_core.exceptions import RecipeError
 
 if TYPE_CHECKING:
@@ -35,7 +40,7 @@ PHASES: dict[str, str] = {
     "weight": "weight",
     "loss": "loss",
     "replay": "replay",
-    "after": "schedule",
+    "actions": "schedule",
 }
 """The phases of a recipe and the package that holds the components of each; those before `replay` in their order."""
 
@@ -281,8 +286,68 @@ class Component:
 
 
 @dataclass(frozen=True)
+class Where(Component):
+    """The draws that a component or a loss applies to: those that everything which is given holds for.
+
+    Draws outside neither vote in its statistics nor are written or trained by it. So a chain may hold one advantage for
+    fresh draws and another for replayed ones.
+
+    Args:
+        source: where a draw comes from: `fresh`, `replay`, `expert`, `failed` or `imagined`; None: anywhere.
+        origin: who made its trajectory: `generated`, `expert`, `imagined` or `imported`; None: anybody.
+        role: its role in the group: `member`, `baseline` or `helper`; None: any.
+        agent: number of the agent, in the order of the collector's engines; None: any.
+        column: a draw column that is compared; empty: none.
+        at_least: smallest value of the column; None: none.
+        at_most: largest value of the column; None: none.
+
+    Example:
+        >>> from agentrl_core import advantage, recipes
+        >>> from agentrl_core.component import Where
+        >>> fresh = advantage.GroupRelative(where=Where(source="fresh"))
+        >>> stored = advantage.TrackedBaseline(where=Where(source="replay"))
+        >>> recipe = recipes.GRPO.replace(advantage=(fresh, stored))
+    """
+
+    source: Literal["fresh", "replay", "expert", "failed", "imagined"] | None = None
+    origin: Literal["generated", "expert", "imagined", "imported"] | None = None
+    role: Literal["member", "baseline", "helper"] | None = None
+    agent: int | None = bounded(None, at_least=0)
+    column: str = column_name("", level="draw", optional=True)
+    at_least: float | None = None
+    at_most: float | None = None
+
+    def check_options(self) -> None:
+        """A column has a bound, and a bound a column."""
+        has_bound = self.at_least is not None or self.at_most is not None
+        self.require(has_bound == bool(self.column), "column", "give a column together with at_least, at_most or both")
+
+    def holds(self, batch: Batch) -> NDArray[np.bool_]:
+        """Which draws they are, `bool[draws]`."""
+        held = np.ones(batch.num_draws, np.bool_)
+        for name in ("source", "origin", "role"):
+            wanted = getattr(self, name)
+            if wanted is not None:
+                held &= batch.column(name, "draw") == CODES[name].index(wanted)
+        if self.agent is not None:
+            held &= batch.column("agent", "draw") == self.agent
+        if self.column:
+            values = np.asarray(batch.column(self.column, "draw"), np.float64)
+            held &= np.isfinite(values)
+            held &= values >= (-math.inf if self.at_least is None else self.at_least)
+            held &= values <= (math.inf if self.at_most is None else self.at_most)
+        return held
+
+
+@dataclass(frozen=True)
 class BatchComponent(Component, ABC):
-    """A component that reads columns of a batch and returns the batch with new columns: reward, advantage, weight."""
+    """A component that reads columns of a batch and returns the batch with new columns: reward, advantage, weight.
+
+    Args:
+        where: the draws that it applies to, others neither vote nor are written; None: all.
+    """
+
+    where: Where | None = field(default=None, kw_only=True)
 
     @abstractmethod
     def __call__(self, batch: Batch) -> Batch:

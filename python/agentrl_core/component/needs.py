@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+
+import numpy as np
 
 from agentrl_core.component.column import LEVELS, Column, is_said
 from agentrl_core.component.component import PHASES, Component
+from agentrl_core.component.rows import Rows
+from agentrl_core.data.batch import Batch
 from agentrl_core.data.facts import Declared
-from agentrl_core.exceptions import RecipeError
-
-if TYPE_CHECKING:
-    from agentrl_core.data.batch import Batch
+from agentrl_core.exceptions import InvalidInputError, RecipeError
 
 
 def check_columns(
@@ -30,7 +30,7 @@ def check_columns(
     """
     made: set[Column] = set()
     for phase, chain in phases.items():
-        if not chain and phase != "weight":
+        if not chain and phase not in ("weight", "actions"):
             raise RecipeError(
                 f"recipe {recipe!r}: phase {phase} has no component; "
                 f"add one from agentrl_core.{PHASES[phase]}: replace({phase}=...)"
@@ -84,3 +84,31 @@ def annotate_call(column: Column) -> str:
         return f"batch = arl.annotate(batch, {column.name!r}, model)"
     probe = "" if column.level == "token" else ", probe=probe"
     return f"batch = arl.annotate(batch, {column.name.removesuffix('_before')!r}, {column.model}{probe})"
+
+
+def refuse_unknown(recipe: str, phases: Mapping[str, tuple[Component, ...]], batch: Batch) -> None:
+    """Refuse an advantage or weight that is no number where a token with a score is trained."""
+    tokens = Rows(batch, "token")
+    for phase in ("advantage", "weight"):
+        if not batch.has(phase, "token"):
+            continue
+        unknown = tokens.valid & ~np.isfinite(tokens.values(phase))
+        if unknown.any():
+            makers = [link for chain in phases.values() for link in chain if phase in {c.name for c in link.makes}]
+            named = f"{makers[-1].title()} (phase {makers[-1].phase})" if makers else "the batch"
+            place = int(np.flatnonzero(unknown)[0])
+            raise RecipeError(
+                f"recipe {recipe!r}: {named} gives {int(unknown.sum())} trained tokens the {phase} "
+                f"{tokens.values(phase)[place]} (the first is token {place}, of draw {int(tokens.draws[place])}); "
+                "give every trained token a finite number, or take it out of the loss with column keep"
+            )
+
+
+def require_batch(batch: object) -> None:
+    """Refuse what is no batch.
+
+    Raises:
+        InvalidInputError: as said.
+    """
+    if not isinstance(batch, Batch):
+        raise InvalidInputError(f"batch is {type(batch).__name__}; give a Batch, as a collector or a store returns it")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from numbers import Real
 from typing import TYPE_CHECKING, Any, Self
 
@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentrl_core.component.component import BatchComponent, Component
+from agentrl_core.component.some_draws import voting
 from agentrl_core.exceptions import InvalidInputError, RecipeError
 
 if TYPE_CHECKING:
@@ -72,6 +73,10 @@ class Closed:
         iteration = int(iterations.max()) if len(iterations) else others.pop("iteration", 0)
         others = {"iteration": iteration, "steps": _rows(steps), **others}
         return cls(batch=batch, metrics=numbers(said), **others)
+
+    def voting(self, held: NDArray[np.bool_]) -> Self:
+        """The same with a batch in which only these draws count."""
+        return replace(self, batch=voting(self.batch, held))
 
 
 @dataclass(frozen=True)

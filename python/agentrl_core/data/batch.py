@@ -6,13 +6,15 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pickle import PickleBuffer
-from typing import Any, Literal, NamedTuple, SupportsIndex
+from typing import Any, Literal, SupportsIndex
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from agentrl_core import _core
 from agentrl_core._core import Plan, Table, Tree
+from agentrl_core.data.contexts import Contexts
+from agentrl_core.data.draws import Draws
 from agentrl_core.data.json_text import to_json
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.operators.columns import column, flat, integers, mask
@@ -20,24 +22,6 @@ from agentrl_core.operators.columns import column, flat, integers, mask
 Level = Literal["draw", "step", "token", "node_token"]
 Layout = Literal["sequence", "tree"]
 Balance = Literal["tokens", "work"]
-
-
-class Contexts(NamedTuple):
-    """Contexts of actions: a draw has one, and another one each time it was rewritten.
-
-    Attributes:
-        tokens: `int32[tokens]` of all contexts, each from its beginning to its last action, or to the trajectory's end.
-        offsets: `int64[contexts + 1]`, where each begins in `tokens`.
-        draws: `int64[contexts]`, the draw of each.
-        steps: `int64[contexts + 1]`: context k is that of the rows `steps[k]:steps[k + 1]` at level `step`.
-        begins: `int64[steps]`, how many tokens of its context come before each step's action; -1: it has no tokens.
-    """
-
-    tokens: NDArray[np.int32]
-    offsets: NDArray[np.int64]
-    draws: NDArray[np.int64]
-    steps: NDArray[np.int64]
-    begins: NDArray[np.int64]
 
 
 class Batch:
@@ -479,6 +463,24 @@ class Batch:
                 iteration=iteration,
             )
         )
+
+    def join(self, stored: Batch, draws: Draws) -> Batch:
+        """The batch with draws of stored trajectories: where each votes, whose place it takes, whether it is trained.
+
+        Rows of the store are appended. A draw that is replaced goes, its trajectory stays. Columns of draws are carried
+        over and missing (NaN, -1) in the new ones; those of steps and tokens are left out.
+
+        Args:
+            stored: `store.trajectory_batch(ids)` with the trajectories that are drawn.
+            draws: what phase replay answered; `Draws` has an example.
+
+        Raises:
+            InvalidInputError: lengths differ, a trajectory, a group or a draw is not there, a stored group is in the
+                batch already, two draws take one place, or a draw with old log-probs `behaviour` trains tokens that
+                were not sampled.
+        """
+        ids = np.ascontiguousarray(draws.trajectory_ids, np.int64)
+        return Batch(self._core.join(stored._core, ids, **draws.columns_of_core()))
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Callable[[list[Any]], Batch], tuple[list[Any]]]:
         """Pickle as Arrow IPC files, from protocol 5 on as buffers that can travel out of band."""

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Literal, Self
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from agentrl_core import _core
 from agentrl_core._core import Table
@@ -182,7 +182,8 @@ class Store:
         """The Arrow files of a table, and how many rows of each are committed: what a scanner reads for this snapshot.
 
         Args:
-            table: one of the tables, or `metrics`, `draw_columns`, `step_columns`, `node_columns`.
+            table: one of the tables, or `metrics`, `states`, `draw_columns`, `step_columns`,
+                `node_columns`.
 
         Raises:
             NotFoundError: there is no such table.
@@ -222,23 +223,54 @@ class Store:
         """
         return self._core.flush()
 
-    def close_iteration(self, batch: Batch, state: dict[str, Any]) -> int:
+    @property
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """The arrays that the last `close_iteration` left to go on from, by their paths; each call makes new ones.
+
+        Raises:
+            NotFoundError: this reader's snapshot is older than what the writer has kept; `refresh` it.
+            CorruptError: a file is damaged.
+        """
+        return {
+            path: values.view(dtype).reshape((rows,) if width is None else (rows, width))
+            for path, dtype, rows, width, values in self._core.arrays()
+        }
+
+    def close_iteration(
+        self, batch: Batch, state: dict[str, Any], arrays: Mapping[str, NDArray[Any]] | None = None
+    ) -> int:
         """Commit the computed columns of the iteration's batch and the state to go on from; count the iteration.
 
         Args:
             batch: what was appended for the iteration, all draws in their order, with computed columns.
             state: saved as JSON (NaN and infinity as null); lists and dicts can be nested 64 deep. The numbers of a
                 table `metrics` in it are also rows of `Store.metrics`; those of tables in it are named with dots.
+            arrays: the state's arrays by path, of one or two dimensions, in place of all those of the iteration before.
+                Only what changed is written: rows of them, or whole arrays. Trajectories that are named in an array
+                whose path ends in `trajectory_id` are kept by `drop_before`.
 
         Returns:
             The number of the write, which is durable then, with everything before it.
 
         Raises:
-            InvalidInputError: the batch has other draws, or the state cannot be saved as JSON or is nested deeper.
+            InvalidInputError: the batch has other draws, the state cannot be saved as JSON or is nested deeper, or an
+                array is of another type or has other dimensions.
             StoreError: the files cannot be written; the store has to be opened again then.
+
+        Example:
+            >>> import tempfile
+            >>> import numpy as np
+            >>> import agentrl_core as arl
+            >>> store = arl.Store.open(tempfile.mkdtemp())
+            >>> batch = store.rebase(arl.Forest().freeze())
+            >>> _ = store.append(batch, iteration=0)
+            >>> _ = store.close_iteration(batch, {"seen": 3}, {"memory/priority": np.array([0.5, 2.0])})
+            >>> store.state, store.arrays["memory/priority"].tolist()
+            ({'seen': 3}, [0.5, 2.0])
         """
         text = to_json(state, "state")
-        return self._core.close_iteration(_core_of(batch), text, _numbers(state.get("metrics")))
+        given = [_given(path, array) for path, array in (arrays or {}).items()]
+        return self._core.close_iteration(_core_of(batch), text, given, _numbers(state.get("metrics")))
 
     def has_batch(self, iteration: int) -> bool:
         """Whether the training batch of an iteration was appended, be it one without draws."""
@@ -302,8 +334,8 @@ class Store:
 
         Args:
             iteration: the first one that is kept; at most `store.iteration`.
-            rewrite: keep the older rows that later ones need (trajectories that were drawn again, nodes of later
-                paths).
+            rewrite: keep the older rows that later ones need (trajectories that were drawn again or that a component
+                remembers, nodes of later paths).
 
         Raises:
             InvalidInputError: later rows need older ones and `rewrite` is not set; the message names one.
@@ -429,6 +461,20 @@ def _numbers(metrics: object, before: str = "") -> list[tuple[str, float]]:
         elif isinstance(value, (Real, np.number)) and not isinstance(value, bool):
             found.append((f"{before}{name}", float(value)))
     return found
+
+
+def _given(path: str, array: NDArray[Any]) -> tuple[str, str, int, int | None, NDArray[np.uint8]]:
+    """An array of a state as the core takes it."""
+    if not isinstance(array, np.ndarray) or array.ndim not in (1, 2) or array.dtype.kind not in "biuf":
+        told = (
+            f"an array of {array.dtype} with {array.ndim} dimensions" if isinstance(array, np.ndarray) else repr(array)
+        )
+        raise InvalidInputError(
+            f"arrays[{path!r}] is {told:.80}; give an array of bool, whole numbers or floats with one or two dimensions"
+        )
+    kept = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
+    width = kept.shape[1] if kept.ndim == 2 else None
+    return path, kept.dtype.name, kept.shape[0], width, kept.reshape(-1).view(np.uint8)
 
 
 def _core_of(batch: Batch) -> _core.Batch:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
-from agentrl_core.component import Component, option
+from agentrl_core.component import Component, Where, option
 from agentrl_core.loss.base import Loss
 
 
@@ -25,6 +25,7 @@ class Train(Component):
             `recipe.updates(batch, stage=...)` gives those, on any batch that has the columns the loss needs.
         epochs: passes over a batch, at least 1; None: as many as the recipe says.
         minibatches: optimizer steps of a pass, at least 1; None: as many as the recipe says.
+        where: the draws that it trains; None: all. A stage may hold several losses of one model on different draws.
 
     Example:
         >>> from agentrl_core import loss, recipes
@@ -40,6 +41,7 @@ class Train(Component):
     stage: str = "update"
     epochs: int | None = option(None, at_least=1)
     minibatches: int | None = option(None, at_least=1)
+    where: Where | None = field(default=None, kw_only=True)
 
     def check_options(self) -> None:
         """Names are names."""

@@ -1,6 +1,25 @@
 """Phase replay: stored trajectories that are drawn again."""
 
-from agentrl_core.replay.draws import Draws
-from agentrl_core.replay.replay import Replay
+from agentrl_core.replay.draws import NEW, OWN, Draws
+from agentrl_core.replay.inject import Failed, Inject
+from agentrl_core.replay.memory import Band, Memory
+from agentrl_core.replay.mix import Mix
+from agentrl_core.replay.pairs import Pairs, pairs
+from agentrl_core.replay.replay import Replay, explain
+from agentrl_core.replay.sum_tree import SumTree
 
-__all__ = ["Draws", "Replay"]
+__all__ = [
+    "NEW",
+    "OWN",
+    "Band",
+    "Draws",
+    "Failed",
+    "Inject",
+    "Memory",
+    "Mix",
+    "Pairs",
+    "Replay",
+    "SumTree",
+    "explain",
+    "pairs",
+]

@@ -26,3 +26,15 @@ class Replay(Remembers, ABC):
     def mix(self, state: State, batch: Batch, key: int) -> Draws | None:  # noqa: ARG002 - nothing joins
         """What joins the batch of admitted groups. None: nothing."""
         return None
+
+
+def explain(batch: Batch) -> list[str | None]:
+    """Why each draw is in the batch: `draws.reason`, in the order of the draws; None of one that was just rolled out.
+
+    Example:
+        >>> import agentrl_core as arl
+        >>> from agentrl_core import replay
+        >>> replay.explain(arl.Forest().freeze())
+        []
+    """
+    return list(batch.draws.column("reason"))

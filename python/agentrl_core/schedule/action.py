@@ -1,16 +1,250 @@
-"""Base of what happens between optimizer steps and after them."""
+"""What happens to models, rates and the loop between optimizer steps and after them."""
 
 from __future__ import annotations
 
 from abc import ABC
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
 
-from agentrl_core.component import Component
+from agentrl_core.component import Component, Controller, column_name, option
+
+BEGIN = "begin"
+"""The name of what a model was when the iteration began, where an action names a model."""
+
+
+def _keyword(default: Any = None, **bounds: Any) -> Any:
+    declared = option(default, **bounds)
+    return field(default=default, kw_only=True, metadata=declared.metadata)
 
 
 @dataclass(frozen=True)
 class Action(Component, ABC):
-    """What happens to models, rates and the loop between optimizer steps and after the last one."""
+    """Base of the actions of a recipe: what is done, and when.
 
-    phase: ClassVar[str] = "after"
+    Iterations and optimizer steps are numbered from 1 here, over the whole run. An action is done in those that every
+    condition allows; without one, in all.
+
+    Args:
+        every: in each of which the number is a multiple of this; None: in all.
+        once: in this one alone; None: in all.
+        until: in those before this one; None: in all.
+        when: where this controller (a condition such as `schedule.Above`) is not 0, by what was just measured.
+        unit: what is counted: `iterations` or optimizer `steps`.
+    """
+
+    phase: ClassVar[str] = "actions"
+
+    every: int | None = _keyword(at_least=1)
+    once: int | None = _keyword(at_least=1)
+    until: int | None = _keyword(at_least=1)
+    when: Controller | None = field(default=None, kw_only=True)
+    unit: Literal["iterations", "steps"] = _keyword("iterations")
+
+    def falls(self, number: int) -> bool:
+        """Whether it is done in the iteration or step of this number, as far as `when` allows."""
+        return (
+            (self.every is None or number % self.every == 0)
+            and (self.once is None or number == self.once)
+            and (self.until is None or number < self.until)
+        )
+
+
+@dataclass(frozen=True)
+class Sync(Action):
+    """Moves a model towards another one: to <- (1 - mix) to + mix of, parameters and buffers, in place.
+
+    With `mix=1` it is a copy. `of` and `to` are names of models that `recipe.updates` and `recipe.after` are given;
+    `begin` stands for what `to` was when the iteration began. So it is:
+
+    - a reference that follows: Sync("policy", "reference", every=4), or softly with mix=0.6 and unit="steps" (TR-DPO,
+      arXiv:2404.09656);
+    - an average: Sync("policy", "proximal", mix=1 - decay), with `corrected` the one of PPO-EWMA (arXiv:2110.00641);
+    - the slow step after fast ones: Sync("begin", "policy", mix=1 - alpha) (SFPO);
+    - a restart: Sync("start", "policy", when=schedule.Plateau("evaluation")).
+
+    Numbers are computed in float32 (float64 where a model is) and stored as `to` stores them: an average that moves
+    slowly needs a model in float32. The state of optimizers stays as it is.
+
+    Args:
+        of: name of the model that is followed.
+        to: name of the model that moves.
+        mix: share of `of`, above 0 and at most 1.
+        corrected: the share of the n-th time is mix / (1 - (1 - mix)^(n + 1)), so that what `to` was at first counts as
+            one of n + 1 terms, and not as all of the past. It needs neither `once` nor `when`.
+
+    Example:
+        >>> from agentrl_core import recipes
+        >>> from agentrl_core.schedule import Sync
+        >>> recipe = recipes.GRPO.replace(actions=Sync("policy", "reference", mix=0.6, every=512, unit="steps"))
+    """
+
+    of: str = option(filled=True)
+    to: str = option(filled=True)
+    mix: float = option(1.0, above=0, at_most=1)
+    corrected: bool = False
+
+    def check_options(self) -> None:
+        """Two models, and a number of times that is known."""
+        self.require(self.of != self.to, "to", "name another model than `of`")
+        self.require(self.to != BEGIN, "to", "name a model that is given: what was at the begin is past")
+        regular = self.once is None and self.when is None
+        self.require(not self.corrected or regular, "corrected", "say how often with `every` alone")
+
+    def share(self, number: int) -> float:
+        """The share of `of` in the iteration or step of this number."""
+        if not self.corrected:
+            return self.mix
+        times = number // (self.every or 1)
+        return self.mix / (1.0 - (1.0 - self.mix) ** (times + 1)) if self.mix < 1.0 else 1.0
+
+
+@dataclass(frozen=True)
+class Swap(Action):
+    """Exchanges two models, parameters and buffers, in place.
+
+    Args:
+        one: name of a model.
+        other: name of another.
+
+    Example:
+        >>> from agentrl_core.schedule import Swap
+        >>> Swap("proposer", "solver", every=5).falls(10)
+        True
+    """
+
+    one: str = option(filled=True)
+    other: str = option(filled=True)
+
+    def check_options(self) -> None:
+        """Two models."""
+        self.require(self.one != self.other, "other", "name another model")
+
+
+@dataclass(frozen=True)
+class Rollback(Action):
+    """Gives every model that `recipe.updates` was given back what it was when the iteration began.
+
+    Args:
+        when: where what the updates did is not kept, such as Above("forward_kl", 0.1).
+
+    Example:
+        >>> from agentrl_core.schedule import Above, Rollback
+        >>> Rollback(when=Above("forward_kl", 0.1)).unit
+        'iterations'
+    """
+
+
+@dataclass(frozen=True)
+class Stop(Action):
+    """Ends the training, as `Outcome.stop` says; with unit `steps` it ends the updates of the iteration.
+
+    Args:
+        when: where nothing more is to be done: Stop(when=Above("approximate_kl", 0.02), unit="steps") is PPO's early
+            stop.
+
+    Example:
+        >>> from agentrl_core.schedule import Above, Stop
+        >>> Stop(when=Above("approximate_kl", 0.02), unit="steps").falls(7)
+        True
+    """
+
+
+@dataclass(frozen=True)
+class Freeze(Action):
+    """Leaves out the updates of a model: a warm-up of the others, alternation, delay.
+
+    `Freeze("policy", until=51)` trains the critic alone for 50 iterations; `Freeze("policy", every=2)` trains the
+    policy in every other iteration (delayed policy updates of TD3, arXiv:1802.09477). Its `when` is read as of the
+    iteration's begin.
+
+    Args:
+        model: name of the model.
+
+    Example:
+        >>> from agentrl_core.schedule import Freeze
+        >>> [Freeze("policy", until=3).falls(iteration) for iteration in (1, 2, 3)]
+        [True, True, False]
+    """
+
+    model: str = option(filled=True)
+
+    def check_options(self) -> None:
+        """Models are frozen for iterations."""
+        self.require(self.unit == "iterations", "unit", "models are frozen for whole iterations: give 'iterations'")
+
+
+@dataclass(frozen=True)
+class Skip(Action):
+    """`update.step` leaves out the step, and forgets its gradients: where what it said is not to be trusted.
+
+    Args:
+        model: name of the model whose steps these are.
+
+    Example:
+        >>> from agentrl_core.schedule import Above, Skip
+        >>> Skip(when=Above("approximate_kl", 1e-3)).unit  # MARFT
+        'steps'
+    """
+
+    model: str = option("policy", filled=True)
+    unit: Literal["iterations", "steps"] = _keyword("steps")
+
+
+@dataclass(frozen=True)
+class Rate(Action):
+    """`update.step` multiplies the learning rate of the step, and of that step alone.
+
+    With `column`, by the effective sample size of the draws that it trains on (VCPO): with w the column,
+    ESS = (sum w)^2 / sum w^2 and rho = ESS / draws, by scale min(1, rho / base)^power.
+
+    Args:
+        scale: what the rate is multiplied by, at least 0; a Schedule or controller.
+        column: draw column with the weights w, not negative; empty: none.
+        base: the part of the draws from which on nothing is taken away, above 0.
+        power: 0.5 for optimizers that divide by the gradient's size, 1 for others.
+        model: name of the model whose steps these are.
+
+    Example:
+        >>> import numpy as np
+        >>> from agentrl_core.schedule import Rate
+        >>> Rate(column="importance").of(np.array([1.0, 1.0, 0.0, 0.0]))  # ESS = 2 of 4
+        0.7071067811865476
+    """
+
+    scale: float = option(1.0, at_least=0)
+    column: str = column_name("", level="draw", optional=True)
+    base: float = option(1.0, above=0)
+    power: float = option(0.5, above=0)
+    model: str = option("policy", filled=True)
+    unit: Literal["iterations", "steps"] = _keyword("steps")
+
+    def of(self, weights: Any) -> float:
+        """The factor, by the weights of the step's draws; None: it has none."""
+        if weights is None or not len(weights):
+            return self.scale
+        squares = float((weights * weights).sum())
+        share = float(weights.sum()) ** 2 / squares / len(weights) if squares else 0.0
+        return self.scale * min(1.0, share / self.base) ** self.power
+
+
+@dataclass(frozen=True)
+class Repeat(Action):
+    """Further passes of a stage behind the updates, until what a pass said is fine (FixPO's fix-up phase).
+
+    Args:
+        stage: the stage whose losses each pass trains; see `loss.Train`.
+        at_most: how many passes, at least 1.
+        when: passes go on where this is not 0 after the last one: Above("max_kl", 0.2).
+
+    Example:
+        >>> from agentrl_core.schedule import Above, Repeat
+        >>> Repeat("fixup", at_most=5, when=Above("approximate_kl", 0.2)).at_most
+        5
+    """
+
+    stage: str = option(filled=True)
+    at_most: int = option(1, at_least=1)
+
+    def check_options(self) -> None:
+        """Passes belong to iterations."""
+        self.require(self.unit == "iterations", "unit", "passes are repeated behind all updates: give 'iterations'")

@@ -37,6 +37,11 @@ class Adaptive(Controller, ABC):
         """The metric."""
         return (self.metric,)
 
+    @property
+    def examples(self) -> tuple[float, ...]:
+        """Where it begins, and its bounds: an option that cannot be 0 needs `at_least`."""
+        return (self.start, self.at_least, *(() if self.at_most is None else (self.at_most,)))
+
     def begin(self) -> State:
         """The coefficient `start`."""
         return {"value": self.start}

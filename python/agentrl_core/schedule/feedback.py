@@ -57,6 +57,11 @@ class PID(Controller):
         """The metric."""
         return (self.metric,)
 
+    @property
+    def examples(self) -> tuple[float, ...]:
+        """Where it begins, and its bounds."""
+        return (self._held(self.start), *(bound for bound in (self.at_least, self.at_most) if bound is not None))
+
     def begin(self) -> State:
         """No error, and nothing measured."""
         return {"value": self._held(self.start), "error": None, "integral": 0.0, "average": None}

@@ -9,28 +9,55 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+_LARGEST = "max_"
+"""What begins like this is reduced by its largest value, everything else by its mean."""
+
 
 class Metrics:
-    """Sums of what the packs of some optimizer steps said, kept on the device until somebody asks for the means."""
+    """What the packs of some optimizer steps said, kept on the device until somebody asks for it."""
 
     def __init__(self) -> None:
         self._sums: dict[str, Tensor] = {}
-        self._updates = 0
+        self._of_step: dict[str, Tensor] = {}
+        self._of_pass: dict[str, Tensor] = {}
+        self._updates = self._updates_of_pass = 0
+
+    def begin_pass(self) -> None:
+        """Another pass over the batch begins."""
+        self._of_pass = {}
+        self._updates_of_pass = 0
 
     def begin_update(self) -> None:
         """Count another optimizer step."""
         self._updates += 1
+        self._updates_of_pass += 1
+        self._of_step = {}
 
     def add(self, sums: Mapping[str, Tensor]) -> None:
-        """Add the sums of a pack: `loss`, `tokens`, and whatever else its loss says."""
-        for name, value in sums.items():
-            self._sums[name] = self._sums[name] + value if name in self._sums else value
+        """Add what a pack said: sums of `loss`, of `tokens`, and of whatever else its loss says; or the largest."""
+        for found in (self._sums, self._of_pass, self._of_step):
+            for name, value in sums.items():
+                if name not in found:
+                    found[name] = value
+                else:
+                    found[name] = found[name].maximum(value) if name.startswith(_LARGEST) else found[name] + value
 
     def means(self) -> dict[str, float]:
         """The loss per optimizer step, everything else per token; empty before the first."""
-        if not self._updates:
-            return {}
-        sums = {name: float(value) for name, value in self._sums.items()}
-        tokens = sums.pop("tokens", 0.0)
-        means = {name: value / max(tokens, 1.0) for name, value in sums.items() if name != "loss"}
-        return {"loss": sums["loss"] / self._updates, **means, "tokens": tokens, "updates": float(self._updates)}
+        return {**_means(self._sums, self._updates), "updates": float(self._updates)} if self._updates else {}
+
+    def of_pass(self) -> dict[str, float]:
+        """What the pass said that began last, as `means`."""
+        return _means(self._of_pass, self._updates_of_pass) if self._of_pass else {}
+
+    def step(self) -> dict[str, float]:
+        """What the step said that began last: its loss, everything else per token."""
+        return _means(self._of_step, 1) if self._of_step else {}
+
+
+def _means(sums: Mapping[str, Tensor], updates: int) -> dict[str, float]:
+    numbers = {name: float(value) for name, value in sums.items()}
+    tokens = numbers.pop("tokens", 0.0)
+    loss = numbers.pop("loss") / updates
+    means = {name: n if name.startswith(_LARGEST) else n / max(tokens, 1.0) for name, n in numbers.items()}
+    return {"loss": loss, **means, "tokens": tokens}

@@ -74,6 +74,8 @@ class Prepared:
             np.isfinite(batch.column("score", "draw")) if scored else np.ones(batch.num_draws, dtype=np.bool_)
         )
         valid &= batch.column("trained", "draw") != 0  # a baseline votes, and is in no minibatch
+        if training.where is not None:
+            valid &= training.where.holds(batch)
         # The segments that a draw belongs to; a sequence is a draw, in however many contexts it was generated.
         segments = {
             "sequence": np.arange(batch.num_draws, dtype=np.int64),

@@ -13,11 +13,13 @@ from agentrl_core.model.lazy_torch import require_torch
 
 if TYPE_CHECKING:
     from torch import Tensor, distributed, nn
+    from torch.optim import Optimizer
 
     from agentrl_core._core import Plan
     from agentrl_core.data.batch import Balance, Layout
     from agentrl_core.model.buffers import PackBuffers
     from agentrl_core.model.pack import Pack, PackOutput
+    from agentrl_core.update.between import Between
     from agentrl_core.update.metrics import Metrics
     from agentrl_core.update.prepared import Prepared
 
@@ -31,11 +33,14 @@ class Update:
         prepared: what it has in common with the other steps of its loss.
     """
 
-    def __init__(self, prepared: Prepared, draws: NDArray[np.int64], metrics: Metrics) -> None:
+    def __init__(
+        self, prepared: Prepared, draws: NDArray[np.int64], metrics: Metrics, between: Between | None = None
+    ) -> None:
         self.draws = draws
         self.model = prepared.model
         self.prepared = prepared
         self._metrics = metrics
+        self._between = between
         self._begun = False
 
     @overload
@@ -278,12 +283,38 @@ class Update:
                 )
         return self._record(*self.prepared.loss(outputs, pack))
 
+    def step(self, optimizer: Optimizer) -> bool:
+        """Step an optimizer and forget the gradients: `optimizer.step(); optimizer.zero_grad()`, as the recipe says.
+
+        Actions of the recipe may leave the step out (`schedule.Skip`) or scale its learning rate (`schedule.Rate`).
+
+        Returns:
+            Whether the optimizer was stepped.
+        """
+        if self._between is not None:
+            return self._between.step(self, optimizer)
+        optimizer.step()
+        optimizer.zero_grad()
+        return True
+
+    def said(self) -> dict[str, float]:
+        """What the losses of this step said so far, as means; of another model than `policy` with its name before it.
+
+        It waits for the device.
+        """
+        return named_metrics(self.model, self._metrics.step()) if self._begun else {}
+
     def _record(self, value: Tensor, sums: dict[str, Tensor]) -> Tensor:
         if not self._begun:
             self._metrics.begin_update()
             self._begun = True
         self._metrics.add({"loss": value.detach(), **sums})
         return value
+
+
+def named_metrics(model: str, metrics: dict[str, float]) -> dict[str, float]:
+    """The metrics of a model, with its name before them if it is not the policy."""
+    return metrics if model == "policy" else {f"{model}.{name}": value for name, value in metrics.items()}
 
 
 def _new(_name: str, length: int, dtype: Any) -> NDArray[Any]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, cast
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,11 +12,12 @@ from numpy.typing import NDArray
 from agentrl_core import _core
 from agentrl_core.update.metrics import Metrics
 from agentrl_core.update.prepared import Prepared, Shared
-from agentrl_core.update.update import Update
+from agentrl_core.update.update import Update, named_metrics
 
 if TYPE_CHECKING:
     from agentrl_core.data.batch import Batch
     from agentrl_core.loss import Train
+    from agentrl_core.update.between import Between
 
 
 class Updates:
@@ -32,46 +34,110 @@ class Updates:
         trainings: the losses in order, each with its model, epochs and minibatches.
         shared: how branches that share a sampled token count it; see `Batch.token_weights`.
         seed: of the order in which draws are dealt.
+        between: what happens between steps; None: nothing.
+        stages: the losses of stages that are repeated behind the others.
 
     Attributes:
         batch: the batch.
+        between: what happens between steps, or None.
     """
 
-    def __init__(self, batch: Batch, trainings: Sequence[Train], *, shared: Shared = "each", seed: int = 0) -> None:
+    def __init__(
+        self,
+        batch: Batch,
+        trainings: Sequence[Train],
+        *,
+        shared: Shared = "each",
+        seed: int = 0,
+        between: Between | None = None,
+        stages: Mapping[str, Sequence[Train]] | None = None,
+    ) -> None:
         self.batch = batch
+        self.between = between
         self._seed = seed
-        self._parts = [(training, Prepared.of(batch, training, shared), Metrics()) for training in trainings]
+        self._parts = [
+            _Part(training, Prepared.of(batch, training, shared), Metrics())
+            for training in trainings
+            if between is None or not between.frozen(training.model)
+        ]
+        self._again = {
+            stage: [_Part(training, Prepared.of(batch, training, shared), Metrics()) for training in each]
+            for stage, each in (stages or {}).items()
+        }
 
     def __len__(self) -> int:
-        """How many optimizer steps there are."""
-        return sum(
-            cast("int", training.epochs) * _parts_of(prepared, training) for training, prepared, _ in self._parts
-        )
+        """How many optimizer steps there are, but for passes that are repeated."""
+        return sum(cast("int", part.training.epochs) * part.count for part in self._parts)
 
     def __iter__(self) -> Iterator[Update]:
-        """Yield the optimizer steps in order."""
-        for training, prepared, metrics in self._parts:
-            for epoch in range(cast("int", training.epochs)):
-                for draws in _dealt(prepared, _parts_of(prepared, training), self._seed, epoch):
-                    yield Update(prepared, draws, metrics)
+        """Yield the optimizer steps in order. What happens between two of them does when the second is asked for."""
+        yield from self._steps(self._parts, 0)
+        if self.between is None:
+            return
+        for place, repeat in self.between.repeats():
+            parts = self._again[repeat.stage]
+            for number in range(repeat.at_most):
+                if self.between.stopped:
+                    return
+                for part in parts:
+                    part.metrics.begin_pass()
+                yield from self._steps(parts, number + 1)
+                said: dict[str, float] = {}
+                for part in parts:
+                    said.update(named_metrics(part.prepared.model, part.metrics.of_pass()))
+                if not self.between.goes_on(place, repeat, said):
+                    break
+
+    def _steps(self, parts: Sequence[_Part], again: int) -> Iterator[Update]:
+        """The steps of some losses; the order of the draws is another one in each pass that is repeated."""
+        between = self.between
+        for part in parts:
+            epochs = cast("int", part.training.epochs)
+            for epoch in range(again * epochs, (again + 1) * epochs):
+                for draws in _dealt(part.prepared, part.count, self._seed, epoch):
+                    if between is None:
+                        yield Update(part.prepared, draws, part.metrics)
+                        continue
+                    if between.stopped:
+                        return
+                    between.begin_step()
+                    update = Update(part.now(between), draws, part.metrics, between)
+                    yield update
+                    between.end_step(update)
 
     @property
-    def metrics(self) -> dict[str, float]:
+    def metrics(self) -> dict[str, Any]:
         """Means over what `Update.loss` has seen so far: `loss` per update, everything else per trained token.
 
         Also `tokens`, how many trained tokens that were, and `updates`. Those of another model than `policy` have its
-        name before them: `critic.loss`. Reading it waits for the device; nothing else does.
+        name before them: `critic.loss`; those of passes that are repeated their stage. A recipe whose controllers move
+        with every step has in `steps` what they read of each. Reading it waits for the device.
         """
-        return {
-            name if prepared.model == "policy" else f"{prepared.model}.{name}": value
-            for _, prepared, metrics in self._parts
-            for name, value in metrics.means().items()
-        }
+        found: dict[str, Any] = {}
+        for part in (*self._parts, *(part for parts in self._again.values() for part in parts)):
+            said = part.metrics.means()
+            stage = "" if part in self._parts else f"{part.training.stage}."
+            found.update({f"{stage}{name}": value for name, value in named_metrics(part.prepared.model, said).items()})
+        return found if self.between is None else {**found, **self.between.metrics()}
 
 
-def _parts_of(prepared: Prepared, training: Train) -> int:
-    """How many minibatches an epoch has: none is empty."""
-    return min(cast("int", training.minibatches), len(np.unique(prepared.dealt[prepared.valid])))
+@dataclass(frozen=True, eq=False)
+class _Part:
+    """A loss with what its steps have in common, and what they said."""
+
+    training: Train
+    prepared: Prepared
+    metrics: Metrics
+
+    @property
+    def count(self) -> int:
+        """How many minibatches an epoch has: none is empty."""
+        return min(cast("int", self.training.minibatches), len(np.unique(self.prepared.dealt[self.prepared.valid])))
+
+    def now(self, between: Between) -> Prepared:
+        """What is prepared, with the loss as controllers that move with every step have it."""
+        loss = between.loss(self.training)
+        return self.prepared if loss is None else replace(self.prepared, loss=loss)
 
 
 def _dealt(prepared: Prepared, parts: int, seed: int, epoch: int) -> Iterator[NDArray[np.int64]]:

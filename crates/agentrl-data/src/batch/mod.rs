@@ -5,6 +5,7 @@ mod columns;
 mod combine;
 mod contexts;
 mod credit;
+mod join;
 pub(crate) mod layout;
 mod pack;
 mod plan;
@@ -21,6 +22,7 @@ use arrow_array::{Array, Int32Array, Int64Array, ListArray, RecordBatch, UInt8Ar
 pub use columns::{Column, Level, Numbers};
 pub use contexts::Contexts;
 pub use credit::TokenCredit;
+pub use join::{JoinedDraws, NEW, OWN};
 pub use pack::{LaidOut, PackArrays, PackSizes, PlannedPack};
 pub use plan::{PackLayout, Plan, PlanOptions};
 pub use rows::NewDraws;
@@ -76,7 +78,7 @@ impl Batch {
             if expected.fields() != found.fields() {
                 return Err(Error::new(
                     ErrorKind::Schema,
-                    format!("table {} has columns {found:?}; format v2 has {expected:?}", table.name()),
+                    format!("table {} has columns {found:?}; format v3 has {expected:?}", table.name()),
                 ));
             }
         }

@@ -174,6 +174,7 @@ impl Batch {
                 Arc::new(UInt8Array::from(vec![old_logprob; count])),
                 Arc::new(StringArray::from(vec![new.reason; count])),
                 Arc::new(trained.into_iter().map(u8::from).collect::<UInt8Array>()),
+                Arc::new(UInt8Array::from(vec![1; count])),
             ],
         );
         let mut tables = self.tables.clone();

@@ -294,6 +294,7 @@ fn draws(groups: &[Ordered<'_>], cut: &Cut, check: Check<'_>) -> Result<RecordBa
             column!(check, UInt8Array, drawn, |&(entry, index, _)| {
                 u8::from(entry.group.trajectories[index].role != Role::Baseline)
             }),
+            Arc::new(UInt8Array::from(vec![1; count])),
         ],
     )
 }

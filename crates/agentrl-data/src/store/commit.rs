@@ -7,16 +7,17 @@ use std::sync::Arc;
 use arrow_array::{ArrayRef, Float64Array, Int64Array, RecordBatch, StringArray};
 
 use super::blobs::check_blobs;
-use super::folders::{COMPUTED, FOLDERS, JOURNAL, METRICS, key_of, schema_of};
+use super::folders::{COMPUTED, FOLDERS, JOURNAL, METRICS, STATES, key_of, schema_of};
 use super::fs::failed;
 use super::journal::{self, Entry, Kind};
 use super::manifest::{self, Manifest};
 use super::read::{joined, taken};
 use super::recover::{MARKED, MARKER, publish, write};
 use super::segment::{Segment, size};
+use super::states::Arrays;
 use super::united::united;
 use super::{Store, Sync, Writer, tiers};
-use crate::batch::{Batch, Blobs, NextIds, i64s};
+use crate::batch::{Batch, Blobs, Level, NextIds, i64s};
 use crate::facts::Facts;
 use crate::schema::{FORMAT_VERSION, Table};
 use crate::{Error, Result, arrow_bug};
@@ -33,6 +34,8 @@ pub(super) struct Write {
     entry: Entry,
     rows: Vec<(&'static str, RecordBatch)>,
     blobs: Blobs,
+    /// Whether its rows of states are all that there is to read.
+    is_base: bool,
 }
 
 impl Store {
@@ -63,25 +66,37 @@ impl Store {
         self.check_stored(batch, Table::Nodes, batch.base().node)?;
         self.check_stored(batch, Table::Trajectories, batch.base().trajectory)?;
         let rows = Table::ALL.into_iter().map(|table| Ok((table.name(), batch.new_rows(table)?)));
-        let rows: Vec<_> = rows.collect::<Result<_>>()?;
+        let mut rows: Vec<_> = rows.collect::<Result<_>>()?;
+        if !partial && batch.new_rows(Table::Draws)?.num_rows() == batch.num_draws() {
+            // What the draws know of themselves is there before the iteration is closed, and until then.
+            rows.extend(batch.computed_table(Level::Draw)?.map(|table| (COMPUTED[0].0, table)));
+        }
         check_blobs(batch.blobs())?;
         let kind = if partial { Kind::Partial } else { Kind::Batch };
         self.writable()?.facts = facts;
         let base = batch.base().trajectory;
         let trajectories = i64s(batch.trajectories(), "trajectory_id")?.values();
         let stored = trajectories.iter().copied().filter(|&id| id < base).collect();
-        let entry = Entry { iteration, kind, state: None, components: None, stored, rows: BTreeMap::new() };
-        self.queue(Write { entry, rows, blobs: batch.blobs().clone() }, next.max(batch.next_ids()?))
+        let components = (!partial && !batch.state().is_empty()).then(|| batch.state().to_owned());
+        let entry = Entry { iteration, kind, state: None, components, stored, rows: BTreeMap::new() };
+        self.queue(Write { entry, rows, blobs: batch.blobs().clone(), is_base: false }, next.max(batch.next_ids()?))
     }
 
     /// Closes an iteration: commits the columns computed for its batch, what the components remember that made them, and
     /// the state to go on from, a JSON text. Durable when this returns, with all that was queued before.
     pub fn close_iteration(&mut self, batch: &Batch, state: &str) -> Result<u64> {
-        self.close_measured(batch, state, &[])
+        self.close_with(batch, state, &Arrays::new(), &[])
     }
 
-    /// [`Store::close_iteration`], which also commits what was measured, by name.
-    pub fn close_measured(&mut self, batch: &Batch, state: &str, metrics: &[(String, f64)]) -> Result<u64> {
+    /// [`Store::close_iteration`], which also commits the arrays of the state, in place of those that the iteration before
+    /// had, and what was measured, by name.
+    pub fn close_with(
+        &mut self,
+        batch: &Batch,
+        state: &str,
+        arrays: &Arrays,
+        metrics: &[(String, f64)],
+    ) -> Result<u64> {
         let next = self.writable()?.next;
         check_state(state)?;
         let iteration = self.head.iteration;
@@ -91,6 +106,8 @@ impl Store {
             rows.extend(batch.computed_table(level)?.map(|table| (folder, table)));
         }
         rows.push((METRICS, measured(iteration, metrics)?));
+        let (states, is_base) = self.state_rows(iteration, arrays)?;
+        rows.push((STATES, states));
         let entry = Entry {
             iteration,
             kind: Kind::Close,
@@ -99,7 +116,7 @@ impl Store {
             stored: Vec::new(),
             rows: BTreeMap::new(),
         };
-        let sequence = self.queue(Write { entry, rows, blobs: Blobs::default() }, next)?;
+        let sequence = self.queue(Write { entry, rows, blobs: Blobs::default(), is_base }, next)?;
         self.flush()?;
         Ok(sequence)
     }
@@ -280,8 +297,11 @@ impl Store {
         let mut added: BTreeMap<&'static str, Vec<RecordBatch>> = BTreeMap::new();
         let mut ends = FOLDERS.iter().map(|&folder| (folder, self.head.end(folder))).collect::<BTreeMap<_, _>>();
         let mut entries = Vec::with_capacity(queue.len());
-        for Write { mut entry, rows, blobs } in queue {
+        for Write { mut entry, rows, blobs, is_base } in queue {
             self.write_blobs(&blobs)?;
+            if is_base {
+                commit.next.head.states_from = ends[STATES];
+            }
             for (&folder, &end) in &ends {
                 entry.rows.insert(folder, end..end);
             }

@@ -14,13 +14,16 @@ pub(super) const COMPUTED: [(&str, Level); 3] =
 /// What was measured in closed iterations: one row for each number.
 pub(super) const METRICS: &str = "metrics";
 
+/// What components remember as arrays: one row for a piece of an array.
+pub(super) const STATES: &str = "states";
+
 /// One row for each write: what it was, and which rows of the other folders came with it.
 pub(super) const JOURNAL: &str = "journal";
 
 /// All folders, in the order in which their rows refer to each other.
 pub(super) static FOLDERS: LazyLock<Vec<&'static str>> = LazyLock::new(|| {
     let facts = Table::ALL.iter().map(|table| table.name());
-    facts.chain(COMPUTED.iter().map(|&(name, _)| name)).chain([METRICS, JOURNAL]).collect()
+    facts.chain(COMPUTED.iter().map(|&(name, _)| name)).chain([METRICS, STATES, JOURNAL]).collect()
 });
 
 /// The column whose values are looked up in a folder; the others are read whole.
@@ -29,7 +32,7 @@ pub(super) fn key_of(folder: &str) -> Option<&'static str> {
         "nodes" => Some("node_id"),
         "steps" | "trajectories" => Some("trajectory_id"),
         "draws" | "draw_columns" | "step_columns" => Some("draw_id"),
-        METRICS | JOURNAL => Some("iteration"),
+        METRICS | STATES | JOURNAL => Some("iteration"),
         _ => None,
     }
 }
@@ -39,10 +42,16 @@ pub(super) fn is_kept(folder: &str) -> bool {
     [METRICS, JOURNAL].contains(&folder)
 }
 
-/// Columns of the tables, of the metrics and of the journal; computed columns have those that the recipe makes.
+/// The folders whose bounds stand in the columns of the journal from its first version on.
+pub(super) fn in_first_version() -> impl Iterator<Item = &'static str> {
+    FOLDERS.iter().copied().filter(|&folder| !is_kept(folder) && folder != STATES)
+}
+
+/// Columns of the tables, of the metrics, of the states and of the journal; computed columns have those that the recipe makes.
 pub(super) fn schema_of(folder: &str) -> Option<SchemaRef> {
     match folder {
         METRICS => Some(METRICS_SCHEMA.clone()),
+        STATES => Some(STATES_SCHEMA.clone()),
         JOURNAL => Some(JOURNAL_SCHEMA.clone()),
         _ => Table::from_name(folder).ok().map(Table::schema),
     }
@@ -56,6 +65,21 @@ static METRICS_SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
     ]))
 });
 
+static STATES_SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
+    Arc::new(Schema::new(vec![
+        Field::new("iteration", DataType::Int64, false),
+        Field::new("path", DataType::Utf8, false),
+        Field::new("kind", DataType::UInt8, false)
+            .with_metadata([("codes".to_owned(), "0=base,1=delta,2=gone".to_owned())].into()),
+        Field::new("dtype", DataType::Utf8, false),
+        Field::new("width", DataType::Int64, true),
+        Field::new("rows", DataType::Int64, false),
+        Field::new("first", DataType::Int64, false),
+        Field::new("indices", list_of(DataType::Int64), false),
+        Field::new("values", list_of(DataType::UInt8), false),
+    ]))
+});
+
 static JOURNAL_SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
     let mut fields = vec![
         Field::new("sequence", DataType::Int64, false),
@@ -65,15 +89,15 @@ static JOURNAL_SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
         Field::new("state", DataType::Utf8, true),
         Field::new("stored_trajectories", list_of(DataType::Int64), false),
     ];
-    for folder in FOLDERS.iter().filter(|&&folder| !is_kept(folder)) {
+    for folder in in_first_version() {
         for bound in ["first", "end"] {
             fields.push(Field::new(format!("{folder}_{bound}"), DataType::Int64, false));
         }
     }
     // Later versions put their columns at the end.
     fields.push(Field::new("components", DataType::Utf8, true));
-    for bound in ["first", "end"] {
-        fields.push(Field::new(format!("{METRICS}_{bound}"), DataType::Int64, true));
+    for (folder, bound) in [METRICS, STATES].iter().flat_map(|folder| [(folder, "first"), (folder, "end")]) {
+        fields.push(Field::new(format!("{folder}_{bound}"), DataType::Int64, true));
     }
     Arc::new(Schema::new(fields))
 });

@@ -10,7 +10,7 @@ use arrow_array::types::Int64Type;
 use arrow_array::{Array, ArrayRef, Int64Array, RecordBatch, StringArray, UInt8Array};
 use arrow_schema::{DataType, Field};
 
-use super::folders::{FOLDERS, JOURNAL, METRICS, is_kept, schema_of};
+use super::folders::{FOLDERS, JOURNAL, METRICS, STATES, in_first_version, schema_of};
 use crate::batch::{array, i64s, lists, u8s};
 use crate::{Error, Result, arrow_bug};
 
@@ -60,11 +60,11 @@ pub(super) fn to_rows(entries: &[Entry], sequence: u64) -> Result<RecordBatch> {
             Arc::new(bounds.collect::<Int64Array>())
         })
     };
-    for folder in FOLDERS.iter().filter(|&&folder| !is_kept(folder)) {
+    for folder in in_first_version() {
         columns.extend(bounds(folder));
     }
     columns.push(Arc::new(entries.iter().map(|entry| entry.components.as_deref()).collect::<StringArray>()));
-    columns.extend(bounds(METRICS));
+    columns.extend([METRICS, STATES].into_iter().flat_map(bounds));
     let schema = schema_of(JOURNAL).ok_or_else(|| Error::internal("the journal has no schema"))?;
     RecordBatch::try_new(schema, columns).map_err(arrow_bug)
 }

@@ -7,7 +7,7 @@ use arrow_array::{Array, RecordBatch, UInt32Array};
 
 use super::Store;
 use super::commit::Commit;
-use super::folders::{FOLDERS, is_kept};
+use super::folders::{FOLDERS, STATES, is_kept};
 use super::journal::Kind;
 use super::segment::Segment;
 use super::tiers::MERGED_BYTES;
@@ -52,7 +52,8 @@ impl Store {
     }
 
     /// Drops the iterations below `iteration`, their journal and their metrics excepted. Later rows can need older ones (a replayed
-    /// trajectory, a node that was forked): with `rewrite` those stay, else the call is refused.
+    /// trajectory, a node that was forked), and components can refer to them (arrays of the state whose paths end in
+    /// `trajectory_id`): with `rewrite` those stay, else the call is refused.
     pub fn drop_before(&mut self, iteration: i64, rewrite: bool, check: Check<'_>) -> Result<()> {
         self.writable()?;
         self.settle()?;
@@ -70,13 +71,16 @@ impl Store {
         let boundary = entries.iter().position(|entry| entry.iteration >= iteration);
         let kept = &entries[boundary.unwrap_or(entries.len())..];
         let cut = |folder: &str| kept.first().map_or(self.head.end(folder), |entry| entry.rows[folder].start);
-        let cuts: BTreeMap<&str, u64> =
+        let mut cuts: BTreeMap<&str, u64> =
             FOLDERS.iter().filter(|&&folder| !is_kept(folder)).map(|&folder| (folder, cut(folder))).collect();
+        let states_from = self.head.states_from;
+        cuts.entry(STATES).and_modify(|cut| *cut = states_from.min(*cut));
 
         let mut trajectories: BTreeSet<i64> = kept
             .iter()
             .filter(|entry| entry.kind == Kind::Batch)
             .flat_map(|entry| entry.stored.iter().copied())
+            .chain(self.referred()?)
             .collect();
         let later = |store: &Self, folder: &str| cuts[folder]..store.head.end(folder);
         self.walk("trajectories", later(self, "trajectories"), check, |rows| {
@@ -102,7 +106,7 @@ impl Store {
         let needed = trajectories.len() + nodes.len();
         if needed > 0 && !rewrite {
             let mut which = Vec::new();
-            which.extend(trajectories.first().map(|id| format!("trajectory {id}, which is drawn again")));
+            which.extend(trajectories.first().map(|id| format!("trajectory {id}, which is drawn again or remembered")));
             which.extend(nodes.first().map(|id| format!("node {id}, which is on a later path")));
             return Err(Error::invalid(format!(
                 "iterations from {iteration} on need {needed} rows of older ones, such as {}; give rewrite=True to keep those \

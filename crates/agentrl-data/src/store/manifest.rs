@@ -23,8 +23,8 @@ pub(super) const FOLDER: &str = "manifest";
 const MOST_BYTES: u64 = 1 << 30;
 
 /// What one has to know to read what this version writes, and the version that knew it first.
-const READER_FLAGS: [(&str, &str); 3] =
-    [("names_with_commits", "0.2.0"), ("united_columns", "0.2.0"), ("facts_and_roles", "0.2.0")];
+const READER_FLAGS: [(&str, &str); 4] =
+    [("names_with_commits", "0.2.0"), ("united_columns", "0.2.0"), ("facts_and_roles", "0.2.0"), ("states", "0.2.0")];
 
 /// A feature of the format that not every version knows.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -51,6 +51,9 @@ pub(super) struct Head {
     /// Facts of all batches, since the first one with trajectories.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) facts: Option<Facts>,
+    /// The row of folder `states` from which the arrays of the state are read.
+    #[serde(default)]
+    pub(super) states_from: u64,
     /// JSON as it was given: no number is read and printed again, and no depth is too great.
     #[serde(with = "as_json")]
     pub(super) state: String,
@@ -96,6 +99,7 @@ impl Default for Manifest {
             next: NextIds::default(),
             rows: FOLDERS.iter().map(|&folder| (folder.to_owned(), 0)).collect(),
             facts: None,
+            states_from: 0,
             state: "null".to_owned(),
         };
         let segments = FOLDERS.iter().map(|&folder| (folder.to_owned(), Vec::new())).collect();

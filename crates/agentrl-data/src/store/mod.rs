@@ -5,6 +5,7 @@
 //!   nodes/000000000000.arrow  steps/…  trajectories/…  draws/…  tasks/…  decisions/…   facts
 //!   draw_columns/…  step_columns/…  node_columns/…                                     what was computed for them
 //!   metrics/…                      what was measured in closed iterations
+//!   states/…                       what components remember as arrays, and what of it changed
 //!   journal/…                      one row for each append and closed iteration: its rows, its state
 //!   live/3.records                 journal of an iteration that is under way, until its batch is committed
 //!   blobs/ab/abcd…                 contents of images and the like, by their SHA-256
@@ -30,6 +31,7 @@ mod manifest;
 mod read;
 mod recover;
 mod segment;
+mod states;
 mod tiers;
 mod united;
 mod verify;
@@ -47,8 +49,10 @@ use commit::Write;
 use fs::{Disk, Fs, failed, writer_lock};
 use live::Journals;
 use manifest::{Head, Manifest};
+use states::Known;
 
 pub use live::{Journal, Record};
+pub use states::{Arrays, Dtype, StateArray};
 pub use verify::Finding;
 
 names! {
@@ -92,6 +96,8 @@ struct Writer {
     next: NextIds,
     sequence: u64,
     facts: Option<Facts>,
+    /// The arrays of the state after the queue, once they were looked at.
+    states: Option<Known>,
     /// What failed; set once and for all, because a disk that lost one write can claim that the next one succeeded.
     poisoned: Option<String>,
     /// Ended before the lock is given up.
@@ -138,6 +144,7 @@ impl Store {
             next: files.head.next,
             sequence: files.head.sequence,
             facts: files.head.declared(),
+            states: None,
             poisoned: None,
             journals: Journals::default(),
             _lock: lock,

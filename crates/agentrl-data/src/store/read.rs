@@ -9,7 +9,7 @@ use arrow_array::{Array, RecordBatch, UInt32Array};
 use arrow_schema::SchemaRef;
 
 use super::Store;
-use super::folders::{COMPUTED, JOURNAL, METRICS, key_of, schema_of};
+use super::folders::{COMPUTED, JOURNAL, METRICS, STATES, key_of, schema_of};
 use super::fs::{failed, missing};
 use super::journal::{self, Entry, Kind};
 use super::manifest::{Head, Manifest};
@@ -52,7 +52,7 @@ impl Store {
     /// The files of a folder (a table, or a level of computed columns) in the order of their rows, and how many rows of
     /// each belong to what this store sees.
     pub fn files(&mut self, name: &str) -> Result<Vec<(PathBuf, u64)>> {
-        if name != METRICS && COMPUTED.iter().all(|&(folder, _)| folder != name) {
+        if ![METRICS, STATES].contains(&name) && COMPUTED.iter().all(|&(folder, _)| folder != name) {
             Table::from_name(name)?;
         }
         self.settle()?;
@@ -128,15 +128,19 @@ impl Store {
         tables[Table::Steps as usize].insert(0, older_steps);
         tables[Table::Trajectories as usize].insert(0, older);
         let mut batch = to_batch(&tables, &self.head.declared().unwrap_or_default())?;
+        let closed = of(Kind::Close).next().is_some();
         for (folder, _) in COMPUTED {
-            for entry in of(Kind::Close) {
+            // Several appends of one iteration need not have the same columns: then there are none before it is closed.
+            let known = |entry: &&Entry| if closed { entry.kind == Kind::Close } else { of(Kind::Batch).count() == 1 };
+            for entry in entries.iter().filter(|entry| entry.kind != Kind::Partial).filter(known) {
                 let rows = self.entry_rows(entry, folder)?;
                 if let Some(first) = rows.first() {
                     batch = batch.with_computed_table(&joined(&first.schema(), &rows)?)?;
                 }
             }
         }
-        if let Some(components) = of(Kind::Close).next_back().and_then(|entry| entry.components.as_deref()) {
+        let last = of(Kind::Close).next_back().or_else(|| of(Kind::Batch).next_back());
+        if let Some(components) = last.and_then(|entry| entry.components.as_deref()) {
             batch = batch.with_state(components);
         }
         Ok(batch.with_base(self.head.next))

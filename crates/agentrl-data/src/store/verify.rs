@@ -75,6 +75,13 @@ impl Store {
         let trajectories = self.verify_trajectories(&nodes, &mut findings, check)?;
         self.verify_steps(&nodes, &trajectories, &mut findings, check)?;
         self.verify_draws(&trajectories, &mut findings, check)?;
+        match self.arrays() {
+            Ok(_) => {}
+            Err(error) if error.kind() == ErrorKind::Corrupt => {
+                findings.add("states", "value", None, error.to_string())
+            }
+            Err(error) => return Err(error),
+        }
         findings.0.extend(self.verify_journals()?);
         for hash in self.blobs_in_use(check)? {
             check()?;
@@ -214,6 +221,7 @@ impl Store {
         self.walk("draws", 0..self.head.end("draws"), check, |rows| {
             let (ids, iterations) = (i64s(rows, "draw_id")?, i64s(rows, "iteration")?);
             let (drawn, groups) = (i64s(rows, "trajectory_id")?, i64s(rows, "group_id")?);
+            let chances = array(rows, "probability")?;
             for row in 0..rows.num_rows() {
                 let (id, iteration, trajectory) = (ids.value(row), iterations.value(row), drawn.value(row));
                 let mut add = |kind, message| findings.add("draws", kind, Some(id), message);
@@ -223,7 +231,8 @@ impl Store {
                 if !trajectories.contains(&trajectory) {
                     add("reference", format!("its trajectory {trajectory} is not there"));
                 }
-                if !uses.insert((iteration, groups.value(row), trajectory)) {
+                // Draws with a probability can be drawn twice.
+                if chances.is_null(row) && !uses.insert((iteration, groups.value(row), trajectory)) {
                     let group = groups.value(row);
                     let message =
                         format!("iteration {iteration} trains trajectory {trajectory} twice in group {group}");

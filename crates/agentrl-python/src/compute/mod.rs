@@ -5,6 +5,7 @@ mod columns;
 pub(crate) mod filters;
 pub(crate) mod group;
 pub(crate) mod keys;
+pub(crate) mod replay;
 pub(crate) mod returns;
 pub(crate) mod reward;
 pub(crate) mod rng;

@@ -1,0 +1,382 @@
+//! What components remember as arrays: written whole now and then, and in between only what changed.
+//!
+//! The arrays of an iteration are its state as much as the JSON text is, and are committed with it. A row of the folder
+//! `states` is a piece of one array: a part of all its rows (`base`), or the rows that differ from those of the iteration
+//! before (`delta`). When there is more than half as much of deltas as the arrays hold, all are written whole again, and
+//! reading begins there: so bytes written stay in proportion to what changes, and bytes read to what there is.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use agentrl_compute::names;
+use arrow_array::builder::{Int64Builder, ListBuilder, UInt8Builder};
+use arrow_array::cast::AsArray as _;
+use arrow_array::types::{Int64Type, UInt8Type};
+use arrow_array::{Array as _, ArrayRef, Int64Array, RecordBatch, StringArray, UInt8Array};
+use arrow_schema::{DataType, Field};
+
+use super::Store;
+use super::folders::{STATES, schema_of};
+use crate::batch::{array, i64s, lists, u8s};
+use crate::{Error, Result, arrow_bug};
+
+/// Bytes of a piece, at most, unless one row has more.
+const PIECE_BYTES: usize = 4 << 20;
+
+/// The last part of the path of an array of trajectories that a component refers to.
+const REFERENCES: &str = "trajectory_id";
+
+names! {
+    /// What the numbers of an array are.
+    "dtype" Dtype {
+        /// One byte, 0 or 1.
+        Bool = "bool",
+        /// 8 bits, signed.
+        I8 = "int8",
+        /// 8 bits.
+        U8 = "uint8",
+        /// 16 bits, signed.
+        I16 = "int16",
+        /// 16 bits.
+        U16 = "uint16",
+        /// 32 bits, signed.
+        I32 = "int32",
+        /// 32 bits.
+        U32 = "uint32",
+        /// 64 bits, signed.
+        I64 = "int64",
+        /// 64 bits.
+        U64 = "uint64",
+        /// 32 bits, with a fraction.
+        F32 = "float32",
+        /// 64 bits, with a fraction.
+        F64 = "float64",
+    }
+}
+
+impl Dtype {
+    /// Bytes of a number.
+    pub const fn bytes(self) -> usize {
+        match self {
+            Self::Bool | Self::I8 | Self::U8 => 1,
+            Self::I16 | Self::U16 => 2,
+            Self::I32 | Self::U32 | Self::F32 => 4,
+            Self::I64 | Self::U64 | Self::F64 => 8,
+        }
+    }
+}
+
+/// An array of one or two dimensions, as the bytes of its numbers (little-endian, row by row).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StateArray {
+    /// What the numbers are.
+    pub dtype: Dtype,
+    /// Numbers of a row; `None`: one, of an array of one dimension.
+    pub width: Option<u64>,
+    /// Rows.
+    pub rows: u64,
+    /// All numbers.
+    pub bytes: Arc<Vec<u8>>,
+}
+
+impl StateArray {
+    /// Bytes of a row.
+    fn stride(&self) -> usize {
+        self.dtype.bytes().saturating_mul(self.width.unwrap_or(1) as usize)
+    }
+
+    fn check(&self, path: &str) -> Result<()> {
+        let expected = self
+            .width
+            .unwrap_or(1)
+            .checked_mul(self.rows)
+            .and_then(|count| count.checked_mul(self.dtype.bytes() as u64));
+        if expected == Some(self.bytes.len() as u64) {
+            return Ok(());
+        }
+        Err(Error::invalid(format!(
+            "arrays[{path:?}] has {} bytes, but its shape and type tell of others; give a contiguous array",
+            self.bytes.len()
+        )))
+    }
+
+    fn row(&self, row: usize) -> &[u8] {
+        &self.bytes[row * self.stride()..(row + 1) * self.stride()]
+    }
+}
+
+/// Arrays by their paths.
+pub type Arrays = BTreeMap<String, StateArray>;
+
+/// The arrays after the last write, and the bytes that were written for them since they were last written whole.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Known {
+    arrays: Arrays,
+    /// Bytes of changes.
+    changed: usize,
+    /// Whether they were ever written.
+    begun: bool,
+}
+
+/// What a row of the folder is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// A part of all rows.
+    Base = 0,
+    /// Rows that changed.
+    Delta = 1,
+    /// The array is there no more.
+    Gone = 2,
+}
+
+impl Store {
+    /// What the components of the last closed iteration remember as arrays.
+    pub fn arrays(&mut self) -> Result<Arrays> {
+        self.settle()?;
+        Ok(self.known_arrays()?.arrays)
+    }
+
+    /// Rows for the folder that make the stored arrays these, and whether they are all written whole.
+    pub(super) fn state_rows(&mut self, iteration: i64, arrays: &Arrays) -> Result<(RecordBatch, bool)> {
+        arrays.iter().try_for_each(|(path, array)| array.check(path))?;
+        let known = self.known_arrays()?;
+        let mut rows = Rows::default();
+        for path in known.arrays.keys().filter(|path| !arrays.contains_key(*path)) {
+            rows.push(
+                path,
+                &StateArray { rows: 0, bytes: Arc::default(), ..known.arrays[path].clone() },
+                Kind::Gone,
+                0,
+                &[],
+                &[],
+            );
+        }
+        for (path, array) in arrays {
+            match known.arrays.get(path).filter(|known| (known.dtype, known.width) == (array.dtype, array.width)) {
+                Some(known) => rows.delta(path, known, array),
+                None => rows.base(path, array),
+            }
+        }
+        let total: usize = arrays.values().map(|array| array.bytes.len()).sum();
+        let mut changed = known.changed + rows.bytes;
+        let is_base = !arrays.is_empty() && (!known.begun || 2 * changed > total);
+        if is_base {
+            rows = Rows::default();
+            arrays.iter().for_each(|(path, array)| rows.base(path, array));
+            changed = 0;
+        }
+        let begun = known.begun || is_base;
+        let rows = rows.finish(iteration)?;
+        self.writable()?.states = Some(Known { arrays: arrays.clone(), changed, begun });
+        Ok((rows, is_base))
+    }
+
+    /// Trajectories that components refer to: arrays whose paths end in `trajectory_id`.
+    pub(super) fn referred(&mut self) -> Result<BTreeSet<i64>> {
+        let arrays = self.known_arrays()?.arrays;
+        let is_reference = |(path, array): &(&String, &StateArray)| {
+            path.rsplit('/').next() == Some(REFERENCES) && array.dtype == Dtype::I64
+        };
+        let ids = arrays.iter().filter(is_reference).flat_map(|(_, array)| array.bytes.as_chunks::<8>().0);
+        Ok(ids.map(|bytes| i64::from_le_bytes(*bytes)).filter(|&id| id >= 0).collect())
+    }
+
+    fn known_arrays(&mut self) -> Result<Known> {
+        if let Some(known) = self.writer.as_ref().and_then(|writer| writer.states.clone()) {
+            return Ok(known);
+        }
+        let (first, end) = (self.head.states_from, self.head.end(STATES));
+        let parts = self.numbered(STATES, first..end)?;
+        let found: u64 = parts.iter().map(|part| part.num_rows() as u64).sum();
+        if found != end - first {
+            return Err(Error::not_found(format!(
+                "the arrays of iteration {} were dropped since this store was opened; call refresh(), or open it again",
+                self.head.iteration
+            )));
+        }
+        let mut known = Known { begun: end > 0, ..Known::default() };
+        let mut writes = Vec::new();
+        for part in &parts {
+            known.fold(part)?;
+            writes.extend_from_slice(i64s(part, "iteration")?.values());
+        }
+        for (path, array) in &known.arrays {
+            array.check(path).map_err(|error| Error::corrupt(format!("folder {STATES} is incomplete: {error}")))?;
+        }
+        // What the first write wrote, it wrote whole.
+        let mut place = 0;
+        for part in &parts {
+            let (indices, values) = (lists(part, "indices")?, lists(part, "values")?);
+            for row in 0..part.num_rows() {
+                if writes[place] != writes[0] {
+                    known.changed += values.value_length(row) as usize + 8 * indices.value_length(row) as usize;
+                }
+                place += 1;
+            }
+        }
+        if let Some(writer) = &mut self.writer {
+            writer.states = Some(known.clone());
+        }
+        Ok(known)
+    }
+}
+
+impl Known {
+    /// The arrays after some more rows of the folder.
+    fn fold(&mut self, rows: &RecordBatch) -> Result<()> {
+        let (paths, dtypes) = (array(rows, "path")?.as_string::<i32>(), array(rows, "dtype")?.as_string::<i32>());
+        let (kinds, widths, lengths) = (u8s(rows, "kind")?, i64s(rows, "width")?, i64s(rows, "rows")?);
+        let (firsts, indices, values) = (i64s(rows, "first")?, lists(rows, "indices")?, lists(rows, "values")?);
+        for row in 0..rows.num_rows() {
+            let path = paths.value(row);
+            let wrong =
+                |what: &str| Error::corrupt(format!("folder {STATES}, array {path:?}: {what}; restore it from a copy"));
+            let dtype = Dtype::from_name(dtypes.value(row)).map_err(|error| wrong(&error.to_string()))?;
+            let width = (!widths.is_null(row)).then(|| widths.value(row) as u64);
+            let (length, values) = (lengths.value(row) as u64, values.value(row));
+            let values = values.as_primitive::<UInt8Type>().values();
+            match kinds.value(row) {
+                code if code == Kind::Base as u8 => {
+                    if firsts.value(row) == 0 {
+                        let empty = StateArray { dtype, width, rows: 0, bytes: Arc::default() };
+                        self.arrays.insert(path.to_owned(), empty);
+                    }
+                    let array = self.arrays.get_mut(path).ok_or_else(|| wrong("its first piece is missing"))?;
+                    if array.bytes.len() as u64 != (firsts.value(row) as u64).saturating_mul(array.stride() as u64) {
+                        return Err(wrong("a piece is missing"));
+                    }
+                    array.rows = length;
+                    Arc::make_mut(&mut array.bytes).extend_from_slice(values);
+                }
+                code if code == Kind::Delta as u8 => {
+                    let indices = indices.value(row);
+                    let indices = indices.as_primitive::<Int64Type>().values();
+                    let array = self.arrays.get_mut(path).ok_or_else(|| wrong("it changes, but is not there"))?;
+                    let stride = array.stride();
+                    let fits = (array.dtype, array.width) == (dtype, width)
+                        && array.check(path).is_ok()
+                        && length <= array.rows + indices.len() as u64
+                        && indices.iter().all(|&index| index >= 0 && (index as u64) < length)
+                        && values.len() == indices.len() * stride;
+                    if !fits {
+                        return Err(wrong("a change does not fit"));
+                    }
+                    array.rows = length;
+                    let bytes = Arc::make_mut(&mut array.bytes);
+                    bytes.resize(length as usize * stride, 0);
+                    for (place, &index) in indices.iter().enumerate() {
+                        let to = index as usize * stride;
+                        bytes[to..to + stride].copy_from_slice(&values[place * stride..(place + 1) * stride]);
+                    }
+                }
+                code if code == Kind::Gone as u8 => _ = self.arrays.remove(path),
+                other => return Err(wrong(&format!("a row has the unknown kind {other}"))),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Rows of the folder in the making.
+struct Rows {
+    paths: Vec<String>,
+    kinds: Vec<u8>,
+    dtypes: Vec<&'static str>,
+    widths: Vec<Option<i64>>,
+    lengths: Vec<i64>,
+    firsts: Vec<i64>,
+    indices: ListBuilder<Int64Builder>,
+    values: ListBuilder<UInt8Builder>,
+    bytes: usize,
+}
+
+impl Default for Rows {
+    fn default() -> Self {
+        let item = |kind: DataType| Field::new("item", kind, false);
+        Self {
+            paths: Vec::new(),
+            kinds: Vec::new(),
+            dtypes: Vec::new(),
+            widths: Vec::new(),
+            lengths: Vec::new(),
+            firsts: Vec::new(),
+            indices: ListBuilder::new(Int64Builder::new()).with_field(item(DataType::Int64)),
+            values: ListBuilder::new(UInt8Builder::new()).with_field(item(DataType::UInt8)),
+            bytes: 0,
+        }
+    }
+}
+
+impl Rows {
+    fn push(&mut self, path: &str, array: &StateArray, kind: Kind, first: usize, indices: &[i64], values: &[u8]) {
+        self.paths.push(path.to_owned());
+        self.kinds.push(kind as u8);
+        self.dtypes.push(array.dtype.name());
+        self.widths.push(array.width.map(|width| width as i64));
+        self.lengths.push(array.rows as i64);
+        self.firsts.push(first as i64);
+        self.indices.values().append_slice(indices);
+        self.indices.append(true);
+        self.values.values().append_slice(values);
+        self.values.append(true);
+        self.bytes += values.len() + std::mem::size_of_val(indices);
+    }
+
+    /// All rows of an array, in pieces.
+    fn base(&mut self, path: &str, array: &StateArray) {
+        let stride = array.stride();
+        let rows = (PIECE_BYTES / stride.max(1)).max(1);
+        let mut first = 0;
+        loop {
+            let end = (first + rows).min(array.rows as usize);
+            self.push(path, array, Kind::Base, first, &[], &array.bytes[first * stride..end * stride]);
+            first = end;
+            if first >= array.rows as usize {
+                return;
+            }
+        }
+    }
+
+    /// The rows of an array that differ from known ones, and those behind them; all where that is less.
+    fn delta(&mut self, path: &str, known: &StateArray, array: &StateArray) {
+        if known == array {
+            return;
+        }
+        let (before, after) = (known.rows as usize, array.rows as usize);
+        let differs = |&row: &usize| known.row(row) != array.row(row);
+        let changed: Vec<usize> = (0..before.min(after)).filter(differs).chain(before..after).collect();
+        if changed.len() * (array.stride() + 8) >= array.bytes.len() {
+            return self.base(path, array);
+        }
+        let pieces: Vec<&[usize]> = if changed.is_empty() {
+            vec![&[]]
+        } else {
+            changed.chunks((PIECE_BYTES / (array.stride() + 8)).max(1)).collect()
+        };
+        for rows in pieces {
+            // Each piece grows the array no further than it reaches.
+            let reached = rows.last().map_or(0, |last| last + 1).max(before).min(after);
+            let values: Vec<u8> = rows.iter().flat_map(|&row| array.row(row)).copied().collect();
+            let indices: Vec<i64> = rows.iter().map(|&row| row as i64).collect();
+            let piece = StateArray { rows: reached as u64, bytes: Arc::default(), ..array.clone() };
+            self.push(path, &piece, Kind::Delta, 0, &indices, &values);
+        }
+    }
+
+    fn finish(mut self, iteration: i64) -> Result<RecordBatch> {
+        let count = self.paths.len();
+        let columns: Vec<ArrayRef> = vec![
+            Arc::new(Int64Array::from(vec![iteration; count])),
+            Arc::new(StringArray::from(self.paths)),
+            Arc::new(UInt8Array::from(self.kinds)),
+            Arc::new(StringArray::from(self.dtypes)),
+            Arc::new(Int64Array::from(self.widths)),
+            Arc::new(Int64Array::from(self.lengths)),
+            Arc::new(Int64Array::from(self.firsts)),
+            Arc::new(self.indices.finish()),
+            Arc::new(self.values.finish()),
+        ];
+        let schema = schema_of(STATES).ok_or_else(|| Error::internal("the states have no schema"))?;
+        RecordBatch::try_new(schema, columns).map_err(arrow_bug)
+    }
+}

@@ -1,0 +1,156 @@
+"""Inject: stored trajectories that join groups which failed, before admission and before any statistic."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentrl_core import _core
+from agentrl_core.component import column_name, option
+from agentrl_core.component.component import Component
+from agentrl_core.component.state import Closed, State
+from agentrl_core.data.draws import Draws, OldLogprob, Source
+from agentrl_core.replay.kept import Kept, task_hashes
+from agentrl_core.replay.memory import Memory
+from agentrl_core.replay.replay import Replay
+
+if TYPE_CHECKING:
+    from agentrl_core.data.batch import Batch
+
+
+@dataclass(frozen=True)
+class Failed(Component):
+    """Says which groups failed: those of which all that is asked here holds.
+
+    Args:
+        column: of draws; a draw without a value is left out.
+        best_at_most: the largest value is at most this; None: any.
+        mean_below: the mean is smaller than this; None: any.
+        std_below: the standard deviation is smaller than this (divided by the count less `ddof`); None: any.
+        ddof: see `std_below`, 0 or 1.
+
+    Example:
+        >>> from agentrl_core.replay import Failed
+        >>> Failed(best_at_most=0.0).of([0.0, -1.0]), Failed(best_at_most=0.0).of([0.0, 1.0])
+        (True, False)
+    """
+
+    phase: ClassVar[str] = "replay"
+
+    column: str = column_name("score", level="draw")
+    best_at_most: float | None = 0.0
+    mean_below: float | None = None
+    std_below: float | None = option(None, above=0)
+    ddof: int = option(0, at_least=0, at_most=1)
+
+    def of(self, values: object) -> bool:
+        """Whether a group with these values failed; one without values did not."""
+        numbers = np.asarray(values, np.float64)
+        numbers = numbers[np.isfinite(numbers)]
+        if not len(numbers):
+            return False
+        spread = numbers.std(ddof=self.ddof) if len(numbers) > self.ddof else 0.0
+        return bool(
+            (self.best_at_most is None or numbers.max() <= self.best_at_most)
+            and (self.mean_below is None or numbers.mean() < self.mean_below)
+            and (self.std_below is None or spread < self.std_below)
+        )
+
+
+@dataclass(frozen=True)
+class Inject(Replay):
+    """Puts remembered trajectories of the same task into a group that failed, so that it has something to learn from.
+
+    The group's score is made again with them, and they vote in its statistics as its own members do, unless `votes` is
+    False. ARPO-GUI (arXiv:2505.16282): the first member of a group with std < .05 and mean < .2 gives way to one of the
+    last 8 successes of the task. RAPO: a random member gives way to the newest. DART: the newest success of any version.
+
+    Args:
+        memory: what is remembered.
+        when: which groups failed.
+        count: how many join one group, at most.
+        replaces: the member that each takes the place of: the `first` ones, `random` ones, the `worst` ones (the
+            smallest scores, of equal ones the first), or `none`: the group grows.
+        source: what the draws are called.
+        old_logprob: what the ratio's denominator is.
+        votes: whether they count in the group's statistics.
+        trained: whether they are trained.
+
+    Example:
+        >>> from agentrl_core import replay
+        >>> success = replay.Memory(per_task=8, where=replay.Band("outcome", above=0.1))
+        >>> failed = replay.Failed("outcome", best_at_most=None, mean_below=0.2, std_below=0.05)
+        >>> replay.Inject(success, failed, replaces="first", old_logprob="recomputed").needs
+        (draw('outcome'), draw('score'))
+    """
+
+    memory: Memory = Memory(per_task=1)  # noqa: RUF009 - frozen
+    when: Failed = Failed()
+    count: int = option(1, at_least=1)
+    replaces: Literal["first", "random", "worst", "none"] = "first"
+    source: Source = "replay"
+    old_logprob: OldLogprob = "behaviour"
+    votes: bool = True
+    trained: bool = True
+
+    def initial_state(self) -> State:
+        """The memory's."""
+        return {"memory": self.memory.initial_state()}
+
+    def next(self, state: State, closed: Closed) -> State:
+        """The memory's next."""
+        return {"memory": self.memory.next(state["memory"], closed)}
+
+    def inject(self, state: State, group: Batch, key: int) -> Draws | None:
+        """What joins one scored group."""
+        if not group.num_draws or not self.when.of(group.column(self.when.column, "draw")):
+            return None
+        iteration = int(np.asarray(group.column("iteration", "draw"))[0])
+        kept = self.memory.drawable(state["memory"], iteration, newest_version(group))
+        kept = kept.take(kept.task == task_hashes(group)[0])
+        kept = kept.take(~np.isin(kept.trajectory_id, np.asarray(group.column("trajectory_id", "draw"))))
+        room = group.num_draws if self.replaces != "none" else self.count
+        rows, probability = self.memory.draw(kept, min(self.count, room), key)
+        if not len(rows):
+            return None
+        rows = rows[:room]
+        chosen = kept.take(rows)
+        replaced = np.full(len(rows), -1) if self.replaces == "none" else self._members(group, key)[: len(rows)]
+        return Draws.of(
+            chosen.trajectory_id,
+            votes_in=np.asarray(group.column("group_id", "draw"))[0],
+            replaces=replaced,
+            votes=self.votes,
+            trained=self.trained,
+            source=self.source,
+            old_logprob=self.old_logprob,
+            probability=None if probability is None else probability[: len(rows)],
+            reason=reasons(chosen, f"{self.when.column} says that its group failed"),
+        )
+
+    def _members(self, group: Batch, key: int) -> NDArray[np.int64]:
+        """The members in the order in which they give way."""
+        count = group.num_draws
+        if self.replaces == "random":
+            order = _core.replay.race(np.arange(count, dtype=np.int64), key=_core.rng.structural_seed(key, 1))
+        elif self.replaces == "worst":
+            order = np.nan_to_num(np.asarray(group.column("score", "draw"), np.float64), nan=-np.inf)
+        else:
+            order = np.arange(count, dtype=np.float64)
+        return np.argsort(order, kind="stable")
+
+
+def newest_version(batch: Batch) -> int | None:
+    """The newest policy version among the actions of a batch."""
+    versions = np.asarray(batch.column("max_policy_version", "draw"), np.float64)
+    known = versions[np.isfinite(versions)]
+    return int(known.max()) if len(known) else None
+
+
+def reasons(kept: Kept, why: str) -> list[str]:
+    """Why each row was drawn, in words."""
+    columns = zip(kept.iteration.tolist(), kept.score.tolist(), kept.uses.tolist(), strict=True)
+    return [f"{why}; of iteration {age}, score {score:g}, drawn {uses} times before" for age, score, uses in columns]

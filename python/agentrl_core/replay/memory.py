@@ -1,0 +1,255 @@
+"""Memories: which trajectories are remembered, how long, and in which order they are drawn again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentrl_core import _core
+from agentrl_core.component import column_name, option
+from agentrl_core.component.component import Component
+from agentrl_core.component.state import Closed, Remembers, State
+from agentrl_core.data.codes import CODES
+from agentrl_core.operators import keys
+from agentrl_core.replay.kept import Kept
+from agentrl_core.weight.select import top
+
+if TYPE_CHECKING:
+    from agentrl_core.data.batch import Batch
+
+_FRESH = CODES["source"].index("fresh")
+
+Order = Literal["uniform", "oldest", "newest", "best", "proportional", "rank"]
+"""How rows of a memory are drawn, each at most once: at random, by age, by priority, or at random by priority."""
+
+
+@dataclass(frozen=True)
+class Band(Component):
+    """Says which rows are remembered or drawn: those whose column lies in a band.
+
+    Args:
+        column: of draws.
+        at_least: smallest value; None: any.
+        above: larger than this; None: any.
+        at_most: largest value; None: any.
+        below: smaller than this; None: any.
+
+    Example:
+        >>> from agentrl_core.replay import Band
+        >>> Band("score", above=0.5).of([0.5, 1.0, float("nan")]).tolist()
+        [False, True, False]
+    """
+
+    phase: ClassVar[str] = "replay"
+
+    column: str = column_name("score", level="draw")
+    at_least: float | None = None
+    above: float | None = None
+    at_most: float | None = None
+    below: float | None = None
+
+    def of(self, values: object) -> NDArray[np.bool_]:
+        """Which of some values lie in the band; NaN never does."""
+        numbers = np.asarray(values, np.float64)
+        inside = np.isfinite(numbers)
+        for bound, fits in (
+            (self.at_least, np.greater_equal),
+            (self.above, np.greater),
+            (self.at_most, np.less_equal),
+            (self.below, np.less),
+        ):
+            if bound is not None:
+                inside &= fits(np.nan_to_num(numbers), bound)
+        return inside
+
+
+@dataclass(frozen=True)
+class Memory(Remembers):
+    """Remembers trajectories by reference: which, how many, how long, and in which order they are drawn again.
+
+    After an iteration is closed, the trajectories that ended in it and lie in `where` are kept behind those there are;
+    then rows that are too old are forgotten, then all but the newest of each task beyond `per_task`, then all but the
+    newest beyond `capacity`. A memory of groups keeps and forgets whole groups (those of which a row lies in `where`).
+    Drawing begins with the next iteration: draw first, then append.
+
+    Global FIFO: `Memory(capacity=512)`. Per task: `Memory(per_task=8)`; a single slot: `per_task=1`. By iteration:
+    `Memory(max_age=2)`, or a queue that gives what is `min_age` iterations old: `Memory(min_age=64, max_age=64)`.
+
+    Args:
+        capacity: most rows (or groups) of all; None: any number.
+        per_task: most rows (or groups) of one task; None: any number.
+        unit: what is kept, counted and drawn as one: a `trajectory`, or a `group` intact.
+        where: which trajectories are kept; None: all that have a score.
+        max_age: rows that are older, in iterations, are forgotten; None: never.
+        min_age: rows that are younger, in iterations, are not drawn; 1: of the iteration before.
+        max_versions: rows whose oldest action is more policy versions old than the newest are not drawn; None: all are.
+        order: how rows are drawn: `uniform`, `oldest` (first in, first out), `newest` (last in, first out), `best` (the
+            largest priority), or at random without repetition in proportion to priority^exponent (`proportional`) or to
+            rank^-exponent (`rank`), arXiv:1511.05952.
+        priority: the draw column that is the priority, by its absolute value plus `floor`; empty: all are equal. Of a
+            row that is drawn again it is renewed; one that is not in the column has the largest there is.
+        exponent: see `order`, at least 0.
+        floor: see `priority`, above 0.
+        keep: draw columns that are remembered, joined by commas, beside the score.
+
+    Raises:
+        RecipeError: an option is out of range.
+
+    Example:
+        >>> from agentrl_core import replay
+        >>> replay.Memory(per_task=8, where=replay.Band("outcome", above=0.1)).needs
+        (draw('outcome'),)
+    """
+
+    phase: ClassVar[str] = "replay"
+
+    capacity: int | None = option(None, at_least=1)
+    per_task: int | None = option(None, at_least=1)
+    unit: Literal["trajectory", "group"] = "trajectory"
+    where: Band | None = None
+    max_age: int | None = option(None, at_least=1)
+    min_age: int = option(1, at_least=1)
+    max_versions: int | None = option(None, at_least=0)
+    order: Order = "uniform"
+    priority: str = column_name("", level="draw", optional=True)
+    exponent: float = option(1.0, at_least=0)
+    floor: float = option(1e-6, above=0)
+    keep: str = ""
+
+    def check_options(self) -> None:
+        """What is drawn must still be there."""
+        fits = self.max_age is None or self.min_age <= self.max_age
+        self.require(fits, "min_age", f"rows are forgotten after max_age={self.max_age} iterations")
+
+    @property
+    def kept_columns(self) -> tuple[str, ...]:
+        """The columns that are remembered."""
+        return tuple(name.strip() for name in self.keep.split(",") if name.strip())
+
+    def initial_state(self) -> State:
+        """Nothing is remembered."""
+        return Kept.empty(self.kept_columns).to_state()
+
+    def next(self, state: State, closed: Closed) -> State:
+        """What is remembered after an iteration."""
+        kept = self._used(Kept.from_state(state), closed)
+        fresh = self._worth(closed)
+        fresh = replace(fresh, priority=self._priorities(fresh, closed, float(kept.priority.max(initial=1.0))))
+        kept = kept.plus(fresh.take(~np.isin(fresh.trajectory_id, kept.trajectory_id)))
+        if self.max_age is not None:
+            kept = kept.take(kept.iteration > closed.iteration - self.max_age)
+        if self.per_task is not None:
+            kept = kept.take(self._newest(kept, kept.task, self.per_task))
+        if self.capacity is not None:
+            kept = kept.take(self._newest(kept, np.zeros(len(kept), np.int64), self.capacity))
+        return kept.to_state()
+
+    def drawable(self, state: State, iteration: int, versions: int | None = None) -> Kept:
+        """The rows that an iteration may draw; `versions`: the newest policy version there is."""
+        kept = Kept.from_state(state)
+        fits = kept.iteration <= iteration - self.min_age
+        if self.max_versions is not None and versions is not None:
+            fits &= (kept.version >= 0) & (kept.version >= versions - self.max_versions)
+        return kept.take(fits)
+
+    def draw(self, kept: Kept, count: int, key: int) -> tuple[NDArray[np.int64], NDArray[np.float64] | None]:
+        """Rows for `count` draws (of trajectories, or of whole groups) and, drawn uniformly, how probable each was.
+
+        No row is drawn twice; where there are fewer, all are. Rows come in the order in which they are drawn.
+        """
+        if not count or not len(kept):
+            return np.zeros(0, np.int64), None
+        units = self.units(kept)
+        first = np.unique(units, return_index=True)[1]
+        order = np.argsort(self._ranks(kept.take(first), key), kind="stable")[:count]
+        chance = np.full(len(order), min(1.0, count / len(first))) if self.order == "uniform" else None
+        place = np.full(len(first), -1, np.int64)
+        place[order] = np.arange(len(order))
+        drawn = place[units]
+        rows = np.flatnonzero(drawn >= 0)
+        rows = rows[np.argsort(drawn[rows], kind="stable")]
+        return rows, None if chance is None else chance[drawn[rows]]
+
+    def units(self, kept: Kept) -> NDArray[np.int64]:
+        """What is drawn as one, numbered by first appearance."""
+        ids = kept.trajectory_id if self.unit == "trajectory" else kept.group_id
+        return keys.dense(ids).astype(np.int64)
+
+    def _ranks(self, kept: Kept, key: int) -> NDArray[np.float64]:
+        """What is drawn first has the smallest number."""
+        ids = kept.trajectory_id if self.unit == "trajectory" else kept.group_id
+        match self.order:
+            case "oldest":
+                return np.arange(len(kept), dtype=np.float64)
+            case "newest":
+                return -np.arange(len(kept), dtype=np.float64)
+            case "best":
+                return -kept.priority
+            case "uniform":
+                return _core.replay.race(np.ascontiguousarray(ids), key=key)
+            case "proportional":
+                weights = kept.priority**self.exponent
+            case "rank":
+                weights = _core.replay.rank_weights(np.ascontiguousarray(kept.priority)) ** self.exponent
+        return _core.replay.race(np.ascontiguousarray(ids), np.ascontiguousarray(weights), key=key)
+
+    def _worth(self, closed: Closed) -> Kept:
+        """What ended in the iteration and is kept."""
+        new = np.flatnonzero(np.asarray(closed.finished.column("source", "draw")) == _FRESH)
+        fresh = Kept.of(closed.finished.select_draws(new), closed.iteration, self.kept_columns)
+        for name in self.kept_columns:
+            known = matched(closed.batch, name, fresh.trajectory_id)  # also what was computed after scoring
+            fresh.columns[name][:] = np.where(np.isfinite(known), known, fresh.columns[name])
+        fits = np.isfinite(fresh.score)
+        if self.where is not None:
+            known = matched(closed.batch, self.where.column, fresh.trajectory_id)
+            said = matched(closed.finished, self.where.column, fresh.trajectory_id)
+            fits = self.where.of(np.where(np.isfinite(known), known, said))
+        if self.unit == "group":
+            fits = np.isin(fresh.group_id, fresh.group_id[fits])
+        return fresh.take(fits)
+
+    def _priorities(self, kept: Kept, closed: Closed, otherwise: float) -> NDArray[np.float64]:
+        if not self.priority:
+            return np.ones(len(kept))
+        found = matched(closed.batch, self.priority, kept.trajectory_id)
+        return np.where(np.isfinite(found), np.abs(found) + self.floor, otherwise)
+
+    def _used(self, kept: Kept, closed: Closed) -> Kept:
+        """The rows with what the iteration drew again."""
+        drawn, counts = np.unique(closed.batch.column("trajectory_id", "draw"), return_counts=True)
+        again = np.isin(kept.trajectory_id, drawn)
+        uses = kept.uses.copy()
+        uses[again] += counts[np.searchsorted(drawn, kept.trajectory_id[again])].astype(np.int32)
+        renewed = self._priorities(kept, closed, np.nan) if self.priority else kept.priority
+        return replace(
+            kept,
+            uses=uses,
+            drawn_last=np.where(again, closed.iteration, kept.drawn_last),
+            priority=np.where(again & np.isfinite(renewed), renewed, kept.priority),
+        )
+
+    def _newest(self, kept: Kept, within: NDArray[np.int64], count: int) -> NDArray[np.bool_]:
+        """The rows of the newest trajectories or groups, `count` of each of some parts."""
+        if not len(kept):
+            return np.zeros(0, np.bool_)
+        units = self.units(kept)
+        first = np.unique(units, return_index=True)[1]
+        chosen = top(np.arange(len(first), dtype=np.float64), keys.dense(within[first]), count=count)
+        mask: NDArray[np.bool_] = chosen[units]
+        return mask
+
+
+def matched(batch: Batch, name: str, ids: NDArray[np.int64]) -> NDArray[np.float64]:
+    """A draw column by trajectory, by the first draw of each; NaN where there is no such draw or column."""
+    values = np.full(len(ids), np.nan)
+    if not batch.num_draws or not batch.has(name, "draw"):
+        return values
+    known, first = np.unique(np.asarray(batch.column("trajectory_id", "draw")), return_index=True)
+    place = np.searchsorted(known, ids).clip(max=len(known) - 1)
+    found = known[place] == ids
+    values[found] = np.asarray(batch.column(name, "draw"), np.float64)[first[place[found]]]
+    return values

@@ -1,0 +1,137 @@
+"""Mix: stored trajectories that join the batch, after admission."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentrl_core.component import option
+from agentrl_core.component.state import Closed, State
+from agentrl_core.data.draws import NEW, OWN, Draws, OldLogprob, Source
+from agentrl_core.replay.inject import newest_version, reasons
+from agentrl_core.replay.kept import task_hashes
+from agentrl_core.replay.memory import Memory
+from agentrl_core.replay.replay import Replay
+
+if TYPE_CHECKING:
+    from agentrl_core.data.batch import Batch
+
+
+@dataclass(frozen=True)
+class Mix(Replay):
+    """Mixes remembered trajectories into the batch, a number of them or a share of the batch.
+
+    A memory of groups gives them intact, under their own ids, and they vote among themselves. Of a memory of
+    trajectories, `joins` says where each votes. DOTS (arXiv:2506.05316): (1 - sigma) B groups of a FIFO of 512. ReMix:
+    a share of the last two iterations. M2PO: the whole batch of 64 iterations before, `replaces=True, share=1`.
+
+    Args:
+        memory: what is remembered.
+        count: how many (trajectories, or groups) join; None: what `share` says.
+        share: of the batch that comes out, from 0 to 1, in trajectories or groups, rounded down; 1 only with `replaces`.
+        replaces: whether they take the place of fresh draws, the last ones first in the order of the batch (of groups:
+            of whole groups), so that the batch does not grow. What is replaced is kept, and drawn no more.
+        joins: where trajectories vote: in the `task`'s group of the batch (those without one stay out), in a group of
+            their own each (`alone`), or in `one` new group together.
+        source: what the draws are called.
+        old_logprob: what the ratio's denominator is.
+        votes: whether they count in statistics.
+        trained: whether they are trained.
+
+    Example:
+        >>> from agentrl_core import replay
+        >>> replay.Mix(replay.Memory(capacity=512, unit="group"), share=0.5, old_logprob="recomputed").share
+        0.5
+    """
+
+    memory: Memory = Memory(unit="group")  # noqa: RUF009 - frozen
+    count: int | None = option(None, at_least=1)
+    share: float = option(0.5, at_least=0, at_most=1)
+    replaces: bool = False
+    joins: Literal["task", "alone", "one"] = "alone"
+    source: Source = "replay"
+    old_logprob: OldLogprob = "behaviour"
+    votes: bool = True
+    trained: bool = True
+
+    def check_options(self) -> None:
+        """A batch of stored draws alone replaces the fresh ones."""
+        self.require(self.share < 1.0 or self.replaces, "share", "1 leaves no fresh draws: give replaces=True")
+
+    def initial_state(self) -> State:
+        """The memory's."""
+        return {"memory": self.memory.initial_state()}
+
+    def next(self, state: State, closed: Closed) -> State:
+        """The memory's next."""
+        return {"memory": self.memory.next(state["memory"], closed)}
+
+    def mix(self, state: State, batch: Batch, key: int) -> Draws | None:
+        """What joins the batch."""
+        groups = self.memory.unit == "group"
+        own = np.asarray(batch.column("group_id", "draw"))
+        size = len(np.unique(own)) if groups else len(own)
+        wanted = self._wanted(size)
+        if not wanted:
+            return None
+        kept = self.memory.drawable(state["memory"], _iteration(batch), newest_version(batch))
+        if self.joins == "task" and not groups:
+            kept = kept.take(np.isin(kept.task, task_hashes(batch)))
+        rows, probability = self.memory.draw(kept, wanted, key)
+        if not len(rows):
+            return None
+        chosen = kept.take(rows)
+        votes_in: NDArray[np.int64] = np.full(len(rows), OWN, np.int64)
+        new_group = np.zeros(len(rows), np.int32)
+        if not groups:
+            votes_in = _groups_of(batch, chosen.task) if self.joins == "task" else np.full(len(rows), NEW, np.int64)
+            new_group = np.zeros(len(rows), np.int32) if self.joins == "one" else np.arange(len(rows), dtype=np.int32)
+        return Draws.of(
+            chosen.trajectory_id,
+            votes_in=votes_in,
+            new_group=new_group,
+            replaces=self._replaced(own, chosen.group_id if groups else chosen.trajectory_id),
+            votes=self.votes,
+            trained=self.trained,
+            source=self.source,
+            old_logprob=self.old_logprob,
+            probability=probability,
+            reason=reasons(chosen, f"mixed in, {self.memory.order}"),
+        )
+
+    def _wanted(self, size: int) -> int:
+        """How many trajectories or groups join a batch of so many."""
+        if self.count is not None:
+            return min(self.count, size) if self.replaces else self.count
+        return int(self.share * size) if self.replaces else int(self.share / (1.0 - self.share) * size + 1e-9)
+
+    def _replaced(self, own: NDArray[np.int64], units: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The fresh draw that each gives way to it: of groups, as many as they have in common."""
+        if not self.replaces:
+            return np.full(len(units), -1, np.int64)
+        if self.memory.unit == "trajectory":
+            return np.arange(len(own) - len(units), len(own), dtype=np.int64)
+        replaced = np.full(len(units), -1, np.int64)
+        fresh = list(dict.fromkeys(own.tolist()))[::-1]
+        for number, unit in enumerate(dict.fromkeys(units.tolist())):
+            places, rows = np.flatnonzero(own == fresh[number]), np.flatnonzero(units == unit)
+            common = min(len(places), len(rows))
+            replaced[rows[:common]] = places[:common]
+        return replaced
+
+
+def _iteration(batch: Batch) -> int:
+    drawn = np.asarray(batch.column("iteration", "draw"))
+    if len(drawn):
+        return int(drawn[0])
+    return int(np.asarray(batch.trajectories.column("iteration")).max(initial=0))
+
+
+def _groups_of(batch: Batch, tasks: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The first group of the batch with each task."""
+    known, first = np.unique(task_hashes(batch), return_index=True)
+    groups: NDArray[np.int64] = np.asarray(batch.column("group_id", "draw"))[first[np.searchsorted(known, tasks)]]
+    return groups
