@@ -14,7 +14,6 @@ from small_world import SmallWorld
 from agentrl_core import Collector, Store, _core, select
 from agentrl_core.component import State
 from agentrl_core.component.component import find_component
-from agentrl_core.component.state import unpacked
 from agentrl_core.env import Outcome, Task
 from agentrl_core.recipe import Recipe
 from agentrl_core.recipes import GRPO
@@ -181,7 +180,7 @@ def same(one: Any, other: Any) -> bool:
 
 
 def states(collect: Collector) -> dict[str, State]:
-    return unpacked(collect._now().components)
+    return collect._now().components
 
 
 def test_a_collection_learns_from_all_its_groups(tmp_path: Path) -> None:

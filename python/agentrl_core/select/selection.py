@@ -74,7 +74,7 @@ class Selection:
 
     def take(self, order: NDArray[np.int64]) -> Self:
         """Some of the groups, in this order."""
-        columns = {option.name: getattr(self, option.name) for option in fields(self)}
+        columns: dict[str, Any] = {option.name: getattr(self, option.name) for option in fields(self)}
         return type(self)(**{name: None if column is None else column[order] for name, column in columns.items()})
 
     def to_dict(self) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentrl_core import _core
+from agentrl_core.component import Column, draw
 from agentrl_core.select.allocator import Allocator
 from agentrl_core.select.arms import Arms
 from agentrl_core.select.extra import Failed, Survey
@@ -77,6 +79,10 @@ class Tasks(Selector):
     variant: Arms | None = None
     survey: Survey | None = None
     queue: Failed | None = None
+
+    def own_makes(self) -> Iterable[Column]:
+        """What draws can read of their tasks."""
+        return (draw(f"task_{name}") for name in self.track.names)
 
     def initial_state(self) -> State:
         """Nothing known of any task."""

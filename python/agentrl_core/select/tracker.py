@@ -71,6 +71,11 @@ class Tracker(Component, ABC):
     column: ClassVar[str] = "estimate"
     """What its number is called: draws read it as `task_<column>`."""
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of its `columns`."""
+        return (self.column,)
+
     @abstractmethod
     def initial_state(self) -> State:
         """Nothing known of any task."""

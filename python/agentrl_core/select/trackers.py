@@ -147,6 +147,11 @@ class Window(Tracker):
     hysteresis: float = option(0.0, at_least=0)
     unseen: float = 0.5
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The mean, and where there are bins `bin`."""
+        return (self.column, "bin") if self.bins else (self.column,)
+
     def initial_state(self) -> State:
         """No visit of any task."""
         return {
