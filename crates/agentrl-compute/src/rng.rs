@@ -34,10 +34,15 @@ pub fn structural_seed(parts: &[u64]) -> u64 {
 /// assert!((uniform(1, 0) - uniform(1, 1)).abs() > 0.0);
 /// ```
 pub fn uniform(seed: u64, counter: u64) -> f64 {
+    (word(seed, counter) >> 11) as f64 / (1_u64 << 53) as f64
+}
+
+/// The bits that a uniform number is made of: a seed for what has a seed and a number of its own, made in a few nanoseconds.
+pub(crate) fn word(seed: u64, counter: u64) -> u64 {
     let mut words = [0; 16];
     words[..8].copy_from_slice(&seed.to_le_bytes());
     words[8..].copy_from_slice(&counter.to_le_bytes());
-    (xxh3_64(&words) >> 11) as f64 / (1_u64 << 53) as f64
+    xxh3_64(&words)
 }
 
 #[cfg(test)]

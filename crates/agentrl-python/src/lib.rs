@@ -31,7 +31,7 @@ mod _core {
     use crate::compute::{
         advantage::exports as advantage, filters::exports as filters, group::exports as group, keys::exports as keys,
         replay::exports as replay, returns::exports as returns, reward::exports as reward, rng::exports as rng,
-        rollout::exports as rollout, tree::exports as tree, weight::exports as weight,
+        rollout::exports as rollout, select::exports as select, tree::exports as tree, weight::exports as weight,
     };
     #[pymodule_export]
     use crate::compute::{num_threads, set_num_threads};

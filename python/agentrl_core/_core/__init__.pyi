@@ -22,6 +22,7 @@ from agentrl_core._core import (
     reward,
     rng,
     rollout,
+    select,
     tree,
     weight,
 )
@@ -56,6 +57,7 @@ __all__ = [
     "reward",
     "rng",
     "rollout",
+    "select",
     "set_num_threads",
     "tree",
     "weight",

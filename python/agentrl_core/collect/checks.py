@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from numbers import Integral
 
 from agentrl_core.data.store import Store
@@ -37,10 +37,10 @@ def check_whole(place: str, **numbers: object) -> None:
             raise InvalidInputError(f"{place}: {name}={value!r}; give a whole number of at least 1")
 
 
-def checked_tasks(environment: Environment, count: int, split: Split) -> list[Task]:
-    """Tasks of a split, which have to be tasks."""
+def checked_tasks(environment: Environment, count: int, split: Split) -> Sequence[Task]:
+    """Tasks of a split, which have to be tasks; of what is made on demand, the first."""
     tasks = environment.tasks(count, split=split)
-    for index, task in enumerate(tasks):
+    for index, task in enumerate(tasks if isinstance(tasks, list) else tasks[:1]):
         if not all(isinstance(getattr(task, name, None), str) for name in ("task_id", "question", "domain")):
             raise InvalidInputError(
                 f"environment {type(environment).__name__}: tasks()[{index}] is {task!r}; give env.Task(task_id, "

@@ -36,6 +36,7 @@ from agentrl_core.exceptions import InvalidInputError, RecipeError
 from agentrl_core.recipe import Recipe
 from agentrl_core.rollout import Independent, Rollout
 from agentrl_core.select import Pool
+from agentrl_core.select.pool import Mixed
 
 
 class Collector:
@@ -133,7 +134,7 @@ class Collector:
         self.concurrency = concurrency
         self.progress = progress
         self._pool_size = task_pool
-        self._pool: list[tuple[str, Task]] | None = None
+        self._pool: Mixed | None = None
         self._listeners: list[Callable[[int, Mapping[str, Any]], object]] = []
         self._journal = Journal()
         self._journal_of = -1
@@ -440,22 +441,22 @@ class Collector:
     def _scored(self, batch: Batch) -> Batch:
         return self.recipe.score(self.recipe.with_states(batch, self._now().components))
 
-    def _task_pool(self) -> list[tuple[str, Task]]:
+    def _task_pool(self) -> Mixed:
         """The tasks that are selected from, each with its world; those of several worlds in turn."""
         if self._pool is None:
-            pools = [
-                [(name, task) for task in checked_tasks(world.environment, self._pool_size, "train")]
-                for name, world in self.worlds.items()
-            ]
-            mixed = [pool[place] for place in range(max(map(len, pools))) for pool in pools if place < len(pool)]
+            tasks = {
+                name: checked_tasks(world.environment, self._pool_size, "train") for name, world in self.worlds.items()
+            }
+            self._pool = Mixed(tasks)
             seen: dict[str, str] = {}
-            for name, task in mixed:
-                if seen.setdefault(task.task_id, name) != name:
-                    raise InvalidInputError(
-                        f"environments {seen[task.task_id]!r} and {name!r} both have a task {task.task_id!r}; give "
-                        "tasks ids that name their environment"
-                    )
-            self._pool = mixed
+            for name, each in tasks.items() if len(tasks) > 1 else ():
+                # What is made on demand is not made to be compared.
+                for task in each if isinstance(each, list) else ():
+                    if seen.setdefault(task.task_id, name) != name:
+                        raise InvalidInputError(
+                            f"environments {seen[task.task_id]!r} and {name!r} both have a task {task.task_id!r}; give "
+                            "tasks ids that name their environment"
+                        )
         return self._pool
 
 

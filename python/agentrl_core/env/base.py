@@ -136,8 +136,12 @@ class Environment(Protocol):
     - `close()`.
     """
 
-    def tasks(self, count: int, *, split: Split = "train", start: int = 0) -> list[Task]:
-        """Tasks `start` to `start + count` of a split; the same call always gives the same tasks."""
+    def tasks(self, count: int, *, split: Split = "train", start: int = 0) -> Sequence[Task]:
+        """Tasks `start` to `start + count` of a split; the same call always gives the same tasks.
+
+        A list, or any sequence that makes a task when it is asked for. It may have `columns`: arrays by name, with a
+        value or a vector for each task, which phase select reads (`domain`: its name).
+        """
         ...
 
     def reset(self, task: Task, seed: int) -> Episode:

@@ -153,7 +153,7 @@ class _Checker:
         if shared:
             self.problems.append(f"task {min(shared)!r} is in both splits: held-out tasks must not be trained on")
         self.problems += violations.of_payloads(environment, tasks)
-        return tasks
+        return list(tasks)
 
     # -- episodes
 

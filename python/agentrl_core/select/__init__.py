@@ -1,20 +1,62 @@
-"""Phase select: which tasks to roll out, and which finished groups to admit into the batch."""
+"""Phase select: which tasks to roll out, how often, and which finished groups to admit into the batch."""
 
 from agentrl_core.select.admission import AcceptAll, Admission, DynamicSampling
+from agentrl_core.select.allocator import Allocator, DualArms, Falling, Greedy, Shared
+from agentrl_core.select.arms import Arms
 from agentrl_core.select.band import Band
+from agentrl_core.select.extra import Failed, Survey
+from agentrl_core.select.kept import Kept
+from agentrl_core.select.parts import Quota, Stages
 from agentrl_core.select.pool import Pool
+from agentrl_core.select.sampler import Proportional, Sampler, Top
+from agentrl_core.select.score import Information, Scaled, Score, Spread, Toward
 from agentrl_core.select.selection import Selection, Wanted
 from agentrl_core.select.selector import Selector
+from agentrl_core.select.tasks import Tasks
+from agentrl_core.select.tracker import Candidates, Tracker
+from agentrl_core.select.trackers import Beta, Window
 from agentrl_core.select.uniform import Uniform
+from agentrl_core.select.values import Annotated, LearningProgress, LogMeanExp, Predicted, Tried
+from agentrl_core.select.visits import Visits
 
 __all__ = [
     "AcceptAll",
     "Admission",
+    "Allocator",
+    "Annotated",
+    "Arms",
     "Band",
+    "Beta",
+    "Candidates",
+    "DualArms",
     "DynamicSampling",
+    "Failed",
+    "Falling",
+    "Greedy",
+    "Information",
+    "Kept",
+    "LearningProgress",
+    "LogMeanExp",
     "Pool",
+    "Predicted",
+    "Proportional",
+    "Quota",
+    "Sampler",
+    "Scaled",
+    "Score",
     "Selection",
     "Selector",
+    "Shared",
+    "Spread",
+    "Stages",
+    "Survey",
+    "Tasks",
+    "Top",
+    "Toward",
+    "Tracker",
+    "Tried",
     "Uniform",
+    "Visits",
     "Wanted",
+    "Window",
 ]

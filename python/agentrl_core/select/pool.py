@@ -2,67 +2,175 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import bisect
+from collections.abc import Mapping, Sequence
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from agentrl_core._core import Table
 from agentrl_core.env.base import Task
-from agentrl_core.exceptions import NotFoundError
+from agentrl_core.exceptions import InvalidInputError, NotFoundError
+
+_FACTS = {"attempts": 0, "successes": 0, "last_version": -1, "uses": 0}
+"""Columns of the task table, and what they are for a task that nobody tried."""
+
+
+class Mixed(Sequence[tuple[str, Task]]):
+    """The tasks of several worlds in turn, each with the name of its world; a task is made when it is asked for.
+
+    Args:
+        worlds: the tasks of each, by its name.
+    """
+
+    def __init__(self, worlds: Mapping[str, Sequence[Task]]) -> None:
+        self._worlds = worlds
+        lengths = sorted({len(tasks) for tasks in worlds.values()} - {0})
+        self._begins: list[int] = []
+        """Where the rows begin in which as many worlds take turns."""
+        self._turns: list[tuple[int, list[str]]] = []
+        """From which task of theirs on, and which worlds."""
+        begin = before = 0
+        for length in lengths:
+            names = [name for name, tasks in worlds.items() if len(tasks) >= length]
+            self._begins.append(begin)
+            self._turns.append((before, names))
+            begin += (length - before) * len(names)
+            before = length
+        self._length = begin
+
+    def __len__(self) -> int:
+        """How many tasks there are."""
+        return self._length
+
+    @overload
+    def __getitem__(self, row: int) -> tuple[str, Task]: ...
+    @overload
+    def __getitem__(self, row: slice) -> list[tuple[str, Task]]: ...
+    def __getitem__(self, row: int | slice) -> tuple[str, Task] | list[tuple[str, Task]]:
+        """A task and its world."""
+        if isinstance(row, slice):
+            return [self[place] for place in range(*row.indices(self._length))]
+        if not 0 <= row < self._length:
+            raise IndexError(row)
+        part = bisect.bisect_right(self._begins, row) - 1
+        first, names = self._turns[part]
+        number, which = divmod(row - self._begins[part], len(names))
+        name = names[which]
+        return name, self._worlds[name][first + number]
+
+    def column(self, name: str) -> NDArray[Any] | None:
+        """A column that every world's tasks have (`columns` of the sequence), in the order of the rows."""
+        given: dict[str, NDArray[Any]] = {}
+        for world, tasks in self._worlds.items():
+            columns: Mapping[str, Any] = getattr(tasks, "columns", {})
+            if len(tasks) and name not in columns:
+                return None
+            given |= {world: np.asarray(columns[name])} if len(tasks) else {}
+        if len(given) < 2:
+            return next(iter(given.values()), None)
+        shape = next(iter(given.values())).shape[1:]
+        found = np.empty((self._length, *shape), np.result_type(*given.values()))
+        ends = [*self._begins[1:], self._length]
+        for begin, end, (first, names) in zip(self._begins, ends, self._turns, strict=True):
+            for which, world in enumerate(names):
+                rows = (end - begin) // len(names)
+                found[begin + which : end : len(names)] = given[world][first : first + rows]
+        return found
 
 
 class Pool:
     """The tasks of a run by row, with what is known of them. Row numbers never change.
 
+    Nothing is read before it is asked for, and tasks where they are chosen: ten million of them may be made on demand.
+    The sequence that `Environment.tasks` returns may have `columns`, a table of arrays with a value or a vector for
+    each task (`domain`: its name). Without them `domain` looks at every task, as the facts do, to know their ids.
+
     Args:
         tasks: each with the name of its world.
         statistics: the task table of the run: its last row of a task counts. None: nothing was attempted yet.
 
-    Attributes:
-        domains: names of the domains, by the codes of column `domain`.
+    Example:
+        >>> from agentrl_core.env import Task
+        >>> from agentrl_core.select import Pool
+        >>> pool = Pool([("world", Task(str(number), "?", "sums", None)) for number in range(3)])
+        >>> pool.column("attempts").tolist(), pool.domains
+        ([0, 0, 0], ['sums'])
     """
 
     def __init__(self, tasks: Sequence[tuple[str, Task]], statistics: Table | None = None) -> None:
         self._tasks = tasks
         self._statistics = statistics
         self._columns: dict[str, NDArray[Any]] = {}
-        self.domains: list[str] = list(dict.fromkeys(task.domain for _, task in tasks))
+        self._domains: list[str] | None = None
 
     def __len__(self) -> int:
         """How many tasks there are."""
         return len(self._tasks)
 
+    @property
+    def domains(self) -> list[str]:
+        """Names of the domains, by the codes of column `domain`."""
+        if self._domains is None:
+            self._read_domains()
+        return self._domains or []
+
     def column(self, name: str) -> NDArray[Any]:
-        """A number for each task: `attempts`, `successes`, `last_version` (-1: never used), `domain` (a code).
+        """A value for each task.
+
+        Args:
+            name: `attempts`, `successes`, `uses`, `last_version` (-1: never), `domain` (a code), or one of the
+                environment's own columns.
 
         Raises:
             NotFoundError: there is no such column.
+            InvalidInputError: the environment's column does not have a value for each task.
         """
-        if not self._columns:
-            self._columns = self._read()
-        if name not in self._columns:
-            raise NotFoundError(f"the pool has no column {name!r}; it has: {', '.join(self._columns)}")
+        if name in self._columns:
+            return self._columns[name]
+        if name == "domain":
+            self._read_domains()
+        elif name in _FACTS:
+            self._read_facts()
+        else:
+            found = self._tasks.column(name) if isinstance(self._tasks, Mixed) else None
+            if found is None:
+                known = ", ".join([*_FACTS, "domain"])
+                raise NotFoundError(
+                    f"the pool has no column {name!r}; it has: {known}, and what the `columns` of the sequence that "
+                    "Environment.tasks returns have"
+                )
+            if len(found) != len(self):
+                raise InvalidInputError(f"column {name!r} has {len(found)} values for {len(self)} tasks; give one each")
+            self._columns[name] = found
         return self._columns[name]
 
-    def _read(self) -> dict[str, NDArray[Any]]:
-        codes = {domain: code for code, domain in enumerate(self.domains)}
-        columns: dict[str, NDArray[Any]] = {
-            "attempts": np.zeros(len(self), np.int64),
-            "successes": np.zeros(len(self), np.int64),
-            "last_version": np.full(len(self), -1, np.int64),
-            "domain": np.array([codes[task.domain] for _, task in self._tasks], np.int32),
-        }
-        if self._statistics is not None:
-            rows = {task.task_id: row for row, (_, task) in enumerate(self._tasks)}
-            names = ("attempts", "successes", "last_version")
-            known = (self._statistics.column(name) for name in names)
-            for task_id, *values in zip(self._statistics.column("task_id"), *known, strict=True):
-                if task_id in rows:
-                    for name, value in zip(names, values, strict=True):
-                        columns[name][rows[task_id]] = -1 if value is None else value
-        return columns
+    def _read_domains(self) -> None:
+        named = self._tasks.column("domain") if isinstance(self._tasks, Mixed) else None
+        if named is not None:
+            names, first, codes = np.unique(named, return_index=True, return_inverse=True)
+            order = np.argsort(first)
+            places = np.empty(len(order), np.int32)
+            places[order] = np.arange(len(order))
+            self._domains = [str(name) for name in names[order]]
+            self._columns["domain"] = places[codes]
+            return
+        each = [task.domain for _, task in self._tasks]
+        self._domains = list(dict.fromkeys(each))
+        code = {domain: place for place, domain in enumerate(self._domains)}
+        self._columns["domain"] = np.array([code[domain] for domain in each], np.int32)
+
+    def _read_facts(self) -> None:
+        columns = {name: np.full(len(self), unknown, np.int64) for name, unknown in _FACTS.items()}
+        if self._statistics is not None and len(ids := self._statistics.column("task_id")):
+            row_of = {task.task_id: row for row, (_, task) in enumerate(self._tasks)}
+            rows = np.array([row_of.get(task_id, -1) for task_id in ids], np.int64)
+            known = np.flatnonzero(rows >= 0)
+            for name, column in columns.items():
+                values = [_FACTS[name] if value is None else value for value in self._statistics.column(name)]
+                column[rows[known]] = np.array(values, np.int64)[known]
+        self._columns |= columns
 
     def ids(self, rows: NDArray[np.int64]) -> list[str]:
         """The ids of some tasks."""

@@ -45,6 +45,7 @@ class Uniform(Selector):
                 f"count={wanted.groups} tasks cannot be chosen from pool_size={len(pool)}; make the pool of tasks "
                 "larger or ask for fewer"
             )
-        order = np.argsort(_core.rng.uniform(np.uint64(key) + np.arange(len(pool), dtype=np.uint64), 0), kind="stable")
         begin = len(wanted.taken)
-        return Selection.of(order[begin : begin + wanted.groups], wanted.group_size)
+        end = min(begin + wanted.groups, len(pool))
+        order = _core.select.permuted(len(pool), max(end, 0), key, np.zeros(0, np.int64))
+        return Selection.of(order[begin:], wanted.group_size)

@@ -10,6 +10,7 @@ pub(crate) mod returns;
 pub(crate) mod reward;
 pub(crate) mod rng;
 pub(crate) mod rollout;
+pub(crate) mod select;
 pub(crate) mod tree;
 pub(crate) mod weight;
 

@@ -1,0 +1,415 @@
+//! Rows by their scores: the largest, or at random.
+
+use std::cmp::Ordering;
+use std::collections::HashSet;
+use std::ops::Range;
+
+use crate::check::same_length;
+use crate::rng::uniform;
+use crate::{Error, Result, par};
+
+/// Half of the distance of two neighbouring uniform numbers: with it added, none of them is 0.
+const HALF: f64 = 1.0 / (1_u64 << 54) as f64;
+
+/// A candidate while the best are sought.
+#[derive(Clone, Copy)]
+struct Candidate {
+    score: f64,
+    tie: f64,
+    place: usize,
+}
+
+/// The larger score first; of equal ones, what `tie` says, then the earlier.
+fn before(one: &Candidate, other: &Candidate) -> Ordering {
+    other.score.total_cmp(&one.score).then(one.tie.total_cmp(&other.tie)).then(one.place.cmp(&other.place))
+}
+
+/// The `count` best of some candidates, in any order.
+fn cut(candidates: &mut Vec<Candidate>, count: usize) {
+    if count < candidates.len() && count > 0 {
+        candidates.select_nth_unstable_by(count - 1, before);
+    }
+    candidates.truncate(count);
+}
+
+/// The places of the `count` best of `total` rows, in order: by their scores (None: a row cannot be chosen), then their ties.
+fn best_of(
+    total: usize,
+    count: usize,
+    score: impl Fn(usize) -> Result<Option<f64>> + Sync,
+    tie: impl Fn(usize) -> f64 + Sync,
+) -> Result<Vec<i64>> {
+    let step = par::PIECE.max(count.saturating_mul(16));
+    let pieces = (0..total).step_by(step).map(|start| start..total.min(start + step)).collect();
+    let kept = par::each(pieces, |piece: Range<usize>| {
+        // The worst of so many that are kept: most rows are worse, and cost a comparison.
+        let (mut candidates, mut worst) = (Vec::new(), None);
+        for place in piece {
+            let Some(score) = score(place)? else { continue };
+            if worst.is_some_and(|worst: Candidate| score < worst.score) {
+                continue;
+            }
+            candidates.push(Candidate { score, tie: tie(place), place });
+            if candidates.len() >= 2 * count.max(32) {
+                cut(&mut candidates, count);
+                worst = candidates.last().copied();
+            }
+        }
+        cut(&mut candidates, count);
+        Ok(candidates)
+    })?;
+    let mut candidates = kept.concat();
+    cut(&mut candidates, count);
+    candidates.sort_unstable_by(before);
+    Ok(candidates.into_iter().map(|candidate| candidate.place as i64).collect())
+}
+
+/// The first `count` rows of 0 to `total - 1` in the random order of a key, without those that are taken.
+///
+/// Row `i` stands where `uniform(key + i, 0)` puts it among all; so a larger count only adds rows at the end.
+///
+/// ```
+/// use agentrl_compute::select::permuted;
+///
+/// let first = permuted(1_000, 3, 7, &[])?;
+/// assert_eq!(permuted(1_000, 5, 7, &[])?[..3], first);
+/// assert!(!permuted(1_000, 999, 7, &[first[0]])?.contains(&first[0]));
+/// # Ok::<(), agentrl_compute::Error>(())
+/// ```
+///
+/// # Errors
+/// `InvalidInput` if there are not so many rows.
+pub fn permuted(total: usize, count: usize, key: u64, taken: &[i64]) -> Result<Vec<i64>> {
+    let taken: HashSet<usize> =
+        taken.iter().filter_map(|&row| usize::try_from(row).ok()).filter(|&row| row < total).collect();
+    let free = total - taken.len();
+    if count > free {
+        return Err(Error::invalid(format!(
+            "count is {count}, but {free} of {total} tasks are free; ask for fewer, or make the pool larger"
+        )));
+    }
+    let number = |row: usize| uniform(key.wrapping_add(row as u64), 0);
+    best_of(total, count, |row| Ok((taken.is_empty() || !taken.contains(&row)).then(|| -number(row))), |_| 0.0)
+}
+
+/// `count` rows of 0 to `total - 1`, all equally likely and each at most once, without those that are taken; no row is looked
+/// at unless it is drawn, as long as they are fewer than half.
+///
+/// Draw `i` is `floor(total uniform(key, i))`; what was drawn or taken before is drawn again. Where more than half of the rows
+/// are drawn or taken, the rows are those of [`permuted`].
+///
+/// ```
+/// use agentrl_compute::select::drawn;
+///
+/// let rows = drawn(10_000_000, 256, 7, &[])?;
+/// assert_eq!(drawn(10_000_000, 100, 7, &[])?, rows[..100]);
+/// # Ok::<(), agentrl_compute::Error>(())
+/// ```
+///
+/// # Errors
+/// `InvalidInput` if there are not so many rows.
+pub fn drawn(total: usize, count: usize, key: u64, taken: &[i64]) -> Result<Vec<i64>> {
+    if count.saturating_add(taken.len()) > total / 2 {
+        return permuted(total, count, key, taken);
+    }
+    let mut seen: HashSet<i64> = taken.iter().copied().collect();
+    let draw = |counter| (uniform(key, counter) * total as f64) as i64;
+    Ok((0..).map(draw).filter(|&row| seen.insert(row)).take(count).collect())
+}
+
+/// The places of the `count` largest scores, the largest first; of equal scores a key chooses. A score of minus infinity is
+/// never chosen, so there may be fewer.
+///
+/// ```
+/// use agentrl_compute::select::top;
+///
+/// assert_eq!(top(&[0.25, 1.0, f64::NEG_INFINITY, 0.5], &[10, 11, 12, 13], 2, 0)?, [1, 3]);
+/// # Ok::<(), agentrl_compute::Error>(())
+/// ```
+///
+/// # Errors
+/// `InvalidInput` if lengths differ or a score is NaN or infinite.
+pub fn top(scores: &[f64], rows: &[i64], count: usize, key: u64) -> Result<Vec<i64>> {
+    same_length("rows", rows.len(), "scores", scores.len())?;
+    let score = |place: usize| {
+        let score = bounded("scores", place, scores[place])?;
+        Ok((score > f64::NEG_INFINITY).then_some(score))
+    };
+    best_of(scores.len(), count, score, |place| uniform(key, rows[place] as u64))
+}
+
+/// The places of `count` rows drawn one after another without replacement, each with a probability in proportion to
+/// `exp(logit)` of what is left (Plackett-Luce, by the Gumbel trick). A logit of minus infinity is never drawn.
+///
+/// ```
+/// use agentrl_compute::select::successive;
+///
+/// assert_eq!(successive(&[0.0, f64::NEG_INFINITY], &[0, 1], 1, 3)?, [0]);
+/// # Ok::<(), agentrl_compute::Error>(())
+/// ```
+///
+/// # Errors
+/// `InvalidInput` if lengths differ, a logit is NaN or plus infinity, or fewer than `count` rows can be drawn.
+pub fn successive(logits: &[f64], rows: &[i64], count: usize, key: u64) -> Result<Vec<i64>> {
+    same_length("rows", rows.len(), "logits", logits.len())?;
+    let score = |place: usize| {
+        let logit = bounded("logits", place, logits[place])?;
+        let noise = || -(-(uniform(key, rows[place] as u64) + HALF).ln()).ln();
+        Ok((logit > f64::NEG_INFINITY).then(|| logit + noise()))
+    };
+    let chosen = best_of(logits.len(), count, score, |_| 0.0)?;
+    if chosen.len() < count {
+        return Err(Error::invalid(format!(
+            "count is {count}, but {} of {} rows have a weight above 0; ask for fewer, or give every row some weight",
+            chosen.len(),
+            logits.len()
+        )));
+    }
+    Ok(chosen)
+}
+
+/// The places of `count` rows drawn independently, each in proportion to its weight: with replacement.
+///
+/// ```
+/// use agentrl_compute::select::independent;
+///
+/// assert_eq!(independent(&[0.0, 2.0], 3, 1)?, [1, 1, 1]);
+/// # Ok::<(), agentrl_compute::Error>(())
+/// ```
+///
+/// # Errors
+/// `InvalidInput` if a weight is negative, NaN or infinite, or their sum is 0 or too large.
+pub fn independent(weights: &[f64], count: usize, key: u64) -> Result<Vec<i64>> {
+    let mut sums = Vec::with_capacity(weights.len());
+    let mut total = 0.0_f64;
+    for (place, &weight) in weights.iter().enumerate() {
+        total += weight_of(place, weight)?;
+        sums.push(total);
+    }
+    if total == 0.0 || !total.is_finite() {
+        return Err(Error::invalid(format!(
+            "the sum of weights is {total}; give weights with a sum above 0 that is finite"
+        )));
+    }
+    // A number that rounds up to the whole sum belongs to the last row with a weight.
+    let last = weights.iter().rposition(|&weight| weight > 0.0).unwrap_or(0);
+    let draw = |draw: u64| sums.partition_point(|&sum| sum <= uniform(key, draw) * total).min(last) as i64;
+    Ok((0..count as u64).map(draw).collect())
+}
+
+fn bounded(name: &str, place: usize, value: f64) -> Result<f64> {
+    if value.is_nan() || value == f64::INFINITY {
+        return Err(Error::invalid(format!(
+            "{name}[{place}] is {value}; give a number, or -inf for what is never chosen"
+        )));
+    }
+    Ok(value)
+}
+
+fn weight_of(place: usize, weight: f64) -> Result<f64> {
+    if weight.is_finite() && weight >= 0.0 {
+        return Ok(weight);
+    }
+    Err(Error::invalid(format!("weights[{place}] is {weight}; give a finite number of at least 0")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rng::structural_seed;
+    use proptest::prelude::*;
+
+    fn message<T>(result: Result<T>) -> String {
+        result.map_or_else(|error| error.to_string(), |_| "fine".to_owned())
+    }
+
+    /// The statistic of Pearson for so many draws of each kind.
+    fn chi_squared(found: &[u64], probabilities: &[f64]) -> f64 {
+        let draws = found.iter().sum::<u64>() as f64;
+        let term = |(&found, &p): (&u64, &f64)| (found as f64 - draws * p).powi(2) / (draws * p);
+        found.iter().zip(probabilities).map(term).sum()
+    }
+
+    const WEIGHTS: [f64; 4] = [0.1, 0.2, 0.3, 0.4];
+
+    /// A million first draws, and the pairs of the first two draws, against their exact probabilities.
+    #[test]
+    fn successive_draws_have_the_probabilities_of_plackett_and_luce() -> Result<()> {
+        const DRAWS: u64 = 1_000_000;
+        let logits = WEIGHTS.map(f64::ln);
+        let (mut first, mut pairs) = ([0_u64; 4], [0_u64; 16]);
+        for draw in 0..DRAWS {
+            let chosen = successive(&logits, &[0, 1, 2, 3], 2, structural_seed(&[5, draw]))?;
+            first[chosen[0] as usize] += 1;
+            pairs[(4 * chosen[0] + chosen[1]) as usize] += 1;
+        }
+        // 3 degrees of freedom: beyond 21.1 once in 10 000.
+        assert!(chi_squared(&first, &WEIGHTS) < 21.1, "{first:?}");
+        let pair = |place: usize| {
+            let (a, b) = (place / 4, place % 4);
+            (a != b).then(|| (pairs[place], WEIGHTS[a] * WEIGHTS[b] / (1.0 - WEIGHTS[a])))
+        };
+        let (found, expected): (Vec<_>, Vec<_>) = (0..16).filter_map(pair).unzip();
+        assert!((expected.iter().sum::<f64>() - 1.0).abs() < 1e-12);
+        // 11 degrees of freedom: beyond 37.4 once in 10 000.
+        assert!(chi_squared(&found, &expected) < 37.4, "{found:?}");
+        Ok(())
+    }
+
+    #[test]
+    fn independent_draws_have_their_probabilities() -> Result<()> {
+        let weights = [3.0, 0.0, 1.0, 0.5, 5.5];
+        let mut found = [0_u64; 5];
+        for place in independent(&weights, 1_000_000, 11)? {
+            found[place as usize] += 1;
+        }
+        assert_eq!(found[1], 0);
+        let found = [found[0], found[2], found[3], found[4]];
+        // 3 degrees of freedom: beyond 21.1 once in 10 000.
+        assert!(chi_squared(&found, &[0.3, 0.1, 0.05, 0.55]) < 21.1, "{found:?}");
+        Ok(())
+    }
+
+    #[test]
+    fn every_order_of_a_permutation_is_equally_likely() -> Result<()> {
+        let mut found = [0_u64; 24];
+        for draw in 0..1_000_000 {
+            let order = permuted(4, 4, structural_seed(&[2, draw]), &[])?;
+            // The number of an order: which of those left comes next.
+            let mut left = vec![0, 1, 2, 3];
+            let mut number = 0;
+            for row in order {
+                let place = left.iter().position(|&other| other == row).unwrap_or(9);
+                number = number * left.len() + place;
+                left.remove(place);
+            }
+            found[number] += 1;
+        }
+        // 23 degrees of freedom: beyond 58.6 once in 10 000 (49.7 once in 1 000).
+        assert!(chi_squared(&found, &[1.0 / 24.0; 24]) < 58.6, "{found:?}");
+        Ok(())
+    }
+
+    /// A million draws of two rows out of six, one of them taken: every ordered pair of the others is equally likely.
+    #[test]
+    fn draws_are_even() -> Result<()> {
+        let mut found = [0_u64; 36];
+        for key in 0..1_000_000 {
+            let rows = drawn(6, 2, structural_seed(&[9, key]), &[4])?;
+            found[(6 * rows[0] + rows[1]) as usize] += 1;
+        }
+        let possible = |place: usize| place / 6 != place % 6 && place / 6 != 4 && place % 6 != 4;
+        assert!((0..36).filter(|&place| !possible(place)).all(|place| found[place] == 0));
+        let found: Vec<u64> = (0..36).filter(|&place| possible(place)).map(|place| found[place]).collect();
+        // 19 degrees of freedom: beyond 52.8 once in 20 000.
+        assert!(found.len() == 20 && chi_squared(&found, &[0.05; 20]) < 52.8, "{found:?}");
+        assert_eq!(drawn(6, 5, 1, &[4])?, permuted(6, 5, 1, &[4])?);
+        assert!(drawn(6, 6, 1, &[4]).is_err());
+        Ok(())
+    }
+
+    #[test]
+    fn equal_scores_are_chosen_evenly() -> Result<()> {
+        let mut found = [0_u64; 4];
+        for draw in 0..1_000_000 {
+            let chosen = top(&[1.0, 1.0, 2.0, 1.0, 1.0], &[0, 1, 2, 3, 4], 2, structural_seed(&[draw]))?;
+            assert_eq!(chosen[0], 2);
+            found[if chosen[1] > 2 { chosen[1] - 1 } else { chosen[1] } as usize] += 1;
+        }
+        assert!(chi_squared(&found, &[0.25; 4]) < 21.1, "{found:?}");
+        Ok(())
+    }
+
+    #[test]
+    fn any_number_of_threads_chooses_the_same() -> Result<()> {
+        let rows: Vec<i64> = (0..200_000).collect();
+        let scores: Vec<f64> = rows.iter().map(|row| f64::from((row * 7919 % 1000) as i32)).collect();
+        let mut found = Vec::new();
+        for threads in [1, 2, 5] {
+            par::set_threads(threads)?;
+            let chosen = (
+                top(&scores, &rows, 1000, 4)?,
+                successive(&scores, &rows, 1000, 4)?,
+                permuted(200_000, 1000, 4, &rows[..500])?,
+            );
+            found.push(chosen);
+        }
+        assert!(found[0] == found[1] && found[0] == found[2]);
+        Ok(())
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        let rows = [0, 1];
+        assert_eq!(
+            message(top(&[0.0, f64::NAN], &rows, 1, 0)),
+            "scores[1] is NaN; give a number, or -inf for what is never chosen"
+        );
+        assert_eq!(
+            message(top(&[0.0], &rows, 1, 0)),
+            "rows has 2 values, but scores has 1; give one value of each for every row"
+        );
+        assert_eq!(
+            message(successive(&[f64::INFINITY, 0.0], &rows, 1, 0)),
+            "logits[0] is inf; give a number, or -inf for what is never chosen"
+        );
+        assert_eq!(
+            message(successive(&[f64::NEG_INFINITY, 0.0], &rows, 2, 0)),
+            "count is 2, but 1 of 2 rows have a weight above 0; ask for fewer, or give every row some weight"
+        );
+        assert_eq!(message(independent(&[1.0, -1.0], 1, 0)), "weights[1] is -1; give a finite number of at least 0");
+        for weight in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
+            assert_eq!(
+                message(independent(&[weight], 1, 0)),
+                format!("weights[0] is {weight}; give a finite number of at least 0")
+            );
+        }
+        for weights in [&[][..], &[0.0, 0.0][..]] {
+            assert_eq!(
+                message(independent(weights, 1, 0)),
+                "the sum of weights is 0; give weights with a sum above 0 that is finite"
+            );
+        }
+        assert_eq!(
+            message(independent(&[f64::MAX, f64::MAX], 1, 0)),
+            "the sum of weights is inf; give weights with a sum above 0 that is finite"
+        );
+        assert_eq!(
+            message(permuted(4, 4, 0, &[2, 9, -1])),
+            "count is 4, but 3 of 4 tasks are free; ask for fewer, or make the pool larger"
+        );
+    }
+
+    proptest! {
+        /// Against a sort of all.
+        #[test]
+        fn as_sorting_everything(
+            scores in prop::collection::vec(prop::sample::select(vec![f64::NEG_INFINITY, -1.0, 0.0, 0.5, 2.0]), 0..40),
+            count in 0_usize..45,
+            key in any::<u64>(),
+        ) {
+            let rows: Vec<i64> = (0..scores.len() as i64).map(|row| 3 * row + 1).collect();
+            let mut order: Vec<usize> = (0..scores.len()).filter(|&place| scores[place].is_finite()).collect();
+            let tie = |place: usize| uniform(key, rows[place] as u64);
+            order.sort_by(|&a, &b| scores[b].total_cmp(&scores[a]).then(tie(a).total_cmp(&tie(b))));
+            let expected: Vec<i64> = order.iter().take(count).map(|&place| place as i64).collect();
+            prop_assert_eq!(top(&scores, &rows, count, key)?, expected);
+        }
+
+        #[test]
+        fn a_permutation_is_a_sort_of_its_numbers(
+            total in 1_usize..300, count in 0_usize..300, key in any::<u64>(), taken in prop::collection::vec(0_i64..300, 0..20),
+        ) {
+            let mut order: Vec<i64> = (0..total as i64).filter(|row| !taken.contains(row)).collect();
+            order.sort_by(|&a, &b| {
+                uniform(key.wrapping_add(a as u64), 0).total_cmp(&uniform(key.wrapping_add(b as u64), 0))
+            });
+            let found = permuted(total, count, key, &taken);
+            if count > order.len() {
+                prop_assert!(found.is_err());
+            } else {
+                prop_assert_eq!(found?, order[..count].to_vec());
+            }
+        }
+    }
+}

@@ -1,0 +1,22 @@
+"""VADE: the tasks that promise the most information, by a posterior that forgets at two speeds (arXiv:2511.18902).
+
+The posterior of a task's success rate is Beta(S + 1, F + 1), with S successes and F failures that fade: by 0.5 at a
+visit, before its outcomes are added, and by 0.99 in every other iteration, so that old evidence regresses to the even
+prior. An iteration takes the tasks with the largest p (1 - p)^2 of one draw p of each posterior, which leans to hard
+tasks (most at p = 1/3). Then GRPO.
+
+The paper does not give the two decays; these are chosen here. It scores every task of the pool.
+"""
+
+from agentrl_core.advantage import GroupRelative
+from agentrl_core.loss import Policy
+from agentrl_core.recipe import Recipe
+from agentrl_core.select import Beta, Information, Tasks, Top
+
+VADE = Recipe(
+    name="vade",
+    source="arXiv:2511.18902",
+    select=Tasks(track=Beta(decay=0.5, idle_decay=0.99), score=Information(), sample=Top(posterior=True)),
+    advantage=GroupRelative(),
+    loss=Policy(),
+)

@@ -1,0 +1,235 @@
+"""How many rollouts each chosen task gets, under the total of the iteration."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentrl_core import _core
+from agentrl_core.component import Component, option
+from agentrl_core.select.score import Information, Score, Spread
+
+if TYPE_CHECKING:
+    from agentrl_core.component.state import State
+    from agentrl_core.select.visits import Visits
+
+Numbers = Mapping[str, NDArray[np.float64]]
+"""What is tracked of some tasks: `estimate`, and the columns of the tracker."""
+
+
+@dataclass(frozen=True)
+class Allocator(Component, ABC):
+    """Base of what answers numbers of rollouts. One that remembers overrides `initial_state` and `next`."""
+
+    @abstractmethod
+    def counts(self, state: State, known: Numbers, total: int) -> NDArray[np.int32]:
+        """Rollouts of each chosen task, at least 1.
+
+        Args:
+            state: what it remembers.
+            known: what is tracked of the tasks.
+            total: rollouts that the iteration asked for.
+        """
+
+    def initial_state(self) -> State:
+        """Nothing."""
+        return {}
+
+    def next(self, state: State, visits: Visits, known: Numbers) -> State:  # noqa: ARG002 - it learns nothing
+        """What it remembers after an iteration; `known` is what was tracked of the visited tasks when it began."""
+        return state
+
+
+@dataclass(frozen=True)
+class Greedy(Allocator):
+    """Rollouts to where they most likely make a group with both outcomes.
+
+    Maximises sum_i w_i (1 - p_i^n_i - (1 - p_i)^n_i) under sum n_i <= total and low <= n_i <= high; exact, since the
+    gain of a further rollout falls with n. Tasks that were never solved (p = 0) share what is left.
+
+    Source: Knapsack RL arXiv:2509.25849 (`weight="information"`: w = p (1 - p)^2); V0 (`weight="one"`, `low=1`).
+
+    Args:
+        weight: w: `information` or `one`.
+        low: fewest rollouts of a task; where the total is too small for it, all get equally many.
+        high: most rollouts of a task.
+        gain_above: a rollout that gains no more is not spent on a task.
+
+    Raises:
+        RecipeError: an option is out of range.
+
+    Example:
+        >>> import numpy as np
+        >>> from agentrl_core.select import Greedy
+        >>> Greedy("one").counts({}, {"estimate": np.array([0.5, 0.9, 1.0])}, total=8).tolist()
+        [4, 2, 2]
+    """
+
+    weight: Literal["information", "one"] = "information"
+    low: int = option(2, at_least=1)
+    high: int = option(128, at_least=1)
+    gain_above: float = option(0.0, at_least=0)
+
+    def check_options(self) -> None:
+        """The fewest are no more than the most."""
+        self.require(self.low <= self.high, "low", f"give a number up to high={self.high}")
+
+    def counts(self, state: State, known: Numbers, total: int) -> NDArray[np.int32]:  # noqa: ARG002 - remembers nothing
+        """Rollouts of each task."""
+        rates = known["estimate"]
+        weights = Information()(rates) if self.weight == "information" else np.ones(len(rates))
+        options = {"total": total, "low": self.low, "high": self.high, "gain_above": self.gain_above}
+        return _core.select.greedy(rates, weights, rest=rates == 0, **options).astype(np.int32)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class Shared(Allocator):
+    """Rollouts in proportion to a score, rounded so that they sum to the total.
+
+    Source: GDRO-RL arXiv:2601.19280 (`Shared(Spread())`: the optimal n is proportional to the standard deviation).
+
+    Args:
+        by: the score.
+        low: fewest rollouts of a task.
+        high: most.
+
+    Raises:
+        RecipeError: an option is out of range.
+        InvalidInputError: when counting: a score is negative or not finite, or all are 0.
+
+    Example:
+        >>> import numpy as np
+        >>> from agentrl_core.select import Shared
+        >>> Shared(low=1).counts({}, {"estimate": np.array([0.5, 0.8, 1.0])}, total=10).tolist()  # 0.5, 0.4, 0
+        [5, 4, 1]
+    """
+
+    by: Score = Spread()
+    low: int = option(2, at_least=1)
+    high: int = option(128, at_least=1)
+
+    def check_options(self) -> None:
+        """The fewest are no more than the most."""
+        self.require(self.low <= self.high, "low", f"give a number up to high={self.high}")
+
+    def counts(self, state: State, known: Numbers, total: int) -> NDArray[np.int32]:  # noqa: ARG002 - remembers nothing
+        """Rollouts of each task."""
+        scores = self.by(known["estimate"])
+        return _core.select.shares(scores, total=total, low=self.low, high=self.high).astype(np.int32)
+
+
+@dataclass(frozen=True)
+class Falling(Allocator):
+    """Fewer rollouts of a task the better it is solved: n for success rates up to `above`, then falling to `low` at 1.
+
+    n(p) = max(low, round_up(n min(1, (1 - p) / (1 - above)))), with n the mean of the total. What that leaves is saved.
+
+    Source: DART arXiv:2509.23866, which says from where on (0.6) and not how the number falls.
+
+    Args:
+        above: success rate from which on there are fewer.
+        low: fewest rollouts.
+
+    Raises:
+        RecipeError: an option is out of range.
+
+    Example:
+        >>> import numpy as np
+        >>> from agentrl_core.select import Falling
+        >>> Falling().counts({}, {"estimate": np.array([0.3, 0.8, 1.0])}, total=24).tolist()
+        [8, 4, 1]
+    """
+
+    above: float = option(0.6, at_least=0, below=1)
+    low: int = option(1, at_least=1)
+
+    def counts(self, state: State, known: Numbers, total: int) -> NDArray[np.int32]:  # noqa: ARG002 - remembers nothing
+        """Rollouts of each task."""
+        rates = known["estimate"]
+        each = total // max(len(rates), 1)
+        parts = each * np.minimum(1.0, (1 - rates) / (1 - self.above))
+        # What a product has too much in its last bits is no further rollout.
+        return np.clip(np.ceil(parts - 1e-9), min(self.low, each), each).astype(np.int32)
+
+
+@dataclass(frozen=True)
+class DualArms(Allocator):
+    """A bandit for each difficulty, whose arms are numbers of rollouts, with a price that holds the total.
+
+    Tasks lie in bins by the tracker's column `bin` (`Window(bins=)`), or else by their estimate. Bin b plays arm n_b,
+    all bins together the choice that maximises sum_b ln p_b(n_b) under sum of rollouts = total, where
+
+        p_b = (1 - explore) softmax(S_b) + explore / arms
+        S_b(n_b) <- S_b(n_b) + rate (J_b - price n_b)        of the arm that was played, J_b the bin's mean reward
+        price <- max(0, price + price_rate (mean n - average))
+
+    Source: Rollout-GDRO, arXiv:2601.19280; where text and code differ in the sign of a gain, a larger reward is better.
+
+    Args:
+        low: the smallest arm.
+        high: the largest.
+        bins: of success rates.
+        rate: of the arms' scores.
+        explore: part of the probability that all arms share.
+        price_rate: of the price.
+        average: rollouts of a task that are paid for.
+
+    Raises:
+        RecipeError: an option is out of range.
+
+    Example:
+        >>> from agentrl_core.select import DualArms
+        >>> DualArms(low=2, high=4, bins=3).initial_state()["scores"].shape
+        (3, 3)
+    """
+
+    low: int = option(2, at_least=1)
+    high: int = option(8, at_least=1)
+    bins: int = option(10, at_least=1)
+    rate: float = option(0.65, above=0)
+    explore: float = option(0.01, above=0, at_most=1)
+    price_rate: float = option(0.01, at_least=0)
+    average: float = option(4.0, above=0)
+
+    def check_options(self) -> None:
+        """There is an arm."""
+        self.require(self.low <= self.high, "low", f"give a number up to high={self.high}")
+
+    def initial_state(self) -> State:
+        """All arms alike, and no price."""
+        return {"scores": np.zeros((self.bins, self.high - self.low + 1)), "price": 0.0}
+
+    def _bins(self, known: Numbers) -> NDArray[np.int64]:
+        bins = known.get("bin", known["estimate"] * self.bins)
+        return np.clip(bins.astype(np.int64), 0, self.bins - 1)
+
+    def counts(self, state: State, known: Numbers, total: int) -> NDArray[np.int32]:
+        """The arm of each task's bin."""
+        bins = self._bins(known)
+        scores = state["scores"]
+        chances = np.exp(scores - scores.max(axis=1, keepdims=True))
+        chances = (1 - self.explore) * chances / chances.sum(axis=1, keepdims=True) + self.explore / scores.shape[1]
+        sizes = np.bincount(bins, minlength=self.bins).astype(np.uint32)
+        arms = np.arange(self.low, self.high + 1, dtype=np.uint32)
+        played = _core.select.best_arms(np.log(chances).ravel(), sizes, arms, total=total)
+        return arms[played[bins]].astype(np.int32)
+
+    def next(self, state: State, visits: Visits, known: Numbers) -> State:
+        """Scores and price after an iteration."""
+        bins, counts = self._bins(known), visits.counts
+        rewards = visits.sums(np.nan_to_num(visits.rewards))
+        scores = state["scores"].copy()
+        for number in np.unique(bins).tolist():
+            of_bin = bins == number
+            rollouts = int(counts[of_bin].sum())
+            played = int(np.clip(np.round(rollouts / of_bin.sum()), self.low, self.high))
+            gain = rewards[of_bin].sum() / rollouts - state["price"] * played
+            scores[number, played - self.low] += self.rate * gain
+        mean = float(counts.mean()) if len(counts) else self.average
+        price = max(0.0, state["price"] + self.price_rate * (mean - self.average))
+        return {"scores": scores, "price": price}

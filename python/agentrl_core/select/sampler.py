@@ -1,0 +1,133 @@
+"""How tasks are chosen by their scores."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentrl_core import _core
+from agentrl_core.component import Component, option
+from agentrl_core.exceptions import InvalidInputError
+
+
+@dataclass(frozen=True)
+class Sampler(Component, ABC):
+    """Base of the ways to choose by scores.
+
+    Args:
+        among: candidates for each task that is wanted, drawn evenly before anything is looked at; None: the whole pool.
+        posterior: whether scores are made of draws of the tracker's posterior instead of its estimates (Thompson
+            sampling).
+    """
+
+    among: int | None = option(None, at_least=1)
+    posterior: bool = False
+
+    @abstractmethod
+    def choose(
+        self, scores: NDArray[np.float64], rows: NDArray[np.int64], count: int, key: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64] | None]:
+        """Positions of the chosen candidates, and the probability of each where it is known."""
+
+
+@dataclass(frozen=True)
+class Top(Sampler):
+    """The tasks with the largest scores; of equal ones a key chooses. A score of minus infinity is never chosen.
+
+    Source: MoPPS arXiv:2507.04632 (`Top(posterior=True, among=16)`), VADE arXiv:2511.18902 (`Top(posterior=True)`).
+
+    Raises:
+        RecipeError: an option is out of range.
+
+    Example:
+        >>> import numpy as np
+        >>> from agentrl_core.select import Top
+        >>> Top().choose(np.array([0.1, 0.9, 0.5]), np.arange(3), 2, key=0)[0].tolist()
+        [1, 2]
+    """
+
+    def choose(
+        self, scores: NDArray[np.float64], rows: NDArray[np.int64], count: int, key: int
+    ) -> tuple[NDArray[np.int64], None]:
+        """The positions of the largest."""
+        return _core.select.top(scores, rows, count, key), None
+
+
+@dataclass(frozen=True)
+class Proportional(Sampler):
+    """Tasks at random, by their scores.
+
+    With n candidates: P = (1 - uniform) w / sum w + uniform / n, where w is the score, or exp(score / temperature).
+    Without replacement a task is drawn from what is left, by the Gumbel trick; the probability that is told is that of
+    the first draw.
+
+    Args:
+        temperature: of a softmax; None: the scores are weights, at least 0.
+        uniform: part of the probability that all tasks share evenly.
+        replace: whether a task may come several times.
+
+    Raises:
+        RecipeError: an option is out of range.
+        InvalidInputError: when choosing: a weight is negative or not finite, or all are 0.
+
+    Source: TeachMyAgent arXiv:2103.09815 (`uniform=0.2`), DOTS arXiv:2506.05316 (`temperature=1e-3`), MSSR
+    arXiv:2512.18215.
+
+    Example:
+        >>> import numpy as np
+        >>> from agentrl_core.select import Proportional
+        >>> places, chances = Proportional(uniform=0.2).choose(np.array([3.0, 1.0]), np.arange(2), 2, key=0)
+        >>> chances[np.argsort(places)].round(6).tolist()
+        [0.7, 0.3]
+    """
+
+    temperature: float | None = option(None, above=0)
+    uniform: float = option(0.0, at_least=0, at_most=1)
+    replace: bool = False
+
+    def choose(
+        self, scores: NDArray[np.float64], rows: NDArray[np.int64], count: int, key: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Draw so many."""
+        chances = self.probabilities(scores)
+        if self.replace:
+            places = _core.select.independent(chances, count, key)
+        else:
+            with np.errstate(divide="ignore"):
+                logits = scores / self.temperature if self.temperature and not self.uniform else np.log(chances)
+            places = _core.select.successive(logits, rows, count, key)
+        return places, chances[places]
+
+    def probabilities(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The probability of each candidate to be drawn first."""
+        if not len(scores):
+            return scores
+        if self.temperature is None:
+            wrong = ~(np.isfinite(scores) & (scores >= 0))
+            if wrong.any():
+                place = int(np.flatnonzero(wrong)[0])
+                raise InvalidInputError(
+                    f"{self.title()}: scores[{place}] is {scores[place]}, and without a temperature scores are "
+                    "weights; use a score that is at least 0, or give a temperature"
+                )
+            weights = scores
+        else:
+            if np.isnan(scores).any() or np.isposinf(scores).any():
+                place = int(np.flatnonzero(np.isnan(scores) | np.isposinf(scores))[0])
+                raise InvalidInputError(
+                    f"{self.title()}: scores[{place}] is {scores[place]}; a score has to be a number"
+                )
+            weights = np.exp((scores - scores.max()) / self.temperature)
+        total = weights.sum()
+        if self.uniform == 1:
+            return np.full(len(scores), 1 / len(scores))
+        if total == 0 and self.uniform == 0:
+            raise InvalidInputError(
+                f"{self.title()}: all {len(scores)} scores are 0; give `uniform` a part, or use a score with a floor"
+            )
+        # Where nothing has a weight yet, all are alike.
+        learned = weights / total if total > 0 else np.full(len(scores), 1 / len(scores))
+        return (1 - self.uniform) * learned + self.uniform / len(scores)

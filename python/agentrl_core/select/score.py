@@ -1,0 +1,120 @@
+"""What a task is worth now, by what is tracked of it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentrl_core.component import Component, option
+
+
+@dataclass(frozen=True)
+class Score(Component, ABC):
+    """Base of what makes a score of the number that a tracker has of each candidate: the larger, the sooner."""
+
+    @abstractmethod
+    def __call__(self, estimates: NDArray[np.float64]) -> NDArray[np.float64]:
+        """One score a candidate; minus infinity for what is never chosen."""
+
+
+@dataclass(frozen=True)
+class Toward(Score):
+    """Tasks whose number is near a target: -max(|x - target| - width, 0).
+
+    Args:
+        target: the best number.
+        width: numbers no further away than this are all equally good.
+
+    Raises:
+        RecipeError: an option is out of range.
+
+    Source: MoPPS arXiv:2507.04632 (its order is that of the squares), DOTS arXiv:2506.05316.
+
+    Example:
+        >>> import numpy as np
+        >>> from agentrl_core.select import Toward
+        >>> Toward(0.5, width=0.25)(np.array([0.0, 0.25, 0.5])).tolist()
+        [-0.25, 0.0, 0.0]
+    """
+
+    target: float = 0.5
+    width: float = option(0.0, at_least=0)
+
+    def __call__(self, estimates: NDArray[np.float64]) -> NDArray[np.float64]:
+        """How near each is."""
+        return -np.maximum(np.abs(estimates - self.target) - self.width, 0.0)
+
+
+@dataclass(frozen=True)
+class Information(Score):
+    """What a success rate p promises to teach: p (1 - p)^2, most at p = 1/3.
+
+    Source: VADE arXiv:2511.18902, Knapsack RL arXiv:2509.25849.
+
+    Example:
+        >>> import numpy as np
+        >>> from agentrl_core.select import Information
+        >>> Information()(np.array([0.0, 0.5, 1.0])).tolist()
+        [0.0, 0.125, 0.0]
+    """
+
+    def __call__(self, estimates: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The information of each."""
+        return estimates * (1 - estimates) ** 2
+
+
+@dataclass(frozen=True)
+class Spread(Score):
+    """How much the outcomes of a task differ: (sqrt(p (1 - p)) + floor)^power.
+
+    Args:
+        power: 0 makes all equal.
+        floor: above 0 so that no task is given up.
+
+    Raises:
+        RecipeError: an option is out of range.
+
+    Source: MSSR arXiv:2512.18215.
+
+    Example:
+        >>> import numpy as np
+        >>> from agentrl_core.select import Spread
+        >>> Spread(floor=0.0)(np.array([0.5, 1.0])).tolist()
+        [0.5, 0.0]
+    """
+
+    power: float = option(1.0, at_least=0)
+    floor: float = option(1e-6, at_least=0)
+
+    def __call__(self, estimates: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The spread of each."""
+        return (np.sqrt(np.clip(estimates * (1 - estimates), 0.0, None)) + self.floor) ** self.power
+
+
+@dataclass(frozen=True)
+class Scaled(Score):
+    """The tracked number itself, times a factor: -1 prefers the small.
+
+    Source: VLA-RL arXiv:2505.18719 (success rates with -1), TeachMyAgent arXiv:2103.09815 (learning progress).
+
+    Args:
+        factor: what it is multiplied by.
+
+    Raises:
+        RecipeError: an option is out of range.
+
+    Example:
+        >>> import numpy as np
+        >>> from agentrl_core.select import Scaled
+        >>> Scaled(-1.0)(np.array([0.25])).tolist()
+        [-0.25]
+    """
+
+    factor: float = 1.0
+
+    def __call__(self, estimates: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The number times the factor."""
+        return self.factor * estimates

@@ -1,0 +1,105 @@
+"""The pool: tasks in turn, made on demand, with columns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from small_world import SmallWorld
+
+from agentrl_core import Collector, select
+from agentrl_core.env import Task
+from agentrl_core.exceptions import InvalidInputError, NotFoundError
+from agentrl_core.recipes import GRPO
+from agentrl_core.select import Pool, Tasks
+from agentrl_core.select.pool import Mixed
+
+
+class Made(Sequence[Task]):
+    """Tasks that are made when they are asked for, and counted."""
+
+    def __init__(self, count: int, columns: dict[str, Any] | None = None, name: str = "made") -> None:
+        self.count = count
+        self.columns = columns or {}
+        self.name = name
+        self.asked: list[int] = []
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, row: Any) -> Any:
+        if isinstance(row, slice):
+            return [self[place] for place in range(*row.indices(self.count))]
+        if not 0 <= row < self.count:
+            raise IndexError(row)
+        self.asked.append(row)
+        return Task(f"{self.name} {row}", "?", "sums", None)
+
+
+@given(st.dictionaries(st.sampled_from("abcd"), st.integers(0, 6), min_size=1))
+def test_worlds_take_turns(lengths: dict[str, int]) -> None:
+    worlds = {name: Made(count, {"place": np.arange(count)}, name) for name, count in lengths.items()}
+    found = Mixed(worlds)
+    expected = [(name, row) for row in range(max(lengths.values())) for name, count in lengths.items() if row < count]
+    assert len(found) == len(expected)
+    assert [(name, task.task_id) for name, task in found] == [(name, f"{name} {row}") for name, row in expected]
+    assert found[1:3] == [found[place] for place in range(1, min(3, len(found)))]
+    column = found.column("place")
+    assert (column.tolist() if column is not None else []) == [row for _, row in expected]
+    with pytest.raises(IndexError):
+        found[len(found)]
+
+
+def test_columns_of_the_environment() -> None:
+    domains = np.array(["b", "a", "b"])
+    pool = Pool(Mixed({"world": Made(3, {"domain": domains, "prior": np.array([0.1, 0.2, 0.3])})}))
+    assert pool.domains == ["b", "a"]
+    assert pool.column("domain").tolist() == [0, 1, 0]
+    assert pool.column("prior").tolist() == [0.1, 0.2, 0.3]
+    with pytest.raises(NotFoundError, match="the pool has no column 'nope'; it has: attempts, successes, last_version"):
+        pool.column("nope")
+    with pytest.raises(InvalidInputError, match="column 'prior' has 2 values for 3 tasks"):
+        Pool(Mixed({"world": Made(3, {"prior": np.zeros(2)})})).column("prior")
+    one = Mixed({"a": Made(1, {"prior": np.zeros(1)}), "b": Made(1)})
+    assert one.column("prior") is None
+
+
+class Large(SmallWorld):
+    """Ten million tasks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.made: Made | None = None
+
+    def tasks(self, count: int, *, split: str = "train", start: int = 0) -> Any:
+        assert start == 0
+        self.made = self.made or Made(count, name=split)
+        return self.made
+
+
+@pytest.mark.parametrize("score", [None, select.Information()])
+def test_only_tasks_that_are_chosen_are_made(score: select.Score | None) -> None:
+    world = Large()
+    recipe = GRPO.replace(name="large", select=Tasks(score=score, sample=select.Top(among=16, posterior=True)))
+    collect = Collector(world, world, recipe, seed=1, task_pool=10**7)
+    for _ in range(2):
+        batch = recipe.credit(collect(tasks=3, group_size=2))
+        collect.update(batch, {})
+    assert world.made is not None
+    assert 6 <= len(set(world.made.asked)) <= 7  # those that were chosen, and the first, which is looked at
+
+
+def test_facts_come_from_the_task_table() -> None:
+    world = SmallWorld()
+    collect = Collector(world, world, GRPO, seed=1, task_pool=8)
+    collect.update(GRPO.credit(collect(tasks=3, group_size=4)), {})
+    pool = collect._known_pool(collect._now().tasks)
+    assert sorted(pool.column("attempts").tolist()) == [0] * 5 + [4] * 3
+    assert sorted(pool.column("uses").tolist()) == [0] * 5 + [1] * 3
+    assert (pool.column("successes") <= pool.column("attempts")).all()
+    assert sorted(pool.column("last_version").tolist()) == [-1] * 5 + [0] * 3
+    assert pool.domains == ["even", "odd"]

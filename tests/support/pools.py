@@ -1,0 +1,63 @@
+"""Pools of tasks without a world, and what an iteration of them would say when it is closed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from agentrl_core.env import Task
+from agentrl_core.select import Candidates, Pool, Visits, Wanted
+
+
+def pool(size: int, domains: tuple[str, ...] = ("sums",)) -> Pool:
+    """Tasks `0`, `1`, …, of the domains in turn."""
+    return Pool([("world", Task(str(row), "?", domains[row % len(domains)], None)) for row in range(size)])
+
+
+def wanted(groups: int, *, iteration: int = 0, number: int = 0, taken: Any = (), group_size: int = 8) -> Wanted:
+    return Wanted(groups, group_size, number, np.array(taken, np.int64), iteration)
+
+
+def candidates(rows: list[int], known: list[int], iteration: int = 0, of: Pool | None = None) -> Candidates:
+    """Tasks, by the rows that a tracker knows, in their order."""
+    places = [known.index(row) if row in known else -1 for row in rows]
+    return Candidates(of or pool(100), np.array(rows, np.int64), np.array(places, np.int64), iteration)
+
+
+class Story:
+    """Visits of several iterations: the rows that are known grow as they do in a run."""
+
+    def __init__(self) -> None:
+        self.known: list[int] = []
+
+    def visits(
+        self,
+        iteration: int,
+        outcomes: dict[int, list[float]],
+        *,
+        rewards: dict[int, list[float]] | None = None,
+        survey: bool = False,
+        variants: dict[int, int] | None = None,
+    ) -> Visits:
+        """An iteration in which the tasks of some rows had these successes (and rewards; else the same numbers)."""
+        rows = sorted(outcomes)
+        self.known += [row for row in rows if row not in self.known]
+        solved = [value for row in rows for value in outcomes[row]]
+        paid = [value for row in rows for value in (rewards or outcomes)[row]]
+        offsets = np.cumsum([0, *(len(outcomes[row]) for row in rows)])
+        arms = [(variants or {}).get(row, -1) for row in rows for _ in outcomes[row]]
+        return Visits(
+            np.array(rows, np.int64),
+            offsets.astype(np.int64),
+            np.array(paid, np.float64),
+            np.array(solved, np.float64),
+            np.full(len(solved), survey),
+            np.array(arms, np.int32),
+            np.array([self.known.index(row) for row in rows], np.int64),
+            len(self.known),
+            iteration,
+        )
+
+    def candidates(self, rows: list[int], iteration: int) -> Candidates:
+        return candidates(rows, self.known, iteration)
