@@ -9,9 +9,24 @@ from agentrl_core.rollout.cohort import Cohort
 from agentrl_core.rollout.entropy_branching import EntropyBranching
 from agentrl_core.rollout.group import Group
 from agentrl_core.rollout.independent import Independent
+from agentrl_core.rollout.later import Later, later_tasks
+from agentrl_core.rollout.library import Library
 from agentrl_core.rollout.path import Place
 from agentrl_core.rollout.prefix import Prefix
 from agentrl_core.rollout.program import Rollout
 from agentrl_core.rollout.turn import Turn
 
-__all__ = ["Branch", "Cohort", "EntropyBranching", "Group", "Independent", "Place", "Prefix", "Rollout", "Turn"]
+__all__ = [
+    "Branch",
+    "Cohort",
+    "EntropyBranching",
+    "Group",
+    "Independent",
+    "Later",
+    "Library",
+    "Place",
+    "Prefix",
+    "Rollout",
+    "Turn",
+    "later_tasks",
+]

@@ -301,6 +301,16 @@ class Trajectory:
         """The place behind a turn of its path."""
         return self._path.end_of(turn)
 
+    def turn_end(self, turns: int) -> Place:
+        """The place behind so many turns; 0: where the first action begins.
+
+        Raises:
+            InvalidInputError: it has not so many.
+        """
+        if not 0 <= turns <= len(self.turns) or not self.turns:
+            raise InvalidInputError(f"branch {self.name} has {len(self.turns)} turns, and no place behind {turns}")
+        return self.turns[turns - 1].end if turns else self.turns[0].begin
+
     async def _prompted(self) -> None:
         """Begin: the episode says what is asked, and the prompt is there."""
         if self._path.here is not None or self.over:
