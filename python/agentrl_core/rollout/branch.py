@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Literal, cast
@@ -20,6 +20,8 @@ from agentrl_core.rollout.turn import Turn, uniform
 
 Status = Literal["running", "finished", "truncated", "failed", "aborted", "pruned"]
 Role = Literal["member", "baseline", "helper"]
+Prompt = Content | Callable[[Content], Content]
+"""What a branch is asked, or what makes it of what the environment says first."""
 
 
 class Branch:
@@ -52,7 +54,7 @@ class Branch:
         seed: int,
         role: Role = "member",
         parent: Branch | None = None,
-        prompt: Content | None = None,
+        prompt: Prompt | None = None,
         sampling: Sampling | None = None,
         facts: Mapping[str, Any] | None = None,
     ) -> None:
@@ -204,14 +206,16 @@ class Branch:
             return self._turn(text, None, over=True)
         return self._close(text, answer)
 
-    def write(self, content: str, *, trained: bool = True) -> None:
+    def write(self, content: str, *, trained: bool = True, ends: bool = True, share: float = 1.0) -> None:
         """Say something that was not sampled, as an action of the branch (an expert's step, a repair).
 
         Its tokens have no behaviour log-probs: a loss that reads them needs them recomputed.
 
         Args:
-            content: the text; it ends the turn.
+            content: the text.
             trained: whether its tokens are trained.
+            ends: whether it ends the turn; else the action stays open, and `generate` goes on with it.
+            share: say the first floor(share * n) of its n tokens only; below 1 they do not end the turn.
 
         Raises:
             InvalidInputError: the branch is over, or has no prompt yet.
@@ -221,7 +225,10 @@ class Branch:
             raise InvalidInputError(f"branch {self.name} has no prompt before its first turn; use turn(action=...)")
         self._path.flush()
         tokens = self._runtime.chat(self.agent).action(content)
-        self._path.act(tokens, trainable=None if trained else np.zeros(len(tokens), np.uint8))
+        if not ends or share < 1.0:
+            tokens = tokens[: int(share * (len(tokens) - 1))]
+        if len(tokens):
+            self._path.act(tokens, trainable=None if trained else np.zeros(len(tokens), np.uint8))
 
     def inject(self, content: Content) -> None:
         """Put something into the context, which is never trained: behind the last answer, or behind the open action.
@@ -378,7 +385,8 @@ class Branch:
             except EpisodeError as error:
                 self._fail(str(error))
         if not self.over:
-            content = self._episode.observation if self._prompt is None else self._prompt
+            content, own = self._episode.observation, self._prompt
+            content = content if own is None else own(content) if callable(own) else own
             self._path.prompt(content, self._episode.tools, self._episode.state_key, self._runtime.context_tokens)
 
     async def _generate(self, sampling: Sampling, wanted: int) -> Segment | None:

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from agentrl_core.data.forest import Operation
 from agentrl_core.engine.base import Sampling, Segment
-from agentrl_core.env.base import Content, Task
+from agentrl_core.env.base import Task
 from agentrl_core.exceptions import InvalidInputError
-from agentrl_core.rollout.branch import Branch, Role
+from agentrl_core.rollout.branch import Branch, Prompt, Role
 from agentrl_core.rollout.path import Path, Place
 from agentrl_core.rollout.runtime import RunningEpisode, Runtime
 from agentrl_core.rollout.turn import Turn, uniform
@@ -179,7 +179,7 @@ class Group:
 
     def start(
         self,
-        prompt: Content | None = None,
+        prompt: Prompt | None = None,
         *,
         sampling: Sampling | None = None,
         agent: str = "policy",
@@ -191,7 +191,7 @@ class Group:
         """A branch at the prompt. Nothing runs before it is awaited.
 
         Args:
-            prompt: what it is asked; None: what the environment says.
+            prompt: what it is asked, or a function that makes it of what the environment says; None: that itself.
             sampling: of its segments; None: the collector's.
             agent: who speaks, where there are several.
             environment: which environment answers, where there are several; None: the task's.
@@ -227,7 +227,7 @@ class Group:
         self.branches.append(branch)
         return branch
 
-    def start_many(self, count: int, prompt: Content | None = None, **options: Any) -> list[Branch]:
+    def start_many(self, count: int, prompt: Prompt | None = None, **options: Any) -> list[Branch]:
         """So many branches at the prompt; see `start`."""
         return [self.start(prompt, **options) for _ in range(count)]
 
