@@ -11,6 +11,7 @@ from agentrl_core.rollout.group import Group
 from agentrl_core.rollout.guidance import Advice, Fixed, Guidance, Help, Solution
 from agentrl_core.rollout.independent import Independent
 from agentrl_core.rollout.path import Place
+from agentrl_core.rollout.prefix import Prefix
 from agentrl_core.rollout.program import Rollout
 from agentrl_core.rollout.rounds import Members, Round, Rounds
 from agentrl_core.rollout.turn import Turn
@@ -27,6 +28,7 @@ __all__ = [
     "Independent",
     "Members",
     "Place",
+    "Prefix",
     "Rollout",
     "Round",
     "Rounds",
