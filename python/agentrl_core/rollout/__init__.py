@@ -8,25 +8,35 @@ from agentrl_core.rollout.branch import Branch
 from agentrl_core.rollout.cohort import Cohort
 from agentrl_core.rollout.entropy_branching import EntropyBranching
 from agentrl_core.rollout.group import Group
+from agentrl_core.rollout.guidance import Advice, Fixed, Guidance, Help, Solution
 from agentrl_core.rollout.independent import Independent
 from agentrl_core.rollout.later import Later, later_tasks
 from agentrl_core.rollout.library import Library
 from agentrl_core.rollout.path import Place
 from agentrl_core.rollout.prefix import Prefix
 from agentrl_core.rollout.program import Rollout
+from agentrl_core.rollout.rounds import Members, Round, Rounds
 from agentrl_core.rollout.turn import Turn
 
 __all__ = [
+    "Advice",
     "Branch",
     "Cohort",
     "EntropyBranching",
+    "Fixed",
     "Group",
+    "Guidance",
+    "Help",
     "Independent",
     "Later",
     "Library",
+    "Members",
     "Place",
     "Prefix",
     "Rollout",
+    "Round",
+    "Rounds",
+    "Solution",
     "Turn",
     "later_tasks",
 ]

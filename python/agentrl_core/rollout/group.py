@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from agentrl_core.data.forest import Operation
 from agentrl_core.engine.base import Sampling, Segment
-from agentrl_core.env.base import Content, Message, Task
+from agentrl_core.env.base import Message, Task
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.rollout.branch import Branch
 from agentrl_core.rollout.group_runtime import GroupRuntime, Program
@@ -21,7 +21,7 @@ from agentrl_core.rollout.later import as_reason
 from agentrl_core.rollout.library import Library
 from agentrl_core.rollout.path import Path, Place
 from agentrl_core.rollout.prefix import Prefix
-from agentrl_core.rollout.trajectory import Role
+from agentrl_core.rollout.trajectory import Prompt, Role
 from agentrl_core.rollout.turn import Turn, uniform
 from agentrl_core.rollout.waiting import cancel, first_of, side_by_side
 
@@ -134,7 +134,7 @@ class Group:
 
     def start(
         self,
-        prompt: Content | None = None,
+        prompt: Prompt | None = None,
         *,
         prefix: Prefix | None = None,
         sampling: Sampling | None = None,
@@ -147,7 +147,7 @@ class Group:
         """A branch at the prompt. Nothing runs before it is awaited.
 
         Args:
-            prompt: what it is asked; None: what the environment says.
+            prompt: what it is asked, or a function that makes it of what the environment says; None: that itself.
             prefix: actions that it begins with, which are not trained and which the environment answers.
             sampling: of its segments; None: the collector's.
             agent: who speaks, where there are several.
@@ -188,7 +188,7 @@ class Group:
         self.branches.append(branch)
         return branch
 
-    def start_many(self, count: int, prompt: Content | None = None, **options: Any) -> list[Branch]:
+    def start_many(self, count: int, prompt: Prompt | None = None, **options: Any) -> list[Branch]:
         """So many branches at the prompt; see `start`."""
         return [self.start(prompt, **options) for _ in range(count)]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Literal, cast
@@ -21,6 +21,8 @@ from agentrl_core.rollout.turn import Turn, uniform
 
 Status = Literal["running", "finished", "truncated", "failed", "aborted", "pruned"]
 Role = Literal["member", "baseline", "helper"]
+Prompt = Content | Callable[[Content], Content]
+"""What a branch is asked, or what makes it of what the environment says first."""
 
 
 class Trajectory:
@@ -51,7 +53,7 @@ class Trajectory:
         seed: int,
         role: Role = "member",
         parent: Any = None,
-        prompt: Content | None = None,
+        prompt: Prompt | None = None,
         prefix: Prefix | None = None,
         sampling: Sampling | None = None,
         facts: Mapping[str, Any] | None = None,
@@ -220,14 +222,16 @@ class Trajectory:
             return self._turn(text, None, over=True)
         return self._close(text, answer)
 
-    def write(self, content: str, *, trained: bool = True) -> None:
+    def write(self, content: str, *, trained: bool = True, ends: bool = True, share: float = 1.0) -> None:
         """Say something that was not sampled, as an action of the branch (an expert's step, a repair).
 
         Its tokens have no behaviour log-probs: a loss that reads them needs them recomputed.
 
         Args:
-            content: the text; it ends the turn.
+            content: the text.
             trained: whether its tokens are trained.
+            ends: whether it ends the turn; else the action stays open, and `generate` goes on with it.
+            share: say the first floor(share * n) of its n tokens only, where it does not end the turn.
 
         Raises:
             InvalidInputError: the branch is over, or has no prompt yet.
@@ -236,7 +240,7 @@ class Trajectory:
         if self._path.here is None:
             raise InvalidInputError(f"branch {self.name} has no prompt before its first turn; use turn(action=...)")
         self._path.flush()
-        self._say(content, trained=trained)
+        self._say(content, trained=trained, ends=ends, share=share)
 
     def inject(self, content: Content) -> None:
         """Put something into the context, which is never trained: behind the last answer, or behind the open action.
@@ -321,7 +325,8 @@ class Trajectory:
             except EpisodeError as error:
                 self._fail(str(error))
         if not self.over:
-            content = self._episode.observation if self._prompt is None else self._prompt
+            content, own = self._episode.observation, self._prompt
+            content = content if own is None else own(content) if callable(own) else own
             self._path.prompt(content, self._episode.tools, self._episode.state_key, self._runtime.context_tokens)
             await self._begin(self._prefix or Prefix())
 
@@ -343,14 +348,16 @@ class Trajectory:
             self._path.flush()
             self._say(prefix.begun, trained=False, ends=False)
 
-    def _say(self, action: Action, *, trained: bool, ends: bool = True) -> None:
+    def _say(self, action: Action, *, trained: bool, ends: bool = True, share: float = 1.0) -> None:
         """Tokens of an action that were not sampled, as a part of the open one."""
         chat = self._runtime.chat(self.agent)
         tokens = action
         if isinstance(action, str):
             tokens = chat.action(action) if ends else chat.action(action)[:-1]
         tokens = np.asarray(tokens, np.int32)
-        self._path.act(tokens, trainable=None if trained else np.zeros(len(tokens), np.uint8))
+        tokens = tokens if ends else tokens[: int(share * len(tokens))]
+        if len(tokens):
+            self._path.act(tokens, trainable=None if trained else np.zeros(len(tokens), np.uint8))
 
     async def _generate(self, sampling: Sampling, wanted: int) -> Segment | None:
         """One request to the engine."""
