@@ -139,7 +139,9 @@ def told(batch: arl.Batch) -> list[Row]:
             node, end = nodes[node]["parent_id"], nodes[node]["parent_end"]
         name = row["trajectory_id"]
         rows.append(
-            Row(ROLE[row["role"]], STATUS[row["status"]], name in trained, TOKENIZER.decode(path), trained.get(name, ""))
+            Row(
+                ROLE[row["role"]], STATUS[row["status"]], name in trained, TOKENIZER.decode(path), trained.get(name, "")
+            )
         )
     return rows
 
@@ -227,7 +229,9 @@ def check_resumes(program: Rollout | Recipe, speaker: Speaker, *, every: int = 3
             break
     for again in (whole(), batch):
         for table in TABLES:
-            one, other = (pl.DataFrame(getattr(each, table)).drop("created_us", strict=False) for each in (expected, again))
+            one, other = (
+                pl.DataFrame(getattr(each, table)).drop("created_us", strict=False) for each in (expected, again)
+            )
             assert one.equals(other, null_equal=True), table
     assert stops, "it was stopped"
     return stops
@@ -241,7 +245,12 @@ def step(recipe: Recipe, batch: arl.Batch) -> int:
     optimizer = torch.optim.SGD(policy.parameters(), lr=0.1)
     recipe = recipe.at(0)
     for name in ("reference_logprob", "recomputed_logprob"):
-        if any(column.name == name for phase in ("advantage", "weight", "loss") for link in recipe.chain(phase) for column in link.needs):
+        if any(
+            column.name == name
+            for phase in ("advantage", "weight", "loss")
+            for link in recipe.chain(phase)
+            for column in link.needs
+        ):
             batch = arl.annotate(batch, name, policy, max_tokens=65536)
     updates = recipe.updates(recipe.credit(batch))
     for update in updates:

@@ -13,6 +13,7 @@ from agentrl_core.rollout.independent import Independent
 from agentrl_core.rollout.later import Later, later_tasks
 from agentrl_core.rollout.library import Library
 from agentrl_core.rollout.path import Place
+from agentrl_core.rollout.play import Play
 from agentrl_core.rollout.prefix import Prefix
 from agentrl_core.rollout.program import Rollout
 from agentrl_core.rollout.rounds import Members, Round, Rounds
@@ -32,6 +33,7 @@ __all__ = [
     "Library",
     "Members",
     "Place",
+    "Play",
     "Prefix",
     "Rollout",
     "Round",

@@ -140,6 +140,7 @@ class Group:
         sampling: Sampling | None = None,
         agent: str = "policy",
         environment: str | None = None,
+        episode: Branch | None = None,
         parent: Branch | None = None,
         role: Role | None = None,
         facts: Mapping[str, Any] | None = None,
@@ -152,6 +153,7 @@ class Group:
             sampling: of its segments; None: the collector's.
             agent: who speaks, where there are several.
             environment: which environment answers, where there are several; None: the task's.
+            episode: a branch whose episode it plays too, as another agent; None: it gets one of its own.
             parent: the branch that it answers without sharing tokens.
             role: `member`; `baseline`: it is scored and votes, and is never trained; `helper`: it is kept, and never
                 drawn. None: that of the group.
@@ -164,7 +166,13 @@ class Group:
         member, speaker = self._members.get(agent, 0), runtime.agent(agent)
         self._members[agent] = member + 1
         above = None if parent is None else parent.handle
-        handle = forest.start(self.number, member, agent=speaker, parent=above, role=role)
+        match = None if episode is None else episode.sit()
+        if match is not None and any(agent == other.agent for other in match.branches):
+            raise InvalidInputError(
+                f"start: agent={agent!r} plays the episode of branch {episode} already; fork that branch for another"
+            )
+        together = None if episode is None else episode.handle
+        handle = forest.start(self.number, member, agent=speaker, episode=together, parent=above, role=role)
         seed, key = forest.segment_seed(handle), (speaker, member)
         if prefix is not None and prefix.seed is not None:
             seed = prefix.seed
@@ -173,7 +181,7 @@ class Group:
             self,
             key,
             Path(f"{self.name}/{speaker}.{member}", forest, runtime.chat(agent), handle),
-            runtime.episode(self.task, environment, seed),
+            runtime.episode(self.task, environment, seed) if match is None else match.episode,
             agent=agent,
             seed=seed,
             role=role,
@@ -183,6 +191,8 @@ class Group:
             sampling=sampling,
             facts=facts,
         )
+        if match is not None:
+            branch.sit(match)
         reason = None if prefix is None else prefix.title
         forest.decide("start", handle, in_round=self._rounds, ordinal=self._ordinal(), reason=reason)
         self.branches.append(branch)
@@ -193,9 +203,22 @@ class Group:
         return [self.start(prompt, **options) for _ in range(count)]
 
     async def round(self, branches: Sequence[Branch], *, sampling: Sampling | None = None) -> list[Turn]:
-        """One turn of each branch, side by side; the turns in the order of the branches."""
+        """One turn of each branch, side by side; the turns in the order of the branches.
+
+        Branches that play one episode move together: the environment gets their actions as one.
+        """
         self._decides()
-        turns = await side_by_side([branch.turn(sampling=sampling) for branch in branches])
+        turns = await side_by_side([branch.turn(sampling=sampling) for branch in branches if not branch.peers])
+        several = [branch for branch in branches if branch.peers]
+        await side_by_side([branch.generate(sampling=sampling) for branch in several])
+        matches = {id(branch.sit()): branch.sit() for branch in several}
+        moved = {
+            turn.branch.name: turn
+            for key, match in matches.items()
+            for turn in await match.move([branch for branch in several if id(branch.sit()) == key])
+        }
+        alone = iter(turns)
+        turns = [moved[branch.name] if branch.peers else next(alone) for branch in branches]
         self._rounds += 1
         return turns
 
