@@ -37,8 +37,8 @@ class Play(Rollout):
     agents: str = option("")
     helpers: str = option("")
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def check_options(self) -> None:
+        """Agents have names, each its own."""
         names = _names(self.agents)
         if not names or len(set(names)) < len(names):
             raise RecipeError(f"Play: agents={self.agents!r}; give the agents' names, each once, joined by commas")

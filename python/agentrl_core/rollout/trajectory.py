@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentrl_core.engine.base import Request, Sampling, Segment
-from agentrl_core.env.base import Content, Outcome
+from agentrl_core.env.base import Content, Message, Outcome, as_messages
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.rollout.match import Match, Seat
 from agentrl_core.rollout.path import Path, Place
@@ -58,6 +58,7 @@ class Trajectory:
         prefix: Prefix | None = None,
         sampling: Sampling | None = None,
         facts: Mapping[str, Any] | None = None,
+        asked: Content = "",
     ) -> None:
         self.group = group
         self.key = key
@@ -74,6 +75,7 @@ class Trajectory:
         self._episode = episode
         self._prompt = prompt
         self._prefix = prefix
+        self._content = asked
         self._sampling = sampling
         self._forks: dict[int, int] = {}
         """Forks made at each place."""
@@ -151,6 +153,17 @@ class Trajectory:
         """The state that its next action is chosen in."""
         states = [answer.state_key for answer in self._episode.answers if answer.state_key is not None]
         return states[-1] if states else self._episode.state_key
+
+    @property
+    def asked(self) -> list[Message]:
+        """What its prompt says, as messages.
+
+        Raises:
+            InvalidInputError: its episode has not begun.
+        """
+        if self._path.here is None:
+            raise InvalidInputError(f"branch {self.name} has no prompt before its first turn; await a turn first")
+        return as_messages(self._content)
 
     @property
     def tokens(self) -> NDArray[np.int32]:
@@ -367,7 +380,7 @@ class Trajectory:
         return self.turns[turns - 1].end if turns else self.turns[0].begin
 
     async def begin(self) -> None:
-        """Have its episode begin, so that it is known who moves first. Nothing is generated; a turn begins it too."""
+        """Have its episode begin, and its prompt there if it moves first. Nothing is generated; a turn begins it too."""
         if self._path.here is not None or self.over:
             return
         with self._awaited:
@@ -379,17 +392,22 @@ class Trajectory:
         begin: Any = self._episode.observation
         if not isinstance(self._episode, Seat) and isinstance(begin, Joint):
             self.sit()
+        if self.moves:
+            await self._prompt_now()
 
     async def _prompted(self) -> None:
         """Begin, and have the prompt there."""
-        if self._path.here is not None or self.over:
-            return
         await self.begin()
-        if not self.over:
-            content, own = self._episode.observation, self._prompt
-            content = content if own is None else own(content) if callable(own) else own
-            self._path.prompt(content, self._episode.tools, self._episode.state_key, self._runtime.context_tokens)
-            await self._begin(self._prefix or Prefix())
+        if self._path.here is None and not self.over:
+            await self._prompt_now()
+
+    async def _prompt_now(self) -> None:
+        """Have the prompt, and the actions that it begins with."""
+        content, own = self._episode.observation, self._prompt
+        content = content if own is None else own(content) if callable(own) else own
+        self._content = content
+        self._path.prompt(content, self._episode.tools, self._episode.state_key, self._runtime.context_tokens)
+        await self._begin(self._prefix or Prefix())
 
     async def _begin(self, prefix: Prefix) -> None:
         """Take the actions that it begins with, which are not trained, and let the environment answer them."""
@@ -502,6 +520,7 @@ class Trajectory:
             failed=self._failure,
             over=over,
         )
+        self._path.spans[turn.index] = (here.tokens, here.tokens + turn.length)
         self.turns.append(turn)
         return turn
 
