@@ -15,7 +15,7 @@ def test_a_rollout_goes_on_from_inside_the_solution() -> None:
     shares = run.fact("began")
     assert len(set(shares)) == 6
     for row, share in zip(run.drawn, shares, strict=True):
-        # Bytes are tokens: a share of 0.37 of ten letters is three of them; the end of the turn counts as a letter no more.
+        # Bytes are tokens: a share of 0.37 of ten letters is three of them.
         begun = row.actions[0].removesuffix(RIGHT)
         assert begun == SOLUTION[: int(share * len(SOLUTION))]
         assert row.trained == RIGHT + "<|im_end|>", "what it began with is not trained"

@@ -36,7 +36,7 @@ def test_a_proposer_is_paid_for_what_is_hard_and_possible(right: int, paid: floa
     assert run.asked == 2 + 1 + 5
     assert [row.role for row in run.rows].count("helper") == 1
     proposers, rewards = run.fact("proposer"), run.fact("reward")
-    assert sorted(proposers) == [0.0] * 5 + [1.0] or proposers.count(1.0) == 1
+    assert proposers.count(1.0) == 1
     assert rewards[proposers.index(1.0)] == pytest.approx(paid)
     assert sum(rewards) - rewards[proposers.index(1.0)] == pytest.approx(right)
     advantage = recipes.SSP.credit(run.batch).column("advantage", "draw")
@@ -59,4 +59,4 @@ def test_it_resumes_and_comes_to_a_step() -> None:
         return RIGHT if "What is known" in context or request.seed % 3 else WRONG
 
     assert check_resumes(recipes.SSP, speak, group_size=1) >= 2
-    assert step(recipes.SSP, solve(recipes.SSP, speak, group_size=1, seed=1).batch) >= 1
+    assert step(recipes.SSP, solve(recipes.SSP, speak, tasks=3, group_size=1, seed=1).batch) >= 1

@@ -24,7 +24,8 @@ def contexts(program: Rollout) -> list[list[str]]:
     seen: list[list[str]] = []
 
     def speak(context: str, request: Request) -> str:
-        parts = [part.split("\n", 1)[1].split("<|im_end|>")[0] for part in context.split("<|im_start|>")[1:]]
+        plain = context.replace("<tool_response>\n", "").replace("\n</tool_response>", "")
+        parts = [part.split("\n", 1)[1].split("<|im_end|>")[0] for part in plain.split("<|im_start|>")[1:]]
         seen.append(parts[:-1])
         said = sum(each in context for each in ("look a", "look b", "look c"))
         del request
@@ -89,4 +90,4 @@ def test_a_turn_that_is_not_in_the_context_is_refused() -> None:
 
 def test_it_resumes_and_comes_to_a_step() -> None:
     assert check_resumes(recipes.WEB_AGENT_R1, counting) >= 2
-    assert step(recipes.WEB_AGENT_R1, solve(recipes.WEB_AGENT_R1, counting).batch) >= 1
+    assert step(recipes.WEB_AGENT_R1, solve(recipes.WEB_AGENT_R1, counting, group_size=8).batch) >= 1

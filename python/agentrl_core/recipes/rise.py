@@ -53,6 +53,10 @@ class SelfVerification(Rollout):
         """How many of each group."""
         return [self.verifications // groups + (place < self.verifications % groups) for place in range(groups)]
 
+    async def group(self, group: Group) -> None:
+        """The solutions."""
+        await group.run(group.start_many(group.size, facts={"verifies": 0}))
+
     async def cohort(self, groups: Cohort) -> None:
         """Solve all, then rate some."""
         await groups.run()

@@ -97,14 +97,14 @@ class SearchSelfPlay(Rollout):
 
     async def proposed(self, proposer: Branch) -> str | None:
         """The question, which the environment does not see; None: the proposer has ended without one."""
-        while not proposer.over:
+        while True:
             await proposer.generate()
             found = _QUESTION.findall(proposer.text)
             if found:
                 return str(found[-1]).strip() or None
-            if proposer.over or (await proposer.answer()).over:
-                break
-        return None
+            turn = await proposer.answer()
+            if turn.over:
+                return None
 
     def branches(self, group_size: int) -> int:
         """The proposer and its solvers, whatever was asked for."""

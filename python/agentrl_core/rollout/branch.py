@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, cast
 
-from agentrl_core.env.base import Content, Message
+from agentrl_core.env.base import Content
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.rollout.match import Match, Seat
 from agentrl_core.rollout.path import Path, Place
@@ -231,11 +231,12 @@ class Branch(Trajectory):
         self._path.acted[-1] = len(kept.answers)
         self.turns, self.record = self.turns[: to.turns], self.record.copy(to.turns)
 
-    async def rewrite(self, context: Sequence[Message | Turn]) -> None:
-        """Give it another context from here on: messages, and turns whose sampled tokens stay as they are.
+    async def rewrite(self, context: Sequence[Content | Turn]) -> None:
+        """Give it another context from here on: texts or messages, and turns whose sampled tokens stay as they are.
 
         Args:
-            context: begins and ends with a message. Turns are those of its own path, in its present context.
+            context: begins and ends with something said; a text takes the role that its place has. Turns are those of
+                its own path, in its present context.
 
         Raises:
             InvalidInputError: two turns have no message between them, or the context begins or ends with a turn.

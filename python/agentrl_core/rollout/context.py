@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from agentrl_core.component.options import option
-from agentrl_core.env.base import Message, as_messages
+from agentrl_core.env.base import Content, Message
 from agentrl_core.rollout.branch import Branch
 from agentrl_core.rollout.program import Rollout
 from agentrl_core.rollout.turn import Turn
@@ -42,20 +42,19 @@ class Window(Rollout):
     async def branch(self, branch: Branch) -> None:
         """Turns until it is over, each in a context that was made for it."""
         while not branch.over:
-            await branch.turn()
-            if not branch.over and self.changes(len(branch.turns)):
+            turn = await branch.turn()
+            if not turn.over and self.changes(len(branch.turns)):
                 await branch.rewrite(self.context(branch.asked, branch.turns))
 
     def changes(self, turns: int) -> bool:
         """Whether the context behind so many turns is another than what was said."""
         return turns > min(self.observations, self.turns or turns)
 
-    def context(self, asked: Sequence[Message], turns: Sequence[Turn]) -> list[Message | Turn]:
+    def context(self, asked: Sequence[Message], turns: Sequence[Turn]) -> list[Content | Turn]:
         """Prompt, turns and observations."""
         first = max(len(turns) - self.turns, 0) if self.turns else 0
-        context: list[Message | Turn] = list(asked)
+        context: list[Content | Turn] = list(asked)
         for turn in turns[first:]:
-            context.append(turn)
             recent = turn.index >= len(turns) - self.observations
-            context += as_messages(turn.observation or "") if recent else as_messages(self.placeholder)
+            context += [turn, (turn.observation or "") if recent else self.placeholder]
         return context

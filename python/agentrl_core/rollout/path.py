@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from agentrl_core.data.forest import Forest, Kind
 from agentrl_core.engine.base import Segment
-from agentrl_core.env.base import TOOL_RESULT, Content, Message, as_messages
+from agentrl_core.env.base import TOOL_RESULT, Content, as_messages
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.rollout.runtime import Answer
 
@@ -172,9 +172,7 @@ class Path:
         """Have what was said in the forest."""
         if not self._said:
             return
-        content = self._said[0]
-        if len(self._said) > 1:
-            content = [message for said in self._said for message in as_messages(said)]
+        content = _together(self._said)
         answer, self._said, self._answer = self._answer, [], None
         self.append(self._chat.observation(content), "observation", state=None if answer is None else answer.state_key)
         self.here = self._end(follows_tool=answer is not None and bool(answer.outcome.flags & TOOL_RESULT))
@@ -200,8 +198,8 @@ class Path:
             first = end
         raise InvalidInputError(f"branch {self.name}: place token={token}; give a whole number from 1 to {first}")
 
-    def context(self, items: Sequence[Message | int], tools: Any) -> tuple[NDArray[np.int32], dict[int, int]]:
-        """The tokens of another context: messages, and turns of this path by number; and where each turn begins there.
+    def context(self, items: Sequence[Content | int], tools: Any) -> tuple[NDArray[np.int32], dict[int, int]]:
+        """The tokens of another context: what is said, and turns of this path by number; and where each begins there.
 
         Raises:
             InvalidInputError: it does not begin and end with a message, two turns have none between them, or a turn is
@@ -210,22 +208,22 @@ class Path:
         self.flush()
         own = self._forest.tokens(self.handle)
         pieces: list[NDArray[np.int32]] = []
-        messages: list[Message] = []
+        said: list[Content] = []
         begins: dict[int, int] = {}
         for item in [*items, None]:
-            if isinstance(item, dict):
-                messages.append(item)
+            if item is not None and not isinstance(item, int):
+                said.append(item)
                 continue
-            if not messages:
+            if not said:
                 raise InvalidInputError(
                     f"branch {self.name}: rewrite has no message before {'its end' if item is None else 'a turn'}; "
                     "begin and end the context with a message, and put one between two turns"
                 )
+            content, said = _together(said), []
             if pieces:
-                pieces.append(self._chat.observation(messages))
+                pieces.append(self._chat.observation(content))
             else:
-                pieces.append(self._chat.prompt(messages, tools=tools) if tools else self._chat.prompt(messages))
-            messages = []
+                pieces.append(self._chat.prompt(content, tools=tools) if tools else self._chat.prompt(content))
             if item is not None:
                 if item not in self.spans:
                     raise InvalidInputError(
@@ -312,3 +310,8 @@ class Path:
     def _end(self, *, follows_tool: bool = False) -> Place:
         node, tokens = self._nodes[-1]
         return Place(node, None, tokens, self.turns, follows_tool)
+
+
+def _together(said: Sequence[Content]) -> Content:
+    """Several contents as one; a text alone takes the role that its place has."""
+    return said[0] if len(said) == 1 else [message for content in said for message in as_messages(content)]
