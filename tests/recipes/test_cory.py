@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import polars as pl
-from riddles import RIGHT, WRONG, check_resumes, script, solve, step
+from riddles import RIGHT, WRONG, Riddles, check_resumes, script, solve, step
 from sampled import Heard, check_sampled
 
 import agentrl_core as arl
@@ -38,7 +38,7 @@ def test_both_of_a_pair_get_the_sum() -> None:
 
 def test_each_copy_speaks_with_its_own_engine() -> None:
     engines = {name: Heard(script(observers_know)) for name in ("first", "second")}
-    world = solve.__globals__["Riddles"]()
+    world = Riddles()
     batch = arl.Collector(engines, world, recipes.CORY, task_pool=4)(tasks=1, group_size=2)
     assert check_sampled(batch, *engines.values()) > 0
     assert [len(engine.said) for engine in engines.values()] == [2, 2]
