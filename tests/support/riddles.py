@@ -240,9 +240,10 @@ def step(recipe: Recipe, batch: arl.Batch) -> int:
     before = [parameter.detach().clone() for parameter in policy.parameters()]
     optimizer = torch.optim.SGD(policy.parameters(), lr=0.1)
     recipe = recipe.at(0)
-    for name in ("reference_logprob", "recomputed_logprob"):
-        if any(column.name == name for phase in ("advantage", "weight", "loss") for link in recipe.chain(phase) for column in link.needs):
-            batch = arl.annotate(batch, name, policy, max_tokens=65536)
+    phases = ("advantage", "weight", "loss")
+    asked = [column.name for phase in phases for link in recipe.chain(phase) for column in link.needs if column.model]
+    for name in dict.fromkeys(asked):
+        batch = arl.annotate(batch, name, policy, max_tokens=65536)
     updates = recipe.updates(recipe.credit(batch))
     for update in updates:
         for pack in update.pack(max_tokens=65536):

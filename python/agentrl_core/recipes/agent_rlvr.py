@@ -72,7 +72,7 @@ class NearestPairs(BatchComponent):
     """
 
     phase: ClassVar[str] = "advantage"
-    needs: ClassVar[tuple[Column, ...]] = (draw("score"), draw("success"), draw("group_id"), draw("trained_tokens"))
+    needs: ClassVar[tuple[Column, ...]] = (draw("score"), draw("success"), draw("group_id"))
     makes: ClassVar[tuple[Column, ...]] = (draw("advantage"), draw("pair"))
 
     at_most: int = option(4, at_least=1)
