@@ -56,7 +56,9 @@ class Riddle:
 
 
 class Riddles:
-    """Tasks `riddle 0`, `riddle 1`, … and how they are solved."""
+    """Tasks and how they are solved. Episodes run in the loop, so that requests come in the order of the program."""
+
+    runs = "inline"
 
     def __init__(self, solution: Sequence[str] = ("0123456789", RIGHT)) -> None:
         self.solution = tuple(solution)
