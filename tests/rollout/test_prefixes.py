@@ -113,17 +113,17 @@ def test_a_stored_trajectory_is_gone_on_from() -> None:
 def test_the_beginning_of_a_branch_begins_another_group() -> None:
     async def group(program: Any, group: Group) -> None:
         if len(group.key) > 2:
-            [begun] = await group.run([group.start(prefix=PREFIX[0])])
-            assert begun.turns[0].text == BEGAN[0]
+            [begun] = await group.run([group.start(prefix=kept[0])])
+            assert begun.turns[0].text == began[0]
             return
         branch = group.start()
         await branch.turn()
-        PREFIX[:], BEGAN[:] = [Prefix.of(branch, 1)], [branch.turns[0].text]
+        kept[:], began[:] = [Prefix.of(branch, 1)], [branch.turns[0].text]
         await group.run([branch])
         await group.spawn(group.task, program=program)
 
-    PREFIX: list[Prefix] = []
-    BEGAN: list[str] = []
+    kept: list[Prefix] = []
+    began: list[str] = []
     batch = rolled_out(group, Speaking(), sampled=16 + 12)
     assert batch.num_groups == 2
 

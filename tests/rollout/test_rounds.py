@@ -90,7 +90,10 @@ def test_remax() -> None:
         return f"{request.sampling.temperature} {RIGHT if request.sampling.temperature else WRONG}"
 
     run = solve(recipes.REMAX, speak)
-    assert [(row.role, row.actions) for row in run.rows] == [("member", [f"1.0 {RIGHT}"]), ("baseline", [f"0.0 {WRONG}"])]
+    assert [(row.role, row.actions) for row in run.rows] == [
+        ("member", [f"1.0 {RIGHT}"]),
+        ("baseline", [f"0.0 {WRONG}"]),
+    ]
     assert run.fact("greedy") == [0, 1]
     assert run.batch.column("score", "draw").tolist() == [1, 0]
     assert run.batch.column("trained", "draw").tolist() == [1, 0]

@@ -141,7 +141,9 @@ def told(batch: arl.Batch) -> list[Row]:
             node, end = nodes[node]["parent_id"], nodes[node]["parent_end"]
         name = row["trajectory_id"]
         rows.append(
-            Row(ROLE[row["role"]], STATUS[row["status"]], name in trained, TOKENIZER.decode(path), trained.get(name, ""))
+            Row(
+                ROLE[row["role"]], STATUS[row["status"]], name in trained, TOKENIZER.decode(path), trained.get(name, "")
+            )
         )
     return rows
 
@@ -229,7 +231,9 @@ def check_resumes(program: Rollout | Recipe, speaker: Speaker, *, every: int = 3
             break
     for again in (whole(), batch):
         for table in TABLES:
-            one, other = (pl.DataFrame(getattr(each, table)).drop("created_us", strict=False) for each in (expected, again))
+            one, other = (
+                pl.DataFrame(getattr(each, table)).drop("created_us", strict=False) for each in (expected, again)
+            )
             assert one.equals(other, null_equal=True), table
     assert stops, "it was stopped"
     return stops

@@ -110,7 +110,9 @@ class DifficultyScaled(BatchComponent):
             np.nan_to_num(groups_of.statistics(scores, groups, valid=rows.valid & kind).mean[groups], nan=1.0)
             for kind in (~hinted, hinted)
         )
-        factors = np.where(~hinted & (advantages > 0.0), 2.0 - plain, np.where(hinted & (advantages < 0.0), 1.0 + shown, 1.0))
+        factors = np.where(
+            ~hinted & (advantages > 0.0), 2.0 - plain, np.where(hinted & (advantages < 0.0), 1.0 + shown, 1.0)
+        )
         return rows.write(advantage=advantages * factors)
 
 

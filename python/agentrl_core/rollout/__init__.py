@@ -10,7 +10,10 @@ from agentrl_core.rollout.entropy_branching import EntropyBranching
 from agentrl_core.rollout.group import Group
 from agentrl_core.rollout.guidance import Advice, Fixed, Guidance, Help, Solution
 from agentrl_core.rollout.independent import Independent
+from agentrl_core.rollout.later import Later, later_tasks
+from agentrl_core.rollout.library import Library
 from agentrl_core.rollout.path import Place
+from agentrl_core.rollout.play import Play
 from agentrl_core.rollout.prefix import Prefix
 from agentrl_core.rollout.program import Rollout
 from agentrl_core.rollout.rounds import Members, Round, Rounds
@@ -26,12 +29,16 @@ __all__ = [
     "Guidance",
     "Help",
     "Independent",
+    "Later",
+    "Library",
     "Members",
     "Place",
+    "Play",
     "Prefix",
     "Rollout",
     "Round",
     "Rounds",
     "Solution",
     "Turn",
+    "later_tasks",
 ]

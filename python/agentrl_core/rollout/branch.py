@@ -8,6 +8,7 @@ from typing import Literal, cast
 
 from agentrl_core.env.base import Content, Message
 from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.rollout.match import Match, Seat
 from agentrl_core.rollout.path import Path, Place
 from agentrl_core.rollout.runtime import RunningEpisode
 from agentrl_core.rollout.trajectory import Trajectory
@@ -55,16 +56,52 @@ class Branch(Trajectory):
         """
         self._path.flush()
         place = self.end if at is None else at
-        kept = self._episode if episode == "keep" else self._episode_at(place)
+        acted = self._acted_before(place)
         ordinal = self._ordinal_at(place.tokens)
+        name = f"{self.name}.{place.tokens}.{ordinal}"
+        match = self._episode.match.copy(acted, name) if isinstance(self._episode, Seat) else None
+        kept = self._episode if episode == "keep" or match is not None else self._episode.copy(acted)
         handle = self._runtime.forest.fork(
             self.handle, node=place.node, end=place.end, ordinal=ordinal, train_prefix=train_prefix
         )
-        path = self._path.copy(handle, place, f"{self.name}.{place.tokens}.{ordinal}", self._begin_at(place))
-        path.acted[-1] = len(kept.answers)
+        path = self._path.copy(handle, place, name, self._begin_at(place))
+        path.acted[-1] = acted if match is not None else len(kept.answers)
         child = self._child(path, place.tokens, ordinal, kept)
         child.turns, child.record = self.turns[: place.turns], self.record.copy(place.turns)
         self.group.forked(self, child, place, score)
+        if match is not None:
+            self._fork_match(match, child, acted)
+        return child
+
+    def _fork_match(self, match: Match, child: Branch, acted: int) -> None:
+        """Have the others of its match in the match of a fork too, as they were behind so many joint moves."""
+        for branch in cast("list[Branch]", self._seat.match.branches):
+            if branch.over and branch is not self and not match.goes_on(branch.agent):
+                continue
+            forked = child if branch is self else branch._behind(acted)  # noqa: SLF001 -- another branch
+            forked._episode = Seat(match, forked.agent)  # noqa: SLF001
+            match.branches.append(forked)
+            for answer in match.words(forked.agent):
+                forked.record.tell(answer.outcome, self.group.fact_levels)
+
+    def _behind(self, acted: int) -> Branch:
+        """A fork that has done what this one had behind so many joint moves, and is told what it had been told."""
+        turns = sum(each is not None and each <= acted for each in self._path.acted[1:])
+        place = self._path.closing(turns)
+        tokens = 0 if place is None else place.tokens
+        ordinal = self._ordinal_at(tokens)
+        forest, name = self._runtime.forest, f"{self.name}.{tokens}.{ordinal}"
+        if place is None:
+            first = self._path.first
+            handle = forest.fork(self.handle, node=first, end=None if first is None else 0, ordinal=ordinal)
+            path = self._path.anew(handle, name)
+        else:
+            handle = forest.fork(self.handle, node=place.node, end=place.end, ordinal=ordinal)
+            path = self._path.copy(handle, place, name)
+            path.answered(turns, self._seat.match.told(self.agent, cast("int", path.acted[-1]) - 1, acted))
+        child = self._child(path, tokens, ordinal, self._episode)
+        child.turns, child.record = self.turns[:turns], self.record.copy(turns)
+        self.group.forked(self, child, place, None)
         return child
 
     def fork_many(
@@ -96,6 +133,8 @@ class Branch(Trajectory):
                 f"branch {self.name}: splice takes whole turns, and branch {suffix.name} has an action that is open or "
                 "cut; answer it, and start at turn.begin of one of its turns"
             )
+        if isinstance(suffix.episode, Seat):
+            raise InvalidInputError(f"branch {suffix.name}: others play its episode, which cannot be spliced; fork it")
         self._path.flush()
         ordinal = self._ordinal_at(place.tokens)
         node, first = suffix.path.behind(start.tokens)
@@ -146,6 +185,9 @@ class Branch(Trajectory):
         child._take_turns(self, 0, len(tokens) - begin.tokens)  # noqa: SLF001
         self._runtime.forest.replace(self.handle, by=handle)
         self.status = "pruned"
+        if isinstance(self._episode, Seat):
+            match = self._episode.match
+            match.branches[match.branches.index(self)] = child
         return child
 
     def rollback(self, to: Place, *, episode: Literal["copy", "keep"] = "copy") -> None:
@@ -157,7 +199,13 @@ class Branch(Trajectory):
         """
         self._check_running()
         self._path.flush()
-        before, kept = self._episode, self._episode if episode == "keep" else self._episode_at(to)
+        before = self._episode
+        if isinstance(before, Seat) and episode == "copy":
+            raise InvalidInputError(
+                f"branch {self.name}: others play its episode, which cannot go back without them; fork it, and stop "
+                'this one and its peers, or use episode="keep"'
+            )
+        kept = before if episode == "keep" else before.copy(self._acted_before(to))
         self.group.log("rollback", self, to)
         handle = self._runtime.forest.rollback(self.handle, cast("int", to.node), to.end)
         if kept is not before:
@@ -205,15 +253,22 @@ class Branch(Trajectory):
         ordinal = self._forks[tokens] = self._forks.get(tokens, -1) + 1
         return ordinal
 
-    def _episode_at(self, place: Place) -> RunningEpisode:
-        """An episode of its own that is at a place of the path."""
+    def _acted_before(self, place: Place) -> int:
+        """How many actions its episode had answered before a place of the path."""
+        if place.turns < self._path.turns and self._path.acted[place.turns + 1] is not None:
+            return cast("int", self._path.acted[place.turns + 1]) - 1
         acted = self._path.acted[place.turns]
         if acted is None:
             raise InvalidInputError(
                 f"branch {self.name}: what lies before token {place.tokens} was taken of another branch, and its "
                 "episode never was there; fork the branch that it came of"
             )
-        return self._episode.copy(acted)
+        return len(self._episode.answers) if isinstance(self._episode, Seat) else acted
+
+    @property
+    def _seat(self) -> Seat:
+        """Its place in a match."""
+        return cast("Seat", self._episode)
 
     def _begin_at(self, place: Place) -> Place | None:
         """Where the action begins that a place may cut."""

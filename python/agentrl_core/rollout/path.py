@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from agentrl_core.data.forest import Forest, Kind
 from agentrl_core.engine.base import Segment
-from agentrl_core.env.base import TOOL_RESULT, Content, Message
+from agentrl_core.env.base import TOOL_RESULT, Content, Message, as_messages
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.rollout.runtime import Answer
 
@@ -65,7 +65,8 @@ class Path:
         self._answer: Answer | None = None
         """What the next context holds, of which no token is in the forest yet, and the answer that it begins with."""
         self._ends: list[Place] = []
-        """Where each turn ends, answer included."""
+        """Where each turn ends, answer included; and below, where its action does."""
+        self._closings: list[Place] = []
 
     @property
     def turns(self) -> int:
@@ -125,6 +126,7 @@ class Path:
         self.open = []
         if answer is not None:
             self.acted.append(acted)
+            self._closings.append(self._end())
         self._said = [] if answer is None else [answer.outcome.observation or ""]
         self._answer = answer
         self.here = self._end()
@@ -133,10 +135,31 @@ class Path:
         """The open action was the last."""
         self.open = []
         self.acted.append(acted)
+        self._closings.append(self._end())
 
     def say(self, content: Content) -> None:
         """Add something to the next context."""
+        if self._said == [""]:  # nothing was said yet
+            self._said = []
         self._said.append(content)
+
+    def answered(self, turns: int, told: Sequence[Answer]) -> None:
+        """Behind so many actions, of which the last was answered so, and then it was told more."""
+        self.acted, self.here = self.acted[: turns + 1], self._closings[turns - 1]
+        self._answer, self._said = told[0], [told[0].outcome.observation or ""]
+        for answer in told[1:]:
+            self.tell(answer)
+
+    def tell(self, answer: Answer) -> None:
+        """Something was said while others moved."""
+        if self._answer is not None and answer.state_key is not None:
+            self._answer = replace(self._answer, state_key=answer.state_key)
+        if answer.outcome.observation is not None:
+            self.say(answer.outcome.observation)
+
+    def closing(self, turns: int) -> Place | None:
+        """Where the last of so many actions ends, before its answer; None: nothing comes before."""
+        return self._closings[turns - 1] if turns else None
 
     @property
     def waits(self) -> bool:
@@ -149,7 +172,7 @@ class Path:
             return
         content = self._said[0]
         if len(self._said) > 1:
-            content = [message for said in self._said for message in _messages(said)]
+            content = [message for said in self._said for message in as_messages(said)]
         answer, self._said, self._answer = self._answer, [], None
         self.append(self._chat.observation(content), "observation", state=None if answer is None else answer.state_key)
         self.here = self._end(follows_tool=answer is not None and bool(answer.outcome.flags & TOOL_RESULT))
@@ -215,12 +238,22 @@ class Path:
         path._nodes = [(node, end) for node, end in self._nodes if end < place.tokens]
         path._nodes.append((place.node, place.tokens))
         path._ends = self._ends[: place.turns]
+        path._closings = self._closings[: place.turns]
         path.acted = self.acted[: place.turns + 1]
         path.here = place
         if begin is not None and begin.tokens < place.tokens:
             path.here = begin
             path.open = [self._forest.tokens(handle)[begin.tokens : place.tokens]]
         return path
+
+    def anew(self, handle: int, name: str) -> Path:
+        """That of another trajectory which has nothing of this one."""
+        return Path(name, self._forest, self._chat, handle)
+
+    @property
+    def first(self) -> int | None:
+        """Its first node; None: it has none yet."""
+        return self._nodes[0][0] if self._nodes else None
 
     def behind(self, token: int) -> tuple[int, int]:
         """The node that lies behind so many tokens, and how many of its tokens come before that place.
@@ -266,9 +299,3 @@ class Path:
     def _end(self, *, follows_tool: bool = False) -> Place:
         node, tokens = self._nodes[-1]
         return Place(node, None, tokens, self.turns, follows_tool)
-
-
-def _messages(content: Content) -> list[Message]:
-    if isinstance(content, str):
-        return [{"role": "user", "content": content}]
-    return [content] if isinstance(content, dict) else list(content)

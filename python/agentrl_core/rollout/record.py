@@ -37,6 +37,13 @@ class Record:
         self.facts.update({name: value for name, value in facts.items() if levels.get(name) == "trajectory"})
         return {name: value for name, value in facts.items() if levels.get(name) == "step"}
 
+    def tell(self, outcome: Outcome, levels: Mapping[str, str]) -> None:
+        """Take what was paid and said while others moved."""
+        self.reward += outcome.reward or 0.0
+        self.success = self.success if outcome.success is None else outcome.success
+        facts = outcome.facts or {}
+        self.facts.update({name: value for name, value in facts.items() if levels.get(name) == "trajectory"})
+
     def say(self, facts: Mapping[str, Any] | None, *, reward: float | None, success: bool | None) -> None:
         """Take a program's word."""
         self.reward = self.reward if reward is None else float(reward)

@@ -109,9 +109,7 @@ class Members(Component):
         await group.run(branches, drive)
         return [branch.under(None) if begins[branch.name][0].bare and _drawn(branch) else branch for branch in branches]
 
-    async def _start(
-        self, group: Group, program: Rollout, of: Sequence[Branch]
-    ) -> tuple[list[Branch], Help | None]:
+    async def _start(self, group: Group, program: Rollout, of: Sequence[Branch]) -> tuple[list[Branch], Help | None]:
         """Those of this kind, and what they begin with."""
         shown = None if self.shown is None else await self.shown.help(group, of)
         begin = None if self.begins is None else await self.begins.help(group, of)
@@ -229,5 +227,3 @@ async def say(branch: Branch, begin: Help, *, trained: bool) -> None:
 
 def _drawn(branch: Branch) -> bool:
     return branch.status in ("finished", "truncated")
-
-

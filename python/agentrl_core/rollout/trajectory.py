@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any, Literal, cast
+from typing import Any, Literal, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 from agentrl_core.engine.base import Request, Sampling, Segment
 from agentrl_core.env.base import Content, Outcome
 from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.rollout.match import Match, Seat
 from agentrl_core.rollout.path import Path, Place
 from agentrl_core.rollout.prefix import Action, Prefix
 from agentrl_core.rollout.record import Record
-from agentrl_core.rollout.runtime import Answer, EpisodeError, Family, OneAtATime, RunningEpisode, Runtime
+from agentrl_core.rollout.runtime import Answer, EpisodeError, Family, Joint, OneAtATime, RunningEpisode, Runtime
 from agentrl_core.rollout.turn import Turn, uniform
 
 Status = Literal["running", "finished", "truncated", "failed", "aborted", "pruned"]
@@ -97,6 +98,28 @@ class Trajectory:
     def episode(self) -> RunningEpisode:
         """What answers it."""
         return self._episode
+
+    def sit(self, match: Match | None = None) -> Match:
+        """Play a match, or the one that its own episode becomes."""
+        if not isinstance(self._episode, Seat):
+            match = Match(self._episode, self.name) if match is None else match
+            match.branches.append(self)
+            self._episode = Seat(match, self.agent)
+        return self._episode.match
+
+    @property
+    def peers(self) -> Sequence[Self]:
+        """The other branches that play the same episode, in the order in which they began."""
+        if not isinstance(self._episode, Seat):
+            return []
+        return [branch for branch in self._episode.match.branches if branch is not self]  # type: ignore[misc]
+
+    @property
+    def moves(self) -> bool:
+        """Whether it may take its turn: it is not over, and where several play, the environment says that it moves."""
+        if self.over or not isinstance(self._episode, Seat):
+            return not self.over
+        return self.agent in self._episode.match.turn_of
 
     @property
     def open(self) -> bool:
@@ -209,18 +232,46 @@ class Trajectory:
         await self._prompted()
         if not (self._path.open or self.over):
             raise InvalidInputError(f"branch {self.name}: no action is open; generate() or write() one, or use turn()")
-        answer, text = None, self._path.text
+        if isinstance(self._episode, Seat):
+            return (await self._episode.match.move([self]))[0]
+        answer = None
         if not self.over:
             name = self._answer_name()
             self._answers += 1
             with self._awaited:
                 try:
-                    answer = await self._episode.step(name, text)
+                    answer = await self._episode.step(name, self._path.text)
                 except EpisodeError as error:
-                    self._fail(str(error))
+                    self.break_down(str(error))
+        return self.take_answer(answer)
+
+    def take_answer(self, answer: Answer | None) -> Turn:
+        """What the environment answered to the open action (for who runs it); None: it broke down."""
+        text = self._path.text
         if self.over or answer is None:  # it was stopped meanwhile, or it broke down
             return self._turn(text, None, over=True)
         return self._close(text, answer)
+
+    def take_word(self, answer: Answer) -> None:
+        """What it is told and paid while others move (for who runs it)."""
+        outcome = answer.outcome
+        self.record.tell(outcome, self.group.fact_levels)
+        if outcome.terminated or outcome.truncated:
+            self.end_with_others("finished" if outcome.terminated else "truncated")
+        elif self._path.here is not None:
+            self._path.tell(answer)
+
+    def end_with_others(self, status: Status = "finished") -> None:
+        """Its episode is over, or its part in it (for who runs it)."""
+        if not self.over:
+            acted = bool(self.turns)
+            self._end(status if acted else "aborted", None if acted else "it never moved")
+
+    def break_down(self, reason: str) -> None:
+        """Its episode cannot go on (for who runs it)."""
+        self._failure = reason
+        self._runtime.turned(0, reason)
+        self._end("failed", reason)
 
     def write(self, content: str, *, trained: bool = True, ends: bool = True, share: float = 1.0) -> None:
         """Say something that was not sampled, as an action of the branch (an expert's step, a repair).
@@ -305,15 +356,35 @@ class Trajectory:
         """The place behind a turn of its path."""
         return self._path.end_of(turn)
 
-    async def _prompted(self) -> None:
-        """Begin: the episode says what is asked, and the prompt is there."""
+    def turn_end(self, turns: int) -> Place:
+        """The place behind so many turns; 0: where the first action begins.
+
+        Raises:
+            InvalidInputError: it has not so many.
+        """
+        if not 0 <= turns <= len(self.turns) or not self.turns:
+            raise InvalidInputError(f"branch {self.name} has {len(self.turns)} turns, and no place behind {turns}")
+        return self.turns[turns - 1].end if turns else self.turns[0].begin
+
+    async def begin(self) -> None:
+        """Have its episode begin, so that it is known who moves first. Nothing is generated; a turn begins it too."""
         if self._path.here is not None or self.over:
             return
         with self._awaited:
             try:
                 await self._episode.reset(f"{self.name}/begin")
             except EpisodeError as error:
-                self._fail(str(error))
+                self.break_down(str(error))
+                return
+        begin: Any = self._episode.observation
+        if not isinstance(self._episode, Seat) and isinstance(begin, Joint):
+            self.sit()
+
+    async def _prompted(self) -> None:
+        """Begin, and have the prompt there."""
+        if self._path.here is not None or self.over:
+            return
+        await self.begin()
         if not self.over:
             content, own = self._episode.observation, self._prompt
             content = content if own is None else own(content) if callable(own) else own
@@ -326,7 +397,7 @@ class Trajectory:
             self._path.flush()
             told = prefix.contexts[place] if place < len(prefix.contexts) else None
             if told is not None and not np.array_equal(told, self.tokens[-len(told) :]):
-                self._fail(
+                self.break_down(
                     f"{prefix.title}: what the environment says before action {place + 1} is not what it said then; "
                     "give the prefix the seed of its episode, and a world that replays"
                 )
@@ -361,7 +432,7 @@ class Trajectory:
                 try:
                     await self._episode.ready()
                 except EpisodeError as error:
-                    self._fail(str(error))
+                    self.break_down(str(error))
                     return None
             sampling = _sampled(sampling, most, runtime.chat(self.agent).stop_token_ids)
             self._asking = f"{self.name}/segment{self._segments}"
@@ -433,11 +504,6 @@ class Trajectory:
         )
         self.turns.append(turn)
         return turn
-
-    def _fail(self, reason: str) -> None:
-        self._failure = reason
-        self._runtime.turned(0, reason)
-        self._end("failed", reason)
 
     def _end(self, status: Status, reason: str | None = None) -> None:
         """End the trajectory in the forest, and the episode with it."""
