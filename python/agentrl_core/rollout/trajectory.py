@@ -152,6 +152,10 @@ class Trajectory:
         states = [answer.state_key for answer in self._episode.answers if answer.state_key is not None]
         return states[-1] if states else self._episode.state_key
 
+    def decode(self, tokens: NDArray[np.int32]) -> str:
+        """The text of some of its tokens."""
+        return self._runtime.chat(self.agent).decode(tokens)
+
     @property
     def tokens(self) -> NDArray[np.int32]:
         """The tokens of its path: `int32[n]`."""
