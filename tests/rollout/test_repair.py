@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from riddles import RIGHT, WRONG, Speaker, check_resumes, in_turn, solve
 
@@ -46,7 +46,8 @@ def test_forks_leave_where_the_policy_was_least_sure() -> None:
     assert solve(TokenForks(roots=1, positions=1, copies=1, width=4), speak).rows[1].actions == [f"{WRONG[:2]}x{RIGHT}"]
 
 
-@given(st.integers(1, 40), st.integers(1, 4), st.integers(1, 3))
+@settings(max_examples=20, deadline=None)
+@given(st.integers(1, 20), st.integers(1, 4), st.integers(1, 3))
 def test_forks_fit_into_the_group(size: int, positions: int, copies: int) -> None:
     program = TokenForks(positions=positions, copies=copies)
     run = solve(program, in_turn(WRONG), group_size=size)
@@ -118,7 +119,7 @@ def test_int_imitates_what_some_continuation_proves() -> None:
             if "Compare it with the solution" in context:
                 assert f"Solution:\n0123456789\n\n{RIGHT}" in context
                 return proposal
-            if "rather this. " in context:
+            if "rather this." in context.rpartition("assistant\n")[2]:
                 return RIGHT if next(tried) == right else WRONG
             return ATTEMPT
 
@@ -177,7 +178,8 @@ def test_coot_takes_back_what_a_monitor_objects_to() -> None:
         del request
         if "Does this text break a rule" in context:
             return "FROM: lie\nGUIDANCE: Be honest." if "I lie" in context else "OK"
-        return f"I say {RIGHT}" if "Be honest." in context else f"First, I lie {WRONG}"
+        begun = context.rpartition("assistant\n")[2]
+        return (f"I say {RIGHT}" if "Be honest." in context else f"First, I lie {WRONG}")[len(begun) :]
 
     run = solve(Monitored(tokens=20), speak, group_size=1)
     [drawn] = run.drawn

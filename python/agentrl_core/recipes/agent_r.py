@@ -18,7 +18,7 @@ from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import option
 from agentrl_core.loss import Imitation
 from agentrl_core.recipe import Recipe
-from agentrl_core.rollout import Branch, Group, Judged, Members, Round, Rounds
+from agentrl_core.rollout import Branch, Group, Judged, Members, Prefix, Round, Rounds
 
 _THOUGHTS = (
     "Wait, that was not right. I try something else.",
@@ -80,7 +80,10 @@ class Revise(Rounds):
         turn = bad.turns[fault.step.turn]
         if turn.over:
             return
-        revised = bad.fork(at=turn.end, train_prefix=False)
+        revised = group.start(prefix=Prefix.of(bad, turn.index + 1))
+        await revised.generate(max_tokens=0)
+        if revised.over:
+            return
         revised.write(_THOUGHTS[int(group.uniform("thought") * len(_THOUGHTS))])
         revised.inject(self.reply)
         revised.splice(good, good.turns[common].begin)
