@@ -16,8 +16,8 @@ import agentrl_core as arl
 from agentrl_core import recipes
 from agentrl_core.engine import Request
 from agentrl_core.env import Fact, Outcome
-from agentrl_core.recipes.active_vln import Anew
 from agentrl_core.recipe import Recipe
+from agentrl_core.recipes.active_vln import Anew
 from agentrl_core.recipes.ad_hint import HintsByDifficulty
 from agentrl_core.recipes.icpo import Shown
 from agentrl_core.recipes.xrpo import PriorityRounds
@@ -79,8 +79,10 @@ def test_active_vln_makes_a_group_anew_twice() -> None:
 
 def test_active_vln_begins_behind_the_expert() -> None:
     # 6 steps, W = 3: in iteration t = 1, f = log(1) / log(4) = 0, so n = 2 are left and 4 are given.
-    world = Riddles(tuple("abcde") + (RIGHT,))
-    run = solve(Anew(column="success", warm_up=3), in_turn("look", "look", "look", "look", RIGHT), world=world, group_size=1)
+    world = Riddles((*"abcde", RIGHT))
+    run = solve(
+        Anew(column="success", warm_up=3), in_turn("look", "look", "look", "look", RIGHT), world=world, group_size=1
+    )
     # At most 2 * 2 turns of its own: the fourth is its last.
     assert [row.actions for row in run.rows if row.drawn] == [[*"abcd", RIGHT]]
     assert [row.trained for row in run.rows if row.drawn] == [RIGHT + END]

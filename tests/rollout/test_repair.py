@@ -130,7 +130,9 @@ def test_int_imitates_what_some_continuation_proves() -> None:
     run = solve(recipe, speaking(proposal="It failed.\n3: rather this. ", right=3), group_size=1)
     target = "one\n\ntwo\n\nrather this."
     assert [(row.actions, row.trained) for row in run.drawn] == [([ATTEMPT], ""), ([target], target)]
-    assert [row.actions for row in run.rows if row.status == "pruned"] == [[f"{target}{WRONG}"]] * 3 + [[f"{target}{RIGHT}"]]
+    assert [row.actions for row in run.rows if row.status == "pruned"] == [[f"{target}{WRONG}"]] * 3 + [
+        [f"{target}{RIGHT}"]
+    ]
     for proposal, right in (("3: rather this. ", 99), ("no idea", 0), ("7: rather this. ", 0)):
         left = solve(recipe, speaking(proposal=proposal, right=right), group_size=1)
         assert [(row.actions, row.trained) for row in left.drawn] == [([ATTEMPT], "")]
@@ -216,12 +218,28 @@ def test_agent_r_revises_a_failure_into_a_success() -> None:
     assert revised.trained == "".join(action + END for action in [thought, *good.actions[common:]])
 
 
+def one_of(*answers: str) -> Speaker:
+    """A speaker that says one of these by the seed of the request."""
+
+    def speak(context: str, request: Request) -> str:
+        del context
+        return answers[request.seed % len(answers)]
+
+    return speak
+
+
+def objecting(context: str, request: Request) -> str:
+    """A monitor who objects to every answer."""
+    del request
+    return "FROM: answer\nGUIDANCE: no" if "rule" in context else WRONG
+
+
 PROGRAMS = {
     "forks": (TokenForks(positions=2), in_turn(WRONG)),
     "led on": (LedOn(column="success"), judging("3: bad")),
-    "clean": (Purify(call="<"), lambda context, request: ["a <bad>", "b <odd>", RIGHT][request.seed % 3]),
-    "fission": (Fission(column="success", size=2), lambda context, request: ["<bad>", WRONG][request.seed % 2]),
-    "monitored": (Monitored(tokens=9), lambda context, request: "FROM: answer\nGUIDANCE: no" if "rule" in context else WRONG),
+    "clean": (Purify(call="<"), one_of("a <bad>", "b <odd>", RIGHT)),
+    "fission": (Fission(column="success", size=2), one_of("<bad>", WRONG)),
+    "monitored": (Monitored(tokens=9), objecting),
 }
 
 
@@ -233,7 +251,7 @@ def test_what_was_recorded_is_not_sampled_again(name: str) -> None:
 
 @given(st.lists(st.sampled_from(["good", "bad", "uncertain", "0.3", "0.8"]), min_size=1, max_size=6), st.floats(0, 1))
 def test_the_first_bad_mark_is_found(marks: list[str], threshold: float) -> None:
-    values = [{"good": 1.0, "bad": 0.0, "uncertain": 0.5}.get(mark, None) for mark in marks]
+    values = [{"good": 1.0, "bad": 0.0, "uncertain": 0.5}.get(mark) for mark in marks]
     numbers = [float(mark) if value is None else value for mark, value in zip(marks, values, strict=True)]
     answer = "\n".join(f"{place}: {mark}" for place, mark in enumerate(marks, 1))
     assert Judged(threshold=threshold).marks(answer, len(marks) + 1) == [*numbers, 1.0]

@@ -1,8 +1,8 @@
 """Riddles whose answers a script knows: what a program makes of a group, read back as texts.
 
 An action that has `<answer>right</answer>` in it solves a riddle, another answer does not, and either ends the episode;
-`<bad>` is a call that fails; everything else is answered with `go on`. Tokens are bytes, so a text has as many as it has
-letters.
+`<bad>` is a call that fails; everything else is answered with `go on`. Tokens are bytes, so a text has as many as it
+has letters.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def script(speaker: Speaker) -> engine.Scripted:
         numbers = [((request.seed >> 8) % 97 + place) % 13 / 8 for place in range(count)]
         return engine.Reply(said, [-number for number in numbers], numbers)
 
-    says = engine.Scripted(TOKENIZER, lambda request: reply(request))
+    says = engine.Scripted(TOKENIZER, reply)
     return says
 
 

@@ -1,11 +1,11 @@
 """Agent-R: a trajectory that failed is cut at the first error that the actor sees, and goes on as one that succeeded.
 
-Of the members of a group the best and the worst make a pair if V(good) - V(bad) > 0.2 and V(good) > 0.7. The actor judges
-the steps of the bad one as good, uncertain or bad; up to and with the first bad turn it is context, not trained; then
-comes one of ten revision thoughts, then the good one's turns from where the two part, both trained. The good trajectory
-is trained as it is, the other members are not: supervised, in rounds of collecting and training. Pairs whose bad member
-has no bad turn, or that part nowhere, are left out. Here pairs are those of independent members; the published search
-grows them by MCTS. Both thresholds are proposals. Source: arXiv:2501.11425.
+Of the members of a group the best and the worst make a pair if V(good) - V(bad) > 0.2 and V(good) > 0.7. The actor
+judges the steps of the bad one as good, uncertain or bad; up to and with the first bad turn it is context, not trained;
+then comes one of ten revision thoughts, then the good one's turns from where the two part, both trained. The good
+trajectory is trained as it is, the other members are not: supervised, in rounds of collecting and training. Pairs whose
+bad member has no bad turn, or that part nowhere, are left out. Here pairs are those of independent members; the
+published search grows them by MCTS. Both thresholds are proposals. Source: arXiv:2501.11425.
 """
 
 from __future__ import annotations

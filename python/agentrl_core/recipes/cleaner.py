@@ -1,11 +1,12 @@
 """CLEANER: a call that failed is replaced by the policy's own correction of it (arXiv:2601.15141).
 
-Where a call fails the policy tries again behind the error, at most three times. If a later call succeeds, the turns with
-the errors leave the record: where the two calls are alike (`difflib` ratio of at least 0.5) the reasoning of the failed
-turn stays with the new call, else the whole turn is the new one. If none succeeds the errors stay. What took a place it
-was not sampled in has no log-probs: they are recomputed in the clean context. The environment is brought back to the
-place of the repair and gets the clean turn, so that what it says next follows from the record (the public code leaves
-the environment as it is). p is 1 for the paper's small model, 0.7 for its large one; clip 0.2 and 0.28, dual clip 10.
+Where a call fails the policy tries again behind the error, at most three times. If a later call succeeds, the turns
+with the errors leave the record: where the two calls are alike (`difflib` ratio of at least 0.5) the reasoning of the
+failed turn stays with the new call, else the whole turn is the new one. If none succeeds the errors stay. What took a
+place it was not sampled in has no log-probs: they are recomputed in the clean context. The environment is brought back
+to the place of the repair and gets the clean turn, so that what it says next follows from the record (the public code
+leaves the environment as it is). p is 1 for the paper's small model, 0.7 for its large one; clip 0.2 and 0.28, dual
+clip 10.
 """
 
 from __future__ import annotations

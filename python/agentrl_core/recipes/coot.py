@@ -1,10 +1,10 @@
 """Cognition-of-Thought: a monitor reads along, and what breaks a rule is taken back and said again.
 
-What the policy says is read by the agent `monitor` every `tokens` tokens. Where it finds that a rule is broken it quotes
-the words from which on; the text is cut there (its first token stays), its guidance is put into the context, which is not trained, and the
-policy goes on; at most twice for a trajectory. What was taken back stays in the files. The number of rollbacks and the
-stride are proposals. This is a way to decode: the recipe trains what came of it by GRPO.
-Source: CooT: Cognition-of-Thought.
+What the policy says is read by the agent `monitor` every `tokens` tokens. Where it finds that a rule is broken it
+quotes the words from which on; the text is cut there (its first token stays), its guidance is put into the context,
+which is not trained, and the policy goes on; at most twice for a trajectory. What was taken back stays in the files.
+The number of rollbacks and the stride are proposals. This is a way to decode: the recipe trains what came of it by
+GRPO. Source: CooT: Cognition-of-Thought.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from agentrl_core.rollout.repair import tokens_before
 
 @dataclass(frozen=True)
 class Monitored(Rollout):
-    """Takes back what a monitor objects to, and goes on with its guidance in sight.
+    r"""Takes back what a monitor objects to, and goes on with its guidance in sight.
 
     The monitor answers `OK`, or two lines: `FROM: ` with the words from which on the text is bad, and `GUIDANCE: `.
 
@@ -38,7 +38,7 @@ class Monitored(Rollout):
 
     Example:
         >>> from agentrl_core.recipes.coot import Monitored
-        >>> Monitored().objection("FROM: just lie\\nGUIDANCE: Stay honest.", "I could just lie.")
+        >>> Monitored().objection("FROM: just lie\nGUIDANCE: Stay honest.", "I could just lie.")
         (8, 'Stay honest.')
         >>> Monitored().objection("OK", "I could ask.")
     """

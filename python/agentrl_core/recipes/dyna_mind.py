@@ -2,8 +2,8 @@
 
 Half of the rollouts of a task are refined: in each turn the policy answers with a plan of at most five actions, the
 environment runs it on the side, and the policy answers again with the real futures in sight; that answer is the turn.
-The draw column `refined` marks those. An answer without a plan is the turn itself. Which share is refined is a proposal,
-and so is that both answers are trained as they were sampled.
+The draw column `refined` marks those. An answer without a plan is the turn itself. Which share is refined is a
+proposal, and so is that both answers are trained as they were sampled.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Refinement(BatchComponent):
 
 @dataclass(frozen=True)
 class Simulate(Rollout):
-    """Runs what half of the members plan, and lets them answer again with what it leads to in sight.
+    r"""Runs what half of the members plan, and lets them answer again with what it leads to in sight.
 
     A plan is what stands between `<plan>` and `</plan>`, one action a line.
 
@@ -78,7 +78,7 @@ class Simulate(Rollout):
 
     Example:
         >>> from agentrl_core.recipes.dyna_mind import Simulate
-        >>> Simulate(depth=2).plan("I would <plan>look\\ngo north\\ngo south</plan>")
+        >>> Simulate(depth=2).plan("I would <plan>look\ngo north\ngo south</plan>")
         ['look', 'go north']
     """
 

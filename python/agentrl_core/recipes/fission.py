@@ -50,7 +50,9 @@ class Fission(Repair):
         question = filled(self.question, group, [branch])
         diagnosis = await consult(group, question, agent=self.simulator, about=branch)
         turns = fault.step.turn + 1
-        await group.spawn(group.task, size=self.size, program=_behind(Prefix.of(branch, turns), diagnosis), parent=branch)
+        await group.spawn(
+            group.task, size=self.size, program=_behind(Prefix.of(branch, turns), diagnosis), parent=branch
+        )
         return True
 
 

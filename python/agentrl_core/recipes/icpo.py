@@ -2,8 +2,8 @@
 
 Seven members are asked the task, the eighth with how another task was solved in front of it; what it said is then told
 behind the task alone. It stays only if its reward is at least 1 (`at_least=None`: always, as in the public code). A
-success with a demonstration is paid 1 + max(0, 1 - t / 400). Its tokens have the factor p / (p + 0.01) in the place of a
-ratio (0.1 in the public code), the others PPO's clip with a dual clip of 3; KL 0.001. Demonstrations are what the run
+success with a demonstration is paid 1 + max(0, 1 - t / 400). Its tokens have the factor p / (p + 0.01) in the place of
+a ratio (0.1 in the public code), the others PPO's clip with a dual clip of 3; KL 0.001. Demonstrations are what the run
 itself solved so far, without their questions: until there is one, the eighth member is like the others.
 """
 
@@ -41,7 +41,7 @@ class Shown(Rounds):
         8
     """
 
-    members: Members = Members(7) + Members(1, shown=Examples(), bare=True, fact="shown")  # noqa: RUF009 - frozen
+    members: Members = Members(7) + Members(1, shown=Examples(), bare=True, fact="shown")
     at_least: float | None = option(1.0)
 
     async def more(self, group: Group, rounds: list[Round]) -> Members | None:

@@ -1,10 +1,10 @@
 """InT: the policy says itself where a failed attempt went wrong and what to say there (arXiv:2601.14209).
 
-For each failure the policy is shown the right solution and names the first bad step and an intervention of less than 200
-tokens. What it had said before that step, with the intervention behind it, is imitated if at least one of 32
-continuations of it succeeds; the continuations, and what follows the intervention, are not. This is the supervised stage
-before reinforcement learning, which is GRPO on the same tasks: nothing else is trained here. An intervention that gives
-the answer away is for `reveals`, a pattern, to refuse.
+For each failure the policy is shown the right solution and names the first bad step and an intervention of less than
+200 tokens. What it had said before that step, with the intervention behind it, is imitated if at least one of 32
+continuations of it succeeds; the continuations, and what follows the intervention, are not. This is the supervised
+stage before reinforcement learning, which is GRPO on the same tasks: nothing else is trained here. An intervention that
+gives the answer away is for `reveals`, a pattern, to refuse.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Intervene(Repair):
         32
     """
 
-    finder: Finder = OwnProposal()  # noqa: RUF009 - frozen
+    finder: Finder = OwnProposal()
     at_most: int = option(1 << 30, at_least=1)
     continuations: int = option(32, at_least=1)
     tokens: int = option(199, at_least=1)

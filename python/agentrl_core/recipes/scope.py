@@ -2,10 +2,10 @@
 
 In groups of which less than half succeeded, the first failure whose steps are good up to at least their half is mended,
 one for a group: what the policy said before the first step that a process reward model marks below 0.5, then what the
-agent `teacher` says from there on. If the whole succeeds it takes the place of the failure, else it is dropped. Tokens of
-the teacher have the factor p / (p + 0.1) in the place of a ratio. A failure whose first step is bad is left alone. Theta,
-the share, the number of repairs and the factor are proposals: the paper does not publish them. Source:
-Recycling Failures: Salvaging Exploration in RLVR via Fine-Grained Off-Policy Guidance.
+agent `teacher` says from there on. If the whole succeeds it takes the place of the failure, else it is dropped. Tokens
+of the teacher have the factor p / (p + 0.1) in the place of a ratio. A failure whose first step is bad is left alone.
+Theta, the share, the number of repairs and the factor are proposals: the paper does not publish them. Source: Recycling
+Failures: Salvaging Exploration in RLVR via Fine-Grained Off-Policy Guidance.
 """
 
 from __future__ import annotations

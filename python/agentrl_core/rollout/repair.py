@@ -195,7 +195,7 @@ class Repair(Rounds, ABC):
         4
     """
 
-    finder: Finder = Flagged()  # noqa: RUF009 - frozen
+    finder: Finder = Flagged()
     rate_below: float = option(1.0, at_least=0)
     share_at_least: float = option(0.0, at_least=0, at_most=1)
     at_most: int = option(1, at_least=1)
@@ -206,7 +206,9 @@ class Repair(Rounds, ABC):
             return self.members
         solved = self.solved(rounds[0])
         if solved.mean() < self.rate_below:
-            await self._repair(group, [branch for branch, won in zip(rounds[0].branches, solved, strict=True) if not won])
+            await self._repair(
+                group, [branch for branch, won in zip(rounds[0].branches, solved, strict=True) if not won]
+            )
         return None
 
     async def _repair(self, group: Group, failures: list[Branch]) -> None:
