@@ -19,6 +19,7 @@ from agentrl_core.env import Fact, Outcome
 from agentrl_core.recipe import Recipe
 from agentrl_core.recipes.active_vln import Anew
 from agentrl_core.recipes.ad_hint import HintsByDifficulty
+from agentrl_core.recipes.ampo import Taught
 from agentrl_core.recipes.icpo import Shown
 from agentrl_core.recipes.xrpo import PriorityRounds
 
@@ -236,6 +237,27 @@ def test_dyna_mind_shows_half_of_a_group_what_their_plans_lead_to() -> None:
     assert aside.actions[:3] == ["look", "<bad>", "look"]
 
 
+def test_ampo_takes_the_clearest_teachers() -> None:
+    recipe = recipes.AMPO.replace(rollout=Taught(teachers="a, b, c"))
+    asked: list[int] = []
+
+    def speak(context: str, request: Request) -> str:
+        del context
+        asked.append(request.seed)
+        return WRONG if len(asked) <= 4 else f"{len(asked) - 4} {RIGHT}"
+
+    def comprehension(paths: list[Any]) -> list[float]:
+        assert len(paths) == 3
+        return [0.2, 0.5, 0.3]
+
+    run = solve(recipe, speak, models={"comprehension": comprehension})
+    assert sorted(row.actions[0] for row in run.drawn) == [f"2 {RIGHT}", f"3 {RIGHT}", WRONG, WRONG]
+    assert sorted(run.fact("taught")) == [0, 0, 1, 1]
+    assert sum(row.role == "helper" for row in run.rows) == 3
+    solved = solve(recipe, in_turn(RIGHT, WRONG), models={"comprehension": comprehension})
+    assert (solved.asked, len(solved.drawn)) == (4, 4)
+
+
 class Clustered(Riddles):
     """Riddles that say which answers are the same."""
 
@@ -297,6 +319,7 @@ class Case:
         return recipe.replace(rollout=replace(recipe.rollout, **self.smaller))
 
 
+MODELS = {"comprehension": lambda paths: [1.0 / len(path) for path in paths]}
 CASES = {
     "remax": Case(by_chance(0.5), 2),
     "temp_samp": Case(by_chance(0.3), 4),
@@ -306,6 +329,7 @@ CASES = {
     "a2fm": Case(by_chance(0.5), 12, Paid(**{"reward.mode": 0.0, "reward.format": 1.0})),
     "active_vln": Case(by_chance(0.2), 4),
     "agent_rlvr": Case(by_chance(0.05, but="teacher"), 8),
+    "ampo": Case(by_chance(0.3, but="teacher"), 4),
     "ettrl": Case(by_chance(0.5), 28, Clustered(), 28),
     "icpo": Case(by_chance(0.4), 8),
     "dyna_mind": Case(planning, 8, size=8),
@@ -325,7 +349,9 @@ def test_a_recipe_runs_to_the_step_of_its_optimizer(name: str) -> None:
     case = CASES[name]
     speaker = case.speaker
     for seed in range(20):  # until some group has both outcomes
-        run = solve(case.recipe(name), speaker, world=case.world, tasks=3, group_size=case.size, seed=seed)
+        run = solve(
+            case.recipe(name), speaker, world=case.world, tasks=3, group_size=case.size, models=MODELS, seed=seed
+        )
         if np.unique(run.batch.column("score", "draw")).size > 1:
             break
     assert step(recipes.get(name), run.batch) >= 1
@@ -334,7 +360,10 @@ def test_a_recipe_runs_to_the_step_of_its_optimizer(name: str) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_what_was_recorded_is_not_sampled_again(name: str) -> None:
     case = CASES[name]
-    assert check_resumes(case.recipe(name), case.speaker, every=5, world=case.world, group_size=case.size) >= 1
+    assert (
+        check_resumes(case.recipe(name), case.speaker, every=5, world=case.world, group_size=case.size, models=MODELS)
+        >= 1
+    )
 
 
 @settings(max_examples=40, deadline=None)
@@ -342,7 +371,9 @@ def test_what_was_recorded_is_not_sampled_again(name: str) -> None:
 def test_no_group_is_larger_than_its_budget(name: str, share: float, tasks: int, seed: int) -> None:
     case = CASES[name]
     speaker = by_chance(2 * share) if share < 0.5 else case.speaker
-    run = solve(case.recipe(name), speaker, world=case.world, tasks=tasks, group_size=case.size, seed=seed)
+    run = solve(
+        case.recipe(name), speaker, world=case.world, tasks=tasks, group_size=case.size, models=MODELS, seed=seed
+    )
     groups = np.bincount(run.batch.column("group_id", "draw").astype(int), minlength=tasks)
     assert groups.max() <= case.most
     assert run.asked > 0
