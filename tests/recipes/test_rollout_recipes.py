@@ -20,6 +20,7 @@ from agentrl_core.recipe import Recipe
 from agentrl_core.recipes.active_vln import Anew
 from agentrl_core.recipes.ad_hint import HintsByDifficulty
 from agentrl_core.recipes.ampo import Taught
+from agentrl_core.recipes.brorl import Pieces
 from agentrl_core.recipes.icpo import Shown
 from agentrl_core.recipes.xrpo import PriorityRounds
 
@@ -258,6 +259,33 @@ def test_ampo_takes_the_clearest_teachers() -> None:
     assert (solved.asked, len(solved.drawn)) == (4, 4)
 
 
+def test_brorl_trains_a_part_of_a_large_group() -> None:
+    running, most = 0, 0
+
+    class Counting(Riddles):
+        def reset(self, task: Any, seed: int) -> Any:
+            nonlocal running, most
+            running += 1
+            most = max(most, running)
+            episode = super().reset(task, seed)
+            answer = episode.step
+
+            def step(action: str) -> Outcome:
+                nonlocal running
+                running -= 1
+                return answer(action)
+
+            episode.step = step
+            return episode
+
+    run = solve(Pieces(count=10, piece=4, trained=3), in_turn(RIGHT, WRONG), world=Counting())
+    assert (run.asked, len(run.drawn), most) == (10, 10, 4)
+    assert sum(bool(row.trained) for row in run.drawn) == 3
+    scored = recipes.GRPO.credit(run.batch)
+    # All ten vote: mean 1/10, std with n - 1: sqrt(0.09 * 10 / 9) = 0.316228; A = 0.9 / 0.316228 = 2.84604.
+    assert scored.column("advantage", "draw").max() == pytest.approx(2.84604, rel=1e-4)
+
+
 class Clustered(Riddles):
     """Riddles that say which answers are the same."""
 
@@ -329,6 +357,7 @@ CASES = {
     "a2fm": Case(by_chance(0.5), 12, Paid(**{"reward.mode": 0.0, "reward.format": 1.0})),
     "active_vln": Case(by_chance(0.2), 4),
     "agent_rlvr": Case(by_chance(0.05, but="teacher"), 8),
+    "brorl": Case(by_chance(0.3), 16, smaller={"count": 16, "piece": 5, "trained": 8}),
     "ampo": Case(by_chance(0.3, but="teacher"), 4),
     "ettrl": Case(by_chance(0.5), 28, Clustered(), 28),
     "icpo": Case(by_chance(0.4), 8),

@@ -1,10 +1,10 @@
-"""InT: the policy says itself where a failed attempt went wrong and what to say there (arXiv:2601.14209).
+"""InT: the policy says itself where a failed attempt went wrong and what to say there.
 
 For each failure the policy is shown the right solution and names the first bad step and an intervention of less than
 200 tokens. What it had said before that step, with the intervention behind it, is imitated if at least one of 32
 continuations of it succeeds; the continuations, and what follows the intervention, are not. This is the supervised
 stage before reinforcement learning, which is GRPO on the same tasks: nothing else is trained here. An intervention that
-gives the answer away is for `reveals`, a pattern, to refuse.
+gives the answer away is for `reveals`, a pattern, to refuse. Source: InT: Self-Proposed Interventions.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class Intervene(Repair):
 
 INTERVENTION = Recipe(
     name="intervention",
-    source="arXiv:2601.14209",
+    source="InT: Self-Proposed Interventions",
     rollout=Intervene(column="success"),
     advantage=GroupRelative(),
     loss=Imitation(aggregate="token_mean"),
