@@ -1,8 +1,8 @@
 """Riddles whose answers a script knows: what a program makes of a group, read back as texts.
 
 An action that has `<answer>right</answer>` in it solves a riddle, another answer does not, and either ends the episode;
-`<bad>` is a call that fails; everything else is answered with `go on`. Tokens are bytes, so a text has as many as it has
-letters.
+`<bad>` is a call that fails; everything else is answered with `go on`. Tokens are bytes, so a text has as many as it
+has letters.
 """
 
 from __future__ import annotations
@@ -56,7 +56,9 @@ class Riddle:
 
 
 class Riddles:
-    """Tasks `riddle 0`, `riddle 1`, … and how they are solved."""
+    """Tasks and how they are solved. Episodes run in the loop, so that requests come in the order of the program."""
+
+    runs = "inline"
 
     def __init__(self, solution: Sequence[str] = ("0123456789", RIGHT)) -> None:
         self.solution = tuple(solution)
@@ -85,7 +87,7 @@ def script(speaker: Speaker) -> engine.Scripted:
         numbers = [((request.seed >> 8) % 97 + place) % 13 / 8 for place in range(count)]
         return engine.Reply(said, [-number for number in numbers], numbers)
 
-    says = engine.Scripted(TOKENIZER, lambda request: reply(request))
+    says = engine.Scripted(TOKENIZER, reply)
     return says
 
 
@@ -244,14 +246,10 @@ def step(recipe: Recipe, batch: arl.Batch) -> int:
     before = [parameter.detach().clone() for parameter in policy.parameters()]
     optimizer = torch.optim.SGD(policy.parameters(), lr=0.1)
     recipe = recipe.at(0)
-    for name in ("reference_logprob", "recomputed_logprob"):
-        if any(
-            column.name == name
-            for phase in ("advantage", "weight", "loss")
-            for link in recipe.chain(phase)
-            for column in link.needs
-        ):
-            batch = arl.annotate(batch, name, policy, max_tokens=65536)
+    phases = ("advantage", "weight", "loss")
+    asked = [column.name for phase in phases for link in recipe.chain(phase) for column in link.needs if column.model]
+    for name in dict.fromkeys(asked):
+        batch = arl.annotate(batch, name, policy, max_tokens=65536)
     updates = recipe.updates(recipe.credit(batch))
     for update in updates:
         for pack in update.pack(max_tokens=65536):

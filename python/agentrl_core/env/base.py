@@ -54,8 +54,8 @@ class Task:
     `task_id` names it for the whole run and in every process; `question` is the problem in words, for people and for
     scripts (a model sees `Episode.observation`, and the question where that says it); `domain` is the kind of problem,
     kept with the statistics of the task (column `domain` of table `tasks`); `payload` is the environment's own and
-    nobody else reads it: plain JSON values, or the environment has `task(task_id)`; `solution` is how it is solved where
-    that is known, one text an action: programs give hints of it, or let it be imitated.
+    nobody else reads it: plain JSON values, or the environment has `task(task_id)`; `solution` is how it is solved
+    where that is known, one text an action: programs give hints of it, or let it be imitated.
     """
 
     task_id: str

@@ -8,8 +8,8 @@ often the group's forced draws succeed (p), and a bad format costs everything:
 
 Then GRPO over the whole group. Source: arXiv:2510.12838, whose repository holds no training code; the threshold of an
 easy group is not given there. Here three members are forced into each mode, by a tag that their first action begins
-with, and three are free. The environment reports `reward.mode` (0 is the cheapest) and `reward.format`; the program says
-which are `forced`.
+with, and three are free. The environment reports `reward.mode` (0 is the cheapest) and `reward.format`; the program
+says which are forced (`reward.forced`).
 """
 
 from __future__ import annotations
@@ -83,12 +83,12 @@ A2FM = Recipe(
     name="a2fm",
     source="arXiv:2510.12838",
     rollout=Rounds(
-        members=Members(3, begins=Fixed("<instant>"), fact="forced")
-        + Members(3, begins=Fixed("<reasoning>"), fact="forced")
-        + Members(3, begins=Fixed("<agentic>"), fact="forced")
+        members=Members(3, begins=Fixed("<instant>"), fact="reward.forced")
+        + Members(3, begins=Fixed("<reasoning>"), fact="reward.forced")
+        + Members(3, begins=Fixed("<agentic>"), fact="reward.forced")
         + Members(3)
     ),
-    reward=(Outcome(), ModeCost(forced="forced"), Fuse(column="reward.format", kind="multiply")),
+    reward=(Outcome(), ModeCost(), Fuse(column="reward.format", kind="multiply")),
     advantage=GroupRelative(),
     loss=Policy(),
 )

@@ -121,7 +121,7 @@ class FittingHints(BatchComponent):
     """Trains a hint where it helped, and the more of it the better it fits the policy's own uncertainty.
 
     The weight of a hint's token is the gate of the file, 0 where the advantage of its draw is negative; all other
-    tokens keep theirs. Tokens of a hint are those without a behaviour log-prob, of draws that are `hinted`. The entropies
+    tokens keep theirs. Tokens of a hint are those without a behaviour log-prob, of draws that are `hinted`. Entropies
     are those of the column `current_entropy`, which `arl.annotate` makes: hints were not sampled and have none else.
 
     Example:

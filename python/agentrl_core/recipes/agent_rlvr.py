@@ -1,4 +1,4 @@
-"""Agent-RLVR: tasks that fail are tried again with a teacher's guidance, which training does not see (arXiv:2506.11425).
+"""Agent-RLVR: tasks that fail are tried again with guidance, which training does not see (arXiv:2506.11425).
 
 Where nobody of a group succeeds, the agent `teacher` is asked for guidance about the first attempt, and as many again
 are made with it in their prompt. They are trained as if they had been asked the task alone (`Branch.under`), against
@@ -48,7 +48,7 @@ class Guided(Rounds):
     async def more(self, group: Group, rounds: list[Round]) -> Members | None:
         """The guided ones, once, where the others failed."""
         if not rounds:
-            return self.members
+            return await super().more(group, rounds)
         return self.guided if len(rounds) == 1 and not self.solved(rounds[0]).any() else None
 
 
@@ -72,7 +72,7 @@ class NearestPairs(BatchComponent):
     """
 
     phase: ClassVar[str] = "advantage"
-    needs: ClassVar[tuple[Column, ...]] = (draw("score"), draw("success"), draw("group_id"), draw("trained_tokens"))
+    needs: ClassVar[tuple[Column, ...]] = (draw("score"), draw("success"), draw("group_id"))
     makes: ClassVar[tuple[Column, ...]] = (draw("advantage"), draw("pair"))
 
     at_most: int = option(4, at_least=1)

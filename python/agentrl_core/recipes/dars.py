@@ -39,7 +39,7 @@ class MoreForHard(Rounds):
 
     Example:
         >>> from agentrl_core.recipes.dars import MoreForHard
-        >>> MoreForHard().extra(solved=2, count=8)  # a = 1/4, S = 3/8: ceil((4 - 3) / S)
+        >>> MoreForHard().more_of(solved=2, count=8)  # a = 1/4, S = 3/8: ceil((4 - 3) / S)
         3
     """
 
@@ -47,7 +47,7 @@ class MoreForHard(Rounds):
     scale: Literal["none", "std"] = "none"
     at_most: int = option(32, at_least=1)
 
-    def extra(self, solved: int, count: int) -> int:
+    def more_of(self, solved: int, count: int) -> int:
         """How many more rollouts a task gets of which `solved` of `count` succeeded."""
         rate = solved / count if solved else 0.5 / count
         if rate >= 0.5:
@@ -64,10 +64,10 @@ class MoreForHard(Rounds):
     async def more(self, group: Group, rounds: list[Round]) -> Members | None:
         """The second round, of as many as the formula says."""
         if not rounds:
-            return self.members
+            return await super().more(group, rounds)
         solved = self.solved(rounds[0])
-        extra = self.extra(int(solved.sum()), len(solved)) if len(rounds) == 1 else 0
-        return Members(extra) if extra else None
+        more = self.more_of(int(solved.sum()), len(solved)) if len(rounds) == 1 else 0
+        return Members(more) if more else None
 
 
 DARS = Recipe(

@@ -3,8 +3,9 @@
 Where no member of a group has an accuracy above 0, the group is dropped and made anew with the first quarter of the
 reference solution (of its characters) behind the question; still nobody: with half of it; then with three quarters,
 which stay whatever comes of them. A task without a solution keeps its first group. Hints are prompt: they are not
-trained, and what is trained is what was sampled behind them. Groups are compared with (R - mean) / (std + 1e-4), without a KL
-penalty. The paper pays 0.5 for a right format beside 1 for a right answer, which is the environment's to do: its facts.
+trained, and what is trained is what was sampled behind them. Groups are compared with (R - mean) / (std + 1e-4),
+without a KL penalty. The paper pays 0.5 for a right format beside 1 for a right answer, which is the environment's to
+do: its facts.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """ReMax: the greedy answer is the baseline, in the place of a critic (arXiv:2310.10505).
 
-Each task is sampled once and answered once greedily; D = clip(R - R_greedy, -5, 5), and of n trained tokens the t-th has
+Each task is sampled once and answered once greedily; D = clip(R - R_greedy, -5, 5), and of n trained tokens the t-th
+has
 
     advantage = 0.99^(n - t + 1) D - 0.05 (log pi - log pi_ref),    L = - mean over tokens of advantage * log pi.
 

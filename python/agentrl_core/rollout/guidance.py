@@ -128,6 +128,40 @@ class Solution(Guidance):
 
 
 @dataclass(frozen=True)
+class Examples(Guidance):
+    """What solved other tasks in earlier iterations, as far as the run has kept it (`Group.library`).
+
+    An example is what a trajectory said, its actions joined by blank lines. The task itself is never shown. Nothing is
+    shown as long as nothing was solved.
+
+    Args:
+        count: examples, of different tasks, of each the latest solution.
+
+    Raises:
+        RecipeError: an option is out of range.
+
+    Example:
+        >>> from agentrl_core.rollout import Examples
+        >>> Examples(count=2).count
+        2
+    """
+
+    count: int = option(1, at_least=1)
+
+    async def help(self, group: Group, of: Sequence[Branch]) -> Help | None:
+        """The examples, of tasks that chance chooses."""
+        del of
+        solved: dict[str, list[int]] = {}
+        for trajectory in group.library.solved():
+            solved.setdefault(group.library.task_id(trajectory), []).append(trajectory)
+        solved.pop(group.task.task_id, None)
+        tasks = sorted(solved, key=lambda task: (group.uniform("example", task), task))[: self.count]
+        chosen = [solved[task][-1] for task in tasks]
+        texts = ("\n\n".join(group.library.actions(trajectory)) for trajectory in chosen)
+        return Help(tuple(texts), ends=True) if chosen else None
+
+
+@dataclass(frozen=True)
 class Advice(Guidance):
     """What another agent says when it is asked about the task and about what was tried.
 

@@ -25,7 +25,8 @@ class Members(Component):
 
     Args:
         count: how many; None: as many as the group was asked for.
-        fact: what they are known by: a draw column that is `value` for them, and 0 for the others. Empty: none.
+        fact: what they are known by: a draw column that is `value` for them, and 0 for the others and where there was
+            nothing to show or to begin with. Empty: none.
         value: of the fact.
         shown: what their prompt shows beside the task.
         template: their prompt: `{prompt}` is what the environment asks, `{text}` what is shown.
@@ -93,37 +94,36 @@ class Members(Component):
             of: the branches that guidance is about.
         """
         branches: list[Branch] = []
-        begins: dict[str, tuple[Members, Help | None]] = {}
+        helped: dict[str, tuple[Members, Help | None, Help | None]] = {}
         for kind in self:
-            started, begin = await kind._start(group, program, of)
+            shown = None if kind.shown is None else await kind.shown.help(group, of)
+            begin = None if kind.begins is None else await kind.begins.help(group, of)
+            started = kind.start(group, program, shown, begin)
             branches += started
-            begins |= {branch.name: (kind, begin) for branch in started}
+            helped |= {branch.name: (kind, shown, begin) for branch in started}
 
         async def drive(branch: Branch) -> None:
-            kind, begin = begins[branch.name]
+            kind, _, begin = helped[branch.name]
             if begin is not None:
                 await say(branch, begin, trained=kind.begins_trained)
             if not branch.over:
                 await program.branch(branch)
 
         await group.run(branches, drive)
-        return [branch.under(None) if begins[branch.name][0].bare and _drawn(branch) else branch for branch in branches]
+        return [branch.under(None) if _told_bare(branch, *helped[branch.name]) else branch for branch in branches]
 
-    async def _start(self, group: Group, program: Rollout, of: Sequence[Branch]) -> tuple[list[Branch], Help | None]:
-        """Those of this kind, and what they begin with."""
-        shown = None if self.shown is None else await self.shown.help(group, of)
-        begin = None if self.begins is None else await self.begins.help(group, of)
+    def start(self, group: Group, program: Rollout, shown: Help | None, begin: Help | None) -> list[Branch]:
+        """Start those of this kind alone, with what there is to show; what they begin with is only noted."""
         facts = {name: 0.0 for name, fact in program.facts.items() if fact.kind == "number"}
-        if self.fact:
+        if self.fact and (self.shown is None) == (shown is None) and (self.begins is None) == (begin is None):
             facts[self.fact] = self.value
-        started = group.start_many(
+        return group.start_many(
             group.size if self.count is None else self.count,
             None if shown is None else self._prompt(shown),
             sampling=None if self.temperature is None else group.sampling(temperature=self.temperature),
             role=self.role,
             facts=facts,
         )
-        return started, begin
 
     def _prompt(self, shown: Help) -> Prompt:
         def prompt(content: Content) -> Content:
@@ -225,5 +225,5 @@ async def say(branch: Branch, begin: Help, *, trained: bool) -> None:
             branch.write(begin.actions[-1], trained=trained, ends=False, share=begin.share)
 
 
-def _drawn(branch: Branch) -> bool:
-    return branch.status in ("finished", "truncated")
+def _told_bare(branch: Branch, kind: Members, shown: Help | None, _begin: Help | None) -> bool:
+    return kind.bare and shown is not None and branch.status in ("finished", "truncated")

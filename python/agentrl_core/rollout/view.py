@@ -137,6 +137,10 @@ class View:
         states = [answer.state_key for answer in self._episode.answers if answer.state_key is not None]
         return states[-1] if states else self._episode.state_key
 
+    def decode(self, tokens: NDArray[np.int32]) -> str:
+        """The text of some of its tokens."""
+        return self._runtime.chat(self.agent).decode(tokens)
+
     @property
     def asked(self) -> list[Message]:
         """What its prompt says, as messages.
