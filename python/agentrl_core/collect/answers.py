@@ -11,7 +11,8 @@ import numpy as np
 
 from agentrl_core.env.base import Content, Fact, Outcome
 from agentrl_core.exceptions import InvalidInputError
-from agentrl_core.rollout.runtime import Answer
+from agentrl_core.rollout.match import seen_by
+from agentrl_core.rollout.runtime import Answer, Joint
 
 _LARGEST_FLAGS = 2**32 - 1
 
@@ -50,8 +51,25 @@ class Checks:
             self.refuse(f"state_key() gave {shown(key)}", "return bytes: equal bytes are the same state")
         return key
 
-    def answer(self, outcome: Any, state: object) -> Answer:
-        """What step() gave, and the state behind it."""
+    def joint(self, joint: Any, state: object, actions: Mapping[str, str], agents: Mapping[str, Content]) -> Joint:
+        """What step() of an episode of several agents gave, and the state behind it."""
+        remedy = "return a table with an env.Outcome for each agent that acted, and for whoever else is told something"
+        if not isinstance(joint, Joint):
+            self.refuse(f"step gave {shown(joint)}", remedy)
+        for agent in (*joint.of, *joint.turn_of):
+            if agent not in agents:
+                self.refuse(f"there is no agent {agent!r}", f"name one of observations: {', '.join(agents)}")
+        for agent in actions:
+            if agent not in joint.of:
+                self.refuse(f"step gave no outcome for {agent!r}, who acted", remedy)
+        over = not joint.turn_of
+        state = None if over else self.state(state)
+        seen = {agent: None if state is None else seen_by(agent, state) for agent in joint.of}
+        answers = {agent: self.answer(outcome, seen[agent], waits=True) for agent, outcome in joint.of.items()}
+        return Joint(answers, joint.turn_of, state)
+
+    def answer(self, outcome: Any, state: object, *, waits: bool = False) -> Answer:
+        """What step() gave, and the state behind it; `waits`: others may move first."""
         if not isinstance(outcome, Outcome):
             gym = ": observation, reward, terminated, truncated and info, by name" if isinstance(outcome, tuple) else ""
             self.refuse(f"step gave {shown(outcome)}", f"return an env.Outcome{gym}")
@@ -60,7 +78,7 @@ class Checks:
         if outcome.observation is not None:
             remedy = "give a text or messages with role and content, or None where the episode is over"
             self.content(outcome.observation, "Outcome.observation", remedy)
-        elif not over:
+        elif not over and not waits:
             self.refuse(
                 "Outcome.observation is None, but the episode goes on (terminated and truncated are False)",
                 "give the next observation, or end the episode with terminated=True or truncated=True",
@@ -79,7 +97,7 @@ class Checks:
             facts=self._told(outcome.facts),
             **ends,
         )
-        return Answer(checked, None if over else self.state(state))
+        return Answer(checked, None if over or (waits and state is None) else self.state(state))
 
     def refuse(self, found: str, remedy: str) -> NoReturn:
         """Raise the error."""

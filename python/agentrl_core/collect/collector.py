@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from agentrl_core import _core
 from agentrl_core.collect import loop
+from agentrl_core.collect.asking import Model
 from agentrl_core.collect.checks import check_parts, check_whole, checked_tasks
 from agentrl_core.collect.episode import World
 from agentrl_core.collect.evaluation import Evaluation
@@ -68,6 +69,8 @@ class Collector:
         concurrency: most trajectories that run at once.
         processes: how many processes an environment that runs in processes gets; None: one for each core.
         progress: called ten times a second with a `Progress`, in the thread that collects.
+        models: whom programs ask for numbers (`Group.ask`), by the name of the column: functions from token paths to a
+            number for each, such as a quality head. They run in a thread.
         allow_changes: go on with a run whose store was made with another recipe, seed or group size, or whose engine
             has other weights than the store says.
 
@@ -101,6 +104,7 @@ class Collector:
         concurrency: int = 1024,
         processes: int | None = None,
         progress: Callable[[Progress], None] | None = None,
+        models: Mapping[str, Model] | None = None,
         allow_changes: bool = False,
     ) -> None:
         check_parts(engine, environment, recipe, store)
@@ -139,6 +143,7 @@ class Collector:
         self._journal = Journal()
         self._journal_of = -1
         self._notices = Notices()
+        self._models = dict(models or {})
         self._allow_changes = allow_changes
         self._head = Head(0, {}, {}, {}, None, _core.Batch.empty(), 0) if store is None else Head.of(store)
         self._tasks = self._head.tasks
@@ -398,6 +403,9 @@ class Collector:
             mode=mode,
             reward=self._scored,
             statistics=self._statistics,
+            states=self._now().components,
+            models=self._models,
+            store=self.store if mode == "train" else None,
         )
 
     def _known_pool(self, tasks: _core.Batch) -> Pool:

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from agentrl_core.collect.asking import Asking, Model
 from agentrl_core.collect.episode import Episode, World
 from agentrl_core.collect.journal import (
     Journal,
@@ -19,18 +20,22 @@ from agentrl_core.collect.journal import (
     write_segment,
     write_value,
 )
+from agentrl_core.collect.library import Solved
 from agentrl_core.collect.notices import Notices
 from agentrl_core.collect.progress import Progress
 from agentrl_core.collect.room import Room
 from agentrl_core.data.batch import Batch
 from agentrl_core.data.forest import Forest
+from agentrl_core.data.store import Store
 from agentrl_core.engine.base import Engine, Request, Sampling, Segment
 from agentrl_core.engine.chat import Chat
 from agentrl_core.env.base import TOOL_RESULT, Task
 from agentrl_core.exceptions import InvalidInputError, MissingDependencyError, UnsupportedError
 from agentrl_core.rollout.cohort import Cohort
-from agentrl_core.rollout.group import Group, side_by_side
+from agentrl_core.rollout.group import Group
+from agentrl_core.rollout.library import Library, Nothing
 from agentrl_core.rollout.program import Rollout
+from agentrl_core.rollout.waiting import side_by_side
 
 _RETRIES = 3
 _FIRST_PAUSE = 0.1
@@ -74,6 +79,9 @@ class Conductor:
         notices: keeps what was warned of already.
         reward: what phase reward makes of a batch: the same batch with more columns.
         statistics: what is known of a task, by its id.
+        states: what components remember, by their place in the recipe.
+        models: whom programs ask for numbers, by the name of the column.
+        store: of the run, which says what was solved before; None: nothing was.
     """
 
     def __init__(
@@ -91,6 +99,9 @@ class Conductor:
         notices: Notices,
         reward: Callable[[Batch], Batch],
         statistics: Callable[[str], Mapping[str, Any]],
+        states: Mapping[str, Any] | None = None,
+        models: Mapping[str, Model] | None = None,
+        store: Store | None = None,
     ) -> None:
         self.forest = forest
         self.program = program
@@ -107,6 +118,9 @@ class Conductor:
         self._notices = notices
         self._reward = reward
         self._statistics = statistics
+        self.library: Library = Nothing() if store is None else Solved(store, forest.iteration, self.chat(""))
+        self.states: Mapping[str, Any] = states or {}
+        self.ask = Asking(models or {}).ask
         self._facts = {name: fact.level for world in worlds.values() for name, fact in world.facts.items()}
         self._facts |= {name: fact.level for name, fact in program.facts.items()}
         self._agents = {name: number for number, name in enumerate(engines)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -12,10 +13,10 @@ from agentrl_core.collect.answers import Checks, shown
 from agentrl_core.collect.journal import Journal, digest, read_answer, read_begin, write_answer, write_begin
 from agentrl_core.collect.notices import Notices
 from agentrl_core.collect.progress import Progress
-from agentrl_core.collect.workers import Inline, OverdueError, Processes, Threads, WorkerDiedError, Workers
-from agentrl_core.env.base import Content, Environment, Fact, Task
+from agentrl_core.collect.workers import Inline, OverdueError, Processes, Reply, Threads, WorkerDiedError, Workers
+from agentrl_core.env.base import Environment, Fact, Task
 from agentrl_core.exceptions import InternalError, InvalidInputError
-from agentrl_core.rollout.runtime import Answer, EpisodeError
+from agentrl_core.rollout.runtime import EpisodeError, Joint
 
 _REPAIRS = 2
 """How often an episode that broke down is built anew before its branch is failed."""
@@ -77,8 +78,8 @@ class World:
 class Played:
     """An action that was answered."""
 
-    action: str
-    answer: Answer
+    action: Any
+    answer: Any
     snapshot: Any
 
 
@@ -108,12 +109,12 @@ class Episode:
         self._progress = progress
         self._notices = notices
         self._seconds = seconds
-        self._begin: tuple[Content, bytes | str, Any] | None = None
+        self._begin: tuple[Any, bytes | str, Any] | None = None
         self._played: list[Played] = []
         self._handle: Any = None
 
     @property
-    def observation(self) -> Content:
+    def observation(self) -> Any:
         """What it began with."""
         return self._known[0]
 
@@ -128,15 +129,20 @@ class Episode:
         return self._known[2]  # type: ignore[no-any-return]
 
     @property
-    def _known(self) -> tuple[Content, bytes | str, Any]:
+    def _known(self) -> tuple[Any, bytes | str, Any]:
         if self._begin is None:
             raise InternalError("an episode was asked what it began with before it was reset")
         return self._begin
 
     @property
-    def answers(self) -> Sequence[Answer]:
+    def answers(self) -> Sequence[Any]:
         """What it answered to its actions, in order."""
         return [played.answer for played in self._played]
+
+    @property
+    def moves(self) -> Sequence[Any]:
+        """The actions that it answered."""
+        return [played.action for played in self._played]
 
     async def reset(self, name: str) -> None:
         """Find out what it begins with; see `RunningEpisode`."""
@@ -151,9 +157,10 @@ class Episode:
         if self._handle is None:
             await self._whole(self._build)
 
-    async def step(self, name: str, action: str) -> Answer:
+    async def step(self, name: str, action: Any) -> Any:
         """Give it the next action; see `RunningEpisode`."""
-        asked = digest(action, str(len(self._played)), str(self._seed))
+        said = action if isinstance(action, str) else json.dumps(action, sort_keys=True)
+        asked = digest(said, str(len(self._played)), str(self._seed))
         recorded = self._journal.find(name, asked, read_answer)
         if recorded is not None:
             self._drop()
@@ -165,11 +172,11 @@ class Episode:
             if self._handle is None:
                 await self._build()
             reply = await self._world.workers.act(self._handle, action, self._seconds)
-            return Played(action, self._checks(place).answer(reply.outcome, reply.state_key), reply.snapshot)
+            return Played(action, self._checked(place, action, reply), reply.snapshot)
 
         played: Played = await self._whole(act)
-        reward = played.answer.outcome.reward
-        if reward is not None and math.isnan(reward):
+        answers = played.answer.of.values() if isinstance(played.answer, Joint) else [played.answer]
+        if any(each.outcome.reward is not None and math.isnan(each.outcome.reward) for each in answers):
             self._notices.once(
                 "reward",
                 f"environment {self._world.title}: the reward of {place} of task {self._task.task_id!r} is NaN; "
@@ -252,7 +259,12 @@ class Episode:
         self._handle, first = await workers.begin(self._task, self._seed, self._seconds)
         checks = self._checks("reset")
         remedy = "give a text, or messages with role and content"
-        observation = checks.content(first.observation, "Episode.observation", remedy)
+        observation = first.observation
+        if isinstance(observation, Joint):
+            said = {agent: checks.content(each, "observations", remedy) for agent, each in observation.of.items()}
+            observation = Joint(said, observation.turn_of)
+        else:
+            observation = checks.content(observation, "Episode.observation", remedy)
         begin = (observation, checks.state(first.state_key), first.tools)
         if self._begin is None:
             self._begin = begin
@@ -260,8 +272,15 @@ class Episode:
         for number, each in enumerate(played):
             place = f"step {number + 1}"
             reply = await workers.act(self._handle, each.action, self._seconds)
-            answer = self._checks(place).answer(reply.outcome, reply.state_key)
+            answer = self._checked(place, each.action, reply)
             self._compare(place, _shown(each.answer), _shown(answer))
+
+    def _checked(self, place: str, action: Any, reply: Reply) -> Any:
+        """What a step gave, as it should be."""
+        agents: Any = self._known[0]
+        if isinstance(agents, Joint):
+            return self._checks(place).joint(reply.outcome, reply.state_key, action, agents.of)
+        return self._checks(place).answer(reply.outcome, reply.state_key)
 
     def _compare(self, place: str, before: Mapping[str, object], now: Mapping[str, object]) -> None:
         for name, old in before.items():
@@ -280,7 +299,10 @@ def _named(observation: object, state_key: object) -> dict[str, object]:
     return {"observation": observation, "state_key": state_key}
 
 
-def _shown(answer: Answer) -> dict[str, object]:
+def _shown(answer: Any) -> dict[str, object]:
+    if isinstance(answer, Joint):
+        of = {f"{name} for {agent}": value for agent, each in answer.of.items() for name, value in _shown(each).items()}
+        return {"turn_of": answer.turn_of, "state_key": answer.state_key, "agents": sorted(answer.of), **of}
     outcome = answer.outcome
     ends = {"terminated": outcome.terminated, "truncated": outcome.truncated}
     return {**_named(outcome.observation, answer.state_key), **ends}

@@ -15,7 +15,7 @@ from agentrl_core.data.json_text import to_json
 from agentrl_core.engine.base import Request, Segment, Top
 from agentrl_core.env.base import Outcome
 from agentrl_core.exceptions import InvalidInputError
-from agentrl_core.rollout.runtime import Answer
+from agentrl_core.rollout.runtime import Answer, Joint
 
 _SEGMENT = struct.Struct("<BqQII?")
 _FINISHES = ("stop", "length", "abort")
@@ -147,11 +147,29 @@ def read_segment(payload: bytes) -> Segment:
     return Segment(tokens, logprobs, entropies, _FINISHES[finish], version, seed, top)  # type: ignore[arg-type]
 
 
-def write_answer(answer: Answer) -> bytes:
-    """An answer of an environment as bytes."""
+def write_answer(answer: Answer | Joint) -> bytes:
+    """An answer of an environment as bytes; one of several agents has a table of them."""
+    if isinstance(answer, Joint):
+        of = {agent: _table(each) for agent, each in answer.of.items()}
+        joint = {"of": of, "turn_of": list(answer.turn_of), "state_key": _packed(answer.state_key)}
+        return _json({"joint": joint}, "Outcome")
+    return _json(_table(answer), "Outcome")
+
+
+def read_answer(payload: bytes) -> Answer | Joint:
+    """The answer that `write_answer` wrote."""
+    table = json.loads(payload)
+    joint = table.pop("joint", None)
+    if joint is None:
+        return _answer(table)
+    of = {agent: _answer(each) for agent, each in joint["of"].items()}
+    return Joint(of, tuple(joint["turn_of"]), _unpacked(joint["state_key"]))
+
+
+def _table(answer: Answer) -> dict[str, Any]:
     outcome = answer.outcome
     facts = {name: _packed(value) for name, value in (outcome.facts or {}).items()}
-    table = {
+    return {
         "observation": outcome.observation,
         "reward": None if outcome.reward is None else repr(float(outcome.reward)),
         "terminated": outcome.terminated,
@@ -162,12 +180,9 @@ def write_answer(answer: Answer) -> bytes:
         "facts": facts or None,
         "state_key": _packed(answer.state_key),
     }
-    return _json(table, "Outcome")
 
 
-def read_answer(payload: bytes) -> Answer:
-    """The answer that `write_answer` wrote."""
-    table = json.loads(payload)
+def _answer(table: dict[str, Any]) -> Answer:
     state = _unpacked(table.pop("state_key"))
     reward = table.pop("reward")
     facts = {name: _unpacked(value) for name, value in (table.pop("facts") or {}).items()}
@@ -203,6 +218,8 @@ def write_begin(begin: Begin) -> bytes:
     """What an episode began with, as bytes."""
     observation, state_key, tools = begin
     table = {"observation": observation, "state_key": _packed(state_key), "tools": tools}
+    if isinstance(observation, Joint):
+        table |= {"observation": observation.of, "turn_of": list(observation.turn_of)}
     return _json(table, "Episode.observation")
 
 
@@ -216,7 +233,10 @@ def _json(table: Mapping[str, Any], name: str) -> bytes:
 def read_begin(payload: bytes) -> Begin:
     """What `write_begin` wrote."""
     table: Mapping[str, Any] = json.loads(payload)
-    return table["observation"], _unpacked(table["state_key"]), table["tools"]
+    observation = table["observation"]
+    if "turn_of" in table:
+        observation = Joint(observation, tuple(table["turn_of"]))
+    return observation, _unpacked(table["state_key"]), table["tools"]
 
 
 def _packed(value: Any) -> Any:

@@ -14,13 +14,14 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any, Protocol
 
 from agentrl_core.env.base import Environment, Outcome, Task
 from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.rollout.runtime import Joint
 
 _MOST_THREADS = 256
 _IDLE_SECONDS = 10.0
@@ -62,28 +63,34 @@ def begin(environment: Environment, task: Task, seed: int) -> tuple[Any, Begin]:
 
 
 def _begun(environment: Environment, episode: Any) -> tuple[Any, Begin]:
-    for name in ("observation", "step", "state_key"):
+    joint = hasattr(episode, "observations")
+    for name in ("observations", "turn_of", "step", "state_key") if joint else ("observation", "step", "state_key"):
         if not hasattr(episode, name):
             raise InvalidInputError(
                 f"environment {type(environment).__name__}: reset gave {episode!r:.60} (a {type(episode).__name__}), "
                 f"which has no {name!r}; return an Episode: an object with observation, step(action) and state_key()"
             )
-    return episode, Begin(episode.observation, episode.state_key(), getattr(episode, "tools", None))
+    observation = Joint(dict(episode.observations), tuple(episode.turn_of())) if joint else episode.observation
+    return episode, Begin(observation, episode.state_key(), getattr(episode, "tools", None))
 
 
-def restore(environment: Any, task: Task, seed: int, actions: Sequence[str], snapshot: bytes | None) -> Any:
+def restore(environment: Any, task: Task, seed: int, actions: Sequence[Any], snapshot: bytes | None) -> Any:
     """An episode behind some actions, by the environment's own way; and its state."""
     episode = environment.restore(task, seed, actions, snapshot)
     return episode, episode.state_key()
 
 
-def act(episode: Any, action: str) -> Reply:
+def act(episode: Any, action: Any) -> Reply:
     """One step."""
     return _replied(episode, episode.step(action))
 
 
 def _replied(episode: Any, outcome: Any) -> Reply:
-    goes_on = isinstance(outcome, Outcome) and not (outcome.terminated is True or outcome.truncated is True)
+    if hasattr(episode, "observations"):
+        outcome = Joint(dict(outcome), tuple(episode.turn_of())) if isinstance(outcome, Mapping) else outcome
+        goes_on = isinstance(outcome, Joint) and bool(outcome.turn_of)
+    else:
+        goes_on = isinstance(outcome, Outcome) and not (outcome.terminated is True or outcome.truncated is True)
     snapshot = getattr(episode, "snapshot", None)
     return Reply(
         outcome, episode.state_key() if goes_on else None, snapshot() if goes_on and snapshot is not None else None
@@ -106,12 +113,12 @@ class Workers(Protocol):
         ...
 
     async def restore(
-        self, task: Task, seed: int, actions: Sequence[str], snapshot: bytes | None, seconds: float | None
+        self, task: Task, seed: int, actions: Sequence[Any], snapshot: bytes | None, seconds: float | None
     ) -> tuple[Any, Any]:
         """An episode behind some actions: its handle and state."""
         ...
 
-    async def act(self, handle: Any, action: str, seconds: float | None) -> Reply:
+    async def act(self, handle: Any, action: Any, seconds: float | None) -> Reply:
         """One step."""
         ...
 
@@ -138,7 +145,7 @@ class Inline:
         return _begun(self._environment, made)
 
     async def restore(
-        self, task: Task, seed: int, actions: Sequence[str], snapshot: bytes | None, seconds: float | None
+        self, task: Task, seed: int, actions: Sequence[Any], snapshot: bytes | None, seconds: float | None
     ) -> tuple[Any, Any]:
         """See `Workers`."""
         made: Any = self._environment.restore(task, seed, actions, snapshot)  # type: ignore[attr-defined]
@@ -146,7 +153,7 @@ class Inline:
             made = await _in_time(made, seconds)
         return made, made.state_key()
 
-    async def act(self, handle: Any, action: str, seconds: float | None) -> Reply:
+    async def act(self, handle: Any, action: Any, seconds: float | None) -> Reply:
         """See `Workers`."""
         outcome = handle.step(action)
         if inspect.isawaitable(outcome):
@@ -212,13 +219,13 @@ class Threads:
         return await self._call(lambda: begin(self._environment, task, seed), seconds)  # type: ignore[no-any-return]
 
     async def restore(
-        self, task: Task, seed: int, actions: Sequence[str], snapshot: bytes | None, seconds: float | None
+        self, task: Task, seed: int, actions: Sequence[Any], snapshot: bytes | None, seconds: float | None
     ) -> tuple[Any, Any]:
         """See `Workers`."""
         call = lambda: restore(self._environment, task, seed, actions, snapshot)  # noqa: E731
         return await self._call(call, seconds)  # type: ignore[no-any-return]
 
-    async def act(self, handle: Any, action: str, seconds: float | None) -> Reply:
+    async def act(self, handle: Any, action: Any, seconds: float | None) -> Reply:
         """See `Workers`."""
         return await self._call(lambda: act(handle, action), seconds)  # type: ignore[no-any-return]
 
@@ -295,14 +302,14 @@ class Processes:
         return (worker, number), first
 
     async def restore(
-        self, task: Task, seed: int, actions: Sequence[str], snapshot: bytes | None, seconds: float | None
+        self, task: Task, seed: int, actions: Sequence[Any], snapshot: bytes | None, seconds: float | None
     ) -> tuple[Any, Any]:
         """See `Workers`."""
         worker, number = self._worker(), next(self._numbers)
         state = await worker.open("restore", number, (task, seed, list(actions), snapshot), seconds)
         return (worker, number), state
 
-    async def act(self, handle: Any, action: str, seconds: float | None) -> Reply:
+    async def act(self, handle: Any, action: Any, seconds: float | None) -> Reply:
         """See `Workers`."""
         worker, number = handle
         return await worker.call("act", number, (action,), seconds)  # type: ignore[no-any-return]

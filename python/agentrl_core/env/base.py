@@ -54,13 +54,15 @@ class Task:
     `task_id` names it for the whole run and in every process; `question` is the problem in words, for people and for
     scripts (a model sees `Episode.observation`, and the question where that says it); `domain` is the kind of problem,
     kept with the statistics of the task (column `domain` of table `tasks`); `payload` is the environment's own and
-    nobody else reads it: plain JSON values, or the environment has `task(task_id)`.
+    nobody else reads it: plain JSON values, or the environment has `task(task_id)`; `solution` is how it is solved
+    where that is known, one text an action: programs give hints of it, or let it be imitated.
     """
 
     task_id: str
     question: str
     domain: str
     payload: object
+    solution: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -121,6 +123,35 @@ class Episode(Protocol):
         ...
 
 
+class MultiEpisode(Protocol):
+    """One run of one task that several agents play together; what `Episode` says holds for it too.
+
+    Agents move one after the other or several at once, as `turn_of` says. A program starts a branch for each of them
+    (`group.start(agent=..., episode=first)`) and lets those move whose turn it is (`branch.moves`).
+    """
+
+    @property
+    def observations(self) -> Mapping[str, Content]:
+        """What each agent is shown first, by the name of the agent."""
+        ...
+
+    def turn_of(self) -> Sequence[str]:
+        """The agents that move next, together where they are several; none: the episode is over."""
+        ...
+
+    def step(self, actions: Mapping[str, str]) -> Mapping[str, Outcome]:
+        """Take the actions of the agents that move; an outcome for each of them, and whoever else is told something.
+
+        An outcome without an observation says nothing yet. What somebody is told while others move comes into its next
+        context, and what it is paid then counts for its trajectory. `terminated` ends the part of that agent.
+        """
+        ...
+
+    def state_key(self) -> bytes:
+        """The state that the next moves are chosen from, as bytes."""
+        ...
+
+
 class Environment(Protocol):
     """A source of tasks and of episodes.
 
@@ -144,7 +175,7 @@ class Environment(Protocol):
         """
         ...
 
-    def reset(self, task: Task, seed: int) -> Episode:
+    def reset(self, task: Task, seed: int) -> Episode | MultiEpisode:
         """A fresh episode; the same (task, seed) gives equal episodes."""
         ...
 
@@ -176,3 +207,10 @@ class Tool(Protocol):
     def __call__(self, text: str) -> ToolReply:
         """Do what `text` asks for."""
         ...
+
+
+def as_messages(content: Content) -> list[Message]:
+    """A content as messages; a text is a user's."""
+    if isinstance(content, str):
+        return [{"role": "user", "content": content}]
+    return [content] if isinstance(content, dict) else list(content)

@@ -7,8 +7,9 @@ often the group's forced draws succeed (p), and a bad format costs everything:
     score = reward * (1 - p^2 if dearer than needed, else 1) * format
 
 Then GRPO over the whole group. Source: arXiv:2510.12838, whose repository holds no training code; the threshold of an
-easy group is not given there. The environment reports `reward.mode` (0 is the cheapest), `reward.forced` and
-`reward.format`; its prefixes are tokens that are not trained.
+easy group is not given there. Here three members are forced into each mode, by a tag that their first action begins
+with, and three are free. The environment reports `reward.mode` (0 is the cheapest) and `reward.format`; the program
+says which are forced (`reward.forced`).
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from agentrl_core.loss import Policy
 from agentrl_core.operators import group
 from agentrl_core.recipe import Recipe
 from agentrl_core.reward import Fuse, Outcome
+from agentrl_core.rollout import Fixed, Members, Rounds
 
 if TYPE_CHECKING:
     from agentrl_core.data.batch import Batch
@@ -80,6 +82,12 @@ class ModeCost(BatchComponent):
 A2FM = Recipe(
     name="a2fm",
     source="arXiv:2510.12838",
+    rollout=Rounds(
+        members=Members(3, begins=Fixed("<instant>"), fact="reward.forced")
+        + Members(3, begins=Fixed("<reasoning>"), fact="reward.forced")
+        + Members(3, begins=Fixed("<agentic>"), fact="reward.forced")
+        + Members(3)
+    ),
     reward=(Outcome(), ModeCost(), Fuse(column="reward.format", kind="multiply")),
     advantage=GroupRelative(),
     loss=Policy(),

@@ -1,22 +1,27 @@
 """Dyna-Mind (Dyna-GRPO): an agent learns to simulate what its actions lead to (arXiv:2510.09577).
 
-Some rollouts of a task are refined: the environment runs what the policy planned, and the policy answers again with the
-real futures in its prompt. The draw column `refined` marks those; a rollout that makes them is the environment's, and
-not built here.
+Half of the rollouts of a task are refined: in each turn the policy answers with a plan of at most five actions, the
+environment runs it on the side, and the policy answers again with the real futures in sight; that answer is the turn.
+The draw column `refined` marks those. An answer without a plan is the turn itself. Which share is refined is a
+proposal, and so is that both answers are trained as they were sampled.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from agentrl_core.advantage import Normalisation
-from agentrl_core.component import BatchComponent, Column, Rows, draw
+from agentrl_core.component import BatchComponent, Column, Rows, draw, option
+from agentrl_core.env import Fact
 from agentrl_core.loss import Policy
 from agentrl_core.operators import group, keys
 from agentrl_core.recipe import Recipe
+from agentrl_core.rollout import Branch, Group, Rollout
 
 if TYPE_CHECKING:
     from agentrl_core.data.batch import Batch
@@ -58,4 +63,71 @@ class Refinement(BatchComponent):
         return rows.write(advantage=np.where(refined, worthy, plain))
 
 
-DYNA_MIND = Recipe(name="dyna_mind", source="arXiv:2510.09577", advantage=Refinement(), loss=Policy())
+@dataclass(frozen=True)
+class Simulate(Rollout):
+    r"""Runs what half of the members plan, and lets them answer again with what it leads to in sight.
+
+    A plan is what stands between `<plan>` and `</plan>`, one action a line.
+
+    Args:
+        depth: the most actions of a plan that are run.
+        reply: what the policy is told; `{futures}` are the actions with what the environment says to each.
+
+    Raises:
+        RecipeError: an option is out of range.
+
+    Example:
+        >>> from agentrl_core.recipes.dyna_mind import Simulate
+        >>> Simulate(depth=2).plan("I would <plan>look\ngo north\ngo south</plan>")
+        ['look', 'go north']
+    """
+
+    facts: ClassVar[Mapping[str, Fact]] = {"refined": Fact("trajectory")}
+
+    depth: int = option(5, at_least=1)
+    reply: str = option("Your plan leads to:\n{futures}\nSay what you do now.", filled=True)
+
+    def plan(self, text: str) -> list[str]:
+        """The actions of the plan in an answer."""
+        found = re.search(r"<plan>(.*?)</plan>", text, re.DOTALL)
+        lines = found.group(1).splitlines() if found else []
+        return [line.strip() for line in lines if line.strip()][: self.depth]
+
+    async def group(self, group: Group) -> None:
+        """Half of them, rounded down, with simulation."""
+        refined = group.start_many(group.size // 2, facts={"refined": 1.0})
+        plain = group.start_many(group.size - len(refined), facts={"refined": 0.0})
+        simulating = {branch.name for branch in refined}
+
+        async def drive(branch: Branch) -> None:
+            while not branch.over:
+                if branch.name not in simulating or await self._foresees(branch):
+                    await branch.turn()
+
+        await group.run([*plain, *refined], drive)
+
+    async def _foresees(self, branch: Branch) -> bool:
+        """A first answer, whose plan is run; whether the policy has to answer again. Without a plan it was the turn."""
+        await branch.generate()
+        if branch.over or not branch.open:
+            return not branch.over
+        actions = self.plan(branch.path.text)
+        here = branch.path.here
+        if not actions or here is None:
+            await branch.answer()
+            return False
+        aside = branch.fork(at=here)
+        futures = []
+        for action in actions:
+            turn = await aside.turn(action)
+            futures.append(f"{action}: {turn.observation if turn.observation is not None else 'the end'}")
+            if aside.over:
+                break
+        aside.drop("simulated")
+        branch.inject(self.reply.replace("{futures}", "\n".join(futures)))
+        return True
+
+
+DYNA_MIND = Recipe(
+    name="dyna_mind", source="arXiv:2510.09577", rollout=Simulate(), advantage=Refinement(), loss=Policy()
+)

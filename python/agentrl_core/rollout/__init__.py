@@ -6,11 +6,54 @@ trajectories of one task, `Rollout.cohort` the groups that were selected togethe
 
 from agentrl_core.rollout.branch import Branch
 from agentrl_core.rollout.cohort import Cohort
+from agentrl_core.rollout.context import Window
 from agentrl_core.rollout.entropy_branching import EntropyBranching
 from agentrl_core.rollout.group import Group
+from agentrl_core.rollout.guidance import Advice, Examples, Fixed, Guidance, Help, Solution
+from agentrl_core.rollout.horizon import Horizon
 from agentrl_core.rollout.independent import Independent
+from agentrl_core.rollout.later import Later, later_tasks
+from agentrl_core.rollout.library import Library
 from agentrl_core.rollout.path import Place
+from agentrl_core.rollout.play import Play
+from agentrl_core.rollout.prefix import Prefix
 from agentrl_core.rollout.program import Rollout
+from agentrl_core.rollout.repair import Fault, Finder, Flagged, Judged, Repair, Step, steps_of
+from agentrl_core.rollout.rounds import Members, Round, Rounds
+from agentrl_core.rollout.token_forks import TokenForks
 from agentrl_core.rollout.turn import Turn
 
-__all__ = ["Branch", "Cohort", "EntropyBranching", "Group", "Independent", "Place", "Rollout", "Turn"]
+__all__ = [
+    "Advice",
+    "Branch",
+    "Cohort",
+    "EntropyBranching",
+    "Examples",
+    "Fault",
+    "Finder",
+    "Fixed",
+    "Flagged",
+    "Group",
+    "Guidance",
+    "Help",
+    "Horizon",
+    "Independent",
+    "Judged",
+    "Later",
+    "Library",
+    "Members",
+    "Place",
+    "Play",
+    "Prefix",
+    "Repair",
+    "Rollout",
+    "Round",
+    "Rounds",
+    "Solution",
+    "Step",
+    "TokenForks",
+    "Turn",
+    "Window",
+    "later_tasks",
+    "steps_of",
+]

@@ -8,7 +8,8 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from agentrl_core.rollout.group import Group, GroupRuntime
+from agentrl_core.rollout.group import Group
+from agentrl_core.rollout.group_runtime import GroupRuntime
 from agentrl_core.rollout.turn import uniform
 
 

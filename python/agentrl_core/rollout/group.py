@@ -3,81 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal, Protocol, TypeVar
+from types import MappingProxyType
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from agentrl_core.data.forest import Operation
 from agentrl_core.engine.base import Sampling, Segment
-from agentrl_core.env.base import Content, Task
+from agentrl_core.env.base import Message, Task
 from agentrl_core.exceptions import InvalidInputError
-from agentrl_core.rollout.branch import Branch, Role
+from agentrl_core.rollout.branch import Branch
+from agentrl_core.rollout.group_runtime import GroupRuntime, Program
+from agentrl_core.rollout.later import as_reason
+from agentrl_core.rollout.library import Library
 from agentrl_core.rollout.path import Path, Place
-from agentrl_core.rollout.runtime import RunningEpisode, Runtime
+from agentrl_core.rollout.prefix import Prefix
 from agentrl_core.rollout.turn import Turn, uniform
+from agentrl_core.rollout.view import Prompt, Role
+from agentrl_core.rollout.waiting import cancel, first_of, side_by_side
 
-Value = TypeVar("Value")
 BranchProgram = Callable[[Branch], Awaitable[None]]
-
-
-class Program(Protocol):
-    """What drives a group and its branches: a `Rollout`."""
-
-    async def branch(self, branch: Branch) -> None:
-        """Drive one trajectory."""
-        ...
-
-    async def group(self, group: Group) -> None:
-        """Make the trajectories of one task."""
-        ...
-
-
-class GroupRuntime(Runtime, Protocol):
-    """Who runs programs, as a group sees it."""
-
-    @property
-    def program(self) -> Program:
-        """The program that the recipe names."""
-        ...
-
-    def agent(self, name: str) -> int:
-        """The number of an agent in the tables."""
-        ...
-
-    def vocabulary_size(self, agent: str) -> int:
-        """V, the width of the logits of an agent's model."""
-        ...
-
-    def episode(self, task: Task, environment: str | None, seed: int) -> RunningEpisode:
-        """An episode of a task, which is reset when it is first asked."""
-        ...
-
-    def statistics(self, task_id: str) -> Mapping[str, Any]:
-        """What the run knows of a task."""
-        ...
-
-    async def record(self, name: str, make: Callable[[], Awaitable[Any]]) -> Any:
-        """What the journal holds under a name; else what `make` gives, journalled first."""
-        ...
-
-    async def derive(self, group: Group) -> None:
-        """Run the program of a group that another group made, to its end."""
-        ...
-
-    def number(self) -> int:
-        """A number for one more group of the forest."""
-        ...
-
-    def scores(self, group: Group, column: str) -> dict[int, float]:
-        """What phase reward makes of a group as it stands: a number for the handle of each ended branch."""
-        ...
-
-    async def play(self, groups: Sequence[Group], program: Callable[[Group], Awaitable[Any]]) -> None:
-        """Run a program on each group, side by side as far as there is room; one that raises fails alone."""
-        ...
 
 
 class Group:
@@ -98,6 +46,7 @@ class Group:
         program: what runs it.
         branches: in the order in which they were started; those that a branch's program forked come when that is done.
         fact_levels: the level of each fact that the environment and the program declare.
+        state: what components remember, by their place in the recipe, as of the iteration's begin; to be read.
     """
 
     def __init__(
@@ -123,6 +72,7 @@ class Group:
         self.program: Program = runtime.program if program is None else program
         self.branches: list[Branch] = []
         self.fact_levels: Mapping[str, str] = fact_levels or {}
+        self.state: Mapping[str, Any] = MappingProxyType(dict(runtime.states))
         self._runtime = runtime
         self._parent = parent
         self._role: Role = role
@@ -161,6 +111,11 @@ class Group:
         return self._runtime.statistics(self.task.task_id)
 
     @property
+    def library(self) -> Library:
+        """What the run has solved so far, as of the iteration's begin: demonstrations, and prefixes to begin with."""
+        return self._runtime.library
+
+    @property
     def vocabulary_size(self) -> int:
         """V, the width of the policy's logits."""
         return self._runtime.vocabulary_size("policy")
@@ -181,11 +136,13 @@ class Group:
 
     def start(
         self,
-        prompt: Content | None = None,
+        prompt: Prompt | None = None,
         *,
+        prefix: Prefix | None = None,
         sampling: Sampling | None = None,
         agent: str = "policy",
         environment: str | None = None,
+        episode: Branch | None = None,
         parent: Branch | None = None,
         role: Role | None = None,
         facts: Mapping[str, Any] | None = None,
@@ -193,10 +150,12 @@ class Group:
         """A branch at the prompt. Nothing runs before it is awaited.
 
         Args:
-            prompt: what it is asked; None: what the environment says.
+            prompt: what it is asked, or a function that makes it of what the environment says; None: that itself.
+            prefix: actions that it begins with, which are not trained and which the environment answers.
             sampling: of its segments; None: the collector's.
             agent: who speaks, where there are several.
             environment: which environment answers, where there are several; None: the task's.
+            episode: a branch whose episode it plays too, as another agent; None: it gets one of its own.
             parent: the branch that it answers without sharing tokens.
             role: `member`; `baseline`: it is scored and votes, and is never trained; `helper`: it is kept, and never
                 drawn. None: that of the group.
@@ -209,34 +168,59 @@ class Group:
         member, speaker = self._members.get(agent, 0), runtime.agent(agent)
         self._members[agent] = member + 1
         above = None if parent is None else parent.handle
-        handle = forest.start(self.number, member, agent=speaker, parent=above, role=role)
+        match = None if episode is None else episode.sit()
+        if match is not None and any(agent == other.agent for other in match.branches):
+            raise InvalidInputError(
+                f"start: agent={agent!r} plays the episode of branch {episode} already; fork that branch for another"
+            )
+        together = None if episode is None else episode.handle
+        handle = forest.start(self.number, member, agent=speaker, episode=together, parent=above, role=role)
         seed, key = forest.segment_seed(handle), (speaker, member)
+        if prefix is not None and prefix.seed is not None:
+            seed = prefix.seed
         branch = Branch(
             runtime,
             self,
             key,
             Path(f"{self.name}/{speaker}.{member}", forest, runtime.chat(agent), handle),
-            runtime.episode(self.task, environment, seed),
+            runtime.episode(self.task, environment, seed) if match is None else match.episode,
             agent=agent,
             seed=seed,
             role=role,
             parent=parent,
             prompt=prompt,
+            prefix=prefix,
             sampling=sampling,
             facts=facts,
         )
-        forest.decide("start", handle, in_round=self._rounds, ordinal=self._ordinal())
+        if match is not None:
+            branch.sit(match)
+        reason = None if prefix is None else prefix.title
+        forest.decide("start", handle, in_round=self._rounds, ordinal=self._ordinal(), reason=reason)
         self.branches.append(branch)
         return branch
 
-    def start_many(self, count: int, prompt: Content | None = None, **options: Any) -> list[Branch]:
+    def start_many(self, count: int, prompt: Prompt | None = None, **options: Any) -> list[Branch]:
         """So many branches at the prompt; see `start`."""
         return [self.start(prompt, **options) for _ in range(count)]
 
     async def round(self, branches: Sequence[Branch], *, sampling: Sampling | None = None) -> list[Turn]:
-        """One turn of each branch, side by side; the turns in the order of the branches."""
+        """One turn of each branch, side by side; the turns in the order of the branches.
+
+        Branches that play one episode move together: the environment gets their actions as one.
+        """
         self._decides()
-        turns = await side_by_side([branch.turn(sampling=sampling) for branch in branches])
+        turns = await side_by_side([branch.turn(sampling=sampling) for branch in branches if not branch.peers])
+        several = [branch for branch in branches if branch.peers]
+        await side_by_side([branch.generate(sampling=sampling) for branch in several])
+        matches = {id(branch.sit()): branch.sit() for branch in several}
+        moved = {
+            turn.branch.name: turn
+            for key, match in matches.items()
+            for turn in await match.move([branch for branch in several if id(branch.sit()) == key])
+        }
+        alone = iter(turns)
+        turns = [moved[branch.name] if branch.peers else next(alone) for branch in branches]
         self._rounds += 1
         return turns
 
@@ -283,14 +267,14 @@ class Group:
                 task = next(iter(waiting))
                 if order == "arrival":
                     name = f"{self.name}/order{self._next('order')}"
-                    first = await self._runtime.record(name, _first(waiting))
+                    first = await self._runtime.record(name, first_of(waiting))
                     task = next(task for task, branch in waiting.items() if branch.name == first)
                 await task
                 branch = waiting.pop(task)
                 self._deliver(branch)
                 yield branch
         finally:
-            await _cancel(waiting)
+            await cancel(waiting)
 
     async def score(self, column: str = "score", branches: Sequence[Branch] | None = None) -> NDArray[np.float64]:
         """What phase reward makes of the ended branches as the group stands, before more is spent; NaN where none is.
@@ -360,6 +344,41 @@ class Group:
 
         return await self._runtime.record(f"{self.name}/effect{self._next(name)}.{name}", call)
 
+    async def ask(self, column: str, branches: Sequence[Branch]) -> NDArray[np.float64]:
+        """What a model says of branches as they stand (how good they look, how likely a text is), recorded.
+
+        Those who ask at the same time, in all groups, are answered by one call of the model.
+
+        Args:
+            column: which; one of the collector's `models`.
+            branches: of which; the model gets the tokens of their paths.
+
+        Raises:
+            InvalidInputError: there is no such model.
+        """
+        self._decides()
+        paths = [branch.tokens for branch in branches]
+        name = f"{self.name}/ask{self._next('ask')}.{column}"
+        return np.array(await self._runtime.record(name, lambda: self._runtime.ask(column, paths)), np.float64)
+
+    def later(self, task: Task, branch: Branch, *, turns: int | None = None, messages: Sequence[Message] = ()) -> None:
+        """Leave a task for a later iteration; a queue of phase replay takes it from the batch (`rollout.later_tasks`).
+
+        It stands in the table `decisions` of the batch, and so outlives a kill as the batch does.
+
+        Args:
+            task: a task of the environment, or one that was made here; its payload is made of plain JSON values.
+            branch: what it came of.
+            turns: to begin behind so many turns of the branch; None: at the prompt.
+            messages: what is said in the prompt (an error, a feedback).
+
+        Raises:
+            InvalidInputError: the task is not made of plain JSON values, or the branch has not so many turns.
+        """
+        self._decides()
+        place = None if turns is None else branch.turn_end(turns)
+        self.log("resume", branch, place, as_reason(task, turns, messages))
+
     def drop(self, branches: Iterable[Branch], reason: str) -> None:
         """Take branches out of the batch: they stay in the files, with the reason."""
         self._decides()
@@ -376,11 +395,13 @@ class Group:
             for branch in self.branches:
                 branch.stop("left by the program", status="aborted")
 
-    def forked(self, parent: Branch, child: Branch, place: Place, score: float | None) -> None:
+    def forked(
+        self, parent: Branch, child: Branch, place: Place | None, score: float | None, *, operation: Operation = "fork"
+    ) -> None:
         """A branch made another one."""
         (self.branches if self._is_decider() else self._late).append(child)
         score = None if score is None or np.isnan(score) else score
-        self.log("fork", parent, place, result=child, score=score)
+        self.log(operation, parent, place, result=child, score=score)
 
     def log(
         self,
@@ -439,31 +460,3 @@ class Group:
         come = sorted(branch for branch in self._late if of is None or branch.key[: len(of.key)] == of.key)
         self._late = [branch for branch in self._late if branch not in come]
         self.branches += come
-
-
-def _first(waiting: Mapping[asyncio.Future[None], Branch]) -> Callable[[], Awaitable[str]]:
-    """Waits for whoever ends first, and names it."""
-
-    async def first() -> str:
-        done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-        return min(waiting[task] for task in done).name
-
-    return first
-
-
-async def side_by_side(coroutines: Sequence[Coroutine[Any, Any, Value]]) -> list[Value]:
-    """All of them side by side; one that raises ends the others before it is raised."""
-    tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
-    try:
-        return list(await asyncio.gather(*tasks))
-    except BaseException:
-        await _cancel(tasks)
-        raise
-
-
-async def _cancel(tasks: Iterable[asyncio.Future[Any]]) -> None:
-    """End what still runs."""
-    tasks = list(tasks)
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from agentrl_core.data.forest import Forest, Kind
 from agentrl_core.engine.base import Segment
-from agentrl_core.env.base import TOOL_RESULT, Content, Message
+from agentrl_core.env.base import TOOL_RESULT, Content, as_messages
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.rollout.runtime import Answer
 
@@ -48,7 +48,8 @@ class Path:
         handle: of the trajectory in the forest; a rollback gives another one.
         here: where the open action begins, or the next one; None before the prompt is there.
         open: the parts of the action that was not answered yet, sampled or written.
-        turns: how many turns were answered.
+        spans: where the actions of turns lie, of those that are in the present context.
+        acted: how many actions the episode had answered behind so many turns; None: of another episode.
     """
 
     def __init__(self, name: str, forest: Forest, chat: Chat, handle: int) -> None:
@@ -56,7 +57,7 @@ class Path:
         self.handle = handle
         self.here: Place | None = None
         self.open: list[Segment | NDArray[np.int32]] = []
-        self.turns = 0
+        self.acted: list[int | None] = [0]
         self._forest = forest
         self._chat = chat
         self._nodes: list[tuple[int | None, int]] = []
@@ -65,7 +66,14 @@ class Path:
         self._answer: Answer | None = None
         """What the next context holds, of which no token is in the forest yet, and the answer that it begins with."""
         self._ends: list[Place] = []
-        """Where each turn ends, answer included."""
+        """Where each turn ends, answer included; and below, where its action does."""
+        self._closings: list[Place] = []
+        self.spans: dict[int, tuple[int, int]] = {}
+
+    @property
+    def turns(self) -> int:
+        """How many turns were answered."""
+        return len(self.acted) - 1
 
     @property
     def length(self) -> int:
@@ -81,7 +89,12 @@ class Path:
     @property
     def cut(self) -> bool:
         """Whether the open action lacks the token that ends a turn."""
-        return bool(self.open) and isinstance(self.open[-1], Segment) and self.open[-1].finish_reason != "stop"
+        if not self.open:
+            return False
+        last = self.open[-1]
+        if isinstance(last, Segment):
+            return last.finish_reason != "stop"
+        return int(last[-1]) not in self._chat.stop_token_ids
 
     def prompt(self, content: Content, tools: Any, state: bytes | str, most: int) -> None:
         """Begin with a prompt, which has to be shorter than `most` tokens."""
@@ -108,24 +121,47 @@ class Path:
         """Its tokens if the open action were answered so."""
         return self.length + self.cut + len(self._chat.observation(observation))
 
-    def go_on(self, answer: Answer | None) -> None:
+    def go_on(self, answer: Answer | None, acted: int) -> None:
         """The open action is closed; the next context begins with the answer, if there is one."""
         if self.cut:
             self.append([self._chat.end_of_turn], "injected")
         self.open = []
-        self.turns += answer is not None
+        if answer is not None:
+            self.acted.append(acted)
+            self._closings.append(self._end())
         self._said = [] if answer is None else [answer.outcome.observation or ""]
         self._answer = answer
         self.here = self._end()
 
-    def close(self) -> None:
+    def close(self, acted: int) -> None:
         """The open action was the last."""
         self.open = []
-        self.turns += 1
+        self.acted.append(acted)
+        self._closings.append(self._end())
 
     def say(self, content: Content) -> None:
         """Add something to the next context."""
+        if self._said == [""]:  # nothing was said yet
+            self._said = []
         self._said.append(content)
+
+    def answered(self, turns: int, told: Sequence[Answer]) -> None:
+        """Behind so many actions, of which the last was answered so, and then it was told more."""
+        self.acted, self.here = self.acted[: turns + 1], self._closings[turns - 1]
+        self._answer, self._said = told[0], [told[0].outcome.observation or ""]
+        for answer in told[1:]:
+            self.tell(answer)
+
+    def tell(self, answer: Answer) -> None:
+        """Something was said while others moved."""
+        if self._answer is not None and answer.state_key is not None:
+            self._answer = replace(self._answer, state_key=answer.state_key)
+        if answer.outcome.observation is not None:
+            self.say(answer.outcome.observation)
+
+    def closing(self, turns: int) -> Place | None:
+        """Where the last of so many actions ends, before its answer; None: nothing comes before."""
+        return self._closings[turns - 1] if turns else None
 
     @property
     def waits(self) -> bool:
@@ -136,9 +172,7 @@ class Path:
         """Have what was said in the forest."""
         if not self._said:
             return
-        content = self._said[0]
-        if len(self._said) > 1:
-            content = [message for said in self._said for message in _messages(said)]
+        content = _together(self._said)
         answer, self._said, self._answer = self._answer, [], None
         self.append(self._chat.observation(content), "observation", state=None if answer is None else answer.state_key)
         self.here = self._end(follows_tool=answer is not None and bool(answer.outcome.flags & TOOL_RESULT))
@@ -164,56 +198,120 @@ class Path:
             first = end
         raise InvalidInputError(f"branch {self.name}: place token={token}; give a whole number from 1 to {first}")
 
-    def context(self, items: Sequence[Message | tuple[int, int]], tools: Any) -> NDArray[np.int32]:
-        """The tokens of another context: messages, and spans of this path between them.
+    def context(self, items: Sequence[Content | int], tools: Any) -> tuple[NDArray[np.int32], dict[int, int]]:
+        """The tokens of another context: what is said, and turns of this path by number; and where each begins there.
 
         Raises:
-            InvalidInputError: it does not begin and end with a message, or two spans have none between them.
+            InvalidInputError: it does not begin and end with a message, two turns have none between them, or a turn is
+                not in the present context.
         """
         self.flush()
         own = self._forest.tokens(self.handle)
         pieces: list[NDArray[np.int32]] = []
-        messages: list[Message] = []
+        said: list[Content] = []
+        begins: dict[int, int] = {}
         for item in [*items, None]:
-            if isinstance(item, dict):
-                messages.append(item)
+            if item is not None and not isinstance(item, int):
+                said.append(item)
                 continue
-            if not messages:
+            if not said:
                 raise InvalidInputError(
                     f"branch {self.name}: rewrite has no message before {'its end' if item is None else 'a turn'}; "
                     "begin and end the context with a message, and put one between two turns"
                 )
+            content, said = _together(said), []
             if pieces:
-                pieces.append(self._chat.observation(messages))
+                pieces.append(self._chat.observation(content))
             else:
-                pieces.append(self._chat.prompt(messages, tools=tools) if tools else self._chat.prompt(messages))
-            messages = []
+                pieces.append(self._chat.prompt(content, tools=tools) if tools else self._chat.prompt(content))
             if item is not None:
-                pieces.append(own[item[0] : item[1]])
-        return np.concatenate(pieces)
+                if item not in self.spans:
+                    raise InvalidInputError(
+                        f"branch {self.name}: turn {item} is not in its present context, which has {sorted(self.spans)}"
+                    )
+                begin, end = self.spans[item]
+                begins[item] = sum(map(len, pieces))
+                pieces.append(own[begin:end])
+        return np.concatenate(pieces), begins
 
-    def rewritten(self, length: int) -> None:
-        """It has another context of so many tokens."""
+    def rewritten(self, length: int, begins: Mapping[int, int]) -> None:
+        """It has another context of so many tokens, in which turns begin where `begins` says."""
+        lengths = {turn: end - begin for turn, (begin, end) in self.spans.items()}
+        self.spans = {turn: (begin, begin + lengths[turn]) for turn, begin in begins.items()}
         self._said, self._answer, self.open = [], None, []
         self._nodes = [(None, length)]
         self.here = self._end()
 
-    def copy(self, handle: int, place: Place, name: str) -> Path:
-        """What another trajectory has that leaves this one at a place."""
+    def copy(self, handle: int, place: Place, name: str, begin: Place | None = None) -> Path:
+        """What another trajectory has that leaves this one at a place; `begin`: of the action that it may cut."""
         path = Path(name, self._forest, self._chat, handle)
         path._nodes = [(node, end) for node, end in self._nodes if end < place.tokens]
         path._nodes.append((place.node, place.tokens))
         path._ends = self._ends[: place.turns]
-        path.turns = place.turns
+        path._closings = self._closings[: place.turns]
+        path.spans = {turn: span for turn, span in self.spans.items() if turn < place.turns}
+        path.acted = self.acted[: place.turns + 1]
         path.here = place
+        if begin is not None and begin.tokens < place.tokens:
+            path.here = begin
+            path.open = [self._forest.tokens(handle)[begin.tokens : place.tokens]]
         return path
+
+    def anew(self, handle: int, name: str) -> Path:
+        """That of another trajectory which has nothing of this one."""
+        return Path(name, self._forest, self._chat, handle)
+
+    @property
+    def first(self) -> int | None:
+        """Its first node; None: it has none yet."""
+        return self._nodes[0][0] if self._nodes else None
+
+    def behind(self, token: int) -> tuple[int, int]:
+        """The node that lies behind so many tokens, and how many of its tokens come before that place.
+
+        Raises:
+            InvalidInputError: there is none, or it lies in a context that was rewritten.
+        """
+        self.flush()
+        first = 0
+        for node, end in self._nodes:
+            if token < end and node is not None:
+                return node, token - first
+            first = end
+        raise InvalidInputError(
+            f"branch {self.name} has nothing behind token {token}; give a place before its end, of its present context"
+        )
+
+    def told(self, prompt: int, other: Path, begin: Place, group: int) -> None:
+        """It was given another prompt of so many tokens, and another path behind its own prompt."""
+        self._nodes = [(None, prompt)]
+        self.carry_on(other, begin, group)
+        first = self._forest.tree(group).path(cast("int", self._nodes[-1][0]))[0]
+        self._nodes[0] = (int(first), prompt)
+        self.acted = list(other.acted)
+
+    def carry_on(self, suffix: Path, start: Place, group: int) -> None:
+        """It was given the end of another path, behind a place of that; what came before has no episode here."""
+        frontier = self._forest.frontier(group)
+        tip = int(frontier.node[frontier.trajectory == self.handle][0])
+        ends = [end for _, end in suffix._nodes if end > start.tokens]
+        copies = self._forest.tree(group).path(tip)[-len(ends) :].tolist()
+        shift = self.length - start.tokens
+        self._nodes += [(node, end + shift) for node, end in zip(copies, ends, strict=True)]
+        before = self.turns
+        self._ends += [
+            replace(self.place(end.tokens + shift, before + number), follows_tool=end.follows_tool)
+            for number, end in enumerate(suffix._ends[start.turns :], start=1)
+        ]
+        foreign: list[int | None] = [None] * (before + 1)
+        self.acted = foreign + suffix.acted[start.turns + 1 :]
+        self.here = self._end()
 
     def _end(self, *, follows_tool: bool = False) -> Place:
         node, tokens = self._nodes[-1]
         return Place(node, None, tokens, self.turns, follows_tool)
 
 
-def _messages(content: Content) -> list[Message]:
-    if isinstance(content, str):
-        return [{"role": "user", "content": content}]
-    return [content] if isinstance(content, dict) else list(content)
+def _together(said: Sequence[Content]) -> Content:
+    """Several contents as one; a text alone takes the role that its place has."""
+    return said[0] if len(said) == 1 else [message for content in said for message in as_messages(content)]

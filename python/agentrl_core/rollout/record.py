@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,17 +37,33 @@ class Record:
         self.facts.update({name: value for name, value in facts.items() if levels.get(name) == "trajectory"})
         return {name: value for name, value in facts.items() if levels.get(name) == "step"}
 
+    def tell(self, outcome: Outcome, levels: Mapping[str, str]) -> None:
+        """Take what was paid and said while others moved."""
+        self.reward += outcome.reward or 0.0
+        self.success = self.success if outcome.success is None else outcome.success
+        facts = outcome.facts or {}
+        self.facts.update({name: value for name, value in facts.items() if levels.get(name) == "trajectory"})
+
     def say(self, facts: Mapping[str, Any] | None, *, reward: float | None, success: bool | None) -> None:
         """Take a program's word."""
         self.reward = self.reward if reward is None else float(reward)
         self.success = self.success if success is None else bool(success)
         self.facts.update(facts or {})
 
-    def copy(self, turns: int) -> Record:
-        """That of a branch which leaves behind so many turns."""
+    def copy(self, turns: int | None) -> Record:
+        """That of a branch which leaves behind so many turns; None: of one that has all that this one has."""
+        if turns is None:
+            return Record(self.reward, self.success, dict(self.facts), list(self.rewards), list(self.info))
         rewards = self.rewards[:turns]
-        paid = sum((reward for reward in rewards if reward is not None), 0.0)
-        return Record(reward=paid, rewards=rewards, info=self.info[:turns])
+        return Record(reward=_paid(rewards), rewards=rewards, info=self.info[:turns])
+
+    def go_on(self, other: Record, turns: int) -> None:
+        """Take what another has behind so many turns."""
+        self.reward += other.reward - _paid(other.rewards[:turns])
+        self.success = other.success
+        self.facts.update(other.facts)
+        self.rewards += other.rewards[turns:]
+        self.info += other.info[turns:]
 
     def ended(self, status: str, reason: str | None) -> dict[str, Any]:
         """What the forest keeps of it: rewards and facts of what is drawn, notes of all."""
@@ -63,3 +79,7 @@ class Record:
         earlier = {"earlier_steps": self.info[:-1]} if any(self.info[:-1]) else {}
         last = self.info[-1] if self.info else None
         return {**(last or {}), **earlier} if earlier or last is not None else None
+
+
+def _paid(rewards: Sequence[float | None]) -> float:
+    return sum((reward for reward in rewards if reward is not None), 0.0)

@@ -24,6 +24,21 @@ class Answer:
     state_key: bytes | str | None
 
 
+@dataclass(frozen=True)
+class Joint:
+    """What an episode of several agents says, by agent.
+
+    Attributes:
+        of: by the name of the agent: what it begins with, an outcome, or an answer.
+        turn_of: the agents that move next; nobody: the episode is over.
+        state_key: the state that it is in; None: it is over, or not said.
+    """
+
+    of: Mapping[str, Any]
+    turn_of: tuple[str, ...]
+    state_key: bytes | str | None = None
+
+
 class EpisodeError(Exception):
     """An episode that cannot go on; the message says why. Its branch is over, as failed."""
 
@@ -51,6 +66,11 @@ class RunningEpisode(Protocol):
         """What it answered to its actions, in order."""
         ...
 
+    @property
+    def moves(self) -> Sequence[Any]:
+        """The actions that it answered."""
+        ...
+
     async def reset(self, name: str) -> None:
         """Find out what it begins with; `name` is that of the answer in the journal.
 
@@ -67,8 +87,8 @@ class RunningEpisode(Protocol):
         """
         ...
 
-    async def step(self, name: str, action: str) -> Answer:
-        """Give it the next action; `name` is that of the answer in the journal.
+    async def step(self, name: str, action: Any) -> Answer:
+        """Give it the next action (of several agents, a text for each that moves); `name` is that in the journal.
 
         Raises:
             EpisodeError: it does not answer.
@@ -158,7 +178,19 @@ class Family(Protocol):
         """The level of each fact that is declared."""
         ...
 
-    def forked(self, parent: Any, child: Any, place: Any, score: float | None) -> None:
+    @property
+    def number(self) -> int:
+        """Of the group in the forest."""
+        ...
+
+    @property
+    def mode(self) -> str:
+        """`train`, or `evaluate`."""
+        ...
+
+    def forked(
+        self, parent: Any, child: Any, place: Any, score: float | None, *, operation: Operation = "fork"
+    ) -> None:
         """A branch made another one."""
         ...
 

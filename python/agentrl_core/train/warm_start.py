@@ -191,7 +191,7 @@ class _TraceWriter:
             expression = self._broken(expression)
         elif kind == "wrong_digit":
             expression = self._with_wrong_digit(expression)
-        episode = self._environment.reset(task, seed=0)
+        episode: Any = self._environment.reset(task, seed=0)
         pieces = [(self._chat.prompt(episode.observation), False)]
         answer = self._guess(task)
         if kind != "guess":

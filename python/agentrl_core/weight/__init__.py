@@ -23,6 +23,7 @@ from agentrl_core.weight.select import (
     max_variance_subset,
     top,
 )
+from agentrl_core.weight.unsampled import UnsampledExpert
 
 __all__ = [
     "ColumnScaled",
@@ -34,6 +35,7 @@ __all__ = [
     "SelectDraws",
     "SelectTokens",
     "TrustRegion",
+    "UnsampledExpert",
     "above_quantile",
     "constant",
     "importance_diagnostics",

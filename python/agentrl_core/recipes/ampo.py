@@ -1,0 +1,123 @@
+"""AMPO: where a group fails, it learns from the teachers that it understands best (AMPO: More Than One Teacher).
+
+Where no score of a group is above 0.6, each agent of `teachers` solves the task. By c, the mean probability of the
+right answer's tokens behind the question and a teacher's trace (a model of the collector,
+`Group.ask("comprehension")`), the best min(number of teachers, 2) traces take the places of as many failures, which
+chance chooses; the other traces are dropped. A trace has a score of at least 1. Advantages are not scaled; tokens of
+traces have the factor p / (p + 0.1) in the place of a ratio, the others PPO's clip with a dual clip of 10, and the sum
+is divided by the longest response. Of equal traces that of the earlier teacher is taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from agentrl_core.advantage import GroupRelative
+from agentrl_core.component import BatchComponent, Column, Rows, draw, option
+from agentrl_core.env import Fact
+from agentrl_core.loss import Clip, Expert, Policy
+from agentrl_core.recipe import Recipe
+from agentrl_core.reward import Outcome
+from agentrl_core.rollout import Group, Members, Round, Rounds
+from agentrl_core.rollout.guidance import consult, filled
+from agentrl_core.weight import UnsampledExpert
+
+if TYPE_CHECKING:
+    from agentrl_core.data.batch import Batch
+
+
+@dataclass(frozen=True)
+class Taught(Rounds):
+    """Traces of teachers take the places of failures, where all failed; the draw column `taught` is 1 for them.
+
+    Args:
+        teachers: names of agents, comma-joined.
+        question: what they are asked; `{task}` as in `rollout.Advice`.
+        comprehension: the model of the collector that says c of a trajectory.
+        at_most: traces of a group.
+
+    Raises:
+        RecipeError: an option is out of range.
+
+    Example:
+        >>> from agentrl_core.recipes.ampo import Taught
+        >>> Taught(teachers="large, larger").names
+        ['large', 'larger']
+    """
+
+    facts: ClassVar[Mapping[str, Fact]] = {"taught": Fact("trajectory")}
+
+    solved_above: float = 0.6
+    teachers: str = option("teacher", filled=True)
+    question: str = option("{task}", filled=True)
+    comprehension: str = option("comprehension", filled=True)
+    at_most: int = option(2, at_least=1)
+
+    @property
+    def names(self) -> list[str]:
+        """The teachers."""
+        return [name.strip() for name in self.teachers.split(",")]
+
+    async def more(self, group: Group, rounds: list[Round]) -> Members | None:
+        """The first round; then traces, where it failed."""
+        if not rounds:
+            return self.members
+        if not self.solved(rounds[0]).any():
+            await self._teach(group, rounds[0])
+        return None
+
+    async def _teach(self, group: Group, failed: Round) -> None:
+        """Have the teachers solve it, and put the clearest traces in the places of failures."""
+        traces = []
+        for teacher in self.names:
+            text = await consult(group, filled(self.question, group, []), agent=teacher)
+            if text:
+                trace = group.start(facts={"taught": 1.0})
+                await trace.turn(text)
+                traces.append(trace)
+        await group.run([trace for trace in traces if not trace.over])
+        traces = [trace for trace in traces if trace.status in ("finished", "truncated")]
+        if not traces:
+            return
+        clearest = np.argsort(-await group.ask(self.comprehension, traces), kind="stable")[: self.at_most]
+        places = sorted(range(len(failed.branches)), key=lambda place: group.uniform("place", place))
+        group.drop([failed.branches[place] for place in places[: len(clearest)]], "taught")
+        group.drop([trace for row, trace in enumerate(traces) if row not in clearest], "less clear")
+
+
+@dataclass(frozen=True)
+class AtLeastOne(BatchComponent):
+    """What a teacher said is right: the score of a draw that was `taught` is at least 1.
+
+    Example:
+        >>> from agentrl_core.recipes.ampo import AtLeastOne
+        >>> AtLeastOne().makes
+        (draw('score'),)
+    """
+
+    phase: ClassVar[str] = "reward"
+    needs: ClassVar[tuple[Column, ...]] = (draw("score"), draw("taught"))
+    makes: ClassVar[tuple[Column, ...]] = (draw("score"),)
+
+    def __call__(self, batch: Batch) -> Batch:
+        """Return `batch` with another column `score` on draws."""
+        rows = Rows(batch, "draw")
+        scores = rows.values("score")
+        return rows.write(score=np.where(rows.flags("taught"), np.maximum(scores, 1.0), scores))
+
+
+AMPO = Recipe(
+    name="ampo",
+    source="AMPO: More Than One Teacher",
+    rollout=Taught(),
+    reward=(Outcome(), AtLeastOne()),
+    advantage=GroupRelative(scale="none"),
+    weight=UnsampledExpert(),
+    loss=Policy(
+        clip=Clip(0.2, 0.2, 10.0), expert=Expert(0.1), old_logprob="recomputed", aggregate="constant", constant=8192.0
+    ),
+)

@@ -1,0 +1,69 @@
+"""BroRL: hundreds of rollouts of each task, so that what was not sampled weighs little.
+
+With N rollouts the unsampled part of a policy step, whose sign is open, falls with N; so a task gets 512 instead of 16.
+They run in pieces of 64, and all of them vote in the group's mean and standard deviation, which are exact over the
+whole group. `trained=M`: chance chooses M of them for the gradient, the others only vote. The paper scales learning
+rate and batch with N; how is not published. Source: BroRL: Scaling Reinforcement Learning via Broadened Exploration.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from agentrl_core.advantage import GroupRelative
+from agentrl_core.component import option
+from agentrl_core.loss import Policy
+from agentrl_core.recipe import Recipe
+from agentrl_core.rollout import Branch, Group, Rollout
+
+
+@dataclass(frozen=True)
+class Pieces(Rollout):
+    """A large group in pieces: all of it votes, and a part of it is trained.
+
+    Args:
+        count: N. It takes the place of the collector's `group_size`.
+        piece: how many run at once.
+        trained: M: how many are trained; None: all.
+
+    Raises:
+        RecipeError: an option is out of range, or more are to be trained than there are.
+
+    Example:
+        >>> from agentrl_core.recipes.brorl import Pieces
+        >>> Pieces().branches(group_size=16)
+        512
+    """
+
+    count: int = option(512, at_least=1)
+    piece: int = option(64, at_least=1)
+    trained: int | None = option(None, at_least=1)
+
+    def check_options(self) -> None:
+        """Those that are trained are among those that there are."""
+        most = f"give a whole number up to count={self.count}, or None"
+        self.require(self.trained is None or self.trained <= self.count, "trained", most)
+
+    def branches(self, group_size: int) -> int:
+        """`count`; `group_size` is not used."""
+        del group_size
+        return self.count
+
+    async def group(self, group: Group) -> None:
+        """Piece after piece; then chance chooses."""
+        branches: list[Branch] = []
+        while left := self.count - len(branches):
+            branches += await group.run(group.start_many(min(self.piece, left)))
+        if self.trained is not None:
+            order = sorted(range(self.count), key=lambda place: group.uniform("trained", place))
+            for place in order[self.trained :]:
+                branches[place].mask("only votes")
+
+
+BRORL = Recipe(
+    name="brorl",
+    source="BroRL: Scaling Reinforcement Learning via Broadened Exploration",
+    rollout=Pieces(),
+    advantage=GroupRelative(),
+    loss=Policy(),
+)

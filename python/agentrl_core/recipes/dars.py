@@ -1,0 +1,80 @@
+"""DARS: hard tasks get more rollouts, so that they weigh as much as medium ones (arXiv:2508.13755).
+
+After the first N rollouts a task of which a share a succeeded (0.5 / N where none did) has the mass S(a) for each
+rollout, and gets so many more that its total reaches that of a medium task:
+
+    S = 2 a (1 - a),  M = N / 2          (`scale="none"`)         S = 2 sqrt(a (1 - a)),  M = N       (`scale="std"`)
+    `equal`: ceil((M - N S) / S)         `hard`: ceil((2 (1 - a) M - N S) / S)         between 0 and N_max - N
+
+Tasks with a of at least 1/2 get none. Advantages are those of the merged group, without a scale; groups in which all or
+none succeed leave the loss. N = 8; N_max = 32 (`equal`) or 64 (`hard`). The paper updates once on whole batches, twice.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from agentrl_core.advantage import GroupRelative
+from agentrl_core.component import option
+from agentrl_core.loss import Policy
+from agentrl_core.recipe import Recipe
+from agentrl_core.rollout import Group, Members, Round, Rounds
+from agentrl_core.select import Band
+from agentrl_core.weight import GroupFilter
+
+
+@dataclass(frozen=True)
+class MoreForHard(Rounds):
+    """Spends a second round on tasks of which less than half of the first succeeded; the formula is that of the file.
+
+    Args:
+        kind: `equal`: every task weighs as much as a medium one; `hard`: hard ones weigh more.
+        scale: how advantages are scaled: not at all (`none`), or by the standard deviation (`std`).
+        at_most: N_max: the largest group.
+
+    Raises:
+        RecipeError: an option is out of range.
+
+    Example:
+        >>> from agentrl_core.recipes.dars import MoreForHard
+        >>> MoreForHard().more_of(solved=2, count=8)  # a = 1/4, S = 3/8: ceil((4 - 3) / S)
+        3
+    """
+
+    kind: Literal["equal", "hard"] = "equal"
+    scale: Literal["none", "std"] = "none"
+    at_most: int = option(32, at_least=1)
+
+    def more_of(self, solved: int, count: int) -> int:
+        """How many more rollouts a task gets of which `solved` of `count` succeeded."""
+        rate = solved / count if solved else 0.5 / count
+        if rate >= 0.5:
+            return 0
+        mass, total = 2.0 * rate * (1.0 - rate), count / 2
+        if self.scale == "std":
+            mass, total = 2.0 * math.sqrt(rate * (1.0 - rate)), float(count)
+        if self.kind == "hard":
+            total *= 2.0 * (1.0 - rate)
+        # A rounded quotient: 3.0000000000000004 is 3.
+        wanted = math.ceil(round((total - count * mass) / mass, 9))
+        return min(max(wanted, 0), max(self.at_most - count, 0))
+
+    async def more(self, group: Group, rounds: list[Round]) -> Members | None:
+        """The second round, of as many as the formula says."""
+        if not rounds:
+            return await super().more(group, rounds)
+        solved = self.solved(rounds[0])
+        more = self.more_of(int(solved.sum()), len(solved)) if len(rounds) == 1 else 0
+        return Members(more) if more else None
+
+
+DARS = Recipe(
+    name="dars",
+    source="arXiv:2508.13755",
+    rollout=MoreForHard(members=Members(8), column="success"),
+    advantage=GroupRelative(scale="none"),
+    weight=GroupFilter(column="success", band=Band(std_above=0.0)),
+    loss=Policy(),
+)

@@ -1,0 +1,81 @@
+"""Fission-GRPO: a call that failed begins a new group, which learns to recover from it.
+
+After a group has been rolled out, each member with a call that failed gives a context: what it had said up to and with
+that call, what the environment answered, and a diagnosis of the agent `simulator`. The policy goes on from there G' = 4
+times, in a group of its own: it is compared with itself alone, and nothing of the context is trained. Here that is done
+at once, under the weights that failed; the paper keeps contexts in a queue, the newest first, until there are enough.
+G' and the number of contexts of a group are proposals. Source:
+Robust Tool Use via Fission-GRPO: Learning to Recover from Execution Errors.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from agentrl_core.advantage import GroupRelative
+from agentrl_core.component import option
+from agentrl_core.loss import Policy
+from agentrl_core.recipe import Recipe
+from agentrl_core.rollout import Branch, Fault, Group, Prefix, Repair, Rollout
+from agentrl_core.rollout.guidance import consult, filled
+
+
+@dataclass(frozen=True)
+class Fission(Repair):
+    """Members that failed a call each become a group that begins behind that call.
+
+    Args:
+        size: G'.
+        simulator: who says what was wrong: the name of an agent of the collector.
+        question: what it is asked; `{task}` as in `rollout.Advice`, `{attempt}` is what was said.
+
+    Raises:
+        RecipeError: an option is out of range.
+
+    Example:
+        >>> from agentrl_core.recipes.fission import Fission
+        >>> Fission().size
+        4
+    """
+
+    at_most: int = option(4, at_least=1)
+    size: int = option(4, at_least=1)
+    simulator: str = option("simulator", filled=True)
+    question: str = option(
+        "Say what is wrong with the last call, without the answer.\n\nTask:\n{task}\n\nCalls:\n{attempt}", filled=True
+    )
+
+    async def mend(self, group: Group, branch: Branch, fault: Fault) -> bool:
+        """A new group behind the call and its diagnosis."""
+        question = filled(self.question, group, [branch])
+        diagnosis = await consult(group, question, agent=self.simulator, about=branch)
+        turns = fault.step.turn + 1
+        await group.spawn(
+            group.task, size=self.size, program=_behind(Prefix.of(branch, turns), diagnosis), parent=branch
+        )
+        return True
+
+
+def _behind(prefix: Prefix, diagnosis: str) -> Rollout:
+    """A program whose members begin with a prefix and a diagnosis of it."""
+
+    class Recover(Rollout):
+        async def branch(self, branch: Branch) -> None:
+            await branch.generate(max_tokens=0)
+            if diagnosis and not branch.over:
+                branch.inject(diagnosis)
+            await super().branch(branch)
+
+        async def group(self, group: Group) -> None:
+            await group.run(group.start_many(group.size, prefix=prefix))
+
+    return Recover()
+
+
+FISSION = Recipe(
+    name="fission",
+    source="Robust Tool Use via Fission-GRPO: Learning to Recover from Execution Errors",
+    rollout=Fission(column="success"),
+    advantage=GroupRelative(),
+    loss=Policy(),
+)

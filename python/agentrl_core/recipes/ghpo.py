@@ -1,0 +1,76 @@
+"""GHPO: tasks that nobody solves are asked again with part of their solution in the prompt (arXiv:2507.10628).
+
+Where no member of a group has an accuracy above 0, the group is dropped and made anew with the first quarter of the
+reference solution (of its characters) behind the question; still nobody: with half of it; then with three quarters,
+which stay whatever comes of them. A task without a solution keeps its first group. Hints are prompt: they are not
+trained, and what is trained is what was sampled behind them. Groups are compared with (R - mean) / (std + 1e-4),
+without a KL penalty. The paper pays 0.5 for a right format beside 1 for a right answer, which is the environment's to
+do: its facts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from agentrl_core.advantage import GroupRelative
+from agentrl_core.component import option
+from agentrl_core.env import Fact
+from agentrl_core.loss import Policy
+from agentrl_core.recipe import Recipe
+from agentrl_core.rollout import Group, Members, Round, Rounds, Solution
+
+_TEMPLATE = "{prompt}\n\nThe solution begins like this; go on from it:\n{text}"
+
+
+@dataclass(frozen=True)
+class HintLadder(Rounds):
+    """Asks a task that nobody solved again, with more and more of its solution in the prompt.
+
+    The draw column `hint` is the share that was shown.
+
+    Args:
+        step: by how much the share grows from one group to the next.
+        at_most: the largest share.
+        from_iteration: hints begin in this iteration.
+
+    Raises:
+        RecipeError: an option is out of range.
+
+    Example:
+        >>> from agentrl_core.recipes.ghpo import HintLadder
+        >>> HintLadder().shares
+        [0.25, 0.5, 0.75]
+    """
+
+    facts: ClassVar[Mapping[str, Fact]] = {"hint": Fact("trajectory")}
+
+    step: float = option(0.25, above=0, at_most=1)
+    at_most: float = option(0.75, at_least=0, at_most=1)
+    from_iteration: int = option(0, at_least=0)
+
+    @property
+    def shares(self) -> list[float]:
+        """What is shown, group after group."""
+        return [round(self.step * (rung + 1), 9) for rung in range(int(self.at_most / self.step + 1e-9))]
+
+    async def more(self, group: Group, rounds: list[Round]) -> Members | None:
+        """The next rung, where the last one did not help."""
+        if not rounds:
+            return self.members
+        hinted = len(rounds) <= len(self.shares) and group.task.solution and group.iteration >= self.from_iteration
+        if self.solved(rounds[-1]).any() or not hinted:
+            return None
+        group.drop(rounds[-1].branches, "nobody solved it")
+        share = self.shares[len(rounds) - 1]
+        return Members(shown=Solution(share=share), template=_TEMPLATE, fact="hint", value=share)
+
+
+GHPO = Recipe(
+    name="ghpo",
+    source="arXiv:2507.10628",
+    rollout=HintLadder(column="success"),
+    advantage=GroupRelative(eps=1e-4),
+    loss=Policy(),
+)

@@ -1,0 +1,68 @@
+"""ICPO: one member of each group is shown a demonstration, and is trained as if it had not been (arXiv:2510.26519).
+
+Seven members are asked the task, the eighth with how another task was solved in front of it; what it said is then told
+behind the task alone. It stays only if its reward is at least 1 (`at_least=None`: always, as in the public code). A
+success with a demonstration is paid 1 + max(0, 1 - t / 400). Its tokens have the factor p / (p + 0.01) in the place of
+a ratio (0.1 in the public code), the others PPO's clip with a dual clip of 3; KL 0.001. Demonstrations are what the run
+itself solved so far, without their questions: until there is one, the eighth member is like the others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from agentrl_core.advantage import GroupRelative
+from agentrl_core.component import Schedule, option
+from agentrl_core.loss import KL, Clip, Expert, Policy
+from agentrl_core.recipe import Recipe
+from agentrl_core.reward import Fuse, Outcome
+from agentrl_core.rollout import Examples, Group, Members, Round, Rounds
+from agentrl_core.weight import UnsampledExpert
+
+
+@dataclass(frozen=True)
+class Shown(Rounds):
+    """One member of a group sees a demonstration, and stays only if it is good.
+
+    The draw column `shown` is 1 for it.
+
+    Args:
+        members: those with and without a demonstration.
+        at_least: the smallest value of `column` with which one with a demonstration stays; None: any.
+
+    Raises:
+        RecipeError: an option is out of range.
+
+    Example:
+        >>> from agentrl_core.recipes.icpo import Shown
+        >>> Shown().branches(group_size=4)
+        8
+    """
+
+    members: Members = Members(7) + Members(1, shown=Examples(), bare=True, fact="shown")
+    at_least: float | None = option(1.0)
+
+    async def more(self, group: Group, rounds: list[Round]) -> Members | None:
+        """Both kinds; of those that were shown something, what is good enough."""
+        if not rounds:
+            return self.members
+        shown = [row for row, branch in enumerate(rounds[0].branches) if branch.record.facts.get("shown")]
+        bar = -np.inf if self.at_least is None else self.at_least
+        group.drop([rounds[0].branches[row] for row in shown if not rounds[0].scores[row] >= bar], "not good enough")
+        return None
+
+
+ICPO = Recipe(
+    name="icpo",
+    source="arXiv:2510.26519",
+    rollout=Shown(column="success"),
+    reward=(
+        Outcome(success=1.0, failure=0.0),
+        Fuse(column="shown", coefficient=Schedule(start=1.0, end=0.0, iterations=400), only="success"),
+    ),
+    advantage=GroupRelative(),
+    weight=UnsampledExpert(),
+    loss=Policy(clip=Clip(0.2, 0.2, 3.0), kl=KL(0.001), expert=Expert(0.01), old_logprob="recomputed"),
+)

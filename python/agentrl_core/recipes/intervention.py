@@ -1,0 +1,115 @@
+"""InT: the policy says itself where a failed attempt went wrong and what to say there.
+
+For each failure the policy is shown the right solution and names the first bad step and an intervention of less than
+200 tokens. What it had said before that step, with the intervention behind it, is imitated if at least one of 32
+continuations of it succeeds; the continuations, and what follows the intervention, are not. This is the supervised
+stage before reinforcement learning, which is GRPO on the same tasks: nothing else is trained here. An intervention that
+gives the answer away is for `reveals`, a pattern, to refuse. Source: InT: Self-Proposed Interventions.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from agentrl_core.advantage import GroupRelative
+from agentrl_core.component import option
+from agentrl_core.loss import Imitation
+from agentrl_core.recipe import Recipe
+from agentrl_core.rollout import Branch, Fault, Finder, Group, Members, Repair, Round, steps_of
+from agentrl_core.rollout.guidance import consult, filled
+
+
+@dataclass(frozen=True)
+class OwnProposal(Finder):
+    """Where the policy itself says, with the solution in sight, that an attempt went wrong, and what to say instead.
+
+    Its answer is read as the number of a step, a colon and the text of the intervention; the last such line counts.
+
+    Args:
+        agent: who is asked.
+        question: what it is asked; `{task}`, `{solution}`, and `{steps}`, the numbered steps.
+
+    Example:
+        >>> from agentrl_core.recipes.intervention import OwnProposal
+        >>> OwnProposal().agent
+        'policy'
+    """
+
+    agent: str = option("policy", filled=True)
+    question: str = option(
+        "An attempt at this task failed. Compare it with the solution, and give one line `number: text`: the first bad "
+        "step, and what should be said there instead, without the answer.\n\n"
+        "Task:\n{task}\n\nSolution:\n{solution}\n\nSteps:\n{steps}",
+        filled=True,
+    )
+
+    async def find(self, group: Group, branch: Branch) -> Fault | None:
+        """The step that it names, with the intervention."""
+        steps = steps_of(branch)
+        told = "\n\n".join(f"{step.number + 1}: {step.text}" for step in steps)
+        question = filled(self.question, group, [branch]).replace("{steps}", told)
+        answer = await consult(group, question, agent=self.agent, about=branch)
+        named = re.findall(r"^\s*(\d+)\s*:\s*(\S.*)$", answer, re.MULTILINE)
+        if not named or not 1 <= int(named[-1][0]) <= len(steps):
+            return None
+        number = int(named[-1][0]) - 1
+        return Fault(steps[number], number / len(steps), named[-1][1].strip())
+
+
+@dataclass(frozen=True)
+class Intervene(Repair):
+    """Keeps an intervention that some continuation of it shows to be right; it alone is trained, the others only vote.
+
+    Args:
+        continuations: how many are tried.
+        tokens: the most tokens of an intervention.
+        reveals: a regular expression that no intervention may match; empty: any may.
+
+    Example:
+        >>> from agentrl_core.recipes.intervention import Intervene
+        >>> Intervene().continuations
+        32
+    """
+
+    finder: Finder = OwnProposal()
+    at_most: int = option(1 << 30, at_least=1)
+    continuations: int = option(32, at_least=1)
+    tokens: int = option(199, at_least=1)
+    reveals: str = ""
+
+    async def more(self, group: Group, rounds: list[Round]) -> Members | None:
+        """The first round; then interventions, and nothing else that is trained."""
+        members = await super().more(group, rounds)
+        for branch in rounds[0].branches if rounds else []:
+            branch.mask("not imitated")
+        return members
+
+    async def mend(self, group: Group, branch: Branch, fault: Fault) -> bool:
+        """Fork, intervene, and try so many continuations."""
+        if self.reveals and re.search(self.reveals, fault.advice):
+            return False
+        mended = branch.fork(at=fault.step.begin)
+        before = len(mended.tokens)
+        mended.write(fault.advice, ends=False)
+        end = len(mended.tokens)
+        if end - before > self.tokens:
+            group.drop([mended], "too long")
+            return False
+        tried = await group.run(mended.fork_many(self.continuations, at=mended.place(end)))
+        helped = bool((await group.score(self.column, tried) > self.solved_above).any())
+        group.drop(tried, "a continuation")
+        if helped:
+            mended.finish(reward=1.0, success=True)
+        else:
+            group.drop([mended], "did not help")
+        return helped
+
+
+INTERVENTION = Recipe(
+    name="intervention",
+    source="InT: Self-Proposed Interventions",
+    rollout=Intervene(column="success"),
+    advantage=GroupRelative(),
+    loss=Imitation(aggregate="token_mean"),
+)

@@ -1,0 +1,70 @@
+"""SCOPE: a failure that was right for long is led on by a teacher from its first bad step.
+
+In groups of which less than half succeeded, the first failure whose steps are good up to at least their half is mended,
+one for a group: what the policy said before the first step that a process reward model marks below 0.5, then what the
+agent `teacher` says from there on. If the whole succeeds it takes the place of the failure, else it is dropped. Tokens
+of the teacher have the factor p / (p + 0.1) in the place of a ratio. A failure whose first step is bad is left alone.
+Theta, the share, the number of repairs and the factor are proposals: the paper does not publish them. Source: Recycling
+Failures: Salvaging Exploration in RLVR via Fine-Grained Off-Policy Guidance.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from agentrl_core.advantage import GroupRelative
+from agentrl_core.component import option
+from agentrl_core.loss import Expert, Policy
+from agentrl_core.recipe import Recipe
+from agentrl_core.rollout import Branch, Fault, Finder, Group, Judged, Repair
+from agentrl_core.rollout.guidance import consult, filled
+from agentrl_core.weight import UnsampledExpert
+
+
+@dataclass(frozen=True)
+class LedOn(Repair):
+    """A failure goes on as a teacher says, from its first bad step.
+
+    Args:
+        teacher: who goes on: the name of an agent of the collector.
+        question: what it is asked; `{task}` and `{solution}` as in `rollout.Advice`, `{attempt}` is what was said
+            before the bad step.
+
+    Example:
+        >>> from agentrl_core.recipes.scope import LedOn
+        >>> LedOn().at_most
+        1
+    """
+
+    finder: Finder = Judged()  # noqa: RUF009 - frozen
+    rate_below: float = option(0.5, at_least=0)
+    share_at_least: float = option(0.5, at_least=0, at_most=1)
+    teacher: str = option("teacher", filled=True)
+    question: str = option("Go on with this solution to its end.\n\nTask:\n{task}\n\nSo far:\n{attempt}", filled=True)
+
+    async def mend(self, group: Group, branch: Branch, fault: Fault) -> bool:
+        """Fork, say what the teacher says, and see whether it helps."""
+        if not fault.step.number:
+            return False
+        mended = branch.fork(at=fault.step.begin)
+        text = await consult(group, filled(self.question, group, [mended]), agent=self.teacher, about=branch)
+        if text:
+            mended.write(text)
+            await mended.answer()
+            await group.run([] if mended.over else [mended])
+        scores = await group.score(self.column, [mended])
+        if text and scores[0] > self.solved_above:
+            group.drop([branch], "led on")
+            return True
+        group.drop([mended], "did not help")
+        return False
+
+
+SCOPE = Recipe(
+    name="scope",
+    source="Recycling Failures: Salvaging Exploration in RLVR via Fine-Grained Off-Policy Guidance",
+    rollout=LedOn(column="success"),
+    advantage=GroupRelative(),
+    weight=UnsampledExpert(),
+    loss=Policy(expert=Expert(0.1), old_logprob="recomputed"),
+)

@@ -1,0 +1,91 @@
+"""V0.5: a task is sampled until one more rollout would not pay, given what is known of it (arXiv:2603.10848).
+
+With k rewards of -1 and 1 so far, mean v and prior V, the distance is D2 = max(0, (v - V)^2 - 1/k), the mean has the
+weight w = D2 / (D2 + 1/k) in the baseline b = w v + (1 - w) V, whose risk is R(k) = w^2 / k + (1 - w)^2 D2. A task gets
+one more rollout while that would lower the risk by more than c = 1/256 (D2 as it is), from 4 rollouts on and up to 16.
+A = r - b. The paper's prior is a value model's; here it is the task's success rate in the run so far as a reward,
+2 p - 1, and 0 where the task is new. Rewards of 0 and 1: `variance=0.25`, here and in the baseline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+
+from agentrl_core.advantage import BaselineRelative
+from agentrl_core.component import option
+from agentrl_core.env import Fact
+from agentrl_core.loss import Policy
+from agentrl_core.recipe import Recipe
+from agentrl_core.reward import Outcome
+from agentrl_core.rollout import Group, Members, Round, Rounds
+
+
+@dataclass(frozen=True)
+class UntilSure(Rounds):
+    """Samples a task until the next rollout is not worth its cost; the formula is that of the file.
+
+    The draw column `prior` is V.
+
+    Args:
+        at_most: the largest group.
+        cost: c, what a rollout has to lower the risk by.
+        variance: of one score: 1 for scores -1 and 1, 0.25 for 0 and 1.
+
+    Raises:
+        RecipeError: an option is out of range.
+
+    Example:
+        >>> from agentrl_core.recipes.v05 import UntilSure
+        >>> UntilSure().gain(mean=0.0, prior=1.0, count=4)  # D2 = 3/4; R(4) = 3/16, R(5) = 3/19
+        0.029605...
+    """
+
+    facts: ClassVar[Mapping[str, Fact]] = {"prior": Fact("trajectory")}
+
+    members: Members = Members(4)  # noqa: RUF009 - frozen
+    at_most: int = option(16, at_least=1)
+    cost: float = option(1 / 256, at_least=0)
+    variance: float = option(1.0, above=0)
+
+    def gain(self, mean: float, prior: float, count: int) -> float:
+        """By how much one more rollout lowers the risk of the baseline."""
+        distance = max(0.0, (mean - prior) ** 2 - self.variance / count)
+
+        def risk(count: int) -> float:
+            noise = self.variance / count
+            weight = distance / (distance + noise)
+            return weight**2 * noise + (1.0 - weight) ** 2 * distance
+
+        return risk(count) - risk(count + 1)
+
+    def prior(self, group: Group) -> float:
+        """V of a task: its success rate so far, as a reward."""
+        attempts = group.statistics.get("attempts", 0)
+        rate = group.statistics["successes"] / attempts if attempts else 0.5
+        return float(2.0 * rate - 1.0 if self.variance == 1.0 else rate)
+
+    async def more(self, group: Group, rounds: list[Round]) -> Members | None:
+        """One more, as long as it pays."""
+        prior = self.prior(group)
+        if not rounds:
+            return replace(self.members, fact="prior", value=prior)
+        scores = np.concatenate([tried.scores for tried in rounds])
+        known = scores[np.isfinite(scores)]
+        if not len(known) or len(scores) >= self.at_most:
+            return None
+        pays = self.gain(float(known.mean()), prior, len(known)) > self.cost
+        return Members(1, fact="prior", value=prior) if pays else None
+
+
+V05 = Recipe(
+    name="v05",
+    source="arXiv:2603.10848",
+    rollout=UntilSure(),
+    reward=Outcome(success=1.0, failure=-1.0),
+    advantage=BaselineRelative(kind="shrunk", column="prior", variance=1.0),
+    loss=Policy(),
+)

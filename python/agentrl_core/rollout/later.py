@@ -1,0 +1,68 @@
+"""Tasks that programs leave for later iterations, in the table `decisions` of their batch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, get_args
+
+from agentrl_core.data.forest import Operation
+from agentrl_core.env.base import Message, Task
+from agentrl_core.exceptions import InvalidInputError
+
+if TYPE_CHECKING:
+    from agentrl_core.data.batch import Batch
+
+
+@dataclass(frozen=True)
+class Later:
+    """A task that a program left (`Group.later`).
+
+    Attributes:
+        task: what is to be solved.
+        trajectory_id: the trajectory that it came of, for `Prefix.stored`.
+        turns: how many of its turns to begin behind; None: at the prompt.
+        messages: what is said in the prompt.
+    """
+
+    task: Task
+    trajectory_id: int
+    turns: int | None
+    messages: list[Message]
+
+
+def later_tasks(batch: Batch) -> list[Later]:
+    """The tasks that the programs of a batch left, in the order of their groups.
+
+    Example:
+        >>> import agentrl_core as arl
+        >>> from agentrl_core.rollout import later_tasks
+        >>> later_tasks(arl.Forest().freeze())
+        []
+    """
+    table, resume = batch.decisions, get_args(Operation).index("resume")
+    rows = zip(
+        table.column("operation").tolist(), table.column("trajectory_id").tolist(), table.column("reason"), strict=True
+    )
+    found = [(int(trajectory), json.loads(reason)) for code, trajectory, reason in rows if code == resume and reason]
+    return [
+        Later(Task(**said["task"]), trajectory, said["turns"], said["messages"])
+        for trajectory, said in found
+        if "task" in said
+    ]
+
+
+def as_reason(task: Task, turns: int | None, messages: Sequence[Message]) -> str:
+    """A task as a text of the table `decisions`.
+
+    Raises:
+        InvalidInputError: it is not made of plain JSON values.
+    """
+    said: dict[str, Any] = {"task": vars(task), "turns": turns, "messages": list(messages)}
+    try:
+        return json.dumps(said)
+    except (TypeError, ValueError) as error:
+        raise InvalidInputError(
+            f"later: task {task.task_id!r} cannot be kept: {error}; give it a payload and messages of plain JSON values"
+        ) from None

@@ -1,0 +1,220 @@
+"""Several agents in one episode: who moves, who hears what, forks of all, failures, and a kill in the middle."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from referee_game import GameWorld, Says
+from sampled import ACTION, Heard, check_sampled
+from small_world import SmallWorld
+
+import agentrl_core as arl
+from agentrl_core import recipes
+from agentrl_core.exceptions import InvalidInputError, RecipeError
+from agentrl_core.rollout import Branch, Group, Play, Rollout
+
+AGENTS = ("one", "two", "referee")
+TABLES = ("nodes", "steps", "trajectories", "draws", "decisions")
+
+
+def rows(batch: arl.Batch, name: str = "trajectories") -> pl.DataFrame:
+    return pl.DataFrame(getattr(batch, name)).drop("created_us", strict=False)
+
+
+def program(group: Callable[[Any, Group], Awaitable[None]]) -> Rollout:
+    return type("Program", (Rollout,), {"group": group})()
+
+
+def played(
+    rollout: Rollout, world: Any = None, *, engines: Any = None, store: arl.Store | None = None, size: int = 1
+) -> tuple[arl.Batch, list[Heard]]:
+    heard = [Heard(engine) for engine in engines or (Says(), Says(), Says())]
+    table = dict(zip(AGENTS, heard, strict=False)) if len(heard) > 1 else heard[0]
+    recipe = recipes.GRPO.replace(rollout=rollout)
+    world = GameWorld() if world is None else world
+    collect = arl.Collector(table, world, recipe, store=store, task_pool=4, seed=3)
+    batch = collect(tasks=1, group_size=size)
+    assert check_sampled(batch, *heard) > 0
+    return batch, heard
+
+
+def test_a_game_by_hand() -> None:
+    """Tokens of each agent, by the rule of the game: an action ends with 9, what is heard begins with 1."""
+    batch, heard = played(Play(agents="one,two,referee"), engines=(Says(3), Says(4), Says(5)))
+    paths = {1: [1, 1, 3, 9, 1, 5, 3, 9], 2: [1, 2, 4, 9, 1, 5, 4, 9], 7: [1, 7, 3, 4, 5, 9, 1, 3, 4, 5, 9]}
+    contexts = batch.contexts()
+    found = [contexts.tokens[a:b].tolist() for a, b in zip(contexts.offsets, contexts.offsets[1:], strict=False)]
+    assert {path[1]: path for path in found} == paths
+    assert [engine.seen for engine in heard] == [
+        [paths[1][:2], paths[1][:6]],
+        [paths[2][:2], paths[2][:6]],
+        [paths[7][:4], paths[7][:9]],
+    ]
+    trajectories = rows(batch)
+    # 4 is larger than 3 in the end, so two wins; one was paid a quarter for each of its two moves.
+    assert trajectories.sort("agent")["reward"].to_list() == [0.25 * 2 - 1.0, 1.0, 0.5]
+    assert trajectories.sort("agent")["success"].to_list() == [0, 1, 1]
+    assert trajectories["episode_id"].n_unique() == 1
+    assert sorted(batch.keys("agent", "draw").tolist()) == [0, 1, 2]
+    nodes = rows(batch, "nodes").filter(pl.col("kind") == ACTION)
+    assert sorted(nodes["policy"].to_list()) == [0, 0, 1, 1, 2, 2], "each token is of the policy of its agent"
+    # The agent's own state: what one and two act on is never the same.
+    assert len(set(batch.keys("state_key", "step").tolist())) == 6
+
+
+def test_one_model_plays_all_and_a_referee_may_be_a_helper() -> None:
+    batch, _ = played(Play(agents="one,two,referee", helpers="referee"), engines=(Says(),), size=3)
+    assert batch.num_draws == 6
+    assert rows(batch).height == 9
+    assert rows(batch)["episode_id"].n_unique() == 3
+    scored = recipes.GRPO.replace(advantage=arl.advantage.GroupRelative(group_by="group_id,agent")).credit(batch)
+    advantages, agents = scored.column("advantage", "draw"), scored.keys("agent", "draw")
+    for agent in set(agents.tolist()):
+        assert abs(advantages[agents == agent].sum()) < 1e-5, "agents are compared with themselves"
+
+
+def test_a_fork_takes_the_others_along() -> None:
+    async def group(_: Any, group: Group) -> None:
+        one = group.start(agent="one")
+        two, referee = (group.start(agent=agent, episode=one) for agent in AGENTS[1:])
+        await group.round([one, two])
+        [heard] = await group.round([referee])
+        await group.round([one, two])
+        again = referee.fork(heard.begin)
+        other_one, other_two = again.peers
+        assert [len(branch.turns) for branch in (again, other_one, other_two)] == [0, 1, 1]
+        assert (other_one.turns[0].text, other_one.reward) == (one.turns[0].text, 0.25)
+        assert again.moves
+        assert not other_one.moves
+        await group.round([again])
+        await group.round([other_one, other_two])
+        assert other_one.tokens[:5].tolist() == one.tokens[:5].tolist(), "what comes before the fork is shared"
+        said = [int(token) for token in again.turns[0].text.split()]
+        assert other_one.tokens[5 : 6 + len(said)].tolist() == [1, *said], "it heard what the fork said"
+        early = one.fork(one.turns[0].begin)
+        assert [(peer.agent, len(peer.turns)) for peer in early.peers] == [("two", 0), ("referee", 0)]
+        now = one.fork()
+        assert [len(peer.turns) for peer in now.peers] == [2, 1]
+        for team in ([one, two, referee], [again, other_one, other_two], [early, *early.peers], [now, *now.peers]):
+            while movers := [branch for branch in team if branch.moves]:
+                await group.round(movers)
+            assert all(branch.over for branch in team)
+            assert {len(branch.turns) for branch in team} == {2}
+
+    world = GameWorld()
+    batch, _ = played(program(group), world)
+    assert batch.num_draws == 12
+    assert {len(game.log) for game in world.games} <= {0, 1, 2, 3, 4}
+    rewards = dict(zip(rows(batch)["trajectory_id"], rows(batch)["reward"], strict=True))
+    assert len(rewards) == 12
+    assert sorted(set(rewards.values())) <= [-1.0, -0.5, 0.5, 1.0, 1.5]
+
+
+def test_equal_seeds_give_equal_matches_and_a_kill_changes_nothing(tmp_path: Path) -> None:
+    play = Play(agents="one,two,referee")
+    expected, _ = played(play, size=2)
+    again, _ = played(play, size=2)
+    for name in TABLES:
+        assert rows(expected, name).equals(rows(again, name), null_equal=True), name
+
+    class CutOff(Says):
+        async def generate(self, request: Any) -> Any:
+            if len(self.seen) == 3:
+                raise KeyboardInterrupt
+            return await super().generate(request)
+
+    with arl.Store.open(tmp_path / "run") as store, pytest.raises(KeyboardInterrupt):
+        played(play, engines=(Says(), Says(), CutOff()), store=store, size=2)
+    with arl.Store.open(tmp_path / "run") as store:
+        known = {name.decode() for name, _ in store.journal(0).records()}
+        assert sum("/answer" in name for name in known) >= 3
+        heard = [Heard(Says()) for _ in AGENTS]
+        world = GameWorld()
+        collect = arl.Collector(
+            dict(zip(AGENTS, heard, strict=True)),
+            world,
+            recipes.GRPO.replace(rollout=play),
+            store=store,
+            task_pool=4,
+            seed=3,
+        )
+        batch = collect(tasks=1, group_size=2)
+        assert 0 < sum(len(engine.said) for engine in heard) < 12, "what was recorded is not sampled again"
+        for name in TABLES:
+            assert rows(expected, name).equals(rows(batch, name), null_equal=True), name
+
+
+@pytest.mark.parametrize("runs", ["inline", "thread", "process"])
+def test_an_episode_that_breaks_down_fails_all_its_branches(runs: str) -> None:
+    recipe = recipes.GRPO.replace(rollout=Play(agents="one,two,referee"))
+    collect = arl.Collector(Says(), GameWorld(fails_at=3, runs=runs), recipe, task_pool=4)
+    with pytest.warns(RuntimeWarning, match="broke down 3 times; the last time: RuntimeError: the lights went out"):
+        batch = collect(tasks=1, group_size=2)
+    collect.close()
+    assert batch.num_draws == 0
+    assert rows(batch)["status"].to_list() == [4] * 6
+
+
+def test_what_cannot_be() -> None:
+    async def twice(_: Any, group: Group) -> None:
+        one = group.start(agent="one")
+        with pytest.raises(InvalidInputError, match="agent='one' plays the episode of branch"):
+            group.start(agent="one", episode=one)
+        two = group.start(agent="two", episode=one)
+        other = group.start(agent="nobody", episode=one)
+        with pytest.raises(InvalidInputError, match="agent='nobody' has no part in the episode; it is played by 'one'"):
+            await other.turn()
+        referee = group.start(agent="referee", episode=one)
+        await one.generate()
+        with pytest.raises(InvalidInputError, match="has an action open while others move"):
+            await two.turn()
+        await group.round([one, two])
+        await referee.turn()
+        with pytest.raises(InvalidInputError, match="others play its episode, which cannot go back"):
+            one.rollback(one.turns[0].begin)
+        assert isinstance(one, Branch)
+        other.drop("no part")
+        while movers := [branch for branch in (one, two, referee) if branch.moves]:
+            await group.round(movers)
+
+    batch, _ = played(program(twice), engines=(Says(),))
+    assert batch.num_draws == 3
+
+    async def alone(_: Any, group: Group) -> None:
+        one = group.start()
+        group.start(agent="two", episode=one)
+        await one.turn()
+
+    world = SmallWorld()
+    with pytest.raises(InvalidInputError, match="its environment has one agent"):
+        arl.Collector(world, world, recipes.GRPO.replace(rollout=program(alone)), task_pool=4)(tasks=1, group_size=1)
+    for options, message in (({"agents": ""}, "agents=''"), ({"agents": "a,b", "helpers": "c"}, "helpers='c'")):
+        with pytest.raises(RecipeError, match=message):
+            Play(**options)
+
+
+def test_what_an_environment_of_several_says_is_checked() -> None:
+    def collected(step: Any, turn_of: Any = None) -> None:
+        class Wrong(GameWorld):
+            def reset(self, task: Any, seed: int) -> Any:
+                game: Any = super().reset(task, seed)
+                game.step = step
+                if turn_of is not None:
+                    game.turn_of = turn_of
+                return game
+
+        recipe = recipes.GRPO.replace(rollout=Play(agents="one,two,referee"))
+        arl.Collector(Says(), Wrong(), recipe, task_pool=4)(tasks=1, group_size=1)
+
+    outcome = arl.env.Outcome()
+    for step, message in (
+        (lambda _: 3, "step gave 3 .*return a table with an env.Outcome for each agent"),
+        (lambda _: {"one": outcome}, "step gave no outcome for 'two', who acted"),
+        (lambda _: {"one": outcome, "two": outcome, "you": outcome}, "there is no agent 'you'; name one of"),
+    ):
+        with pytest.raises(InvalidInputError, match=message):
+            collected(step)

@@ -1,0 +1,261 @@
+"""Riddles whose answers a script knows: what a program makes of a group, read back as texts.
+
+An action that has `<answer>right</answer>` in it solves a riddle, another answer does not, and either ends the episode;
+`<bad>` is a call that fails; everything else is answered with `go on`. Tokens are bytes, so a text has as many as it
+has letters.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import torch
+from hand_made import tiny_model
+from sampled import Heard, check_sampled
+from templates import TEMPLATES, bytes_tokenizer
+
+import agentrl_core as arl
+from agentrl_core import engine, recipes
+from agentrl_core.engine import Request, Segment
+from agentrl_core.env import TOOL_ERROR, TOOL_RESULT, Outcome, Task
+from agentrl_core.recipe import Recipe
+from agentrl_core.rollout import Rollout
+
+RIGHT, WRONG = "<answer>right</answer>", "<answer>wrong</answer>"
+STATUS = ("finished", "truncated", "aborted", "pruned", "failed", "partial")
+ROLE = ("member", "baseline", "helper")
+TABLES = ("nodes", "steps", "trajectories", "draws", "decisions")
+TOKENIZER = bytes_tokenizer(*TEMPLATES["chatml"])
+
+
+class Riddle:
+    """An episode."""
+
+    observation: Any = ""
+
+    def __init__(self, task: Task) -> None:
+        self.observation = task.question
+        self.said: list[str] = []
+
+    def step(self, action: str) -> Outcome:
+        self.said.append(action)
+        if "<answer>" in action:
+            right = RIGHT in action
+            return Outcome(reward=float(right), terminated=True, success=right)
+        if "<bad>" in action:
+            return Outcome("error", flags=TOOL_ERROR | TOOL_RESULT)
+        return Outcome("go on", flags=TOOL_RESULT)
+
+    def state_key(self) -> bytes:
+        return repr(self.said).encode()
+
+
+class Riddles:
+    """Tasks and how they are solved. Episodes run in the loop, so that requests come in the order of the program."""
+
+    runs = "inline"
+
+    def __init__(self, solution: Sequence[str] = ("0123456789", RIGHT)) -> None:
+        self.solution = tuple(solution)
+
+    def tasks(self, count: int, *, split: str = "train", start: int = 0) -> list[Task]:
+        names = [f"{split} {number}" for number in range(start, start + count)]
+        return [Task(name, "riddle?", "riddles", None, self.solution) for name in names]
+
+    def reset(self, task: Task, seed: int) -> Riddle:
+        del seed
+        return Riddle(task)
+
+
+Speaker = Callable[[str, Request], "str | engine.Reply"]
+"""What is said to a context, which is told as a text."""
+
+
+def script(speaker: Speaker) -> engine.Scripted:
+    """An engine that says what a function of the context says, each token with a log-prob of its own."""
+
+    def reply(request: Request) -> engine.Reply:
+        said = speaker(TOKENIZER.decode(request.tokens), request)
+        if isinstance(said, engine.Reply):
+            return said
+        count = len(says.chat.action(said))
+        numbers = [((request.seed >> 8) % 97 + place) % 13 / 8 for place in range(count)]
+        return engine.Reply(said, [-number for number in numbers], numbers)
+
+    says = engine.Scripted(TOKENIZER, reply)
+    return says
+
+
+def in_turn(*answers: str) -> Speaker:
+    """A speaker that says these texts in the order in which it is asked, the last one ever after."""
+    left = list(answers)
+
+    def speak(context: str, request: Request) -> str:
+        del context, request
+        return left.pop(0) if len(left) > 1 else left[0]
+
+    return speak
+
+
+@dataclass(frozen=True)
+class Row:
+    """A trajectory, as it is told."""
+
+    role: str
+    status: str
+    drawn: bool
+    text: str
+    trained: str
+
+    @property
+    def prompt(self) -> str:
+        return self.text.split("<|im_start|>user\n", 1)[1].split("<|im_end|>", 1)[0]
+
+    @property
+    def actions(self) -> list[str]:
+        parts = self.text.split("<|im_start|>assistant\n")[1:]
+        return [part.split("<|im_end|>", 1)[0] for part in parts]
+
+
+def told(batch: arl.Batch) -> list[Row]:
+    """The trajectories of a batch, in order; of each the text of its path, and that of its trained tokens."""
+    nodes = {row["node_id"]: row for row in pl.DataFrame(batch.nodes).iter_rows(named=True)}
+    draws = pl.DataFrame(batch.draws)["trajectory_id"].to_list()
+    offsets, steps = batch.offsets("step"), batch.offsets("token")
+    tokens, trainable = batch.column("token", "token"), batch.column("trainable", "token").astype(bool)
+    trained = {}
+    for place, trajectory in enumerate(draws):
+        span = slice(steps[offsets[place]], steps[offsets[place + 1]])
+        trained[trajectory] = TOKENIZER.decode(tokens[span][trainable[span]])
+    rows = []
+    for row in pl.DataFrame(batch.trajectories).iter_rows(named=True):
+        path: list[int] = []
+        node, end = row["leaf_node_id"], row["leaf_end"]
+        while node is not None:
+            path = nodes[node]["tokens"][:end] + path
+            node, end = nodes[node]["parent_id"], nodes[node]["parent_end"]
+        name = row["trajectory_id"]
+        rows.append(
+            Row(
+                ROLE[row["role"]], STATUS[row["status"]], name in trained, TOKENIZER.decode(path), trained.get(name, "")
+            )
+        )
+    return rows
+
+
+@dataclass
+class Run:
+    """What a program made of riddles."""
+
+    batch: arl.Batch
+    rows: list[Row]
+    asked: int
+    sampled: int
+
+    @property
+    def drawn(self) -> list[Row]:
+        return [row for row in self.rows if row.drawn]
+
+    def fact(self, name: str) -> list[float]:
+        return self.batch.column(name, "draw").tolist()
+
+
+def solve(
+    program: Rollout | Recipe,
+    speaker: Speaker,
+    *,
+    world: Any = None,
+    tasks: int = 1,
+    group_size: int = 4,
+    **options: Any,
+) -> Run:
+    """Run a program, or that of a recipe with its reward, on riddles; what is trained is exactly what was sampled."""
+    recipe = program if isinstance(program, Recipe) else recipes.GRPO.replace(rollout=program)
+    heard = Heard(script(speaker))
+    collect = arl.Collector(heard, Riddles() if world is None else world, recipe, task_pool=64, **options)
+    batch = collect(tasks=tasks, group_size=group_size)
+    return Run(batch, told(batch), len(heard.said), check_sampled(batch, heard))
+
+
+class Stopping:
+    """An engine that is gone after so many segments."""
+
+    def __init__(self, inner: Any, after: int, known: set[int]) -> None:
+        self._inner = inner
+        self._left = after
+        self._known = known
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    async def generate(self, request: Request) -> Segment:
+        assert request.seed not in self._known, "what was recorded is not asked for again"
+        self._left -= 1
+        if self._left < 0:
+            raise KeyboardInterrupt
+        segment: Segment = await self._inner.generate(request)
+        self._known.add(request.seed)
+        return segment
+
+
+def check_resumes(program: Rollout | Recipe, speaker: Speaker, *, every: int = 3, **options: Any) -> int:
+    """Equal seeds give equal trees, also where the process is gone after every few segments; returns how often it was.
+
+    A new collector on the same store goes on each time; nothing that was recorded is asked for again.
+    """
+    recipe = program if isinstance(program, Recipe) else recipes.GRPO.replace(rollout=program)
+    size = {"tasks": options.pop("tasks", 2), "group_size": options.pop("group_size", 4)}
+    world = options.pop("world", None) or Riddles()
+
+    def whole() -> arl.Batch:
+        return arl.Collector(script(speaker), world, recipe, task_pool=64, seed=7, **options)(**size)
+
+    expected = whole()
+    known: set[int] = set()
+    stops = 0
+    with tempfile.TemporaryDirectory() as name:
+        while True:
+            with arl.Store.open(Path(name) / "run", sync="never") as store:
+                engine_ = Stopping(script(speaker), every, known)
+                collect = arl.Collector(engine_, world, recipe, store=store, task_pool=64, seed=7, **options)
+                try:
+                    batch = collect(**size)
+                except KeyboardInterrupt:
+                    stops += 1
+                    continue
+            break
+    for again in (whole(), batch):
+        for table in TABLES:
+            one, other = (
+                pl.DataFrame(getattr(each, table)).drop("created_us", strict=False) for each in (expected, again)
+            )
+            assert one.equals(other, null_equal=True), table
+    assert stops, "it was stopped"
+    return stops
+
+
+def step(recipe: Recipe, batch: arl.Batch) -> int:
+    """Annotate a batch as a recipe asks, give credit, and take the optimizer's steps; how many there were."""
+    torch.manual_seed(0)
+    policy = tiny_model("llama", torch.float32, vocab_size=len(TOKENIZER), max_position_embeddings=2048)
+    before = [parameter.detach().clone() for parameter in policy.parameters()]
+    optimizer = torch.optim.SGD(policy.parameters(), lr=0.1)
+    recipe = recipe.at(0)
+    phases = ("advantage", "weight", "loss")
+    asked = [column.name for phase in phases for link in recipe.chain(phase) for column in link.needs if column.model]
+    for name in dict.fromkeys(asked):
+        batch = arl.annotate(batch, name, policy, max_tokens=65536)
+    updates = recipe.updates(recipe.credit(batch))
+    for update in updates:
+        for pack in update.pack(max_tokens=65536):
+            update.loss(pack.run(policy), pack).backward()
+        optimizer.step()
+    assert all(torch.isfinite(parameter).all() for parameter in policy.parameters())
+    moved = [not torch.equal(one, other) for one, other in zip(before, policy.parameters(), strict=True)]
+    assert any(moved), "the step changed nothing"
+    return len(updates)
