@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -23,6 +24,7 @@ from agentrl_core.recipes.ampo import Taught
 from agentrl_core.recipes.brorl import Pieces
 from agentrl_core.recipes.icpo import Shown
 from agentrl_core.recipes.xrpo import PriorityRounds
+from agentrl_core.rollout import Branch, Fixed, Members
 
 END = "<|im_end|>"
 
@@ -183,9 +185,13 @@ def test_icpo_shows_a_demonstration_and_trains_without(tmp_path: Any) -> None:
 
 
 def test_icpo_keeps_only_what_is_good() -> None:
-    run = solve(recipes.ICPO, in_turn(*[RIGHT] * 7, WRONG))
-    assert (run.asked, len(run.drawn)) == (8, 7)
-    assert len(solve(Shown(column="success", at_least=None), in_turn(*[RIGHT] * 7, WRONG)).drawn) == 8
+    members = Members(7) + Members(1, shown=Fixed("an example"), bare=True, fact="shown")
+    for at_least, kept in ((1.0, 7), (None, 8)):
+        program = Shown(members=members, column="success", at_least=at_least)
+        run = solve(program, in_turn(*[RIGHT] * 7, WRONG))
+        assert (run.asked, len(run.drawn)) == (8, kept)
+    alone = solve(recipes.ICPO, in_turn(*[RIGHT] * 7, WRONG))
+    assert alone.fact("shown") == [0] * 8, "nothing was solved yet, and so nothing is shown"
 
 
 def test_xrpo_spends_where_the_interval_shrinks_most() -> None:
@@ -262,23 +268,16 @@ def test_ampo_takes_the_clearest_teachers() -> None:
 def test_brorl_trains_a_part_of_a_large_group() -> None:
     running, most = 0, 0
 
-    class Counting(Riddles):
-        def reset(self, task: Any, seed: int) -> Any:
+    class Counting(Pieces):
+        async def branch(self, branch: Branch) -> None:
             nonlocal running, most
             running += 1
             most = max(most, running)
-            episode = super().reset(task, seed)
-            answer = episode.step
+            await asyncio.sleep(0)
+            await super().branch(branch)
+            running -= 1
 
-            def step(action: str) -> Outcome:
-                nonlocal running
-                running -= 1
-                return answer(action)
-
-            episode.step = step
-            return episode
-
-    run = solve(Pieces(count=10, piece=4, trained=3), in_turn(RIGHT, WRONG), world=Counting())
+    run = solve(Counting(count=10, piece=4, trained=3), in_turn(RIGHT, WRONG))
     assert (run.asked, len(run.drawn), most) == (10, 10, 4)
     assert sum(bool(row.trained) for row in run.drawn) == 3
     scored = recipes.GRPO.credit(run.batch)
@@ -390,7 +389,14 @@ def test_a_recipe_runs_to_the_step_of_its_optimizer(name: str) -> None:
 def test_what_was_recorded_is_not_sampled_again(name: str) -> None:
     case = CASES[name]
     assert (
-        check_resumes(case.recipe(name), case.speaker, every=5, world=case.world, group_size=case.size, models=MODELS)
+        check_resumes(
+            case.recipe(name),
+            case.speaker,
+            every=3 if case.most < 4 else 5,
+            world=case.world,
+            group_size=case.size,
+            models=MODELS,
+        )
         >= 1
     )
 

@@ -4,8 +4,8 @@ In groups of which less than half succeeded, the first failure whose steps are g
 one for a group: what the policy said before the first step that a process reward model marks below 0.5, then what the
 agent `teacher` says from there on. If the whole succeeds it takes the place of the failure, else it is dropped. Tokens
 of the teacher have the factor p / (p + 0.1) in the place of a ratio. A failure whose first step is bad is left alone.
-Theta, the share, the number of repairs and the factor are proposals: the paper does not publish them. Source: Recycling
-Failures: Salvaging Exploration in RLVR via Fine-Grained Off-Policy Guidance.
+Theta, the share, the number of repairs and the factor are proposals: the paper does not publish them. Source:
+Recycling Failures (SCOPE).
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class LedOn(Repair):
 
 SCOPE = Recipe(
     name="scope",
-    source="Recycling Failures: Salvaging Exploration in RLVR via Fine-Grained Off-Policy Guidance",
+    source="Recycling Failures (SCOPE)",
     rollout=LedOn(column="success"),
     advantage=GroupRelative(),
     weight=UnsampledExpert(),
