@@ -122,6 +122,29 @@ def test_a_worker_that_dies_takes_nobody_with_it(tmp_path: Path) -> None:
     collect.close()
 
 
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [("unreadable 9", "what it gave cannot be read here: .*'other'"), ("unsendable 9", "not be sent")],
+)
+def test_what_cannot_cross_to_another_process_fails_its_branch_alone(tmp_path: Path, how: str, message: str) -> None:
+    collect = collector(FailingWorld(str(tmp_path), ("fine", how), "process"))
+    with pytest.warns(RuntimeWarning, match=message):
+        batch = collect(tasks=4, group_size=2)
+    statuses = by_task(batch)
+    assert statuses.pop("fine") == ["finished"] * 4
+    assert {status for each in statuses.values() for status in each} <= {"failed"}
+    collect.close()
+
+
+def test_a_close_that_hangs_holds_up_nobody_for_long(tmp_path: Path) -> None:
+    world = FailingWorld(str(tmp_path), ("closehang 1",), "process")
+    collect = arl.Collector(Engine(), world, recipes.GRPO, task_pool=4, processes=1, call_seconds=1.0, concurrency=1)
+    begin = time.monotonic()
+    assert by_task(collect(tasks=2, group_size=1)) == {"closehang 1": ["finished"] * 2}
+    assert time.monotonic() - begin < world.hang
+    collect.close()
+
+
 def test_more_episodes_than_a_pipe_holds(tmp_path: Path) -> None:
     world = FailingWorld(str(tmp_path), ("fine",), "process")
     collect = collector(world)

@@ -9,10 +9,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from agentrl_core.collect.answers import Checks, shown
+from agentrl_core.collect.hosts import Hosts
 from agentrl_core.collect.journal import Journal, digest, read_answer, read_begin, write_answer, write_begin
 from agentrl_core.collect.notices import Notices
+from agentrl_core.collect.processes import Process
 from agentrl_core.collect.progress import Progress
-from agentrl_core.collect.workers import Inline, OverdueError, Processes, Threads, WorkerDiedError, Workers
+from agentrl_core.collect.threads import Threads
+from agentrl_core.collect.workers import Inline, OverdueError, WorkerDiedError, Workers
 from agentrl_core.env.base import Content, Environment, Fact, Task
 from agentrl_core.exceptions import InternalError, InvalidInputError
 from agentrl_core.rollout.runtime import Answer, EpisodeError
@@ -49,7 +52,7 @@ class World:
         kinds: dict[str, Callable[[], Workers]] = {
             "inline": lambda: Inline(environment),
             "thread": lambda: Threads(environment),
-            "process": lambda: Processes(environment, processes),
+            "process": lambda: Hosts(lambda: Process(environment), processes),
         }
         if runs not in kinds:
             raise InvalidInputError(
