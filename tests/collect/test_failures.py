@@ -288,7 +288,7 @@ def test_a_forked_child_collects_on_its_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"runs": "moon"}, r"environment FailingWorld: runs='moon'; give one of 'inline', 'thread', 'process'"),
+        ({"runs": "moon"}, r"environment FailingWorld: runs='moon'; give one of 'inline', 'thread', 'process', 'ray'"),
         ({"facts": {"a": 1}}, r"environment FailingWorld: facts\['a'\] is 1; declare it as env.Fact"),
     ],
 )

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from agentrl_core.collect.actors import Actor
 from agentrl_core.collect.answers import Checks, shown
 from agentrl_core.collect.hosts import Hosts
 from agentrl_core.collect.journal import Journal, digest, read_answer, read_begin, write_answer, write_begin
@@ -30,7 +31,7 @@ class World:
     Args:
         environment: what it says of itself is checked here.
         name: where a collection has several.
-        processes: how many processes, where it runs in processes.
+        processes: how many processes or actors, where it runs in those.
 
     Raises:
         InvalidInputError: `runs` or `facts` is not what it can be.
@@ -53,6 +54,7 @@ class World:
             "inline": lambda: Inline(environment),
             "thread": lambda: Threads(environment),
             "process": lambda: Hosts(lambda: Process(environment), processes),
+            "ray": lambda: Hosts(lambda: Actor(environment), processes),
         }
         if runs not in kinds:
             raise InvalidInputError(
