@@ -13,9 +13,12 @@ from typing import TYPE_CHECKING, Any, Literal, Self, cast, get_args
 
 import numpy as np
 
-from agentrl_core.component.column import LEVELS, Column, is_said
-from agentrl_core.component.component import PHASES, BatchComponent, Component, StatefulComponent, find_component
+from agentrl_core.component.column import LEVELS, Column
+from agentrl_core.component.component import PHASES, BatchComponent, Component, find_component
+from agentrl_core.component.controller import Choice, Controller
+from agentrl_core.component.needs import annotate_call, check_columns
 from agentrl_core.component.rows import Rows
+from agentrl_core.component.state import SELECTION, Closed, Remembers, State, StatefulComponent, packed, unpacked
 from agentrl_core.component.toml_text import toml_lines
 from agentrl_core.data.batch import Batch
 from agentrl_core.data.facts import Declared
@@ -23,7 +26,9 @@ from agentrl_core.exceptions import InvalidInputError, RecipeError
 
 if TYPE_CHECKING:
     from agentrl_core.loss import Loss, Train
+    from agentrl_core.replay import Replay
     from agentrl_core.rollout import Rollout
+    from agentrl_core.schedule import Action
     from agentrl_core.select import Admission, Selector
     from agentrl_core.update.updates import Updates
 
@@ -32,7 +37,8 @@ Chain = BatchComponent | tuple[BatchComponent, ...]
 
 _COLLECTION = ("select", "rollout", "reward", "admit")
 _CREDIT = ("reward", "advantage", "weight")
-_CHAINS = (*_CREDIT, "loss")  # phases that may hold several components
+_CHAINS = (*_CREDIT, "loss", "replay", "after")  # phases that may hold several components
+_REMEMBERING = ("select", *_CREDIT, "replay")  # whose components may remember, in the order in which they learn
 
 
 def _default(package: str, name: str) -> Callable[[], Any]:
@@ -63,6 +69,9 @@ class Recipe:
         weight: makes `weight`, which multiplies the advantage and nothing else, and `keep`, which leaves draws or
             tokens out of the loss; or None.
         loss: what the updates minimise. A recipe that trains needs one.
+        replay: which stored trajectories are drawn again; one or a chain, or None.
+        after: what happens to models, rates and the loop between optimizer steps and after them; one action or a tuple
+            of them, or None.
         epochs: passes over a batch, at least 1.
         minibatches: optimizer steps of a pass, at least 1.
         shared: how the branches that share a sampled step count it: `each` in full, `split` equally, or only its
@@ -91,6 +100,8 @@ class Recipe:
     advantage: Chain | None = None
     weight: Chain | None = None
     loss: Loss | Train | tuple[Loss | Train, ...] | None = None
+    replay: Replay | tuple[Replay, ...] | None = None
+    after: Action | tuple[Action, ...] | None = None
     epochs: int = 1
     minibatches: int = 1
     shared: Shared = "each"
@@ -116,6 +127,11 @@ class Recipe:
                     f"recipe {self.name!r}: phase {phase} has one component and no chain; give it without the tuple"
                 )
             for component in cast("tuple[object, ...]", self.chain(phase)):
+                if isinstance(links, tuple) and isinstance(component, Choice) and None in component.of:
+                    raise RecipeError(
+                        f"recipe {self.name!r}: phase {phase} is a chain, of which no link may be None for a while: "
+                        "what links remember is known by their places; choose between whole components"
+                    )
                 if not (isinstance(component, Component) and component.phase == phase):
                     raise RecipeError(
                         f"recipe {self.name!r}: {component!r} is no component of phase {phase}; "
@@ -184,7 +200,8 @@ class Recipe:
             RecipeError: a phase has no component, or a component needs a column that nobody makes.
         """
         only_collects = batch is None and not any(self.chain(phase) for phase in ("advantage", "weight", "loss"))
-        self._check(_COLLECTION if only_collects else (*_COLLECTION, "advantage", "weight", "loss"), batch, facts)
+        phases = _COLLECTION if only_collects else (*_COLLECTION, "advantage", "weight", "loss")
+        check_columns(self.name, self._links(phases), batch, facts)
 
     def credit(self, batch: Batch) -> Batch:
         """The batch with its credit: phase advantage, then phase weight, as new columns.
@@ -197,18 +214,24 @@ class Recipe:
             RecipeError: the recipe has no advantage, or a component needs a column that nobody makes.
         """
         _require_batch(batch)
-        self._check(_CREDIT, batch)
+        check_columns(self.name, self._links(_CREDIT), batch)
         if not all(batch.has(column.name, column.level) for column in self.collected):
             batch = self.score(batch)
-        _, waiting = self._reward()
-        for phase, links in (("reward", waiting), *((phase, _places(self, phase)) for phase in _CREDIT[1:])):
-            batch = self._run(phase, links, batch)
+        now = self._of(batch)
+        _, waiting = now._reward()  # noqa: SLF001 - itself, as it is in the iteration
+        for phase, links in (("reward", waiting), *((phase, _places(now, phase)) for phase in _CREDIT[1:])):
+            batch = now._run(phase, links, batch)  # noqa: SLF001
         self._refuse_unknown(batch)
         return batch.with_source(self.name, json.dumps(self.to_dict()))
 
     def score(self, batch: Batch) -> Batch:
         """The batch with what phase reward makes, `score` above all, as far as no link waits for a model's column."""
-        return self._run("reward", self._reward()[0], batch)
+        now = self._of(batch)
+        return now._run("reward", now._reward()[0], batch)  # noqa: SLF001 - itself, as it is in the iteration
+
+    def _of(self, batch: Batch) -> Self:
+        """The recipe as it is in the iteration of a batch, with what the batch says that its components remember."""
+        return self.at(_iteration(batch), unpacked(batch.state))
 
     @property
     def collected(self) -> tuple[Column, ...]:
@@ -227,32 +250,61 @@ class Recipe:
         columns = (column for phase in PHASES for link in self.chain(phase) for column in link.needs)
         return tuple(dict.fromkeys(column.model for column in columns if column.model))
 
-    def next_state(self, batch: Batch) -> dict[str, Any]:
-        """What the components that remember remember after an iteration: the state that its successor begins with.
+    def next_states(self, states: Mapping[str, State], closed: Closed) -> dict[str, State]:
+        """What the components that remember remember after an iteration: the states that its successor begins with.
 
         Args:
-            batch: all draws of the iteration with its credit, and `Batch.state` as of the iteration's begin.
+            states: those that the iteration began with, by the places of the components.
+            closed: the iteration.
         """
-        recipe = self.at(_iteration(batch))
-        state = dict(batch.state)
-        for phase in _CREDIT:
+        recipe = self.at(closed.iteration, states)
+        following = dict(states)
+        for place, controller in self.controllers.items():
+            following[place] = controller.next(states.get(place) or controller.initial_state(), closed)
+        for phase in _REMEMBERING:
             for place, link in _places(recipe, phase):
-                if isinstance(link, StatefulComponent):
-                    key = _key(phase, place, link)
-                    state[key] = link.next(state.get(key, link.initial_state()), batch)
-        return state
+                if isinstance(link, Remembers):
+                    key = place_of(phase, place, link)
+                    state = link.next(states.get(key, link.initial_state()), closed)
+                    following |= {key: state} if state else {}
+        return following
 
-    def at(self, iteration: int) -> Self:
-        """The recipe as it is in an iteration, numbered from 0: with a number wherever a component has a `Schedule`."""
+    def with_states(self, batch: Batch, states: Mapping[str, State]) -> Batch:
+        """The batch with what the components remember that add its columns, as of the iteration's begin.
+
+        Those of phases select and replay, which may be large, stay where they are.
+        """
+        kept = {key: state for key, state in states.items() if not key.startswith(("select[", "replay["))}
+        before = batch.state
+        return batch.with_state(packed(kept) | {key: before[key] for key in (SELECTION,) if key in before})
+
+    def at(self, iteration: int, states: Mapping[str, State] | None = None) -> Self:
+        """The recipe as it is in an iteration: a number, name or component wherever it has something that changes.
+
+        Args:
+            iteration: numbered from 0.
+            states: what components remember as of the iteration's begin, by place; None: as before the first one.
+        """
         if type(iteration) is not int or iteration < 0:
             raise InvalidInputError(f"iteration={iteration!r} is not possible; give a whole number of at least 0")
         phases: dict[str, Any] = {}
         for phase in PHASES:
             links = self.chain(phase)
-            now = tuple(link.at(iteration) for link in links)
+            now = tuple(link.at(iteration, states, place_of(phase, n, link)) for n, link in enumerate(links))
             if any(new is not old for new, old in zip(now, links, strict=True)):
+                now = tuple(link for link in now if link is not None)
                 phases[phase] = now if phase in _CHAINS else now[0]
         return dataclasses.replace(self, **phases) if phases else self
+
+    @property
+    def controllers(self) -> dict[str, Controller]:
+        """Its controllers by place, such as `loss[0].Policy.kl.coefficient`."""
+        places = ((place_of(phase, number, link), link) for phase in PHASES for number, link in _places(self, phase))
+        inside = (found for place, link in places for found in link.changing(place))
+        return {place: found for place, found in inside if isinstance(found, Controller)}
+
+    def _links(self, phases: tuple[str, ...]) -> dict[str, tuple[Component, ...]]:
+        return {phase: self.chain(phase) for phase in phases}
 
     def _reward(self) -> tuple[list[_Place], list[_Place]]:
         """Phase reward: the links that collection runs, and those from the first that waits for a model on."""
@@ -262,15 +314,14 @@ class Recipe:
         return places[:first], places[first:]
 
     def _run(self, phase: str, places: list[_Place], batch: Batch) -> Batch:
-        """The links one after the other, each as it is in the iteration of the batch and with what it remembers."""
-        iteration = _iteration(batch)
+        """The links one after the other, each with what it remembers."""
+        states = batch.state
         for place, link in places:
-            now = link.at(iteration)
-            if isinstance(now, StatefulComponent):
-                key = _key(phase, place, link)
-                made = now.add_columns(batch.state.get(key, now.initial_state()), batch)
+            if isinstance(link, StatefulComponent):
+                state = states.get(place_of(phase, place, link))
+                made = link.add_columns(link.initial_state() if state is None else unpacked(state), batch)
             else:
-                made = cast("BatchComponent", now)(batch)
+                made = cast("BatchComponent", link)(batch)
             batch = self._checked(phase, link, made)
         return batch
 
@@ -312,12 +363,12 @@ class Recipe:
                 if not batch.has(column.name, column.level):
                     remedy = "add the credit first: batch = recipe.credit(batch)"
                     if stage != "update":
-                        remedy = f"stage {stage!r} needs it first: {_annotate(column)}, or batch.with_columns"
+                        remedy = f"stage {stage!r} needs it first: {annotate_call(column)}, or batch.with_columns"
                     raise RecipeError(
                         f"recipe {self.name!r}: the batch has no column {column.name!r} at level {column.level}; "
                         f"{remedy}"
                     )
-        recipe = self.at(_iteration(batch))
+        recipe = self._of(batch)
         return Updates(batch, recipe.training(stage), shared=recipe.shared, seed=seed)
 
     def to_dict(self) -> dict[str, Any]:
@@ -407,57 +458,6 @@ class Recipe:
                     "give every trained token a finite number, or take it out of the loss with column keep"
                 )
 
-    def _check(self, phases: tuple[str, ...], batch: Batch | None, facts: Declared | None = None) -> None:
-        made: set[Column] = set()
-        for phase in phases:
-            chain = self.chain(phase)
-            if not chain and phase != "weight":
-                raise RecipeError(
-                    f"recipe {self.name!r}: phase {phase} has no component; "
-                    f"add one from agentrl_core.{PHASES[phase]}: replace({phase}=...)"
-                )
-            for component in chain:
-                # Losses of other stages are checked on the batches that they are given.
-                for column in component.needs if getattr(component, "stage", "update") == "update" else ():
-                    self._check_column(phase, component, column, made, batch, facts)
-                made.update(component.makes)
-
-    def _check_column(
-        self,
-        phase: str,
-        component: Component,
-        column: Column,
-        made: set[Column],
-        batch: Batch | None,
-        facts: Declared | None,
-    ) -> None:
-        level, name = column
-        reach = LEVELS[: LEVELS.index(column.level) + 1]
-        if column.is_fact or is_said(column, facts) or any(Column(coarser, name) in made for coarser in reach):
-            return
-        if batch is not None:
-            if batch.has(name, column.level) or is_said(column, batch.facts):
-                return
-        elif column.model or (facts is None and name.startswith("reward.")):
-            return  # to be annotated, or a component of the reward, if the environment names one so
-        at = "trajectory" if level == "draw" else "step"
-        if column.model:
-            remedy = f"only a model can make it: {_annotate(column)}"
-        elif facts is not None:
-            remedy = (
-                "no component of this recipe makes it, and the environment does not say it: declare it in the "
-                f'environment, facts = {{{name!r}: Fact("{at}")}}, and give it with Outcome(facts=...)'
-            )
-        else:
-            remedy = (
-                f"no component of this recipe makes it: add one that does, or {_annotate(column)}, or let the "
-                f'environment say it: Forest(facts={{"{at}": {{{name!r}: "number"}}}})'
-            )
-        raise RecipeError(
-            f"recipe {self.name!r}: {component.title()} (phase {phase}) needs column {name!r} at level {level}; "
-            f"{remedy}"
-        )
-
     def _require(self, condition: bool, option: str, remedy: str) -> None:  # noqa: FBT001 - as in assert
         if not condition:
             raise RecipeError(f"recipe {self.name!r}: {option}={getattr(self, option)!r} is not possible; {remedy}")
@@ -470,7 +470,7 @@ def _places(recipe: Recipe, phase: str) -> list[_Place]:
     return list(enumerate(recipe.chain(phase)))
 
 
-def _key(phase: str, place: int, link: Component) -> str:
+def place_of(phase: str, place: int, link: Component) -> str:
     """The name of what a link remembers: by its place in the recipe."""
     return f"{phase}[{place}].{type(link).__name__}"
 
@@ -483,14 +483,6 @@ def _require_batch(batch: object) -> None:
 def _iteration(batch: Batch) -> int:
     iterations = batch.column("iteration", "draw")
     return int(iterations.max()) if len(iterations) else 0
-
-
-def _annotate(column: Column) -> str:
-    """The call that lets a model make a column; what it says at a step, and before the first, is asked by a probe."""
-    if column.model is None:
-        return f"batch = arl.annotate(batch, {column.name!r}, model)"
-    probe = "" if column.level == "token" else ", probe=probe"
-    return f"batch = arl.annotate(batch, {column.name.removesuffix('_before')!r}, {column.model}{probe})"
 
 
 def _plain(value: Any) -> Any:

@@ -16,7 +16,7 @@ from agentrl_core.advantage import (
     GreedyRelative,
     TrackedBaseline,
 )
-from agentrl_core.component.component import StatefulComponent
+from agentrl_core.component import Closed, StatefulComponent
 from agentrl_core.exceptions import InvalidInputError, RecipeError
 from agentrl_core.weight import FlagFilter
 
@@ -35,7 +35,7 @@ def visits(component: StatefulComponent, *scores: list[float], **columns: list[f
     out = []
     for row in scores:
         closed = component.add_columns(state, small([(0, [1])] * len(row), draw_score=row, **columns))
-        state = json.loads(json.dumps(component.next(state, closed)))
+        state = json.loads(json.dumps(component.next(state, Closed.of(closed))))
         out.append(column(closed))
     return out
 
@@ -154,7 +154,7 @@ def test_what_moved_since_a_task_was_visited_decides_how_much_of_it_is_kept() ->
     ):
         batch = small([(0, [1]), (0, [1]), (1, [1]), (2, [1])], draw_score=scores, draw_policy_kl=moved)
         made = component.add_columns(state, batch)
-        state = json.loads(json.dumps(component.next(state, made)))
+        state = json.loads(json.dumps(component.next(state, Closed.of(made))))
         found.append(column(made))
     close(found[1], [-0.5, -0.5, -1.0, -1.0])
     close(found[2], [-0.5 / (0.5 + 2.5)] * 2 + [-0.3 / 1.3, -0.9 / 1.9])

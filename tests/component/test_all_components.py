@@ -16,7 +16,8 @@ from torch import Tensor
 
 from agentrl_core import Batch, Schedule, loss, recipes, rollout
 from agentrl_core.advantage import Normalisation, TreeRelative
-from agentrl_core.component.component import PHASES, BatchComponent, Component, StatefulComponent, find_component
+from agentrl_core.component.component import PHASES, BatchComponent, Component, find_component
+from agentrl_core.component.state import Remembers, packed, unpacked
 from agentrl_core.exceptions import NotFoundError, RecipeError
 from agentrl_core.recipe import Recipe
 
@@ -40,6 +41,10 @@ REQUIRED = {  # options without a default
     "Sum": {"first": loss.Policy(), "second": loss.Imitation("token_mean")},
     "Train": {"loss": loss.Policy()},
     "Function": {"path": likelihood.path},
+    "Choice": {"of": (1, 2), "by": Schedule(0, 1, iterations=2)},
+    "Above": {"metric": "kl"},
+    "Below": {"metric": "kl"},
+    "Plateau": {"metric": "success"},
 }
 
 
@@ -227,12 +232,12 @@ def test_a_missing_column_is_named(kind: type[BatchComponent]) -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", [kind for kind in COMPONENTS if issubclass(kind, StatefulComponent)], ids=lambda kind: kind.__name__
+    "kind", [kind for kind in COMPONENTS if issubclass(kind, Remembers)], ids=lambda kind: kind.__name__
 )
-def test_a_first_state_is_plain(kind: type[StatefulComponent]) -> None:
+def test_a_first_state_is_plain(kind: type[Remembers]) -> None:
     import json
 
     component = make(kind)
-    assert isinstance(component, StatefulComponent)
+    assert isinstance(component, Remembers)
     state = component.initial_state()
-    assert json.loads(json.dumps(state)) == state
+    assert json.loads(json.dumps(packed(state))) == packed(unpacked(packed(state)))

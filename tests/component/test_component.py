@@ -76,8 +76,8 @@ def test_bad_tables(table: dict[str, object], message: str) -> None:
 
 
 def test_a_phase_without_components() -> None:
-    with pytest.raises(RecipeError, match="replay: this phase has no components"):
-        find_component("agentrl_core.replay", {"component": "Any"})
+    with pytest.raises(RecipeError, match="no_phase: this phase has no components"):
+        find_component("agentrl_core.no_phase", {"component": "Any"})
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import pytest
 
 from agentrl_core import Batch, Forest, loss, recipes
 from agentrl_core.advantage import GroupRelative
-from agentrl_core.component import Column, draw, step
+from agentrl_core.component import Closed, Column, draw, step
 from agentrl_core.component.component import PHASES
 from agentrl_core.data.facts import by_level
 from agentrl_core.env import Fact
@@ -101,7 +101,7 @@ def test_it_is_scored_and_credited_on_what_its_environment_says(name: str) -> No
     batch = recipe.credit(batch)
     advantages = batch.column("advantage", "token")
     assert np.isfinite(advantages[np.isfinite(batch.column("score", "token"))]).all()
-    recipe.next_state(batch)
+    recipe.next_states({}, Closed.of(batch))
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if wanted(recipes.get(name))[0]])

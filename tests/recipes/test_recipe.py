@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from agentrl_core import Batch, Recipe, advantage, loss, recipes, rollout, select
-from agentrl_core.component import BatchComponent, Column, Level, StatefulComponent, column_name, draw
+from agentrl_core.component import BatchComponent, Closed, Column, Level, StatefulComponent, column_name, draw
 from agentrl_core.exceptions import InvalidInputError, RecipeError
 
 
@@ -43,8 +43,8 @@ class Visits(StatefulComponent):
     def add_columns(self, state: dict[str, Any], batch: Batch) -> Batch:
         return batch.with_columns("draw", visits=np.full(batch.num_draws, state["batches"]))
 
-    def next(self, state: dict[str, Any], closed: Batch) -> dict[str, Any]:
-        return {"batches": state["batches"] + int(closed.column("visits", "draw")[0] == state["batches"])}
+    def next(self, state: dict[str, Any], closed: Closed) -> dict[str, Any]:
+        return {"batches": state["batches"] + int(closed.batch.column("visits", "draw")[0] == state["batches"])}
 
 
 VARIANTS = {
@@ -148,7 +148,7 @@ def test_impossible_options(change: dict[str, object], message: str) -> None:
         ('name = "x"\nloss = "Policy"', r"recipe 'x': loss='Policy' is no table; write \[loss\] with component"),
         ('name = "x"\n[loss]\ncomponent = "Policey"', "recipe 'x': loss: there is no component 'Policey'"),
         ('name = "x"\n[loss]\ncomponent = "Policy"\nentropy = -1', r"recipe 'x': loss\.Policy: option entropy=-1\.0"),
-        ('name = "x"\n[replay]\ncomponent = "Any"', "recipe 'x': 'replay' is unknown; a recipe has: name"),
+        ('name = "x"\n[reply]\ncomponent = "Any"', "recipe 'x': 'reply' is unknown; a recipe has: name"),
         ('name = "x"\n[admit]\ncomponent = "Uniform"', "Uniform.* is no component of phase admit"),
     ],
 )
@@ -291,10 +291,10 @@ def test_components_of_the_reward_are_the_environments() -> None:
 def test_what_a_component_remembers_goes_from_batch_to_batch(batch: Batch) -> None:
     recipe = recipes.GRPO.replace(weight=(Visits(),))
     once = recipe.credit(batch)
-    state = recipe.next_state(once)
+    state = recipe.next_states({}, Closed.of(once))
     twice = recipe.credit(batch.with_state(state))
     assert (once.state, state) == ({}, {"weight[0].Visits": {"batches": 1}})
-    assert recipe.next_state(twice) == {"weight[0].Visits": {"batches": 2}}
+    assert recipe.next_states(state, Closed.of(twice)) == {"weight[0].Visits": {"batches": 2}}
     assert (once.column("visits", "draw") == 0).all()
     assert (twice.column("visits", "draw") == 1).all()
     assert pickle.loads(pickle.dumps(twice)).state == twice.select_draws([0]).state == state

@@ -2,36 +2,51 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 
 from agentrl_core import select
+from agentrl_core.env import Task
 from agentrl_core.exceptions import InvalidInputError, RecipeError
 
 
-def test_uniform_is_distinct_keyed_and_grows_at_the_end() -> None:
-    chosen = select.Uniform().choose(50, 3, 20, seed=1)
-    assert chosen.dtype == np.int64
-    assert len(set(chosen.tolist())) == 20
-    assert chosen.min() >= 0
-    assert chosen.max() < 50
-    np.testing.assert_array_equal(chosen, select.Uniform().choose(50, 3, 50, seed=1)[:20])
-    assert chosen.tolist() != select.Uniform().choose(50, 4, 20, seed=1).tolist()
-    assert chosen.tolist() != select.Uniform().choose(50, 3, 20, seed=2).tolist()
+def pool(size: int) -> select.Pool:
+    return select.Pool([("world", Task(f"task {row}", "?", "sums", None)) for row in range(size)])
+
+
+def chosen(size: int, count: int, *, key: int, taken: Sequence[int] = ()) -> list[int]:
+    wanted = select.Wanted(count, 8, min(len(taken), 1), np.array(taken, np.int64), 0)
+    selection = select.Uniform().choose(pool(size), {}, wanted, key)
+    selection.check(size, "Uniform")
+    assert selection.rows.dtype == np.int64
+    assert selection.counts.tolist() == [8] * len(selection)
+    return selection.rows.tolist()
+
+
+def test_uniform_is_distinct_keyed_and_goes_on_where_it_stopped() -> None:
+    first = chosen(50, 20, key=1)
+    assert len(set(first)) == 20
+    assert min(first) >= 0
+    assert max(first) < 50
+    assert first == chosen(50, 50, key=1)[:20]
+    assert [*first, *chosen(50, 5, key=1, taken=first)] == chosen(50, 25, key=1)
+    assert first != chosen(50, 20, key=2)
+    assert chosen(50, 9, key=3, taken=chosen(50, 45, key=3)) == chosen(50, 50, key=3)[45:], "there are no more"
 
 
 def test_uniform_is_uniform() -> None:
     counts = np.zeros(10)
-    for iteration in range(2000):
-        counts[select.Uniform().choose(10, iteration, 3, seed=0)] += 1
+    for key in range(2000):
+        counts[chosen(10, 3, key=key)] += 1
     expected, spread = 600.0, np.sqrt(2000 * 0.3 * 0.7)
     assert (np.abs(counts - expected) < 4 * spread).all()
 
 
-@pytest.mark.parametrize("count", [-1, 6])
-def test_uniform_refuses_more_tasks_than_there_are(count: int) -> None:
-    with pytest.raises(InvalidInputError, match=f"count={count} tasks cannot be chosen from pool_size=5"):
-        select.Uniform().choose(5, 0, count, seed=0)
+def test_uniform_refuses_more_tasks_than_there_are() -> None:
+    with pytest.raises(InvalidInputError, match="count=6 tasks cannot be chosen from pool_size=5"):
+        chosen(5, 6, key=0)
 
 
 def test_groups_that_differ_are_admitted() -> None:

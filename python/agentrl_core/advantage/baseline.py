@@ -9,7 +9,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentrl_core.advantage.relative import Normalisation
-from agentrl_core.component import BatchComponent, Column, Rows, StatefulComponent, column_name, draw, option, token
+from agentrl_core.component import (
+    BatchComponent,
+    Closed,
+    Column,
+    Rows,
+    StatefulComponent,
+    column_name,
+    draw,
+    option,
+    token,
+)
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.operators import group, keys, returns
 
@@ -325,9 +335,9 @@ class TrackedBaseline(StatefulComponent):
             advantages = np.maximum(advantages, 0.0)
         return rows.write(advantage=np.where(rows.valid, advantages, 0.0))
 
-    def next(self, state: dict[str, Any], closed: Batch) -> dict[str, Any]:
+    def next(self, state: dict[str, Any], closed: Closed) -> dict[str, Any]:
         """What is remembered of the iteration, besides what was."""
-        _, following = self._compared(Rows(closed, "draw"), state)
+        _, following = self._compared(Rows(closed.batch, "draw"), state)
         return following
 
     def _compared(self, rows: Rows, state: dict[str, Any]) -> tuple[NDArray[np.float64], dict[str, Any]]:

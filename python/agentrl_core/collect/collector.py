@@ -15,24 +15,26 @@ from numpy.typing import NDArray
 from agentrl_core import _core
 from agentrl_core.collect import loop
 from agentrl_core.collect.checks import check_parts, check_whole, checked_tasks
-from agentrl_core.collect.conductor import Conductor, Limits
 from agentrl_core.collect.episode import World
 from agentrl_core.collect.evaluation import Evaluation
 from agentrl_core.collect.head import Head, changes
+from agentrl_core.collect.iteration import Begin, closed, make_batch
 from agentrl_core.collect.journal import Journal
 from agentrl_core.collect.notices import Notices
 from agentrl_core.collect.progress import Progress
+from agentrl_core.collect.runner import Runner, Setting
 from agentrl_core.component.column import draw
 from agentrl_core.component.schedule import Schedule
+from agentrl_core.component.state import packed, unpacked
 from agentrl_core.data.batch import Batch
 from agentrl_core.data.codes import CODES
-from agentrl_core.data.forest import Forest
 from agentrl_core.data.store import Store
 from agentrl_core.engine.base import Engine, Sampling
 from agentrl_core.env.base import Environment, Split, Task
 from agentrl_core.exceptions import InvalidInputError, RecipeError
 from agentrl_core.recipe import Recipe
 from agentrl_core.rollout import Independent, Rollout
+from agentrl_core.select import Pool
 
 
 class Collector:
@@ -116,6 +118,8 @@ class Collector:
                 f"recipe {recipe.name!r}: admission reads the score, but phase reward makes none before it waits for a "
                 "column that only a model makes; begin the chain with a link that makes one, such as reward.Outcome()"
             )
+        if recipe.replay is not None and store is None:
+            raise RecipeError(f"recipe {recipe.name!r}: replay draws from a store; give one: Collector(..., store=...)")
         self.engines = engines
         self.worlds = {name: World(each, name, processes) for name, each in environments.items()}
         self.recipe = recipe
@@ -137,7 +141,7 @@ class Collector:
         self._head = Head(0, {}, {}, {}, None, _core.Batch.empty(), 0) if store is None else Head.of(store)
         self._tasks = self._head.tasks
         """What the head's become with the batch that was collected last."""
-        recipe.check(facts=self._facts(recipe))
+        recipe.check(facts=self._setting().facts(recipe))
         self._known_tasks: tuple[object, dict[str, Mapping[str, Any]]] | None = None
         self._run: dict[str, Any] = {"recipe": json.loads(json.dumps(recipe.to_dict())), "seed": seed}
         self._check_run()
@@ -174,8 +178,7 @@ class Collector:
         if self._journal_of != head.iteration:
             self._journal = Journal(None if self.store is None else self.store.journal(head.iteration))
             self._journal_of = head.iteration
-        domains: dict[str, str] = {}
-        batch = self._fill(head.iteration, domains, tasks, group_size)
+        batch, domains = self._make(head, tasks, group_size)
         with_changes, self._tasks = batch._core.advance_tasks(head.tasks, domains)
         batch = Batch(with_changes)
         if self.store is None:
@@ -214,7 +217,9 @@ class Collector:
             )
         metrics = {"collect": _counts(batch), **metrics}
         # Over the whole batch and from the state that the iteration began with, so that a restart comes to the same.
-        components = self.recipe.next_state(batch.with_state(head.components))
+        pool = self._known_pool(self._tasks if self.store is None else head.tasks)
+        ended = closed(batch, metrics, head.iteration, pool, self._scored)
+        components = packed(self.recipe.next_states(unpacked(head.components), ended))
         if self.store is None:
             # One assignment: an interrupt finds it done or not begun.
             self._head = replace(head, iteration=head.iteration + 1, components=components, tasks=self._tasks)
@@ -272,10 +277,8 @@ class Collector:
         return Evaluation.of([task for _, task in chosen], batch, samples)
 
     def _evaluated(self, chosen: Sequence[tuple[str, Task]], recipe: Recipe, samples: int, *, iteration: int) -> Batch:
-        forest = self._forest(iteration, recipe)
-        conductor = self._conductor(forest, recipe, Journal(), "evaluate")
-        self._roll_out(conductor, chosen, samples, first=0)
-        return forest.freeze()
+        runner = self._runner(iteration, recipe, Journal(), "evaluate")
+        return runner.roll_out(chosen, [samples] * len(chosen), first=0)
 
     def on_iteration(self, call: Callable[[int, Mapping[str, Any]], object]) -> None:
         """Have something called after each iteration is closed, with its number and its metrics (for a writer of logs).
@@ -338,91 +341,52 @@ class Collector:
                     f"{version}{checkpoint}; load them, and call engine.update_weights(model, version={version})"
                 )
 
-    def _fill(self, iteration: int, domains: dict[str, str], tasks: int, group_size: int) -> Batch:
-        """Roll out, reward and admit until `tasks` groups are in, at most the admission's number of rounds.
-
-        The domains of their tasks are put into `domains`.
-        """
-        recipe, pool = self.recipe.at(iteration), self._task_pool()
-        most = max(tasks, min(len(pool), tasks * recipe.admit.rounds))
-        order = recipe.select.choose(len(pool), iteration, most, self.seed)
-        forest = self._forest(iteration, recipe)
-        conductor = self._conductor(forest, recipe, self._journal, "train")
-        parts: list[Batch] = []
-        admitted = used = drawn = scored = 0
-        rewarded = False
-        for _ in range(recipe.admit.rounds):
-            chosen = [pool[index] for index in order[used : used + tasks - admitted]]
-            if not chosen:
-                break
-            domains.update((task.task_id, task.domain) for _, task in chosen)
-            self._roll_out(conductor, chosen, group_size, first=used)
-            used += len(chosen)
-            batch = self._scored(forest.freeze())
-            groups, scores = batch.keys("group_id", "draw"), batch.column("score", "draw")
-            drawn, scored = drawn + len(scores), scored + int(np.isfinite(scores).sum())
-            rewarded = rewarded or bool(np.isfinite(batch.column("reward", "draw")).any())
-            accepted = recipe.admit(scores, groups)
-            parts.append(batch if accepted.all() else batch.select_draws(np.flatnonzero(accepted[groups])))
-            admitted += int(accepted.sum())
-            if admitted >= tasks:
-                break
-        if drawn and not scored:
-            self._nothing_scored(drawn, iteration, rewarded=rewarded)
-        self._say_unasked()
-        batch = Batch.concat(parts)
-        # A restart scores the batch as a whole, so what came in rounds or was cut is scored again for equal scores.
-        return parts[0] if len(parts) == 1 and batch.num_draws == drawn else self._scored(batch)
-
-    def _forest(self, iteration: int, recipe: Recipe) -> Forest:
-        """An empty forest for what the environments and the program say."""
-        estimator = next(iter(self.engines.values())).entropy_estimator
-        return Forest(iteration=iteration, seed=self.seed, entropies=estimator, facts=self._facts(recipe))
-
-    def _facts(self, recipe: Recipe) -> dict[str, dict[str, Literal["number", "key"]]]:
-        """What the environments and the program declare: the kind of each fact, by level and name."""
-        facts: dict[str, dict[str, Literal["number", "key"]]] = {"step": {}, "trajectory": {}}
-        declared = [*(world.facts for world in self.worlds.values()), recipe.rollout.facts]
-        for name, fact in ((name, fact) for table in declared for name, fact in table.items()):
-            facts[fact.level][name] = fact.kind
-        return facts
-
-    def _conductor(
-        self, forest: Forest, recipe: Recipe, journal: Journal, mode: Literal["train", "evaluate"]
-    ) -> Conductor:
-        def now(value: Any) -> Any:
-            return value.at(max(forest.iteration, 0)) if isinstance(value, Schedule) else value
-
-        turns, tokens = now(self.turn_limit), now(self.context_tokens)
-        limits = Limits(
-            round(tokens), None if turns is None else round(turns), now(self.call_seconds), self.concurrency
+    def _make(self, head: Head, tasks: int, group_size: int) -> tuple[Batch, dict[str, str]]:
+        """The batch of an iteration, and the domains of its tasks by id."""
+        states = unpacked(head.components)
+        begin = Begin(
+            head.iteration,
+            self.recipe.at(head.iteration, states),
+            states,
+            self._known_pool(head.tasks),
+            self.seed,
+            self.store,
         )
-        return Conductor(
-            forest,
+        runner = self._runner(head.iteration, begin.recipe, self._journal, "train")
+        made = make_batch(begin, runner, self._journal, self._scored, tasks, group_size)
+        if made.drawn and not made.scored:
+            self._nothing_scored(made.drawn, head.iteration, rewarded=made.rewarded)
+        self._say_unasked()
+        return made.batch, dict(made.domains)
+
+    def _setting(self) -> Setting:
+        return Setting(
             self.engines,
             self.worlds,
-            recipe.rollout,
+            self.sampling,
+            self.context_tokens,
+            self.turn_limit,
+            self.call_seconds,
+            self.concurrency,
+            self.seed,
+            self._notices,
+            self.progress,
+        )
+
+    def _runner(self, iteration: int, recipe: Recipe, journal: Journal, mode: Literal["train", "evaluate"]) -> Runner:
+        return Runner(
+            self._setting(),
+            recipe,
+            iteration,
             journal,
-            sampling=self.sampling,
-            limits=limits,
-            seed=self.seed,
             mode=mode,
-            notices=self._notices,
             reward=self._scored,
             statistics=self._statistics,
         )
 
-    def _roll_out(
-        self, conductor: Conductor, chosen: Sequence[tuple[str, Task]], group_size: int, *, first: int
-    ) -> None:
-        """Run the program on these tasks, while whoever watches sees how it goes."""
-        worlds = {task.task_id: world for world, task in chosen}
-        tasks = [task for _, task in chosen]
-        watch = self.progress
-        loop.run(
-            lambda: conductor.roll_out(tasks, group_size, first=first, worlds=worlds),
-            None if watch is None else lambda: watch(conductor.progress),
-        )
+    def _known_pool(self, tasks: _core.Batch) -> Pool:
+        """The tasks that are selected from, with what is known of them."""
+        return Pool(self._task_pool(), tasks.tasks)
 
     def _statistics(self, task_id: str) -> Mapping[str, Any]:
         """What the run knows of a task."""
@@ -459,7 +423,7 @@ class Collector:
         self._notices.once("scores", f"{found}: phase reward of recipe {self.recipe.name!r} makes NaN of each reward")
 
     def _scored(self, batch: Batch) -> Batch:
-        return self.recipe.score(batch.with_state(self._now().components))
+        return self.recipe.score(self.recipe.with_states(batch, unpacked(self._now().components)))
 
     def _task_pool(self) -> list[tuple[str, Task]]:
         """The tasks that are selected from, each with its world; those of several worlds in turn."""

@@ -118,21 +118,33 @@ class Conductor:
         self._room = Room(limits.branches)
         journal.begin()
 
-    async def roll_out(self, tasks: Sequence[Task], size: int, *, first: int, worlds: Mapping[str, str]) -> None:
+    async def roll_out(
+        self,
+        tasks: Sequence[Task],
+        sizes: Sequence[int],
+        *,
+        first: int,
+        worlds: Mapping[str, str],
+        variants: Sequence[int] | None = None,
+    ) -> None:
         """Roll out one group for each task, until every branch of the new groups has ended.
 
         Args:
             tasks: one group each.
-            size: how many trajectories each group is asked for.
+            sizes: how many trajectories each group is asked for.
             first: number of the first group: its place in the selection.
             worlds: the name of the world of each task, by the task's id.
+            variants: prompt variant of each; None: none has one.
         """
         self._worlds_of.update(worlds)
         groups = []
-        for place, task in enumerate(tasks, start=first):
+        arms = [-1] * len(tasks) if variants is None else variants
+        for place, (task, size, variant) in enumerate(zip(tasks, sizes, arms, strict=True), start=first):
             key = (self.forest.iteration if self._mode == "train" else _EVALUATION, place)
             self.forest.add_group(place, task.task_id, key=key)
-            groups.append(Group(self, task, size, key, place, mode=self._mode, fact_levels=self._facts))
+            group = Group(self, task, size, key, place, mode=self._mode, fact_levels=self._facts)
+            group.variant = variant
+            groups.append(group)
         self._groups += len(groups)
         await self.program.cohort(Cohort(self, groups, (self.forest.iteration, first)))
         if len(self._failed) > _MOST_FAILED * self._groups:

@@ -1,18 +1,25 @@
 """What a component is: options that are checked, columns it needs and makes, numbers that follow a schedule."""
 
 from agentrl_core.component.column import Column, Level, draw, step, token
-from agentrl_core.component.component import BatchComponent, Component, StatefulComponent, find_component
+from agentrl_core.component.component import BatchComponent, Component, find_component
+from agentrl_core.component.controller import Choice, Controller
 from agentrl_core.component.options import column_name, option
 from agentrl_core.component.rows import Rows
 from agentrl_core.component.schedule import Schedule
+from agentrl_core.component.state import Closed, Remembers, State, StatefulComponent
 
 __all__ = [
     "BatchComponent",
+    "Choice",
+    "Closed",
     "Column",
     "Component",
+    "Controller",
     "Level",
+    "Remembers",
     "Rows",
     "Schedule",
+    "State",
     "StatefulComponent",
     "column_name",
     "draw",

@@ -14,13 +14,13 @@ import math
 import types
 import typing
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from agentrl_core.component.column import Column
 from agentrl_core.component.options import ColumnName, Filled, Range, Rule, declared
-from agentrl_core.component.schedule import Schedule
+from agentrl_core.component.schedule import Changing, Schedule
 from agentrl_core.exceptions import RecipeError
 
 if TYPE_CHECKING:
@@ -34,8 +34,10 @@ PHASES: dict[str, str] = {
     "advantage": "advantage",
     "weight": "weight",
     "loss": "loss",
+    "replay": "replay",
+    "after": "schedule",
 }
-"""The phases of a recipe, in the order they run, and the package that holds the components of each."""
+"""The phases of a recipe and the package that holds the components of each; those before `replay` in their order."""
 
 _NULL = "none"  # TOML has no null: an option that is None while its default is not is written as this word
 
@@ -120,13 +122,13 @@ class Component:
             self.require(fits, option.name, f"give {_describe(hint)}")
             object.__setattr__(self, option.name, value)
             self._check_range(option.name, rule, takes_none=type(None) in typing.get_args(hint))
-        resolved = [self.at(iteration) for iteration in sorted(set(self._ends()))]  # which checks its numbers
-        if not resolved:
+        variants = list(self._variants())  # which checks their numbers
+        if not variants:
             self.check_options()
-        # With a schedule inside, they are those of an iteration in which every option is a number.
-        needs = resolved[0].needs if resolved else (*type(self).needs, *self._named(), *self.own_needs())
-        makes = resolved[0].makes if resolved else (*type(self).makes, *self.own_makes())
-        for name, columns in (("needs", needs), ("makes", makes)):
+        # With something that changes inside, they are those of every form that it can take.
+        for name, own in (("needs", (*self._named(), *self.own_needs())), ("makes", tuple(self.own_makes()))):
+            found = [column for each in variants for column in getattr(each, name)]
+            columns = found if variants else (*getattr(type(self), name), *own)
             object.__setattr__(self, name, self._declared(name, columns))
 
     def _declared(self, name: str, columns: Iterable[Column]) -> tuple[Column, ...]:
@@ -157,28 +159,60 @@ class Component:
             elif isinstance(rule, ColumnName):
                 yield from rule.columns(value, getattr(self, "level", "draw"))
 
-    def _ends(self) -> Iterator[int]:
-        """The iterations in which a schedule among its numbers begins or ends, its own or of a component inside."""
+    def changing(self, place: str = "") -> Iterator[tuple[str, Changing]]:
+        """What changes among its options, its own or of a component inside, by place."""
         for option in fields(self):
-            value = getattr(self, option.name)
-            if isinstance(value, Schedule):
-                yield from value.ends
-            elif isinstance(value, Component):
-                yield from value._ends()  # noqa: SLF001 - a component asks those inside it
+            value, here = getattr(self, option.name), f"{place}.{option.name}"
+            if isinstance(value, Changing):
+                yield here, value
+            if isinstance(value, Component):
+                yield from value.changing(here)
 
-    def at(self, iteration: int) -> Self:
-        """The component as it is in an iteration: with a number wherever it has a `Schedule`."""
-        numbers: dict[str, Any] = {}
+    def _variants(self) -> Iterator[Self]:
+        """The forms in which it is checked: at the ends of its schedules, with the examples of what else changes."""
+        found = [value for _, value in self.changing()]
+        if not found:
+            return
+        ends = {end for value in found if isinstance(value, Schedule) for end in value.ends} or {0}
+        for number in range(max(1, *(len(value.examples) for value in found))):
+            for iteration in sorted(ends):
+                yield self._with(
+                    lambda value, _, iteration=iteration, number=number: (  # type: ignore[misc]
+                        value.examples[min(number, len(value.examples) - 1)]
+                        if value.examples
+                        else value.now(iteration, {}, "")
+                    ),
+                    "",
+                )
+
+    def at(self, iteration: int, states: Mapping[str, Any] | None = None, place: str = "") -> Self:
+        """The component as it is in an iteration: with a number wherever it has a `Schedule` or a controller.
+
+        Args:
+            iteration: numbered from 0.
+            states: what components remember, by place; None: as before the first iteration.
+            place: its own, such as `loss[0].Policy`.
+        """
+        return self._with(lambda value, here: value.now(iteration, states or {}, here), place)
+
+    def _with(self, resolve: Callable[[Changing, str], Any], place: str) -> Self:
+        """The component with something else in place of whatever changes."""
+        values: dict[str, Any] = {}
         for option in fields(self):
-            value = getattr(self, option.name)
-            if isinstance(value, Schedule):
-                number = value.at(iteration)
-                numbers[option.name] = number if _fit(0.5, _hints(type(self))[option.name])[1] else round(number)
-            elif isinstance(value, Component):
-                inside = value.at(iteration)
-                if inside is not value:
-                    numbers[option.name] = inside
-        return dataclasses.replace(self, **numbers) if numbers else self
+            before, here = getattr(self, option.name), f"{place}.{option.name}"
+            value = before
+            if isinstance(value, Changing):
+                hint = _hints(type(self))[option.name]
+                if _holds(hint, value):
+                    continue
+                value = resolve(value, here)
+                if isinstance(value, float) and not _fit(0.5, hint)[1]:
+                    value = round(value)
+            if isinstance(value, Component):
+                value = value._with(resolve, here)  # noqa: SLF001 - a component asks those inside it
+            if value is not before:
+                values[option.name] = value
+        return dataclasses.replace(self, **values) if values else self
 
     def check_options(self) -> None:
         """Check combinations of options with `require`; types and ranges are already right."""
@@ -204,20 +238,24 @@ class Component:
                     table[option.name] = _NULL
             else:
                 table[option.name] = value.to_dict() if isinstance(value, (Component, Schedule)) else value
-            if isinstance(value, Component):
+            if isinstance(value, Component) and not isinstance(value, Changing):
                 table[option.name]["component"] = _address(type(value), _package(type(self)))
         return table
 
     @classmethod
-    def from_dict(cls, table: Mapping[str, Any]) -> Self:
+    def from_dict(cls, table: Mapping[str, Any], package: str = "") -> Self:
         """Make a component of exactly this class from the table that `to_dict` gives.
+
+        Args:
+            table: what `to_dict` gave.
+            package: import name of the phase's package that has the components inside it; empty: that of the class.
 
         Raises:
             RecipeError: an option is unknown, missing, of the wrong type or out of range.
         """
         hints = _hints(cls)
         options = {option.name: option for option in fields(cls)}
-        package = _package(cls)
+        package = package or _package(cls)
         values: dict[str, Any] = {}
         for name, value in table.items():
             if name == "component":
@@ -251,33 +289,6 @@ class BatchComponent(Component, ABC):
         """Return `batch` with the columns of `makes` added. `batch` itself stays as it is."""
 
 
-@dataclass(frozen=True)
-class StatefulComponent(BatchComponent, ABC):
-    """A component that remembers from iteration to iteration, as two pure functions.
-
-    `add_columns` reads the state as of the iteration's begin, any number of times; `next` runs once, over the batch of
-    an iteration that is closed. So a state is a fold over the committed iterations, the same after any kill. It is a
-    table of plain values that JSON can hold (numbers, strings, lists, tables). A recipe keys it by the component's
-    place.
-    """
-
-    @abstractmethod
-    def initial_state(self) -> dict[str, Any]:
-        """The state before the first iteration."""
-
-    @abstractmethod
-    def add_columns(self, state: dict[str, Any], batch: Batch) -> Batch:
-        """Return `batch` with the columns of `makes` added, by the state of the iteration's begin."""
-
-    @abstractmethod
-    def next(self, state: dict[str, Any], closed: Batch) -> dict[str, Any]:
-        """The state of the next iteration, from this one's and its batch with all its columns."""
-
-    def __call__(self, batch: Batch) -> Batch:
-        """Return `batch` with the columns of `makes` added, as in the first iteration."""
-        return self.add_columns(self.initial_state(), batch)
-
-
 def _schedule(kind: type[Component], name: str, table: Mapping[str, Any]) -> Schedule:
     try:
         return Schedule(**table)
@@ -305,7 +316,8 @@ def find_component(package: str, table: Mapping[str, Any]) -> Component:
     if not isinstance(name, str):
         raise RecipeError(f'{short}: the table needs a line component = "ClassName"; it has component={name!r}')
     if ":" in name:
-        return _imported(short, name).from_dict(table)
+        kind = _imported(short, name)
+        return kind.from_dict(table, package if issubclass(kind, Changing) else "")
     try:
         known = _exported(package)
     except ModuleNotFoundError as error:
@@ -370,6 +382,8 @@ def _hints(kind: type[Any]) -> dict[str, Any]:
 def _fit(value: object, hint: Any) -> tuple[object, bool]:
     """The value as `hint` wants it (an int where a float is asked becomes one), and whether it fits."""
     origin = typing.get_origin(hint)
+    if isinstance(value, Changing) and not value.is_number and not _holds(hint, value):
+        return value, all(_fit(example, hint)[1] for example in value.examples)
     if origin in (types.UnionType, typing.Union):
         for part in typing.get_args(hint):
             fitted, fits = _fit(value, part)
@@ -378,8 +392,8 @@ def _fit(value: object, hint: Any) -> tuple[object, bool]:
         return value, False
     if origin is Literal:
         return value, any(value == choice and type(value) is type(choice) for choice in typing.get_args(hint))
-    if hint in (float, int) and isinstance(value, Schedule):
-        return value, True
+    if isinstance(value, Changing) and hint in (float, int):
+        return value, value.is_number
     if hint is float:
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             try:
@@ -390,6 +404,11 @@ def _fit(value: object, hint: Any) -> tuple[object, bool]:
     if hint is int:
         return value, isinstance(value, int) and not isinstance(value, bool)
     return value, isinstance(value, hint)
+
+
+def _holds(hint: Any, value: Changing) -> bool:
+    """Whether an option is made to hold what changes, and not what stands there in an iteration."""
+    return any(isinstance(part, type) and isinstance(value, part) for part in (hint, *typing.get_args(hint)))
 
 
 def _describe(hint: Any) -> str:

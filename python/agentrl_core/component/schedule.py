@@ -3,31 +3,67 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, get_args
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn, get_args
 
 from agentrl_core.exceptions import RecipeError
 
-Kind = Literal["linear", "cosine", "exponential", "step"]
+Kind = Literal["linear", "cosine", "exponential", "step", "stairs", "inverse"]
 
 
-# Type checkers take a Schedule wherever a number is asked; a component that runs holds the number.
+# Type checkers take what changes wherever a number is asked; a component that runs holds the number.
 if TYPE_CHECKING:
     _Number = Any
 else:
     _Number = object
 
 
+class Changing(_Number):  # type: ignore[misc]
+    """Base of what stands in place of a number, a name or a component: `recipe.at(iteration, states)` resolves it."""
+
+    is_number: ClassVar[bool] = True
+
+    def now(self, iteration: int, states: Mapping[str, Any], place: str) -> Any:
+        """What stands there in an iteration.
+
+        Args:
+            iteration: numbered from 0.
+            states: what components remember, by place.
+            place: its own.
+        """
+        raise NotImplementedError
+
+    @property
+    def examples(self) -> tuple[Any, ...]:
+        """What may stand there, as far as a component can be checked with it before anything runs."""
+        return ()
+
+    def _refuse(self, *_: object) -> NoReturn:
+        """What a component does with a number, done with what changes."""
+        raise RecipeError(
+            f"{self} is no number yet; take the number of an iteration first: component.at(iteration), or "
+            "schedule.at(iteration)"
+        )
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _refuse
+    __pow__ = __rpow__ = __neg__ = __abs__ = __float__ = __int__ = __index__ = __round__ = _refuse
+    __lt__ = __le__ = __gt__ = __ge__ = __call__ = _refuse
+
+
 @dataclass(frozen=True)
-class Schedule(_Number):  # type: ignore[misc]
+class Schedule(Changing):
     """A number that changes with the iteration, for any number among the options of any component.
 
-    With p = min(max(iteration - begin, 0) / iterations, 1), by `kind`:
+    With i = min(max(iteration - begin, 0), iterations) and p = i / iterations, by `kind`:
 
     - `linear`: start + (end - start) p;
     - `cosine`: end + (start - end) (1 + cos(pi p)) / 2;
     - `exponential`: start (end / start)^p;
-    - `step`: start while p < 1, then end.
+    - `step`: start while p < 1, then end;
+    - `stairs`: start + (end - start) ceil(p stairs) / stairs (ReMix, arXiv:2507.06892);
+    - `inverse`: 1 / (1 / start + (1 / end - 1 / start) p), so that from 1 to 1 / n in n - 1 iterations it is
+      1 / (iteration + 1) (mirror descent policy optimization, arXiv:2005.09814).
 
     The recipe gives the component that runs the number of the batch's iteration (`component.at(iteration)`), rounded
     where the option is a whole number. A component checks its options at `start` and at `end`. In TOML it is a table
@@ -38,7 +74,9 @@ class Schedule(_Number):  # type: ignore[misc]
         end: from iteration `begin + iterations` on, finite.
         iterations: how long the change takes, at least 1.
         begin: the first iteration of the change, at least 0.
-        kind: see above; `exponential` wants `start` and `end` on one side of 0.
+        kind: see above; `exponential` and `inverse` want `start` and `end` on one side of 0.
+        stairs: how many stairs `stairs` has, at least 1.
+        then: what it is from iteration `then.begin` on: the next piece. None: it stays at `end`.
 
     Raises:
         RecipeError: an argument is not possible.
@@ -51,6 +89,9 @@ class Schedule(_Number):  # type: ignore[misc]
         0.3
         >>> Schedule(1.0, 0.01, iterations=2, kind="exponential").at(1)
         0.1
+        >>> pieces = Schedule(0.0, 1.0, iterations=10, then=Schedule(1.0, 0.5, iterations=2, begin=20))
+        >>> [pieces.at(iteration) for iteration in (5, 15, 21, 30)]
+        [0.5, 1.0, 0.75, 0.5]
     """
 
     start: float
@@ -58,6 +99,8 @@ class Schedule(_Number):  # type: ignore[misc]
     iterations: int
     begin: int = 0
     kind: Kind = "linear"
+    stairs: int = 1
+    then: Schedule | None = None
 
     def __post_init__(self) -> None:
         for name in ("start", "end"):
@@ -65,17 +108,31 @@ class Schedule(_Number):  # type: ignore[misc]
             plain = isinstance(value, (int, float)) and not isinstance(value, bool)
             self._require(plain and math.isfinite(value), name, "give a finite number")
             object.__setattr__(self, name, float(value))
-        for name, smallest in (("iterations", 1), ("begin", 0)):
+        for name, smallest in (("iterations", 1), ("begin", 0), ("stairs", 1)):
             value = getattr(self, name)
             whole = isinstance(value, int) and not isinstance(value, bool)
             self._require(whole and value >= smallest, name, f"give a whole number of at least {smallest}")
         self._require(self.kind in get_args(Kind), "kind", "give one of " + ", ".join(map(repr, get_args(Kind))))
         self._require(
-            self.kind != "exponential" or self.start * self.end > 0.0, "end", "give start and end on one side of 0"
+            self.kind not in ("exponential", "inverse") or self.start * self.end > 0.0,
+            "end",
+            "give start and end on one side of 0",
         )
+
+        then: object = self.then
+        if isinstance(then, Mapping):
+            object.__setattr__(self, "then", Schedule(**then))
+        follows = isinstance(self.then, Schedule) and self.then.begin > self.begin
+        self._require(then is None or follows, "then", f"give a Schedule that begins later than {self.begin}, or None")
+
+    def now(self, iteration: int, states: Mapping[str, Any], place: str) -> float:  # noqa: ARG002 - it knows nothing
+        """The number in an iteration."""
+        return self.at(iteration)
 
     def at(self, iteration: int) -> float:
         """The number in an iteration."""
+        if self.then is not None and iteration >= self.then.begin:
+            return self.then.at(iteration)
         part = min(max(iteration - self.begin, 0) / self.iterations, 1.0)
         if part in (0.0, 1.0):
             return self.end if part else self.start
@@ -83,27 +140,26 @@ class Schedule(_Number):  # type: ignore[misc]
             return self.start + (self.end - self.start) * part
         if self.kind == "cosine":
             return self.end + (self.start - self.end) * (1.0 + math.cos(math.pi * part)) / 2.0
+        if self.kind == "stairs":
+            climbed = -(-(iteration - self.begin) * self.stairs // self.iterations)
+            return self.start + (self.end - self.start) * climbed / self.stairs
+        if self.kind == "inverse":
+            return 1.0 / (1.0 / self.start + (1.0 / self.end - 1.0 / self.start) * part)
         return self.start * (self.end / self.start) ** part if self.kind == "exponential" else self.start
 
-    def _refuse(self, *_: object) -> NoReturn:
-        """What a component does with a number, done with a schedule."""
-        raise RecipeError(
-            f"{self} is no number yet; take the number of an iteration first: component.at(iteration), or "
-            "schedule.at(iteration)"
-        )
-
-    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _refuse
-    __pow__ = __rpow__ = __neg__ = __abs__ = __float__ = __int__ = __index__ = __round__ = _refuse
-    __lt__ = __le__ = __gt__ = __ge__ = __call__ = _refuse
-
     def to_dict(self) -> dict[str, Any]:
-        """Its fields, which `Schedule(**table)` reads back."""
-        return asdict(self)
+        """Its fields, which `Schedule(**table)` reads back; those of kinds and pieces that it has not are left out."""
+        table = {option.name: getattr(self, option.name) for option in fields(self)}
+        if self.stairs == 1:
+            del table["stairs"]
+        return {**table, "then": self.then.to_dict()} if self.then else {k: v for k, v in table.items() if k != "then"}
 
     @property
-    def ends(self) -> tuple[int, int]:
-        """The last iteration with the number `start`, and the first with `end`."""
-        return self.begin, self.begin + self.iterations
+    def ends(self) -> tuple[int, ...]:
+        """The last iteration with the number `start`, and the first with `end`; then those of the next piece."""
+        if self.then is None:
+            return self.begin, self.begin + self.iterations
+        return self.begin, min(self.begin + self.iterations, self.then.begin - 1), *self.then.ends
 
     def _require(self, condition: bool, name: str, remedy: str) -> None:  # noqa: FBT001 - as in assert
         if not condition:

@@ -9,18 +9,25 @@ from typing import Any
 
 def toml_lines(table: Mapping[str, Any], path: tuple[str, ...] = ()) -> list[str]:
     """A table as TOML: its plain values, then its sub-tables. The keys are field names, hence bare."""
-    lines = [f"{key} = {_toml_value(value)}" for key, value in table.items() if not isinstance(value, (Mapping, list))]
+    lines = [f"{key} = {_toml_value(value)}" for key, value in table.items() if not _is_table(value)]
     for key, value in table.items():
         name = ".".join((*path, key))
         if isinstance(value, Mapping):
             lines += ["", f"[{name}]", *toml_lines(value, (*path, key))]
-        elif isinstance(value, list):
+        elif _is_table(value):
             for link in value:
                 lines += ["", f"[[{name}]]", *toml_lines(link, (*path, key))]
     return lines if path else [*lines, ""]
 
 
+def _is_table(value: Any) -> bool:
+    """Whether it is a table or a list of tables, which stand behind the plain values."""
+    return isinstance(value, Mapping) or (isinstance(value, list) and isinstance(next(iter(value), None), Mapping))
+
+
 def _toml_value(value: Any) -> str:
+    if isinstance(value, list):
+        return f"[{', '.join(map(_toml_value, value))}]"
     if isinstance(value, str):
         # A JSON string is a TOML string, but for the one control character that JSON does not escape.
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

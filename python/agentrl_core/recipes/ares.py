@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from agentrl_core import _core
 from agentrl_core.advantage import GroupRelative
-from agentrl_core.component import Column, Rows, StatefulComponent, column_name, draw, option
+from agentrl_core.component import Closed, Column, Rows, StatefulComponent, column_name, draw, option
 from agentrl_core.component.rows import sums
 from agentrl_core.loss import KL, Policy
 from agentrl_core.operators import group
@@ -113,9 +113,9 @@ class ExplorationEffort(StatefulComponent):
             exploring_tokens=np.where(now.known, now.counts, np.nan),
         )
 
-    def next(self, state: dict[str, Any], closed: Batch) -> dict[str, Any]:
+    def next(self, state: dict[str, Any], closed: Closed) -> dict[str, Any]:
         """Threshold and targets nearer to those of the closed batch, and coefficients that follow what was explored."""
-        now = self._explored(closed, state)
+        now = self._explored(closed.batch, state)
         drifts = np.nan_to_num(now.means - now.aims) * np.array([1.0, 1.0, -1.0])
         coefficients = np.clip(np.array(state["coefficients"]) + self.step_size * drifts, 0.0, _LARGEST_COEFFICIENT)
         past = np.array(state["targets"], dtype=np.float64)

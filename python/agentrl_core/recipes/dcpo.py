@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentrl_core.advantage import Normalisation
-from agentrl_core.component import Column, Rows, StatefulComponent, column_name, draw, option
+from agentrl_core.component import Closed, Column, Rows, StatefulComponent, column_name, draw, option
 from agentrl_core.loss import Bounds, ClipRange, Policy, Tokens
 from agentrl_core.operators import group
 from agentrl_core.recipe import Recipe
@@ -74,9 +74,9 @@ class CumulativeStandardised(StatefulComponent):
         total = (own + before * cumulative) / np.maximum(visits, 1.0)
         return rows.write(advantage=np.where(np.abs(new) <= np.abs(total), new, total))
 
-    def next(self, state: dict[str, Any], closed: Batch) -> dict[str, Any]:
+    def next(self, state: dict[str, Any], closed: Closed) -> dict[str, Any]:
         """The moments with those of another visit."""
-        return self._moments(Rows(closed, "draw"), state)[-1]
+        return self._moments(Rows(closed.batch, "draw"), state)[-1]
 
     def _moments(
         self, rows: Rows, state: dict[str, Any]

@@ -90,6 +90,7 @@ class Group:
     Attributes:
         task: what is to be solved.
         size: how many trajectories were asked for.
+        variant: which prompt variant select chose; -1: none.
         key: iteration and place in the selection, then one number for each group that this one was derived from:
             unique in the run.
         number: of the group in the forest.
@@ -117,6 +118,7 @@ class Group:
         self.size = size
         self.key = key
         self.number = number
+        self.variant = -1
         self.mode: Literal["train", "evaluate"] = mode
         self.program: Program = runtime.program if program is None else program
         self.branches: list[Branch] = []

@@ -2,6 +2,19 @@
 
 from agentrl_core.select.admission import AcceptAll, Admission, DynamicSampling
 from agentrl_core.select.band import Band
-from agentrl_core.select.uniform import Selector, Uniform
+from agentrl_core.select.pool import Pool
+from agentrl_core.select.selection import Selection, Wanted
+from agentrl_core.select.selector import Selector
+from agentrl_core.select.uniform import Uniform
 
-__all__ = ["AcceptAll", "Admission", "Band", "DynamicSampling", "Selector", "Uniform"]
+__all__ = [
+    "AcceptAll",
+    "Admission",
+    "Band",
+    "DynamicSampling",
+    "Pool",
+    "Selection",
+    "Selector",
+    "Uniform",
+    "Wanted",
+]

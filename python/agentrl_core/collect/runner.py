@@ -1,0 +1,127 @@
+"""Runs the program of a recipe on tasks, with everything that it needs around it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from agentrl_core.collect import loop
+from agentrl_core.collect.conductor import Conductor, Limits
+from agentrl_core.collect.episode import World
+from agentrl_core.collect.journal import Journal
+from agentrl_core.collect.notices import Notices
+from agentrl_core.collect.progress import Progress
+from agentrl_core.component.schedule import Schedule
+from agentrl_core.data.batch import Batch
+from agentrl_core.data.forest import Forest
+from agentrl_core.engine.base import Engine, Sampling
+from agentrl_core.env.base import Task
+from agentrl_core.recipe import Recipe
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Who speaks, who answers and what a branch may use; see `Collector`, whose arguments they are."""
+
+    engines: Mapping[str, Engine]
+    worlds: Mapping[str, World]
+    sampling: Sampling
+    context_tokens: int | Schedule
+    turn_limit: int | Schedule | None
+    call_seconds: float | Schedule | None
+    concurrency: int
+    seed: int
+    notices: Notices
+    progress: Callable[[Progress], None] | None
+
+    def limits(self, iteration: int) -> Limits:
+        """What a branch may use in an iteration."""
+
+        def now(value: Any) -> Any:
+            return value.at(iteration) if isinstance(value, Schedule) else value
+
+        turns = now(self.turn_limit)
+        return Limits(
+            round(now(self.context_tokens)),
+            None if turns is None else round(turns),
+            now(self.call_seconds),
+            self.concurrency,
+        )
+
+    def facts(self, recipe: Recipe) -> dict[str, dict[str, Literal["number", "key"]]]:
+        """What the environments and the program declare: the kind of each fact, by level and name."""
+        facts: dict[str, dict[str, Literal["number", "key"]]] = {"step": {}, "trajectory": {}}
+        declared = [*(world.facts for world in self.worlds.values()), recipe.rollout.facts]
+        for name, fact in ((name, fact) for table in declared for name, fact in table.items()):
+            facts[fact.level][name] = fact.kind
+        return facts
+
+
+class Runner:
+    """Runs the program of a recipe on tasks, and freezes what came of it.
+
+    Args:
+        setting: with whom.
+        recipe: as it is in the iteration.
+        iteration: its number.
+        journal: what was asked and got.
+        mode: what the groups are told.
+        reward: what phase reward makes of a batch.
+        statistics: what is known of a task, by its id.
+    """
+
+    def __init__(
+        self,
+        setting: Setting,
+        recipe: Recipe,
+        iteration: int,
+        journal: Journal,
+        *,
+        mode: Literal["train", "evaluate"],
+        reward: Callable[[Batch], Batch],
+        statistics: Callable[[str], Mapping[str, Any]],
+    ) -> None:
+        estimator = next(iter(setting.engines.values())).entropy_estimator
+        facts = setting.facts(recipe)
+        self._forest = Forest(iteration=iteration, seed=setting.seed, entropies=estimator, facts=facts)
+        self._watch = setting.progress
+        self._conductor = Conductor(
+            self._forest,
+            setting.engines,
+            setting.worlds,
+            recipe.rollout,
+            journal,
+            sampling=setting.sampling,
+            limits=setting.limits(max(iteration, 0)),
+            seed=setting.seed,
+            mode=mode,
+            notices=setting.notices,
+            reward=reward,
+            statistics=statistics,
+        )
+
+    def roll_out(
+        self,
+        chosen: Sequence[tuple[str, Task]],
+        sizes: Sequence[int],
+        *,
+        first: int,
+        variants: Sequence[int] | None = None,
+    ) -> Batch:
+        """Run the program on tasks, while whoever watches sees how it goes; the new groups, frozen.
+
+        Args:
+            chosen: the tasks, each with the name of its world.
+            sizes: how many trajectories each group is asked for.
+            first: place of the first group in the iteration.
+            variants: prompt variant of each; None: none has one.
+        """
+        worlds = {task.task_id: world for world, task in chosen}
+        tasks = [task for _, task in chosen]
+        conductor, watch = self._conductor, self._watch
+        loop.run(
+            lambda: conductor.roll_out(tasks, sizes, first=first, worlds=worlds, variants=variants),
+            None if watch is None else lambda: watch(conductor.progress),
+        )
+        return self._forest.freeze()

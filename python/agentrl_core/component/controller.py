@@ -1,0 +1,184 @@
+"""Numbers that follow what was measured, and what is chosen by one."""
+
+from __future__ import annotations
+
+import functools
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, Self
+
+from agentrl_core.component.component import Component, find_component
+from agentrl_core.component.schedule import Changing, Schedule
+from agentrl_core.component.state import Closed, Remembers, State
+from agentrl_core.exceptions import RecipeError
+
+MISSED = "missed"
+"""In the state of a controller: how often a metric was missing or NaN when it was to move."""
+
+
+@dataclass(frozen=True)
+class Controller(Remembers, Changing, ABC):
+    """A number that follows metrics, for any number among the options of any component.
+
+    It moves once an iteration, in `collect.update`, by the metrics that the iteration is closed with, or with every
+    optimizer step, by what the step said. A metric that is missing or NaN leaves it where it is, and is counted.
+    A subclass says which metrics it `reads`, what it `begin`s with, how it `move`s, and its `value`.
+
+    Args:
+        every: `iteration` or `step`: how often it moves.
+    """
+
+    phase: ClassVar[str] = ""
+    every: Literal["iteration", "step"] = field(default="iteration", kw_only=True)
+
+    @property
+    @abstractmethod
+    def reads(self) -> tuple[str, ...]:
+        """The names of its metrics: `reference_kl`, `critic.loss`, `success@math`."""
+
+    @abstractmethod
+    def begin(self) -> State:
+        """Its state before the first move."""
+
+    @abstractmethod
+    def move(self, state: State, *metrics: float) -> State:
+        """The next state, by the metrics that it reads, in their order."""
+
+    @abstractmethod
+    def value(self, state: State) -> float:
+        """The number."""
+
+    @property
+    def examples(self) -> tuple[Any, ...]:
+        """The number that it begins with."""
+        return (self.value(self.begin()),)
+
+    def initial_state(self) -> State:
+        """What it begins with, and that no metric was missed yet."""
+        return {**self.begin(), MISSED: 0}
+
+    def moved(self, state: State, metrics: Mapping[str, float]) -> State:
+        """The state after what was measured once."""
+        found = [metrics.get(name, math.nan) for name in self.reads]
+        if not all(math.isfinite(number) for number in found):
+            return {**state, MISSED: state[MISSED] + 1}
+        return {**self.move(state, *found), MISSED: state[MISSED]}
+
+    def next(self, state: State, closed: Closed) -> State:
+        """The state after an iteration, or after each of its optimizer steps."""
+        seen = closed.steps if self.every == "step" else (closed.metrics,)
+        return functools.reduce(self.moved, seen, state)
+
+    def now(self, iteration: int, states: Mapping[str, Any], place: str) -> float:  # noqa: ARG002 - it follows metrics
+        """Its number by the state of an iteration's begin."""
+        return self.value(states.get(place) or self.initial_state())
+
+    def to_dict(self) -> dict[str, Any]:
+        """As a table, which names the class by the package of all controllers where it has it."""
+        return {**super().to_dict(), "component": _named(type(self))}
+
+
+@dataclass(frozen=True)
+class Choice(Component, Changing):
+    """One of several components, options or names of models, by a schedule or controller: any option may be one.
+
+    Args:
+        of: what is chosen from: components, numbers, texts or None; at least two.
+        by: the index of the one that stands there, rounded, at least 0 and at most the last. A condition, such as
+            `schedule.Above`, chooses between two.
+
+    Raises:
+        RecipeError: an argument is not possible.
+
+    Example:
+        From the twentieth iteration on the other estimator:
+
+        >>> from agentrl_core import Schedule, advantage, recipes
+        >>> from agentrl_core.schedule import Choice
+        >>> by = Schedule(0, 1, iterations=20, kind="step")
+        >>> either = advantage.GroupRelative(), advantage.TrackedBaseline()
+        >>> recipe = recipes.GRPO.replace(advantage=Choice(either, by))
+        >>> [type(recipe.at(iteration).advantage).__name__ for iteration in (19, 20)]
+        ['GroupRelative', 'TrackedBaseline']
+    """
+
+    is_number: ClassVar[bool] = False
+    of: tuple[Any, ...]
+    by: Controller | Schedule
+
+    def __post_init__(self) -> None:
+        many = isinstance(self.of, (tuple, list)) and len(self.of) > 1
+        self.require(many, "of", "give a tuple of at least two")
+        self.require(isinstance(self.by, (Controller, Schedule)), "by", "give a Schedule or a controller")
+        object.__setattr__(self, "of", tuple(self.of))
+        inside = [option for option in self.of if isinstance(option, Component)]
+        phases = {option.phase for option in inside}
+        self.require(len(phases) < 2, "of", "give components of one phase")
+        object.__setattr__(self, "phase", phases.pop() if phases else "")
+        for name in ("needs", "makes"):
+            columns = [column for option in inside for column in getattr(option, name)]
+            object.__setattr__(self, name, tuple(dict.fromkeys(columns)))
+
+    @property
+    def examples(self) -> tuple[Any, ...]:
+        """What is chosen from."""
+        return self.of
+
+    def changing(self, place: str = "") -> Iterator[tuple[str, Changing]]:
+        """What it is chosen by, and what changes inside the components that it is chosen from."""
+        yield f"{place}.by", self.by
+        for number, option in enumerate(self.of):
+            if isinstance(option, Component):
+                yield from option.changing(f"{place}.of[{number}]")
+
+    def now(self, iteration: int, states: Mapping[str, Any], place: str) -> Any:
+        """The one that stands there in an iteration."""
+        index = round(self.by.now(iteration, states, f"{place}.by"))
+        number = min(max(index, 0), len(self.of) - 1)
+        chosen = self.of[number]
+        return chosen.at(iteration, states, f"{place}.of[{number}]") if isinstance(chosen, Component) else chosen
+
+    def at(self, iteration: int, states: Mapping[str, Any] | None = None, place: str = "") -> Any:
+        """The one that stands there in an iteration."""
+        return self.now(iteration, states or {}, place)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As a table: its options under `of`, a component as its table; None as a table that says `none`."""
+        tables = any(isinstance(option, Component) for option in self.of)
+        of = [
+            option.to_dict()
+            if isinstance(option, Component)
+            else ({"component": "none"} if tables else "none")
+            if option is None
+            else option
+            for option in self.of
+        ]
+        return {"component": _named(type(self)), "of": of, "by": self.by.to_dict()}
+
+    @classmethod
+    def from_dict(cls, table: Mapping[str, Any], package: str = "") -> Self:
+        """Make it from the table that `to_dict` gives; components of `package` are named without a module."""
+        unknown = [name for name in table if name not in ("component", "of", "by")]
+        if unknown or not ("of" in table and "by" in table):
+            raise RecipeError(
+                f"{cls.title()}: option {[*unknown, 'of and by'][0]!r} is unknown; its options are: of, by"
+            )
+        by = table["by"]
+        if isinstance(by, Mapping):
+            by = find_component(package, by) if "component" in by else Schedule(**by)
+        none = ("none", {"component": "none"})
+        of = tuple(
+            None if option in none else find_component(package, option) if isinstance(option, Mapping) else option
+            for option in table["of"]
+        )
+        return cls(of, by)  # type: ignore[arg-type]  # what it is, __post_init__ checks
+
+
+def _named(kind: type[Component]) -> str:
+    """How a table names a class, whatever package the table is read for."""
+    module = kind.__module__
+    if module.startswith(("agentrl_core.schedule.", "agentrl_core.component.")):
+        module = "agentrl_core.schedule"
+    return f"{module}:{kind.__qualname__}"

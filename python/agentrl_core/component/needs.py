@@ -1,0 +1,86 @@
+"""Whether the components of a recipe find the columns that they need."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from agentrl_core.component.column import LEVELS, Column, is_said
+from agentrl_core.component.component import PHASES, Component
+from agentrl_core.data.facts import Declared
+from agentrl_core.exceptions import RecipeError
+
+if TYPE_CHECKING:
+    from agentrl_core.data.batch import Batch
+
+
+def check_columns(
+    recipe: str, phases: Mapping[str, tuple[Component, ...]], batch: Batch | None, facts: Declared | None = None
+) -> None:
+    """Refuse a recipe of which a phase has no component, or a component needs a column that nobody makes.
+
+    Args:
+        recipe: its name.
+        phases: the components of its phases, in the order they run.
+        batch: when given, columns that only a model can make must be in it already; else they are annotated later.
+        facts: when given, all that the environment says beyond its reward.
+
+    Raises:
+        RecipeError: as said.
+    """
+    made: set[Column] = set()
+    for phase, chain in phases.items():
+        if not chain and phase != "weight":
+            raise RecipeError(
+                f"recipe {recipe!r}: phase {phase} has no component; "
+                f"add one from agentrl_core.{PHASES[phase]}: replace({phase}=...)"
+            )
+        for component in chain:
+            # Losses of other stages are checked on the batches that they are given.
+            for column in component.needs if getattr(component, "stage", "update") == "update" else ():
+                _check_column(recipe, phase, component, column, made, batch, facts)
+            made.update(component.makes)
+
+
+def _check_column(
+    recipe: str,
+    phase: str,
+    component: Component,
+    column: Column,
+    made: set[Column],
+    batch: Batch | None,
+    facts: Declared | None,
+) -> None:
+    level, name = column
+    reach = LEVELS[: LEVELS.index(column.level) + 1]
+    if column.is_fact or is_said(column, facts) or any(Column(coarser, name) in made for coarser in reach):
+        return
+    if batch is not None:
+        if batch.has(name, column.level) or is_said(column, batch.facts):
+            return
+    elif column.model or (facts is None and name.startswith("reward.")):
+        return  # to be annotated, or a component of the reward, if the environment names one so
+    at = "trajectory" if level == "draw" else "step"
+    if column.model:
+        remedy = f"only a model can make it: {annotate_call(column)}"
+    elif facts is not None:
+        remedy = (
+            "no component of this recipe makes it, and the environment does not say it: declare it in the "
+            f'environment, facts = {{{name!r}: Fact("{at}")}}, and give it with Outcome(facts=...)'
+        )
+    else:
+        remedy = (
+            f"no component of this recipe makes it: add one that does, or {annotate_call(column)}, or let the "
+            f'environment say it: Forest(facts={{"{at}": {{{name!r}: "number"}}}})'
+        )
+    raise RecipeError(
+        f"recipe {recipe!r}: {component.title()} (phase {phase}) needs column {name!r} at level {level}; {remedy}"
+    )
+
+
+def annotate_call(column: Column) -> str:
+    """The call that lets a model make a column; what it says at a step, and before the first, is asked by a probe."""
+    if column.model is None:
+        return f"batch = arl.annotate(batch, {column.name!r}, model)"
+    probe = "" if column.level == "token" else ", probe=probe"
+    return f"batch = arl.annotate(batch, {column.name.removesuffix('_before')!r}, {column.model}{probe})"

@@ -1,0 +1,207 @@
+"""What components remember from iteration to iteration: a fold over the iterations that are closed."""
+
+from __future__ import annotations
+
+import base64
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from numbers import Real
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentrl_core.component.component import BatchComponent, Component
+from agentrl_core.exceptions import InvalidInputError, RecipeError
+
+if TYPE_CHECKING:
+    from agentrl_core.data.batch import Batch
+    from agentrl_core.select.pool import Pool
+    from agentrl_core.select.selection import Selection
+
+State = dict[str, Any]
+"""What a component remembers: a table of plain JSON values, tables, and NumPy arrays (bool, int, float; 1-D or 2-D)."""
+
+SELECTION = "selection"
+"""Where the state of a batch has what select answered: beside the places of components."""
+
+_ARRAY = "array"
+
+
+@dataclass(frozen=True, eq=False)
+class Closed:
+    """All that there is of an iteration when it is closed: what `Remembers.next` learns from.
+
+    Args:
+        iteration: its number.
+        batch: every draw of the batch, with all its columns: credit, and what the updates said.
+        metrics: numbers by name, those of tables joined by a dot: `loss`, `critic.loss`, `success@math`.
+        selection: what select answered; None where nothing was selected.
+        pool: the tasks that were selected from, with what is known of them at the iteration's end.
+        finished: every group that ended in the iteration, also those that no draw of the batch names (rejected ones
+            and surveys); None: those of the batch.
+        steps: what each optimizer step said, for controllers that move with every step.
+    """
+
+    iteration: int
+    batch: Batch
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    selection: Selection | None = None
+    pool: Pool | None = None
+    finished: Batch = None  # type: ignore[assignment]  # what `batch` holds, unless somebody says more
+    steps: Sequence[Mapping[str, float]] = ()
+
+    def __post_init__(self) -> None:
+        if self.finished is None:
+            object.__setattr__(self, "finished", self.batch)
+
+    @classmethod
+    def of(cls, batch: Batch, metrics: Mapping[str, object] | None = None, **others: Any) -> Self:
+        """The iteration of a batch, with its metrics as they were given: tables of numbers, tables in them, and more.
+
+        Example:
+            >>> import agentrl_core as arl
+            >>> from agentrl_core.component import Closed
+            >>> Closed.of(arl.Forest().freeze(), {"loss": 0.5, "critic": {"loss": 0.25}, "note": "text"}).metrics
+            {'loss': 0.5, 'critic.loss': 0.25}
+        """
+        iterations = batch.column("iteration", "draw")
+        said = dict(metrics or {})
+        steps = said.pop("steps", ())
+        iteration = int(iterations.max()) if len(iterations) else others.pop("iteration", 0)
+        others = {"iteration": iteration, "steps": _rows(steps), **others}
+        return cls(batch=batch, metrics=numbers(said), **others)
+
+
+@dataclass(frozen=True)
+class Remembers(Component, ABC):
+    """Base of every component that remembers, in any phase.
+
+    The state is read as of the iteration's begin, any number of times; `next` runs once, in `collect.update`, over the
+    iteration that is closed. So a state is a fold over the committed iterations, the same after any kill. It stands
+    under the component's place in the recipe: `advantage[0].TrackedBaseline`.
+    """
+
+    @abstractmethod
+    def initial_state(self) -> State:
+        """The state before the first iteration."""
+
+    @abstractmethod
+    def next(self, state: State, closed: Closed) -> State:
+        """The state of the next iteration, from this one's and what is closed. `state` itself stays as it is."""
+
+
+@dataclass(frozen=True)
+class StatefulComponent(BatchComponent, Remembers, ABC):
+    """A component that adds columns by what it remembers, as two pure functions: `add_columns` and `next`."""
+
+    @abstractmethod
+    def add_columns(self, state: State, batch: Batch) -> Batch:
+        """Return `batch` with the columns of `makes` added, by the state of the iteration's begin."""
+
+    def __call__(self, batch: Batch) -> Batch:
+        """Return `batch` with the columns of `makes` added, as in the first iteration."""
+        return self.add_columns(self.initial_state(), batch)
+
+
+def split(state: Mapping[str, Any]) -> tuple[State, dict[str, NDArray[Any]]]:
+    """A state as its part of plain values and its arrays by path, which `joined` puts together again.
+
+    A path joins the keys of the tables by `/`; in a key `~` is written `~0` and `/` is written `~1` (RFC 6901).
+
+    Raises:
+        RecipeError: an array is of another kind or shape than a state can hold.
+
+    Example:
+        >>> import numpy as np
+        >>> from agentrl_core.component.state import joined, split
+        >>> state = {"select[0].Tasks": {"seen": 2, "track": {"alpha": np.ones(3)}}}
+        >>> split(state)
+        ({'select[0].Tasks': {'seen': 2, 'track': {}}}, {'select[0].Tasks/track/alpha': array([1., 1., 1.])})
+        >>> joined(*split(state))["select[0].Tasks"]["track"]["alpha"].tolist()
+        [1.0, 1.0, 1.0]
+    """
+    arrays: dict[str, NDArray[Any]] = {}
+    return _without_arrays(state, (), arrays), arrays
+
+
+def _without_arrays(table: Mapping[str, Any], path: tuple[str, ...], arrays: dict[str, NDArray[Any]]) -> State:
+    plain: State = {}
+    for key, value in table.items():
+        here = (*path, str(key).replace("~", "~0").replace("/", "~1"))
+        if isinstance(value, Mapping):
+            plain[key] = _without_arrays(value, here, arrays)
+        elif isinstance(value, np.ndarray):
+            name = "/".join(here)
+            if value.dtype.kind not in "biuf" or value.ndim not in (1, 2):
+                raise RecipeError(
+                    f"state {name} is an array of {value.dtype} with {value.ndim} dimensions; remember arrays of bool, "
+                    "whole numbers or floats with one or two dimensions"
+                )
+            arrays[name] = value
+        else:
+            plain[key] = value
+    return plain
+
+
+def joined(table: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> State:
+    """The state that `split` took apart."""
+    state = {key: joined(value, {}) if isinstance(value, Mapping) else value for key, value in table.items()}
+    for path, array in arrays.items():
+        *outer, last = (key.replace("~1", "/").replace("~0", "~") for key in path.split("/"))
+        inside = state
+        for key in outer:
+            inside = inside.setdefault(key, {})
+        inside[last] = array
+    return state
+
+
+def packed(state: Mapping[str, Any]) -> State:
+    """A state as plain JSON values alone, its arrays as texts; `unpacked` reads it back, bit for bit."""
+    table, arrays = split(state)
+    return joined(table, {path: _text(array) for path, array in arrays.items()})  # type: ignore[misc]
+
+
+def unpacked(table: Mapping[str, Any]) -> State:
+    """The state that `packed` wrote."""
+    state: State = {}
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            state[key] = _array(value) if _ARRAY in value else unpacked(value)
+        else:
+            state[key] = value
+    return state
+
+
+def _text(array: NDArray[Any]) -> State:
+    kept = np.ascontiguousarray(array)
+    return {_ARRAY: kept.dtype.str, "shape": list(kept.shape), "bytes": base64.b64encode(kept.tobytes()).decode()}
+
+
+def _array(table: Mapping[str, Any]) -> NDArray[Any]:
+    flat = np.frombuffer(base64.b64decode(table["bytes"]), np.dtype(table[_ARRAY]))
+    return flat.reshape(table["shape"]).copy()
+
+
+def numbers(metrics: Mapping[str, object], before: str = "") -> dict[str, float]:
+    """The numbers of a table by name, those of tables in it with dots: what controllers and the store read."""
+    found: dict[str, float] = {}
+    for name, value in metrics.items():
+        if isinstance(value, Mapping):
+            found.update(numbers(value, f"{before}{name}."))
+        elif isinstance(value, (Real, np.number)) and not isinstance(value, bool):
+            found[f"{before}{name}"] = float(value)
+    return found
+
+
+def _rows(steps: object) -> tuple[Mapping[str, float], ...]:
+    """What the steps said, from columns: a list of numbers for each name."""
+    if not steps:
+        return ()
+    if not isinstance(steps, Mapping) or len({len(values) for values in steps.values()}) != 1:
+        raise InvalidInputError(
+            f"metrics: steps={steps!r:.60} is no table of lists of equal length; give Updates.metrics as they are"
+        )
+    columns = [[float("nan") if value is None else float(value) for value in values] for values in steps.values()]
+    return tuple(dict(zip(steps, row, strict=True)) for row in zip(*columns, strict=True))

@@ -1,0 +1,164 @@
+"""Coefficients that hold a metric at a target: proportional, in steps of the logarithm, as a dual variable."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC
+from dataclasses import dataclass
+from typing import Literal
+
+from agentrl_core.component import Controller, State, option
+
+
+@dataclass(frozen=True)
+class Adaptive(Controller, ABC):
+    """Base of coefficients that grow while a metric is above its target and shrink while it is below.
+
+    Args:
+        metric: name of the metric.
+        target: what it should be.
+        start: the coefficient before the first move.
+        at_least: smallest coefficient.
+        at_most: largest coefficient; None: none.
+    """
+
+    metric: str = option("reference_kl", filled=True)
+    target: float = option(0.1, above=0)
+    start: float = option(1.0, at_least=0)
+    at_least: float = option(0.0, at_least=0)
+    at_most: float | None = option(None, above=0)
+
+    def check_options(self) -> None:
+        """The coefficient begins within its bounds."""
+        self.require(self.start == self._held(self.start), "start", "give a number from at_least to at_most")
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The metric."""
+        return (self.metric,)
+
+    def begin(self) -> State:
+        """The coefficient `start`."""
+        return {"value": self.start}
+
+    def value(self, state: State) -> float:
+        """The coefficient."""
+        return float(state["value"])
+
+    def _held(self, value: float) -> float:
+        return max(self.at_least, value if self.at_most is None else min(value, self.at_most))
+
+
+@dataclass(frozen=True)
+class Proportional(Adaptive):
+    """The adaptive KL coefficient of PPO for language models: it grows in proportion to the relative error, clipped.
+
+    coefficient <- coefficient (1 + gain clip(metric / target - 1, -limit, limit))
+
+    Fine-tuning language models from human preferences, arXiv:1909.08593, section 2.2 (gain 0.1, limit 0.2). Public code
+    has gain = sequences of a batch / horizon (10 000).
+
+    Args:
+        gain: K, above 0.
+        limit: largest relative error that counts, above 0.
+
+    Example:
+        >>> from agentrl_core.schedule import Proportional
+        >>> coefficient = Proportional("reference_kl", target=6.0, start=0.2)
+        >>> state = coefficient.moved(coefficient.initial_state(), {"reference_kl": 12.0})
+        >>> round(coefficient.value(state), 6)  # 0.2 (1 + 0.1 x 0.2)
+        0.204
+    """
+
+    gain: float = option(0.1, above=0)
+    limit: float = option(0.2, above=0)
+
+    def move(self, state: State, *metrics: float) -> State:
+        """One step towards the target."""
+        error = min(max(metrics[0] / self.target - 1.0, -self.limit), self.limit)
+        return {"value": self._held(state["value"] * (1.0 + self.gain * error))}
+
+
+@dataclass(frozen=True)
+class LogStep(Adaptive):
+    """A coefficient whose logarithm moves with the relative error of the metric's average, clipped (ARES).
+
+    average <- momentum average + (1 - momentum) metric, at first the metric itself
+    log coefficient <- log coefficient + clip(rate e, -limit, limit), e = average / target - 1, where |e| > dead_zone
+
+    ARES, arXiv:2510.08457 (rate 0.05, limit 0.2, coefficient from 1e-4 to 100), which keeps one for each bucket of
+    difficulty: name the bucket's metric.
+
+    Args:
+        rate: of the logarithm, above 0.
+        limit: largest step of the logarithm, above 0.
+        momentum: of the average, at least 0 and below 1; 0: the metric itself.
+        dead_zone: relative errors up to this move nothing.
+
+    Example:
+        >>> from agentrl_core.schedule import LogStep
+        >>> coefficient = LogStep("reference_kl", target=0.1, rate=0.5)
+        >>> state = coefficient.moved(coefficient.initial_state(), {"reference_kl": 0.12})
+        >>> round(coefficient.value(state), 6)  # exp(0.5 x 0.2)
+        1.105171
+    """
+
+    start: float = option(1.0, above=0)
+    rate: float = option(0.05, above=0)
+    limit: float = option(0.2, above=0)
+    momentum: float = option(0.0, at_least=0, below=1)
+    dead_zone: float = option(0.0, at_least=0)
+
+    def begin(self) -> State:
+        """The coefficient `start`, and no average."""
+        return {"value": self.start, "average": None}
+
+    def move(self, state: State, *metrics: float) -> State:
+        """One step towards the target."""
+        before = metrics[0] if state["average"] is None else state["average"]
+        average = self.momentum * before + (1.0 - self.momentum) * metrics[0]
+        error = average / self.target - 1.0
+        step = 0.0 if abs(error) <= self.dead_zone else min(max(self.rate * error, -self.limit), self.limit)
+        return {"value": self._held(state["value"] * math.exp(step)), "average": average}
+
+
+@dataclass(frozen=True)
+class Dual(Adaptive):
+    """The dual variable of a constraint: it rises by the violation, and falls while the constraint is slack.
+
+    linear:       coefficient <- max(at_least, coefficient + rate (metric - target))
+    logarithmic:  log coefficient <- log coefficient + rate (metric - target)
+
+    with the sign turned where `holds` is `at_least`: the temperature of soft actor-critic (arXiv:1812.05905) is
+    `Dual("entropy", target=..., holds="at_least", kind="logarithmic")`. FixPO's multiplier of max KL <= eps is the
+    linear one with metric `max_kl`, target eps / C and rate C times its learning rate, `every="step"`.
+
+    Args:
+        rate: of the ascent, above 0.
+        holds: `at_most`: the metric should not be above the target; `at_least`: not below.
+        kind: `linear` or `logarithmic`.
+
+    Example:
+        >>> from agentrl_core.schedule import Dual
+        >>> cost = Dual("cost", target=1.0, start=0.0, rate=0.5)
+        >>> state = cost.initial_state()
+        >>> for value in (2.0, 1.5, 0.0):
+        ...     state = cost.moved(state, {"cost": value})
+        >>> cost.value(state)  # 0 + 0.5 + 0.25 - 0.5
+        0.25
+    """
+
+    rate: float = option(0.01, above=0)
+    holds: Literal["at_most", "at_least"] = "at_most"
+    kind: Literal["linear", "logarithmic"] = "linear"
+
+    def check_options(self) -> None:
+        """A logarithm needs a positive number."""
+        super().check_options()
+        self.require(self.kind == "linear" or self.start > 0, "start", "give a number above 0: its logarithm moves")
+
+    def move(self, state: State, *metrics: float) -> State:
+        """One step of the ascent."""
+        step = self.rate * (metrics[0] - self.target) * (1.0 if self.holds == "at_most" else -1.0)
+        value = state["value"] + step if self.kind == "linear" else state["value"] * math.exp(step)
+        return {"value": self._held(value)}

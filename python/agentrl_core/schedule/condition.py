@@ -1,0 +1,155 @@
+"""Conditions of what was measured, which are numbers too: 1 where they hold, 0 where they do not."""
+
+from __future__ import annotations
+
+from abc import ABC
+from dataclasses import dataclass
+
+from agentrl_core.component import Controller, State, option
+
+
+@dataclass(frozen=True)
+class Condition(Controller, ABC):
+    """Base of controllers that are 0 or 1: for `when` of an action, and to choose between two.
+
+    Args:
+        metric: name of the metric.
+    """
+
+    metric: str = option(filled=True)
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The metric."""
+        return (self.metric,)
+
+    @property
+    def examples(self) -> tuple[float, ...]:
+        """Both."""
+        return 0.0, 1.0
+
+    def begin(self) -> State:
+        """It does not hold."""
+        return {"value": 0.0}
+
+    def value(self, state: State) -> float:
+        """1 or 0."""
+        return float(state["value"])
+
+
+@dataclass(frozen=True)
+class Above(Condition):
+    """Holds where the metric was last above a threshold.
+
+    Args:
+        threshold: what it has to be above.
+
+    Example:
+        >>> from agentrl_core.schedule import Above
+        >>> far = Above("approximate_kl", 0.02)
+        >>> far.value(far.moved(far.initial_state(), {"approximate_kl": 0.03}))
+        1.0
+    """
+
+    threshold: float = 0.0
+
+    def move(self, state: State, *metrics: float) -> State:  # noqa: ARG002 - the last one alone counts
+        """Whether it holds."""
+        return {"value": float(metrics[0] > self.threshold)}
+
+
+@dataclass(frozen=True)
+class Below(Condition):
+    """Holds where the metric was last below a threshold.
+
+    Args:
+        threshold: what it has to be below.
+
+    Example:
+        >>> from agentrl_core.schedule import Below
+        >>> settled = Below("max_kl", 0.2)
+        >>> settled.value(settled.moved(settled.initial_state(), {"max_kl": 0.1}))
+        1.0
+    """
+
+    threshold: float = 0.0
+
+    def move(self, state: State, *metrics: float) -> State:  # noqa: ARG002 - the last one alone counts
+        """Whether it holds."""
+        return {"value": float(metrics[0] < self.threshold)}
+
+
+@dataclass(frozen=True)
+class Plateau(Condition):
+    """Holds when a metric has not risen by more than `gain` over its best for `patience` measurements; then anew.
+
+    BFS-Prover-V2 (arXiv:2509.06493) starts again from the base model where the success rate gained no more than 0.5 %
+    in three rounds: Restart("policy", when=Plateau("evaluation")).
+
+    Args:
+        gain: the rise that counts, at least 0.
+        patience: how many measurements without one, at least 1.
+
+    Example:
+        >>> from agentrl_core.schedule import Plateau
+        >>> flat = Plateau("success", gain=0.1, patience=2)
+        >>> state, values = flat.initial_state(), []
+        >>> for success in (0.2, 0.25, 0.25, 0.5):
+        ...     state = flat.moved(state, {"success": success})
+        ...     values.append(flat.value(state))
+        >>> values
+        [0.0, 0.0, 1.0, 0.0]
+    """
+
+    gain: float = option(0.005, at_least=0)
+    patience: int = option(3, at_least=1)
+
+    def begin(self) -> State:
+        """No best yet."""
+        return {"value": 0.0, "best": None, "waited": 0}
+
+    def move(self, state: State, *metrics: float) -> State:
+        """One measurement."""
+        best, waited = state["best"], state["waited"] + 1
+        if best is None or metrics[0] > best + self.gain or state["value"]:
+            return {"value": 0.0, "best": metrics[0], "waited": 0}
+        return {"value": float(waited >= self.patience), "best": best, "waited": waited}
+
+
+@dataclass(frozen=True)
+class First(Controller):
+    """What a metric was when it was first measured: an anchor, as that of SIREN's entropy (arXiv:2509.25133).
+
+    Args:
+        metric: name of the metric.
+        start: the number before.
+
+    Example:
+        >>> from agentrl_core.schedule import First
+        >>> anchor = First("peak_entropy")
+        >>> state = anchor.initial_state()
+        >>> for entropy in (0.8, 0.3):
+        ...     state = anchor.moved(state, {"peak_entropy": entropy})
+        >>> anchor.value(state)
+        0.8
+    """
+
+    metric: str = option("peak_entropy", filled=True)
+    start: float = 0.0
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The metric."""
+        return (self.metric,)
+
+    def begin(self) -> State:
+        """Nothing measured."""
+        return {"value": None}
+
+    def move(self, state: State, *metrics: float) -> State:
+        """What was measured first."""
+        return {"value": metrics[0] if state["value"] is None else state["value"]}
+
+    def value(self, state: State) -> float:
+        """The anchor."""
+        return self.start if state["value"] is None else float(state["value"])

@@ -1,0 +1,121 @@
+"""What select answers, and what it is asked for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentrl_core.exceptions import InvalidInputError
+
+TRAIN, SURVEY = 0, 1
+"""Purposes of a group: it may be drawn; or it is rolled out to measure, and drawn by nobody."""
+
+
+@dataclass(frozen=True, eq=False)
+class Selection:
+    """Which tasks are rolled out, how often, and what for: one row a group.
+
+    Attributes:
+        rows: of the pool.
+        counts: rollouts of each, at least 1.
+        variants: prompt variant; -1: none.
+        purpose: 0: to train; 1: a survey, which is rolled out and kept, and drawn by nobody.
+        probabilities: how probable each row was, where that is known.
+        items: of the queue; -1: none.
+    """
+
+    rows: NDArray[np.int64]
+    counts: NDArray[np.int32]
+    variants: NDArray[np.int32]
+    purpose: NDArray[np.uint8]
+    probabilities: NDArray[np.float64] | None
+    items: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, rows: NDArray[np.int64], group_size: int) -> Self:
+        """Rows to train on, `group_size` rollouts of each."""
+        count = len(rows)
+        return cls(
+            rows.astype(np.int64),
+            np.full(count, group_size, np.int32),
+            np.full(count, -1, np.int32),
+            np.zeros(count, np.uint8),
+            None,
+            np.full(count, -1, np.int64),
+        )
+
+    def __len__(self) -> int:
+        """How many groups."""
+        return len(self.rows)
+
+    def check(self, pool_size: int, title: str) -> None:
+        """Refuse what cannot be rolled out.
+
+        Raises:
+            InvalidInputError: columns have unequal lengths, or hold what is not possible; `title` made them.
+        """
+        for option in fields(self):
+            value = getattr(self, option.name)
+            if value is not None and len(value) != len(self.rows):
+                raise InvalidInputError(
+                    f"{title}: selection has {len(self.rows)} rows and {len(value)} {option.name}; give one each"
+                )
+        for name, wrong, remedy in (
+            ("rows", (self.rows < 0) | (self.rows >= pool_size), f"rows of the pool are 0 to {pool_size - 1}"),
+            ("counts", self.counts < 1, "at least one rollout a group"),
+            ("purpose", self.purpose > SURVEY, "0 (train) or 1 (survey)"),
+        ):
+            if wrong.any():
+                place = int(np.flatnonzero(wrong)[0])
+                raise InvalidInputError(f"{title}: {name}[{place}]={getattr(self, name)[place]}; {remedy}")
+
+    def take(self, order: NDArray[np.int64]) -> Self:
+        """Some of the groups, in this order."""
+        columns = {option.name: getattr(self, option.name) for option in fields(self)}
+        return type(self)(**{name: None if column is None else column[order] for name, column in columns.items()})
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, which `from_dict` reads back bit for bit."""
+        table = {option.name: getattr(self, option.name) for option in fields(self)}
+        return {name: None if column is None else column.tolist() for name, column in table.items()}
+
+    @classmethod
+    def from_dict(cls, table: dict[str, Any]) -> Self:
+        """What `to_dict` wrote."""
+        kinds = {"rows": np.int64, "counts": np.int32, "variants": np.int32, "purpose": np.uint8, "items": np.int64}
+        columns = {name: np.asarray(table[name], kind) for name, kind in kinds.items()}
+        chances = table["probabilities"]
+        return cls(probabilities=None if chances is None else np.asarray(chances, np.float64), **columns)
+
+    @classmethod
+    def concat(cls, parts: list[Self]) -> Self:
+        """The groups of several rounds, one round after the other."""
+        known = all(part.probabilities is not None for part in parts)
+        columns = {
+            option.name: np.concatenate([getattr(part, option.name) for part in parts])
+            for option in fields(cls)
+            if known or option.name != "probabilities"
+        }
+        return cls(**({"probabilities": None} | columns))
+
+
+@dataclass(frozen=True, eq=False)
+class Wanted:
+    """What an iteration asks of select.
+
+    Attributes:
+        groups: how many groups are still needed.
+        group_size: rollouts of a group, unless the selector says something else.
+        round: 0 at first, then counted up where admission rejected groups.
+        taken: rows that this iteration has chosen in earlier rounds, in their order.
+        iteration: its number.
+    """
+
+    groups: int
+    group_size: int
+    round: int
+    taken: NDArray[np.int64]
+    iteration: int
