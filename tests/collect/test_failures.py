@@ -110,10 +110,25 @@ def test_an_episode_that_hangs_is_given_up(tmp_path: Path, runs: str) -> None:
     collect.close()
 
 
+def test_threads_that_are_given_up_are_counted_until_there_are_too_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int] = []
+    world = FailingWorld(str(tmp_path), ("fine", "hang 9"), "thread")
+    collect = collector(world, call_seconds=0.5, progress=lambda progress: seen.append(progress.abandoned))
+    with pytest.warns(RuntimeWarning, match="took longer than 0.5 s"):
+        collect(tasks=2, group_size=1)
+    assert seen[-1] == 3, "once, and two repairs"
+    monkeypatch.setattr("agentrl_core.collect.threads._MOST_ABANDONED", 4)
+    with pytest.raises(InvalidInputError, match=r"FailingWorld: 5 calls took longer than 0.5 s, .*: runs=\"process\""):
+        collect.evaluate(tasks=2, split="train", samples=4)
+    collect.close()
+
+
 def test_a_worker_that_dies_takes_nobody_with_it(tmp_path: Path) -> None:
     world = FailingWorld(str(tmp_path), ("fine", "die 1", "die 9"), "process")
     collect = collector(world)
-    with pytest.warns(RuntimeWarning, match="the process of the episode died"):
+    with pytest.warns(RuntimeWarning, match=r"the process of the episode died \(exit code 7\)"):
         batch = collect(tasks=3, group_size=3)
     statuses = by_task(batch)
     assert statuses["fine"] == ["finished"] * 3

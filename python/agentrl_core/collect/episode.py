@@ -231,6 +231,7 @@ class Episode:
                     repairs, reason = repairs + error.culprit, str(error)
                 except OverdueError as error:
                     self._handle = None
+                    self._progress.abandoned += error.abandoned
                     repairs, reason = repairs + 1, str(error)
                 except Exception as error:  # noqa: BLE001 -- whatever somebody's environment raises
                     self._drop()

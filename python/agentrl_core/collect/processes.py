@@ -14,6 +14,8 @@ from agentrl_core.env.base import Environment
 
 _LENGTH = struct.Struct("<Q")
 _MOST_BYTES = 1 << 18
+_SECONDS_TO_DIE = 0.1
+"""Behind its last word, so that it can be told how it ended."""
 _dumps = functools.partial(pickle.dumps, protocol=pickle.HIGHEST_PROTOCOL)
 
 
@@ -92,6 +94,7 @@ class Process(Host):
             self.answered(answers)
 
     def _ended(self) -> None:
+        self._process.join(_SECONDS_TO_DIE)
         code = self._process.exitcode
         self.died(f"the process of the episode died{'' if code is None else f' (exit code {code})'}")
 

@@ -11,9 +11,11 @@ from typing import Any
 
 from agentrl_core.collect.workers import Begin, OverdueError, Reply, act, begin, end, restore
 from agentrl_core.env.base import Environment, Task
+from agentrl_core.exceptions import InvalidInputError
 
 _MOST_THREADS = 256
 _IDLE_SECONDS = 10.0
+_MOST_ABANDONED = 256
 
 
 class _Job:
@@ -46,13 +48,18 @@ class _Job:
 
 
 class Threads:
-    """In threads of our own, started as they are needed. One that hangs is abandoned, and another takes its place."""
+    """In threads of our own, started as they are needed.
+
+    One that hangs is abandoned, and another takes its place, until too many hang.
+    """
 
     def __init__(self, environment: Environment) -> None:
         self._environment = environment
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._threads = 0
         self._waiting = 0
+        self._abandoned = 0
+        """Those that hang, until they come back."""
         self._lock = threading.Lock()
 
     async def begin(self, task: Task, seed: int, seconds: float | None) -> tuple[Any, Begin]:
@@ -92,10 +99,18 @@ class Threads:
                 return job.future.result()
             left = seconds if job.began is None else job.began + seconds - time.monotonic()
             if left <= 0:
-                job.abandoned = True
                 with self._lock:
+                    job.abandoned = True
                     self._threads -= 1
-                raise OverdueError(f"it took longer than {seconds} s")
+                    self._abandoned += 1
+                    abandoned = self._abandoned
+                if abandoned > _MOST_ABANDONED:
+                    raise InvalidInputError(
+                        f"environment {type(self._environment).__name__}: {abandoned} calls took longer than "
+                        f"{seconds} s, and their threads still hang, which nobody can end; let it run in processes, "
+                        'which can be ended: runs="process"'
+                    )
+                raise OverdueError(f"it took longer than {seconds} s", abandoned=True)
 
     def _put(self, job: _Job) -> None:
         with self._lock:
@@ -118,5 +133,7 @@ class Threads:
             if job is None:
                 return
             job.run()
+            with self._lock:
+                self._abandoned -= job.abandoned
             if job.abandoned:
                 return  # another thread has taken its place

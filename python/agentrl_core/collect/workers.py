@@ -22,7 +22,11 @@ class WorkerDiedError(Exception):
 
 
 class OverdueError(Exception):
-    """A call took longer than it may."""
+    """A call took longer than it may; `abandoned`: its thread cannot be ended, and goes on."""
+
+    def __init__(self, message: str, *, abandoned: bool = False) -> None:
+        super().__init__(message)
+        self.abandoned = abandoned
 
 
 @dataclass(frozen=True)
