@@ -167,6 +167,6 @@ def test_a_collector_in_an_actor_is_the_one_writer(tmp_path: Path) -> None:
 
 
 def test_a_cluster_is_asked_for() -> None:
-    from agentrl_core.integrations.ray import connected
+    from agentrl_core.engine.cluster import connected
 
     assert connected("this") is ray

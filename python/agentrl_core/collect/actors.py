@@ -9,8 +9,8 @@ import threading
 from typing import Any
 
 from agentrl_core.collect.hosts import Host, Hosted
+from agentrl_core.engine.cluster import connected
 from agentrl_core.env.base import Environment
-from agentrl_core.integrations.ray import connected
 
 
 class Actor(Host):

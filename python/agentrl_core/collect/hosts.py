@@ -110,7 +110,7 @@ class Host(ABC):
             if not self._started:
                 self._started = True
                 if error is not None:
-                    self._give_up(lambda _, unmade=error: unmade)
+                    self._unmade(error)
                     return
             if future.done():
                 continue
@@ -123,6 +123,10 @@ class Host(ABC):
         """It is no more; whoever waits is told."""
         # One that does not even begin is everybody's: others would end as it did.
         self._give_up(lambda first: WorkerDiedError(reason, culprit=first or not self._started))
+
+    def _unmade(self, error: Exception) -> None:
+        """The environment could not be made there, which everybody is told."""
+        self._give_up(lambda _: error)
 
     def _flush(self) -> None:
         messages, self._unsent = self._unsent, []

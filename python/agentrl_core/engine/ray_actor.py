@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from agentrl_core.engine.base import Engine, Request, Segment, aborted, check_request
 from agentrl_core.engine.chat import Chat
+from agentrl_core.engine.cluster import connected
 from agentrl_core.exceptions import EngineError, InvalidInputError
-from agentrl_core.integrations.ray import connected
 
 if TYPE_CHECKING:
     import torch

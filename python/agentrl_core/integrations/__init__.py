@@ -1,4 +1,4 @@
-"""Ways to the tools that people have: Polars, Ray, and dashboards of metrics."""
+"""Ways to the tools that people have: Polars, and dashboards of metrics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ray: environments, engines and collectors on the machines of a cluster.
+"""The cluster of Ray that environments, engines and collectors run on.
 
 An environment that declares `runs = "ray"` has its episodes in actors (`Collector(..., processes=)` says how many), and
 `engine.RayActor` puts any engine into one. A collector can itself be made inside an actor, with its store: a store has
