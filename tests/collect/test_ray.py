@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import threading
 import time
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -34,9 +36,19 @@ def _cluster() -> Iterator[None]:
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     support = str(Path(failing_world.__file__).parent)
     os.environ["PYTHONPATH"] = os.pathsep.join([support, os.environ.get("PYTHONPATH", "")])
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=100 << 20)
+    for attempt in range(5):
+        try:
+            ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=100 << 20)
+            break
+        except Exception as error:  # Ray raises nothing more special, and waits half a minute and no longer
+            ray.shutdown()
+            if attempt == 4 or "timed out" not in str(error):
+                raise
     yield
     ray.shutdown()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)  # Ray ends its processes and does not wait for them
+        gc.collect()
 
 
 def tables(batch: arl.Batch) -> dict[str, list[Any]]:
