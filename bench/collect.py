@@ -97,19 +97,28 @@ class Episode:
         return self.taken.to_bytes(4, "little")
 
 
-def side_by_side(world: World, tasks: int, group_size: int) -> arl.Batch:
-    """What `collect` does; the recipe only rewards."""
+Timed = tuple[float, float, arl.Batch]
+"""Seconds, seconds of this process on a processor, and what came of it."""
+
+
+def side_by_side(world: World, tasks: int, group_size: int) -> Timed:
+    """What `collect` does, its threads and processes having begun; the recipe only rewards."""
     recipe = arl.Recipe(name="bench")
     collect = arl.Collector(
         Free(), world, recipe, task_pool=tasks, sampling=SAMPLING, context_tokens=1 << 20, concurrency=1 << 20
     )
-    batch = collect(tasks=tasks, group_size=group_size)
+    collect.evaluate(tasks=1, samples=16)
+    result = timed(collect, tasks=tasks, group_size=group_size)
     collect.close()
-    return batch
+    return result
 
 
-def lock_step(world: World, tasks: int, group_size: int) -> arl.Batch:
+def lock_step(world: World, tasks: int, group_size: int) -> Timed:
     """One engine call for all rows, then each environment in turn."""
+    return timed(_lock_step, world, tasks, group_size)
+
+
+def _lock_step(world: World, tasks: int, group_size: int) -> arl.Batch:
     pool = world.tasks(tasks)
     order = recipes.GRPO.select.choose(tasks, 0, tasks, 0)
     forest = arl.Forest()
@@ -153,12 +162,12 @@ def lock_step(world: World, tasks: int, group_size: int) -> arl.Batch:
     return forest.freeze()
 
 
-def timed(function: Any, *arguments: Any) -> tuple[float, arl.Batch]:
-    """Seconds, and what came of it."""
+def timed(function: Any, *arguments: Any, **more: Any) -> Timed:
+    """How long a call takes, and what it gives."""
     gc.collect()
-    begin = time.perf_counter()
-    batch = function(*arguments)
-    return time.perf_counter() - begin, batch
+    begin, busy = time.perf_counter(), time.process_time()
+    batch = function(*arguments, **more)
+    return time.perf_counter() - begin, time.process_time() - busy, batch
 
 
 def check_equal(first: arl.Batch, second: arl.Batch) -> None:
@@ -170,30 +179,33 @@ def check_equal(first: arl.Batch, second: arl.Batch) -> None:
 
 def overhead(episodes: Sequence[int], turns: int, runs: int) -> None:
     """Print the first table."""
-    print(f"overhead of a turn in microseconds, {turns} turns an episode, best of {runs}")
-    print(f"{'episodes':>10} {'lock-step':>10} {'inline':>8} {'thread':>8} {'process':>8} {'resident MB':>12}")
+    ways = ("lock-step", "inline", "thread", "process")
+    print(f"overhead of a turn in microseconds (and on a processor), {turns} turns an episode, best of {runs}")
+    print(f"{'episodes':>10} " + " ".join(f"{way:>13}" for way in ways) + f" {'resident MB':>12}")
     for count in episodes:
         group_size = min(count, 8)
         tasks = count // group_size
-        lines: dict[str, float] = {}
-        for name in ("lock-step", "inline", "thread", "process"):
-            function = lock_step if name == "lock-step" else side_by_side
-            world = World(turns, "inline" if name == "lock-step" else name)
-            best = min(timed(function, world, tasks, group_size)[0] for _ in range(runs if count <= 1000 else 1))
-            lines[name] = best / (tasks * group_size * turns) * 1e6
-        check_equal(lock_step(World(turns), tasks, group_size), side_by_side(World(turns), tasks, group_size))
+        line = f"{count:>10} "
+        made = []
+        for way in ways:
+            function = lock_step if way == "lock-step" else side_by_side
+            world = World(turns, "inline" if way == "lock-step" else way)
+            results = [function(world, tasks, group_size) for _ in range(runs if count <= 1000 else 1)]
+            each = 1e6 / (tasks * group_size * turns)
+            wall, busy = (min(result[place] for result in results) * each for place in (0, 1))
+            line += f"{wall:>6.0f} ({busy:>4.0f}) "
+            made.append(results[0][2])
+        for other in made[1:]:
+            check_equal(made[0], other)
         resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        print(
-            f"{count:>10} " + " ".join(f"{lines[n]:>{w}.0f}" for n, w in zip(lines, (10, 8, 8, 8), strict=True)), end=""
-        )
-        print(f" {resident:>12.0f}", flush=True)
+        print(f"{line}{resident:>12.0f}", flush=True)
 
 
 def waiting(title: str, tasks: int, group_size: int, world: World) -> None:
     """Print how long both wait for the same work."""
-    before, first = timed(lock_step, world, tasks, group_size)
+    before, _, first = lock_step(world, tasks, group_size)
     world.runs = "thread"
-    now, second = timed(side_by_side, world, tasks, group_size)
+    now, _, second = side_by_side(world, tasks, group_size)
     check_equal(first, second)
     print(f"{title}: lock-step {before:.2f} s, side by side {now:.2f} s: {before / now:.1f} x")
 

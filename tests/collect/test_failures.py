@@ -110,15 +110,53 @@ def test_an_episode_that_hangs_is_given_up(tmp_path: Path, runs: str) -> None:
     collect.close()
 
 
+def test_threads_that_are_given_up_are_counted_until_there_are_too_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int] = []
+    world = FailingWorld(str(tmp_path), ("fine", "hang 9"), "thread")
+    collect = collector(world, call_seconds=0.5, progress=lambda progress: seen.append(progress.abandoned))
+    with pytest.warns(RuntimeWarning, match="took longer than 0.5 s"):
+        collect(tasks=2, group_size=1)
+    assert seen[-1] == 3, "once, and two repairs"
+    monkeypatch.setattr("agentrl_core.collect.threads._MOST_ABANDONED", 4)
+    with pytest.raises(InvalidInputError, match=r"FailingWorld: 5 calls took longer than 0.5 s, .*: runs=\"process\""):
+        collect.evaluate(tasks=2, split="train", samples=4)
+    collect.close()
+
+
 def test_a_worker_that_dies_takes_nobody_with_it(tmp_path: Path) -> None:
     world = FailingWorld(str(tmp_path), ("fine", "die 1", "die 9"), "process")
     collect = collector(world)
-    with pytest.warns(RuntimeWarning, match="the process of the episode died"):
+    with pytest.warns(RuntimeWarning, match=r"the process of the episode died \(exit code 7\)"):
         batch = collect(tasks=3, group_size=3)
     statuses = by_task(batch)
     assert statuses["fine"] == ["finished"] * 3
     assert statuses["die 1"] == ["finished"] * 3
     assert "failed" in statuses["die 9"]
+    collect.close()
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [("unreadable 9", "what it gave cannot be read here: .*'other'"), ("unsendable 9", "not be sent")],
+)
+def test_what_cannot_cross_to_another_process_fails_its_branch_alone(tmp_path: Path, how: str, message: str) -> None:
+    collect = collector(FailingWorld(str(tmp_path), ("fine", how), "process"))
+    with pytest.warns(RuntimeWarning, match=message):
+        batch = collect(tasks=4, group_size=2)
+    statuses = by_task(batch)
+    assert statuses.pop("fine") == ["finished"] * 4
+    assert {status for each in statuses.values() for status in each} <= {"failed"}
+    collect.close()
+
+
+def test_a_close_that_hangs_holds_up_nobody_for_long(tmp_path: Path) -> None:
+    world = FailingWorld(str(tmp_path), ("closehang 1",), "process")
+    collect = arl.Collector(Engine(), world, recipes.GRPO, task_pool=4, processes=1, call_seconds=1.0, concurrency=1)
+    begin = time.monotonic()
+    assert by_task(collect(tasks=2, group_size=1)) == {"closehang 1": ["finished"] * 2}
+    assert time.monotonic() - begin < world.hang
     collect.close()
 
 
@@ -265,7 +303,7 @@ def test_a_forked_child_collects_on_its_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"runs": "moon"}, r"environment FailingWorld: runs='moon'; give one of 'inline', 'thread', 'process'"),
+        ({"runs": "moon"}, r"environment FailingWorld: runs='moon'; give one of 'inline', 'thread', 'process', 'ray'"),
         ({"facts": {"a": 1}}, r"environment FailingWorld: facts\['a'\] is 1; declare it as env.Fact"),
     ],
 )

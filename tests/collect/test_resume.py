@@ -17,6 +17,7 @@ import numpy as np
 import polars as pl
 import pytest
 import resuming
+import resuming_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from number_world import Numbers, SumWorld
@@ -41,11 +42,11 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         return outcome(store)
 
 
-def go_on(folder: Path, kills: int, seed: int) -> int:
+def go_on(folder: Path, kills: int, seed: int, script: str = resuming.__file__, seconds: float = 0.04) -> int:
     """Kill the run at random moments until all is done; how often it was."""
     rng = np.random.default_rng(seed)
     killed = 0
-    command = [sys.executable, resuming.__file__, str(folder)]
+    command = [sys.executable, script, str(folder)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as runs:
         assert runs.stdin is not None
         assert runs.stdout is not None
@@ -54,7 +55,7 @@ def go_on(folder: Path, kills: int, seed: int) -> int:
             runs.stdin.flush()
             process = int(runs.stdout.readline().split()[1])
             # Patience grows, so that a slow machine comes to the end too.
-            time.sleep(rng.uniform(0.0, 0.04 * (1 + killed / 10)) if killed < kills else 0.5 * killed)
+            time.sleep(rng.uniform(0.0, seconds * (1 + killed / 10)) if killed < kills else 0.5 * killed)
             with contextlib.suppress(ProcessLookupError):  # it was done already
                 os.kill(process, signal.SIGKILL)
             if runs.stdout.readline().split()[1] == "0":
@@ -82,6 +83,29 @@ def test_kills_in_the_middle_of_groups_change_nothing(tmp_path: Path, undisturbe
         assert not (tmp_path / f"{folder.name}.complaints").exists(), "what was recorded is never asked for again"
         judged = (tmp_path / f"{folder.name}.effects").read_text().split()
         assert len(set(judged)) >= 3
+        assert runs < 50, "kills hit"
+
+
+@pytest.mark.slow
+def test_kills_of_a_run_with_a_model_change_nothing(tmp_path: Path) -> None:
+    """As above with a real model, row by row. 100 kills take minutes: `AGENTRL_KILLS=100` runs them, CI has 15."""
+    kills = int(os.environ.get("AGENTRL_KILLS", "15"))
+    with arl.Store.open(tmp_path / "undisturbed", sync="never") as store:
+        resuming_model.train(tmp_path / "undisturbed", store)
+        expected = outcome(store)
+    assert len(expected["trajectories"]) >= 12
+    killed, runs = 0, 0
+    while killed < kills:
+        folder = tmp_path / str(runs)
+        killed += go_on(folder, min(kills - killed, 25), runs, resuming_model.__file__, seconds=0.5)
+        runs += 1
+        with arl.Store.open(folder, read_only=True) as store:
+            assert store.iteration == resuming_model.ITERATIONS
+            found = outcome(store)
+            for name in TABLES:
+                assert found[name] == expected[name], name
+            assert store.verify() == []
+        assert not (tmp_path / f"{folder.name}.complaints").exists(), "what was recorded is never sampled again"
         assert runs < 50, "kills hit"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,9 +14,19 @@ from agentrl_core.env import TOOL_ERROR, TOOL_RESULT, Fact, Outcome, Task
 TURNS = 3
 
 
+class OddError(Exception):
+    """Can be sent to another process, and not be read there."""
+
+    def __init__(self, one: int, other: int) -> None:
+        super().__init__(f"{one} and {other}")
+
+
 @dataclass
 class FailingWorld:
     """Tasks are named after how they fail: `fine`, or `<how> <times>`, such as `raise 1` or `die 9`.
+
+    `closehang` hangs while it is closed; `unreadable` raises what no other process can read, `unsendable` has a state
+    that cannot be sent to one.
 
     Args:
         folder: where failures are counted, over processes.
@@ -71,6 +82,8 @@ class FailingEpisode:
             time.sleep(self.world.hang)
         if how.endswith("die"):
             os._exit(7)
+        if how == "unreadable":
+            raise OddError(1, 2)
 
     def step(self, action: str) -> Outcome:
         if self.world.seconds:
@@ -87,9 +100,13 @@ class FailingEpisode:
         return Outcome(reward=1.0, terminated=True, success=self.seed % 2 == 0, facts=facts)
 
     def state_key(self) -> bytes:
+        if self.task.question.startswith("unsendable"):
+            return threading.Lock()  # type: ignore[return-value]
         return f"{self.task.task_id} {self.turns}".encode()
 
     def close(self) -> None:
         assert not self.closed, "it is closed once"
         self.closed = True
-        self.world.count(self.task, "closed")
+        how, _, times = self.task.question.partition(" ")
+        if self.world.count(self.task, "closed") <= int(times or 0) and how == "closehang":
+            time.sleep(self.world.hang)

@@ -11,6 +11,7 @@ import itertools
 import os
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -134,7 +135,8 @@ def say(word: str, number: int) -> None:
     sys.stdout.flush()
 
 
-def again(folder: Path) -> None:
+def again(folder: Path, train: Callable[[Path, Store], None]) -> None:
+    """Go on in a new process for every line, whatever happens to the one before."""
     for _ in sys.stdin:
         child = os.fork()
         if not child:
@@ -146,4 +148,4 @@ def again(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    again(Path(sys.argv[1]))
+    again(Path(sys.argv[1]), train)

@@ -9,11 +9,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from agentrl_core.collect.actors import Actor
 from agentrl_core.collect.answers import Checks, shown
+from agentrl_core.collect.hosts import Hosts
 from agentrl_core.collect.journal import Journal, digest, read_answer, read_begin, write_answer, write_begin
 from agentrl_core.collect.notices import Notices
+from agentrl_core.collect.processes import Process
 from agentrl_core.collect.progress import Progress
-from agentrl_core.collect.workers import Inline, OverdueError, Processes, Reply, Threads, WorkerDiedError, Workers
+from agentrl_core.collect.threads import Threads
+from agentrl_core.collect.workers import Inline, OverdueError, Reply, WorkerDiedError, Workers
 from agentrl_core.env.base import Environment, Fact, Task
 from agentrl_core.exceptions import InternalError, InvalidInputError
 from agentrl_core.rollout.runtime import EpisodeError, Joint
@@ -28,7 +32,7 @@ class World:
     Args:
         environment: what it says of itself is checked here.
         name: where a collection has several.
-        processes: how many processes, where it runs in processes.
+        processes: how many processes or actors, where it runs in those.
 
     Raises:
         InvalidInputError: `runs` or `facts` is not what it can be.
@@ -50,7 +54,8 @@ class World:
         kinds: dict[str, Callable[[], Workers]] = {
             "inline": lambda: Inline(environment),
             "thread": lambda: Threads(environment),
-            "process": lambda: Processes(environment, processes),
+            "process": lambda: Hosts(lambda: Process(environment), processes),
+            "ray": lambda: Hosts(lambda: Actor(environment), processes),
         }
         if runs not in kinds:
             raise InvalidInputError(
@@ -233,6 +238,7 @@ class Episode:
                     repairs, reason = repairs + error.culprit, str(error)
                 except OverdueError as error:
                     self._handle = None
+                    self._progress.abandoned += error.abandoned
                     repairs, reason = repairs + 1, str(error)
                 except Exception as error:  # noqa: BLE001 -- whatever somebody's environment raises
                     self._drop()

@@ -73,11 +73,15 @@ class Evaluation:
         return float(np.mean(self._passed(tries)))
 
     def interval(self, tries: int = 1, *, confidence: float = 0.95) -> tuple[float, float]:
-        """Where pass@k of all tasks of this kind lies: percentiles of the bootstrap over tasks, from a fixed seed."""
-        passed = self._passed(tries)
-        rng = np.random.default_rng(0)
-        means = np.array([passed[rng.integers(len(passed), size=len(passed))].mean() for _ in range(_RESAMPLES)])
-        low, high = np.quantile(means, [(1 - confidence) / 2, (1 + confidence) / 2])
+        """Where pass@k of all tasks of this kind lies: percentiles of the bootstrap over tasks, from a fixed seed.
+
+        A resample draws n of the n tasks, so its mean is that of their values under multinomial counts; tasks of equal
+        value are drawn as one.
+        """
+        values, counts = np.unique(self._passed(tries), return_counts=True)
+        number = int(counts.sum())
+        drawn = np.random.default_rng(0).multinomial(number, counts / number, size=_RESAMPLES)
+        low, high = np.quantile(drawn @ values / number, [(1 - confidence) / 2, (1 + confidence) / 2])
         return float(low), float(high)
 
     def by_domain(self) -> dict[str, float]:

@@ -6,20 +6,30 @@ import asyncio
 import contextlib
 import os
 import threading
+import time
 from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from agentrl_core.collect.watchdog import LOOK_SECONDS, Selector, Watchdog
 from agentrl_core.exceptions import InvalidInputError
 
 Value = TypeVar("Value")
 
-# How often the caller's thread looks at what goes on, and how long a cancelled program may take to clean up.
-_LOOK_SECONDS = 0.1
+# How often whoever watches sees how it goes, and how long a cancelled program may take to clean up.
+_WATCH_SECONDS = 0.1
 _CLEAN_UP_SECONDS = 5.0
 
 _lock = threading.Lock()
-_loops: dict[int, asyncio.AbstractEventLoop] = {}
+_loops: dict[int, _Running] = {}
 """The loop of this process; a forked child has none of its parent's threads."""
+
+
+@dataclass(frozen=True)
+class _Running:
+    loop: asyncio.AbstractEventLoop
+    selector: Selector
+    thread: threading.Thread
 
 
 def _forget() -> None:
@@ -39,13 +49,16 @@ def _serve(loop: asyncio.AbstractEventLoop) -> None:
             loop.run_forever()
 
 
-def _loop() -> asyncio.AbstractEventLoop:
+def _running() -> _Running:
     with _lock:
-        loop = _loops.get(os.getpid())
-        if loop is None:
-            loop = _loops[os.getpid()] = asyncio.new_event_loop()
-            threading.Thread(target=_serve, args=(loop,), name="agentrl-collect", daemon=True).start()
-        return loop
+        running = _loops.get(os.getpid())
+        if running is None:
+            selector = Selector()
+            loop = asyncio.SelectorEventLoop(selector)
+            thread = threading.Thread(target=_serve, args=(loop,), name="agentrl-collect", daemon=True)
+            running = _loops[os.getpid()] = _Running(loop, selector, thread)
+            thread.start()
+        return running
 
 
 def run(make: Callable[[], Coroutine[Any, Any, Value]], watch: Callable[[], object] | None = None) -> Value:
@@ -60,7 +73,8 @@ def run(make: Callable[[], Coroutine[Any, Any, Value]], watch: Callable[[], obje
     Raises:
         InvalidInputError: it is called by code that runs on this loop itself, such as a rollout program.
     """
-    loop = _loop()
+    running = _running()
+    loop = running.loop
     if _runs_on(loop):
         raise InvalidInputError(
             "a rollout program cannot collect: it runs on the loop that collecting waits for; use group.spawn"
@@ -81,8 +95,11 @@ def run(make: Callable[[], Coroutine[Any, Any, Value]], watch: Callable[[], obje
 
     try:
         loop.call_soon_threadsafe(start)
-        while not done.wait(_LOOK_SECONDS):
-            if watch is not None:
+        watchdog, watched = Watchdog(loop, running.selector), time.monotonic()
+        while not done.wait(LOOK_SECONDS):
+            watchdog.look(running.thread.ident or 0)
+            if watch is not None and time.monotonic() - watched >= _WATCH_SECONDS:
+                watched = time.monotonic()
                 watch()
         if watch is not None:
             watch()

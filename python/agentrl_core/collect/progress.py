@@ -19,6 +19,7 @@ class Progress:
         ended: branches that are over.
         failed: those of them that broke down.
         repairs: episodes that were built anew after they broke down, and requests that an engine was asked again.
+        abandoned: threads that were given up, because the call of an environment in them took too long.
         tool_results: actions that a tool answered.
         seconds: since the collection began.
     """
@@ -31,6 +32,7 @@ class Progress:
     ended: int = 0
     failed: int = 0
     repairs: int = 0
+    abandoned: int = 0
     tool_results: int = 0
     _began: float = field(default_factory=time.monotonic, repr=False)
 
@@ -40,11 +42,12 @@ class Progress:
         return time.monotonic() - self._began
 
     def __str__(self) -> str:
-        rate = self.tokens / max(self.seconds, 1e-9)
+        seconds = max(self.seconds, 1e-9)
         parts = [
-            f"{self.turns} turns",
-            f"{self.tokens} tokens ({rate:.0f}/s)",
+            f"{self.turns} turns ({self.turns / seconds:.1f}/s)",
+            f"{self.tokens} tokens ({self.tokens / seconds:.0f}/s)",
             f"{self.running} running ({self.at_engine} at the engine, {self.at_environment} at the environment)",
             f"{self.ended} ended",
         ]
-        return ", ".join([*parts, *([f"{self.failed} failed"] if self.failed else [])])
+        rare = {"failed": self.failed, "repaired": self.repairs, "threads abandoned": self.abandoned}
+        return ", ".join([*parts, *(f"{count} {what}" for what, count in rare.items() if count)])

@@ -1,9 +1,9 @@
 """Engines: token ids in, token ids and behaviour log-probabilities out.
 
 `Transformers` samples from a PyTorch model of Hugging Face, `Vllm` from vLLM in this process, `Scripted` says what a
-test tells it to. All are asked by `await engine.generate(request)`, for many requests at a time, or by `complete`.
-`Chat` turns text and messages into the tokens of a chat and back. Names load on first use: importing this package
-imports neither torch nor vLLM.
+test tells it to; `RayActor` puts any of them into an actor of a Ray cluster. All are asked by `await
+engine.generate(request)`, for many requests at a time, or by `complete`. `Chat` turns text and messages into the tokens
+of a chat and back. Names load on first use: importing this package imports neither torch nor vLLM.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from agentrl_core.lazy import lazy
 if TYPE_CHECKING:
     from agentrl_core.engine.base import Engine, Request, Sampling, Segment, Top, complete
     from agentrl_core.engine.chat import Chat
+    from agentrl_core.engine.ray_actor import RayActor
     from agentrl_core.engine.scripted import Reply, Scripted
     from agentrl_core.engine.transformers import Transformers
     from agentrl_core.engine.vllm import Vllm
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 _HOME = {
     "Chat": "chat",
     "Engine": "base",
+    "RayActor": "ray_actor",
     "Reply": "scripted",
     "Request": "base",
     "Sampling": "base",
@@ -36,6 +38,7 @@ _HOME = {
 __all__ = [
     "Chat",
     "Engine",
+    "RayActor",
     "Reply",
     "Request",
     "Sampling",

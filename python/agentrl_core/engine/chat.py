@@ -81,6 +81,9 @@ class Chat:
         self._checked: set[str] = set()
         """The kinds of prompts and observations that are known to be rendered well."""
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.tokenizer,)  # what it remembers is its own
+
     def prompt(self, content: Content, tools: Tools | None = None) -> NDArray[np.int32]:
         """The tokens up to the first action, int32 [n]: the messages and the opening of the assistant's turn.
 

@@ -1,0 +1,76 @@
+"""Tells of code that holds the event loop, on which everybody else waits."""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+import sys
+import sysconfig
+import time
+import warnings
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+LOOK_SECONDS = 0.01
+_LATE_SECONDS = 0.04
+_MOST_SECONDS = 0.05
+_NOBODYS = (str(Path(__file__).parents[1]), sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), "<frozen")
+"""Where code lies that no user wrote."""
+
+
+class Selector(selectors.DefaultSelector):
+    """Counts the turns of a loop: in one of them each task is called once."""
+
+    turns = 0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        """Wait for what happens next."""
+        self.turns += 1
+        return super().select(timeout)
+
+
+class Watchdog:
+    """Looks at a loop from another thread, again and again, and warns where one call of a task takes too long.
+
+    A place is told once in a process. What only this package or libraries do is not told.
+
+    Args:
+        loop: whose tasks.
+        selector: the loop's.
+    """
+
+    told: set[tuple[str, int]] = set()  # noqa: RUF012 -- of the process
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, selector: Selector) -> None:
+        self._loop = loop
+        self._selector = selector
+        self._seen: tuple[int, Any] = (0, None)
+        self._since = self._last = time.monotonic()
+
+    def look(self, thread: int) -> None:
+        """Look once; `thread` is the one that the loop runs in."""
+        now = time.monotonic()
+        late, self._last = now - self._last > _LATE_SECONDS, now
+        task = asyncio.current_task(self._loop)
+        seen = (self._selector.turns, task)
+        # Where this thread has to wait too, the machine is busy, and nobody's code is to blame.
+        if late or task is None or seen != self._seen:
+            self._seen, self._since = seen, now
+        elif now - self._since > _MOST_SECONDS:
+            self._since = now
+            self._tell(sys._current_frames().get(thread))  # noqa: SLF001 -- Python's own way to see another thread
+
+    def _tell(self, frame: FrameType | None) -> None:
+        while frame is not None and frame.f_code.co_filename.startswith(_NOBODYS):
+            frame = frame.f_back
+        if frame is None or (frame.f_code.co_filename, frame.f_lineno) in self.told:
+            return
+        self.told.add((frame.f_code.co_filename, frame.f_lineno))
+        warnings.warn(
+            f"{frame.f_code.co_qualname} ({frame.f_code.co_filename}:{frame.f_lineno}) held the event loop for more "
+            f"than {_MOST_SECONDS * 1e3:.0f} ms, while every other rollout stood still; await what takes long, such as "
+            'asyncio.to_thread(...) or group.effect(...), and let an environment that does run with runs="thread"',
+            RuntimeWarning,
+            stacklevel=2,
+        )

@@ -1,0 +1,229 @@
+"""An engine in an actor of a Ray cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from agentrl_core.engine.base import Engine, Request, Segment, aborted, check_request
+from agentrl_core.engine.chat import Chat
+from agentrl_core.engine.cluster import connected
+from agentrl_core.exceptions import EngineError, InvalidInputError
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+_MOST_REQUESTS = 100_000
+
+Packed = list[tuple[str, Any, str, tuple[int, ...], bool]]
+"""Weights as bytes, which Ray shares without a copy: name, bytes, type, shape, and whether it is a parameter."""
+
+
+class RayActor:
+    """An engine that runs in an actor of Ray, on whichever machine the cluster has room for it.
+
+    New weights travel through Ray's object store, once, and are kept there: where the actor dies, requests fail with an
+    `EngineError` and another actor with the same weights and version takes its place, so that a collector, which asks
+    failed requests again, loses and doubles nothing.
+
+    Args:
+        make: called in the actor, gives the engine.
+        options: of the actor, for Ray: `{"num_gpus": 1}`.
+
+    Raises:
+        MissingDependencyError: ray is not installed.
+        InvalidInputError: Ray is connected to no cluster.
+        EngineError: the actor could not make the engine.
+
+    Example:
+        >>> from agentrl_core import engine
+        >>> engine.RayActor(lambda: engine.Transformers(model, tokenizer), options={"num_gpus": 1})
+        ... # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        agentrl_core.exceptions.InvalidInputError: engine.RayActor runs in a cluster, and Ray is connected to no ...
+    """
+
+    shares_parameters = False
+
+    def __init__(self, make: Callable[[], Engine], *, options: Mapping[str, Any] | None = None) -> None:
+        self._ray = connected("engine.RayActor runs in a cluster")
+        self._make = make
+        self._options = {"max_concurrency": _MOST_REQUESTS, **(options or {})}
+        self._numbers = itertools.count()
+        self._asked: dict[Request, list[int]] = {}
+        self._weights: tuple[Any, int] | None = None
+        self._closed = False
+        self._actor = self._start()
+        chat, size, estimator, version = self._wait(self._actor.about.remote())
+        self.chat: Chat = chat
+        self.vocabulary_size: int = size
+        self.entropy_estimator: str = estimator
+        self.policy_version: int = version
+
+    async def generate(self, request: Request) -> Segment:
+        """The segment of one request; cancelling the wait gives it up.
+
+        Raises:
+            InvalidInputError: what the engine refuses; or this one is closed.
+            EngineError: the engine failed at it, or its actor died.
+        """
+        self._check_open("generate")
+        check_request(request, self.vocabulary_size)
+        number, actor = next(self._numbers), self._actor
+        self._asked.setdefault(request, []).append(number)
+        try:
+            return await actor.generate.remote(number, request)  # type: ignore[no-any-return]
+        except asyncio.CancelledError:
+            actor.abort.remote(number)
+            raise
+        except self._ray.exceptions.RayTaskError as error:
+            raise error.cause from None
+        except self._ray.exceptions.RayError as error:
+            raise self._replaced(actor, error) from error
+        finally:
+            self._asked[request].remove(number)
+            if not self._asked[request]:
+                del self._asked[request]
+
+    def abort(self, request: Request) -> None:
+        """End a request: its `generate` soon returns exactly what there was."""
+        for number in self._asked.get(request, ()):
+            self._actor.abort.remote(number)
+
+    def update_weights(self, model: nn.Module, version: int) -> None:
+        """Sample from `model`'s weights from now on and stamp segments with `version`.
+
+        Raises:
+            InvalidInputError: the model does not fit the engine's; or this one is closed.
+            EngineError: the actor died.
+        """
+        self._check_open("update_weights")
+        weights = self._ray.put(_packed(model)), version
+        self._wait(self._actor.update_weights.remote(*weights))
+        # A new actor gets these.
+        self._weights, self.policy_version = weights, version
+
+    def close(self) -> None:
+        """End the actor; running segments end as aborted. More than once does no harm."""
+        if self._closed or not self._ray.is_initialized():
+            return
+        self._closed = True
+        try:
+            self._ray.get(self._actor.close.remote())
+        except self._ray.exceptions.RayError:
+            return  # it is dead already
+        self._ray.kill(self._actor)
+
+    def _start(self) -> Any:
+        # With its weights from the beginning: Ray keeps no order of what comes after.
+        weights = self._weights or (None, 0)
+        return self._ray.remote(_Serving).options(**self._options).remote(self._make, *weights)
+
+    def _replaced(self, actor: Any, error: Exception) -> EngineError:
+        """What to say of an actor that died; another one takes its place."""
+        if actor is self._actor and not self._closed:
+            self._actor = self._start()
+        return EngineError(f"generate: the actor of the engine died ({type(error).__name__}); another takes its place")
+
+    def _wait(self, answer: Any) -> Any:
+        actor = self._actor
+        try:
+            return self._ray.get(answer)
+        except self._ray.exceptions.RayTaskError as error:
+            raise error.cause from None
+        except self._ray.exceptions.RayError as error:
+            raise self._replaced(actor, error) from error
+
+    def _check_open(self, method: str) -> None:
+        if self._closed:
+            raise InvalidInputError(f"{method}: this RayActor is closed; make another")
+
+
+class _Serving:
+    """What the actor is."""
+
+    def __init__(self, make: Callable[[], Engine], packed: Packed | None, version: int) -> None:
+        self._engine = make()
+        if packed is not None:
+            self._engine.update_weights(_Weights(packed), version)  # type: ignore[arg-type]
+        self._requests: dict[int, Request] = {}
+        self._aborted: set[int] = set()
+        """Requests that have not come yet: Ray keeps no order."""
+        self._ready = asyncio.Lock()
+        """Held while weights are replaced: who asks later gets the new ones."""
+
+    async def about(self) -> tuple[Chat, int, str, int]:
+        """What the other side tells of the engine."""
+        engine = self._engine
+        return engine.chat, engine.vocabulary_size, engine.entropy_estimator, engine.policy_version
+
+    async def generate(self, number: int, request: Request) -> Segment:
+        """See `Engine`."""
+        async with self._ready:
+            pass
+        if number in self._aborted:
+            self._aborted.remove(number)
+            return aborted(request, self._engine.policy_version)
+        self._requests[number] = request
+        try:
+            return await self._engine.generate(request)
+        finally:
+            del self._requests[number]
+
+    async def abort(self, number: int) -> None:
+        """See `Engine`."""
+        if number in self._requests:
+            self._engine.abort(self._requests[number])
+        else:
+            self._aborted.add(number)
+
+    async def update_weights(self, packed: Packed, version: int) -> None:
+        """See `Engine`."""
+        async with self._ready:
+            await asyncio.to_thread(self._engine.update_weights, _Weights(packed), version)  # type: ignore[arg-type]
+
+    async def close(self) -> None:
+        """See `Engine`."""
+        await asyncio.to_thread(self._engine.close)
+
+
+def _packed(model: nn.Module) -> Packed:
+    """The weights of a model, to be sent."""
+    import torch
+
+    parameters = {name for name, _ in model.named_parameters()}
+    return [
+        (
+            name,
+            tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy(),
+            str(tensor.dtype).removeprefix("torch."),
+            tuple(tensor.shape),
+            name in parameters,
+        )
+        for name, tensor in model.state_dict().items()
+    ]
+
+
+class _Weights:
+    """As much of a model as an engine takes its weights from."""
+
+    def __init__(self, packed: Packed) -> None:
+        import torch
+
+        self._tensors: dict[str, torch.Tensor] = {}
+        self._parameters: set[str] = set()
+        for name, raw, kind, shape, is_parameter in packed:
+            # A copy: what Ray shares must not be written, and torch has no tensors that say so.
+            self._tensors[name] = torch.from_numpy(raw.copy()).view(getattr(torch, kind)).reshape(shape)
+            self._parameters |= {name} if is_parameter else set()
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """All tensors by name."""
+        return self._tensors
+
+    def named_parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Those that are trained, each once."""
+        return ((name, tensor) for name, tensor in self._tensors.items() if name in self._parameters)

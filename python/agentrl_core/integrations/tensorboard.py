@@ -1,0 +1,50 @@
+"""Metrics of a run as a dashboard of TensorBoard."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from os import PathLike, fspath
+from typing import Any
+
+from agentrl_core.component.state import numbers
+from agentrl_core.exceptions import MissingDependencyError
+
+
+class TensorBoard:
+    """Writes the numbers of each iteration to a folder that TensorBoard shows; give it to `collect.on_iteration`.
+
+    Numbers of tables in the metrics are named with a slash, `collect/draws`, which TensorBoard shows as sections. A run
+    that goes on gets another file in the same folder.
+
+    Args:
+        folder: where the files of events go.
+
+    Raises:
+        MissingDependencyError: tensorboard is not installed.
+
+    Example:
+        >>> import tempfile
+        >>> from agentrl_core.integrations import TensorBoard
+        >>> write = TensorBoard(tempfile.mkdtemp())  # collect.on_iteration(write)
+        >>> write(0, {"loss": 0.5, "collect": {"draws": 8}})
+        >>> write.close()
+    """
+
+    def __init__(self, folder: str | PathLike[str]) -> None:
+        try:
+            from tensorboard.summary import Writer
+        except ImportError as error:
+            raise MissingDependencyError(
+                "TensorBoard needs the package tensorboard: pip install 'agentrl_core[tensorboard]'"
+            ) from error
+        self._writer: Any = Writer(fspath(folder))
+
+    def __call__(self, iteration: int, metrics: Mapping[str, Any]) -> None:
+        """Write the numbers of an iteration, at once."""
+        for name, value in numbers(metrics).items():
+            self._writer.add_scalar(name.replace(".", "/"), value, iteration)
+        self._writer.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._writer.close()

@@ -1,0 +1,184 @@
+"""Environments, engines and collectors in the actors of a real Ray cluster on this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import signal
+import threading
+import time
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import failing_world
+import numpy as np
+import polars as pl
+import psutil
+import pytest
+from failing_world import FailingWorld
+from in_actors import Holder, Slow
+from small_world import SmallWorld
+
+import agentrl_core as arl
+from agentrl_core import engine, recipes, warm_start
+from agentrl_core.engine import Request, Sampling, Segment
+from agentrl_core.exceptions import EngineError, InvalidInputError, StoreError
+
+ray: Any = pytest.importorskip("ray")
+STATUS = ("finished", "truncated", "aborted", "pruned", "failed", "partial")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _cluster() -> Iterator[None]:
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    support = str(Path(failing_world.__file__).parent)
+    os.environ["PYTHONPATH"] = os.pathsep.join([support, os.environ.get("PYTHONPATH", "")])
+    for attempt in range(5):
+        try:
+            ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=100 << 20)
+            break
+        except Exception as error:  # Ray raises nothing more special, and waits half a minute and no longer
+            ray.shutdown()
+            if attempt == 4 or "timed out" not in str(error):
+                raise
+    yield
+    ray.shutdown()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)  # Ray ends its processes and does not wait for them
+        gc.collect()
+
+
+def tables(batch: arl.Batch) -> dict[str, list[Any]]:
+    names = ("nodes", "steps", "trajectories", "draws")
+    return {name: pl.DataFrame(getattr(batch, name)).drop("created_us", strict=False).rows() for name in names}
+
+
+def collected(folder: Path, hows: tuple[str, ...], runs: str, tasks: int, **options: Any) -> arl.Batch:
+    folder.mkdir()
+    world = FailingWorld(str(folder), hows, runs)
+    collect = arl.Collector(SmallWorld(), world, recipes.GRPO, task_pool=8, processes=2, **options)
+    batch = collect(tasks=tasks, group_size=3)
+    collect.close()
+    return batch
+
+
+def test_episodes_in_actors_give_the_same_trees(tmp_path: Path) -> None:
+    hows = ("fine", "raise 2", "resetraise 2", "refuse")
+    inline, actors = (collected(tmp_path / runs, hows, runs, 8) for runs in ("inline", "ray"))
+    assert tables(actors) == tables(inline)
+
+
+def test_an_actor_that_hangs_or_dies_takes_nobody_with_it(tmp_path: Path) -> None:
+    hows = ("fine", "die 1", "hang 1")
+    batch = collected(tmp_path / "run", hows, "ray", 6, call_seconds=3.0)
+    statuses = pl.DataFrame(batch.trajectories)["status"].to_list()
+    assert statuses == [STATUS.index("finished")] * 18
+    assert batch.num_draws == 18
+
+
+def test_killed_actors_lose_and_double_nothing(tmp_path: Path) -> None:
+    """Actors are killed from outside again and again: the tree is that of a quiet run."""
+    quiet = collected(tmp_path / "quiet", ("fine",), "inline", 8)
+    world = FailingWorld(str(tmp_path), ("fine",), "ray", seconds=0.02)
+    collect = arl.Collector(SmallWorld(), world, recipes.GRPO, task_pool=8, processes=2)
+    killed, over = [], threading.Event()
+
+    def kill() -> None:
+        rng = np.random.default_rng(0)
+        while not over.wait(rng.uniform(0.3, 0.6)) and len(killed) < 2:
+            for process in psutil.process_iter(["cmdline"]):
+                if "_Serving" in " ".join(process.info["cmdline"] or []):
+                    os.kill(process.pid, signal.SIGKILL)
+                    killed.append(process.pid)
+                    break
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    batch = collect(tasks=8, group_size=3)
+    over.set()
+    thread.join()
+    collect.close()
+    assert killed, "some died while they ran"
+    assert tables(batch) == tables(quiet)
+
+
+def request(seed: int) -> Request:
+    return Request(np.array([1, 2], np.int32), seed, Sampling())
+
+
+def test_an_engine_in_an_actor_answers_aborts_and_fails_as_itself() -> None:
+    remote = engine.RayActor(lambda: Slow(60.0))
+    asked = request(1)
+
+    async def stopped() -> Segment:
+        waiting = asyncio.ensure_future(remote.generate(asked))
+        await asyncio.sleep(0.5)
+        remote.abort(asked)
+        return await waiting
+
+    segment = asyncio.run(stopped())
+    assert (segment.finish_reason, segment.tokens.tolist(), segment.seed) == ("abort", [3], 1)
+    with pytest.raises(InvalidInputError, match="token 77, outside the vocabulary of 10 tokens"):
+        asyncio.run(remote.generate(Request(np.array([77], np.int32), 0, Sampling())))
+    remote.close()
+    remote.close()
+    with pytest.raises(InvalidInputError, match="this RayActor is closed"):
+        asyncio.run(remote.generate(asked))
+
+    def unmade() -> Any:
+        raise OSError("no such weights")
+
+    with pytest.raises((EngineError, OSError), match=r"no such weights|actor of the engine died"):
+        engine.RayActor(unmade)
+
+
+def test_weights_reach_an_engine_in_an_actor_and_outlive_it(world: Any) -> None:
+    (policy, tokenizer), (other, _) = (warm_start.build(world, seed=seed) for seed in (0, 1))
+    local = engine.Transformers(policy, tokenizer, batch_invariant=True)
+    remote = engine.RayActor(lambda: engine.Transformers(other, tokenizer, batch_invariant=True))
+    prompt = local.chat.prompt("2 + 2 =")
+    requests = [Request(prompt, seed, Sampling(max_tokens=6)) for seed in range(4)]
+    wanted = [segment.tokens.tolist() for segment in engine.complete(local, requests)]
+    assert [segment.tokens.tolist() for segment in engine.complete(remote, requests)] != wanted
+    remote.update_weights(policy, version=7)
+
+    def check() -> None:
+        segments = engine.complete(remote, requests)
+        assert [segment.tokens.tolist() for segment in segments] == wanted
+        assert [segment.policy_version for segment in segments] == [7] * 4
+
+    check()
+    ray.kill(remote._actor)
+    with pytest.raises(EngineError, match="the actor of the engine died"):
+        engine.complete(remote, requests)
+    check()
+    remote.close()
+    local.close()
+
+
+def test_a_collector_in_an_actor_is_the_one_writer(tmp_path: Path) -> None:
+    holder = ray.remote(Holder).remote(str(tmp_path / "run"))
+    batch = ray.get(holder.batch.remote())
+    assert batch.num_draws == 4
+    with pytest.raises(StoreError, match=r"lock|writ|open"):
+        arl.Store.open(tmp_path / "run")
+    assert ray.get(holder.update.remote(recipes.GRPO.credit(batch))) == 1
+    ray.kill(holder)
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            with arl.Store.open(tmp_path / "run") as store:
+                assert store.iteration == 1
+            break
+        except StoreError:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+
+
+def test_a_cluster_is_asked_for() -> None:
+    from agentrl_core.engine.cluster import connected
+
+    assert connected("this") is ray
