@@ -10,7 +10,8 @@ from agentrl_core.rollout.entropy_branching import EntropyBranching
 from agentrl_core.rollout.group import Group
 from agentrl_core.rollout.independent import Independent
 from agentrl_core.rollout.path import Place
+from agentrl_core.rollout.prefix import Prefix
 from agentrl_core.rollout.program import Rollout
 from agentrl_core.rollout.turn import Turn
 
-__all__ = ["Branch", "Cohort", "EntropyBranching", "Group", "Independent", "Place", "Rollout", "Turn"]
+__all__ = ["Branch", "Cohort", "EntropyBranching", "Group", "Independent", "Place", "Prefix", "Rollout", "Turn"]

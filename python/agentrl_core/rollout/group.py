@@ -14,9 +14,11 @@ from agentrl_core.data.forest import Operation
 from agentrl_core.engine.base import Sampling, Segment
 from agentrl_core.env.base import Content, Task
 from agentrl_core.exceptions import InvalidInputError
-from agentrl_core.rollout.branch import Branch, Role
+from agentrl_core.rollout.branch import Branch
 from agentrl_core.rollout.path import Path, Place
+from agentrl_core.rollout.prefix import Prefix
 from agentrl_core.rollout.runtime import RunningEpisode, Runtime
+from agentrl_core.rollout.trajectory import Role
 from agentrl_core.rollout.turn import Turn, uniform
 
 Value = TypeVar("Value")
@@ -181,6 +183,7 @@ class Group:
         self,
         prompt: Content | None = None,
         *,
+        prefix: Prefix | None = None,
         sampling: Sampling | None = None,
         agent: str = "policy",
         environment: str | None = None,
@@ -192,6 +195,7 @@ class Group:
 
         Args:
             prompt: what it is asked; None: what the environment says.
+            prefix: actions that it begins with, which are not trained and which the environment answers.
             sampling: of its segments; None: the collector's.
             agent: who speaks, where there are several.
             environment: which environment answers, where there are several; None: the task's.
@@ -209,6 +213,8 @@ class Group:
         above = None if parent is None else parent.handle
         handle = forest.start(self.number, member, agent=speaker, parent=above, role=role)
         seed, key = forest.segment_seed(handle), (speaker, member)
+        if prefix is not None and prefix.seed is not None:
+            seed = prefix.seed
         branch = Branch(
             runtime,
             self,
@@ -220,10 +226,12 @@ class Group:
             role=role,
             parent=parent,
             prompt=prompt,
+            prefix=prefix,
             sampling=sampling,
             facts=facts,
         )
-        forest.decide("start", handle, in_round=self._rounds, ordinal=self._ordinal())
+        reason = None if prefix is None else prefix.title
+        forest.decide("start", handle, in_round=self._rounds, ordinal=self._ordinal(), reason=reason)
         self.branches.append(branch)
         return branch
 
@@ -374,11 +382,13 @@ class Group:
             for branch in self.branches:
                 branch.stop("left by the program", status="aborted")
 
-    def forked(self, parent: Branch, child: Branch, place: Place, score: float | None) -> None:
+    def forked(
+        self, parent: Branch, child: Branch, place: Place | None, score: float | None, *, operation: Operation = "fork"
+    ) -> None:
         """A branch made another one."""
         (self.branches if self._is_decider() else self._late).append(child)
         score = None if score is None or np.isnan(score) else score
-        self.log("fork", parent, place, result=child, score=score)
+        self.log(operation, parent, place, result=child, score=score)
 
     def log(
         self,

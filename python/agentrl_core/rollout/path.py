@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,7 +48,7 @@ class Path:
         handle: of the trajectory in the forest; a rollback gives another one.
         here: where the open action begins, or the next one; None before the prompt is there.
         open: the parts of the action that was not answered yet, sampled or written.
-        turns: how many turns were answered.
+        acted: how many actions the episode had answered behind so many turns; None: of another episode.
     """
 
     def __init__(self, name: str, forest: Forest, chat: Chat, handle: int) -> None:
@@ -56,7 +56,7 @@ class Path:
         self.handle = handle
         self.here: Place | None = None
         self.open: list[Segment | NDArray[np.int32]] = []
-        self.turns = 0
+        self.acted: list[int | None] = [0]
         self._forest = forest
         self._chat = chat
         self._nodes: list[tuple[int | None, int]] = []
@@ -66,6 +66,11 @@ class Path:
         """What the next context holds, of which no token is in the forest yet, and the answer that it begins with."""
         self._ends: list[Place] = []
         """Where each turn ends, answer included."""
+
+    @property
+    def turns(self) -> int:
+        """How many turns were answered."""
+        return len(self.acted) - 1
 
     @property
     def length(self) -> int:
@@ -81,7 +86,12 @@ class Path:
     @property
     def cut(self) -> bool:
         """Whether the open action lacks the token that ends a turn."""
-        return bool(self.open) and isinstance(self.open[-1], Segment) and self.open[-1].finish_reason != "stop"
+        if not self.open:
+            return False
+        last = self.open[-1]
+        if isinstance(last, Segment):
+            return last.finish_reason != "stop"
+        return int(last[-1]) not in self._chat.stop_token_ids
 
     def prompt(self, content: Content, tools: Any, state: bytes | str, most: int) -> None:
         """Begin with a prompt, which has to be shorter than `most` tokens."""
@@ -108,20 +118,21 @@ class Path:
         """Its tokens if the open action were answered so."""
         return self.length + self.cut + len(self._chat.observation(observation))
 
-    def go_on(self, answer: Answer | None) -> None:
+    def go_on(self, answer: Answer | None, acted: int) -> None:
         """The open action is closed; the next context begins with the answer, if there is one."""
         if self.cut:
             self.append([self._chat.end_of_turn], "injected")
         self.open = []
-        self.turns += answer is not None
+        if answer is not None:
+            self.acted.append(acted)
         self._said = [] if answer is None else [answer.outcome.observation or ""]
         self._answer = answer
         self.here = self._end()
 
-    def close(self) -> None:
+    def close(self, acted: int) -> None:
         """The open action was the last."""
         self.open = []
-        self.turns += 1
+        self.acted.append(acted)
 
     def say(self, content: Content) -> None:
         """Add something to the next context."""
@@ -198,15 +209,59 @@ class Path:
         self._nodes = [(None, length)]
         self.here = self._end()
 
-    def copy(self, handle: int, place: Place, name: str) -> Path:
-        """What another trajectory has that leaves this one at a place."""
+    def copy(self, handle: int, place: Place, name: str, begin: Place | None = None) -> Path:
+        """What another trajectory has that leaves this one at a place; `begin`: of the action that it may cut."""
         path = Path(name, self._forest, self._chat, handle)
         path._nodes = [(node, end) for node, end in self._nodes if end < place.tokens]
         path._nodes.append((place.node, place.tokens))
         path._ends = self._ends[: place.turns]
-        path.turns = place.turns
+        path.acted = self.acted[: place.turns + 1]
         path.here = place
+        if begin is not None and begin.tokens < place.tokens:
+            path.here = begin
+            path.open = [self._forest.tokens(handle)[begin.tokens : place.tokens]]
         return path
+
+    def behind(self, token: int) -> tuple[int, int]:
+        """The node that lies behind so many tokens, and how many of its tokens come before that place.
+
+        Raises:
+            InvalidInputError: there is none, or it lies in a context that was rewritten.
+        """
+        self.flush()
+        first = 0
+        for node, end in self._nodes:
+            if token < end and node is not None:
+                return node, token - first
+            first = end
+        raise InvalidInputError(
+            f"branch {self.name} has nothing behind token {token}; give a place before its end, of its present context"
+        )
+
+    def told(self, prompt: int, other: Path, begin: Place, group: int) -> None:
+        """It was given another prompt of so many tokens, and another path behind its own prompt."""
+        self._nodes = [(None, prompt)]
+        self.carry_on(other, begin, group)
+        first = self._forest.tree(group).path(cast("int", self._nodes[-1][0]))[0]
+        self._nodes[0] = (int(first), prompt)
+        self.acted = list(other.acted)
+
+    def carry_on(self, suffix: Path, start: Place, group: int) -> None:
+        """It was given the end of another path, behind a place of that; what came before has no episode here."""
+        frontier = self._forest.frontier(group)
+        tip = int(frontier.node[frontier.trajectory == self.handle][0])
+        ends = [end for _, end in suffix._nodes if end > start.tokens]
+        copies = self._forest.tree(group).path(tip)[-len(ends) :].tolist()
+        shift = self.length - start.tokens
+        self._nodes += [(node, end + shift) for node, end in zip(copies, ends, strict=True)]
+        before = self.turns
+        self._ends += [
+            replace(self.place(end.tokens + shift, before + number), follows_tool=end.follows_tool)
+            for number, end in enumerate(suffix._ends[start.turns :], start=1)
+        ]
+        foreign: list[int | None] = [None] * (before + 1)
+        self.acted = foreign + suffix.acted[start.turns + 1 :]
+        self.here = self._end()
 
     def _end(self, *, follows_tool: bool = False) -> Place:
         node, tokens = self._nodes[-1]

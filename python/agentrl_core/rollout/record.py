@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,11 +43,20 @@ class Record:
         self.success = self.success if success is None else bool(success)
         self.facts.update(facts or {})
 
-    def copy(self, turns: int) -> Record:
-        """That of a branch which leaves behind so many turns."""
+    def copy(self, turns: int | None) -> Record:
+        """That of a branch which leaves behind so many turns; None: of one that has all that this one has."""
+        if turns is None:
+            return Record(self.reward, self.success, dict(self.facts), list(self.rewards), list(self.info))
         rewards = self.rewards[:turns]
-        paid = sum((reward for reward in rewards if reward is not None), 0.0)
-        return Record(reward=paid, rewards=rewards, info=self.info[:turns])
+        return Record(reward=_paid(rewards), rewards=rewards, info=self.info[:turns])
+
+    def go_on(self, other: Record, turns: int) -> None:
+        """Take what another has behind so many turns."""
+        self.reward += other.reward - _paid(other.rewards[:turns])
+        self.success = other.success
+        self.facts.update(other.facts)
+        self.rewards += other.rewards[turns:]
+        self.info += other.info[turns:]
 
     def ended(self, status: str, reason: str | None) -> dict[str, Any]:
         """What the forest keeps of it: rewards and facts of what is drawn, notes of all."""
@@ -63,3 +72,7 @@ class Record:
         earlier = {"earlier_steps": self.info[:-1]} if any(self.info[:-1]) else {}
         last = self.info[-1] if self.info else None
         return {**(last or {}), **earlier} if earlier or last is not None else None
+
+
+def _paid(rewards: Sequence[float | None]) -> float:
+    return sum((reward for reward in rewards if reward is not None), 0.0)

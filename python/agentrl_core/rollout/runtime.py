@@ -158,7 +158,14 @@ class Family(Protocol):
         """The level of each fact that is declared."""
         ...
 
-    def forked(self, parent: Any, child: Any, place: Any, score: float | None) -> None:
+    @property
+    def number(self) -> int:
+        """Of the group in the forest."""
+        ...
+
+    def forked(
+        self, parent: Any, child: Any, place: Any, score: float | None, *, operation: Operation = "fork"
+    ) -> None:
         """A branch made another one."""
         ...
 

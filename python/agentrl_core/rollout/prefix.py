@@ -1,0 +1,152 @@
+"""What a branch begins with and did not sample: actions of an expert, of a stored trajectory, of another branch."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentrl_core.exceptions import InvalidInputError, NotFoundError
+
+if TYPE_CHECKING:
+    from agentrl_core.data.batch import Batch
+    from agentrl_core.rollout.turn import Turn
+
+Action = str | NDArray[np.int32]
+"""A text, or tokens as they were sampled, the one that ends the turn included."""
+
+
+class Source(Protocol):
+    """A `Branch`, as the prefixes that are made of it see it."""
+
+    @property
+    def name(self) -> str:
+        """Unique in the run."""
+        ...
+
+    @property
+    def seed(self) -> int:
+        """That of its episode."""
+        ...
+
+    @property
+    def turns(self) -> Sequence[Turn]:
+        """Those of its path."""
+        ...
+
+    @property
+    def tokens(self) -> NDArray[np.int32]:
+        """Those of its path."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Prefix:
+    """Actions that a branch begins with: it has not sampled them, they are not trained, and its environment sees them.
+
+    The environment answers each of them anew, so that the branch goes on from the place that they lead to. Give
+    `Group.start` one: that of a demonstration (`Prefix(["open the door"])`), of a trajectory in a store (`stored`) or
+    of a branch (`of`). Sources: DR-PO (arXiv:2404.08495), ActiveVLN (arXiv:2509.12618), Tree-OPO (arXiv:2509.09284).
+
+    Args:
+        actions: whole actions, each a text or tokens.
+        begun: the beginning of one more, which the branch goes on with.
+        seed: of the episode; None: the branch's own. An episode that depends on its seed leads elsewhere with another.
+        contexts: the tokens before each action, as far as they are known: where the environment says something else,
+            the branch ends as failed. That before the first action is not known where the prompt is another one.
+        title: what it is, for messages and the table `decisions`.
+
+    Example:
+        >>> from agentrl_core.rollout import Prefix
+        >>> Prefix(["go north", "open the door"], begun="take").actions
+        ['go north', 'open the door']
+    """
+
+    actions: Sequence[Action] = ()
+    begun: Action | None = None
+    seed: int | None = None
+    contexts: Sequence[NDArray[np.int32] | None] = field(default=(), repr=False)
+    title: str = "prefix"
+
+    def __post_init__(self) -> None:
+        if isinstance(self.actions, (str, bytes)):
+            raise InvalidInputError(f"Prefix: actions is the text {self.actions!r}; give a list of actions")
+        begun = () if self.begun is None else (self.begun,)
+        for place, action in enumerate((*self.actions, *begun)):
+            if not (isinstance(action, str) or (isinstance(action, np.ndarray) and action.dtype.kind in "iu")):
+                raise InvalidInputError(f"Prefix: action {place} is {action!r}; give a text, or an array of tokens")
+            if len(action) == 0:
+                raise InvalidInputError(f"Prefix: action {place} is empty; leave it out")
+
+    @classmethod
+    def stored(
+        cls, batch: Batch, trajectory_id: int, *, turns: int | None = None, tokens: int = 0, seed: int | None = None
+    ) -> Prefix:
+        """The beginning of a trajectory of a batch (`Store.batch`, `Store.trajectory_batch`).
+
+        Args:
+            batch: has the trajectory.
+            trajectory_id: of table `trajectories`.
+            turns: how many of its turns; None: all.
+            tokens: and how many tokens of the action behind them.
+            seed: of its episode, where that depends on it.
+
+        Raises:
+            NotFoundError: the batch does not have the trajectory.
+            InvalidInputError: it has not so many turns or tokens, or its context was rewritten before.
+        """
+        if not (batch.trajectories.column("trajectory_id") == trajectory_id).any():
+            raise NotFoundError(f"Prefix: the batch has no trajectory {trajectory_id}")
+        drawn = batch.draw([trajectory_id], iteration=0)
+        draw = drawn.num_draws - 1
+        first, last = drawn.offsets("step")[draw : draw + 2].tolist()
+        turns = last - first if turns is None else turns
+        title = f"trajectory {trajectory_id} behind {turns} turns"
+        if not 0 <= turns <= last - first or (tokens and turns == last - first):
+            raise InvalidInputError(f"Prefix: {title}; it has {last - first}")
+        of_token, contexts = drawn.offsets("token"), drawn.contexts()
+        own = np.flatnonzero(contexts.draws == draw)[0]
+        path, begins = contexts.tokens[contexts.offsets[own] : contexts.offsets[own + 1]], contexts.begins
+        taken = turns + bool(tokens)
+        if contexts.steps[own + 1] - first < taken:
+            raise InvalidInputError(f"Prefix: {title}; its context was rewritten before, take fewer turns")
+        ends = [int(begins[row] + of_token[row + 1] - of_token[row]) for row in range(first, first + taken)]
+        starts = [int(begins[row]) for row in range(first, first + taken)]
+        if not 0 <= tokens <= (ends[-1] - starts[-1] if tokens else 0):
+            raise InvalidInputError(f"Prefix: {title}; tokens={tokens}, and that action has {ends[-1] - starts[-1]}")
+        return cls(
+            actions=[path[begin:end] for begin, end in zip(starts[:turns], ends, strict=False)],
+            begun=path[starts[-1] : starts[-1] + tokens] if tokens else None,
+            seed=seed,
+            contexts=[None, *(path[end:begin] for end, begin in zip(ends, starts[1:], strict=False))],
+            title=title,
+        )
+
+    @classmethod
+    def of(cls, branch: Source, turns: int | None = None, *, tokens: int = 0) -> Prefix:
+        """The beginning of a branch, for another group; in its own group a fork shares it.
+
+        Args:
+            branch: running or ended.
+            turns: how many of its turns; None: all that were answered.
+            tokens: and how many tokens of the action behind them.
+
+        Raises:
+            InvalidInputError: it has not so many turns.
+        """
+        turns = len(branch.turns) if turns is None else turns
+        if not 0 <= turns <= len(branch.turns) or (tokens and turns == len(branch.turns)):
+            raise InvalidInputError(f"Prefix: branch {branch.name} behind {turns} turns; it has {len(branch.turns)}")
+        path = branch.tokens
+        spans = [(turn.begin.tokens, turn.begin.tokens + turn.length) for turn in branch.turns[: turns + bool(tokens)]]
+        return cls(
+            actions=[path[begin:end] for begin, end in spans[:turns]],
+            begun=path[spans[-1][0] : spans[-1][0] + tokens] if tokens else None,
+            seed=branch.seed,
+            contexts=[None, *(path[end:begin] for (_, end), (begin, _) in itertools.pairwise(spans))],
+            title=f"branch {branch.name} behind {turns} turns",
+        )

@@ -1,0 +1,75 @@
+"""What an engine was asked and said, and whether the tables hold exactly that."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+import agentrl_core as arl
+from agentrl_core.engine import Request, Segment
+
+ACTION = 1
+
+
+class Heard:
+    """An engine that remembers what it was asked and what it said, by the seed of the request."""
+
+    def __init__(self, engine: Any) -> None:
+        self._engine = engine
+        self.said: dict[int, tuple[Request, Segment]] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    async def generate(self, request: Request) -> Segment:
+        segment = await self._engine.generate(request)
+        assert request.seed not in self.said, "no segment is sampled twice, and none has the seed of another"
+        self.said[request.seed] = request, segment
+        return segment
+
+
+def check_sampled(batch: arl.Batch, *engines: Heard) -> int:
+    """Rows, masks and log-probs are exactly what was sampled; returns how many trained tokens were.
+
+    Each sampled node holds the tokens and log-probs of one segment, behind the tokens that the engine was given. A
+    trained token has the log-prob that it was sampled with, or none where it was not sampled in its place.
+    """
+    said = {seed: heard for engine in engines for seed, heard in engine.said.items()}
+    nodes = pl.DataFrame(batch.nodes)
+    rows = {row["node_id"]: row for row in nodes.iter_rows(named=True)}
+    logprobs: list[float] = []
+    sampled: list[bool] = []
+    for row in nodes.iter_rows(named=True):
+        count = len(row["tokens"])
+        if row["kind"] != ACTION or row["seed"] is None:
+            assert row["logprobs"] is None, "what was not sampled has no log-probs"
+            logprobs += [np.nan] * count
+            sampled += [False] * count
+            continue
+        request, segment = said[row["seed"]]
+        assert row["tokens"] == segment.tokens.tolist()
+        np.testing.assert_array_equal(np.array(row["logprobs"], np.float32), segment.logprobs)
+        assert row["trainable"] is None or set(row["trainable"]) == {1}, (
+            "what was sampled is trained whole or not at all"
+        )
+        assert _before(row, rows) == request.tokens.tolist()
+        logprobs += row["logprobs"]
+        sampled += [True] * count
+    stored = batch.column("node_token", "token")
+    trained = batch.column("trainable", "token").astype(bool)
+    found = batch.column("behaviour_logprob", "token") if any(sampled) else np.full(len(stored), np.nan)
+    np.testing.assert_array_equal(found, np.array(logprobs, np.float32)[stored])
+    masked = nodes.filter((pl.col("kind") == ACTION) & pl.col("trainable").is_not_null())
+    assert all(seed is None for seed in masked["seed"])
+    return int((trained & np.array(sampled)[stored]).sum())
+
+
+def _before(row: dict[str, Any], rows: dict[int, dict[str, Any]]) -> list[int]:
+    """The tokens of the path before a node."""
+    tokens: list[int] = []
+    while row["parent_id"] is not None:
+        end, row = row["parent_end"], rows[row["parent_id"]]
+        tokens = row["tokens"][:end] + tokens
+    return tokens
