@@ -70,6 +70,12 @@ impl SearchTree {
         self.with(py, |tree| forest.follow(group, tree))
     }
 
+    fn graft(&self, py: Python<'_>, forest: &Forest, trajectory: Whole<i64>, turn: Whole<u32>) -> PyResult<()> {
+        let (trajectory, turn) = (trajectory.named("trajectory")?, turn.named("turn")?);
+        let forest = forest.0.attached(py).map_err(to_python)?;
+        self.with(py, |tree| forest.graft(trajectory, tree, turn))
+    }
+
     fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
         self.with(py, |tree| Ok(tree.search.turns().len()))
     }
@@ -182,6 +188,23 @@ impl SearchTree {
     fn path(&self, py: Python<'_>, turn: Whole<u32>) -> PyResult<Vec<u32>> {
         let turn = turn.named("turn")?;
         self.with(py, |tree| Ok(tree.search.path(turn)?))
+    }
+
+    fn seed(&self, py: Python<'_>, turn: Whole<u32>) -> PyResult<Option<i64>> {
+        let turn = turn.named("turn")?;
+        self.with(py, |tree| tree.seed(turn))
+    }
+
+    fn repeated(&self, py: Python<'_>, since: usize) -> PyResult<Vec<u32>> {
+        self.with(py, |tree| {
+            let turns = tree.search.turns().iter().enumerate().skip(since);
+            let again = turns.filter(|&(row, turn)| tree.search.first(turn.after) != row as u32);
+            Ok(again.map(|(row, _)| row as u32).collect())
+        })
+    }
+
+    fn children(&self, py: Python<'_>, turn: i64) -> PyResult<Vec<u32>> {
+        self.with(py, |tree| Ok(tree.search.children(u32::try_from(turn).unwrap_or(NONE)).to_vec()))
     }
 
     fn solution(&self, py: Python<'_>) -> PyResult<Vec<u32>> {

@@ -220,14 +220,15 @@ class Trajectory:
             return self._turn(text, None, over=True)
         return self._close(text, answer)
 
-    def write(self, content: str, *, trained: bool = True) -> None:
+    def write(self, content: Action, *, trained: bool = True, ends: bool = True) -> None:
         """Say something that was not sampled, as an action of the branch (an expert's step, a repair).
 
         Its tokens have no behaviour log-probs: a loss that reads them needs them recomputed.
 
         Args:
-            content: the text; it ends the turn.
+            content: a text, or tokens.
             trained: whether its tokens are trained.
+            ends: whether a text ends the turn; else the action stays open and can be generated on.
 
         Raises:
             InvalidInputError: the branch is over, or has no prompt yet.
@@ -236,7 +237,7 @@ class Trajectory:
         if self._path.here is None:
             raise InvalidInputError(f"branch {self.name} has no prompt before its first turn; use turn(action=...)")
         self._path.flush()
-        self._say(content, trained=trained)
+        self._say(content, trained=trained, ends=ends)
 
     def inject(self, content: Content) -> None:
         """Put something into the context, which is never trained: behind the last answer, or behind the open action.

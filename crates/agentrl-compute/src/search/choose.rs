@@ -94,7 +94,7 @@ impl Search {
         while found.len() < count && !closed.contains_key(&NONE) {
             let (mut row, mut way) = (NONE, vec![NONE]);
             let grows = loop {
-                let after = self.after(row);
+                let after = self.children(row);
                 if (after.len() as u32) < width {
                     break true;
                 }
@@ -142,7 +142,7 @@ impl Search {
         let walk = |_| {
             let (mut row, mut way) = (NONE, Vec::new());
             loop {
-                let after = self.after(row);
+                let after = self.children(row);
                 let visits: f64 = after.iter().map(|&turn| f64::from(self.seen(turn, &pending))).sum();
                 let most =
                     after.iter().map(|&turn| self.turns[turn as usize].logprob).fold(f64::NEG_INFINITY, f64::max);

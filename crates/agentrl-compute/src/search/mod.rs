@@ -219,8 +219,8 @@ impl Search {
         leaves.reduce(|best, row| if worth(&row) > worth(&best) { row } else { best })
     }
 
-    /// The turns after one, or the first ones.
-    fn after(&self, row: u32) -> &[u32] {
+    /// The turns that follow one; those that begin a path for [`NONE`].
+    pub fn children(&self, row: u32) -> &[u32] {
         self.turns.get(row as usize).map_or(&self.roots, |turn| &turn.children)
     }
 }

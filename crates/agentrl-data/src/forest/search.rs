@@ -9,7 +9,7 @@ use arrow_array::cast::AsArray;
 use arrow_array::types::Float32Type;
 
 use super::steps::{Step, StepOrigin};
-use super::{Forest, Group, Key, handle};
+use super::{Forest, Group, Handle, Key, handle, split};
 use crate::batch::layout::{Context, Index};
 use crate::batch::{Batch, array, i32s, i64s, lists, u8s};
 use crate::schema::Status;
@@ -25,6 +25,8 @@ pub struct SearchTree {
     taken: Vec<(i64, u32)>,
     /// Row of a turn that was read from a table: who took it first, and the number of the step.
     stored: HashMap<(i64, u32), u32>,
+    /// Seeds of the first tokens of first turns that were read from a table.
+    seeds: HashMap<u32, i64>,
     /// The group that is followed.
     key: Option<Key>,
     /// Rows of the steps that each trajectory took itself.
@@ -62,6 +64,12 @@ impl SearchTree {
         &self.taken
     }
 
+    /// The seed of the episode that a turn of a table belongs to: that of the first tokens that were sampled in it. Not known
+    /// where something else came first.
+    pub fn seed(&self, turn: u32) -> Result<Option<i64>> {
+        Ok(self.search.path(turn)?.first().and_then(|first| self.seeds.get(first)).copied())
+    }
+
     fn add(&mut self, taken: (i64, u32), turn: NewTurn) -> Result<u32> {
         let row = self.search.add(turn)?;
         self.taken.push(taken);
@@ -87,6 +95,7 @@ impl SearchTree {
         let (rows, steps) = (batch.trajectories(), batch.steps());
         let index = Index::new(batch.tables())?;
         let (groups, ids) = (i64s(rows, "group_id")?, i64s(rows, "trajectory_id")?);
+        let (first_nodes, seeds) = (i64s(steps, "first_node_id")?, i64s(batch.nodes(), "seed")?);
         let (origins, last_nodes) = (i64s(steps, "origin_trajectory_id")?, i64s(steps, "node_id")?);
         let (leaves, statuses, rewards) = (i64s(rows, "leaf_node_id")?, u8s(rows, "status")?, array(rows, "reward")?);
         let successes = u8s(rows, "success")?;
@@ -126,6 +135,11 @@ impl SearchTree {
                     let turn = NewTurn { parent, before: state(states.value(step))?, after, logprob };
                     parent = tree.add((ids.value(row), number), turn)?;
                     tree.stored.insert(name, parent);
+                    let first =
+                        index.node_row(first_nodes.value(step)).filter(|&row| number == 0 && !seeds.is_null(row));
+                    if let Some(row) = first {
+                        tree.seeds.insert(parent, seeds.value(row));
+                    }
                     number += 1;
                 }
             }
@@ -138,7 +152,7 @@ impl SearchTree {
 
     /// Reads what came to a live group since it was read last.
     fn read(&mut self, group: &Group) -> Result<()> {
-        if *self.key.get_or_insert(group.key) != group.key || (self.rows.is_empty() && !self.taken.is_empty()) {
+        if *self.key.get_or_insert(group.key) != group.key {
             return Err(Error::invalid("the tree is that of another group; follow each group with a tree of its own"));
         }
         let known = self.rows.len();
@@ -255,6 +269,25 @@ fn stored_logprob(batch: &Batch, index: &Index<'_>, context: &Context, step: usi
 }
 
 impl Forest {
+    /// Says that a trajectory, which has no step yet that the tree knows of, begins with the turns up to one of the tree: those
+    /// of a stored search that it goes on with. They are no turns of its own then.
+    pub fn graft(&self, trajectory: Handle, tree: &mut SearchTree, turn: u32) -> Result<()> {
+        let (key, index) = split(trajectory);
+        let group = self.group(trajectory)?;
+        tree.key.get_or_insert(group.key);
+        let known = tree.rows.len();
+        if tree.key != Some(key) || tree.rows.get(index).is_some_and(|rows| !rows.is_empty()) {
+            return Err(Error::invalid(format!(
+                "trajectory {trajectory} has turns in the tree; graft it when it is new"
+            )));
+        }
+        let path = tree.search.path(turn)?;
+        tree.rows.resize(known.max(index + 1), Vec::new());
+        tree.running.extend(known..tree.rows.len());
+        tree.rows[index] = path;
+        Ok(())
+    }
+
     /// Brings the tree of a group up to date. The last step of a trajectory that runs is there as soon as the forest holds
     /// a token behind it, since only then is known what it led to.
     pub fn follow(&self, group: u32, tree: &mut SearchTree) -> Result<()> {
