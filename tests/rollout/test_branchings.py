@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -73,13 +74,13 @@ def forks(batch: arl.Batch) -> list[tuple[int, int]]:
 
 
 def test_branches_split_at_fixed_depths() -> None:
-    batch = grown(FixedDepthBranching(splits=(0, 2, 3), ways=2))
-    # Two from the prompt; each splits behind two turns, and all four behind three.
-    assert batch.num_draws == 8 == FixedDepthBranching(splits=(0, 2, 3)).branches(1)
-    assert sorted(turns for _, turns in forks(batch)) == [2, 2, 3, 3, 3, 3]
+    batch = grown(FixedDepthBranching(splits=3, every=1))
+    # Two from the prompt; each splits behind one turn, and all four behind two.
+    assert batch.num_draws == 8 == FixedDepthBranching(splits=3, every=1).branches(1)
+    assert sorted(turns for _, turns in forks(batch)) == [1, 1, 2, 2, 2, 2]
     assert rows(batch)["branch_node"].is_null().sum() == 2
-    assert grown(FixedDepthBranching(splits=(1,), ways=3)).num_draws == 3
-    assert grown(FixedDepthBranching(splits=(9,))).num_draws == 1, "it ended before"
+    assert sorted(turns for _, turns in forks(grown(FixedDepthBranching(splits=2, every=3, ways=3)))) == [3] * 6
+    assert grown(FixedDepthBranching(splits=4, every=4)).num_draws == 2, "it ended before"
 
 
 def test_which_branches_are_trained() -> None:
@@ -93,7 +94,7 @@ def test_which_branches_are_trained() -> None:
     assert extremes.tolist() == [False, True, True, True, True, False]
     one = FixedDepthBranching(keep="extremes", ratio=0.1).kept(scores, families)
     assert one.sum() == 2
-    batch = grown(FixedDepthBranching(splits=(0, 2), keep="best", ratio=0.5), seed=3)
+    batch = grown(FixedDepthBranching(splits=2, every=2, keep="best", ratio=0.5), seed=3)
     assert batch.num_draws == 4
     trained = [batch.column("trainable", "token")[slice(*span)].any() for span in draws(batch)]
     assert sum(trained) == 2, "of each pair one"
@@ -110,9 +111,8 @@ def draws(batch: arl.Batch) -> list[tuple[int, int]]:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"splits": ()}, "give turns from 0 on, ascending"),
-        ({"splits": (3, 1)}, "ascending"),
-        ({"splits": (-1, 1)}, "from 0 on"),
+        ({"splits": 0}, "splits=0"),
+        ({"every": 0}, "every=0"),
         ({"ways": 1}, "ways=1"),
         ({"ratio": 0.0}, "ratio=0"),
     ],
@@ -337,20 +337,22 @@ def test_a_probe_says_how_many_start() -> None:
 
 
 def test_copies_become_rarer() -> None:
-    from test_rollout import seed_with, turn
+    def turn(*, follows_tool: bool = True, failed: str | None = None) -> Any:
+        branch = SimpleNamespace(name="0.0/0.0")
+        number = SimpleNamespace(index=1, branch=branch, uniform=lambda _: 0.6)
+        return SimpleNamespace(**vars(number), follows_tool=follows_tool, failed=failed)
 
     program = PremonitoredBranching(budget=16, probability=0.5, entropy_weight=1.0, penalty=0.05)
-    seed = seed_with([(0.59, 0.61)])
-    # u is near 0.6: (0.6 + 0) * 1 >= 0.5; (0.6 + 0) * 0.8 < 0.5 behind four copies; (0.6 + 0.1) * 0.75 >= 0.5 behind five.
-    assert program.penalised([turn(seed=seed)], np.zeros(1), 0, 9) == [1]
-    assert program.penalised([turn(seed=seed)], np.zeros(1), 4, 9) == [0]
-    assert program.penalised([turn(seed=seed)], np.array([0.1]), 5, 9) == [1]
-    assert program.penalised([turn(seed=seed)] * 5, np.zeros(5), 0, 9) == [1, 1, 1, 1, 0], "each makes the next rarer"
-    assert program.penalised([turn(seed=seed)] * 2, np.zeros(2), 0, 1) == [1, 0], "the room is kept"
-    away = [turn(seed=seed, follows_tool=False), turn(seed=seed, failed="it broke")]
+    # u is 0.6: (0.6 + 0) * 1 >= 0.5; (0.6 + 0) * 0.8 < 0.5 behind four copies; (0.6 + 0.1) * 0.75 >= 0.5 behind five.
+    assert program.penalised([turn()], np.zeros(1), 0, 9) == [1]
+    assert program.penalised([turn()], np.zeros(1), 4, 9) == [0]
+    assert program.penalised([turn()], np.array([0.1]), 5, 9) == [1]
+    assert program.penalised([turn()] * 5, np.zeros(5), 0, 9) == [1, 1, 1, 1, 0], "each makes the next rarer"
+    assert program.penalised([turn()] * 2, np.zeros(2), 0, 1) == [1, 0], "the room is kept"
+    away = [turn(follows_tool=False), turn(failed="it broke")]
     assert program.penalised(away, np.zeros(2), 0, 9) == [0, 0]
     with pytest.raises(InvalidInputError, match="not known"):
-        program.penalised([turn(seed=seed)], np.array([np.nan]), 0, 9)
+        program.penalised([turn()], np.array([np.nan]), 0, 9)
 
 
 @pytest.mark.parametrize("seed", range(4))

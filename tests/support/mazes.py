@@ -57,7 +57,7 @@ class Maze:
                 return Outcome(there, flags=TOOL_RESULT)
             return Outcome(reward=there, terminated=True, success=there > 0)
 
-        return SimpleNamespace(observation=BEGIN, step=step, state_key=lambda: here[0].encode())
+        return SimpleNamespace(observation=BEGIN, step=step, state_key=lambda: here[0].encode())  # noqa: PLW0108 -- the place changes
 
     async def generate(self, request: Request) -> Segment:
         names = {token: place for place, token in self.places.items()}
@@ -74,7 +74,7 @@ class Maze:
 
 def in_turn(table: Mapping[str, Sequence[tuple[int, float]]]) -> Callable[[int, str, int], tuple[int, float]]:
     """Says the entries of a place one after the other, whatever the seed; a request too many is an error."""
-    return lambda seed, place, number: table[place][number]
+    return lambda _, place, number: table[place][number]
 
 
 class Babbler:

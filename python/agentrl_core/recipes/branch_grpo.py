@@ -61,7 +61,7 @@ class DepthWindow(BatchComponent):
 BRANCH_GRPO = Recipe(
     name="branch_grpo",
     source="arXiv:2509.06040",
-    rollout=FixedDepthBranching(splits=(0, 3, 6, 9), keep="best", ratio=0.5),
+    rollout=FixedDepthBranching(splits=4, every=3, keep="best", ratio=0.5),
     advantage=TreeRelative(normalisation=Normalisation(eps=1e-8, scale_above=1e-6, at_most=5.0)),
     weight=DepthWindow(first=Schedule(15, 9, iterations=180)),
     loss=Policy(clip=Clip(0.2, 0.2)),

@@ -17,8 +17,8 @@ from agentrl_core.rollout.program import Rollout
 class FixedDepthBranching(Rollout):
     """Every branch splits at the same turns (BranchGRPO, arXiv:2509.06040, where a turn is a denoising step).
 
-    A group starts with `ways` branches if 0 is among `splits`, else with one. Before the turn of each other number in
-    `splits` every branch that lives becomes `ways` branches. So a tree with n splits has at most `ways ** n` branches.
+    A group starts with `ways` branches. Before the turns `every`, 2 `every`, ... each branch that lives becomes `ways`
+    branches, until there were `splits` splits, the start included. So a tree has at most `ways ** splits` branches.
 
     Width pruning keeps the gradient on some of them, once all are scored; the others vote and are not trained:
 
@@ -27,42 +27,39 @@ class FixedDepthBranching(Rollout):
     - `extremes`: of the group, the best and the worst, half of `ratio` each, together at least two.
 
     Args:
-        splits: the turns before which branches split, ascending.
+        splits: how many there are.
+        every: turns from one to the next.
         ways: what becomes of a branch at a split.
         keep: which branches are trained.
         ratio: share of them.
 
     Raises:
-        RecipeError: an option is out of range, or `splits` is empty or does not ascend.
+        RecipeError: an option is out of range.
 
     Example:
         >>> from agentrl_core.rollout import FixedDepthBranching
-        >>> FixedDepthBranching(splits=(0, 3, 6, 9)).branches(group_size=8)
+        >>> FixedDepthBranching(splits=4, every=3).branches(group_size=8)
         16
     """
 
-    splits: tuple[int, ...] = (0, 3, 6, 9)
+    splits: int = option(4, at_least=1)
+    every: int = option(3, at_least=1)
     ways: int = option(2, at_least=2)
     keep: Literal["all", "best", "extremes"] = "all"
     ratio: float = option(0.5, above=0, at_most=1)
 
-    def check_options(self) -> None:
-        """Splits ascend."""
-        ascend = all(first < second for first, second in zip(self.splits, self.splits[1:], strict=False))
-        self.require(bool(self.splits) and self.splits[0] >= 0 and ascend, "splits", "give turns from 0 on, ascending")
-
     def branches(self, group_size: int) -> int:
-        """`ways` to the power of the number of splits, at most; `group_size` is not used."""
+        """`ways` to the power of `splits`, at most; `group_size` is not used."""
         del group_size
-        return int(self.ways ** len(self.splits))
+        return int(self.ways**self.splits)
 
     async def group(self, group: Group) -> None:
         """Rounds of one turn; splits before some of them; then what is trained."""
-        live = group.start_many(self.ways if self.splits[0] == 0 else 1)
+        live = group.start_many(self.ways)
         families = dict.fromkeys(live, 0)
         depth = 0
         while live:
-            if depth in self.splits and depth:
+            if depth and depth % self.every == 0 and depth < self.splits * self.every:
                 families.update({branch: len(families) + place for place, branch in enumerate(live)})
                 forks = {branch: branch.fork_many(self.ways - 1) for branch in live}
                 families.update({fork: families[branch] for branch, others in forks.items() for fork in others})

@@ -139,4 +139,4 @@ def systematic(chances: NDArray[np.float64], uniform: float) -> NDArray[np.bool_
     """
     ends = np.cumsum(chances)
     lines = np.floor(np.round(ends - uniform, 9)).astype(np.int64)
-    return np.diff(lines, prepend=np.floor(-uniform)).astype(bool)
+    return np.diff(lines, prepend=int(np.floor(np.round(-uniform, 9)))).astype(bool)
