@@ -1,7 +1,8 @@
-"""Programs that branch at fixed places, at segments, at random turns, at likely tokens, and one that prunes: by hand."""
+"""Programs that branch at turns, segments and tokens, and one that prunes: by hand."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -105,7 +106,7 @@ def test_which_branches_are_trained() -> None:
 def draws(batch: arl.Batch) -> list[tuple[int, int]]:
     """Where the tokens of each draw are."""
     steps, tokens = batch.offsets("step"), batch.offsets("token")
-    return [(int(tokens[begin]), int(tokens[end])) for begin, end in zip(steps[:-1], steps[1:], strict=True)]
+    return [(int(tokens[begin]), int(tokens[end])) for begin, end in itertools.pairwise(steps)]
 
 
 @pytest.mark.parametrize(
@@ -243,7 +244,7 @@ def test_lookahead_is_within_its_group() -> None:
         assert plain.num_draws == size
     first = rows(batch, "decisions").filter(pl.col("operation") == FORK)
     assert len(first) == 7
-    with pytest.raises(InvalidInputError, match=r"does not report the likeliest tokens; use one that knows Sampling"):
+    with pytest.raises(InvalidInputError, match=r"does not say which tokens are likeliest; use one"):
         grown(LookaheadBranching(), check=False)
 
 
@@ -287,7 +288,7 @@ def test_branches_are_pruned_while_they_run() -> None:
 
 def test_survival_by_hand() -> None:
     program = PruneRunning(balance=0.5)
-    # 0.9 three times and 0.1: two survive, one of them right: 3 * 0.9 s + 0.1 t = 1 and 3 s + t = 2 give s = 1/3, t = 1.
+    # 0.9 three times, 0.1 once: 3 * 0.9 s + 0.1 t = 1 (one is right) and 3 s + t = 2 give s = 1/3, t = 1.
     np.testing.assert_allclose(program.survival(np.array([0.9, 0.9, 0.9, 0.1]), 2), [1 / 3, 1 / 3, 1 / 3, 1], atol=1e-9)
     np.testing.assert_allclose(program.survival(np.array([0.5, 0.5]), 1), [0.5, 0.5])
     # None is ever right: whatever the balance, the ones that are most so.
@@ -343,7 +344,7 @@ def test_copies_become_rarer() -> None:
         return SimpleNamespace(**vars(number), follows_tool=follows_tool, failed=failed)
 
     program = PremonitoredBranching(budget=16, probability=0.5, entropy_weight=1.0, penalty=0.05)
-    # u is 0.6: (0.6 + 0) * 1 >= 0.5; (0.6 + 0) * 0.8 < 0.5 behind four copies; (0.6 + 0.1) * 0.75 >= 0.5 behind five.
+    # u is 0.6: 0.6 >= 0.5; behind four copies 0.6 * 0.8 < 0.5; behind five (0.6 + 0.1) * 0.75 >= 0.5.
     assert program.penalised([turn()], np.zeros(1), 0, 9) == [1]
     assert program.penalised([turn()], np.zeros(1), 4, 9) == [0]
     assert program.penalised([turn()], np.array([0.1]), 5, 9) == [1]

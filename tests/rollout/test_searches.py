@@ -1,4 +1,4 @@
-"""Searches over turns and states, told by hand: best first, Monte Carlo, under-sampled turns; gone on with from a store."""
+"""Searches over turns and states, told by hand, and gone on with from a store."""
 
 from __future__ import annotations
 
@@ -149,16 +149,16 @@ def test_a_tree_is_that_of_its_group() -> None:
     class Late(Rollout):
         async def group(self, group: Group) -> None:
             await group.run(group.start_many(1))
-            batch = FOUND[0]
+            batch = found[0]
             assert len(group.tree) == 2
             with pytest.raises(InvalidInputError, match="has a tree already; carry on before"):
                 group.carry_on(batch, 0)
 
     doors: dict[str, dict[int, str | float]] = {"a": {3: "b"}, "b": {3: 1.0}}
     says = in_turn({"a": [(3, -0.5)] * 2, "b": [(3, -0.5)] * 2})
-    FOUND: list[arl.Batch] = []
+    found: list[arl.Batch] = []
     maze = Maze(doors, says)
-    FOUND.append(searched(rollout.Independent(), maze))
+    found.append(searched(rollout.Independent(), maze))
     searched(Late(), maze)
 
 

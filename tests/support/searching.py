@@ -1,7 +1,8 @@
 """Searches that are killed while they run: `python searching.py FOLDER EVERY`.
 
-Every program of `PROGRAMS` collects two iterations into a store of its own. A process is ended without a word at every
-`EVERY`-th request to its engine, and another one goes on, until all is done; 0: none is. It says `PROGRAM KILLS` of each.
+Every program of `programs` collects two iterations into a store of its own. The first process is ended without a word
+at request `EVERY` to its engine, the next one, which goes on, at twice as many, and so on until all is done; 0: none is.
+It says `PROGRAM KILLS` of each.
 """
 
 from __future__ import annotations

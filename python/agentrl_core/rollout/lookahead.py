@@ -155,7 +155,7 @@ class LookaheadBranching(Rollout):
                 continue
             if segment.top is None:
                 raise InvalidInputError(
-                    f"{self.title()}: the engine does not report the likeliest tokens; use one that knows Sampling(top=)"
+                    f"{self.title()}: the engine does not say which tokens are likeliest; use one with Sampling(top=)"
                 )
             first = len(twig.tokens)
             twig.tokens += segment.tokens.tolist()

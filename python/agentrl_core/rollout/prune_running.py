@@ -17,7 +17,7 @@ from agentrl_core.rollout.program import Rollout
 
 @dataclass(frozen=True)
 class PruneRunning(Rollout):
-    """Stops part of a group after its first tokens, so that right and wrong ones are balanced (ARRoL, arXiv:2603.24840).
+    """Stops part of a group after its first tokens, to balance right and wrong ones (ARRoL, arXiv:2603.24840).
 
     All branches generate `tokens` tokens. With p_i the probability that branch i will succeed (`quality`), the ones
     that still run survive with the chances

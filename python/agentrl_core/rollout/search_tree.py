@@ -129,8 +129,10 @@ class SearchTree:
 
     @property
     def status(self) -> list[Literal["open", "solved", "failed"]]:
-        """Of each state. `solved`: a turn leads from it to a solved end; `failed`: it is another end, or all that was
-        tried in it leads to failed states; else `open`.
+        """Of each state.
+
+        `solved`: a solved end, or a turn leads from it to a solved state; `failed`: another end, or all turns that were
+        tried in it lead to failed states; else `open`.
         """
         return [STATUSES[code] for code in self._core.status.tolist()]  # type: ignore[misc]
 
@@ -208,8 +210,9 @@ class SearchTree:
         return self._core.solution()
 
     def pairs(self) -> list[tuple[int, int]]:
-        """Turns to be preferred, each with one to be avoided: those of the `solution`, with the turns that were tried
-        in the same state and ended the episode unsolved.
+        """Turns to be preferred, each with one to be avoided.
+
+        Those of the `solution`, with the turns that were tried in the same state and ended the episode unsolved.
         """
         return self._core.pairs()
 

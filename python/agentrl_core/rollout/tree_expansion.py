@@ -46,8 +46,7 @@ class TreeExpansion(Rollout):
         for number in range(self.rounds):
             grown = [self._expanded(group, tree, f"{number}.{place}") for place, tree in enumerate(trees)]
             await group.run([branch for branches in grown for branch in branches])
-            for tree, branches in zip(trees, grown, strict=True):
-                tree += branches
+            trees = [[*tree, *branches] for tree, branches in zip(trees, grown, strict=True)]
 
     def _expanded(self, group: Group, tree: list[Branch], name: str) -> list[Branch]:
         """New branches of one tree."""
