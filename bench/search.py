@@ -1,13 +1,13 @@
 """What searches cost, and what they find for the tokens that they take.
 
-    python bench/search.py [--turns 1000 10000 100000 1000000] [--seeds 5] [--tasks 16] [--steps 480] [--model FOLDER]
+    python bench/search.py [--turns 1000 10000 100000] [--seeds 5] [--tasks 16] [--model FOLDER]
 
 1. Decisions: a live group of so many turns, each a fork at a place drawn by chance. How long the tree takes to read all
    of it, and how long a round takes then: 16 more turns are read, and 16 places are chosen by each rule. The decisions
-   a second are those 16 by the time of reading and choosing; growing the forest is not counted.
-2. Tokens for each solved task: programs that search against independent samples, on the demo's task with its model after
-   its warm start. Every program gets the same number of generated tokens for a task: it is run again with another seed
-   until they are used up, and its last run is cut where they end. A task is solved if one of its branches is.
+   a second are those 16 by the median time of reading and choosing; growing the forest is not counted.
+2. Tokens for each solved task: programs that search against independent samples, on the demo's task with its model
+   after its warm start. Every program gets the same number of generated tokens for a task: it is run again with
+   another seed until they are used up, and its last run is cut where they end. A task is solved if one of its branches is.
 """
 
 from __future__ import annotations
@@ -68,21 +68,22 @@ def decisions(bench: Bench, turns: int, rounds: int) -> None:
         "upper confidence bounds": lambda: tree.descend(WIDTH, 4, 1000, 0.25),
         "under-sampled": lambda: tree.under_sampled(WIDTH),
     }
-    seconds = dict.fromkeys(rules, 0.0)
-    reading = 0.0
+    seconds: dict[str, list[float]] = {name: [] for name in rules}
+    readings: list[float] = []
     for _ in range(rounds):
         more(forest, places, rng, WIDTH)
         start = time.perf_counter()
         tree.follow(forest._core, 0)  # noqa: SLF001
-        reading += time.perf_counter() - start
+        readings.append(time.perf_counter() - start)
         for name, rule in rules.items():
             start = time.perf_counter()
             rule()
-            seconds[name] += time.perf_counter() - start
+            seconds[name].append(time.perf_counter() - start)
     line: dict[str, Any] = {"turns": turns, "read_all_us_a_turn": 1e6 * whole / turns}
-    line["read_round_us"] = 1e6 * reading / rounds
+    reading = float(np.median(readings))
+    line["read_round_us"] = 1e6 * reading
     for name, spent in seconds.items():
-        line[f"{name}, decisions a second"] = round(WIDTH * rounds / (spent + reading))
+        line[f"{name}, decisions a second"] = round(WIDTH / (float(np.median(spent)) + reading))
     bench.lines.append(line)
     print(f"{turns:>9} turns: " + ", ".join(f"{name} {value:,.3g}" for name, value in list(line.items())[1:]))
 

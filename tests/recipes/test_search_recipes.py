@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -11,13 +12,14 @@ from sampled import Heard, check_sampled
 
 import agentrl_core as arl
 from agentrl_core import engine, env, recipes, warm_start
+from agentrl_core.component import BatchComponent, Column, draw
+from agentrl_core.recipes.arrol import PruneRunning
+from agentrl_core.recipes.branch_grpo import FixedDepthBranching
+from agentrl_core.recipes.latr import LookaheadBranching
+from agentrl_core.recipes.tree_grpo import TreeExpansion
+from agentrl_core.recipes.tree_po import SegmentTree
 from agentrl_core.rollout import (
     BestFirst,
-    FixedDepthBranching,
-    LookaheadBranching,
-    PruneRunning,
-    SegmentTree,
-    TreeExpansion,
 )
 
 torch = pytest.importorskip("torch")
@@ -33,6 +35,17 @@ SMALLER: dict[str, Any] = {
     "aepo": None,
     "tree_opo": None,
 }
+
+
+@dataclass(frozen=True)
+class Alternating(BatchComponent):
+    """Scores 0, 1/2 and 1 in turn."""
+
+    phase: ClassVar[str] = "reward"
+    makes: ClassVar[tuple[Column, ...]] = (draw("score"),)
+
+    def __call__(self, batch: arl.Batch) -> arl.Batch:
+        return batch.with_columns("draw", score=np.arange(batch.num_draws) % 3 / 2)
 
 
 @pytest.fixture(scope="module")
@@ -56,8 +69,7 @@ def test_a_recipe_runs_to_a_step(name: str, built: Any) -> None:
     if "recomputed_logprob" in {column.name for column in recipe.loss.needs}:
         batch = arl.annotate(batch, "recomputed_logprob", policy, max_tokens=2048)
     # A model that was never trained earns nothing: the rewards are said here, so that there is something to learn.
-    rewards = np.arange(batch.num_draws) % 3 / 2
-    credited = recipe.replace(reward=None).credit(batch.with_columns("draw", score=rewards))
+    credited = recipe.replace(reward=Alternating()).credit(batch)
     before = [parameter.detach().clone() for parameter in policy.parameters()]
     optimizer = torch.optim.SGD(policy.parameters(), lr=0.1)
     for update in recipe.updates(credited, seed=0):

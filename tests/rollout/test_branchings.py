@@ -21,17 +21,16 @@ from agentrl_core import recipes
 from agentrl_core.engine import Sampling
 from agentrl_core.exceptions import InvalidInputError, RecipeError
 from agentrl_core.recipes.aepo import PremonitoredBranching
+from agentrl_core.recipes.arrol import PruneRunning, systematic
+from agentrl_core.recipes.branch_grpo import FixedDepthBranching
+from agentrl_core.recipes.latr import LookaheadBranching
+from agentrl_core.recipes.tree_grpo import TreeExpansion
+from agentrl_core.recipes.tree_po import SegmentTree
 from agentrl_core.rollout import (
     Branch,
-    FixedDepthBranching,
     Group,
-    LookaheadBranching,
-    PruneRunning,
     Rollout,
-    SegmentTree,
-    TreeExpansion,
 )
-from agentrl_core.rollout.prune_running import systematic
 
 FORK = 1
 FINISHED, PRUNED = 0, 3
@@ -331,7 +330,7 @@ def test_each_survives_with_its_chance() -> None:
 
 def test_a_probe_says_how_many_start() -> None:
     program = PremonitoredBranching(budget=16)
-    # sigmoid(0.5 * 0.8) = 0.5987: int(9.58) + 1 = 10; sigmoid(0) = 0.5: 9; sigmoid(-20) = 0: 1; sigmoid(20): 16, not 17.
+    # sigmoid(0.4) = 0.5987: int(9.58) + 1 = 10; sigmoid(0) = 0.5: 9; sigmoid(-20) = 0: 1; sigmoid(40): 16, not 17.
     assert [program.starting(*pair) for pair in ((0.9, 0.1), (0.5, 0.5), (0.0, 40.0), (80.0, 0.0))] == [10, 9, 1, 16]
     with pytest.raises(InvalidInputError, match="use an engine that reports entropies"):
         program.starting(float("nan"), 0.5)

@@ -1,7 +1,7 @@
 """Searches that are killed while they run: `python searching.py FOLDER EVERY`.
 
 Every program of `programs` collects two iterations into a store of its own. The first process is ended without a word
-at request `EVERY` to its engine, the next one, which goes on, at twice as many, and so on until all is done; 0: none is.
+at request `EVERY` to its engine, the next one, which goes on, at twice as many, and so on until all is done (0: none).
 It says `PROGRAM KILLS` of each.
 """
 
@@ -18,6 +18,12 @@ from number_world import Numbers, SumWorld
 from agentrl_core import Collector, Store, recipes, rollout
 from agentrl_core.engine import Request, Sampling, Segment
 from agentrl_core.recipes.aepo import PremonitoredBranching
+from agentrl_core.recipes.arrol import PruneRunning
+from agentrl_core.recipes.branch_grpo import FixedDepthBranching
+from agentrl_core.recipes.latr import LookaheadBranching
+from agentrl_core.recipes.props import UnderSampled
+from agentrl_core.recipes.tree_grpo import TreeExpansion
+from agentrl_core.recipes.tree_po import SegmentTree
 
 ITERATIONS = 2
 DIED = 9
@@ -45,12 +51,12 @@ def programs(folder: Path) -> dict[str, rollout.Rollout]:
         "monte_carlo": rollout.MonteCarlo(
             iterations=3, samples=2, depth=6, parallel=2, searches=str(folder / "monte_carlo")
         ),
-        "under_sampled": rollout.UnderSampled(budget=7, initial=2, parallel=2),
-        "fixed_depth": rollout.FixedDepthBranching(splits=2, every=1, keep="best"),
-        "expansion": rollout.TreeExpansion(trees=2, rounds=2, expansions=2),
-        "segments": rollout.SegmentTree(budget=6, tokens=7),
-        "lookahead": rollout.LookaheadBranching(distance=0.1, tokens=30),
-        "pruned": rollout.PruneRunning(tokens=7, begin=0),
+        "under_sampled": UnderSampled(budget=7, initial=2, parallel=2),
+        "fixed_depth": FixedDepthBranching(splits=2, every=1, keep="best"),
+        "expansion": TreeExpansion(trees=2, rounds=2, expansions=2),
+        "segments": SegmentTree(budget=6, tokens=7),
+        "lookahead": LookaheadBranching(distance=0.1, tokens=30),
+        "pruned": PruneRunning(tokens=7, begin=0),
         "premonitored": PremonitoredBranching(budget=7, initial=7, beam=3, entropy_weight=0.5),
     }
 

@@ -8,40 +8,28 @@ from agentrl_core.rollout.best_first import BestFirst
 from agentrl_core.rollout.branch import Branch
 from agentrl_core.rollout.cohort import Cohort
 from agentrl_core.rollout.entropy_branching import EntropyBranching
-from agentrl_core.rollout.fixed_depth import FixedDepthBranching
 from agentrl_core.rollout.group import Group
 from agentrl_core.rollout.independent import Independent
-from agentrl_core.rollout.lookahead import LookaheadBranching
 from agentrl_core.rollout.monte_carlo import MonteCarlo
 from agentrl_core.rollout.path import Place
 from agentrl_core.rollout.prefix import Prefix
 from agentrl_core.rollout.program import Rollout
-from agentrl_core.rollout.prune_running import PruneRunning
 from agentrl_core.rollout.search_tree import SearchTree
-from agentrl_core.rollout.segment_tree import SegmentTree
 from agentrl_core.rollout.stored import StoredSearches
-from agentrl_core.rollout.tree_expansion import TreeExpansion
 from agentrl_core.rollout.turn import Turn
-from agentrl_core.rollout.under_sampled import UnderSampled
 
 __all__ = [
     "BestFirst",
     "Branch",
     "Cohort",
     "EntropyBranching",
-    "FixedDepthBranching",
     "Group",
     "Independent",
-    "LookaheadBranching",
     "MonteCarlo",
     "Place",
     "Prefix",
-    "PruneRunning",
     "Rollout",
     "SearchTree",
-    "SegmentTree",
     "StoredSearches",
-    "TreeExpansion",
     "Turn",
-    "UnderSampled",
 ]
