@@ -6,10 +6,13 @@ fewer (`TreeExpansion`). Credit is the sum of two group-relative advantages, in 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component.options import option
+from agentrl_core.env import Fact
 from agentrl_core.loss import Policy
 from agentrl_core.recipe import Recipe
 from agentrl_core.rollout.branch import Branch
@@ -25,7 +28,8 @@ class TreeExpansion(Rollout):
     `trees` branches run from the prompt to their end. Then, `rounds` times, `expansions` of the nodes of each tree are
     drawn, all with the same chance and none twice in a round, and a new branch leaves behind each and runs to its end.
     A node is a whole turn, with its answer, that another one follows; the prompt is the first node of each tree. So a
-    group has `trees * (rounds * expansions + 1)` branches, or fewer where a tree has fewer nodes than are drawn.
+    group has `trees * (rounds * expansions + 1)` branches, or fewer where a tree has fewer nodes than are drawn. The
+    key `tree` says of each branch which tree it belongs to.
 
     Args:
         trees: of a group, M.
@@ -38,6 +42,8 @@ class TreeExpansion(Rollout):
         8
     """
 
+    facts: ClassVar[Mapping[str, Fact]] = {"tree": Fact("trajectory", "key")}
+
     trees: int = option(2, at_least=1)
     rounds: int = option(1, at_least=0)
     expansions: int = option(3, at_least=1)
@@ -49,7 +55,8 @@ class TreeExpansion(Rollout):
 
     async def group(self, group: Group) -> None:
         """Chains, then rounds of expansion."""
-        trees = [[branch] for branch in await group.run(group.start_many(self.trees))]
+        trees = [[group.start(facts={"tree": str(number)})] for number in range(self.trees)]
+        await group.run([branch for tree in trees for branch in tree])
         for number in range(self.rounds):
             grown = [self._expanded(group, tree, f"{number}.{place}") for place, tree in enumerate(trees)]
             await group.run([branch for branches in grown for branch in branches])
@@ -60,7 +67,10 @@ class TreeExpansion(Rollout):
         nodes = [node for branch in tree for node in _nodes(branch)]
         by_chance = sorted(range(len(nodes)), key=lambda row: group.uniform("node", name, row))
         chosen = [nodes[row] for row in sorted(by_chance[: self.expansions])]
-        return [branch.fork(place) for branch, place in chosen]
+        grown = [branch.fork(place) for branch, place in chosen]
+        for branch in grown:
+            branch.record.say({"tree": tree[0].record.facts["tree"]}, reward=None, success=None)
+        return grown
 
 
 def _nodes(branch: Branch) -> list[tuple[Branch, Place]]:

@@ -47,15 +47,16 @@ class BestFirst(Rollout):
     async def group(self, group: Group) -> None:
         """Rounds of one action in each of the most promising states."""
         StoredSearches(self.searches).carry_on(group)
-        known = spent = len(group.tree)
-        turns = group.tree.frontier(self.width) if known else [BEGIN]
-        while turns and spent - known < self.budget:
+        turns = group.tree.frontier(self.width) if len(group.tree) else [BEGIN]
+        left = self.budget
+        while turns and left:
             tree = group.tree
-            tried = [turn for turn in turns for _ in range(self.samples)][: self.budget - (spent - known)]
+            known = len(tree)
+            tried = [turn for turn in turns for _ in range(self.samples)][:left]
             await group.round(tree.grow(tried))
+            left -= len(tried)
             tree = group.tree
-            for turn in tree.repeated(spent):
+            for turn in tree.repeated(known):
                 tree.branch(turn).stop("state reached before")
-            spent = len(tree)
             solved = self.until_solved and bool(tree.solution())
             turns = [] if solved else tree.frontier(self.width)
