@@ -38,6 +38,7 @@ pub mod returns;
 pub mod reward;
 pub mod rng;
 pub mod rollout;
+pub mod search;
 pub mod select;
 pub mod tree;
 pub mod weight;

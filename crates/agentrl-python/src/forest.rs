@@ -1,7 +1,7 @@
 //! `Forest` for Python.
 
 use agentrl_data::Result;
-use agentrl_data::forest::{self, Decision, Finish, Fork, NewNode, Sampling, Start, StepOutcome, Turn};
+use agentrl_data::forest::{self, Decision, Finish, Fork, NewNode, Sampling, Start, StepOutcome};
 use agentrl_data::schema::{FinishReason, Kind, Operation, Origin, Role, Source, Status};
 use numpy::PyArray1;
 use pyo3::prelude::*;
@@ -198,63 +198,6 @@ impl Forest {
         let (trajectory, flags) = (trajectory.named("trajectory")?, flags.named("flags")?);
         let outcome = StepOutcome { reward, rewards, terminated, truncated, flags, facts, ..StepOutcome::default() };
         self.with(py, |forest| forest.step(trajectory, &outcome))
-    }
-
-    #[pyo3(signature = (trajectory, action, *, logprobs=None, entropies=None, trainable=None, policy=0.into(),
-        policy_version=None, seed=None, temperature=None, top_p=1.0, top_k=0.into(), finish_reason=None, reward=None,
-        rewards=None, terminated=false, truncated=false, flags=0.into(), end_of_turn=None, observation=None, state=None,
-        blobs=None))]
-    #[expect(clippy::too_many_arguments, reason = "the columns of two nodes and a step, all by name")]
-    fn turn(
-        &self,
-        py: Python<'_>,
-        trajectory: Whole<i64>,
-        action: Bound<'_, PyAny>,
-        logprobs: Option<Bound<'_, PyAny>>,
-        entropies: Option<Bound<'_, PyAny>>,
-        trainable: Option<Bound<'_, PyAny>>,
-        policy: Whole<i32>,
-        policy_version: Option<Whole<i64>>,
-        seed: Option<Whole<i64>>,
-        temperature: Option<f32>,
-        top_p: f32,
-        top_k: Whole<i32>,
-        finish_reason: Option<&str>,
-        reward: Option<f32>,
-        rewards: Option<Vec<f32>>,
-        terminated: bool,
-        truncated: bool,
-        flags: Whole<u32>,
-        end_of_turn: Option<Bound<'_, PyAny>>,
-        observation: Option<Bound<'_, PyAny>>,
-        state: Option<Vec<u8>>,
-        blobs: Option<Vec<Vec<u8>>>,
-    ) -> PyResult<(i64, Option<i64>)> {
-        let trajectory = trajectory.named("trajectory")?;
-        let (top_k, flags, blobs) = (top_k.named("top_k")?, flags.named("flags")?, hashes(blobs)?);
-        if observation.is_none() && (state.is_some() || !blobs.is_empty()) {
-            let name = if state.is_some() { "state" } else { "blobs" };
-            return Err(invalid(format!("{name} is given without an observation that it is of; give both")));
-        }
-        let action = NewNode {
-            logprobs: logprobs.map(|value| floats("logprobs", &value)).transpose()?,
-            entropies: entropies.map(|value| floats("entropies", &value)).transpose()?,
-            trainable: trainable.map(|value| mask("trainable", &value)).transpose()?,
-            policy: policy.named("policy")?,
-            policy_version: optional("policy_version", policy_version)?,
-            seed: optional("seed", seed)?,
-            sampling: temperature.map(|temperature| Sampling { temperature, top_p, top_k }),
-            finish_reason: named(finish_reason, FinishReason::from_name)?.unwrap_or_default(),
-            ..NewNode::new(Kind::Action, tokens("action", &action)?)
-        };
-        let observation = observation.map(|observation| tokens("observation", &observation)).transpose()?;
-        let turn = Turn {
-            action,
-            outcome: StepOutcome { reward, rewards, terminated, truncated, flags, ..StepOutcome::default() },
-            end_of_turn: end_of_turn.map(|value| tokens("end_of_turn", &value)).transpose()?.unwrap_or_default(),
-            observation: observation.map(|tokens| NewNode { state, blobs, ..NewNode::observation(tokens) }),
-        };
-        self.with(py, |forest| forest.turn(trajectory, turn))
     }
 
     #[pyo3(signature = (trajectory, *, node=None, end=None, count=1.into(), ordinal=None, train_prefix=true))]

@@ -15,6 +15,7 @@ mod forest;
 mod ingest;
 mod lists;
 mod pack;
+mod search;
 mod shared;
 mod store;
 mod table;
@@ -41,6 +42,8 @@ mod _core {
     use crate::ingest::{append_chats, append_many, ingest};
     #[pymodule_export]
     use crate::pack::{Plan, PlannedPack, RowPack, exports as pack};
+    #[pymodule_export]
+    use crate::search::SearchTree;
     #[pymodule_export]
     use crate::store::{Journal, Store, after_fork_in_child, after_fork_in_parent, before_fork};
     #[pymodule_export]

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from agentrl_core import _core
 from agentrl_core._core import Tree
-from agentrl_core.data import branches, ingest, turns
+from agentrl_core.data import branches, ingest
 from agentrl_core.data.batch import Batch
 from agentrl_core.data.branches import Floats, Tokens
 from agentrl_core.data.json_text import to_json
@@ -109,7 +109,6 @@ class Forest:
     replace = branches.replace
     rewrite = branches.rewrite
     prune = branches.prune
-    turn = turns.turn
     append_many = ingest.append_many
     append_chats = ingest.append_chats
     ingest = ingest.ingest

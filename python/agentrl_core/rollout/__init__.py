@@ -4,6 +4,7 @@ A program is a class with one asynchronous method: `Rollout.branch` drives one t
 trajectories of one task, `Rollout.cohort` the groups that were selected together.
 """
 
+from agentrl_core.rollout.best_first import BestFirst
 from agentrl_core.rollout.branch import Branch
 from agentrl_core.rollout.cohort import Cohort
 from agentrl_core.rollout.context import Window
@@ -14,17 +15,21 @@ from agentrl_core.rollout.horizon import Horizon
 from agentrl_core.rollout.independent import Independent
 from agentrl_core.rollout.later import Later, later_tasks
 from agentrl_core.rollout.library import Library
+from agentrl_core.rollout.monte_carlo import MonteCarlo
 from agentrl_core.rollout.path import Place
 from agentrl_core.rollout.play import Play
 from agentrl_core.rollout.prefix import Prefix
 from agentrl_core.rollout.program import Rollout
 from agentrl_core.rollout.repair import Fault, Finder, Flagged, Judged, Repair, Step, steps_of
 from agentrl_core.rollout.rounds import Members, Round, Rounds
+from agentrl_core.rollout.search_tree import SearchTree
+from agentrl_core.rollout.stored import StoredSearches
 from agentrl_core.rollout.token_forks import TokenForks
 from agentrl_core.rollout.turn import Turn
 
 __all__ = [
     "Advice",
+    "BestFirst",
     "Branch",
     "Cohort",
     "EntropyBranching",
@@ -42,6 +47,7 @@ __all__ = [
     "Later",
     "Library",
     "Members",
+    "MonteCarlo",
     "Place",
     "Play",
     "Prefix",
@@ -49,8 +55,10 @@ __all__ = [
     "Rollout",
     "Round",
     "Rounds",
+    "SearchTree",
     "Solution",
     "Step",
+    "StoredSearches",
     "TokenForks",
     "Turn",
     "Window",

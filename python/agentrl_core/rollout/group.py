@@ -11,7 +11,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from agentrl_core.data.forest import Operation
+from agentrl_core.data.batch import Batch
+from agentrl_core.data.forest import Forest, Operation
 from agentrl_core.engine.base import Sampling, Segment
 from agentrl_core.env.base import Message, Task
 from agentrl_core.exceptions import InvalidInputError
@@ -21,6 +22,7 @@ from agentrl_core.rollout.later import as_reason
 from agentrl_core.rollout.library import Library
 from agentrl_core.rollout.path import Path, Place
 from agentrl_core.rollout.prefix import Prefix
+from agentrl_core.rollout.search_tree import GroupTree
 from agentrl_core.rollout.turn import Turn, uniform
 from agentrl_core.rollout.view import Prompt, Role
 from agentrl_core.rollout.waiting import cancel, first_of, side_by_side
@@ -82,6 +84,7 @@ class Group:
         self._decisions = 0
         self._names: dict[str, int] = {}
         self._decider: asyncio.Task[Any] | None = None
+        self._tree: GroupTree | None = None
         self._late: list[Branch] = []
         """Forks that branches' programs made, until they are delivered."""
 
@@ -114,6 +117,35 @@ class Group:
     def library(self) -> Library:
         """What the run has solved so far, as of the iteration's begin: demonstrations, and prefixes to begin with."""
         return self._runtime.library
+
+    @property
+    def forest(self) -> Forest:
+        """Where its branches are kept."""
+        return self._runtime.forest
+
+    @property
+    def tree(self) -> GroupTree:
+        """What was tried, and what came of it: the turns of the group and the states that they lead to, as of now."""
+        self._decides()
+        self._tree = GroupTree(self) if self._tree is None else self._tree
+        self._tree.follow()
+        return self._tree
+
+    def carry_on(self, batch: Batch, group_id: int) -> GroupTree:
+        """Have the tree begin with that of a stored group of the same task: its search goes on here.
+
+        Args:
+            batch: of a store, has the group.
+            group_id: of table `trajectories`.
+
+        Raises:
+            InvalidInputError: the group has a tree already.
+        """
+        if self._tree is not None:
+            raise InvalidInputError(f"group {self.name} has a tree already; carry on before the first look at it")
+        self._decides()
+        self._tree = GroupTree(self, batch, group_id)
+        return self.tree
 
     @property
     def vocabulary_size(self) -> int:

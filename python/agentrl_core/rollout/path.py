@@ -76,6 +76,11 @@ class Path:
         return len(self.acted) - 1
 
     @property
+    def stop_tokens(self) -> tuple[int, ...]:
+        """The tokens that end an action."""
+        return tuple(self._chat.stop_token_ids)
+
+    @property
     def length(self) -> int:
         """Its tokens in the forest."""
         return self._nodes[-1][1] if self._nodes else 0

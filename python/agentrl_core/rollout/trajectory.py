@@ -130,15 +130,15 @@ class Trajectory(View):
         self._runtime.turned(0, reason)
         self._end("failed", reason)
 
-    def write(self, content: str, *, trained: bool = True, ends: bool = True, share: float = 1.0) -> None:
+    def write(self, content: Action, *, trained: bool = True, ends: bool = True, share: float = 1.0) -> None:
         """Say something that was not sampled, as an action of the branch (an expert's step, a repair).
 
         Its tokens have no behaviour log-probs: a loss that reads them needs them recomputed.
 
         Args:
-            content: the text.
+            content: a text, or tokens.
             trained: whether its tokens are trained.
-            ends: whether it ends the turn; else the action stays open, and `generate` goes on with it.
+            ends: whether a text ends the turn; else the action stays open, and `generate` goes on with it.
             share: say the first floor(share * n) of its n tokens only, where it does not end the turn.
 
         Raises:

@@ -16,10 +16,10 @@ mod look;
 mod node;
 mod order;
 mod rows;
+mod search;
 mod share;
 mod steps;
 mod trajectory;
-mod turn;
 mod under;
 mod view;
 
@@ -27,7 +27,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use agentrl_compute::hash::hash_bytes;
+use agentrl_compute::hash::{hash_bytes, hash_tokens};
 use agentrl_compute::rng::structural_seed;
 use sha2::{Digest, Sha256};
 
@@ -36,8 +36,8 @@ pub use cut::Cut;
 pub use decision::Decision;
 pub use ingest::{Ingested, Role, Rows, Turns};
 pub use node::{BlobHash, NewNode, Sampling};
+pub use search::SearchTree;
 pub use trajectory::{Finish, Start, StepOutcome};
-pub use turn::Turn;
 pub use view::Frontier;
 
 use crate::batch::NextIds;
@@ -93,13 +93,15 @@ struct Group {
     origin: GroupKey,
     task_id: String,
     nodes: Vec<Node>,
-    /// Prompts at the roots of the tree; members that begin alike share one.
-    roots: Vec<usize>,
+    /// Prompts at the roots of the tree by the hash of their tokens; members that begin alike share one.
+    roots: BTreeMap<[u8; 16], Vec<usize>>,
     trajectories: Vec<Trajectory>,
     /// Members and agents that were started.
     started: BTreeSet<(u32, i32)>,
     decisions: Vec<Decision>,
     adopted: Adopted,
+    /// Trajectories that something was done to, in that order, for those that follow the group.
+    touched: Vec<usize>,
 }
 
 /// The live form of the data. See the module's documentation.
@@ -260,35 +262,32 @@ impl Forest {
     /// Appends a node at the end of a trajectory's path and returns its handle. Members of a group that begin with the
     /// same prompt share its node.
     pub fn append(&mut self, trajectory: Handle, new: NewNode) -> Result<Handle> {
-        self.check_append(trajectory, &[&new])?;
+        self.check_append(trajectory, &new)?;
         let (key, index) = split(trajectory);
         let node = self.group_mut(trajectory)?.attach(index, new);
         Ok(handle(key, node))
     }
 
-    /// Whether nodes may be appended to a trajectory, one behind the other.
-    fn check_append(&self, trajectory: Handle, nodes: &[&NewNode]) -> Result<()> {
+    /// Whether a node may be appended to a trajectory.
+    fn check_append(&self, trajectory: Handle, new: &NewNode) -> Result<()> {
         let (_, index) = split(trajectory);
         let group = self.live_group(trajectory)?;
-        for new in nodes {
-            new.check()?;
-            if let Some(origin) = new.origin {
-                let (of, node) = split(origin);
-                if of != group.key || node >= group.nodes.len() {
-                    return Err(Error::not_found(format!(
-                        "origin is {origin}, which is not a node of group {}",
-                        group.number
-                    )));
-                }
-            }
-            if let Some(hash) = new.blobs.iter().find(|hash| !self.blobs.contains_key(*hash)) {
-                let hex = hash.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"));
-                return Err(Error::not_found(format!("blob {hex} is not in the forest; add it with add_blob first")));
+        new.check()?;
+        if let Some(origin) = new.origin {
+            let (of, node) = split(origin);
+            if of != group.key || node >= group.nodes.len() {
+                return Err(Error::not_found(format!(
+                    "origin is {origin}, which is not a node of group {}",
+                    group.number
+                )));
             }
         }
-        let length = group.position(group.trajectories[index].tip) as usize;
-        let length = nodes.iter().try_fold(length, |length, new| length.checked_add(new.tokens.len()));
-        length.filter(|&end| i32::try_from(end).is_ok()).map(drop).ok_or_else(|| {
+        if let Some(hash) = new.blobs.iter().find(|hash| !self.blobs.contains_key(*hash)) {
+            let hex = hash.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"));
+            return Err(Error::not_found(format!("blob {hex} is not in the forest; add it with add_blob first")));
+        }
+        let length = group.position(group.trajectories[index].tip) as usize + new.tokens.len();
+        i32::try_from(length).map(drop).map_err(|_| {
             Error::new(ErrorKind::Overflow, format!("trajectory {trajectory} would grow over {} tokens", i32::MAX))
         })
     }
@@ -332,6 +331,7 @@ impl Forest {
             for (index, entry) in group.trajectories.iter_mut().enumerate().filter(|(_, entry)| entry.is_running()) {
                 entry.close_step(index, &StepOutcome::default());
                 entry.status = Status::Aborted;
+                group.touched.push(index);
             }
         }
     }
@@ -366,7 +366,12 @@ impl Forest {
     fn group_mut(&mut self, trajectory: Handle) -> Result<&mut Group> {
         let (key, index) = split(trajectory);
         match self.groups.get_mut(&key) {
-            Some(group) if index < group.trajectories.len() => Ok(group),
+            Some(group) if index < group.trajectories.len() => {
+                if group.touched.last() != Some(&index) {
+                    group.touched.push(index);
+                }
+                Ok(group)
+            }
             group => Err(unknown(trajectory, group.is_some())),
         }
     }
@@ -454,12 +459,12 @@ impl Group {
         let entry = &mut self.trajectories[index];
         entry.state_key = None;
         if tip.is_none() && kind == Kind::Prompt {
-            let same = |&&root: &&usize| self.nodes[root].begins_like(&node);
-            if let Some(&root) = self.roots.iter().find(same) {
+            let alike = self.roots.entry(hash_tokens(&node.content.tokens)).or_default();
+            if let Some(&root) = alike.iter().find(|&&root| self.nodes[root].begins_like(&node)) {
                 entry.tip = Some((root, tokens));
                 return root;
             }
-            self.roots.push(self.nodes.len());
+            alike.push(self.nodes.len());
         }
         let local = self.nodes.len();
         self.nodes.push(node);

@@ -48,7 +48,7 @@ pub(super) struct Steps {
 }
 
 impl Steps {
-    fn inherited(&self) -> usize {
+    pub(super) fn inherited(&self) -> usize {
         self.inherited.map_or(0, |(_, count)| count)
     }
 
@@ -58,6 +58,11 @@ impl Steps {
 
     pub(super) fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// Who took the last one that is inherited, and how many are.
+    pub(super) fn inherited_of(&self) -> Option<(usize, usize)> {
+        self.inherited
     }
 
     /// Those that the trajectory took itself.

@@ -13,6 +13,8 @@ use crate::enter::held;
 pub(crate) mod exports {
     #[pymodule_export]
     use super::{entropy_branches, segment_entropy};
+    #[pymodule_export]
+    use crate::search::likeness;
 }
 
 #[pyfunction]

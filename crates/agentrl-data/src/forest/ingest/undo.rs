@@ -10,7 +10,6 @@ use crate::forest::{Forest, Handle, Place, split};
 #[derive(Clone, Copy, Debug)]
 struct GroupMark {
     nodes: usize,
-    roots: usize,
 }
 
 /// Where a trajectory stood.
@@ -38,7 +37,7 @@ impl Forest {
             }
             let (key, index) = split(trajectory);
             let group = self.live_group(trajectory)?;
-            groups.entry(key).or_insert(GroupMark { nodes: group.nodes.len(), roots: group.roots.len() });
+            groups.entry(key).or_insert(GroupMark { nodes: group.nodes.len() });
             let entry = &group.trajectories[index];
             let mark = TrajectoryMark {
                 tip: entry.tip,
@@ -63,7 +62,9 @@ impl Forest {
             for (key, mark) in &groups {
                 let Some(group) = self.groups.get_mut(key) else { continue };
                 group.nodes.truncate(mark.nodes);
-                group.roots.truncate(mark.roots);
+                for alike in group.roots.values_mut() {
+                    alike.retain(|&root| root < mark.nodes);
+                }
             }
         })
     }

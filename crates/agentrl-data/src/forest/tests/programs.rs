@@ -1,4 +1,4 @@
-//! What rollout programs ask of a forest beside forks: keys of groups, repairs, looks, other prompts, whole turns.
+//! What rollout programs ask of a forest beside forks: keys of groups, repairs, looks, other prompts.
 
 use super::operations::{acted, column, forks, message, tokens, trainable};
 use super::*;
@@ -283,87 +283,5 @@ fn what_has_no_action_or_no_single_prompt_is_not_told_behind_another() -> Result
     let batch = forest.freeze()?;
     assert_eq!(tokens(&batch), [10, 11, 20, 21, 22, 23]);
     assert_eq!(batch.offsets(Level::Step)?, [0, 3]);
-    Ok(())
-}
-
-fn turn(action: Vec<i32>, end_of_turn: Vec<i32>, observation: Option<Vec<i32>>) -> Turn {
-    let logprobs = vec![-0.5; action.len()];
-    Turn {
-        action: NewNode { policy_version: Some(2), ..NewNode::action(action, logprobs) },
-        outcome: StepOutcome { reward: Some(0.5), flags: 3, ..StepOutcome::default() },
-        end_of_turn,
-        observation: observation.map(|tokens| NewNode { state: Some(b"s".to_vec()), ..NewNode::observation(tokens) }),
-    }
-}
-
-#[test]
-fn a_turn_is_its_parts() -> Result<()> {
-    let turns = [
-        turn(vec![4, 5], vec![], Some(vec![6])),
-        turn(vec![7], vec![0], Some(vec![8, 9])),
-        turn(vec![10], vec![0], None),
-        turn(vec![11], vec![], None),
-    ];
-    let grow = |at_once: bool| -> Result<(Batch, Vec<u64>)> {
-        let (mut forest, mut seeds) = (Forest::new(0, 5), Vec::new());
-        forest.add_group(0, "task")?;
-        let trajectory = forest.start(0, 0)?;
-        forest.append(trajectory, NewNode::prompt(vec![1]))?;
-        for turn in turns.clone() {
-            seeds.push(forest.segment_seed(trajectory)?);
-            if at_once {
-                let said = turn.observation.is_some();
-                let (action, observation) = forest.turn(trajectory, turn)?;
-                let path = forest.tree(0)?.path(observation.unwrap_or(action))?;
-                assert!(path.contains(&action) && observation.is_some() == said);
-                continue;
-            }
-            forest.append(trajectory, turn.action)?;
-            forest.step(trajectory, &turn.outcome)?;
-            if !turn.end_of_turn.is_empty() {
-                forest.append(trajectory, NewNode::new(Kind::Injected, turn.end_of_turn))?;
-            }
-            turn.observation.map(|observation| forest.append(trajectory, observation)).transpose()?;
-        }
-        forest.finish(trajectory, Finish::default())?;
-        Ok((forest.freeze()?, seeds))
-    };
-    let (whole, parts) = (grow(true)?, grow(false)?);
-    assert_eq!(without_time(&whole.0), without_time(&parts.0));
-    assert_eq!(whole.1, parts.1);
-    assert_eq!(tokens(&whole.0), [4, 5, 7, 10, 11]);
-    Ok(())
-}
-
-#[test]
-fn a_turn_that_is_wrong_anywhere_is_not_there_at_all() -> Result<()> {
-    let (mut forest, trunk, _, _) = small();
-    let before = forest.tokens(trunk)?;
-    let good = turn(vec![4], vec![0], Some(vec![6]));
-    let unpaid = StepOutcome { reward: Some(f32::INFINITY), ..StepOutcome::default() };
-    let wrong = [
-        (Turn { action: NewNode::action(vec![], vec![]), ..good.clone() }, "an action has at least one token"),
-        (Turn { action: NewNode::prompt(vec![4]), ..good.clone() }, "action is a node of kind Prompt"),
-        (Turn { end_of_turn: vec![-1], ..good.clone() }, "tokens[0] is -1"),
-        (Turn { observation: Some(NewNode::observation(vec![])), ..good.clone() }, "tokens is empty"),
-        (Turn { observation: Some(NewNode::prompt(vec![1])), ..good.clone() }, "observation is a node of kind Prompt"),
-        (Turn { outcome: unpaid, ..good.clone() }, "reward is inf"),
-        (
-            Turn {
-                observation: Some(NewNode { blobs: vec![[1; 32]], ..NewNode::observation(vec![6]) }),
-                ..good.clone()
-            },
-            "is not in the forest; add it with add_blob",
-        ),
-    ];
-    for (wrong, said) in wrong {
-        let error = message(forest.turn(trunk, wrong));
-        assert!(error.contains(said), "{error}");
-        assert_eq!(forest.tokens(trunk)?, before);
-        assert_eq!(forest.frontier(None)?.steps, [0]);
-    }
-    forest.turn(trunk, good.clone())?;
-    forest.finish(trunk, Finish::default())?;
-    assert!(message(forest.turn(trunk, good)).contains("has ended"));
     Ok(())
 }

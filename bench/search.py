@@ -1,0 +1,218 @@
+"""What searches cost, and what they find for the tokens that they take.
+
+    python bench/search.py [--turns 1000 10000 100000] [--seeds 5] [--tasks 16] [--model FOLDER]
+
+1. Decisions: a live group of so many turns, each a fork at a place drawn by chance. How long the tree takes to read all
+   of it, and how long a round takes then: 16 more turns are read, and 16 places are chosen by each rule. The decisions
+   a second are those 16 by the median time of reading and choosing; growing the forest is not counted.
+2. Tokens for each solved task: programs that search against independent samples, on the demo's task with its model
+   after its warm start. Every program gets the same number of generated tokens for a task: it is run again with
+   another seed until they are used up, and its last run is cut where they end. A task is solved if one of its branches is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from common import Bench
+
+import agentrl_core as arl
+from agentrl_core import _core, engine, env, recipes, rollout, warm_start
+
+WIDTH = 16
+
+
+def grown(turns: int, seed: int) -> tuple[arl.Forest, list[int], np.random.Generator]:
+    """A group of so many turns; one in eight ends its episode."""
+    rng = np.random.default_rng(seed)
+    forest = arl.Forest(seed=seed)
+    forest.add_group(0, "task")
+    trunk = forest.start(0, 0)
+    forest.append(trunk, [1, 2], kind="prompt", state="begin")
+    open_ = [trunk]
+    more(forest, open_, rng, turns)
+    return forest, open_, rng
+
+
+def more(forest: arl.Forest, places: list[int], rng: np.random.Generator, turns: int) -> None:
+    """So many turns behind places drawn by chance."""
+    states = rng.integers(0, 1 << 40, turns)
+    ends = rng.random(turns) < 0.125
+    logprobs = -rng.random(turns).astype(np.float32)
+    at = rng.random(turns)
+    for turn in range(turns):
+        branch = forest.fork(places[int(at[turn] * len(places))])
+        forest.append(branch, [3], kind="action", logprobs=[float(logprobs[turn])])
+        forest.step(branch, terminated=bool(ends[turn]))
+        if ends[turn]:
+            forest.finish(branch, reward=float(states[turn] % 2), success=False)
+        else:
+            forest.append(branch, [4], kind="observation", state=states[turn].tobytes())
+            places.append(branch)
+
+
+def decisions(bench: Bench, turns: int, rounds: int) -> None:
+    """How long reading and choosing take in a tree of so many turns."""
+    forest, places, rng = grown(turns, 0)
+    tree = _core.SearchTree()
+    start = time.perf_counter()
+    tree.follow(forest._core, 0)  # noqa: SLF001
+    whole = time.perf_counter() - start
+    rules: dict[str, Callable[[], list[int]]] = {
+        "best first": lambda: tree.frontier(WIDTH),
+        "upper confidence bounds": lambda: tree.descend(WIDTH, 4, 1000, 0.25),
+        "under-sampled": lambda: tree.under_sampled(WIDTH),
+    }
+    seconds: dict[str, list[float]] = {name: [] for name in rules}
+    readings: list[float] = []
+    for _ in range(rounds):
+        more(forest, places, rng, WIDTH)
+        start = time.perf_counter()
+        tree.follow(forest._core, 0)  # noqa: SLF001
+        readings.append(time.perf_counter() - start)
+        for name, rule in rules.items():
+            start = time.perf_counter()
+            rule()
+            seconds[name].append(time.perf_counter() - start)
+    line: dict[str, Any] = {"turns": turns, "read_all_us_a_turn": 1e6 * whole / turns}
+    reading = float(np.median(readings))
+    line["read_round_us"] = 1e6 * reading
+    for name, spent in seconds.items():
+        line[f"{name}, decisions a second"] = round(WIDTH / (float(np.median(spent)) + reading))
+    bench.lines.append(line)
+    print(f"{turns:>9} turns: " + ", ".join(f"{name} {value:,.3g}" for name, value in list(line.items())[1:]))
+
+
+class Metered:
+    """An engine that counts the tokens it says."""
+
+    def __init__(self, generate: Any) -> None:
+        self._generate = generate
+        self.tokens = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._generate, name)
+
+    async def generate(self, request: engine.Request) -> engine.Segment:
+        """What the engine says."""
+        segment: engine.Segment = await self._generate.generate(request)
+        self.tokens += len(segment.tokens)
+        return segment
+
+
+def solved(
+    program: rollout.Rollout, metered: Metered, world: Any, task: int, budget: int, seed: int
+) -> tuple[bool, int]:
+    """Whether a task is solved before the tokens are used up, and how many were."""
+    begun = metered.tokens
+    for again in range(1000):
+        collect = arl.Collector(
+            metered,
+            world,
+            recipes.GRPO.replace(rollout=program),
+            seed=seed * 1000 + again,
+            task_pool=task + 1,
+            sampling=engine.Sampling(max_tokens=32),
+            context_tokens=256,
+            turn_limit=8,
+        )
+        batch = collect(tasks=1, group_size=1)
+        spent = metered.tokens - begun
+        if spent > budget:
+            break
+        if batch.num_draws and batch.column("success", "draw").max() > 0:
+            return True, spent
+    return False, budget
+
+
+class OneTask:
+    """An environment of one task at a time."""
+
+    def __init__(self, world: Any, first: int) -> None:
+        self._world, self._first, self.only = world, first, 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._world, name)
+
+    def tasks(self, count: int, *, split: str = "train", start: int = 0) -> list[env.Task]:
+        """The task, as often as asked for, by other names."""
+        del count, start
+        [task] = self._world.tasks(1, split=split, start=self._first + self.only)
+        return [task]
+
+
+def found(bench: Bench, seeds: int, tasks: int, steps: int, model: str, budget: int) -> None:
+    """Tokens for each solved task, by program."""
+    world = env.ReasoningGym(["chain_sum", "products", "lcm"], seed=0)
+    folder = Path(model) if model else None
+    if folder is not None and (folder / "config.json").is_file():
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+
+        policy: Any = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True)
+        tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    else:
+        policy, tokenizer = warm_start(world, seed=0, steps=steps)
+        if folder is not None:
+            policy.save_pretrained(folder)
+            tokenizer.save_pretrained(folder)
+    metered = Metered(engine.Transformers(policy, tokenizer))
+    programs: dict[str, rollout.Rollout] = {
+        "independent": rollout.Independent(),
+        "best first": rollout.BestFirst(samples=4, budget=32),
+        "monte carlo": rollout.MonteCarlo(iterations=4, samples=2, depth=8),
+    }
+    for name, program in programs.items():
+        counts, spent = [], []
+        for seed in range(seeds):
+            one = OneTask(world, 5000)
+            results = []
+            for task in range(tasks):
+                one.only = task
+                results.append(solved(program, metered, one, 0, budget, seed * tasks + task))
+            counts.append(sum(success for success, _ in results))
+            spent.append(sum(tokens for _, tokens in results))
+        cost = [tokens / max(count, 1) for tokens, count in zip(spent, counts, strict=True)]
+        line = {
+            "program": name,
+            "budget_tokens_a_task": budget,
+            "tasks": tasks,
+            "seeds": seeds,
+            "solved": counts,
+            "tokens": spent,
+            "tokens_a_solved_task": [round(each, 1) for each in cost],
+        }
+        bench.lines.append(line)
+        print(
+            f"{name:<12} solved {np.mean(counts):.1f} of {tasks} (from {min(counts)} to {max(counts)}), "
+            f"tokens for each solved task {np.mean(cost):.0f} (from {min(cost):.0f} to {max(cost):.0f})"
+        )
+
+
+def main() -> None:
+    """Run the bench."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--turns", type=int, nargs="*", default=[1000, 10_000, 100_000, 1_000_000])
+    parser.add_argument("--rounds", type=int, default=50)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--tasks", type=int, default=16)
+    parser.add_argument("--steps", type=int, default=480, help="of the warm start")
+    parser.add_argument(
+        "--model", default="", help="folder of the model after its warm start; made where it is not there"
+    )
+    parser.add_argument("--budget", type=int, default=512, help="tokens for each task")
+    arguments = parser.parse_args()
+    bench = Bench("search")
+    for turns in arguments.turns:
+        decisions(bench, turns, arguments.rounds)
+    if arguments.seeds:
+        found(bench, arguments.seeds, arguments.tasks, arguments.steps, arguments.model, arguments.budget)
+    bench.write()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,184 @@
+//! The states of a search: what is solved, what is failed, and how far it is to a solved end.
+
+use std::collections::VecDeque;
+
+#[cfg(doc)]
+use super::NONE;
+use super::Search;
+
+/// The distance of a state from which no solved end is known.
+pub const UNSOLVED: u32 = u32::MAX;
+
+/// What is known of a state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Status {
+    /// It may still be solved.
+    Open = 0,
+    /// A turn leads from it to a solved state, or it is a solved end.
+    Solved = 1,
+    /// It is an end that is not solved, or every turn that was tried in it leads to a failed state.
+    Failed = 2,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct State {
+    /// The turn that reached it first; [`NONE`] for one that an episode begins in.
+    pub(super) first: u32,
+    /// Whether the episode ends in it.
+    pub(super) ended: bool,
+    failed: bool,
+    distance: u32,
+    /// Turns that were tried in it.
+    pub(super) tried: Vec<u32>,
+    /// Turns that lead to it.
+    reached: Vec<u32>,
+    /// How many of those that were tried lead to states that are not failed.
+    hopes: u32,
+}
+
+impl State {
+    fn new(first: u32, ended: bool) -> Self {
+        Self { first, ended, failed: false, distance: UNSOLVED, tried: Vec::new(), reached: Vec::new(), hopes: 0 }
+    }
+}
+
+impl Search {
+    /// How many states there are.
+    pub fn states(&self) -> usize {
+        self.states.len()
+    }
+
+    /// What is known of a state. It follows from the turns alone, in whichever order they came:
+    ///
+    /// ```text
+    /// Solved: a solved end, or a turn that was tried in it leads to a solved state
+    /// Failed: another end, or turns were tried in it and all lead to failed states
+    /// ```
+    pub fn status(&self, state: u32) -> Status {
+        let state = &self.states[state as usize];
+        match (state.distance, state.failed) {
+            (UNSOLVED, true) => Status::Failed,
+            (UNSOLVED, false) => Status::Open,
+            _ => Status::Solved,
+        }
+    }
+
+    /// The fewest turns from a state to a solved end; [`UNSOLVED`] where none is known.
+    pub fn distance(&self, state: u32) -> u32 {
+        self.states[state as usize].distance
+    }
+
+    /// The turn that reached a state first; [`NONE`] for one that an episode begins in.
+    pub fn first(&self, state: u32) -> u32 {
+        self.states[state as usize].first
+    }
+
+    /// Whether an episode ends in a state.
+    pub fn ended(&self, state: u32) -> bool {
+        self.states[state as usize].ended
+    }
+
+    /// Turns that were tried in a state.
+    pub fn tried(&self, state: u32) -> &[u32] {
+        &self.states[state as usize].tried
+    }
+
+    /// Counts a state as solved though no turn ended there: its program said so.
+    pub fn solve(&mut self, state: u32) {
+        self.near(state, 0);
+    }
+
+    /// Brings every status up to date.
+    pub fn settle(&mut self) {
+        while let Some(row) = self.dirty.pop() {
+            let state = &self.states[row as usize];
+            let failed = state.distance == UNSOLVED && !state.ended && !state.tried.is_empty() && state.hopes == 0;
+            if state.ended || failed == state.failed {
+                continue;
+            }
+            self.states[row as usize].failed = failed;
+            for place in 0..self.states[row as usize].reached.len() {
+                let before = self.turns[self.states[row as usize].reached[place] as usize].before;
+                let hopes = &mut self.states[before as usize].hopes;
+                *hopes = if failed { *hopes - 1 } else { *hopes + 1 };
+                self.dirty.push(before);
+            }
+        }
+    }
+
+    /// The turns of a shortest way from where an episode begins to a solved end; none where no such way is known.
+    pub fn solution(&self) -> Vec<u32> {
+        let nearest = |rows: &[u32]| {
+            let away = |&&row: &&u32| self.distance(self.turns[row as usize].after);
+            rows.iter().min_by_key(away).copied().filter(|row| away(&row) != UNSOLVED)
+        };
+        let mut way = Vec::new();
+        let begins = self.roots.iter().map(|&row| self.turns[row as usize].before);
+        let begin = begins.min_by_key(|&state| self.distance(state)).filter(|&state| self.distance(state) != 0);
+        let mut next = begin.and_then(|state| nearest(self.tried(state)));
+        while let Some(row) = next {
+            way.push(row);
+            let after = self.turns[row as usize].after;
+            next = if self.distance(after) == 0 { None } else { nearest(self.tried(after)) };
+        }
+        way
+    }
+
+    /// Pairs of turns for learning from preferences: each turn of the [`Search::solution`] with each turn that was tried in
+    /// the same state and ended the episode unsolved.
+    pub fn pairs(&self) -> Vec<(u32, u32)> {
+        let lost = |&other: &u32| {
+            let after = self.turns[other as usize].after;
+            self.ended(after) && self.distance(after) == UNSOLVED
+        };
+        let of = |row: u32| {
+            self.tried(self.turns[row as usize].before).iter().copied().filter(lost).map(move |other| (row, other))
+        };
+        self.solution().into_iter().flat_map(of).collect()
+    }
+
+    /// The row of the state with a key; a new one was reached by turn `first`.
+    pub(super) fn state_of(&mut self, key: u128, first: u32) -> u32 {
+        let next = self.states.len() as u32;
+        let row = *self.known.entry(key).or_insert(next);
+        if row == next {
+            self.states.push(State::new(first, false));
+        }
+        row
+    }
+
+    /// The row of a new end.
+    pub(super) fn end_of(&mut self, solved: bool, first: u32) -> u32 {
+        let state = State { failed: !solved, distance: if solved { 0 } else { UNSOLVED }, ..State::new(first, true) };
+        self.states.push(state);
+        self.states.len() as u32 - 1
+    }
+
+    /// Lets the states of a new turn know of it.
+    pub(super) fn join(&mut self, row: u32) {
+        let (before, after) = (self.turns[row as usize].before, self.turns[row as usize].after);
+        self.states[after as usize].reached.push(row);
+        self.states[before as usize].tried.push(row);
+        self.states[before as usize].hopes += u32::from(!self.states[after as usize].failed);
+        self.dirty.push(before);
+        if let Some(distance) = self.distance(after).checked_add(1) {
+            self.near(before, distance);
+        }
+    }
+
+    /// A solved end is so near to a state: those before it are one turn further away.
+    fn near(&mut self, state: u32, distance: u32) {
+        let mut queue = VecDeque::from([(state, distance)]);
+        while let Some((row, distance)) = queue.pop_front() {
+            if distance >= self.states[row as usize].distance {
+                continue;
+            }
+            self.states[row as usize].distance = distance;
+            self.dirty.push(row);
+            let turns = &self.turns;
+            queue.extend(
+                self.states[row as usize].reached.iter().map(|&turn| (turns[turn as usize].before, distance + 1)),
+            );
+        }
+    }
+}

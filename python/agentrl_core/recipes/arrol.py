@@ -1,0 +1,158 @@
+"""ARRoL: half of a group is stopped early, so that right and wrong ones are balanced (arXiv:2603.24840).
+
+Each of 16 rollouts generates 512 tokens; half go on (`PruneRunning`), and GRPO compares those alone. The first
+20 iterations prune nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentrl_core.advantage import GroupRelative
+from agentrl_core.component.options import option
+from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.loss import Policy
+from agentrl_core.recipe import Recipe
+from agentrl_core.rollout.branch import Branch
+from agentrl_core.rollout.group import Group
+from agentrl_core.rollout.program import Rollout
+
+
+@dataclass(frozen=True)
+class PruneRunning(Rollout):
+    """Stops part of a group after its first tokens, to balance right and wrong ones (ARRoL, arXiv:2603.24840).
+
+    All branches generate `tokens` tokens. With p_i the probability that branch i will succeed (`quality`), the ones
+    that still run survive with the chances
+
+        s_i = min(1, l1 p_i + l2 (1 - p_i)),   l1, l2 >= 0,   sum s_i = K,   sum s_i p_i = balance K
+
+    where K is what is left of `keep` times the size of the group, at least two; those that ended before are kept and
+    count for it. Where no l1 and l2 can balance them, the nearest ones are taken. Exactly K survive, by systematic
+    sampling (one uniform number for the group). The others are pruned: kept in the files, neither scored nor drawn, so
+    that the statistics of the group are those of the survivors.
+
+    The paper trains a head on the policy's last hidden states for p; here `quality` is the mean probability of the
+    tokens so far (geometric), which needs no model. A subclass says what it knows better.
+
+    Args:
+        tokens: after how many of the first action it is decided.
+        keep: share of the group that goes on.
+        balance: share of the survivors that should succeed.
+        begin: the first iteration that prunes.
+
+    Raises:
+        RecipeError: an option is out of range.
+
+    Example:
+        >>> import numpy as np
+        >>> from agentrl_core.recipes.arrol import PruneRunning
+        >>> PruneRunning(balance=0.5).survival(np.array([0.9, 0.9, 0.9, 0.1]), 2).round(4).tolist()
+        [0.3333, 0.3333, 0.3333, 1.0]
+    """
+
+    tokens: int = option(512, at_least=1)
+    keep: float = option(0.5, above=0, at_most=1)
+    balance: float = option(0.5, at_least=0, at_most=1)
+    begin: int = option(20, at_least=0)
+
+    async def group(self, group: Group) -> None:
+        """The first tokens, who survives, the rest."""
+        branches = group.start_many(group.size)
+        if group.iteration >= self.begin:
+            segments = await group.advance(branches, tokens=self.tokens)
+            running = [
+                branch
+                for branch, segment in zip(branches, segments, strict=True)
+                if segment is not None and segment.finish_reason != "stop" and len(segment.tokens) == self.tokens
+            ]
+            kept = max(2, round(self.keep * group.size)) - (len(branches) - len(running))
+            if kept < len(running):
+                chances = self.survival(await self.quality(group, running), max(kept, 0))
+                for branch, survives in zip(running, systematic(chances, group.uniform("survival")), strict=True):
+                    if not survives:
+                        branch.stop("quality")
+        await group.run([branch for branch in branches if not branch.over], self._go_on)
+
+    async def _go_on(self, branch: Branch) -> None:
+        """From the first tokens to the end."""
+        if branch.open and not branch.path.cut:
+            await branch.answer()
+        await self.branch(branch)
+
+    async def quality(self, group: Group, branches: Sequence[Branch]) -> NDArray[np.float64]:
+        """`float64[branches]` in [0, 1]: how likely each succeeds. Here: exp of the mean log-prob of its tokens."""
+        del group
+        segments = [branch.path.open[-1] for branch in branches]
+        return np.array([np.exp(np.mean(segment.logprobs)) for segment in segments])  # type: ignore[union-attr]
+
+    def survival(self, quality: NDArray[np.float64], count: int) -> NDArray[np.float64]:
+        """The chance of each branch to survive, `count` in sum.
+
+        Args:
+            quality: in [0, 1].
+            count: how many survive, at most as many as there are.
+
+        Raises:
+            InvalidInputError: a number is outside [0, 1], or count of what there is.
+        """
+        quality = np.asarray(quality, np.float64)
+        if not ((quality >= 0) & (quality <= 1)).all():
+            raise InvalidInputError(f"{self.title()}: quality is {quality.tolist()}; give probabilities, in [0, 1]")
+        if not 0 <= count <= len(quality):
+            raise InvalidInputError(f"{self.title()}: {count} of {len(quality)} survive; give at most all")
+        # With l1 : l2 = t : 1 - t the share of right ones rises with t.
+        low, high = 0.0, 1.0
+        for _ in range(60):
+            middle = (low + high) / 2
+            chances = _filled(middle * quality + (1 - middle) * (1 - quality), count)
+            low, high = (middle, high) if chances @ quality < self.balance * count else (low, middle)
+        return _filled(high * quality + (1 - high) * (1 - quality), count)
+
+
+def _filled(weights: NDArray[np.float64], count: int) -> NDArray[np.float64]:
+    """min(1, factor * weights) with the factor that makes it sum to `count`; equal ones where no factor does."""
+    chances = np.zeros(len(weights))
+    certain = np.zeros(len(weights), bool)
+    while (left := count - int(certain.sum())) > 0 and not certain.all():
+        open_ = weights[~certain]
+        total = open_.sum()
+        chances[~certain] = left * open_ / total if total > 0 else left / len(open_)
+        chances[certain] = 1.0
+        over = ~certain & (chances >= 1.0)
+        if not over.any():
+            return chances
+        certain |= over
+    chances[certain], chances[~certain] = 1.0, 0.0
+    return chances
+
+
+def systematic(chances: NDArray[np.float64], uniform: float) -> NDArray[np.bool_]:
+    """Each row with its chance, as many in all as the chances sum to: rows in which a grid of step 1 has a line.
+
+    Args:
+        chances: in [0, 1].
+        uniform: where the grid begins, in [0, 1).
+
+    Example:
+        >>> import numpy as np
+        >>> from agentrl_core.recipes.arrol import systematic
+        >>> systematic(np.array([0.5, 0.5, 1.0]), 0.75).tolist()
+        [False, True, True]
+    """
+    ends = np.cumsum(chances)
+    lines = np.floor(np.round(ends - uniform, 9)).astype(np.int64)
+    return np.diff(lines, prepend=int(np.floor(np.round(-uniform, 9)))).astype(bool)
+
+
+ARROL = Recipe(
+    name="arrol",
+    source="arXiv:2603.24840",
+    rollout=PruneRunning(tokens=512, keep=0.5, balance=0.5, begin=20),
+    advantage=GroupRelative(),
+    loss=Policy(),
+)

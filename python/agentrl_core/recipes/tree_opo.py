@@ -1,0 +1,111 @@
+"""Tree-OPO: a student finishes what a teacher's search began (arXiv:2509.09284).
+
+The teacher's searches are groups of an earlier run. A student's group of a task starts each branch behind another of
+the turns that the teacher tried, some near the end and some near the beginning: an easy and a hard task in one group.
+So an answer counts as much as it is better than where it started:
+
+    a = r - alpha V(prefix),    A = a - mean(a)
+
+with V the mean reward of the teacher's branches through the prefix (1 or 0 where `value` is optimistic or pessimistic).
+Prefixes are not trained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+import numpy as np
+
+from agentrl_core.advantage import Normalisation
+from agentrl_core.component import BatchComponent, Column, Rows, draw, option
+from agentrl_core.env import Fact
+from agentrl_core.loss import Policy
+from agentrl_core.recipe import Recipe
+from agentrl_core.rollout import Group, Rollout, SearchTree, StoredSearches
+
+if TYPE_CHECKING:
+    from agentrl_core.data.batch import Batch
+
+
+@dataclass(frozen=True)
+class PrefixTree(Rollout):
+    """Starts the branches of a group behind turns of a stored search of the same task.
+
+    The places are the beginning and all turns of the search that did not end their episode, as far as their value is
+    known. As many as the group is large are drawn by chance, none twice before each was drawn once. A task that the
+    store does not have starts at the prompt.
+
+    Args:
+        teacher: the folder of the store with the searches; empty: none.
+        value: what a place is worth by the branches through it: `mean` of their rewards, or the largest (`best`).
+
+    Example:
+        >>> from agentrl_core.recipes.tree_opo import PrefixTree
+        >>> PrefixTree().facts
+        {'prefix_value': Fact(level='trajectory', kind='number')}
+    """
+
+    facts: ClassVar[Mapping[str, Fact]] = {"prefix_value": Fact("trajectory")}
+
+    teacher: str = ""
+    value: Literal["mean", "best"] = "mean"
+
+    async def group(self, group: Group) -> None:
+        """Branches behind places of the search, each to its end."""
+        found = StoredSearches(self.teacher).find(group.task.task_id)
+        if found is None:
+            await group.run(group.start_many(group.size, facts={"prefix_value": 0.0}))
+            return
+        batch, group_id = found
+        tree = SearchTree.of(batch, group_id)
+        values = tree.value if self.value == "mean" else tree.best
+        rewards = values[tree.parent < 0], tree.visits[tree.parent < 0]
+        counted = np.isfinite(rewards[0])
+        begin = float(np.average(rewards[0][counted], weights=rewards[1][counted])) if counted.any() else 0.0
+        places = [(-1, begin), *((row, float(values[row])) for row in tree.places() if np.isfinite(values[row]))]
+        order = sorted(range(len(places)), key=lambda row: group.uniform("place", row))
+        branches = []
+        for member in range(group.size):
+            turn, worth = places[order[member % len(order)]]
+            prefix = None if turn < 0 else tree.prefix(batch, turn)
+            branches.append(group.start(prefix=prefix, facts={"prefix_value": worth}))
+        await group.run(branches)
+
+
+@dataclass(frozen=True)
+class PrefixBaseline(BatchComponent):
+    """How much better than the place that a draw starts at, against the others of its group.
+
+        a = score - alpha * prefix_value,   advantage = a - mean(a)
+
+    Args:
+        alpha: how much of the value counts.
+
+    Raises:
+        RecipeError: an option is out of range.
+
+    Example:
+        >>> from agentrl_core.recipes.tree_opo import PrefixBaseline
+        >>> PrefixBaseline().needs
+        (draw('score'), draw('group_id'), draw('prefix_value'))
+    """
+
+    phase: ClassVar[str] = "advantage"
+    needs: ClassVar[tuple[Column, ...]] = (draw("score"), draw("group_id"), draw("prefix_value"))
+    makes: ClassVar[tuple[Column, ...]] = (draw("advantage"),)
+
+    alpha: float = option(0.5, at_least=0)
+
+    def __call__(self, batch: Batch) -> Batch:
+        """Return `batch` with the column `advantage` on draws."""
+        rows = Rows(batch, "draw")
+        better = rows.values("score") - self.alpha * np.nan_to_num(rows.values("prefix_value"))
+        compared = Normalisation(scale="none").compare(better, rows.keys("group_id"), valid=rows.valid)
+        return rows.write(advantage=compared)
+
+
+TREE_OPO = Recipe(
+    name="tree_opo", source="arXiv:2509.09284", rollout=PrefixTree(), advantage=PrefixBaseline(), loss=Policy()
+)

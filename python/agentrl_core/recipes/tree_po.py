@@ -1,0 +1,97 @@
+"""TreePO: rollouts that split at every segment, and credit among all that share a prefix (arXiv:2508.17445).
+
+Branches split at the end of each 512 tokens until there are 16 (`SegmentTree`). A branch is compared with all
+that go through each of its ancestors, averaged over them; the differences are whitened over the tokens of the batch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from agentrl_core.advantage import GroupRelative, TreeRelative
+from agentrl_core.component.options import option
+from agentrl_core.loss import Policy
+from agentrl_core.recipe import Recipe
+from agentrl_core.rollout.branch import Branch
+from agentrl_core.rollout.group import Group, side_by_side
+from agentrl_core.rollout.path import Place
+from agentrl_core.rollout.program import Rollout
+
+
+@dataclass(frozen=True)
+class SegmentTree(Rollout):
+    """Branches split at the end of each segment of `tokens` tokens, until the group is full (TreePO, arXiv:2508.17445).
+
+    A group starts with `initial` branches. Side by side each generates a segment: `tokens` tokens, or fewer where its
+    action ends; the environment answers an action that ended. Then every branch that goes on becomes `ways` branches,
+    in their order, as long as the group has fewer than `budget`. Where all have ended before it has, one more leaves at
+    the end of an earlier segment, drawn by chance (the fallback); where there is none, at the prompt.
+
+    Args:
+        budget: branches of a group in the end. It takes the place of the collector's `group_size`.
+        initial: branches that start at the prompt.
+        tokens: of a segment.
+        ways: what becomes of a branch.
+
+    Raises:
+        RecipeError: an option is out of range.
+
+    Example:
+        >>> from agentrl_core.recipes.tree_po import SegmentTree
+        >>> SegmentTree(budget=16, tokens=512).branches(group_size=4)
+        16
+    """
+
+    budget: int = option(16, at_least=1)
+    initial: int = option(1, at_least=1)
+    tokens: int = option(512, at_least=1)
+    ways: int = option(2, at_least=2)
+
+    def check_options(self) -> None:
+        """The group begins within its budget."""
+        self.require(self.initial <= self.budget, "initial", f"give a whole number from 1 to budget={self.budget}")
+
+    def branches(self, group_size: int) -> int:
+        """`budget`; `group_size` is not used."""
+        del group_size
+        return self.budget
+
+    async def group(self, group: Group) -> None:
+        """Segments side by side; then splits."""
+        live = group.start_many(self.initial)
+        ends: list[tuple[Branch, Place]] = []
+        while live:
+            await side_by_side([self._segment(branch) for branch in live])
+            live = [branch for branch in live if not branch.over]
+            for branch in list(live):
+                place = branch.place(len(branch.tokens)) if branch.open else branch.end
+                ends.append((branch, place))
+                live += branch.fork_many(min(self.ways - 1, self.budget - group.count), at=place)
+            if not live and group.count < self.budget:
+                live = [self._fallback(group, ends)]
+
+    async def _segment(self, branch: Branch) -> None:
+        """Some tokens, and the answer to the action that they end."""
+        segment = await branch.generate(max_tokens=self.tokens)
+        whole = segment is None or segment.finish_reason == "stop" or len(segment.tokens) < self.tokens
+        if whole and not branch.over:
+            await branch.answer()
+
+    def _fallback(self, group: Group, ends: list[tuple[Branch, Place]]) -> Branch:
+        """One more branch, where none goes on."""
+        if not ends:
+            return group.start()
+        branch, place = ends[int(group.uniform("fallback", group.count) * len(ends))]
+        return branch.fork(place)
+
+
+TREE_PO = Recipe(
+    name="tree_po",
+    source="arXiv:2508.17445",
+    rollout=SegmentTree(budget=16, tokens=512),
+    advantage=(
+        TreeRelative(kind="ancestors", singleton="raw"),
+        GroupRelative(column="advantage", group_by="batch", voter="token", eps=0.0, variance_eps=1e-8),
+    ),
+    loss=Policy(),
+)

@@ -1,0 +1,286 @@
+"""The tree of a search: the turns that a group took, the states that they lead to, and what is known of both."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentrl_core import _core
+from agentrl_core.data.forest import Forest
+from agentrl_core.rollout.prefix import Prefix
+
+if TYPE_CHECKING:
+    from agentrl_core.data.batch import Batch
+    from agentrl_core.rollout.branch import Branch
+
+STATUSES = ("open", "solved", "failed")
+BEGIN = -1
+"""In place of a turn: the beginning, before the first one."""
+
+
+class Grower(Protocol):
+    """A `Group`, as its tree sees it."""
+
+    number: int
+    branches: list[Branch]
+
+    @property
+    def forest(self) -> Forest:
+        """Where its branches are kept."""
+        ...
+
+    def start(self, *, prefix: Prefix | None = None) -> Branch:
+        """A branch at the prompt."""
+        ...
+
+
+class SearchTree:
+    """The turns and the states of one group, as columns, and the questions that a search asks of them.
+
+    A turn is an action and what came of it; what branches share is there once. Turns make a tree, by `parent`. A turn
+    is taken in the state `before` and leads to the state `after`, by their keys, so that states make a graph. Turns and
+    states are known by their rows. `Group.tree` is the tree of a group that grows, `SearchTree.of` one of a batch.
+
+    Example:
+        >>> import agentrl_core as arl
+        >>> from agentrl_core.rollout import SearchTree
+        >>> forest = arl.Forest()
+        >>> forest.add_group(0, "find the exit")
+        >>> for member, solved in enumerate([False, True]):
+        ...     branch = forest.start(0, member)
+        ...     _ = forest.append(branch, [1, 2], kind="prompt", state="hall")
+        ...     _ = forest.append(branch, [3 + member], kind="action", logprobs=[-0.5])
+        ...     forest.step(branch, terminated=True)
+        ...     forest.finish(branch, reward=float(solved), success=solved)
+        >>> tree = SearchTree.of(forest.freeze(), group_id=0)
+        >>> tree.value.tolist(), tree.solution(), tree.pairs()
+        ([0.0, 1.0], [1], [(1, 0)])
+    """
+
+    def __init__(self, core: _core.SearchTree) -> None:
+        self._core = core
+
+    @classmethod
+    def of(cls, batch: Batch, group_id: int) -> SearchTree:
+        """The tree of one group of a frozen batch; its trajectories are known by their ids.
+
+        Args:
+            batch: holds the group.
+            group_id: of table `trajectories`.
+        """
+        return SearchTree(_core.SearchTree.of(batch._core, group_id))  # noqa: SLF001
+
+    def __len__(self) -> int:
+        """Number of turns."""
+        return len(self._core)
+
+    @property
+    def trajectory(self) -> NDArray[np.int64]:
+        """`int64[turns]`: who took it, a handle of the forest or an id of the batch."""
+        return self._core.trajectory
+
+    @property
+    def step(self) -> NDArray[np.uint32]:
+        """`uint32[turns]`: its number among the turns of that path."""
+        return self._core.step
+
+    @property
+    def parent(self) -> NDArray[np.int64]:
+        """`int64[turns]`: the turn before it on its path; -1 for a first one."""
+        return self._core.parent
+
+    @property
+    def before(self) -> NDArray[np.uint32]:
+        """`uint32[turns]`: the state that it was taken in."""
+        return self._core.before
+
+    @property
+    def after(self) -> NDArray[np.uint32]:
+        """`uint32[turns]`: the state that it leads to; each end of an episode is a state of its own."""
+        return self._core.after
+
+    @property
+    def logprob(self) -> NDArray[np.float64]:
+        """`float64[turns]`: log-prob of its sampled tokens."""
+        return self._core.logprob
+
+    @property
+    def path_logprob(self) -> NDArray[np.float64]:
+        """`float64[turns]`: that of all turns up to it."""
+        return self._core.path_logprob
+
+    @property
+    def visits(self) -> NDArray[np.uint32]:
+        """`uint32[turns]`: branches that ended with a reward and go through it."""
+        return self._core.visits
+
+    @property
+    def value(self) -> NDArray[np.float64]:
+        """`float64[turns]`: the mean of their rewards; NaN where there is none."""
+        return self._core.value
+
+    @property
+    def best(self) -> NDArray[np.float64]:
+        """`float64[turns]`: the largest of their rewards; NaN where there is none."""
+        return self._core.best
+
+    @property
+    def status(self) -> list[Literal["open", "solved", "failed"]]:
+        """Of each state.
+
+        `solved`: a solved end, or a turn leads from it to a solved state; `failed`: another end, or all turns that were
+        tried in it lead to failed states; else `open`.
+        """
+        return [STATUSES[code] for code in self._core.status.tolist()]  # type: ignore[misc]
+
+    @property
+    def distance(self) -> NDArray[np.int64]:
+        """`int64[states]`: the fewest turns to a solved end; -1 where none is known."""
+        return self._core.distance
+
+    @property
+    def first(self) -> NDArray[np.int64]:
+        """`int64[states]`: the turn that reached it first; -1 for one that an episode begins in."""
+        return self._core.first
+
+    def repeated(self, since: int = 0) -> list[int]:
+        """The turns from row `since` on whose state another turn had reached before."""
+        return self._core.repeated(since)
+
+    def places(self) -> list[int]:
+        """The turns that did not end their episode: behind them one can go on."""
+        return np.flatnonzero(~self._core.ended[self.after]).tolist()
+
+    def prefix(self, batch: Batch, turn: int) -> Prefix:
+        """What a branch of a later group begins with to go on behind a turn.
+
+        Args:
+            batch: the one that this is the tree of.
+            turn: its row.
+        """
+        trajectory, step = self._core.taken(turn)
+        return Prefix.stored(batch, trajectory, turns=step + 1, seed=self._core.seed(turn))
+
+    def children(self, turn: int) -> list[int]:
+        """The turns that follow one; the first turns for -1."""
+        return self._core.children(turn)
+
+    def path(self, turn: int) -> list[int]:
+        """The turns up to one, itself included."""
+        return self._core.path(turn)
+
+    def frontier(self, count: int) -> list[int]:
+        """Best first: at most `count` turns that reached a state which is open and in which nothing was tried yet.
+
+        Those come first whose path is likeliest, by the log-prob of all its turns; the earlier one of equals.
+        """
+        return self._core.frontier(count)
+
+    def descend(self, count: int, *, width: int, depth: int, exploration: float) -> list[int]:
+        """Upper confidence bounds: at most `count` turns behind which to go on, -1 for the beginning.
+
+        Each is found by a walk from the beginning. Where fewer than `width` turns follow it ends, else it goes on with
+        the one that has the largest
+
+            Q + exploration * sqrt(ln N / n)      (Q: `value`, n: `visits`, N: those of the turn before)
+
+        One that nobody visited comes first; the earlier one of equals. Ends are not followed, nor turns with `depth`
+        turns up to them. The walks of one call see each other as visits of value 0 (a virtual loss), and end in
+        different places: what is chosen depends on the tree alone, and not on who is first.
+
+        Raises:
+            InvalidInputError: width or depth is 0, or exploration negative.
+        """
+        return self._core.descend(count, width, depth, exploration)
+
+    def under_sampled(self, count: int) -> list[int]:
+        """At most `count` turns behind which too little was tried for how likely they are, -1 for the beginning.
+
+        Each is found by a walk from the beginning, which goes on with the turn whose share of the visits is furthest
+        below its share of the probability, `n / sum(n) - p / sum(p)` over the turns that follow, until none does; one
+        that ends its episode is not followed. The walks of one call count as visits of each other.
+        """
+        return self._core.under_sampled(count)
+
+    def solution(self) -> list[int]:
+        """The turns of a shortest way to a solved end; empty where none is known."""
+        return self._core.solution()
+
+    def pairs(self) -> list[tuple[int, int]]:
+        """Turns to be preferred, each with one to be avoided.
+
+        Those of the `solution`, with the turns that were tried in the same state and ended the episode unsolved.
+        """
+        return self._core.pairs()
+
+    def best_leaf(self) -> int | None:
+        """The last turn that is worth most, the earlier one of equals; None where nothing has a value."""
+        return self._core.best_leaf()
+
+
+class GroupTree(SearchTree):
+    """The tree of a group that grows: see `Group.tree`.
+
+    Args:
+        group: the group.
+        stored: where the search of a stored group goes on, the batch that holds it.
+        group_id: and the id of that group.
+    """
+
+    def __init__(self, group: Grower, stored: Batch | None = None, group_id: int = 0) -> None:
+        super().__init__(_core.SearchTree() if stored is None else _core.SearchTree.of(stored._core, group_id))  # noqa: SLF001
+        self._group = group
+        self._stored = stored
+        self._stored_turns = len(self._core)
+        self._owners: dict[int, Branch] = {}
+
+    def follow(self) -> None:
+        """Be up to date."""
+        for branch in self._group.branches:
+            if not branch.over and branch.path.waits:
+                branch.path.flush()
+        self._core.follow(self._group.forest._core, self._group.number)  # noqa: SLF001
+
+    def branch(self, turn: int) -> Branch:
+        """The branch that took a turn.
+
+        Raises:
+            KeyError: it is a turn of a stored search, or of a branch that was rolled back.
+        """
+        handle, _ = self._core.taken(turn)
+        if handle not in self._owners:
+            self._owners = {branch.handle: branch for branch in self._group.branches}
+        return self._owners[handle]
+
+    def grow(self, turns: Sequence[int], *, score: float | None = None) -> list[Branch]:
+        """Branches that go on behind turns, one for each; -1 is the beginning.
+
+        A branch that stands there goes on itself, once; the others are forks of it. Behind a turn of a stored search a
+        branch begins with the actions up to there, which it did not sample and which are not trained.
+
+        Args:
+            turns: rows, in any order.
+            score: what the program decided by, for the log of the search.
+        """
+        taken: set[Branch] = set()
+        grown = []
+        for turn in turns:
+            branch = self._behind(turn, taken, score)
+            taken.add(branch)
+            grown.append(branch)
+        return grown
+
+    def _behind(self, turn: int, taken: set[Branch], score: float | None) -> Branch:
+        if turn == BEGIN:
+            return self._group.start()
+        if turn < self._stored_turns and self._stored is not None:
+            branch = self._group.start(prefix=self.prefix(self._stored, turn))
+            self._core.graft(self._group.forest._core, branch.handle, turn)  # noqa: SLF001
+            return branch
+        branch, step = self.branch(turn), self._core.taken(turn)[1]
+        if not branch.over and branch not in taken and not branch.open and len(branch.turns) == step + 1:
+            return branch
+        return branch.fork(branch.turns[step].end, score=score)

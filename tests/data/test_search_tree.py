@@ -1,0 +1,134 @@
+"""The turns and states of a group, read from a forest and from its batch, where branches share, cut and end oddly."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from agentrl_core import Forest, _core
+from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.rollout import SearchTree
+
+
+@pytest.fixture
+def forest() -> Forest:
+    forest = Forest()
+    forest.add_group(0, "task")
+    return forest
+
+
+def begun(forest: Forest, member: int = 0, group: int = 0) -> int:
+    trajectory = forest.start(group, member)
+    forest.append(trajectory, [1, 2], kind="prompt", state="hall")
+    return trajectory
+
+
+def acted(forest: Forest, trajectory: int, logprobs: list[float], state: str | None, *, over: bool = False) -> int:
+    node = forest.append(trajectory, [3] * len(logprobs), kind="action", logprobs=logprobs)
+    forest.step(trajectory, terminated=over)
+    if state is not None:
+        forest.append(trajectory, [4], kind="observation", state=state)
+    return node
+
+
+def followed(forest: Forest, group: int = 0) -> SearchTree:
+    core = _core.SearchTree()
+    core.follow(forest._core, group)
+    return SearchTree(core)
+
+
+def test_a_fork_that_cuts_an_action_takes_a_turn_of_its_own(forest: Forest) -> None:
+    trunk = begun(forest)
+    action = acted(forest, trunk, [-0.5, -1.0], "room")
+    branch = forest.fork(trunk, node=action, end=1)
+    acted(forest, branch, [-0.25], "cellar")
+    tree = followed(forest)
+    # The trunk: -0.5 - 1. The branch shares the first token: -0.5 - 0.25. Both begin in the hall.
+    assert tree.parent.tolist() == [-1, -1]
+    np.testing.assert_allclose(tree.logprob, [-1.5, -0.75])
+    assert tree.before[0] == tree.before[1]
+    assert tree.after[0] != tree.after[1]
+    assert [tree.path(row) for row in (0, 1)] == [[0], [1]]
+    inside = forest.fork(branch)
+    acted(forest, inside, [-0.5], None, over=True)
+    forest.finish(inside, reward=1.0, success=True)
+    forest.abort()
+    batch = forest.freeze()
+    stored = SearchTree.of(batch, 0)
+    assert sorted(zip(stored.parent.tolist(), stored.logprob.tolist(), strict=True)) == [
+        (-1, -1.5),
+        (-1, -0.75),
+        (1, -0.5),
+    ]
+    assert stored.solution() == [1, 2]
+    assert stored.visits.tolist() == [0, 1, 1]
+
+
+def test_the_last_turn_is_known_when_something_lies_behind_it(forest: Forest) -> None:
+    trunk = begun(forest)
+    node = forest.append(trunk, [3], kind="action", logprobs=[-0.5])
+    core = _core.SearchTree()
+    core.follow(forest._core, 0)
+    assert len(core) == 0, "the action is open"
+    forest.step(trunk)
+    core.follow(forest._core, 0)
+    assert len(core) == 0, "what it leads to is not known"
+    forest.append(trunk, [4], kind="observation", state="room")
+    core.follow(forest._core, 0)
+    assert (len(core), core.frontier(9)) == (1, [0])
+    core.follow(forest._core, 0)
+    assert len(core) == 1, "nothing is read twice"
+    # One that is given up before an answer leads to a state that nobody knows.
+    other = forest.fork(trunk, node=node, end=1)
+    acted(forest, other, [-0.5], None)
+    forest.prune(other, "given up")
+    core.follow(forest._core, 0)
+    assert len(core) == 2
+    assert core.status.tolist() == [0, 0, 0]
+    assert core.repeated(0) == []
+
+
+def test_failed_and_truncated_ends_are_not_solved(forest: Forest) -> None:
+    ends = {"failed": None, "truncated": 0.0, "finished": 0.5}
+    for member, (status, reward) in enumerate(ends.items()):
+        branch = begun(forest, member)
+        forest.append(branch, [3], kind="action", logprobs=[-0.5])
+        forest.step(branch, truncated=status == "truncated", terminated=status == "finished")
+        forest.finish(branch, reward=reward, success=False, status=status)  # type: ignore[arg-type]
+    tree = followed(forest)
+    assert tree.status == ["failed"] * 4
+    assert tree.value[1:].tolist() == [0.0, 0.5]
+    assert np.isnan(tree.value[0])
+    stored = SearchTree.of(forest.freeze(), 0)
+    assert stored.status == tree.status
+    np.testing.assert_array_equal(stored.value, tree.value)
+    # A program's word that a branch succeeded counts for the state that it stands in.
+    forest.add_group(1, "task")
+    said = begun(forest, 0, 1)
+    acted(forest, said, [-0.5], "room")
+    forest.finish(said, reward=1.0, success=True)
+    tree = followed(forest, 1)
+    assert (tree.status, tree.distance.tolist()) == (["solved", "solved"], [1, 0])
+
+
+def test_a_tree_follows_one_group(forest: Forest) -> None:
+    forest.add_group(1, "task")
+    core = _core.SearchTree()
+    core.follow(forest._core, 0)
+    with pytest.raises(InvalidInputError, match="the tree is that of another group"):
+        core.follow(forest._core, 1)
+    acted(forest, begun(forest), [-0.5], "room")
+    core.follow(forest._core, 0)
+    grafted = begun(forest, 1)
+    core.graft(forest._core, grafted, 0)
+    with pytest.raises(InvalidInputError, match="graft it when it is new"):
+        core.graft(forest._core, grafted, 0)
+    with pytest.raises(InvalidInputError, match="turn is 7, but the search has 1 turns"):
+        core.graft(forest._core, begun(forest, 2), 7)
+    acted(forest, grafted, [-0.5], "room")
+    acted(forest, grafted, [-0.25], "attic")
+    core.follow(forest._core, 0)
+    assert core.parent.tolist() == [-1, 0], "its first turn is that of the tree"
+    assert core.taken(1) == (grafted, 1)
+    with pytest.raises(InvalidInputError, match="turn is -1; give a whole number"):
+        core.path(-1)

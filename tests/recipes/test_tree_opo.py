@@ -1,0 +1,77 @@
+"""Tree-OPO: branches behind turns of a teacher's search, worth what the teacher made of them."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+from mazes import Maze
+from rollouts import small
+from sampled import Heard, check_sampled
+
+import agentrl_core as arl
+from agentrl_core import recipes
+from agentrl_core.recipes.tree_opo import PrefixBaseline, PrefixTree
+from agentrl_core.rollout import MonteCarlo, SearchTree
+
+DOORS: dict[str, dict[int, str | float]] = {
+    "a": {3: "b", 4: "c"},
+    "b": {3: "d", 4: 0.0},
+    "c": {3: 0.5, 4: "d"},
+    "d": {3: 1.0, 4: 0.0},
+}
+
+
+def maze() -> Maze:
+    return Maze(DOORS, lambda seed, place, number: (3 + (seed >> 3) % 2, -0.7))  # noqa: ARG005
+
+
+def test_a_student_finishes_what_a_teacher_began(tmp_path: Path) -> None:
+    with arl.Store.open(tmp_path / "teacher") as store:
+        teacher = arl.Collector(
+            maze(), maze(), recipes.GRPO.replace(rollout=MonteCarlo(iterations=4, samples=3)), store=store, task_pool=2
+        )
+        searched = teacher(tasks=2, group_size=1)
+        teacher.update(teacher.recipe.credit(searched), {})
+    recipe = recipes.TREE_OPO.replace(rollout=PrefixTree(teacher=str(tmp_path / "teacher")))
+    world = maze()
+    engine = Heard(world)
+    collect = arl.Collector(engine, world, recipe, seed=7, task_pool=3)
+    batch = collect(tasks=3, group_size=6)
+    assert check_sampled(batch, engine)
+    worth = batch.column("prefix_value", "draw")
+    tasks = pl.DataFrame(batch.trajectories)["task_id"].to_list()
+    groups = pl.DataFrame(searched.trajectories).select("task_id", "group_id").unique()
+    trees = {task: SearchTree.of(searched, group) for task, group in groups.iter_rows()}
+    assert set(trees) == {"train 0", "train 1"}
+    untrained = batch.column("trainable", "token") == 0
+    offsets = batch.offsets("token")[batch.offsets("step")]
+    behind = [int(untrained[begin:end].sum()) for begin, end in itertools.pairwise(offsets)]
+    for draw, task in enumerate(tasks):
+        if task not in trees:
+            assert (worth[draw], behind[draw]) == (0.0, 0), "a task without a search starts at the prompt"
+            continue
+        tree = trees[task]
+        # Actions of two tokens: so many turns were told, of the place that is worth that.
+        places = {(len(tree.path(row)), round(float(tree.value[row]), 5)) for row in tree.places()}
+        begin = float(np.average(tree.value[tree.parent < 0], weights=tree.visits[tree.parent < 0]))
+        assert (behind[draw] // 2, round(float(worth[draw]), 5)) in places | {(0, round(begin, 5))}
+    assert {0, 1} <= {count // 2 for count in behind}, "of mixed depth"
+    credited = recipe.credit(batch)
+    advantage = credited.column("advantage", "draw")
+    groups_of = pl.DataFrame({"group": batch.keys("group_id", "draw"), "advantage": advantage})
+    np.testing.assert_allclose(groups_of.group_by("group").mean()["advantage"], 0.0, atol=1e-6)
+
+
+def test_a_draw_counts_as_much_as_it_is_better_than_its_place() -> None:
+    batch = small([(0, [1]), (0, [1]), (0, [1])]).with_columns(
+        "draw", score=[1.0, 0.0, 1.0], prefix_value=[0.5, 0.5, 0.0]
+    )
+    # 1 - 0.25, 0 - 0.25, 1 - 0: 0.75, -0.25, 1, with mean 0.5.
+    advantage = PrefixBaseline()(batch).column("advantage", "draw")
+    np.testing.assert_allclose(advantage, [0.25, -0.75, 0.5], atol=1e-6)
+    np.testing.assert_allclose(
+        PrefixBaseline(alpha=0.0)(batch).column("advantage", "draw"), [1 / 3, -2 / 3, 1 / 3], atol=1e-6
+    )

@@ -1,0 +1,252 @@
+"""Searches over turns and states, told by hand, and gone on with from a store."""
+
+from __future__ import annotations
+
+from math import log
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mazes import Maze, in_turn
+from sampled import Heard, check_sampled
+from small_world import SmallWorld
+
+import agentrl_core as arl
+from agentrl_core import recipes, rollout
+from agentrl_core.env import Outcome, Task
+from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.recipes.props import UnderSampled
+from agentrl_core.rollout import BestFirst, Group, MonteCarlo, Rollout, SearchTree
+
+FINISHED, ABORTED, PRUNED = 0, 2, 3
+TREES: list[Any] = []
+DOORS = {
+    "a": {3: "b", 4: "c", 5: 0.0},
+    "b": {3: "d", 4: 0.0},
+    "c": {3: "b", 4: "e"},
+    "d": {3: 1.0, 4: 0.0},
+    "e": {3: 0.0, 4: 0.0},
+}
+SAYS = {
+    "a": [(3, -1.0), (4, -0.5), (5, -0.1)],
+    "b": [(3, -1.0), (4, -0.1), (4, -0.1)],
+    "c": [(3, -0.25), (4, -2.0), (4, -2.0)],
+    "d": [(4, -0.1), (3, -0.5), (4, -0.1)],
+}
+
+
+def searched(program: Rollout, maze: Any, *, size: int = 1, **options: Any) -> arl.Batch:
+    """One group; what it trains is what was sampled."""
+    engine = Heard(maze)
+    collect = arl.Collector(engine, maze, recipes.GRPO.replace(rollout=program), task_pool=1, **options)
+    batch = collect(tasks=1, group_size=size)
+    assert check_sampled(batch, engine) or not batch.num_draws
+    return batch
+
+
+def rows(batch: arl.Batch, name: str = "trajectories") -> pl.DataFrame:
+    return pl.DataFrame(getattr(batch, name))
+
+
+class Looking(BestFirst):
+    """Keeps what the tree says in the end."""
+
+    async def group(self, group: Group) -> None:
+        await super().group(group)
+        TREES[:] = [group.tree]
+
+
+def test_best_first_by_hand() -> None:
+    # Round 1 in a: to b (-1), to c (-0.5), an end. Round 2 in c, the likeliest: to b, which is known, and twice to e
+    # (-0.5 - 2). Round 3 in b (-1), before e (-2.5): to d (-2), two ends. Round 4 in d: solved.
+    batch = searched(Looking(samples=3, width=1, budget=64), Maze(DOORS, in_turn(SAYS)))
+    [tree] = TREES
+    taken = [(0, -1, -1.0), (1, -1, -0.5), (2, -1, -0.1), (3, 1, -0.75), (4, 1, -2.5), (5, 1, -2.5), (6, 0, -2.0)]
+    assert tree.parent.tolist() == [-1, -1, -1, 1, 1, 1, 0, 0, 0, 6, 6, 6]
+    np.testing.assert_allclose(tree.path_logprob[:7], [logprob for _, _, logprob in taken], rtol=1e-6)
+    assert tree.repeated() == [3, 5]
+    assert tree.solution() == [0, 6, 10]
+    assert tree.pairs() == [(0, 2), (6, 7), (6, 8), (10, 9), (10, 11)]
+    # From a three turns to the solved end, from b two, from c as many as from b and one more.
+    states = dict(zip(tree.after.tolist(), range(12), strict=True))
+    of = {name: int(tree.after[row]) for name, row in {"b": 0, "c": 1, "e": 4, "d": 6, "solved": 10, "end": 2}.items()}
+    assert {name: int(tree.distance[state]) for name, state in of.items()} == {
+        "b": 2,
+        "c": 3,
+        "e": -1,
+        "d": 1,
+        "solved": 0,
+        "end": -1,
+    }
+    assert {name: tree.status[state] for name, state in of.items()} == {
+        "b": "solved",
+        "c": "solved",
+        "e": "open",
+        "d": "solved",
+        "solved": "solved",
+        "end": "failed",
+    }
+    assert len(states) == 12 - 2, "two turns led where others had been"
+    found = rows(batch)["status"].to_list()
+    assert (found.count(FINISHED), found.count(PRUNED), found.count(ABORTED)) == (6, 2, 1)
+    assert sorted(batch.column("reward", "draw").tolist()) == [0.0] * 5 + [1.0]
+    stored = SearchTree.of(batch, 0)
+    assert len(stored) == 12
+    assert (len(stored.solution()), len(stored.pairs())) == (3, 5)
+    assert sorted(stored.path_logprob.tolist()) == sorted(tree.path_logprob.tolist())
+    assert sorted(stored.distance.tolist()) == sorted(tree.distance.tolist())
+    assert stored.value[stored.solution()[-1]] == 1.0
+
+
+def test_best_first_ends_with_its_budget_or_without_hope() -> None:
+    batch = searched(BestFirst(samples=3, budget=4), Maze(DOORS, in_turn(SAYS)))
+    assert len(SearchTree.of(batch, 0)) == 4, "three in a, one in c"
+    dead = {"a": {3: "b", 4: 0.0}, "b": {3: 0.0}}
+    says = in_turn({"a": [(3, -0.5), (4, -0.5)], "b": [(3, -0.5)] * 2})
+    tree = SearchTree.of(searched(BestFirst(samples=2), Maze(dead, says)), 0)
+    assert len(tree) == 4
+    assert set(tree.status) == {"failed"}
+
+
+def test_a_search_goes_on_in_a_later_iteration_and_in_another_run(tmp_path: Path) -> None:
+    says = {**SAYS, "a": SAYS["a"] * 2}
+    recipe = recipes.GRPO.replace(rollout=BestFirst(samples=3, budget=6, searches=str(tmp_path / "run")))
+    maze = Maze(DOORS, in_turn(says))
+    with arl.Store.open(tmp_path / "run") as store:
+        collect = arl.Collector(maze, maze, recipe, store=store, task_pool=1)
+        first = collect(tasks=1, group_size=1)
+        assert len(SearchTree.of(first, 0)) == 6
+        assert not SearchTree.of(first, 0).solution()
+        collect.update(recipe.credit(first), {})
+        before = dict(maze.asked)
+        assert before == {"a": 3, "c": 3}
+        second = collect(tasks=1, group_size=1)
+        # Behind the stored turns it tries b, which stood first, and then d: six more, and nothing again.
+        assert maze.asked == {"a": 3, "c": 3, "b": 3, "d": 3}
+        collect.update(recipe.credit(second), {})
+    assert sorted(second.column("reward", "draw").tolist()) == [0.0] * 4 + [1.0]
+    # The actions of the first iteration are told again and not trained: one token and the end of the turn.
+    trained = second.column("trainable", "token")
+    assert trained.sum() < len(trained)
+    solved = int(np.flatnonzero(second.column("reward", "draw") == 1.0)[0])
+    begin, end = second.offsets("token")[second.offsets("step")[solved : solved + 2]]
+    assert trained[begin:end].tolist() == [0, 0, 1, 1, 1, 1]
+    # Another process, another run: from the newest search of the task, which is solved.
+    other = Maze(DOORS, in_turn({}))
+    found = rollout.StoredSearches(str(tmp_path / "run")).find("train 0")
+    assert found is not None
+    group_id = found[1]
+    assert len(SearchTree.of(found[0], group_id).solution()) == 3
+    assert rollout.StoredSearches(str(tmp_path / "run")).find("train 0", before=0) is None
+    assert rollout.StoredSearches("").find("train 0") is None
+    del other
+
+
+def test_a_tree_is_that_of_its_group() -> None:
+    class Late(Rollout):
+        async def group(self, group: Group) -> None:
+            await group.run(group.start_many(1))
+            batch = found[0]
+            assert len(group.tree) == 2
+            with pytest.raises(InvalidInputError, match="has a tree already; carry on before"):
+                group.carry_on(batch, 0)
+
+    doors: dict[str, dict[int, str | float]] = {"a": {3: "b"}, "b": {3: 1.0}}
+    says = in_turn({"a": [(3, -0.5)] * 2, "b": [(3, -0.5)] * 2})
+    found: list[arl.Batch] = []
+    maze = Maze(doors, says)
+    found.append(searched(rollout.Independent(), maze))
+    searched(Late(), maze)
+
+
+def test_monte_carlo_by_hand() -> None:
+    doors = {"a": {3: "b", 4: "c"}, "b": {3: 1.0, 4: 0.0}, "c": {3: 0.0, 4: 0.5}}
+    says = {"a": [(3, -1.0), (4, -1.0)], "b": [(3, -1.0), (4, -1.0)], "c": [(3, -1.0), (4, -1.0)]}
+    # 1: two branches from the beginning, worth 1 (by b) and 0 (by c). 2: b has 1 + 0.25 sqrt(ln 2) = 1.21, c 0.21: one
+    # more action in b, worth 0. 3: b has 0.5 + 0.25 sqrt(ln 3 / 2) = 0.69, c 0.26, but b is full and all ends: c.
+    batch = searched(MonteCarlo(iterations=3, samples=2, depth=5), Maze(doors, in_turn(says)))
+    tree = SearchTree.of(batch, 0)
+    assert batch.num_draws == 4
+    first = {int(row): (float(tree.value[row]), int(tree.visits[row])) for row in np.flatnonzero(tree.parent < 0)}
+    assert sorted(first.values()) == [(0.25, 2), (0.5, 2)]
+    assert len(tree) == 6
+    forks = rows(batch, "decisions").filter(pl.col("operation") == 1)
+    assert forks["round"].to_list() == [0, 0]
+    rewards = sorted(
+        zip(rows(batch)["parent_trajectory"].to_list(), batch.column("reward", "draw").tolist(), strict=True), key=str
+    )
+    assert rewards == [(0, 0.0), (2, 0.5), (None, 0.0), (None, 1.0)]
+    best = tree.best_leaf()
+    assert best is not None
+    assert tree.value[best] == 1.0
+
+
+def test_under_sampled_turns_by_hand() -> None:
+    doors = {"a": {3: "b", 4: "c"}, "b": {3: 1.0, 4: 0.0}, "c": {3: 0.0}}
+    likely, seldom = log(0.7), log(0.3)
+    says = in_turn({"a": [(3, likely), (4, seldom)], "b": [(3, -0.5)] * 9, "c": [(3, -0.5)] * 9})
+    # Shares 1/2, 1/2: 3 lags by 0.2. Then 2/3 - 0.7 < 0: 3 again. Then 3/4 - 0.7 > 0 > 1/4 - 0.3: 4. Then 3/5: 3.
+    batch = searched(UnderSampled(budget=6, initial=2, parallel=1), Maze(doors, says))
+    tree = SearchTree.of(batch, 0)
+    assert tree.visits[np.flatnonzero(tree.parent < 0)].tolist() == [4, 2]
+    assert rows(batch)["parent_trajectory"].to_list().count(0) == 3
+    both = searched(
+        UnderSampled(budget=6, initial=2, parallel=2),
+        Maze(doors, in_turn({"a": [(3, likely), (4, seldom)], "b": [(3, -0.5)] * 9, "c": [(3, -0.5)] * 9})),
+    )
+    tree = SearchTree.of(both, 0)
+    assert tree.visits[np.flatnonzero(tree.parent < 0)].tolist() == [4, 2], "walks of one call see each other"
+
+
+def wandering(task: Task, seed: int, actions: list[str]) -> Outcome:
+    """Ends at a number of turns that the actions decide, with a reward of theirs."""
+    del task, seed
+    total = sum(sum(map(int, action.split())) for action in actions)
+    if total % 5 == 0 or len(actions) >= 6:
+        return Outcome(reward=float(total % 3), terminated=True, success=total % 3 == 2)
+    return Outcome("x" * (total % 7), flags=4)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    seed=st.integers(0, 1 << 30),
+    samples=st.integers(1, 4),
+    width=st.integers(1, 3),
+    budget=st.integers(1, 20),
+)
+def test_budgets_are_kept(seed: int, samples: int, width: int, budget: int) -> None:
+    world = SmallWorld(wandering)
+    tree = SearchTree.of(searched(BestFirst(samples=samples, width=width, budget=budget), world, seed=seed), 0)
+    assert 1 <= len(tree) <= budget
+    program = MonteCarlo(iterations=3, samples=samples, depth=4, parallel=width)
+    batch = searched(program, world, seed=seed)
+    assert batch.num_draws <= program.branches(1)
+    assert np.diff(batch.offsets("step")).max() <= 4
+    found = SearchTree.of(batch, 0)
+    assert all(len(found.children(row)) <= samples for row in range(-1, len(found)))
+    lagging = searched(UnderSampled(budget=max(budget, 2), initial=2, parallel=width), world, seed=seed)
+    assert lagging.num_draws == max(budget, 2)
+
+
+@settings(max_examples=15, deadline=None)
+@given(seed=st.integers(0, 1 << 30))
+def test_a_stored_tree_says_what_the_live_one_said(seed: int) -> None:
+    searched(program := Looking(samples=2, width=2, budget=12, until_solved=False), SmallWorld(wandering), seed=seed)
+    [live] = TREES
+    batch = searched(program, SmallWorld(wandering), seed=seed)
+    stored = SearchTree.of(batch, 0)
+
+    def told(tree: SearchTree) -> list[Any]:
+        before, after = tree.before, tree.after
+        status, distance = tree.status, tree.distance
+        columns = zip(tree.path_logprob, tree.visits, tree.value, before, after, strict=True)
+        return sorted(
+            (round(float(logprob), 6), int(visits), str(value), status[one], status[other], int(distance[one]))
+            for logprob, visits, value, one, other in columns
+        )
+
+    assert told(stored) == told(live)

@@ -1,0 +1,134 @@
+"""A world of places and doors, and an engine that says what a table says: searches in it are told by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from agentrl_core.engine import Request, Segment, Top
+from agentrl_core.env import TOOL_RESULT, Outcome, Task
+
+END = 9
+BEGIN = "a"
+
+
+class Maze:
+    """Actions are single tokens; `doors[place][token]` is the place that one leads to, or the reward of an end.
+
+    `says(seed, place, number)` is the token that the engine says in a place for its n-th request there, and its
+    log-prob. An engine asked for the likeliest tokens says `likely[place]`.
+    """
+
+    vocabulary_size, entropy_estimator, policy_version, shares_parameters = 64, "exact", 0, False
+
+    def __init__(
+        self,
+        doors: Mapping[str, Mapping[int, str | float]],
+        says: Callable[[int, str, int], tuple[int, float]],
+    ) -> None:
+        self.doors = doors
+        self.says = says
+        self.asked: dict[str, int] = {}
+        self.places = {place: 20 + number for number, place in enumerate(sorted(doors))}
+        """The token that an observation is."""
+        self.chat: Any = SimpleNamespace(
+            prompt=lambda text: np.array([1, self.places[text]], np.int32),
+            observation=lambda text: np.array([2, self.places[text]], np.int32),
+            decode=lambda tokens: " ".join(str(token) for token in tokens.tolist() if token != END),
+            action=lambda text: np.array([*map(int, text.split()), END], np.int32),
+            stop_token_ids=(END,),
+            end_of_turn=END,
+        )
+
+    def tasks(self, count: int, *, split: str = "train", start: int = 0) -> list[Task]:
+        return [Task(f"{split} {number}", "?", "mazes", None) for number in range(start, start + count)]
+
+    def reset(self, task: Task, seed: int) -> Any:
+        del task, seed
+        here = [BEGIN]
+
+        def step(action: str) -> Outcome:
+            there = self.doors[here[0]][int(action.rsplit(maxsplit=1)[-1])]
+            if isinstance(there, str):
+                here[0] = there
+                return Outcome(there, flags=TOOL_RESULT)
+            return Outcome(reward=there, terminated=True, success=there > 0)
+
+        return SimpleNamespace(observation=BEGIN, step=step, state_key=lambda: here[0].encode())  # noqa: PLW0108 -- the place changes
+
+    async def generate(self, request: Request) -> Segment:
+        names = {token: place for place, token in self.places.items()}
+        place = names[int(request.tokens[-1])]
+        number = self.asked.get(place, 0)
+        self.asked[place] = number + 1
+        token, logprob = self.says(request.seed, place, number)
+        logprobs = np.array([logprob, 0.0], np.float32)
+        return Segment(np.array([token, END], np.int32), logprobs, -logprobs, "stop", self.policy_version, request.seed)
+
+    def update_weights(self, _model: object, version: int) -> None:
+        self.policy_version = version
+
+
+def in_turn(table: Mapping[str, Sequence[tuple[int, float]]]) -> Callable[[int, str, int], tuple[int, float]]:
+    """Says the entries of a place one after the other, whatever the seed; a request too many is an error."""
+    return lambda _, place, number: table[place][number]
+
+
+class Babbler:
+    """Says tokens one by one: at each place the likeliest of a table by what was said before, with the others told.
+
+    `table(said)` gives the candidates with their probabilities, the likeliest first. At temperature 0 the first is
+    said; else the seed decides.
+    """
+
+    vocabulary_size, entropy_estimator, policy_version, shares_parameters = 64, "exact", 0, False
+
+    def __init__(self, table: Callable[[tuple[int, ...]], Sequence[tuple[int, float]]]) -> None:
+        self.table = table
+        self.chat: Any = SimpleNamespace(
+            prompt=lambda text: np.array([1, 3], np.int32),  # noqa: ARG005
+            observation=lambda text: np.array([2, 3], np.int32),  # noqa: ARG005
+            decode=lambda tokens: " ".join(str(token) for token in tokens.tolist() if token != END),
+            stop_token_ids=(END,),
+            end_of_turn=END,
+        )
+
+    def tasks(self, count: int, *, split: str = "train", start: int = 0) -> list[Task]:
+        return [Task(f"{split} {number}", "?", "words", None) for number in range(start, start + count)]
+
+    def reset(self, task: Task, seed: int) -> Any:
+        del task, seed
+        return SimpleNamespace(
+            observation="?",
+            step=lambda action: Outcome(reward=float(len(action) % 2), terminated=True, success=len(action) % 2 == 1),
+            state_key=lambda: b"begin",
+        )
+
+    async def generate(self, request: Request) -> Segment:
+        sampling, rng = request.sampling, np.random.default_rng(request.seed)
+        said: list[int] = []
+        numbers: list[float] = []
+        top: list[list[tuple[int, float]]] = []
+        while len(said) < sampling.max_tokens and (not said or said[-1] != END):
+            candidates = list(self.table((*request.tokens[2:].tolist(), *said)))
+            weights = np.array([probability for _, probability in candidates])
+            row = 0 if sampling.temperature == 0 else int(rng.choice(len(weights), p=weights / weights.sum()))
+            said.append(candidates[row][0])
+            numbers.append(0.0 if sampling.temperature == 0 else float(np.log(weights[row] / weights.sum())))
+            filled = candidates + [(0, 1e-30)] * sampling.top
+            top.append(filled[: sampling.top])
+        likely = None
+        if sampling.top:
+            likely = Top(
+                np.array([[token for token, _ in row] for row in top], np.int32),
+                np.log(np.array([[probability for _, probability in row] for row in top])).astype(np.float32),
+            )
+        logprobs = np.array(numbers, np.float32)
+        finish: Any = "stop" if said[-1] == END else "length"
+        return Segment(np.array(said, np.int32), logprobs, -logprobs, finish, 0, request.seed, likely)
+
+    def update_weights(self, _model: object, version: int) -> None:
+        self.policy_version = version
