@@ -6,10 +6,11 @@ import json
 import random
 import threading
 from types import SimpleNamespace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+from referee_game import GameWorld
 
 from agentrl_core import env
 from agentrl_core.env import Fact, Outcome, Task
@@ -404,3 +405,18 @@ def test_an_episode_may_have_nothing_more_than_the_protocol():
             )
 
     assert env.check(Bare(), actions=["yes"]).ended == 3
+
+
+def test_an_environment_of_several_agents_is_known() -> None:
+    report = env.check(GameWorld(), actions=["1", "2"], steps=6)
+    assert (report.tasks, report.steps, report.ended) == (3, 12, 3)
+
+    class Silent(GameWorld):
+        def reset(self, task: Any, seed: int) -> Any:
+            game: Any = super().reset(task, seed)
+            play = game.step
+            game.step = lambda actions: {name: play(actions)[name] for name in ("two",)}
+            return game
+
+    with pytest.raises(InvalidInputError, match="the joint step has nothing for 'one'"):
+        env.check(Silent(), actions=["1", "2"])

@@ -13,7 +13,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "environments.md"
 @pytest.fixture
 def blocks() -> list[str]:
     found = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    assert len(found) == 2
+    assert len(found) == 3
     return found
 
 
@@ -23,9 +23,14 @@ def test_an_environment_of_thirty_lines_keeps_the_protocol(blocks, capsys):
     assert capsys.readouterr().out.startswith("Report(tasks=3, steps=24, ended=3, hints=())")
 
 
+def test_an_environment_of_several_agents_keeps_the_protocol(blocks, capsys):
+    exec(blocks[1], {})
+    assert capsys.readouterr().out.startswith("Report(tasks=3, steps=6, ended=3, hints=())")
+
+
 def test_the_environment_with_tools_runs(blocks, capsys):
     pytest.importorskip("bm25s")
-    exec(blocks[1], {})
+    exec(blocks[2], {})
     assert capsys.readouterr().out == (
         "[{'role': 'tool', 'name': 'search', 'content': '[1] Polar bears live in the north.'}]\n1.0\n"
     )

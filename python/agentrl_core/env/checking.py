@@ -15,6 +15,7 @@ import numpy as np
 
 from agentrl_core.env import violations
 from agentrl_core.env.base import Content, Environment, Task
+from agentrl_core.env.joined import Joined, JoinedEpisode
 from agentrl_core.env.violations import Record
 from agentrl_core.exceptions import InvalidInputError
 
@@ -55,6 +56,8 @@ def check(
     processes; types of observations, outcomes, facts and state keys; facts that are declared and never said, or
     said and not declared; state keys that never change; `close`, `tools`, `snapshot` and `restore` where there are;
     global generators that are moved.
+
+    Of an environment of several agents all that move say the same; `restore` is not looked at there.
 
     What no check of a few episodes can show is in the report's hints.
 
@@ -164,6 +167,8 @@ class _Checker:
         place = f"reset of task {task.task_id!r}"
         try:
             episode = self.settled(cast(Any, self.environment).reset(task, self.seed))
+            if hasattr(episode, "observations"):
+                self.environment, episode = Joined(self.environment), JoinedEpisode(episode)
             record.first = seen = episode.observation
             self.problems += violations.of_observation(seen, place)
             self.problems += violations.of_tools(episode)

@@ -6,9 +6,11 @@ trajectories of one task, `Rollout.cohort` the groups that were selected togethe
 
 from agentrl_core.rollout.branch import Branch
 from agentrl_core.rollout.cohort import Cohort
+from agentrl_core.rollout.context import Window
 from agentrl_core.rollout.entropy_branching import EntropyBranching
 from agentrl_core.rollout.group import Group
 from agentrl_core.rollout.guidance import Advice, Examples, Fixed, Guidance, Help, Solution
+from agentrl_core.rollout.horizon import Horizon
 from agentrl_core.rollout.independent import Independent
 from agentrl_core.rollout.later import Later, later_tasks
 from agentrl_core.rollout.library import Library
@@ -34,6 +36,7 @@ __all__ = [
     "Group",
     "Guidance",
     "Help",
+    "Horizon",
     "Independent",
     "Judged",
     "Later",
@@ -50,6 +53,7 @@ __all__ = [
     "Step",
     "TokenForks",
     "Turn",
+    "Window",
     "later_tasks",
     "steps_of",
 ]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
-from agentrl_core.env.base import Content, Message
+from agentrl_core.env.base import Content
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.rollout.match import Match, Seat
 from agentrl_core.rollout.path import Path, Place
@@ -39,9 +39,12 @@ class Branch(Trajectory):
         *,
         episode: Literal["copy", "keep"] = "copy",
         train_prefix: bool = True,
+        facts: Mapping[str, Any] | None = None,
         score: float | None = None,
     ) -> Branch:
         """Another branch that shares what lies before a place.
+
+        Where others play its episode, they are forked with it, as they were then: its `peers`.
 
         Args:
             at: a place of this branch's path; None: where it goes on. An action that it cuts goes on in the fork, and
@@ -49,6 +52,7 @@ class Branch(Trajectory):
             episode: `copy`: it gets an episode of its own, which is brought to that place when it is first needed;
                 `keep`: it goes on with this branch's, which must not be stepped any more.
             train_prefix: whether the steps that it inherits are trained by it too.
+            facts: what the program says of it (and of its peers), as declared in `Rollout.facts`.
             score: what the program decided by, for the log of the search.
 
         Raises:
@@ -68,23 +72,27 @@ class Branch(Trajectory):
         path.acted[-1] = acted if match is not None else len(kept.answers)
         child = self._child(path, place.tokens, ordinal, kept)
         child.turns, child.record = self.turns[: place.turns], self.record.copy(place.turns)
+        child.record.facts.update(facts or {})
         self.group.forked(self, child, place, score)
         if match is not None:
-            self._fork_match(match, child, acted)
+            self._fork_match(match, child, acted, facts or {}, train_prefix=train_prefix)
         return child
 
-    def _fork_match(self, match: Match, child: Branch, acted: int) -> None:
+    def _fork_match(
+        self, match: Match, child: Branch, acted: int, facts: Mapping[str, Any], *, train_prefix: bool
+    ) -> None:
         """Have the others of its match in the match of a fork too, as they were behind so many joint moves."""
         for branch in cast("list[Branch]", self._seat.match.branches):
             if branch.over and branch is not self and not match.goes_on(branch.agent):
                 continue
-            forked = child if branch is self else branch._behind(acted)  # noqa: SLF001 -- another branch
+            forked = child if branch is self else branch._behind(acted, train_prefix=train_prefix)  # noqa: SLF001
+            forked.record.facts.update(facts)
             forked._episode = Seat(match, forked.agent)  # noqa: SLF001
             match.branches.append(forked)
             for answer in match.words(forked.agent):
                 forked.record.tell(answer.outcome, self.group.fact_levels)
 
-    def _behind(self, acted: int) -> Branch:
+    def _behind(self, acted: int, *, train_prefix: bool) -> Branch:
         """A fork that has done what this one had behind so many joint moves, and is told what it had been told."""
         turns = sum(each is not None and each <= acted for each in self._path.acted[1:])
         place = self._path.closing(turns)
@@ -96,7 +104,9 @@ class Branch(Trajectory):
             handle = forest.fork(self.handle, node=first, end=None if first is None else 0, ordinal=ordinal)
             path = self._path.anew(handle, name)
         else:
-            handle = forest.fork(self.handle, node=place.node, end=place.end, ordinal=ordinal)
+            handle = forest.fork(
+                self.handle, node=place.node, end=place.end, ordinal=ordinal, train_prefix=train_prefix
+            )
             path = self._path.copy(handle, place, name)
             path.answered(turns, self._seat.match.told(self.agent, cast("int", path.acted[-1]) - 1, acted))
         child = self._child(path, tokens, ordinal, self._episode)
@@ -105,10 +115,16 @@ class Branch(Trajectory):
         return child
 
     def fork_many(
-        self, count: int, at: Place | None = None, *, train_prefix: bool = True, score: float | None = None
+        self,
+        count: int,
+        at: Place | None = None,
+        *,
+        train_prefix: bool = True,
+        facts: Mapping[str, Any] | None = None,
+        score: float | None = None,
     ) -> list[Branch]:
         """So many forks at one place."""
-        return [self.fork(at, train_prefix=train_prefix, score=score) for _ in range(count)]
+        return [self.fork(at, train_prefix=train_prefix, facts=facts, score=score) for _ in range(count)]
 
     def splice(self, suffix: Branch, start: Place, *, at: Place | None = None) -> Branch:
         """Another branch: what this one has before a place, and what another has behind one (a repair that succeeded).
@@ -215,22 +231,22 @@ class Branch(Trajectory):
         self._path.acted[-1] = len(kept.answers)
         self.turns, self.record = self.turns[: to.turns], self.record.copy(to.turns)
 
-    async def rewrite(self, context: Sequence[Message | Turn]) -> None:
-        """Give it another context from here on: messages, and turns whose sampled tokens stay as they are.
+    async def rewrite(self, context: Sequence[Content | Turn]) -> None:
+        """Give it another context from here on: texts or messages, and turns whose sampled tokens stay as they are.
 
         Args:
-            context: begins and ends with a message. Turns are those of its own path.
+            context: begins and ends with something said; a text takes the role that its place has. Turns are those of
+                its own path, in its present context.
 
         Raises:
             InvalidInputError: two turns have no message between them, or the context begins or ends with a turn.
         """
         await self._prompted()
         self._check_running()
-        tokens = self._path.context(
-            [_span(item) if isinstance(item, Turn) else item for item in context], self._episode.tools
-        )
+        items = [item.index if isinstance(item, Turn) else item for item in context]
+        tokens, begins = self._path.context(items, self._episode.tools)
         self._runtime.forest.rewrite(self.handle, tokens, state=self.state_key)
-        self._path.rewritten(len(tokens))
+        self._path.rewritten(len(tokens), begins)
         self.group.log("replace", self, self._path.here)
 
     def _child(self, path: Path, tokens: int, ordinal: int, episode: RunningEpisode) -> Branch:
@@ -246,6 +262,7 @@ class Branch(Trajectory):
             role=self.role,
             parent=self,
             sampling=self._sampling,
+            asked=self._content,
         )
 
     def _ordinal_at(self, tokens: int) -> int:
@@ -282,10 +299,7 @@ class Branch(Trajectory):
             begin = replace(
                 self._path.place(turn.begin.tokens + shift, len(self.turns)), follows_tool=turn.begin.follows_tool
             )
+            self._path.spans[len(self.turns)] = (begin.tokens, begin.tokens + turn.length)
             self.turns.append(replace(turn, branch=self, index=len(self.turns), begin=begin))
         if other.status in ("finished", "truncated"):
             self._end(other.status)
-
-
-def _span(turn: Turn) -> tuple[int, int]:
-    return turn.begin.tokens, turn.begin.tokens + turn.length

@@ -21,8 +21,8 @@ from agentrl_core.rollout.later import as_reason
 from agentrl_core.rollout.library import Library
 from agentrl_core.rollout.path import Path, Place
 from agentrl_core.rollout.prefix import Prefix
-from agentrl_core.rollout.trajectory import Prompt, Role
 from agentrl_core.rollout.turn import Turn, uniform
+from agentrl_core.rollout.view import Prompt, Role
 from agentrl_core.rollout.waiting import cancel, first_of, side_by_side
 
 BranchProgram = Callable[[Branch], Awaitable[None]]

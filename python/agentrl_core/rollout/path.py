@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from agentrl_core.data.forest import Forest, Kind
 from agentrl_core.engine.base import Segment
-from agentrl_core.env.base import TOOL_RESULT, Content, Message, as_messages
+from agentrl_core.env.base import TOOL_RESULT, Content, as_messages
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.rollout.runtime import Answer
 
@@ -48,6 +48,7 @@ class Path:
         handle: of the trajectory in the forest; a rollback gives another one.
         here: where the open action begins, or the next one; None before the prompt is there.
         open: the parts of the action that was not answered yet, sampled or written.
+        spans: where the actions of turns lie, of those that are in the present context.
         acted: how many actions the episode had answered behind so many turns; None: of another episode.
     """
 
@@ -67,6 +68,7 @@ class Path:
         self._ends: list[Place] = []
         """Where each turn ends, answer included; and below, where its action does."""
         self._closings: list[Place] = []
+        self.spans: dict[int, tuple[int, int]] = {}
 
     @property
     def turns(self) -> int:
@@ -170,9 +172,7 @@ class Path:
         """Have what was said in the forest."""
         if not self._said:
             return
-        content = self._said[0]
-        if len(self._said) > 1:
-            content = [message for said in self._said for message in as_messages(said)]
+        content = _together(self._said)
         answer, self._said, self._answer = self._answer, [], None
         self.append(self._chat.observation(content), "observation", state=None if answer is None else answer.state_key)
         self.here = self._end(follows_tool=answer is not None and bool(answer.outcome.flags & TOOL_RESULT))
@@ -198,36 +198,46 @@ class Path:
             first = end
         raise InvalidInputError(f"branch {self.name}: place token={token}; give a whole number from 1 to {first}")
 
-    def context(self, items: Sequence[Message | tuple[int, int]], tools: Any) -> NDArray[np.int32]:
-        """The tokens of another context: messages, and spans of this path between them.
+    def context(self, items: Sequence[Content | int], tools: Any) -> tuple[NDArray[np.int32], dict[int, int]]:
+        """The tokens of another context: what is said, and turns of this path by number; and where each begins there.
 
         Raises:
-            InvalidInputError: it does not begin and end with a message, or two spans have none between them.
+            InvalidInputError: it does not begin and end with a message, two turns have none between them, or a turn is
+                not in the present context.
         """
         self.flush()
         own = self._forest.tokens(self.handle)
         pieces: list[NDArray[np.int32]] = []
-        messages: list[Message] = []
+        said: list[Content] = []
+        begins: dict[int, int] = {}
         for item in [*items, None]:
-            if isinstance(item, dict):
-                messages.append(item)
+            if item is not None and not isinstance(item, int):
+                said.append(item)
                 continue
-            if not messages:
+            if not said:
                 raise InvalidInputError(
                     f"branch {self.name}: rewrite has no message before {'its end' if item is None else 'a turn'}; "
                     "begin and end the context with a message, and put one between two turns"
                 )
+            content, said = _together(said), []
             if pieces:
-                pieces.append(self._chat.observation(messages))
+                pieces.append(self._chat.observation(content))
             else:
-                pieces.append(self._chat.prompt(messages, tools=tools) if tools else self._chat.prompt(messages))
-            messages = []
+                pieces.append(self._chat.prompt(content, tools=tools) if tools else self._chat.prompt(content))
             if item is not None:
-                pieces.append(own[item[0] : item[1]])
-        return np.concatenate(pieces)
+                if item not in self.spans:
+                    raise InvalidInputError(
+                        f"branch {self.name}: turn {item} is not in its present context, which has {sorted(self.spans)}"
+                    )
+                begin, end = self.spans[item]
+                begins[item] = sum(map(len, pieces))
+                pieces.append(own[begin:end])
+        return np.concatenate(pieces), begins
 
-    def rewritten(self, length: int) -> None:
-        """It has another context of so many tokens."""
+    def rewritten(self, length: int, begins: Mapping[int, int]) -> None:
+        """It has another context of so many tokens, in which turns begin where `begins` says."""
+        lengths = {turn: end - begin for turn, (begin, end) in self.spans.items()}
+        self.spans = {turn: (begin, begin + lengths[turn]) for turn, begin in begins.items()}
         self._said, self._answer, self.open = [], None, []
         self._nodes = [(None, length)]
         self.here = self._end()
@@ -239,6 +249,7 @@ class Path:
         path._nodes.append((place.node, place.tokens))
         path._ends = self._ends[: place.turns]
         path._closings = self._closings[: place.turns]
+        path.spans = {turn: span for turn, span in self.spans.items() if turn < place.turns}
         path.acted = self.acted[: place.turns + 1]
         path.here = place
         if begin is not None and begin.tokens < place.tokens:
@@ -299,3 +310,8 @@ class Path:
     def _end(self, *, follows_tool: bool = False) -> Place:
         node, tokens = self._nodes[-1]
         return Place(node, None, tokens, self.turns, follows_tool)
+
+
+def _together(said: Sequence[Content]) -> Content:
+    """Several contents as one; a text alone takes the role that its place has."""
+    return said[0] if len(said) == 1 else [message for content in said for message in as_messages(content)]

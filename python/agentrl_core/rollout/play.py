@@ -9,7 +9,7 @@ from agentrl_core.exceptions import RecipeError
 from agentrl_core.rollout.branch import Branch
 from agentrl_core.rollout.group import Group
 from agentrl_core.rollout.program import Rollout
-from agentrl_core.rollout.trajectory import Role
+from agentrl_core.rollout.view import Role
 
 
 @dataclass(frozen=True)
@@ -18,8 +18,8 @@ class Play(Rollout):
 
     Agents that move at the same time are answered together; what an agent is told while others move is its next
     context. An agent is spoken for by the engine of its name, or by the collector's first: so one model plays all
-    roles, or each has its own. Compare agents apart with `group_by="group_id,agent"` (MARS, arXiv:2510.15414), or link their
-    rewards with `reward.CrossRole`. Source of the order of things: MARFT (arXiv:2504.16129).
+    roles, or each has its own. Compare agents apart with `group_by="group_id,agent"`, or pay those of a match together
+    with `reward.TeamScore`. Sources: MARFT (arXiv:2504.16129), MARS (arXiv:2510.15414).
 
     Args:
         agents: comma-joined names of the agents that the environment's episodes are played by.
@@ -37,8 +37,8 @@ class Play(Rollout):
     agents: str = option("")
     helpers: str = option("")
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def check_options(self) -> None:
+        """Agents have names, each its own."""
         names = _names(self.agents)
         if not names or len(set(names)) < len(names):
             raise RecipeError(f"Play: agents={self.agents!r}; give the agents' names, each once, joined by commas")

@@ -16,7 +16,7 @@ from agentrl_core.rollout.branch import Branch
 from agentrl_core.rollout.group import Group
 from agentrl_core.rollout.guidance import Guidance, Help, beside
 from agentrl_core.rollout.program import Rollout
-from agentrl_core.rollout.trajectory import Prompt
+from agentrl_core.rollout.view import Prompt
 
 
 @dataclass(frozen=True)

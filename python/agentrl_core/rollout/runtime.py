@@ -183,6 +183,11 @@ class Family(Protocol):
         """Of the group in the forest."""
         ...
 
+    @property
+    def mode(self) -> str:
+        """`train`, or `evaluate`."""
+        ...
+
     def forked(
         self, parent: Any, child: Any, place: Any, score: float | None, *, operation: Operation = "fork"
     ) -> None:

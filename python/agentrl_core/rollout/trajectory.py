@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Literal, Self, cast
@@ -14,90 +14,15 @@ from agentrl_core.engine.base import Request, Sampling, Segment
 from agentrl_core.env.base import Content, Outcome
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.rollout.match import Match, Seat
-from agentrl_core.rollout.path import Path, Place
+from agentrl_core.rollout.path import Place
 from agentrl_core.rollout.prefix import Action, Prefix
-from agentrl_core.rollout.record import Record
-from agentrl_core.rollout.runtime import Answer, EpisodeError, Family, Joint, OneAtATime, RunningEpisode, Runtime
-from agentrl_core.rollout.turn import Turn, uniform
-
-Status = Literal["running", "finished", "truncated", "failed", "aborted", "pruned"]
-Role = Literal["member", "baseline", "helper"]
-Prompt = Content | Callable[[Content], Content]
-"""What a branch is asked, or what makes it of what the environment says first."""
+from agentrl_core.rollout.runtime import Answer, EpisodeError, Joint
+from agentrl_core.rollout.turn import Turn
+from agentrl_core.rollout.view import Status, View
 
 
-class Trajectory:
-    """One trajectory of a group while its program drives it; see `Branch`, which can be forked too.
-
-    Attributes:
-        group: the group that it belongs to.
-        key: agent, member and the places of the forks that lead to it: unique in the group.
-        name: the key as a text that is unique in the run.
-        agent: who speaks.
-        role: `member` (drawn and trained), `baseline` (scored, never trained) or `helper` (kept, never drawn).
-        parent: the branch that it was forked from or that it answers, or None.
-        turns: what was done and answered on its path, inherited turns included.
-        status: `running`, or how it ended.
-        record: what it was paid and told.
-        seed: 63 bits that its episode begins with.
-    """
-
-    def __init__(
-        self,
-        runtime: Runtime,
-        group: Family,
-        key: tuple[int, ...],
-        path: Path,
-        episode: RunningEpisode,
-        *,
-        agent: str,
-        seed: int,
-        role: Role = "member",
-        parent: Any = None,
-        prompt: Prompt | None = None,
-        prefix: Prefix | None = None,
-        sampling: Sampling | None = None,
-        facts: Mapping[str, Any] | None = None,
-    ) -> None:
-        self.group = group
-        self.key = key
-        self.name = path.name
-        self.agent = agent
-        self.role: Role = role
-        self.parent = parent
-        self.turns: list[Turn] = []
-        self.status: Status = "running"
-        self.record = Record(facts=dict(facts or {}))
-        self.seed = seed
-        self._runtime = runtime
-        self._path = path
-        self._episode = episode
-        self._prompt = prompt
-        self._prefix = prefix
-        self._sampling = sampling
-        self._forks: dict[int, int] = {}
-        """Forks made at each place."""
-        self._segments = 0
-        """How many segments were asked for, and answers below: what names them in the journal."""
-        self._answers = 0
-        self._asking = ""
-        self._failure: str | None = None
-        self._awaited = OneAtATime(self.name)
-
-    @property
-    def handle(self) -> int:
-        """The trajectory in the forest; a rollback gives another one."""
-        return self._path.handle
-
-    @property
-    def path(self) -> Path:
-        """Its tokens, piece by piece."""
-        return self._path
-
-    @property
-    def episode(self) -> RunningEpisode:
-        """What answers it."""
-        return self._episode
+class Trajectory(View):
+    """One trajectory of a group while its program drives it; see `Branch`, which can be forked too."""
 
     def sit(self, match: Match | None = None) -> Match:
         """Play a match, or the one that its own episode becomes."""
@@ -113,78 +38,6 @@ class Trajectory:
         if not isinstance(self._episode, Seat):
             return []
         return [branch for branch in self._episode.match.branches if branch is not self]  # type: ignore[misc]
-
-    @property
-    def moves(self) -> bool:
-        """Whether it may take its turn: it is not over, and where several play, the environment says that it moves."""
-        if self.over or not isinstance(self._episode, Seat):
-            return not self.over
-        return self.agent in self._episode.match.turn_of
-
-    @property
-    def open(self) -> bool:
-        """Whether an action is open: begun, and not answered yet."""
-        return bool(self._path.open)
-
-    @property
-    def over(self) -> bool:
-        """Whether it has ended."""
-        return self.status != "running"
-
-    @property
-    def reward(self) -> float:
-        """What it was paid: the sum of its turns, or what `finish` said."""
-        return self.record.reward
-
-    @property
-    def success(self) -> bool | None:
-        """The verdict of the environment or of `finish`; None where there is none."""
-        return self.record.success
-
-    @property
-    def text(self) -> str:
-        """What it said so far, its actions joined by blank lines."""
-        return "\n\n".join([*(turn.text for turn in self.turns), *([self._path.text] if self._path.open else [])])
-
-    @property
-    def state_key(self) -> bytes | str:
-        """The state that its next action is chosen in."""
-        states = [answer.state_key for answer in self._episode.answers if answer.state_key is not None]
-        return states[-1] if states else self._episode.state_key
-
-    def decode(self, tokens: NDArray[np.int32]) -> str:
-        """The text of some of its tokens."""
-        return self._runtime.chat(self.agent).decode(tokens)
-
-    @property
-    def tokens(self) -> NDArray[np.int32]:
-        """The tokens of its path: `int32[n]`."""
-        self._path.flush()
-        return self._runtime.forest.tokens(self.handle)
-
-    @property
-    def end(self) -> Place:
-        """The place where it goes on: behind its last answer.
-
-        Raises:
-            InvalidInputError: its prompt is not there yet, or an action is open.
-        """
-        if self._path.open:
-            raise InvalidInputError(f"branch {self.name}: an action is open; answer it first, or give a place of it")
-        self._path.flush()
-        if self._path.here is None:
-            raise InvalidInputError(f"branch {self.name} has no prompt before its first turn; await a turn first")
-        return self._path.here
-
-    def __repr__(self) -> str:
-        return f"Branch({self.name}, {self.agent}, {len(self.turns)} turns, {self.status})"
-
-    def __lt__(self, other: Trajectory) -> bool:
-        return (self.group.key, self.key) < (other.group.key, other.key)
-
-    def uniform(self, *key: object) -> float:
-        """A number in [0, 1): the same for the same seed, branch and key, whatever ran before."""
-        return uniform(self._runtime.seed_of("branch", self.name, *key))
 
     async def turn(self, action: str | None = None, *, sampling: Sampling | None = None) -> Turn:
         """Generate an action (or take `action` as it) and let the environment answer it.
@@ -347,31 +200,8 @@ class Trajectory:
         else:
             self.stop(reason)
 
-    def place(self, token: int) -> Place:
-        """The place behind so many tokens of its path, inside whatever node that is.
-
-        Raises:
-            InvalidInputError: the path has fewer tokens, or none comes before the place.
-        """
-        turns = sum(turn.begin.tokens + turn.length <= token for turn in self.turns)
-        return self._path.place(token, turns)
-
-    def end_of(self, turn: int) -> Place:
-        """The place behind a turn of its path."""
-        return self._path.end_of(turn)
-
-    def turn_end(self, turns: int) -> Place:
-        """The place behind so many turns; 0: where the first action begins.
-
-        Raises:
-            InvalidInputError: it has not so many.
-        """
-        if not 0 <= turns <= len(self.turns) or not self.turns:
-            raise InvalidInputError(f"branch {self.name} has {len(self.turns)} turns, and no place behind {turns}")
-        return self.turns[turns - 1].end if turns else self.turns[0].begin
-
     async def begin(self) -> None:
-        """Have its episode begin, so that it is known who moves first. Nothing is generated; a turn begins it too."""
+        """Have its episode begin, and its prompt there if it moves first. Nothing is generated."""
         if self._path.here is not None or self.over:
             return
         with self._awaited:
@@ -383,17 +213,22 @@ class Trajectory:
         begin: Any = self._episode.observation
         if not isinstance(self._episode, Seat) and isinstance(begin, Joint):
             self.sit()
+        if self.moves:
+            await self._prompt_now()
 
     async def _prompted(self) -> None:
         """Begin, and have the prompt there."""
-        if self._path.here is not None or self.over:
-            return
         await self.begin()
-        if not self.over:
-            content, own = self._episode.observation, self._prompt
-            content = content if own is None else own(content) if callable(own) else own
-            self._path.prompt(content, self._episode.tools, self._episode.state_key, self._runtime.context_tokens)
-            await self._begin(self._prefix or Prefix())
+        if self._path.here is None and not self.over:
+            await self._prompt_now()
+
+    async def _prompt_now(self) -> None:
+        """Have the prompt, and the actions that it begins with."""
+        content, own = self._episode.observation, self._prompt
+        content = content if own is None else own(content) if callable(own) else own
+        self._content = content
+        self._path.prompt(content, self._episode.tools, self._episode.state_key, self._runtime.context_tokens)
+        await self._begin(self._prefix or Prefix())
 
     async def _begin(self, prefix: Prefix) -> None:
         """Take the actions that it begins with, which are not trained, and let the environment answer them."""
@@ -506,6 +341,7 @@ class Trajectory:
             failed=self._failure,
             over=over,
         )
+        self._path.spans[turn.index] = (here.tokens, here.tokens + turn.length)
         self.turns.append(turn)
         return turn
 

@@ -1,0 +1,83 @@
+"""An environment of several agents looked at as one of a single agent, so that `check` plays it like any other."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+from agentrl_core.env.base import Content, Outcome, Task, as_messages
+from agentrl_core.exceptions import InvalidInputError
+
+
+class Joined:
+    """An environment in whose episodes all that move say the same."""
+
+    def __init__(self, environment: Any) -> None:
+        self._environment = environment
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name == "restore":  # which takes actions by agent
+            raise AttributeError(name)
+        return getattr(self._environment, name)
+
+    def tasks(self, count: int, **options: Any) -> list[Task]:
+        """Those of the environment."""
+        tasks: list[Task] = self._environment.tasks(count, **options)
+        return tasks
+
+    def reset(self, task: Task, seed: int) -> Any:
+        """An episode of it."""
+        episode = self._environment.reset(task, seed)
+        return _later(episode) if inspect.isawaitable(episode) else JoinedEpisode(episode)
+
+
+class JoinedEpisode:
+    """An episode of several agents, all of whom that move say the same."""
+
+    def __init__(self, episode: Any) -> None:
+        self._episode = episode
+        self._agents = dict(episode.observations)
+        self.observation = _told(self._agents)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name == "observations":
+            raise AttributeError(name)
+        return getattr(self._episode, name)
+
+    def step(self, action: str) -> Any:
+        """What a joint move gives, as one outcome."""
+        moves = list(self._episode.turn_of())
+        outcomes = self._episode.step(dict.fromkeys(moves, action))
+        unknown = [agent for agent in (*moves, *outcomes) if agent not in self._agents]
+        silent = [agent for agent in moves if agent not in outcomes]
+        if unknown or silent:
+            found = (
+                f"knows {unknown[0]!r}, who is none of observations" if unknown else f"has nothing for {silent[0]!r}"
+            )
+            raise InvalidInputError(
+                f"the joint step {found}; give an outcome for each agent that acts, and for no other"
+            )
+        for outcome in outcomes.values():
+            if not isinstance(outcome, Outcome):
+                return outcome
+        over = not self._episode.turn_of()
+        said = {agent: outcome.observation for agent, outcome in outcomes.items() if outcome.observation is not None}
+        paid = [outcome.reward for outcome in outcomes.values() if outcome.reward is not None]
+        facts = [outcome.facts for outcome in outcomes.values() if outcome.facts is not None]
+        return Outcome(
+            None if over else _told(said),
+            reward=sum(paid) if paid else None,
+            terminated=over,
+            facts={name: value for each in facts for name, value in each.items()} or None,
+        )
+
+
+async def _later(episode: Any) -> JoinedEpisode:
+    return JoinedEpisode(await episode)
+
+
+def _told(said: Mapping[str, Content]) -> Content:
+    """What is said to all, in the order of their names."""
+    told = [message for agent in sorted(said) for message in as_messages(said[agent])]
+    return told or "nothing is said"

@@ -1,0 +1,102 @@
+"""AT-GRPO: at every turn several candidates from one state; the best goes on, and each is compared with the others.
+
+At each turn, those who move try K = 4 times from the same state; every candidate is executed and paid. The best (the
+lowest number where equal) is committed: the episode goes on from it, for all agents. Candidates are compared with those
+of the same episode, agent and turn: A = (R - mean) / std. Every candidate trains its own action, once. What it is paid
+is alpha * r_team + r_local, which is the environment's to say. Source: arXiv:2510.11062. With `agents` each agent is
+spoken for by the engine of its name, or all by one; where several move together, a candidate is a joint move, chosen by
+the sum of what its agents are paid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from agentrl_core.advantage import GroupRelative
+from agentrl_core.component import option
+from agentrl_core.env import Fact
+from agentrl_core.loss import Policy
+from agentrl_core.recipe import Recipe
+from agentrl_core.rollout import Branch, Group, Rollout
+
+
+@dataclass(frozen=True)
+class Candidates(Rollout):
+    """One episode for each member, of whose turns each is chosen among several candidates.
+
+    The draw column `turn` is the number of the turn that a candidate was tried at, `instance` that of its episode.
+
+    Args:
+        agents: comma-joined names of the agents of an episode; empty: it has one.
+        candidates: K, of each turn.
+        turns: most turns of an episode.
+
+    Raises:
+        RecipeError: an option is out of range.
+
+    Example:
+        >>> from agentrl_core.recipes.at_grpo import Candidates
+        >>> Candidates(candidates=4, turns=3).branches(group_size=2)
+        24
+    """
+
+    facts: ClassVar[Mapping[str, Fact]] = {"turn": Fact("trajectory"), "instance": Fact("trajectory")}
+
+    agents: str = ""
+    candidates: int = option(4, at_least=2)
+    turns: int = option(4, at_least=1)
+
+    async def group(self, group: Group) -> None:
+        """Episode after episode."""
+        for instance in range(group.size):
+            team = [group.start(agent=self.agents.split(",")[0].strip() or "policy")]
+            team += [group.start(agent=name.strip(), episode=team[0]) for name in self.agents.split(",")[1:]]
+            for turn in range(self.turns):
+                team = await self.committed(group, team, {"turn": turn, "instance": instance})
+                if not team:
+                    break
+            for branch in team:
+                branch.stop("the last turn was taken")
+
+    async def committed(self, group: Group, team: list[Branch], facts: Mapping[str, float]) -> list[Branch]:
+        """Try candidates from where a team is; the team that goes on from the best, or nobody where it is over."""
+        for branch in team:
+            await branch.begin()
+        lead = next((branch for branch in team if branch.moves), None)
+        if lead is None:
+            return []
+        copies = lead.fork_many(self.candidates, train_prefix=False, facts=facts)
+        for branch in team:
+            branch.stop("its candidates go on")
+        teams = [[copy, *copy.peers] for copy in copies]
+        acting = [[branch for branch in each if branch.moves] for each in teams]
+        turns = iter(await group.round([branch for each in acting for branch in each]))
+        paid = [sum(next(turns).reward or 0.0 for _ in each) for each in acting]
+        best = int(np.argmax(paid))
+        leader = copies[best]
+        goes_on = [] if leader.over else [leader.fork(train_prefix=False)]
+        goes_on += [peer for branch in goes_on for peer in branch.peers]
+        for each, movers in zip(teams, acting, strict=True):
+            for branch in each:
+                if branch not in movers:
+                    branch.drop("it did not move")
+                elif not branch.over:
+                    branch.finish()
+        return goes_on
+
+    def branches(self, group_size: int) -> int:
+        """As many as there are candidates, where every episode takes all its turns."""
+        return group_size * self.candidates * self.turns * len(self.agents.split(","))
+
+
+AT_GRPO = Recipe(
+    name="at_grpo",
+    source="arXiv:2510.11062",
+    rollout=Candidates(),
+    advantage=GroupRelative(group_by="group_id,instance,agent,turn"),
+    loss=Policy(),
+)

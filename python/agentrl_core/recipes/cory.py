@@ -1,0 +1,85 @@
+"""CORY: two copies of a model learn together; the second answers with the answer of the first in sight.
+
+The pioneer answers the question, y1; the observer answers the question with y1 in its prompt, y2. Both are paid r(x,
+y1) + r(x, y2), and every 5 iterations they change roles: which copy is the pioneer. Each copy has a PPO of its own,
+with KL 0.4 to where it began in its reward. Source: arXiv:2410.06101; its code's reward mode "independent" is the
+recipe without `TeamScore`.
+
+Give the collector two engines, `{"first": ..., "second": ...}`, and train each on the tokens of its policy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from agentrl_core.advantage import Gae
+from agentrl_core.component import option
+from agentrl_core.env import Fact
+from agentrl_core.env.base import Content
+from agentrl_core.loss import Policy
+from agentrl_core.recipe import Recipe
+from agentrl_core.reward import Outcome, TeamScore
+from agentrl_core.rollout import Branch, Group, Rollout
+from agentrl_core.rollout.guidance import beside
+
+
+@dataclass(frozen=True)
+class PioneerObserver(Rollout):
+    """Pairs of an answer and another that has seen it, by two agents that change places.
+
+    The draw column `pair` numbers the pairs of a group, `observer` is 1 for the second of a pair.
+
+    Args:
+        swap_every: iterations until the agents `first` and `second` change places.
+        template: the observer's prompt: `{prompt}` is the question, `{text}` the pioneer's answer.
+
+    Raises:
+        RecipeError: an option is out of range.
+
+    Example:
+        >>> from agentrl_core.recipes.cory import PioneerObserver
+        >>> [PioneerObserver().roles(iteration)[0] for iteration in (0, 4, 5, 9, 10)]
+        ['first', 'first', 'second', 'second', 'first']
+    """
+
+    facts: ClassVar[Mapping[str, Fact]] = {"pair": Fact("trajectory"), "observer": Fact("trajectory")}
+
+    swap_every: int = option(5, at_least=1)
+    template: str = option("{prompt}\n\nAnother answer:\n{text}", filled=True)
+
+    def roles(self, iteration: int) -> tuple[str, str]:
+        """Pioneer and observer of an iteration."""
+        return ("second", "first") if iteration // self.swap_every % 2 else ("first", "second")
+
+    async def group(self, group: Group) -> None:
+        """The pioneers side by side, then their observers."""
+        pioneer, observer = self.roles(group.iteration)
+        first = [group.start(agent=pioneer, facts={"pair": pair, "observer": 0}) for pair in range(group.size)]
+        await group.run(first)
+        second = [
+            group.start(self.shown(branch), agent=observer, parent=branch, facts={"pair": pair, "observer": 1})
+            for pair, branch in enumerate(first)
+            if branch.status in ("finished", "truncated")
+        ]
+        await group.run(second)
+
+    def shown(self, pioneer: Branch) -> Content:
+        """The question and an answer to it."""
+        asked = pioneer.asked
+        return beside(asked, self.template, pioneer.text)
+
+    def branches(self, group_size: int) -> int:
+        """Two for each pair."""
+        return 2 * group_size
+
+
+CORY = Recipe(
+    name="cory",
+    source="arXiv:2410.06101",
+    rollout=PioneerObserver(),
+    reward=(Outcome(), TeamScore(group_by="group_id,pair")),
+    advantage=Gae(lam=0.95, kl_coefficient=0.4),
+    loss=Policy(),
+)

@@ -1,0 +1,80 @@
+"""DR-PO: episodes begin inside a reference solution, and the policy goes on from there.
+
+With probability beta = 1 a rollout begins with the first tokens of the task's reference solution, as many as a uniform
+number says; they are not trained. Then PPO with lambda 0.95 and clip 0.2 over what the policy said. The paper has texts
+of one action; a solution of several is begun in the action that the uniform number falls into, with those before it
+whole. Source: arXiv:2404.08495; how long its prefixes are is not written there, its code takes any length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from agentrl_core.advantage import Gae
+from agentrl_core.component import option
+from agentrl_core.env import Fact
+from agentrl_core.loss import Policy
+from agentrl_core.recipe import Recipe
+from agentrl_core.rollout import Branch, Group, Prefix, Rollout
+
+
+@dataclass(frozen=True)
+class ResetToSolution(Rollout):
+    """Begins in the middle of how a task is solved (`Task.solution`); a task without a solution begins at its prompt.
+
+    The draw column `began` is the share of the solution that was given.
+
+    Args:
+        share: beta, how many of the rollouts begin so.
+
+    Raises:
+        RecipeError: an option is out of range.
+
+    Example:
+        >>> from agentrl_core.recipes.dr_po import ResetToSolution
+        >>> ResetToSolution.cut(0.5, 3)
+        (1, 0.5)
+    """
+
+    facts: ClassVar[Mapping[str, Fact]] = {"began": Fact("trajectory")}
+
+    share: float = option(1.0, at_least=0, at_most=1)
+
+    @staticmethod
+    def cut(share: float, actions: int) -> tuple[int, float]:
+        """How many whole actions a share of so many is, and how much of the next one."""
+        whole = min(int(share * actions), actions - 1)
+        return whole, share * actions - whole
+
+    async def group(self, group: Group) -> None:
+        """As many as were asked for, each from its own place."""
+        branches = []
+        for member in range(group.size):
+            resets = bool(group.task.solution) and group.uniform("reset", member) < self.share
+            began = group.uniform("cut", member) if resets else 0.0
+            whole = self.cut(began, len(group.task.solution))[0] if resets else 0
+            prefix = Prefix(group.task.solution[:whole], title="reference solution")
+            branches.append(group.start(prefix=prefix, facts={"began": began}))
+        await group.run(branches)
+
+    async def branch(self, branch: Branch) -> None:
+        """The rest of the prefix, then turns until it is over."""
+        await branch.begin()
+        began = float(branch.record.facts["began"])
+        if began > 0.0 and not branch.over:
+            solution = branch.group.task.solution
+            whole, share = self.cut(began, len(solution))
+            branch.write(solution[whole], trained=False, ends=False, share=share)
+        while not branch.over:
+            await branch.turn()
+
+
+DR_PO = Recipe(
+    name="dr_po",
+    source="arXiv:2404.08495",
+    rollout=ResetToSolution(),
+    advantage=Gae(lam=0.95),
+    loss=Policy(),
+)

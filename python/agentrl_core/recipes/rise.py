@@ -1,0 +1,117 @@
+r"""RISE: a model learns to solve and, in the same batch, to say how good its own solutions are.
+
+All solutions of the batch are scored (1, -0.5 wrong, -1 unparsable: the environment's rewards). V = 128 of them, spread
+evenly over the groups and at random within each, become verification tasks: question and solution, to be rated with
+`\\boxed{...}`. Each gets G answers: 1 where the rating is the solution's score, -0.5 where it is another, -1 without
+one. Both kinds are one batch for PPO with gamma = lambda = 1 and KL 0.01 in the reward. Source: arXiv:2505.13445.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from agentrl_core.advantage import Gae
+from agentrl_core.component import option
+from agentrl_core.env import Fact, Task
+from agentrl_core.loss import Policy
+from agentrl_core.recipe import Recipe
+from agentrl_core.rollout import Branch, Cohort, Group, Rollout
+
+_RATING = re.compile(r"\\boxed\{([^{}]*)\}")
+
+
+@dataclass(frozen=True)
+class SelfVerification(Rollout):
+    """Solutions, and ratings of some of them, under one budget for all groups.
+
+    The draw column `verifies` is 1 for ratings.
+
+    Args:
+        verifications: V, verification tasks over all groups.
+        template: of a verification task: `{question}` and `{answer}`.
+
+    Raises:
+        RecipeError: an option is out of range.
+
+    Example:
+        >>> from agentrl_core.recipes.rise import SelfVerification
+        >>> SelfVerification(verifications=5).quotas(3)
+        [2, 2, 1]
+    """
+
+    facts: ClassVar[Mapping[str, Fact]] = {"verifies": Fact("trajectory")}
+
+    verifications: int = option(128, at_least=0)
+    template: str = option("{question}\n\nA solution:\n{answer}\n\nRate it 1, -0.5 or -1 in \\boxed{{}}.", filled=True)
+
+    def quotas(self, groups: int) -> list[int]:
+        """How many of each group."""
+        return [self.verifications // groups + (place < self.verifications % groups) for place in range(groups)]
+
+    async def group(self, group: Group) -> None:
+        """The solutions."""
+        await group.run(group.start_many(group.size, facts={"verifies": 0}))
+
+    async def cohort(self, groups: Cohort) -> None:
+        """Solve all, then rate some."""
+        await groups.run()
+        scores = await groups.score()
+        chosen: dict[str, list[tuple[Branch, float]]] = {}
+        for group, quota, known in zip(groups, self.quotas(len(groups)), scores, strict=True):
+            rows = np.flatnonzero(np.isfinite(known)).tolist()
+            order = sorted(rows, key=lambda row, group=group: group.uniform("verified", row))  # type: ignore[misc]
+            chosen[group.name] = [(group.branches[row], float(known[row])) for row in order[:quota]]
+        await groups.each(lambda group: self.rate(group, chosen[group.name]))
+
+    async def rate(self, group: Group, chosen: list[tuple[Branch, float]]) -> None:
+        """A verification task for each solution."""
+        for branch, score in chosen:
+            question = self.template.format(question=group.prompt, answer=branch.text)
+            task = Task(f"{group.task.task_id}/{branch.name}", question, "verification", group.task.payload)
+            await group.spawn(task, size=group.size, parent=branch, program=_Rating(score=score))
+
+
+@dataclass(frozen=True)
+class _Rating(Rollout):
+    """One action that rates a solution; the environment does not see it."""
+
+    facts: ClassVar[Mapping[str, Fact]] = SelfVerification.facts
+
+    score: float = 0.0
+
+    async def group(self, group: Group) -> None:
+        """As many as were asked for."""
+        await group.run([group.start(group.prompt, facts={"verifies": 1}) for _ in range(group.size)])
+
+    async def branch(self, branch: Branch) -> None:
+        """One action, and what it is paid."""
+        await branch.generate()
+        if branch.over:
+            return
+        reward = self.paid(branch.text)
+        branch.finish(reward=reward, success=reward > 0.0)
+
+    def paid(self, text: str) -> float:
+        """1 for the right rating, -0.5 for another, -1 for none."""
+        found = _RATING.findall(text)
+        try:
+            rating = float(found[-1]) if found else float("nan")
+        except ValueError:
+            rating = float("nan")
+        if not np.isfinite(rating):
+            return -1.0
+        return 1.0 if rating == self.score else -0.5
+
+
+RISE = Recipe(
+    name="rise",
+    source="arXiv:2505.13445",
+    rollout=SelfVerification(),
+    advantage=Gae(kl_coefficient=0.01),
+    loss=Policy(),
+)

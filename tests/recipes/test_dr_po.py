@@ -1,0 +1,48 @@
+"""DR-PO: where episodes begin, by hand."""
+
+from __future__ import annotations
+
+from riddles import RIGHT, Riddles, check_resumes, in_turn, solve, step
+
+from agentrl_core import recipes
+from agentrl_core.recipes.dr_po import ResetToSolution
+
+SOLUTION = "abcdefghij"
+
+
+def test_a_rollout_goes_on_from_inside_the_solution() -> None:
+    run = solve(recipes.DR_PO, in_turn(RIGHT), world=Riddles((SOLUTION,)), group_size=6)
+    shares = run.fact("began")
+    assert len(set(shares)) == 6
+    for row, share in zip(run.drawn, shares, strict=True):
+        # Bytes are tokens: a share of 0.37 of ten letters is three of them.
+        begun = row.actions[0].removesuffix(RIGHT)
+        assert begun == SOLUTION[: int(share * len(SOLUTION))]
+        assert row.trained == RIGHT + "<|im_end|>", "what it began with is not trained"
+    half = solve(ResetToSolution(share=0.5), in_turn(RIGHT), world=Riddles((SOLUTION,)), group_size=40)
+    assert 8 <= sum(share > 0 for share in half.fact("began")) <= 32
+    none = solve(recipes.DR_PO, in_turn(RIGHT), world=Riddles(()), group_size=2)
+    assert [row.actions for row in none.drawn] == [[RIGHT]] * 2
+
+
+def test_whole_actions_come_first() -> None:
+    # Of three actions, a share of 0.5 is one whole and half of the next; 0.9 two and 0.7 of the last.
+    assert ResetToSolution.cut(0.5, 3) == (1, 0.5)
+    whole, rest = ResetToSolution.cut(0.9, 3)
+    assert (whole, round(rest, 9)) == (2, 0.7)
+    assert ResetToSolution.cut(0.999999, 1)[0] == 0
+    world = Riddles(("look", "listen", RIGHT))
+    run = solve(recipes.DR_PO, in_turn(RIGHT), world=world, group_size=8)
+    for row, share in zip(run.drawn, run.fact("began"), strict=True):
+        whole, rest = ResetToSolution.cut(share, 3)
+        given = ("look", "listen", RIGHT)
+        assert row.actions[:whole] == list(given[:whole])
+        assert row.actions[whole].startswith(given[whole][: int(rest * len(given[whole]))])
+
+
+def test_it_resumes_and_comes_to_a_step() -> None:
+    world = Riddles(("look", "listen", RIGHT))
+    assert check_resumes(recipes.DR_PO, in_turn(RIGHT), world=world, every=2) >= 2
+    batch = solve(recipes.DR_PO, in_turn(RIGHT), world=world).batch
+    tokens = int(batch.offsets("node_token")[-1])
+    assert step(recipes.DR_PO, batch.with_columns("node_token", value=[-100.0] * tokens)) >= 1
