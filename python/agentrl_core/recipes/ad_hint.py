@@ -86,14 +86,14 @@ class HintsByDifficulty(Rounds):
 
 
 @dataclass(frozen=True)
-class DifficultyScaled(BatchComponent):
+class HintDifficulty(BatchComponent):
     """Successes without a hint count more on hard tasks, failures with a hint on tasks that hints make easy.
 
     The factors are those of the file.
 
     Example:
-        >>> from agentrl_core.recipes.ad_hint import DifficultyScaled
-        >>> DifficultyScaled().makes
+        >>> from agentrl_core.recipes.ad_hint import HintDifficulty
+        >>> HintDifficulty().makes
         (draw('advantage'),)
     """
 
@@ -159,7 +159,7 @@ AD_HINT = Recipe(
     name="ad_hint",
     source="arXiv:2512.13095",
     rollout=HintsByDifficulty(),
-    advantage=(GroupRelative(group_by="group_id,hinted"), DifficultyScaled()),
+    advantage=(GroupRelative(group_by="group_id,hinted"), HintDifficulty()),
     weight=FittingHints(),
     loss=Policy(old_logprob="recomputed"),
 )

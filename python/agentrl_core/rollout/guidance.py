@@ -73,7 +73,7 @@ class Fixed(Guidance):
         '<think>'
     """
 
-    text: str = option(filled=True)
+    text: str = option("Think step by step.", filled=True)
 
     async def help(self, group: Group, of: Sequence[Branch]) -> Help:
         """The text."""
