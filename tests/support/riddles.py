@@ -240,15 +240,15 @@ def check_resumes(program: Rollout | Recipe, speaker: Speaker, *, every: int = 3
 
 
 def step(recipe: Recipe, batch: arl.Batch) -> int:
-    """Annotate a batch as a recipe asks, give credit, and take the optimizer's steps; how many there were."""
+    """Annotate a batch with what a recipe asks and it lacks, give credit, take the optimizer's steps; how many."""
     torch.manual_seed(0)
     policy = tiny_model("llama", torch.float32, vocab_size=len(TOKENIZER), max_position_embeddings=2048)
     before = [parameter.detach().clone() for parameter in policy.parameters()]
     optimizer = torch.optim.SGD(policy.parameters(), lr=0.1)
     recipe = recipe.at(0)
     phases = ("advantage", "weight", "loss")
-    asked = [column.name for phase in phases for link in recipe.chain(phase) for column in link.needs if column.model]
-    for name in dict.fromkeys(asked):
+    asked = [column for phase in phases for link in recipe.chain(phase) for column in link.needs if column.model]
+    for name in dict.fromkeys(column.name for column in asked if not batch.has(column.name, column.level)):
         batch = arl.annotate(batch, name, policy, max_tokens=65536)
     updates = recipe.updates(recipe.credit(batch))
     for update in updates:
