@@ -61,7 +61,7 @@ def test_a_game_is_won(episode):
 
 
 @pytest.mark.parametrize(
-    "action", ["", "save", "QUIT", "restart", "frobnicate the coin", "x" * 5000, "💥", "take moon"]
+    "action", ["", "save", "QUIT", "restart", "frobnicate the coin", "x" * 5000, "💥", "take moon", "\\x", "take \\k"]
 )
 def test_what_is_no_command_changes_nothing(episode, action):
     before = episode.state_key()

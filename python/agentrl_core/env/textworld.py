@@ -47,6 +47,8 @@ _NOT_FOR_PLAYERS = frozenset(
     ("quit", "q", "die", "restart", "save", "restore", "undo", "script", "unscript", "recording", "replay")
 )
 _LONGEST_COMMAND = 100
+# Behind a backslash stand orders to the interpreter itself, which ends its process at those that it does not know.
+_ODD = re.compile(r"[^ -~]|\\")
 _STATUS = re.compile(r"\n>\s*(-= .* =-)?\s*(\d+/\d+)?\s*\Z")
 # The package takes seeds of 32 bits, of which each split of an environment has its own range.
 _SEEDS = (1 << 31) // SEEDS_PER_SPLIT
@@ -221,7 +223,7 @@ class _TextWorldGame:
     def play(self, command: str) -> Move:
         commands = self._state.admissible_commands
         words = command.lower().split()
-        if not words or words[0] in _NOT_FOR_PLAYERS or len(command) > _LONGEST_COMMAND or not command.isascii():
+        if not words or words[0] in _NOT_FOR_PLAYERS or len(command) > _LONGEST_COMMAND or _ODD.search(command):
             return self._move("That is no command of this game.", refused=True)
         before = self.state()
         self._state, _, _ = self._environment.step(command)
