@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from agentrl_core.lazy import lazy
 
 if TYPE_CHECKING:
-    from agentrl_core import advantage, engine, env, loss, recipes, reward, rollout, select, weight
+    from agentrl_core import advantage, engine, env, loss, recipes, replay, reward, rollout, schedule, select, weight
     from agentrl_core._core import Table, __version__, num_threads, set_num_threads
     from agentrl_core.collect import Collector
     from agentrl_core.component.schedule import Schedule
@@ -48,10 +48,12 @@ __all__ = [
     "packing",
     "polars",
     "recipes",
+    "replay",
     "returns",
     "reward",
     "rollout",
     "scan",
+    "schedule",
     "select",
     "set_num_threads",
     "tree",

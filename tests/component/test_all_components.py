@@ -43,6 +43,10 @@ REQUIRED = {  # options without a default
     "Function": {"path": likelihood.path},
     "Choice": {"of": (1, 2), "by": Schedule(0, 1, iterations=2)},
     "Above": {"metric": "kl"},
+    "Freeze": {"model": "critic"},
+    "Repeat": {"stage": "fixup"},
+    "Swap": {"one": "policy", "other": "critic"},
+    "Sync": {"of": "policy", "to": "reference"},
     "Below": {"metric": "kl"},
     "Plateau": {"metric": "success"},
 }
@@ -199,8 +203,8 @@ def test_every_number_may_be_a_schedule(kind: type[BatchComponent]) -> None:
 def run(component: BatchComponent, batch: Batch) -> Batch:
     """What the phase of the component makes of the batch, in a recipe that has it alone."""
     chains = dict.fromkeys(("advantage", "weight")) | {component.phase: component}
-    recipe = Recipe(name="mine", **chains)
-    return recipe._run(component.phase, [(0, component)], batch)
+    now = Recipe(name="mine", **chains)._of(batch)
+    return now._run(component.phase, list(enumerate(now.chain(component.phase))), batch)
 
 
 def test_numbers_inside_other_components_follow_a_schedule() -> None:

@@ -131,9 +131,12 @@ class Component:
         if not variants:
             self.check_options()
         # With something that changes inside, they are those of every form that it can take.
-        for name, own in (("needs", (*self._named(), *self.own_needs())), ("makes", tuple(self.own_makes()))):
-            found = [column for each in variants for column in getattr(each, name)]
-            columns = found if variants else (*getattr(type(self), name), *own)
+        needs: Iterable[Column] = [column for each in variants for column in each.needs]
+        makes: Iterable[Column] = [column for each in variants for column in each.makes]
+        if not variants:
+            needs = (*type(self).needs, *self._named(), *self.own_needs())
+            makes = (*type(self).makes, *self.own_makes())
+        for name, columns in (("needs", needs), ("makes", makes)):
             object.__setattr__(self, name, self._declared(name, columns))
 
     def _declared(self, name: str, columns: Iterable[Column]) -> tuple[Column, ...]:
