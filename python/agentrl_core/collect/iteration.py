@@ -271,14 +271,30 @@ def closed(
     """
     said = batch.state.get(SELECTION)
     selection = None if said is None else Selection.from_dict(said)
+    finished = _finished(batch, iteration, score)
     return Closed.of(
         batch,
-        metrics,
+        {**_solved(finished, pool, selection), **metrics},
         iteration=iteration,
         selection=selection,
         pool=pool,
-        finished=_finished(batch, iteration, score),
+        finished=finished,
     )
+
+
+def _solved(finished: Batch, pool: Pool, selection: Selection | None) -> dict[str, float]:
+    """The share of the iteration's trajectories that solved their task: `success`, and `success@<domain>`."""
+    if selection is None or not finished.num_draws:
+        return {}
+    names, tasks = finished.texts("task_id", "draw"), finished.keys("task_id", "draw")
+    _, first = np.unique(tasks, return_index=True)
+    domains = {task.task_id: task.domain for _, task in pool.tasks(selection.rows)}
+    of_tasks = np.array([domains.get(names[row], "") for row in first])
+    solved = np.asarray(finished.column("success", "draw") == 1)
+    found = {"success": float(solved.mean())}
+    for domain in dict.fromkeys(of_tasks.tolist()):
+        found |= {f"success@{domain}": float(solved[(of_tasks == domain)[tasks]].mean())} if domain else {}
+    return found
 
 
 def _finished(batch: Batch, iteration: int, score: Callable[[Batch], Batch]) -> Batch:

@@ -74,8 +74,9 @@ class Selection:
 
     def take(self, order: NDArray[np.int64]) -> Self:
         """Some of the groups, in this order."""
-        columns = {option.name: getattr(self, option.name) for option in fields(self)}
-        return type(self)(**{name: None if column is None else column[order] for name, column in columns.items()})
+        columns: dict[str, Any] = {option.name: getattr(self, option.name) for option in fields(self)}
+        taken: dict[str, Any] = {name: None if each is None else each[order] for name, each in columns.items()}
+        return type(self)(**taken)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, which `from_dict` reads back bit for bit."""

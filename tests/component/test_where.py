@@ -1,0 +1,105 @@
+"""Components and losses for some draws: others neither vote nor are written."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rollouts import small
+
+from agentrl_core import Batch, advantage, loss, recipes
+from agentrl_core.component import Closed, Where
+from agentrl_core.exceptions import RecipeError
+from agentrl_core.recipe import Recipe
+from agentrl_core.weight import ColumnScaled
+
+EASY, HARD = Where(column="difficulty", at_most=0.5), Where(column="difficulty", at_least=0.75)
+
+
+def batch(scores: list[float], difficulties: list[float]) -> Batch:
+    return small([(0, [2])] * len(scores), draw_score=scores, draw_difficulty=difficulties)
+
+
+def test_each_link_has_its_draws() -> None:
+    """Easy: scores 1, 3 less their mean 2. Hard: 8, 2 less their mean 5; nobody looks at the other ones."""
+    centred = {"center": "mean", "scale": "none"}
+    links = tuple(advantage.GroupRelative(**centred, where=where) for where in (EASY, HARD))
+    recipe = recipes.GRPO.replace(advantage=links)
+    assert Recipe.from_toml(recipe.to_toml()) == recipe
+    made = recipe.credit(batch([1.0, 8.0, 3.0, 2.0], [0.0, 1.0, 0.5, 0.75]))
+    assert made.column("advantage", "draw").tolist() == [-1.0, 3.0, 1.0, -3.0]
+    assert made.column("score", "draw").tolist() == [1.0, 8.0, 3.0, 2.0], "the score is what it was"
+
+
+@given(st.lists(st.tuples(st.integers(-4, 4), st.booleans()), min_size=2, max_size=9))
+def test_it_is_as_if_the_others_were_not_there(rows: list[tuple[int, bool]]) -> None:
+    scores, easy = [float(score) for score, _ in rows], np.array([held for _, held in rows])
+    whole = batch(scores, np.where(easy, 0.0, 1.0).tolist())
+    component = advantage.GroupRelative(where=EASY)
+    recipe = recipes.GRPO.replace(advantage=(advantage.GroupRelative(where=HARD), component))
+    made = recipe.credit(whole).column("advantage", "draw")
+    for held in (easy, ~easy):
+        if held.any():
+            alone = recipes.GRPO.credit(whole.select_draws(np.flatnonzero(held))).column("advantage", "draw")
+            np.testing.assert_array_equal(made[held], alone)
+
+
+def test_what_nobody_writes() -> None:
+    """A weight is 1 there; an advantage is unknown, and is refused where tokens are trained."""
+    rows = batch([1.0, 0.0, 1.0, 0.0], [0.0, 0.0, 1.0, 0.6])
+    scaled = ColumnScaled("difficulty", where=HARD)
+    made = recipes.GRPO.replace(weight=scaled).credit(rows)
+    expected = recipes.GRPO.replace(weight=ColumnScaled("difficulty")).credit(rows).column("weight", "draw")
+    assert made.column("weight", "draw").tolist() == [1.0, 1.0, expected[2], 1.0]
+    with pytest.raises(RecipeError, match=r"advantage.* gives 4 trained tokens the advantage nan"):
+        recipes.GRPO.replace(advantage=advantage.GroupRelative(where=EASY)).credit(rows)
+
+
+def test_it_remembers_its_draws_alone() -> None:
+    tracked = advantage.TrackedBaseline(kind="ema", decay=0.5, where=EASY)
+    rows = batch([1.0, 8.0, 3.0, 2.0], [0.0, 1.0, 0.5, 0.75])
+    recipe = recipes.GRPO.replace(advantage=(advantage.GroupRelative(where=HARD), tracked))
+    (state,) = recipe.next_states({}, Closed.of(recipe.credit(rows))).values()
+    easy = recipes.GRPO.replace(advantage=advantage.TrackedBaseline(kind="ema", decay=0.5))
+    alone = rows.select_draws([0, 2])
+    (expected,) = easy.next_states({}, Closed.of(easy.credit(alone))).values()
+    assert state == expected
+
+
+def test_losses_of_one_model_on_different_draws() -> None:
+    links = (loss.Train(loss.Policy(), where=EASY), loss.Train(loss.Imitation("token_mean"), where=HARD))
+    recipe = recipes.GRPO.replace(loss=links)
+    assert Recipe.from_toml(recipe.to_toml()) == recipe
+    rows = recipe.credit(batch([1.0, 8.0, 3.0, 2.0], [0.0, 1.0, 0.5, 0.75]))
+    assert [sorted(update.draws.tolist()) for update in recipe.updates(rows)] == [[0, 2], [1, 3]]
+    with pytest.raises(RecipeError, match="more than one loss of model 'policy'"):
+        recipes.GRPO.replace(loss=(loss.Train(loss.Policy(), where=EASY), loss.Train(loss.Policy(), where=EASY)))
+
+
+def test_sources_origins_and_roles() -> None:
+    rows = batch([1.0, 0.0], [0.0, 0.0])
+    ids = rows.column("trajectory_id", "draw")
+    both = rows.draw(ids[:1], source="replay").with_columns("draw", score=[1.0, 0.0, 1.0])
+    held = {
+        "fresh": Where(source="fresh"),
+        "replay": Where(source="replay"),
+        "generated": Where(origin="generated"),
+        "expert": Where(origin="expert", role="member"),
+        "first": Where(agent=0, role="member", source="fresh"),
+        "second": Where(agent=1),
+    }
+    assert {name: np.flatnonzero(where.holds(both)).tolist() for name, where in held.items()} == {
+        "fresh": [0, 1],
+        "replay": [2],
+        "generated": [0, 1, 2],
+        "expert": [],
+        "first": [0, 1],
+        "second": [],
+    }
+
+
+@pytest.mark.parametrize("options", [{"column": "difficulty"}, {"at_least": 1.0}])
+def test_a_column_has_a_bound(options: dict[str, object]) -> None:
+    with pytest.raises(RecipeError, match="give a column together with at_least, at_most or both"):
+        Where(**options)  # type: ignore[arg-type]
