@@ -14,16 +14,13 @@ use super::manifest::{self, Manifest};
 use super::read::{joined, taken};
 use super::recover::{MARKED, MARKER, publish, write};
 use super::segment::{Segment, size};
-use super::states::Arrays;
+use super::states::{Arrays, check_state};
 use super::united::united;
 use super::{Store, Sync, Writer, tiers};
 use crate::batch::{Batch, Blobs, Level, NextIds, i64s};
 use crate::facts::Facts;
 use crate::schema::{FORMAT_VERSION, Table};
 use crate::{Error, Result, arrow_bug};
-
-/// How deep a state can be nested: no reader of JSON gives up so early.
-const STATE_DEPTH: usize = 64;
 
 /// A queue that holds this many bytes is committed without being asked.
 const QUEUE_BYTES: usize = 256 << 20;
@@ -457,30 +454,6 @@ fn measured(iteration: i64, metrics: &[(String, f64)]) -> Result<RecordBatch> {
         Arc::new(metrics.iter().map(|&(_, value)| value).collect::<Float64Array>()),
     ];
     RecordBatch::try_new(schema, columns).map_err(arrow_bug)
-}
-
-/// Refuses what is no JSON or nested too deep, before anything is written.
-fn check_state(state: &str) -> Result<()> {
-    serde_json::from_str::<&serde_json::value::RawValue>(state)
-        .map_err(|error| Error::invalid(format!("state is not JSON: {error}")))?;
-    let (mut depth, mut deepest, mut is_text, mut is_escaped) = (0_usize, 0, false, false);
-    for byte in state.bytes() {
-        match byte {
-            _ if is_escaped => is_escaped = false,
-            b'\\' => is_escaped = true,
-            b'"' => is_text = !is_text,
-            b'[' | b'{' if !is_text => depth += 1,
-            b']' | b'}' if !is_text => depth -= 1,
-            _ => {}
-        }
-        deepest = deepest.max(depth);
-    }
-    if deepest <= STATE_DEPTH {
-        return Ok(());
-    }
-    Err(Error::invalid(format!(
-        "state is nested {deepest} deep, but can be {STATE_DEPTH}; save what is deeper as a text or a file of its own"
-    )))
 }
 
 fn not_stored(name: &str, ids: &[i64]) -> Error {

@@ -20,6 +20,9 @@ use super::folders::{STATES, schema_of};
 use crate::batch::{array, i64s, lists, u8s};
 use crate::{Error, Result, arrow_bug};
 
+/// How deep a state can be nested: no reader of JSON gives up so early.
+const STATE_DEPTH: usize = 64;
+
 /// Bytes of a piece, at most, unless one row has more.
 const PIECE_BYTES: usize = 4 << 20;
 
@@ -379,4 +382,28 @@ impl Rows {
         let schema = schema_of(STATES).ok_or_else(|| Error::internal("the states have no schema"))?;
         RecordBatch::try_new(schema, columns).map_err(arrow_bug)
     }
+}
+
+/// Refuses what is no JSON or nested too deep, before anything is written.
+pub(super) fn check_state(state: &str) -> Result<()> {
+    serde_json::from_str::<&serde_json::value::RawValue>(state)
+        .map_err(|error| Error::invalid(format!("state is not JSON: {error}")))?;
+    let (mut depth, mut deepest, mut is_text, mut is_escaped) = (0_usize, 0, false, false);
+    for byte in state.bytes() {
+        match byte {
+            _ if is_escaped => is_escaped = false,
+            b'\\' => is_escaped = true,
+            b'"' => is_text = !is_text,
+            b'[' | b'{' if !is_text => depth += 1,
+            b']' | b'}' if !is_text => depth -= 1,
+            _ => {}
+        }
+        deepest = deepest.max(depth);
+    }
+    if deepest <= STATE_DEPTH {
+        return Ok(());
+    }
+    Err(Error::invalid(format!(
+        "state is nested {deepest} deep, but can be {STATE_DEPTH}; save what is deeper as a text or a file of its own"
+    )))
 }
