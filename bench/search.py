@@ -156,7 +156,7 @@ def found(bench: Bench, seeds: int, tasks: int, steps: int, model: str, budget: 
         policy: Any = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True)
         tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     else:
-        policy, tokenizer = warm_start(world, seed=0, steps=steps)
+        policy, tokenizer = warm_start.warm_start(world, seed=0, steps=steps)
         if folder is not None:
             policy.save_pretrained(folder)
             tokenizer.save_pretrained(folder)
