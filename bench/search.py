@@ -7,8 +7,7 @@
    a second are those 16 by the median time of reading and choosing; growing the forest is not counted.
 2. Tokens for each solved task: programs that search against independent samples, on the demo's task with its model
    after its warm start. Every program gets the same number of generated tokens for a task: it is run again with
-   another seed until they are used up, and its last run is cut where they end. A task is solved if one of its
-   branches is.
+   another seed until they are used up, and its last run is cut where they end. A task is solved if a branch of it is.
 """
 
 from __future__ import annotations
@@ -157,7 +156,7 @@ def found(bench: Bench, seeds: int, tasks: int, steps: int, model: str, budget: 
         policy: Any = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True)
         tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     else:
-        policy, tokenizer = warm_start(world, seed=0, steps=steps)
+        policy, tokenizer = warm_start.warm_start(world, seed=0, steps=steps)
         if folder is not None:
             policy.save_pretrained(folder)
             tokenizer.save_pretrained(folder)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentrl_core.data.batch import Batch
-from agentrl_core.data.forest import Forest, Operation
+from agentrl_core.data.forest import Operation
 from agentrl_core.engine.base import Sampling, Segment
 from agentrl_core.env.base import Message, Task
 from agentrl_core.exceptions import InvalidInputError
@@ -119,32 +119,18 @@ class Group:
         return self._runtime.library
 
     @property
-    def forest(self) -> Forest:
-        """Where its branches are kept."""
-        return self._runtime.forest
-
-    @property
     def tree(self) -> GroupTree:
         """What was tried, and what came of it: the turns of the group and the states that they lead to, as of now."""
         self._decides()
-        self._tree = GroupTree(self) if self._tree is None else self._tree
+        self._tree = GroupTree(self, self._runtime.forest) if self._tree is None else self._tree
         self._tree.follow()
         return self._tree
 
     def carry_on(self, batch: Batch, group_id: int) -> GroupTree:
-        """Have the tree begin with that of a stored group of the same task: its search goes on here.
-
-        Args:
-            batch: of a store, has the group.
-            group_id: of table `trajectories`.
-
-        Raises:
-            InvalidInputError: the group has a tree already.
-        """
+        """Have the tree begin with that of a stored group of the same task: its search goes on here."""
         if self._tree is not None:
             raise InvalidInputError(f"group {self.name} has a tree already; carry on before the first look at it")
-        self._decides()
-        self._tree = GroupTree(self, batch, group_id)
+        self._tree = GroupTree(self, self._runtime.forest, batch, group_id)
         return self.tree
 
     @property

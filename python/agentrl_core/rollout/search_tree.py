@@ -27,11 +27,6 @@ class Grower(Protocol):
     number: int
     branches: list[Branch]
 
-    @property
-    def forest(self) -> Forest:
-        """Where its branches are kept."""
-        ...
-
     def start(self, *, prefix: Prefix | None = None) -> Branch:
         """A branch at the prompt."""
         ...
@@ -226,13 +221,15 @@ class GroupTree(SearchTree):
 
     Args:
         group: the group.
+        forest: keeps its branches.
         stored: where the search of a stored group goes on, the batch that holds it.
         group_id: and the id of that group.
     """
 
-    def __init__(self, group: Grower, stored: Batch | None = None, group_id: int = 0) -> None:
+    def __init__(self, group: Grower, forest: Forest, stored: Batch | None = None, group_id: int = 0) -> None:
         super().__init__(_core.SearchTree() if stored is None else _core.SearchTree.of(stored._core, group_id))  # noqa: SLF001
         self._group = group
+        self._forest = forest
         self._stored = stored
         self._stored_turns = len(self._core)
         self._owners: dict[int, Branch] = {}
@@ -242,7 +239,7 @@ class GroupTree(SearchTree):
         for branch in self._group.branches:
             if not branch.over and branch.path.waits:
                 branch.path.flush()
-        self._core.follow(self._group.forest._core, self._group.number)  # noqa: SLF001
+        self._core.follow(self._forest._core, self._group.number)  # noqa: SLF001
 
     def branch(self, turn: int) -> Branch:
         """The branch that took a turn.
@@ -278,7 +275,7 @@ class GroupTree(SearchTree):
             return self._group.start()
         if turn < self._stored_turns and self._stored is not None:
             branch = self._group.start(prefix=self.prefix(self._stored, turn))
-            self._core.graft(self._group.forest._core, branch.handle, turn)  # noqa: SLF001
+            self._core.graft(self._forest._core, branch.handle, turn)  # noqa: SLF001
             return branch
         branch, step = self.branch(turn), self._core.taken(turn)[1]
         if not branch.over and branch not in taken and not branch.open and len(branch.turns) == step + 1:

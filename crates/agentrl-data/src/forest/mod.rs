@@ -100,8 +100,6 @@ struct Group {
     started: BTreeSet<(u32, i32)>,
     decisions: Vec<Decision>,
     adopted: Adopted,
-    /// Trajectories that something was done to, in that order, for those that follow the group.
-    touched: Vec<usize>,
 }
 
 /// The live form of the data. See the module's documentation.
@@ -331,7 +329,6 @@ impl Forest {
             for (index, entry) in group.trajectories.iter_mut().enumerate().filter(|(_, entry)| entry.is_running()) {
                 entry.close_step(index, &StepOutcome::default());
                 entry.status = Status::Aborted;
-                group.touched.push(index);
             }
         }
     }
@@ -366,12 +363,7 @@ impl Forest {
     fn group_mut(&mut self, trajectory: Handle) -> Result<&mut Group> {
         let (key, index) = split(trajectory);
         match self.groups.get_mut(&key) {
-            Some(group) if index < group.trajectories.len() => {
-                if group.touched.last() != Some(&index) {
-                    group.touched.push(index);
-                }
-                Ok(group)
-            }
+            Some(group) if index < group.trajectories.len() => Ok(group),
             group => Err(unknown(trajectory, group.is_some())),
         }
     }

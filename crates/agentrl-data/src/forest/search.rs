@@ -31,11 +31,8 @@ pub struct SearchTree {
     key: Option<Key>,
     /// Rows of the steps that each trajectory took itself.
     rows: Vec<Vec<u32>>,
-    /// Whether all of a trajectory was read.
-    whole: Vec<bool>,
-    /// How many of the group's trajectories were seen, and how much of what was done to them.
-    known: usize,
-    done: usize,
+    /// Trajectories of which more may come.
+    running: Vec<usize>,
 }
 
 /// How a path ended.
@@ -158,17 +155,12 @@ impl SearchTree {
         if *self.key.get_or_insert(group.key) != group.key {
             return Err(Error::invalid("the tree is that of another group; follow each group with a tree of its own"));
         }
-        let count = group.trajectories.len();
-        self.rows.resize(count, Vec::new());
-        self.whole.resize(count, false);
-        // Parents before those that left them.
-        let mut waiting: Vec<usize> = group.touched[self.done..].iter().copied().chain(self.known..count).collect();
-        waiting.sort_unstable();
-        waiting.dedup();
-        (self.known, self.done) = (count, group.touched.len());
+        let known = self.rows.len();
+        self.rows.resize(group.trajectories.len(), Vec::new());
+        let waiting: Vec<usize> = std::mem::take(&mut self.running).into_iter().chain(known..self.rows.len()).collect();
         for index in waiting {
-            if !self.whole[index] {
-                self.whole[index] = self.read_trajectory(group, index)?;
+            if !self.read_trajectory(group, index)? {
+                self.running.push(index);
             }
         }
         self.search.settle();
@@ -283,13 +275,15 @@ impl Forest {
         let (key, index) = split(trajectory);
         let group = self.group(trajectory)?;
         tree.key.get_or_insert(group.key);
+        let known = tree.rows.len();
         if tree.key != Some(key) || tree.rows.get(index).is_some_and(|rows| !rows.is_empty()) {
             return Err(Error::invalid(format!(
                 "trajectory {trajectory} has turns in the tree; graft it when it is new"
             )));
         }
         let path = tree.search.path(turn)?;
-        tree.rows.resize(group.trajectories.len().max(tree.rows.len()), Vec::new());
+        tree.rows.resize(known.max(index + 1), Vec::new());
+        tree.running.extend(known..tree.rows.len());
         tree.rows[index] = path;
         Ok(())
     }
