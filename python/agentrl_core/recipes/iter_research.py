@@ -1,0 +1,23 @@
+"""IterResearch (EAPO): rounds of research that lead to the answer sooner are worth more (arXiv:2511.07327).
+
+    r_t = gamma^(T - t) R,   A_t = (r_t - mean r) / std r over all rounds of a task's trajectories
+    s_t = exp(mean of log p - log p_old over the round),   L = mean of - min(s_t A_t, clip(s_t, 1 - 3e-4, 1 + 4e-4) A_t)
+
+Each round is a step, usually in a context of its own (`Environment` rewrites it). The mean here is over the rounds of a
+trajectory, then over trajectories; the paper's is over all rounds. gamma and the bounds are not given there; those here
+are ours, the bounds GSPO's. A number of rows that ranks divide evenly: `weight.SelectDraws(multiple=8)`.
+"""
+
+from agentrl_core.advantage import Discounted, GroupRelative
+from agentrl_core.loss import Clip, Policy, Ratio
+from agentrl_core.recipe import Recipe
+
+ITER_RESEARCH = Recipe(
+    name="iter_research",
+    source="arXiv:2511.07327",
+    advantage=(
+        Discounted(column="", outcome="score", gamma=0.995),
+        GroupRelative(column="advantage", level="step"),
+    ),
+    loss=Policy(ratio=Ratio("step"), clip=Clip(3e-4, 4e-4), aggregate="turn_mean"),
+)

@@ -1,0 +1,21 @@
+"""WebAgent-R1: group-relative policy gradient over many turns in live web pages, with a binary reward.
+
+    A_i = (R_i - mean R) / (std R + 1e-4)
+    L = mean_i mean_turns mean_tokens [ - min(r A, clip(r, 0.8, 1.2) A) + 0.001 k3(p, p_ref) ]
+
+The trajectory starts from a policy that cloned experts. While it runs, observations before the newest give way to a
+placeholder: the environment rewrites its context. The public code uses its trainer's token loss.
+
+Source: arXiv:2505.16421. Needs: the model reference.
+"""
+
+from agentrl_core.advantage import GroupRelative
+from agentrl_core.loss import KL, Policy
+from agentrl_core.recipe import Recipe
+
+WEB_AGENT_R1 = Recipe(
+    name="web_agent_r1",
+    source="arXiv:2505.16421",
+    advantage=GroupRelative(eps=1e-4),
+    loss=Policy(kl=KL(0.001), aggregate="turn_mean"),
+)
