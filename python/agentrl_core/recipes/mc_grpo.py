@@ -4,7 +4,8 @@
     L = mean_i mean_t [ - min(r A, clip(r, 0.8, 1.2) A) + 0.04 k3(p, p_ref) ] without the draw that is the median
 
 So G + 1 rollouts cost the gradient of G. Where more than half of the rewards are equal MAD is 0 and A is a thousand
-times the difference, as in the public code, which leaves it to the clipping of gradients; `scale_at_least=1.0` is a floor. A
+times the difference, as in the public code, which leaves it to the clipping of gradients; `scale_at_least=1.0` is a
+floor. A
 variant of its code scales what is left of a group up:
 `weight.LiveRescale(kind="rows", column="advantage", group_by="group_id")`.
 

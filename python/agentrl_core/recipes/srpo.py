@@ -3,10 +3,10 @@
     R = 1 of a success, 0.6 sigmoid(10 (1/2 - d)) of a failure,   A = (R - mean) / std
     d = distance of its embedding to the nearest cluster of successes, 0 for the nearest failure and 1 for the furthest
 
-Tasks solved in fewer than 1 of 10 or more than 9 of 10 rollouts leave the loss. An embedding of zeros has no place:
-it scores 0 even where it succeeded, as in the public code; `reward.SuccessDistance(zero_embedding="keep")` keeps it.
+Tasks solved in fewer than 1 of 10 or more than 9 of 10 rollouts leave the loss. An embedding of zeros has no place and
+scores 0 even where it succeeded, as in the public code; `reward.SuccessDistance(zero_embedding="keep")` keeps it.
 
-Needs: the facts `embedding.0`, `embedding.1`, ... of trajectories (a world model's, or of a sentence encoder), and which
+Needs: the facts `embedding.0`, `embedding.1`, ... of trajectories (of a world model, or a sentence encoder), and which
 succeeded.
 """
 
