@@ -28,9 +28,6 @@ from agentrl_core.recipe import Recipe
 
 FOLDER = Path(__file__).parents[1] / "recipes" / "cases"
 LEVELS = ("draw", "step", "token")
-_ITERATION = ("members", "columns", "expect")
-"""What an iteration has beside one table for each model, with what that model says."""
-
 Numbers = dict[str, NDArray[np.float64]]
 
 
@@ -84,25 +81,24 @@ def rollouts(members: Sequence[Mapping[str, Any]], iteration: int) -> Batch:
     groups = list(dict.fromkeys(member.get("group", "task") for member in members))
     for place, group in enumerate(groups):
         forest.add_group(place, group)
-    counts, handles = dict.fromkeys(groups, 0), []
+    counts, handles, nodes = dict.fromkeys(groups, 0), [], []
     for member in members:
         group = member.get("group", "task")
         if "fork" in member:
-            handle = forest.fork(handles[member["fork"]])
+            handle = forest.fork(handles[member["fork"]], node=nodes[member["fork"]][member["nodes"] - 1])
         else:
             handle = forest.start(
                 groups.index(group), counts[group], agent=member.get("agent", 0), role=member.get("role", "member")
             )
             counts[group] += 1
         handles.append(handle)
-        _tell(forest, handle, member, components)
+        nodes.append(_tell(forest, handle, member, components))
     batch = forest.freeze()
-    lengths = np.diff(batch.offsets("token")[batch.offsets("step")]).tolist()
-    own = [sum(kind == "action" for kind, _ in _tokens(member["path"])) for member in members]
-    whole = [
-        count + (lengths[member["fork"]] if "fork" in member else 0) for count, member in zip(own, members, strict=True)
-    ]
+    own = [[len(tokens) * (kind == "action") for kind, tokens in _runs(member["path"])] for member in members]
+    inherited = [sum(own[member["fork"]][: member["nodes"]]) if "fork" in member else 0 for member in members]
+    whole = [sum(lengths) + before for lengths, before in zip(own, inherited, strict=True)]
     drawn = [length for length, member in zip(whole, members, strict=True) if member.get("role") != "helper"]
+    lengths = np.diff(batch.offsets("token")[batch.offsets("step")]).tolist()
     assert lengths == drawn, f"draws of {lengths} tokens, where the case has {drawn}: list forks behind their members"
     return batch
 
@@ -118,8 +114,14 @@ def _tokens(path: str) -> Iterator[tuple[str, int]]:
             yield from itertools.repeat((kind, int(token)), int(times or 1))
 
 
-def _tell(forest: Forest, handle: int, member: Mapping[str, Any], components: Sequence[str]) -> None:
-    """Append what a member was told and said."""
+def _runs(path: str) -> list[tuple[str, list[int]]]:
+    """The nodes of a path: the tokens between two signs."""
+    runs = itertools.groupby(_tokens(path), key=lambda token: token[0])
+    return [(kind, [token for _, token in run]) for kind, run in runs]
+
+
+def _tell(forest: Forest, handle: int, member: Mapping[str, Any], components: Sequence[str]) -> list[int]:
+    """Append what a member was told and said; returns its nodes."""
 
     def paid(said: Mapping[str, Any]) -> dict[str, Any]:
         options = {name: said[name] for name in ("reward", "facts") if name in said}
@@ -129,24 +131,26 @@ def _tell(forest: Forest, handle: int, member: Mapping[str, Any], components: Se
 
     steps, done = member.get("steps", []), 0
     columns = {name: iter(member[name]) for name in ("logprobs", "entropies", "trainable") if name in member}
-    for kind, run in itertools.groupby(_tokens(member["path"]), key=lambda token: token[0]):
-        tokens = [token for _, token in run]
+    nodes = []
+    for kind, tokens in _runs(member["path"]):
         step = steps[done] if done < len(steps) else {}
         if kind != "action":
-            forest.append(handle, tokens, kind=kind, state=step.get("state"))
+            nodes.append(forest.append(handle, tokens, kind=kind, state=step.get("state")))
             continue
         said = {name: list(itertools.islice(values, len(tokens))) for name, values in columns.items()}
         said = {name: [number(value) for value in values] for name, values in said.items()}
         if "trainable" in said:
             said["trainable"] = [int(value) for value in said["trainable"]]
         sampling = {name: member[name] for name in ("temperature", "policy", "policy_version") if name in member}
-        forest.append(handle, tokens, kind="action", **{"logprobs": [-1.0] * len(tokens), **said}, **sampling)
+        said = {"logprobs": [-1.0] * len(tokens), **said, **sampling}
+        nodes.append(forest.append(handle, tokens, kind="action", **said))
         flags = sum(int(StepFlag[name.upper()]) for name in step.get("flags", ()))
         forest.step(handle, flags=flags, **paid(step))
         done += 1
     left = {name: len(list(values)) for name, values in columns.items()}
     assert not any(left.values()), f"{member['path']!r} has more numbers than tokens: {left}"
     forest.finish(handle, success=member.get("success"), status=member.get("status", "finished"), **paid(member))
+    return nodes
 
 
 def run(case: Case, recipe: Recipe, layout: Literal["tree", "sequence"], seed: int) -> list[Numbers]:
@@ -162,7 +166,8 @@ def run(case: Case, recipe: Recipe, layout: Literal["tree", "sequence"], seed: i
             batch = batch.with_columns(level, **{f"case_{level}": np.arange(rows)})
         order = np.random.default_rng(seed).permutation(batch.num_draws) if seed else np.arange(batch.num_draws)
         batch = batch.select_draws(order)
-        batch = recipe.credit(batch) if recipe.advantage is not None else recipe.score(batch)
+        if iteration.get("stage", "update") == "update" and recipe.advantage is not None:
+            batch = recipe.credit(batch)
         found.append(_numbers(batch, recipe, iteration, layout))
         state = recipe.next_state(batch)
     return found
@@ -198,7 +203,9 @@ def _loss(batch: Batch, recipe: Recipe, iteration: Mapping[str, Any], layout: An
     _, first, same = np.unique(stored[:, by_row], axis=1, return_index=True, return_inverse=True)
     shared = first[same.reshape(-1)]  # the row, in the case's order, of the first token that is stored as this one is
     found: Numbers = {}
-    for update in recipe.updates(batch):
+    stage = iteration.get("stage", "update")
+    several = len(recipe.training(stage)) > 1
+    for update in recipe.updates(batch, stage=stage):
         said = iteration.get(update.model, {})
         leaves = {
             name: torch.tensor([number(value) for value in values], dtype=torch.float64)[rows]
@@ -210,7 +217,7 @@ def _loss(batch: Batch, recipe: Recipe, iteration: Mapping[str, Any], layout: An
         for pack in update.pack(max_tokens=10**6, layout=layout):
             output = PackOutput(**{name: leaf[pack.token] for name, leaf in leaves.items()})
             value = value + update.loss(output, pack)
-        name = "loss" if len(recipe.training()) == 1 else f"loss.{update.model}"
+        name = f"loss.{update.model}" if several else "loss"
         found[name] = found.get(name, 0.0) + value.detach().reshape(1).numpy()
         gradients = torch.autograd.grad(value, list(leaves.values()), allow_unused=True, materialize_grads=True)
         for name, gradient in zip(leaves, gradients, strict=True):

@@ -68,8 +68,9 @@ class BoundedDrift(KL):
 
     def check_options(self) -> None:
         """One estimator has this gradient."""
-        plain = self.kind == "k3" and not self.straight_through and self.at_most is None
-        self.require(plain, "kind", "this term is k3 as it is: leave kind, straight_through and at_most")
+        given = ("kind", "direction", "straight_through", "at_most")
+        plain = all(getattr(self, name) == getattr(KL(self.coefficient), name) for name in given)
+        self.require(plain, "kind", f"this term is forward k3 as it is: leave {', '.join(given)}")
 
     def divergence(self, tokens: Tokens, implied: str) -> Tensor:
         """The term of each token, `[N]`, with gradient."""
@@ -82,5 +83,5 @@ CPGD = Recipe(
     source="arXiv:2505.12504",
     advantage=GroupRelative(scale="none"),
     weight=LiveRescale(at_most=3.0),
-    loss=Policy(surrogate=LogClipped(), drift=BoundedDrift(0.01, direction="forward"), aggregate="sequence_mean"),
+    loss=Policy(surrogate=LogClipped(), drift=BoundedDrift(0.01), aggregate="sequence_mean"),
 )
