@@ -1,9 +1,9 @@
-"""What the rows of docs/losses.md divide by, on worked examples."""
+"""What the losses of systems divide by, on worked examples."""
 
 from __future__ import annotations
 
 import pytest
-from systems import ROWS
+from systems import SYSTEMS
 
 from agentrl_core import Batch, Forest, recipes
 from agentrl_core.recipes.dcpo import DCPO
@@ -29,14 +29,14 @@ def weights(policy: object, batch: Batch) -> list[float]:
     ]
 
 
-@pytest.mark.parametrize("name", ["A10 AgentFlow", "B34 WebAgent-R1"])
+@pytest.mark.parametrize("name", ["agent_flow", "web_agent_r1"])
 def test_every_turn_of_a_draw_counts_the_same(name: str) -> None:
-    assert weights(ROWS[name], rollouts([1, 3])) == pytest.approx([1 / 2, 1 / 6, 1 / 6, 1 / 6])
+    assert weights(SYSTEMS[name], rollouts([1, 3])) == pytest.approx([1 / 2, 1 / 6, 1 / 6, 1 / 6])
 
 
 def test_the_constant_of_a_minibatch_does_not_follow_the_filter() -> None:
     """LOOP: 4 draws, of which 2 are left: a kept draw weighs 1/4, not 1/2."""
-    policy = ROWS["A37 LOOP"]
+    policy = SYSTEMS["loop"]
     assert policy.constant == 32.0
     batch = rollouts([2], [2], [2], [2])
     kept = batch.token_weights([0, 1], denominator="sequence_mean_sum", constant=4.0)

@@ -117,8 +117,8 @@ def test_a_rank_without_work_adds_nothing(name: str) -> None:
 
 @pytest.mark.parametrize("layout", ["sequence", "tree"])
 def test_buffers_are_written_again_and_hold_the_same(layout: str) -> None:
-    rollouts = Rollouts.random(LOSSES["A17 ROME, ROLL"], 0)
-    (update,) = recipes.GRPO.replace(loss=LOSSES["A17 ROME, ROLL"]).updates(rollouts.batch)
+    rollouts = Rollouts.random(LOSSES["rome"], 0)
+    (update,) = recipes.GRPO.replace(loss=LOSSES["rome"]).updates(rollouts.batch)
     fresh = list(update.pack(max_tokens=50, layout=layout))
     assert len(fresh) > 2
     places = []

@@ -51,7 +51,7 @@ def test_the_table_is_found() -> None:
     assert len(SYSTEMS) + len(recipes.names()) >= 115
     assert len(ESTIMATORS) > 5
     assert len(PROJECTS) >= 20
-    assert len(COMPONENT.findall(TEXT)) > 100
+    assert len(COMPONENT.findall(TEXT)) > 30
     assert len({row[0] for row in SYSTEMS}) == len(SYSTEMS)
 
 
@@ -123,18 +123,6 @@ def test_gpg_divides_by_the_samples_that_have_a_gradient() -> None:
     np.testing.assert_allclose(verl(batch).column("weight", "draw"), [4 / 3] * 4)
 
 
-def test_mars_centres_a_role_over_all_games_of_a_kind() -> None:
-    batch = small(
-        [(0, [1, 1, 1]), (1, [1, 1, 1])],
-        draw_score=[1.0, -1.0],
-        draw_env_tag=[7, 7],
-        draw_agent=[0, 0],
-        step_step_score=[0.0, 0.0, 1.0, 0.0, 0.0, -1.0],
-    )
-    made = run(chain("B22")[:2], batch)
-    np.testing.assert_allclose(made.column("advantage", "step"), [1.0, 1.0, 1.0, -1.0, -1.0, -1.0])
-
-
 def test_remax_discounts_and_prices_the_distance() -> None:
     batch = small(
         [(0, [2]), (0, [1])],
@@ -162,11 +150,11 @@ def test_drpo_reads_which_draws_succeeded() -> None:
 
 
 def test_losses_that_read_scores_take_advantages_that_are_not_scaled() -> None:
-    """EXO, GDRO: the target is softmax(r / temperature), which a constant does not change; P3O: r_i - r_j."""
+    """GDRO: the target is softmax(r / temperature), which a constant does not change; P3O: r_i - r_j."""
     text = (Path(__file__).parents[2] / "docs" / "losses.md").read_text(encoding="utf-8")
     remark = 'the advantage is the score less a constant: `advantage.GroupRelative(scale="none")`'
     rows = [line for line in text.splitlines() if remark in line]
-    assert [row.split(" | ")[0].strip("| ") for row in rows] == ["C46", "E41"]
+    assert [row.split(" | ")[0].strip("| ") for row in rows] == ["E41"]
     batch = small([(0, [1]), (0, [1])], draw_score=[0.0, 1.0])
 
     def target(link: BatchComponent) -> np.ndarray:

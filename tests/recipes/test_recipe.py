@@ -83,10 +83,10 @@ def test_names_are_the_files_and_the_values() -> None:
         assert recipe is getattr(recipes, name.upper())
         assert recipe.source
         recipe.check()
-    with pytest.raises(RecipeError, match=r"there is no recipe 'ppo'; use one of: .*arpo, .*gigpo, .*grpo, .*rloo"):
-        recipes.get("ppo")
-    with pytest.raises(AttributeError, match="PPO"):
-        _ = recipes.PPO
+    with pytest.raises(RecipeError, match=r"there is no recipe 'nope'; use one of: .*arpo, .*gigpo, .*grpo, .*rloo"):
+        recipes.get("nope")
+    with pytest.raises(AttributeError, match="NOPE"):
+        _ = recipes.NOPE
 
 
 def test_recipes_load_without_torch() -> None:

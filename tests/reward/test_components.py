@@ -177,6 +177,10 @@ def test_win_rates() -> None:
     )
     close(column(WinRate()(batch)), [0.75, 0.0, 0.5, 0.5])
     close(column(WinRate(include_self=True)(batch)), [2 / 3, 0.25, 0.5, 0.5])
+    # Told in both directions a pair counts once, and where they disagree with their mean: P(0 beats 1) = (1 + 0.6) / 2.
+    twice = batch.with_columns("draw", **{"preference.0": np.array([math.nan, 0.4, 0.5, math.nan])})
+    close(column(WinRate()(twice)), [(0.8 + 0.5) / 2, 0.2, 0.5, 0.5])
+    close(column(WinRate(include_self=True)(twice)), [(0.8 + 0.5 + 0.5) / 3, 0.35, 0.5, 0.5])
     wrong = batch.with_columns("draw", **{"preference.1": np.array([1.0, 0.0, 0.0, 0.5])})
     with pytest.raises(InvalidInputError, match=r"preference\.1 of draw 3 is 0\.5, but its group has 1 draws"):
         WinRate()(wrong)

@@ -298,6 +298,6 @@ def _other(value: Any, hint: Any) -> Any:
     if isinstance(value, bool):
         return not value
     if isinstance(value, (int, float)):
-        return value + 1 if isinstance(value, int) else value * 0.5 + 0.1
+        return value + 1 if isinstance(value, int) else value * 0.75 or 0.1
     choices = [each for each in get_args(hint) if isinstance(each, str)] if get_origin(hint) is Literal else []
     return next((choice for choice in choices if choice != value), None)

@@ -27,7 +27,9 @@ ROWS = {
 
 def of_recipe(name: str) -> dict[str, loss.Loss]:
     """The losses of a recipe, by its name and what they train."""
-    links = [link if isinstance(link, loss.Train) else loss.Train(link) for link in recipes.get(name).chain("loss")]
+    links = [
+        link if isinstance(link, loss.Train) else loss.Train(link) for link in recipes.get(name).at(0).chain("loss")
+    ]
     return {f"{name}, {link.model}, {link.stage}" if len(links) > 1 else name: link.loss for link in links}
 
 

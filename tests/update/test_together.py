@@ -27,8 +27,8 @@ from agentrl_core.update.update import Update
 from agentrl_core.update.updates import Updates
 
 EACH = pytest.mark.parametrize("name", LOSSES)
-SOME = ["A4 SPEAR", "bapo", "siren", "light_if, policy, update", "D8 80/20", "D10 PACS", "m2po", "drpo"]
-SEVERAL = pytest.mark.parametrize("name", [*SOME, "B48 SAFE, critic", "A28 INPO", "everything"])
+SOME = ["A4 SPEAR", "bapo", "siren", "light_if, policy, update", "forking_tokens", "pacs", "m2po", "drpo"]
+SEVERAL = pytest.mark.parametrize("name", [*SOME, "B48 SAFE, critic", "inpo", "everything"])
 WHOLE = 10**6
 
 Found = tuple[Tensor, list[Tensor]]
@@ -159,7 +159,7 @@ def test_a_model_feels_the_same(name: str) -> None:
         same(stepped(model, update.together(model, **options)), wanted, tolerance)
 
 
-@pytest.mark.parametrize("name", ["D8 80/20", "light_if, policy, update", "D10 PACS"])
+@pytest.mark.parametrize("name", ["forking_tokens", "light_if, policy, update", "pacs"])
 def test_logits_are_not_kept_with_linear_logprob(name: str) -> None:
     model = network()
 
@@ -186,7 +186,7 @@ def fused(model: nn.Module, pack: Pack, policy: loss.Loss) -> PackOutput:
 
 def test_dropout_drops_the_same_in_both_runs() -> None:
     model = network(attention_dropout=0.4).train()
-    _, update = begun("D8 80/20")
+    _, update = begun("forking_tokens")
     seen: list[Tensor] = []
 
     def run(pack: Pack) -> PackOutput:
@@ -194,7 +194,7 @@ def test_dropout_drops_the_same_in_both_runs() -> None:
         seen.append(output.logprob.detach())
         return output
 
-    for value in update.together(run, max_tokens=least("D8 80/20")):
+    for value in update.together(run, max_tokens=least("forking_tokens")):
         torch.rand(3)  # somebody else draws too
         value.backward()
     half = len(seen) // 2
@@ -219,7 +219,7 @@ def test_a_pack_alone_is_run_once() -> None:
 
 
 def test_log_probs_of_minus_infinity_have_no_gradient() -> None:
-    name = "D8 80/20"
+    name = "forking_tokens"
     rollouts, (_, update) = rolled(name), begun(name)
     logprob = rollouts.leaves["logprob"].detach().clone()
     logprob[next(iter(update.pack(max_tokens=WHOLE))).token[::3]] = -torch.inf
@@ -238,7 +238,7 @@ def test_log_probs_of_minus_infinity_have_no_gradient() -> None:
 
 def test_a_scaled_value_scales_its_gradient() -> None:
     """As gradient scalers of mixed precision and gradient accumulation do."""
-    name = "D10 PACS"
+    name = "pacs"
     wanted, _ = in_one_pack(name)
     scaled = (8.0 * value for value in begun(name)[1].together(said(name), max_tokens=least(name)))
     found, _ = added(name, scaled)
@@ -246,8 +246,8 @@ def test_a_scaled_value_scales_its_gradient() -> None:
 
 
 def test_a_statistic_over_all_rows_is_refused_in_packs() -> None:
-    _, update = begun("D8 80/20")
-    whole = largest_unit(rolled("D8 80/20").batch, update, "update")
+    _, update = begun("forking_tokens")
+    whole = largest_unit(rolled("forking_tokens").batch, update, "update")
     message = f"max_tokens is {whole - 1}, but what must be whole .*the whole update.* has {whole} tokens; .*together"
     with pytest.raises(InvalidInputError, match=message):
         update.pack(max_tokens=whole - 1)
@@ -255,15 +255,15 @@ def test_a_statistic_over_all_rows_is_refused_in_packs() -> None:
 
 
 def test_what_a_function_must_return() -> None:
-    _, update = begun("D8 80/20")
-    tokens = least("D8 80/20")
+    _, update = begun("forking_tokens")
+    tokens = least("forking_tokens")
     with pytest.raises(InvalidInputError, match="returned tuple for a pack; return a PackOutput"):
         list(update.together(lambda pack: (pack.target, pack.target), max_tokens=tokens))
     short = PackOutput(torch.zeros(1), torch.zeros(1))
     with pytest.raises(InvalidInputError, match=r"returned logprob of shape \(1,\) for a pack of \d+ prediction pairs"):
         list(update.together(lambda _: short, max_tokens=tokens))
     with pytest.raises(InvalidInputError, match=f"max_tokens is {tokens - 1}, but draw"):
-        update.together(said("D8 80/20"), max_tokens=tokens - 1)
+        update.together(said("forking_tokens"), max_tokens=tokens - 1)
 
 
 @loss.function(needs=["old_logprob"], unit="update")
@@ -331,14 +331,14 @@ def test_the_loop_of_the_docs() -> None:
     (code,) = [block for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if ".together(" in block]
     policy = network()
     before = policy.lm_head.weight.detach().clone()
-    updates = begun("D8 80/20")[0]
+    updates = begun("forking_tokens")[0]
     names = {
         "recipe": SimpleNamespace(updates=lambda _: updates),
         "batch": None,
         "policy": policy,
         "optimizer": torch.optim.SGD(policy.parameters(), lr=0.1),
     }
-    exec(code.replace("16_384", str(least("D8 80/20"))), names)
+    exec(code.replace("16_384", str(least("forking_tokens"))), names)
     assert not policy.lm_head.weight.equal(before)
     assert updates.metrics["updates"] == 1
     with torch.no_grad():

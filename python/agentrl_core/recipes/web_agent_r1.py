@@ -1,7 +1,13 @@
-"""WebAgent-R1: only the newest page is in the context (arXiv:2505.16421).
+"""WebAgent-R1: group-relative policy gradient over many turns in live web pages, with a binary reward.
 
-When an observation comes, the one before it becomes a short placeholder; actions keep their tokens. A = (R - mean) /
-(std + 1e-4), and the loss averages over tokens, turns and trajectories with a KL penalty of 0.001.
+    A_i = (R_i - mean R) / (std R + 1e-4)
+    L = mean_i mean_turns mean_tokens [ - min(r A, clip(r, 0.8, 1.2) A) + 0.001 k3(p, p_ref) ]
+
+Only the newest page is in the context: when an observation comes, the one before it becomes a short placeholder, and
+actions keep their tokens. The trajectory starts from a policy that cloned experts. The public code uses its trainer's
+token loss.
+
+Source: arXiv:2505.16421. Needs: the model reference.
 """
 
 from agentrl_core.advantage import GroupRelative
@@ -14,5 +20,5 @@ WEB_AGENT_R1 = Recipe(
     source="arXiv:2505.16421",
     rollout=Window(observations=1),
     advantage=GroupRelative(eps=1e-4),
-    loss=Policy(aggregate="turn_mean", kl=KL(0.001)),
+    loss=Policy(kl=KL(0.001), aggregate="turn_mean"),
 )

@@ -82,8 +82,8 @@ class WinRate(BatchComponent):
     """Scores a draw by how often it beats the others of its group: the mean probability of those that were compared.
 
     The draw columns `preference.0`, `preference.1`, ... hold P[this draw beats the group's draw number 0, 1, ...], NaN
-    where nobody compared them; one of the two directions is enough. A draw that was never compared scores 0.5. Source:
-    SPO, arXiv:2401.04056; SPPO arXiv:2405.00675 (`include_self=True`).
+    where nobody compared them; one of the two directions is enough, and of two the mean counts. A draw that was never
+    compared scores 0.5. Source: SPO, arXiv:2401.04056; SPPO arXiv:2405.00675 (`include_self=True`).
 
     Args:
         include_self: whether a comparison of the draw with itself, a tie, counts too.
@@ -118,9 +118,16 @@ class WinRate(BatchComponent):
         second = members[starts[groups[first]] + opponent]
         other = first != second
         first, second, probability = first[other], second[other], preferences[first, opponent][other]
-        scores = win_rates(first, second, probability, len(rows))
+        # A pair counts once, with the mean of its two directions where both are told.
+        ends = np.stack([np.minimum(first, second), np.maximum(first, second)])
+        pairs, place = np.unique(ends, axis=1, return_inverse=True)
+        told = np.bincount(place.reshape(-1), minlength=pairs.shape[1])
+        wins = np.bincount(
+            place.reshape(-1), weights=np.where(first < second, probability, 1.0 - probability), minlength=len(told)
+        )
+        scores = win_rates(pairs[0], pairs[1], wins / told, len(rows))
         if self.include_self:
-            compared = np.bincount(np.concatenate([first, second]), minlength=len(rows))
+            compared = np.bincount(pairs.reshape(-1), minlength=len(rows))
             scores = (scores * compared + 0.5) / (compared + 1.0)
         return rows.write(score=scores)
 

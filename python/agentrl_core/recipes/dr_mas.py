@@ -1,0 +1,19 @@
+"""Dr. MAS: an agent of a team is compared with itself in the other rollouts of the task (arXiv:2602.08847).
+
+    A = (R - mean) / (std + 1e-6) over all steps of the same agent in the group
+
+Agents whose rewards differ in mean and spread would have gradients of different size under one baseline. An agent that
+was called more often votes more often. The only step of a key gets 0; the public code gives it its score:
+`singleton="raw"`. Prices on invalid actions are the environment's.
+"""
+
+from agentrl_core.advantage import GroupRelative
+from agentrl_core.loss import Policy
+from agentrl_core.recipe import Recipe
+
+DR_MAS = Recipe(
+    name="dr_mas",
+    source="arXiv:2602.08847",
+    advantage=GroupRelative(level="step", group_by="group_id,agent"),
+    loss=Policy(),
+)

@@ -1,0 +1,27 @@
+"""FAPO: a right answer by flawed reasoning is worth less than one by sound reasoning (arXiv:2510.22543).
+
+    R = 1 or -1, less 1 if right and flawed, less DAPO's price on the last 4096 of 8192 tokens;   A = (R - mean) / std
+
+Early, when few answers are right, a flawed one is above its group's mean and is learned; later it is below. Whether an
+answer is flawed is the fact `flawed` of the environment, whose judge reads the right ones only: 1 where it finds an
+error, and 0 where it cannot be reached. The judge's own training is another environment's.
+
+Needs: the fact `flawed` of trajectories, and which succeeded.
+"""
+
+from agentrl_core.advantage import GroupRelative
+from agentrl_core.loss import Clip, Policy
+from agentrl_core.recipe import Recipe
+from agentrl_core.reward import Fuse, LengthPenalty, Outcome
+
+FAPO = Recipe(
+    name="fapo",
+    source="arXiv:2510.22543",
+    reward=(
+        Outcome(success=1.0, failure=-1.0),
+        Fuse(column="flawed", coefficient=-1.0, only="success"),
+        LengthPenalty(free=4096, full_at=8192, at_most=1.0),
+    ),
+    advantage=GroupRelative(),
+    loss=Policy(clip=Clip(0.2, 0.28)),
+)

@@ -1,0 +1,23 @@
+"""80/20 forking tokens: only the fifth of the tokens where the policy is most unsure is trained (arXiv:2506.01939).
+
+    L = - (1 / tokens) sum over t with H_t >= the 0.8-quantile of H of min(r A, clip(r, 0.8, 1.28) A)
+
+on top of DAPO: groups without a spread are replaced, and answers near 20480 tokens charged. H is the entropy of the
+policy that is trained, over the tokens of the whole update; the other tokens still count in the denominator. By the
+entropies of the rollout, an approximation: `weight.SelectTokens()`.
+"""
+
+from agentrl_core.advantage import GroupRelative
+from agentrl_core.loss import Clip, Policy, TopTokens
+from agentrl_core.recipe import Recipe
+from agentrl_core.reward import LengthPenalty, Outcome
+from agentrl_core.select import DynamicSampling
+
+FORKING_TOKENS = Recipe(
+    name="forking_tokens",
+    source="arXiv:2506.01939",
+    reward=(Outcome(), LengthPenalty(free=16384, full_at=20480, at_most=1.0)),
+    admit=DynamicSampling(),
+    advantage=GroupRelative(),
+    loss=Policy(clip=Clip(0.2, 0.28), mask=TopTokens("entropy", 0.2)),
+)

@@ -1,0 +1,20 @@
+"""FunRL (EGPO): explore in the thoughts of a function call, and judge the call strictly (arXiv:2508.05118).
+
+    A'_t = A + min(0.4 H_t, |A| / 2) for the tokens of thoughts, A for others,   A = (R - mean) / std
+
+R is 1 where the call parses and is the right one in every name and value, which is the environment's to find. The paper
+says that the bonus is bounded and does not give the formula; this one is ours, and never turns a sign.
+
+Needs: the token column `thought_entropy`, entropies of the rollout at tokens of thoughts and NaN elsewhere.
+"""
+
+from agentrl_core.advantage import EntropyBonus, GroupRelative
+from agentrl_core.loss import Policy
+from agentrl_core.recipe import Recipe
+
+FUN_RL = Recipe(
+    name="fun_rl",
+    source="arXiv:2508.05118",
+    advantage=(GroupRelative(), EntropyBonus(column="thought_entropy")),
+    loss=Policy(),
+)

@@ -1,0 +1,14 @@
+"""Lite PPO: the mean of the group, the spread of the batch, and a mean over tokens (arXiv:2508.08221).
+
+    A = (R - mean of the group) / (std of the batch's rewards + 1e-6)
+    L = - mean over tokens of min(r A, clip(r, 0.8, 1.2) A)
+
+What is left of many tricks after each was tried alone: where the rewards of a group are nearly equal its own spread is
+tiny and blows up the gradient; that of the batch does not. Neither critic, nor KL, nor entropy.
+"""
+
+from agentrl_core.advantage import GroupRelative
+from agentrl_core.loss import Policy
+from agentrl_core.recipe import Recipe
+
+LITE_PPO = Recipe(name="lite_ppo", source="arXiv:2508.08221", advantage=GroupRelative(scale_by="batch"), loss=Policy())

@@ -1,0 +1,26 @@
+"""MC-GRPO: in small groups the median is a safer baseline than the mean (arXiv:2601.22582).
+
+    A = (R - m) / (MAD + 0.001),   m = median R, MAD = median |R - m|, of an even number the lower middle
+    L = mean_i mean_t [ - min(r A, clip(r, 0.8, 1.2) A) + 0.04 k3(p, p_ref) ] without the draw that is the median
+
+So G + 1 rollouts cost the gradient of G. Where more than half of the rewards are equal MAD is 0 and A is a thousand
+times the difference, as in the public code, which leaves it to the clipping of gradients; `scale_at_least=1.0` is a
+floor. A
+variant of its code scales what is left of a group up:
+`weight.LiveRescale(kind="rows", column="advantage", group_by="group_id")`.
+
+Needs: the model reference.
+"""
+
+from agentrl_core.advantage import GroupRelative
+from agentrl_core.loss import KL, Policy
+from agentrl_core.recipe import Recipe
+from agentrl_core.weight import SelectDraws
+
+MC_GRPO = Recipe(
+    name="mc_grpo",
+    source="arXiv:2601.22582",
+    advantage=GroupRelative(center="median", median="lower", scale="mad", eps=1e-3),
+    weight=SelectDraws(kind="pivot"),
+    loss=Policy(kl=KL(0.04), aggregate="sequence_mean"),
+)

@@ -1,0 +1,75 @@
+"""RecPO (R2ec): reasoning is learned from all answers, the recommendation from the best one (arXiv:2505.16994).
+
+    R = NDCG part + 0.05 similarity of the target,   A = (R - mean) / (std + 1e-8)
+    L = - mean over tokens of min(r A, clip(r, 0.8, 1.28) A); of steps that recommend only in the group's best draw
+
+The reward is 0.95 of the gain of the ranking; the small continuous part tells equal ranks apart. What is left out still
+counts in the mean. A leave-one-out advantage is the paper's other choice:
+`advantage.GroupRelative(center="leave_one_out", scale="none")`.
+
+Needs: the fact `recommends` of steps (1 where the final action is), and the reward's component `similarity`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from agentrl_core.advantage import GroupRelative
+from agentrl_core.component import BatchComponent, Column, Rows, column_name, draw, option, step
+from agentrl_core.loss import Clip, Policy
+from agentrl_core.operators import group
+from agentrl_core.recipe import Recipe
+from agentrl_core.reward import Fuse, Outcome
+
+if TYPE_CHECKING:
+    from agentrl_core.data.batch import Batch
+
+
+@dataclass(frozen=True)
+class BestMarked(BatchComponent):
+    """Trains steps of one kind only in the draws of a group that have the largest advantages.
+
+    weight *= 0 for marked steps of the other draws; of equal draws the one with the smallest trajectory id is better.
+
+    Args:
+        column: step column that marks.
+        count: so many draws of a group train their marked steps.
+
+    Raises:
+        RecipeError: an option is out of range.
+
+    Example:
+        >>> from agentrl_core.recipes.rec_po import BestMarked
+        >>> BestMarked(column="recommends").makes
+        (step('weight'),)
+    """
+
+    phase: ClassVar[str] = "weight"
+    needs: ClassVar[tuple[Column, ...]] = (draw("advantage"), draw("group_id"), draw("trajectory_id"))
+    makes: ClassVar[tuple[Column, ...]] = (step("weight"),)
+
+    column: str = column_name(level="step")
+    count: int = option(1, at_least=1)
+
+    def __call__(self, batch: Batch) -> Batch:
+        """Return `batch` with its `weight` scaled."""
+        draws, steps = Rows(batch, "draw"), Rows(batch, "step")
+        order = np.argsort(draws.values("trajectory_id"), kind="stable")
+        places = np.empty(len(draws), dtype=np.int64)
+        advantages, groups = draws.values("advantage")[order], draws.keys("group_id")[order]
+        places[order] = group.rank(-advantages, groups, valid=draws.valid[order])
+        best = draws.valid & (places < self.count)
+        return steps.scale((best[steps.draws] | ~steps.flags(self.column)).astype(np.float64))
+
+
+REC_PO = Recipe(
+    name="rec_po",
+    source="arXiv:2505.16994",
+    reward=(Outcome(), Fuse(column="reward.similarity", coefficient=0.05)),
+    advantage=GroupRelative(eps=1e-8),
+    weight=BestMarked(column="recommends"),
+    loss=Policy(clip=Clip(0.2, 0.28)),
+)

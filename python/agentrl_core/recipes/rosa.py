@@ -1,0 +1,21 @@
+"""ROSA: after each turn of a conversation, move the policy to where its feedback says, in one step (T2PAM).
+
+    L = (log p - log p_old - r / beta)^2 of the whole answer,   beta = 1
+
+The policy that best trades the feedback r against its distance from the last one weighs the answer by
+exp(r / beta) / Z, and Z is 1 for an answer as unlikely as any long one is. The paper solves the linearised problem for
+a small part of the parameters by one least-squares step, which is the optimizer's; how large beta is it does not say.
+
+Source: T2PAM, "Test-Time Policy Adaptation for Enhanced Multi-Turn Interactions with LLMs".
+"""
+
+from agentrl_core.advantage import GroupRelative
+from agentrl_core.loss import Regression
+from agentrl_core.recipe import Recipe
+
+ROSA = Recipe(
+    name="rosa",
+    source="T2PAM",
+    advantage=GroupRelative(center="none", scale="none"),
+    loss=Regression(residual="log_ratio"),
+)

@@ -1,0 +1,23 @@
+"""SPO: the reward of an answer is how often it is preferred to the others of its group (arXiv:2401.04056).
+
+    r_i = mean over j != i of P(i beats j),   A_i = r_i - mean r
+
+Self-play against one's own answers needs neither a reward model nor transitive preferences. The mean of r is 1/2 where
+all were compared. The paper leaves the policy loss open; here it is PPO's.
+
+Needs: the facts `preference.0`, `preference.1`, ... of trajectories: the probability that this one beats the group's
+first, second, ... draw.
+"""
+
+from agentrl_core.advantage import GroupRelative
+from agentrl_core.loss import Policy
+from agentrl_core.recipe import Recipe
+from agentrl_core.reward import WinRate
+
+SPO_SELFPLAY = Recipe(
+    name="spo_selfplay",
+    source="arXiv:2401.04056",
+    reward=WinRate(),
+    advantage=GroupRelative(scale="none"),
+    loss=Policy(),
+)
