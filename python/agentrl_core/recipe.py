@@ -279,8 +279,7 @@ class Recipe:
         Those of phases select and replay, which may be large, stay where they are.
         """
         kept = {key: state for key, state in states.items() if not key.startswith(("select[", "replay["))}
-        before = batch.state
-        return batch.with_state(packed(kept) | {key: before[key] for key in (SELECTION,) if key in before})
+        return batch.with_state(packed(kept) | {k: v for k, v in batch.state.items() if k == SELECTION})
 
     def at(self, iteration: int, states: Mapping[str, State] | None = None) -> Self:
         """The recipe as it is in an iteration: a number, name or component wherever it has something that changes.
@@ -391,11 +390,8 @@ class Recipe:
         """Do what the recipe's actions do after the updates of an iteration: to models, in place, under `no_grad`.
 
         Args:
-            updates: that were trained, all of them.
+            updates: that were trained.
             models: the PyTorch models by the names that actions have, beside those that `updates` was given.
-
-        Returns:
-            Whether to stop, whether the updates were rolled back, and which models were changed.
 
         Raises:
             InvalidInputError: a model that an action names was not given.

@@ -17,7 +17,7 @@ LAYERS = (  # a module imports what stands above its line, and what lies in its 
     {"component", "model", "env"},
     {"engine"},
     *(
-        {phase} for phase in ("select", "rollout", "reward", "advantage", "weight", "loss")
+        {phase} for phase in ("select", "rollout", "reward", "advantage", "weight", "loss", "replay", "schedule")
     ),  # a later phase knows earlier ones
     {"update"},
     {"recipe"},
