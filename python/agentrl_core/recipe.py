@@ -290,7 +290,7 @@ class Recipe:
         """
         if type(iteration) is not int or iteration < 0:
             raise InvalidInputError(f"iteration={iteration!r} is not possible; give a whole number of at least 0")
-        phases: dict[str, Any] = {}
+        phases = dict[str, Any]()
         for phase in PHASES:
             links = self.chain(phase)
             now = tuple(link.at(iteration, states, place_of(phase, n, link)) for n, link in enumerate(links))
@@ -302,8 +302,7 @@ class Recipe:
     @property
     def controllers(self) -> dict[str, Controller]:
         """Its controllers by place, such as `loss[0].Policy.kl.coefficient`."""
-        links = (placed for phase in PHASES for placed in self.placed(phase))
-        inside = (found for place, link in links for found in link.changing(place))
+        inside = (found for phase in PHASES for place, link in self.placed(phase) for found in link.changing(place))
         return {place: found for place, found in inside if isinstance(found, Controller)}
 
     def _links(self, phases: tuple[str, ...]) -> dict[str, tuple[Component, ...]]:
