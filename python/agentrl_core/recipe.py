@@ -279,8 +279,7 @@ class Recipe:
         Those of phases select and replay, which may be large, stay where they are.
         """
         kept = {key: state for key, state in states.items() if not key.startswith(("select[", "replay["))}
-        before = batch.state
-        return batch.with_state(packed(kept) | {key: before[key] for key in (SELECTION,) if key in before})
+        return batch.with_state(packed(kept) | {k: v for k, v in batch.state.items() if k == SELECTION})
 
     def at(self, iteration: int, states: Mapping[str, State] | None = None) -> Self:
         """The recipe as it is in an iteration: a number, name or component wherever it has something that changes.
@@ -291,7 +290,7 @@ class Recipe:
         """
         if type(iteration) is not int or iteration < 0:
             raise InvalidInputError(f"iteration={iteration!r} is not possible; give a whole number of at least 0")
-        phases: dict[str, Any] = {}
+        phases = dict[str, Any]()
         for phase in PHASES:
             links = self.chain(phase)
             now = tuple(link.at(iteration, states, place_of(phase, n, link)) for n, link in enumerate(links))
@@ -303,8 +302,7 @@ class Recipe:
     @property
     def controllers(self) -> dict[str, Controller]:
         """Its controllers by place, such as `loss[0].Policy.kl.coefficient`."""
-        links = (placed for phase in PHASES for placed in self.placed(phase))
-        inside = (found for place, link in links for found in link.changing(place))
+        inside = (found for phase in PHASES for place, link in self.placed(phase) for found in link.changing(place))
         return {place: found for place, found in inside if isinstance(found, Controller)}
 
     def _links(self, phases: tuple[str, ...]) -> dict[str, tuple[Component, ...]]:
@@ -391,11 +389,8 @@ class Recipe:
         """Do what the recipe's actions do after the updates of an iteration: to models, in place, under `no_grad`.
 
         Args:
-            updates: that were trained, all of them.
+            updates: that were trained.
             models: the PyTorch models by the names that actions have, beside those that `updates` was given.
-
-        Returns:
-            Whether to stop, whether the updates were rolled back, and which models were changed.
 
         Raises:
             InvalidInputError: a model that an action names was not given.

@@ -18,8 +18,6 @@ from agentrl_core.exceptions import InvalidInputError, RecipeError
 
 if TYPE_CHECKING:
     from agentrl_core.data.batch import Batch
-    from agentrl_core.select.pool import Pool
-    from agentrl_core.select.selection import Selection
 
 State = dict[str, Any]
 """What a component remembers: a table of plain JSON values, tables, and NumPy arrays (bool, int, float; 1-D or 2-D)."""
@@ -38,8 +36,8 @@ class Closed:
         iteration: its number.
         batch: every draw of the batch, with all its columns: credit, and what the updates said.
         metrics: numbers by name, those of tables joined by a dot: `loss`, `critic.loss`, `success@math`.
-        selection: what select answered; None where nothing was selected.
-        pool: the tasks that were selected from, with what is known of them at the iteration's end.
+        selection: what select answered, a `select.Selection`; None where nothing was selected.
+        pool: the `select.Pool`: the tasks that were selected from, with what is known of them at the iteration's end.
         finished: every group that ended in the iteration, also those that no draw of the batch names (rejected ones
             and surveys); None: those of the batch.
         steps: what each optimizer step said, for controllers that move with every step.
@@ -48,8 +46,8 @@ class Closed:
     iteration: int
     batch: Batch
     metrics: Mapping[str, float] = field(default_factory=dict)
-    selection: Selection | None = None
-    pool: Pool | None = None
+    selection: Any = None
+    pool: Any = None
     finished: Batch = None  # type: ignore[assignment]  # what `batch` holds, unless somebody says more
     steps: Sequence[Mapping[str, float]] = ()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -19,11 +19,31 @@ if TYPE_CHECKING:
 
     from agentrl_core.data.batch import Batch
     from agentrl_core.loss import Loss, Train
-    from agentrl_core.recipe import Recipe
     from agentrl_core.update.update import Update
 
 STEPS = "actions"
 """In the states of a run: how many optimizer steps there were."""
+
+
+class Changing(Protocol):
+    """A recipe, as far as it is asked here."""
+
+    @property
+    def controllers(self) -> dict[str, Controller]:
+        """Its controllers by place."""
+        ...
+
+    def at(self, iteration: int, states: Mapping[str, State] | None = None) -> Changing:
+        """As it is in an iteration."""
+        ...
+
+    def placed(self, phase: str) -> list[tuple[str, Any]]:
+        """The components of a phase with their places."""
+        ...
+
+    def training(self, stage: str = "update") -> tuple[Train, ...]:
+        """The losses of a stage."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -58,7 +78,7 @@ class Between:
     """
 
     def __init__(
-        self, recipe: Recipe, batch: Batch, iteration: int, states: Mapping[str, State], models: Mapping[str, Any]
+        self, recipe: Changing, batch: Batch, iteration: int, states: Mapping[str, State], models: Mapping[str, Any]
     ) -> None:
         self._recipe = recipe
         self._batch = batch
@@ -135,7 +155,7 @@ class Between:
                 self._states[place] = controller.moved(self._state(place, controller), said)
             self._actions = self._now().placed("actions")
 
-    def _now(self) -> Recipe:
+    def _now(self) -> Changing:
         return self._recipe.at(self._iteration, self._states)
 
     def loss(self, training: Train) -> Loss | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Protocol, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,9 +19,16 @@ if TYPE_CHECKING:
     from agentrl_core.data.batch import Balance, Layout
     from agentrl_core.model.buffers import PackBuffers
     from agentrl_core.model.pack import Pack, PackOutput
-    from agentrl_core.update.between import Between
     from agentrl_core.update.metrics import Metrics
     from agentrl_core.update.prepared import Prepared
+
+
+class Stepping(Protocol):
+    """Who decides about optimizer steps."""
+
+    def step(self, update: Update, optimizer: Optimizer) -> bool:
+        """Step an optimizer and forget the gradients; whether it was stepped."""
+        ...
 
 
 class Update:
@@ -34,7 +41,7 @@ class Update:
     """
 
     def __init__(
-        self, prepared: Prepared, draws: NDArray[np.int64], metrics: Metrics, between: Between | None = None
+        self, prepared: Prepared, draws: NDArray[np.int64], metrics: Metrics, between: Stepping | None = None
     ) -> None:
         self.draws = draws
         self.model = prepared.model
