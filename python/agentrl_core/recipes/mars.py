@@ -3,9 +3,10 @@
     r~_t = r_t - mean of r over all turns of the same game and player in the batch,   G_t = sum over k >= t of r~_k
     A = (G - mean) / sqrt(variance + 1e-8) over the tokens of the batch
 
-One trajectory for each player of a game: its own turns are trained, those of the others are its context. A turn longer than 2048 tokens loses up to 1/2 for every 2037 tokens more. A game is played once for each group, so the
-baseline is that of all games of a kind: the fact `env_tag` names it, and the seat is the agent. The public code also
-centres G over the distinct values of a player, each counted once, which is not done here. Its dual bound is 1 + 2 clip.
+One trajectory for each player of a game: its own turns are trained, those of the others are its context. A turn longer
+than 2048 tokens loses up to 1/2 for every 2037 tokens more. A game is played once for each group, so the baseline is
+that of all games of a kind: the fact `env_tag` names it, and the seat is the agent. The public code also centres G over
+the distinct values of a player, each counted once, which is not done here. Its dual bound is 1 + 2 clip.
 
 Needs: the fact `env_tag` of trajectories; rewards of steps; the model reference.
 """
