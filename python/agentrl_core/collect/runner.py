@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from agentrl_core.collect import loop
+from agentrl_core.collect.asking import Model
 from agentrl_core.collect.conductor import Conductor, Limits
 from agentrl_core.collect.episode import World
 from agentrl_core.collect.journal import Journal
@@ -15,6 +16,7 @@ from agentrl_core.collect.progress import Progress
 from agentrl_core.component.schedule import Schedule
 from agentrl_core.data.batch import Batch
 from agentrl_core.data.forest import Forest
+from agentrl_core.data.store import Store
 from agentrl_core.engine.base import Engine, Sampling
 from agentrl_core.env.base import Task
 from agentrl_core.recipe import Recipe
@@ -69,6 +71,9 @@ class Runner:
         mode: what the groups are told.
         reward: what phase reward makes of a batch.
         statistics: what is known of a task, by its id.
+        states: what components remember, by their place in the recipe.
+        models: whom programs ask for numbers, by the name of the column.
+        store: of the run, which says what was solved before; None: nothing was.
     """
 
     def __init__(
@@ -81,6 +86,9 @@ class Runner:
         mode: Literal["train", "evaluate"],
         reward: Callable[[Batch], Batch],
         statistics: Callable[[str], Mapping[str, Any]],
+        states: Mapping[str, Any],
+        models: Mapping[str, Model],
+        store: Store | None,
     ) -> None:
         estimator = next(iter(setting.engines.values())).entropy_estimator
         facts = setting.facts(recipe)
@@ -99,6 +107,9 @@ class Runner:
             notices=setting.notices,
             reward=reward,
             statistics=statistics,
+            states=states,
+            models=models,
+            store=store,
         )
 
     def roll_out(

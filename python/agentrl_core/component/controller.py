@@ -173,7 +173,7 @@ class Choice(Component, Changing):
             None if option in none else find_component(package, option) if isinstance(option, Mapping) else option
             for option in table["of"]
         )
-        return cls(of, by)  # type: ignore[arg-type]  # what it is, __post_init__ checks
+        return cls(of, by)
 
 
 def _named(kind: type[Component]) -> str:

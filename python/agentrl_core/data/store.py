@@ -463,7 +463,7 @@ def _numbers(metrics: object, before: str = "") -> list[tuple[str, float]]:
     return found
 
 
-def _given(path: str, array: NDArray[Any]) -> tuple[str, str, int, int | None, NDArray[np.uint8]]:
+def _given(path: str, array: Any) -> tuple[str, str, int, int | None, NDArray[np.uint8]]:
     """An array of a state as the core takes it."""
     if not isinstance(array, np.ndarray) or array.ndim not in (1, 2) or array.dtype.kind not in "biuf":
         told = (

@@ -73,7 +73,7 @@ class Anew(Rounds):
         """How many of the expert's steps are left to the policy in an iteration."""
         if iteration >= self.warm_up or steps <= self.at_least:
             return steps
-        share = (math.log(iteration + 1) / math.log(self.warm_up + 1)) ** self.power
+        share = float((math.log(iteration + 1) / math.log(self.warm_up + 1)) ** self.power)
         return math.floor(round(self.at_least + (steps - self.at_least) * share, 9))
 
     async def branch(self, branch: Branch) -> None:

@@ -57,7 +57,7 @@ class Purify(Rollout):
                 if not turn.flags & TOOL_ERROR or branch.over:
                     break
                 turn = await branch.turn()
-            corrected = turn is not bad and not turn.flags & TOOL_ERROR and not turn.failed
+            corrected = turn is not bad and not (turn.flags & TOOL_ERROR or turn.failed)
             # An answer that ends the episode is no call, and nothing is behind it that errors could mislead.
             if corrected and not branch.over and branch.uniform("purify", bad.index) < self.probability:
                 branch.rollback(bad.begin)

@@ -21,9 +21,10 @@ from agentrl_core.engine.base import Segment
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.loss import Clip, Policy
 from agentrl_core.recipe import Recipe
+from agentrl_core.rollout import Group
 from agentrl_core.rollout.branch import Branch
-from agentrl_core.rollout.group import Group, side_by_side
 from agentrl_core.rollout.program import Rollout
+from agentrl_core.rollout.waiting import side_by_side
 
 CHUNK = 10
 """Tokens between two looks."""

@@ -12,10 +12,11 @@ from agentrl_core.advantage import GroupRelative, TreeRelative
 from agentrl_core.component.options import option
 from agentrl_core.loss import Policy
 from agentrl_core.recipe import Recipe
+from agentrl_core.rollout import Group
 from agentrl_core.rollout.branch import Branch
-from agentrl_core.rollout.group import Group, side_by_side
 from agentrl_core.rollout.path import Place
 from agentrl_core.rollout.program import Rollout
+from agentrl_core.rollout.waiting import side_by_side
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentrl_core import _core
-from agentrl_core.component import column_name, option
-from agentrl_core.component.component import Column
+from agentrl_core.component import Column, column_name, option
 from agentrl_core.component.state import Closed, State
 from agentrl_core.data.draws import NEW, Draws, OldLogprob
 from agentrl_core.operators import columns, keys

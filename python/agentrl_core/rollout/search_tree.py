@@ -147,7 +147,8 @@ class SearchTree:
 
     def places(self) -> list[int]:
         """The turns that did not end their episode: behind them one can go on."""
-        return np.flatnonzero(~self._core.ended[self.after]).tolist()
+        places: list[int] = np.flatnonzero(~self._core.ended[self.after]).tolist()
+        return places
 
     def prefix(self, batch: Batch, turn: int) -> Prefix:
         """What a branch of a later group begins with to go on behind a turn.

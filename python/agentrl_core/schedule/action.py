@@ -224,7 +224,7 @@ class Rate(Action):
             return self.scale
         squares = float((weights * weights).sum())
         share = float(weights.sum()) ** 2 / squares / len(weights) if squares else 0.0
-        return self.scale * min(1.0, share / self.base) ** self.power
+        return float(self.scale * min(1.0, share / self.base) ** self.power)
 
 
 @dataclass(frozen=True)

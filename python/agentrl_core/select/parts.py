@@ -95,7 +95,8 @@ class Stages(Component):
             return np.searchsorted(np.array(self._bounds()), pool.column(self.by), side="left").astype(np.int64)
         named = {name: place for place, part in enumerate(self.buckets.split(",")) for name in part.split("+")}
         buckets = np.array([named.get(name, -1) for name in pool.domains], np.int64)
-        return buckets[pool.column("domain")]
+        chosen: NDArray[np.int64] = buckets[pool.column("domain")]
+        return chosen
 
     def initial_state(self) -> State:
         """The first stage."""
@@ -193,8 +194,8 @@ class Quota(Component):
         realised = np.array([state["realised"].get(domain, np.nan) for domain in domains])
         realised = np.where(np.isnan(realised), targets, realised) if not state["realised"] else np.nan_to_num(realised)
         corrections = np.minimum(targets / np.maximum(realised, 1e-6), self.at_most) ** self.power
-        weights = targets * corrections
-        return weights / weights.sum()
+        weights: NDArray[np.float64] = targets * corrections
+        return np.asarray(weights / weights.sum())
 
     def parts(self, state: State, pool: Pool) -> Parts:
         """The domains and their shares."""

@@ -256,6 +256,7 @@ class Tasks(Selector):
     def _learned(self, state: State, visits: Visits, closed: Closed) -> State:
         """What the allocator remembers, by what was tracked when it answered."""
         if self.count is None or closed.pool is None:
-            return state["count"]
+            kept: State = state["count"]
+            return kept
         known = Candidates(closed.pool, visits.rows, visits.places, closed.iteration)
         return self.count.next(state["count"], visits, self._numbers(state, known))

@@ -90,7 +90,8 @@ class Beta(Tracker):
     def evidence(self, state: State, candidates: Candidates) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Both parameters of the distribution of each candidate."""
         left = self._idle(candidates.read(state["last"], candidates.iteration), candidates.iteration)
-        success, failure = np.float64(self.prior_success), np.float64(self.prior_failure)
+        success: NDArray[np.float64] | np.float64 = np.float64(self.prior_success)
+        failure: NDArray[np.float64] | np.float64 = np.float64(self.prior_failure)
         if self.expected:
             rate = candidates.column(self.expected).astype(np.float64)
             if not ((rate >= 0) & (rate <= 1)).all():
@@ -180,7 +181,8 @@ class Window(Tracker):
 
     def _means(self, ring: NDArray[Any], count: NDArray[np.int64]) -> NDArray[np.float64]:
         """What a ring does not have yet is 0."""
-        return ring.sum(axis=1, dtype=np.float64) / np.clip(count, 1, self.size)
+        means: NDArray[np.float64] = ring.sum(axis=1, dtype=np.float64) / np.clip(count, 1, self.size)
+        return means
 
     def _bin(self, means: NDArray[np.float64]) -> NDArray[np.int64]:
         return np.clip((means * self.bins).astype(np.int64), 0, self.bins - 1)

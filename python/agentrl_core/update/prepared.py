@@ -102,7 +102,7 @@ class Prepared:
         }
         unknown = {name: np.flatnonzero(~np.isfinite(values)) for name, values in columns.items()}
         same = {stream: columns[column] for stream, column in names.items()}
-        if old is not None and old.values is not None:
+        if old is not None and old.values is not None and old.none is not None:
             same["old_logprob"] = columns[old.column] = old.values
             unknown[old.column] = np.flatnonzero(~np.isfinite(old.values) & ~old.none)
         return cls(
