@@ -292,7 +292,7 @@ class Recipe:
             raise InvalidInputError(f"iteration={iteration!r} is not possible; give a whole number of at least 0")
         phases = dict[str, Any]()
         for phase in PHASES:
-            links = self.chain(phase)
+            links: tuple[Any, ...] = self.chain(phase)
             now = tuple(link.at(iteration, states, place_of(phase, n, link)) for n, link in enumerate(links))
             if any(new is not old for new, old in zip(now, links, strict=True)):
                 now = tuple(link for link in now if link is not None)

@@ -109,7 +109,8 @@ class Choice(Component, Changing):
     by: Controller | Schedule
 
     def __post_init__(self) -> None:
-        many = isinstance(self.of, (tuple, list)) and len(self.of) > 1
+        given: Any = self.of  # a list, where a table in TOML says it
+        many = isinstance(given, (tuple, list)) and len(given) > 1
         self.require(many, "of", "give a tuple of at least two")
         self.require(isinstance(self.by, (Controller, Schedule)), "by", "give a Schedule or a controller")
         object.__setattr__(self, "of", tuple(self.of))

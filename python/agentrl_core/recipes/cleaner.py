@@ -59,7 +59,7 @@ class Purify(Rollout):
                 turn = await branch.turn()
             corrected = turn is not bad and not (turn.flags & TOOL_ERROR or turn.failed)
             # An answer that ends the episode is no call, and nothing is behind it that errors could mislead.
-            if corrected and not branch.over and branch.uniform("purify", bad.index) < self.probability:
+            if corrected and not turn.over and branch.uniform("purify", bad.index) < self.probability:
                 branch.rollback(bad.begin)
                 branch.write(self.merged(bad.text, turn.text))
                 await branch.answer()
