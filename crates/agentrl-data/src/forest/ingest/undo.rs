@@ -62,9 +62,10 @@ impl Forest {
             for (key, mark) in &groups {
                 let Some(group) = self.groups.get_mut(key) else { continue };
                 group.nodes.truncate(mark.nodes);
-                for alike in group.roots.values_mut() {
+                group.roots.retain(|_, alike| {
                     alike.retain(|&root| root < mark.nodes);
-                }
+                    !alike.is_empty()
+                });
             }
         })
     }

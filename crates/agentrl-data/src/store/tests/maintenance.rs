@@ -133,7 +133,7 @@ fn verify_finds_what_is_wrong() {
         trajectory_ids: &[0],
         group_ids: None,
         source: "replay",
-        probability: Some(&[0.5]),
+        probability: None,
         old_logprob: "none",
         reason: None,
         iteration: None,
