@@ -49,6 +49,12 @@ REQUIRED = {  # options without a default
     "Sync": {"of": "policy", "to": "reference"},
     "Below": {"metric": "kl"},
     "Plateau": {"metric": "success"},
+    "Annotated": {"by": "prior"},
+    "BestMarked": {"column": "item"},
+    "KLOfMarked": {"column": "item"},
+    "Play": {"agents": "one,two"},
+    "RecentVisits": {"size": 3},
+    "Stages": {"by": "hops", "buckets": "1,2"},
 }
 
 
@@ -71,7 +77,7 @@ def exported() -> list[type[Component]]:
         kinds = [
             kind for kind in vars(module).values() if isinstance(kind, type) and kind.__module__ == module.__name__
         ]
-        found += [kind for kind in kinds if issubclass(kind, Component)]
+        found += [kind for kind in kinds if issubclass(kind, Component) and not kind.__name__.startswith("_")]
     return found
 
 

@@ -42,6 +42,7 @@ from agentrl_core.weight import (
     SelectDraws,
     SelectTokens,
     TrustRegion,
+    UnsampledExpert,
 )
 
 ADVANTAGES = [
@@ -81,6 +82,7 @@ LINKS = [
     ace.NegativeByConfidence(),
     LiveRescale(),
     LiveRescale(kind="rows", group_by="group_id"),
+    UnsampledExpert(),
     SelectTokens(),
     SelectTokens(group_by="draw", kind="top", rounding="ceil", denominator="kept"),
     SelectDraws(fraction=0.5),

@@ -75,8 +75,8 @@ PROGRAMS: dict[str, tuple[Callable[[], Batch], str]] = {
 
 
 def digest(batch: Batch) -> str:
-    """A hash of all tables but for the times in them, and for the columns that format v2 added."""
-    added = ("role", "trained")
+    """A hash of all tables but for the times in them, and for the columns that later formats added."""
+    added = ("role", "trained", "votes")
     rows = {name: frame.drop(added, strict=False).to_dict(as_series=False) for name, frame in frames(batch).items()}
     return hashlib.sha256(json.dumps(rows, default=bytes.hex).encode()).hexdigest()
 

@@ -95,6 +95,8 @@ def test_it_is_scored_and_credited_on_what_its_environment_says(name: str) -> No
     recipe.check(facts=by_level(facts))
     batch = recipe.score(collected(facts, MEMBERS.get(name, 6)))
     assert np.isfinite(batch.column("score", "draw")).any()
+    for column in recipe.select.makes:
+        batch = batch.with_columns("draw", **{column.name: np.full(batch.num_draws, 0.5)})
     for column in asked:
         values = -np.ones(len(batch.column("trajectory_id", column.level)))
         batch = batch.with_columns(column.level, **{column.name: values})

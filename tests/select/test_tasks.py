@@ -129,7 +129,7 @@ def test_a_table_makes_the_same_selector() -> None:
         pool=select.Kept(above=0.0, attempts=16),
         stage=select.Stages("hops", "3,8"),
         quota=select.Quota("math=1"),
-        track=select.Window(50, bins=10),
+        track=select.RecentVisits(50, bins=10),
         score=select.Spread(),
         sample=select.Proportional(temperature=0.5, among=3),
         count=select.DualArms(),
@@ -230,7 +230,7 @@ def test_a_run_that_is_cut_off_goes_on_as_if_it_was_not(tmp_path: Path) -> None:
     "tasks",
     [
         Tasks(track=select.Tried(), score=select.Toward(0.0)),
-        Tasks(track=select.Window(3, bins=4), score=select.Spread(), count=select.DualArms(2, 4, bins=4)),
+        Tasks(track=select.RecentVisits(3, bins=4), score=select.Spread(), count=select.DualArms(2, 4, bins=4)),
         Tasks(track=select.LearningProgress(), score=select.Scaled(), sample=select.Proportional(uniform=0.2)),
         Tasks(stage=select.Stages("domain", "even,odd", above=None, iterations=2, earlier=0.25)),
         Tasks(track=select.LogMeanExp(), survey=select.Survey(rollouts=2)),

@@ -86,7 +86,7 @@ def test_an_expected_success_rate_shares_out_the_prior() -> None:
 @settings(max_examples=60, deadline=None)
 @given(RUN, st.integers(1, 4), st.sampled_from(["solved", "success", "reward"]))
 def test_windows_are_the_last_visits(run: list[dict[int, list[float]]], size: int, of: str) -> None:
-    tracker = select.Window(size, of)  # type: ignore[arg-type]
+    tracker = select.RecentVisits(size, of)  # type: ignore[arg-type]
     story, state = Story(), tracker.initial_state()
     naive: dict[int, list[float]] = {row: [] for row in ROWS}
     for iteration, outcomes in enumerate(run):
@@ -104,7 +104,7 @@ def test_windows_are_the_last_visits(run: list[dict[int, list[float]]], size: in
 
 def test_a_bin_changes_beyond_its_border() -> None:
     # Ten bins; 0.1 of bin 1. With hysteresis 0.06 a mean of 0.05 stays in bin 1 (0.04 to 0.26), 0.025 goes to bin 0.
-    story, tracker = Story(), select.Window(1, "reward", bins=10, hysteresis=0.06)
+    story, tracker = Story(), select.RecentVisits(1, "reward", bins=10, hysteresis=0.06)
     state, bins = tracker.initial_state(), []
     for iteration, mean in enumerate([0.15, 0.05, 0.02, 0.3, 1.0]):
         state = tracker.next(state, story.visits(iteration, {4: [0.0]}, rewards={4: [mean]}))
@@ -196,6 +196,6 @@ def test_draws_of_the_posterior_are_keyed_by_task() -> None:
 def test_rollouts_without_a_verdict_do_not_count() -> None:
     story = Story()
     visits = story.visits(0, {1: [math.nan, 1.0], 2: [math.nan]})
-    for tracker in (select.Beta(0.0, 0.0), select.Window(3)):
+    for tracker in (select.Beta(0.0, 0.0), select.RecentVisits(3)):
         state = tracker.next(tracker.initial_state(), visits)
         assert tracker.estimate(state, story.candidates([1, 2], 1)).tolist() == [1.0, 0.5]

@@ -21,6 +21,7 @@ from arithmetic import number
 from numpy.typing import NDArray
 
 from agentrl_core import Batch, Forest, recipes
+from agentrl_core.component import Closed
 from agentrl_core.component.component import Component
 from agentrl_core.env import StepFlag
 from agentrl_core.model.pack import PackOutput
@@ -142,7 +143,7 @@ def _tell(forest: Forest, handle: int, member: Mapping[str, Any], components: Se
         if "trainable" in said:
             said["trainable"] = [int(value) for value in said["trainable"]]
         sampling = {name: member[name] for name in ("temperature", "policy", "policy_version") if name in member}
-        said = {"logprobs": [-1.0] * len(tokens), **said, **sampling}
+        said = {"logprobs": [-1.0] * len(tokens), "policy_version": 0, **said, **sampling}
         nodes.append(forest.append(handle, tokens, kind="action", **said))
         flags = sum(int(StepFlag[name.upper()]) for name in step.get("flags", ()))
         forest.step(handle, flags=flags, **paid(step))
@@ -169,7 +170,7 @@ def run(case: Case, recipe: Recipe, layout: Literal["tree", "sequence"], seed: i
         if iteration.get("stage", "update") == "update" and recipe.advantage is not None:
             batch = recipe.credit(batch)
         found.append(_numbers(batch, recipe, iteration, layout))
-        state = recipe.next_state(batch)
+        state = recipe.next_states(state, Closed.of(batch))
     return found
 
 

@@ -187,7 +187,7 @@ impl SearchTree {
 
     fn path(&self, py: Python<'_>, turn: Whole<u32>) -> PyResult<Vec<u32>> {
         let turn = turn.named("turn")?;
-        self.with(py, |tree| Ok(tree.search.path(turn)?))
+        self.with(py, |tree| tree.search.path(turn))
     }
 
     fn seed(&self, py: Python<'_>, turn: Whole<u32>) -> PyResult<Option<i64>> {

@@ -1,7 +1,6 @@
 # The compiled core: what the Python classes and functions of this package are thin forms of. Private.
 #
-# Arrays that come back are new and belong to the caller. What is raised on purpose are the classes of
-# `agentrl_core.exceptions`, and `TypeError` where an argument has a type that Python itself refuses.
+# Arrays that come back belong to the caller. Errors are those of `agentrl_core.exceptions`, and `TypeError`.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from os import PathLike
@@ -66,6 +65,8 @@ __all__ = [
 
 __version__: str
 
+_Arrays: TypeAlias = list[tuple[str, str, int, int | None, NDArray[np.uint8]]]
+_Tokens: TypeAlias = Sequence[int] | NDArray[np.integer[Any]]
 _Level: TypeAlias = Literal["draw", "step", "token", "node_token"]
 
 @final
@@ -100,7 +101,7 @@ class Forest:
     def append(
         self,
         trajectory: int,
-        tokens: Sequence[int] | NDArray[np.integer[Any]],
+        tokens: _Tokens,
         *,
         kind: str,
         logprobs: Sequence[float] | NDArray[np.floating[Any]] | None = None,
@@ -138,15 +139,13 @@ class Forest:
         ordinal: int | None = None,
         train_prefix: bool = True,
     ) -> list[int]: ...
-    def under(self, trajectory: int, tokens: Sequence[int] | NDArray[np.integer[Any]], state: bytes | None) -> int: ...
+    def under(self, trajectory: int, tokens: _Tokens, state: bytes | None) -> int: ...
     def splice(
         self, prefix: int, node: int | None, end: int | None, suffix: int, from_node: int, start: int
     ) -> int: ...
     def rollback(self, trajectory: int, node: int, end: int | None) -> int: ...
     def replace(self, trajectory: int, by: int) -> None: ...
-    def rewrite(
-        self, trajectory: int, tokens: Sequence[int] | NDArray[np.integer[Any]], state: bytes | None
-    ) -> int: ...
+    def rewrite(self, trajectory: int, tokens: _Tokens, state: bytes | None) -> int: ...
     def finish(
         self,
         trajectory: int,
@@ -454,14 +453,8 @@ class Store:
     def rebase(self, batch: Batch) -> Batch: ...
     def append(self, batch: Batch, iteration: int, *, partial: bool = False) -> int: ...
     def flush(self) -> int: ...
-    def arrays(self) -> list[tuple[str, str, int, int | None, NDArray[np.uint8]]]: ...
-    def close_iteration(
-        self,
-        batch: Batch,
-        state: str,
-        arrays: list[tuple[str, str, int, int | None, NDArray[np.uint8]]],
-        metrics: list[tuple[str, float]],
-    ) -> int: ...
+    def arrays(self) -> _Arrays: ...
+    def close_iteration(self, batch: Batch, state: str, arrays: _Arrays, metrics: list[tuple[str, float]]) -> int: ...
     def has_batch(self, iteration: int) -> bool: ...
     def batch(self, iteration: int) -> Batch: ...
     def batch_of(self, trajectory_ids: NDArray[np.int64]) -> Batch: ...

@@ -19,7 +19,7 @@ from agentrl_core.collect.checks import check_parts, check_whole, checked_tasks
 from agentrl_core.collect.episode import World
 from agentrl_core.collect.evaluation import Evaluation
 from agentrl_core.collect.head import Head, changes
-from agentrl_core.collect.iteration import Begin, check_stepped, closed, make_batch
+from agentrl_core.collect.iteration import Begin, as_committed, check_stepped, closed, make_batch
 from agentrl_core.collect.journal import Journal
 from agentrl_core.collect.notices import Notices
 from agentrl_core.collect.progress import Progress
@@ -180,7 +180,7 @@ class Collector:
         self._check_run()
         head = self._now()
         if self.store is not None and self.store.has_batch(head.iteration):
-            return self._scored(self.store.batch(head.iteration))
+            return self._scored(as_committed(self.store.batch(head.iteration)))
         self._check_weights(head)
         if self._journal_of != head.iteration:
             self._journal = Journal(None if self.store is None else self.store.journal(head.iteration))
@@ -189,12 +189,12 @@ class Collector:
         with_changes, self._tasks = batch._core.advance_tasks(head.tasks, domains)
         batch = Batch(with_changes)
         if self.store is None:
-            return batch
+            return as_committed(batch)
         batch = self.store.rebase(batch)
         self.store.append(batch, iteration=head.iteration)
         self.store.flush()
         self._head = Head.of(self.store, tasks=self._tasks)
-        return batch
+        return as_committed(batch)
 
     def update(self, batch: Batch, metrics: Mapping[str, object], *, checkpoint: str | None = None) -> None:
         """Close the iteration: its computed columns and metrics go to the store, and the next one begins.

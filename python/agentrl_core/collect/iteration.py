@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from agentrl_core import _core
 from agentrl_core.collect.journal import Journal, digest, read_value, write_value
 from agentrl_core.collect.runner import Runner
-from agentrl_core.component.state import SELECTION, Closed, State
+from agentrl_core.component.state import SELECTION, Closed, State, packed, unpacked
 from agentrl_core.data.batch import Batch
 from agentrl_core.data.codes import CODES
 from agentrl_core.data.store import Store
@@ -25,6 +25,8 @@ from agentrl_core.schedule import Rate, Skip
 from agentrl_core.select import Pool, Selection, Wanted
 from agentrl_core.select.selection import SURVEY, TRAIN
 
+_COLUMNS = "columns"
+"""Where the state of a batch that is not closed has the columns of its draws."""
 _INJECT, _MIX = 1, 2
 """Keys of the two moments at which replay draws."""
 
@@ -136,7 +138,21 @@ def make_batch(
     batch = parts[0] if len(parts) == 1 and batch.num_draws == drawn else score(batch)
     batch = _mixed(begin, batch, score)
     said = Selection.concat(selections) if selections else Selection.of(taken, group_size)
-    return Made(batch.with_state({**batch.state, SELECTION: said.to_dict()}), domains, drawn, known, rewarded)
+    state = {**batch.state, SELECTION: said.to_dict(), _COLUMNS: packed(_draw_columns(batch))}
+    return Made(batch.with_state(state), domains, drawn, known, rewarded)
+
+
+def _draw_columns(batch: Batch) -> dict[str, NDArray[Any]]:
+    """What is computed of the draws so far, and what replay says of them."""
+    table = batch.draw_columns
+    return {} if table is None else {name: table.column(name) for name in table.column_names if name != "draw_id"}
+
+
+def as_committed(batch: Batch) -> Batch:
+    """A batch as it was made: with the columns of its draws, which the store has in its state until it is closed."""
+    state = batch.state
+    columns = unpacked(state.pop(_COLUMNS, {}))
+    return batch.with_state(state).with_columns("draw", **columns)
 
 
 def _with_tasks(begin: Begin, batch: Batch, places: Mapping[str, int]) -> Batch:

@@ -30,6 +30,11 @@ class Action(Component, ABC):
         until: in those before this one; None: in all.
         when: where this controller (a condition such as `schedule.Above`) is not 0, by what was just measured.
         unit: what is counted: `iterations` or optimizer `steps`.
+
+    Example:
+        >>> from agentrl_core import schedule
+        >>> [number for number in range(1, 9) if schedule.Freeze("critic", every=2, until=7).falls(number)]
+        [2, 4, 6]
     """
 
     phase: ClassVar[str] = "actions"

@@ -14,7 +14,7 @@ from agentrl_core.select.selection import Selection, Wanted
 from agentrl_core.select.selector import Selector
 from agentrl_core.select.tasks import Tasks
 from agentrl_core.select.tracker import Candidates, Tracker
-from agentrl_core.select.trackers import Beta, Window
+from agentrl_core.select.trackers import Beta, RecentVisits
 from agentrl_core.select.uniform import Uniform
 from agentrl_core.select.values import Annotated, LearningProgress, LogMeanExp, Predicted, Tried
 from agentrl_core.select.visits import Visits
@@ -41,6 +41,7 @@ __all__ = [
     "Predicted",
     "Proportional",
     "Quota",
+    "RecentVisits",
     "Sampler",
     "Scaled",
     "Score",
@@ -58,5 +59,4 @@ __all__ = [
     "Uniform",
     "Visits",
     "Wanted",
-    "Window",
 ]

@@ -161,8 +161,8 @@ class Falling(Allocator):
 class DualArms(Allocator):
     """A bandit for each difficulty, whose arms are numbers of rollouts, with a price that holds the total.
 
-    Tasks lie in bins by the tracker's column `bin` (`Window(bins=)`), or else by their estimate. Bin b plays arm n_b,
-    all bins together the choice that maximises sum_b ln p_b(n_b) under sum of rollouts = total, where
+    Tasks lie in bins by the tracker's column `bin` (`RecentVisits(bins=)`), or else by their estimate. Bin b plays arm
+    n_b, all bins together the choice that maximises sum_b ln p_b(n_b) under sum of rollouts = total, where
 
         p_b = (1 - explore) softmax(S_b) + explore / arms
         S_b(n_b) <- S_b(n_b) + rate (J_b - price n_b)        of the arm that was played, J_b the bin's mean reward

@@ -117,7 +117,7 @@ class Beta(Tracker):
 
 
 @dataclass(frozen=True)
-class Window(Tracker):
+class RecentVisits(Tracker):
     """The last visits of each task, in a ring: their mean, and the bin that it lies in.
 
     Args:
@@ -131,12 +131,12 @@ class Window(Tracker):
     Raises:
         RecipeError: an option is out of range.
 
-    Source: GDRO-RL arXiv:2601.19280 (`Window(50, "solved", bins=10, hysteresis=0.03)`); TraPO arXiv:2512.13106
+    Source: GDRO-RL arXiv:2601.19280 (`RecentVisits(50, "solved", bins=10, hysteresis=0.03)`); TraPO arXiv:2512.13106
     (`of="success"`).
 
     Example:
-        >>> from agentrl_core.select import Window
-        >>> Window(50, bins=10).initial_state()["visits"].shape
+        >>> from agentrl_core.select import RecentVisits
+        >>> RecentVisits(50, bins=10).initial_state()["visits"].shape
         (0, 50)
     """
 

@@ -55,7 +55,7 @@ mod tests {
     use super::*;
     use crate::rng::structural_seed;
 
-    /// Rows 0 to 3 with weights 1 to 4. Pairs in order: P(i, j) = w_i / 10 · w_j / (10 - w_i); 12 cells, 11 degrees of
+    /// Rows 0 to 3 with weights 1 to 4. Pairs in order: `P(i, j) = w_i / 10 · w_j / (10 - w_i)`; 12 cells, 11 degrees of
     /// freedom: deviation 4.7.
     #[test]
     fn the_first_two_of_a_race_are_draws_without_putting_back() -> Result<()> {

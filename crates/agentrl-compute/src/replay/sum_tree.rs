@@ -318,7 +318,7 @@ fn raised(row: usize, priority: f64, exponent: f64) -> Result<f64> {
              small number to priorities that can be 0"
         )));
     }
-    let leaf = if exponent == 1.0 { priority } else { priority.powf(exponent) };
+    let leaf = if (exponent - 1.0).abs() < f64::EPSILON { priority } else { priority.powf(exponent) };
     if leaf > 0.0 && leaf.is_finite() {
         return Ok(leaf);
     }

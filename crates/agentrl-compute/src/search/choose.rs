@@ -1,7 +1,7 @@
 //! Where a search goes on.
 
 use std::cmp::Ordering;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::hash::BuildHasherDefault;
 
 use super::{NONE, Search, Status};
@@ -89,9 +89,10 @@ impl Search {
             return Err(Error::invalid(format!("width is {width} and depth {depth}; both must be at least 1")));
         }
         // Turns that lead nowhere any more in this call, and virtual visits.
-        let (mut closed, mut pending): (Rows<()>, Rows<u32>) = (Rows::default(), Rows::default());
+        let mut closed: HashSet<u32, BuildHasherDefault<FixedHasher>> = HashSet::default();
+        let mut pending: Rows<u32> = Rows::default();
         let mut found = Vec::new();
-        while found.len() < count && !closed.contains_key(&NONE) {
+        while found.len() < count && !closed.contains(&NONE) {
             let (mut row, mut way) = (NONE, vec![NONE]);
             let grows = loop {
                 let after = self.children(row);
@@ -106,7 +107,7 @@ impl Search {
                 };
                 let open = |turn: &u32| {
                     let known = &self.turns[*turn as usize];
-                    !closed.contains_key(turn) && known.depth + 1 < depth && !self.ended(known.after)
+                    !closed.contains(turn) && known.depth + 1 < depth && !self.ended(known.after)
                 };
                 let open = after.iter().copied().filter(open);
                 let best =
@@ -115,7 +116,7 @@ impl Search {
                 way.push(best);
                 row = best;
             };
-            closed.insert(row, ());
+            closed.insert(row);
             if grows {
                 found.push(row);
                 for row in way {

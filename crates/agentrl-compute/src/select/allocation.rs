@@ -215,6 +215,7 @@ fn parts(weights: &[f64], largest: f64, total: f64, low: f64, high: f64) -> Vec<
 /// # Errors
 /// `InvalidInput` if there is no arm, lengths do not fit, a value is NaN or plus infinity, or the sums are too large.
 pub fn best_arms(values: &[f64], sizes: &[u32], arms: &[u32], total: u64) -> Result<Vec<u32>> {
+    const LARGEST: u64 = 1 << 26;
     if arms.is_empty() {
         return Err(Error::invalid("arms is empty; give the numbers of rollouts that a task may get"));
     }
@@ -228,7 +229,6 @@ pub fn best_arms(values: &[f64], sizes: &[u32], arms: &[u32], total: u64) -> Res
     }
     let tasks: u64 = sizes.iter().map(|&size| u64::from(size)).sum();
     let most = tasks * u64::from(arms.iter().copied().max().unwrap_or(0));
-    const LARGEST: u64 = 1 << 26;
     if most.saturating_mul(sizes.len() as u64) > LARGEST {
         return Err(Error::invalid(format!(
             "{} bins may spend {most} rollouts; give fewer of them, or smaller arms",

@@ -136,13 +136,13 @@ impl Batch {
         )
         .map_err(arrow_bug)?;
         let mut tables = all.tables.clone();
-        let draws = interleave_record_batch(&[&tables[Table::Draws as usize], &rows], &order).map_err(arrow_bug)?;
-        let schema = draws.schema();
-        let columns = schema.fields().iter().zip(draws.columns()).map(|(field, column)| -> ArrayRef {
+        let united = interleave_record_batch(&[&tables[Table::Draws as usize], &rows], &order).map_err(arrow_bug)?;
+        let schema = united.schema();
+        let columns = schema.fields().iter().zip(united.columns()).map(|(field, column)| -> ArrayRef {
             if field.name() != "position" {
                 return column.clone();
             }
-            Arc::new((0..draws.num_rows() as i32).collect::<Int32Array>())
+            Arc::new((0..united.num_rows() as i32).collect::<Int32Array>())
         });
         tables[Table::Draws as usize] =
             RecordBatch::try_new(Table::Draws.schema(), columns.collect()).map_err(arrow_bug)?;

@@ -97,16 +97,16 @@ impl SearchTree {
         let (groups, ids) = (i64s(rows, "group_id")?, i64s(rows, "trajectory_id")?);
         let (first_nodes, seeds) = (i64s(steps, "first_node_id")?, i64s(batch.nodes(), "seed")?);
         let (origins, last_nodes) = (i64s(steps, "origin_trajectory_id")?, i64s(steps, "node_id")?);
-        let (leaves, statuses, rewards) = (i64s(rows, "leaf_node_id")?, u8s(rows, "status")?, array(rows, "reward")?);
+        let (leaves, endings, rewards) = (i64s(rows, "leaf_node_id")?, u8s(rows, "status")?, array(rows, "reward")?);
         let successes = u8s(rows, "success")?;
-        let states = array(steps, "state_key")?.as_fixed_size_binary();
+        let entered = array(steps, "state_key")?.as_fixed_size_binary();
         let finals = array(rows, "final_state_key")?.as_fixed_size_binary();
         let (terminated, truncated) = (u8s(steps, "terminated")?, u8s(steps, "truncated")?);
         let state =
             |bytes: &[u8]| bytes.try_into().map(key).map_err(|_| Error::corrupt("a state key has not 16 bytes"));
         let mut tree = Self::default();
         for row in (0..rows.num_rows()).filter(|&row| groups.value(row) == group) {
-            let code = statuses.value(row);
+            let code = endings.value(row);
             let status = Status::from_code(code);
             let status =
                 status.ok_or_else(|| Error::corrupt(format!("status {code} is not one that this version knows")))?;
@@ -123,7 +123,7 @@ impl SearchTree {
                     }
                     let next = all.get(number as usize + 1);
                     let after = match next {
-                        Some(&next) => After::State(state(states.value(next))?),
+                        Some(&next) => After::State(state(entered.value(next))?),
                         None if terminated.value(step) != 0 || truncated.value(step) != 0 => After::End(success),
                         None if status == Status::Failed => After::End(false),
                         None if leaves.value(row) != last_nodes.value(step) && !finals.is_null(row) => {
@@ -132,7 +132,7 @@ impl SearchTree {
                         None => After::State(nameless(ids.value(row), number)),
                     };
                     let logprob = stored_logprob(batch, &index, context, step)?;
-                    let turn = NewTurn { parent, before: state(states.value(step))?, after, logprob };
+                    let turn = NewTurn { parent, before: state(entered.value(step))?, after, logprob };
                     parent = tree.add((ids.value(row), number), turn)?;
                     tree.stored.insert(name, parent);
                     let first =
@@ -171,21 +171,19 @@ impl SearchTree {
     fn read_trajectory(&mut self, group: &Group, index: usize) -> Result<bool> {
         let entry = &group.trajectories[index];
         let (own, first) = (entry.steps.own(), entry.steps.inherited());
-        for number in self.rows[index].len()..own.len() {
-            let step = &own[number];
+        for (number, step) in own.iter().enumerate().skip(self.rows[index].len()) {
             let taken = (handle(group.key, index), (first + number) as u32);
             let origin = match step.origin {
                 StepOrigin::Stored(origin) => Some((origin, taken.1)),
                 StepOrigin::Live(_) => None,
             };
-            let row = match origin.and_then(|origin| self.stored.get(&origin)) {
-                Some(&row) => row,
-                None => {
-                    let Some(after) = group.after(index, number, taken) else { return Ok(false) };
-                    let parent = self.before(entry.steps.inherited_of(), index, number, group);
-                    let turn = NewTurn { parent, before: key(step.state_key), after, logprob: group.logprob(step) };
-                    self.add(taken, turn)?
-                }
+            let row = if let Some(&row) = origin.and_then(|origin| self.stored.get(&origin)) {
+                row
+            } else {
+                let Some(after) = group.after(index, number, taken) else { return Ok(false) };
+                let parent = self.before(entry.steps.inherited_of(), index, number, group);
+                let turn = NewTurn { parent, before: key(step.state_key), after, logprob: group.logprob(step) };
+                self.add(taken, turn)?
             };
             origin.map(|origin| self.stored.insert(origin, row));
             self.rows[index].push(row);

@@ -17,7 +17,7 @@ use super::segment::{Segment, size};
 use super::states::{Arrays, check_state};
 use super::united::united;
 use super::{Store, Sync, Writer, tiers};
-use crate::batch::{Batch, Blobs, Level, NextIds, i64s};
+use crate::batch::{Batch, Blobs, NextIds, i64s};
 use crate::facts::Facts;
 use crate::schema::{FORMAT_VERSION, Table};
 use crate::{Error, Result, arrow_bug};
@@ -63,11 +63,7 @@ impl Store {
         self.check_stored(batch, Table::Nodes, batch.base().node)?;
         self.check_stored(batch, Table::Trajectories, batch.base().trajectory)?;
         let rows = Table::ALL.into_iter().map(|table| Ok((table.name(), batch.new_rows(table)?)));
-        let mut rows: Vec<_> = rows.collect::<Result<_>>()?;
-        if !partial && batch.new_rows(Table::Draws)?.num_rows() == batch.num_draws() {
-            // What the draws know of themselves is there before the iteration is closed, and until then.
-            rows.extend(batch.computed_table(Level::Draw)?.map(|table| (COMPUTED[0].0, table)));
-        }
+        let rows: Vec<_> = rows.collect::<Result<_>>()?;
         check_blobs(batch.blobs())?;
         let kind = if partial { Kind::Partial } else { Kind::Batch };
         self.writable()?.facts = facts;

@@ -128,11 +128,8 @@ impl Store {
         tables[Table::Steps as usize].insert(0, older_steps);
         tables[Table::Trajectories as usize].insert(0, older);
         let mut batch = to_batch(&tables, &self.head.declared().unwrap_or_default())?;
-        let closed = of(Kind::Close).next().is_some();
         for (folder, _) in COMPUTED {
-            // Several appends of one iteration need not have the same columns: then there are none before it is closed.
-            let known = |entry: &&Entry| if closed { entry.kind == Kind::Close } else { of(Kind::Batch).count() == 1 };
-            for entry in entries.iter().filter(|entry| entry.kind != Kind::Partial).filter(known) {
+            for entry in of(Kind::Close) {
                 let rows = self.entry_rows(entry, folder)?;
                 if let Some(first) = rows.first() {
                     batch = batch.with_computed_table(&joined(&first.schema(), &rows)?)?;

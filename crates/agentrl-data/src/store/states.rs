@@ -165,7 +165,9 @@ impl Store {
         let is_base = !arrays.is_empty() && (!known.begun || 2 * changed > total);
         if is_base {
             rows = Rows::default();
-            arrays.iter().for_each(|(path, array)| rows.base(path, array));
+            for (path, array) in arrays {
+                rows.base(path, array);
+            }
             changed = 0;
         }
         let begun = known.begun || is_base;

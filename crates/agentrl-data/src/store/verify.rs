@@ -78,7 +78,7 @@ impl Store {
         match self.arrays() {
             Ok(_) => {}
             Err(error) if error.kind() == ErrorKind::Corrupt => {
-                findings.add("states", "value", None, error.to_string())
+                findings.add("states", "value", None, error.to_string());
             }
             Err(error) => return Err(error),
         }
