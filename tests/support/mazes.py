@@ -23,6 +23,7 @@ class Maze:
     """
 
     vocabulary_size, entropy_estimator, policy_version, shares_parameters = 64, "exact", 0, False
+    runs = "inline"  # so that requests come in the order of the branches
 
     def __init__(
         self,
