@@ -13,12 +13,12 @@ from agentrl_core.advantage import GroupRelative
 from agentrl_core.component.options import option
 from agentrl_core.loss import Clip, Policy
 from agentrl_core.recipe import Recipe
+from agentrl_core.rollout.budgeted import Budgeted
 from agentrl_core.rollout.group import Group
-from agentrl_core.rollout.program import Rollout
 
 
 @dataclass(frozen=True)
-class UnderSampled(Rollout):
+class UnderSampled(Budgeted):
     """Forks where the branches lag behind the policy (after PROPS, Corrado and Hanna, arXiv:2311.08290).
 
     A few samples are no image of the policy: some actions come up more often than they are likely, others less. After
@@ -47,18 +47,7 @@ class UnderSampled(Rollout):
         16
     """
 
-    budget: int = option(16, at_least=1)
-    initial: int = option(8, at_least=1)
     parallel: int = option(4, at_least=1)
-
-    def check_options(self) -> None:
-        """The group begins within its budget."""
-        self.require(self.initial <= self.budget, "initial", f"give a whole number from 1 to budget={self.budget}")
-
-    def branches(self, group_size: int) -> int:
-        """`budget`; `group_size` is not used."""
-        del group_size
-        return self.budget
 
     async def group(self, group: Group) -> None:
         """Branches from the prompt, then those that leave the tree."""

@@ -14,13 +14,13 @@ from agentrl_core.loss import Policy
 from agentrl_core.recipe import Recipe
 from agentrl_core.rollout import Group
 from agentrl_core.rollout.branch import Branch
+from agentrl_core.rollout.budgeted import Budgeted
 from agentrl_core.rollout.path import Place
-from agentrl_core.rollout.program import Rollout
 from agentrl_core.rollout.waiting import side_by_side
 
 
 @dataclass(frozen=True)
-class SegmentTree(Rollout):
+class SegmentTree(Budgeted):
     """Branches split at the end of each segment of `tokens` tokens, until the group is full (TreePO, arXiv:2508.17445).
 
     A group starts with `initial` branches. Side by side each generates a segment: `tokens` tokens, or fewer where its
@@ -43,19 +43,9 @@ class SegmentTree(Rollout):
         16
     """
 
-    budget: int = option(16, at_least=1)
     initial: int = option(1, at_least=1)
     tokens: int = option(512, at_least=1)
     ways: int = option(2, at_least=2)
-
-    def check_options(self) -> None:
-        """The group begins within its budget."""
-        self.require(self.initial <= self.budget, "initial", f"give a whole number from 1 to budget={self.budget}")
-
-    def branches(self, group_size: int) -> int:
-        """`budget`; `group_size` is not used."""
-        del group_size
-        return self.budget
 
     async def group(self, group: Group) -> None:
         """Segments side by side; then splits."""

@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 from agentrl_core import _core
 from agentrl_core.component.options import option
 from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.rollout.budgeted import Budgeted
 from agentrl_core.rollout.group import Group
-from agentrl_core.rollout.program import Rollout
 from agentrl_core.rollout.turn import Turn
 
 
 @dataclass(frozen=True)
-class EntropyBranching(Rollout):
+class EntropyBranching(Budgeted):
     """Entropy-triggered branching after tool calls (ARPO, arXiv:2507.19849).
 
     A group starts with `initial` trajectories and grows to `budget`. The entropy of a segment is
@@ -55,23 +55,12 @@ class EntropyBranching(Rollout):
 
     forks_at_tools: ClassVar[bool] = True
 
-    budget: int = option(16, at_least=1)
-    initial: int = option(8, at_least=1)
     beam: int = option(2, at_least=2)
     probability: float = option(0.5, at_least=0, at_most=1)
     entropy_weight: float = option(0.2, at_least=0)
     tokens: int = option(20, at_least=1)
     reduce: Literal["sum", "mean"] = "sum"
     measure: Literal["after_tool", "before_tool"] = "after_tool"
-
-    def check_options(self) -> None:
-        """The group begins within its budget."""
-        self.require(self.initial <= self.budget, "initial", f"give a whole number from 1 to budget={self.budget}")
-
-    def branches(self, group_size: int) -> int:
-        """`budget`; `group_size` is not used."""
-        del group_size
-        return self.budget
 
     async def group(self, group: Group) -> None:
         """Rounds of one turn for each live branch; then copies, as far as the budget goes."""
