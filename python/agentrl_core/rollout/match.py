@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from agentrl_core.env.base import Content, as_messages
-from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.exceptions import InternalError, InvalidInputError
 from agentrl_core.rollout.runtime import Answer, EpisodeError, Joint, OneAtATime, RunningEpisode
 
 if TYPE_CHECKING:
@@ -223,7 +223,7 @@ class Seat:
 
     async def step(self, name: str, action: Any) -> Answer:
         """An agent never moves alone: `Match.move` does it for all."""
-        raise NotImplementedError((name, action))
+        raise InternalError(f"{name}: agent {self.agent} of a match was to move alone, by {action!r:.60}")
 
     def copy(self, turns: int) -> RunningEpisode:
         """See `RunningEpisode`; the match of the copy has this agent alone."""

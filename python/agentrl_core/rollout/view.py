@@ -25,20 +25,7 @@ Prompt = Content | Callable[[Content], Content]
 
 
 class View:
-    """What is known of a trajectory while its program drives it; see `Branch`.
-
-    Attributes:
-        group: the group that it belongs to.
-        key: agent, member and the places of the forks that lead to it: unique in the group.
-        name: the key as a text that is unique in the run.
-        agent: who speaks.
-        role: `member` (drawn and trained), `baseline` (scored, never trained) or `helper` (kept, never drawn).
-        parent: the branch that it was forked from or that it answers, or None.
-        turns: what was done and answered on its path, inherited turns included.
-        status: `running`, or how it ended.
-        record: what it was paid and told.
-        seed: 63 bits that its episode begins with.
-    """
+    """What is known of a trajectory while its program drives it; `Branch` says what its attributes are."""
 
     def __init__(
         self,
