@@ -172,6 +172,13 @@ def test_evaluation_counts_solved_tasks(world, warm_policy):
     found = evaluate(script, world, tasks=8, samples=3)
     assert found.success == 6 / 8
     assert found.successes.tolist() == [3] * 6 + [0] * 2
+    kinds = {
+        domain: [n for n, each in zip(found.successes, found.domains, strict=True) if each == domain]
+        for domain in found.domains
+    }
+    assert found.by_domain() == pytest.approx(
+        {domain: sum(solved) / 3 / len(solved) for domain, solved in kinds.items()}
+    )
     assert [found.pass_at(tries) for tries in (1, 3)] == [6 / 8, 6 / 8]
     low, high = found.interval()
     assert 0.3 < low < 6 / 8 < high <= 1
