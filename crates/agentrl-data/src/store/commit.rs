@@ -12,7 +12,7 @@ use super::fs::failed;
 use super::journal::{self, Entry, Kind};
 use super::manifest::{self, Manifest};
 use super::read::{joined, taken};
-use super::recover::{MARKED, MARKER, publish, write};
+use super::recover::{MARKER, mark, publish, write};
 use super::segment::{Segment, size};
 use super::states::{Arrays, check_state};
 use super::united::united;
@@ -415,7 +415,7 @@ impl Commit {
             let old: Vec<_> = replaced.iter().filter(|(name, _)| *name == folder).map(|(_, path)| path).collect();
             let marker = path.join(MARKER);
             if !old.is_empty() {
-                fs.write(&marker, MARKED).map_err(failed("write", &marker))?;
+                mark(fs, &marker)?;
             }
             for path in &old {
                 fs.remove(path).map_err(failed("remove", path))?;

@@ -29,7 +29,8 @@ pub(crate) trait Fs: Debug + Send + Sync {
     /// Bytes of a file in aligned memory of our own: a map would die with the file.
     fn read(&self, path: &Path, range: Range<u64>) -> io::Result<Buffer>;
 
-    /// Makes a file and writes it. `AlreadyExists`: something has the name, be it a link to nothing.
+    /// Makes a file and writes it, which is not one moment: what others read gets its name by `rename`. `AlreadyExists`:
+    /// something has the name, be it a link to nothing.
     fn write(&self, path: &Path, bytes: &[u8]) -> io::Result<()>;
 
     /// Opens a file, made where there is none, with its first `length` bytes and no others, to put more behind them.

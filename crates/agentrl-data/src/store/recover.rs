@@ -13,6 +13,9 @@ use crate::{Error, Result};
 /// for Polars passes over empty files.
 pub(super) const MARKER: &str = "0-being-rewritten.arrow";
 
+/// The marker before it has its name: a writer can be killed, or a folder read, between its making and its bytes.
+const STAGED_MARKER: &str = "0-being-rewritten.tmp";
+
 /// What the marker says.
 pub(super) const MARKED: &[u8] = b"Files of this folder are just taking the place of others. Read it again.\n";
 
@@ -123,7 +126,7 @@ fn plan(fs: &dyn Fs, store: &Path, folder: &str, manifest: &Manifest) -> Result<
     }
     for name in &names {
         let found = path.join(name);
-        if name == MARKER || name == OLD_MARKER {
+        if [MARKER, STAGED_MARKER, OLD_MARKER].contains(&name.as_str()) {
             plan.markers.push(found);
             continue;
         }
@@ -148,6 +151,13 @@ fn plan(fs: &dyn Fs, store: &Path, folder: &str, manifest: &Manifest) -> Result<
 
 fn is_in(names: &[String], path: &Path) -> bool {
     path.file_name().and_then(|name| name.to_str()).is_some_and(|name| names.iter().any(|found| found == name))
+}
+
+/// Puts the marker into a folder, with its bytes from its first moment on.
+pub(super) fn mark(fs: &dyn Fs, marker: &Path) -> Result<()> {
+    let staged = marker.with_file_name(STAGED_MARKER);
+    fs.write(&staged, MARKED).map_err(failed("write", &staged))?;
+    fs.rename(&staged, marker).map_err(failed("rename", &staged))
 }
 
 /// All folders, as far as they are not there. With the first manifest, readers can open a store before its first commit.

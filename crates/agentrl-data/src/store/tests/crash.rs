@@ -1,5 +1,8 @@
 //! Every crash point: a run that stops before any write, sync or rename comes back as it was before or after its commit.
 
+use std::path::PathBuf;
+
+use super::super::recover::MARKED;
 use super::memory::{Crash, Image};
 use super::*;
 
@@ -108,6 +111,14 @@ fn check(image: Image, allowed: &[&Seen], what: &str) {
     assert_eq!((stray, files), (0, store.files.segments.values().map(Vec::len).sum()), "{what}: {left:?}");
 }
 
+/// What others read has all its bytes from the moment on in which it has its name.
+fn check_whole(files: &BTreeMap<PathBuf, Arc<[u8]>>, what: &str) {
+    for (path, bytes) in files.iter().filter(|(path, _)| path.extension().is_some_and(|end| end == "arrow")) {
+        let is_whole = bytes.starts_with(b"ARROW1") && bytes.ends_with(b"ARROW1") || **bytes == *MARKED;
+        assert!(is_whole, "{what}: {} has {} bytes", path.display(), bytes.len());
+    }
+}
+
 /// All crash points of a workload; returns how many there were.
 fn all_points(seed: u64) -> usize {
     let memory = Memory::new();
@@ -129,6 +140,9 @@ fn all_points(seed: u64) -> usize {
             }
             points += 1;
             let what = format!("workload {seed} stopped before operation {at} ({crash:?})");
+            if matches!(crash, Crash::Kill) {
+                check_whole(&files, &what);
+            }
             // The recovery can be stopped as well.
             if random.below(8) == 0 {
                 let recovered = Memory::from(after.clone());
