@@ -1,0 +1,79 @@
+"""Whether a chat goes on from one that was answered here: what of its messages counts, as digests."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+Json = dict[str, Any]
+
+
+def text_of(content: object) -> str | None:
+    """The text of a message's content, given as a text or in parts; None where it is more than text."""
+    if content is None or isinstance(content, str):
+        return content or ""
+    if isinstance(content, Sequence):
+        texts = [part if isinstance(part, str) else _text_of_part(part) for part in content]
+        if all(text is not None for text in texts):
+            return "".join(str(text) for text in texts)
+    return None
+
+
+def digests(messages: Sequence[Mapping[str, Any]], context: object) -> list[str]:
+    """A digest for each message, of it and of all before it.
+
+    Two chats agree up to a message iff its digests are equal. Clients change what they send back: they drop the
+    reasoning, trim an answer, name its calls anew, write their arguments in another order, give texts in parts. None of
+    this is an edit of what was said, so it does not count; everything else does.
+
+    Args:
+        messages: of a request to `/v1/chat/completions`.
+        context: what else the prompt depends on, such as the tools; JSON.
+    """
+    digest = hashlib.sha256(_json(context)).digest()
+    found, calls = [], dict[str, int]()
+    for message in messages:
+        told = _told(message, calls)
+        if message.get("role") == "assistant":
+            calls = {str(call.get("id")): place for place, call in enumerate(message.get("tool_calls") or [])}
+        digest = hashlib.sha256(digest + _json(told)).digest()
+        found.append(digest.hex())
+    return found
+
+
+def _told(message: Mapping[str, Any], calls: Mapping[str, int]) -> object:
+    """What of a message counts."""
+    role, content = message.get("role"), message.get("content")
+    text = text_of(content)
+    said: object = content if text is None else text
+    if role == "assistant":
+        asked = [_call(call) for call in message.get("tool_calls") or []]
+        return [role, said.strip() if isinstance(said, str) else said, asked]
+    if role == "tool":
+        # Identifiers of calls are made anew by some clients: a result belongs to a place.
+        return [role, said, calls.get(str(message.get("tool_call_id")), message.get("name"))]
+    return ["system" if role == "developer" else role, said, message.get("name")]
+
+
+def _call(call: Mapping[str, Any]) -> object:
+    function = call.get("function") or {}
+    arguments = function.get("arguments")
+    if isinstance(arguments, str):
+        try:
+            arguments = json.loads(arguments)
+        except ValueError:
+            pass  # what a model wrote need not be JSON
+    return [function.get("name"), arguments]
+
+
+def _text_of_part(part: object) -> str | None:
+    if isinstance(part, Mapping) and part.get("type") in ("text", "input_text", "output_text"):
+        text = part.get("text")
+        return text if isinstance(text, str) else None
+    return None
+
+
+def _json(value: object) -> bytes:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "surrogatepass")

@@ -1,0 +1,54 @@
+"""OpenAI's `/v1/completions`: a text or token ids, continued."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+from agentrl_core.agents.conversation import Json
+from agentrl_core.agents.dialects.chat import Event
+from agentrl_core.agents.upstream import Answer
+from agentrl_core.exceptions import InvalidInputError
+
+_OURS = ("stream", "stream_options", "model", "user", "kv_transfer_params", "return_token_ids")
+
+
+def asked(body: Json) -> Json:
+    """The request to the upstream."""
+    prompt = body.get("prompt")
+    is_tokens = isinstance(prompt, list) and bool(prompt) and all(isinstance(token, int) for token in prompt)
+    if not (is_tokens or (isinstance(prompt, str) and prompt)):
+        raise InvalidInputError("prompt is missing, or several; give one text, or the ids of one prompt")
+    if body.get("echo"):
+        raise InvalidInputError("echo is true; leave it out: the prompt's tokens are recorded without it")
+    return {name: value for name, value in body.items() if name not in _OURS and value is not None}
+
+
+def reply(answer: Answer, body: Json, name: str) -> Json:
+    """The client's reply."""
+    choices = [
+        {
+            "index": place,
+            "text": choice.message["content"],
+            "finish_reason": choice.finish_reason,
+            "logprobs": choice.details,
+        }
+        for place, choice in enumerate(answer.choices)
+    ]
+    return {
+        "id": f"cmpl-{name}",
+        "object": "text_completion",
+        "created": int(time.time()),
+        "model": body.get("model", ""),
+        "choices": choices,
+        "usage": answer.usage,
+    }
+
+
+def events(reply: Json, body: Json) -> Iterator[Event]:
+    """The reply as a stream."""
+    for choice in reply["choices"]:
+        yield None, {name: value for name, value in reply.items() if name != "usage"} | {"choices": [choice]}
+    if (body.get("stream_options") or {}).get("include_usage"):
+        yield None, reply | {"choices": []}
+    yield None, None

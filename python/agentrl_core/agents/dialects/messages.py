@@ -1,0 +1,162 @@
+"""Anthropic's `/v1/messages`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from agentrl_core.agents.conversation import Json, text_of
+from agentrl_core.agents.dialects.chat import Event
+from agentrl_core.agents.upstream import Answer
+from agentrl_core.exceptions import InvalidInputError
+
+_SAME = ("temperature", "top_p", "top_k", "seed", "chat_template_kwargs")
+_CHOICES = {"auto": "auto", "any": "required", "none": "none"}
+_STOPS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
+
+
+def asked(body: Json) -> Json:
+    """The request to the upstream."""
+    messages = body.get("messages")
+    if not isinstance(messages, list) or not messages:
+        raise InvalidInputError("messages is missing or empty; give at least one")
+    request: Json = {name: body[name] for name in _SAME if body.get(name) is not None}
+    if body.get("max_tokens") is not None:
+        request["max_tokens"] = body["max_tokens"]
+    if body.get("stop_sequences"):
+        request["stop"] = body["stop_sequences"]
+    chat: list[Json] = []
+    system = text_of(body.get("system"))
+    if system:
+        chat.append({"role": "system", "content": system})
+    for message in messages:
+        chat += _from_client(message)
+    request["messages"] = chat
+    if body.get("tools"):
+        request["tools"] = [_tool(tool) for tool in body["tools"]]
+        choice = body.get("tool_choice") or {"type": "auto"}
+        request["tool_choice"] = (
+            {"type": "function", "function": {"name": choice.get("name")}}
+            if choice.get("type") == "tool"
+            else _CHOICES.get(str(choice.get("type")), "auto")
+        )
+    return request
+
+
+def reply(answer: Answer, body: Json, name: str) -> Json:
+    """The client's reply."""
+    choice = answer.choices[0]
+    message = choice.message
+    blocks: list[Json] = []
+    reasoning = message.get("reasoning") or message.get("reasoning_content")
+    if reasoning:
+        blocks.append({"type": "thinking", "thinking": reasoning, "signature": name})
+    if message.get("content"):
+        blocks.append({"type": "text", "text": message["content"]})
+    blocks += [
+        {
+            "type": "tool_use",
+            "id": call["id"],
+            "name": call["function"]["name"],
+            "input": _object(call["function"].get("arguments")),
+        }
+        for call in message.get("tool_calls") or []
+    ]
+    return {
+        "id": f"msg_{name}",
+        "type": "message",
+        "role": "assistant",
+        "model": body.get("model", ""),
+        "content": blocks or [{"type": "text", "text": ""}],
+        "stop_reason": _STOPS.get(choice.finish_reason, "end_turn"),
+        "stop_sequence": None,
+        "usage": {
+            "input_tokens": answer.usage.get("prompt_tokens", len(answer.prompt)),
+            "output_tokens": answer.usage.get("completion_tokens", len(choice.tokens)),
+        },
+    }
+
+
+def events(reply: Json, body: Json) -> Iterator[Event]:  # noqa: ARG001 -- all dialects take both
+    """The reply as a stream."""
+    start = reply | {"content": [], "stop_reason": None}
+    yield "message_start", {"type": "message_start", "message": start}
+    for index, block in enumerate(reply["content"]):
+        begin, delta = _pieces(block)
+        yield "content_block_start", {"type": "content_block_start", "index": index, "content_block": begin}
+        yield "content_block_delta", {"type": "content_block_delta", "index": index, "delta": delta}
+        if block["type"] == "thinking":
+            signature = {"type": "signature_delta", "signature": block["signature"]}
+            yield "content_block_delta", {"type": "content_block_delta", "index": index, "delta": signature}
+        yield "content_block_stop", {"type": "content_block_stop", "index": index}
+    ended = {"stop_reason": reply["stop_reason"], "stop_sequence": None}
+    yield "message_delta", {"type": "message_delta", "delta": ended, "usage": reply["usage"]}
+    yield "message_stop", {"type": "message_stop"}
+
+
+def _pieces(block: Json) -> tuple[Json, Json]:
+    if block["type"] == "tool_use":
+        text = json.dumps(block["input"])
+        return block | {"input": {}}, {"type": "input_json_delta", "partial_json": text}
+    if block["type"] == "thinking":
+        begin = {"type": "thinking", "thinking": "", "signature": ""}
+        return begin, {"type": "thinking_delta", "thinking": block["thinking"]}
+    return {"type": "text", "text": ""}, {"type": "text_delta", "text": block["text"]}
+
+
+def _from_client(message: Json) -> list[Json]:
+    """A message of the client's as one or several of a chat: results of tools are messages of their own there."""
+    role, content = message.get("role"), message.get("content")
+    if role not in ("user", "assistant", "system"):
+        raise InvalidInputError(f"a message has role {role!r}; give user or assistant")
+    if not isinstance(content, list):
+        return [{"role": role, "content": content}]
+    found: list[Json] = []
+    parts: list[Json] = []
+    calls: list[Json] = []
+    for block in content:
+        kind = block.get("type") if isinstance(block, dict) else None
+        if kind == "tool_result":
+            text = text_of(block.get("content"))
+            if text is None:
+                raise InvalidInputError("a tool_result holds more than text; give its text")
+            found.append({"role": "tool", "tool_call_id": block.get("tool_use_id"), "content": text})
+        elif kind == "tool_use":
+            arguments = json.dumps(block.get("input") or {})
+            function = {"name": block.get("name"), "arguments": arguments}
+            calls.append({"id": block.get("id"), "type": "function", "function": function})
+        elif kind == "text":
+            parts.append({"type": "text", "text": block.get("text", "")})
+        elif kind == "image":
+            parts.append({"type": "image_url", "image_url": {"url": _url(block.get("source") or {})}})
+        elif kind not in ("thinking", "redacted_thinking"):
+            raise InvalidInputError(f"a content block has type {kind!r}; text, image, tool_use and tool_result are known")
+    if parts or calls or not found:
+        text = text_of(parts)
+        told: Json = {"role": role, "content": parts if text is None else text}
+        if calls:
+            told["tool_calls"] = calls
+        found.append(told)
+    return found
+
+
+def _url(source: Json) -> str:
+    if source.get("type") == "url":
+        return str(source.get("url"))
+    return f"data:{source.get('media_type')};base64,{source.get('data')}"
+
+
+def _tool(tool: Json) -> Json:
+    schema = tool.get("input_schema") or {"type": "object", "properties": {}}
+    function = {"name": tool.get("name"), "description": tool.get("description") or "", "parameters": schema}
+    return {"type": "function", "function": function}
+
+
+def _object(arguments: Any) -> Json:
+    """The arguments of a call, which are an object in this dialect."""
+    try:
+        value = json.loads(arguments) if isinstance(arguments, str) else arguments
+    except ValueError:
+        value = None
+    return value if isinstance(value, dict) else {"arguments": arguments}

@@ -1,0 +1,178 @@
+"""OpenAI's `/v1/responses`, without state of its own: a client sends the whole history, or names a response of its session."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from agentrl_core.agents.conversation import Json, text_of
+from agentrl_core.agents.dialects.chat import Event
+from agentrl_core.agents.upstream import Answer
+from agentrl_core.exceptions import InvalidInputError
+
+_SAME = ("temperature", "top_p", "parallel_tool_calls", "seed", "top_k", "chat_template_kwargs")
+
+
+def asked(body: Json) -> Json:
+    """The request to the upstream."""
+    request: Json = {name: body[name] for name in _SAME if body.get(name) is not None}
+    if body.get("max_output_tokens") is not None:
+        request["max_tokens"] = body["max_output_tokens"]
+    chat: list[Json] = []
+    if body.get("instructions"):
+        chat.append({"role": "system", "content": body["instructions"]})
+    given = body.get("input")
+    items = [{"role": "user", "content": given}] if isinstance(given, str) else given
+    if not isinstance(items, list) or not items:
+        raise InvalidInputError("input is missing or empty; give a text or a list of items")
+    for item in items:
+        _add(chat, item)
+    request["messages"] = chat
+    if body.get("tools"):
+        request["tools"] = [_tool(tool) for tool in body["tools"]]
+        choice = body.get("tool_choice") or "auto"
+        is_named = isinstance(choice, dict) and choice.get("name")
+        request["tool_choice"] = {"type": "function", "function": {"name": choice["name"]}} if is_named else choice
+    form = (body.get("text") or {}).get("format") or {"type": "text"}
+    if form.get("type") == "json_schema":
+        schema = {name: form[name] for name in ("name", "schema", "strict", "description") if name in form}
+        request["response_format"] = {"type": "json_schema", "json_schema": schema}
+    elif form.get("type") == "json_object":
+        request["response_format"] = form
+    return request
+
+
+def reply(answer: Answer, body: Json, name: str) -> Json:
+    """The client's reply."""
+    choice = answer.choices[0]
+    message = choice.message
+    is_cut = choice.finish_reason == "length"
+    status = "incomplete" if is_cut else "completed"
+    output: list[Json] = []
+    reasoning = message.get("reasoning") or message.get("reasoning_content")
+    if reasoning:
+        text = {"type": "reasoning_text", "text": reasoning}
+        output.append({"type": "reasoning", "id": f"rs_{name}", "summary": [], "content": [text], "status": status})
+    if message.get("content") or not message.get("tool_calls"):
+        text = {"type": "output_text", "text": message.get("content") or "", "annotations": [], "logprobs": []}
+        output.append(
+            {"type": "message", "id": f"msg_{name}", "role": "assistant", "status": status, "content": [text]}
+        )
+    for place, call in enumerate(message.get("tool_calls") or []):
+        output.append(
+            {
+                "type": "function_call",
+                "id": f"fc_{name}_{place}",
+                "call_id": call["id"],
+                "name": call["function"]["name"],
+                "arguments": call["function"].get("arguments") or "{}",
+                "status": "completed",
+            }
+        )
+    asked_for = {
+        name: body.get(name)
+        for name in ("instructions", "metadata", "previous_response_id", "temperature", "top_p", "max_output_tokens")
+    }
+    into, out = answer.usage.get("prompt_tokens", len(answer.prompt)), len(choice.tokens)
+    return asked_for | {
+        "id": f"resp_{name}",
+        "object": "response",
+        "created_at": int(time.time()),
+        "status": status,
+        "error": None,
+        "incomplete_details": {"reason": "max_output_tokens"} if is_cut else None,
+        "model": body.get("model", ""),
+        "output": output,
+        "parallel_tool_calls": body.get("parallel_tool_calls", True),
+        "tool_choice": body.get("tool_choice") or "auto",
+        "tools": body.get("tools") or [],
+        "usage": {
+            "input_tokens": into,
+            "input_tokens_details": {"cached_tokens": 0},
+            "output_tokens": out,
+            "output_tokens_details": {"reasoning_tokens": 0},
+            "total_tokens": into + out,
+        },
+    }
+
+
+def events(reply: Json, body: Json) -> Iterator[Event]:  # noqa: ARG001 -- all dialects take both
+    """The reply as a stream."""
+    number = 0
+
+    def event(kind: str, **data: Any) -> Event:
+        nonlocal number
+        number += 1
+        return kind, {"type": kind, "sequence_number": number - 1, **data}
+
+    begun = reply | {"status": "in_progress", "output": [], "usage": None}
+    yield event("response.created", response=begun)
+    yield event("response.in_progress", response=begun)
+    for index, item in enumerate(reply["output"]):
+        place = {"output_index": index, "item_id": item["id"]}
+        empty = item | {"status": "in_progress"}
+        if item["type"] == "function_call":
+            yield event("response.output_item.added", output_index=index, item=empty | {"arguments": ""})
+            yield event("response.function_call_arguments.delta", **place, delta=item["arguments"])
+            done = {"name": item["name"], "arguments": item["arguments"]}
+            yield event("response.function_call_arguments.done", **place, **done)
+        else:
+            yield event("response.output_item.added", output_index=index, item=empty | {"content": []})
+            part = item["content"][0]
+            kind = "reasoning_text" if item["type"] == "reasoning" else "output_text"
+            place["content_index"] = 0
+            more = {} if item["type"] == "reasoning" else {"logprobs": []}
+            yield event("response.content_part.added", **place, part=part | {"text": ""})
+            yield event(f"response.{kind}.delta", **place, delta=part["text"], **more)
+            yield event(f"response.{kind}.done", **place, text=part["text"], **more)
+            yield event("response.content_part.done", **place, part=part)
+        yield event("response.output_item.done", output_index=index, item=item)
+    kind = "response.incomplete" if reply["status"] == "incomplete" else "response.completed"
+    yield event(kind, response=reply)
+
+
+def history(body: Json, reply: Json) -> list[Json]:
+    """The items of a request and of its reply: what `previous_response_id` stands for."""
+    given = body["input"]
+    items = [{"role": "user", "content": given}] if isinstance(given, str) else list(given)
+    return items + reply["output"]
+
+
+def _add(chat: list[Json], item: Any) -> None:
+    """Put an item behind a chat. Texts and calls of one answer are one message there."""
+    kind = item.get("type", "message") if isinstance(item, dict) else None
+    if kind == "message":
+        role, content = item.get("role"), item.get("content")
+        text = text_of(content)
+        told = [_part(part) for part in content] if text is None else text
+        chat.append({"role": "system" if role == "developer" else role, "content": told})
+    elif kind == "function_call":
+        function = {"name": item.get("name"), "arguments": item.get("arguments") or "{}"}
+        call = {"id": item.get("call_id"), "type": "function", "function": function}
+        if not chat or chat[-1]["role"] != "assistant":
+            chat.append({"role": "assistant", "content": ""})
+        chat[-1].setdefault("tool_calls", []).append(call)
+    elif kind == "function_call_output":
+        output = item.get("output")
+        text = text_of(output)
+        if text is None:
+            raise InvalidInputError("a function_call_output holds more than text; give its text")
+        chat.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": text})
+    elif kind != "reasoning":
+        raise InvalidInputError(
+            f"an item of input has type {kind!r}; message, reasoning, function_call and function_call_output are known"
+        )
+
+
+def _part(part: Json) -> Json:
+    if part.get("type") == "input_image":
+        return {"type": "image_url", "image_url": {"url": part.get("image_url")}}
+    return {"type": "text", "text": part.get("text", "")}
+
+
+def _tool(tool: Json) -> Json:
+    if tool.get("type") != "function":
+        raise InvalidInputError(f"a tool has type {tool.get('type')!r}; only function is known: no tool runs here")
+    function = {name: tool[name] for name in ("name", "description", "parameters", "strict") if tool.get(name) is not None}
+    return {"type": "function", "function": function}

@@ -1,0 +1,415 @@
+"""The recording endpoint: an ASGI application that agents talk to as if it were the model's own server."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+import re
+import secrets
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from types import ModuleType
+from typing import Any
+
+from agentrl_core.agents import traces
+from agentrl_core.agents.conversation import Json
+from agentrl_core.agents.dialects import chat, completions, messages, responses
+from agentrl_core.agents.recorder import Recorder
+from agentrl_core.agents.session import Session
+from agentrl_core.agents.template import Template
+from agentrl_core.agents.upstream import RefusedError, Upstream
+from agentrl_core.data.batch import Batch
+from agentrl_core.data.store import Store
+from agentrl_core.exceptions import AgentRLError, EngineError, InvalidInputError, MissingDependencyError, NotFoundError
+
+try:
+    import uvicorn
+    from starlette.applications import Starlette
+    from starlette.requests import Request
+    from starlette.responses import JSONResponse, Response, StreamingResponse
+    from starlette.routing import Route
+except ImportError as error:
+    raise MissingDependencyError("agentrl_core.agents needs Starlette and uvicorn: pip install 'agentrl-core[agents]'") from error
+
+NAME = re.compile(r"[A-Za-z0-9_.\-]{1,128}\Z")
+RETRIES = "x-stainless-retry-count"
+"""Header in which the clients of OpenAI and Anthropic say how often they have asked before."""
+
+
+class Endpoint:
+    """Records what agents of any framework say, token by token, while they run as they are.
+
+    An agent is pointed to it by its base URL and its API key, and speaks OpenAI's chat completions, completions or
+    responses, or Anthropic's messages. Each session is an episode; each answer is a turn of it, stored once with the
+    token ids and log-probs that the engine reported. `app` is an ASGI application; `running` serves it in a thread.
+
+    A session is named in the path (`/s/NAME/v1`), in the header `X-Session-ID`, or by the API key that `open` gave for it
+    (without a key of the endpoint, any key that looks like a name is one). Where an endpoint has a key of its own, it is
+    needed for all but a session's own key.
+
+    What is promised: bytes and work grow linearly with the turns of a session; every sampled token is in exactly one
+    node; recorded ids are the engine's; a request that is sent again is answered once; what an agent edits is never
+    trained as if the model had seen it; and what was answered survives a kill, where there is a store.
+
+    Args:
+        upstream: who generates.
+        store: a run to write; None: in memory.
+        api_key: wanted from agents and from whoever pays rewards; None: from nobody, for a machine of one's own.
+        max_bytes: of a request's body.
+        max_sessions: that are open at once.
+
+    Example:
+        >>> from agentrl_core.agents import Endpoint, VllmUpstream
+        >>> endpoint = Endpoint(VllmUpstream("http://127.0.0.1:8000"))
+        >>> endpoint.open("first", task="6*7")["session_id"]
+        'first'
+    """
+
+    def __init__(
+        self,
+        upstream: Upstream,
+        *,
+        store: Store | None = None,
+        api_key: str | None = None,
+        max_bytes: int = 32 << 20,
+        max_sessions: int = 100_000,
+    ) -> None:
+        self.upstream = upstream
+        self.policy_version = 0
+        """The version of the weights that the upstream answers with: whoever gives it new ones says so."""
+        self._recorder = Recorder(store)
+        self._template = Template(upstream)
+        self._api_key = api_key
+        self._max_bytes = max_bytes
+        self._max_sessions = max_sessions
+        self._keys: dict[str, str] = {}
+        """Sessions by their keys."""
+        self._sessions = {name: self._session(name) for name in self._recorder.sessions}
+        self._histories: dict[str, list[Json]] = {}
+        """Items of conversations, by the response that ends them."""
+        self._checked: asyncio.Task[None] | None = None
+        self.app = Starlette(routes=self._routes(), lifespan=self._life)
+
+    def open(self, session: str | None = None, *, task: str | None = None, group: str | None = None) -> Json:
+        """Begin a session.
+
+        Args:
+            session: its name; None: a new one.
+            task: what it is about; None: its own name.
+            group: sessions of one group are compared with each other; None: those of the task.
+
+        Returns:
+            `session_id`, `api_key` and `path`, where the endpoint's URL and the path are the base URL of its agent.
+
+        Raises:
+            InvalidInputError: there is such a session, the name is none, or too many are open.
+        """
+        session = secrets.token_hex(8) if session is None else session
+        if not NAME.match(session):
+            raise InvalidInputError(f"session {session[:160]!r}: give letters, digits, _, . and -, at most 128")
+        if session in self._sessions:
+            raise InvalidInputError(f"there is a session {session!r} already")
+        if len(self._sessions) >= self._max_sessions:
+            raise InvalidInputError(f"{len(self._sessions)} sessions are open, and no more are taken; close some")
+        task = session if task is None else task
+        self._recorder.open(session, task, task if group is None else group)
+        self._sessions[session] = self._session(session)
+        key = secrets.token_urlsafe(24)
+        self._keys[key] = session
+        return {"session_id": session, "api_key": key, "path": f"/s/{session}/v1"}
+
+    def reward(self, session: str, reward: float, turn: int | None = None) -> None:
+        """Pay for a turn of a session; None: for its last.
+
+        Raises:
+            NotFoundError: no such session.
+            InvalidInputError: it has no such turn.
+        """
+        self._recorder.reward(self._known(session).recorded, float(reward), turn)
+
+    def close(
+        self,
+        session: str,
+        *,
+        reward: float | None = None,
+        success: bool | None = None,
+        status: str = "finished",
+        info: Json | None = None,
+    ) -> None:
+        """End a session, with its outcome. What is answered later is not recorded.
+
+        Raises:
+            NotFoundError: no such session.
+            InvalidInputError: it is closed already, or the status is none.
+        """
+        recorded = self._known(session).recorded
+        if recorded.closed is not None:
+            raise InvalidInputError(f"session {session!r} is closed already")
+        if status not in ("finished", "truncated", "aborted", "failed"):
+            raise InvalidInputError(f"status is {status!r}; give 'finished', 'truncated', 'aborted' or 'failed'")
+        if not recorded.turns:
+            status = "aborted"  # there is nothing to train
+        end: Json = {"reward": reward, "success": success, "status": status, "info": info}
+        self._recorder.close(recorded, end)
+
+    def commit(self) -> Batch | None:
+        """The batch of all groups whose sessions are closed, and the store's next iteration; None: there are none."""
+        batch = self._recorder.commit()
+        self._sessions = {name: self._sessions[name] for name in self._recorder.sessions}
+        self._keys = {key: name for key, name in self._keys.items() if name in self._sessions}
+        return batch
+
+    @contextmanager
+    def running(self, host: str = "127.0.0.1", port: int = 0) -> Iterator[str]:
+        """Serve in a thread of its own; gives the URL. Port 0: any that is free."""
+        config = uvicorn.Config(self.app, host=host, port=port, log_level="warning", lifespan="on")
+        server = uvicorn.Server(config)
+        thread = threading.Thread(target=server.run, name="agentrl endpoint", daemon=True)
+        thread.start()
+        while not server.started:
+            if not thread.is_alive():
+                raise EngineError(f"the endpoint cannot be served at {host}:{port}; see the message above")
+            thread.join(0.01)
+        address = server.servers[0].sockets[0].getsockname()
+        try:
+            yield f"http://{address[0]}:{address[1]}"
+        finally:
+            server.should_exit = True
+            thread.join()
+
+    def _session(self, name: str) -> Session:
+        return Session(self._recorder.sessions[name], self._recorder, self.upstream, self._template)
+
+    def _known(self, session: str) -> Session:
+        if session not in self._sessions:
+            raise NotFoundError(f"there is no session {session[:160]!r}; open it first")
+        return self._sessions[session]
+
+    @asynccontextmanager
+    async def _life(self, _: Starlette) -> AsyncIterator[None]:
+        yield
+        await self.upstream.close()
+
+    def _routes(self) -> list[Route]:
+        doors = {
+            "/chat/completions": (chat, "chat"),
+            "/completions": (completions, "completions"),
+            "/responses": (responses, "responses"),
+            "/messages": (messages, "messages"),
+        }
+        routes = [
+            Route(f"{prefix}/v1{path}", self._door(dialect, name), methods=["POST"])
+            for prefix in ("", "/s/{session}")
+            for path, (dialect, name) in doors.items()
+        ]
+        routes += [Route(f"{prefix}/v1/models", self._guarded(self._models)) for prefix in ("", "/s/{session}")]
+        return [
+            *routes,
+            Route("/health", self._health),
+            Route("/sessions", self._guarded(self._open), methods=["POST"]),
+            Route("/sessions/{session}/reward", self._guarded(self._reward), methods=["POST"]),
+            Route("/sessions/{session}/close", self._guarded(self._close), methods=["POST"]),
+            Route("/sessions/{session}/traces", self._guarded(self._traces)),
+            Route("/weights", self._guarded(self._weights), methods=["POST"]),
+            Route("/iterations", self._guarded(self._commit), methods=["POST"]),
+        ]
+
+    def _door(self, dialect: ModuleType, name: str) -> Callable[[Request], Awaitable[Response]]:
+        """The door of a dialect."""
+
+        async def answer(request: Request) -> Response:
+            session = self._named(request)
+            body = await self._body(request)
+            if name == "responses" and body.get("previous_response_id"):
+                body = self._continued(body)
+            asked = dialect.asked(body)
+            await self._check()
+            retry = request.headers.get(RETRIES, "0") not in ("", "0")
+            if name == "completions":
+                found, entry = await session.complete(asked, self.policy_version, retry=retry)
+            else:
+                found, entry = await session.chat(asked, self.policy_version, path=name, retry=retry)
+            reply = dialect.reply(found, body, secrets.token_hex(12))
+            if name == "responses":
+                self._histories[reply["id"]] = responses.history(body, reply)
+            # Who has hung up asks again, and is answered with this.
+            entry.is_delivered = not await request.is_disconnected()
+            if body.get("stream"):
+                return StreamingResponse(_sse(dialect.events(reply, body)), media_type="text/event-stream")
+            return JSONResponse(reply)
+
+        return self._told(answer, name)
+
+    def _guarded(self, work: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
+        """A door for whoever has the endpoint's key."""
+
+        async def answer(request: Request) -> Response:
+            if self._api_key is not None and not _same(_key(request), self._api_key):
+                raise PermissionError
+            return await work(request)
+
+        return self._told(answer, "chat")
+
+    def _told(
+        self, work: Callable[[Request], Awaitable[Response]], name: str
+    ) -> Callable[[Request], Awaitable[Response]]:
+        """Errors in the client's dialect."""
+
+        async def answer(request: Request) -> Response:
+            try:
+                return await work(request)
+            except PermissionError:
+                return _failed(name, 401, "authentication_error", "the API key is missing or wrong")
+            except RefusedError as error:
+                said = error.body.get("error") or {}
+                told = said.get("message") if isinstance(said, dict) else None
+                return _failed(name, error.status, "invalid_request_error", str(told or error))
+            except NotFoundError as error:
+                return _failed(name, 404, "not_found_error", str(error))
+            except OverflowError as error:
+                return _failed(name, 413, "request_too_large", str(error))
+            except InvalidInputError as error:
+                return _failed(name, 400, "invalid_request_error", str(error))
+            except EngineError as error:
+                return _failed(name, 502, "api_error", str(error))
+            except AgentRLError as error:
+                return _failed(name, 500, "api_error", str(error))
+
+        return answer
+
+    def _named(self, request: Request) -> Session:
+        """The session of a request. One that is named and not open yet begins with its first request."""
+        key = _key(request)
+        owner = next((name for known, name in self._keys.items() if _same(key, known)), None) if key else None
+        if owner is None and self._api_key is not None and not _same(key, self._api_key):
+            raise PermissionError
+        name = request.path_params.get("session") or request.headers.get("x-session-id") or owner
+        if owner is not None and name != owner:
+            raise PermissionError
+        if name is None and self._api_key is None and key and NAME.match(key):
+            name = key
+        if name is None:
+            raise InvalidInputError(
+                "the request names no session; use the base URL .../s/NAME/v1, the header X-Session-ID, or the key that "
+                "POST /sessions gave"
+            )
+        if name not in self._sessions:
+            self.open(name)
+        return self._sessions[name]
+
+    async def _body(self, request: Request) -> Json:
+        parts, length = [], 0
+        async for part in request.stream():
+            length += len(part)
+            if length > self._max_bytes:
+                raise OverflowError(f"the body has more than {self._max_bytes} bytes; send less")
+            parts.append(part)
+        try:
+            body = json.loads(b"".join(parts) or b"{}")
+        except (ValueError, RecursionError) as error:
+            raise InvalidInputError(f"the body is no JSON: {error}") from error
+        if not isinstance(body, dict):
+            raise InvalidInputError("the body is no JSON object; give one")
+        return body
+
+    async def _check(self) -> None:
+        """Look at the upstream once, before its first answer."""
+        if self._checked is None or (self._checked.done() and self._checked.exception() is not None):
+            self._checked = asyncio.ensure_future(self.upstream.check())
+        await asyncio.shield(self._checked)
+
+    def _continued(self, body: Json) -> Json:
+        known = self._histories.get(str(body["previous_response_id"]))
+        if known is None:
+            raise NotFoundError(f"there is no response {str(body['previous_response_id'])[:80]!r} here; send the history")
+        given = body.get("input") or []
+        items = [{"role": "user", "content": given}] if isinstance(given, str) else given
+        return body | {"input": [*known, *items]}
+
+    async def _health(self, _: Request) -> Response:
+        return JSONResponse({"status": "ok", "sessions": len(self._sessions), "iteration": self._recorder.iteration})
+
+    async def _models(self, _: Request) -> Response:
+        return JSONResponse(await self.upstream.models())
+
+    async def _open(self, request: Request) -> Response:
+        body = await self._body(request)
+        given = {name: _text(body, name) for name in ("session_id", "task_id", "group")}
+        opened = self.open(given["session_id"], task=given["task_id"], group=given["group"])
+        return JSONResponse(opened | {"base_url": str(request.base_url).rstrip("/") + opened["path"]})
+
+    async def _reward(self, request: Request) -> Response:
+        body = await self._body(request)
+        reward, turn = body.get("reward"), body.get("turn")
+        if isinstance(reward, bool) or not isinstance(reward, (int, float)):
+            raise InvalidInputError(f"reward is {reward!r}; give a number")
+        if turn is not None and (isinstance(turn, bool) or not isinstance(turn, int)):
+            raise InvalidInputError(f"turn is {turn!r}; give a whole number, or leave it out")
+        self.reward(request.path_params["session"], reward, turn)
+        return JSONResponse({"status": "ok"})
+
+    async def _close(self, request: Request) -> Response:
+        body = await self._body(request)
+        reward, success = body.get("reward"), body.get("success")
+        if reward is not None and (isinstance(reward, bool) or not isinstance(reward, (int, float))):
+            raise InvalidInputError(f"reward is {reward!r}; give a number")
+        if success is not None and not isinstance(success, bool):
+            raise InvalidInputError(f"success is {success!r}; give true or false")
+        status = str(body.get("status", "finished"))
+        self.close(
+            request.path_params["session"], reward=reward, success=success, status=status, info=body.get("info")
+        )
+        return JSONResponse({"status": "ok"})
+
+    async def _traces(self, request: Request) -> Response:
+        recorded = self._known(request.path_params["session"]).recorded
+        shape = request.query_params.get("shape", "openenv")
+        if shape == "arrow":
+            stream = traces.arrow(self._recorder.batch([recorded]))
+            return Response(stream, media_type="application/vnd.apache.arrow.stream")
+        return JSONResponse(traces.shaped(recorded, shape))
+
+    async def _weights(self, request: Request) -> Response:
+        version = (await self._body(request)).get("version")
+        if isinstance(version, bool) or not isinstance(version, int) or version < self.policy_version:
+            raise InvalidInputError(f"version is {version!r}; give a whole number, at least {self.policy_version}")
+        self.policy_version = version
+        return JSONResponse({"version": version})
+
+    async def _commit(self, _: Request) -> Response:
+        batch = self.commit()
+        if batch is None:
+            return Response(status_code=204)
+        return Response(traces.arrow(batch), media_type="application/vnd.apache.arrow.stream")
+
+
+def _sse(events: Iterator[tuple[str | None, Json | None]]) -> Iterator[str]:
+    for name, data in events:
+        head = "" if name is None else f"event: {name}\n"
+        yield f"{head}data: {'[DONE]' if data is None else json.dumps(data, ensure_ascii=False)}\n\n"
+
+
+def _key(request: Request) -> str:
+    """The key that a client shows, as OpenAI's and Anthropic's do."""
+    kind, _, key = request.headers.get("authorization", "").partition(" ")
+    return key.strip() if kind.lower() == "bearer" else request.headers.get("x-api-key", "")
+
+
+def _same(first: str, second: str) -> bool:
+    return hmac.compare_digest(first.encode(), second.encode())
+
+
+def _text(body: Json, name: str) -> str | None:
+    value = body.get(name)
+    if value is not None and (not isinstance(value, str) or not value):
+        raise InvalidInputError(f"{name} is {value!r}; give a text")
+    return value
+
+
+def _failed(dialect: str, status: int, kind: str, text: str) -> Response:
+    told: dict[str, Any] = {"type": kind, "message": text}
+    if dialect == "messages":
+        return JSONResponse({"type": "error", "error": told}, status)
+    return JSONResponse({"error": told | {"param": None, "code": None}}, status)

@@ -1,0 +1,160 @@
+"""An engine of this process in place of a server: for scripts, tests, and loops that train on what an endpoint records."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from agentrl_core import _core
+from agentrl_core.agents.conversation import Json
+from agentrl_core.agents.upstream import Answer, Choice, RefusedError
+from agentrl_core.engine.base import Engine, Request, Sampling
+from agentrl_core.exceptions import InvalidInputError
+
+_OPENING = 64
+"""Tokens of a prompt in which the template's opening of the answer lies."""
+
+
+class EngineUpstream:
+    """Answers with an `Engine`, its tokenizer's chat template, and the tokenizer's parser of answers where it has one.
+
+    The parser is the tokenizer's `response_template` (Hugging Face): calls of tools and reasoning are found by it. Without
+    one, all that is said is the message's content.
+
+    Args:
+        engine: who generates.
+        seed: of the sampling, where a request has none.
+        max_tokens: of an answer, where a request says none.
+    """
+
+    def __init__(self, engine: Engine, *, seed: int = 0, max_tokens: int = 256) -> None:
+        self._engine = engine
+        self._tokenizer: Any = engine.chat.tokenizer
+        self._seed = seed
+        self._max_tokens = max_tokens
+        self._numbers = itertools.count()
+
+    async def check(self) -> None:
+        """Engines report processed log-probs or refuse to begin."""
+
+    async def tokenize(
+        self, messages: Sequence[Json], tools: Sequence[Json] | None, options: Json | None, *, open_turn: bool
+    ) -> list[int]:
+        """See `Upstream.tokenize`."""
+        try:
+            return self._rendered(messages, tools, options, open_turn=open_turn)
+        except Exception as error:
+            # Whatever a template does not take is the client's to mend.
+            raise RefusedError(400, {"error": {"message": f"the chat template refuses the messages: {error}"}}) from error
+
+    async def chat(self, request: Json, tokens: Sequence[int] | None) -> Answer:
+        """See `Upstream.chat`."""
+        tools, options = request.get("tools"), request.get("chat_template_kwargs")
+        if tokens is None:
+            tokens = await self.tokenize(request["messages"], tools, options, open_turn=True)
+        return await self._generated(request, list(tokens), is_chat=True)
+
+    async def complete(self, request: Json) -> Answer:
+        """See `Upstream.complete`."""
+        prompt = request["prompt"]
+        tokens = self._tokenizer.encode(prompt, add_special_tokens=False) if isinstance(prompt, str) else prompt
+        return await self._generated(request, list(tokens), is_chat=False)
+
+    async def models(self) -> Json:
+        """See `Upstream.models`."""
+        name = str(self._tokenizer.name_or_path or "model")
+        return {"object": "list", "data": [{"id": name, "object": "model", "owned_by": "agentrl"}]}
+
+    async def close(self) -> None:
+        """The engine is its owner's to close."""
+
+    async def _generated(self, request: Json, tokens: list[int], *, is_chat: bool) -> Answer:
+        number = next(self._numbers)
+        seed = request.get("seed")
+        stops = self._engine.chat.stop_token_ids
+        try:
+            sampling = Sampling(
+                temperature=float(request.get("temperature", 1.0)),
+                top_p=float(request.get("top_p", 1.0)),
+                top_k=int(request.get("top_k", 0)),
+                max_tokens=int(request.get("max_completion_tokens") or request.get("max_tokens") or self._max_tokens),
+                stop_token_ids=stops,
+            )
+            requests = [
+                Request(
+                    np.asarray(tokens, np.int32),
+                    _core.rng.structural_seed(self._seed, *((number, place) if seed is None else (int(seed), place))),
+                    sampling,
+                )
+                for place in range(int(request.get("n", 1)))
+            ]
+        except (InvalidInputError, TypeError, ValueError) as error:
+            raise RefusedError(400, {"error": {"message": str(error)}}) from error
+        segments = await asyncio.gather(*map(self._engine.generate, requests))
+        choices = []
+        for segment in segments:
+            text = self._engine.chat.decode(segment.tokens)
+            message = self._parsed(text, tokens) if is_chat else {"content": text}
+            reason = "tool_calls" if message.get("tool_calls") else segment.finish_reason
+            choices.append(Choice(message, segment.tokens.tolist(), segment.logprobs.tolist(), reason))
+        sampled = sum(len(segment.tokens) for segment in segments)
+        usage = {"prompt_tokens": len(tokens), "completion_tokens": sampled, "total_tokens": len(tokens) + sampled}
+        return Answer(tokens, choices, usage)
+
+    def _parsed(self, text: str, prompt: list[int]) -> Json:
+        if getattr(self._tokenizer, "response_template", None) is None:
+            return {"content": text}
+        try:
+            # A template can open the answer, such as with `<think>`.
+            message = dict(self._tokenizer.parse_response(text, prefix=self._tokenizer.decode(prompt[-_OPENING:])))
+        except ValueError:
+            return {"content": text}  # a call that is no JSON is what was said
+        message.pop("role", None)
+        calls = message.pop("tool_calls", None) or []
+        message["content"] = message.get("content") or None
+        if calls:
+            message["tool_calls"] = [_call(call, place, text) for place, call in enumerate(calls)]
+        thinking = message.pop("thinking", None)
+        return message | ({"reasoning": thinking} if thinking else {})
+
+    def _rendered(
+        self, messages: Sequence[Json], tools: Sequence[Json] | None, options: Json | None, *, open_turn: bool
+    ) -> list[int]:
+        tokens = self._tokenizer.apply_chat_template(
+            [_for_template(message) for message in messages],
+            tools=None if not tools else list(tools),
+            add_generation_prompt=open_turn,
+            tokenize=True,
+            return_dict=False,
+            **(options or {}),
+        )
+        return [int(token) for token in tokens]
+
+
+def _call(call: Json, place: int, text: str) -> Json:
+    function = call.get("function", call)
+    arguments = function.get("arguments")
+    told = arguments if isinstance(arguments, str) else json.dumps(arguments or {})
+    name = f"call_{_core.rng.structural_seed(place, *text.encode()[:64]):016x}"
+    return {"id": name, "type": "function", "function": {"name": function.get("name"), "arguments": told}}
+
+
+def _for_template(message: Json) -> Json:
+    """A message as templates expect it: arguments of calls are objects there."""
+    calls = message.get("tool_calls")
+    if not calls:
+        return message
+    told = []
+    for call in calls:
+        function = dict(call.get("function") or {})
+        try:
+            function["arguments"] = json.loads(function.get("arguments") or "{}")
+        except (TypeError, ValueError):
+            pass
+        told.append(call | {"function": function})
+    return message | {"tool_calls": told}

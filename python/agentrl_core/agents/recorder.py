@@ -1,0 +1,325 @@
+"""What was said, kept: each turn once in a forest, and in the store's journal before the client hears of it."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentrl_core.agents.conversation import Json
+from agentrl_core.agents.upstream import Answer
+from agentrl_core.data.batch import Batch
+from agentrl_core.data.forest import Forest
+from agentrl_core.data.json_text import to_json
+from agentrl_core.data.store import Journal, Store
+from agentrl_core.exceptions import InvalidInputError
+
+Tokens = NDArray[np.int32]
+
+RECENT = 16
+"""How many turns a prompt is compared with whose history is of no known turn."""
+
+
+@dataclass
+class Turn:
+    """One answer of a session. Its prompt is told by what another turn's tokens begin with, and by what follows.
+
+    Args:
+        number: of the turn among those of its session.
+        origin: the turn whose prompt and output this prompt begins like; -1: none.
+        shared: how many tokens of these it shares.
+        added: the tokens of the prompt behind them.
+        output: tokens that were sampled behind the prompt.
+        logprobs: of these; NaN where the engine said none.
+        finish_reason: why it ended.
+        version: of the weights.
+        temperature: of the sampling; None where the client left it to the server.
+        top_p: of the sampling.
+        message: what the client was told.
+        chat: digest of the chat that ends with this answer, see `conversation.digests`; empty: of no chat.
+        asked: digest of the request, by which one that is sent again is known.
+        reward: of this turn, where somebody paid it one.
+    """
+
+    number: int
+    origin: int
+    shared: int
+    added: Tokens
+    output: Tokens
+    logprobs: NDArray[np.float32]
+    finish_reason: str
+    version: int
+    temperature: float | None
+    top_p: float
+    message: Json
+    chat: str
+    asked: str
+    reward: float | None = None
+
+
+@dataclass
+class Recorded:
+    """A session as it is kept."""
+
+    session: str
+    task: str
+    group: int
+    member: int
+    turns: list[Turn] = field(default_factory=list)
+    closed: Json | None = None
+    """Its end: reward, success, status; None while it is open."""
+
+    def path(self, number: int) -> Tokens:
+        """The tokens of a turn: its prompt, and what was sampled behind it."""
+        turn = self.turns[number]
+        return np.concatenate([self.context(number), turn.output])
+
+    def context(self, number: int) -> Tokens:
+        """The tokens of a turn's prompt, as the engine read them."""
+        turn = self.turns[number]
+        parts, length = [turn.added], turn.shared
+        while turn.origin >= 0:
+            turn = self.turns[turn.origin]
+            for part, start in ((turn.output, turn.shared + len(turn.added)), (turn.added, turn.shared)):
+                if length > start:
+                    parts.append(part[: length - start])
+                    length = start
+            length = min(length, turn.shared)
+        return np.concatenate(parts[::-1])
+
+
+class Recorder:
+    """The sessions of an iteration.
+
+    Every record is one line in the journal of the store's iteration, and holds of a prompt only what the session's turns
+    before it do not hold: bytes are linear in the tokens. `commit` makes the batch of the sessions that are closed; those
+    that are open move to the next iteration first, so that nothing is ever in no journal.
+
+    Args:
+        store: where all is kept; None: in memory.
+        seed: of the forest.
+    """
+
+    def __init__(self, store: Store | None = None, seed: int = 0) -> None:
+        self.store = store
+        self.iteration = 0 if store is None else store.iteration
+        self.sessions: dict[str, Recorded] = {}
+        self._seed = seed
+        self._groups: dict[str, int] = {}
+        self._journal: Journal | None = None
+        if store is not None:
+            self._journal = store.journal(self.iteration)
+            for number in (self.iteration, self.iteration + 1):
+                for name, payload in store.journal(number).records():
+                    self._read(name.decode(), json.loads(payload))
+
+    def open(self, session: str, task: str, group: str) -> Recorded:
+        """Begin a session of a task, as the next member of a group."""
+        number = self._groups.setdefault(group, len(self._groups))
+        member = sum(known.group == number for known in self.sessions.values())
+        recorded = Recorded(session, task, number, member)
+        self._write(session, "open", {"task": task, "group": group, "member": member})
+        self.sessions[session] = recorded
+        return recorded
+
+    def turn(
+        self,
+        recorded: Recorded,
+        answer: Answer,
+        request: Json,
+        version: int,
+        *,
+        near: int,
+        chats: Sequence[str],
+        asked: str,
+    ) -> list[Turn]:
+        """Keep an answer, a turn for each of its choices. When this returns, no kill loses it.
+
+        Args:
+            recorded: the session.
+            answer: what the upstream said.
+            request: what it was asked.
+            version: of the weights.
+            near: the turn that the prompt goes on from; -1: none that is known.
+            chats: digest of the chat behind each choice.
+            asked: digest of the request.
+        """
+        prompt = np.asarray(answer.prompt, np.int32)
+        origin, shared = _origin(recorded, prompt, near)
+        temperature, top_p = request.get("temperature"), request.get("top_p")
+        turns = [
+            Turn(
+                len(recorded.turns) + place,
+                origin,
+                shared,
+                prompt[shared:],
+                np.asarray(choice.tokens, np.int32),
+                np.asarray(choice.logprobs, np.float32),
+                choice.finish_reason,
+                version,
+                None if temperature is None else float(temperature),
+                1.0 if top_p is None else float(top_p),
+                choice.message,
+                chats[place],
+                asked,
+            )
+            for place, choice in enumerate(answer.choices)
+        ]
+        self._write(recorded.session, "turn", {"turns": [_packed(turn) for turn in turns]})
+        recorded.turns += turns
+        return turns
+
+    def reward(self, recorded: Recorded, reward: float, turn: int | None) -> None:
+        """Pay for a turn; None: for the last."""
+        if not recorded.turns:
+            raise InvalidInputError(f"session {recorded.session!r} has no turn yet that could be paid")
+        place = len(recorded.turns) - 1 if turn is None else turn
+        if not 0 <= place < len(recorded.turns):
+            raise InvalidInputError(
+                f"turn is {turn}; session {recorded.session!r} has turns 0 to {len(recorded.turns) - 1}"
+            )
+        self._write(recorded.session, "reward", {"turn": place, "reward": reward})
+        recorded.turns[place].reward = reward
+
+    def close(self, recorded: Recorded, end: Json) -> None:
+        """End a session: its reward, whether it was a success, how it ended."""
+        self._write(recorded.session, "close", end)
+        recorded.closed = end
+
+    def batch(self, sessions: list[Recorded]) -> Batch:
+        """The rows of some sessions, which are closed, or `partial` as they stand."""
+        forest = Forest(iteration=self.iteration, seed=self._seed)
+        tasks: dict[int, str] = {}
+        for recorded in sessions:
+            if tasks.setdefault(recorded.group, recorded.task) != recorded.task:
+                raise InvalidInputError(
+                    f"session {recorded.session!r} is of task {recorded.task!r}, and its group of {tasks[recorded.group]!r}"
+                )
+        for group, task in tasks.items():
+            forest.add_group(group, task)
+        for recorded in sessions:
+            trajectory = forest.start(recorded.group, recorded.member)
+            if recorded.turns:
+                _ingest(forest, trajectory, recorded)
+            if recorded.closed is not None:
+                end = recorded.closed
+                forest.finish(
+                    trajectory,
+                    reward=end.get("reward"),
+                    success=end.get("success"),
+                    status=end.get("status", "finished"),
+                    info=json.dumps({"session": recorded.session, **(end.get("info") or {})}),
+                )
+        return forest.freeze(partial=True)
+
+    def commit(self) -> Batch | None:
+        """The batch of the sessions that are closed, as an iteration of the store; None where there are none.
+
+        With a store it is committed when this returns. The caller trains on it, and ends the iteration with `ended`.
+        """
+        closed = [recorded for recorded in self.sessions.values() if recorded.closed is not None]
+        groups = {recorded.group for recorded in self.sessions.values() if recorded.closed is None}
+        # A group whose members still talk is compared with itself when they have ended.
+        closed = [recorded for recorded in closed if recorded.group not in groups]
+        if not closed:
+            return None
+        batch = self.batch(closed)
+        left = {name: recorded for name, recorded in self.sessions.items() if recorded not in closed}
+        if self.store is not None:
+            following = self.store.journal(self.iteration + 1)
+            for recorded in left.values():
+                for name, payload in self._records(recorded):
+                    following.append(name.encode(), to_json(payload, "record").encode())
+            batch = self.store.rebase(batch)
+            self.store.append(batch, iteration=self.iteration)
+            self.store.flush()
+            self.store.close_iteration(batch, {})
+            self._journal = following
+        self.sessions = left
+        self.iteration += 1
+        return batch
+
+    def _records(self, recorded: Recorded) -> list[tuple[str, Json]]:
+        """A session as the records of a journal."""
+        group = next(name for name, number in self._groups.items() if number == recorded.group)
+        records: list[tuple[str, Json]] = [
+            (f"{recorded.session} open", {"task": recorded.task, "group": group, "member": recorded.member})
+        ]
+        for turn in recorded.turns:
+            records.append((f"{recorded.session} turn", {"turns": [_packed(turn)]}))
+            if turn.reward is not None:
+                records.append((f"{recorded.session} reward", {"turn": turn.number, "reward": turn.reward}))
+        if recorded.closed is not None:
+            records.append((f"{recorded.session} close", recorded.closed))
+        return records
+
+    def _write(self, session: str, what: str, payload: Json) -> None:
+        if self._journal is not None:
+            self._journal.append(f"{session} {what}".encode(), to_json(payload, "record").encode())
+
+    def _read(self, name: str, payload: Json) -> None:
+        """Take a record of the journal back in. One that is there twice, after a kill in a commit, counts once."""
+        session, _, what = name.partition(" ")
+        recorded = self.sessions.get(session)
+        if what == "open":
+            number = self._groups.setdefault(payload["group"], len(self._groups))
+            self.sessions.setdefault(session, Recorded(session, payload["task"], number, payload["member"]))
+        elif recorded is None:
+            return
+        elif what == "turn":
+            for packed in payload["turns"]:
+                if packed["number"] == len(recorded.turns):
+                    recorded.turns.append(_unpacked(packed))
+        elif what == "reward":
+            recorded.turns[payload["turn"]].reward = payload["reward"]
+        else:
+            recorded.closed = payload
+
+
+def _packed(turn: Turn) -> Json:
+    """A turn as JSON."""
+    logprobs = [None if math.isnan(value) else value for value in turn.logprobs.tolist()]
+    lists = {"added": turn.added.tolist(), "output": turn.output.tolist(), "logprobs": logprobs}
+    return dict(vars(turn)) | lists
+
+
+def _unpacked(packed: Json) -> Turn:
+    logprobs = [math.nan if value is None else value for value in packed["logprobs"]]
+    arrays = {"added": np.asarray(packed["added"], np.int32), "output": np.asarray(packed["output"], np.int32)}
+    return Turn(**(packed | arrays | {"logprobs": np.asarray(logprobs, np.float32)}))
+
+
+def _origin(recorded: Recorded, prompt: Tokens, near: int) -> tuple[int, int]:
+    """The turn that a prompt shares most tokens with, and how many: the near one, or one of the last."""
+    places = [near] if near >= 0 else range(len(recorded.turns))[-RECENT:]
+    best = (-1, 0)
+    for place in places:
+        path = recorded.path(place)[: len(prompt)]
+        differs = path != prompt[: len(path)]
+        shared = int(differs.argmax()) if differs.any() else len(path)
+        best = max(best, (place, shared), key=lambda found: found[1])
+    return best
+
+
+def _ingest(forest: Forest, trajectory: int, recorded: Recorded) -> None:
+    """Give the turns of a session to a forest. A token whose log-prob nobody knows is not trained."""
+    turns = recorded.turns
+    known = [np.isfinite(turn.logprobs) for turn in turns]
+    for turn, mask in zip(turns, known, strict=True):
+        forest.ingest(
+            [trajectory],
+            prompts=[recorded.context(turn.number)],
+            outputs=[turn.output],
+            logprobs=[np.where(mask, turn.logprobs, 0.0)],
+            trainable=[mask.astype(np.uint8)],
+            policy_version=turn.version,
+            seed=turn.number,
+            temperature=turn.temperature,
+            top_p=turn.top_p,
+            finish_reason="length" if turn.finish_reason == "length" else "stop",
+            reward=[math.nan if turn.reward is None else turn.reward],
+        )

@@ -1,0 +1,134 @@
+"""A session: which of its turns a request goes on from, what is sent for it, and what is a message sent twice."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+from agentrl_core.agents.conversation import Json, digests
+from agentrl_core.agents.recorder import Recorded, Recorder
+from agentrl_core.agents.template import Template
+from agentrl_core.agents.upstream import Answer, Choice, Upstream
+from agentrl_core.exceptions import InvalidInputError
+
+
+@dataclass
+class Asked:
+    """A request that is being answered, or was."""
+
+    answer: asyncio.Future[Answer]
+    is_delivered: bool = False
+
+
+class Session:
+    """One episode of an agent: its requests are turns, recorded as the engine saw them.
+
+    A request goes on from the last answer given here that is in its history, word for word (`conversation.digests` says
+    what of a message counts). Its prompt is then the tokens of that turn and the template's tokens of what follows, so
+    the model reads what it wrote, its reasoning too, however the client sends it back. Where the history was edited
+    before that, it branches there; where it has no answer of ours, the engine renders it anew.
+
+    Args:
+        recorded: what is kept of it.
+        recorder: keeps it.
+        upstream: answers.
+        template: of the upstream's model.
+    """
+
+    def __init__(self, recorded: Recorded, recorder: Recorder, upstream: Upstream, template: Template) -> None:
+        self.recorded = recorded
+        self._recorder = recorder
+        self._upstream = upstream
+        self._template = template
+        self._turns: dict[str, int] = {turn.chat: turn.number for turn in recorded.turns if turn.chat}
+        """The turn whose answer is the last message of a chat, by the chat's digest."""
+        self._asked: dict[str, Asked] = {}
+        """Requests by their bodies, the last one with each."""
+
+    async def chat(self, request: Json, version: int, *, path: str, retry: bool) -> tuple[Answer, Asked]:
+        """Answer a chat, and keep the turn.
+
+        Args:
+            request: to `/v1/chat/completions`.
+            version: of the weights that answer.
+            path: the door through which it came, and
+            retry: whether the client says that it asks again: it gets the answer that was made, and no other is sampled.
+        """
+        return await self._once(request, path, lambda asked: self._answer(request, version, asked), retry=retry)
+
+    async def complete(self, request: Json, version: int, *, retry: bool) -> tuple[Answer, Asked]:
+        """Answer a request to `/v1/completions`, and keep the turn."""
+
+        async def ask(asked: str) -> Answer:
+            answer = await self._upstream.complete(request)
+            self._keep(request, answer, version, near=-1, chats=[""] * len(answer.choices), asked=asked)
+            return answer
+
+        return await self._once(request, "completions", ask, retry=retry)
+
+    async def _once(
+        self, request: Json, path: str, ask: Callable[[str], Awaitable[Answer]], *, retry: bool
+    ) -> tuple[Answer, Asked]:
+        """The answer to a request, made once for a request that is sent again."""
+        if self.recorded.closed is not None:
+            raise InvalidInputError(f"session {self.recorded.session!r} is closed; open another one")
+        text = json.dumps([path, request], sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+        key = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+        known = self._asked.get(key) or (self._before(key) if retry else None)
+        if known is not None and (retry or (known.answer.done() and not known.is_delivered)):
+            # Shielded: one who gives up waiting must not take the answer from the others.
+            return await asyncio.shield(known.answer), known
+        asked = Asked(asyncio.ensure_future(ask(key)))
+        self._asked[key] = asked
+        try:
+            return await asyncio.shield(asked.answer), asked
+        except Exception:
+            # What failed was not answered: who asks again is asked for.
+            if self._asked.get(key) is asked:
+                del self._asked[key]
+            raise
+
+    def _before(self, key: str) -> Asked | None:
+        """A request that was answered before the process was killed."""
+        turns = [turn for turn in self.recorded.turns if turn.asked == key]
+        if not turns:
+            return None
+        choices = [
+            Choice(turn.message, turn.output.tolist(), turn.logprobs.tolist(), turn.finish_reason) for turn in turns
+        ]
+        answer = asyncio.get_running_loop().create_future()
+        answer.set_result(Answer(self.recorded.context(turns[0].number).tolist(), choices))
+        return Asked(answer)
+
+    async def _answer(self, request: Json, version: int, asked: str) -> Answer:
+        messages, tools = request["messages"], request.get("tools")
+        options = request.get("chat_template_kwargs")
+        chain = digests(messages, [tools, options])
+        near, tokens = -1, None
+        for place in range(len(messages) - 2, -1, -1):
+            turn = self._turns.get(chain[place])
+            if turn is None or messages[place].get("role") != "assistant":
+                continue
+            path = self.recorded.path(turn)
+            behind = await self._template.behind(
+                messages[: place + 1], messages[place + 1 :], tools, options, int(path[-1])
+            )
+            if behind is not None:
+                near, tokens = turn, [*path.tolist(), *behind]
+            break
+        answer = await self._upstream.chat(request, tokens)
+        said = [choice.message | {"role": "assistant"} for choice in answer.choices]
+        chats = [digests([*messages, message], [tools, options])[-1] for message in said]
+        self._keep(request, answer, version, near=near, chats=chats, asked=asked)
+        return answer
+
+    def _keep(
+        self, request: Json, answer: Answer, version: int, *, near: int, chats: Sequence[str], asked: str
+    ) -> None:
+        if self.recorded.closed is not None:
+            raise InvalidInputError(f"session {self.recorded.session!r} was closed while it was answered")
+        turns = self._recorder.turn(self.recorded, answer, request, version, near=near, chats=chats, asked=asked)
+        self._turns.update((turn.chat, turn.number) for turn in turns if turn.chat)

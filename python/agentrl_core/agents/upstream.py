@@ -1,0 +1,241 @@
+"""What the endpoint asks of whoever generates, and vLLM's server as one who does."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import httpx
+
+from agentrl_core.agents.conversation import Json
+from agentrl_core.exceptions import EngineError, InvalidInputError
+
+CLOSE_TO_ZERO = 1e-3
+"""Log-probability of the only token that was kept, as far from 0 as rounding takes it."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One answer: what the client is told, and the tokens that were sampled.
+
+    Args:
+        message: an assistant's message of `/v1/chat/completions`; of `/v1/completions` its `content` is the text.
+        tokens: ids of all that was sampled, the stop token included.
+        logprobs: of each of them, in the distribution sampled from; NaN where the engine said none.
+        finish_reason: as in `/v1/chat/completions`.
+        details: the client's own `logprobs`, where it asked for them.
+    """
+
+    message: Json
+    tokens: list[int]
+    logprobs: list[float]
+    finish_reason: str
+    details: Json | None = None
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The answer to one request: the tokens of its prompt as the engine read them, and a choice or several."""
+
+    prompt: list[int]
+    choices: list[Choice]
+    usage: Json = field(default_factory=dict)
+
+
+class RefusedError(EngineError):
+    """The upstream refuses a request, which is the client's to mend.
+
+    Args:
+        status: of the reply.
+        body: what the upstream said.
+    """
+
+    def __init__(self, status: int, body: Json) -> None:
+        super().__init__(f"the upstream refuses the request with status {status}: {str(body)[:500]}")
+        self.status = status
+        self.body = body
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.status, self.body)
+
+
+class Upstream(Protocol):
+    """Who generates. Requests and messages are those of `/v1/chat/completions`; several may run at once."""
+
+    async def check(self) -> None:
+        """Look once, before the first request, whether what it reports can be trained on.
+
+        Raises:
+            EngineError: it cannot be reached, or reports log-probs of another distribution than it samples from.
+        """
+        ...
+
+    async def tokenize(
+        self, messages: Sequence[Json], tools: Sequence[Json] | None, options: Json | None, *, open_turn: bool
+    ) -> list[int]:
+        """The tokens of a chat; with `open_turn` up to the assistant's next word. `options` are of the template."""
+        ...
+
+    async def chat(self, request: Json, tokens: Sequence[int] | None) -> Answer:
+        """Answer a chat; behind `tokens`, where they are given, in place of those of the template."""
+        ...
+
+    async def complete(self, request: Json) -> Answer:
+        """Answer a request to `/v1/completions`."""
+        ...
+
+    async def models(self) -> Json:
+        """The reply of `/v1/models`."""
+        ...
+
+    async def close(self) -> None:
+        """Give back what it holds."""
+        ...
+
+
+class VllmUpstream:
+    """A server of vLLM: `vllm serve MODEL --logprobs-mode processed_logprobs`, for tools with its options for them.
+
+    No tokenizer, template or parser is needed here: the server has them. Tokens enter by the field
+    `kv_transfer_params.prompt_token_ids` of `/v1/chat/completions` (vLLM 0.32), which skips template and tokenizer and
+    keeps the parsing of the answer; whether the server read them is seen in the `prompt_token_ids` it sends back.
+
+    Args:
+        url: of the server, such as `http://127.0.0.1:8000`.
+        model: its name there; None: the first of `/v1/models`.
+        api_key: of the server, where it wants one.
+        seconds: most seconds of one request.
+        client: an `httpx.AsyncClient` to use in place of its own.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        model: str | None = None,
+        api_key: str | None = None,
+        seconds: float = 600.0,
+        client: httpx.AsyncClient | None = None,
+    ) -> None:
+        if not url.startswith(("http://", "https://")):
+            raise InvalidInputError(f"VllmUpstream: url is {url!r}; give one such as http://127.0.0.1:8000")
+        headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=256)
+        self._client = client or httpx.AsyncClient(timeout=seconds, limits=limits)
+        self._url = url.rstrip("/").removesuffix("/v1")
+        self._headers = headers
+        self._model = model
+
+    async def check(self) -> None:
+        """See `Upstream.check`: of the only token that is kept, the processed log-prob is 0, the raw one is not."""
+        request = {"prompt": [0], "max_tokens": 1, "top_k": 1, "temperature": 1.0, "logprobs": 0}
+        answer = await self.complete(request)
+        logprob = answer.choices[0].logprobs[0]
+        if not abs(logprob) < CLOSE_TO_ZERO:
+            raise EngineError(
+                f"the server at {self._url} reports log-prob {logprob:.4f} of a token that was sampled with certainty, so "
+                "they are not those of the distribution it samples from; start it with --logprobs-mode processed_logprobs"
+            )
+
+    async def tokenize(
+        self, messages: Sequence[Json], tools: Sequence[Json] | None, options: Json | None, *, open_turn: bool
+    ) -> list[int]:
+        """See `Upstream.tokenize`."""
+        body: Json = {"messages": list(messages), "add_generation_prompt": open_turn}
+        if tools:
+            body["tools"] = list(tools)
+        if options:
+            body["chat_template_kwargs"] = options
+        reply = await self._post("/tokenize", body)
+        return [int(token) for token in reply["tokens"]]
+
+    async def chat(self, request: Json, tokens: Sequence[int] | None) -> Answer:
+        """See `Upstream.chat`."""
+        body = request | {"stream": False, "logprobs": True, "return_token_ids": True}
+        body.pop("stream_options", None)
+        if tokens is not None:
+            body["kv_transfer_params"] = {"prompt_token_ids": list(tokens)}
+        reply = await self._post("/v1/chat/completions", body)
+        choices = [self._choice(request, choice) for choice in reply["choices"]]
+        return Answer([int(token) for token in reply["prompt_token_ids"]], choices, dict(reply.get("usage") or {}))
+
+    async def complete(self, request: Json) -> Answer:
+        """See `Upstream.complete`."""
+        body = request | {"stream": False, "return_token_ids": True, "logprobs": request.get("logprobs") or 0}
+        reply = await self._post("/v1/completions", body)
+        choices = []
+        for choice in reply["choices"]:
+            told = choice["logprobs"]["token_logprobs"]
+            tokens = [int(token) for token in choice["token_ids"]]
+            details = choice["logprobs"] if request.get("logprobs") is not None else None
+            choices.append(
+                Choice(
+                    {"content": choice["text"]},
+                    tokens,
+                    _aligned(told, tokens),
+                    choice["finish_reason"],
+                    details,
+                )
+            )
+        return Answer([int(token) for token in reply["choices"][0]["prompt_token_ids"]], choices, reply.get("usage") or {})
+
+    async def models(self) -> Json:
+        """See `Upstream.models`."""
+        return await self._get("/v1/models")
+
+    async def close(self) -> None:
+        """See `Upstream.close`."""
+        await self._client.aclose()
+
+    def _choice(self, request: Json, choice: Json) -> Choice:
+        tokens = [int(token) for token in choice["token_ids"]]
+        content = (choice.get("logprobs") or {}).get("content") or []
+        message = {name: value for name, value in choice["message"].items() if value is not None and value != []}
+        message.setdefault("content", None)
+        reason = str(choice["finish_reason"])
+        return Choice(
+            message,
+            tokens,
+            _aligned([place.get("logprob") for place in content], tokens),
+            reason,
+            choice.get("logprobs") if request.get("logprobs") else None,
+        )
+
+    async def _named(self) -> str:
+        if self._model is None:
+            self._model = str((await self.models())["data"][0]["id"])
+        return self._model
+
+    async def _post(self, path: str, body: Json) -> Json:
+        body = body | {"model": await self._named()}
+        return await self._reply("POST", path, json=body)
+
+    async def _get(self, path: str) -> Json:
+        return await self._reply("GET", path)
+
+    async def _reply(self, method: str, path: str, **options: Any) -> Json:
+        try:
+            response = await self._client.request(method, self._url + path, headers=self._headers, **options)
+        except httpx.HTTPError as error:
+            raise EngineError(f"the server at {self._url} does not answer {path}: {error or type(error).__name__}") from error
+        try:
+            reply = response.json()
+        except ValueError:
+            reply = {"error": {"message": response.text[:500]}}
+        if 400 <= response.status_code < 500:
+            raise RefusedError(response.status_code, reply)
+        if response.status_code != 200:
+            raise EngineError(f"the server at {self._url} answers {path} with status {response.status_code}: {reply}")
+        if not isinstance(reply, Mapping):
+            raise EngineError(f"the server at {self._url} answers {path} with no JSON object")
+        return dict(reply)
+
+
+def _aligned(logprobs: Sequence[float | None], tokens: Sequence[int]) -> list[float]:
+    """A log-prob for each token. A list of another length is of no token: which is missing cannot be known."""
+    if len(logprobs) != len(tokens):
+        return [math.nan] * len(tokens)
+    # The engine's rounding can leave the log of a certainty above 0.
+    return [math.nan if value is None or value < -9e3 or value > CLOSE_TO_ZERO else min(value, 0.0) for value in logprobs]
