@@ -226,7 +226,10 @@ def test_nothing_answered_is_lost_with_the_process(tmp_path) -> None:
     assert [recorded.context(turn).tolist() for turn in range(3)] == contexts
     messages = [ASK]
     for turn, answer in enumerate(answers):
-        messages += [answer, {"role": "tool", "tool_call_id": answer["tool_calls"][0]["id"], "content": f"result {turn}"}]
+        messages += [
+            answer,
+            {"role": "tool", "tool_call_id": answer["tool_calls"][0]["id"], "content": f"result {turn}"},
+        ]
 
     async def second():
         async with client(served) as agent:
@@ -298,7 +301,7 @@ def test_wrong_requests_are_one_clear_error() -> None:
                 code, message = await status(agent, path, content=body)
                 assert 400 <= code < 500, (path, body)
                 assert words in message, message
-            assert (await status(agent, "/s/a/v1/messages", content=b'{"messages": []}')) [0] == 400
+            assert (await status(agent, "/s/a/v1/messages", content=b'{"messages": []}'))[0] == 400
             assert (await status(agent, "/s/a/v1/messages", content=b"x" * 2000))[0] == 413
 
     run(work())
@@ -321,8 +324,17 @@ def test_a_key_of_a_session_opens_no_other() -> None:
 
 def test_what_clients_change_without_an_edit_does_not_count() -> None:
     asked = [{"role": "user", "content": "hi"}]
-    first = {"role": "assistant", "content": None, "tool_calls": [{"id": "a", "function": {"name": "f", "arguments": '{"b": 1, "a": 2}'}}]}
-    same = {"role": "assistant", "content": "", "reasoning": "x", "tool_calls": [{"id": "z", "type": "function", "function": {"name": "f", "arguments": '{"a":2,"b":1}'}}]}
+    first = {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [{"id": "a", "function": {"name": "f", "arguments": '{"b": 1, "a": 2}'}}],
+    }
+    same = {
+        "role": "assistant",
+        "content": "",
+        "reasoning": "x",
+        "tool_calls": [{"id": "z", "type": "function", "function": {"name": "f", "arguments": '{"a":2,"b":1}'}}],
+    }
     result = {"role": "tool", "tool_call_id": "a", "content": "3"}
     other = {"role": "tool", "tool_call_id": "z", "content": [{"type": "text", "text": "3"}]}
     assert digests([*asked, first, result], None) == digests([*asked, same, other], None)

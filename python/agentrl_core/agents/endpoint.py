@@ -31,7 +31,9 @@ try:
     from starlette.responses import JSONResponse, Response, StreamingResponse
     from starlette.routing import Route
 except ImportError as error:
-    raise MissingDependencyError("agentrl_core.agents needs Starlette and uvicorn: pip install 'agentrl-core[agents]'") from error
+    raise MissingDependencyError(
+        "agentrl_core.agents needs Starlette and uvicorn: pip install 'agentrl-core[agents]'"
+    ) from error
 
 NAME = re.compile(r"[A-Za-z0-9_.\-]{1,128}\Z")
 RETRIES = "x-stainless-retry-count"
@@ -219,7 +221,7 @@ class Endpoint:
     def _door(self, dialect: ModuleType, name: str) -> Callable[[Request], Awaitable[Response]]:
         """The door of a dialect."""
 
-        async def answer(request: Request) -> Response:
+        async def reply_to(request: Request) -> Response:
             session = self._named(request)
             body = await self._body(request)
             if name == "responses" and body.get("previous_response_id"):
@@ -227,20 +229,16 @@ class Endpoint:
             asked = dialect.asked(body)
             await self._check()
             retry = request.headers.get(RETRIES, "0") not in ("", "0")
-            if name == "completions":
-                found, entry = await session.complete(asked, self.policy_version, retry=retry)
-            else:
-                found, entry = await session.chat(asked, self.policy_version, path=name, retry=retry)
+            answer = session.complete if name == "completions" else session.chat
+            found = await answer(asked, self.policy_version, path=name, retry=retry, is_gone=request.is_disconnected)
             reply = dialect.reply(found, body, secrets.token_hex(12))
             if name == "responses":
                 self._histories[reply["id"]] = responses.history(body, reply)
-            # Who has hung up asks again, and is answered with this.
-            entry.is_delivered = not await request.is_disconnected()
             if body.get("stream"):
                 return StreamingResponse(_sse(dialect.events(reply, body)), media_type="text/event-stream")
             return JSONResponse(reply)
 
-        return self._told(answer, name)
+        return self._told(reply_to, name)
 
     def _guarded(self, work: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
         """A door for whoever has the endpoint's key."""
@@ -323,7 +321,9 @@ class Endpoint:
     def _continued(self, body: Json) -> Json:
         known = self._histories.get(str(body["previous_response_id"]))
         if known is None:
-            raise NotFoundError(f"there is no response {str(body['previous_response_id'])[:80]!r} here; send the history")
+            raise NotFoundError(
+                f"there is no response {str(body['previous_response_id'])[:80]!r} here; send the history"
+            )
         given = body.get("input") or []
         items = [{"role": "user", "content": given}] if isinstance(given, str) else given
         return body | {"input": [*known, *items]}
@@ -358,9 +358,7 @@ class Endpoint:
         if success is not None and not isinstance(success, bool):
             raise InvalidInputError(f"success is {success!r}; give true or false")
         status = str(body.get("status", "finished"))
-        self.close(
-            request.path_params["session"], reward=reward, success=success, status=status, info=body.get("info")
-        )
+        self.close(request.path_params["session"], reward=reward, success=success, status=status, info=body.get("info"))
         return JSONResponse({"status": "ok"})
 
     async def _traces(self, request: Request) -> Response:

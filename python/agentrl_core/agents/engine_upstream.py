@@ -50,7 +50,9 @@ class EngineUpstream:
             return self._rendered(messages, tools, options, open_turn=open_turn)
         except Exception as error:
             # Whatever a template does not take is the client's to mend.
-            raise RefusedError(400, {"error": {"message": f"the chat template refuses the messages: {error}"}}) from error
+            raise RefusedError(
+                400, {"error": {"message": f"the chat template refuses the messages: {error}"}}
+            ) from error
 
     async def chat(self, request: Json, tokens: Sequence[int] | None) -> Answer:
         """See `Upstream.chat`."""

@@ -20,7 +20,8 @@ class Asked:
     """A request that is being answered, or was."""
 
     answer: asyncio.Future[Answer]
-    is_delivered: bool = False
+    is_gone: Callable[[], Awaitable[bool]]
+    """Whether who asked has hung up, before he was answered."""
 
 
 class Session:
@@ -48,7 +49,9 @@ class Session:
         self._asked: dict[str, Asked] = {}
         """Requests by their bodies, the last one with each."""
 
-    async def chat(self, request: Json, version: int, *, path: str, retry: bool) -> tuple[Answer, Asked]:
+    async def chat(
+        self, request: Json, version: int, *, path: str, retry: bool, is_gone: Callable[[], Awaitable[bool]]
+    ) -> Answer:
         """Answer a chat, and keep the turn.
 
         Args:
@@ -56,40 +59,50 @@ class Session:
             version: of the weights that answer.
             path: the door through which it came, and
             retry: whether the client says that it asks again: it gets the answer that was made, and no other is sampled.
+            is_gone: whether the client has hung up. Who asks the same behind it gets its answer, for it is likely the
+                same client.
         """
-        return await self._once(request, path, lambda asked: self._answer(request, version, asked), retry=retry)
+        asked = Asked(asyncio.get_running_loop().create_future(), is_gone)
+        return await self._once(request, path, lambda key: self._answer(request, version, key), asked, retry=retry)
 
-    async def complete(self, request: Json, version: int, *, retry: bool) -> tuple[Answer, Asked]:
-        """Answer a request to `/v1/completions`, and keep the turn."""
+    async def complete(
+        self, request: Json, version: int, *, path: str, retry: bool, is_gone: Callable[[], Awaitable[bool]]
+    ) -> Answer:
+        """Answer a request to `/v1/completions`, and keep the turn; the arguments are those of `chat`."""
 
         async def ask(asked: str) -> Answer:
             answer = await self._upstream.complete(request)
             self._keep(request, answer, version, near=-1, chats=[""] * len(answer.choices), asked=asked)
             return answer
 
-        return await self._once(request, "completions", ask, retry=retry)
+        asked = Asked(asyncio.get_running_loop().create_future(), is_gone)
+        return await self._once(request, path, ask, asked, retry=retry)
 
     async def _once(
-        self, request: Json, path: str, ask: Callable[[str], Awaitable[Answer]], *, retry: bool
-    ) -> tuple[Answer, Asked]:
+        self, request: Json, path: str, ask: Callable[[str], Awaitable[Answer]], asked: Asked, *, retry: bool
+    ) -> Answer:
         """The answer to a request, made once for a request that is sent again."""
         if self.recorded.closed is not None:
             raise InvalidInputError(f"session {self.recorded.session!r} is closed; open another one")
         text = json.dumps([path, request], sort_keys=True, separators=(",", ":"), ensure_ascii=False)
         key = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
         known = self._asked.get(key) or (self._before(key) if retry else None)
-        if known is not None and (retry or (known.answer.done() and not known.is_delivered)):
-            # Shielded: one who gives up waiting must not take the answer from the others.
-            return await asyncio.shield(known.answer), known
-        asked = Asked(asyncio.ensure_future(ask(key)))
-        self._asked[key] = asked
+        if known is not None and (retry or await known.is_gone()):
+            known.is_gone = asked.is_gone
+            asked = known
+        else:
+            self._asked[key] = asked
+            asked.answer = asyncio.ensure_future(ask(key))
         try:
-            return await asyncio.shield(asked.answer), asked
+            # Shielded: one who gives up waiting must not take the answer from the others.
+            answer = await asyncio.shield(asked.answer)
         except Exception:
             # What failed was not answered: who asks again is asked for.
             if self._asked.get(key) is asked:
                 del self._asked[key]
             raise
+        asked.is_gone = _yes if await asked.is_gone() else _no
+        return answer
 
     def _before(self, key: str) -> Asked | None:
         """A request that was answered before the process was killed."""
@@ -101,7 +114,7 @@ class Session:
         ]
         answer = asyncio.get_running_loop().create_future()
         answer.set_result(Answer(self.recorded.context(turns[0].number).tolist(), choices))
-        return Asked(answer)
+        return Asked(answer, _no)
 
     async def _answer(self, request: Json, version: int, asked: str) -> Answer:
         messages, tools = request["messages"], request.get("tools")
@@ -132,3 +145,11 @@ class Session:
             raise InvalidInputError(f"session {self.recorded.session!r} was closed while it was answered")
         turns = self._recorder.turn(self.recorded, answer, request, version, near=near, chats=chats, asked=asked)
         self._turns.update((turn.chat, turn.number) for turn in turns if turn.chat)
+
+
+async def _yes() -> bool:
+    return True
+
+
+async def _no() -> bool:
+    return False

@@ -86,7 +86,11 @@ class Template:
             ]
             self._turns[kind] = await self._found(written, bool(calls), options)
         turn = self._turns[kind]
-        return None if turn is None else _Turn(turn.answer | ({"tool_calls": list(calls)} if calls else {}), turn.end, turn.count)
+        return (
+            None
+            if turn is None
+            else _Turn(turn.answer | ({"tool_calls": list(calls)} if calls else {}), turn.end, turn.count)
+        )
 
     async def _found(self, written: Sequence[list[int] | None], calls: bool, options: Json | None) -> _Turn | None:
         first, second = written

@@ -35,7 +35,9 @@ def arrow(batch: Batch) -> bytes:
     facts = run.trajectories.select(
         "trajectory_id", "task_id", "group_id", "status", "success", pl.col("reward").alias("outcome")
     )
-    turns = steps.join(nodes, on="node_id", maintain_order="left").join(facts, on="trajectory_id", maintain_order="left")
+    turns = steps.join(nodes, on="node_id", maintain_order="left").join(
+        facts, on="trajectory_id", maintain_order="left"
+    )
     target = io.BytesIO()
     turns.collect().write_ipc_stream(target)
     return target.getvalue()
@@ -82,7 +84,9 @@ def _rllm(recorded: Recorded) -> Json:
 def _agent_lightning(recorded: Recorded) -> Json:
     events: list[Json] = []
     for turn in recorded.turns:
-        events.append({"type": "model_request", "sequence": len(events), "message": turn.message, **_tokens(recorded, turn)})
+        events.append(
+            {"type": "model_request", "sequence": len(events), "message": turn.message, **_tokens(recorded, turn)}
+        )
         if turn.reward is not None:
             events.append({"type": "reward", "sequence": len(events), "reward": turn.reward})
     if recorded.closed is not None:

@@ -179,7 +179,9 @@ class VllmUpstream:
                     details,
                 )
             )
-        return Answer([int(token) for token in reply["choices"][0]["prompt_token_ids"]], choices, reply.get("usage") or {})
+        return Answer(
+            [int(token) for token in reply["choices"][0]["prompt_token_ids"]], choices, reply.get("usage") or {}
+        )
 
     async def models(self) -> Json:
         """See `Upstream.models`."""
@@ -219,7 +221,9 @@ class VllmUpstream:
         try:
             response = await self._client.request(method, self._url + path, headers=self._headers, **options)
         except httpx.HTTPError as error:
-            raise EngineError(f"the server at {self._url} does not answer {path}: {error or type(error).__name__}") from error
+            raise EngineError(
+                f"the server at {self._url} does not answer {path}: {error or type(error).__name__}"
+            ) from error
         try:
             reply = response.json()
         except ValueError:
@@ -238,4 +242,6 @@ def _aligned(logprobs: Sequence[float | None], tokens: Sequence[int]) -> list[fl
     if len(logprobs) != len(tokens):
         return [math.nan] * len(tokens)
     # The engine's rounding can leave the log of a certainty above 0.
-    return [math.nan if value is None or value < -9e3 or value > CLOSE_TO_ZERO else min(value, 0.0) for value in logprobs]
+    return [
+        math.nan if value is None or value < -9e3 or value > CLOSE_TO_ZERO else min(value, 0.0) for value in logprobs
+    ]

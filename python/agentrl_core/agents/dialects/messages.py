@@ -131,7 +131,9 @@ def _from_client(message: Json) -> list[Json]:
         elif kind == "image":
             parts.append({"type": "image_url", "image_url": {"url": _url(block.get("source") or {})}})
         elif kind not in ("thinking", "redacted_thinking"):
-            raise InvalidInputError(f"a content block has type {kind!r}; text, image, tool_use and tool_result are known")
+            raise InvalidInputError(
+                f"a content block has type {kind!r}; text, image, tool_use and tool_result are known"
+            )
     if parts or calls or not found:
         text = text_of(parts)
         told: Json = {"role": role, "content": parts if text is None else text}

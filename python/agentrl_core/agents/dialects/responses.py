@@ -174,5 +174,7 @@ def _part(part: Json) -> Json:
 def _tool(tool: Json) -> Json:
     if tool.get("type") != "function":
         raise InvalidInputError(f"a tool has type {tool.get('type')!r}; only function is known: no tool runs here")
-    function = {name: tool[name] for name in ("name", "description", "parameters", "strict") if tool.get(name) is not None}
+    function = {
+        name: tool[name] for name in ("name", "description", "parameters", "strict") if tool.get(name) is not None
+    }
     return {"type": "function", "function": function}
