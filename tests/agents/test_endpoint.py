@@ -35,8 +35,10 @@ async def tool_session(agent, turns=5, **options):
         message = (await say(agent, messages, tools=[CALCULATOR], **options))["choices"][0]["message"]
         answers.append(message)
         messages.append(message)
-        for one in message.get("tool_calls") or []:
-            messages.append({"role": "tool", "tool_call_id": one["id"], "content": f"result {turn}"})
+        messages += [
+            {"role": "tool", "tool_call_id": one["id"], "content": f"result {turn}"}
+            for one in message.get("tool_calls") or []
+        ]
     return answers
 
 
@@ -75,7 +77,8 @@ def test_a_prompt_is_what_was_sampled_and_what_the_template_puts_behind_it() -> 
         before = prompts[turn - 1] + recorded.turns[turn - 1].output.tolist()
         assert prompts[turn][: len(before)] == before
         assert told(served, prompts[turn][len(before) :]) == (
-            f"\n<|im_start|>user\n<tool_response>\nresult {turn - 1}\n</tool_response><|im_end|>\n<|im_start|>assistant\n"
+            f"\n<|im_start|>user\n<tool_response>\nresult {turn - 1}\n</tool_response><|im_end|>\n"
+            "<|im_start|>assistant\n"
         )
     # A prompt is rendered at once for the first of its kind alone; later turns ask for the new messages.
     assert served.upstream.tokenized == 1 + 2 + 2 + 1 + 4
@@ -95,7 +98,7 @@ def test_every_sampled_token_is_in_one_node_and_trained_once() -> None:
     outputs = [turn.output.tolist() for turn in recorded.turns]
     assert batch.num_draws == 1
     assert batch.column("reward", "draw").tolist() == [1.0]
-    assert batch.column("token", "token").tolist() == sum(outputs, [])
+    assert batch.column("token", "token").tolist() == [token for output in outputs for token in output]
     logprobs = np.concatenate([turn.logprobs for turn in recorded.turns])
     assert batch.column("behaviour_logprob", "token").tolist() == logprobs.tolist()
     assert served.commit() is None
@@ -191,7 +194,7 @@ def test_bytes_grow_with_the_turns_alone(tmp_path) -> None:
     sizes = []
     for turns in (50, 100, 200):
         with Store.open(tmp_path / str(turns)) as store:
-            served = endpoint(lambda tokens: "x" * 20, store=store)
+            served = endpoint(lambda _: "x" * 20, store=store)
 
             async def work(served=served, turns=turns):
                 async with client(served) as agent:
@@ -308,7 +311,7 @@ def test_wrong_requests_are_one_clear_error() -> None:
 
 
 def test_a_key_of_a_session_opens_no_other() -> None:
-    served = endpoint(lambda request: "yes", api_key="secret")
+    served = endpoint(lambda _: "yes", api_key="secret")
     opened = served.open("mine", task="t")
 
     async def work():

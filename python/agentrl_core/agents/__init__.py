@@ -1,7 +1,7 @@
 """Agents of any framework: an endpoint that records what they say while they run as they are.
 
-`Endpoint` is an OpenAI- and Anthropic-compatible server in front of whoever generates: `VllmUpstream`, a server of vLLM,
-or `EngineUpstream`, an engine of this process.
+`Endpoint` is an OpenAI- and Anthropic-compatible server in front of whoever generates: `VllmUpstream`, a server of
+vLLM, or `EngineUpstream`, an engine of this process.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 Json = dict[str, Any]
@@ -61,10 +62,8 @@ def _call(call: Mapping[str, Any]) -> object:
     function = call.get("function") or {}
     arguments = function.get("arguments")
     if isinstance(arguments, str):
-        try:
+        with suppress(ValueError):  # what a model wrote need not be JSON
             arguments = json.loads(arguments)
-        except ValueError:
-            pass  # what a model wrote need not be JSON
     return [function.get("name"), arguments]
 
 

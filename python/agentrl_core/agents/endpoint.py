@@ -47,9 +47,9 @@ class Endpoint:
     responses, or Anthropic's messages. Each session is an episode; each answer is a turn of it, stored once with the
     token ids and log-probs that the engine reported. `app` is an ASGI application; `running` serves it in a thread.
 
-    A session is named in the path (`/s/NAME/v1`), in the header `X-Session-ID`, or by the API key that `open` gave for it
-    (without a key of the endpoint, any key that looks like a name is one). Where an endpoint has a key of its own, it is
-    needed for all but a session's own key.
+    A session is named in the path (`/s/NAME/v1`), in the header `X-Session-ID`, or by the API key that `open` gave for
+    it (without a key of the endpoint, any key that looks like a name is one). Where an endpoint has a key of its own, it
+    is needed for all but a session's own key.
 
     What is promised: bytes and work grow linearly with the turns of a session; every sampled token is in exactly one
     node; recorded ids are the engine's; a request that is sent again is answered once; what an agent edits is never
@@ -290,8 +290,8 @@ class Endpoint:
             name = key
         if name is None:
             raise InvalidInputError(
-                "the request names no session; use the base URL .../s/NAME/v1, the header X-Session-ID, or the key that "
-                "POST /sessions gave"
+                "the request names no session; use the base URL .../s/NAME/v1, the header X-Session-ID, or the key "
+                "that POST /sessions gave"
             )
         if name not in self._sessions:
             self.open(name)

@@ -1,4 +1,4 @@
-"""An engine of this process in place of a server: for scripts, tests, and loops that train on what an endpoint records."""
+"""An engine of this process in place of a server: for scripts, tests, and loops that train on what was recorded."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -23,8 +24,8 @@ _OPENING = 64
 class EngineUpstream:
     """Answers with an `Engine`, its tokenizer's chat template, and the tokenizer's parser of answers where it has one.
 
-    The parser is the tokenizer's `response_template` (Hugging Face): calls of tools and reasoning are found by it. Without
-    one, all that is said is the message's content.
+    The parser is the tokenizer's `response_template` (Hugging Face): calls of tools and reasoning are found by it.
+    Without one, all that is said is the message's content.
 
     Args:
         engine: who generates.
@@ -154,9 +155,7 @@ def _for_template(message: Json) -> Json:
     told = []
     for call in calls:
         function = dict(call.get("function") or {})
-        try:
+        with suppress(TypeError, ValueError):  # what a model wrote need not be JSON
             function["arguments"] = json.loads(function.get("arguments") or "{}")
-        except (TypeError, ValueError):
-            pass
         told.append(call | {"function": function})
     return message | {"tool_calls": told}

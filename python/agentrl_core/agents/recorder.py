@@ -95,9 +95,9 @@ class Recorded:
 class Recorder:
     """The sessions of an iteration.
 
-    Every record is one line in the journal of the store's iteration, and holds of a prompt only what the session's turns
-    before it do not hold: bytes are linear in the tokens. `commit` makes the batch of the sessions that are closed; those
-    that are open move to the next iteration first, so that nothing is ever in no journal.
+    Every record goes into the journal of the store's iteration, and holds of a prompt only what the session's turns
+    before it do not hold: bytes are linear in the tokens. `commit` makes the batch of the sessions that are closed;
+    those that are open move to the next iteration first, so that nothing is ever in no journal.
 
     Args:
         store: where all is kept; None: in memory.
@@ -197,7 +197,8 @@ class Recorder:
         for recorded in sessions:
             if tasks.setdefault(recorded.group, recorded.task) != recorded.task:
                 raise InvalidInputError(
-                    f"session {recorded.session!r} is of task {recorded.task!r}, and its group of {tasks[recorded.group]!r}"
+                    f"session {recorded.session!r} is of task {recorded.task!r}, "
+                    f"and its group of {tasks[recorded.group]!r}"
                 )
         for group, task in tasks.items():
             forest.add_group(group, task)

@@ -58,7 +58,7 @@ class Session:
             request: to `/v1/chat/completions`.
             version: of the weights that answer.
             path: the door through which it came, and
-            retry: whether the client says that it asks again: it gets the answer that was made, and no other is sampled.
+            retry: whether the client says that it asks again: it gets the answer that was made, none is sampled.
             is_gone: whether the client has hung up. Who asks the same behind it gets its answer, for it is likely the
                 same client.
         """

@@ -84,7 +84,7 @@ class Template:
                 await self._tokenize([_QUESTION, answer], None, options, open_turn=False)
                 for answer in (_ANSWERS if not calls else answers)
             ]
-            self._turns[kind] = await self._found(written, bool(calls), options)
+            self._turns[kind] = await self._found(written, options, calls=bool(calls))
         turn = self._turns[kind]
         return (
             None
@@ -92,7 +92,7 @@ class Template:
             else _Turn(turn.answer | ({"tool_calls": list(calls)} if calls else {}), turn.end, turn.count)
         )
 
-    async def _found(self, written: Sequence[list[int] | None], calls: bool, options: Json | None) -> _Turn | None:
+    async def _found(self, written: Sequence[list[int] | None], options: Json | None, *, calls: bool) -> _Turn | None:
         first, second = written
         if first is None or second is None:
             return None

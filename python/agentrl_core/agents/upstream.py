@@ -135,8 +135,9 @@ class VllmUpstream:
         logprob = answer.choices[0].logprobs[0]
         if not abs(logprob) < CLOSE_TO_ZERO:
             raise EngineError(
-                f"the server at {self._url} reports log-prob {logprob:.4f} of a token that was sampled with certainty, so "
-                "they are not those of the distribution it samples from; start it with --logprobs-mode processed_logprobs"
+                f"the server at {self._url} reports log-prob {logprob:.4f} of a token that was sampled with certainty, "
+                "so they are not those of the distribution it samples from; start it with --logprobs-mode "
+                "processed_logprobs"
             )
 
     async def tokenize(

@@ -1,4 +1,4 @@
-"""OpenAI's `/v1/responses`, without state of its own: a client sends the whole history, or names a response of its session."""
+"""OpenAI's `/v1/responses`: a client sends the whole history, or names the response that it goes on from."""
 
 from __future__ import annotations
 
