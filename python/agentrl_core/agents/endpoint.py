@@ -48,8 +48,8 @@ class Endpoint:
     token ids and log-probs that the engine reported. `app` is an ASGI application; `running` serves it in a thread.
 
     A session is named in the path (`/s/NAME/v1`), in the header `X-Session-ID`, or by the API key that `open` gave for
-    it (without a key of the endpoint, any key that looks like a name is one). Where an endpoint has a key of its own, it
-    is needed for all but a session's own key.
+    it (without a key of the endpoint, any key that looks like a name is one). Where an endpoint has a key of its own,
+    it is needed for all but a session's own key.
 
     What is promised: bytes and work grow linearly with the turns of a session; every sampled token is in exactly one
     node; recorded ids are the engine's; a request that is sent again is answered once; what an agent edits is never

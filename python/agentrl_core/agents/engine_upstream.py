@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from agentrl_core import _core
-from agentrl_core.agents.conversation import Json
+from agentrl_core.agents.conversation import Json, text_of
 from agentrl_core.agents.upstream import Answer, Choice, RefusedError
 from agentrl_core.engine.base import Engine, Request, Sampling
 from agentrl_core.exceptions import InvalidInputError
@@ -148,14 +148,13 @@ def _call(call: Json, place: int, text: str) -> Json:
 
 
 def _for_template(message: Json) -> Json:
-    """A message as templates expect it: arguments of calls are objects there."""
-    calls = message.get("tool_calls")
-    if not calls:
-        return message
-    told = []
-    for call in calls:
+    """A message as templates expect it: texts are not in parts, and arguments of calls are objects."""
+    text = text_of(message.get("content"))
+    told = message if text is None else message | {"content": text}
+    calls = []
+    for call in message.get("tool_calls") or []:
         function = dict(call.get("function") or {})
         with suppress(TypeError, ValueError):  # what a model wrote need not be JSON
             function["arguments"] = json.loads(function.get("arguments") or "{}")
-        told.append(call | {"function": function})
-    return message | {"tool_calls": told}
+        calls.append(call | {"function": function})
+    return told | {"tool_calls": calls} if calls else told

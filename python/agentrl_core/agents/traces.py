@@ -13,7 +13,7 @@ from agentrl_core.exceptions import InvalidInputError
 
 
 def shaped(recorded: Recorded, shape: str) -> Json:
-    """A session as `openenv` (entries of TRL and OpenEnv), `rllm` (traces of its gateway) or `agent-lightning` (events).
+    """A session as `openenv` (entries of TRL and OpenEnv), `rllm` (traces of its gateway) or `agent-lightning` events.
 
     Raises:
         InvalidInputError: no such shape.
