@@ -1,4 +1,4 @@
-"""Agents of frameworks, as their users write them: each calls its tool, hears the result, and ends; all of it recorded."""
+"""Agents of frameworks, as their users write them: each calls its tool, hears the result, ends, and is recorded."""
 
 from __future__ import annotations
 

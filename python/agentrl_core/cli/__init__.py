@@ -12,6 +12,7 @@ from agentrl_core.exceptions import AgentRLError
 
 COMMANDS = {
     "train": "train a small model to use a tool",
+    "serve": "record what agents of any framework say",
     "ls": "list the iterations of a run, or the trajectories of one",
     "show": "show a trajectory: its group's tree, and what was said",
     "stats": "how training went, iteration by iteration",
@@ -58,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except ModuleNotFoundError as error:
-        extra = "train" if name == "train" else "cli"
+        extra = {"train": "train", "serve": "agents"}.get(name, "cli")
         package = str(error.name).partition(".")[0]
         print(
             f"agentrl: {name} needs {package}: pip install 'agentrl-core[{extra}]'",

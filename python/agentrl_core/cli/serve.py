@@ -1,0 +1,49 @@
+"""`agentrl serve`: record what agents of any framework say to a model's server."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """`--upstream URL [--store RUN]`."""
+    command.description = (
+        "Stand between agents and a server of vLLM, and record the tokens of every answer. Point an agent's base URL to "
+        "http://HOST:PORT/s/NAME/v1 (for clients of Anthropic without the /v1), where NAME is the session's. Close a "
+        "session with its reward by POST /sessions/NAME/close, and take the batch of the closed ones by POST /iterations."
+    )
+    command.epilog = (
+        "examples:\n"
+        "  vllm serve MODEL --logprobs-mode processed_logprobs\n"
+        "  agentrl serve --upstream http://127.0.0.1:8000 --store runs/agents"
+    )
+    command.add_argument("--upstream", metavar="URL", required=True, help="the server that generates")
+    command.add_argument("--model", metavar="NAME", help="its model; the first that it has")
+    command.add_argument("--store", metavar="RUN", help="directory of the run; else nothing is kept")
+    command.add_argument("--host", default="127.0.0.1", help="address to listen at (127.0.0.1: this machine alone)")
+    command.add_argument("--port", type=int, default=8800, help="port to listen at (8800)")
+    command.add_argument("--key-file", metavar="FILE", help="file with the key that is wanted from agents")
+
+
+def run(
+    upstream: str, model: str | None, store: str | None, host: str, port: int, key_file: str | None
+) -> int:
+    """Serve until interrupted."""
+    from contextlib import nullcontext
+    from pathlib import Path
+
+    import uvicorn
+
+    from agentrl_core.agents import Endpoint, VllmUpstream
+    from agentrl_core.data.store import Store
+    from agentrl_core.exceptions import InvalidInputError
+
+    key = None if key_file is None else Path(key_file).read_text(encoding="utf-8").strip()
+    if key is None and host not in ("127.0.0.1", "localhost", "::1"):
+        raise InvalidInputError(f"host is {host!r}, where others can reach it: give a --key-file, or leave --host out")
+    with nullcontext() if store is None else Store.open(store) as run_:
+        endpoint = Endpoint(VllmUpstream(upstream, model=model), store=run_, api_key=key)
+        print(f"recording at http://{host}:{port}, in front of {upstream}", file=sys.stderr)
+        uvicorn.run(endpoint.app, host=host, port=port, log_level="warning")
+    return 0
