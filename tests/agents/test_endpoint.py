@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 
 import numpy as np
+import polars as pl
 import pytest
 from templates import QWEN3
 from tool_agents import CALCULATOR, call, client, endpoint, told
 
-from agentrl_core import Store
+from agentrl_core import Store, recipes
 from agentrl_core.agents.conversation import digests
 from agentrl_core.exceptions import InvalidInputError
 
@@ -357,3 +359,82 @@ def test_an_endpoint_refuses_bad_names() -> None:
     served.open("a")
     with pytest.raises(InvalidInputError, match="already"):
         served.open("a")
+
+
+def test_a_token_whose_log_prob_nobody_knows_is_not_trained(monkeypatch) -> None:
+    served = endpoint(["42"])
+    generated = served.upstream._generated
+
+    async def forgets(request, tokens, *, is_chat):
+        answer = await generated(request, tokens, is_chat=is_chat)
+        answer.choices[0].logprobs[1] = float("nan")
+        return answer
+
+    monkeypatch.setattr(served.upstream, "_generated", forgets)
+
+    async def work():
+        async with client(served) as agent:
+            await say(agent, [ASK])
+            await agent.post("/sessions/one/close", json={"reward": 1.0})
+
+    run(work())
+    batch = served.commit()
+    assert batch.column("trainable", "token").tolist() == [1, 0, 1]
+
+
+def test_new_weights_begin_with_the_next_answer() -> None:
+    served = endpoint(["one", "two"])
+
+    async def work():
+        async with client(served) as agent:
+            first = (await say(agent, [ASK]))["choices"][0]["message"]
+            assert (await agent.post("/weights", json={"version": 3})).status_code == 200
+            await say(agent, [ASK, first, ASK])
+            await agent.post("/sessions/one/close", json={"reward": 1.0})
+
+    run(work())
+    batch = served.commit()
+    assert batch.column("policy_version", "token").tolist() == [0] * 4 + [3] * 4
+
+
+def test_members_of_a_group_are_compared() -> None:
+    served = endpoint(lambda request: f"{request.seed}")
+
+    async def work():
+        async with client(served) as agent:
+            for member in range(4):
+                opened = (await agent.post("/sessions", json={"task_id": "6*7"})).json()
+                await say(agent, [ASK], path=f"{opened['path']}/chat/completions")
+                await agent.post(f"/sessions/{opened['session_id']}/close", json={"reward": float(member == 0)})
+
+    run(work())
+    batch = recipes.GRPO.credit(served.commit())
+    assert batch.num_draws == 4
+    advantages = batch.column("advantage", "draw")
+    assert advantages[0] > 0
+    assert (advantages[1:] < 0).all()
+    assert abs(advantages.sum()) < 1e-6
+
+
+@pytest.mark.parametrize("shape", ["openenv", "rllm", "agent-lightning"])
+def test_other_trainers_read_the_turns_in_their_shapes(shape) -> None:
+    served = endpoint(calls(2))
+
+    async def work():
+        async with client(served) as agent:
+            await tool_session(agent, 2)
+            await agent.post("/sessions/one/reward", json={"reward": 0.5, "turn": 0})
+            await agent.post("/sessions/one/close", json={"reward": 1.0})
+            assert (await agent.get("/sessions/one/traces", params={"shape": "csv"})).status_code == 400
+            arrow = await agent.get("/sessions/one/traces", params={"shape": "arrow"})
+            return (await agent.get("/sessions/one/traces", params={"shape": shape})).json(), arrow.content
+
+    told_, arrow = run(work())
+    [key] = [name for name in ("entries", "traces", "events") if name in told_]
+    turns = [entry for entry in told_[key] if "completion_token_ids" in entry]
+    recorded = session_of(served)
+    assert [turn["completion_token_ids"] for turn in turns] == [turn.output.tolist() for turn in recorded.turns]
+    frame = pl.read_ipc_stream(io.BytesIO(arrow))
+    assert frame["tokens"].to_list() == [turn.output.tolist() for turn in recorded.turns]
+    assert frame["outcome"].to_list() == [1.0, 1.0]
+    assert frame["reward"].to_list() == [0.5, None]

@@ -160,6 +160,9 @@ class VllmUpstream:
             body["kv_transfer_params"] = {"prompt_token_ids": list(tokens)}
         reply = await self._post("/v1/chat/completions", body)
         choices = [self._choice(request, choice) for choice in reply["choices"]]
+        sampled, counted = sum(len(choice.tokens) for choice in choices), reply["usage"]["completion_tokens"]
+        if sampled != counted:
+            raise EngineError(f"the server at {self._url} gives {sampled} token ids, and says it sampled {counted}")
         return Answer([int(token) for token in reply["prompt_token_ids"]], choices, dict(reply.get("usage") or {}))
 
     async def complete(self, request: Json) -> Answer:

@@ -26,9 +26,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--key-file", metavar="FILE", help="file with the key that is wanted from agents")
 
 
-def run(
-    upstream: str, model: str | None, store: str | None, host: str, port: int, key_file: str | None
-) -> int:
+def run(upstream: str, model: str | None, store: str | None, host: str, port: int, key_file: str | None) -> int:
     """Serve until interrupted."""
     from contextlib import nullcontext
     from pathlib import Path
