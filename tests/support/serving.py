@@ -13,5 +13,6 @@ from agentrl_core import Store
 if __name__ == "__main__":
     folder, port = sys.argv[1], int(sys.argv[2])
     served = endpoint(lambda _: uuid.uuid4().hex[:8], store=Store.open(folder))
-    print("ready", flush=True)
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
     uvicorn.run(served.app, host="127.0.0.1", port=port, log_level="critical")

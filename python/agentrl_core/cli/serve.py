@@ -9,9 +9,10 @@ import sys
 def add_arguments(command: argparse.ArgumentParser) -> None:
     """`--upstream URL [--store RUN]`."""
     command.description = (
-        "Stand between agents and a server of vLLM, and record the tokens of every answer. Point an agent's base URL to "
-        "http://HOST:PORT/s/NAME/v1 (for clients of Anthropic without the /v1), where NAME is the session's. Close a "
-        "session with its reward by POST /sessions/NAME/close, and take the batch of the closed ones by POST /iterations."
+        "Stand between agents and a server of vLLM, and record the tokens of every answer. Point an agent's base URL "
+        "to http://HOST:PORT/s/NAME/v1 (for clients of Anthropic without the /v1), where NAME is the session's. Close "
+        "a session with its reward by POST /sessions/NAME/close, and take the batch of the closed ones by POST "
+        "/iterations."
     )
     command.epilog = (
         "examples:\n"
