@@ -1,0 +1,144 @@
+"""The endpoint before a real vLLM server: its door for tokens, its parsers, and log-probs that are the model's own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import numpy as np
+import openai
+import pytest
+import torch
+from templates import QWEN
+from tool_agents import CALCULATOR, tokenizer
+from vllm_server import serving
+
+from agentrl_core.agents import Endpoint, VllmUpstream
+
+pytestmark = [pytest.mark.vllm, pytest.mark.slow]
+pytest.importorskip("vllm")
+ARGUMENTS = (
+    "--no-skip-tokenizer-init",
+    "--max-model-len",
+    "2048",
+    "--max-num-batched-tokens",
+    "2048",
+    "--logprobs-mode",
+    "processed_logprobs",
+    "--enable-auto-tool-choice",
+    "--tool-call-parser",
+    "hermes",
+)
+TEMPERATURE = 0.7
+
+
+@pytest.fixture(scope="module")
+def policy():
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    torch.manual_seed(0)
+    words = tokenizer(QWEN)
+    return Qwen3ForCausalLM(
+        Qwen3Config(
+            vocab_size=len(words),
+            hidden_size=32,
+            intermediate_size=64,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            num_key_value_heads=2,
+            head_dim=32,
+            max_position_embeddings=2048,
+            tie_word_embeddings=True,
+            eos_token_id=words.eos_token_id,
+        )
+    ).eval()
+
+
+@pytest.fixture(scope="module")
+def served(policy, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("agents") / "model"
+    policy.save_pretrained(folder)
+    tokenizer(QWEN).save_pretrained(folder)
+    with serving(folder, folder.parent / "log", *ARGUMENTS) as server:
+        endpoint = Endpoint(VllmUpstream(server.url))
+        with endpoint.running() as url:
+            yield endpoint, url
+
+
+def logprobs_of(policy, context, output):
+    """What the model itself says."""
+    with torch.no_grad():
+        path = torch.tensor([[*context, *output]])
+        said = (policy(path).logits[0].double() / TEMPERATURE).log_softmax(-1)
+    return said[len(context) - 1 : -1].gather(1, torch.tensor(output)[:, None])[:, 0].numpy()
+
+
+def check_recorded(served, policy, name, turns):
+    """Each turn goes on from the one before, behind tokens that the server was given, with the model's log-probs."""
+    recorded = served._recorder.sessions[name]
+    assert len(recorded.turns) == turns
+    for turn in recorded.turns:
+        context = recorded.context(turn.number)
+        assert turn.origin == turn.number - 1
+        if turn.number:
+            before = recorded.path(turn.number - 1)
+            assert turn.shared == len(before), "the server read the tokens that it was given"
+        np.testing.assert_allclose(turn.logprobs, logprobs_of(policy, context, turn.output), atol=2e-5)
+    return recorded
+
+
+def test_turns_go_on_from_the_very_tokens(served, policy) -> None:
+    endpoint, url = served
+    client = openai.OpenAI(base_url=f"{url}/s/chat/v1", api_key="none")
+    messages = [{"role": "user", "content": "hello"}]
+    for turn in range(4):
+        stream = turn % 2 == 1
+        options = {"model": "m", "messages": messages, "max_tokens": 12, "temperature": TEMPERATURE, "seed": turn}
+        if stream:
+            parts = list(client.chat.completions.create(stream=True, **options))
+            content = "".join(part.choices[0].delta.content or "" for part in parts)
+        else:
+            content = client.chat.completions.create(**options).choices[0].message.content
+        messages += [{"role": "assistant", "content": content}, {"role": "user", "content": f"go on {turn}"}]
+    recorded = check_recorded(endpoint, policy, "chat", 4)
+    endpoint.close("chat", reward=1.0)
+    batch = endpoint.commit()
+    assert batch.column("token", "token").size == sum(len(turn.output) for turn in recorded.turns)
+
+
+def test_calls_of_tools_are_parsed_by_the_server(served) -> None:
+    endpoint, url = served
+    client = openai.OpenAI(base_url=f"{url}/s/tools/v1", api_key="none")
+    messages = [{"role": "user", "content": "6*7?"}]
+    choice = {"type": "function", "function": {"name": "calculate"}}
+    options = {"model": "m", "tools": [CALCULATOR], "max_tokens": 200, "temperature": TEMPERATURE}
+    first = client.chat.completions.create(messages=messages, tool_choice=choice, seed=1, **options).choices[0]
+    [asked] = first.message.tool_calls
+    assert asked.function.name == "calculate"
+    assert isinstance(asked.function.arguments, str)
+    messages += [
+        first.message.model_dump(exclude_none=True),
+        {"role": "tool", "tool_call_id": asked.id, "content": "42"},
+    ]
+    client.chat.completions.create(messages=messages, seed=2, **(options | {"max_tokens": 8}))
+    recorded = endpoint._recorder.sessions["tools"]
+    second = recorded.turns[1]
+    assert second.origin == 0
+    assert second.shared == len(recorded.path(0)), "what it sampled, not what the template makes of the call"
+    assert "42" in tokenizer(QWEN).decode(second.added)
+
+
+def test_the_server_is_looked_at_and_its_refusals_are_told(served) -> None:
+    endpoint, url = served
+
+    async def look() -> None:
+        upstream = VllmUpstream(endpoint.upstream._url)
+        await upstream.check()
+        await upstream.close()
+
+    asyncio.run(look())
+    client = openai.OpenAI(base_url=f"{url}/s/bad/v1", api_key="none", max_retries=0)
+    with pytest.raises(openai.BadRequestError):
+        client.chat.completions.create(model="m", messages=[{"role": "user", "content": "x" * 5000}])
+    assert json.loads(client.models.list().model_dump_json())["data"]
+    assert endpoint._recorder.sessions["bad"].turns == []
