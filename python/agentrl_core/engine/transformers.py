@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -24,7 +25,8 @@ class Transformers(Stepping):
     """Samples from a causal language model of Hugging Face, on the model's own device.
 
     The model is held by reference: when it is the policy that is being trained, its latest weights are always the ones
-    sampled from, and it is in evaluation mode only while something is being generated. Identical prompts that come
+    sampled from, and it is in evaluation mode only while something is being generated. Such an engine must rest while
+    the optimizer steps (`shares_parameters`); one with a copy of its own need not. Identical prompts that come
     together are computed once. All rows advance together, one token a step, and newcomers join between two steps; a
     row's draws depend on its seed and its tokens alone (token i of a segment uses `uniform(seed, i)`), not on the rows
     beside it, but for the rounding of matrix products.
@@ -39,6 +41,8 @@ class Transformers(Stepping):
         model: a decoder with full attention in every layer (Llama, Qwen2, Qwen3 and their like).
         tokenizer: its tokenizer with a chat template. None: the one saved at `model.name_or_path`.
         device: move the model there first. None: leave it where it is.
+        copy: sample from a copy of the model, which changes only by `update_weights`: for a trainer that steps while
+            this engine generates.
         batch_invariant: compute each row alone, so that a segment is the same to the bit whatever is generated beside
             it. Slow: for tests, and for runs that must be repeated exactly.
 
@@ -65,15 +69,17 @@ class Transformers(Stepping):
         tokenizer: PreTrainedTokenizerBase | None = None,
         *,
         device: str | torch.device | None = None,
+        copy: bool = False,
         batch_invariant: bool = False,
     ) -> None:
         super().__init__()
-        self.model: Any = model if device is None else model.to(device)  # type: ignore[arg-type]
+        own: Any = deepcopy(model) if copy else model
+        self.model: Any = own if device is None else own.to(device)
         self.tokenizer: Any = tokenizer if tokenizer is not None else _tokenizer_of(model)
         self.chat = Chat(self.tokenizer)
         self.vocabulary_size = int(self.model.get_output_embeddings().weight.shape[0])
         self.batch_invariant = batch_invariant
-        self.shares_parameters = True
+        self.shares_parameters = not copy
         """Whether the model may be the one that is trained: until the weights of another one are taken."""
         self._batches: list[Rows] = []
         _check_attention(self.model)
