@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+import urllib.request
 
 import numpy as np
 import pytest
@@ -150,25 +151,35 @@ def test_aborted_requests_have_exactly_what_was_generated(generate):
     assert any(0 < length < 100 for length in lengths)
 
 
-def test_a_cancelled_wait_gives_the_request_up_on_the_server_too(generate):
+def counted(server, name):
+    """A counter among the server's metrics."""
+    with urllib.request.urlopen(f"{server.url}/metrics", timeout=30) as answer:
+        lines = answer.read().decode().splitlines()
+    [line] = [line for line in lines if line.startswith(f"vllm:{name}{{")]
+    return float(line.rpartition(" ")[2])
+
+
+def test_a_cancelled_wait_gives_the_request_up_on_the_server_too(generate, server):
     sampling = Sampling(max_tokens=120)
+    before = counted(server, "generation_tokens_total")
 
     async def run():
         tasks = [
             asyncio.create_task(generate.generate(Request(np.array([4], np.int32), seed, sampling)))
-            for seed in range(8)
+            for seed in range(30)
         ]
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.2)
         for task in tasks:
             task.cancel()
         return await asyncio.gather(*tasks, return_exceptions=True)
 
     assert all(isinstance(answer, asyncio.CancelledError) for answer in asyncio.run(run()))
     end = time.monotonic() + 60
-    while generate._asked and time.monotonic() < end:
+    while time.monotonic() < end and (generate._servers[0].busy or counted(server, "num_requests_running")):
         time.sleep(0.01)
     assert not generate._asked
-    assert [server.busy for server in generate._servers] == [0]
+    assert [one.busy for one in generate._servers] == [0]
+    assert counted(server, "generation_tokens_total") - before < 30 * 120
 
 
 def test_new_weights_end_what_runs_and_are_the_ones_sampled_from(generate, make_model, policy, own_words):

@@ -12,6 +12,7 @@ from transformers import AutoTokenizer
 
 from agentrl_core.engine.base import Request, Segment
 from agentrl_core.engine.chat import Chat
+from agentrl_core.engine.prefixes import Prefixes
 from agentrl_core.engine.rows import Rows
 from agentrl_core.engine.stepping import Stepping
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
@@ -47,7 +48,8 @@ class Transformers(Stepping):
             it. Slow: for tests, and for runs that must be repeated exactly.
 
     Raises:
-        InvalidInputError: no tokenizer is given and none is found; the tokenizer has no chat template.
+        InvalidInputError: no tokenizer is given and none is found; the tokenizer has no chat template; kept_tokens is
+            negative.
         UnsupportedError: the model attends through a sliding window, or by an attention implementation other than sdpa
             and eager.
 
@@ -71,8 +73,11 @@ class Transformers(Stepping):
         device: str | torch.device | None = None,
         copy: bool = False,
         batch_invariant: bool = False,
+        kept_tokens: int = 32_768,
     ) -> None:
         super().__init__()
+        if kept_tokens < 0:
+            raise InvalidInputError(f"Transformers: kept_tokens is {kept_tokens}; give 0 (none) or a positive integer")
         own: Any = deepcopy(model) if copy else model
         self.model: Any = own if device is None else own.to(device)
         self.tokenizer: Any = tokenizer if tokenizer is not None else _tokenizer_of(model)
@@ -82,6 +87,9 @@ class Transformers(Stepping):
         self.shares_parameters = not copy
         """Whether the model may be the one that is trained: until the weights of another one are taken."""
         self._batches: list[Rows] = []
+        self._prefixes = Prefixes(kept_tokens) if kept_tokens and not batch_invariant else None
+        self._weights: tuple[tuple[int, int], ...] = ()
+        """What the kept keys and values were computed with: see `_stamp`."""
         _check_attention(self.model)
 
     def _check(self, request: Request) -> None:
@@ -99,7 +107,10 @@ class Transformers(Stepping):
     @torch.inference_mode()
     def _begin(self, newcomers: Mapping[int, Request]) -> dict[int, Segment]:
         apart = [{number: request} for number, request in newcomers.items()] if self.batch_invariant else [newcomers]
-        batches = [Rows(self.model, requests) for requests in apart]
+        if self._prefixes is not None and self._weights != (stamp := _stamp(self.model)):
+            self._prefixes.forget()
+            self._weights = stamp
+        batches = [Rows(self.model, requests, self._prefixes) for requests in apart]
         ended = self._of_each(batches, lambda rows: rows.step(self.policy_version))
         self._batches += batches
         if not self.batch_invariant:
@@ -119,6 +130,7 @@ class Transformers(Stepping):
         self._batches = []
 
     def _replace(self, model: nn.Module) -> None:
+        self._weights = ()
         if model is self.model:
             return
         try:
@@ -129,6 +141,7 @@ class Transformers(Stepping):
 
     def _release(self) -> None:
         self._batches = []
+        self._prefixes = None
 
     @staticmethod
     def _of_each(batches: list[Rows], do: Callable[[Rows], dict[int, Segment]]) -> dict[int, Segment]:
@@ -138,6 +151,12 @@ class Transformers(Stepping):
             ended |= do(rows)
         batches[:] = [rows for rows in batches if len(rows)]
         return ended
+
+
+def _stamp(model: nn.Module) -> tuple[tuple[int, int], ...]:
+    """Another one whenever a parameter was written to: an optimizer steps a shared policy without a word to us."""
+    # torch has no public name for it, and counts nothing for parameters that were made to be never trained.
+    return tuple((each.data_ptr(), 0 if each.is_inference() else each._version) for each in model.parameters())  # noqa: SLF001
 
 
 @contextmanager
