@@ -30,6 +30,7 @@ _REST = 10.0
 _FLOOR = -9999.0
 # The version of a server that nobody gave weights.
 _UNTOUCHED = "default"
+_WORKER = "agentrl_core.engine.vllm_worker.VllmWorker"
 
 
 class Server:
@@ -47,6 +48,7 @@ class Server:
         self.busy = 0
         self.rests_until = 0.0
         self._client = client
+        self._loads = False
 
     async def open(self) -> None:
         """Ask for what must be known, with one token in which only the right log-probabilities are 0 and -inf.
@@ -59,7 +61,7 @@ class Server:
         # Of one token that is kept: log 1 = 0 for it and log 0 for the next, whatever the model.
         params = {"max_tokens": 1, "top_k": 1, "logprobs": 2, "temperature": 1.0, "ignore_eos": True, "seed": 0}
         try:
-            models = await self._get("/v1/models")
+            models = await self._answer("GET", "/v1/models", None)
             answer = await self._post(_GENERATE, {"token_ids": [0], "sampling_params": params | {"detokenize": False}})
         except _Closed as closed:
             raise UnsupportedError(
@@ -128,34 +130,41 @@ class Server:
             InvalidInputError: the server does not see the folder.
             EngineError: no answer, or it failed.
         """
-        try:
-            await self._post("/pause?mode=abort&clear_cache=true", {})
-        except _Closed as closed:
-            raise UnsupportedError(
-                f"update_weights: {self.url} takes no weights ({closed}); start it with VLLM_SERVER_DEV_MODE=1"
-            ) from None
-        try:
-            await self._post("/collective_rpc", {"method": "load_policy", "args": [folder]})
+        await self._check_worker()
+        await self._post("/pause?mode=abort&clear_cache=true", {})
+        answer = await self._post("/collective_rpc", {"method": "load_policy", "args": [folder]})
+        wrong = {said for said in answer["results"] if said}
+        if not wrong:
             await self._post("/update_weight_version", {"new_version": str(version)})
-        except EngineError as error:
-            if "has no attribute" in str(error) or "is not implemented" in str(error):
-                raise UnsupportedError(
-                    f"update_weights: the worker of {self.url} cannot load a policy; start it with "
-                    f"--worker-extension-cls agentrl_core.engine.vllm_worker.VllmWorker"
-                ) from error
-            if "sees no checkpoint" in str(error):
-                raise InvalidInputError(
-                    f"update_weights: {self.url} sees no checkpoint at {folder}; give a folder= that trainer and "
-                    f"servers share"
-                ) from error
-            raise
-        finally:
-            await self._post("/resume", {})
+        await self._post("/resume", {})
+        if wrong:
+            raise InvalidInputError(
+                f"update_weights: {self.url} {' and '.join(sorted(wrong))}; "
+                f"give a folder= that trainer and servers share"
+            )
         self.version = version
 
     def rest(self) -> None:
         """It failed: others are asked for a while."""
         self.rests_until = time.monotonic() + _REST
+
+    async def _check_worker(self) -> None:
+        """A method that a worker does not have would end the server, so ask for it first."""
+        if self._loads:
+            return
+        try:
+            information = await self._answer("GET", "/server_info?config_format=json", None)
+        except _Closed as closed:
+            raise UnsupportedError(
+                f"update_weights: {self.url} takes no weights ({closed}); start it with VLLM_SERVER_DEV_MODE=1"
+            ) from None
+        worker = information["vllm_config"]["parallel_config"]["worker_extension_cls"]
+        if worker != _WORKER:
+            raise UnsupportedError(
+                f"update_weights: the worker of {self.url} cannot load a policy; start it with "
+                f"--worker-extension-cls {_WORKER}"
+            )
+        self._loads = True
 
     def _version(self, choice: dict[str, Any]) -> int:
         versions = {span["version"] for span in choice["weight_versions"] or ()}
@@ -166,9 +175,6 @@ class Server:
                 f"weights while it generates, or under names that are no numbers: leave that to update_weights"
             )
         return int(words[0])
-
-    async def _get(self, path: str) -> Any:
-        return await self._answer("GET", path, None)
 
     async def _post(self, path: str, body: dict[str, Any]) -> Any:
         return await self._answer("POST", path, body)

@@ -61,8 +61,8 @@ class VllmServer:
     unseen: it is not used. `/inference/v1/abort_requests` ends a request, whose answer then holds exactly what there
     was; closing the connection ends it too, but its tokens are lost, so that is how a cancelled wait gives up. `/pause`
     and `/resume` stand around new weights; vLLM's own `reload_weights` by `/collective_rpc` leaves a head that is tied
-    to the embedding with its old weights on a CPU, and half a model where the folder does not exist, so `VllmWorker` is
-    asked instead. vLLM's faster ways of weights (NCCL, CUDA IPC) need GPUs and are not used.
+    to the embedding with its old weights on a CPU, and the server ends where the folder does not exist, so `VllmWorker`
+    is asked instead. vLLM's faster ways of weights (NCCL, CUDA IPC) need GPUs and are not used.
 
     Requests of one `Request.group` go to one server, whose prefix cache has their beginning; a group's first goes to
     the server with the fewest requests. A server that does not answer rests for ten seconds, and its requests go to the

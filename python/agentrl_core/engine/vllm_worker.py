@@ -17,28 +17,22 @@ class VllmWorker:
             --worker-extension-cls agentrl_core.engine.vllm_worker.VllmWorker
 
     vLLM mixes it into its own worker; `VllmServer.update_weights` calls it there. vLLM's own `reload_weights` does the
-    work. What this adds is that a folder that the server does not see is refused before anything is touched (vLLM would
-    be left with half a model), and that a head tied to the embedding is taken too: on a CPU vLLM computes with a packed
-    copy of it, which `reload_weights` forgets (seen in vLLM 0.32, log-probabilities off by 0.9).
+    work. What this adds is that a folder that the server does not see is refused before anything is touched, and that a
+    head tied to the embedding is taken too: on a CPU vLLM computes with a packed copy of it, which `reload_weights`
+    forgets (seen in vLLM 0.32: log-probabilities off by 0.9).
 
     Example:
         >>> from agentrl_core.engine.vllm_worker import VllmWorker
         >>> VllmWorker().load_policy("/nowhere")  # as the server does
-        Traceback (most recent call last):
-        FileNotFoundError: this server sees no checkpoint at /nowhere; give a folder that trainer and servers share
+        'sees no checkpoint at /nowhere'
     """
 
-    def load_policy(self, folder: str) -> None:
-        """Take the weights of a checkpoint in Hugging Face's format.
-
-        Raises:
-            FileNotFoundError: the server does not see it.
-        """
+    def load_policy(self, folder: str) -> str | None:
+        """Take the weights of a checkpoint in Hugging Face's format; what is wrong, since an error ends the server."""
         if not Path(folder, "config.json").is_file():
-            raise FileNotFoundError(
-                f"this server sees no checkpoint at {folder}; give a folder that trainer and servers share"
-            )
+            return f"sees no checkpoint at {folder}"
         replace_weights(self, weights_path=folder)
+        return None
 
 
 def replace_weights(
