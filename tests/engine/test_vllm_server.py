@@ -185,28 +185,32 @@ def test_a_cancelled_wait_gives_the_request_up_on_the_server_too(generate, serve
 def test_new_weights_end_what_runs_and_are_the_ones_sampled_from(generate, make_model, policy, own_words):
     sampling = Sampling(temperature=0.7, max_tokens=10)
     other = make_model("qwen3", tie_word_embeddings=True, seed=1)
-    long = [Request(np.array([5, 6, number], np.int32), number, Sampling(max_tokens=100)) for number in range(4)]
+    long = [Request(np.array([5, 6, number], np.int32), number, Sampling(max_tokens=100)) for number in range(6)]
     whole = complete(generate, long)
 
     async def run():
-        tasks = [asyncio.create_task(generate.generate(request)) for request in long]
-        await asyncio.sleep(0.1)
+        segments = [[] for _ in long]
         update = asyncio.create_task(asyncio.to_thread(generate.update_weights, other, 1))
-        # The first one comes back when the update has begun.
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        late = asyncio.create_task(generate.generate(long[0]))
-        await update
-        return await asyncio.gather(*tasks), await late
 
-    ended, late = asyncio.run(run())
-    assert any(segment.finish_reason == "abort" for segment in ended)
-    for segment, one in zip(ended, whole, strict=True):
-        assert segment.policy_version == 0
-        assert segment.tokens.tolist() == one.tokens[: len(segment.tokens)].tolist()
-    assert (late.policy_version, late.finish_reason, len(late.tokens)) == (1, "length", 100)
-    np.testing.assert_allclose(
-        late.logprobs, own_words(other, long[0], late, Sampling(max_tokens=100), top=10)[0], atol=1e-5
-    )
+        async def again_and_again(request, said):
+            while not update.done() or said[-1].policy_version == 0:
+                said.append(await generate.generate(request))
+
+        await asyncio.gather(*map(again_and_again, long, segments))
+        await update
+        return segments
+
+    segments = asyncio.run(run())
+    reasons = {(one.policy_version, one.finish_reason) for said in segments for one in said}
+    assert {(0, "abort"), (1, "length")} <= reasons <= {(0, "abort"), (0, "length"), (1, "length")}
+    for request, said, before in zip(long, segments, whole, strict=True):
+        for segment in said:
+            if segment.policy_version == 0:
+                assert segment.tokens.tolist() == before.tokens[: len(segment.tokens)].tolist()
+                assert (segment.finish_reason == "abort") == (len(segment.tokens) < 100)
+        logprobs = own_words(other, request, said[-1], request.sampling, top=10)[0]
+        np.testing.assert_allclose(said[-1].logprobs, logprobs, atol=1e-5)
+        assert [segment.policy_version for segment in said] == sorted(segment.policy_version for segment in said)
     check(generate, other, own_words, sampling, version=1)
     generate.update_weights(policy, 2)
     check(generate, policy, own_words, sampling, version=2)
@@ -278,7 +282,11 @@ def test_a_server_that_dies_is_left_and_one_that_comes_back_wrong_is_refused(sav
     both.update_weights(policy, 51)
     both._homes["of the lost"] = lost
     assert complete(both, [request])[0].policy_version == lost.version == 51
-    slow = engine.VllmServer(server.url, tokenizer, seconds=0.15)
+    slow = engine.VllmServer(
+        server.url,
+        tokenizer,
+    )
+    slow._clients[0].timeout = 0.05
     with pytest.raises(EngineError, match=r"does not answer .ReadTimeout"):
         complete(slow, [Request(request.tokens, seed, Sampling(max_tokens=120)) for seed in range(30)])
     slow.close()
