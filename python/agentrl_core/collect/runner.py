@@ -13,6 +13,7 @@ from agentrl_core.collect.episode import World
 from agentrl_core.collect.journal import Journal
 from agentrl_core.collect.notices import Notices
 from agentrl_core.collect.progress import Progress
+from agentrl_core.collect.room import Room
 from agentrl_core.component.schedule import Schedule
 from agentrl_core.data.batch import Batch
 from agentrl_core.data.forest import Forest
@@ -32,10 +33,11 @@ class Setting:
     context_tokens: int | Schedule
     turn_limit: int | Schedule | None
     call_seconds: float | Schedule | None
-    concurrency: int
+    concurrency: int | Mapping[str, int]
     seed: int
     notices: Notices
     progress: Callable[[Progress], None] | None
+    rooms: Mapping[str, Room] | None = None
 
     def limits(self, iteration: int) -> Limits:
         """What a branch may use in an iteration."""
@@ -74,6 +76,7 @@ class Runner:
         states: what components remember, by their place in the recipe.
         models: whom programs ask for numbers, by the name of the column.
         store: of the run, which says what was solved before; None: nothing was.
+        known: how many iterations were closed when this one began.
     """
 
     def __init__(
@@ -89,6 +92,7 @@ class Runner:
         states: Mapping[str, Any],
         models: Mapping[str, Model],
         store: Store | None,
+        known: int,
     ) -> None:
         estimator = next(iter(setting.engines.values())).entropy_estimator
         facts = setting.facts(recipe)
@@ -110,6 +114,8 @@ class Runner:
             states=states,
             models=models,
             store=store,
+            known=known,
+            shared=setting.rooms,
         )
 
     def roll_out(
