@@ -1,4 +1,4 @@
-"""Tokens generated, used, stale and left over: those of a simulation on paper, for engines and trainers of any speed.
+"""Tokens generated, used, stale and left over are those of a simulation on paper, whoever is faster.
 
 An engine says one token of each segment at each tick of a clock; a trainer takes so many ticks for a step. The paper is
 `Paper`; the clock ticks when the run has come to where the paper stands.
@@ -82,6 +82,7 @@ class Paper:
                 self.left[group[0]] -= group[1] == 0
         self.running = [group for group in self.running if group[1]]
         self.admit()
+        self.deliver()
 
     def train(self) -> None:
         """A tick of the trainer."""
@@ -94,6 +95,10 @@ class Paper:
                 self.current += 1
                 if self.current < ITERATIONS:
                     self.begin(self.current + self.staleness)
+        self.deliver()
+
+    def deliver(self) -> None:
+        """A batch that is complete goes to a trainer that waits."""
         if self.current < ITERATIONS and not self.training and not self.left[self.current]:
             self.delivered += 1
             self.training = self.step

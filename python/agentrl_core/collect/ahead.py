@@ -37,8 +37,8 @@ class Begun:
         return json.dumps([self.tasks, self.group_size, self.snapshot]).encode()
 
 
-Work = Callable[[int, Begun, Journal, Callable[[Progress], None]], Made]
-"""Makes the batch of an iteration, and shows how it goes to a function that raises where it has to stop."""
+Work = Callable[[int, Begun, Journal, Underway[Made]], Made]
+"""Makes the batch of an iteration, as what is under way."""
 
 
 class Ahead:
@@ -105,7 +105,11 @@ class Ahead:
         journal, work = self.journal(iteration), self._work
         journal.begin()
         begun = self._begun(journal, head, tasks, group_size)
-        return Underway(lambda look: work(iteration, begun, journal, look), f"agentrl-iteration-{iteration}")
+        return Underway(
+            lambda underway: work(iteration, begun, journal, underway),
+            f"agentrl-iteration-{iteration}",
+            self._underway.get(iteration - 1),
+        )
 
     def _begun(self, journal: Journal, head: Head, tasks: int, group_size: int) -> Begun:
         """What it began with, now or before a kill."""

@@ -36,6 +36,7 @@ from agentrl_core.collect.notices import Notices
 from agentrl_core.collect.progress import Progress
 from agentrl_core.collect.room import rooms
 from agentrl_core.collect.runner import Runner, Setting
+from agentrl_core.collect.underway import Underway
 from agentrl_core.component.column import draw
 from agentrl_core.component.controller import MISSED
 from agentrl_core.component.schedule import Schedule
@@ -393,9 +394,9 @@ class Collector:
         runner = self._runner(setting, head, iteration, recipe, journal, "train")
         return make_batch(begin, runner, journal, self._scores(head), tasks, group_size)
 
-    def _make_ahead(self, iteration: int, begun: Begun, journal: Journal, look: Callable[[Progress], None]) -> Made:
+    def _make_ahead(self, iteration: int, begun: Begun, journal: Journal, underway: Underway[Made]) -> Made:
         """The same beside other iterations, in a thread of its own."""
-        setting = replace(self._setting(), progress=look, rooms=self._rooms)
+        setting = replace(self._setting(), progress=underway.look, rooms=self._rooms, turn=underway)
         return self._make(begun.head, iteration, journal, begun.tasks, begun.group_size, setting)
 
     def _setting(self) -> Setting:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -14,6 +14,7 @@ from agentrl_core.collect.journal import Journal
 from agentrl_core.collect.notices import Notices
 from agentrl_core.collect.progress import Progress
 from agentrl_core.collect.room import Room
+from agentrl_core.collect.underway import Underway
 from agentrl_core.component.schedule import Schedule
 from agentrl_core.data.batch import Batch
 from agentrl_core.data.forest import Forest
@@ -25,7 +26,10 @@ from agentrl_core.recipe import Recipe
 
 @dataclass(frozen=True)
 class Setting:
-    """Who speaks, who answers and what a branch may use; see `Collector`, whose arguments they are."""
+    """Who speaks, who answers and what a branch may use; see `Collector`, whose arguments they are.
+
+    Where several iterations run at once, they share `rooms`, and each asks for places in its `turn`.
+    """
 
     engines: Mapping[str, Engine]
     worlds: Mapping[str, World]
@@ -38,6 +42,7 @@ class Setting:
     notices: Notices
     progress: Callable[[Progress], None] | None
     rooms: Mapping[str, Room] | None = None
+    turn: Underway[Any] | None = None
 
     def limits(self, iteration: int) -> Limits:
         """What a branch may use in an iteration."""
@@ -97,7 +102,7 @@ class Runner:
         estimator = next(iter(setting.engines.values())).entropy_estimator
         facts = setting.facts(recipe)
         self._forest = Forest(iteration=iteration, seed=setting.seed, entropies=estimator, facts=facts)
-        self._watch = setting.progress
+        self._watch, self._turn = setting.progress, setting.turn
         self._conductor = Conductor(
             self._forest,
             setting.engines,
@@ -136,9 +141,15 @@ class Runner:
         """
         worlds = {task.task_id: world for world, task in chosen}
         tasks = [task for _, task in chosen]
-        conductor, watch = self._conductor, self._watch
-        loop.run(
-            lambda: conductor.roll_out(tasks, sizes, first=first, worlds=worlds, variants=variants),
-            None if watch is None else lambda: watch(conductor.progress),
-        )
+        conductor, watch, turn = self._conductor, self._watch, self._turn
+
+        def begin() -> Coroutine[Any, Any, None]:
+            # Whoever comes behind has its groups started behind these.
+            if turn is not None:
+                turn.came()
+            return conductor.roll_out(tasks, sizes, first=first, worlds=worlds, variants=variants)
+
+        if turn is not None:
+            turn.come()
+        loop.run(begin, None if watch is None else lambda: watch(conductor.progress))
         return self._forest.freeze()

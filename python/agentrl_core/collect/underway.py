@@ -22,12 +22,15 @@ class Underway(Generic[Value]):
     """What is made in a thread of its own, from `start` until `wait` gives it or `stop` gives it up.
 
     Args:
-        make: makes it, and calls what it is given again and again meanwhile, which raises where it has to stop.
+        make: makes it of this, which it tells how it goes (`look`), and whose turn it waits for (`come`).
         name: of the thread.
+        before: who comes first; None: nobody.
     """
 
-    def __init__(self, make: Callable[[Callable[[Progress], None]], Value], name: str) -> None:
+    def __init__(self, make: Callable[[Underway[Value]], Value], name: str, before: Underway[Value] | None) -> None:
         self._make = make
+        self._before = before
+        self._came = threading.Event()
         self._over = threading.Event()
         self._unwanted = threading.Event()
         self._made: list[Value] = []
@@ -48,6 +51,7 @@ class Underway(Generic[Value]):
     def stop(self) -> None:
         """Give it up, without waiting for it."""
         self._unwanted.set()
+        self._came.set()
 
     def join(self) -> None:
         """Wait until it has cleaned up, a few seconds at most."""
@@ -71,15 +75,27 @@ class Underway(Generic[Value]):
         if watch is not None and self._progress is not None:
             watch(self._progress)
 
-    def _look(self, progress: Progress) -> None:
+    def look(self, progress: Progress) -> None:
+        """See how it goes (for who makes it), and raise where it has to stop."""
         self._progress = progress
         if self.stopped:
             raise _StoppedError
 
+    def come(self) -> None:
+        """Wait until the one before has come, or is over."""
+        if self._before is not None:
+            self._before._came.wait()  # noqa: SLF001 -- one of its own
+            self._before = None
+
+    def came(self) -> None:
+        """Let the one behind come."""
+        self._came.set()
+
     def _run(self) -> None:
         try:
-            self._made.append(self._make(self._look))
+            self._made.append(self._make(self))
         except BaseException as error:  # noqa: BLE001 -- whoever waits gets it
             self._error = error
         finally:
+            self._came.set()
             self._over.set()
