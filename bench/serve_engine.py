@@ -61,7 +61,7 @@ def by_openai(urls: Sequence[str], requests: Sequence[Request]) -> list[Any]:
                     temperature=request.sampling.temperature,
                     seed=request.seed,
                     logprobs=_LIKELIEST + 1,
-                    extra_body={"return_token_ids": True, "ignore_eos": True, "detokenize": False},
+                    extra_body={"return_token_ids": True, "return_tokens_as_token_ids": True, "ignore_eos": True},
                 )
                 for request in requests
             )

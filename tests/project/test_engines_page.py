@@ -75,8 +75,11 @@ def test_the_trainer_runs_beside_a_server(tmp_path: Path) -> None:
     with Store.open(tmp_path / "runs" / "served", read_only=True) as store:
         assert store.iteration == 3
         assert not store.verify()
-        nodes = scan(store).nodes.select("iteration", "policy_version").drop_nulls().unique().collect()
-    sampled = set(nodes.iter_rows())
+        tables = scan(store)
+        nodes = tables.nodes.select("group_id", "policy_version").drop_nulls()
+        of_group = tables.trajectories.select("group_id", "iteration").unique()
+        rows = nodes.join(of_group, on="group_id").select("iteration", "policy_version").unique().collect()
+    sampled = set(rows.iter_rows())
     assert {iteration for iteration, _ in sampled} == {0, 1, 2}
     assert all(iteration - 1 <= version <= iteration for iteration, version in sampled)
     assert {version for _, version in sampled} >= {0, 1}
