@@ -8,7 +8,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from types import FrameType
 from typing import Any, Self
@@ -20,8 +21,8 @@ from remembering import ITERATIONS, RECIPES, collector, metrics, outcome, train
 from small_world import SmallWorld
 
 from agentrl_core import Batch, Collector, Store, recipes, select
+from agentrl_core.collect import ahead, head, journal, loop, underway
 from agentrl_core.collect import collector as collector_module
-from agentrl_core.collect import head, journal, loop
 from agentrl_core.collect import iteration as iteration_module
 from agentrl_core.collect.iteration import closed
 from agentrl_core.component.state import split
@@ -35,7 +36,8 @@ KILLS = 100
 class Interrupt:
     """Ctrl-C before the n-th line that Python runs in the collector and the store; keeps which lines it ran."""
 
-    files = tuple(module.__file__ for module in (collector_module, iteration_module, head, journal, loop, store_module))
+    modules = (collector_module, iteration_module, ahead, head, journal, loop, store_module, underway)
+    files = tuple(module.__file__ for module in modules)
 
     def __init__(self, at: int = 0) -> None:
         self.at = at
@@ -75,18 +77,23 @@ def heard() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    outcomes = {}
-    for name in NAMES:
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, int], dict[str, Any]]:
+    @cache
+    def of(name: str, staleness: int) -> dict[str, Any]:
         with Store.open(tmp_path_factory.mktemp("runs") / name) as store:
-            train(collector(name, store))
-            outcomes[name] = outcome(store)
-    return outcomes
+            loop = collector(name, store, staleness)
+            train(loop)
+            loop.close()
+            return outcome(store)
+
+    return of
 
 
-def two_iterations(name: str, store: Store | None, place: str, at: int) -> tuple[Collector, list[int]]:
+def two_iterations(
+    name: str, store: Store | None, place: str, at: int, staleness: int = 0
+) -> tuple[Collector, list[int]]:
     """Train two iterations with a Ctrl-C in a call of the second one, and call again what did not count."""
-    loop = collector(name, store)
+    loop = collector(name, store, staleness)
     for iteration in range(2):
         calls = {"collect": Interrupt(), "update": Interrupt()}
         calls[place].at = at if iteration == 1 else 0
@@ -109,17 +116,24 @@ def two_iterations(name: str, store: Store | None, place: str, at: int) -> tuple
 
 
 @pytest.mark.parametrize(
-    ("name", "place"),
-    [("balanced", "collect"), ("balanced", "update"), ("tracked", "update"), ("everything", "update")],
+    ("name", "place", "staleness"),
+    [
+        ("balanced", "collect", 0),
+        ("balanced", "update", 0),
+        ("tracked", "update", 0),
+        ("everything", "update", 0),
+        ("everything", "collect", 2),
+    ],
 )
-def test_ctrl_c_at_every_line_changes_nothing(tmp_path: Path, name: str, place: str) -> None:
+def test_ctrl_c_at_every_line_changes_nothing(tmp_path: Path, name: str, place: str, staleness: int) -> None:
     with Store.open(tmp_path / "whole", sync="never") as store:
-        _, places = two_iterations(name, store, place, at=0)
+        loop, places = two_iterations(name, store, place, 0, staleness)
+        loop.close()
         expected = outcome(store)
     assert len(places) > 20, "the lines were seen"
     for at in places:
         with Store.open(tmp_path / str(at), sync="never") as store:
-            two_iterations(name, store, place, at)
+            two_iterations(name, store, place, at, staleness)[0].close()
             assert outcome(store) == expected, f"interrupted before line {at}"
 
 
@@ -131,11 +145,11 @@ def test_ctrl_c_without_a_store_changes_nothing() -> None:
         assert loop._head.components == whole._head.components
 
 
-def killed_until_done(folder: Path, name: str, seed: int, most: int = 1 << 30) -> int:
+def killed_until_done(folder: Path, name: str, seed: int, most: int = 1 << 30, staleness: int = 0) -> int:
     """Kill a run at random moments until all is done, `most` times at most; how often it was."""
     rng = np.random.default_rng(seed)
     killed = 0
-    command = [sys.executable, remembering.__file__, str(folder), name]
+    command = [sys.executable, remembering.__file__, str(folder), name, str(staleness)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as loops:
         assert loops.stdin is not None
         assert loops.stdout is not None
@@ -166,29 +180,39 @@ def killed_until_done(folder: Path, name: str, seed: int, most: int = 1 << 30) -
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_kills_change_nothing_that_is_remembered(
-    tmp_path: Path, name: str, undisturbed: dict[str, dict[str, Any]]
+    tmp_path: Path, name: str, undisturbed: Callable[[str, int], dict[str, Any]]
 ) -> None:
     """Killed at random moments until all is done, a run has the batches and states of one that was never disturbed."""
     killed = killed_until_done(tmp_path, name, 3)
     with Store.open(tmp_path) as store:
         assert store.iteration == ITERATIONS
-        assert outcome(store) == undisturbed[name]
+        assert outcome(store) == undisturbed(name, 0)
         assert store.verify() == []
     assert killed >= 5, "it was killed on its way"
 
 
-@pytest.mark.slow
-def test_the_fault_run(tmp_path: Path, undisturbed: dict[str, dict[str, Any]]) -> None:
-    """Select, advantage and controllers remember; at a hundred kills the sequence of batches and states is the same."""
+@pytest.mark.parametrize(
+    ("staleness", "kills"),
+    [(2, 3), pytest.param(0, KILLS, marks=pytest.mark.slow), pytest.param(2, KILLS, marks=pytest.mark.slow)],
+)
+def test_the_fault_run(
+    tmp_path: Path, undisturbed: Callable[[str, int], dict[str, Any]], staleness: int, kills: int
+) -> None:
+    """Select, advantage and controllers remember; at a hundred kills the sequence of batches and states is the same.
+
+    With work in flight too: three iterations are under way at each kill. What went on after it equals what was never
+    disturbed, so no task is skipped or done twice, and long episodes are as many as before (NeMo-RL#3599 lost those
+    that were not complete at a kill, which were the long ones).
+    """
     killed = runs = 0
-    while killed < KILLS:
+    while killed < kills:
         folder = tmp_path / str(runs)
-        killed += killed_until_done(folder, "everything", 100 + runs, KILLS)
+        killed += killed_until_done(folder, "everything", 100 + runs, kills, staleness)
         runs += 1
         with Store.open(folder) as store:
             assert store.iteration == ITERATIONS
             found = outcome(store)
-            for part, expected in undisturbed["everything"].items():
+            for part, expected in undisturbed("everything", staleness).items():
                 assert found[part] == expected, part
             assert store.verify() == []
         assert runs < 50, "kills hit"

@@ -7,6 +7,7 @@ import pytest
 
 from agentrl_core import engine
 from agentrl_core.engine import Request, Sampling, complete
+from agentrl_core.engine.diagnosis import diagnose, sample_requests
 from agentrl_core.exceptions import InvalidInputError
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow]
@@ -162,6 +163,42 @@ def test_newcomers_join_and_aborted_requests_have_exactly_what_was_generated(gen
     generate.update_weights(policy, 8)
     [again] = complete(generate, requests[:1])
     assert again.tokens.tolist() == alone[0].tokens.tolist()
+
+
+def test_a_fork_reuses_the_blocks_that_its_origin_left(generate):
+    prompt = np.random.default_rng(11).integers(0, generate.vocabulary_size, 70, dtype=np.int32)
+    [first] = complete(generate, [Request(prompt, 1, Sampling(max_tokens=10))])
+    assert first.cached_tokens == 0
+    forked = np.concatenate([prompt, first.tokens[:4], [3]]).astype(np.int32)
+    [second] = complete(generate, [Request(forked, 2, Sampling(max_tokens=4))])
+    assert second.cached_tokens == 64, "two whole blocks of 32"
+
+
+def test_the_doctor_tells_the_mode_the_version_and_the_weights(generate, make_model, policy):
+    sampling = Sampling(temperature=0.7, top_k=9, max_tokens=8)
+    requests = sample_requests(generate.vocabulary_size, sampling)
+    version = generate.policy_version
+    finding = diagnose(generate, policy, requests, version=version)
+    assert finding.cause == "none"
+    assert finding.cached_tokens > 0
+    assert diagnose(generate, policy, requests, version=version + 1).cause == "version"
+    assert diagnose(generate, make_model("qwen3", tie_word_embeddings=True, seed=1), requests).cause == "weights"
+    # What VllmServer and Vllm refuse beforehand: vLLM's own default.
+    assert generate._llm.collective_rpc(_report, args=("raw_logprobs",)) == ["processed_logprobs"]
+    try:
+        raw = diagnose(generate, policy, requests, version=version)
+    finally:
+        generate._llm.collective_rpc(_report, args=("processed_logprobs",))
+    assert raw.cause == "mode"
+    assert raw.largest > 0.1
+    assert diagnose(generate, policy, requests, version=version).cause == "none"
+
+
+def _report(worker, mode):
+    """Runs in vLLM's worker: report log-probs of another mode; the one before."""
+    sampler = worker.model_runner.sampler
+    before, sampler.logprobs_mode = sampler.logprobs_mode, mode
+    return before
 
 
 def test_wrong_calls(generate, policy, tokenizer, tmp_path):

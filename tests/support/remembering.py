@@ -1,8 +1,8 @@
 """Training loops whose components remember; run as a program, one that is killed again and again.
 
-`python remembering.py FOLDER NAME`: for every line of standard input a new process goes on with the run until it has
-closed all iterations or is killed. It says `process N` first and `closed N` for each iteration; `died N` with the
-signal that ended it says that it is gone.
+`python remembering.py FOLDER NAME STALENESS`: for every line of standard input a new process goes on with the run until
+it has closed all iterations or is killed. It says `process N` first and `closed N` for each iteration; `died N` with
+the signal that ended it says that it is gone.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -100,10 +101,11 @@ def world() -> SmallWorld:
     return SmallWorld(answer)
 
 
-def train(collect: Collector, *, until: int = ITERATIONS) -> None:
-    """Go on to a number of closed iterations."""
+def train(collect: Collector, *, until: int = ITERATIONS, seconds: float = 0.0) -> None:
+    """Go on to a number of closed iterations; each step takes so long."""
     while collect.iteration < until:
         batch = collect.recipe.credit(collect(tasks=4, group_size=4))
+        time.sleep(seconds)
         collect.update(batch, metrics(batch))
         say("closed", collect.iteration)
 
@@ -113,9 +115,9 @@ def metrics(batch: Batch) -> dict[str, float]:
     return {"score": float(batch.column("score", "draw").mean())}
 
 
-def collector(name: str, store: Store | None) -> Collector:
+def collector(name: str, store: Store | None, staleness: int = 0) -> Collector:
     here = world()
-    return Collector(here, here, RECIPES[name], store=store, seed=5, task_pool=32)
+    return Collector(here, here, RECIPES[name], store=store, seed=5, task_pool=32, staleness=staleness)
 
 
 def outcome(store: Store) -> dict[str, Any]:
@@ -143,16 +145,16 @@ def say(word: str, number: int) -> None:
         sys.stdout.flush()
 
 
-def again(folder: Path, name: str) -> None:
+def again(folder: Path, name: str, staleness: int) -> None:
     for _ in sys.stdin:
         child = os.fork()
         if not child:
             say("process", os.getpid())
             with Store.open(folder, sync="never") as store:
-                train(collector(name, store))
+                train(collector(name, store, staleness))
             os._exit(0)
         say("died", -os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 
 if __name__ == "__main__":
-    again(Path(sys.argv[1]), sys.argv[2])
+    again(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]))

@@ -17,6 +17,7 @@ COMMANDS = {
     "show": "show a trajectory: its group's tree, and what was said",
     "stats": "how training went, iteration by iteration",
     "verify": "check that a run's files are whole and agree",
+    "doctor": "compare an engine's log-probabilities with the model's, and say why they differ",
     "export": "write training rows or a table as Parquet or JSONL",
 }
 """Names of the commands, which are the modules of this package, and what each does."""
@@ -33,8 +34,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line.
 
     Returns:
-        The exit status: 0 done, 1 an error (one line says which) or something found by `verify`, 2 a wrong call, 130
-        interrupted.
+        The exit status: 0 done, 1 an error (one line says which) or something found by `verify` or `doctor`, 2 a wrong
+        call, 130 interrupted.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     name = given[0] if given and given[0] in COMMANDS else ""
@@ -59,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except ModuleNotFoundError as error:
-        extra = {"train": "train", "serve": "agents"}.get(name, "cli")
+        extra = {"train": "train", "serve": "agents", "doctor": "cli,torch"}.get(name, "cli")
         package = str(error.name).partition(".")[0]
         print(
             f"agentrl: {name} needs {package}: pip install 'agentrl-core[{extra}]'",

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from numbers import Integral
 
 from agentrl_core.data.store import Store
+from agentrl_core.engine.base import Engine
 from agentrl_core.env.base import Environment, Split, Task
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.recipe import Recipe
@@ -28,6 +29,33 @@ def check_parts(engine: object, environment: object, recipe: object, store: obje
         raise InvalidInputError(f"Collector: recipe={recipe!r} is no Recipe; give one, such as {remedy}")
     if store is not None and not isinstance(store, Store):
         raise InvalidInputError(f"Collector: store={store!r} is no Store; give Store.open({str(store)!r}), or None")
+
+
+def check_ahead(engines: Mapping[str, Engine], staleness: object) -> None:
+    """Refuse a staleness that is no whole number, and engines that cannot generate while a trainer steps."""
+    if isinstance(staleness, bool) or not isinstance(staleness, Integral) or int(staleness) < 0:
+        raise InvalidInputError(f"Collector: staleness={staleness!r}; give a whole number of at least 0")
+    for name, engine in engines.items() if staleness else ():
+        if getattr(engine, "shares_parameters", False):
+            raise InvalidInputError(
+                f"Collector: engine {name!r} samples from the very tensors that the optimizer steps, and with "
+                f"staleness={staleness} it would while they change; give it weights of its own, such as "
+                "engine.Transformers(model, tokenizer, copy=True), and call engine.update_weights(model, version=...) "
+                "after each iteration; or leave staleness at 0"
+            )
+
+
+def check_concurrency(concurrency: object, worlds: Sequence[str]) -> None:
+    """Refuse what is no number of branches, or none for each environment."""
+    if not isinstance(concurrency, Mapping):
+        check_whole("Collector", concurrency=concurrency)
+        return
+    if sorted(concurrency) != sorted(worlds):
+        raise InvalidInputError(
+            f"Collector: concurrency={concurrency!r}; give a number for each environment ({', '.join(worlds)}), or one "
+            "for all of them"
+        )
+    check_whole("Collector", **{f"concurrency[{name!r}]": number for name, number in concurrency.items()})
 
 
 def check_whole(place: str, **numbers: object) -> None:

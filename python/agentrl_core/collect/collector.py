@@ -14,22 +14,34 @@ from numpy.typing import NDArray
 
 from agentrl_core import _core
 from agentrl_core.collect import loop
+from agentrl_core.collect.ahead import Ahead, Begun
 from agentrl_core.collect.asking import Model
-from agentrl_core.collect.checks import check_parts, check_whole, checked_tasks
+from agentrl_core.collect.checks import check_ahead, check_concurrency, check_parts, check_whole, checked_tasks
 from agentrl_core.collect.episode import World
 from agentrl_core.collect.evaluation import Evaluation
-from agentrl_core.collect.head import Head, changes
-from agentrl_core.collect.iteration import Begin, as_committed, check_stepped, closed, make_batch
+from agentrl_core.collect.head import Head, Known
+from agentrl_core.collect.iteration import (
+    Begin,
+    Made,
+    as_committed,
+    check_stepped,
+    closed,
+    counts,
+    delivered,
+    make_batch,
+    scores,
+)
 from agentrl_core.collect.journal import Journal
 from agentrl_core.collect.notices import Notices
 from agentrl_core.collect.progress import Progress
+from agentrl_core.collect.room import rooms
 from agentrl_core.collect.runner import Runner, Setting
+from agentrl_core.collect.underway import Underway
 from agentrl_core.component.column import draw
 from agentrl_core.component.controller import MISSED
 from agentrl_core.component.schedule import Schedule
 from agentrl_core.component.state import split
 from agentrl_core.data.batch import Batch
-from agentrl_core.data.codes import CODES
 from agentrl_core.data.store import Store
 from agentrl_core.engine.base import Engine, Sampling
 from agentrl_core.env.base import Environment, Split, Task
@@ -66,7 +78,9 @@ class Collector:
         turn_limit: most turns of a trajectory; None: no limit.
         call_seconds: most seconds of one call of an environment, after which its episode is given up and built anew;
             None: no limit. What runs inline cannot be given up.
-        concurrency: most trajectories that run at once.
+        concurrency: most trajectories that run at once; or a table of it by the names of the environments.
+        staleness: how many iterations ahead of the trainer rollouts are made, while it steps: the batch of iteration i
+            is sampled by weights of version i - staleness and later. 0: nothing runs between two calls.
         processes: how many processes an environment that runs in processes gets; None: one for each core.
         progress: called ten times a second with a `Progress`, in the thread that collects.
         models: whom programs ask for numbers (`Group.ask`), by the name of the column: functions from token paths to a
@@ -101,7 +115,8 @@ class Collector:
         context_tokens: int | Schedule = 4096,
         turn_limit: int | Schedule | None = None,
         call_seconds: float | Schedule | None = None,
-        concurrency: int = 1024,
+        concurrency: int | Mapping[str, int] = 1024,
+        staleness: int = 0,
         processes: int | None = None,
         progress: Callable[[Progress], None] | None = None,
         models: Mapping[str, Model] | None = None,
@@ -113,7 +128,9 @@ class Collector:
         if sampling is not None and not isinstance(sampling, Sampling):
             raise InvalidInputError(f"Collector: sampling={sampling!r}; give an engine.Sampling, or None")
         processes = os.cpu_count() or 1 if processes is None else processes
-        check_whole("Collector", task_pool=task_pool, concurrency=concurrency, processes=processes)
+        check_whole("Collector", task_pool=task_pool, processes=processes)
+        check_concurrency(concurrency, list(environments))
+        check_ahead(engines, staleness)
         for name, value in (("context_tokens", context_tokens), ("turn_limit", turn_limit)):
             if value is not None and not isinstance(value, Schedule):
                 check_whole("Collector", **{name: value})
@@ -140,8 +157,7 @@ class Collector:
         self._pool_size = task_pool
         self._pool: Mixed | None = None
         self._listeners: list[Callable[[int, Mapping[str, Any]], object]] = []
-        self._journal = Journal()
-        self._journal_of = -1
+        self._journal: tuple[int, Journal] = (-1, Journal())
         self._notices = Notices()
         self._models = dict(models or {})
         self._allow_changes = allow_changes
@@ -149,7 +165,8 @@ class Collector:
         self._tasks = self._head.tasks
         """What the head's become with the batch that was collected last."""
         recipe.check(facts=self._setting().facts(recipe))
-        self._known_tasks: tuple[object, dict[str, Mapping[str, Any]]] | None = None
+        self._ahead = Ahead(staleness, store, self._make_ahead) if staleness else None
+        self._rooms = rooms(concurrency, environments)
         self._run: dict[str, Any] = {"recipe": json.loads(json.dumps(recipe.to_dict())), "seed": seed}
         self._check_run()
 
@@ -179,15 +196,15 @@ class Collector:
         self._run["group_size"] = group_size
         self._check_run()
         head = self._now()
-        if self.store is not None and self.store.has_batch(head.iteration):
-            return self._scored(as_committed(self.store.batch(head.iteration)))
-        self._check_weights(head)
-        if self._journal_of != head.iteration:
-            self._journal = Journal(None if self.store is None else self.store.journal(head.iteration))
-            self._journal_of = head.iteration
-        batch, domains = self._make(head, tasks, group_size)
-        with_changes, self._tasks = batch._core.advance_tasks(head.tasks, domains)
-        batch = Batch(with_changes)
+        is_committed = self.store is not None and self.store.has_batch(head.iteration)
+        if not self._allow_changes and (self._ahead is not None or not is_committed):
+            head.check_weights(self.engines)
+        if self._ahead is not None:
+            self._ahead.begin(head, tasks, group_size)
+        if self.store is not None and is_committed:
+            batch = as_committed(self.store.batch(head.iteration))
+            return scores(self.recipe, batch, head.components)(batch)
+        batch = self._collected(head, tasks, group_size)
         if self.store is None:
             return as_committed(batch)
         batch = self.store.rebase(batch)
@@ -224,10 +241,10 @@ class Collector:
                 "its batch with collect(tasks=..., group_size=...)"
             )
         check_stepped(self.recipe, metrics)
-        metrics = {"collect": _counts(batch), **metrics}
+        metrics = {"collect": counts(batch), **metrics}
         # Over the whole batch and from the state that the iteration began with, so that a restart comes to the same.
         pool = self._known_pool(self._tasks if self.store is None else head.tasks)
-        ended = closed(batch, metrics, head.iteration, pool, self._scored)
+        ended = closed(batch, metrics, head.iteration, pool, scores(self.recipe, batch, head.components))
         components = self.recipe.next_states(head.components, ended)
         if self.store is None:
             # One assignment: an interrupt finds it done or not begun.
@@ -243,6 +260,8 @@ class Collector:
             }
             self.store.close_iteration(batch, state, arrays)
             self._head = Head.of(self.store, tasks=head.tasks)
+        if self._ahead is not None:
+            self._ahead.end(head.iteration)
         self._say_missed(components)
         for call in self._listeners:
             call(head.iteration, metrics)
@@ -298,7 +317,7 @@ class Collector:
         return Evaluation.of([task for _, task in chosen], batch, samples)
 
     def _evaluated(self, chosen: Sequence[tuple[str, Task]], recipe: Recipe, samples: int, *, iteration: int) -> Batch:
-        runner = self._runner(iteration, recipe, Journal(), "evaluate")
+        runner = self._runner(self._setting(), self._now(), iteration, recipe, Journal(), "evaluate")
         return runner.roll_out(chosen, [samples] * len(chosen), first=0)
 
     def on_iteration(self, call: Callable[[int, Mapping[str, Any]], object]) -> None:
@@ -318,7 +337,9 @@ class Collector:
         self._listeners.append(call)
 
     def close(self) -> None:
-        """End the threads and processes in which environments run. Another call starts them again."""
+        """End what runs, and the threads and processes in which environments do. Another call starts them again."""
+        if self._ahead is not None:
+            self._ahead.stop()
 
         async def end() -> None:
             for world in self.worlds.values():
@@ -337,48 +358,46 @@ class Collector:
 
     def _check_run(self) -> None:
         """Refuse to go on silently with another run."""
-        if self.store is None or self._allow_changes:
-            return
-        before = self._now().run
-        known = before.keys() & self._run.keys()
-        kept, now = ({name: run[name] for name in known} for run in (before, self._run))
-        for name, old, new in changes(kept, now):
-            raise InvalidInputError(
-                f"the run in {self.store.path} was made with {name}={old!r}, not {new!r}; go on with what it had, "
-                "choose another directory, or insist with Collector(..., allow_changes=True)"
-            )
+        if self.store is not None and not self._allow_changes:
+            self._now().check_run(self._run, self.store.path)
 
-    def _check_weights(self, head: Head) -> None:
-        """Refuse an engine that does not have the weights that the run goes on with."""
-        if self._allow_changes:
-            return
-        for name, engine in self.engines.items():
-            version = head.versions.get(name, engine.policy_version)
-            # Weights that were trained since then are the user's business; older ones are those of another iteration.
-            if engine.policy_version < version:
-                checkpoint = f", those of checkpoint {head.checkpoint!r}" if head.checkpoint else ""
-                raise InvalidInputError(
-                    f"engine {name!r} has weights of version {engine.policy_version}, and the run goes on with version "
-                    f"{version}{checkpoint}; load them, and call engine.update_weights(model, version={version})"
-                )
+    def _journal_of(self, iteration: int) -> Journal:
+        """What live groups of an iteration asked and got, where none runs ahead."""
+        if self._journal[0] != iteration:
+            self._journal = iteration, Journal(None if self.store is None else self.store.journal(iteration))
+        return self._journal[1]
 
-    def _make(self, head: Head, tasks: int, group_size: int) -> tuple[Batch, dict[str, str]]:
-        """The batch of an iteration, and the domains of its tasks by id."""
-        states = head.components
-        begin = Begin(
-            head.iteration,
-            self.recipe.at(head.iteration, states),
-            states,
-            self._known_pool(head.tasks),
-            self.seed,
-            self.store,
-        )
-        runner = self._runner(head.iteration, begin.recipe, self._journal, "train")
-        made = make_batch(begin, runner, self._journal, self._scored, tasks, group_size)
+    def _collected(self, head: Head, tasks: int, group_size: int) -> Batch:
+        """The batch of the open iteration, made now or made ahead, and what the statistics of tasks become with it."""
+        if self._ahead is None:
+            journal = self._journal_of(head.iteration)
+            journal.begin()
+            made = self._make(head, head.iteration, journal, tasks, group_size, self._setting())
+            batch = made.batch
+        else:
+            journal = self._ahead.journal(head.iteration)
+            made = self._ahead.take(head.iteration, self.progress)
+            batch = delivered(made.batch, self.recipe, head.components)
         if made.drawn and not made.scored:
             self._nothing_scored(made.drawn, head.iteration, rewarded=made.rewarded)
-        self._say_unasked()
-        return made.batch, dict(made.domains)
+        self._say_unasked(journal)
+        with_changes, self._tasks = batch._core.advance_tasks(head.tasks, dict(made.domains))
+        return Batch(with_changes)
+
+    def _make(
+        self, head: Head, iteration: int, journal: Journal, tasks: int, group_size: int, setting: Setting
+    ) -> Made:
+        """Select, roll out and admit for an iteration, by what was known when it began."""
+        states = head.components
+        recipe = self.recipe.at(iteration, states)
+        begin = Begin(iteration, recipe, states, self._known_pool(head.tasks), self.seed, self.store)
+        runner = self._runner(setting, head, iteration, recipe, journal, "train")
+        return make_batch(begin, runner, journal, self._scores(head), tasks, group_size)
+
+    def _make_ahead(self, iteration: int, begun: Begun, journal: Journal, underway: Underway[Made]) -> Made:
+        """The same beside other iterations, in a thread of its own."""
+        setting = replace(self._setting(), progress=underway.look, rooms=self._rooms, turn=underway)
+        return self._make(begun.head, iteration, journal, begun.tasks, begun.group_size, setting)
 
     def _setting(self) -> Setting:
         return Setting(
@@ -394,43 +413,40 @@ class Collector:
             self.progress,
         )
 
-    def _runner(self, iteration: int, recipe: Recipe, journal: Journal, mode: Literal["train", "evaluate"]) -> Runner:
+    def _runner(
+        self,
+        setting: Setting,
+        head: Head,
+        iteration: int,
+        recipe: Recipe,
+        journal: Journal,
+        mode: Literal["train", "evaluate"],
+    ) -> Runner:
         return Runner(
-            self._setting(),
+            setting,
             recipe,
             iteration,
             journal,
             mode=mode,
-            reward=self._scored,
-            statistics=self._statistics,
-            states=self._now().components,
+            reward=self._scores(head),
+            statistics=Known(head.tasks),
+            states=head.components,
             models=self._models,
             store=self.store if mode == "train" else None,
+            known=head.iteration,
         )
 
     def _known_pool(self, tasks: _core.Batch) -> Pool:
         """The tasks that are selected from, with what is known of them."""
         return Pool(self._task_pool(), tasks.tasks)
 
-    def _statistics(self, task_id: str) -> Mapping[str, Any]:
-        """What the run knows of a task."""
-        tasks = self._now().tasks
-        if self._known_tasks is None or self._known_tasks[0] is not tasks:
-            table = tasks.tasks
-            columns = {name: table.column(name) for name in table.column_names}
-            ids = columns.pop("task_id")
-            each = zip(ids, zip(*columns.values(), strict=True), strict=True)
-            # Rows are appended when they change: the last one of a task counts.
-            self._known_tasks = tasks, {task: dict(zip(columns, row, strict=True)) for task, row in each}
-        return self._known_tasks[1].get(task_id, {})
-
-    def _say_unasked(self) -> None:
+    def _say_unasked(self, journal: Journal) -> None:
         """Tell of records that nobody asked for again: the programs are not those that were cut off."""
-        unasked = self._journal.unasked
+        unasked = journal.unasked
         if unasked:
             self._notices.once(
                 "journal",
-                f"{len(unasked)} of {len(self._journal)} recorded answers were not asked for again (the first: "
+                f"{len(unasked)} of {len(journal)} recorded answers were not asked for again (the first: "
                 f"{unasked[0]}): the program, the recipe or an engine has changed since then, or the program is not "
                 "orderly (the clock, random numbers of its own); what does not fit was sampled anew",
             )
@@ -446,8 +462,9 @@ class Collector:
             )
         self._notices.once("scores", f"{found}: phase reward of recipe {self.recipe.name!r} makes NaN of each reward")
 
-    def _scored(self, batch: Batch) -> Batch:
-        return self.recipe.score(self.recipe.with_states(batch, self._now().components))
+    def _scores(self, head: Head) -> Callable[[Batch], Batch]:
+        """Phase reward, by what components remember."""
+        return lambda batch: self.recipe.score(self.recipe.with_states(batch, head.components))
 
     def _task_pool(self) -> Mixed:
         """The tasks that are selected from, each with its world; those of several worlds in turn."""
@@ -466,13 +483,6 @@ class Collector:
                             "tasks ids that name their environment"
                         )
         return self._pool
-
-
-def _counts(batch: Batch) -> dict[str, int]:
-    """How many draws a batch has, and how many of them no update can use."""
-    unscored = int(np.isnan(batch.column("score", "draw")).sum()) if batch.has("score", "draw") else 0
-    failed = int((batch.trajectories.column("status") == CODES["status"].index("failed")).sum())
-    return {"draws": batch.num_draws, "unscored": unscored, "failed": failed}
 
 
 def _solved(batch: Batch) -> NDArray[np.bool_]:

@@ -23,7 +23,7 @@ from agentrl_core.collect.journal import (
 from agentrl_core.collect.library import Solved
 from agentrl_core.collect.notices import Notices
 from agentrl_core.collect.progress import Progress
-from agentrl_core.collect.room import Room
+from agentrl_core.collect.room import Room, rooms
 from agentrl_core.data.batch import Batch
 from agentrl_core.data.forest import Forest
 from agentrl_core.data.store import Store
@@ -54,13 +54,13 @@ class Limits:
         context_tokens: most tokens of its path.
         turns: most turns; None: no limit.
         seconds: most seconds of one call of its environment; None: no limit.
-        branches: most branches that are driven at once, over all groups.
+        branches: most branches that are driven at once, over all groups, or of each environment.
     """
 
     context_tokens: int
     turns: int | None
     seconds: float | None
-    branches: int
+    branches: int | Mapping[str, int]
 
 
 class Conductor:
@@ -82,6 +82,8 @@ class Conductor:
         states: what components remember, by their place in the recipe.
         models: whom programs ask for numbers, by the name of the column.
         store: of the run, which says what was solved before; None: nothing was.
+        known: how many iterations were closed when this one began: what was solved in them.
+        shared: room for branches, by environment, where several iterations run at once; None: this one has its own.
     """
 
     def __init__(
@@ -102,6 +104,8 @@ class Conductor:
         states: Mapping[str, Any] | None = None,
         models: Mapping[str, Model] | None = None,
         store: Store | None = None,
+        known: int = 0,
+        shared: Mapping[str, Room] | None = None,
     ) -> None:
         self.forest = forest
         self.program = program
@@ -118,7 +122,7 @@ class Conductor:
         self._notices = notices
         self._reward = reward
         self._statistics = statistics
-        self.library: Library = Nothing() if store is None else Solved(store, forest.iteration, self.chat(""))
+        self.library: Library = Nothing() if store is None else Solved(store, known, self.chat(""))
         self.states: Mapping[str, Any] = states or {}
         self.ask = Asking(models or {}).ask
         self._facts = {name: fact.level for world in worlds.values() for name, fact in world.facts.items()}
@@ -129,8 +133,7 @@ class Conductor:
         self._groups = self._done = 0
         self._failed: list[Exception] = []
         self._worlds_of: dict[str, str] = {}
-        self._room = Room(limits.branches)
-        journal.begin()
+        self._rooms = rooms(limits.branches, worlds) if shared is None else shared
 
     async def roll_out(
         self,
@@ -170,7 +173,8 @@ class Conductor:
         await side_by_side([self._play(group, program) for group in groups])
 
     async def _play(self, group: Group, program: Callable[[Group], Awaitable[Any]]) -> None:
-        async with self._room.take(self.program.branches(group.size)):
+        room = self._rooms[self._world_of(group.task)]
+        async with room.take(self.program.branches(group.size), self.forest.iteration):
             try:
                 await group.play(program)
                 self._done += 1
@@ -227,7 +231,7 @@ class Conductor:
 
     def episode(self, task: Task, environment: str | None, seed: int) -> Episode:
         """An episode of a task, which is reset when it is first asked."""
-        name = self._worlds_of.get(task.task_id, next(iter(self._worlds))) if environment is None else environment
+        name = self._world_of(task) if environment is None else environment
         if name not in self._worlds:
             known = ", ".join(map(repr, self._worlds))
             raise InvalidInputError(f"start: environment={name!r} is none of the collector's; it has: {known}")
@@ -240,6 +244,10 @@ class Conductor:
             notices=self._notices,
             seconds=self._limits.seconds,
         )
+
+    def _world_of(self, task: Task) -> str:
+        """The name of a task's world; one that no selection chose is of the first."""
+        return self._worlds_of.get(task.task_id, next(iter(self._worlds)))
 
     def statistics(self, task_id: str) -> Mapping[str, Any]:
         """What the run knows of a task."""

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Self
 
 from agentrl_core import _core
 from agentrl_core.component.state import State, joined
 from agentrl_core.data.store import Store
+from agentrl_core.engine.base import Engine
+from agentrl_core.exceptions import InvalidInputError
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,56 @@ class Head:
         components, run, versions = (state.get(name, {}) for name in ("components", "run", "policy_versions"))
         components = joined(components, store.arrays)
         return cls(store.iteration, components, run, versions, state.get("checkpoint"), tasks, store.sequence)
+
+    def check_run(self, run: Mapping[str, Any], path: str) -> None:
+        """Refuse to go on silently with another run.
+
+        Raises:
+            InvalidInputError: recipe, seed or size of groups is another; it names the first difference.
+        """
+        known = self.run.keys() & run.keys()
+        kept, now = ({name: each[name] for name in known} for each in (self.run, run))
+        for name, old, new in changes(kept, now):
+            raise InvalidInputError(
+                f"the run in {path} was made with {name}={old!r}, not {new!r}; go on with what it had, "
+                "choose another directory, or insist with Collector(..., allow_changes=True)"
+            )
+
+    def check_weights(self, engines: Mapping[str, Engine]) -> None:
+        """Refuse an engine that does not have the weights that the run goes on with.
+
+        Raises:
+            InvalidInputError: its version is older than the store says.
+        """
+        for name, engine in engines.items():
+            version = self.versions.get(name, engine.policy_version)
+            # Weights that were trained since then are the user's business; older ones are those of another iteration.
+            if engine.policy_version < version:
+                checkpoint = f", those of checkpoint {self.checkpoint!r}" if self.checkpoint else ""
+                raise InvalidInputError(
+                    f"engine {name!r} has weights of version {engine.policy_version}, and the run goes on with version "
+                    f"{version}{checkpoint}; load them, and call engine.update_weights(model, version={version})"
+                )
+
+
+@dataclass(frozen=True, eq=False)
+class Known:
+    """What a run knows of each task, as of a head."""
+
+    tasks: _core.Batch
+
+    def __call__(self, task_id: str) -> Mapping[str, Any]:
+        """What is known of a task; nothing of a new one."""
+        return self._rows.get(task_id, {})
+
+    @cached_property
+    def _rows(self) -> dict[str, Mapping[str, Any]]:
+        table = self.tasks.tasks
+        columns = {name: table.column(name) for name in table.column_names}
+        ids = columns.pop("task_id")
+        each = zip(ids, zip(*columns.values(), strict=True), strict=True)
+        # Rows are appended when they change: the last one of a task counts.
+        return {task: dict(zip(columns, row, strict=True)) for task, row in each}
 
 
 def changes(before: Mapping[Any, Any], now: Mapping[Any, Any], path: str = "") -> Iterator[tuple[str, Any, Any]]:

@@ -27,6 +27,8 @@ from agentrl_core.select.selection import SURVEY, TRAIN
 
 _COLUMNS = "columns"
 """Where the state of a batch that is not closed has the columns of its draws."""
+_BEGAN = "began"
+"""Where the state of a batch that was begun ahead has what the components remembered then."""
 _INJECT, _MIX = 1, 2
 """Keys of the two moments at which replay draws."""
 
@@ -153,6 +155,28 @@ def as_committed(batch: Batch) -> Batch:
     state = batch.state
     columns = unpacked(state.pop(_COLUMNS, {}))
     return batch.with_state(state).with_columns("draw", **columns)
+
+
+def delivered(batch: Batch, recipe: Recipe, states: Mapping[str, State]) -> Batch:
+    """A batch that was begun ahead, as it is trained: with what the components remember now, and what they did then."""
+    kept = {name: value for name, value in batch.state.items() if name in (SELECTION, _COLUMNS)}
+    began = {name: value for name, value in batch.state.items() if name not in kept}
+    return batch.with_state({**recipe.with_states(batch, states).state, **kept, _BEGAN: began})
+
+
+def scores(recipe: Recipe, batch: Batch, states: Mapping[str, State]) -> Callable[[Batch], Batch]:
+    """Phase reward for draws of a batch, by the states that its iteration began with: `states`, or those in it."""
+    began = batch.state.get(_BEGAN)
+    if began is None:
+        return lambda rows: recipe.score(recipe.with_states(rows, states))
+    return lambda rows: recipe.score(rows.with_state(began)).with_state(batch.state)
+
+
+def counts(batch: Batch) -> dict[str, int]:
+    """How many draws a batch has, and how many of them no update can use."""
+    unscored = int(np.isnan(batch.column("score", "draw")).sum()) if batch.has("score", "draw") else 0
+    failed = int((batch.trajectories.column("status") == CODES["status"].index("failed")).sum())
+    return {"draws": batch.num_draws, "unscored": unscored, "failed": failed}
 
 
 def _with_tasks(begin: Begin, batch: Batch, places: Mapping[str, int]) -> Batch:

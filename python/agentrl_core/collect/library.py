@@ -18,7 +18,7 @@ class Solved:
 
     Args:
         store: of the run.
-        iteration: the one that is collected.
+        iteration: those before it are looked at.
         chat: gives the texts of actions.
     """
 

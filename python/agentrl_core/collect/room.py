@@ -1,31 +1,34 @@
-"""How many branches may be driven at once: groups wait for room in the order in which they asked."""
+"""How many branches may be driven at once: groups wait for room, those of the oldest iteration first."""
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import AsyncIterator
+import heapq
+import itertools
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 
 
 class Room:
     """Places for `size` branches.
 
-    A group that needs more than there are in all begins when nobody else runs.
+    Those of the oldest iteration come first, and of one iteration those who asked first. A group that needs more than
+    there are in all begins when nobody else runs.
     """
 
     def __init__(self, size: int) -> None:
         self._size = size
         self._free = size
-        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._waiting: list[tuple[int, int, int, asyncio.Future[None]]] = []
+        self._asked = itertools.count()
 
     @asynccontextmanager
-    async def take(self, count: int) -> AsyncIterator[None]:
-        """Hold places for so many branches."""
+    async def take(self, count: int, iteration: int = 0) -> AsyncIterator[None]:
+        """Hold places for so many branches of an iteration."""
         count = min(count, self._size)
         if self._waiting or count > self._free:
             future = asyncio.get_running_loop().create_future()
-            self._waiting.append((count, future))
+            heapq.heappush(self._waiting, (iteration, next(self._asked), count, future))
             try:
                 await future
             except asyncio.CancelledError:
@@ -41,8 +44,16 @@ class Room:
 
     def _give(self, count: int) -> None:
         self._free += count
-        while self._waiting and self._waiting[0][0] <= self._free:
-            count, future = self._waiting.popleft()
+        while self._waiting and self._waiting[0][2] <= self._free:
+            *_, count, future = heapq.heappop(self._waiting)
             if not future.cancelled():
                 self._free -= count
                 future.set_result(None)
+
+
+def rooms(concurrency: int | Mapping[str, int], worlds: Iterable[str]) -> dict[str, Room]:
+    """The room of each environment: one for all of them, or each its own."""
+    if isinstance(concurrency, Mapping):
+        return {world: Room(concurrency[world]) for world in worlds}
+    shared = Room(concurrency)
+    return dict.fromkeys(worlds, shared)

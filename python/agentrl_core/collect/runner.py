@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -13,6 +13,8 @@ from agentrl_core.collect.episode import World
 from agentrl_core.collect.journal import Journal
 from agentrl_core.collect.notices import Notices
 from agentrl_core.collect.progress import Progress
+from agentrl_core.collect.room import Room
+from agentrl_core.collect.underway import Underway
 from agentrl_core.component.schedule import Schedule
 from agentrl_core.data.batch import Batch
 from agentrl_core.data.forest import Forest
@@ -24,7 +26,10 @@ from agentrl_core.recipe import Recipe
 
 @dataclass(frozen=True)
 class Setting:
-    """Who speaks, who answers and what a branch may use; see `Collector`, whose arguments they are."""
+    """Who speaks, who answers and what a branch may use; see `Collector`, whose arguments they are.
+
+    Where several iterations run at once, they share `rooms`, and each asks for places in its `turn`.
+    """
 
     engines: Mapping[str, Engine]
     worlds: Mapping[str, World]
@@ -32,10 +37,12 @@ class Setting:
     context_tokens: int | Schedule
     turn_limit: int | Schedule | None
     call_seconds: float | Schedule | None
-    concurrency: int
+    concurrency: int | Mapping[str, int]
     seed: int
     notices: Notices
     progress: Callable[[Progress], None] | None
+    rooms: Mapping[str, Room] | None = None
+    turn: Underway[Any] | None = None
 
     def limits(self, iteration: int) -> Limits:
         """What a branch may use in an iteration."""
@@ -74,6 +81,7 @@ class Runner:
         states: what components remember, by their place in the recipe.
         models: whom programs ask for numbers, by the name of the column.
         store: of the run, which says what was solved before; None: nothing was.
+        known: how many iterations were closed when this one began.
     """
 
     def __init__(
@@ -89,11 +97,12 @@ class Runner:
         states: Mapping[str, Any],
         models: Mapping[str, Model],
         store: Store | None,
+        known: int,
     ) -> None:
         estimator = next(iter(setting.engines.values())).entropy_estimator
         facts = setting.facts(recipe)
         self._forest = Forest(iteration=iteration, seed=setting.seed, entropies=estimator, facts=facts)
-        self._watch = setting.progress
+        self._watch, self._turn = setting.progress, setting.turn
         self._conductor = Conductor(
             self._forest,
             setting.engines,
@@ -110,6 +119,8 @@ class Runner:
             states=states,
             models=models,
             store=store,
+            known=known,
+            shared=setting.rooms,
         )
 
     def roll_out(
@@ -130,9 +141,15 @@ class Runner:
         """
         worlds = {task.task_id: world for world, task in chosen}
         tasks = [task for _, task in chosen]
-        conductor, watch = self._conductor, self._watch
-        loop.run(
-            lambda: conductor.roll_out(tasks, sizes, first=first, worlds=worlds, variants=variants),
-            None if watch is None else lambda: watch(conductor.progress),
-        )
+        conductor, watch, turn = self._conductor, self._watch, self._turn
+
+        def begin() -> Coroutine[Any, Any, None]:
+            # Whoever comes behind has its groups started behind these.
+            if turn is not None:
+                turn.came()
+            return conductor.roll_out(tasks, sizes, first=first, worlds=worlds, variants=variants)
+
+        if turn is not None:
+            turn.come()
+        loop.run(begin, None if watch is None else lambda: watch(conductor.progress))
         return self._forest.freeze()

@@ -368,11 +368,11 @@ class Store:
     def snapshot(self) -> Store:
         """A reader of what is committed now, which stays with that while this store goes on or is closed."""
         self._core.files("nodes")  # what is queued is committed first
-        return _open_snapshot(self.path, self._core.snapshot)
+        return open_snapshot(self.path, self._core.snapshot)
 
     def __reduce__(self) -> tuple[Callable[[str, str], Store], tuple[str, str]]:
         """Pickle as the directory and what this store sees of it; the copy reads the same rows and writes none."""
-        return _open_snapshot, (self.path, self._core.snapshot)
+        return open_snapshot, (self.path, self._core.snapshot)
 
     def __enter__(self) -> Self:
         """Use the store in a `with` statement."""
@@ -483,5 +483,6 @@ def _core_of(batch: Batch) -> _core.Batch:
     return batch._core
 
 
-def _open_snapshot(path: str, snapshot: str) -> Store:
+def open_snapshot(path: str, snapshot: str) -> Store:
+    """A reader of what a store saw when it said so."""
     return Store(_core.Store.open_snapshot(path, snapshot))

@@ -1,9 +1,10 @@
 """Engines: token ids in, token ids and behaviour log-probabilities out.
 
-`Transformers` samples from a PyTorch model of Hugging Face, `Vllm` from vLLM in this process, `Scripted` says what a
-test tells it to; `RayActor` puts any of them into an actor of a Ray cluster. All are asked by `await
-engine.generate(request)`, for many requests at a time, or by `complete`. `Chat` turns text and messages into the tokens
-of a chat and back. Names load on first use: importing this package imports neither torch nor vLLM.
+`Transformers` samples from a PyTorch model of Hugging Face, `Vllm` from vLLM in this process, `VllmServer` from running
+vLLM servers, `Scripted` says what a test tells it to; `RayActor` puts any of them into an actor of a Ray cluster. All
+are asked by `await engine.generate(request)`, for many requests at a time, or by `complete`. `Chat` turns text and
+messages into the tokens of a chat and back. Names load on first use: importing this package imports neither torch nor
+vLLM. `docs/engines.md` says which engine when.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from agentrl_core.engine.scripted import Reply, Scripted
     from agentrl_core.engine.transformers import Transformers
     from agentrl_core.engine.vllm import Vllm
+    from agentrl_core.engine.vllm_server import VllmServer
 
 _HOME = {
     "Chat": "chat",
@@ -32,6 +34,7 @@ _HOME = {
     "Top": "base",
     "Transformers": "transformers",
     "Vllm": "vllm",
+    "VllmServer": "vllm_server",
     "complete": "base",
 }
 
@@ -47,6 +50,7 @@ __all__ = [
     "Top",
     "Transformers",
     "Vllm",
+    "VllmServer",
     "complete",
 ]
 

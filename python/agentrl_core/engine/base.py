@@ -79,6 +79,9 @@ class Request:
     (`structural_seed`), since two requests with one seed draw the same numbers. A request is itself and equals no
     other: `Engine.abort` knows it by that.
 
+    Requests of one `group` have long beginnings in common: an engine of several servers sends them all to one, whose
+    cache holds what they share. It changes nothing of what is drawn; "" belongs to no group.
+
     Raises:
         InvalidInputError: tokens are no integer array or empty, the seed is out of range, or sampling is no `Sampling`.
 
@@ -92,6 +95,7 @@ class Request:
     tokens: NDArray[np.int32]
     seed: int
     sampling: Sampling
+    group: str = ""
 
     def __post_init__(self) -> None:
         tokens: object = self.tokens
@@ -135,6 +139,8 @@ class Segment:
         policy_version: of the weights that all its tokens were sampled from.
         seed: the request's.
         top: the likeliest tokens at each place, where `Sampling.top` asks for them.
+        cached_tokens: of the request's tokens, how many had their keys and values from a cache, since they were
+            computed for another request; None where the engine cannot say.
 
     Raises:
         InvalidInputError: no log-probabilities, or not one of each for each token; no tokens where nothing was aborted.
@@ -147,6 +153,7 @@ class Segment:
     policy_version: int
     seed: int
     top: Top | None = None
+    cached_tokens: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("logprobs", "entropies"):
@@ -211,7 +218,10 @@ class Engine(Protocol):
 
     @property
     def shares_parameters(self) -> bool:
-        """Whether it samples from the very tensors that the optimizer steps, so that it must rest meanwhile."""
+        """Whether it samples from the very tensors that the optimizer steps, so that it must rest meanwhile.
+
+        A collector that generates while the trainer steps refuses such an engine.
+        """
         ...
 
     async def generate(self, request: Request) -> Segment:

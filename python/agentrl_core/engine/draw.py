@@ -30,19 +30,12 @@ def draw(logits: torch.Tensor, uniform: torch.Tensor, sampling: Sampling) -> Dra
     own logits and uniform number only. A token with probability 0 is never drawn. At temperature 0 the likeliest tokens
     are those of softmax(z).
     """
-    x = logits if logits.dtype == torch.float64 else logits.float()
     if sampling.temperature == 0.0:
+        x = logits if logits.dtype == torch.float64 else logits.float()
         token = x.argmax(dim=-1)
         zero = torch.zeros_like(token, dtype=x.dtype)
         return Drawn(token, zero, zero, _top(torch.log_softmax(x, dim=-1), sampling.top) if sampling.top else None)
-    if sampling.temperature != 1.0:
-        x = x / sampling.temperature
-    if 0 < sampling.top_k < x.shape[-1]:
-        smallest_kept = torch.topk(x, sampling.top_k, dim=-1).values[:, -1:]
-        x = x.masked_fill(x < smallest_kept, -torch.inf)
-    if sampling.top_p < 1.0:
-        x = x.masked_fill(_outside_top_p(x, sampling.top_p), -torch.inf)
-    log_p = torch.log_softmax(x, dim=-1)
+    log_p = processed(logits, sampling)
     p = log_p.exp()
     cumulative = p.cumsum(dim=-1, dtype=torch.float64)
     total = cumulative[:, -1]
@@ -51,6 +44,19 @@ def draw(logits: torch.Tensor, uniform: torch.Tensor, sampling: Sampling) -> Dra
     token = torch.searchsorted(cumulative, level[:, None], right=True)
     entropy = torch.special.entr(p).sum(dim=-1)
     return Drawn(token[:, 0], log_p.gather(-1, token)[:, 0], entropy, _top(log_p, sampling.top))
+
+
+def processed(logits: torch.Tensor, sampling: Sampling) -> torch.Tensor:
+    """The log p of `draw`, [B, V], at a temperature above 0."""
+    x = logits if logits.dtype == torch.float64 else logits.float()
+    if sampling.temperature != 1.0:
+        x = x / sampling.temperature
+    if 0 < sampling.top_k < x.shape[-1]:
+        smallest_kept = torch.topk(x, sampling.top_k, dim=-1).values[:, -1:]
+        x = x.masked_fill(x < smallest_kept, -torch.inf)
+    if sampling.top_p < 1.0:
+        x = x.masked_fill(_outside_top_p(x, sampling.top_p), -torch.inf)
+    return torch.log_softmax(x, dim=-1)
 
 
 def _top(log_p: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor] | None:

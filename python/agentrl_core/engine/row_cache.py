@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from transformers import Cache, DynamicCache
+from transformers import Cache
 
 # The cache grows by this many positions at a time.
 _GROWTH = 32
@@ -18,8 +18,8 @@ _MORE_ROWS = 1.5
 class RowCache(Cache):
     """Keys and values of every layer: [rows, heads, positions, width], with room for more of both.
 
-    Row b has tokens at positions 0 to lengths[b] - 1. In a step every row writes at its own position and sees, through
-    the mask, what it has written. A row that leaves makes the last one move into its place.
+    Row b has tokens at positions 0 to lengths[b] - 1. In a step every row writes behind its own last position and sees,
+    through the mask, what it has written. A row that leaves makes the last one move into its place.
 
     Args:
         lengths: tokens of each row, int64 [B].
@@ -34,18 +34,29 @@ class RowCache(Cache):
         self._dtype = dtype
         self._keys: list[torch.Tensor] = []
         self._values: list[torch.Tensor] = []
-        self._position = self._row = torch.empty(0)
+        self._position = self._positions = self._row = torch.empty(0)
         self._set_rows()
 
-    def fill(self, rows: NDArray[np.int64], computed: DynamicCache) -> None:
-        """Take the keys and values that a forward pass has computed for some rows."""
+    def fill(self, rows: NDArray[np.int64], computed: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> None:
+        """Take the keys and values of each layer, [rows, heads, positions, width], that were computed for some rows."""
         place = torch.from_numpy(rows).to(self._device)
-        layers: list[Any] = computed.layers
-        for layer, source in enumerate(layers):
-            for store, value in ((self._keys, source.keys), (self._values, source.values)):
+        for layer, pair in enumerate(computed):
+            for store, value in zip((self._keys, self._values), pair, strict=True):
                 if layer == len(store):
                     store.append(_room(value, len(self.lengths), self._longest + _GROWTH))
-                store[layer][place, :, : value.shape[2]] = value
+                positions = min(value.shape[2], self._longest)
+                store[layer][place, :, :positions] = value[:, :, :positions]
+
+    def row(self, index: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """A copy of the keys and values of each layer of a row, [heads, its tokens, width]."""
+        count = int(self.lengths[index])
+        layers = zip(self._keys, self._values, strict=True)
+        return [(keys[index, :, :count].clone(), values[index, :, :count].clone()) for keys, values in layers]
+
+    def pairs(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Keys and values of each layer, of all rows, with what room there is."""
+        count = len(self.lengths)
+        return ((keys[:count], values[:count]) for keys, values in zip(self._keys, self._values, strict=True))
 
     def join(self, other: RowCache, rows: NDArray[np.int64]) -> None:
         """Take these rows of another cache behind one's own; a row may be named more than once."""
@@ -81,26 +92,31 @@ class RowCache(Cache):
         self._set_rows()
         return order
 
-    def begin_step(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Make room for one more token a row.
+    def begin_step(self, count: int = 1) -> tuple[torch.Tensor, torch.Tensor]:
+        """Make room for so many more tokens a row.
 
         Returns:
-            Positions of the new tokens [B, 1], and what each row may see: additive mask [B, 1, 1, longest].
+            Positions of the new tokens [B, count], and what each may see: additive mask [B, 1, count, longest].
         """
-        self._longest += 1
+        self._longest += count
         for store in (self._keys, self._values):
             for layer, old in enumerate(store):
                 store[layer] = _grown(old, len(self.lengths), len(self.lengths), self._longest)
+        self._positions = self._position[:, None] + torch.arange(count, device=self._device)
         slots = torch.arange(self._longest, device=self._device)
-        unseen = slots > self._position[:, None]
+        unseen = slots > self._positions[:, :, None]
         mask = torch.zeros(unseen.shape, dtype=self._dtype, device=self._device)
         mask.masked_fill_(unseen, torch.finfo(self._dtype).min)
-        return self._position[:, None], mask[:, None, None]
+        return self._positions, mask[:, None]
 
-    def end_step(self) -> None:
-        """Every row has written its token."""
-        self.lengths = self.lengths + 1
-        self._position = self._position + 1
+    def end_step(self, counts: NDArray[np.int64] | None = None) -> None:
+        """Every row has written its token; or so many each, and what is behind them is padding."""
+        if counts is None:
+            self.lengths = self.lengths + 1
+            self._position = self._position + 1
+        else:
+            self.lengths = self.lengths + counts
+            self._set_rows()
 
     def update(
         self,
@@ -110,14 +126,14 @@ class RowCache(Cache):
         *args: object,  # noqa: ARG002 -- what other caches need
         **kwargs: object,  # noqa: ARG002
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Called by the model's attention: write one token a row, give back all."""
+        """Called by the model's attention: write the new tokens of each row, give back all."""
         count = len(self.lengths)
         if layer_idx == len(self._keys):  # no prompt had more than one token
             self._keys.append(_room(key_states, count, self._longest + _GROWTH))
             self._values.append(_room(value_states, count, self._longest + _GROWTH))
         keys, values = self._keys[layer_idx], self._values[layer_idx]
-        keys[self._row, :, self._position] = key_states[:, :, 0]
-        values[self._row, :, self._position] = value_states[:, :, 0]
+        keys[self._row[:, None], :, self._positions] = key_states.transpose(1, 2)
+        values[self._row[:, None], :, self._positions] = value_states.transpose(1, 2)
         return keys[:count, :, : self._longest], values[:count, :, : self._longest]
 
     def get_seq_length(self, layer_idx: int = 0) -> int:  # noqa: ARG002 -- all layers are alike

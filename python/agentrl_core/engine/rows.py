@@ -14,6 +14,7 @@ from transformers import DynamicCache
 
 from agentrl_core.engine.base import Request, Sampling, Segment, Top
 from agentrl_core.engine.draw import Drawn, draw
+from agentrl_core.engine.prefixes import Layers, Prefixes
 from agentrl_core.engine.row_cache import RowCache
 
 # Padded prompt tokens of one forward pass before the first draw: bounds its memory, and its padding, since the prompts
@@ -21,8 +22,8 @@ from agentrl_core.engine.row_cache import RowCache
 _PREFILL_TOKENS = 2048
 # What was drawn has room for this many tokens at first, and for twice as many whenever a row has more.
 _FIRST_ROOM = 64
-# What is known of a row: `drawn` of at most `limit` tokens; rows of one `kind` are drawn alike.
-_ROW = np.dtype([("number", "i8"), ("seed", "u8"), ("limit", "i8"), ("drawn", "i8"), ("kind", "i8")])
+# What is known of a row: `drawn` of at most `limit` tokens; rows of one `kind` are drawn alike; `cached` of its prompt.
+_ROW = np.dtype([("number", "i8"), ("seed", "u8"), ("limit", "i8"), ("drawn", "i8"), ("kind", "i8"), ("cached", "i8")])
 # What is drawn for it in a step.
 _STEP = np.dtype([("token", "i4"), ("logprob", "f4"), ("entropy", "f4")])
 
@@ -35,10 +36,12 @@ class Rows:
     Args:
         model: a causal model of Hugging Face.
         requests: by number. Identical prompts are computed once.
+        prefixes: known beforehand, and where rows that leave put theirs; None: each row is computed from its beginning.
     """
 
-    def __init__(self, model: Any, requests: Mapping[int, Request]) -> None:
+    def __init__(self, model: Any, requests: Mapping[int, Request], prefixes: Prefixes | None = None) -> None:
         self._model = model
+        self._prefixes = prefixes
         self._requests = list(requests.values())
         samplings = [_without_limit(request.sampling) for request in self._requests]
         self._samplings = {id(sampling): sampling for sampling in samplings}
@@ -53,7 +56,10 @@ class Rows:
 
         prompts, prompt_of_row = _distinct([request.tokens for request in self._requests])
         # The last token of each prompt is the first one fed: the head runs only where a token is drawn.
-        computed = self._prefill([prompt[:-1] for prompt in prompts])
+        computed, known = self._prefill([prompt[:-1] for prompt in prompts])
+        # All but the first of identical prompts have it from that one.
+        self._rows["cached"] = computed.lengths[prompt_of_row]
+        self._rows["cached"][np.unique(prompt_of_row, return_index=True)[1]] = known
         token = torch.tensor([int(prompt[-1]) for prompt in prompts], device=model.device)
         logits = self._next_logits(token, computed)
         self._cache = RowCache(np.empty(0, np.int64), model.device, model.dtype)
@@ -134,6 +140,12 @@ class Rows:
             int(self._rows["number"][row]): self._segment(row, version, aborted=aborted)
             for row in np.flatnonzero(leaving).tolist()
         }
+        if self._prefixes is not None:
+            for row in np.flatnonzero(leaving).tolist():
+                drawn = self._steps["token"][row, : int(self._rows["drawn"][row])]
+                # The last token was drawn and not fed.
+                tokens = np.concatenate([self._requests[row].tokens, drawn])[:-1].astype(np.int32, copy=False)
+                self._prefixes.keep(tokens, self._cache.row(row))
         order = self._cache.keep(~leaving)
         moved = np.flatnonzero(order != np.arange(len(order)))
         self._steps[moved] = self._steps[order[moved]]
@@ -156,6 +168,7 @@ class Rows:
             policy_version=version,
             seed=request.seed,
             top=Top(np.stack([ids for ids, _ in top]), np.stack([numbers for _, numbers in top])) if top else None,
+            cached_tokens=int(self._rows["cached"][row]),
         )
 
     def _next_logits(self, token: torch.Tensor, cache: RowCache) -> torch.Tensor:
@@ -172,20 +185,49 @@ class Rows:
         logits: torch.Tensor = outputs.logits
         return logits[:, -1]
 
-    def _prefill(self, prompts: list[NDArray[np.int32]]) -> RowCache:
-        """The keys and values of each prompt; padding is on the right, where a causal model never looks."""
+    def _prefill(self, prompts: list[NDArray[np.int32]]) -> tuple[RowCache, NDArray[np.int64]]:
+        """The keys and values of each prompt, and of how many of its tokens they were known.
+
+        Padding is on the right, where a causal model never looks.
+        """
         lengths = np.array([len(prompt) for prompt in prompts], np.int64)
         cache = RowCache(lengths, self._model.device, self._model.dtype)
-        order = np.argsort(lengths, kind="stable")
-        for chunk in _chunks(order[lengths[order] > 0], lengths):
-            ids = np.zeros((len(chunk), lengths[chunk[-1]]), dtype=np.int64)
-            for row, prompt in enumerate(chunk):
-                ids[row, : lengths[prompt]] = prompts[prompt]
-            computed = DynamicCache()
-            ids_there = torch.from_numpy(ids).to(self._model.device)
-            self._model.base_model(ids_there, past_key_values=computed, use_cache=True)
-            cache.fill(chunk, computed)
-        return cache
+        found = [([], 0) if self._prefixes is None else self._prefixes.find(prompt) for prompt in prompts]
+        known = np.array([count for _, count in found], np.int64)
+        missing = lengths - known
+        order = np.argsort(missing, kind="stable")
+        for row in order[missing[order] == 0].tolist():
+            cache.fill(np.array([row]), ((keys[None], values[None]) for keys, values in found[row][0]))
+        for rows in (
+            order[(missing[order] > 0) & (known[order] == 0)],
+            order[(missing[order] > 0) & (known[order] > 0)],
+        ):
+            for chunk in _chunks(rows, missing):
+                ids = np.zeros((len(chunk), missing[chunk[-1]]), dtype=np.int64)
+                for row, prompt in enumerate(chunk):
+                    ids[row, : missing[prompt]] = prompts[prompt][known[prompt] :]
+                ids_there = torch.from_numpy(ids).to(self._model.device)
+                if known[chunk[0]]:
+                    cache.fill(chunk, self._continued(ids_there, [found[row][0] for row in chunk], missing[chunk]))
+                else:
+                    computed = DynamicCache()
+                    self._model.base_model(ids_there, past_key_values=computed, use_cache=True)
+                    layers: list[Any] = computed.layers
+                    cache.fill(chunk, ((layer.keys, layer.values) for layer in layers))
+        return cache, known
+
+    def _continued(
+        self, ids: torch.Tensor, known: list[Layers], missing: NDArray[np.int64]
+    ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """The keys and values of rows whose beginnings are known."""
+        lengths = np.array([layers[0][0].shape[1] for layers in known], np.int64)
+        cache = RowCache(lengths, self._model.device, self._model.dtype)
+        for row, layers in enumerate(known):
+            cache.fill(np.array([row]), ((keys[None], values[None]) for keys, values in layers))
+        positions, mask = cache.begin_step(ids.shape[1])
+        self._model.base_model(ids, position_ids=positions, attention_mask=mask, past_key_values=cache, use_cache=True)
+        cache.end_step(missing)
+        return cache.pairs()
 
 
 @lru_cache(maxsize=1024)

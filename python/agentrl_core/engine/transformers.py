@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,6 +12,7 @@ from transformers import AutoTokenizer
 
 from agentrl_core.engine.base import Request, Segment
 from agentrl_core.engine.chat import Chat
+from agentrl_core.engine.prefixes import Prefixes
 from agentrl_core.engine.rows import Rows
 from agentrl_core.engine.stepping import Stepping
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
@@ -24,7 +26,8 @@ class Transformers(Stepping):
     """Samples from a causal language model of Hugging Face, on the model's own device.
 
     The model is held by reference: when it is the policy that is being trained, its latest weights are always the ones
-    sampled from, and it is in evaluation mode only while something is being generated. Identical prompts that come
+    sampled from, and it is in evaluation mode only while something is being generated. Such an engine must rest while
+    the optimizer steps (`shares_parameters`); one with a copy of its own need not. Identical prompts that come
     together are computed once. All rows advance together, one token a step, and newcomers join between two steps; a
     row's draws depend on its seed and its tokens alone (token i of a segment uses `uniform(seed, i)`), not on the rows
     beside it, but for the rounding of matrix products.
@@ -39,11 +42,14 @@ class Transformers(Stepping):
         model: a decoder with full attention in every layer (Llama, Qwen2, Qwen3 and their like).
         tokenizer: its tokenizer with a chat template. None: the one saved at `model.name_or_path`.
         device: move the model there first. None: leave it where it is.
+        copy: sample from a copy of the model, which changes only by `update_weights`: for a trainer that steps while
+            this engine generates.
         batch_invariant: compute each row alone, so that a segment is the same to the bit whatever is generated beside
             it. Slow: for tests, and for runs that must be repeated exactly.
 
     Raises:
-        InvalidInputError: no tokenizer is given and none is found; the tokenizer has no chat template.
+        InvalidInputError: no tokenizer is given and none is found; the tokenizer has no chat template; kept_tokens is
+            negative.
         UnsupportedError: the model attends through a sliding window, or by an attention implementation other than sdpa
             and eager.
 
@@ -65,17 +71,25 @@ class Transformers(Stepping):
         tokenizer: PreTrainedTokenizerBase | None = None,
         *,
         device: str | torch.device | None = None,
+        copy: bool = False,
         batch_invariant: bool = False,
+        kept_tokens: int = 32_768,
     ) -> None:
         super().__init__()
-        self.model: Any = model if device is None else model.to(device)  # type: ignore[arg-type]
+        if kept_tokens < 0:
+            raise InvalidInputError(f"Transformers: kept_tokens is {kept_tokens}; give 0 (none) or a positive integer")
+        own: Any = deepcopy(model) if copy else model
+        self.model: Any = own if device is None else own.to(device)
         self.tokenizer: Any = tokenizer if tokenizer is not None else _tokenizer_of(model)
         self.chat = Chat(self.tokenizer)
         self.vocabulary_size = int(self.model.get_output_embeddings().weight.shape[0])
         self.batch_invariant = batch_invariant
-        self.shares_parameters = True
+        self.shares_parameters = not copy
         """Whether the model may be the one that is trained: until the weights of another one are taken."""
         self._batches: list[Rows] = []
+        self._prefixes = Prefixes(kept_tokens) if kept_tokens and not batch_invariant else None
+        self._weights: tuple[tuple[int, int], ...] = ()
+        """What the kept keys and values were computed with: see `_stamp`."""
         _check_attention(self.model)
 
     def _check(self, request: Request) -> None:
@@ -93,7 +107,10 @@ class Transformers(Stepping):
     @torch.inference_mode()
     def _begin(self, newcomers: Mapping[int, Request]) -> dict[int, Segment]:
         apart = [{number: request} for number, request in newcomers.items()] if self.batch_invariant else [newcomers]
-        batches = [Rows(self.model, requests) for requests in apart]
+        if self._prefixes is not None and self._weights != (stamp := _stamp(self.model)):
+            self._prefixes.forget()
+            self._weights = stamp
+        batches = [Rows(self.model, requests, self._prefixes) for requests in apart]
         ended = self._of_each(batches, lambda rows: rows.step(self.policy_version))
         self._batches += batches
         if not self.batch_invariant:
@@ -113,6 +130,7 @@ class Transformers(Stepping):
         self._batches = []
 
     def _replace(self, model: nn.Module) -> None:
+        self._weights = ()
         if model is self.model:
             return
         try:
@@ -123,6 +141,7 @@ class Transformers(Stepping):
 
     def _release(self) -> None:
         self._batches = []
+        self._prefixes = None
 
     @staticmethod
     def _of_each(batches: list[Rows], do: Callable[[Rows], dict[int, Segment]]) -> dict[int, Segment]:
@@ -132,6 +151,12 @@ class Transformers(Stepping):
             ended |= do(rows)
         batches[:] = [rows for rows in batches if len(rows)]
         return ended
+
+
+def _stamp(model: nn.Module) -> tuple[tuple[int, int], ...]:
+    """Another one whenever a parameter was written to: an optimizer steps a shared policy without a word to us."""
+    # torch has no public name for it, and counts nothing for parameters that were made to be never trained.
+    return tuple((each.data_ptr(), 0 if each.is_inference() else each._version) for each in model.parameters())  # noqa: SLF001
 
 
 @contextmanager

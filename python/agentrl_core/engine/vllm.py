@@ -6,30 +6,28 @@ import os
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from agentrl_core.engine.base import Request, Segment, Top
+from agentrl_core.engine import vllm_output
+from agentrl_core.engine.base import Request, Segment
 from agentrl_core.engine.chat import Chat
 from agentrl_core.engine.stepping import Stepping
+from agentrl_core.engine.vllm_output import PROCESSED
+from agentrl_core.engine.vllm_worker import replace_weights
 from agentrl_core.exceptions import EngineError, InvalidInputError, MissingDependencyError
 
 if TYPE_CHECKING:
-    import torch
     from torch import nn
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
-
-# vLLM clamps temperatures below this, and its log-probabilities would not be those of the temperature asked for.
-_LOWEST_TEMPERATURE = 0.01
-_TOP = 10
-_MODE = "processed_logprobs"
 
 
 class Vllm(Stepping):
     """Samples with vLLM, one request for each segment, with processed log-probabilities and the prefix cache.
 
-    Log-probabilities are those of the distribution sampled from (after temperature, top_k and top_p). vLLM reports no
+    Log-probabilities are those of the distribution sampled from (after temperature, top_k and top_p);
+    `Segment.cached_tokens` counts the tokens of whole blocks (`block_size`) that its prefix cache had. vLLM reports no
     entropy; `Segment.entropies` is the estimate that ARPO uses, over the ten most likely tokens,
 
         H10 = -sum_{i in top 10} p_i log p_i  <=  H        (`entropy_estimator` is "top_10")
@@ -50,7 +48,7 @@ class Vllm(Stepping):
             template.
     """
 
-    entropy_estimator = "top_10"
+    entropy_estimator = vllm_output.ENTROPY_ESTIMATOR
     shares_parameters = False
 
     def __init__(
@@ -60,9 +58,9 @@ class Vllm(Stepping):
         **options: Any,
     ) -> None:
         super().__init__()
-        if options.get("logprobs_mode", _MODE) != _MODE:
+        if options.get("logprobs_mode", PROCESSED) != PROCESSED:
             raise InvalidInputError(
-                f"Vllm: logprobs_mode is {options['logprobs_mode']!r}; only {_MODE!r} gives the log-probabilities of "
+                f"Vllm: logprobs_mode is {options['logprobs_mode']!r}; only {PROCESSED!r} gives log-probabilities of "
                 f"the distribution sampled from: leave the option out"
             )
         import torch
@@ -90,7 +88,7 @@ class Vllm(Stepping):
         defaults: dict[str, Any] = {
             "skip_tokenizer_init": True,
             "enable_prefix_caching": True,
-            "logprobs_mode": _MODE,
+            "logprobs_mode": PROCESSED,
             "use_tqdm_on_load": False,
         }
         if not torch.cuda.is_available():
@@ -105,21 +103,12 @@ class Vllm(Stepping):
         """What runs: vLLM's own name of each request, and the request."""
 
     def _check(self, request: Request) -> None:
-        sampling = request.sampling
-        if 0.0 < sampling.temperature < _LOWEST_TEMPERATURE:
+        vllm_output.check(request, self._context_tokens, "pass a larger max_model_len to Vllm")
+        top = request.sampling.top
+        if 0 <= self._most_logprobs < top:
             raise InvalidInputError(
-                f"generate: temperature is {sampling.temperature} and vLLM clamps it to {_LOWEST_TEMPERATURE}; "
-                f"give 0 or at least {_LOWEST_TEMPERATURE}"
-            )
-        if 0 <= self._most_logprobs < sampling.top:
-            raise InvalidInputError(
-                f"generate: top is {sampling.top} and this engine reports at most {self._most_logprobs}; "
-                f"pass max_logprobs={sampling.top} to Vllm"
-            )
-        if len(request.tokens) >= self._context_tokens:
-            raise InvalidInputError(
-                f"generate: the request has {len(request.tokens)} tokens and the context of this engine "
-                f"{self._context_tokens}; pass a larger max_model_len to Vllm"
+                f"generate: top is {top} and this engine reports at most {self._most_logprobs}; "
+                f"pass max_logprobs={top} to Vllm"
             )
 
     def _begin(self, newcomers: Mapping[int, Request]) -> dict[int, Segment]:
@@ -132,7 +121,7 @@ class Vllm(Stepping):
 
     def _step(self) -> dict[int, Segment]:
         outputs = self._llm.llm_engine.step()
-        return {int(output.request_id): self._segment(int(output.request_id), output.outputs[0]) for output in outputs}
+        return {int(output.request_id): self._segment(int(output.request_id), output) for output in outputs}
 
     def _end(self, numbers: Sequence[int]) -> dict[int, Segment]:
         from vllm.v1.engine import FinishReason
@@ -143,8 +132,7 @@ class Vllm(Stepping):
             name = self._requests[number][0]
             # The last output of an aborted request, which vLLM makes for its asynchronous engine only.
             state = engine.output_processor.request_states[name]
-            output = state.make_request_output([], None, FinishReason.ABORT, None)
-            segments[number] = self._segment(number, output.outputs[0])
+            segments[number] = self._segment(number, state.make_request_output([], None, FinishReason.ABORT, None))
             names.append(name)
         engine.abort_request(names, internal=True)
         return segments
@@ -157,7 +145,7 @@ class Vllm(Stepping):
     def _replace(self, model: nn.Module) -> None:
         # Parameters, not the state dict: tied weights appear once, as in a checkpoint.
         weights = [(name, parameter.detach()) for name, parameter in model.named_parameters()]
-        self._llm.collective_rpc(_replace_weights, args=(weights,))
+        self._llm.collective_rpc(replace_weights, args=(weights,))
         # Keys and values under the old weights must not serve the new ones.
         if not self._llm.reset_prefix_cache():
             raise EngineError("update_weights: vLLM did not forget its cached prefixes; make another engine")
@@ -175,60 +163,29 @@ class Vllm(Stepping):
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
-        sampling = request.sampling
         return SamplingParams(
-            temperature=sampling.temperature,
-            top_p=sampling.top_p,
-            top_k=sampling.top_k,
-            max_tokens=sampling.max_tokens,
-            stop_token_ids=list(sampling.stop_token_ids),
-            ignore_eos=True,  # only the stop tokens asked for end a segment
-            seed=int(request.seed),
-            logprobs=_columns(request),
+            **vllm_output.params(request, vllm_output.columns(request)),
             flat_logprobs=True,
-            detokenize=False,
             output_kind=RequestOutputKind.FINAL_ONLY,
         )
 
-    def _segment(self, number: int, output: Any) -> Segment:
+    def _segment(self, number: int, ended: Any) -> Segment:
         """The segment of a request that ended; it is forgotten."""
         _, request = self._requests.pop(number)
+        output = ended.outputs[0]
         tokens = np.array(output.token_ids, dtype=np.int32)
         # At each place the sampled token, and then the likeliest ones in order.
-        shape = (len(tokens), 1 + _columns(request))
+        shape = (len(tokens), 1 + vllm_output.columns(request))
         ids = np.array(output.logprobs.token_ids, dtype=np.int32).reshape(shape)
         logprobs = np.array(output.logprobs.logprobs, dtype=np.float32).reshape(shape)
-        chosen, likeliest = logprobs[:, 0], logprobs[:, 1 : 1 + _TOP]
-        p_log_p = np.exp(likeliest) * np.where(np.isfinite(likeliest), likeliest, 0)
-        entropies = -p_log_p.sum(axis=1)
-        if request.sampling.temperature == 0.0:
-            chosen, entropies = np.zeros_like(chosen), np.zeros_like(entropies)
-        count = request.sampling.top
-        stopped = len(tokens) > 0 and int(tokens[-1]) in request.sampling.stop_token_ids
-        ended: Literal["stop", "length"] = "stop" if stopped else "length"
-        return Segment(
-            tokens=tokens,
-            logprobs=chosen.copy(),
-            entropies=entropies,
-            finish_reason="abort" if output.finish_reason == "abort" else ended,
-            policy_version=self.policy_version,
-            seed=request.seed,
-            top=Top(ids[:, 1 : 1 + count].copy(), logprobs[:, 1 : 1 + count].copy()) if count else None,
+        return vllm_output.segment(
+            request,
+            (tokens, logprobs[:, 0]),
+            (ids[:, 1:], logprobs[:, 1:]),
+            aborted=output.finish_reason == "abort",
+            version=self.policy_version,
+            cached_tokens=ended.num_cached_tokens,
         )
-
-
-def _columns(request: Request) -> int:
-    """How many of the likeliest tokens vLLM reports at each place."""
-    return max(_TOP, request.sampling.top)
-
-
-def _replace_weights(worker: Any, weights: list[tuple[str, torch.Tensor]]) -> None:
-    """Runs in vLLM's worker."""
-    worker.reload_weights(weights_iterator=weights, is_checkpoint_format=True)
-    model = worker.get_model()
-    if model.config.tie_word_embeddings:
-        # The head shares the embedding's memory, but on a CPU it works from a packed copy, which is still the old one.
-        model.lm_head.quant_method.process_weights_after_loading(model.lm_head)
 
 
 def _set_environment(*, cpu: bool) -> None:

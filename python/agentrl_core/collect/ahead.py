@@ -1,0 +1,129 @@
+"""Iterations that run ahead of the trainer: begun in order, each with what was known then, and kept through a kill."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from agentrl_core.collect.head import Head
+from agentrl_core.collect.iteration import Made
+from agentrl_core.collect.journal import Journal, digest
+from agentrl_core.collect.progress import Progress
+from agentrl_core.collect.underway import Underway
+from agentrl_core.data.store import Store, open_snapshot
+
+_BEGIN = "begin"
+
+
+@dataclass(frozen=True)
+class Begun:
+    """What an iteration began with; in its journal before anything of it is selected.
+
+    Attributes:
+        head: where the run stood.
+        tasks: how many groups were asked for.
+        group_size: trajectories of a group.
+        snapshot: what the store held; None: there is none.
+    """
+
+    head: Head
+    tasks: int
+    group_size: int
+    snapshot: str | None
+
+    def write(self) -> bytes:
+        """Itself as bytes: the head is that of the snapshot."""
+        return json.dumps([self.tasks, self.group_size, self.snapshot]).encode()
+
+
+Work = Callable[[int, Begun, Journal, Underway[Made]], Made]
+"""Makes the batch of an iteration, as what is under way."""
+
+
+class Ahead:
+    """The iterations that are under way: the one that is open, and so many behind it.
+
+    Iteration k begins when iteration k - staleness is asked for, so it sees what was known when that one began. It is a
+    function of this alone (and of what engines and environments answer), whoever is faster: iterations are consumed in
+    their order, and nothing of one is taken for another.
+
+    Args:
+        staleness: how many iterations run ahead of the open one.
+        store: has their journals; None: they are in memory.
+        work: makes an iteration.
+    """
+
+    def __init__(self, staleness: int, store: Store | None, work: Work) -> None:
+        self._staleness = staleness
+        self._store = store
+        self._work = work
+        self._journals: dict[int, Journal] = {}
+        self._underway: dict[int, Underway[Made]] = {}
+
+    def begin(self, head: Head, tasks: int, group_size: int) -> None:
+        """Have the open iteration and those behind it run, as far as they do not."""
+        for iteration in range(head.iteration, head.iteration + self._staleness + 1):
+            if self._store is not None and self._store.has_batch(iteration):
+                continue
+            known = self._underway.get(iteration)
+            if known is None or known.stopped:
+                if known is not None:
+                    known.join()
+                self._underway[iteration] = known = self._iteration(iteration, head, tasks, group_size)
+            known.start()
+
+    def take(self, iteration: int, watch: Callable[[Progress], object] | None) -> Made:
+        """What an iteration came to, as soon as it has. What ends the wait ends all of them; they can begin again."""
+        try:
+            return self._underway[iteration].wait(watch)
+        except BaseException:
+            self.stop()
+            raise
+
+    def journal(self, iteration: int) -> Journal:
+        """What live groups of an iteration asked and got."""
+        if iteration not in self._journals:
+            store = self._store
+            self._journals[iteration] = Journal(None if store is None else store.journal(iteration))
+        return self._journals[iteration]
+
+    def end(self, iteration: int) -> None:
+        """Forget what was made, and all before it: its batch is committed."""
+        for table in (self._underway, self._journals):
+            for number in [number for number in table if number <= iteration]:
+                del table[number]  # type: ignore[attr-defined]
+
+    def stop(self) -> None:
+        """Give up what runs, as a kill does: what was asked and got stays in the journals."""
+        for underway in self._underway.values():
+            underway.stop()
+        for underway in self._underway.values():
+            underway.join()
+
+    def _iteration(self, iteration: int, head: Head, tasks: int, group_size: int) -> Underway[Made]:
+        journal, work = self.journal(iteration), self._work
+        journal.begin()
+        begun = self._begun(journal, head, tasks, group_size)
+        return Underway(
+            lambda underway: work(iteration, begun, journal, underway),
+            f"agentrl-iteration-{iteration}",
+            self._underway.get(iteration - 1),
+        )
+
+    def _begun(self, journal: Journal, head: Head, tasks: int, group_size: int) -> Begun:
+        """What it began with, now or before a kill."""
+        store = self._store
+        now = Begun(head, tasks, group_size, None if store is None else store._core.snapshot)  # noqa: SLF001
+
+        def read(payload: bytes) -> Begun:
+            tasks, group_size, snapshot = json.loads(payload)
+            if store is None or snapshot == now.snapshot:
+                return Begun(head, tasks, group_size, snapshot)
+            with open_snapshot(store.path, snapshot) as then:
+                return Begun(Head.of(then), tasks, group_size, snapshot)
+
+        begun = journal.find(_BEGIN, digest(_BEGIN), read)
+        if begun is None:
+            journal.keep(_BEGIN, digest(_BEGIN), now, Begun.write)
+        return now if begun is None else begun

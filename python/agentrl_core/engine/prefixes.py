@@ -1,0 +1,99 @@
+"""Keys and values that were computed for one request, kept for those that begin with the same tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+Layers = list[tuple[torch.Tensor, torch.Tensor]]
+"""Keys and values of each layer, [heads, tokens, width]."""
+_FIRST_ROOM = 16
+
+
+@dataclass(eq=False)
+class _Entry:
+    tokens: NDArray[np.int32]
+    layers: Layers
+    used: int
+
+
+class Prefixes:
+    """What segments that ended leave for the next turn of their branch, and for forks of it.
+
+    One that begins with another takes its place; above the limit the ones that were used longest ago go.
+
+    Args:
+        most_tokens: kept, of all together.
+    """
+
+    def __init__(self, most_tokens: int) -> None:
+        self._most = most_tokens
+        self._entries: list[_Entry] = []
+        # One row for each entry, padded with -1, so that all are compared at once.
+        self._table = np.full((_FIRST_ROOM, _FIRST_ROOM), -1, np.int32)
+        self._clock = 0
+
+    def __len__(self) -> int:
+        """Tokens that are kept."""
+        return sum(len(entry.tokens) for entry in self._entries)
+
+    def find(self, tokens: NDArray[np.int32]) -> tuple[Layers, int]:
+        """The longest beginning of some tokens that is known: its keys and values, and how many tokens it has."""
+        index, count = self._longest(tokens)
+        if count == 0:
+            return [], 0
+        self._clock += 1
+        self._entries[index].used = self._clock
+        return [(keys[:, :count], values[:, :count]) for keys, values in self._entries[index].layers], count
+
+    def keep(self, tokens: NDArray[np.int32], layers: Layers) -> None:
+        """Remember what was computed for some tokens, unless it is known."""
+        if not 0 < len(tokens) <= self._most:
+            return
+        index, count = self._longest(tokens)
+        if count == len(tokens):
+            return
+        self._clock += 1
+        entry = _Entry(tokens, layers, self._clock)
+        if count and count == len(self._entries[index].tokens):
+            self._entries[index] = entry
+        else:
+            index = len(self._entries)
+            self._entries.append(entry)
+        self._write(index)
+        while len(self) > self._most:
+            self._drop(min(range(len(self._entries)), key=lambda one: self._entries[one].used))
+
+    def forget(self) -> None:
+        """Drop all: the weights are others."""
+        self._entries = []
+
+    def _longest(self, tokens: NDArray[np.int32]) -> tuple[int, int]:
+        """Which entry has the longest beginning in common with some tokens, and how long it is."""
+        if not self._entries:
+            return 0, 0
+        width = min(len(tokens), self._table.shape[1])
+        differs = np.ones((len(self._entries), width + 1), np.bool_)  # at the latest behind the last token
+        np.not_equal(self._table[: len(self._entries), :width], tokens[:width], out=differs[:, :width])
+        common = differs.argmax(axis=1)
+        index = int(common.argmax())
+        return index, int(common[index])
+
+    def _write(self, index: int) -> None:
+        tokens = self._entries[index].tokens
+        rows, width = self._table.shape
+        if index >= rows or len(tokens) > width:
+            wider = np.full((max(rows, 2 * index), max(width, 2 * len(tokens))), -1, np.int32)
+            wider[:rows, :width] = self._table
+            self._table = wider
+        self._table[index] = -1
+        self._table[index, : len(tokens)] = tokens
+
+    def _drop(self, index: int) -> None:
+        last = self._entries.pop()
+        if index < len(self._entries):
+            self._entries[index] = last
+            self._table[index] = self._table[len(self._entries)]

@@ -1,0 +1,99 @@
+"""What vLLM says of the tokens that it sampled, in this process or over HTTP, as a segment."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentrl_core.engine.base import Request, Segment, Top
+from agentrl_core.exceptions import InvalidInputError
+
+PROCESSED = "processed_logprobs"
+"""The mode in which vLLM's log-probabilities are those of the distribution sampled from."""
+ENTROPY_ESTIMATOR = "top_10"
+_TOP = 10
+# vLLM clamps temperatures below this, and its log-probabilities would not be those of the temperature asked for.
+_LOWEST_TEMPERATURE = 0.01
+
+
+def check(request: Request, context_tokens: int, remedy: str) -> None:
+    """Refuse what vLLM would answer otherwise than asked.
+
+    Raises:
+        InvalidInputError: a temperature that it clamps; no room for a token in its context (`remedy` makes it longer).
+    """
+    temperature = request.sampling.temperature
+    if 0.0 < temperature < _LOWEST_TEMPERATURE:
+        raise InvalidInputError(
+            f"generate: temperature is {temperature} and vLLM clamps it to {_LOWEST_TEMPERATURE}; "
+            f"give 0 or at least {_LOWEST_TEMPERATURE}"
+        )
+    if len(request.tokens) >= context_tokens:
+        raise InvalidInputError(
+            f"generate: the request has {len(request.tokens)} tokens and the context of this engine "
+            f"{context_tokens}; {remedy}"
+        )
+
+
+def columns(request: Request) -> int:
+    """How many of the likeliest tokens are needed at each place: for the entropy, and those that are asked for."""
+    return max(_TOP, request.sampling.top)
+
+
+def params(request: Request, logprobs: int) -> dict[str, Any]:
+    """The sampling parameters of a request under the names of vLLM."""
+    sampling = request.sampling
+    return {
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k,
+        "max_tokens": sampling.max_tokens,
+        "stop_token_ids": list(sampling.stop_token_ids),
+        "ignore_eos": True,  # only the stop tokens asked for end a segment
+        "seed": int(request.seed),
+        "logprobs": logprobs,
+        "detokenize": False,
+    }
+
+
+def segment(
+    request: Request,
+    chosen: tuple[NDArray[np.int32], NDArray[np.float32]],
+    likeliest: tuple[NDArray[np.int32], NDArray[np.float32]],
+    *,
+    aborted: bool,
+    version: int,
+    cached_tokens: int | None,
+) -> Segment:
+    """The segment of a request.
+
+        H10 = -sum_{i in top 10} p_i log p_i  <=  H
+
+    Args:
+        request: it was.
+        chosen: the tokens sampled and their log-probabilities, [n].
+        likeliest: at each place the likeliest tokens in order and their log-probabilities, [n, at least `columns`].
+        aborted: whether it was ended before its end.
+        version: of the weights.
+        cached_tokens: see `Segment`.
+    """
+    (tokens, logprobs), (ids, of_ids) = chosen, likeliest
+    ten = of_ids[:, :_TOP]
+    entropies = -(np.exp(ten) * np.where(np.isfinite(ten), ten, 0)).sum(axis=1)
+    if request.sampling.temperature == 0.0:
+        logprobs, entropies = np.zeros_like(logprobs), np.zeros_like(entropies)
+    count = request.sampling.top
+    stopped = len(tokens) > 0 and int(tokens[-1]) in request.sampling.stop_token_ids
+    ended: Literal["stop", "length"] = "stop" if stopped else "length"
+    return Segment(
+        tokens=tokens,
+        logprobs=logprobs.copy(),
+        entropies=entropies,
+        finish_reason="abort" if aborted else ended,
+        policy_version=version,
+        seed=request.seed,
+        top=Top(ids[:, :count].copy(), of_ids[:, :count].copy()) if count else None,
+        cached_tokens=cached_tokens,
+    )

@@ -1,0 +1,342 @@
+"""Generation by running vLLM servers, over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import threading
+import time
+import uuid
+import warnings
+import weakref
+from collections import OrderedDict
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from agentrl_core.engine import vllm_output
+from agentrl_core.engine.base import Request, Segment, aborted, check_request
+from agentrl_core.engine.chat import Chat
+from agentrl_core.engine.vllm_doors import Server
+from agentrl_core.exceptions import AgentRLError, EngineError, InvalidInputError, MissingDependencyError
+
+if TYPE_CHECKING:
+    from torch import nn
+    from transformers import PreTrainedTokenizerBase
+
+_Answer = TypeVar("_Answer")
+# So many groups have a server of their own; the one asked for longest ago is forgotten first.
+_MOST_GROUPS = 65_536
+
+
+@dataclass(eq=False)
+class _Asked:
+    """A request that somebody waits for."""
+
+    request: Request
+    name: str = field(default_factory=lambda: uuid.uuid4().hex)
+    server: Server | None = None
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+    leaves: bool = False
+    """It shall end as it is."""
+    aborting: asyncio.Task[None] | None = None
+
+
+class VllmServer:
+    r"""Samples from one or several running vLLM servers: token ids in, token ids and log-probabilities out.
+
+    For a trainer on other GPUs than the engines, or on another machine. Start each server with
+
+        VLLM_SERVER_DEV_MODE=1 vllm serve MODEL --logprobs-mode processed_logprobs --enable-scale-out \
+            --enable-prompt-tokens-details --worker-extension-cls agentrl_core.engine.vllm_worker.VllmWorker
+
+    (`python -m vllm.entrypoints.openai.api_server --model MODEL` for the CPU build, which has no `vllm` command).
+    `docs/engines.md` has the whole example.
+
+    The doors, as found on the CPU server of vLLM 0.32. `/inference/v1/generate` takes and gives ids, log-probabilities
+    and the version of the weights of each token; `--enable-scale-out` opens it. `/v1/completions` with
+    `return_token_ids` gives the same numbers without the version, so that weights that are not the store's would pass
+    unseen: it is not used. `/inference/v1/abort_requests` ends a request, whose answer then holds exactly what there
+    was; closing the connection ends it too, but its tokens are lost, so that is how a cancelled wait gives up. `/pause`
+    and `/resume` stand around new weights; vLLM's own `reload_weights` by `/collective_rpc` leaves a head that is tied
+    to the embedding with its old weights on a CPU, and the server ends where the folder does not exist, so `VllmWorker`
+    is asked instead. vLLM's faster ways of weights (NCCL, CUDA IPC) need GPUs and are not used.
+
+    Requests of one `Request.group` go to one server, whose prefix cache has their beginning; a group's first goes to
+    the server with the fewest requests. A server that does not answer rests for ten seconds, and its requests go to the
+    others; where none is left they fail with an `EngineError`, and who asks decides (a collector asks again a few
+    times, then the group is aborted). A server whose weights are not of `policy_version`, since it was started again,
+    is not sampled from until it gets new ones.
+
+    Segments end as aborted under the old version when weights are replaced; who asks meanwhile waits. Entropies are as
+    of `Vllm`. Each token takes about 700 bytes of JSON, since the likeliest others are in it.
+
+    Args:
+        urls: of the servers: "http://host:8000", or several.
+        tokenizer: of the model, with a chat template.
+        folder: seen by the trainer and all servers, where `update_weights` leaves a checkpoint; None: weights stay.
+        seconds: a server that takes longer for a segment counts as one that does not answer.
+
+    Raises:
+        MissingDependencyError: httpx is not installed.
+        EngineError: a server does not answer.
+        InvalidInputError: log-probabilities of another mode than processed; servers with different versions.
+        UnsupportedError: a server that takes no tokens.
+
+    Example:
+        >>> from agentrl_core import engine, env, warm_start
+        >>> _, tokenizer = warm_start.build(env.ReasoningGym(["chain_sum"]), seed=0)
+        >>> engine.VllmServer("http://127.0.0.1:9", tokenizer)  # nobody listens there
+        Traceback (most recent call last):
+        agentrl_core.exceptions.EngineError: VllmServer: http://127.0.0.1:9 does not answer ...
+    """
+
+    entropy_estimator = vllm_output.ENTROPY_ESTIMATOR
+    shares_parameters = False
+
+    def __init__(
+        self,
+        urls: str | Sequence[str],
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        folder: str | os.PathLike[str] | None = None,
+        seconds: float = 600.0,
+    ) -> None:
+        try:
+            import httpx
+        except ImportError as error:
+            raise MissingDependencyError("engine.VllmServer needs httpx: pip install 'agentrl-core[server]'") from error
+        urls = [urls] if isinstance(urls, str) else list(urls)
+        if not urls:
+            raise InvalidInputError("VllmServer: urls is empty; give the address of at least one server")
+        if seconds <= 0:
+            raise InvalidInputError(f"VllmServer: seconds is {seconds}; give a positive number")
+        self.chat = Chat(tokenizer)
+        self.vocabulary_size = len(tokenizer)
+        self._folder = None if folder is None else Path(folder).absolute()
+        self._process = os.getpid()
+        self._closed = False
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="VllmServer", daemon=True)
+        self._thread.start()
+        self._stop = weakref.finalize(self, self._loop.call_soon_threadsafe, self._loop.stop)
+        self._lock = threading.Lock()
+        self._asked: dict[Request, list[_Asked]] = {}
+        """Who waits, under the lock."""
+        # Of the loop alone.
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
+        timeout = httpx.Timeout(seconds, connect=min(seconds, 10.0), pool=None)
+        self._clients = [httpx.AsyncClient(base_url=url, limits=limits, timeout=timeout) for url in urls]
+        self._servers = [Server(url, client) for url, client in zip(urls, self._clients, strict=True)]
+        self._homes: OrderedDict[str, Server] = OrderedDict()
+        self._goes_on = asyncio.Event()
+        """Unset while weights are replaced."""
+        self._goes_on.set()
+        try:
+            self._wait(self._open())
+        except BaseException:
+            self.close()
+            raise
+        self.policy_version = self._servers[0].version
+        self._context_tokens = min(server.context_tokens for server in self._servers)
+
+    async def generate(self, request: Request) -> Segment:
+        """The segment of one request; cancelling the wait gives it up on the server too.
+
+        Raises:
+            InvalidInputError: the request is none, or the servers do not take it; the engine is closed.
+            EngineError: no server with the right weights answered.
+        """
+        self._check_open("generate")
+        check_request(request, self.vocabulary_size)
+        vllm_output.check(request, self._context_tokens, "start the servers with a larger --max-model-len")
+        asked = _Asked(request)
+        with self._lock:  # now, so that an abort finds it whatever the loop does first
+            self._asked.setdefault(request, []).append(asked)
+        try:
+            return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._ask(asked), self._loop))
+        finally:
+            with self._lock:
+                same = self._asked[request]
+                same.remove(asked)
+                if not same:
+                    del self._asked[request]
+
+    def abort(self, request: Request) -> None:
+        """End a request: its `generate` soon returns exactly what there is."""
+        if not self._closed and self._process == os.getpid():
+            self._loop.call_soon_threadsafe(self._leave, request)
+
+    def update_weights(self, model: nn.Module, version: int) -> None:
+        """Have the servers sample from `model`'s weights, which go by way of the shared folder, as `version`.
+
+        A server that fails at it is left out until the next update, with a RuntimeWarning.
+
+        Raises:
+            InvalidInputError: there is no folder, or a server does not see it; the model cannot be saved.
+            UnsupportedError: a server takes no weights.
+            EngineError: none took them.
+        """
+        self._check_open("update_weights")
+        if self._folder is None:
+            raise InvalidInputError(
+                "update_weights: this VllmServer has no folder; give it folder=, which trainer and servers share"
+            )
+        if not hasattr(model, "save_pretrained"):
+            raise InvalidInputError(
+                f"update_weights: a {type(model).__name__} has no save_pretrained; give the model of Hugging Face"
+            )
+        path, part = self._folder / f"version-{version}", self._folder / f".version-{version}"
+        shutil.rmtree(part, ignore_errors=True)
+        model.save_pretrained(part)
+        shutil.rmtree(path, ignore_errors=True)
+        part.rename(path)
+        before = self._folder / f"version-{self.policy_version}"
+        failures = self._wait(self._replace(str(path), version))
+        if before != path:
+            shutil.rmtree(before, ignore_errors=True)
+        for failure in failures:
+            warnings.warn(f"a server is left out until the next update: {failure}", RuntimeWarning, stacklevel=2)
+
+    def close(self) -> None:
+        """Let go of the servers, which run on; running segments end as aborted. More than once does no harm."""
+        if self._closed or self._process != os.getpid():
+            return
+        self._closed = True
+        self._wait(self._end())
+        self._stop()
+        self._thread.join()
+        self._loop.close()
+
+    # What follows runs in the threads of those who ask.
+
+    def _check_open(self, method: str) -> None:
+        if self._closed:
+            raise InvalidInputError(f"{method}: this VllmServer is closed; make another")
+        if self._process != os.getpid():
+            raise InvalidInputError(
+                f"{method}: this VllmServer works in process {self._process}, and this is its forked child "
+                f"{os.getpid()}, where its thread does not exist; make another engine here"
+            )
+
+    def _wait(self, coroutine: Coroutine[Any, Any, _Answer]) -> _Answer:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+
+    # What follows runs in the loop.
+
+    async def _open(self) -> None:
+        await asyncio.gather(*(server.open() for server in self._servers))
+        versions = {server.url: server.version for server in self._servers}
+        if len(set(versions.values())) > 1:
+            raise InvalidInputError(
+                f"VllmServer: the servers have weights of different versions, {versions}; start them again, or make an "
+                f"engine of those that agree"
+            )
+
+    async def _ask(self, asked: _Asked) -> Segment:
+        try:
+            return await self._answer(asked)
+        finally:
+            asked.ended.set()
+
+    async def _answer(self, asked: _Asked) -> Segment:
+        """What the first server says that can."""
+        failure: EngineError | None = None
+        tried: set[Server] = set()
+        while len(tried) < len(self._servers):
+            await self._goes_on.wait()
+            if asked.leaves:
+                break
+            server = self._choose(asked.request.group, tried)
+            if server is None:
+                break
+            asked.server = server
+            server.busy += 1
+            try:
+                segment = await server.generate(asked.name, asked.request)
+            except EngineError as error:
+                failure = error
+                server.rest()
+            else:
+                if segment.policy_version == self.policy_version:
+                    return segment
+            finally:
+                server.busy -= 1
+                asked.server = None
+            tried.add(server)
+        if asked.leaves:
+            return aborted(asked.request, self.policy_version)
+        versions = {server.url: server.version for server in self._servers}
+        raise failure or EngineError(
+            f"VllmServer: no server has weights of version {self.policy_version}, but {versions}; "
+            f"call update_weights(model, version={self.policy_version})"
+        )
+
+    def _choose(self, group: str, tried: set[Server]) -> Server | None:
+        """The group's server; else the least busy one that has the weights, of those that failed lately if need be."""
+        able = [one for one in self._servers if one not in tried and one.version == self.policy_version]
+        now = time.monotonic()
+        home = self._homes.get(group) if group else None
+        if home not in able or (home is not None and home.rests_until > now):
+            home = min(
+                able, key=lambda one: (one.rests_until if one.rests_until > now else 0.0, one.busy), default=None
+            )
+        if group and home is not None:
+            self._homes[group] = home
+            self._homes.move_to_end(group)
+            if len(self._homes) > _MOST_GROUPS:
+                self._homes.popitem(last=False)
+        return home
+
+    def _leave(self, request: Request) -> None:
+        with self._lock:
+            same = list(self._asked.get(request, ()))
+        for asked in same:
+            if not asked.leaves:
+                asked.leaves = True
+                if asked.server is not None:
+                    asked.aborting = self._loop.create_task(self._abort(asked, asked.server))
+
+    @staticmethod
+    async def _abort(asked: _Asked, server: Server) -> None:
+        try:
+            await server.abort(asked.name, asked.ended)
+        except AgentRLError:  # a server that does not answer answers the request neither
+            await asked.ended.wait()
+
+    async def _quiet(self) -> None:
+        """End all that is being generated."""
+        with self._lock:
+            waiting = [asked for same in self._asked.values() for asked in same if asked.server is not None]
+        for asked in waiting:
+            self._leave(asked.request)
+        await asyncio.gather(*(asked.ended.wait() for asked in waiting))
+
+    async def _replace(self, folder: str, version: int) -> list[Exception]:
+        """Give all servers new weights; what went wrong with some of them."""
+        self._goes_on.clear()
+        try:
+            await self._quiet()
+            results = await asyncio.gather(
+                *(server.load(folder, version) for server in self._servers), return_exceptions=True
+            )
+            failures = [result for result in results if isinstance(result, BaseException)]
+            for failure in failures:
+                if len(failures) == len(results) or not isinstance(failure, EngineError):
+                    raise failure
+            for server, result in zip(self._servers, results, strict=True):
+                server.rests_until = 0.0
+                if result is not None:
+                    server.version = -1  # whatever it has
+                    server.rest()
+            self.policy_version = version
+        finally:
+            self._goes_on.set()
+        return [failure for failure in failures if isinstance(failure, Exception)]
+
+    async def _end(self) -> None:
+        await self._quiet()
+        for client in self._clients:
+            await client.aclose()

@@ -1,0 +1,46 @@
+"""What runs inside vLLM's worker when the policy has new weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+
+class VllmWorker:
+    r"""Lets a vLLM server take the weights of a folder: start it with this class's full name, as below.
+
+        VLLM_SERVER_DEV_MODE=1 vllm serve MODEL --logprobs-mode processed_logprobs --enable-scale-out \
+            --worker-extension-cls agentrl_core.engine.vllm_worker.VllmWorker
+
+    vLLM mixes it into its own worker; `VllmServer.update_weights` calls it there. vLLM's own `reload_weights` does the
+    work. What this adds is that a folder that the server does not see is refused before anything is touched, and that a
+    head tied to the embedding is taken too: on a CPU vLLM computes with a packed copy of it, which `reload_weights`
+    forgets (seen in vLLM 0.32: log-probabilities off by 0.9).
+
+    Example:
+        >>> from agentrl_core.engine.vllm_worker import VllmWorker
+        >>> VllmWorker().load_policy("/nowhere")  # as the server does
+        'sees no checkpoint at /nowhere'
+    """
+
+    def load_policy(self, folder: str) -> str | None:
+        """Take the weights of a checkpoint in Hugging Face's format; what is wrong, since an error ends the server."""
+        if not Path(folder, "config.json").is_file():
+            return f"sees no checkpoint at {folder}"
+        replace_weights(self, weights_path=folder)
+        return None
+
+
+def replace_weights(
+    worker: Any, weights: Iterable[tuple[str, torch.Tensor]] | None = None, *, weights_path: str | None = None
+) -> None:
+    """Put weights, of a checkpoint's names and shapes or of a folder, in the place of those that a worker has."""
+    worker.reload_weights(weights_iterator=weights, weights_path=weights_path, is_checkpoint_format=True)
+    model = worker.get_model()
+    if model.config.tie_word_embeddings:
+        # The head shares the embedding's memory, but on a CPU it works from a packed copy, which is still the old one.
+        model.lm_head.quant_method.process_weights_after_loading(model.lm_head)

@@ -1,0 +1,247 @@
+"""Tokens generated, used, stale and left over are those of a simulation on paper, whoever is faster.
+
+An engine says one token of each segment at each tick of a clock; a trainer takes so many ticks for a step. The paper is
+`Paper`; the clock ticks when the run has come to where the paper stands.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from small_world import END, SmallWorld
+
+from agentrl_core import Batch, Collector, recipes
+from agentrl_core.engine import Request, Segment
+from agentrl_core.env import Outcome, Task
+
+QUIET = 30.0
+"""Seconds behind which a wait hangs."""
+TURN = 4
+"""Tokens of an action."""
+SAID = 7
+"""A token that no prompt ends with."""
+SIZE = 2
+TASKS = 3
+ITERATIONS = 7
+
+
+class Paper:
+    """What happens, tick by tick, in plain sums.
+
+    Args:
+        lengths: turns of each group of each iteration; both of its trajectories are equally long.
+        staleness: how many iterations run ahead.
+        room: most trajectories at once.
+        step: ticks of a step of the trainer.
+    """
+
+    def __init__(self, lengths: Sequence[Sequence[int]], staleness: int, room: int, step: int) -> None:
+        self.lengths, self.staleness, self.room, self.step = lengths, staleness, room, step
+        self.version = self.current = self.delivered = self.asked = self.training = 0
+        self.waits = {"trainer": 0, "engine": 0}
+        self.queue: list[tuple[int, int]] = []
+        """Iteration and turns of groups that wait for room."""
+        self.running: list[list[int]] = []
+        """Iteration, turns left and tokens of the present one."""
+        self.left: Counter[int] = Counter()
+        """Groups of an iteration that are not complete."""
+        self.generated: Counter[tuple[int, int]] = Counter()
+        """Tokens by iteration and version."""
+        for iteration in range(staleness + 1):
+            self.begin(iteration)
+
+    def begin(self, iteration: int) -> None:
+        self.queue += [(iteration, turns) for turns in self.lengths[iteration]]
+        self.left[iteration] = len(self.lengths[iteration])
+        self.admit()
+
+    def admit(self) -> None:
+        while self.queue and (len(self.running) + 1) * SIZE <= self.room:
+            iteration, turns = self.queue.pop(0)
+            self.running.append([iteration, turns, 0])
+            self.asked += SIZE
+
+    def say(self) -> None:
+        """A token of each segment."""
+        self.waits["engine"] += not self.running
+        self.waits["trainer"] += not self.training
+        for group in self.running:
+            self.generated[group[0], self.version] += SIZE
+            group[2] += 1
+            if group[2] == TURN:
+                group[1:] = [group[1] - 1, 0]
+                self.asked += SIZE * (group[1] > 0)
+                self.left[group[0]] -= group[1] == 0
+        self.running = [group for group in self.running if group[1]]
+        self.admit()
+        self.deliver()
+
+    def train(self) -> None:
+        """A tick of the trainer."""
+        if self.training:
+            self.training -= 1
+            if not self.training:
+                # New weights end each segment, and the rest of it is asked for again.
+                self.version += 1
+                self.asked += SIZE * len(self.running)
+                self.current += 1
+                if self.current < ITERATIONS:
+                    self.begin(self.current + self.staleness)
+        self.deliver()
+
+    def deliver(self) -> None:
+        """A batch that is complete goes to a trainer that waits."""
+        if self.current < ITERATIONS and not self.training and not self.left[self.current]:
+            self.delivered += 1
+            self.training = self.step
+
+
+class Clock(SmallWorld):
+    """An engine that says a token at each tick; a world whose tasks say how many turns they take."""
+
+    def __init__(self) -> None:
+        super().__init__(self._answered)
+        self.asked = 0
+        self.ticking: dict[Request, tuple[list[int], int, asyncio.Future[str]]] = {}
+        """What was said of each segment, how much it is to be, and who waits for it."""
+        self.loop: Any = None
+
+    @staticmethod
+    def turns(task: str) -> int:
+        return (1, 2, 7)[int(task.rsplit(maxsplit=1)[-1]) % 3]
+
+    def _answered(self, task: Task, seed: int, actions: list[str]) -> Outcome:
+        if len(actions) < self.turns(task.task_id):
+            return Outcome("go on")
+        return Outcome(reward=float(seed % 2), terminated=True, success=True)
+
+    async def generate(self, request: Request) -> Segment:
+        version, said = self.policy_version, list[int]()
+        begun = int(np.argmax(request.tokens[::-1] != SAID))
+        self.loop = asyncio.get_running_loop()
+        over: asyncio.Future[str] = self.loop.create_future()
+        self.ticking[request] = said, TURN - begun, over
+        self.asked += 1
+        reason = await over
+        del self.ticking[request]
+        numbers = np.zeros(len(said), np.float32)
+        return Segment(np.array(said, np.int32), numbers, numbers, reason, version, request.seed)  # type: ignore[arg-type]
+
+    def tick(self) -> None:
+        """One token more of each segment."""
+        self.loop.call_soon_threadsafe(self._tick)
+
+    def _tick(self) -> None:
+        for said, wanted, over in self.ticking.values():
+            if over.done():
+                continue
+            said.append(SAID)
+            if len(said) == wanted:
+                said[-1] = END
+                over.set_result("stop")
+
+    def update_weights(self, _model: object, version: int) -> None:
+        done = threading.Event()
+
+        def end() -> None:
+            for *_, over in self.ticking.values():
+                if not over.done():
+                    over.set_result("abort")
+            self.policy_version = version
+            done.set()
+
+        self.loop.call_soon_threadsafe(end)
+        assert done.wait(QUIET)
+
+
+def of_versions(batch: Batch, iteration: int) -> Counter[tuple[int, int]]:
+    """Tokens of a batch that were sampled, by iteration and version."""
+    nodes = pl.DataFrame(batch.nodes).filter(pl.col("policy_version").is_not_null())
+    found: Counter[tuple[int, int]] = Counter()
+    for version, tokens in zip(nodes["policy_version"].to_list(), nodes["tokens"].list.len().to_list(), strict=True):
+        found[iteration, version] += tokens
+    return found
+
+
+def selected(count: int) -> list[list[int]]:
+    """The turns of the groups that are selected, in their order: without any staleness."""
+
+    class Quick(SmallWorld):
+        """The same tasks with one turn each, for the selection depends on no answer."""
+
+    here = Quick(lambda _task, _seed, _actions: Outcome(reward=0.0, terminated=True))
+    collect = Collector(here, here, recipes.GRPO, seed=11, task_pool=60)
+    lengths = []
+    for _ in range(count):
+        batch = collect(tasks=TASKS, group_size=SIZE)
+        collect.update(batch, {})
+        tasks = dict(zip(batch.keys("group_id", "draw").tolist(), batch.texts("task_id", "draw"), strict=True))
+        lengths.append([Clock.turns(tasks[group]) for group in sorted(tasks)])
+    return lengths
+
+
+@pytest.mark.parametrize(
+    ("staleness", "room", "step"),
+    [(1, 100, 1), (1, 100, 40), (2, 8, 3), (2, 100, 9), (4, 6, 20), (4, 100, 5), (4, 4, 1)],
+)
+def test_tokens_are_those_on_paper(staleness: int, room: int, step: int) -> None:
+    lengths = selected(ITERATIONS + staleness)
+    assert {1, 2, 7} == {turns for each in lengths for turns in each}
+    paper, clock = Paper(lengths, staleness, room, step), Clock()
+    options = {"staleness": staleness, "concurrency": room}
+    collect = Collector(clock, clock, recipes.GRPO, seed=11, task_pool=60, **options)
+    batches: list[Batch] = []
+    stepped = threading.Semaphore(0)
+
+    def trains() -> None:
+        for iteration in range(ITERATIONS):
+            batches.append(collect(tasks=TASKS, group_size=SIZE))
+            stepped.acquire()
+            clock.update_weights(None, iteration + 1)
+            collect.update(batches[-1], {})
+
+    trainer = threading.Thread(target=trains, daemon=True)
+    trainer.start()
+
+    def meet() -> None:
+        limit = time.monotonic() + QUIET
+        while (clock.asked, len(batches)) != (paper.asked, paper.delivered):
+            assert time.monotonic() < limit, "the run is where the paper is not"
+            time.sleep(0.0005)
+
+    meet()
+    while paper.current < ITERATIONS:
+        paper.say()
+        clock.tick()
+        meet()
+        before = paper.current
+        paper.train()
+        if paper.current > before:
+            stepped.release()
+        if paper.current < ITERATIONS:
+            meet()
+    trainer.join(QUIET)
+    assert not trainer.is_alive()
+    collect.close()
+
+    used: Counter[tuple[int, int]] = Counter()
+    for iteration, batch in enumerate(batches):
+        used += of_versions(batch, iteration)
+    on_paper = Counter({key: count for key, count in paper.generated.items() if key[0] < ITERATIONS})
+    assert used == on_paper, "nothing of an iteration is discarded, and each token has the version on paper"
+    assert used.total() == SIZE * TURN * sum(map(sum, lengths[:ITERATIONS]))
+    stale = sum(count for (iteration, version), count in used.items() if version < iteration)
+    assert 0 < stale < used.total()
+    assert all(iteration - staleness <= version <= iteration for iteration, version in used)
+    left = paper.generated.total() - used.total()
+    assert left == sum(count for (iteration, _), count in paper.generated.items() if iteration >= ITERATIONS)
+    # A trainer that is slower than the engine never waits behind the first batch; a fast one waits.
+    assert paper.waits["trainer"] > 0

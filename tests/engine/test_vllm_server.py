@@ -1,0 +1,306 @@
+"""A real vLLM server process: the engine says what the model's own forward says, or says why it cannot."""
+
+import asyncio
+import time
+import urllib.request
+
+import numpy as np
+import pytest
+import torch
+from vllm_server import ARGUMENTS, serving
+
+from agentrl_core import engine
+from agentrl_core.engine import Request, Sampling, complete
+from agentrl_core.exceptions import EngineError, InvalidInputError, UnsupportedError
+
+pytestmark = [pytest.mark.vllm, pytest.mark.slow]
+pytest.importorskip("vllm")
+
+
+@pytest.fixture(scope="module")
+def policy(make_model):
+    """With tied embeddings: their copy in the head is the part that an update forgets most easily."""
+    return make_model("qwen3", tie_word_embeddings=True)
+
+
+@pytest.fixture(scope="module")
+def saved(policy, tokenizer, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("server") / "model"
+    policy.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def server(saved):
+    with serving(saved, saved.parent / "log", *ARGUMENTS) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def generate(server, tokenizer, saved):
+    made = engine.VllmServer(server.url, tokenizer, folder=saved.parent / "weights", seconds=60.0)
+    yield made
+    made.close()
+    made.close()
+    with pytest.raises(InvalidInputError, match="closed"):
+        complete(made, [Request(np.array([1], np.int32), 0, Sampling())])
+
+
+def some_requests(vocabulary, sampling, count=24):
+    random = np.random.default_rng(3)
+    prompts = [random.integers(0, vocabulary, random.integers(1, 60), dtype=np.int32) for _ in range(count // 2)]
+    return [Request(prompts[i % len(prompts)], (1 << 63) - 1 - 12345 * i, sampling) for i in range(count)]
+
+
+def check(generate, model, own_words, sampling, version):
+    requests = some_requests(generate.vocabulary_size, sampling)
+    for request, segment in zip(requests, complete(generate, requests), strict=True):
+        logprobs, entropies = own_words(model, request, segment, sampling, top=10)
+        np.testing.assert_allclose(segment.logprobs, logprobs, atol=1e-5)
+        np.testing.assert_allclose(segment.entropies, entropies, atol=1e-5)
+        assert (segment.policy_version, segment.seed) == (version, request.seed)
+        assert (segment.tokens.dtype, segment.logprobs.dtype) == (np.int32, np.float32)
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        Sampling(max_tokens=10),
+        Sampling(temperature=0.7, max_tokens=10),
+        Sampling(temperature=0.7, top_k=5, max_tokens=10),
+        Sampling(temperature=1.2, top_p=0.8, max_tokens=10),
+    ],
+    ids=str,
+)
+def test_log_probs_equal_the_models_own_forward(sampling, generate, policy, own_words):
+    check(generate, policy, own_words, sampling, version=0)
+
+
+def test_a_seed_decides_a_segment_and_it_stops_behind_its_stop_token(generate):
+    stops = tuple(range(0, generate.vocabulary_size, 5))
+    requests = some_requests(generate.vocabulary_size, Sampling(max_tokens=6, stop_token_ids=stops))
+    first, second = complete(generate, requests), complete(generate, requests[::-1])[::-1]
+    assert [one.tokens.tolist() for one in first] == [one.tokens.tolist() for one in second]
+    assert {segment.finish_reason for segment in first} == {"stop", "length"}
+    for segment in first:
+        assert not set(segment.tokens[:-1].tolist()) & set(stops)
+        assert (segment.finish_reason == "stop") == (int(segment.tokens[-1]) in stops)
+
+
+def test_the_likeliest_tokens_are_in_order_and_minus_infinity_comes_through(generate, policy):
+    prompt = np.array([5, 6, 7], np.int32)
+    samplings = [
+        Sampling(temperature=0.0, max_tokens=6, top=3),
+        Sampling(temperature=0.7, top_k=2, max_tokens=6, top=12),
+        Sampling(temperature=1.5, max_tokens=6, top=12),  # flat: the sampled token is often not among them
+        Sampling(max_tokens=6),
+    ]
+    segments = complete(generate, [Request(prompt, 1, sampling) for sampling in samplings])
+    assert segments[3].top is None
+    for segment, sampling in zip(segments[:3], samplings, strict=False):
+        ids = torch.from_numpy(np.concatenate([prompt, segment.tokens]).astype(np.int64))[None]
+        with torch.no_grad():
+            x = policy(ids).logits[0, len(prompt) - 1 : -1].double() / (sampling.temperature or 1.0)
+        kept = sampling.top_k or sampling.top
+        values, tokens = x.topk(kept)
+        whole = torch.logsumexp(values if sampling.top_k else x, -1, keepdim=True)
+        assert segment.top.tokens.shape == segment.top.logprobs.shape == (6, sampling.top)
+        assert segment.top.tokens[:, :kept].tolist() == tokens.tolist()
+        np.testing.assert_allclose(segment.top.logprobs[:, :kept], values - whole, atol=1e-5)
+        assert np.isneginf(segment.top.logprobs[:, kept:]).all()
+    assert not segments[0].logprobs.any()
+    assert not set(segments[2].tokens.tolist()) <= set(segments[2].top.tokens.ravel().tolist())
+
+
+def test_a_fork_reuses_the_blocks_that_its_origin_left(generate):
+    random = np.random.default_rng(11)
+    prompt = random.integers(0, generate.vocabulary_size, 70, dtype=np.int32)
+    [first] = complete(generate, [Request(prompt, 1, Sampling(max_tokens=10), "tree")])
+    assert first.cached_tokens == 0
+    forked = np.concatenate([prompt, first.tokens[:4], [3]]).astype(np.int32)
+    [second] = complete(generate, [Request(forked, 2, Sampling(max_tokens=4), "tree")])
+    assert second.cached_tokens == 64, "two whole blocks of 32"
+
+
+def test_aborted_requests_have_exactly_what_was_generated(generate):
+    sampling = Sampling(max_tokens=100)
+    requests = [Request(np.array([5, 6, number], np.int32), number, sampling) for number in range(4)]
+    whole = complete(generate, requests)
+
+    async def run(seconds):
+        tasks = [asyncio.create_task(generate.generate(request)) for request in requests]
+        await asyncio.sleep(seconds)
+        generate.abort(requests[0])
+        generate.abort(Request(requests[0].tokens, 0, sampling))  # which nobody asked
+        return await asyncio.gather(*tasks)
+
+    at_once = asyncio.run(run(0.0))
+    assert (at_once[0].finish_reason, at_once[0].policy_version) == ("abort", 0)
+    lengths = {len(at_once[0].tokens)}
+    for seconds in (0.05, 0.1, 0.2, 0.4, 0.8):
+        segments = asyncio.run(run(seconds))
+        lengths.add(len(segments[0].tokens))
+        for number, (segment, other) in enumerate(zip(segments, whole, strict=True)):
+            count = len(segment.tokens)
+            assert (segment.finish_reason == "abort") == (count < 100)
+            assert number == 0 or count == 100
+            assert segment.tokens.tolist() == other.tokens[:count].tolist()
+            np.testing.assert_allclose(segment.logprobs, other.logprobs[:count], atol=1e-5)
+            np.testing.assert_allclose(segment.entropies, other.entropies[:count], atol=1e-5)
+    assert any(0 < length < 100 for length in lengths)
+
+
+def counted(server, name):
+    """A counter among the server's metrics."""
+    with urllib.request.urlopen(f"{server.url}/metrics", timeout=30) as answer:
+        lines = answer.read().decode().splitlines()
+    [line] = [line for line in lines if line.startswith(f"vllm:{name}{{")]
+    return float(line.rpartition(" ")[2])
+
+
+def test_a_cancelled_wait_gives_the_request_up_on_the_server_too(generate, server):
+    sampling = Sampling(max_tokens=120)
+    before = counted(server, "generation_tokens_total")
+
+    async def run():
+        tasks = [
+            asyncio.create_task(generate.generate(Request(np.array([4], np.int32), seed, sampling)))
+            for seed in range(30)
+        ]
+        await asyncio.sleep(0.2)
+        for task in tasks:
+            task.cancel()
+        return await asyncio.gather(*tasks, return_exceptions=True)
+
+    assert all(isinstance(answer, asyncio.CancelledError) for answer in asyncio.run(run()))
+    end = time.monotonic() + 60
+    while time.monotonic() < end and (generate._servers[0].busy or counted(server, "num_requests_running")):
+        time.sleep(0.01)
+    assert not generate._asked
+    assert [one.busy for one in generate._servers] == [0]
+    assert counted(server, "generation_tokens_total") - before < 30 * 120
+
+
+def test_new_weights_end_what_runs_and_are_the_ones_sampled_from(generate, make_model, policy, own_words):
+    sampling = Sampling(temperature=0.7, max_tokens=10)
+    other = make_model("qwen3", tie_word_embeddings=True, seed=1)
+    long = [Request(np.array([5, 6, number], np.int32), number, Sampling(max_tokens=100)) for number in range(6)]
+    whole = complete(generate, long)
+
+    async def run():
+        segments = [[] for _ in long]
+        update = asyncio.create_task(asyncio.to_thread(generate.update_weights, other, 1))
+
+        async def again_and_again(request, said):
+            while not update.done() or said[-1].policy_version == 0:
+                said.append(await generate.generate(request))
+
+        await asyncio.gather(*map(again_and_again, long, segments))
+        await update
+        return segments
+
+    segments = asyncio.run(run())
+    reasons = {(one.policy_version, one.finish_reason) for said in segments for one in said}
+    assert {(0, "abort"), (1, "length")} <= reasons <= {(0, "abort"), (0, "length"), (1, "length")}
+    for request, said, before in zip(long, segments, whole, strict=True):
+        for segment in said:
+            if segment.policy_version == 0:
+                assert segment.tokens.tolist() == before.tokens[: len(segment.tokens)].tolist()
+                assert (segment.finish_reason == "abort") == (len(segment.tokens) < 100)
+        logprobs = own_words(other, request, said[-1], request.sampling, top=10)[0]
+        np.testing.assert_allclose(said[-1].logprobs, logprobs, atol=1e-5)
+        assert [segment.policy_version for segment in said] == sorted(segment.policy_version for segment in said)
+    check(generate, other, own_words, sampling, version=1)
+    generate.update_weights(policy, 2)
+    check(generate, policy, own_words, sampling, version=2)
+    assert generate.policy_version == 2
+    assert [path.name for path in generate._folder.iterdir()] == ["version-2"]
+
+
+def test_weights_that_are_not_the_versions_own_are_refused(generate, server, tokenizer, policy):
+    version = generate.policy_version
+    request = Request(np.array([5, 6], np.int32), 0, Sampling(max_tokens=4))
+    stranger = engine.VllmServer(server.url, tokenizer, folder=generate._folder.parent / "stranger")
+    assert stranger.policy_version == version, "as the server says"
+    stranger.update_weights(policy, version + 5)
+    stranger.close()
+    with pytest.raises(EngineError, match=f"no server has weights of version {version}, but .*{version + 5}"):
+        complete(generate, [request])
+    generate.update_weights(policy, version + 6)
+    assert complete(generate, [request])[0].policy_version == version + 6
+
+
+def test_wrong_calls(generate, server, tokenizer, policy):
+    with pytest.raises(InvalidInputError, match=r"temperature is 0\.001"):
+        complete(generate, some_requests(generate.vocabulary_size, Sampling(temperature=0.001)))
+    with pytest.raises(InvalidInputError, match="greater than max allowed: 20"):
+        complete(generate, some_requests(generate.vocabulary_size, Sampling(top=21)))
+    with pytest.raises(InvalidInputError, match="has 128 tokens and the context"):
+        complete(generate, [Request(np.ones(128, np.int32), 0, Sampling())])
+    with pytest.raises(InvalidInputError, match="outside the vocabulary"):
+        complete(generate, [Request(np.array([10**6], np.int32), 0, Sampling())])
+    with pytest.raises(InvalidInputError, match="urls is empty"):
+        engine.VllmServer([], tokenizer)
+    with pytest.raises(InvalidInputError, match="seconds is 0"):
+        engine.VllmServer(server.url, tokenizer, seconds=0)
+    fixed = engine.VllmServer(server.url, tokenizer)
+    with pytest.raises(InvalidInputError, match="has no folder"):
+        fixed.update_weights(policy, 99)
+    fixed.close()
+    with pytest.raises(InvalidInputError, match="no save_pretrained"):
+        generate.update_weights(torch.nn.Linear(1, 1), 99)
+    with pytest.raises(InvalidInputError, match="sees no checkpoint at /nowhere"):
+        generate._wait(generate._replace("/nowhere", 99))
+    request = Request(np.array([5, 6], np.int32), 0, Sampling(max_tokens=4))
+    assert complete(generate, [request])[0].policy_version == generate.policy_version, "as it was"
+
+
+def test_a_segment_ends_where_the_context_does(generate):
+    [segment] = complete(generate, [Request(np.ones(120, np.int32), 0, Sampling(max_tokens=50))])
+    assert segment.finish_reason == "length"
+    assert len(segment.tokens) == 8
+
+
+def test_a_server_that_dies_is_left_and_one_that_comes_back_wrong_is_refused(saved, server, tokenizer, policy):
+    with pytest.raises(EngineError, match=r"127\.0\.0\.1:9 does not answer"):
+        engine.VllmServer([server.url, "http://127.0.0.1:9"], tokenizer)
+    with pytest.raises(UnsupportedError, match="takes no tokens"):
+        engine.VllmServer(f"{server.url}/elsewhere", tokenizer)
+    request = Request(np.array([5, 6], np.int32), 0, Sampling(max_tokens=4), "of the lost")
+    both = engine.VllmServer([server.url, server.url], tokenizer, folder=saved.parent / "both")
+    lost, other = both._servers
+    both._homes["of the lost"] = lost
+    lost._client.base_url = "http://127.0.0.1:9"  # where nobody answers
+    assert len(complete(both, [request])[0].tokens) == 4
+    assert both._homes["of the lost"] is other
+    with pytest.warns(RuntimeWarning, match="left out until the next update"):
+        both.update_weights(policy, 50)
+    assert (lost.version, other.version) == (-1, 50)
+    assert [segment.policy_version for segment in complete(both, [request] * 3)] == [50] * 3
+    lost._client.base_url = server.url
+    both.update_weights(policy, 51)
+    both._homes["of the lost"] = lost
+    assert complete(both, [request])[0].policy_version == lost.version == 51
+    slow = engine.VllmServer(
+        server.url,
+        tokenizer,
+    )
+    slow._clients[0].timeout = 0.05
+    with pytest.raises(EngineError, match=r"does not answer .ReadTimeout"):
+        complete(slow, [Request(request.tokens, seed, Sampling(max_tokens=120)) for seed in range(30)])
+    slow.close()
+    server.stop()
+    with pytest.raises(EngineError, match="does not answer"):
+        complete(both, [request])
+    with pytest.raises(EngineError, match="does not answer"):
+        both.update_weights(policy, 52)
+    with serving(saved, saved.parent / "log again", "--enable-scale-out", port=int(server.url.rpartition(":")[2])):
+        with pytest.raises(EngineError, match=r"no server has weights of version 51, but .*: 0"):
+            complete(both, [request])
+        with pytest.raises(UnsupportedError, match=r"worker-extension-cls agentrl_core\.engine\.vllm_worker"):
+            both.update_weights(policy, 53)
+        # Log-probabilities before temperature, top_k and top_p are vLLM's own default.
+        with pytest.raises(InvalidInputError, match=r"another distribution than it samples from .*processed_logprobs"):
+            engine.VllmServer(server.url, tokenizer)
+    both.close()
