@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import threading
 import time
@@ -320,3 +321,27 @@ def test_a_world_that_does_not_pickle_is_refused(tmp_path: Path) -> None:
     world.lock = threading.Lock()  # type: ignore[attr-defined]
     with pytest.raises(InvalidInputError, match=r'runs="process", but cannot be sent to one: .*; make it picklable'):
         collector(world)(tasks=1, group_size=1)
+
+
+def test_a_branch_that_is_stopped_while_its_episode_breaks_down_stays_stopped() -> None:
+    class Stops(rollout.Rollout):
+        async def branch(self, branch: rollout.Branch) -> None:
+            asyncio.get_running_loop().call_soon(lambda: branch.stop("a clock said so"))
+            await branch.turn()
+
+    class Breaks(SmallWorld):
+        runs = "inline"
+
+        def reset(self, task: Any, seed: int) -> Any:
+            episode = super().reset(task, seed)
+
+            async def step(action: str) -> Any:
+                await asyncio.sleep(0.001)
+                raise OSError(f"no answer to {action}")
+
+            episode.step = step
+            return episode
+
+    world = Breaks()
+    batch = arl.Collector(world, world, recipes.GRPO.replace(rollout=Stops()), task_pool=4)(tasks=2, group_size=2)
+    assert list(by_task(batch).values()) == [["pruned"] * 2] * 2

@@ -126,6 +126,8 @@ class Trajectory(View):
 
     def break_down(self, reason: str) -> None:
         """Its episode cannot go on (for who runs it)."""
+        if self.over:  # it was stopped meanwhile
+            return
         self._failure = reason
         self._runtime.turned(0, reason)
         self._end("failed", reason)
@@ -209,7 +211,8 @@ class Trajectory(View):
                 await self._episode.reset(f"{self.name}/begin")
             except EpisodeError as error:
                 self.break_down(str(error))
-                return
+        if self.over:
+            return
         begin: Any = self._episode.observation
         if not isinstance(self._episode, Seat) and isinstance(begin, Joint):
             self.sit()

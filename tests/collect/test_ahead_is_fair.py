@@ -1,0 +1,83 @@
+"""Long episodes are as many in training as among the tasks, whatever runs ahead and whenever a run is cut off."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from small_world import SmallWorld
+
+from agentrl_core import Batch, Collector, Store, recipes
+from agentrl_core.engine import Request, Segment
+from agentrl_core.env import Outcome, Task
+
+LONG = 8
+"""One group in so many has episodes of so many turns; the others have one."""
+ITERATIONS = 12
+
+
+class Slow(SmallWorld):
+    """Each turn takes as long as any other, so that long episodes end late."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(self._answered)
+        self.seconds = seconds
+
+    @staticmethod
+    def turns(task: str) -> int:
+        return LONG if int(task.rsplit(maxsplit=1)[-1]) % LONG == 0 else 1
+
+    def _answered(self, task: Task, seed: int, actions: list[str]) -> Any:
+        if len(actions) < self.turns(task.task_id):
+            return Outcome("go on")
+        return Outcome(reward=float(seed % 2), terminated=True, success=True)
+
+    async def generate(self, request: Request) -> Segment:
+        await asyncio.sleep(self.seconds)
+        return await super().generate(request)
+
+
+def lengths(batches: list[Batch]) -> Counter[int]:
+    """How many draws have so many turns."""
+    return Counter(Slow.turns(task) for batch in batches for task in batch.texts("task_id", "draw"))
+
+
+def trained(staleness: int, seconds: float, store: Store | None = None, until: int = ITERATIONS) -> list[Batch]:
+    world = Slow(seconds)
+    collect = Collector(world, world, recipes.GRPO, seed=9, task_pool=64, staleness=staleness, store=store)
+    batches = []
+    while collect.iteration < until:
+        batches.append(collect(tasks=8, group_size=2))
+        collect.update(batches[-1], {})
+    # What is under way is cut off where it stands: the next call begins anew, as another process would.
+    collect.close()
+    return batches
+
+
+@pytest.mark.parametrize("staleness", [1, 4])
+def test_lengths_are_distributed_as_without_staleness(staleness: int) -> None:
+    """The share of long episodes is that of the tasks that were selected, iteration by iteration, and so near 1 / 8."""
+    alone, ahead = trained(0, 0.0), trained(staleness, 0.001)
+    assert [lengths([batch]) for batch in alone] == [lengths([batch]) for batch in ahead]
+    found = lengths(ahead)
+    expected = found.total() / LONG
+    # 96 groups of two: three standard deviations of the number of long ones, drawn with chance 1 / 8.
+    assert abs(found[LONG] - expected) <= 3 * 2 * np.sqrt(96 / LONG * (1 - 1 / LONG))
+    assert found[LONG] > 0
+
+
+def test_a_restart_prefers_no_short_episode(tmp_path: Path) -> None:
+    """Cut off behind each iteration, with the long episodes of the next ones in the middle (NeMo-RL#3599)."""
+    expected = trained(3, 0.0)
+    batches: list[Batch] = []
+    for iteration in range(ITERATIONS):
+        with Store.open(tmp_path, sync="never") as store:
+            batches += trained(3, 0.001, store, until=iteration + 1)
+    assert len(batches) == ITERATIONS
+    assert [lengths([batch]) for batch in batches] == [lengths([batch]) for batch in expected]
+    tokens = [batch.column("token", "token").tolist() for batch in batches]
+    assert tokens == [batch.column("token", "token").tolist() for batch in expected]

@@ -1,0 +1,16 @@
+"""The loop that docs/continuous.md shows runs as it is written."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+PAGE = Path(__file__).parents[2] / "docs" / "continuous.md"
+
+
+def test_the_loop_runs() -> None:
+    [block] = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    names: dict[str, object] = {}
+    exec(block, names)
+    assert names["collect"].iteration == 3  # type: ignore[attr-defined]
+    assert names["batch"].num_draws == 16  # type: ignore[attr-defined]
