@@ -5,8 +5,9 @@
     L_SFT = - mean over tokens of log p of the expert's
 
 Both means are over all trained tokens of the update. Experts' trajectories are draws without log-probs (nobody sampled
-them) and of origin `expert`; they have no say in their group's comparison. Trajectories with a turn that neither calls a tool
-nor answers are left out. The schedule and the treatment of such turns are not certain; the training code is not public.
+them) and of origin `expert`; they have no say in their group's comparison. Trajectories with a turn that neither calls
+a tool nor answers are left out. The schedule and the treatment of such turns are not certain; the training code is not
+public.
 
 Needs: experts' draws; turns marked void.
 """

@@ -4,8 +4,9 @@
 
 The environment pays 1 for a plan that passes the first gate and reports the verdict on its turns as `reward.turns`,
 which it need not ask for where the first gate is shut. A verifier that failed marks the step `judge_failed`: the draw
-has no score. Tasks that nobody solved wait in a queue: every 5 iterations, a fifth of the groups are taken from it, each
-task 5 times at most. How often, how many and the soft mean over turns are proposals; the paper has verdicts of 0 and 1.
+has no score. Tasks that nobody solved wait in a queue: every 5 iterations, a fifth of the groups are taken from it,
+each task 5 times at most. How often, how many and the soft mean over turns are proposals; the paper has verdicts of 0
+and 1.
 
 Source: arXiv:2509.21842. Needs: the facts `reward.turns` and `judge_failed`.
 """

@@ -4,8 +4,8 @@
     L = - mean over tokens of A log p + alpha H
 
 Soft actor-critic trains the temperature so that the entropy stays near a target; that part is of use for language
-models, and stands here in a plain policy gradient. 0.3 nats for a token, the rate and the bounds are proposals. Its twin
-critics are those of `td3`. Another fixed form is alpha = c * target / H.
+models, and stands here in a plain policy gradient. 0.3 nats for a token, the rate and the bounds are proposals. Its
+twin critics are those of `td3`. Another fixed form is alpha = c * target / H.
 
 Source: arXiv:1812.05905.
 """
