@@ -1,6 +1,6 @@
 """A practitioner's guide to agents of many turns: each turn is paid at its end, and a critic judges every token.
 
-    won: r_k over the number of turns that were paid, so that they add up to 1 where each was paid 1;   lost: r_k over 10
+    won: r_k over the number of turns that were paid, so that ones add up to 1;   lost: r_k over 10
     A_t: GAE of tokens with r_k at the last token of turn k, no discount, less 0.01 (log p - log p_ref) at each token
     L = PPO's, clipped at 0.2, on (A - mean) / std over all tokens;   L_critic = mean over tokens of 1/2 (V - R)^2
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 class SharedTurns(BatchComponent):
     """Makes the rewards of a won episode's turns add up to about 1, and those of a lost one to less.
 
-    step_score = reward / n, n the number of turns of the draw whose reward is not 0 (at least 1) where it succeeded, and
+    step_score = reward / n, n the number of the draw's turns whose reward is not 0 (at least 1) where it succeeded, and
     `count` where not. A turn without a reward has 0.
 
     Args:

@@ -19,8 +19,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-import numpy as np
-
 from agentrl_core.advantage import Gae, GroupRelative
 from agentrl_core.component import BatchComponent, Column, Rows, step, token
 from agentrl_core.loss import Policy, Tokens, Train, Value
