@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -13,11 +12,12 @@ import polars as pl
 import pytest
 import recipe_loop
 import torch
-from recipe_loop import ITERATIONS, Loop, model, reasons, small
+from recipe_loop import ITERATIONS, Loop, go_on, model, reasons, small
 from riddles import TABLES
 
 import agentrl_core as arl
 from agentrl_core import recipes
+from agentrl_core.exceptions import AgentRLError
 from agentrl_core.recipe import Recipe
 
 NAMES = recipes.names()
@@ -79,3 +79,36 @@ def test_it_runs_and_goes_on(name: str, tmp_path: Path) -> None:
     for first, second in zip(one.batches, other.batches, strict=True):
         assert_equal(first, second)
     np.testing.assert_allclose(other.losses, one.losses, rtol=1e-3, atol=1e-4)
+
+
+def test_what_does_not_run_has_a_reason(tmp_path: Path) -> None:
+    assert set(reasons()) <= set(NAMES)
+    assert len(reasons()) < len(NAMES)
+    for name, why in reasons().items():
+        assert why.strip()
+        with pytest.raises(AgentRLError):
+            whole(name, tmp_path / name)
+
+
+KILLED = ("ppo", "arpo_gui", "mopps")
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="processes are killed as on Unix")
+@pytest.mark.filterwarnings("ignore")
+def test_a_killed_process_goes_on(tmp_path: Path) -> None:
+    command = [sys.executable, recipe_loop.__file__, str(tmp_path), *KILLED]
+    found = subprocess.run(command, capture_output=True, text=True, check=True, timeout=600)
+    codes = {(name, int(moment)): int(code) for name, moment, code in map(str.split, found.stdout.splitlines())}
+    for name in KILLED:
+        assert [codes[name, moment] for moment in (1, 2, 0)] == [-signal.SIGKILL, -signal.SIGKILL, 0], found.stderr
+        folder = tmp_path / f"{name} undisturbed"
+        folder.mkdir()
+        go_on(name, folder, dies=0)
+        one, other = (torch.load(each / "end.pt", weights_only=True) for each in (folder, tmp_path / name))
+        assert one.keys() == other.keys()
+        for model_name, weights in one.items():
+            for key, value in weights.items():
+                assert torch.equal(value, other[model_name][key]), f"{name}: {model_name}.{key}"
+        with arl.Store.open(folder / "run") as first, arl.Store.open(tmp_path / name / "run") as second:
+            for iteration in range(ITERATIONS):
+                assert_equal(first.batch(iteration), second.batch(iteration))

@@ -1,9 +1,16 @@
-"""Several iterations of any recipe through the public path, with real models, a kill and a resume."""
+"""Several iterations of any recipe through the public path, with real models, a kill and a resume.
+
+`python recipe_loop.py FOLDER NAME...` kills a run of each recipe in the middle of an iteration, goes on, kills it
+between a batch and its update, and goes on to the end. It says `NAME MOMENT CODE` of each process.
+"""
 
 from __future__ import annotations
 
 import copy
 import functools
+import os
+import signal
+import sys
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -96,17 +103,17 @@ class Loop:
 
     def __post_init__(self) -> None:
         self.models = {name: copy.deepcopy(model(place)) for place, name in enumerate(names(self.recipe))}
-        self.optimizers = {
-            name: torch.optim.SGD(each.parameters(), lr=0.05) for name, each in self.models.items()
-        }
+        self.optimizers = {name: torch.optim.SGD(each.parameters(), lr=0.05) for name, each in self.models.items()}
         self.world = AnyWorld(self.recipe)
 
-    def collector(self, store: arl.Store, *, stops: int | None = None) -> arl.Collector:
+    def collector(
+        self, store: arl.Store, *, stops: int | None = None, stopping: type[Stopping] = Stopping
+    ) -> arl.Collector:
         """A collector on the store; its engine is gone after so many segments."""
         says: Any = Speaker()
         says.update_weights(self.models["policy"], version=store.iteration)
         if stops is not None:
-            says = Stopping(says, stops, set())
+            says = stopping(says, stops, set())
         return arl.Collector(
             dict.fromkeys(AGENTS if _speaks_to_others(self.recipe) else ("policy",), says),
             self.world,
@@ -117,9 +124,9 @@ class Loop:
             turn_limit=5,
         )
 
-    def collect(self, store: arl.Store, *, stops: int | None = None) -> tuple[arl.Collector, arl.Batch]:
+    def collect(self, store: arl.Store, **stops: Any) -> tuple[arl.Collector, arl.Batch]:
         """The batch of the iteration that is open."""
-        collect = self.collector(store, stops=stops)
+        collect = self.collector(store, **stops)
         return collect, collect(tasks=2, group_size=self.group_size)
 
     @property
@@ -128,8 +135,11 @@ class Loop:
         streams = {name for training in self.recipe._trainings() for name in training.loss.streams}
         return 2 if "pair" in streams else GROUP_SIZES.get(self.recipe.name, 4)
 
-    def train(self, collect: arl.Collector, batch: arl.Batch) -> None:
-        """Annotate, give credit, take the optimizer's steps, do what comes after them, and close the iteration."""
+    def train(self, collect: arl.Collector, batch: arl.Batch, *, folder: Path | None = None) -> None:
+        """Annotate, give credit, take the optimizer's steps, do what comes after them, and close the iteration.
+
+        With a folder the weights are saved there.
+        """
         batch = self.annotated(batch)
         first = collect.iteration == 0
         stages = dict.fromkeys(training.stage for training in self.recipe._trainings())
@@ -141,7 +151,10 @@ class Loop:
         self.step(updates)
         self.changed |= set(self.recipe.after(updates, **self.models).changed)
         self.batches.append(batch)
-        collect.update(batch, updates.metrics, checkpoint=f"{collect.iteration}")
+        checkpoint = f"{collect.iteration}.pt"
+        if folder is not None:
+            torch.save({name: each.state_dict() for name, each in self.models.items()}, folder / checkpoint)
+        collect.update(batch, updates.metrics, checkpoint=checkpoint)
 
     def step(self, updates: Any) -> None:
         for update in updates:
@@ -190,4 +203,51 @@ def _is_answer(name: str) -> bool:
 
 def _speaks_to_others(recipe: Recipe) -> bool:
     """Whether other agents than the policy speak."""
-    return any(value in AGENTS or name == "agents" and value for name, value in vars(recipe.rollout).items())
+    return any(value in AGENTS or (name == "agents" and value) for name, value in vars(recipe.rollout).items())
+
+
+class Deadly(Stopping):
+    """An engine that kills its process after so many segments."""
+
+    async def generate(self, request: Any) -> Any:
+        try:
+            return await super().generate(request)
+        except KeyboardInterrupt:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def go_on(name: str, folder: Path, *, dies: int) -> None:
+    """Go on with a run to its end, with checkpoints; or be killed.
+
+    Args:
+        name: of the recipe.
+        folder: of the run.
+        dies: 1: in the middle of collecting iteration 1; 2: between the batch of iteration 2 and its close; 0: never.
+    """
+    loop = Loop(small(name), "sequence")
+    with arl.Store.open(folder / "run", sync="never") as store:
+        if store.iteration:
+            saved = torch.load(folder / str(store.state["checkpoint"]), weights_only=True)
+            for model_name, weights in saved.items():
+                loop.models[model_name].load_state_dict(weights)
+        while store.iteration < ITERATIONS:
+            kills = dies == 1 and store.iteration == 1
+            collect, batch = loop.collect(store, stops=3 if kills else None, stopping=Deadly)
+            if dies == 2 and store.iteration == 2:
+                os.kill(os.getpid(), signal.SIGKILL)
+            loop.train(collect, batch, folder=folder)
+    torch.save({key: each.state_dict() for key, each in loop.models.items()}, folder / "end.pt")
+
+
+if __name__ == "__main__":
+    for recipe_name in sys.argv[2:]:
+        for moment in (1, 2, 0):
+            child = os.fork()
+            if not child:
+                place = Path(sys.argv[1]) / recipe_name
+                place.mkdir(exist_ok=True)
+                go_on(recipe_name, place, dies=moment)
+                os._exit(0)
+            code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+            sys.stdout.write(f"{recipe_name} {moment} {code}\n")
+            sys.stdout.flush()
