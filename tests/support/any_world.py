@@ -15,27 +15,19 @@ from riddles import RIGHT, TOKENIZER, WRONG
 
 from agentrl_core import engine
 from agentrl_core.component.component import PHASES, Component
+from agentrl_core.component.needs import facts_of
 from agentrl_core.engine import Request
 from agentrl_core.env import TOOL_ERROR, TOOL_RESULT, Fact, Outcome, Task
 from agentrl_core.recipe import Recipe
 
-MADE = {"score", "advantage", "return", "weight", "keep"}
-"""Columns that are nobody's facts: a recipe makes them."""
 AGENTS = ("first", "second", "monitor")
 """Whom programs of several agents let speak."""
 
 
 def facts(recipe: Recipe) -> dict[str, Fact]:
-    """What an environment has to declare for a recipe: what its components read, and neither they nor a model make."""
-    found: dict[str, Fact] = {}
-    made = MADE | set(recipe.rollout.facts)
-    for phase in PHASES:
-        for link in recipe.chain(phase):
-            for column in link.needs:
-                if not (column.model or column.is_fact or column.name in made):
-                    found.setdefault(column.name, Fact("trajectory" if column.level == "draw" else "step"))
-            made |= {column.name for column in link.makes}
-    return found
+    """What an environment has to declare for a recipe."""
+    read = facts_of({phase: recipe.chain(phase) for phase in PHASES})
+    return {column.name: Fact("trajectory" if column.level == "draw" else "step") for column in read}
 
 
 def chance(*key: object) -> float:
