@@ -194,7 +194,8 @@ class Collector:
         self.store.append(batch, iteration=head.iteration)
         self.store.flush()
         self._head = Head.of(self.store, tasks=self._tasks)
-        return as_committed(batch)
+        # Chance in phase reward follows from ids, which the store gives: a restart scores what is stored, and so do we.
+        return self._scored(as_committed(batch))
 
     def update(self, batch: Batch, metrics: Mapping[str, object], *, checkpoint: str | None = None) -> None:
         """Close the iteration: its computed columns and metrics go to the store, and the next one begins.
