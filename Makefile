@@ -48,6 +48,14 @@ test-rust: | tools
 test-python: $(STAMPS)/test $(STAMPS)/wheel-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses=$(WORKERS) --dist=worksteal --pyargs ./tests agentrl_core
 
+.PHONY: catalogue count
+catalogue: $(STAMPS)/test $(STAMPS)/wheel-dev ## Write docs/recipes.md, and a page for each recipe in target/catalogue.
+	$(BIN)/python docs/catalogue.py table
+	$(BIN)/python docs/catalogue.py pages target/catalogue
+
+count: $(STAMPS)/test $(STAMPS)/wheel-dev ## Print what is proved of each recipe: that it runs, its numbers, its facts.
+	$(BIN)/python docs/catalogue.py count
+
 .PHONY: fuzz
 fuzz: ## Fuzz every parser of bytes from disk, ten minutes each: make fuzz SECONDS_EACH=60 for less.
 	@cargo +nightly fuzz --version >/dev/null 2>&1 || { echo "a nightly toolchain and cargo-fuzz are needed: rustup toolchain install nightly, cargo install cargo-fuzz"; exit 1; }

@@ -77,6 +77,8 @@ def test_gae_where_an_episode_was_cut_off(rule: str) -> None:
     other, _ = naive_gae([1.0, 1.0], [1.0, 0.5], 0.9, 0.8)
     found = Gae(level="step", gamma=0.9, lam=0.8, column="reward", outcome="", at_truncation=rule)(batch)
     close(advantages(found, "step"), expected + other)
+    if rule == "drop":
+        close(advantages(found, "step", "return")[2:3], [2.0])  # what is not judged is not learned either
 
 
 def test_gae_along_the_agents_of_an_episode() -> None:

@@ -28,7 +28,7 @@ def test_the_folder_is_the_list() -> None:
     files = Path(str(recipes.__file__)).parent.glob("*.py")
     assert sorted(path.stem for path in files if path.stem != "__init__") == NAMES
     assert {"arpo", "gigpo", "grpo", "rloo"} <= set(NAMES)
-    assert dir(recipes) == sorted([*(name.upper() for name in NAMES), "get", "names"])
+    assert dir(recipes) == sorted([*(name.upper() for name in NAMES), "find", "get", "names"])
 
 
 def with_facts(recipe: Recipe) -> Batch:
@@ -89,10 +89,21 @@ def test_its_credit_runs(name: str) -> None:
 
 
 def test_a_name_that_is_not_there() -> None:
-    with pytest.raises(RecipeError, match=r"there is no recipe 'nope'; use one of: .*arpo"):
-        recipes.get("nope")
+    with pytest.raises(RecipeError, match=r"there is no recipe '\?\?'; use one of: .*arpo"):
+        recipes.get("??")
+    with pytest.raises(RecipeError, match=r"there is no recipe 'gspoo'; did you mean gspo"):
+        recipes.get("gspoo")
     with pytest.raises(AttributeError, match="has no attribute 'NOPE'"):
         recipes.NOPE  # noqa: B018
+
+
+def test_recipes_are_found_by_their_source() -> None:
+    assert [recipe.name for recipe in recipes.find("arXiv:2507.19849")] == ["arpo"]
+    assert recipes.find("2507.19849") == recipes.find("arxiv:2507.19849v2") == recipes.find("arXiv:2507.19849")
+    for name in NAMES:
+        assert recipes.get(name) in recipes.find(recipes.get(name).source)
+    with pytest.raises(RecipeError, match=r"no recipe has the source '2507'; give one as .*arXiv:2507.19849"):
+        recipes.find("2507")
 
 
 def test_no_file_lists_the_others() -> None:

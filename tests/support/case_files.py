@@ -26,9 +26,12 @@ from agentrl_core.component.component import Component
 from agentrl_core.env import StepFlag
 from agentrl_core.model.pack import PackOutput
 from agentrl_core.recipe import Recipe
+from agentrl_core.schedule.action import BEGIN
 
 FOLDER = Path(__file__).parents[1] / "recipes" / "cases"
 LEVELS = ("draw", "step", "token")
+STARTED = ("agent", "role", "origin")
+"""What a trajectory is said to be when it begins."""
 Numbers = dict[str, NDArray[np.float64]]
 
 
@@ -89,7 +92,7 @@ def rollouts(members: Sequence[Mapping[str, Any]], iteration: int) -> Batch:
             handle = forest.fork(handles[member["fork"]], node=nodes[member["fork"]][member["nodes"] - 1])
         else:
             handle = forest.start(
-                groups.index(group), counts[group], agent=member.get("agent", 0), role=member.get("role", "member")
+                groups.index(group), counts[group], **{name: member[name] for name in STARTED if name in member}
             )
             counts[group] += 1
         handles.append(handle)
@@ -143,10 +146,11 @@ def _tell(forest: Forest, handle: int, member: Mapping[str, Any], components: Se
         if "trainable" in said:
             said["trainable"] = [int(value) for value in said["trainable"]]
         sampling = {name: member[name] for name in ("temperature", "policy", "policy_version") if name in member}
-        said = {"logprobs": [-1.0] * len(tokens), "policy_version": 0, **said, **sampling}
+        if not member.get("unsampled"):
+            said = {"logprobs": [-1.0] * len(tokens), "policy_version": 0, **said, **sampling}
         nodes.append(forest.append(handle, tokens, kind="action", **said))
         flags = sum(int(StepFlag[name.upper()]) for name in step.get("flags", ()))
-        forest.step(handle, flags=flags, **paid(step))
+        forest.step(handle, flags=flags, truncated=step.get("truncated", False), **paid(step))
         done += 1
     left = {name: len(list(values)) for name, values in columns.items()}
     assert not any(left.values()), f"{member['path']!r} has more numbers than tokens: {left}"
@@ -206,12 +210,9 @@ def _loss(batch: Batch, recipe: Recipe, iteration: Mapping[str, Any], layout: An
     found: Numbers = {}
     stage = iteration.get("stage", "update")
     several = len(recipe.training(stage)) > 1
-    for update in recipe.updates(batch, stage=stage):
+    for update in recipe.updates(batch, stage=stage, models=_moved(recipe)):
         said = iteration.get(update.model, {})
-        leaves = {
-            name: torch.tensor([number(value) for value in values], dtype=torch.float64)[rows]
-            for name, values in said.items()
-        }
+        leaves = {name: torch.tensor(_said(values), dtype=torch.float64)[rows] for name, values in said.items()}
         leaves = {"logprob": behaviour, "entropy": torch.zeros_like(behaviour), **leaves}
         leaves = {name: leaf.clone().requires_grad_() for name, leaf in leaves.items()}
         value = torch.zeros((), dtype=torch.float64)
@@ -223,8 +224,19 @@ def _loss(batch: Batch, recipe: Recipe, iteration: Mapping[str, Any], layout: An
         gradients = torch.autograd.grad(value, list(leaves.values()), allow_unused=True, materialize_grads=True)
         for name, gradient in zip(leaves, gradients, strict=True):
             key = f"gradient.{name}" if update.model == "policy" else f"gradient.{update.model}.{name}"
-            np.add.at(found.setdefault(key, np.zeros(len(rows))), shared[rows], gradient.numpy())
+            np.add.at(found.setdefault(key, np.zeros(gradient.shape)), shared[rows], gradient.numpy())
     return found
+
+
+def _moved(recipe: Recipe) -> dict[str, torch.nn.Module]:
+    """Small models by the names that the recipe's actions have: moving them changes no number of a case."""
+    named = [getattr(action, at, "") for action in recipe.chain("actions") for at in ("of", "to", "one", "other")]
+    return {name: torch.nn.Linear(1, 1) for name in named if name not in ("", BEGIN)}
+
+
+def _said(values: Sequence[Any]) -> list[Any]:
+    """What a model says of each token: a number, or several."""
+    return [[number(each) for each in value] if isinstance(value, list) else number(value) for value in values]
 
 
 def agree(found: Sequence[Numbers], expected: Sequence[Numbers]) -> str:
@@ -244,7 +256,7 @@ def agree(found: Sequence[Numbers], expected: Sequence[Numbers]) -> str:
 def replaced(value: Any, place: Sequence[str], new: Any) -> Any:
     """A recipe, chain or component with another value at a place, such as `["loss", "clip", "low"]`."""
     if not place:
-        return new
+        return tuple(new) if isinstance(new, list) else new
     if isinstance(value, tuple):
         index = int(place[0])
         return tuple(replaced(link, place[1:], new) if at == index else link for at, link in enumerate(value))

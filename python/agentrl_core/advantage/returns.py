@@ -105,7 +105,7 @@ class Gae(BatchComponent):
         outcome: a draw column that the last row of a draw (of an episode, at level `agent`) is paid besides, or empty.
         at_truncation: what follows the last row of a trajectory that was cut off: nothing, as after one that ended
             (`terminate`, verl), the column `next_value` (`bootstrap`), its own value again (`repeat`, T-PPO), or the
-            row gets no advantage (`drop`, VL-DAC).
+            row gets no advantage and its own value as return (`drop`, VL-DAC).
         kl_coefficient: beta of `beta * (log pi - log pi_ref)`, taken off the reward of each token, at least 0;
             `level="token"` only.
 
@@ -174,7 +174,7 @@ class Gae(BatchComponent):
             if self.at_truncation == "drop":
                 policy = valid & ~(cut & last_of(chains, valid))
         advantage, returned = np.zeros(len(rows)), np.zeros(len(rows))
-        advantage[order], returned[order] = returns.gae(
+        gain, target = returns.gae(
             self._rewards(rows, order, chains),
             values,
             chains,
@@ -183,6 +183,7 @@ class Gae(BatchComponent):
             mask=policy,
             bootstrap=bootstrap,
         )
+        advantage[order], returned[order] = gain, np.where(policy, target, values)
         columns = {"advantage": advantage, "return": returned}
         return rows.write(**{name: np.where(rows.valid, values, 0.0) for name, values in columns.items()})
 

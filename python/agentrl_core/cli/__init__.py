@@ -13,6 +13,7 @@ from agentrl_core.exceptions import AgentRLError
 COMMANDS = {
     "train": "train a small model to use a tool",
     "serve": "record what agents of any framework say",
+    "recipes": "list the published systems, show one, compare two",
     "ls": "list the iterations of a run, or the trajectories of one",
     "show": "show a trajectory: its group's tree, and what was said",
     "stats": "how training went, iteration by iteration",

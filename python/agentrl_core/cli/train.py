@@ -23,8 +23,8 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.description = "Train a language model on reasoning-gym tasks with a calculator, by a recipe."
     command.add_argument(
         "--recipe",
-        help=f"one of {', '.join(recipes.names())}, or a TOML file, whose table [train] can hold these options "
-        "(default: grpo; with --resume: that of the run)",
+        help=f"one of the {len(recipes.names())} that `agentrl recipes` lists, or a TOML file, whose table [train] can "
+        "hold these options (default: grpo; with --resume: that of the run)",
     )
     for option in dataclasses.fields(TrainOptions):
         flag = "--" + option.name.replace("_", "-")
@@ -50,7 +50,7 @@ def run(**given: Any) -> int:
 
     chosen = given.pop("recipe")
     before = begun(Path(given.get("run", TrainOptions.run))) if given.get("resume") else None
-    recipe, table = _recipe(chosen or "grpo") if chosen or before is None else before
+    recipe, table = recipe_of(chosen or "grpo") if chosen or before is None else before
     if before is not None:
         table = {**before[1], **table}
     values = {**table, **given}
@@ -74,7 +74,7 @@ def run(**given: Any) -> int:
     return 0
 
 
-def _recipe(name: str) -> tuple[Recipe, dict[str, Any]]:
+def recipe_of(name: str) -> tuple[Recipe, dict[str, Any]]:
     """A recipe by its name or from its file, and the file's table of options."""
     from agentrl_core import recipes
     from agentrl_core.recipe import Recipe

@@ -112,3 +112,25 @@ def require_batch(batch: object) -> None:
     """
     if not isinstance(batch, Batch):
         raise InvalidInputError(f"batch is {type(batch).__name__}; give a Batch, as a collector or a store returns it")
+
+
+def facts_of(phases: Mapping[str, tuple[Component, ...]]) -> tuple[Column, ...]:
+    """What an environment has to say for a recipe: the columns that are read, and that no component or model makes.
+
+    Example:
+        >>> from agentrl_core import recipes
+        >>> from agentrl_core.component.component import PHASES
+        >>> from agentrl_core.component.needs import facts_of
+        >>> facts_of({phase: recipes.FAPO.chain(phase) for phase in PHASES})
+        (draw('flawed'),)
+    """
+    program = phases.get("rollout", ())
+    made = {"score", "advantage", "return", "weight", "keep"}.union(*(getattr(link, "facts", ()) for link in program))
+    found: dict[Column, None] = {}
+    for chain in phases.values():
+        for component in chain:
+            for column in component.needs:
+                if not (column.model or column.is_fact or column.name in made):
+                    found[column] = None
+            made |= {column.name for column in component.makes}
+    return tuple(found)

@@ -6,8 +6,10 @@ needs, and the `Recipe`, a constant that is the name in capitals. The folder is 
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import pkgutil
+import re
 from typing import TYPE_CHECKING
 
 from agentrl_core.exceptions import RecipeError
@@ -43,9 +45,40 @@ def get(name: str) -> Recipe:
     """
     known = names()
     if name not in known:
-        raise RecipeError(f"there is no recipe {name!r}; use one of: {', '.join(known)}")
+        close = difflib.get_close_matches(str(name).lower(), known, n=3)
+        hint = f"did you mean {' or '.join(close)}?" if close else f"use one of: {', '.join(known)}"
+        raise RecipeError(f"there is no recipe {name!r}; {hint}")
     recipe: Recipe = getattr(importlib.import_module(f"{__name__}.{name}"), name.upper())
     return recipe
+
+
+def find(source: str) -> list[Recipe]:
+    """The recipes of a publication.
+
+    Args:
+        source: as `Recipe.source` has it: the arXiv id, with `arXiv:` and a version or without; or the title.
+
+    Raises:
+        RecipeError: no recipe has that source.
+
+    Example:
+        >>> from agentrl_core import recipes
+        >>> [recipe.name for recipe in recipes.find("arXiv:2507.19849")]
+        ['arpo']
+    """
+    wanted = _bare(source)
+    found = [recipe for recipe in map(get, names()) if _bare(recipe.source) == wanted]
+    if not found:
+        raise RecipeError(
+            f"no recipe has the source {source!r}; give one as recipes have it, such as 'arXiv:2507.19849'; "
+            "`agentrl recipes` lists them"
+        )
+    return found
+
+
+def _bare(source: str) -> str:
+    """A source without what is written in several ways."""
+    return re.sub(r"^arxiv:|(?<=\d)v\d+$", "", source.strip().lower())
 
 
 def __getattr__(name: str) -> Recipe:
@@ -55,4 +88,4 @@ def __getattr__(name: str) -> Recipe:
 
 
 def __dir__() -> list[str]:
-    return [*(name.upper() for name in names()), "get", "names"]
+    return [*(name.upper() for name in names()), "find", "get", "names"]

@@ -19,6 +19,7 @@ from agentrl_core.loss import Bounds, Policy, Surrogate, Tokens
 from agentrl_core.loss.tokens import LOG_RATIO_LIMIT
 from agentrl_core.model.lazy_torch import torch
 from agentrl_core.recipe import Recipe
+from agentrl_core.weight import UnsampledExpert
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -71,5 +72,6 @@ RL_PLUS = Recipe(
     name="rl_plus",
     source="arXiv:2508.00222",
     advantage=GroupRelative(scale="none"),
+    weight=UnsampledExpert(),
     loss=Policy(clip=None, expert=MixtureExpert(), aggregate="constant", constant=8192.0, entropy=0.001),
 )

@@ -1,0 +1,148 @@
+"""`agentrl recipes`: the systems that are there, the page of one, and how two of them differ."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any
+
+from agentrl_core.cli._view import console, in_a_line, print_columns
+from agentrl_core.component.component import PHASES
+from agentrl_core.exceptions import InvalidInputError
+
+if TYPE_CHECKING:
+    from agentrl_core.cli._page import Page
+
+_CHANGED = tuple(PHASES)
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """`[show NAME | diff A B]` and what is asked for."""
+    command.description = "List the recipes, show the page of one (show NAME), or compare two (diff A B)."
+    command.epilog = (
+        "examples:\n  agentrl recipes\n  agentrl recipes --phase replay\n  agentrl recipes --needs reference\n"
+        "  agentrl recipes --needs-critic\n  agentrl recipes --facts\n  agentrl recipes show arpo\n"
+        "  agentrl recipes diff grpo mine.toml\n"
+    )
+    command.add_argument("do", nargs="?", choices=["show", "diff"], metavar="show|diff", help="leave out to list")
+    command.add_argument("names", nargs="*", metavar="NAME", help="names of recipes, or TOML files")
+    command.add_argument("--phase", action="append", choices=_CHANGED, metavar="PHASE", help=_phase_help())
+    command.add_argument(
+        "--needs", action="append", default=[], metavar="NAME", help="those that need this model or this fact"
+    )
+    command.add_argument("--needs-critic", action="store_true", help="the same as --needs critic")
+    command.add_argument("--facts", action="store_true", help="those that need facts of the environment, and which")
+    command.add_argument("--json", action="store_true", help="print JSON")
+
+
+def _phase_help() -> str:
+    return f"those that decide something here: {', '.join(_CHANGED)}"
+
+
+def run(
+    *,
+    do: str | None,
+    names: list[str],
+    phase: list[str] | None,
+    needs: list[str],
+    needs_critic: bool,
+    facts: bool,
+    json: bool,
+) -> int:
+    """Print what was asked for."""
+    asked = [*needs, *(["critic"] if needs_critic else [])]
+    if do is not None and (phase or asked or facts):
+        raise InvalidInputError(f"recipes {do}: --phase, --needs and --facts are for the list; leave them out")
+    if do == "show":
+        _show(_wanted(do, names, 1)[0], json=json)
+    elif do == "diff":
+        _diff(*_wanted(do, names, 2), json=json)
+    else:
+        _list(phase or [], asked, facts=facts, json=json)
+    return 0
+
+
+def _wanted(do: str, names: list[str], count: int) -> list[Page]:
+    from agentrl_core.cli._page import Page
+    from agentrl_core.cli.train import recipe_of
+
+    if len(names) != count:
+        raise InvalidInputError(f"recipes {do}: {len(names)} names given; give {'one' if count == 1 else 'two'}")
+    return [Page(recipe_of(name)[0]) if name.endswith(".toml") else Page.of(name) for name in names]
+
+
+def _list(phases: list[str], needs: list[str], *, facts: bool, json: bool) -> None:
+    from agentrl_core import recipes
+    from agentrl_core.cli._page import Page
+
+    pages = [Page.of(name) for name in recipes.names()]
+    known = sorted({name for page in pages for name in (*page.models, *(fact.name for fact in page.facts))})
+    for name in needs:
+        if name not in known:
+            close = get_close_matches(name, known, n=3)
+            hint = f"did you mean {' or '.join(close)}?" if close else f"they need: {', '.join(known)}"
+            raise InvalidInputError(f"--needs {name}: no recipe needs that; {hint}")
+    found = [
+        page
+        for page in pages
+        if all(phase in page.phases for phase in phases)
+        and all(name in (*page.models, *(fact.name for fact in page.facts)) for name in needs)
+        and (page.facts or not facts)
+    ]
+    if json:
+        _print_json([page.to_dict() for page in found])
+        return
+    names = ["recipe", *(phases or ["source"]), *(["facts"] if facts else []), "for"]
+    rows = []
+    for page in found:
+        told = [page.phases[phase] for phase in phases] or [page.recipe.source]
+        said = [", ".join(fact.name for fact in page.facts)] if facts else []
+        rows.append([page.recipe.name, *told, *said, page.purpose])
+    out = console()
+    print_columns(out, names, rows)
+    out.print(f"{len(found)} of {len(pages)} recipes; agentrl recipes show NAME has the page of one")
+
+
+def _show(page: Page, *, json: bool) -> None:
+    if json:
+        _print_json({**page.to_dict(), "text": page.text, "recipe": page.recipe.to_dict()})
+        return
+    out = console()
+    facts = ", ".join(f"{fact.name} ({fact.level})" for fact in page.facts)
+    parts = [
+        f"{page.recipe.name}: {page.recipe.source or 'a recipe of yours'}",
+        page.text,
+        "Decides\n" + "\n".join(f"  {phase}: {said}" for phase, said in page.phases.items()),
+        "\n".join(
+            [
+                "Needs",
+                f"  facts of the environment: {facts or 'none'}",
+                f"  models: {', '.join(page.models)}",
+                f"  trains: {', '.join(page.trained) or 'nothing'}",
+            ]
+        ),
+        page.recipe.to_toml(),
+    ]
+    for part in parts:
+        if part:
+            out.print("\n".join(map(in_a_line, part.splitlines())) + "\n", markup=False)
+
+
+def _diff(one: Page, other: Page, *, json: bool) -> None:
+    from agentrl_core.cli._page import differences
+
+    rows = differences(one.recipe, other.recipe)
+    if json:
+        _print_json([dict(zip(("place", one.recipe.name, other.recipe.name), row, strict=True)) for row in rows])
+        return
+    out = console()
+    if rows:
+        print_columns(out, ["place", one.recipe.name, other.recipe.name], rows)
+    else:
+        out.print(f"{one.recipe.name} and {other.recipe.name} are the same", markup=False)
+
+
+def _print_json(value: Any) -> None:
+    sys.stdout.write(json.dumps(value, indent=2) + "\n")

@@ -1,0 +1,23 @@
+"""CJ-GRPO: for language models that unmask several tokens at a time, ratios along the way that was really decoded.
+
+    r of a token = p(token | state) / p_old(token | state),   state: what was unmasked before its decode step
+    L = - mean over trajectories of the mean over decode steps of the mean over the step's tokens of
+        min(r A, clip(r, 0.8, 1.2) A),   A = (R - mean) / std of the group
+
+A decode step is a step of the trajectory, whose context is the state it was decoded from: every intermediate state is
+recorded, and log-probs are those at the step where a token was unmasked. How steps are weighed against tokens is taken
+so; the paper's samplers (EOSER, ASS) belong to the engine.
+
+Source: Taming Masked Diffusion Language Models via Consistency Trajectory Reinforcement Learning.
+"""
+
+from agentrl_core.advantage import GroupRelative
+from agentrl_core.loss import Policy
+from agentrl_core.recipe import Recipe
+
+CJ_GRPO = Recipe(
+    name="cj_grpo",
+    source="Taming Masked Diffusion Language Models via Consistency Trajectory Reinforcement Learning",
+    advantage=GroupRelative(),
+    loss=Policy("turn_mean"),
+)

@@ -1,0 +1,27 @@
+"""DeepTravel: plans are verified as a whole and then turn by turn, and failed tasks are tried again.
+
+    R = [the plan is feasible] * share of its turns that agree with what the tools said,   then GRPO
+
+The environment pays 1 for a plan that passes the first gate and reports the verdict on its turns as `reward.turns`,
+which it need not ask for where the first gate is shut. A verifier that failed marks the step `judge_failed`: the draw
+has no score. Tasks that nobody solved wait in a queue: every 5 iterations, a fifth of the groups are taken from it,
+each task 5 times at most. How often, how many and the soft mean over turns are proposals; the paper has verdicts of 0
+and 1.
+
+Source: arXiv:2509.21842. Needs: the facts `reward.turns` and `judge_failed`.
+"""
+
+from agentrl_core.advantage import GroupRelative
+from agentrl_core.loss import Policy
+from agentrl_core.recipe import Recipe
+from agentrl_core.reward import Fuse, Outcome, Unscored
+from agentrl_core.select import Failed, Tasks
+
+DEEP_TRAVEL = Recipe(
+    name="deep_travel",
+    source="arXiv:2509.21842",
+    select=Tasks(queue=Failed(every=5, share=0.2, tries=5)),
+    reward=(Outcome(), Fuse(column="reward.turns", kind="multiply"), Unscored(flags="judge_failed")),
+    advantage=GroupRelative(),
+    loss=Policy(),
+)

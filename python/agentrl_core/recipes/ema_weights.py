@@ -1,0 +1,23 @@
+"""An average of weights beside the policy, which the noise of single steps does not move.
+
+    average <- 0.999 average + 0.001 policy   after every optimizer step
+
+Small errors that feed back into what is sampled next make training unstable; the average is what is evaluated, rolled
+out or kept as a reference. The loss is GRPO's. "Butterfly Effects of SGD Noise" studies cloning and language models;
+its rate is not certain, and a rate that begins small is `corrected=True`.
+
+Source: Butterfly Effects of SGD Noise. Needs: a model `average`, given to `recipe.updates`.
+"""
+
+from agentrl_core.advantage import GroupRelative
+from agentrl_core.loss import Policy
+from agentrl_core.recipe import Recipe
+from agentrl_core.schedule import Sync
+
+EMA_WEIGHTS = Recipe(
+    name="ema_weights",
+    source="Butterfly Effects of SGD Noise",
+    advantage=GroupRelative(),
+    loss=Policy(),
+    actions=Sync("policy", "average", mix=0.001, unit="steps"),
+)

@@ -1,0 +1,30 @@
+"""PPO-EWMA: the step is held near an average of past policies, whoever sampled the data (arXiv:2110.00641).
+
+    L = - mean over tokens of min(r A, clip(u, 0.8, 1.2) c A),   r = p / p_behaviour,  u = p / p_average,
+        c = p_average / p_behaviour;   A: GAE with gamma 0.999, lambda 0.95, (A - mean) / std over all tokens
+    average <- the mean of all weights so far, those of n steps ago by 0.99^n, after every optimizer step
+
+So a policy is as far from what limits it whatever the size of a batch: with batches c times smaller the decay is its
+c-th root and Adam's rate 1 / sqrt(c) of itself. Public code holds r at 100 at most; here log r is held within 20. The
+decay is a proposal (the paper scales it with the batch). In the penalty form, drift is `KL(1.0, "k2",
+column="proximal_logprob")` and there is no clip.
+
+Needs: token columns `value` and `proximal_logprob`, by the models critic and proximal (the average, given to
+`recipe.updates` by that name).
+"""
+
+from agentrl_core.advantage import Gae, GroupRelative
+from agentrl_core.loss import Clip, Policy, Train, Value
+from agentrl_core.recipe import Recipe
+from agentrl_core.schedule import Sync
+
+PPO_EWMA = Recipe(
+    name="ppo_ewma",
+    source="arXiv:2110.00641",
+    advantage=(
+        Gae(gamma=0.999, lam=0.95),
+        GroupRelative(column="advantage", level="token", group_by="batch", eps=0.0, variance_eps=1e-8),
+    ),
+    loss=(Train(Value("token_mean"), model="critic"), Train(Policy(clip=Clip(center="proximal")))),
+    actions=Sync("policy", "proximal", mix=0.01, corrected=True, unit="steps"),
+)

@@ -1,0 +1,25 @@
+"""RL's Razor: how much is forgotten is told by how far the policy has moved from its base on the new task.
+
+    F = mean over the tokens of new tasks of k3(p, p_base);   the training ends where F is above 0.1
+    L = GRPO's, and 0.001 F
+
+The paper's predictor is KL(base || policy), which needs samples of the base; on the policy's own rollouts k3 of the
+other direction stands for it. It gives no budget: 0.1 is a proposal, as is the coefficient, without which nothing is
+measured. Of two checkpoints of equal reward take the one of smaller F (metric `reference_kl`); instead of the end there
+is `schedule.Rollback`.
+
+Source: RL's Razor: Why Online Reinforcement Learning Forgets Less. Needs: the base model as reference.
+"""
+
+from agentrl_core.advantage import GroupRelative
+from agentrl_core.loss import KL, Policy
+from agentrl_core.recipe import Recipe
+from agentrl_core.schedule import Above, Stop
+
+RL_RAZOR = Recipe(
+    name="rl_razor",
+    source="RL's Razor: Why Online Reinforcement Learning Forgets Less",
+    advantage=GroupRelative(),
+    loss=Policy(kl=KL(0.001)),
+    actions=Stop(when=Above("reference_kl", 0.1)),
+)

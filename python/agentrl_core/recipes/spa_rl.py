@@ -1,0 +1,121 @@
+"""SPA-RL: the outcome is shared out over the steps by what each contributed to it (arXiv:2505.20732).
+
+    c_t = head(hidden state at the last token of turn t),   L_progress = mean over draws of (sum_t c_t - R)^2
+    r_t = c_t + 0.5 [the environment executed the action],   at the last token of the turn
+    A: GAE of tokens, gamma 1, lambda 0.95, less 0.01 (log p - log p_ref) at each token;   L: PPO's, with a critic
+
+The estimator `progress` is trained in the stage `warm_start`, on trajectories with their outcomes; its answers are the
+step column `progress`. gamma, lambda and the price on leaving the reference are not given. Its released data have a
+leave-one-out outcome in the place of c, and its released trainer multiplies the reward of a step by the steps that
+remain, which takes the last one's away: neither is here.
+
+Needs: the fact `executed` of steps (the last one counts as executed); step column `progress`; the critic as token
+column `value`; the model reference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from agentrl_core.advantage import Gae, GroupRelative
+from agentrl_core.component import BatchComponent, Column, Rows, step, token
+from agentrl_core.loss import Policy, Tokens, Train, Value
+from agentrl_core.loss.base import Unit, WeightedLoss, sums
+from agentrl_core.model.lazy_torch import torch
+from agentrl_core.recipe import Recipe
+from agentrl_core.reward import AtTurnEnd, Outcome
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from agentrl_core.data.batch import Batch
+
+
+@dataclass(frozen=True)
+class Contribution(BatchComponent):
+    """Pays a step for its share of the outcome and for an action that could be executed.
+
+    step_score = progress + grounding * executed; where an action is not said to be executed or not, as if it was not.
+
+    Args:
+        grounding: what an executed action is paid.
+
+    Example:
+        >>> from agentrl_core.recipes.spa_rl import Contribution
+        >>> Contribution().needs
+        (step('progress'), step('executed'))
+    """
+
+    phase: ClassVar[str] = "reward"
+    needs: ClassVar[tuple[Column, ...]] = (step("progress", model="progress"), step("executed"))
+    makes: ClassVar[tuple[Column, ...]] = (step("step_score"),)
+
+    grounding: float = 0.5
+
+    def __call__(self, batch: Batch) -> Batch:
+        """Return `batch` with the column `step_score` on steps."""
+        rows = Rows(batch, "step")
+        return rows.write(step_score=rows.values("progress") + self.grounding * rows.flags("executed"))
+
+
+@dataclass(frozen=True)
+class ProgressLoss(WeightedLoss):
+    """Trains an estimator whose contributions of steps add up to the outcome, without a label for any step.
+
+        L = sum over draws of w (sum of `value` at the last tokens of its steps - score)^2
+
+    Args:
+        aggregate: as of every loss.
+        constant: as of every loss.
+
+    Example:
+        >>> import torch
+        >>> from agentrl_core.loss import Tokens
+        >>> from agentrl_core.model.pack import PackOutput
+        >>> from agentrl_core.recipes.spa_rl import ProgressLoss
+        >>> ProgressLoss().streams
+        ('weight_kl', 'sequence', 'step', 'score')
+    """
+
+    def own_reads(self) -> Iterable[str | Column]:
+        """Weights, the ids of draws and steps, and the outcome."""
+        return ("weight_kl", "sequence", "step", token("score"))
+
+    def own_asks(self) -> Iterable[str]:
+        """The value."""
+        return ("value",)
+
+    def own_unit(self) -> Unit:
+        """The trajectory."""
+        return "trajectory"
+
+    def own_foldable(self) -> bool:
+        """No: a contribution counts for every branch."""
+        return False
+
+    def evaluate(self, tokens: Tokens) -> tuple[Tensor, dict[str, Tensor]]:
+        """How far the contributions are from the outcome, and metrics."""
+        sequences, steps = tokens.segments("sequence"), tokens.segments("step")
+        last = tokens.trained & (steps.following(torch.ones_like(tokens.logprob)) == 0)
+        total = sequences.sum(torch.where(last, tokens.answer("value"), 0.0))
+        away = (total - sequences.mean(tokens.stream("score"))).square()
+        loss = (sequences.sum(tokens.stream("weight_kl")) * away).sum()
+        return loss, sums(tokens, value_error=sequences.spread(away))
+
+
+SPA_RL = Recipe(
+    name="spa_rl",
+    source="arXiv:2505.20732",
+    reward=(Outcome(), Contribution(), AtTurnEnd()),
+    advantage=(
+        Gae(column="turn_reward", outcome="", lam=0.95, kl_coefficient=0.01),
+        GroupRelative(column="advantage", level="token", group_by="batch", eps=0.0, variance_eps=1e-8),
+    ),
+    loss=(
+        Train(Value("token_mean"), model="critic"),
+        Train(Policy()),
+        Train(ProgressLoss(), model="progress", stage="warm_start"),
+    ),
+)

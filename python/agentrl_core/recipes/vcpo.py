@@ -1,0 +1,64 @@
+"""VCPO: the variance of off-policy gradients is held down, by the baseline and by the step size (arXiv:2602.17616).
+
+    w_i = product over the tokens of p_old / p_behaviour,   b = sum w^2 g^2 R / sum w^2 g^2 over the group
+    L = - mean over draws of the mean over tokens of min(w, 8) (R - b) log p
+    rate of a step * sqrt(min(1, ESS / draws)),   ESS = (sum w)^2 / sum w^2
+
+g_i is the norm of the gradient of log p of a whole draw: the trainer's to say, as the draw column `gradient_square`,
+which holds w^2 g^2. Without it w^2 is a stand-in. There is no clip on the ratio. ESS reads w without its bound.
+
+Needs: `recomputed_logprob`, by the trainer before the first update; the draw column `gradient_square`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from agentrl_core.advantage import BaselineRelative
+from agentrl_core.component import BatchComponent, Column, Rows, draw, token
+from agentrl_core.component.rows import sums
+from agentrl_core.loss import Policy, Reinforce
+from agentrl_core.recipe import Recipe
+from agentrl_core.schedule import Rate
+from agentrl_core.weight import ImportanceWeight
+
+if TYPE_CHECKING:
+    from agentrl_core.data.batch import Batch
+
+
+@dataclass(frozen=True)
+class SequenceImportance(BatchComponent):
+    """Says of each draw how much likelier its trainer found it than who sampled it: draw column `importance`.
+
+    importance = exp(sum over trained tokens of log p_old - log p_behaviour), the exponent within +-20.
+
+    Example:
+        >>> from agentrl_core.recipes.vcpo import SequenceImportance
+        >>> SequenceImportance().makes
+        (draw('importance'),)
+    """
+
+    phase: ClassVar[str] = "weight"
+    needs: ClassVar[tuple[Column, ...]] = (token("recomputed_logprob", model="policy"), token("behaviour_logprob"))
+    makes: ClassVar[tuple[Column, ...]] = (draw("importance"),)
+
+    def __call__(self, batch: Batch) -> Batch:
+        """Return `batch` with the column `importance` on draws."""
+        rows = Rows(batch, "token")
+        away = rows.values("recomputed_logprob") - rows.values("behaviour_logprob")
+        counted = rows.flags("trainable") & np.isfinite(away)
+        total = sums(np.where(counted, away, 0.0), rows.draws, batch.num_draws)
+        return Rows(batch, "draw").write(importance=np.exp(np.clip(total, -20.0, 20.0)))
+
+
+VCPO = Recipe(
+    name="vcpo",
+    source="arXiv:2602.17616",
+    advantage=BaselineRelative(kind="weighted", column="gradient_square"),
+    weight=(SequenceImportance(), ImportanceWeight(level="sequence", at_most=8.0)),
+    loss=Policy("sequence_mean", clip=None, surrogate=Reinforce()),
+    actions=Rate(column="importance"),
+)

@@ -1,0 +1,43 @@
+"""Where the rewards of turns stand among the tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from agentrl_core.component import BatchComponent, Column, Rows, column_name, token
+from agentrl_core.component.rows import last_of
+
+if TYPE_CHECKING:
+    from agentrl_core.data.batch import Batch
+
+
+@dataclass(frozen=True)
+class AtTurnEnd(BatchComponent):
+    """Pays what a turn earned at its last trained token, so that estimators of tokens know when it came.
+
+    turn_reward = x at the last trained token of a step, 0 at the others and where x is not known. Then it is
+    `advantage.Gae(column="turn_reward", outcome="")`. Sources: SPA-RL arXiv:2505.20732, A Practitioner's Guide to
+    Multi-turn Agentic Reinforcement Learning arXiv:2510.01132.
+
+    Args:
+        column: x, of steps.
+
+    Example:
+        >>> from agentrl_core.reward import AtTurnEnd
+        >>> AtTurnEnd().needs, AtTurnEnd().makes
+        ((step('step_score'),), (token('turn_reward'),))
+    """
+
+    phase: ClassVar[str] = "reward"
+    makes: ClassVar[tuple[Column, ...]] = (token("turn_reward"),)
+
+    column: str = column_name("step_score", level="step")
+
+    def __call__(self, batch: Batch) -> Batch:
+        """Return `batch` with the column `turn_reward` on tokens."""
+        rows = Rows(batch, "token")
+        ends = last_of(rows.within("step"), rows.flags("trainable"))
+        return rows.write(turn_reward=np.where(ends, np.nan_to_num(rows.values(self.column), nan=0.0), 0.0))

@@ -1,0 +1,112 @@
+"""`agentrl recipes`: what it lists, shows and compares."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentrl_core import recipes
+from agentrl_core.cli import main
+from agentrl_core.cli._page import Page, differences, short
+from agentrl_core.loss import Clip, Policy
+
+
+@pytest.fixture
+def said(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+    def call(*arguments: object, status: int = 0) -> str:
+        assert main(["recipes", *map(str, arguments)]) == status
+        captured = capsys.readouterr()
+        return captured.out if status == 0 else captured.err
+
+    return call
+
+
+def listed(printed: str) -> list[str]:
+    return [line.split()[0] for line in printed.splitlines()[1:-1]]
+
+
+def test_the_list_has_all(said: Callable[..., str]) -> None:
+    printed = said()
+    assert listed(printed) == recipes.names()
+    assert f"{len(recipes.names())} of {len(recipes.names())} recipes" in printed
+
+
+def test_the_list_is_asked_by_phase_and_need(said: Callable[..., str]) -> None:
+    replayed = listed(said("--phase", "replay"))
+    assert replayed == [name for name in recipes.names() if recipes.get(name).replay is not None]
+    assert "arpo_gui" in replayed
+    assert "ppo" in listed(said("--needs-critic"))
+    assert said("--needs-critic") == said("--needs", "critic")
+    assert "grpo" not in listed(said("--needs", "reference"))
+    assert {"dpo", "ppo"} & set(listed(said("--needs", "reference"))) == {"dpo"}
+    assert "flawed" in next(line for line in said("--facts").splitlines() if line.startswith("fapo "))
+    assert "grpo" not in listed(said("--facts"))
+    both = listed(said("--phase", "rollout", "--needs", "reference"))
+    assert set(both) == set(listed(said("--phase", "rollout"))) & set(listed(said("--needs", "reference")))
+    assert both
+
+
+def test_json_is_the_same(said: Callable[..., str]) -> None:
+    rows: list[dict[str, Any]] = json.loads(said("--phase", "replay", "--json"))
+    assert [row["name"] for row in rows] == listed(said("--phase", "replay"))
+    assert {"name": "reward.format", "level": "draw"} in rows[0]["facts"]
+    shown = json.loads(said("show", "ppo", "--json"))
+    assert shown["recipe"] == json.loads(json.dumps(recipes.PPO.to_dict()))
+    assert shown["trained"] == ["critic", "policy"]
+
+
+def test_a_page_has_everything(said: Callable[..., str]) -> None:
+    printed = said("show", "arpo")
+    for part in ("arXiv:2507.19849", "Pr(copy)", "The public code", "EntropyBranching", "models: policy"):
+        assert part in printed
+    assert recipes.ARPO.to_toml().strip() in printed
+
+
+def test_two_recipes_are_compared(said: Callable[..., str], tmp_path: Path) -> None:
+    printed = said("diff", "grpo", "dapo")
+    assert ["loss.clip.high", "0.2", "0.28"] in [line.split() for line in printed.splitlines()]
+    assert "reward[0]" not in printed, "the first link of a chain is compared with the component alone"
+    mine = tmp_path / "mine.toml"
+    mine.write_text(recipes.GRPO.replace(name="mine", epochs=3).to_toml())
+    assert [line.split() for line in said("diff", "grpo", mine).splitlines()] == [
+        ["place", "grpo", "mine"],
+        ["epochs", "1", "3"],
+    ]
+    assert said("diff", "grpo", "grpo") == "grpo and grpo are the same\n"
+    assert json.loads(said("diff", "grpo", mine, "--json")) == [{"place": "epochs", "grpo": "1", "mine": "3"}]
+    assert differences(recipes.GRPO, recipes.GRPO.replace(minibatches=2)) == [("minibatches", "1", "2")]
+
+
+def test_a_user_s_file_has_a_page(said: Callable[..., str], tmp_path: Path) -> None:
+    mine = tmp_path / "mine.toml"
+    mine.write_text(recipes.FAPO.replace(name="mine").to_toml())
+    assert "facts of the environment: flawed (draw)" in said("show", mine)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("show", "gspoo"), "there is no recipe 'gspoo'; did you mean gspo"),
+        (("show",), "recipes show: 0 names given; give one"),
+        (("diff", "grpo"), "recipes diff: 1 names given; give two"),
+        (("--needs", "critics"), "did you mean critic"),
+        (("show", "grpo", "--phase", "loss"), "are for the list"),
+        (("show", "nothing.toml"), "recipe file 'nothing.toml' cannot be read"),
+    ],
+)
+def test_errors_teach(said: Callable[..., str], arguments: tuple[str, ...], message: str) -> None:
+    printed = said(*arguments, status=1)
+    assert message in printed
+    assert len(printed.splitlines()) == 1
+
+
+def test_a_component_is_told_as_it_is_written() -> None:
+    assert short(Policy(clip=Clip(high=0.28))) == "Policy(clip=Clip(high=0.28))"
+    assert short(Policy()) == "Policy()"
+    assert Page(recipes.GRPO).purpose == ""

@@ -1,0 +1,51 @@
+"""The catalogue is what the files say: the committed table is current, every system has a page, the count counts."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from agentrl_core import recipes
+
+SOURCE = Path(__file__).parents[2] / "docs" / "catalogue.py"
+
+
+@pytest.fixture(scope="module")
+def catalogue() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("catalogue", SOURCE)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_table_is_current(catalogue: ModuleType) -> None:
+    assert catalogue.TABLE.read_text(encoding="utf-8") == catalogue.table(catalogue.pages()), "run make catalogue"
+
+
+def test_every_system_has_a_page(catalogue: ModuleType, tmp_path: Path) -> None:
+    assert catalogue.write_pages(tmp_path) == len(recipes.names())
+    assert {path.stem for path in tmp_path.glob("*.md")} == {*recipes.names(), "index"}
+    page = (tmp_path / "arpo_gui.md").read_text(encoding="utf-8")
+    for said in (
+        "Source: arXiv:2505.16282",
+        "- replay: `Inject(",
+        "- facts: reward.format",
+        "test_loops.py",
+        "[replay]",
+    ):
+        assert said in page
+    index = (tmp_path / "index.md").read_text(encoding="utf-8")
+    assert "[arpo_gui](arpo_gui.md)" in index[index.index("## replay") :]
+
+
+def test_the_count_counts(catalogue: ModuleType) -> None:
+    _, *lines, summary = catalogue.count().splitlines()
+    assert [line.split()[0] for line in lines] == recipes.names()
+    assert summary.startswith(f"{len(lines)} systems: {sum(' runs ' in line for line in lines)} run")
+    named = {path.stem for path in (SOURCE.parents[1] / "tests" / "recipes" / "cases").glob("*.toml")}
+    assert f"({len(named)} files)" in summary

@@ -1,0 +1,114 @@
+"""Every recipe runs for several iterations through the public path, is cut off, goes on, and comes to the same."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+import recipe_loop
+import torch
+from recipe_loop import ITERATIONS, Loop, go_on, model, reasons, small
+from riddles import TABLES
+
+import agentrl_core as arl
+from agentrl_core import recipes
+from agentrl_core.exceptions import AgentRLError
+from agentrl_core.recipe import Recipe
+
+NAMES = recipes.names()
+
+
+def whole(name: str, folder: Path) -> Loop:
+    """All iterations at once, in sequences."""
+    loop = Loop(small(name), "sequence")
+    with arl.Store.open(folder, sync="never") as store:
+        for _ in range(ITERATIONS):
+            loop.train(*loop.collect(store))
+    return loop
+
+
+def cut(name: str, folder: Path) -> Loop:
+    """The same as trees, cut off in the middle of the second iteration and between batch and update of the third."""
+    loop = Loop(small(name), "tree")
+    with arl.Store.open(folder, sync="never") as store:
+        loop.train(*loop.collect(store))
+        with pytest.raises(KeyboardInterrupt):
+            loop.collect(store, stops=3)
+    loop.recipe = Recipe.from_toml(loop.recipe.to_toml())
+    with arl.Store.open(folder, sync="never") as store:
+        loop.train(*loop.collect(store))
+        _, batch = loop.collect(store)
+    with arl.Store.open(folder, sync="never") as store:
+        collect, again = loop.collect(store)
+        assert_equal(again, batch)
+        loop.train(collect, again)
+    return loop
+
+
+def assert_equal(one: arl.Batch, other: arl.Batch) -> None:
+    """Equal tables and scores."""
+    for table in TABLES:
+        first, second = (pl.DataFrame(getattr(each, table)).drop("created_us", strict=False) for each in (one, other))
+        assert first.equals(second, null_equal=True), table
+    np.testing.assert_array_equal(one.column("score", "draw"), other.column("score", "draw"))
+
+
+def assert_trained(loop: Loop) -> None:
+    """What is to be trained was, and nothing else; all numbers are numbers."""
+    assert loop.losses
+    assert np.isfinite(loop.losses).all()
+    trained = {training.model for training in loop.recipe.training()}
+    for place, (name, found) in enumerate(loop.models.items()):
+        pairs = zip(found.parameters(), model(place).parameters(), strict=True)
+        moved = any(not torch.equal(one, other) for one, other in pairs)
+        assert moved == (name in trained | loop.changed), f"{name} {'moved' if moved else 'did not move'}"
+        assert all(torch.isfinite(parameter).all() for parameter in found.parameters())
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in reasons()])
+@pytest.mark.filterwarnings("ignore")
+def test_it_runs_and_goes_on(name: str, tmp_path: Path) -> None:
+    one, other = whole(name, tmp_path / "whole"), cut(name, tmp_path / "cut")
+    assert_trained(one)
+    assert_trained(other)
+    for first, second in zip(one.batches, other.batches, strict=True):
+        assert_equal(first, second)
+    np.testing.assert_allclose(other.losses, one.losses, rtol=1e-3, atol=1e-4)
+
+
+def test_what_does_not_run_has_a_reason(tmp_path: Path) -> None:
+    assert set(reasons()) <= set(NAMES)
+    assert len(reasons()) < len(NAMES)
+    for name, why in reasons().items():
+        assert why.strip()
+        with pytest.raises(AgentRLError):
+            whole(name, tmp_path / name)
+
+
+KILLED = ("ppo", "arpo_gui", "mopps")
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="processes are killed as on Unix")
+@pytest.mark.filterwarnings("ignore")
+def test_a_killed_process_goes_on(tmp_path: Path) -> None:
+    command = [sys.executable, recipe_loop.__file__, str(tmp_path), *KILLED]
+    found = subprocess.run(command, capture_output=True, text=True, check=True, timeout=600)
+    codes = {(name, int(moment)): int(code) for name, moment, code in map(str.split, found.stdout.splitlines())}
+    for name in KILLED:
+        assert [codes[name, moment] for moment in (1, 2, 0)] == [-signal.SIGKILL, -signal.SIGKILL, 0], found.stderr
+        folder = tmp_path / f"{name} undisturbed"
+        folder.mkdir()
+        go_on(name, folder, dies=0)
+        one, other = (torch.load(each / "end.pt", weights_only=True) for each in (folder, tmp_path / name))
+        assert one.keys() == other.keys()
+        for model_name, weights in one.items():
+            for key, value in weights.items():
+                assert torch.equal(value, other[model_name][key]), f"{name}: {model_name}.{key}"
+        with arl.Store.open(folder / "run") as first, arl.Store.open(tmp_path / name / "run") as second:
+            for iteration in range(ITERATIONS):
+                assert_equal(first.batch(iteration), second.batch(iteration))

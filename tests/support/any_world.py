@@ -1,0 +1,175 @@
+"""A world that says whatever facts a recipe reads: they are declared by what the recipe needs, and drawn by a seed.
+
+Texts are those of `riddles`. What an episode is paid and says follows from its task, its seed and its actions alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from riddles import RIGHT, TOKENIZER, WRONG
+
+from agentrl_core import engine
+from agentrl_core.component.component import PHASES, Component
+from agentrl_core.component.needs import facts_of
+from agentrl_core.engine import Request
+from agentrl_core.env import TOOL_ERROR, TOOL_RESULT, Fact, Outcome, Task
+from agentrl_core.recipe import Recipe
+
+AGENTS = ("first", "second", "monitor")
+"""Whom programs of several agents let speak."""
+
+
+def facts(recipe: Recipe) -> dict[str, Fact]:
+    """What an environment has to declare for a recipe."""
+    read = facts_of({phase: recipe.chain(phase) for phase in PHASES})
+    return {column.name: Fact("trajectory" if column.level == "draw" else "step") for column in read}
+
+
+def chance(*key: object) -> float:
+    """A number in [0, 1) that follows from a key."""
+    return int.from_bytes(hashlib.blake2b(repr(key).encode(), digest_size=4).digest(), "little") / 2**32
+
+
+class AnyEpisode:
+    """An episode of one player."""
+
+    def __init__(self, world: AnyWorld, task: Task, seed: int) -> None:
+        self.observation: Any = task.question
+        self._world, self._key = world, (task.task_id, seed)
+        self._said: list[str] = []
+
+    def step(self, action: str) -> Outcome:
+        self._said.append(action)
+        said = self._world.said(*self._key, *self._said, step=len(self._said))
+        pay = round(chance("pay", *self._key, *self._said), 1) / 20
+        if "<answer>" in action or len(self._said) > 3:
+            right = RIGHT in action
+            return Outcome(reward=0.8 * right + pay, terminated=True, success=right, facts=said)
+        failed = "<bad>" in action
+        flags = TOOL_RESULT | (TOOL_ERROR if failed else 0)
+        return Outcome("error" if failed else "go on", reward=pay, flags=flags, facts=said)
+
+    def state_key(self) -> bytes:
+        return repr(self._said).encode()
+
+
+class AnyGame:
+    """An episode of two players who move in turn, twice each; the second wins what the first loses."""
+
+    players = AGENTS[:2]
+
+    def __init__(self, world: AnyWorld, task: Task, seed: int) -> None:
+        self.observations = {player: f"{task.question} {player}" for player in self.players}
+        self._world, self._key = world, (task.task_id, seed)
+        self._said: list[str] = []
+
+    def turn_of(self) -> Sequence[str]:
+        return [self.players[len(self._said) % 2]] if len(self._said) < 4 else []
+
+    def step(self, actions: Mapping[str, str]) -> Mapping[str, Outcome]:
+        ((player, action),) = actions.items()
+        self._said.append(action)
+        said = self._world.said(*self._key, player, *self._said, step=len(self._said))
+        if len(self._said) < 4:
+            other = self.players[len(self._said) % 2]
+            pay = round(chance("pay", *self._key, *self._said), 1)
+            return {player: Outcome(reward=pay, facts=said), other: Outcome("go on")}
+        first = float(chance(*self._key, *self._said) < 0.5)
+        ends = zip(self.players, (first, 1 - first), strict=True)
+        return {
+            name: Outcome(reward=won, terminated=True, success=won == 1.0, facts=said if name == player else None)
+            for name, won in ends
+        }
+
+    def state_key(self) -> bytes:
+        return repr(self._said).encode()
+
+
+class AnyTasks(list[Task]):
+    """Tasks with the columns that phase select names."""
+
+    columns: Mapping[str, np.ndarray]
+
+
+class AnyWorld:
+    """The world of a recipe."""
+
+    runs = "inline"
+
+    def __init__(self, recipe: Recipe) -> None:
+        self.facts = facts(recipe)
+        self.plays = type(recipe.rollout).__name__ == "Play"
+        self.named = tuple(_texts(recipe.select))
+
+    def said(self, *key: object, step: int) -> dict[str, float]:
+        """What an episode says behind a step: 0 or 1 by a seed, except where only other numbers make sense."""
+        facts = {name: float(chance(name, *key) < 0.5) for name in self.facts}
+        sensible = {"turn": float(step), **{name: 0.0 for name in facts if name.startswith("item_needs")}}
+        return {name: sensible.get(name, said) for name, said in facts.items()}
+
+    def tasks(self, count: int, *, split: str = "train", start: int = 0) -> list[Task]:
+        numbers = range(start, start + count)
+        made = AnyTasks(
+            Task(f"{split} {number}", f"{number}?", ("even", "odd")[number % 2], None, ("look", RIGHT))
+            for number in numbers
+        )
+        made.columns = {name: np.array([chance(name, number) for number in numbers]) for name in self.named}
+        return made
+
+    def reset(self, task: Task, seed: int) -> AnyEpisode | AnyGame:
+        return AnyGame(self, task, seed) if self.plays else AnyEpisode(self, task, seed)
+
+
+def _texts(component: Component) -> list[str]:
+    """The texts among the options of a component and of those inside it: the columns that it names are among them."""
+    found: list[str] = []
+    for value in vars(component).values():
+        if isinstance(value, Component):
+            found += _texts(value)
+        elif isinstance(value, str) and value != "domain":
+            found.append(value)
+    return found
+
+
+SAYINGS = ("look", "<bad>", WRONG, RIGHT, RIGHT, "see", WRONG, "go")
+ASKED = {
+    "`number: text`": "1: see",
+    "<question></question>": "<question>why?</question>",
+    "What is known:": RIGHT,
+}
+"""What is answered to a question with these words in it."""
+
+
+class Speaker(engine.Scripted):
+    """An engine that says one of a few texts by the seed, as likely as to a model that was never trained.
+
+    Of half of them it is sure, of the others it is not. Where it is asked for likely tokens, its own is the likeliest.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(TOKENIZER, self._reply)
+        self._surprise = float(np.log(len(TOKENIZER)))
+
+    def _reply(self, request: Request) -> engine.Reply:
+        rng = np.random.default_rng(request.seed)
+        context = TOKENIZER.decode(request.tokens)
+        asked = (answer for words, answer in ASKED.items() if words in context)
+        said = next(asked, SAYINGS[int(rng.integers(len(SAYINGS)))])
+        count = len(self.chat.action(said))
+        noise = 0.1 * rng.standard_normal(count)
+        entropies = rng.random(count) * rng.choice([0.5, self._surprise])
+        return engine.Reply(said, (noise - self._surprise).tolist(), entropies.tolist())
+
+    async def generate(self, request: Request) -> engine.Segment:
+        segment = await super().generate(request)
+        places = np.arange(request.sampling.top, dtype=np.int32)
+        if not len(places):
+            return segment
+        tokens = (segment.tokens[:, None] + places) % 256
+        logprobs = np.tile(-1.0 - 0.1 * places, (len(tokens), 1)).astype(np.float32)
+        return replace(segment, top=engine.Top(tokens, logprobs))

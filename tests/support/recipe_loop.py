@@ -1,0 +1,253 @@
+"""Several iterations of any recipe through the public path, with real models, a kill and a resume.
+
+`python recipe_loop.py FOLDER NAME...` kills a run of each recipe in the middle of an iteration, goes on, kills it
+between a batch and its update, and goes on to the end. It says `NAME MOMENT CODE` of each process.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import os
+import signal
+import sys
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from any_world import AGENTS, AnyWorld, Speaker
+from hand_made import tiny_model
+from riddles import TOKENIZER, Stopping
+from torch import nn
+
+import agentrl_core as arl
+from agentrl_core import recipes
+from agentrl_core.component import Column
+from agentrl_core.component.component import PHASES
+from agentrl_core.model.probe import Probe
+from agentrl_core.recipe import Recipe
+from agentrl_core.recipes.brorl import Pieces
+
+NOT_RUNNING = Path(__file__).parents[1] / "recipes" / "not_running.toml"
+ITERATIONS = 3
+WIDTH = 16
+TOKENS = 1 << 20
+"""Most tokens of a pack: all of them."""
+GROUP_SIZES = {"rstar2": 20}
+"""Of recipes that keep so many draws of each group that a small one would be left out."""
+SMALLER = {"brorl": {"rollout": Pieces(count=8, piece=4)}}
+"""Recipes that would roll out hundreds for each task."""
+
+
+@functools.cache
+def model(seed: int) -> nn.Module:
+    """A model of one layer with a value head, one for each seed."""
+    made = tiny_model(
+        "llama",
+        torch.float32,
+        seed=seed,
+        vocab_size=len(TOKENIZER),
+        max_position_embeddings=4096,
+        hidden_size=WIDTH,
+        intermediate_size=WIDTH,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+    )
+    made.value_head = nn.Linear(WIDTH, 1)
+    return made.eval()
+
+
+def small(name: str) -> Recipe:
+    """A recipe as it is run here."""
+    return recipes.get(name).replace(**SMALLER.get(name, {}))
+
+
+def reasons() -> dict[str, str]:
+    """Why a recipe does not run, by its name."""
+    return tomllib.loads(NOT_RUNNING.read_text(encoding="utf-8"))
+
+
+def names(recipe: Recipe) -> list[str]:
+    """The models of a recipe: those that it trains, asks or moves; the policy first."""
+    trained = [training.model for training in recipe._trainings()]
+    moved = [
+        value
+        for action in recipe.chain("actions")
+        for name, value in vars(action).items()
+        if name in ("of", "to", "one", "other", "model") and value != "begin"
+    ]
+    return list(dict.fromkeys(["policy", *trained, *recipe.models, *moved]))
+
+
+@dataclass
+class Loop:
+    """A run of a recipe that can be left and gone on with.
+
+    Attributes:
+        losses: by iteration and optimizer step.
+        batches: those that were trained on, with their credit.
+        changed: the models that the recipe's actions moved.
+    """
+
+    recipe: Recipe
+    layout: Literal["tree", "sequence"]
+    models: dict[str, Any] = field(default_factory=dict)
+    losses: list[float] = field(default_factory=list)
+    batches: list[arl.Batch] = field(default_factory=list)
+    changed: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.models = {name: copy.deepcopy(model(place)) for place, name in enumerate(names(self.recipe))}
+        self.optimizers = {name: torch.optim.SGD(each.parameters(), lr=0.05) for name, each in self.models.items()}
+        self.world = AnyWorld(self.recipe)
+
+    def collector(
+        self, store: arl.Store, *, stops: int | None = None, stopping: type[Stopping] = Stopping
+    ) -> arl.Collector:
+        """A collector on the store; its engine is gone after so many segments."""
+        says: Any = Speaker()
+        says.update_weights(self.models["policy"], version=store.iteration)
+        if stops is not None:
+            says = stopping(says, stops, set())
+        return arl.Collector(
+            dict.fromkeys(AGENTS if _speaks_to_others(self.recipe) else ("policy",), says),
+            self.world,
+            self.recipe,
+            store=store,
+            seed=3,
+            task_pool=16,
+            turn_limit=5,
+        )
+
+    def collect(self, store: arl.Store, **stops: Any) -> tuple[arl.Collector, arl.Batch]:
+        """The batch of the iteration that is open."""
+        collect = self.collector(store, **stops)
+        return collect, collect(tasks=2, group_size=self.group_size)
+
+    @property
+    def group_size(self) -> int:
+        """Pairs are groups of two."""
+        streams = {name for training in self.recipe._trainings() for name in training.loss.streams}
+        return 2 if "pair" in streams else GROUP_SIZES.get(self.recipe.name, 4)
+
+    def train(self, collect: arl.Collector, batch: arl.Batch, *, folder: Path | None = None) -> None:
+        """Annotate, give credit, take the optimizer's steps, do what comes after them, and close the iteration.
+
+        With a folder the weights are saved there.
+        """
+        batch = self.annotated(batch)
+        first = collect.iteration == 0
+        stages = dict.fromkeys(training.stage for training in self.recipe._trainings())
+        for stage in stages if first else ():
+            if stage != "update":
+                self.step(self.recipe.updates(batch, stage=stage))
+        batch = self.recipe.credit(batch)
+        updates = self.recipe.updates(batch, seed=collect.iteration, models=self.models)
+        self.step(updates)
+        self.changed |= set(self.recipe.after(updates, **self.models).changed)
+        self.batches.append(batch)
+        checkpoint = f"{collect.iteration}.pt"
+        if folder is not None:
+            torch.save({name: each.state_dict() for name, each in self.models.items()}, folder / checkpoint)
+        collect.update(batch, updates.metrics, checkpoint=checkpoint)
+
+    def step(self, updates: Any) -> None:
+        for update in updates:
+            trained = self.models[update.model]
+            total = 0.0
+            for pack in update.pack(max_tokens=TOKENS, layout=self.layout):
+                loss = update.loss(pack.run(trained), pack)
+                if loss.requires_grad:
+                    loss.backward()
+                total += float(loss.detach())
+            torch.nn.utils.clip_grad_norm_(trained.parameters(), 1.0)
+            update.step(self.optimizers[update.model])
+            self.losses.append(total)
+
+    def annotated(self, batch: arl.Batch) -> arl.Batch:
+        """The batch with what only models can say, and what a recipe asks of each token."""
+        for column in _asked(self.recipe):
+            if batch.has(column.name, column.level):
+                continue
+            if column.level == "draw":
+                if not column.name.endswith("_before"):  # a number that somebody else works out for each trajectory
+                    batch = batch.with_columns("draw", **{column.name: np.linspace(0.1, 0.9, batch.num_draws)})
+            elif column.level == "step":
+                probe = Probe(np.full((batch.num_draws, 3), 5), start=1)
+                batch = arl.annotate(batch, column.name, self.models[column.model], probe=probe, max_tokens=TOKENS)
+            elif column.model in self.models and _is_answer(column.name):
+                batch = arl.annotate(batch, column.name, self.models[column.model], max_tokens=TOKENS)
+            else:
+                batch = arl.annotate(batch, column.name, lambda pack: (pack.target % 3).float(), max_tokens=TOKENS)
+        return batch
+
+
+def _asked(recipe: Recipe) -> Iterator[Column]:
+    made = {"score", "advantage", "return", "weight", "keep"}
+    for phase in PHASES:
+        for link in recipe.chain(phase):
+            for column in link.needs:
+                if column.model or (column.level == "token" and not column.is_fact and column.name not in made):
+                    yield column
+            made |= {column.name for column in link.makes}
+
+
+def _is_answer(name: str) -> bool:
+    return name.endswith(("logprob", "entropy", "value"))
+
+
+def _speaks_to_others(recipe: Recipe) -> bool:
+    """Whether other agents than the policy speak."""
+    return any(value in AGENTS or (name == "agents" and value) for name, value in vars(recipe.rollout).items())
+
+
+class Deadly(Stopping):
+    """An engine that kills its process after so many segments."""
+
+    async def generate(self, request: Any) -> Any:
+        try:
+            return await super().generate(request)
+        except KeyboardInterrupt:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def go_on(name: str, folder: Path, *, dies: int) -> None:
+    """Go on with a run to its end, with checkpoints; or be killed.
+
+    Args:
+        name: of the recipe.
+        folder: of the run.
+        dies: 1: in the middle of collecting iteration 1; 2: between the batch of iteration 2 and its close; 0: never.
+    """
+    loop = Loop(small(name), "sequence")
+    with arl.Store.open(folder / "run", sync="never") as store:
+        if store.iteration:
+            saved = torch.load(folder / str(store.state["checkpoint"]), weights_only=True)
+            for model_name, weights in saved.items():
+                loop.models[model_name].load_state_dict(weights)
+        while store.iteration < ITERATIONS:
+            kills = dies == 1 and store.iteration == 1
+            collect, batch = loop.collect(store, stops=3 if kills else None, stopping=Deadly)
+            if dies == 2 and store.iteration == 2:
+                os.kill(os.getpid(), signal.SIGKILL)
+            loop.train(collect, batch, folder=folder)
+    torch.save({key: each.state_dict() for key, each in loop.models.items()}, folder / "end.pt")
+
+
+if __name__ == "__main__":
+    for recipe_name in sys.argv[2:]:
+        for moment in (1, 2, 0):
+            child = os.fork()
+            if not child:
+                place = Path(sys.argv[1]) / recipe_name
+                place.mkdir(exist_ok=True)
+                go_on(recipe_name, place, dies=moment)
+                os._exit(0)
+            code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+            sys.stdout.write(f"{recipe_name} {moment} {code}\n")
+            sys.stdout.flush()
