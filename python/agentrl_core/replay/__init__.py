@@ -2,7 +2,7 @@
 
 from agentrl_core.replay.draws import NEW, OWN, Draws
 from agentrl_core.replay.inject import Failed, Inject
-from agentrl_core.replay.memory import Band, Memory
+from agentrl_core.replay.memory import Memory
 from agentrl_core.replay.mix import Mix
 from agentrl_core.replay.pairs import Pairs, pairs
 from agentrl_core.replay.replay import Replay, explain
@@ -11,7 +11,6 @@ from agentrl_core.replay.sum_tree import SumTree
 __all__ = [
     "NEW",
     "OWN",
-    "Band",
     "Draws",
     "Failed",
     "Inject",
