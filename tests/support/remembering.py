@@ -80,7 +80,9 @@ RECIPES: dict[str, Recipe] = {
         name="everything",
         select=Weak(),
         replay=Inject(
-            Memory(per_task=3, where=Where(column="score", at_least=0.5)), when=Failed(best_at_most=None, mean_below=0.35), count=2
+            Memory(per_task=3, where=Where(column="score", at_least=0.5)),
+            when=Failed(best_at_most=None, mean_below=0.35),
+            count=2,
         ),
         advantage=TrackedBaseline(kind="ema", decay=BangBang("score", threshold=0.3, below=0.5, above=0.9)),
         admit=DynamicSampling(Band(at_least=Proportional("score", target=0.3, start=0.2, at_most=0.3, gain=0.5))),

@@ -158,7 +158,7 @@ def test_metrics_are_means_over_tokens_of_all_updates(batch: Batch, model: Llama
 
 
 def test_recomputed_old_log_probs(batch: Batch, model: LlamaForCausalLM) -> None:
-    recipe = recipes.GRPO.replace(loss=loss.Policy(old_logprob="recomputed"))
+    recipe = recipes.GRPO.replace(old_logprob="recomputed")
     credited = recipe.credit(batch)
     with pytest.raises(RecipeError, match=r"arl\.annotate\(batch, 'recomputed_logprob', policy\)"):
         recipe.updates(credited)

@@ -160,8 +160,7 @@ class Loss(Part, ABC):
         if not set(ADVANTAGES).isdisjoint(streams):
             yield token("advantage")
         if "old_logprob" in streams:
-            name = self.old_logprob_column
-            yield token(name, model="policy" if name == "recomputed_logprob" else None)
+            yield token("behaviour_logprob")
         yield from super().own_needs()
 
     @property
@@ -173,11 +172,6 @@ class Loss(Part, ABC):
     def denominator_constant(self) -> float | None:
         """What the weights are divided by besides."""
         return None
-
-    @property
-    def old_logprob_column(self) -> str:
-        """The token column that holds the log-probs of the policy that the ratio is taken to."""
-        return "behaviour_logprob"
 
     @property
     def needs_entropy_gradient(self) -> bool:
@@ -249,7 +243,20 @@ class WeightedLoss(Loss, ABC):
         return False
 
 
-def sums(tokens: Tokens, **values: Tensor) -> dict[str, Tensor]:
-    """Metrics: the sum of each over the trained rows, detached, and how many rows those are."""
-    metrics = {name: (value.detach() * tokens.trained).sum() for name, value in values.items()}
-    return {**metrics, "tokens": tokens.trained.sum()}
+def sums(tokens: Tokens, counted: Tensor | None = None, count: str = "tokens", **values: Tensor) -> dict[str, Tensor]:
+    """Metrics: the sum of each over some rows, detached, and how many rows those are.
+
+    Where draws of several sources are trained together, also those of each source: `ratio@replay`.
+
+    Args:
+        tokens: the rows.
+        counted: which count, `bool[N]`; None: those that are trained.
+        count: what their number is called.
+        values: of the rows, by name.
+    """
+    counted = tokens.trained if counted is None else counted
+    found: dict[str, Tensor] = {}
+    for suffix, rows in (("", counted), *((f"@{name}", counted & held) for name, held in tokens.sources)):
+        found |= {f"{name}{suffix}": (value.detach() * rows).sum() for name, value in values.items()}
+        found[f"{count}{suffix}"] = rows.sum()
+    return found

@@ -31,5 +31,6 @@ ARPO_GUI = Recipe(
         old_logprob="recomputed",
     ),
     advantage=GroupRelative(),
-    loss=Policy(clip=Clip(0.2, 0.3, dual=3.0), old_logprob="recomputed"),
+    loss=Policy(clip=Clip(0.2, 0.3, dual=3.0)),
+    old_logprob="recomputed",
 )

@@ -93,7 +93,9 @@ FATHOM = Recipe(
     name="fathom",
     source="arXiv:2509.24107",
     reward=SearchEffort(),
-    replay=Inject(Memory(per_task=1, where=Where(column="score", above=0.5)), Failed(best_at_most=0.5), replaces="random"),
+    replay=Inject(
+        Memory(per_task=1, where=Where(column="score", above=0.5)), Failed(best_at_most=0.5), replaces="random"
+    ),
     advantage=GroupRelative(),
     weight=LiveRescale(),
     loss=Policy(),

@@ -41,7 +41,7 @@ class Memory(Remembers):
         capacity: most rows (or groups) of all; None: any number.
         per_task: most rows (or groups) of one task; None: any number.
         unit: what is kept, counted and drawn as one: a `trajectory`, or a `group` intact.
-        where: which trajectories are kept, by what was known when the iteration was closed; None: all that have a score.
+        where: which trajectories are kept, by what is known at its close; None: all that have a score.
         max_age: rows that are older, in iterations, are forgotten; None: never.
         min_age: rows that are younger, in iterations, are not drawn; 1: of the iteration before.
         max_versions: rows whose oldest action is more policy versions old than the newest are not drawn; None: all are.

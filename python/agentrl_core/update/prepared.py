@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.loss.tokens import SOURCE
 from agentrl_core.update.old_logprob import old_logprobs
 from agentrl_core.update.pairs import pairs_of
 
@@ -91,9 +92,11 @@ class Prepared:
         streams = tuple(dict.fromkeys(("inverse_temperature", "weight_kl", *loss.streams)))
         summed = tuple(name for name in streams if name in _PRODUCTS)
         names = {name: name for name in streams if name not in (*summed, *_IDS)}
-        old = old_logprobs(batch, loss) if "old_logprob" in names else None
+        old = old_logprobs(batch) if "old_logprob" in names else None
         if old is not None:
             names["old_logprob"] = old.column
+        if len(np.unique(np.asarray(batch.column("source", "draw"))[valid])) > 1:
+            names[SOURCE] = SOURCE  # metrics are said of each
         factors = dict.fromkeys(column for name in summed for column in _PRODUCTS[name])
         columns = {
             column: np.asarray(batch.column(column, "token"), np.float32)

@@ -67,7 +67,7 @@ impl SumTree {
 
     fn probabilities<'py>(&self, py: Python<'py>, rows: Column<'py, i64>) -> PyResult<Made<'py, f64>> {
         let rows = slice("rows", &rows)?;
-        let tree = self.0.attached(py).map_err(to_python)?;
+        let mut tree = self.0.attached(py).map_err(to_python)?;
         made(py, 0, || tree.probabilities(rows))
     }
 
@@ -79,7 +79,7 @@ impl SumTree {
         normalise: &str,
     ) -> PyResult<Made<'py, f64>> {
         let rows = slice("rows", &rows)?;
-        let tree = self.0.attached(py).map_err(to_python)?;
+        let mut tree = self.0.attached(py).map_err(to_python)?;
         made(py, 0, || tree.weights(rows, beta, Normalise::from_name(normalise)?))
     }
 }
