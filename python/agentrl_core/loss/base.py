@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 Unit = Literal["token", "step", "trajectory", "pair", "group", "update"]
 """What a loss needs whole: in one update, and in one pack where packs are to add up."""
 
-Denominator = Literal["token_mean", "sequence_mean", "sequence_mean_sum", "turn_mean", "episode_mean", "constant"]
+Denominator = Literal[
+    "token_mean", "sequence_mean", "sequence_mean_sum", "turn_mean", "step_mean", "episode_mean", "constant"
+]
 
 Scope = Literal["all", "sequence"]
 """The rows of a statistic: all that a loss is given, or those of each sequence."""
@@ -174,6 +176,11 @@ class Loss(Part, ABC):
         return None
 
     @property
+    def of_steps(self) -> bool:
+        """Whether a step has one row, that of its first trained token, which is read before the action begins."""
+        return False
+
+    @property
     def needs_entropy_gradient(self) -> bool:
         """Whether the loss is differentiated through the entropy."""
         return True
@@ -209,7 +216,8 @@ class WeightedLoss(Loss, ABC):
     Args:
         aggregate: `token_mean` (every token of the update counts the same: DAPO), `sequence_mean` (mean over the
             tokens of a draw, then over draws: GRPO), `turn_mean` (mean over the tokens of a turn, then over the turns
-            of a draw, then over draws), `constant` (sum over tokens divided by `constant`, then mean over draws:
+            of a draw, then over draws), `step_mean` (mean over the tokens of a turn, then over all turns of the update:
+            IterResearch, arXiv:2511.07327), `constant` (sum over tokens divided by `constant`, then mean over draws:
             Dr. GRPO, arXiv:2503.20783), `sequence_mean_sum` (mean over the tokens of a draw, then the sum over draws,
             divided by `constant` if it is given: LOOP's batch size, whatever was filtered), or another denominator of
             `Batch.token_weights`.

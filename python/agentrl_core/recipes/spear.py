@@ -1,8 +1,8 @@
 """SPEAR: tools are tried first, then good rollouts of the past are imitated in bursts (arXiv:2509.22601).
 
-For long tool use with a reward at the end. A bonus for tool calls fades while imitation grows. After each iteration the
-rollouts with a positive advantage and a tool call join a buffer, from which those older than five iterations go. With p50
-the median of the means of all groups that are remembered: when more than 1.5 `size` rollouts of the buffer have R > p50,
+For long tool use with a reward at the end. A bonus for tool calls fades while imitation grows. After each iteration
+the rollouts with a positive advantage and a tool call join a buffer, from which those older than five iterations go.
+With p50 the median of the means of the groups that are remembered: when more than 1.5 `size` rollouts have R > p50,
 
     A = w(t) (R - p50)  of those above, a random power of two of them, at most `size`,
 

@@ -7,6 +7,7 @@ from agentrl_core.replay.mix import Mix
 from agentrl_core.replay.pairs import Pairs, pairs
 from agentrl_core.replay.replay import Replay, explain
 from agentrl_core.replay.sum_tree import SumTree
+from agentrl_core.replay.texts import Text, Texts
 
 __all__ = [
     "NEW",
@@ -19,6 +20,8 @@ __all__ = [
     "Pairs",
     "Replay",
     "SumTree",
+    "Text",
+    "Texts",
     "explain",
     "pairs",
 ]

@@ -56,7 +56,7 @@ class Texts(Replay):
     that is there already is not added. What is no such edit is left out. A program reads the library as it was when the
     iteration began: `recipe.replay.read(group.state.get("replay[0].Texts"), 5)`.
 
-    Sources: Training-Free GRPO, arXiv:2510.08191 (edits merged by batch); ARISE, code Skylanding/ARISE (values, decay .9).
+    Sources: Training-Free GRPO, arXiv:2510.08191 (edits merged by batch); ARISE, code Skylanding/ARISE (values).
 
     Args:
         edits: key column of draws, a fact, that holds edits; draws without one propose nothing.
@@ -162,7 +162,9 @@ class Texts(Replay):
         if not finished.num_draws or not finished.has("score", "draw"):
             return state
         scores: dict[int, list[float]] = {}
-        for said, score in zip(_said(finished, self.used), Rows(finished, "draw").values("score").tolist(), strict=True):
+        for said, score in zip(
+            _said(finished, self.used), Rows(finished, "draw").values("score").tolist(), strict=True
+        ):
             for number in {int(part) for part in said.split(",") if part.strip().isdecimal()}:
                 if np.isfinite(score):
                     scores.setdefault(number, []).append(score)

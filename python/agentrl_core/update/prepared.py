@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from agentrl_core.component.rows import Rows, first_of
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.loss.tokens import SOURCE
 from agentrl_core.update.old_logprob import old_logprobs
@@ -103,6 +104,11 @@ class Prepared:
             for column in dict.fromkeys((*names.values(), *factors, "keep"))
             if column in names.values() or batch.has(column, "token")
         }
+        keep = columns["keep"] != 0 if "keep" in columns else None
+        if loss.of_steps:
+            steps = Rows(batch, "token")
+            kept = steps.flags("trainable") if keep is None else steps.flags("trainable") & keep
+            keep = first_of(steps.within("step"), kept)
         unknown = {name: np.flatnonzero(~np.isfinite(values)) for name, values in columns.items()}
         same = {stream: columns[column] for stream, column in names.items()}
         if old is not None and old.values is not None and old.none is not None:
@@ -116,7 +122,7 @@ class Prepared:
             valid=valid,
             dealt=segments[next((name for name in ("group", "pair") if name in whole), "sequence")],
             units=_units(loss, segments),
-            keep=columns["keep"] != 0 if "keep" in columns else None,
+            keep=keep,
             same=same,
             summed=summed,
             credit={column: columns[column] for column in factors if column in columns},
