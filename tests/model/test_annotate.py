@@ -13,7 +13,8 @@ from updates import grow
 from agentrl_core import Batch, Forest, annotate, recipes, reward
 from agentrl_core.component import Where
 from agentrl_core.exceptions import InvalidInputError, RecipeError
-from agentrl_core.model.pack import Pack
+from agentrl_core.loss import Train, Value
+from agentrl_core.model.pack import Pack, PackOutput
 from agentrl_core.model.probe import Probe, Questions
 
 
@@ -250,3 +251,43 @@ def test_only_some_draws_are_run() -> None:
     for wrong in ([0, 1], [True], np.ones((4, 1), bool)):
         with pytest.raises(InvalidInputError, match="give a Where, or a bool for each of the 4 draws"):
             annotate(batch, "answer", answers, draws=wrong)  # type: ignore[arg-type]
+
+
+def test_a_critic_of_steps_is_read_and_trained_before_each_action() -> None:
+    """One value a step, where its first token is predicted: the loss has a row for each, and no other.
+
+    Values 0.1 (context ends in 2) and 0.4 (in 5), targets 1 and 0.5: (0.9^2 + 0.1^2) / 2 / 2 in the mean of steps.
+    """
+    forest = Forest()
+    forest.add_group(0, "task")
+    path = forest.start(0, 0)
+    for context, action in ([1, 2], [3, 4, 6]), ([7, 5], [8]):
+        forest.append(path, context, kind="observation" if action == [8] else "prompt")
+        forest.append(path, action, kind="action", logprobs=[-0.5] * len(action))
+        forest.step(path)
+    forest.finish(path, reward=1.0)
+    batch = forest.freeze()
+
+    def last(pack: Pack) -> torch.Tensor:
+        """A tenth of what the last token before the prediction is."""
+        return (pack.input_ids[pack.source_row].float() - 1.0) / 10.0
+
+    read = annotate(batch, "value", last, level="step")
+    assert read.column("value", "step").tolist() == pytest.approx([0.1, 0.4])
+    critic = Train(Value("token_mean", level="step"), model="critic")
+    targets = read.with_columns("step", **{"return": np.array([1.0, 0.5], np.float32)})
+    recipe = recipes.PPO.replace(loss=critic)
+    updates = recipe.updates(targets.with_columns("draw", score=[1.0], advantage=[1.0]))
+    total = 0.0
+    for update in updates:
+        for pack in update.pack(max_tokens=64):
+            trained = pack.streams.weight_kl > 0
+            assert pack.target[trained].tolist() == [3, 8]
+            value = last(pack)
+            said = PackOutput(torch.zeros_like(value), torch.zeros_like(value), value=value)
+            total += update.loss(said, pack).item()
+    assert total == pytest.approx((0.9**2 + 0.1**2) / 4)
+    assert Value(level="step").of_steps
+    assert not Value().of_steps
+    with pytest.raises(InvalidInputError, match="level is 'turn'; give 'node_token' or 'step'"):
+        annotate(batch, "value", last, level="turn")  # type: ignore[arg-type]

@@ -39,6 +39,8 @@ class Value(WeightedLoss):
         combine: `max` or `mean`.
         heads: `each` or `soft_minimum`.
         temperature: of the soft minimum, above 0.
+        level: `token`: a value of every token; `step`: one of each step, at its first trained token, which is what
+            `arl.annotate(batch, "value", critic, level="step")` reads. Only those tokens are in the denominators.
         low: value of the first bin.
         high: value of the last bin.
         sigma: above 0.

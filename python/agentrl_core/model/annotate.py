@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from agentrl_core.component import Where
+from agentrl_core.component.rows import Rows, first_of
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.model.lazy_torch import require_torch, torch
 
@@ -28,6 +29,7 @@ def annotate(
     max_tokens: int = 16_384,
     probe: Probe | None = None,
     draws: Where | ArrayLike | None = None,
+    level: Literal["node_token", "step"] = "node_token",
 ) -> Batch:
     """Add a column that only a model can make, such as the log-probs of a reference model.
 
@@ -44,6 +46,8 @@ def annotate(
         probe: what to ask at every step instead, at temperature 1; then `model` is a model.
         draws: which are run, a `Where` or `bool[draws]`, such as `batch.column("old_logprob", "draw") == 1`; None: all.
             Tokens of the others keep the value that they have. Not with a probe.
+        level: `step`: what is said where the first trained token of each step is predicted, before the action: V(s_t)
+            of a critic of steps (`loss.Value(level="step")` trains it).
 
     Returns:
         A batch with `column` at level `node_token`, float32, NaN where nothing was computed. Tokens find their value
@@ -77,15 +81,25 @@ def annotate(
         raise InvalidInputError(f"model is {model!r}; give a torch.nn.Module or a function from a Pack to [N] values")
     chosen = _chosen(batch, draws)
     if probe is not None:
-        if draws is not None:
-            raise InvalidInputError("draws is given together with probe, which asks all draws; leave one of them out")
+        if draws is not None or level != "node_token":
+            given = "level" if draws is None else "draws"
+            raise InvalidInputError(f"{given} is given together with probe, which asks at every step; leave one out")
         return _with_answers_to_probe(batch, column, model, max_tokens, probe)
     answer_pack = _answerer(column, model) if isinstance(model, torch.nn.Module) else model
     # A function may not know trees. Either way a stored token is one pair, whichever draws train it.
     layout: Layout = "tree" if isinstance(model, torch.nn.Module) else "sequence"
-    return batch.with_columns(
-        "node_token", **{column: _answers(batch, column, answer_pack, max_tokens, layout, chosen)}
-    )
+    values = _answers(batch, column, answer_pack, max_tokens, layout, chosen)
+    if level == "node_token":
+        return batch.with_columns("node_token", **{column: values})
+    if level != "step":
+        raise InvalidInputError(f"level is {level!r}; give 'node_token' or 'step'")
+    tokens, steps = Rows(batch, "token"), Rows(batch, "step")
+    found = np.full(len(steps), np.nan, np.float32)
+    if len(chosen) < batch.num_draws and batch.has(column, "step"):
+        found[:] = steps.values(column)
+    first = first_of(tokens.within("step"), tokens.flags("trainable")) & np.isin(tokens.draws, chosen)
+    found[tokens.within("step")[first]] = values[batch.column("node_token", "token")[first]]
+    return batch.with_columns("step", **{column: found})
 
 
 def _chosen(batch: Batch, draws: Where | ArrayLike | None) -> NDArray[np.int64]:
