@@ -12,14 +12,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, cast, get_args
 
-from agentrl_core.component.column import LEVELS, Column
+from agentrl_core.component.column import Column
 from agentrl_core.component.component import PHASES, BatchComponent, Component, find_component
 from agentrl_core.component.controller import Choice, Controller
-from agentrl_core.component.needs import annotate_call, check_columns, refuse_unknown, require_batch
+from agentrl_core.component.needs import (
+    RECOMPUTED,
+    annotate_call,
+    check_columns,
+    check_recomputed,
+    checked,
+    refuse_unknown,
+    require_batch,
+)
 from agentrl_core.component.some_draws import written
 from agentrl_core.component.state import SELECTION, Closed, Remembers, State, StatefulComponent, packed, unpacked
 from agentrl_core.component.toml_text import toml_lines
 from agentrl_core.data.batch import Batch
+from agentrl_core.data.draws import with_old_logprobs
 from agentrl_core.data.facts import Declared
 from agentrl_core.exceptions import InvalidInputError, RecipeError
 
@@ -74,6 +83,8 @@ class Recipe:
             None.
         epochs: passes over a batch, at least 1.
         minibatches: optimizer steps of a pass, at least 1.
+        old_logprob: what the ratio of fresh draws is taken to: `behaviour`, as tokens were sampled; or `recomputed`,
+            column `recomputed_logprob`, which `arl.annotate` makes of the policy. Of stored draws phase replay says it.
         shared: how the branches that share a sampled step count it: `each` in full, `split` equally, or only its
             `owner`, the first of the update's draws that holds it.
 
@@ -105,6 +116,7 @@ class Recipe:
     epochs: int = 1
     minibatches: int = 1
     shared: Shared = "each"
+    old_logprob: Literal["behaviour", "recomputed"] = "behaviour"
 
     def __post_init__(self) -> None:
         for option in ("name", "source"):
@@ -114,9 +126,9 @@ class Recipe:
             value = getattr(self, option)
             whole = isinstance(value, int) and not isinstance(value, bool)
             self._require(whole and value >= 1, option, "give a whole number of at least 1")
-        self._require(
-            self.shared in get_args(Shared), "shared", "give one of " + ", ".join(map(repr, get_args(Shared)))
-        )
+        for option, known in (("shared", get_args(Shared)), ("old_logprob", ("behaviour", "recomputed"))):
+            remedy = "give one of " + ", ".join(map(repr, known))
+            self._require(getattr(self, option) in known, option, remedy)
         for phase in PHASES:
             links = getattr(self, phase)
             if isinstance(links, tuple) and phase in _CHAINS and len(links) < 2:
@@ -202,6 +214,8 @@ class Recipe:
         only_collects = batch is None and not any(self.chain(phase) for phase in ("advantage", "weight", "loss"))
         phases = _COLLECTION if only_collects else (*_COLLECTION, "advantage", "weight", "loss", "actions")
         check_columns(self.name, self._links(phases), batch, facts)
+        if batch is not None and self.old_logprob == "recomputed":
+            check_recomputed(self.name, tuple(training.loss for training in self._trainings()), batch)
 
     def credit(self, batch: Batch) -> Batch:
         """The batch with its credit: phase advantage, then phase weight, as new columns.
@@ -247,7 +261,9 @@ class Recipe:
             >>> recipes.GRPO.replace(loss=loss.Policy(kl=loss.KL(0.1))).models
             ('reference',)
         """
-        columns = (column for phase in PHASES for link in self.chain(phase) for column in link.needs)
+        columns = [column for phase in PHASES for link in self.chain(phase) for column in link.needs]
+        if "recomputed" in (self.old_logprob, *(getattr(link, "old_logprob", "") for link in self.chain("replay"))):
+            columns.append(RECOMPUTED)
         return tuple(dict.fromkeys(column.model for column in columns if column.model))
 
     def next_states(self, states: Mapping[str, State], closed: Closed) -> dict[str, State]:
@@ -325,24 +341,7 @@ class Recipe:
                 run = functools.partial(link.add_columns, link.initial_state() if state is None else unpacked(state))
             where = cast("BatchComponent", link).where
             made = run(batch) if where is None else written(batch, where.holds(batch), run, link.makes)
-            batch = self._checked(phase, link, made)
-        return batch
-
-    def _checked(self, phase: str, link: Component, batch: Any) -> Batch:
-        """What a link returned, refused here if it is not what the link says that it makes."""
-        name = f"recipe {self.name!r}: {link.title()} (phase {phase})"
-        if not isinstance(batch, Batch):
-            raise RecipeError(
-                f"{name} returned {batch!r}; return the batch with its columns: Rows(batch, level).write(...)"
-            )
-        for column in link.makes:
-            # A column that another link made finer stays finer: what joins it is lifted to that level.
-            finer = LEVELS[LEVELS.index(column.level) :]
-            if not any(batch.has(column.name, level) for level in finer):
-                raise RecipeError(
-                    f"{name} says that it makes column {column.name!r} at level {column.level}, and did not; "
-                    "write it, or take it out of makes"
-                )
+            batch = checked(self.name, phase, link, made)
         return batch
 
     def updates(
@@ -374,6 +373,7 @@ class Recipe:
                         f"recipe {self.name!r}: the batch has no column {column.name!r} at level {column.level}; "
                         f"{remedy}"
                     )
+        batch = with_old_logprobs(batch, self.old_logprob)
         recipe, states = self._of(batch), unpacked(batch.state)
         between = None
         if stage == "update" and (

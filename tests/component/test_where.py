@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from rollouts import small
 
@@ -101,5 +101,31 @@ def test_sources_origins_and_roles() -> None:
 
 @pytest.mark.parametrize("options", [{"column": "difficulty"}, {"at_least": 1.0}])
 def test_a_column_has_a_bound(options: dict[str, object]) -> None:
-    with pytest.raises(RecipeError, match="give a column together with at_least, at_most or both"):
+    with pytest.raises(RecipeError, match="give a column together with bounds: at_least, above, at_most, below"):
         Where(**options)  # type: ignore[arg-type]
+
+
+BOUND = st.none() | st.sampled_from([0.25, 0.5, 0.75])
+
+
+@given(st.lists(st.sampled_from([0.25, 0.5, 0.75, float("nan")]), min_size=1, max_size=4), BOUND, BOUND, BOUND, BOUND)
+@settings(max_examples=60, deadline=None)
+def test_bounds_of_a_column(
+    values: list[float], at_least: float | None, above: float | None, at_most: float | None, below: float | None
+) -> None:
+    bounds = {"at_least": at_least, "above": above, "at_most": at_most, "below": below}
+    if all(bound is None for bound in bounds.values()):
+        bounds["at_least"] = 0.0
+
+    def fits(value: float) -> bool:
+        if value != value:  # noqa: PLR0124 - NaN
+            return False
+        low = bounds["at_least"] is None or value >= bounds["at_least"]
+        high = bounds["at_most"] is None or value <= bounds["at_most"]
+        return low and high and (above is None or value > above) and (below is None or value < below)
+
+    rows = batch([1.0] * len(values), [0.0] * len(values))
+    where = Where(column="difficulty", **bounds)
+    expected = [fits(value) for value in values]
+    assert where.holds(rows.with_columns("draw", difficulty=values)).tolist() == expected
+    assert where.holds(rows, np.asarray(values)).tolist() == expected, "of values that are known from elsewhere"

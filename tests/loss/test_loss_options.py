@@ -102,8 +102,8 @@ def test_streams_units_and_flags_follow_the_parts() -> None:
     assert loss.Policy(clip=BalancedClip()).foldable is True
     assert loss.Policy(clip=BalancedClip()).separable is False
     assert loss.Policy(kl=loss.KL(0.1, "full")).answers == ("full_kl",)
-    proximal = loss.Policy(clip=loss.Clip(center="proximal"), old_logprob="recomputed")
-    assert proximal.needs == (token("proximal_logprob"), token("advantage"), token("recomputed_logprob"))
+    proximal = loss.Policy(clip=loss.Clip(center="proximal"))
+    assert proximal.needs == (token("proximal_logprob"), token("advantage"), token("behaviour_logprob"))
     assert "reference_logprob" not in loss.Policy(kl=loss.KL(0.1, column="proximal_logprob")).streams
     assert loss.Value(clip=0.1).needs == (token("return"), token("old_value"))
     assert (loss.Preference().unit, loss.ListMatch().unit, loss.Value().unit) == ("pair", "group", "token")

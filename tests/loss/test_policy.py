@@ -99,7 +99,6 @@ def test_packs_add_up() -> None:
 def test_needs_follow_the_options() -> None:
     assert token("reference_logprob") not in loss.Policy().needs
     assert token("reference_logprob") in loss.Policy(kl=loss.KL(0.1)).needs
-    assert token("recomputed_logprob") in loss.Policy(old_logprob="recomputed").needs
     assert not loss.Policy().needs_entropy_gradient
     assert loss.Policy(entropy=0.01).needs_entropy_gradient
 

@@ -11,8 +11,10 @@ from torch import nn
 from updates import grow
 
 from agentrl_core import Batch, Forest, annotate, recipes, reward
+from agentrl_core.component import Where
 from agentrl_core.exceptions import InvalidInputError, RecipeError
-from agentrl_core.model.pack import Pack
+from agentrl_core.loss import Train, Value
+from agentrl_core.model.pack import Pack, PackOutput
 from agentrl_core.model.probe import Probe, Questions
 
 
@@ -217,3 +219,75 @@ def test_the_name_of_a_column_says_what_a_model_answers() -> None:
         annotate(batch, "current_entropie", tiny_model("llama"))
     with pytest.raises(InvalidInputError, match=r"model is None; give a torch\.nn\.Module or a function"):
         annotate(batch, "reference_logprob", None)  # type: ignore[arg-type]
+
+
+def test_only_some_draws_are_run() -> None:
+    """Two groups without a shared token: the tokens of the draws that are left out keep what they had."""
+    forest = Forest()
+    for group in range(2):
+        forest.add_group(group, f"task {group}")
+        for member in range(2):
+            path = forest.start(group, member)
+            forest.append(path, [1, 2], kind="prompt")
+            forest.append(path, [3 + member, 5 + group], kind="action", logprobs=[-0.5, -0.1])
+            forest.finish(path, reward=float(member))
+    batch = forest.freeze()
+    ran: list[int] = []
+
+    def answers(pack: Pack) -> torch.Tensor:
+        ran.append(len(pack.target))
+        return pack.target.float()
+
+    chosen = np.array([True, False, False, True])
+    first = annotate(batch, "answer", answers, draws=chosen)
+    tokens = np.asarray(batch.column("token", "token"), np.float32).reshape(4, 2)
+    found = first.column("answer", "token").reshape(4, 2)
+    np.testing.assert_array_equal(found, np.where(chosen[:, None], tokens, np.nan))
+    second = annotate(first, "answer", lambda pack: answers(pack) + 100.0, draws=Where(column="reward", at_most=0.0))
+    # Rewards are 0, 1, 0, 1: draws 0 and 2 are run now; draw 3 keeps its answer, draw 1 still has none.
+    expected = np.stack([tokens[0] + 100, [np.nan] * 2, tokens[2] + 100, tokens[3]])
+    np.testing.assert_array_equal(second.column("answer", "token").reshape(4, 2), expected)
+    assert ran == [4, 4]
+    for wrong in ([0, 1], [True], np.ones((4, 1), bool)):
+        with pytest.raises(InvalidInputError, match="give a Where, or a bool for each of the 4 draws"):
+            annotate(batch, "answer", answers, draws=wrong)  # type: ignore[arg-type]
+
+
+def test_a_critic_of_steps_is_read_and_trained_before_each_action() -> None:
+    """One value a step, where its first token is predicted: the loss has a row for each, and no other.
+
+    Values 0.1 (context ends in 2) and 0.4 (in 5), targets 1 and 0.5: (0.9^2 + 0.1^2) / 2 / 2 in the mean of steps.
+    """
+    forest = Forest()
+    forest.add_group(0, "task")
+    path = forest.start(0, 0)
+    for context, action in ([1, 2], [3, 4, 6]), ([7, 5], [8]):
+        forest.append(path, context, kind="observation" if action == [8] else "prompt")
+        forest.append(path, action, kind="action", logprobs=[-0.5] * len(action))
+        forest.step(path)
+    forest.finish(path, reward=1.0)
+    batch = forest.freeze()
+
+    def last(pack: Pack) -> torch.Tensor:
+        """A tenth of what the last token before the prediction is."""
+        return (pack.input_ids[pack.source_row].float() - 1.0) / 10.0
+
+    read = annotate(batch, "value", last, level="step")
+    assert read.column("value", "step").tolist() == pytest.approx([0.1, 0.4])
+    critic = Train(Value("token_mean", level="step"), model="critic")
+    targets = read.with_columns("step", **{"return": np.array([1.0, 0.5], np.float32)})
+    recipe = recipes.PPO.replace(loss=critic)
+    updates = recipe.updates(targets.with_columns("draw", score=[1.0], advantage=[1.0]))
+    total = 0.0
+    for update in updates:
+        for pack in update.pack(max_tokens=64):
+            trained = pack.streams.weight_kl > 0
+            assert pack.target[trained].tolist() == [3, 8]
+            value = last(pack)
+            said = PackOutput(torch.zeros_like(value), torch.zeros_like(value), value=value)
+            total += update.loss(said, pack).item()
+    assert total == pytest.approx((0.9**2 + 0.1**2) / 4)
+    assert Value(level="step").of_steps
+    assert not Value().of_steps
+    with pytest.raises(InvalidInputError, match="level is 'turn'; give 'node_token' or 'step'"):
+        annotate(batch, "value", last, level="turn")  # type: ignore[arg-type]

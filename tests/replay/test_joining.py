@@ -11,7 +11,7 @@ from replayed import grow, keep, scored
 
 from agentrl_core import Batch, Forest, Store, replay
 from agentrl_core.advantage import GroupRelative
-from agentrl_core.component import Closed
+from agentrl_core.component import Closed, Where
 from agentrl_core.exceptions import InvalidInputError
 
 
@@ -142,7 +142,7 @@ def test_behaviour_needs_tokens_that_were_sampled(tmp_path: Path) -> None:
 def test_inject_by_hand(store: Store) -> None:
     """ARPO-GUI's rule: std < .05 and mean < .2 of the group; the first member gives way to a success of the task."""
     closed_state = replay.Inject(
-        replay.Memory(per_task=8, where=replay.Band("score", above=0.1)),
+        replay.Memory(per_task=8, where=Where(column="score", above=0.1)),
         replay.Failed("score", best_at_most=None, mean_below=0.2, std_below=0.05),
         replaces="first",
         old_logprob="recomputed",

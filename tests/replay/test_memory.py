@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from replayed import grow, keep
 
 from agentrl_core import Store, replay
-from agentrl_core.component import Closed
+from agentrl_core.component import Closed, Where
 from agentrl_core.replay.kept import Kept
 
 TASKS = ("a", "b", "c")
@@ -38,7 +38,7 @@ def test_what_is_kept_is_what_a_list_would_keep(
     max_age: int | None,
     successes: bool,
 ) -> None:
-    where = replay.Band(above=0.5) if successes else None
+    where = Where(column="score", above=0.5) if successes else None
     memory = replay.Memory(per_task=per_task, capacity=capacity, max_age=max_age, where=where)
     state, plain = memory.initial_state(), list[tuple[int, str, int]]()
     with Store.open(tmp_path_factory.mktemp("run"), sync="never") as store:
@@ -71,7 +71,7 @@ def test_what_is_kept_is_what_a_list_would_keep(
 
 
 def test_a_memory_of_groups_keeps_them_whole(tmp_path: Path) -> None:
-    memory = replay.Memory(capacity=2, unit="group", where=replay.Band(above=0.5))
+    memory = replay.Memory(capacity=2, unit="group", where=Where(column="score", above=0.5))
     state = memory.initial_state()
     with Store.open(tmp_path / "run") as store:
         for iteration, groups in enumerate(({"a": [0, 1], "b": [0, 0]}, {"a": [1, 1, 0]}, {"c": [0, 1]})):

@@ -22,12 +22,11 @@ from small_world import SmallWorld
 import agentrl_core.loss.linear  # noqa: F401 -- loads torch here, and not in each of the processes
 from agentrl_core import Batch, Collector, Store, _core
 from agentrl_core.advantage import TrackedBaseline
-from agentrl_core.component import Closed, State
+from agentrl_core.component import Closed, State, Where
 from agentrl_core.env import Outcome, Task
 from agentrl_core.recipe import Recipe
 from agentrl_core.recipes import GRPO
 from agentrl_core.recipes.recap import BalancedSum
-from agentrl_core.replay import Band as ReplayBand
 from agentrl_core.replay import Failed, Inject, Memory
 from agentrl_core.schedule import BangBang, Proportional
 from agentrl_core.select import Band, DynamicSampling, Pool, Selection, Selector, Wanted
@@ -82,7 +81,9 @@ RECIPES: dict[str, Recipe] = {
         name="everything",
         select=Weak(),
         replay=Inject(
-            Memory(per_task=3, where=ReplayBand(at_least=0.5)), when=Failed(best_at_most=None, mean_below=0.35), count=2
+            Memory(per_task=3, where=Where(column="score", at_least=0.5)),
+            when=Failed(best_at_most=None, mean_below=0.35),
+            count=2,
         ),
         advantage=TrackedBaseline(kind="ema", decay=BangBang("score", threshold=0.3, below=0.5, above=0.9)),
         admit=DynamicSampling(Band(at_least=Proportional("score", target=0.3, start=0.2, at_most=0.3, gain=0.5))),

@@ -178,7 +178,7 @@ class Rollouts:
                 sign = {"min": 0.0} if name == "advantage_positive" else {"max": 0.0}
                 streams[name] = weight * advantage.clamp(**sign)
             else:
-                column = policy.old_logprob_column if name == "old_logprob" else name
+                column = "behaviour_logprob" if name == "old_logprob" else name
                 streams[name] = torch.from_numpy(np.asarray(batch.column(column, "token"))[chosen]).float()
         said = self.outputs(torch.from_numpy(chosen))
         return self.gradients(policy.evaluate(loss.Tokens(said.logprob, said.entropy, streams, said))[0])

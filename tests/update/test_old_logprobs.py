@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from agentrl_core import Batch, Forest, loss, recipes
-from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.exceptions import InvalidInputError, RecipeError
+from agentrl_core.model.pack import PackOutput
 
 BEHAVIOUR, RECOMPUTED, NONE = range(3)
 ADVANTAGES = (1.0, -0.5, 2.0, 0.75)
@@ -92,6 +93,68 @@ def test_the_penalty_on_moving_from_the_old_policy_is_nothing_where_there_is_non
     total, gradient, _ = evaluated(grow([NONE] * 2), loss.Policy(clip=None, drift=loss.KL(1.0)), "sequence")
     assert total == pytest.approx(-sum(ADVANTAGES[:2]) / 2, rel=1e-6)
     assert gradient == pytest.approx([-a / 6 for a in ADVANTAGES[:2] for _ in range(TOKENS)], rel=1e-6)
+
+
+def fresh(codes: list[int], sources: list[str]) -> Batch:
+    """As `grow`, with a source each."""
+    batch = grow(codes)
+    ids, names = batch.column("trajectory_id", "draw"), ("behaviour", "recomputed", "none")
+    again = batch.select_draws([])
+    for row, (code, source) in enumerate(zip(codes, sources, strict=True)):
+        again = again.draw([ids[row]], source=source, old_logprob=names[code], iteration=0)  # type: ignore[arg-type]
+    count = len(codes)
+    again = again.with_columns("draw", score=np.ones(count, np.float32))
+    columns = {"advantage": np.repeat(np.array(ADVANTAGES[:count], np.float32), TOKENS)}
+    columns["recomputed_logprob"] = np.full(count * TOKENS, -2.0, np.float32)
+    return again.with_columns("token", **columns)
+
+
+def test_a_recipe_says_it_of_fresh_draws_and_replay_of_its_own() -> None:
+    """Fresh rows take what the recipe says, also one that was sampled behind another prompt; replayed rows stay."""
+    batch = fresh([BEHAVIOUR, NONE, BEHAVIOUR, NONE], ["fresh", "fresh", "replay", "replay"])
+    recipe = recipes.GRPO.replace(old_logprob="recomputed")
+    (update,) = recipe.updates(batch)
+    (pack,) = update.pack(max_tokens=100)
+    old = dict(zip(np.asarray(pack.token).tolist(), pack.streams.old_logprob.tolist(), strict=True))
+    by_draw = [old[TOKENS * draw] for draw in range(4)]
+    assert by_draw[:3] == [-2.0, -2.0, -1.0]
+    assert math.isnan(by_draw[3])
+    assert batch.column("old_logprob", "draw").tolist() == [BEHAVIOUR, NONE, BEHAVIOUR, NONE], "what is given stays"
+    assert recipe.models == ("policy",)
+    assert recipes.GRPO.models == ()
+    with pytest.raises(RecipeError, match="old_logprob='none' is not possible"):
+        recipes.GRPO.replace(old_logprob="none")
+
+
+@pytest.mark.parametrize("path", ["packs", "fused"])
+def test_metrics_are_said_of_each_source(path: str) -> None:
+    """All nine words are as likely: now log(1/9), so that ratios are exp(-old) / 9.
+
+    Fresh: behaviour -1, e / 9 on 3 tokens. Replay: recomputed -2, e^2 / 9 on 3 tokens, and a draw without a ratio.
+    """
+    batch = fresh([BEHAVIOUR, RECOMPUTED, NONE], ["fresh", "replay", "replay"])
+    updates = recipes.GRPO.replace(loss=loss.Policy(clip=None)).updates(batch)
+    (update,) = updates
+    for pack in update.pack(max_tokens=12, layout="tree" if path == "fused" else "sequence"):
+        now = torch.full((len(pack.token),), -math.log(9.0))
+        hidden = torch.zeros(int(pack.source_row.max()) + 1, 9)
+        fused = loss.fused(hidden, torch.zeros(9, 9), pack, update.prepared.loss) if path == "fused" else None
+        update.loss(PackOutput(now, torch.zeros_like(now)) if fused is None else fused, pack)
+    metrics = updates.metrics
+    assert metrics["ratio@fresh"] == pytest.approx(math.e / 9)
+    assert metrics["ratio@replay"] == pytest.approx(math.e**2 / 9)
+    assert metrics["ratio"] == pytest.approx((math.e + math.e**2) / 18)
+    assert (metrics["tokens"], metrics["tokens@fresh"], metrics["tokens@replay"]) == (9.0, 3.0, 6.0)
+    assert not {name for name in metrics if name.endswith(("@expert", "@failed", "@imagined"))}
+
+
+def test_a_batch_of_one_source_has_plain_metrics() -> None:
+    updates = recipes.GRPO.updates(grow([BEHAVIOUR, NONE]))
+    for update in updates:
+        for pack in update.pack(max_tokens=100):
+            assert "source" not in pack.streams
+            update.loss(PackOutput(torch.full((len(pack.token),), -1.5), torch.zeros(len(pack.token))), pack)
+    assert not [name for name in updates.metrics if "@" in name]
 
 
 def test_a_row_that_says_recomputed_names_the_call_that_is_missing() -> None:

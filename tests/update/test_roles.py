@@ -45,7 +45,7 @@ def test_a_baseline_votes_and_dilutes_nothing() -> None:
     batch = recipe.credit(rollouts(ROLES))
     # The mean of the three scores 0, 1 and 3.
     np.testing.assert_allclose(batch.column("advantage", "draw"), np.array([0.0, 1.0, 3.0]) - 4.0 / 3.0, rtol=1e-6)
-    for denominator in ("token_mean", "sequence_mean", "turn_mean", "episode_mean"):
+    for denominator in ("token_mean", "sequence_mean", "turn_mean", "step_mean", "episode_mean"):
         alone = recipe.credit(rollouts(ROLES)).select_draws([0, 2]).token_weights([0, 1], denominator=denominator)
         weights = batch.token_weights([0, 1, 2], denominator=denominator)
         np.testing.assert_array_equal(weights[[0, 1, *range(5, 10)]], alone)

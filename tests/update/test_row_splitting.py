@@ -15,7 +15,7 @@ from agentrl_core import Batch, Forest
 OF_STEPS = {
     name
     for name, policy in LOSSES.items()
-    if policy.unit == "step" or "step" in policy.streams or policy.denominator == "turn_mean"
+    if policy.unit == "step" or "step" in policy.streams or policy.denominator in ("turn_mean", "step_mean")
 }
 """Losses with ratios, sums or means of turns: these read into which turns a rollout falls."""
 

@@ -158,7 +158,7 @@ def test_metrics_are_means_over_tokens_of_all_updates(batch: Batch, model: Llama
 
 
 def test_recomputed_old_log_probs(batch: Batch, model: LlamaForCausalLM) -> None:
-    recipe = recipes.GRPO.replace(loss=loss.Policy(old_logprob="recomputed"))
+    recipe = recipes.GRPO.replace(old_logprob="recomputed")
     credited = recipe.credit(batch)
     with pytest.raises(RecipeError, match=r"arl\.annotate\(batch, 'recomputed_logprob', policy\)"):
         recipe.updates(credited)
@@ -214,3 +214,25 @@ def test_numbers_of_a_loss_follow_the_iteration_of_the_batch(batch: Batch) -> No
     recipe = recipes.GRPO.replace(loss=policy)
     (update,) = recipe.updates(recipe.credit(batch))  # of iteration 4
     assert update.prepared.loss == loss.Policy(entropy=0.4, clip=loss.Clip(high=0.3))
+
+
+def test_sources_are_dealt_evenly(make_batch: Callable[..., Batch]) -> None:
+    """Every draw once; of each source no minibatch has two more than another, nor of all."""
+    batch = make_batch(groups=4)
+    ids = batch.column("trajectory_id", "draw")
+    batch = batch.draw(ids[::3], source="replay").draw(ids[1::6], source="expert")
+    batch = batch.with_columns("draw", score=np.ones(batch.num_draws), advantage=np.ones(batch.num_draws))
+    sources = np.asarray(batch.column("source", "draw"))
+    assert len(set(sources.tolist())) == 3
+    training = loss.Train(loss.Policy(), minibatches=3, epochs=2, deal="by_source")
+    recipe = recipes.GRPO.replace(loss=training)
+    assert Recipe.from_toml(recipe.to_toml()) == recipe
+    parts = [update.draws for update in recipe.updates(batch, seed=1)]
+    assert len(parts) == 6
+    for epoch in (parts[:3], parts[3:]):
+        assert sorted(np.concatenate(epoch).tolist()) == list(range(batch.num_draws))
+        for chosen in (slice(None), *(sources == source for source in set(sources.tolist()))):
+            rows = set(np.arange(batch.num_draws)[chosen].tolist())
+            assert np.ptp([len(rows & set(part.tolist())) for part in epoch]) <= 1
+    assert parts[0].tolist() != parts[3].tolist(), "another order in each epoch"
+    assert [part.tolist() for part in parts] == [update.draws.tolist() for update in recipe.updates(batch, seed=1)]

@@ -60,6 +60,7 @@ def test_turns_and_episodes_count_once() -> None:
     batch = forest.freeze()
     expected = {
         "turn_mean": [1 / 12] * 2 + [1 / 6] + [1 / 9] * 3 + [1 / 12] * 4,
+        "step_mean": [1 / 8] * 2 + [1 / 4] + [1 / 12] * 3 + [1 / 16] * 4,
         "episode_mean": [1 / 12] * 6 + [1 / 8] * 4,
         "sequence_mean_sum": [1 / 3] * 6 + [1 / 4] * 4,
     }

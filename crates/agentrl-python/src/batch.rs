@@ -176,6 +176,11 @@ impl Batch {
         Self(self.0.with_state(state))
     }
 
+    fn with_old_logprobs(&self, codes: PyReadonlyArray1<'_, u8>) -> PyResult<Self> {
+        let codes = slice("codes", &codes)?;
+        held(|| self.0.with_old_logprobs(codes).map(Self))
+    }
+
     fn with_source(&self, recipe: Text, options: Text) -> PyResult<Self> {
         let (recipe, options) = (recipe.named("recipe")?, options.named("options")?);
         let version = env!("CARGO_PKG_VERSION");

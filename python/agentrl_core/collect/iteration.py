@@ -16,6 +16,7 @@ from agentrl_core.collect.runner import Runner
 from agentrl_core.component.state import SELECTION, Closed, State, packed, unpacked
 from agentrl_core.data.batch import Batch
 from agentrl_core.data.codes import CODES
+from agentrl_core.data.draws import with_old_logprobs
 from agentrl_core.data.store import Store
 from agentrl_core.exceptions import RecipeError
 from agentrl_core.recipe import Recipe, place_of
@@ -138,7 +139,7 @@ def make_batch(
     batch = Batch.concat(parts)
     # A restart scores the batch as a whole, so what came in rounds or was cut is scored again for equal scores.
     batch = parts[0] if len(parts) == 1 and batch.num_draws == drawn else score(batch)
-    batch = _mixed(begin, batch, score)
+    batch = with_old_logprobs(_mixed(begin, batch, score), recipe.old_logprob)
     said = Selection.concat(selections) if selections else Selection.of(taken, group_size)
     state = {**batch.state, SELECTION: said.to_dict(), _COLUMNS: packed(_draw_columns(batch))}
     return Made(batch.with_state(state), domains, drawn, known, rewarded)

@@ -300,9 +300,11 @@ class Where(Component):
         origin: who made its trajectory: `generated`, `expert`, `imagined` or `imported`; None: anybody.
         role: its role in the group: `member`, `baseline` or `helper`; None: any.
         agent: number of the agent, in the order of the collector's engines; None: any.
-        column: a draw column that is compared; empty: none.
-        at_least: smallest value of the column; None: none.
-        at_most: largest value of the column; None: none.
+        column: a draw column that is compared, of which NaN never fits; empty: none.
+        at_least: smallest value of the column; None: any.
+        above: larger than this; None: any.
+        at_most: largest value of the column; None: any.
+        below: smaller than this; None: any.
 
     Example:
         >>> from agentrl_core import advantage, recipes
@@ -318,15 +320,24 @@ class Where(Component):
     agent: int | None = bounded(None, at_least=0)
     column: str = column_name("", level="draw", optional=True)
     at_least: float | None = None
+    above: float | None = None
     at_most: float | None = None
+    below: float | None = None
 
     def check_options(self) -> None:
         """A column has a bound, and a bound a column."""
-        has_bound = self.at_least is not None or self.at_most is not None
-        self.require(has_bound == bool(self.column), "column", "give a column together with at_least, at_most or both")
+        bounds = (self.at_least, self.above, self.at_most, self.below)
+        has_bound = any(bound is not None for bound in bounds)
+        remedy = "give a column together with bounds: at_least, above, at_most, below"
+        self.require(has_bound == bool(self.column), "column", remedy)
 
-    def holds(self, batch: Batch) -> NDArray[np.bool_]:
-        """Which draws they are, `bool[draws]`."""
+    def holds(self, batch: Batch, values: NDArray[np.float64] | None = None) -> NDArray[np.bool_]:
+        """Which draws they are, `bool[draws]`.
+
+        Args:
+            batch: their batch.
+            values: of the column, where they are known from elsewhere; None: as the batch has it.
+        """
         held = np.ones(batch.num_draws, np.bool_)
         for name in ("source", "origin", "role"):
             wanted = getattr(self, name)
@@ -335,10 +346,12 @@ class Where(Component):
         if self.agent is not None:
             held &= batch.column("agent", "draw") == self.agent
         if self.column:
-            values = np.asarray(batch.column(self.column, "draw"), np.float64)
-            held &= np.isfinite(values)
-            held &= values >= (-math.inf if self.at_least is None else self.at_least)
-            held &= values <= (math.inf if self.at_most is None else self.at_most)
+            numbers = np.asarray(batch.column(self.column, "draw") if values is None else values, np.float64)
+            held &= np.isfinite(numbers)
+            held &= numbers >= (-math.inf if self.at_least is None else self.at_least)
+            held &= numbers > (-math.inf if self.above is None else self.above)
+            held &= numbers <= (math.inf if self.at_most is None else self.at_most)
+            held &= numbers < (math.inf if self.below is None else self.below)
         return held
 
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
-from agentrl_core.component.column import LEVELS, Column, is_said
+from agentrl_core.component.column import LEVELS, Column, is_said, token
 from agentrl_core.component.component import PHASES, Component
 from agentrl_core.component.rows import Rows
 from agentrl_core.data.batch import Batch
 from agentrl_core.data.facts import Declared
 from agentrl_core.exceptions import InvalidInputError, RecipeError
+
+RECOMPUTED = token("recomputed_logprob", model="policy")
+"""What draws need whose old log-probs are recomputed."""
 
 
 def check_columns(
@@ -76,6 +80,34 @@ def _check_column(
     raise RecipeError(
         f"recipe {recipe!r}: {component.title()} (phase {phase}) needs column {name!r} at level {level}; {remedy}"
     )
+
+
+def check_recomputed(recipe: str, losses: tuple[Component, ...], batch: Batch) -> None:
+    """Refuse a batch without recomputed log-probs where a loss takes ratios to them."""
+    ratios = any("old_logprob" in getattr(loss, "streams", ()) for loss in losses)
+    if ratios and not batch.has(RECOMPUTED.name, "token"):
+        raise RecipeError(
+            f"recipe {recipe!r}: old_logprob='recomputed' needs column {RECOMPUTED.name!r} at level token; "
+            f"only a model can make it: {annotate_call(RECOMPUTED)}"
+        )
+
+
+def checked(recipe: str, phase: str, link: Component, batch: Any) -> Batch:
+    """What a link returned, refused here if it is not what the link says that it makes."""
+    name = f"recipe {recipe!r}: {link.title()} (phase {phase})"
+    if not isinstance(batch, Batch):
+        raise RecipeError(
+            f"{name} returned {batch!r}; return the batch with its columns: Rows(batch, level).write(...)"
+        )
+    for column in link.makes:
+        # A column that another link made finer stays finer: what joins it is lifted to that level.
+        finer = LEVELS[LEVELS.index(column.level) :]
+        if not any(batch.has(column.name, level) for level in finer):
+            raise RecipeError(
+                f"{name} says that it makes column {column.name!r} at level {column.level}, and did not; "
+                "write it, or take it out of makes"
+            )
+    return batch
 
 
 def annotate_call(column: Column) -> str:

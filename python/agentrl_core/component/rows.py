@@ -26,13 +26,18 @@ def sums(values: NDArray[Any], index: NDArray[np.uint32], length: int) -> NDArra
     return np.bincount(index, weights=values, minlength=length).astype(np.float64)
 
 
-def last_of(chains: NDArray[np.uint32], valid: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def last_of(chains: NDArray[Any], valid: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Whether a row is the last of its chain that counts; the rows of a chain stand together."""
     last = np.zeros(len(chains), dtype=np.bool_)
     counted = np.flatnonzero(valid)
     own = chains[counted]
     last[counted[np.append(own[1:] != own[:-1], True)[: len(own)]]] = True
     return last
+
+
+def first_of(chains: NDArray[Any], valid: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Whether a row is the first of its chain that counts; the rows of a chain stand together."""
+    return last_of(chains[::-1], valid[::-1])[::-1]
 
 
 def level_of(batch: Batch, name: str, otherwise: Level) -> Level:

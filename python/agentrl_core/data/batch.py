@@ -269,7 +269,7 @@ class Batch:
         - `token_mean`: m / sum of m over all tokens;
         - `sequence_mean`: m / sum of m in its draw / K;
         - `sequence_mean_sum`: m / sum of m in its draw / constant, 1 if none is given (OTM of DCPO, arXiv:2509.02333);
-        - `turn_mean`: m / sum of m in its turn / turns of its draw / K;
+        - `turn_mean`: m / sum of m in its turn / turns of its draw / K; `step_mean`: m / sum of m in its turn / turns;
         - `episode_mean`: m / sum of m in its episode / episodes: trajectories of one episode count as one;
         - `constant`: m / (constant · K) (Dr. GRPO, arXiv:2503.20783).
 

@@ -226,12 +226,17 @@ def _scaled(ctx: Any, by_loss: Tensor | None, *_: None) -> tuple[Any, ...]:
 fused_loss.register_autograd(_scaled, setup_context=_keep_gradients)
 
 
-def known_loss(policy: Loss) -> tuple[str, tuple[str, ...]]:
-    """The name under which `fused_loss` finds a loss, which says everything that the loss is; its metrics' names."""
-    name = f"{type(policy).__module__}.{policy!r}"
+def known_loss(policy: Loss, more: tuple[str, ...] = ()) -> tuple[str, tuple[str, ...]]:
+    """The name under which `fused_loss` finds a loss, which says everything that the loss is; its metrics' names.
+
+    Args:
+        policy: the loss.
+        more: streams that the pack has beside those of the loss, and that its metrics read.
+    """
+    name = f"{type(policy).__module__}.{policy!r}{''.join(more)}"
     if name not in LOSSES:
         nothing = torch.zeros(0)
-        streams = dict.fromkeys((*policy.streams, "weight_kl"), nothing)
+        streams = dict.fromkeys((*policy.streams, "weight_kl", *more), nothing)
         LOSSES[name] = policy, tuple(policy.evaluate(Tokens(nothing, nothing, streams))[1])
     loss, names = LOSSES[name]
     if loss != policy:

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 Unit = Literal["token", "step", "trajectory", "pair", "group", "update"]
 """What a loss needs whole: in one update, and in one pack where packs are to add up."""
 
-Denominator = Literal["token_mean", "sequence_mean", "sequence_mean_sum", "turn_mean", "episode_mean", "constant"]
+Denominator = Literal[
+    "token_mean", "sequence_mean", "sequence_mean_sum", "turn_mean", "step_mean", "episode_mean", "constant"
+]
 
 Scope = Literal["all", "sequence"]
 """The rows of a statistic: all that a loss is given, or those of each sequence."""
@@ -160,8 +162,7 @@ class Loss(Part, ABC):
         if not set(ADVANTAGES).isdisjoint(streams):
             yield token("advantage")
         if "old_logprob" in streams:
-            name = self.old_logprob_column
-            yield token(name, model="policy" if name == "recomputed_logprob" else None)
+            yield token("behaviour_logprob")
         yield from super().own_needs()
 
     @property
@@ -175,9 +176,9 @@ class Loss(Part, ABC):
         return None
 
     @property
-    def old_logprob_column(self) -> str:
-        """The token column that holds the log-probs of the policy that the ratio is taken to."""
-        return "behaviour_logprob"
+    def of_steps(self) -> bool:
+        """Whether a step has one row, that of its first trained token, which is read before the action begins."""
+        return False
 
     @property
     def needs_entropy_gradient(self) -> bool:
@@ -215,7 +216,8 @@ class WeightedLoss(Loss, ABC):
     Args:
         aggregate: `token_mean` (every token of the update counts the same: DAPO), `sequence_mean` (mean over the
             tokens of a draw, then over draws: GRPO), `turn_mean` (mean over the tokens of a turn, then over the turns
-            of a draw, then over draws), `constant` (sum over tokens divided by `constant`, then mean over draws:
+            of a draw, then over draws), `step_mean` (mean over the tokens of a turn, then over all turns of the update:
+            IterResearch, arXiv:2511.07327), `constant` (sum over tokens divided by `constant`, then mean over draws:
             Dr. GRPO, arXiv:2503.20783), `sequence_mean_sum` (mean over the tokens of a draw, then the sum over draws,
             divided by `constant` if it is given: LOOP's batch size, whatever was filtered), or another denominator of
             `Batch.token_weights`.
@@ -249,7 +251,20 @@ class WeightedLoss(Loss, ABC):
         return False
 
 
-def sums(tokens: Tokens, **values: Tensor) -> dict[str, Tensor]:
-    """Metrics: the sum of each over the trained rows, detached, and how many rows those are."""
-    metrics = {name: (value.detach() * tokens.trained).sum() for name, value in values.items()}
-    return {**metrics, "tokens": tokens.trained.sum()}
+def sums(tokens: Tokens, counted: Tensor | None = None, count: str = "tokens", **values: Tensor) -> dict[str, Tensor]:
+    """Metrics: the sum of each over some rows, detached, and how many rows those are.
+
+    Where draws of several sources are trained together, also those of each source: `ratio@replay`.
+
+    Args:
+        tokens: the rows.
+        counted: which count, `bool[N]`; None: those that are trained.
+        count: what their number is called.
+        values: of the rows, by name.
+    """
+    counted = tokens.trained if counted is None else counted
+    found: dict[str, Tensor] = {}
+    for suffix, rows in (("", counted), *((f"@{name}", counted & held) for name, held in tokens.sources)):
+        found |= {f"{name}{suffix}": (value.detach() * rows).sum() for name, value in values.items()}
+        found[f"{count}{suffix}"] = rows.sum()
+    return found

@@ -109,11 +109,9 @@ class Sum(Loss):
     second_coefficient: float = option(1.0, at_least=0)
 
     def check_options(self) -> None:
-        """Both are losses of one denominator and one old policy."""
-        mine, other = (
-            (loss.denominator, loss.denominator_constant, loss.old_logprob_column) for loss in (self.first, self.second)
-        )
-        self.require(mine == other, "second", f"give it the denominator and old log-probs of the first, {mine}")
+        """Both are losses of one denominator."""
+        mine, other = ((loss.denominator, loss.denominator_constant) for loss in (self.first, self.second))
+        self.require(mine == other, "second", f"give it the denominator of the first, {mine}")
 
     @property
     def denominator(self) -> Denominator:
@@ -124,11 +122,6 @@ class Sum(Loss):
     def denominator_constant(self) -> float | None:
         """That of both."""
         return self.first.denominator_constant
-
-    @property
-    def old_logprob_column(self) -> str:
-        """That of both."""
-        return self.first.old_logprob_column
 
     @property
     def needs_entropy_gradient(self) -> bool:

@@ -18,7 +18,7 @@ from torch import Tensor
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
 from agentrl_core.loss._operations import fused_loss, known_loss, linear_logprob_and_lse
 from agentrl_core.loss.base import Loss
-from agentrl_core.loss.tokens import Tokens
+from agentrl_core.loss.tokens import SOURCE, Tokens
 from agentrl_core.model.head import WORKSPACE, folded
 from agentrl_core.model.pack import PackOutput
 
@@ -130,7 +130,7 @@ def fused(
         read = entropy if policy.needs_entropy_gradient else entropy.detach()
         value, metrics = policy.evaluate(Tokens(logprob, read, pack.streams))
         return FusedOutput(logprob.detach(), entropy.detach(), loss=value, metrics=metrics, policy=policy)
-    name, names = known_loss(policy)
+    name, names = known_loss(policy, (SOURCE,) if SOURCE in pack.streams else ())
     by = (hidden, weight, bias)
     needed = [torch.is_grad_enabled() and value is not None and value.requires_grad for value in by]
     value, sums, logprob, entropy, *_ = fused_loss(

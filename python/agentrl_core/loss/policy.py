@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from agentrl_core.component import Column, option
 from agentrl_core.loss.base import ADVANTAGES, REFERENCE, Denominator, WeightedLoss, sums
@@ -39,8 +39,6 @@ class Policy(WeightedLoss):
         clip: how far the ratio may move, or None.
         kl: penalty on the divergence from the reference model, or None.
         entropy: coefficient of the entropy bonus, at least 0; or an `EntropyTerm`.
-        old_logprob: `behaviour`: the log-probs recorded when the tokens were sampled; `recomputed`: the column
-            `recomputed_logprob` that `arl.annotate(batch, "recomputed_logprob", policy)` makes before the first update.
         ratio: what r is: of tokens, steps, segments or sequences, to which policy.
         surrogate: what f and g are.
         mask: which tokens speak: detached factors of f and g; or None.
@@ -51,7 +49,8 @@ class Policy(WeightedLoss):
     and `compared` is how many these are): `ratio`, `clip_fraction` (r is outside the bound
     that its advantage feels), `approximate_kl` (k3 of the old policy to the current one), `entropy`, with `kl` the
     penalty's `reference_kl`, with `drift` its `drift`, with a mask `mask` (the mean factor of f and g), and those of an
-    `EntropyTerm`.
+    `EntropyTerm`. Where fresh and stored draws are trained together, each is also said of every source by itself:
+    `approximate_kl@fresh`, `ratio@replay`.
 
     Raises:
         RecipeError: an option is out of range.
@@ -69,7 +68,6 @@ class Policy(WeightedLoss):
     clip: ClipRange | None = Clip()  # noqa: RUF009 - frozen
     kl: KL | None = None
     entropy: float | EntropyTerm = option(0.0, at_least=0)  # noqa: RUF009 - a field
-    old_logprob: Literal["behaviour", "recomputed"] = "behaviour"
     ratio: ImportanceRatio = Ratio()  # noqa: RUF009 - frozen
     surrogate: Surrogate = Clipped()  # noqa: RUF009 - frozen
     mask: Mask | None = None
@@ -85,11 +83,6 @@ class Policy(WeightedLoss):
             yield "weight_entropy"
         if self.expert is not None:
             yield "expert"
-
-    @property
-    def old_logprob_column(self) -> str:
-        """The token column behind `old_logprob`."""
-        return "behaviour_logprob" if self.old_logprob == "behaviour" else "recomputed_logprob"
 
     @property
     def needs_entropy_gradient(self) -> bool:
@@ -131,12 +124,10 @@ class Policy(WeightedLoss):
         elif self.entropy:
             loss = loss - self.entropy * (tokens.stream("weight_entropy") * tokens.entropy).sum()
 
-        compared = tokens.compared
         ratio, moved = log_ratio.detach().exp(), tokens.log_ratio.detach()
         outside = (bounds.above(ratio) & (tokens.advantage_positive > 0)) | (
             bounds.below(ratio) & (tokens.advantage_negative < 0)
         )
         metrics = {"ratio": ratio, "clip_fraction": outside, "approximate_kl": (-moved).expm1() + moved}
         said = sums(tokens, entropy=tokens.entropy, **extra)
-        said |= {name: (value.detach() * compared).sum() for name, value in metrics.items()}
-        return loss, {**said, "compared": compared.sum()}
+        return loss, said | sums(tokens, tokens.compared, "compared", **metrics)

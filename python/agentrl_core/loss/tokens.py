@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal
 
+from agentrl_core.data.codes import CODES
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
 from agentrl_core.model.lazy_torch import torch
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 
 LOG_RATIO_LIMIT = 20.0  # exp(20) is 5e8: beyond it a ratio says nothing more, and in fp32 it would soon overflow
 _MOST_SEGMENTS = 2**31  # no sequence has a segment of this number
+SOURCE = "source"  # the stream with the codes of the draws' sources, where they have several
 _LOWEST_LOGPROB = -1e4  # stands for -inf: a token that sampling could not give has no gradient, and no NaN
 
 SegmentKind = Literal["all", "group", "pair", "sequence", "step"]
@@ -77,6 +79,14 @@ class Tokens:
                 values = torch.where(values.isnan(), self.logprob.detach(), values)
             self._known[name] = values
         return self._known[name]
+
+    @property
+    def sources(self) -> list[tuple[str, Tensor]]:
+        """The rows of each source, by its name; none where all are of one."""
+        if SOURCE not in self._streams:
+            return []
+        codes = self.raw(SOURCE)
+        return [(name, codes == code) for code, name in enumerate(CODES["source"])]
 
     @property
     def compared(self) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from agentrl_core.component import Component, Where, option
 from agentrl_core.loss.base import Loss
@@ -25,6 +25,8 @@ class Train(Component):
             `recipe.updates(batch, stage=...)` gives those, on any batch that has the columns the loss needs.
         epochs: passes over a batch, at least 1; None: as many as the recipe says.
         minibatches: optimizer steps of a pass, at least 1; None: as many as the recipe says.
+        deal: how draws come into minibatches: `mixed` at random; or `by_source`, each minibatch with as many of every
+            source (fresh, replay, expert, ...) as the others, up to one.
         where: the draws that it trains; None: all. A stage may hold several losses of one model on different draws.
 
     Example:
@@ -41,6 +43,7 @@ class Train(Component):
     stage: str = "update"
     epochs: int | None = option(None, at_least=1)
     minibatches: int | None = option(None, at_least=1)
+    deal: Literal["mixed", "by_source"] = "mixed"
     where: Where | None = field(default=None, kw_only=True)
 
     def check_options(self) -> None:

@@ -39,6 +39,8 @@ class Value(WeightedLoss):
         combine: `max` or `mean`.
         heads: `each` or `soft_minimum`.
         temperature: of the soft minimum, above 0.
+        level: `token`: a value of every token; `step`: one of each step, at its first trained token, which is what
+            `arl.annotate(batch, "value", critic, level="step")` reads. Only those tokens are in the denominators.
         low: value of the first bin.
         high: value of the last bin.
         sigma: above 0.
@@ -57,6 +59,7 @@ class Value(WeightedLoss):
     combine: Literal["max", "mean"] = "max"
     heads: Literal["each", "soft_minimum"] = "each"
     temperature: float = option(0.3, above=0)
+    level: Literal["token", "step"] = "token"
     low: float = 0.0
     high: float = 1.0
     sigma: float = option(0.75, above=0)
@@ -71,6 +74,11 @@ class Value(WeightedLoss):
     def own_reads(self) -> Iterable[str | Column]:
         """Weights, returns, and with `clip` the old values."""
         return ("weight_kl", token("return"), *(() if self.clip is None else (token("old_value", model="critic"),)))
+
+    @property
+    def of_steps(self) -> bool:
+        """Where its values are those of steps."""
+        return self.level == "step"
 
     def own_asks(self) -> Iterable[str]:
         """The value, or its logits."""

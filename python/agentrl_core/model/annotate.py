@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
+from agentrl_core.component import Where
+from agentrl_core.component.rows import Rows, first_of
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.model.lazy_torch import require_torch, torch
 
@@ -25,13 +28,15 @@ def annotate(
     *,
     max_tokens: int = 16_384,
     probe: Probe | None = None,
+    draws: Where | ArrayLike | None = None,
+    level: Literal["node_token", "step"] = "node_token",
 ) -> Batch:
     """Add a column that only a model can make, such as the log-probs of a reference model.
 
     The model answers for every trained token, or for a probe at every step, once and without gradients.
 
     Args:
-        batch: the batch; all its draws are run.
+        batch: the batch.
         column: name of the new column. It ends with the answer of `Pack.run` that a model gives: `reference_logprob`,
             `recomputed_logprob`, `current_entropy`, `value`, `old_value`, `sum_probability_squared`.
         model: a model, run at each token's sampling temperature; or a function that takes a `Pack` of sequences and
@@ -39,6 +44,10 @@ def annotate(
             reference.
         max_tokens: tokens of a pack.
         probe: what to ask at every step instead, at temperature 1; then `model` is a model.
+        draws: which are run, a `Where` or `bool[draws]`, such as `batch.column("old_logprob", "draw") == 1`; None: all.
+            Tokens of the others keep the value that they have. Not with a probe.
+        level: `step`: what is said where the first trained token of each step is predicted, before the action: V(s_t)
+            of a critic of steps (`loss.Value(level="step")` trains it).
 
     Returns:
         A batch with `column` at level `node_token`, float32, NaN where nothing was computed. Tokens find their value
@@ -70,23 +79,58 @@ def annotate(
         raise InvalidInputError(f"column is {column!r}; give the name of the new column, such as 'reference_logprob'")
     if not callable(model):
         raise InvalidInputError(f"model is {model!r}; give a torch.nn.Module or a function from a Pack to [N] values")
+    chosen = _chosen(batch, draws)
     if probe is not None:
+        if draws is not None or level != "node_token":
+            given = "level" if draws is None else "draws"
+            raise InvalidInputError(f"{given} is given together with probe, which asks at every step; leave one out")
         return _with_answers_to_probe(batch, column, model, max_tokens, probe)
     answer_pack = _answerer(column, model) if isinstance(model, torch.nn.Module) else model
     # A function may not know trees. Either way a stored token is one pair, whichever draws train it.
     layout: Layout = "tree" if isinstance(model, torch.nn.Module) else "sequence"
-    return batch.with_columns("node_token", **{column: _answers(batch, column, answer_pack, max_tokens, layout)})
+    values = _answers(batch, column, answer_pack, max_tokens, layout, chosen)
+    if level == "node_token":
+        return batch.with_columns("node_token", **{column: values})
+    if level != "step":
+        raise InvalidInputError(f"level is {level!r}; give 'node_token' or 'step'")
+    tokens, steps = Rows(batch, "token"), Rows(batch, "step")
+    found = np.full(len(steps), np.nan, np.float32)
+    if len(chosen) < batch.num_draws and batch.has(column, "step"):
+        found[:] = steps.values(column)
+    first = first_of(tokens.within("step"), tokens.flags("trainable")) & np.isin(tokens.draws, chosen)
+    found[tokens.within("step")[first]] = values[batch.column("node_token", "token")[first]]
+    return batch.with_columns("step", **{column: found})
+
+
+def _chosen(batch: Batch, draws: Where | ArrayLike | None) -> NDArray[np.int64]:
+    """The draws that are run."""
+    if draws is None:
+        return np.arange(batch.num_draws)
+    mask = draws.holds(batch) if isinstance(draws, Where) else np.asarray(draws)
+    if mask.dtype != np.bool_ or mask.shape != (batch.num_draws,):
+        raise InvalidInputError(
+            f"draws is of dtype {mask.dtype} and shape {mask.shape}; give a Where, or a bool for each of the "
+            f"{batch.num_draws} draws"
+        )
+    return np.flatnonzero(mask)
 
 
 def _answers(
-    batch: Batch, column: str, answer_pack: Callable[[Pack], Tensor], max_tokens: int, layout: Layout
+    batch: Batch,
+    column: str,
+    answer_pack: Callable[[Pack], Tensor],
+    max_tokens: int,
+    layout: Layout,
+    draws: NDArray[np.int64],
 ) -> np.ndarray:
-    """The answer for every stored token that is trained."""
+    """The answer for every stored token that these draws train."""
     from agentrl_core.model.pack import Pack
 
     values = np.full(len(batch.column("token", "node_token")), np.nan, dtype=np.float32)
+    if len(draws) < batch.num_draws and batch.has(column, "node_token"):
+        values[:] = batch.column(column, "node_token")
     same = {"inverse_temperature": np.asarray(batch.column("inverse_temperature", "token"), dtype=np.float32)}
-    plan = batch.plan(np.arange(batch.num_draws), max_tokens, layout=layout, fold=[])
+    plan = batch.plan(draws, max_tokens, layout=layout, fold=[])
     for index in range(len(plan)):
         planned = plan.pack(index, same=same)
         pack = Pack.from_plan(planned, planned.streams, entropy_gradient=False)

@@ -161,5 +161,6 @@ AD_HINT = Recipe(
     rollout=HintsByDifficulty(),
     advantage=(GroupRelative(group_by="group_id,hinted"), HintDifficulty()),
     weight=FittingHints(),
-    loss=Policy(old_logprob="recomputed"),
+    loss=Policy(),
+    old_logprob="recomputed",
 )

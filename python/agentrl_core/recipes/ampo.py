@@ -117,7 +117,6 @@ AMPO = Recipe(
     reward=(Outcome(), AtLeastOne()),
     advantage=GroupRelative(scale="none"),
     weight=UnsampledExpert(),
-    loss=Policy(
-        clip=Clip(0.2, 0.2, 10.0), expert=Expert(0.1), old_logprob="recomputed", aggregate="constant", constant=8192.0
-    ),
+    loss=Policy(clip=Clip(0.2, 0.2, 10.0), expert=Expert(0.1), aggregate="constant", constant=8192.0),
+    old_logprob="recomputed",
 )

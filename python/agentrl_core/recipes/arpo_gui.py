@@ -14,9 +14,10 @@ rollouts of the first model never solve leave the pool before training.
 """
 
 from agentrl_core.advantage import GroupRelative
+from agentrl_core.component import Where
 from agentrl_core.loss import Clip, Policy
 from agentrl_core.recipe import Recipe
-from agentrl_core.replay import Band, Failed, Inject, Memory
+from agentrl_core.replay import Failed, Inject, Memory
 from agentrl_core.reward import Fuse, Outcome
 
 ARPO_GUI = Recipe(
@@ -24,11 +25,12 @@ ARPO_GUI = Recipe(
     source="arXiv:2505.16282",
     reward=(Outcome(), Fuse(column="reward.format", coefficient=0.5)),
     replay=Inject(
-        Memory(per_task=8, where=Band("reward", above=0.1)),
+        Memory(per_task=8, where=Where(column="reward", above=0.1)),
         Failed("reward", best_at_most=None, mean_below=0.2, std_below=0.05),
         replaces="first",
         old_logprob="recomputed",
     ),
     advantage=GroupRelative(),
-    loss=Policy(clip=Clip(0.2, 0.3, dual=3.0), old_logprob="recomputed"),
+    loss=Policy(clip=Clip(0.2, 0.3, dual=3.0)),
+    old_logprob="recomputed",
 )

@@ -80,5 +80,6 @@ CLEANER = Recipe(
     source="arXiv:2601.15141",
     rollout=Purify(),
     advantage=GroupRelative(),
-    loss=Policy(clip=Clip(0.2, 0.28, 10.0), old_logprob="recomputed"),
+    loss=Policy(clip=Clip(0.2, 0.28, 10.0)),
+    old_logprob="recomputed",
 )

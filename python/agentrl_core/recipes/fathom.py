@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from agentrl_core.advantage import GroupRelative
-from agentrl_core.component import BatchComponent, Column, Rows, draw, option
+from agentrl_core.component import BatchComponent, Column, Rows, Where, draw, option
 from agentrl_core.loss import Policy
 from agentrl_core.recipe import Recipe
-from agentrl_core.replay import Band, Failed, Inject, Memory
+from agentrl_core.replay import Failed, Inject, Memory
 from agentrl_core.weight import LiveRescale
 
 if TYPE_CHECKING:
@@ -93,7 +93,9 @@ FATHOM = Recipe(
     name="fathom",
     source="arXiv:2509.24107",
     reward=SearchEffort(),
-    replay=Inject(Memory(per_task=1, where=Band(above=0.5)), Failed(best_at_most=0.5), replaces="random"),
+    replay=Inject(
+        Memory(per_task=1, where=Where(column="score", above=0.5)), Failed(best_at_most=0.5), replaces="random"
+    ),
     advantage=GroupRelative(),
     weight=LiveRescale(),
     loss=Policy(),

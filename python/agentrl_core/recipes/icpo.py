@@ -64,5 +64,6 @@ ICPO = Recipe(
     ),
     advantage=GroupRelative(),
     weight=UnsampledExpert(),
-    loss=Policy(clip=Clip(0.2, 0.2, 3.0), kl=KL(0.001), expert=Expert(0.01), old_logprob="recomputed"),
+    loss=Policy(clip=Clip(0.2, 0.2, 3.0), kl=KL(0.001), expert=Expert(0.01)),
+    old_logprob="recomputed",
 )

@@ -68,7 +68,7 @@ class LookaheadBranching(Rollout):
     Of the group `share` (eta, a `Schedule` in the paper: 1, 0.75, 0.5, 0.25) comes of the tree, k = round(share * size)
     branches; the others start at the prompt and are sampled plainly.
 
-    What the tree chose was not sampled: train with log-probs that are recomputed (`Policy(old_logprob="recomputed")`).
+    What the tree chose was not sampled: train with log-probs that are recomputed (`Recipe(old_logprob="recomputed")`).
     A look is every ten tokens, so that what a child is compared by is complete up to nine tokens later; children are
     born where their tokens were, and those of the same ten tokens after those of branches that are older.
 
@@ -223,5 +223,6 @@ LATR = Recipe(
     source="arXiv:2510.24302",
     rollout=LookaheadBranching(share=Schedule(1.0, 0.25, iterations=300)),
     advantage=GroupRelative(),
-    loss=Policy(clip=Clip(0.2, 0.2), old_logprob="recomputed"),
+    loss=Policy(clip=Clip(0.2, 0.2)),
+    old_logprob="recomputed",
 )

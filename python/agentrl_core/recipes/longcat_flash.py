@@ -20,5 +20,6 @@ LONGCAT_FLASH = Recipe(
     source="arXiv:2509.18883",
     advantage=GroupRelative(),
     weight=ImportanceWeight(),
-    loss=Policy(clip=Clip(0.2, 0.28, dual=5.0), aggregate="constant", constant=8192.0, old_logprob="recomputed"),
+    loss=Policy(clip=Clip(0.2, 0.28, dual=5.0), aggregate="constant", constant=8192.0),
+    old_logprob="recomputed",
 )

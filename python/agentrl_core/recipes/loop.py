@@ -26,6 +26,6 @@ LOOP = Recipe(
         clip=Clip(0.1, 0.1, scale="reciprocal"),
         aggregate="sequence_mean_sum",
         constant=32.0,
-        old_logprob="recomputed",
     ),
+    old_logprob="recomputed",
 )

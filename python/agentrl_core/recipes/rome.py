@@ -23,5 +23,6 @@ ROME = Recipe(
     source="arXiv:2512.24873",
     advantage=Discounted(),
     weight=ImportanceWeight(level="step_geometric", kind="filter"),
-    loss=Policy(ratio=Ratio("step"), clip=Clip(dual=1.4), old_logprob="recomputed"),
+    loss=Policy(ratio=Ratio("step"), clip=Clip(dual=1.4)),
+    old_logprob="recomputed",
 )

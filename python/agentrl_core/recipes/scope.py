@@ -66,5 +66,6 @@ SCOPE = Recipe(
     rollout=LedOn(column="success"),
     advantage=GroupRelative(),
     weight=UnsampledExpert(),
-    loss=Policy(expert=Expert(0.1), old_logprob="recomputed"),
+    loss=Policy(expert=Expert(0.1)),
+    old_logprob="recomputed",
 )

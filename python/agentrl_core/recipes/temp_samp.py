@@ -18,5 +18,6 @@ TEMP_SAMP = Recipe(
     rollout=Rounds(members=Members(3) + Members(1, begins=Solution(), begins_trained=True, fact="expert")),
     reward=(Outcome(), SoftTop()),
     advantage=GroupRelative(),
-    loss=Policy(old_logprob="recomputed"),
+    loss=Policy(),
+    old_logprob="recomputed",
 )

@@ -81,7 +81,8 @@ class Inject(Replay):
 
     Example:
         >>> from agentrl_core import replay
-        >>> success = replay.Memory(per_task=8, where=replay.Band("outcome", above=0.1))
+        >>> from agentrl_core.component import Where
+        >>> success = replay.Memory(per_task=8, where=Where(column="outcome", above=0.1))
         >>> failed = replay.Failed("outcome", best_at_most=None, mean_below=0.2, std_below=0.05)
         >>> replay.Inject(success, failed, replaces="first", old_logprob="recomputed").needs
         (draw('outcome'),)

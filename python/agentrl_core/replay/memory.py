@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentrl_core import _core
-from agentrl_core.component import column_name, option
-from agentrl_core.component.component import Component
+from agentrl_core.component import Where, column_name, option
 from agentrl_core.component.state import Closed, Remembers, State
 from agentrl_core.data.codes import CODES
 from agentrl_core.operators import keys
@@ -24,46 +23,6 @@ _FRESH = CODES["source"].index("fresh")
 
 Order = Literal["uniform", "oldest", "newest", "best", "proportional", "rank"]
 """How rows of a memory are drawn, each at most once: at random, by age, by priority, or at random by priority."""
-
-
-@dataclass(frozen=True)
-class Band(Component):
-    """Says which rows are remembered or drawn: those whose column lies in a band.
-
-    Args:
-        column: of draws.
-        at_least: smallest value; None: any.
-        above: larger than this; None: any.
-        at_most: largest value; None: any.
-        below: smaller than this; None: any.
-
-    Example:
-        >>> from agentrl_core.replay import Band
-        >>> Band("score", above=0.5).of([0.5, 1.0, float("nan")]).tolist()
-        [False, True, False]
-    """
-
-    phase: ClassVar[str] = "replay"
-
-    column: str = column_name("score", level="draw")
-    at_least: float | None = None
-    above: float | None = None
-    at_most: float | None = None
-    below: float | None = None
-
-    def of(self, values: object) -> NDArray[np.bool_]:
-        """Which of some values lie in the band; NaN never does."""
-        numbers = np.asarray(values, np.float64)
-        inside = np.isfinite(numbers)
-        for bound, fits in (
-            (self.at_least, np.greater_equal),
-            (self.above, np.greater),
-            (self.at_most, np.less_equal),
-            (self.below, np.less),
-        ):
-            if bound is not None:
-                inside &= fits(np.nan_to_num(numbers), bound)
-        return inside
 
 
 @dataclass(frozen=True)
@@ -82,7 +41,7 @@ class Memory(Remembers):
         capacity: most rows (or groups) of all; None: any number.
         per_task: most rows (or groups) of one task; None: any number.
         unit: what is kept, counted and drawn as one: a `trajectory`, or a `group` intact.
-        where: which trajectories are kept; None: all that have a score.
+        where: which trajectories are kept, by what is known at its close; None: all that have a score.
         max_age: rows that are older, in iterations, are forgotten; None: never.
         min_age: rows that are younger, in iterations, are not drawn; 1: of the iteration before.
         max_versions: rows whose oldest action is more policy versions old than the newest are not drawn; None: all are.
@@ -100,7 +59,8 @@ class Memory(Remembers):
 
     Example:
         >>> from agentrl_core import replay
-        >>> replay.Memory(per_task=8, where=replay.Band("outcome", above=0.1)).needs
+        >>> from agentrl_core.component import Where
+        >>> replay.Memory(per_task=8, where=Where(column="outcome", above=0.1)).needs
         (draw('outcome'),)
     """
 
@@ -109,7 +69,7 @@ class Memory(Remembers):
     capacity: int | None = option(None, at_least=1)
     per_task: int | None = option(None, at_least=1)
     unit: Literal["trajectory", "group"] = "trajectory"
-    where: Band | None = None
+    where: Where | None = None
     max_age: int | None = option(None, at_least=1)
     min_age: int = option(1, at_least=1)
     max_versions: int | None = option(None, at_least=0)
@@ -199,15 +159,17 @@ class Memory(Remembers):
     def _worth(self, closed: Closed) -> Kept:
         """What ended in the iteration and is kept."""
         new = np.flatnonzero(np.asarray(closed.finished.column("source", "draw")) == _FRESH)
-        fresh = Kept.of(closed.finished.select_draws(new), closed.iteration, self.kept_columns)
+        ended = closed.finished.select_draws(new)
+        fresh = Kept.of(ended, closed.iteration, self.kept_columns)
         for name in self.kept_columns:
             known = matched(closed.batch, name, fresh.trajectory_id)  # also what was computed after scoring
             fresh.columns[name][:] = np.where(np.isfinite(known), known, fresh.columns[name])
         fits = np.isfinite(fresh.score)
         if self.where is not None:
-            known = matched(closed.batch, self.where.column, fresh.trajectory_id)
-            said = matched(closed.finished, self.where.column, fresh.trajectory_id)
-            fits = self.where.of(np.where(np.isfinite(known), known, said))
+            ids = np.asarray(ended.column("trajectory_id", "draw"))
+            known, said = (matched(batch, self.where.column, ids) for batch in (closed.batch, ended))
+            held = self.where.holds(ended, np.where(np.isfinite(known), known, said))
+            fits = np.isin(fresh.trajectory_id, ids[held])
         if self.unit == "group":
             fits = np.isin(fresh.group_id, fresh.group_id[fits])
         return fresh.take(fits)

@@ -59,9 +59,15 @@ class Metrics:
 
 def _means(sums: Mapping[str, Tensor], updates: int) -> dict[str, float]:
     numbers = {name: float(value) for name, value in sums.items()}
-    tokens = numbers.pop("tokens", 0.0)
-    compared = numbers.pop("compared", tokens)
-    loss = numbers.pop("loss") / updates
-    counts = {name: compared if name in _OF_RATIOS else tokens for name in numbers}
-    means = {name: n if name.startswith(_LARGEST) else n / max(counts[name], 1.0) for name, n in numbers.items()}
-    return {"loss": loss, **means, "tokens": tokens}
+    means = {"loss": numbers.pop("loss") / updates}
+    for name, number in numbers.items():
+        kind, source = name.split("@")[0], name[len(name.split("@")[0]) :]  # `ratio@replay` is of one source
+        tokens = numbers.get(f"tokens{source}", 0.0)
+        if kind == "compared" or (source and not tokens):
+            continue
+        if kind == "tokens" or kind.startswith(_LARGEST):
+            means[name] = number
+        else:
+            count = numbers.get(f"compared{source}", tokens) if kind in _OF_RATIOS else tokens
+            means[name] = number / max(count, 1.0)
+    return {"tokens": 0.0, **means}

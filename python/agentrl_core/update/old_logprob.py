@@ -8,15 +8,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from agentrl_core.data.codes import CODES
 from agentrl_core.exceptions import InvalidInputError
 
 if TYPE_CHECKING:
     from agentrl_core.data.batch import Batch
-    from agentrl_core.loss import Loss
 
 _BEHAVIOUR, _RECOMPUTED, _NONE = range(3)  # codes of draws.old_logprob
-_FRESH = CODES["source"].index("fresh")
 _COLUMNS = {_BEHAVIOUR: "behaviour_logprob", _RECOMPUTED: "recomputed_logprob"}
 
 
@@ -35,18 +32,16 @@ class OldLogprobs:
     none: NDArray[np.bool_] | None = None
 
 
-def old_logprobs(batch: Batch, loss: Loss) -> OldLogprobs:
+def old_logprobs(batch: Batch) -> OldLogprobs:
     """What the ratio of each draw is taken to, by `draws.old_logprob`.
 
     `behaviour`: as sampled. `recomputed`: column `recomputed_logprob`. `none`: nothing, so that the ratio is 1 with the
-    gradient of log p. Fresh draws with `behaviour` take the column that the loss names.
+    gradient of log p.
 
     Raises:
         InvalidInputError: a draw says `recomputed`, and nobody has recomputed them.
     """
     codes = np.asarray(batch.column("old_logprob", "draw")).astype(np.int64)
-    if loss.old_logprob_column == _COLUMNS[_RECOMPUTED]:
-        codes = np.where(np.asarray(batch.column("source", "draw")) == _FRESH, _RECOMPUTED, codes)
     kinds = set(np.unique(codes).tolist())
     if kinds <= {_BEHAVIOUR}:
         return OldLogprobs(_COLUMNS[_BEHAVIOUR])

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from agentrl_core.component.rows import Rows, first_of
 from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.loss.tokens import SOURCE
 from agentrl_core.update.old_logprob import old_logprobs
 from agentrl_core.update.pairs import pairs_of
 
@@ -91,15 +93,22 @@ class Prepared:
         streams = tuple(dict.fromkeys(("inverse_temperature", "weight_kl", *loss.streams)))
         summed = tuple(name for name in streams if name in _PRODUCTS)
         names = {name: name for name in streams if name not in (*summed, *_IDS)}
-        old = old_logprobs(batch, loss) if "old_logprob" in names else None
+        old = old_logprobs(batch) if "old_logprob" in names else None
         if old is not None:
             names["old_logprob"] = old.column
+        if len(np.unique(np.asarray(batch.column("source", "draw"))[valid])) > 1:
+            names[SOURCE] = SOURCE  # metrics are said of each
         factors = dict.fromkeys(column for name in summed for column in _PRODUCTS[name])
         columns = {
             column: np.asarray(batch.column(column, "token"), np.float32)
             for column in dict.fromkeys((*names.values(), *factors, "keep"))
             if column in names.values() or batch.has(column, "token")
         }
+        keep = columns["keep"] != 0 if "keep" in columns else None
+        if loss.of_steps:
+            steps = Rows(batch, "token")
+            kept = steps.flags("trainable") if keep is None else steps.flags("trainable") & keep
+            keep = first_of(steps.within("step"), kept)
         unknown = {name: np.flatnonzero(~np.isfinite(values)) for name, values in columns.items()}
         same = {stream: columns[column] for stream, column in names.items()}
         if old is not None and old.values is not None and old.none is not None:
@@ -113,7 +122,7 @@ class Prepared:
             valid=valid,
             dealt=segments[next((name for name in ("group", "pair") if name in whole), "sequence")],
             units=_units(loss, segments),
-            keep=columns["keep"] != 0 if "keep" in columns else None,
+            keep=keep,
             same=same,
             summed=summed,
             credit={column: columns[column] for column in factors if column in columns},

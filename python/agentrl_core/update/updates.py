@@ -94,7 +94,7 @@ class Updates:
         for part in parts:
             epochs = cast("int", part.training.epochs)
             for epoch in range(again * epochs, (again + 1) * epochs):
-                for draws in _dealt(part.prepared, part.count, self._seed, epoch):
+                for draws in _dealt(part.prepared, part.count, self._seed, epoch, part.training.deal):
                     if between is None:
                         yield Update(part.prepared, draws, part.metrics)
                         continue
@@ -140,13 +140,17 @@ class _Part:
         return self.prepared if loss is None else replace(self.prepared, loss=loss)
 
 
-def _dealt(prepared: Prepared, parts: int, seed: int, epoch: int) -> Iterator[NDArray[np.int64]]:
+def _dealt(prepared: Prepared, parts: int, seed: int, epoch: int, deal: str) -> Iterator[NDArray[np.int64]]:
     """The draws of each minibatch of an epoch."""
     if not parts:
         return
     draws = np.flatnonzero(prepared.valid).astype(np.int64)
     _, first, place = np.unique(prepared.dealt[draws], return_index=True, return_inverse=True)
     base = np.uint64(_core.rng.structural_seed(seed, epoch))
-    order = np.argsort(_core.rng.uniform(base + draws[first].astype(np.uint64), 0), kind="stable")
-    for units in np.array_split(order, parts):
+    chances = _core.rng.uniform(base + draws[first].astype(np.uint64), 0)
+    dealt = np.array_split(np.argsort(chances, kind="stable"), parts)
+    if deal == "by_source":  # source after source goes round: no part has two more of one than another part
+        order = np.lexsort((chances, np.asarray(prepared.batch.column("source", "draw"))[draws[first]]))
+        dealt = [order[part::parts] for part in range(parts)]
+    for units in dealt:
         yield draws[np.isin(place, units)]

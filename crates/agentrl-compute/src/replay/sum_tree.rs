@@ -1,11 +1,16 @@
-//! Draws in proportion to priorities that change: a tree of sums with 16 children a node.
+//! Draws in proportion to priorities that change: a tree of sums with eight children a node.
 
 use crate::check::{same_length, within};
 use crate::rng::uniform;
 use crate::{Error, Result, names, par};
 
-/// Children of a node: two cache lines of f64.
-const WIDTH: usize = 16;
+/// Children of a node: a cache line of f64.
+const WIDTH: usize = 8;
+
+/// What siblings have, side by side in one cache line.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[repr(align(64))]
+struct Family([f64; WIDTH]);
 
 /// Draws that are worth a thread of their own.
 const MANY: usize = 1 << 11;
@@ -13,7 +18,8 @@ const MANY: usize = 1 << 11;
 /// Priorities of rows, and their sums.
 ///
 /// A sum is always made of the values below it, in one fixed order, and never by adding a difference. So a tree that was
-/// updated any number of times equals, bit for bit, one that is made anew from the same priorities.
+/// updated any number of times equals, bit for bit, one that is made anew from the same priorities. Updates are cheap:
+/// they only note what changed, and the sums above it are made again when somebody asks for one.
 ///
 /// ```
 /// use agentrl_compute::replay::SumTree;
@@ -27,11 +33,13 @@ const MANY: usize = 1 << 11;
 pub struct SumTree {
     rows: usize,
     exponent: f64,
-    /// Of each row its priority to the power of the exponent; 0: it is not drawn. Whole nodes.
-    leaves: Vec<f64>,
-    /// Nodes over the leaves, nodes over those, and so on; the last level is one family of siblings.
+    /// Of each row its priority to the power of the exponent; 0: it is not drawn. Whole families.
+    leaves: Vec<Family>,
+    /// Nodes over the families of leaves, nodes over those, and so on; the last level is one family.
     levels: Vec<Level>,
-    /// One bit a node of the widest level, all unset between calls.
+    /// Families of leaves that changed since the sums were made, each once.
+    changed: Vec<usize>,
+    /// One bit a family of leaves: whether it is in `changed`; for wider use between calls of `once`.
     seen: Vec<u64>,
 }
 
@@ -39,11 +47,9 @@ pub struct SumTree {
 #[derive(Clone, Debug, PartialEq)]
 struct Level {
     /// What each holds.
-    sums: Vec<f64>,
-    /// What it and its elder siblings hold.
-    running: Vec<f64>,
+    sums: Vec<Family>,
     /// The smallest leaf below it that is not 0; infinite where there is none.
-    least: Vec<f64>,
+    least: Vec<Family>,
 }
 
 names! {
@@ -66,24 +72,27 @@ impl SumTree {
     /// outside [0, 100].
     pub fn new(priorities: &[f64], exponent: f64) -> Result<Self> {
         within("exponent", exponent, 0.0, 100.0)?;
-        let mut leaves = vec![0.0; priorities.len().next_multiple_of(WIDTH)];
+        let rows = priorities.len();
+        let mut leaves = vec![Family([0.0; WIDTH]); rows.div_ceil(WIDTH)];
         par::fill(&mut leaves, |start, piece| {
-            for (row, leaf) in (start..priorities.len()).zip(piece) {
-                *leaf = raised(row, priorities[row], exponent)?;
+            for (first, family) in (start * WIDTH..rows).step_by(WIDTH).zip(piece) {
+                for (row, leaf) in (first..rows).zip(&mut family.0) {
+                    *leaf = raised(row, priorities[row], exponent, rows)?;
+                }
             }
             Ok(())
         })?;
-        let (mut levels, mut nodes) = (Vec::new(), leaves.len() / WIDTH);
+        let (mut levels, mut nodes) = (Vec::new(), leaves.len());
         while nodes > 0 {
-            let width = nodes.next_multiple_of(WIDTH);
-            levels.push(Level { sums: vec![0.0; width], running: vec![0.0; width], least: vec![f64::INFINITY; width] });
-            nodes = if nodes > WIDTH { width / WIDTH } else { 0 };
+            let families = nodes.div_ceil(WIDTH);
+            let of = |value| vec![Family([value; WIDTH]); families];
+            levels.push(Level { sums: of(0.0), least: of(f64::INFINITY) });
+            nodes = if nodes > WIDTH { families } else { 0 };
         }
-        let nodes: Vec<usize> = (0..leaves.len() / WIDTH).collect();
-        let seen = vec![0; nodes.len().div_ceil(64)];
-        let mut tree = Self { rows: priorities.len(), exponent, leaves, levels, seen };
-        tree.renew(nodes);
-        tree.check_total()?;
+        let mut seen = vec![0; leaves.len().div_ceil(64)];
+        let changed = (0..leaves.len()).filter(|&family| first_time(&mut seen, family)).collect();
+        let mut tree = Self { rows, exponent, leaves, levels, changed, seen };
+        tree.settle();
         Ok(tree)
     }
 
@@ -98,39 +107,41 @@ impl SumTree {
     }
 
     /// The sum over all rows.
-    pub fn total(&self) -> f64 {
-        self.levels.last().map_or(0.0, |top| top.running[WIDTH - 1])
+    pub fn total(&mut self) -> f64 {
+        self.settle();
+        self.levels.last().map_or(0.0, |top| total_of(&top.sums[0]))
     }
 
     /// How probable rows are, in one draw; 0: never drawn.
     ///
     /// # Errors
     /// `InvalidInput` for a row that there is not.
-    pub fn probabilities(&self, rows: &[i64]) -> Result<Vec<f64>> {
-        rows.iter().enumerate().map(|(place, &row)| self.probability(self.check_row("rows", place, row)?)).collect()
+    pub fn probabilities(&mut self, rows: &[i64]) -> Result<Vec<f64>> {
+        let total = self.total();
+        let share = |row: usize| if total > 0.0 { self.leaf(row) / total } else { 0.0 };
+        rows.iter().enumerate().map(|(place, &row)| self.check_row("rows", place, row).map(share)).collect()
     }
 
     /// How probable a row is, in one draw.
     ///
     /// # Errors
     /// `InvalidInput` for a row that there is not.
-    pub fn probability(&self, row: usize) -> Result<f64> {
-        self.check_row("row", 0, row as i64)?;
-        let total = self.total();
-        Ok(if total > 0.0 { self.leaves[row] / total } else { 0.0 })
+    pub fn probability(&mut self, row: usize) -> Result<f64> {
+        Ok(self.probabilities(&[row as i64])?[0])
     }
 
-    /// Gives rows other priorities. Of a row that is named twice the last counts. O(k log n); all or nothing.
+    /// Gives rows other priorities. Of a row that is named twice the last counts. O(k); all or nothing.
     ///
     /// # Errors
     /// `InvalidInput` for a row that there is not, or a priority that [`SumTree::new`] would refuse.
     pub fn update(&mut self, rows: &[i64], priorities: &[f64]) -> Result<()> {
         same_length("priorities", priorities.len(), "rows", rows.len())?;
         let raise = |(place, (&row, &priority)): (usize, (&i64, &f64))| {
-            Ok((self.check_row("rows", place, row)?, raised(place, priority, self.exponent)?))
+            Ok((self.check_row("rows", place, row)?, raised(place, priority, self.exponent, self.rows)?))
         };
         let leaves = rows.iter().zip(priorities).enumerate().map(raise).collect::<Result<Vec<_>>>()?;
-        self.set(&leaves)
+        self.set(&leaves);
+        Ok(())
     }
 
     /// Takes rows out: they are not drawn until an update gives them a priority again.
@@ -140,7 +151,8 @@ impl SumTree {
     pub fn remove(&mut self, rows: &[i64]) -> Result<()> {
         let leaf = |(place, &row): (usize, &i64)| Ok((self.check_row("rows", place, row)?, 0.0));
         let leaves = rows.iter().enumerate().map(leaf).collect::<Result<Vec<_>>>()?;
-        self.set(&leaves)
+        self.set(&leaves);
+        Ok(())
     }
 
     /// Draws `count` rows, with replacement. Draw `i` takes the `i`-th uniform number of `key`: out of the whole sum, or,
@@ -148,7 +160,7 @@ impl SumTree {
     ///
     /// # Errors
     /// `InvalidInput` where no row has a priority.
-    pub fn sample(&self, count: usize, key: u64, stratified: bool) -> Result<Vec<i64>> {
+    pub fn sample(&mut self, count: usize, key: u64, stratified: bool) -> Result<Vec<i64>> {
         let total = self.total();
         if count > 0 && total <= 0.0 {
             return Err(Error::invalid(format!(
@@ -172,18 +184,17 @@ impl SumTree {
     ///
     /// # Errors
     /// `InvalidInput` for a row that there is not or that is never drawn, or a beta outside [0, 100].
-    pub fn weights(&self, rows: &[i64], beta: f64, normalise: Normalise) -> Result<Vec<f64>> {
+    pub fn weights(&mut self, rows: &[i64], beta: f64, normalise: Normalise) -> Result<Vec<f64>> {
         let total = self.total();
         let probability = |(place, &row): (usize, &i64)| {
-            let leaf = self.leaves[self.check_row("rows", place, row)?];
+            let leaf = self.leaf(self.check_row("rows", place, row)?);
             if leaf > 0.0 {
                 return Ok(leaf / total);
             }
             Err(Error::invalid(format!("rows[{place}] is {row}, which has no priority; give rows that were drawn")))
         };
         let probabilities = rows.iter().enumerate().map(probability).collect::<Result<Vec<_>>>()?;
-        let least =
-            self.levels.last().map_or(f64::INFINITY, |top| top.least.iter().copied().fold(f64::INFINITY, f64::min));
+        let least = self.levels.last().map_or(f64::INFINITY, |top| least_of(&top.least[0]));
         importance(&probabilities, self.rows, beta, normalise, least / total)
     }
 
@@ -196,77 +207,66 @@ impl SumTree {
             for (place, left) in left.iter_mut().enumerate().take(rows.len()) {
                 *left = target(first * TOGETHER + place);
             }
-            for level in self.levels.iter().rev() {
+            let levels = self.levels.iter().rev().map(|level| &level.sums);
+            for families in levels.chain([&self.leaves]) {
                 for (left, node) in left.iter_mut().zip(&mut node).take(rows.len()) {
-                    let running: &[f64; WIDTH] = family(&level.running, *node);
-                    let before = running.iter().map(|&sum| usize::from(sum <= *left)).sum::<usize>();
-                    // Rounding can leave more than there is: then it is the last that has anything.
-                    let child = if before < WIDTH { before } else { last_with_any(running) };
-                    if child > 0 {
-                        *left -= running[child - 1];
-                    }
+                    let (child, before) = child_at(&families[*node], *left);
+                    *left -= before;
                     *node = *node * WIDTH + child;
                 }
             }
-            for (row, (&left, &node)) in rows.iter_mut().zip(left.iter().zip(&node)) {
-                let (mut sum, mut found) = (0.0, 0);
-                for (child, &leaf) in family(&self.leaves, node).iter().enumerate() {
-                    if leaf > 0.0 && (sum <= left || sum <= 0.0) {
-                        found = child;
-                    }
-                    sum += leaf;
-                }
-                *row = (node * WIDTH + found) as i64;
+            for (row, &node) in rows.iter_mut().zip(&node) {
+                *row = node as i64;
             }
         }
     }
 
-    fn set(&mut self, leaves: &[(usize, f64)]) -> Result<()> {
-        let before: Vec<f64> = leaves.iter().map(|&(row, _)| self.leaves[row]).collect();
+    /// The power of a row's priority.
+    fn leaf(&self, row: usize) -> f64 {
+        self.leaves[row / WIDTH].0[row % WIDTH]
+    }
+
+    /// Changes leaves; what stands above them waits for `settle`.
+    fn set(&mut self, leaves: &[(usize, f64)]) {
         for &(row, leaf) in leaves {
-            self.leaves[row] = leaf;
-        }
-        let nodes = || leaves.iter().map(|&(row, _)| row / WIDTH).collect();
-        self.renew(nodes());
-        let checked = self.check_total();
-        if checked.is_err() {
-            for (&(row, _), &leaf) in leaves.iter().zip(&before).rev() {
-                self.leaves[row] = leaf;
+            let family = row / WIDTH;
+            self.leaves[family].0[row % WIDTH] = leaf;
+            if first_time(&mut self.seen, family) {
+                self.changed.push(family);
             }
-            self.renew(nodes());
         }
-        checked
     }
 
-    /// Makes all that stands above some nodes of leaves again.
-    fn renew(&mut self, mut nodes: Vec<usize>) {
-        let Some(first) = self.levels.first_mut() else { return };
-        once(&mut nodes, &mut self.seen);
-        for &node in &nodes {
-            let leaves: &[f64; WIDTH] = family(&self.leaves, node);
-            first.sums[node] = leaves.iter().sum();
-            let drawn = leaves.iter().filter(|&&leaf| leaf > 0.0);
-            first.least[node] = drawn.copied().fold(f64::INFINITY, f64::min);
+    /// Makes all that stands above leaves that changed again.
+    fn settle(&mut self) {
+        let mut nodes = std::mem::take(&mut self.changed);
+        if nodes.len() > self.seen.len() {
+            // Of many, looking at every bit is cheap, and gives them in the order of memory.
+            nodes.clear();
+            nodes.extend(set_bits(&self.seen));
         }
-        for level in 0..self.levels.len() {
-            for node in &mut nodes {
-                *node /= WIDTH;
-            }
-            once(&mut nodes, &mut self.seen);
-            let (below, above) = self.levels.split_at_mut(level + 1);
-            let below = &mut below[level];
+        for (place, level) in (0..self.levels.len()).zip(1..) {
             for &node in &nodes {
-                let mut sum = 0.0;
-                for place in node * WIDTH..(node + 1) * WIDTH {
-                    sum += below.sums[place];
-                    below.running[place] = sum;
-                }
-                if let Some(above) = above.first_mut() {
-                    above.sums[node] = sum;
-                    above.least[node] = family(&below.least, node).iter().copied().fold(f64::INFINITY, f64::min);
-                }
+                self.seen[node / 64] = 0;
+            }
+            let (below, above) = self.levels.split_at_mut(place);
+            let Some(Level { sums, least }) = above.first_mut() else { break };
+            for &node in &nodes {
+                let (sum, smallest) = match below.last() {
+                    Some(below) => (total_of(&below.sums[node]), least_of(&below.least[node])),
+                    None => (total_of(&self.leaves[node]), least_drawn(&self.leaves[node])),
+                };
+                (sums[node / WIDTH].0[node % WIDTH], least[node / WIDTH].0[node % WIDTH]) = (sum, smallest);
+            }
+            if level < self.levels.len() {
+                nodes.retain_mut(|node| {
+                    *node /= WIDTH;
+                    first_time(&mut self.seen, *node)
+                });
             }
         }
+        nodes.clear();
+        self.changed = nodes;
     }
 
     fn check_row(&self, name: &str, place: usize, row: i64) -> Result<usize> {
@@ -276,13 +276,6 @@ impl SumTree {
                 "{name}[{place}] is {row}, but there are {rows} rows; give a row from 0 on, below {rows}"
             ))
         })
-    }
-
-    fn check_total(&self) -> Result<()> {
-        if self.total().is_finite() {
-            return Ok(());
-        }
-        Err(Error::invalid("the sum of all priorities is too large for f64; divide the priorities by their largest"))
     }
 }
 
@@ -310,8 +303,8 @@ pub fn importance(probabilities: &[f64], rows: usize, beta: f64, normalise: Norm
     Ok(probabilities.iter().map(|&probability| (base / probability).powf(beta)).collect())
 }
 
-/// A priority to the power of an exponent.
-fn raised(row: usize, priority: f64, exponent: f64) -> Result<f64> {
+/// A priority to the power of an exponent; as many as there are rows add up to a number.
+fn raised(row: usize, priority: f64, exponent: f64, rows: usize) -> Result<f64> {
     if !(priority > 0.0 && priority.is_finite()) {
         return Err(Error::invalid(format!(
             "priorities[{row}] is {priority}, but must be above 0 and finite; take a row out to draw it no more, and add a \
@@ -319,36 +312,65 @@ fn raised(row: usize, priority: f64, exponent: f64) -> Result<f64> {
         )));
     }
     let leaf = if (exponent - 1.0).abs() < f64::EPSILON { priority } else { priority.powf(exponent) };
-    if leaf > 0.0 && leaf.is_finite() {
+    if leaf > 0.0 && leaf <= f64::MAX / 2.0 / rows as f64 {
         return Ok(leaf);
     }
     Err(Error::invalid(format!(
-        "priorities[{row}] is {priority}, whose power {exponent} is {leaf}; scale the priorities or give a smaller exponent"
+        "priorities[{row}] is {priority}, whose power {exponent} is {leaf}, and {rows} of those have no sum in f64; divide \
+         the priorities by their largest, or give a smaller exponent"
     )))
 }
 
-/// Keeps the first of equal nodes.
-fn once(nodes: &mut Vec<usize>, seen: &mut [u64]) {
-    nodes.retain(|node| {
-        let (word, bit) = (node / 64, 1 << (node % 64));
-        let new = seen[word] & bit == 0;
-        seen[word] |= bit;
-        new
-    });
-    for node in nodes {
-        seen[*node / 64] = 0;
-    }
+/// Whether a bit was not set yet; it is from now on.
+fn first_time(seen: &mut [u64], node: usize) -> bool {
+    let (word, bit) = (&mut seen[node / 64], 1 << (node % 64));
+    let new = *word & bit == 0;
+    *word |= bit;
+    new
 }
 
-/// The last of siblings that holds anything.
-fn last_with_any(running: &[f64; WIDTH]) -> usize {
-    running.iter().position(|&sum| sum >= running[WIDTH - 1]).unwrap_or(0)
+/// The places of the bits that are set.
+fn set_bits(words: &[u64]) -> impl Iterator<Item = usize> {
+    (0..).zip(words).flat_map(|(place, &word)| {
+        let rest = |&bits: &u64| (bits & (bits - 1) > 0).then_some(bits & bits.wrapping_sub(1));
+        let words = std::iter::successors((word > 0).then_some(word), rest);
+        words.map(move |bits| place * 64 + bits.trailing_zeros() as usize)
+    })
 }
 
-/// The values of siblings.
-fn family(values: &[f64], node: usize) -> &[f64; WIDTH] {
-    const NONE: [f64; WIDTH] = [0.0; WIDTH];
-    values[node * WIDTH..].first_chunk().unwrap_or(&NONE)
+/// What each of some siblings and its elders hold: by pairs, so that no sum waits for more than three others. It never
+/// falls, and a sibling that holds nothing adds nothing.
+fn running(family: &Family) -> [f64; WIDTH] {
+    let [a, b, c, d, e, f, g, h] = family.0;
+    let second = a + b;
+    let fourth = second + (c + d);
+    let sixth = fourth + (e + f);
+    [a, second, second + c, fourth, fourth + e, sixth, sixth + g, sixth + (g + h)]
+}
+
+/// The sum of siblings.
+fn total_of(family: &Family) -> f64 {
+    running(family)[WIDTH - 1]
+}
+
+/// The smallest of siblings.
+fn least_of(family: &Family) -> f64 {
+    family.0.iter().copied().fold(f64::INFINITY, f64::min)
+}
+
+/// The smallest of siblings that is not 0.
+fn least_drawn(family: &Family) -> f64 {
+    family.0.iter().copied().filter(|&leaf| leaf > 0.0).fold(f64::INFINITY, f64::min)
+}
+
+/// The child that a target falls on, and what its elder siblings hold.
+fn child_at(family: &Family, target: f64) -> (usize, f64) {
+    let running = running(family);
+    let before = running.iter().map(|&sum| usize::from(sum <= target)).sum::<usize>();
+    // Rounding can leave more than there is: then it is the last that holds anything.
+    let last = || running.iter().position(|&sum| sum >= running[WIDTH - 1]).unwrap_or(0);
+    let child = if before < WIDTH { before } else { last() };
+    (child, if child > 0 { running[child - 1] } else { 0.0 })
 }
 
 #[cfg(test)]

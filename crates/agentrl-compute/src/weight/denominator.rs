@@ -18,6 +18,8 @@ pub enum Denominator {
     SequenceMeanSum(f64),
     /// `m / (Σ m of its turn) / (turns of its draw) / K`: every turn of a draw counts the same, and every draw.
     TurnMean,
+    /// `m / (Σ m of its turn) / turns`: every turn counts the same, whichever draw it is of.
+    StepMean,
     /// `m / (Σ m of its episode) / episodes`: trajectories of one episode count as one.
     EpisodeMean,
     /// `m / (constant · K)`: a token counts the same however long its draw is (Dr.GRPO, arXiv:2503.20783).
@@ -35,6 +37,7 @@ impl Denominator {
             ("sequence_mean", Self::SequenceMean),
             ("sequence_mean_sum", Self::SequenceMeanSum(constant.unwrap_or(1.0))),
             ("turn_mean", Self::TurnMean),
+            ("step_mean", Self::StepMean),
             ("episode_mean", Self::EpisodeMean),
             ("constant", Self::Constant(constant.unwrap_or(f64::NAN))),
         ];
@@ -117,6 +120,7 @@ pub fn token_weights(
             Ok(shares.iter().zip(draws).map(weight).collect())
         }
         Denominator::TurnMean => mean_of_means(&shares, &[turns, draws]),
+        Denominator::StepMean => mean_of_means(&shares, &[turns]),
         Denominator::EpisodeMean => mean_of_means(&shares, &[episodes]),
         Denominator::Constant(constant) => {
             let total = constant * active(&shares, draws, valid.len()) as f64;
@@ -243,7 +247,7 @@ mod tests {
         assert_eq!(
             message(Denominator::from_name("mean", None)),
             "denominator is \"mean\"; use \"token_mean\", \"sequence_mean\", \"sequence_mean_sum\", \"turn_mean\", \
-             \"episode_mean\" or \"constant\""
+             \"step_mean\", \"episode_mean\" or \"constant\""
         );
         assert_eq!(
             message(Denominator::from_name("constant", None)),

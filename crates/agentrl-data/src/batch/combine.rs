@@ -11,7 +11,7 @@ use arrow_schema::{Field, Schema};
 
 use super::columns::KEYS;
 use super::{Batch, Column, Level, Numbers, i32s, i64s};
-use crate::schema::Table;
+use crate::schema::{OldLogprob, Table};
 use crate::{Error, ErrorKind, Result, arrow_bug};
 
 impl Batch {
@@ -37,6 +37,25 @@ impl Batch {
             Level::NodeToken => column.values.clone(),
         };
         Column { name: column.name.clone(), level: column.level, values }
+    }
+
+    /// The batch whose draws name other old log-probs: a code of table `draws` each.
+    pub fn with_old_logprobs(&self, codes: &[u8]) -> Result<Self> {
+        let draws = self.draws();
+        let known = OldLogprob::NAMES.len();
+        if codes.len() != draws.num_rows() || codes.iter().any(|&code| usize::from(code) >= known) {
+            return Err(Error::invalid(format!(
+                "codes has {} values for {} draws, or one that is none of table draws; give each draw a code below {known}",
+                codes.len(),
+                draws.num_rows()
+            )));
+        }
+        let place = draws.schema().index_of("old_logprob").map_err(arrow_bug)?;
+        let mut columns = draws.columns().to_vec();
+        columns[place] = Arc::new(UInt8Array::from(codes.to_vec()));
+        let mut batch = self.clone();
+        batch.tables[Table::Draws as usize] = RecordBatch::try_new(draws.schema(), columns).map_err(arrow_bug)?;
+        Ok(batch)
     }
 
     /// The batch with another table of task statistics.

@@ -67,8 +67,8 @@ impl SumTree {
 
     fn probabilities<'py>(&self, py: Python<'py>, rows: Column<'py, i64>) -> PyResult<Made<'py, f64>> {
         let rows = slice("rows", &rows)?;
-        let tree = self.0.attached(py).map_err(to_python)?;
-        made(py, 0, || tree.probabilities(rows))
+        let mut tree = self.0.attached(py).map_err(to_python)?;
+        Ok(PyArray1::from_vec(py, held(|| tree.probabilities(rows))?))
     }
 
     fn weights<'py>(
@@ -79,8 +79,9 @@ impl SumTree {
         normalise: &str,
     ) -> PyResult<Made<'py, f64>> {
         let rows = slice("rows", &rows)?;
-        let tree = self.0.attached(py).map_err(to_python)?;
-        made(py, 0, || tree.weights(rows, beta, Normalise::from_name(normalise)?))
+        let mut tree = self.0.attached(py).map_err(to_python)?;
+        let weights = held(|| tree.weights(rows, beta, Normalise::from_name(normalise)?))?;
+        Ok(PyArray1::from_vec(py, weights))
     }
 }
 

@@ -1,0 +1,160 @@
+"""SPEAR: tools are tried first, then good rollouts of the past are imitated in bursts (arXiv:2509.22601).
+
+For long tool use with a reward at the end. A bonus for tool calls fades while imitation grows. After each iteration
+the rollouts with a positive advantage and a tool call join a buffer, from which those older than five iterations go.
+With p50 the median of the means of the groups that are remembered: when more than 1.5 `size` rollouts have R > p50,
+
+    A = w(t) (R - p50)  of those above, a random power of two of them, at most `size`,
+
+are trained in one pass of their own behind the fresh ones, and the buffer is emptied; w(t) = (1 - cos(pi t / T)) / 2.
+
+Source: arXiv:2509.22601; code TencentYoutuResearch/SPEAR. The weight w(t), a factor of the loss there, is a factor of
+the advantage here, which is the same: the loss is linear in it. What does not end as it should is left out by a flag.
+Its code also has a mode without trigger, in which stored advantages decay: a `replay.Mix` of the same memory.
+Needs: fact `tool_calls` of an episode; `Recipe(old_logprob="behaviour")`, as the stored rows have it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from agentrl_core.advantage import GroupRelative
+from agentrl_core.component import BatchComponent, Column, Rows, Schedule, Where, column_name, draw, option
+from agentrl_core.component.state import Closed, State
+from agentrl_core.data.draws import NEW, Draws
+from agentrl_core.loss import Clip, CovarianceMask, Policy, Train
+from agentrl_core.recipe import Recipe
+from agentrl_core.replay import Memory, Replay
+from agentrl_core.replay.inject import reasons
+from agentrl_core.replay.kept import Kept
+from agentrl_core.reward import Fuse, Outcome
+from agentrl_core.select import Band
+from agentrl_core.weight import FlagFilter, GroupFilter
+
+if TYPE_CHECKING:
+    from agentrl_core.data.batch import Batch
+
+FRESH, STORED = Where(source="fresh"), Where(source="replay")
+
+
+@dataclass(frozen=True)
+class RecalibratedBurst(Replay):
+    """Waits until enough stored rollouts are better than most groups are, then draws them all at once and forgets them.
+
+    Args:
+        memory: what is remembered, of the rollouts that used a tool.
+        tools: the draw column that counts the calls of tools.
+        size: of the buffer: more than 1.5 times so many must be better; the largest burst.
+        baseline: how many means of groups are remembered, those of whole iterations, the oldest go first.
+        coefficient: w, what the advantages are multiplied by.
+
+    Example:
+        >>> from agentrl_core.recipes.spear import RecalibratedBurst
+        >>> RecalibratedBurst(size=32).makes
+        (draw('recalibrated'),)
+    """
+
+    memory: Memory = Memory(where=Where(column="advantage", above=0.0), max_age=5)  # noqa: RUF009 - frozen
+    tools: str = column_name("tool_calls", level="draw")
+    size: int = option(2048, at_least=1)
+    baseline: int = option(10_240, at_least=1)
+    coefficient: float = option(1.0, at_least=0)
+
+    def own_makes(self) -> Iterable[Column]:
+        """The advantage of stored draws."""
+        return (draw("recalibrated"),)
+
+    def initial_state(self) -> State:
+        """Nothing is remembered."""
+        return {"memory": self.memory.initial_state(), "means": np.zeros(0), "counts": np.zeros(0, np.int64)}
+
+    def mix(self, state: State, batch: Batch, key: int) -> Draws | None:
+        """The burst, if there is one."""
+        if not len(state["means"]):
+            return None
+        median = float(np.median(state["means"]))
+        kept = self.memory.drawable(state["memory"], int(np.asarray(batch.column("iteration", "draw"))[0]))
+        better = kept.take(kept.score > median)
+        if len(better) <= 1.5 * self.size or len(better) < 2:
+            return None
+        rows, probability = self.memory.draw(better, min(1 << (len(better).bit_length() - 1), self.size), key)
+        chosen = better.take(rows)
+        return Draws.of(
+            chosen.trajectory_id,
+            votes_in=NEW,
+            new_group=np.arange(len(chosen), dtype=np.int32),
+            votes=False,
+            probability=probability,
+            columns={"recalibrated": (self.coefficient * (chosen.score - median)).astype(np.float32)},
+            reason=reasons(chosen, f"better than the median of the groups, {median:g}"),
+        )
+
+    def next(self, state: State, closed: Closed) -> State:
+        """What is remembered after an iteration: of one with a burst, its own rollouts alone."""
+        finished, batch = closed.finished, closed.batch
+        if STORED.holds(batch).any():
+            state = {**state, "memory": self.memory.initial_state()}
+        used = np.nan_to_num(np.asarray(finished.column(self.tools, "draw"), np.float64)) >= 1.0
+        seen = replace(closed, finished=finished.select_draws(np.flatnonzero(used)))
+        rows = Kept.of(finished.select_draws(np.flatnonzero(FRESH.holds(finished))), closed.iteration)
+        known = rows.take(np.isfinite(rows.score))
+        _, groups = np.unique(known.group_id, return_inverse=True)
+        means = np.bincount(groups, known.score) / np.bincount(groups) if len(known) else np.zeros(0)
+        counts = state["counts"]
+        # The oldest iterations go before this one comes, so that it is over by one iteration at times, as in the code.
+        first = int((np.cumsum(counts[::-1])[::-1] > self.baseline).sum())
+        stay = int(counts[first:].sum())
+        return {
+            "memory": self.memory.next(state["memory"], seen),
+            "means": np.concatenate([state["means"][len(state["means"]) - stay :], means]),
+            "counts": np.append(counts[first:], len(means)).astype(np.int64),
+        }
+
+
+@dataclass(frozen=True)
+class StoredAdvantage(BatchComponent):
+    """The advantage that a draw was given when it was drawn again.
+
+    Example:
+        >>> from agentrl_core.recipes.spear import StoredAdvantage
+        >>> StoredAdvantage().makes
+        (draw('advantage'),)
+    """
+
+    phase: ClassVar[str] = "advantage"
+    makes: ClassVar[tuple[Column, ...]] = (draw("advantage"),)
+
+    def __call__(self, batch: Batch) -> Batch:
+        """Return `batch` with the advantage of stored draws."""
+        rows = Rows(batch, "draw")
+        found = rows.values("recalibrated") if batch.has("recalibrated", "draw") else np.zeros(len(rows))
+        return rows.write(advantage=found)
+
+
+_POLICY = Policy(
+    clip=Clip(0.2, 0.28, dual=10.0), mask=CovarianceMask(0.02, 1.0, 40.0), aggregate="constant", constant=8192.0
+)
+
+SPEAR = Recipe(
+    name="spear",
+    source="arXiv:2509.22601",
+    reward=(
+        Outcome(),
+        Fuse(
+            column="tool_calls",
+            coefficient=Schedule(start=0.1, end=0.0, iterations=200, kind="cosine"),
+            at_most=Schedule(start=1.0, end=0.0, iterations=200, kind="cosine"),
+        ),
+    ),
+    replay=RecalibratedBurst(coefficient=Schedule(start=0.0, end=1.0, iterations=200, kind="cosine")),
+    advantage=(GroupRelative(scale="none", where=FRESH), StoredAdvantage(where=STORED)),
+    weight=(
+        GroupFilter(band=Band(std_above=None), top_fraction=0.75, where=FRESH),
+        FlagFilter(flags="void,truncated", where=FRESH),
+    ),
+    loss=(Train(_POLICY, where=FRESH), Train(_POLICY, where=STORED)),
+)
