@@ -6,8 +6,9 @@
    of it, and how long a round takes then: 16 more turns are read, and 16 places are chosen by each rule. The decisions
    a second are those 16 by the median time of reading and choosing; growing the forest is not counted.
 2. Tokens for each solved task: programs that search against independent samples, on the demo's task with its model
-   after its warm start, and in games of TextWorld with a model that plays at random. Every program gets the same number of generated tokens for a task: it is run again with
-   another seed until they are used up, and its last run is cut where they end. A task is solved if a branch of it is.
+   after its warm start, and in games of TextWorld with a model that plays at random. Every program gets the same number
+   of generated tokens for a task: it is run again with another seed until they are used up, and its last run is cut
+   where they end. A task is solved if a branch of it is.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ from agentrl_core.rollout.guidance import Advice, Examples, Fixed, Guidance, Hel
 from agentrl_core.rollout.horizon import Horizon
 from agentrl_core.rollout.independent import Independent
 from agentrl_core.rollout.later import Later, later_tasks
+from agentrl_core.rollout.learning import Learning, notes
 from agentrl_core.rollout.library import Library
 from agentrl_core.rollout.monte_carlo import MonteCarlo
 from agentrl_core.rollout.path import Place
@@ -45,6 +46,7 @@ __all__ = [
     "Independent",
     "Judged",
     "Later",
+    "Learning",
     "Library",
     "Members",
     "MonteCarlo",
@@ -63,5 +65,6 @@ __all__ = [
     "Turn",
     "Window",
     "later_tasks",
+    "notes",
     "steps_of",
 ]
