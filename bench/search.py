@@ -166,15 +166,15 @@ def demo(steps: int, folder: Path | None) -> tuple[Any, Any, Any]:
 
 
 def textworld(tasks: int, games: str) -> tuple[Any, Any, Any]:
-    """Coin collectors of TextWorld, three rooms away, and a model that plays them at random."""
+    """Coin collectors of TextWorld, two rooms away, and a model that plays them at random."""
     import learning
 
-    world = env.TextWorld("coin_collector", {"level": 4}, show_commands=True, max_turns=8, folder=games)
+    world = env.TextWorld("coin_collector", {"level": 3}, show_commands=True, max_turns=6, folder=games)
     rng = random.Random(0)  # noqa: S311
     chosen = world.tasks(tasks)
     plays = [learning.played(world, task, rng) for task in chosen for _ in range(400 // tasks)]
     tokenizer = learning.made_tokenizer(plays)
-    return world, learning.warm_start(plays, tokenizer, 0, 300), tokenizer
+    return world, learning.warm_start(plays, tokenizer, 0, 150), tokenizer
 
 
 def found(bench: Bench, title: str, parts: tuple[Any, Any, Any], first: int, options: Any) -> None:

@@ -51,8 +51,9 @@ class AtTemperatureOne(BatchComponent):
 class Substituted(BatchComponent):
     """Good samples of another temperature in the place of as many plain ones.
 
-    Draws are in the order of their ids. Of the n_t draws with `tilted` whose advantage is above `above`, the first floor(share * min(at_most, n_t)) of the
-    batch stay, with an advantage of 1; as many of the others leave, the first ones of the batch, if there are so many.
+    Draws are in the order of their ids. Of the n_t draws with `tilted` whose advantage is above `above`, the first
+    floor(share * min(at_most, n_t)) stay, with an advantage of 1; as many of the others leave, the first ones, if there
+    are so many.
 
     Args:
         at_most: draws that take a place.

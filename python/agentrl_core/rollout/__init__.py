@@ -4,6 +4,7 @@ A program is a class with one asynchronous method: `Rollout.branch` drives one t
 trajectories of one task, `Rollout.cohort` the groups that were selected together.
 """
 
+from agentrl_core.rollout.asked import Asked
 from agentrl_core.rollout.best_first import BestFirst
 from agentrl_core.rollout.branch import Branch
 from agentrl_core.rollout.cohort import Cohort
@@ -30,6 +31,7 @@ from agentrl_core.rollout.turn import Turn
 
 __all__ = [
     "Advice",
+    "Asked",
     "BestFirst",
     "Branch",
     "Cohort",
