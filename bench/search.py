@@ -1,18 +1,21 @@
 """What searches cost, and what they find for the tokens that they take.
 
-    python bench/search.py [--turns 1000 10000 100000] [--seeds 5] [--tasks 16] [--model FOLDER]
+    python bench/search.py [--turns 1000 10000 100000] [--seeds 5] [--tasks 16] [--model FOLDER] [--games FOLDER]
 
 1. Decisions: a live group of so many turns, each a fork at a place drawn by chance. How long the tree takes to read all
    of it, and how long a round takes then: 16 more turns are read, and 16 places are chosen by each rule. The decisions
    a second are those 16 by the median time of reading and choosing; growing the forest is not counted.
 2. Tokens for each solved task: programs that search against independent samples, on the demo's task with its model
-   after its warm start. Every program gets the same number of generated tokens for a task: it is run again with
-   another seed until they are used up, and its last run is cut where they end. A task is solved if a branch of it is.
+   after its warm start, and in games of TextWorld with a model that plays at random. Every program gets the same number
+   of generated tokens for a task: it is run again with another seed until they are used up, and its last run is cut
+   where they end. A task is solved if a branch of it is.
 """
 
 from __future__ import annotations
 
 import argparse
+import random
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -106,7 +109,7 @@ class Metered:
 
 
 def solved(
-    program: rollout.Rollout, metered: Metered, world: Any, task: int, budget: int, seed: int
+    program: rollout.Rollout, metered: Metered, world: Any, context: int, budget: int, seed: int
 ) -> tuple[bool, int]:
     """Whether a task is solved before the tokens are used up, and how many were."""
     begun = metered.tokens
@@ -116,9 +119,9 @@ def solved(
             world,
             recipes.GRPO.replace(rollout=program),
             seed=seed * 1000 + again,
-            task_pool=task + 1,
+            task_pool=1,
             sampling=engine.Sampling(max_tokens=32),
-            context_tokens=256,
+            context_tokens=context,
             turn_limit=8,
         )
         batch = collect(tasks=1, group_size=1)
@@ -146,10 +149,9 @@ class OneTask:
         return [task]
 
 
-def found(bench: Bench, seeds: int, tasks: int, steps: int, model: str, budget: int) -> None:
-    """Tokens for each solved task, by program."""
+def demo(steps: int, folder: Path | None) -> tuple[Any, Any, Any]:
+    """The demo's task, and its model after the warm start."""
     world = env.ReasoningGym(["chain_sum", "products", "lcm"], seed=0)
-    folder = Path(model) if model else None
     if folder is not None and (folder / "config.json").is_file():
         from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -160,6 +162,26 @@ def found(bench: Bench, seeds: int, tasks: int, steps: int, model: str, budget: 
         if folder is not None:
             policy.save_pretrained(folder)
             tokenizer.save_pretrained(folder)
+    return world, policy, tokenizer
+
+
+def textworld(tasks: int, games: str) -> tuple[Any, Any, Any]:
+    """Coin collectors of TextWorld, two rooms away, and a model that plays them at random."""
+    import learning
+
+    world = env.TextWorld("coin_collector", {"level": 3}, show_commands=True, max_turns=6, folder=games)
+    rng = random.Random(0)  # noqa: S311
+    chosen = world.tasks(tasks)
+    plays = [learning.played(world, task, rng) for task in chosen for _ in range(400 // tasks)]
+    tokenizer = learning.made_tokenizer(plays)
+    return world, learning.warm_start(plays, tokenizer, 0, 150), tokenizer
+
+
+def found(bench: Bench, title: str, parts: tuple[Any, Any, Any], first: int, options: Any) -> None:
+    """Tokens for each solved task, by program."""
+    world, policy, tokenizer = parts
+    seeds, tasks, budget = options.seeds, options.tasks, options.budget
+    context = min(policy.config.max_position_embeddings, 1000)
     metered = Metered(engine.Transformers(policy, tokenizer))
     programs: dict[str, rollout.Rollout] = {
         "independent": rollout.Independent(),
@@ -169,15 +191,16 @@ def found(bench: Bench, seeds: int, tasks: int, steps: int, model: str, budget: 
     for name, program in programs.items():
         counts, spent = [], []
         for seed in range(seeds):
-            one = OneTask(world, 5000)
+            one = OneTask(world, first)
             results = []
             for task in range(tasks):
                 one.only = task
-                results.append(solved(program, metered, one, 0, budget, seed * tasks + task))
+                results.append(solved(program, metered, one, context, budget, seed * tasks + task))
             counts.append(sum(success for success, _ in results))
             spent.append(sum(tokens for _, tokens in results))
         cost = [tokens / max(count, 1) for tokens, count in zip(spent, counts, strict=True)]
         line = {
+            "world": title,
             "program": name,
             "budget_tokens_a_task": budget,
             "tasks": tasks,
@@ -188,8 +211,9 @@ def found(bench: Bench, seeds: int, tasks: int, steps: int, model: str, budget: 
         }
         bench.lines.append(line)
         print(
-            f"{name:<12} solved {np.mean(counts):.1f} of {tasks} (from {min(counts)} to {max(counts)}), "
-            f"tokens for each solved task {np.mean(cost):.0f} (from {min(cost):.0f} to {max(cost):.0f})"
+            f"{title}, {name:<12} solved {np.mean(counts):.1f} of {tasks} (from {min(counts)} to {max(counts)}), "
+            f"tokens for each solved task {np.mean(cost):.0f} (from {min(cost):.0f} to {max(cost):.0f})",
+            flush=True,
         )
 
 
@@ -204,13 +228,17 @@ def main() -> None:
     parser.add_argument(
         "--model", default="", help="folder of the model after its warm start; made where it is not there"
     )
+    parser.add_argument("--games", default="", help="folder of the games of TextWorld; made where they are not there")
     parser.add_argument("--budget", type=int, default=512, help="tokens for each task")
     arguments = parser.parse_args()
     bench = Bench("search")
     for turns in arguments.turns:
         decisions(bench, turns, arguments.rounds)
     if arguments.seeds:
-        found(bench, arguments.seeds, arguments.tasks, arguments.steps, arguments.model, arguments.budget)
+        folder = Path(arguments.model) if arguments.model else None
+        found(bench, "demo", demo(arguments.steps, folder), 5000, arguments)
+        with tempfile.TemporaryDirectory() as games:
+            found(bench, "TextWorld", textworld(arguments.tasks, arguments.games or games), 0, arguments)
     bench.write()
 
 

@@ -47,7 +47,7 @@ Chain = BatchComponent | tuple[BatchComponent, ...]
 _COLLECTION = ("select", "rollout", "reward", "admit")
 _CREDIT = ("reward", "advantage", "weight")
 _CHAINS = (*_CREDIT, "loss", "replay", "actions")  # phases that may hold several components
-_REMEMBERING = ("select", *_CREDIT, "replay")  # whose components may remember, in the order in which they learn
+_REMEMBERING = ("select", "rollout", *_CREDIT, "replay")  # who may remember, in the order in which they learn
 
 
 def _default(package: str, name: str) -> Callable[[], Any]:

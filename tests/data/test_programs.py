@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import polars as pl
 import pytest
@@ -106,6 +108,44 @@ def test_what_was_rolled_back_is_repaired(forest: Forest) -> None:
     assert batch.column("token", "token").tolist() == [3, 4, 6]
     assert batch.column("trainable", "token").tolist() == [0, 0, 1]
     assert batch.column("reward", "step").tolist() == [0.0, 1.0]
+
+
+def test_what_a_branch_does_not_train_stays_so_whatever_becomes_of_it(forest: Forest) -> None:
+    trunk = begun(forest)
+    acted(forest, trunk, [3], observation=[5])
+    good = begun(forest, 1)
+    node = acted(forest, good, [7], observation=[5])
+    forest.finish(good, reward=1.0)
+
+    def mended() -> int:
+        branch = forest.fork(trunk, train_prefix=False)
+        acted(forest, branch, [4], observation=[5])
+        return branch
+
+    spliced = forest.splice(mended(), good, from_node=node, start=0)
+    other = mended()
+    back = forest.rollback(other, acted(forest, other, [6]), 0)
+    told = forest.under(mended(), np.array([9]))
+    fork = forest.fork(mended())
+    for branch, last in zip((spliced, back, told, fork), (10, 11, 12, 13), strict=True):
+        acted(forest, branch, [last])
+        forest.finish(branch, reward=0.0)
+    forest.abort()
+    batch = forest.freeze()
+    trained = dict(zip(map(tuple, tokens_of(batch)), tokens_of(batch, "trainable"), strict=True))
+    assert trained == {
+        (7,): [1],
+        (3, 4, 7, 10): [0, 1, 1, 1],
+        (3, 4, 11): [0, 1, 1],
+        (3, 4, 12): [0, 1, 1],
+        (3, 4, 13): [1, 1, 1],  # a fork of it trains what it inherits, as it was asked to
+    }
+
+
+def tokens_of(batch: Batch, column: str = "token") -> list[list[int]]:
+    """Those of each draw."""
+    offsets = batch.offsets("token")[batch.offsets("step")]
+    return [batch.column(column, "token")[one:other].tolist() for one, other in pairwise(offsets.tolist())]
 
 
 def test_a_look_has_the_handles_of_its_rows(forest: Forest) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from agentrl_core import Forest, _core
 from agentrl_core.exceptions import InvalidInputError
@@ -132,3 +134,50 @@ def test_a_tree_follows_one_group(forest: Forest) -> None:
     assert core.taken(1) == (grafted, 1)
     with pytest.raises(InvalidInputError, match="turn is -1; give a whole number"):
         core.path(-1)
+
+
+def facts_of(tree: SearchTree) -> list[tuple[object, ...]]:
+    """Each turn by who took it, whatever its row: who took the one before, its log-prob, visits, worth and states."""
+    taken = list(zip(tree.trajectory.tolist(), tree.step.tolist(), strict=True))
+    parents = [taken[parent] if parent >= 0 else None for parent in tree.parent.tolist()]
+    status, distance = tree.status, tree.distance.tolist()
+    states = [(status[state], distance[state]) for state in tree.after.tolist()]
+    columns = zip(taken, parents, tree.logprob.tolist(), tree.visits.tolist(), tree.best.tolist(), states, strict=True)
+    return sorted([tuple(map(repr, row)) for row in columns])
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 99), st.integers(0, 5), st.booleans()), min_size=1, max_size=30))
+def test_what_is_read_bit_by_bit_is_what_is_read_at_once(moves: list[tuple[int, int, bool]]) -> None:
+    forest = Forest()
+    forest.add_group(0, "task")
+    core = _core.SearchTree()
+    standing, over = [begun(forest)], []
+    for number, (place, kind, read) in enumerate(moves):
+        branch = standing[place % len(standing)]
+        match kind:
+            case 0:
+                standing.append(begun(forest, number + 1))
+            case 1:
+                acted(forest, branch, [-0.25], f"state {place % 5}")
+            case 2:
+                standing.append(forest.fork(branch))
+            case 3 if len(standing) > 1:
+                acted(forest, branch, [-0.5], None, over=True)
+                forest.finish(branch, reward=place / 100, success=place % 3 == 0)
+                standing.remove(branch)
+                over.append(branch)
+            case 4 if len(standing) > 1:
+                acted(forest, branch, [-0.5], f"state {place % 5}")
+                forest.prune(branch, "given up")
+                standing.remove(branch)
+            case 5 if over:
+                again = forest.fork(over[place % len(over)], node=None)
+                forest.prune(again, "nothing is left to try")
+        if read:
+            core.follow(forest._core, 0)
+    core.follow(forest._core, 0)
+    assert facts_of(SearchTree(core)) == facts_of(followed(forest))
+    forest.abort()
+    core.follow(forest._core, 0)
+    assert facts_of(SearchTree(core)) == facts_of(followed(forest))

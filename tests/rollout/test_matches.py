@@ -108,6 +108,7 @@ def test_a_fork_takes_the_others_along() -> None:
     world = GameWorld()
     batch, _ = played(program(group), world)
     assert batch.num_draws == 12
+    assert sorted(rows(batch)["episode_id"].value_counts()["count"].to_list()) == [3] * 4, "each match is one episode"
     assert {len(game.log) for game in world.games} <= {0, 1, 2, 3, 4}
     rewards = dict(zip(rows(batch)["trajectory_id"], rows(batch)["reward"], strict=True))
     assert len(rewards) == 12

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any
+from dataclasses import replace
+from typing import Any, ClassVar
 
 import numpy as np
 import polars as pl
@@ -13,7 +14,7 @@ from small_world import END, SmallWorld
 
 import agentrl_core as arl
 from agentrl_core import recipes
-from agentrl_core.env import Outcome, Task
+from agentrl_core.env import Fact, Outcome, Task
 from agentrl_core.exceptions import InvalidInputError, NotFoundError
 from agentrl_core.rollout import Group, Prefix, Rollout
 
@@ -140,6 +141,47 @@ def test_an_action_that_a_fork_cuts_goes_to_the_environment_whole() -> None:
     batch = rolled_out(group, world := Speaking())
     assert sorted(len(actions[0].split()) for actions in world.seen) == [4, 6]
     assert batch.num_draws == 2
+
+
+def test_a_fork_keeps_what_was_said_before_it() -> None:
+    class Told(Speaking):
+        facts: ClassVar = {"steps": Fact("trajectory"), "closed": Fact("trajectory")}
+
+        def __init__(self) -> None:
+            super().__init__()
+            answer = self.answer
+            self.answer = lambda task, seed, actions: replace(
+                answer(task, seed, actions),
+                facts={"steps": float(len(actions)), **({"closed": 1.0} if len(actions) == 4 else {})},
+                success=len(actions) >= 2,
+            )
+
+    class Program(Rollout):
+        facts: ClassVar = {"manner": Fact("trajectory"), "said": Fact("trajectory")}
+
+        async def group(self, group: Group) -> None:
+            trunk = group.start(facts={"manner": 7.0})
+            for _ in range(3):
+                await trunk.turn()
+            fork = trunk.fork(trunk.turns[2].begin)
+            other = trunk.fork(trunk.turns[1].begin, facts={"manner": 8.0})
+            again = other.fork()
+            await trunk.turn()
+            assert trunk.record.facts == {"manner": 7.0, "steps": 4.0, "closed": 1.0}
+            fork.finish(facts={"said": 1.0})
+            assert (fork.record.facts, fork.success) == ({"manner": 7.0, "steps": 2.0, "said": 1.0}, True)
+            late = fork.fork()
+            for branch, success in ((late, True), (other, False), (again, False)):
+                assert branch.success is success
+                branch.finish()
+            assert late.record.facts == {"manner": 7.0, "steps": 2.0}, "what the end said is not known before it"
+            assert other.record.facts == again.record.facts == {"manner": 8.0, "steps": 1.0}
+
+    world = Told()
+    recipe = recipes.GRPO.replace(rollout=Program())
+    batch = arl.Collector(world, world, recipe, task_pool=8)(tasks=1, group_size=1)
+    assert sorted(batch.column("steps", "draw").tolist()) == [1.0, 1.0, 2.0, 2.0, 4.0]
+    assert sorted(batch.column("manner", "draw").tolist()) == [7.0] * 3 + [8.0] * 2
 
 
 def test_a_fork_may_leave_its_prefix_untrained() -> None:

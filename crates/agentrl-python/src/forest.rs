@@ -200,7 +200,7 @@ impl Forest {
         self.with(py, |forest| forest.step(trajectory, &outcome))
     }
 
-    #[pyo3(signature = (trajectory, *, node=None, end=None, count=1.into(), ordinal=None, train_prefix=true))]
+    #[pyo3(signature = (trajectory, *, node=None, end=None, count=1.into(), ordinal=None, train_prefix=true, episode=None))]
     #[expect(clippy::too_many_arguments, reason = "where and how to fork, all by name")]
     fn fork(
         &self,
@@ -211,10 +211,12 @@ impl Forest {
         count: Whole<u32>,
         ordinal: Option<Whole<u32>>,
         train_prefix: bool,
+        episode: Option<Whole<i64>>,
     ) -> PyResult<Vec<i64>> {
         let (trajectory, count) = (trajectory.named("trajectory")?, count.named("count")?);
         let (node, end, ordinal) = (optional("node", node)?, optional("end", end)?, optional("ordinal", ordinal)?);
-        self.with(py, |forest| forest.fork_many(trajectory, node, end, &Fork { count, ordinal, train_prefix }))
+        let episode = optional("episode", episode)?;
+        self.with(py, |forest| forest.fork_many(trajectory, node, end, &Fork { count, ordinal, train_prefix, episode }))
     }
 
     #[expect(clippy::too_many_arguments, reason = "two places of two trajectories")]

@@ -138,6 +138,7 @@ class Forest:
         count: int = ...,
         ordinal: int | None = None,
         train_prefix: bool = True,
+        episode: int | None = None,
     ) -> list[int]: ...
     def under(self, trajectory: int, tokens: _Tokens, state: bytes | None) -> int: ...
     def splice(

@@ -69,6 +69,7 @@ def fork(
     count: None = ...,
     ordinal: int | None = ...,
     train_prefix: bool = ...,
+    episode: int | None = ...,
 ) -> int: ...
 
 
@@ -82,6 +83,7 @@ def fork(
     count: int,
     ordinal: int | None = ...,
     train_prefix: bool = ...,
+    episode: int | None = ...,
 ) -> list[int]: ...
 
 
@@ -94,6 +96,7 @@ def fork(
     count: int | None = None,
     ordinal: int | None = None,
     train_prefix: bool = True,
+    episode: int | None = None,
 ) -> int | list[int]:
     """Start a trajectory that shares a prefix with another one; returns its handle.
 
@@ -112,9 +115,12 @@ def fork(
             `UNTRAINED` here, and here alone: a correction is learned, not the mistake before it, which the branch that
             made it trains or not as ever, and so does a fork of this branch. An action that the fork cuts in two is a
             step of the branch itself, and is trained whole.
+        episode: a trajectory of the group whose episode it is part of, where several agents play one that was forked;
+            None: it begins one.
 
     Raises:
-        InvalidInputError: more tokens than the path uses of the node, or an ordinal that is taken.
+        InvalidInputError: more tokens than the path uses of the node, an ordinal that is taken, or an episode of
+            another group.
         NotFoundError: no such trajectory, or the node is not on its path.
 
     Example:
@@ -143,6 +149,7 @@ def fork(
         count=1 if count is None else count,
         ordinal=ordinal,
         train_prefix=train_prefix,
+        episode=episode,
     )
     return ways[0] if count is None else ways
 

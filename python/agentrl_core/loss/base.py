@@ -181,6 +181,11 @@ class Loss(Part, ABC):
         return False
 
     @property
+    def normaliser(self) -> str | None:
+        """The stream by whose mean over the tokens of a step, by their weights, the loss is divided; None: none."""
+        return None
+
+    @property
     def needs_entropy_gradient(self) -> bool:
         """Whether the loss is differentiated through the entropy."""
         return True

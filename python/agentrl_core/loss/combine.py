@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class Imitation(WeightedLoss):
     """Trains on tokens as they are: those of demonstrations, or those of the policy's own good rollouts.
 
-        L = - sum of w c v log p
+        L = - sum of w c v log p        (normalised: divided by the mean of c, sum of w c / sum of w)
 
     c says which tokens are imitated: `all`; `expert`: the stream `expert` (DataMind, SFT on expert rows); `positive`:
     1 where A > 0 (A2PR, DigiRL's filtered cloning); `advantage`: max(A, 0); `imitation`: the stream `imitation`, which
@@ -41,6 +41,10 @@ class Imitation(WeightedLoss):
         tokens: which tokens, see above.
         kind: v, see above.
         mask: its factor of a positive advantage multiplies too; or None.
+        normalised: whether the c of an optimizer step count as weights of a mean, for `expert` and `imitation`.
+
+    Raises:
+        RecipeError: an option is out of range, or `normalised` for other tokens.
 
     Example:
         >>> from agentrl_core import loss
@@ -51,6 +55,18 @@ class Imitation(WeightedLoss):
     tokens: Literal["all", "expert", "positive", "advantage", "imitation"] = "all"
     kind: Literal["likelihood", "chi_squared", "hellinger"] = "likelihood"
     mask: Mask | None = None
+    normalised: bool = False
+
+    def check_options(self) -> None:
+        """What is normalised is a stream."""
+        super().check_options()
+        streamed = self.tokens in ("expert", "imitation")
+        self.require(streamed or not self.normalised, "normalised", "use tokens='expert' or tokens='imitation'")
+
+    @property
+    def normaliser(self) -> str | None:
+        """c, where it is normalised."""
+        return self.tokens if self.normalised else None
 
     def own_reads(self) -> Iterable[str | Column]:
         """Weights, what c is made of, and the reference's log-probs."""
@@ -110,7 +126,9 @@ class Sum(Loss):
 
     def check_options(self) -> None:
         """Both are losses of one denominator."""
-        mine, other = ((loss.denominator, loss.denominator_constant) for loss in (self.first, self.second))
+        mine, other = (
+            (loss.denominator, loss.denominator_constant, loss.normaliser) for loss in (self.first, self.second)
+        )
         self.require(mine == other, "second", f"give it the denominator of the first, {mine}")
 
     @property
@@ -122,6 +140,11 @@ class Sum(Loss):
     def denominator_constant(self) -> float | None:
         """That of both."""
         return self.first.denominator_constant
+
+    @property
+    def normaliser(self) -> str | None:
+        """That of both."""
+        return self.first.normaliser
 
     @property
     def needs_entropy_gradient(self) -> bool:

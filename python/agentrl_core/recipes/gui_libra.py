@@ -7,8 +7,7 @@ A wrong action of a task that is hardly ever solved may have been right: negativ
 Advantages are GRPO's over the samples of one state; the loss is clipped, averaged over all tokens, with 0.001 of k3
 to the reference. The policy starts from imitation, in a stage of its own (`warm_start`), where tokens of actions and
 of grounding count more than those of thoughts: `imitation` is the weight of a token by its class (2 for actions in
-public code). Public code divides by the sum of the weights, the loss here by the number of tokens: give weights whose
-mean over the data is 1.
+public code), and the loss is the mean by those weights, sum w CE / sum w.
 """
 
 from __future__ import annotations
@@ -69,6 +68,6 @@ GUI_LIBRA = Recipe(
     weight=NegativeBySuccess(),
     loss=(
         Train(Policy(kl=KL(0.001))),
-        Train(Imitation("token_mean", tokens="imitation"), stage="warm_start"),
+        Train(Imitation("token_mean", tokens="imitation", normalised=True), stage="warm_start"),
     ),
 )

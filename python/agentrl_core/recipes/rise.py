@@ -20,7 +20,7 @@ from agentrl_core.component import option
 from agentrl_core.env import Fact, Task
 from agentrl_core.loss import Policy
 from agentrl_core.recipe import Recipe
-from agentrl_core.rollout import Branch, Cohort, Group, Rollout
+from agentrl_core.rollout import Asked, Branch, Cohort, Group, Rollout
 
 _RATING = re.compile(r"\\boxed\{([^{}]*)\}")
 
@@ -73,28 +73,14 @@ class SelfVerification(Rollout):
         for branch, score in chosen:
             question = self.template.format(question=group.prompt, answer=branch.text)
             task = Task(f"{group.task.task_id}/{branch.name}", question, "verification", group.task.payload)
-            await group.spawn(task, size=group.size, parent=branch, program=_Rating(score=score))
+            await group.spawn(task, size=group.size, parent=branch, program=_Rating("verifies", score=score))
 
 
 @dataclass(frozen=True)
-class _Rating(Rollout):
-    """One action that rates a solution; the environment does not see it."""
-
-    facts: ClassVar[Mapping[str, Fact]] = SelfVerification.facts
+class _Rating(Asked):
+    """One action that rates a solution."""
 
     score: float = 0.0
-
-    async def group(self, group: Group) -> None:
-        """As many as were asked for."""
-        await group.run([group.start(group.prompt, facts={"verifies": 1}) for _ in range(group.size)])
-
-    async def branch(self, branch: Branch) -> None:
-        """One action, and what it is paid."""
-        await branch.generate()
-        if branch.over:
-            return
-        reward = self.paid(branch.text)
-        branch.finish(reward=reward, success=reward > 0.0)
 
     def paid(self, text: str) -> float:
         """1 for the right rating, -0.5 for another, -1 for none."""

@@ -67,10 +67,7 @@ class TreeExpansion(Rollout):
         nodes = [node for branch in tree for node in _nodes(branch)]
         by_chance = sorted(range(len(nodes)), key=lambda row: group.uniform("node", name, row))
         chosen = [nodes[row] for row in sorted(by_chance[: self.expansions])]
-        grown = [branch.fork(place) for branch, place in chosen]
-        for branch in grown:
-            branch.record.say({"tree": tree[0].record.facts["tree"]}, reward=None, success=None)
-        return grown
+        return [branch.fork(place) for branch, place in chosen]
 
 
 def _nodes(branch: Branch) -> list[tuple[Branch, Place]]:

@@ -10,8 +10,10 @@ Groups whose first returns hardly vary (population standard deviation of at most
 single rollout. In the public code such groups are replaced during collection; admission knows scores only, so here they
 leave the batch. Its mode `mean_norm` has `scale="none"` in both links; its episode part compares the rewards of all
 steps instead of the trajectories' scores: `GroupRelative(column="reward", level="step", singleton="raw")` in the place
-of the first link. The rollout along an expert's trajectory, with patches of its history, is an environment's, and not
-built here.
+of the first link. A rollout goes along an expert's trajectory (`ExpertSpine`): where it does something else, its
+history is patched with what the expert did, twice at most, and then it ends. The environment answers every action with
+what the expert saw next. Patches are the expert's action alone (`thought_free`); those with a thought beside it are not
+here.
 """
 
 from __future__ import annotations
@@ -23,10 +25,12 @@ import numpy as np
 
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import BatchComponent, Column, Rows, column_name, draw, option, step
+from agentrl_core.env.base import Content, Message
 from agentrl_core.loss import KL, Policy
 from agentrl_core.operators import returns
 from agentrl_core.recipe import Recipe
 from agentrl_core.reward import Outcome
+from agentrl_core.rollout import Branch, Rollout, Turn
 from agentrl_core.select import Band
 from agentrl_core.weight import GroupFilter
 
@@ -77,9 +81,60 @@ class MatchedReturns(BatchComponent):
         return Rows(batch, "draw").write(first_return=first)
 
 
+@dataclass(frozen=True)
+class ExpertSpine(Rollout):
+    """Trajectories along an expert's, which go on in spite of some mistakes.
+
+    A step of which the environment says (fact `matched`) that it is not the expert's stays as it is and is trained, and
+    in the context of the next one stands what the expert did, `Task.solution`. The mistake behind the last patch ends
+    the trajectory.
+
+    Args:
+        patches: of a trajectory, at most; None: any number.
+        matched: the fact.
+
+    Raises:
+        RecipeError: an option is out of range.
+
+    Example:
+        >>> from agentrl_core.recipes.ui_s1 import ExpertSpine
+        >>> ExpertSpine(patches=1).branches(group_size=8)
+        8
+    """
+
+    patches: int | None = option(2, at_least=0)
+    matched: str = option("matched", filled=True)
+
+    async def branch(self, branch: Branch) -> None:
+        """Turn by turn, each behind what the expert did where it did something else."""
+        patched: set[int] = set()
+        while not branch.over:
+            turn = await branch.turn()
+            if turn.over:
+                return
+            if not turn.facts.get(self.matched):
+                if self.patches is not None and len(patched) >= self.patches:
+                    branch.finish()
+                    return
+                patched.add(turn.index)
+            if patched:
+                await branch.rewrite(self.context(branch, patched))
+
+    def context(self, branch: Branch, patched: set[int]) -> list[Content | Turn]:
+        """The history, in which some turns are the expert's."""
+        solution = branch.group.task.solution
+        context: list[Content | Turn] = list(branch.asked)
+        for turn in branch.turns:
+            expert = solution[turn.index] if turn.index < len(solution) else ""
+            done: Message = {"role": "assistant", "content": expert}
+            context += [done if turn.index in patched else turn, turn.observation or ""]
+        return context
+
+
 UI_S1 = Recipe(
     name="ui_s1",
     source="arXiv:2509.11543",
+    rollout=ExpertSpine(),
     reward=(Outcome(), MatchedReturns()),
     advantage=(
         GroupRelative(level="step", voter="trajectory", singleton="raw"),

@@ -4,6 +4,7 @@ A program is a class with one asynchronous method: `Rollout.branch` drives one t
 trajectories of one task, `Rollout.cohort` the groups that were selected together.
 """
 
+from agentrl_core.rollout.asked import Asked
 from agentrl_core.rollout.best_first import BestFirst
 from agentrl_core.rollout.branch import Branch
 from agentrl_core.rollout.cohort import Cohort
@@ -14,6 +15,7 @@ from agentrl_core.rollout.guidance import Advice, Examples, Fixed, Guidance, Hel
 from agentrl_core.rollout.horizon import Horizon
 from agentrl_core.rollout.independent import Independent
 from agentrl_core.rollout.later import Later, later_tasks
+from agentrl_core.rollout.learning import Learning, notes
 from agentrl_core.rollout.library import Library
 from agentrl_core.rollout.monte_carlo import MonteCarlo
 from agentrl_core.rollout.path import Place
@@ -29,6 +31,7 @@ from agentrl_core.rollout.turn import Turn
 
 __all__ = [
     "Advice",
+    "Asked",
     "BestFirst",
     "Branch",
     "Cohort",
@@ -45,6 +48,7 @@ __all__ = [
     "Independent",
     "Judged",
     "Later",
+    "Learning",
     "Library",
     "Members",
     "MonteCarlo",
@@ -63,5 +67,6 @@ __all__ = [
     "Turn",
     "Window",
     "later_tasks",
+    "notes",
     "steps_of",
 ]

@@ -71,8 +71,8 @@ class Branch(Trajectory):
         path = self._path.copy(handle, place, name, self._begin_at(place))
         path.acted[-1] = acted if match is not None else len(kept.answers)
         child = self._child(path, place.tokens, ordinal, kept)
-        child.turns, child.record = self.turns[: place.turns], self.record.copy(place.turns)
-        child.record.facts.update(facts or {})
+        child.turns, child.record = self.turns[: place.turns], self.record.behind(place.turns)
+        child.record.begin(facts)
         self.group.forked(self, child, place, score)
         if match is not None:
             self._fork_match(match, child, acted, facts or {}, train_prefix=train_prefix)
@@ -85,32 +85,42 @@ class Branch(Trajectory):
         for branch in cast("list[Branch]", self._seat.match.branches):
             if branch.over and branch is not self and not match.goes_on(branch.agent):
                 continue
-            forked = child if branch is self else branch._behind(acted, train_prefix=train_prefix)  # noqa: SLF001
-            forked.record.facts.update(facts)
+            forked = child if branch is self else branch._behind(acted, child, train_prefix=train_prefix)  # noqa: SLF001
+            forked.record.begin(facts)
             forked._episode = Seat(match, forked.agent)  # noqa: SLF001
             match.branches.append(forked)
             for answer in match.words(forked.agent):
-                forked.record.tell(answer.outcome, self.group.fact_levels)
+                forked.record.tell(answer.outcome)
 
-    def _behind(self, acted: int, *, train_prefix: bool) -> Branch:
-        """A fork that has done what this one had behind so many joint moves, and is told what it had been told."""
+    def _behind(self, acted: int, first: Branch, *, train_prefix: bool) -> Branch:
+        """A fork that has done what this one had behind so many joint moves, and is told what it had been told.
+
+        Its episode is that of `first`.
+        """
         turns = sum(each is not None and each <= acted for each in self._path.acted[1:])
         place = self._path.closing(turns)
         tokens = 0 if place is None else place.tokens
         ordinal = self._ordinal_at(tokens)
         forest, name = self._runtime.forest, f"{self.name}.{tokens}.{ordinal}"
         if place is None:
-            first = self._path.first
-            handle = forest.fork(self.handle, node=first, end=None if first is None else 0, ordinal=ordinal)
+            node = self._path.first
+            handle = forest.fork(
+                self.handle, node=node, end=None if node is None else 0, ordinal=ordinal, episode=first.handle
+            )
             path = self._path.anew(handle, name)
         else:
             handle = forest.fork(
-                self.handle, node=place.node, end=place.end, ordinal=ordinal, train_prefix=train_prefix
+                self.handle,
+                node=place.node,
+                end=place.end,
+                ordinal=ordinal,
+                train_prefix=train_prefix,
+                episode=first.handle,
             )
             path = self._path.copy(handle, place, name)
             path.answered(turns, self._seat.match.told(self.agent, cast("int", path.acted[-1]) - 1, acted))
         child = self._child(path, tokens, ordinal, self._episode)
-        child.turns, child.record = self.turns[:turns], self.record.copy(turns)
+        child.turns, child.record = self.turns[:turns], self.record.behind(turns)
         self.group.forked(self, child, place, None)
         return child
 
@@ -160,7 +170,7 @@ class Branch(Trajectory):
         path = self._path.copy(handle, place, f"{self.name}.{place.tokens}.{ordinal}")
         path.carry_on(suffix.path, start, self.group.number)
         child = self._child(path, place.tokens, ordinal, suffix.episode.copy(len(suffix.episode.answers)))
-        child.turns, child.record = self.turns[: place.turns], self.record.copy(place.turns)
+        child.turns, child.record = self.turns[: place.turns], self.record.behind(place.turns)
         child.record.go_on(suffix.record, start.turns)
         self.group.forked(self, child, place, None, operation="splice")
         child._take_turns(suffix, start.turns, place.tokens - start.tokens)  # noqa: SLF001
@@ -196,7 +206,7 @@ class Branch(Trajectory):
         begin = self.turns[0].begin
         path.told(len(tokens), self._path, begin, self.group.number)
         child = self._child(path, 0, ordinal, self._episode)
-        child.record = self.record.copy(None)
+        child.record = self.record.whole()
         self.group.forked(self, child, None, None, operation="replace")
         child._take_turns(self, 0, len(tokens) - begin.tokens)  # noqa: SLF001
         self._runtime.forest.replace(self.handle, by=handle)
@@ -229,7 +239,7 @@ class Branch(Trajectory):
             before.close()
         self._path = self._path.copy(handle, to, self.name, self._begin_at(to))
         self._path.acted[-1] = len(kept.answers)
-        self.turns, self.record = self.turns[: to.turns], self.record.copy(to.turns)
+        self.turns, self.record = self.turns[: to.turns], self.record.behind(to.turns)
 
     async def rewrite(self, context: Sequence[Content | Turn]) -> None:
         """Give it another context from here on: texts or messages, and turns whose sampled tokens stay as they are.

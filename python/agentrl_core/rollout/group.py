@@ -413,11 +413,17 @@ class Group:
             for branch in self.branches:
                 branch.stop("left by the program", status="aborted")
 
+    def answered(self, branch: Branch) -> None:
+        """A branch has something that its tree has not seen."""
+        if self._tree is not None:
+            self._tree.answered(branch)
+
     def forked(
         self, parent: Branch, child: Branch, place: Place | None, score: float | None, *, operation: Operation = "fork"
     ) -> None:
         """A branch made another one."""
         (self.branches if self._is_decider() else self._late).append(child)
+        self.answered(child)
         score = None if score is None or np.isnan(score) else score
         self.log(operation, parent, place, result=child, score=score)
 

@@ -41,16 +41,20 @@ def later_tasks(batch: Batch) -> list[Later]:
         >>> later_tasks(arl.Forest().freeze())
         []
     """
-    table, resume = batch.decisions, get_args(Operation).index("resume")
+    return [
+        Later(Task(**said["task"]), trajectory, said["turns"], said["messages"])
+        for trajectory, said in said_in(batch, "resume")
+        if "task" in said
+    ]
+
+
+def said_in(batch: Batch, operation: Operation) -> list[tuple[int, dict[str, Any]]]:
+    """What stands in the rows of an operation, each with its trajectory."""
+    table, code = batch.decisions, get_args(Operation).index(operation)
     rows = zip(
         table.column("operation").tolist(), table.column("trajectory_id").tolist(), table.column("reason"), strict=True
     )
-    found = [(int(trajectory), json.loads(reason)) for code, trajectory, reason in rows if code == resume and reason]
-    return [
-        Later(Task(**said["task"]), trajectory, said["turns"], said["messages"])
-        for trajectory, said in found
-        if "task" in said
-    ]
+    return [(int(trajectory), json.loads(reason)) for found, trajectory, reason in rows if found == code and reason]
 
 
 def as_reason(task: Task, turns: int | None, messages: Sequence[Message]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from agentrl_core.env.base import Outcome
@@ -14,56 +14,68 @@ class Record:
     """The outcomes of a branch's turns, summed up.
 
     Attributes:
+        levels: the level of each fact that is declared.
+        said: facts that the program said of it when it began.
+        facts: those of the whole trajectory, by name.
         reward: the sum of what the turns were paid, or what the program said.
         success: the last verdict; None where there was none.
-        facts: those of the whole trajectory, by name.
-        rewards: what each turn was paid, or None.
-        info: the notes of each turn, or None.
+        outcomes: what each turn was answered.
     """
 
-    reward: float = 0.0
-    success: bool | None = None
-    facts: dict[str, Any] = field(default_factory=dict)
-    rewards: list[float | None] = field(default_factory=list)
-    info: list[Mapping[str, object] | None] = field(default_factory=list)
+    levels: Mapping[str, str]
+    said: dict[str, Any] = field(default_factory=dict)
+    facts: dict[str, Any] = field(init=False)
+    reward: float = field(default=0.0, init=False)
+    success: bool | None = field(default=None, init=False)
+    outcomes: list[Outcome] = field(default_factory=list, init=False)
 
-    def add(self, outcome: Outcome, levels: Mapping[str, str]) -> dict[str, Any]:
+    def __post_init__(self) -> None:
+        """It begins with what was said."""
+        self.facts = dict(self.said)
+
+    def begin(self, facts: Mapping[str, Any] | None) -> None:
+        """Take a program's word on a branch that begins."""
+        self.said |= facts or {}
+        self.facts |= facts or {}
+
+    def add(self, outcome: Outcome) -> dict[str, Any]:
         """Take another turn's outcome; returns the facts of its step."""
-        self.rewards.append(outcome.reward)
-        self.info.append(outcome.info)
-        self.reward += outcome.reward or 0.0
-        self.success = self.success if outcome.success is None else outcome.success
-        facts = outcome.facts or {}
-        self.facts.update({name: value for name, value in facts.items() if levels.get(name) == "trajectory"})
-        return {name: value for name, value in facts.items() if levels.get(name) == "step"}
+        self.outcomes.append(outcome)
+        self.tell(outcome)
+        return self._of("step", outcome)
 
-    def tell(self, outcome: Outcome, levels: Mapping[str, str]) -> None:
-        """Take what was paid and said while others moved."""
+    def tell(self, outcome: Outcome) -> None:
+        """Take what was paid and said, also while others moved."""
         self.reward += outcome.reward or 0.0
         self.success = self.success if outcome.success is None else outcome.success
-        facts = outcome.facts or {}
-        self.facts.update({name: value for name, value in facts.items() if levels.get(name) == "trajectory"})
+        self.facts |= self._of("trajectory", outcome)
 
     def say(self, facts: Mapping[str, Any] | None, *, reward: float | None, success: bool | None) -> None:
-        """Take a program's word."""
+        """Take a program's word on a branch that ends."""
         self.reward = self.reward if reward is None else float(reward)
         self.success = self.success if success is None else bool(success)
-        self.facts.update(facts or {})
+        self.facts |= facts or {}
 
-    def copy(self, turns: int | None) -> Record:
-        """That of a branch which leaves behind so many turns; None: of one that has all that this one has."""
-        if turns is None:
-            return Record(self.reward, self.success, dict(self.facts), list(self.rewards), list(self.info))
-        rewards = self.rewards[:turns]
-        return Record(reward=_paid(rewards), rewards=rewards, info=self.info[:turns])
+    def whole(self) -> Record:
+        """That of a branch which has all that this one has."""
+        copy = replace(self, said=dict(self.said))
+        copy.facts, copy.outcomes = dict(self.facts), list(self.outcomes)
+        copy.reward, copy.success = self.reward, self.success
+        return copy
+
+    def behind(self, turns: int) -> Record:
+        """That of a branch which leaves behind so many turns: what was said when it began, and what those were told."""
+        record = Record(self.levels, dict(self.said))
+        for outcome in self.outcomes[:turns]:
+            record.add(outcome)
+        return record
 
     def go_on(self, other: Record, turns: int) -> None:
         """Take what another has behind so many turns."""
-        self.reward += other.reward - _paid(other.rewards[:turns])
+        self.reward += other.reward - _paid(other.outcomes[:turns])
         self.success = other.success
-        self.facts.update(other.facts)
-        self.rewards += other.rewards[turns:]
-        self.info += other.info[turns:]
+        self.facts |= other.facts
+        self.outcomes += other.outcomes[turns:]
 
     def ended(self, status: str, reason: str | None) -> dict[str, Any]:
         """What the forest keeps of it: rewards and facts of what is drawn, notes of all."""
@@ -74,12 +86,17 @@ class Record:
             return {"info": info}
         return {"reward": self.reward, "success": bool(self.success), "info": info, "facts": self.facts or None}
 
+    def _of(self, level: str, outcome: Outcome) -> dict[str, Any]:
+        """The facts of a level."""
+        return {name: value for name, value in (outcome.facts or {}).items() if self.levels.get(name) == level}
+
     def _notes(self) -> dict[str, object] | None:
         """Those of the last turn, and of the earlier ones behind them."""
-        earlier = {"earlier_steps": self.info[:-1]} if any(self.info[:-1]) else {}
-        last = self.info[-1] if self.info else None
+        notes = [outcome.info for outcome in self.outcomes]
+        earlier = {"earlier_steps": notes[:-1]} if any(notes[:-1]) else {}
+        last = notes[-1] if notes else None
         return {**(last or {}), **earlier} if earlier or last is not None else None
 
 
-def _paid(rewards: Sequence[float | None]) -> float:
-    return sum((reward for reward in rewards if reward is not None), 0.0)
+def _paid(outcomes: Sequence[Outcome]) -> float:
+    return sum((outcome.reward or 0.0 for outcome in outcomes), 0.0)

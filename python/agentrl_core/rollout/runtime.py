@@ -188,6 +188,10 @@ class Family(Protocol):
         """`train`, or `evaluate`."""
         ...
 
+    def answered(self, branch: Any) -> None:
+        """A branch was answered."""
+        ...
+
     def forked(
         self, parent: Any, child: Any, place: Any, score: float | None, *, operation: Operation = "fork"
     ) -> None:

@@ -233,11 +233,18 @@ class GroupTree(SearchTree):
         self._forest = forest
         self._stored = stored
         self._stored_turns = len(self._core)
+        self._answered = list(group.branches)
         self._owners: dict[int, Branch] = {}
+        self._known = 0
+
+    def answered(self, branch: Branch) -> None:
+        """A branch was answered, and what that was is not in the forest yet."""
+        self._answered.append(branch)
 
     def follow(self) -> None:
-        """Be up to date."""
-        for branch in self._group.branches:
+        """Be up to date, by what changed since it was asked last."""
+        answered, self._answered = self._answered, []
+        for branch in answered:
             if not branch.over and branch.path.waits:
                 branch.path.flush()
         self._core.follow(self._forest._core, self._group.number)  # noqa: SLF001
@@ -249,6 +256,10 @@ class GroupTree(SearchTree):
             KeyError: it is a turn of a stored search, or of a branch that was rolled back.
         """
         handle, _ = self._core.taken(turn)
+        if handle not in self._owners:
+            branches = self._group.branches
+            self._owners.update((branch.handle, branch) for branch in branches[self._known :])
+            self._known = len(branches)
         if handle not in self._owners:
             self._owners = {branch.handle: branch for branch in self._group.branches}
         return self._owners[handle]

@@ -112,7 +112,7 @@ class Trajectory(View):
     def take_word(self, answer: Answer) -> None:
         """What it is told and paid while others move (for who runs it)."""
         outcome = answer.outcome
-        self.record.tell(outcome, self.group.fact_levels)
+        self.record.tell(outcome)
         if outcome.terminated or outcome.truncated:
             self.end_with_others("finished" if outcome.terminated else "truncated")
         elif self._path.here is not None:
@@ -304,7 +304,7 @@ class Trajectory(View):
         """Store what the environment answered to the open action."""
         runtime, outcome = self._runtime, answer.outcome
         runtime.turned(outcome.flags, None)
-        facts = self.record.add(outcome, self.group.fact_levels)
+        facts = self.record.add(outcome)
         truncated = outcome.truncated
         if outcome.observation is not None:
             limit = runtime.turn_limit
@@ -324,6 +324,7 @@ class Trajectory(View):
             self._end("finished" if outcome.terminated else "truncated")
         else:
             self._path.go_on(answer, len(self._episode.answers))
+            self.group.answered(self)
         return turn
 
     def _turn(self, text: str, answer: Answer | None, *, over: bool) -> Turn:

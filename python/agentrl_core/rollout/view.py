@@ -53,7 +53,7 @@ class View:
         self.parent = parent
         self.turns: list[Turn] = []
         self.status: Status = "running"
-        self.record = Record(facts=dict(facts or {}))
+        self.record = Record(group.fact_levels, dict(facts or {}))
         self.seed = seed
         self._runtime = runtime
         self._path = path

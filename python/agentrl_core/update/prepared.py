@@ -157,6 +157,10 @@ class Prepared:
                     f"({len(trained)} such tokens); mark these tokens as not trainable, or give them a value "
                     "(arl.annotate for log-probs)"
                 )
+        if self.loss.normaliser is not None:
+            of = np.where(weights > 0, self.same[self.loss.normaliser], 0.0)
+            total = float(weights @ of)
+            weights = weights * (weights.sum() / total) if total > 0 else weights
         return weights
 
 

@@ -4,7 +4,7 @@ use agentrl_compute::hash::hash_bytes;
 
 use super::steps::{OpenStep, Step};
 use super::trajectory::{Lineage, Note, Ordinal, Trajectory};
-use super::{Forest, Group, Handle, NewNode, Place, StepOutcome, handle, split};
+use super::{Forest, Group, Handle, Key, NewNode, Place, StepOutcome, handle, split};
 use crate::schema::{Kind, Status};
 use crate::{Error, Result};
 
@@ -42,11 +42,13 @@ pub struct Fork {
     pub ordinal: Option<u32>,
     /// Whether the steps that the forks inherit are trained as theirs too. What others train of them stays.
     pub train_prefix: bool,
+    /// A trajectory of the group whose episode the forks are part of; `None`: each begins one.
+    pub episode: Option<Handle>,
 }
 
 impl Default for Fork {
     fn default() -> Self {
-        Self { count: 1, ordinal: None, train_prefix: true }
+        Self { count: 1, ordinal: None, train_prefix: true, episode: None }
     }
 }
 
@@ -67,13 +69,14 @@ impl Forest {
         end: Option<u32>,
         fork: &Fork,
     ) -> Result<Vec<Handle>> {
-        let Fork { count, ordinal, train_prefix } = *fork;
+        let Fork { count, ordinal, train_prefix, episode } = *fork;
         let (key, index) = split(trajectory);
         let group = self.group(trajectory)?;
         let cut = group.locate(trajectory, node, end)?;
         if count == 0 {
             return Err(Error::invalid("count is 0; fork at least once"));
         }
+        let episode = episode.map(|other| self.episode_of(other, key)).transpose()?;
         let parent = &group.trajectories[index];
         let taken = parent.forks.get(&(cut.context, cut.position));
         if let Some(first) = ordinal {
@@ -90,9 +93,20 @@ impl Forest {
             let child = group.fork(index, cut, ordinal.map(|first| first + way));
             let entry = &mut group.trajectories[child];
             entry.untrained = if train_prefix { 0 } else { entry.steps.len() };
+            entry.episode = episode;
             handle(key, child)
         };
         Ok((0..count).map(fork).collect())
+    }
+
+    /// The first trajectory of the episode of one of a group.
+    fn episode_of(&self, trajectory: Handle, key: Key) -> Result<Handle> {
+        if split(trajectory).0 != key {
+            return Err(Error::invalid(format!(
+                "episode is {trajectory}, a trajectory of another group; those of an episode are forked together"
+            )));
+        }
+        Ok(self.trajectory(trajectory)?.episode.unwrap_or(trajectory))
     }
 
     /// Takes a trajectory back to an earlier token: what goes on is a fork, and what was left behind stays in the files,
@@ -108,9 +122,11 @@ impl Forest {
                 "trajectory {trajectory} was pruned already; fork it to go on from one of its tokens"
             )));
         }
-        let back = self.fork(trajectory, Some(node), end)?;
-        self.group_mut(trajectory)?.take_out(index, Note::Pruned("rolled back".to_owned()));
-        Ok(back)
+        let cut = self.group(trajectory)?.locate(trajectory, Some(node), end)?;
+        let group = self.group_mut(trajectory)?;
+        let back = group.fork(index, cut, None);
+        group.take_out(index, Note::Pruned("rolled back".to_owned()));
+        Ok(handle(split(trajectory).0, back))
     }
 
     /// Puts `by` in the place of a trajectory of the same group: the old one stays in the files, pruned, and says by which
@@ -267,7 +283,7 @@ impl Group {
         })
     }
 
-    /// Adds a trajectory that leaves another one.
+    /// Adds a trajectory that leaves another one, and leaves out of its gradient what that one does.
     pub(super) fn fork(&mut self, index: usize, cut: ForkPoint, ordinal: Option<u32>) -> usize {
         let ForkPoint { context, place, position } = cut;
         let number = self.trajectories.len();
@@ -291,6 +307,7 @@ impl Group {
         child.tip = place;
         child.branch = place;
         child.state_key = parent.state_key.filter(|_| (context, place) == (parent.context(), parent.tip)).or(acted_on);
+        child.untrained = parent.untrained.min(inherited);
         child.steps = steps;
         let open = parent.open.filter(|_| context == parent.context());
         let cut = cut.or(open.map(|open| (open.first_node, open.start, open.state_key)));

@@ -100,6 +100,8 @@ struct Group {
     started: BTreeSet<(u32, i32)>,
     decisions: Vec<Decision>,
     adopted: Adopted,
+    /// The trajectories that changed, in that order: who reads the group again looks at those alone.
+    changed: Vec<usize>,
 }
 
 /// The live form of the data. See the module's documentation.
@@ -329,6 +331,7 @@ impl Forest {
             for (index, entry) in group.trajectories.iter_mut().enumerate().filter(|(_, entry)| entry.is_running()) {
                 entry.close_step(index, &StepOutcome::default());
                 entry.status = Status::Aborted;
+                group.changed.push(index);
             }
         }
     }
@@ -360,10 +363,14 @@ impl Forest {
         }
     }
 
+    /// The group of a trajectory that is about to change.
     fn group_mut(&mut self, trajectory: Handle) -> Result<&mut Group> {
         let (key, index) = split(trajectory);
         match self.groups.get_mut(&key) {
-            Some(group) if index < group.trajectories.len() => Ok(group),
+            Some(group) if index < group.trajectories.len() => {
+                group.changes(index);
+                Ok(group)
+            }
             group => Err(unknown(trajectory, group.is_some())),
         }
     }
@@ -422,6 +429,13 @@ impl Trajectory {
 }
 
 impl Group {
+    /// Notes that a trajectory changes, for those who read the group again later.
+    fn changes(&mut self, index: usize) {
+        if self.changed.last() != Some(&index) {
+            self.changed.push(index);
+        }
+    }
+
     /// Nodes of a path from its root, each with the number of its tokens that the path uses.
     fn path(&self, tip: Option<Place>) -> Vec<Place> {
         let mut path: Vec<_> = std::iter::successors(tip, |&(node, _)| self.nodes[node].parent).collect();

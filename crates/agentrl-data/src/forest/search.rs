@@ -31,8 +31,12 @@ pub struct SearchTree {
     key: Option<Key>,
     /// Rows of the steps that each trajectory took itself.
     rows: Vec<Vec<u32>>,
-    /// Trajectories of which more may come.
-    running: Vec<usize>,
+    /// Whether each of them was read to its end.
+    over: Vec<bool>,
+    /// How many of the group's changes were read.
+    changes: usize,
+    /// Trajectories that were grafted, and not read yet.
+    grafted: Vec<usize>,
 }
 
 /// How a path ended.
@@ -155,16 +159,27 @@ impl SearchTree {
         if *self.key.get_or_insert(group.key) != group.key {
             return Err(Error::invalid("the tree is that of another group; follow each group with a tree of its own"));
         }
-        let known = self.rows.len();
-        self.rows.resize(group.trajectories.len(), Vec::new());
-        let waiting: Vec<usize> = std::mem::take(&mut self.running).into_iter().chain(known..self.rows.len()).collect();
+        let mut waiting = std::mem::take(&mut self.grafted);
+        waiting.extend(self.rows.len()..group.trajectories.len());
+        waiting.extend(&group.changed[self.changes..]);
+        waiting.sort_unstable();
+        waiting.dedup();
+        // What changes twice in a row is noted once: the last one may have changed again by the next time.
+        self.changes = group.changed.len().saturating_sub(1);
+        self.grow(group.trajectories.len());
         for index in waiting {
-            if !self.read_trajectory(group, index)? {
-                self.running.push(index);
+            if !self.over[index] {
+                self.over[index] = self.read_trajectory(group, index)?;
             }
         }
         self.search.settle();
         Ok(())
+    }
+
+    /// Has room for so many trajectories.
+    fn grow(&mut self, count: usize) {
+        self.rows.resize(count, Vec::new());
+        self.over.resize(count, false);
     }
 
     /// Reads the new steps of one trajectory; says whether that was all of it.
@@ -280,13 +295,13 @@ impl Forest {
             )));
         }
         let path = tree.search.path(turn)?;
-        tree.rows.resize(known.max(index + 1), Vec::new());
-        tree.running.extend(known..tree.rows.len());
+        tree.grow(known.max(index + 1));
+        tree.grafted.extend(known..tree.rows.len());
         tree.rows[index] = path;
         Ok(())
     }
 
-    /// Brings the tree of a group up to date. The last step of a trajectory that runs is there as soon as the forest holds
+    /// Brings the tree of a group up to date, by what changed since it was read last. The last step of a trajectory that runs is there as soon as the forest holds
     /// a token behind it, since only then is known what it led to.
     pub fn follow(&self, group: u32, tree: &mut SearchTree) -> Result<()> {
         tree.read(self.of_number(group)?)

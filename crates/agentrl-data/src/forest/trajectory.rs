@@ -156,7 +156,7 @@ pub(super) struct Trajectory {
     /// Key of the state that the next action acts on, where it is not that of the last node.
     pub(super) state_key: Option<[u8; 16]>,
     pub(super) steps: Steps,
-    /// How many of its first steps, all of them inherited, it leaves out of its gradient.
+    /// How many of its first steps it leaves out of its gradient.
     pub(super) untrained: usize,
     pub(super) open: Option<OpenStep>,
     pub(super) status: Status,

@@ -38,6 +38,7 @@ impl Forest {
         let group = self.group_mut(trajectory)?;
         let told = group.fork(index, ForkPoint::START, None);
         let shift = prompt.tokens.len() as i64 - i64::from(begin);
+        group.trajectories[told].untrained = group.trajectories[index].untrained;
         group.attach(told, prompt);
         group.trajectories[told].state_key = Some(state.map_or(acted_on, hash_bytes));
         group.copy(part, index, told, shift);

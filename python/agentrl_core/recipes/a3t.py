@@ -1,0 +1,154 @@
+"""A3T: an agent acts at random now and then, and says afterwards why that was the right thing (arXiv:2403.14589).
+
+A task that nobody of the group solves gets four attempts more. At a step of theirs, with probability 0.25, one of the
+commands that the environment lists is taken at random, an agent (`actre`) writes the reasons for it, and the policy is
+trained as if it had reasoned so first. Trajectories are paid 1 and -1 by their outcome, balanced for each task, and no
+ratio is taken:
+
+    w = 1 / n_solved of one that solved it, -0.5 / n_failed of another, 0 where none did
+    L = - 1/M sum over trajectories of w sum over tokens of log pi
+
+The paper does not say how the signs are balanced (the numbers are chosen here) nor which steps are taken at random. It
+trains the base model on everything that was collected, in four rounds: give the recipe a `replay.Memory` and
+`actions=schedule.Sync("base", "policy")` for that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from agentrl_core.component import BatchComponent, Column, Rows, draw, option
+from agentrl_core.component.rows import sums
+from agentrl_core.env import Fact
+from agentrl_core.env.base import as_messages
+from agentrl_core.loss import Policy, Reinforce
+from agentrl_core.recipe import Recipe
+from agentrl_core.rollout import Branch, Group, Members, Round, Rounds
+from agentrl_core.rollout.guidance import consult
+
+if TYPE_CHECKING:
+    from agentrl_core.data.batch import Batch
+
+
+@dataclass(frozen=True)
+class Autonomy(Rounds):
+    """Attempts that act at random now and then, with reasons that are found afterwards.
+
+    The draw column `composed` counts the steps of an attempt that were taken so.
+
+    Args:
+        members: of the first round.
+        attempts: of a task that none of them solves.
+        probability: of a random action, at each step of an attempt.
+        listed: behind this text an observation lists the possible actions, joined by `; `, to its end.
+        question: what `actre` is asked: `{context}` is the observation, `{action}` the action.
+        template: what is said: `{reasons}` and `{action}`.
+
+    Raises:
+        RecipeError: an option is out of range.
+
+    Example:
+        >>> from agentrl_core.recipes.a3t import Autonomy
+        >>> Autonomy().possible("A door is here. Commands: look; open door")
+        ['look', 'open door']
+    """
+
+    facts: ClassVar[Mapping[str, Fact]] = {"composed": Fact("trajectory")}
+
+    attempts: int = option(4, at_least=1)
+    probability: float = option(0.25, at_least=0, at_most=1)
+    listed: str = option("Commands: ", filled=True)
+    question: str = option("{context}\n\nWhy is this the right thing to do now: {action}?", filled=True)
+    template: str = option("{reasons}\n<action>{action}</action>", filled=True)
+
+    async def more(self, group: Group, rounds: list[Round]) -> Members | None:
+        """Members; then attempts, where none solved the task."""
+        if not rounds:
+            return self.members
+        if not self.solved(rounds[0]).any():
+            await self.attempt(group)
+        return None
+
+    async def attempt(self, group: Group) -> None:
+        """Trajectories, some of whose actions are random."""
+        live = group.start_many(self.attempts, facts={"composed": 0.0})
+        while live:
+            for branch in live:
+                await branch.begin()
+            live = [branch for branch in live if not branch.over]
+            chosen = {branch.name: action for branch in live if (action := self.chosen(branch))}
+            await group.round([branch for branch in live if branch.name not in chosen])
+            for branch in live:
+                if branch.name in chosen:
+                    await self.compose(group, branch, chosen[branch.name])
+            live = [branch for branch in live if not branch.over]
+
+    def chosen(self, branch: Branch) -> str:
+        """A random action of those that are possible now, or nothing where the policy is to act."""
+        step, possible = len(branch.turns), self.possible(_seen(branch))
+        if not possible or branch.uniform("random", step) >= self.probability:
+            return ""
+        return possible[int(branch.uniform("action", step) * len(possible))]
+
+    async def compose(self, group: Group, branch: Branch, action: str) -> None:
+        """Act, with reasons that are found for it."""
+        question = self.question.replace("{context}", _seen(branch)).replace("{action}", action)
+        reasons = await consult(group, question, agent="actre", about=branch)
+        branch.record.begin({"composed": branch.record.facts["composed"] + 1.0})
+        await branch.turn(self.template.replace("{action}", action).replace("{reasons}", reasons))
+
+    def possible(self, observation: str) -> list[str]:
+        """The actions that an observation lists."""
+        return [action for action in observation.partition(self.listed)[2].split("; ") if action]
+
+
+def _seen(branch: Branch) -> str:
+    """What a branch was told last."""
+    told = branch.turns[-1].observation if branch.turns else branch.asked
+    return str(as_messages(told or "")[-1]["content"])
+
+
+@dataclass(frozen=True)
+class Contrast(BatchComponent):
+    """Solved trajectories against those that are not, balanced for each task.
+
+        advantage = 1 / n_solved of a draw that solved its task, -failures / n_failed of another, 0 where no draw did
+
+    Args:
+        failures: how much those that failed count, 0 or more.
+        group_by: key columns whose draws are of one task.
+
+    Example:
+        >>> from agentrl_core.recipes.a3t import Contrast
+        >>> Contrast().makes
+        (draw('advantage'),)
+    """
+
+    phase: ClassVar[str] = "advantage"
+    needs: ClassVar[tuple[Column, ...]] = (draw("success"),)
+    makes: ClassVar[tuple[Column, ...]] = (draw("advantage"),)
+
+    failures: float = option(0.5, at_least=0)
+    group_by: str = option("task_id", filled=True)
+
+    def __call__(self, batch: Batch) -> Batch:
+        """Return `batch` with the column `advantage` on draws."""
+        rows = Rows(batch, "draw")
+        groups, solved, valid = rows.keys(self.group_by), rows.flags("success"), rows.valid
+        length = int(groups.max(initial=0)) + 1
+        won, lost = (sums(valid & kind, groups, length)[groups] for kind in (solved, ~solved))
+        signed = np.where(solved, 1.0 / np.maximum(won, 1.0), -self.failures / np.maximum(lost, 1.0))
+        return rows.write(advantage=np.where(valid & (won > 0.0), signed, 0.0))
+
+
+A3T = Recipe(
+    name="a3t",
+    source="arXiv:2403.14589",
+    rollout=Autonomy(column="success"),
+    advantage=Contrast(),
+    loss=Policy(clip=None, surrogate=Reinforce(), aggregate="constant", constant=1.0, old_logprob="recomputed"),
+)

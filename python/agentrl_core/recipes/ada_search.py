@@ -1,0 +1,145 @@
+"""AdaSearch: first to solve with and without search, then to know which is needed (arXiv:2512.16883).
+
+In the first stage half of a group is asked to answer from what the model knows, half to search; each half is compared
+with itself. In the second the model decides first: a task's label is "knowledge suffices" iff at least half of its
+rollouts without search of the first stage were right (of 8 that are sampled now, where it had none), and a decision
+is paid 1 if it is the label's, else 0. GRPO in both. The paper's numbers are not public: 8, 0.5 and the length of the
+first stage are chosen here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from agentrl_core.advantage import GroupRelative
+from agentrl_core.component import Closed, Rows, option
+from agentrl_core.component.state import State
+from agentrl_core.env import Fact, Task
+from agentrl_core.loss import Policy
+from agentrl_core.recipe import Recipe
+from agentrl_core.rollout import Asked, Branch, Group, Learning
+from agentrl_core.rollout.guidance import beside
+from agentrl_core.rollout.view import Role
+
+KNOWS, SEARCHES, DECIDES = 0.0, 1.0, 2.0
+
+
+@dataclass(frozen=True)
+class Decision(Asked):
+    """Whether what the model knows suffices: the last `know` or `search` that is said.
+
+    Args:
+        label: what is right.
+
+    Example:
+        >>> from agentrl_core.recipes.ada_search import Decision
+        >>> Decision(label="search").paid("I may know it, but I search"), Decision(label="search").paid("no idea")
+        (1.0, 0.0)
+    """
+
+    label: str = option("know", filled=True)
+
+    def paid(self, text: str) -> float:
+        """1 for the label."""
+        places = {word: text.lower().rfind(word) for word in ("know", "search")}
+        said = max(places, key=lambda word: places[word])
+        return float(places[said] >= 0 and said == self.label)
+
+
+@dataclass(frozen=True)
+class SearchWhereNeeded(Learning):
+    """Two ways to answer, and the decision between them.
+
+    The draw column `manner` is 0 for answers from knowledge, 1 for those with search, and 2 for decisions.
+
+    Args:
+        first_stage: iterations of the first stage.
+        samples: rollouts without search that make a label where the first stage had none.
+        threshold: the share of right ones from which on knowledge suffices.
+        knowing: prompt of answers from knowledge, `{prompt}` is the task.
+        searching: prompt of answers with search.
+        deciding: of decisions.
+
+    Raises:
+        RecipeError: an option is out of range.
+
+    Example:
+        >>> from agentrl_core.recipes.ada_search import SearchWhereNeeded
+        >>> SearchWhereNeeded().initial_state()
+        {'rates': {}}
+    """
+
+    facts: ClassVar[Mapping[str, Fact]] = {"manner": Fact("trajectory")}
+
+    first_stage: int = option(200, at_least=0)
+    samples: int = option(8, at_least=1)
+    threshold: float = option(0.5, at_least=0, at_most=1)
+    knowing: str = option("{prompt}\n\nAnswer from what you know, without search.", filled=True)
+    searching: str = option("{prompt}\n\nSearch before you answer.", filled=True)
+    deciding: str = option(
+        "{prompt}\n\nDo you know the answer, or do you have to search? Say know or search.", filled=True
+    )
+
+    def initial_state(self) -> State:
+        """Nothing is known of any task."""
+        return {"rates": {}}
+
+    def next(self, state: State, closed: Closed) -> State:
+        """Rollouts and right ones of each task without search, those of the first stage alone."""
+        if closed.iteration >= self.first_stage:
+            return state
+        rows = Rows(closed.batch, "draw")
+        known = (rows.values("manner") == KNOWS) & rows.valid
+        tasks, right = rows.names("task_id"), rows.flags("success")
+        rates = {task: list(rate) for task, rate in state["rates"].items()}
+        for row in np.flatnonzero(known).tolist():
+            tried, won = rates.get(tasks[row], (0, 0))
+            rates[tasks[row]] = [tried + 1, won + int(right[row])]
+        return {"rates": rates}
+
+    async def group(self, group: Group) -> None:
+        """By the stage."""
+        if group.iteration < self.first_stage:
+            half = group.size // 2
+            await group.run([*self.start(group, group.size - half, KNOWS), *self.start(group, half, SEARCHES)])
+            return
+        suffices = await self.suffices(group)
+        task = Task(
+            f"{group.task.task_id}/decision",
+            self.deciding.replace("{prompt}", group.prompt),
+            "decision",
+            group.task.payload,
+        )
+        decision = Decision("manner", DECIDES, label="know" if suffices else "search")
+        await group.spawn(task, size=group.size, program=decision)
+
+    def start(self, group: Group, count: int, manner: float, role: Role = "member") -> list[Branch]:
+        """Branches that answer in one manner."""
+        template = self.knowing if manner == KNOWS else self.searching
+        return group.start_many(
+            count,
+            lambda content: beside(content, template, ""),
+            role=role,
+            facts={"manner": manner},
+        )
+
+    async def suffices(self, group: Group) -> bool:
+        """The label of a task."""
+        tried, won = self.remembered(group)["rates"].get(group.task.task_id, (0, 0))
+        if not tried:
+            branches = await group.run(self.start(group, self.samples, KNOWS, "helper"))
+            tried, won = len(branches), sum(bool(branch.success) for branch in branches)
+        return bool(won / tried >= self.threshold)
+
+
+ADA_SEARCH = Recipe(
+    name="ada_search",
+    source="arXiv:2512.16883",
+    rollout=SearchWhereNeeded(),
+    advantage=GroupRelative(group_by="group_id,manner"),
+    loss=Policy(),
+)

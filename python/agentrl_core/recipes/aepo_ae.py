@@ -1,0 +1,105 @@
+"""AEPO (arbitrary entropy): entropy is held at a target by what is learned from hotter or colder samples.
+
+Each task gets its group twice, the second one at temperature 1.2 where the policy's entropy was at most 0.5, else at
+0.8. Advantages are GRPO's within each. Of the second, samples with A > 0.05 take the place of others: the first n =
+min(60, how many there are) of the batch (half as many where the entropy was above the target), with A = 1; the first n
+of the plain samples leave for them. So the gradient is that of GRPO and of REINFORCE on good samples of another
+temperature: hot ones raise the entropy, cold ones lower it. All is trained at temperature 1, and old log-probs are
+recomputed. Source: arXiv:2510.08141; entropy there is the mean of - log p of the sampled tokens, here the metric
+`entropy` of the updates. AEPO of arXiv:2510.14545 is another one: `recipes.AEPO`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from agentrl_core.advantage import GroupRelative
+from agentrl_core.component import BatchComponent, Column, Rows, draw, option, token
+from agentrl_core.loss import Policy
+from agentrl_core.recipe import Recipe
+from agentrl_core.reward import Outcome
+from agentrl_core.rollout import Members, Rounds
+from agentrl_core.schedule import BangBang
+
+if TYPE_CHECKING:
+    from agentrl_core.data.batch import Batch
+
+
+@dataclass(frozen=True)
+class AtTemperatureOne(BatchComponent):
+    """What was sampled at another temperature is told, and trained, at temperature 1.
+
+    Example:
+        >>> from agentrl_core.recipes.aepo_ae import AtTemperatureOne
+        >>> AtTemperatureOne().makes
+        (token('inverse_temperature'),)
+    """
+
+    phase: ClassVar[str] = "reward"
+    makes: ClassVar[tuple[Column, ...]] = (token("inverse_temperature"),)
+
+    def __call__(self, batch: Batch) -> Batch:
+        """Return `batch` with the column `inverse_temperature`, 1 everywhere."""
+        rows = Rows(batch, "token")
+        return rows.write(inverse_temperature=np.ones(len(rows)))
+
+
+@dataclass(frozen=True)
+class Substituted(BatchComponent):
+    """Good samples of another temperature in the place of as many plain ones.
+
+    Draws are in the order of their ids. Of the n_t draws with `tilted` whose advantage is above `above`, the first
+    floor(share * min(at_most, n_t)) stay, with an advantage of 1; as many of the others leave, the first ones, if there
+    are so many.
+
+    Args:
+        at_most: draws that take a place.
+        above: the advantage of a good one.
+        share: of those, 0 to 1.
+
+    Raises:
+        RecipeError: an option is out of range.
+
+    Example:
+        >>> from agentrl_core.recipes.aepo_ae import Substituted
+        >>> Substituted().at_most
+        60
+    """
+
+    phase: ClassVar[str] = "weight"
+    needs: ClassVar[tuple[Column, ...]] = (draw("tilted"), draw("advantage"))
+    makes: ClassVar[tuple[Column, ...]] = (draw("advantage"), draw("keep"))
+
+    at_most: int = option(60, at_least=0)
+    above: float = 0.05
+    share: float = option(1.0, at_least=0, at_most=1)
+
+    def __call__(self, batch: Batch) -> Batch:
+        """Return `batch` with another `advantage` and with `keep` on draws."""
+        rows = Rows(batch, "draw")
+        tilted, advantages = rows.flags("tilted"), rows.values("advantage")
+        order = np.argsort(batch.column("trajectory_id", "draw"), kind="stable")
+        good = order[(tilted & rows.valid & (advantages > self.above))[order]]
+        taken = good[: int(self.share * min(self.at_most, len(good)))]
+        plain = order[~tilted[order]]
+        keep = np.zeros(len(rows), np.bool_)
+        keep[taken] = True
+        keep[plain[len(taken) :]] = True
+        advantages[taken] = 1.0
+        return Rows(rows.write(advantage=advantages), "draw").keep(keep)
+
+
+AEPO_AE = Recipe(
+    name="aepo_ae",
+    source="arXiv:2510.08141",
+    rollout=Rounds(
+        Members() + Members(fact="tilted", temperature=BangBang("entropy", threshold=0.5, below=1.2, above=0.8))
+    ),
+    reward=(Outcome(), AtTemperatureOne()),
+    advantage=GroupRelative(group_by="group_id,tilted"),
+    weight=Substituted(share=BangBang("entropy", threshold=0.5, below=1.0, above=0.5)),
+    loss=Policy(old_logprob="recomputed"),
+)

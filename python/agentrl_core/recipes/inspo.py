@@ -1,0 +1,163 @@
+"""INSPO: a population of instructions that is learned beside the policy, by trial and by reflection.
+
+Each group is asked its task under one instruction, drawn by p_j = softmax(w_j / 0.1) of those that are alive; w_j <-
+0.9 w_j + 0.1 mean reward of its groups. Every 20 iterations the worse half of those with at least 32 rollouts goes,
+down to two (`select.Arms`); before that an agent (`proposer`) reads failures under the best instruction, writes a new
+one for each that may go, and it takes an empty place with the mean weight of those that are alive. Advantages are
+GRPO's within the group; instructions are context, never trained. Numbers are chosen here: the paper's are not public,
+and neither is its check of candidates by a cheap evaluation, which is left out: a bad candidate loses its weight
+instead. Source: INSPO (agentic policy optimisation by instruction-policy co-evolution).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from agentrl_core.advantage import GroupRelative
+from agentrl_core.component import Closed, Rows, option
+from agentrl_core.component.state import State
+from agentrl_core.env import Fact
+from agentrl_core.loss import Policy
+from agentrl_core.recipe import Recipe
+from agentrl_core.rollout import Cohort, Group, Learning, notes
+from agentrl_core.rollout.guidance import beside, consult
+
+
+@dataclass(frozen=True)
+class Instructed(Learning):
+    """Groups under instructions that live and die by what they bring.
+
+    The draw column `instruction` is the number of a group's.
+
+    Args:
+        begin: the first instructions, joined by `|`, at least two.
+        temperature: of the softmax.
+        rate: how fast a weight follows the rewards.
+        every: iterations between two halvings.
+        least: rollouts of an instruction before it may go.
+        shown: failures that the proposer reads.
+        template: the prompt: `{text}` is the instruction, `{prompt}` the task.
+        question: what the proposer is asked: the `{instruction}` and the `{failures}` under it.
+
+    Raises:
+        RecipeError: an option is out of range.
+
+    Example:
+        >>> from agentrl_core.recipes.inspo import Instructed
+        >>> program = Instructed(begin="Think.|Search first.")
+        >>> program.probabilities(program.initial_state()).tolist()
+        [0.5, 0.5]
+    """
+
+    facts: ClassVar[Mapping[str, Fact]] = {"instruction": Fact("trajectory")}
+
+    begin: str = option(
+        "Think step by step.|Search before you answer.|Plan, then act.|Check every answer before you give it.",
+        filled=True,
+    )
+    temperature: float = option(0.1, above=0)
+    rate: float = option(0.1, above=0, at_most=1)
+    every: int = option(20, at_least=1)
+    least: int = option(32, at_least=1)
+    shown: int = option(4, at_least=1)
+    template: str = option("{text}\n\n{prompt}", filled=True)
+    question: str = option(
+        "An instruction:\n{instruction}\n\nIt failed here:\n{failures}\n\nWrite a better instruction.", filled=True
+    )
+
+    def check_options(self) -> None:
+        """A population has at least two."""
+        self.require(self.begin.count("|") > 0, "begin", "give at least two instructions, joined by |")
+
+    def initial_state(self) -> State:
+        """The first instructions, all alike."""
+        texts = self.begin.split("|")
+        return {"texts": texts, "weights": [0.0] * len(texts), "rollouts": [0] * len(texts)}
+
+    def probabilities(self, state: Mapping[str, Any]) -> np.ndarray:
+        """How probable each instruction is; 0 of an empty place."""
+        alive = np.array([bool(text) for text in state["texts"]])
+        scaled = np.where(alive, np.array(state["weights"]) / self.temperature, -np.inf)
+        weights = np.exp(scaled - scaled.max())
+        return np.asarray(weights / weights.sum())
+
+    def worse(self, state: Mapping[str, Any]) -> list[int]:
+        """The places of those that go at a halving: the smallest weights, of equal ones the later."""
+        alive = [place for place, text in enumerate(state["texts"]) if text]
+        known = [place for place in alive if state["rollouts"][place] >= self.least]
+        count = max(min(len(known) // 2, len(alive) - 2), 0)
+        return sorted(known, key=lambda place: (state["weights"][place], -place))[:count]
+
+    def halves(self, iteration: int) -> bool:
+        """Whether an iteration ends with a halving."""
+        return (iteration + 1) % self.every == 0
+
+    def next(self, state: State, closed: Closed) -> State:
+        """Weights follow rewards; then the worse ones go, and candidates come."""
+        rows = Rows(closed.batch, "draw")
+        used, rewards = rows.values("instruction"), rows.values("reward")
+        texts, weights, rollouts = (list(state[name]) for name in ("texts", "weights", "rollouts"))
+        for place in range(len(texts)):
+            own = rewards[(used == place) & np.isfinite(rewards)]
+            if len(own):
+                weights[place] = (1.0 - self.rate) * weights[place] + self.rate * float(own.mean())
+                rollouts[place] += len(own)
+        state = {"texts": texts, "weights": weights, "rollouts": rollouts}
+        if self.halves(closed.iteration):
+            for place in self.worse(state):
+                texts[place] = ""
+            mean = float(np.mean([weight for text, weight in zip(texts, weights, strict=True) if text]))
+            empty = (place for place, text in enumerate(list(texts)) if not text)
+            for place, text in zip(empty, notes(closed.finished, "instruction"), strict=False):
+                texts[place], weights[place], rollouts[place] = text, mean, 0
+        return state
+
+    async def group(self, group: Group) -> None:
+        """Rollouts under one instruction."""
+        state = self.remembered(group)
+        place = int(np.searchsorted(np.cumsum(self.probabilities(state)), group.uniform("instruction"), side="right"))
+        place = min(place, len(state["texts"]) - 1)
+        text = state["texts"][place]
+        await group.run(
+            group.start_many(
+                group.size, lambda asked: beside(asked, self.template, text), facts={"instruction": float(place)}
+            )
+        )
+
+    async def cohort(self, groups: Cohort) -> None:
+        """All groups; before a halving, candidates."""
+        await groups.run()
+        if not self.halves(groups[0].iteration):
+            return
+        state = self.remembered(groups[0])
+        best = int(np.argmax(self.probabilities(state)))
+        failures = [
+            branch.text
+            for group in groups
+            for branch in group.branches
+            if not branch.success and branch.record.facts.get("instruction") == best
+        ][: self.shown]
+        count = max(len(self.worse(state)), state["texts"].count(""))
+        if failures and count:
+            await groups.each(lambda group: self.propose(group, state["texts"][best], failures, count), groups[:1])
+
+    async def propose(self, group: Group, instruction: str, failures: list[str], count: int) -> None:
+        """New instructions, which are noted."""
+        question = self.question.replace("{instruction}", instruction).replace("{failures}", "\n\n".join(failures))
+        for _ in range(count):
+            text = (await consult(group, question, agent="proposer", about=group.branches[0])).strip()
+            if text:
+                self.note(group, "instruction", text, group.branches[0])
+
+
+INSPO = Recipe(
+    name="inspo",
+    source="INSPO",
+    rollout=Instructed(),
+    advantage=GroupRelative(),
+    loss=Policy(),
+)

@@ -1,0 +1,66 @@
+"""RaC: to recover is learned, and to do better after it, not the mistake before (recovery and correction).
+
+Where a rollout fails at a step that the environment flags, it is taken up behind that step, and says what takes the
+world back (`undo`, an action that the environment has to know). From there the policy goes on, for at most 4 turns. Of
+the new trajectory the failing part is context, the recovery and the correction are trained. From "RaC: robot learning
+for long-horizon tasks by scaling recovery and correction", whose segments are a human's; this is its idea told for
+agents.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from agentrl_core.advantage import GroupRelative
+from agentrl_core.component import option
+from agentrl_core.loss import Policy
+from agentrl_core.recipe import Recipe
+from agentrl_core.rollout import Branch, Fault, Group, Repair
+
+
+@dataclass(frozen=True)
+class Recovered(Repair):
+    """Recoveries behind the steps at which members failed.
+
+    Args:
+        undo: the action that takes the environment back.
+        turns: of the correction, at most; then it is truncated.
+
+    Raises:
+        RecipeError: an option is out of range.
+
+    Example:
+        >>> from agentrl_core.recipes.rac import Recovered
+        >>> Recovered(undo="back", at_most=4).branches(group_size=8)
+        8
+    """
+
+    undo: str = option("<undo>", filled=True)
+    turns: int = option(4, at_least=1)
+
+    async def mend(self, group: Group, branch: Branch, fault: Fault) -> bool:
+        """Behind the failing turn, a recovery and a correction."""
+        end = fault.step.turn + 1
+        if end == len(branch.turns):
+            return False  # the mistake ended the episode
+        fork = branch.fork(at=branch.turn_end(end), train_prefix=False)
+        await fork.turn(self.undo)
+        limit = end + 1 + self.turns
+
+        async def correct(fork: Branch) -> None:
+            while not fork.over and len(fork.turns) < limit:
+                await fork.turn()
+            if not fork.over:
+                fork.stop("the correction is over", status="truncated")
+
+        await group.run([fork], correct)
+        return True
+
+
+RAC = Recipe(
+    name="rac",
+    source="RaC",
+    rollout=Recovered(column="success", at_most=4),
+    advantage=GroupRelative(),
+    loss=Policy(old_logprob="recomputed"),
+)

@@ -1,0 +1,188 @@
+r"""SPARK: what was rolled out anyway teaches the same model to judge and to reflect (arXiv:2509.22624).
+
+After the solutions of a batch come items made of them, in the same update and with the same advantages, as tasks with
+as many answers each:
+
+    all right:  judge one of them, alone                             "is it right?" yes
+    all wrong:  judge one of them, alone                             no
+    mixed:      with probability 0.3 one alone, right or wrong by chance, else one of each: "which is right?" A or B
+    any wrong:  reflect: the task again, with a wrong answer of it in sight; the environment says what is right
+
+At most 32 judgements and 32 reflections a batch, of groups by chance. A reflection shows the whole wrong answer in the
+first half of the batch's groups, and its result alone in the second. A trajectory without a result (`result`) is in no
+item. Judgements are read from the last `\boxed{...}`. KL 0.001 to the reference.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentrl_core.advantage import GroupRelative
+from agentrl_core.component import option
+from agentrl_core.env import Fact, Task
+from agentrl_core.loss import KL, Policy
+from agentrl_core.recipe import Recipe
+from agentrl_core.rollout import Asked, Branch, Cohort, Group, Rollout
+from agentrl_core.rollout.guidance import beside
+
+_BOXED = re.compile(r"\\boxed\{([^{}]*)\}")
+
+
+@dataclass(frozen=True)
+class Label(Asked):
+    r"""A question with one right answer, in `\boxed{...}`.
+
+    Args:
+        label: the answer, whatever its case.
+
+    Example:
+        >>> from agentrl_core.recipes.spark import Label
+        >>> Label(label="yes").paid("It is \\boxed{Yes}."), Label(label="yes").paid("yes")
+        (1.0, 0.0)
+    """
+
+    label: str = option("yes", filled=True)
+
+    def paid(self, text: str) -> float:
+        """1 for the label."""
+        found = _BOXED.findall(text)
+        return float(bool(found) and found[-1].strip().lower() == self.label.lower())
+
+
+@dataclass(frozen=True)
+class Recycled(Rollout):
+    r"""Solutions; then judgements and reflections made of them.
+
+    The draw column `recycled` is 1 for those.
+
+    Args:
+        judgements: items of a batch in which solutions are judged, at most.
+        reflections: and in which a wrong one is looked at again.
+        pointwise: chance that a solution of a mixed group is judged alone.
+        column: of the draws: what is looked at.
+        solved_above: a solution is right if its value is larger.
+        result: a regular expression: what a solution results in is the last that its first filled group matches.
+        alone: question about one solution: `{question}` and `{answer}`.
+        pair: about two: `{question}`, `{first}` and `{second}`.
+        reflect: the prompt of a reflection: `{prompt}` and the wrong answer as `{text}`.
+
+    Raises:
+        RecipeError: an option is out of range.
+
+    Example:
+        >>> from agentrl_core.recipes.spark import Recycled
+        >>> Recycled().result_of("<answer>5</answer> no, <answer>7</answer>")
+        '7'
+    """
+
+    facts: ClassVar[Mapping[str, Fact]] = {"recycled": Fact("trajectory")}
+
+    judgements: int = option(32, at_least=0)
+    reflections: int = option(32, at_least=0)
+    pointwise: float = option(0.3, at_least=0, at_most=1)
+    column: str = option("score", filled=True)
+    solved_above: float = 0.0
+    result: str = option(r"\\boxed\{([^{}]*)\}|<answer>(.*?)</answer>", filled=True)
+    alone: str = option(
+        "{question}\n\nAn answer:\n{answer}\n\nIs it right? \\boxed{{yes}} or \\boxed{{no}}.", filled=True
+    )
+    pair: str = option(
+        "{question}\n\nAnswer A:\n{first}\n\nAnswer B:\n{second}\n\nWhich is right? \\boxed{{A}} or \\boxed{{B}}.",
+        filled=True,
+    )
+    reflect: str = option("{prompt}\n\nThis answer is wrong:\n{text}\n\nThink again, and answer.", filled=True)
+
+    def result_of(self, text: str) -> str:
+        """What a solution results in; empty: nothing."""
+        found = [next(filter(None, match.groups()), "") for match in re.finditer(self.result, text, re.DOTALL)]
+        return found[-1].strip() if found else ""
+
+    async def group(self, group: Group) -> None:
+        """The solutions."""
+        await group.run(group.start_many(group.size, facts={"recycled": 0.0}))
+
+    async def cohort(self, groups: Cohort) -> None:
+        """Solve all; then what is made of the solutions."""
+        await groups.run()
+        scores = await groups.score(self.column)
+        kinds = [self.sorted(group, known) for group, known in zip(groups, scores, strict=True)]
+        rows = sorted(range(len(groups)), key=lambda row: groups.uniform("item", row))
+        judged = [row for row in rows if any(kinds[row])][: self.judgements]
+        looked_at = [row for row in rows if kinds[row][1]][: self.reflections]
+        numbers = {group.name: row for row, group in enumerate(groups)}
+
+        async def items(group: Group) -> None:
+            row = numbers[group.name]
+            right, wrong = kinds[row]
+            if row in judged:
+                await self.judge(group, right, wrong)
+            if row in looked_at:
+                await self.look_again(group, wrong, whole=row < (len(groups) + 1) // 2)
+
+        await groups.each(items)
+
+    def sorted(self, group: Group, scores: NDArray[np.float64]) -> tuple[list[Branch], list[Branch]]:
+        """The right and the wrong solutions that have a result."""
+        known = [
+            (branch, score > self.solved_above)
+            for branch, score in zip(group.branches, scores.tolist(), strict=True)
+            if np.isfinite(score) and self.result_of(branch.text)
+        ]
+        return [branch for branch, won in known if won], [branch for branch, won in known if not won]
+
+    async def judge(self, group: Group, right: Sequence[Branch], wrong: Sequence[Branch]) -> None:
+        """One item about the solutions of a group."""
+        if right and wrong and group.uniform("pointwise") >= self.pointwise:
+            ordered = [_one(group, "right", right), _one(group, "wrong", wrong)]
+            label = "A" if group.uniform("order") < 0.5 else "B"
+            first, second = ordered if label == "A" else ordered[::-1]
+            question = self.pair.format(question=group.prompt, first=first.text, second=second.text)
+            about = ordered[0]
+        else:
+            won = bool(right) and (not wrong or group.uniform("polarity") < 0.5)
+            about = _one(group, "judged", right if won else wrong)
+            question, label = self.alone.format(question=group.prompt, answer=about.text), "yes" if won else "no"
+        task = Task(f"{group.task.task_id}/judgement", question, "judgement", group.task.payload)
+        await group.spawn(task, size=group.size, parent=about, program=Label("recycled", label=label))
+
+    async def look_again(self, group: Group, wrong: Sequence[Branch], *, whole: bool) -> None:
+        """A reflection on a wrong solution."""
+        about = _one(group, "reflected", wrong)
+        shown = about.text if whole else self.result_of(about.text)
+        await group.spawn(group.task, size=group.size, parent=about, program=_Reflection(self.reflect, shown))
+
+
+@dataclass(frozen=True)
+class _Reflection(Rollout):
+    """The task again, with a wrong answer in sight."""
+
+    template: str = "{text}"
+    shown: str = ""
+
+    async def group(self, group: Group) -> None:
+        """As many as were asked for."""
+        await group.run(
+            group.start_many(
+                group.size, lambda asked: beside(asked, self.template, self.shown), facts={"recycled": 1.0}
+            )
+        )
+
+
+def _one(group: Group, name: str, branches: Sequence[Branch]) -> Branch:
+    """One of them, by chance."""
+    return branches[int(group.uniform(name) * len(branches))]
+
+
+SPARK = Recipe(
+    name="spark",
+    source="arXiv:2509.22624",
+    rollout=Recycled(),
+    advantage=GroupRelative(),
+    loss=Policy(kl=KL(0.001)),
+)

@@ -1,0 +1,193 @@
+"""Training-Free GRPO: a group is compared in words, and what was learned is a text in the prompt (arXiv:2510.08191).
+
+No weight changes. Each task is rolled out five times with the experiences so far in the prompt. Where some solved it
+and some did not, an agent (`experience`) sums up each rollout, contrasts them, and proposes how to edit the library of
+experiences: JSON objects `{"operation": "ADD", "id": 3, "text": "..."}`, the operations ADD, UPDATE, DELETE and NONE.
+One more call for the batch makes one plan of all proposals; where it cannot be read, the proposals themselves are. The
+plan is applied when the iteration is closed: a DELETE beats an UPDATE of the same id, an UPDATE of an unknown id adds,
+of equal additions one is kept, and experiences are numbered anew.
+
+There is nothing to update: collect, and close the iteration with `collect.update(batch, {})`. Whoever trains as well
+adds a loss.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentrl_core.advantage import GroupRelative
+from agentrl_core.component import Closed, option
+from agentrl_core.component.state import State
+from agentrl_core.loss import Policy
+from agentrl_core.recipe import Recipe
+from agentrl_core.rollout import Branch, Cohort, Group, Learning, notes
+from agentrl_core.rollout.guidance import beside, consult
+
+_OBJECT = re.compile(r"\{[^{}]*\}")
+OPERATIONS = ("ADD", "UPDATE", "DELETE")
+
+
+@dataclass(frozen=True)
+class Experiences(Learning):
+    """Groups that are compared in words; what comes of it is shown to the groups of the next iteration.
+
+    Args:
+        column: of the draws: what rollouts are compared by.
+        solved_above: a rollout is solved if its value is larger.
+        proposals: experiences that one group may propose, at most.
+        shown: the prompt where there are experiences: `{prompt}` and the numbered ones as `{text}`.
+        summarise: what is asked about a rollout: `{question}`, `{attempt}` and `{score}`.
+        contrast: about a group: `{question}` and the `{summaries}`.
+        edit: how the library is to change: `{experiences}` and the `{contrast}`.
+        merge: one plan of several: `{experiences}` and the `{proposals}`.
+
+    Raises:
+        RecipeError: an option is out of range.
+
+    Example:
+        >>> from agentrl_core.recipes.training_free import Experiences
+        >>> plan = [{"operation": "DELETE", "id": 0, "text": ""}, {"operation": "ADD", "id": None, "text": "Add up."}]
+        >>> Experiences().applied(["Guess.", "Check."], plan)
+        ['Check.', 'Add up.']
+    """
+
+    column: str = option("score", filled=True)
+    solved_above: float = 0.0
+    proposals: int = option(2, at_least=1)
+    shown: str = option("{prompt}\n\nExperiences that may help:\n{text}", filled=True)
+    summarise: str = option(
+        "{question}\n\nAn attempt, which scored {score}:\n{attempt}\n\nSum up what it did.", filled=True
+    )
+    contrast: str = option(
+        "{question}\n\n{summaries}\n\nWhat did the better attempts do that the others did not?", filled=True
+    )
+    edit: str = option(
+        "Experiences:\n{experiences}\n\nNew insight:\n{contrast}\n\n"
+        "How should the list change? One JSON object a line: "
+        '{"operation": "ADD" or "UPDATE" or "DELETE" or "NONE", "id": number, "text": "..."}',
+        filled=True,
+    )
+    merge: str = option(
+        "Experiences:\n{experiences}\n\nProposals:\n{proposals}\n\n"
+        "Make one list of changes of them, as JSON objects of the same form.",
+        filled=True,
+    )
+
+    def initial_state(self) -> State:
+        """No experience."""
+        return {"texts": []}
+
+    def next(self, state: State, closed: Closed) -> State:
+        """The plans of the iteration are applied."""
+        texts: list[str] = state["texts"]
+        for plan in notes(closed.finished, "plan"):
+            texts = self.applied(texts, plan)
+        return {"texts": texts}
+
+    async def group(self, group: Group) -> None:
+        """Rollouts, with what is known in the prompt."""
+        texts = self.remembered(group)["texts"]
+        told = _numbered(texts)
+        prompt = (lambda asked: beside(asked, self.shown, told)) if texts else None
+        await group.run(group.start_many(group.size, prompt))
+
+    async def cohort(self, groups: Cohort) -> None:
+        """Roll all out; then compare, and make a plan."""
+        await groups.run()
+        scores = dict(zip((group.name for group in groups), await groups.score(self.column), strict=True))
+        proposed: dict[str, list[dict[str, Any]]] = {}
+
+        async def compare(group: Group) -> None:
+            proposed[group.name] = await self.compared(
+                group, group.branches[: len(scores[group.name])], scores[group.name]
+            )
+
+        await groups.each(compare)
+        plan = [each for group in groups for each in proposed.get(group.name, [])]
+        first = next((group for group in groups if proposed.get(group.name)), None)
+        if first is not None:
+            await groups.each(lambda group: self.plan(group, plan), [first])
+
+    async def compared(
+        self, group: Group, branches: Sequence[Branch], scores: NDArray[np.float64]
+    ) -> list[dict[str, Any]]:
+        """What a group proposes; nothing where all or none solved the task."""
+        known = [row for row in range(len(branches)) if np.isfinite(scores[row])]
+        solved = [scores[row] > self.solved_above for row in known]
+        if not any(solved) or all(solved):
+            return []
+        summaries = []
+        for row in known:
+            parts = {"question": group.prompt, "attempt": branches[row].text, "score": f"{scores[row]:g}"}
+            summary = await self._ask(group, self.summarise, parts, branches[row])
+            summaries.append(f"Attempt with score {scores[row]:g}:\n{summary}")
+        parts = {"question": group.prompt, "summaries": "\n\n".join(summaries)}
+        contrast = await self._ask(group, self.contrast, parts, branches[known[0]])
+        parts = {"experiences": _numbered(self.remembered(group)["texts"]), "contrast": contrast}
+        return operations(await self._ask(group, self.edit, parts, branches[known[0]]))[: self.proposals]
+
+    async def plan(self, group: Group, proposed: list[dict[str, Any]]) -> None:
+        """One plan of all proposals, which is noted."""
+        known = _numbered(self.remembered(group)["texts"])
+        parts = {"experiences": known, "proposals": "\n".join(map(json.dumps, proposed))}
+        about = group.branches[0]
+        merged = operations(await self._ask(group, self.merge, parts, about))
+        self.note(group, "plan", merged or proposed, about)
+
+    async def _ask(self, group: Group, question: str, parts: Mapping[str, str], about: Branch) -> str:
+        for name, text in parts.items():
+            question = question.replace("{" + name + "}", text)
+        return await consult(group, question, agent="experience", about=about)
+
+    def applied(self, texts: Sequence[str], plan: Sequence[Mapping[str, Any]]) -> list[str]:
+        """The experiences after a plan."""
+        deleted = {each["id"] for each in plan if each["operation"] == "DELETE"}
+        updated: dict[int, str] = {}
+        added: list[str] = []
+        for each in plan:
+            if each["operation"] == "UPDATE" and each["id"] in range(len(texts)) and each["text"]:
+                updated[each["id"]] = each["text"]
+            elif each["operation"] != "DELETE" and each["text"]:
+                added.append(each["text"])
+        kept = [updated.get(number, text) for number, text in enumerate(texts) if number not in deleted]
+        return list(dict.fromkeys([*kept, *added]))
+
+
+def operations(text: str) -> list[dict[str, Any]]:
+    """The operations in a text, those that can be read; NONE is none.
+
+    Example:
+        >>> from agentrl_core.recipes.training_free import operations
+        >>> operations('{"operation": "ADD", "text": "Check."} {"operation": "NONE"} {"oper')
+        [{'operation': 'ADD', 'id': None, 'text': 'Check.'}]
+    """
+    found = []
+    for part in _OBJECT.findall(text):
+        try:
+            said = json.loads(part)
+        except ValueError:
+            continue
+        number, told = said.get("id"), said.get("text", "")
+        if said.get("operation") in OPERATIONS and type(number) in (int, type(None)) and isinstance(told, str):
+            found.append({"operation": said["operation"], "id": number, "text": told.strip()})
+    return found
+
+
+def _numbered(texts: Sequence[str]) -> str:
+    return "\n".join(f"{number}: {text}" for number, text in enumerate(texts)) or "(none)"
+
+
+TRAINING_FREE = Recipe(
+    name="training_free",
+    source="arXiv:2510.08191",
+    rollout=Experiences(),
+    advantage=GroupRelative(),
+    loss=Policy(),
+)

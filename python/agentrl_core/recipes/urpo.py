@@ -1,0 +1,143 @@
+"""URPO: one model answers, and says how good answers are, in one loop (arXiv:2507.17515).
+
+Three kinds of tasks, by their domain, in one batch:
+
+    open        G answers; the same model, asked apart and not trained, scores them all; the scores are the rewards
+    preference  a question with N candidates whose order is known: an answer is N scores, paid by Kendall's tau of the
+                two orders (of two: 1 or 0), 0 where it has not N numbers
+    any other   the environment pays
+
+Open tasks wait until the referee is good enough: they get no rollouts before the moving average of the share of pairs
+that it orders rightly has reached 0.7 (the paper has a warm-up and does not say how long; this is chosen here).
+Advantages are GRPO's within each group.
+
+Needs, of preference tasks: `Task.payload`, a table whose `ranks` has a number for each candidate, larger for a better
+one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from agentrl_core.advantage import GroupRelative
+from agentrl_core.component import Closed, Rows, option
+from agentrl_core.component.state import State
+from agentrl_core.env import Fact
+from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.loss import Policy
+from agentrl_core.recipe import Recipe
+from agentrl_core.reward import rank_agreement
+from agentrl_core.rollout import Branch, Group, Learning
+from agentrl_core.rollout.guidance import consult
+
+_NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
+
+
+@dataclass(frozen=True)
+class PlayerReferee(Learning):
+    """Answers that their own model scores, scores that are paid by a known order, and answers as ever.
+
+    The draw column `ordered` is the share of pairs that scores of candidates order rightly, and -1 for all else.
+
+    Args:
+        opened_at: the average of `ordered` at which open tasks begin.
+        momentum: of that average, at least 0 and below 1.
+        question: what the referee is asked: `{question}` and the numbered `{answers}`.
+
+    Raises:
+        RecipeError: an option is out of range.
+        InvalidInputError: a preference task has no ranks.
+
+    Example:
+        >>> from agentrl_core.recipes.urpo import PlayerReferee
+        >>> PlayerReferee().scores("8, 2.5 and 9", 3), PlayerReferee().scores("8", 3)
+        ([8.0, 2.5, 9.0], None)
+        >>> PlayerReferee().judged("8, 2.5 and 9", [3.0, 2.0, 1.0])  # one of three pairs is right: (1 - 2) / 3
+        (-0.3333333333333333, 0.3333333333333333)
+    """
+
+    facts: ClassVar[Mapping[str, Fact]] = {"ordered": Fact("trajectory")}
+
+    opened_at: float = option(0.7, at_least=0, at_most=1)
+    momentum: float = option(0.9, at_least=0, below=1)
+    question: str = option(
+        "{question}\n\n{answers}\n\nScore each answer from 0 to 10, in order, and say nothing else.", filled=True
+    )
+
+    def initial_state(self) -> State:
+        """The referee has not been tried."""
+        return {"average": None}
+
+    def next(self, state: State, closed: Closed) -> State:
+        """The average moves with the share of pairs that were ordered rightly in the iteration."""
+        shares = Rows(closed.batch, "draw").values("ordered")
+        shares = shares[shares >= 0.0]
+        if not len(shares):
+            return state
+        average, share = state["average"], float(shares.mean())
+        return {"average": share if average is None else self.momentum * average + (1.0 - self.momentum) * share}
+
+    async def group(self, group: Group) -> None:
+        """By the kind of the task."""
+        if group.task.domain == "preference":
+            await group.run(group.start_many(group.size, facts={"ordered": -1.0}), self.order)
+        elif group.task.domain != "open":
+            await group.run(group.start_many(group.size, facts={"ordered": -1.0}))
+        elif (self.remembered(group)["average"] or 0.0) >= self.opened_at:
+            await self.answer(group)
+
+    async def order(self, branch: Branch) -> None:
+        """Scores of candidates, paid by their order."""
+        payload = branch.group.task.payload
+        ranks = payload.get("ranks") if isinstance(payload, Mapping) else None
+        if not ranks or len(ranks) < 2:
+            raise InvalidInputError(
+                f"{self.title()}: preference task {branch.group.task.task_id!r} has the payload {payload!r:.80}; "
+                "give a table with `ranks`, a number for each of at least two candidates"
+            )
+        await branch.generate()
+        if not branch.over:
+            reward, share = self.judged(branch.text, [float(rank) for rank in ranks])
+            branch.finish(reward=reward, success=share == 1.0, facts={"ordered": share})
+
+    def judged(self, text: str, ranks: Sequence[float]) -> tuple[float, float]:
+        """What scores of candidates are paid, and the share of pairs that they order rightly."""
+        scores = self.scores(text, len(ranks))
+        if scores is None:
+            return 0.0, 0.0
+        pairs = [(one, other) for other in range(len(ranks)) for one in range(other) if ranks[one] != ranks[other]]
+        right = sum((scores[one] - scores[other]) * (ranks[one] - ranks[other]) > 0.0 for one, other in pairs)
+        reward = float(rank_agreement(scores, list(ranks), [0, len(ranks)])[0])
+        return reward, right / max(len(pairs), 1)
+
+    def scores(self, text: str, count: int) -> list[float] | None:
+        """The scores in a text; None where they are not so many."""
+        found = [float(number) for number in _NUMBER.findall(text)]
+        return found if len(found) == count else None
+
+    async def answer(self, group: Group) -> None:
+        """Answers, and what the referee says of all of them."""
+        branches = group.start_many(group.size, facts={"ordered": -1.0})
+        await group.advance(branches)
+        branches = [branch for branch in branches if not branch.over]
+        if not branches:
+            return
+        told = "\n\n".join(f"Answer {number}:\n{branch.text}" for number, branch in enumerate(branches, start=1))
+        question = self.question.replace("{question}", group.prompt).replace("{answers}", told)
+        scores = self.scores(await consult(group, question, agent="policy", about=branches[0]), len(branches))
+        for branch, score in zip(branches, scores or [0.0] * len(branches), strict=True):
+            branch.finish(reward=float(np.clip(score, 0.0, 10.0)), success=False)
+
+
+URPO = Recipe(
+    name="urpo",
+    source="arXiv:2507.17515",
+    rollout=PlayerReferee(),
+    advantage=GroupRelative(),
+    loss=Policy(),
+)

@@ -1,0 +1,121 @@
+"""Vision-Zero: a game of who is the spy, in which clues and votes are learned by turns (arXiv:2509.25541).
+
+Each player gives clues, then the civilians vote for whom they take for the spy. Two phases alternate, by how well the
+votes are: once their moving average has reached 0.7 clues are trained, once it has fallen to 0.3 votes are (the paper's
+thresholds are not public; its code changes every step). Of the votes v that a player gets:
+
+    clues:  r_spy = -0.1 (v_spy - mean v_civilians),   r_j = 0.1/n (v_spy - mean) - 0.1 (v_j - mean)
+            A = r - b of the player's role,  b <- 0.9 b + 0.1 mean r, moved before it is taken off
+    votes:  1 right, -0.5 none, -1 wrong: paid by the environment;  A is GRPO's over the votes of a game
+
+The rewards of the clues of a game add up to 0.
+
+Needs: trajectories with the facts `votes`, how many valid votes the player got, and `spy`, 1 for the spy; steps with
+the fact `vote`, 1 for a vote; rewards of steps; the metric `votes` of the iteration, the share of right votes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from agentrl_core.advantage import GroupRelative, TrackedBaseline
+from agentrl_core.component import BatchComponent, Column, Rows, draw, option, step
+from agentrl_core.component.rows import sums
+from agentrl_core.loss import Policy
+from agentrl_core.recipe import Recipe
+from agentrl_core.reward import Outcome
+from agentrl_core.rollout import Play
+from agentrl_core.schedule import Choice, Hysteresis
+
+if TYPE_CHECKING:
+    from agentrl_core.data.batch import Batch
+
+
+@dataclass(frozen=True)
+class ZeroSumVotes(BatchComponent):
+    """What the votes of a game are worth to each player: those for the spy pay the civilians.
+
+        score_spy = -coefficient (v_spy - mean of v over the civilians)
+        score_j = coefficient / n (v_spy - mean) - suspicion (v_j - mean)       (n civilians)
+
+    A game has one spy and at least one civilian; the players of another have no score.
+
+    Args:
+        coefficient: of the votes for the spy, 0 or more.
+        suspicion: of the votes for a civilian, 0 or more.
+
+    Example:
+        >>> from agentrl_core.recipes.vision_zero import ZeroSumVotes
+        >>> ZeroSumVotes().needs
+        (draw('votes'), draw('spy'))
+    """
+
+    phase: ClassVar[str] = "reward"
+    needs: ClassVar[tuple[Column, ...]] = (draw("votes"), draw("spy"))
+    makes: ClassVar[tuple[Column, ...]] = (draw("score"),)
+
+    coefficient: float = option(0.1, at_least=0)
+    suspicion: float = option(0.1, at_least=0)
+
+    def __call__(self, batch: Batch) -> Batch:
+        """Return `batch` with the column `score` on draws."""
+        rows = Rows(batch, "draw")
+        games, spy, votes = rows.keys("episode_id"), rows.flags("spy"), rows.values("votes")
+        length = int(games.max(initial=0)) + 1
+
+        def total(values: np.ndarray) -> np.ndarray:
+            return sums(values, games, length)[games]
+
+        spies, civilians = total(spy), total(~spy)
+        mean = total(np.where(spy, 0.0, votes)) / np.maximum(civilians, 1.0)
+        caught = total(np.where(spy, votes, 0.0)) - mean
+        theirs = self.coefficient / np.maximum(civilians, 1.0) * caught - self.suspicion * (votes - mean)
+        scores = np.where(spy, -self.coefficient * caught, theirs)
+        return rows.write(score=np.where((spies == 1.0) & (civilians > 0.0), scores, np.nan))
+
+
+@dataclass(frozen=True)
+class PhaseSteps(BatchComponent):
+    """Only the steps of one phase are in the loss.
+
+    Args:
+        votes: whether those are the votes, or the clues.
+
+    Example:
+        >>> from agentrl_core.recipes.vision_zero import PhaseSteps
+        >>> PhaseSteps().needs
+        (step('vote'),)
+    """
+
+    phase: ClassVar[str] = "weight"
+    needs: ClassVar[tuple[Column, ...]] = (step("vote"),)
+    makes: ClassVar[tuple[Column, ...]] = (step("keep"),)
+
+    votes: bool = True
+
+    def __call__(self, batch: Batch) -> Batch:
+        """Return `batch` with `keep` on steps."""
+        rows = Rows(batch, "step")
+        return rows.keep(rows.flags("vote") == self.votes)
+
+
+_PHASE = Hysteresis("votes", low=0.3, high=0.7)
+
+VISION_ZERO = Recipe(
+    name="vision_zero",
+    source="arXiv:2509.25541",
+    rollout=Play(agents="spy,first,second,third"),
+    reward=Choice((Outcome(), ZeroSumVotes()), _PHASE),
+    advantage=Choice(
+        (
+            GroupRelative(column="reward", level="step", group_by="episode_id,vote"),
+            TrackedBaseline(kind="ema", key="spy", decay=0.9, initial=0.0, update="before"),
+        ),
+        _PHASE,
+    ),
+    weight=Choice((PhaseSteps(votes=True), PhaseSteps(votes=False)), _PHASE),
+    loss=Policy(),
+)

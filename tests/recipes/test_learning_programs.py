@@ -1,0 +1,240 @@
+"""Programs that learn from iteration to iteration: experiences, skills and instructions, told by hand."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from riddles import RIGHT, WRONG, Riddles, check_resumes, script, solve, step, told
+from sampled import Heard, check_sampled
+
+import agentrl_core as arl
+from agentrl_core import recipes
+from agentrl_core.component import Closed
+from agentrl_core.engine import Request
+from agentrl_core.exceptions import InvalidInputError, RecipeError
+from agentrl_core.recipe import Recipe
+from agentrl_core.recipes.arise import Skills
+from agentrl_core.recipes.inspo import Instructed
+from agentrl_core.recipes.training_free import Experiences, operations
+from agentrl_core.rollout import Group, Learning, notes
+
+LOGPROB = {"logprob": lambda paths: [-0.5 * len(path) for path in paths]}
+
+
+def iterations(recipe: Recipe, speakers: list[Any], folder: Path, **options: Any) -> list[Any]:
+    """The rows of one iteration after the other, each by a speaker of its own and in a collector of its own."""
+    size = {"tasks": options.pop("tasks", 1), "group_size": options.pop("group_size", 2)}
+    found = []
+    for speaker in speakers:
+        with arl.Store.open(folder, sync="never") as store:
+            heard = Heard(script(speaker))
+            collect = arl.Collector(heard, Riddles(), recipe, store=store, task_pool=64, **options)
+            batch = collect(**size)
+            check_sampled(batch, heard)
+            collect.update(recipe.credit(batch) if recipe.reward is None else batch, {})
+            found.append((told(batch), batch))
+    return found
+
+
+def test_what_a_group_learned_is_shown_to_the_next(tmp_path: Path) -> None:
+    add = json.dumps({"operation": "ADD", "id": None, "text": "Say right."})
+
+    def first(context: str, request: Request) -> str:
+        if "Sum up what it did" in context:
+            return "it was right" if "scored 1" in context else "it was wrong"
+        if "What did the better attempts do" in context:
+            assert "Attempt with score 1:\nit was right" in context
+            assert "Attempt with score 0:\nit was wrong" in context
+            return "it said right"
+        if "How should the list change" in context:
+            assert "New insight:\nit said right" in context
+            return f"{add} and {add} and {add}"
+        if "Make one list" in context:
+            assert context.count(add) == 2, "no more than two of a group"
+            return f"So: {add}"
+        return RIGHT if request.seed % 2 else WRONG
+
+    def second(context: str, request: Request) -> str:
+        del request
+        return RIGHT if "0: Say right." in context else WRONG
+
+    recipe = recipes.TRAINING_FREE
+    for seed in range(20):  # until the group has both outcomes
+        (rows, batch), (after, _) = iterations(recipe, [first, second], tmp_path / str(seed), seed=seed)
+        if len({row.actions[0] for row in rows if row.drawn}) == 2:
+            break
+    assert notes(batch, "plan") == [[json.loads(add)]]
+    assert sum(row.role == "helper" for row in rows) == 2 + 1 + 1 + 1
+    assert [row.prompt for row in after] == ["riddle?\n\nExperiences that may help:\n0: Say right."] * 2
+    assert [row.actions for row in after] == [[RIGHT]] * 2
+    # A group that is all right, or all wrong, asks nobody.
+    assert solve(Experiences(), lambda *_: RIGHT).asked == 4
+
+
+def test_a_plan_is_applied_by_the_rules() -> None:
+    def edit(operation: str, number: int | None, text: str = "") -> dict[str, Any]:
+        return {"operation": operation, "id": number, "text": text}
+
+    program = Experiences()
+    known = ["a", "b", "c"]
+    assert program.applied(known, [edit("UPDATE", 1, "B"), edit("DELETE", 1), edit("DELETE", 7)]) == ["a", "c"]
+    assert program.applied(known, [edit("UPDATE", 9, "d"), edit("ADD", 0, "d"), edit("ADD", None)]) == [*known, "d"]
+    assert program.applied(known, [edit("UPDATE", 0, "A")]) == ["A", "b", "c"]
+    assert operations('{"operation": "GROW"} {"operation": "ADD", "id": true, "text": "x"} [1]') == []
+    with pytest.raises(InvalidInputError, match="note 'x' cannot be kept"):
+        solve(Unkept(), lambda *_: RIGHT, group_size=1)
+
+
+class Unkept(Learning):
+    """Notes what cannot be kept."""
+
+    def initial_state(self) -> dict[str, Any]:
+        return {}
+
+    def next(self, state: dict[str, Any], closed: Closed) -> dict[str, Any]:
+        del closed
+        return state
+
+    async def group(self, group: Group) -> None:
+        [branch] = await group.run(group.start_many(1))
+        self.note(group, "x", float("nan"), branch)
+
+
+def skilled(context: str, request: Request) -> str:
+    """Solves by chance, always with the skill `be right` in sight; makes that skill."""
+    if "Say in short the skill" in context:
+        return "be right"
+    return RIGHT if "be right" in context or request.seed % 3 == 0 else WRONG
+
+
+def test_arise_chooses_a_skill_and_makes_another(tmp_path: Path) -> None:
+    program = Skills(warm_up=0, explored=0.0)
+    recipe = recipes.ARISE.replace(rollout=program)
+    first, second = iterations(recipe, [skilled, skilled], tmp_path, models=LOGPROB)
+    rows, batch = first
+    assert [row.role for row in rows].count("helper") == 2, "who says the skill, and who tries it"
+    solved = bool(batch.column("success", "draw").any())
+    assert notes(batch, "tried") == [["be right", 0.5 if solved else 1.0]]
+    assert batch.column("skill_used", "draw").tolist() == [0, 0]
+    rows, batch = second
+    drawn = [row for row in rows if row.drawn]
+    assert [row.prompt for row in drawn] == ["A skill that may help:\nbe right\n\nriddle?"] * 2
+    assert batch.column("skill_used", "draw").tolist() == [1, 1]
+    # Solved with a skill: 1 + 1.
+    assert batch.column("score", "draw").tolist() == [2.0, 2.0]
+    assert notes(batch, "used") == ["be right"]
+
+
+def test_a_library_of_skills_by_hand() -> None:
+    class Noted:
+        """An iteration that notes what it is given."""
+
+        iteration, batch = 0, None
+
+        def __init__(self, *tried: list[Any], used: tuple[str, ...] = ()) -> None:
+            self.finished = {"tried": list(tried), "used": list(used)}
+
+    program = Skills(cache=2, reservoir=3)
+
+    def after(state: Any, noted: Any) -> dict[str, list[tuple[str, float]]]:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("agentrl_core.recipes.arise.notes", lambda found, name: found[name])
+            state.update(program.next(state, noted))
+        return {name: [(skill["text"], round(skill["utility"], 3)) for skill in state[name]] for name in state}
+
+    state = program.initial_state()
+    found = after(state, Noted(["a", 1.0], ["b", 0.5]))
+    assert found == {"cache": [("a", 1.0), ("b", 0.5)], "reservoir": []}
+    # c comes in for b, which is the weakest.
+    assert after(state, Noted(["c", 1.0], used=("a",))) == {
+        "cache": [("a", 1.0), ("c", 1.0)],
+        "reservoir": [("b", 0.5)],
+    }
+    # a was harmful: 0.9 - 0.1 = 0.8; still above b.
+    assert after(state, Noted(["a", -1.0]))["cache"] == [("a", 0.8), ("c", 1.0)]
+    for _ in range(3):  # 0.62, 0.458: b comes back
+        found = after(state, Noted(["a", -1.0]))
+    assert dict(found["cache"]).keys() == {"b", "c"}
+    # A skill of the reservoir below the 10th percentile that was never used is deleted; a was used.
+    found = after(state, Noted(["d", -1.0], ["e", -0.5]))
+    assert "d" not in dict(found["reservoir"])
+    assert {"a", "e"} <= dict(found["reservoir"]).keys()
+
+
+def test_inspo_draws_an_instruction_and_replaces_the_worse(tmp_path: Path) -> None:
+    program = Instructed(begin="be wrong|be right|be so", every=2, least=1, rate=1.0)
+    recipe = recipes.INSPO.replace(rollout=program)
+
+    def speak(context: str, request: Request) -> str:
+        if "Write a better instruction" in context:
+            return "be right indeed"
+        del request
+        return RIGHT if "be right" in context else WRONG
+
+    found = iterations(recipe, [speak] * 3, tmp_path, tasks=6, group_size=2)
+    for rows, batch in found[:1]:
+        used = batch.column("instruction", "draw").astype(int).tolist()
+        texts = ("be wrong", "be right", "be so")
+        assert [row.prompt for row in rows if row.drawn] == [f"{texts[place]}\n\nriddle?" for place in used]
+    state = program.initial_state()
+    for _, batch in found[:2]:
+        before, state = state, program.next(state, Closed.of(batch, iteration=0))
+        used = batch.column("instruction", "draw")
+        rewards = batch.column("reward", "draw")
+        for place in range(3):
+            own = rewards[used == place]
+            assert state["weights"][place] == (own.mean() if len(own) else before["weights"][place])
+    # p = softmax(w / 0.1): a weight of 1 against 0 is exp(10) times as likely.
+    shares = program.probabilities({"texts": ["a", "b", ""], "weights": [1.0, 0.0, 9.0], "rollouts": [1, 1, 1]})
+    np.testing.assert_allclose(shares, [1 / (1 + np.exp(-10)), np.exp(-10) / (1 + np.exp(-10)), 0.0])
+    with pytest.raises(RecipeError, match="at least two instructions"):
+        Instructed(begin="alone")
+
+
+def test_the_worse_half_goes_and_candidates_come() -> None:
+    program = Instructed(begin="a|b|c|d", every=1, least=3)
+    state = {"texts": ["a", "b", "c", "d"], "weights": [0.5, 0.1, 0.9, 0.1], "rollouts": [3, 3, 3, 2]}
+    # d has not been tried enough: of three one goes, b.
+    assert program.worse(state) == [1]
+    assert program.worse({**state, "rollouts": [3, 3, 3, 3]}) == [3, 1], "of equal ones the later first"
+    assert program.worse({**state, "texts": ["a", "", "c", ""]}) == [], "two stay"
+    batch = solve(Instructed(begin="a|b|c|d", every=100), lambda *_: WRONG, group_size=1).batch
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("agentrl_core.recipes.inspo.notes", lambda *_: ["new"])
+        after = program.next({**state, "rollouts": [3, 3, 3, 0]}, Closed.of(batch))
+    assert after["texts"] == ["a", "new", "c", "d"]
+    assert after["rollouts"][1] == 0
+    used = int(batch.column("instruction", "draw")[0])
+    weights = [0.9 * weight if place == used else weight for place, weight in enumerate(state["weights"])]
+    assert after["weights"][1] == pytest.approx(np.mean([weights[0], weights[2], weights[3]]))
+
+
+CASES = {
+    "training_free": (recipes.TRAINING_FREE, {}),
+    "arise": (recipes.ARISE.replace(rollout=Skills(warm_up=0)), {"models": LOGPROB}),
+    "inspo": (recipes.INSPO.replace(rollout=Instructed(every=1, least=1)), {}),
+}
+
+
+def speaking(context: str, request: Request) -> str:
+    """Solutions by chance, a plan where one is asked for, and words."""
+    if "JSON" in context:
+        return '{"operation": "ADD", "text": "Check."}'
+    if "riddle?" not in context or "Sum up" in context or "better" in context or "in short" in context:
+        return f"words {request.seed % 5}"
+    return RIGHT if request.seed % 2 else WRONG
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_it_resumes_and_comes_to_a_step(name: str) -> None:
+    recipe, options = CASES[name]
+    assert check_resumes(recipe, speaking, group_size=2, **options) >= 1
+    for seed in range(20):
+        run = solve(recipe, speaking, tasks=2, group_size=4, seed=seed, **options)
+        if np.unique(run.batch.column("score", "draw")).size > 1:
+            break
+    assert step(recipe, run.batch) >= 1
