@@ -174,7 +174,7 @@ class Conductor:
             try:
                 await group.play(program)
                 self._done += 1
-            except InvalidInputError:
+            except (InvalidInputError, UnsupportedError):
                 raise  # a wrong call is wrong in every group
             except Exception as error:
                 for branch in group.branches:
@@ -201,6 +201,16 @@ class Conductor:
     def vocabulary_size(self, agent: str) -> int:
         """V, the width of the logits of an agent's model."""
         return self._engine(agent).vocabulary_size
+
+    def check_images(self, agent: str, title: str) -> None:
+        """Refuse images of an environment for an agent whose engine takes none."""
+        engine = self._engine(agent)
+        if not getattr(engine, "takes_images", False):
+            raise UnsupportedError(
+                f"environment {title} shows images, and engine {list(self._engines)[self.policy(agent)]!r} "
+                f"({type(engine).__name__}) takes none; give an engine that does (takes_images = True), or an "
+                "environment that says in words what it shows"
+            )
 
     def sampling(self, agent: str) -> Sampling:
         """How segments are sampled where a program does not say."""

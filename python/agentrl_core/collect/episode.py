@@ -119,6 +119,11 @@ class Episode:
         self._handle: Any = None
 
     @property
+    def title(self) -> str:
+        """Of its environment, for messages."""
+        return self._world.title
+
+    @property
     def observation(self) -> Any:
         """What it began with."""
         return self._known[0]

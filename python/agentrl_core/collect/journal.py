@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import struct
@@ -14,6 +15,7 @@ import numpy as np
 from agentrl_core.data.json_text import to_json
 from agentrl_core.engine.base import Request, Segment, Top
 from agentrl_core.env.base import Outcome
+from agentrl_core.env.image import Image
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.rollout.runtime import Answer, Joint
 
@@ -101,7 +103,8 @@ def digest(*parts: bytes | str) -> bytes:
 
 def question(request: Request, engine: str) -> bytes:
     """The digest of a request to an engine."""
-    return digest(request.tokens.astype(np.int32, copy=False).tobytes(), _said(request.sampling), engine)
+    images = (image.sha256 for image in request.images)
+    return digest(request.tokens.astype(np.int32, copy=False).tobytes(), _said(request.sampling), engine, *images)
 
 
 _said = lru_cache(maxsize=64)(repr)
@@ -170,7 +173,7 @@ def _table(answer: Answer) -> dict[str, Any]:
     outcome = answer.outcome
     facts = {name: _packed(value) for name, value in (outcome.facts or {}).items()}
     return {
-        "observation": outcome.observation,
+        "observation": _shown(outcome.observation),
         "reward": None if outcome.reward is None else repr(float(outcome.reward)),
         "terminated": outcome.terminated,
         "truncated": outcome.truncated,
@@ -186,6 +189,7 @@ def _answer(table: dict[str, Any]) -> Answer:
     state = _unpacked(table.pop("state_key"))
     reward = table.pop("reward")
     facts = {name: _unpacked(value) for name, value in (table.pop("facts") or {}).items()}
+    table["observation"] = _seen(table["observation"])
     outcome = Outcome(reward=None if reward is None else float(reward), facts=facts or None, **table)
     return Answer(outcome, state)
 
@@ -217,9 +221,12 @@ def read_value(payload: bytes) -> Any:
 def write_begin(begin: Begin) -> bytes:
     """What an episode began with, as bytes."""
     observation, state_key, tools = begin
-    table = {"observation": observation, "state_key": _packed(state_key), "tools": tools}
+    table: dict[str, Any] = {"state_key": _packed(state_key), "tools": tools}
     if isinstance(observation, Joint):
-        table |= {"observation": observation.of, "turn_of": list(observation.turn_of)}
+        of = {agent: _shown(content) for agent, content in observation.of.items()}
+        table |= {"observation": of, "turn_of": list(observation.turn_of)}
+    else:
+        table["observation"] = _shown(observation)
     return _json(table, "Episode.observation")
 
 
@@ -235,8 +242,38 @@ def read_begin(payload: bytes) -> Begin:
     table: Mapping[str, Any] = json.loads(payload)
     observation = table["observation"]
     if "turn_of" in table:
-        observation = Joint(observation, tuple(table["turn_of"]))
+        of = {agent: _seen(content) for agent, content in observation.items()}
+        observation = Joint(of, tuple(table["turn_of"]))
+    else:
+        observation = _seen(observation)
     return observation, _unpacked(table["state_key"]), table["tools"]
+
+
+def _shown(content: Any) -> Any:
+    """A content as JSON: the bytes of its images in base64."""
+    if content is None or isinstance(content, str):
+        return content
+    return [
+        {**message, "content": [_part(part) for part in message["content"]]}
+        if isinstance(message.get("content"), list)
+        else message
+        for message in content
+    ]
+
+
+def _part(part: str | Image) -> Any:
+    return {"base64": base64.b64encode(part.content).decode()} if isinstance(part, Image) else part
+
+
+def _seen(content: Any) -> Any:
+    """The content that `_shown` wrote."""
+    for message in content if isinstance(content, list) else ():
+        if isinstance(message.get("content"), list):
+            message["content"] = [
+                Image(base64.b64decode(part["base64"])) if isinstance(part, dict) else part
+                for part in message["content"]
+            ]
+    return content
 
 
 def _packed(value: Any) -> Any:

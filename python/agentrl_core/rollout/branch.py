@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import Any, Literal, cast
 
 from agentrl_core.env.base import Content
-from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.env.image import images_in
+from agentrl_core.exceptions import InvalidInputError, UnsupportedError
 from agentrl_core.rollout.match import Match, Seat
 from agentrl_core.rollout.path import Path, Place
 from agentrl_core.rollout.runtime import RunningEpisode
@@ -189,6 +190,8 @@ class Branch(Trajectory):
         self._path.flush()
         ordinal, tools = self._ordinal_at(0), self._episode.tools
         content = self._episode.observation if prompt is None else prompt
+        if images_in(content):
+            raise UnsupportedError(f"branch {self.name}: under cannot show images; give a prompt that is all text")
         chat = self._runtime.chat(self.agent)
         tokens = chat.prompt(content, tools=tools) if tools else chat.prompt(content)
         handle = self._runtime.forest.under(self.handle, tokens)

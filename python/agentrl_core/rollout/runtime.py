@@ -47,6 +47,11 @@ class RunningEpisode(Protocol):
     """An episode, and everything that it answered so far."""
 
     @property
+    def title(self) -> str:
+        """Of its environment, for messages."""
+        ...
+
+    @property
     def observation(self) -> Content:
         """What it began with."""
         ...
@@ -128,6 +133,14 @@ class Runtime(Protocol):
 
     def policy(self, agent: str) -> int:
         """The number of the policy that speaks for an agent."""
+        ...
+
+    def check_images(self, agent: str, title: str) -> None:
+        """Refuse images of an environment for an agent whose engine takes none.
+
+        Raises:
+            UnsupportedError: as said.
+        """
         ...
 
     def sampling(self, agent: str) -> Sampling:

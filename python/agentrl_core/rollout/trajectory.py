@@ -276,7 +276,10 @@ class Trajectory(View):
             sampling = _sampled(sampling, most, runtime.chat(self.agent).stop_token_ids)
             self._asking = f"{self.name}/segment{self._segments}"
             self._segments += 1
-            request = Request(tokens, runtime.forest.segment_seed(self.handle), sampling)
+            images = self._path.images
+            if images:
+                runtime.check_images(self.agent, self._episode.title)
+            request = Request(tokens, runtime.forest.segment_seed(self.handle), sampling, images)
             segment = await runtime.generate(self._asking, self.agent, request)
         if len(segment.tokens) and not self.over:
             self._path.act(
