@@ -151,6 +151,23 @@ def test_what_cannot_cross_to_another_process_fails_its_branch_alone(tmp_path: P
     collect.close()
 
 
+@pytest.mark.parametrize("how", ["hog", "hungry"])
+def test_a_process_that_needs_too_much_memory_is_ended(tmp_path: Path, how: str) -> None:
+    world = FailingWorld(str(tmp_path), ("fine", f"{how} 1", f"{how} 9", "refuse"), "process")
+    collect = collector(world, memory_bytes=700 << 20)
+    with pytest.warns(RuntimeWarning, match=rf"task '{how} 9 #2' broke down 3 times; .*needed more than memory_bytes="):
+        batch = collect(tasks=4, group_size=2)
+    collect.update(recipes.GRPO.credit(batch), {})
+    collect.close()
+    done = ["finished"] * 2
+    assert by_task(batch) == {"fine": done, f"{how} 1": done, f"{how} 9": ["failed"] * 2, "refuse": done}
+    without = FailingWorld(str(tmp_path / "without"), (f"{how} 9",), "process")
+    Path(without.folder).mkdir()
+    collect = collector(without)
+    assert by_task(collect(tasks=1, group_size=1)) == {f"{how} 9": ["finished"]}
+    collect.close()
+
+
 def test_a_close_that_hangs_holds_up_nobody_for_long(tmp_path: Path) -> None:
     world = FailingWorld(str(tmp_path), ("closehang 1",), "process")
     collect = arl.Collector(Engine(), world, recipes.GRPO, task_pool=4, processes=1, call_seconds=1.0, concurrency=1)

@@ -68,6 +68,8 @@ class Collector:
             None: no limit. What runs inline cannot be given up.
         concurrency: most trajectories that run at once.
         processes: how many processes an environment that runs in processes gets; None: one for each core.
+        memory_bytes: most memory of such a process, that of all its episodes together; None: no limit. One that needs
+            more is ended, the step that it was in is charged, and its other episodes go on in another.
         progress: called ten times a second with a `Progress`, in the thread that collects.
         models: whom programs ask for numbers (`Group.ask`), by the name of the column: functions from token paths to a
             number for each, such as a quality head. They run in a thread.
@@ -103,6 +105,7 @@ class Collector:
         call_seconds: float | Schedule | None = None,
         concurrency: int = 1024,
         processes: int | None = None,
+        memory_bytes: int | None = None,
         progress: Callable[[Progress], None] | None = None,
         models: Mapping[str, Model] | None = None,
         allow_changes: bool = False,
@@ -114,7 +117,11 @@ class Collector:
             raise InvalidInputError(f"Collector: sampling={sampling!r}; give an engine.Sampling, or None")
         processes = os.cpu_count() or 1 if processes is None else processes
         check_whole("Collector", task_pool=task_pool, concurrency=concurrency, processes=processes)
-        for name, value in (("context_tokens", context_tokens), ("turn_limit", turn_limit)):
+        for name, value in (
+            ("context_tokens", context_tokens),
+            ("turn_limit", turn_limit),
+            ("memory_bytes", memory_bytes),
+        ):
             if value is not None and not isinstance(value, Schedule):
                 check_whole("Collector", **{name: value})
         if isinstance(call_seconds, bool) or not isinstance(call_seconds, (int, float, Schedule, type(None))):
@@ -127,7 +134,7 @@ class Collector:
         if recipe.replay is not None and store is None:
             raise RecipeError(f"recipe {recipe.name!r}: replay draws from a store; give one: Collector(..., store=...)")
         self.engines = engines
-        self.worlds = {name: World(each, name, processes) for name, each in environments.items()}
+        self.worlds = {name: World(each, name, processes, memory_bytes) for name, each in environments.items()}
         self.recipe = recipe
         self.store = store
         self.seed = seed
