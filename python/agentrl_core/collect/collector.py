@@ -439,7 +439,8 @@ class Collector:
                 "journal",
                 f"{len(unasked)} of {len(self._journal)} recorded answers were not asked for again (the first: "
                 f"{unasked[0]}): the program, the recipe or an engine has changed since then, or the program is not "
-                "orderly (the clock, random numbers of its own); what does not fit was sampled anew",
+                "orderly (the clock, random numbers of its own); what does not fit was sampled anew, and what had been "
+                "sampled for a group of the iteration is kept in it undrawn",
             )
 
     def _nothing_scored(self, drawn: int, iteration: int, *, rewarded: bool) -> None:

@@ -20,6 +20,7 @@ from agentrl_core.collect.journal import (
     write_segment,
     write_value,
 )
+from agentrl_core.collect.left_over import keep_left_over
 from agentrl_core.collect.library import Solved
 from agentrl_core.collect.notices import Notices
 from agentrl_core.collect.progress import Progress
@@ -161,6 +162,9 @@ class Conductor:
             groups.append(group)
         self._groups += len(groups)
         await self.program.cohort(Cohort(self, groups, (self.forest.iteration, first)))
+        left = self._journal.left_over()
+        for group in groups:
+            keep_left_over(self.forest, group.number, left.get(group.name, ()), len(self._engines))
         if len(self._failed) > _MOST_FAILED * self._groups:
             raise self._failed[0]
         self._say_what_was_missed()

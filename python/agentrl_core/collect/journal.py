@@ -21,6 +21,8 @@ from agentrl_core.rollout.runtime import Answer, Joint
 
 _SEGMENT = struct.Struct("<BqQII?")
 _FINISHES = ("stop", "length", "abort")
+DIGEST_BYTES = 16
+"""How long the digest is that stands before each payload."""
 
 Begin = tuple[Any, bytes | str, Any]
 """What an episode began with: observation, state and tools."""
@@ -55,45 +57,77 @@ class Journal:
         """What was recorded since then, with the digest of its question."""
         self._stored: dict[str, bytes] = {}
         """What the file held before: digest and payload."""
-        self._asked: set[str] = set()
-        if file is not None:
-            self._stored = {name.decode(): bytes(payload) for name, payload in file.records()}
+        self._replaced: list[tuple[str, Any]] = []
+        """What another record has taken the place of, as values or as digest and payload."""
+        for name, payload in () if file is None else file.records():
+            title, record = name.decode(), bytes(payload)
+            if self._stored.get(title, record) != record:
+                self._replaced.append((title, self._stored[title]))
+            self._stored[title] = record
+        self.begin()
 
     def __len__(self) -> int:
         return len(self._stored.keys() | self._values.keys())
 
     def begin(self) -> None:
         """The programs are run from their beginnings."""
-        self._asked = set()
+        self._unasked = dict.fromkeys((*self._stored, *self._values))
 
     @property
     def unasked(self) -> list[str]:
-        """The records that nobody has asked for since the programs began."""
-        return [name for name in {**self._stored, **self._values} if name not in self._asked]
+        """The records that no question has asked for since the programs began, in their order."""
+        return list(self._unasked)
 
     def __contains__(self, name: str) -> bool:
         return name in self._values or name in self._stored
 
     def find(self, name: str, digest: bytes, read: Callable[[bytes], Value]) -> Value | None:
         """What was recorded for a question, or None; `read` makes it of the payload in the file."""
-        self._asked.add(name)
         if name in self._values:
             known, value = self._values[name]
-            return value if known == digest else None
-        record = self._stored.get(name)
-        return read(record[len(digest) :]) if record is not None and record.startswith(digest) else None
+            if known != digest:
+                return None
+        else:
+            record = self._stored.get(name)
+            if record is None or not record.startswith(digest):
+                return None
+            value = read(record[len(digest) :])
+        self._unasked.pop(name, None)
+        return value  # type: ignore[no-any-return]
 
     def keep(self, name: str, digest: bytes, value: Value, write: Callable[[Value], bytes]) -> None:
         """Record what a question got; `write` makes its payload in the file."""
-        self._asked.add(name)
+        if name in self._unasked and name in self:
+            self._replaced.append((name, self._latest(name)))
         if self._file is not None:
             self._file.append(name.encode(), digest + write(value))
         self._values[name] = digest, value
 
+    def _latest(self, name: str) -> Any:
+        """The value of a record, or its digest and payload."""
+        return self._values[name][1] if name in self._values else self._stored[name]
+
+    def left_over(self) -> dict[str, list[tuple[str, Segment]]]:
+        """What was sampled and never asked for again, by the group of the selection; each with its name, in order."""
+        replaced = {name for name, _ in self._replaced}
+        left: dict[str, list[tuple[str, Segment]]] = {}
+        for name, each in [
+            (name, self._latest(name)) for name in self._unasked if name not in replaced
+        ] + self._replaced:
+            if "/segment" in name:
+                segment = read_segment(each[DIGEST_BYTES:]) if isinstance(each, bytes) else each
+                # What came of a group has a key behind its.
+                group = ".".join(name.split("/")[0].split(".")[:2])
+                left.setdefault(group, []).append((name, segment))
+        return {
+            group: sorted(segments, key=lambda named: (named[0], named[1].tokens.tolist()))
+            for group, segments in left.items()
+        }
+
 
 def digest(*parts: bytes | str) -> bytes:
     """16 bytes that tell questions apart."""
-    hashed = hashlib.blake2b(digest_size=16)
+    hashed = hashlib.blake2b(digest_size=DIGEST_BYTES)
     for part in parts:
         raw = part.encode() if isinstance(part, str) else part
         hashed.update(len(raw).to_bytes(8, "little"))
