@@ -19,7 +19,7 @@ from agentrl_core.collect.checks import check_parts, check_whole, checked_tasks
 from agentrl_core.collect.episode import World
 from agentrl_core.collect.evaluation import Evaluation
 from agentrl_core.collect.head import Head, changes
-from agentrl_core.collect.iteration import Begin, as_committed, check_stepped, closed, make_batch
+from agentrl_core.collect.iteration import Begin, as_committed, broken_down, check_stepped, closed, make_batch
 from agentrl_core.collect.journal import Journal
 from agentrl_core.collect.notices import Notices
 from agentrl_core.collect.progress import Progress
@@ -29,7 +29,6 @@ from agentrl_core.component.controller import MISSED
 from agentrl_core.component.schedule import Schedule
 from agentrl_core.component.state import split
 from agentrl_core.data.batch import Batch
-from agentrl_core.data.codes import CODES
 from agentrl_core.data.store import Store
 from agentrl_core.engine.base import Engine, Sampling
 from agentrl_core.env.base import Environment, Split, Task
@@ -156,7 +155,7 @@ class Collector:
         self._tasks = self._head.tasks
         """What the head's become with the batch that was collected last."""
         recipe.check(facts=self._setting().facts(recipe))
-        self._known_tasks: tuple[object, dict[str, Mapping[str, Any]]] | None = None
+        self._known_tasks: tuple[object, dict[str, int], dict[str, Any]] | None = None
         self._run: dict[str, Any] = {"recipe": json.loads(json.dumps(recipe.to_dict())), "seed": seed}
         self._check_run()
 
@@ -206,8 +205,10 @@ class Collector:
     def update(self, batch: Batch, metrics: Mapping[str, object], *, checkpoint: str | None = None) -> None:
         """Close the iteration: its computed columns and metrics go to the store, and the next one begins.
 
-        The metrics get a table `collect`: how many `draws` the batch has, how many of them are `unscored` (their score
-        is not known, so that no update uses them), and how many trajectories `failed` (their episode broke down).
+        The metrics get `success` and `success@<domain>`, the share of the trajectories of the iteration that solved
+        their task, and a table `collect`: how many `draws` the batch has, how many of them are `unscored` (their score
+        is not known, so that no update uses them), how many trajectories `failed` (their episode broke down, be it
+        before their first token), and how many threads were `abandoned` (in which a call took too long).
 
         Args:
             batch: the batch that was trained, with its computed columns.
@@ -235,6 +236,8 @@ class Collector:
         # Over the whole batch and from the state that the iteration began with, so that a restart comes to the same.
         pool = self._known_pool(self._tasks if self.store is None else head.tasks)
         ended = closed(batch, metrics, head.iteration, pool, self._scored)
+        solved = {name: value for name, value in ended.metrics.items() if name.split("@")[0] == "success"}
+        metrics = {**solved, **metrics}
         components = self.recipe.next_states(head.components, ended)
         if self.store is None:
             # One assignment: an interrupt finds it done or not begun.
@@ -424,12 +427,13 @@ class Collector:
         tasks = self._now().tasks
         if self._known_tasks is None or self._known_tasks[0] is not tasks:
             table = tasks.tasks
-            columns = {name: table.column(name) for name in table.column_names}
-            ids = columns.pop("task_id")
-            each = zip(ids, zip(*columns.values(), strict=True), strict=True)
+            columns = {name: table.column(name) for name in table.column_names if name != "task_id"}
             # Rows are appended when they change: the last one of a task counts.
-            self._known_tasks = tasks, {task: dict(zip(columns, row, strict=True)) for task, row in each}
-        return self._known_tasks[1].get(task_id, {})
+            rows = dict(zip(table.column("task_id"), range(table.num_rows), strict=True))
+            self._known_tasks = tasks, rows, columns
+        _, rows, columns = self._known_tasks
+        row = rows.get(task_id)
+        return {} if row is None else {name: values[row] for name, values in columns.items()}
 
     def _say_unasked(self) -> None:
         """Tell of records that nobody asked for again: the programs are not those that were cut off."""
@@ -479,8 +483,7 @@ class Collector:
 def _counts(batch: Batch) -> dict[str, int]:
     """How many draws a batch has, and how many of them no update can use."""
     unscored = int(np.isnan(batch.column("score", "draw")).sum()) if batch.has("score", "draw") else 0
-    failed = int((batch.trajectories.column("status") == CODES["status"].index("failed")).sum())
-    return {"draws": batch.num_draws, "unscored": unscored, "failed": failed}
+    return {"draws": batch.num_draws, "unscored": unscored, **broken_down(batch)}
 
 
 def _solved(batch: Batch) -> NDArray[np.bool_]:

@@ -107,6 +107,7 @@ class Conductor:
         self.forest = forest
         self.program = program
         self.progress = Progress()
+        self.began, self.ended, self.grew = self.progress.began, self.progress.over, self.progress.grew
         self.context_tokens = limits.context_tokens
         self.turn_limit = limits.turns
         self._engines = engines

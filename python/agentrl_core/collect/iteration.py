@@ -25,6 +25,8 @@ from agentrl_core.schedule import Rate, Skip
 from agentrl_core.select import Pool, Selection, Wanted
 from agentrl_core.select.selection import SURVEY, TRAIN
 
+_BROKEN = "broken_down"
+"""Where the state of a batch has what broke down while it was made, of which its tables may have no row."""
 _COLUMNS = "columns"
 """Where the state of a batch that is not closed has the columns of its draws."""
 _INJECT, _MIX = 1, 2
@@ -138,7 +140,12 @@ def make_batch(
     batch = parts[0] if len(parts) == 1 and batch.num_draws == drawn else score(batch)
     batch = _mixed(begin, batch, score)
     said = Selection.concat(selections) if selections else Selection.of(taken, group_size)
-    state = {**batch.state, SELECTION: said.to_dict(), _COLUMNS: packed(_draw_columns(batch))}
+    state = {
+        **batch.state,
+        SELECTION: said.to_dict(),
+        _COLUMNS: packed(_draw_columns(batch)),
+        _BROKEN: {"failed": runner.progress.failed, "abandoned": runner.progress.abandoned},
+    }
     return Made(batch.with_state(state), domains, drawn, known, rewarded)
 
 
@@ -153,6 +160,12 @@ def as_committed(batch: Batch) -> Batch:
     state = batch.state
     columns = unpacked(state.pop(_COLUMNS, {}))
     return batch.with_state(state).with_columns("draw", **columns)
+
+
+def broken_down(batch: Batch) -> dict[str, int]:
+    """How many trajectories failed, also before their first token, and how many threads were abandoned."""
+    rows = int((batch.trajectories.column("status") == CODES["status"].index("failed")).sum())
+    return {"failed": rows, "abandoned": 0, **batch.state.get(_BROKEN, {})}
 
 
 def _with_tasks(begin: Begin, batch: Batch, places: Mapping[str, int]) -> Batch:

@@ -112,6 +112,11 @@ class Runner:
             store=store,
         )
 
+    @property
+    def progress(self) -> Progress:
+        """What was counted so far."""
+        return self._conductor.progress
+
     def roll_out(
         self,
         chosen: Sequence[tuple[str, Task]],

@@ -203,6 +203,8 @@ class Branch(Trajectory):
         self.group.forked(self, child, None, None, operation="replace")
         child._take_turns(self, 0, len(tokens) - begin.tokens)  # noqa: SLF001
         self._runtime.forest.replace(self.handle, by=handle)
+        if not self.over:
+            self._runtime.ended()
         self.status = "pruned"
         if isinstance(self._episode, Seat):
             match = self._episode.match
@@ -230,7 +232,9 @@ class Branch(Trajectory):
         if kept is not before:
             self._episode = kept
             before.close()
+        self._runtime.grew(self._path.grown(), shared=False)
         self._path = self._path.copy(handle, to, self.name, self._begin_at(to))
+        self._runtime.grew(to.tokens, shared=True)
         self._path.acted[-1] = len(kept.answers)
         self.turns, self.record = self.turns[: to.turns], self.record.copy(to.turns)
 
@@ -248,7 +252,9 @@ class Branch(Trajectory):
         self._check_running()
         items = [item.index if isinstance(item, Turn) else item for item in context]
         tokens, begins = self._path.context(items, self._episode.tools)
-        self._runtime.forest.rewrite(self.handle, tokens, state=self.state_key)
+        shared = self._runtime.forest.rewrite(self.handle, tokens, state=self.state_key)
+        self._runtime.grew(shared, shared=True)
+        self._runtime.grew(len(tokens) - shared, shared=False)
         self._path.rewritten(len(tokens), begins)
         self.group.log("replace", self, self._path.here)
 

@@ -69,6 +69,8 @@ class Path:
         self._ends: list[Place] = []
         """Where each turn ends, answer included; and below, where its action does."""
         self._closings: list[Place] = []
+        self._counted = 0
+        """How many of its tokens somebody counted."""
         self._images: list[tuple[int, int, tuple[Image, ...]]] = []
         """What the nodes show that show images, and the tokens between which they lie."""
         self.spans: dict[int, tuple[int, int]] = {}
@@ -109,8 +111,8 @@ class Path:
             return last.finish_reason != "stop"
         return int(last[-1]) not in self._chat.stop_token_ids
 
-    def prompt(self, content: Content, tools: Any, state: bytes | str, most: int) -> None:
-        """Begin with a prompt, which has to be shorter than `most` tokens."""
+    def prompt(self, content: Content, tools: Any, state: bytes | str, most: int) -> NDArray[np.int32]:
+        """Begin with a prompt, which has to be shorter than `most` tokens; returns it."""
         tokens = self._chat.prompt(content, tools=tools) if tools else self._chat.prompt(content)
         if len(tokens) >= most:
             raise InvalidInputError(
@@ -119,6 +121,7 @@ class Path:
             )
         self.append(tokens, "prompt", state=state, images=images_in(content))
         self.here = self._end()
+        return tokens
 
     def act(self, part: Segment | NDArray[np.int32], **options: Any) -> None:
         """Another part of the open action."""
@@ -139,6 +142,11 @@ class Path:
             self._images.append((self.length, self.length + len(tokens), images))
         node = self._forest.append(self.handle, tokens, kind=kind, **options)
         self._nodes.append((node, self.length + len(tokens)))
+
+    def grown(self) -> int:
+        """How many tokens it got since this was last asked."""
+        before, self._counted = self._counted, self.length
+        return self.length - before
 
     def length_with(self, observation: Content) -> int:
         """Its tokens if the open action were answered so."""
@@ -274,6 +282,7 @@ class Path:
         self.spans = {turn: (begin, begin + lengths[turn]) for turn, begin in begins.items()}
         self._said, self._answer, self.open = [], None, []
         self._nodes, self._images = [(None, length)], []
+        self._counted = length
         self.here = self._end()
 
     def copy(self, handle: int, place: Place, name: str, begin: Place | None = None) -> Path:
@@ -282,6 +291,7 @@ class Path:
         path._images = [shown for shown in self._images if shown[0] < place.tokens]
         path._nodes = [(node, end) for node, end in self._nodes if end < place.tokens]
         path._nodes.append((place.node, place.tokens))
+        path._counted = place.tokens
         path._ends = self._ends[: place.turns]
         path._closings = self._closings[: place.turns]
         path.spans = {turn: span for turn, span in self.spans.items() if turn < place.turns}

@@ -13,6 +13,9 @@ from agentrl_core.env.base import Content, Outcome, Task
 from agentrl_core.exceptions import InvalidInputError
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from agentrl_core.engine.chat import Chat
 
 
@@ -163,6 +166,18 @@ class Runtime(Protocol):
         """A turn was answered with these flags, or its episode broke down."""
         ...
 
+    def began(self) -> None:
+        """There is one more branch."""
+        ...
+
+    def ended(self) -> None:
+        """A branch is over."""
+        ...
+
+    def grew(self, tokens: int, *, shared: bool) -> None:
+        """A path got so many tokens; `shared`: others had put them there."""
+        ...
+
     def seed_of(self, *parts: object) -> int:
         """63 random bits that depend on the run's seed and on the parts alone."""
         ...
@@ -194,6 +209,10 @@ class Family(Protocol):
     @property
     def number(self) -> int:
         """Of the group in the forest."""
+        ...
+
+    def asked_before(self, prompt: NDArray[np.int32]) -> bool:
+        """Whether another branch of it began with these tokens."""
         ...
 
     @property

@@ -227,7 +227,8 @@ class Trajectory(View):
         content, own = self._episode.observation, self._prompt
         content = content if own is None else own(content) if callable(own) else own
         self._content = content
-        self._path.prompt(content, self._episode.tools, self._episode.state_key, self._runtime.context_tokens)
+        tokens = self._path.prompt(content, self._episode.tools, self._episode.state_key, self._runtime.context_tokens)
+        self._runtime.grew(self._path.grown(), shared=self.group.asked_before(tokens))
         await self._begin(self._prefix or Prefix())
 
     async def _begin(self, prefix: Prefix) -> None:
@@ -304,6 +305,7 @@ class Trajectory(View):
         """Store what the environment answered to the open action."""
         runtime, outcome = self._runtime, answer.outcome
         runtime.turned(outcome.flags, None)
+        runtime.grew(self._path.grown(), shared=False)
         facts = self.record.add(outcome, self.group.fact_levels)
         truncated = outcome.truncated
         if outcome.observation is not None:
@@ -351,6 +353,7 @@ class Trajectory(View):
     def _end(self, status: Status, reason: str | None = None) -> None:
         """End the trajectory in the forest, and the episode with it."""
         self.status = status
+        self._runtime.ended()
         if status == "pruned":
             self._runtime.forest.prune(self.handle, reason or "")
         else:
