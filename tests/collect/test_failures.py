@@ -85,7 +85,10 @@ def test_what_goes_wrong_for_good_fails_its_branch_alone(tmp_path: Path, runs: s
     assert failed["info"].str.contains("the server is down").all()
     actions = pl.DataFrame(batch.nodes).filter(pl.col("kind") == 1)
     assert len(actions) == 4 * 3 + (0 if without_tokens else 4 * 2), "sampled tokens are kept"
+    said: list[Any] = []
+    collect.on_iteration(lambda _, metrics: said.append(metrics["collect"]))
     collect.update(recipes.GRPO.credit(batch), {})
+    assert said == [{"draws": 4, "unscored": 0, "failed": 4, "abandoned": 0}], "without a token too"
     collect.close()
 
 
@@ -118,8 +121,12 @@ def test_threads_that_are_given_up_are_counted_until_there_are_too_many(
     world = FailingWorld(str(tmp_path), ("fine", "hang 9"), "thread")
     collect = collector(world, call_seconds=0.5, progress=lambda progress: seen.append(progress.abandoned))
     with pytest.warns(RuntimeWarning, match="took longer than 0.5 s"):
-        collect(tasks=2, group_size=1)
+        batch = collect(tasks=2, group_size=1)
     assert seen[-1] == 3, "once, and two repairs"
+    said: list[Any] = []
+    collect.on_iteration(lambda _, metrics: said.append(metrics["collect"]))
+    collect.update(recipes.GRPO.credit(batch), {})
+    assert said == [{"draws": 1, "unscored": 0, "failed": 1, "abandoned": 3}]
     monkeypatch.setattr("agentrl_core.collect.threads._MOST_ABANDONED", 4)
     with pytest.raises(InvalidInputError, match=r"FailingWorld: 5 calls took longer than 0.5 s, .*: runs=\"process\""):
         collect.evaluate(tasks=2, split="train", samples=4)
@@ -149,6 +156,23 @@ def test_what_cannot_cross_to_another_process_fails_its_branch_alone(tmp_path: P
     statuses = by_task(batch)
     assert statuses.pop("fine") == ["finished"] * 4
     assert {status for each in statuses.values() for status in each} <= {"failed"}
+    collect.close()
+
+
+@pytest.mark.parametrize("how", ["hog", "hungry"])
+def test_a_process_that_needs_too_much_memory_is_ended(tmp_path: Path, how: str) -> None:
+    world = FailingWorld(str(tmp_path), ("fine", f"{how} 1", f"{how} 9", "refuse"), "process")
+    collect = collector(world, memory_bytes=700 << 20)
+    with pytest.warns(RuntimeWarning, match=rf"task '{how} 9 #2' broke down 3 times; .*needed more than memory_bytes="):
+        batch = collect(tasks=4, group_size=2)
+    collect.update(recipes.GRPO.credit(batch), {})
+    collect.close()
+    done = ["finished"] * 2
+    assert by_task(batch) == {"fine": done, f"{how} 1": done, f"{how} 9": ["failed"] * 2, "refuse": done}
+    without = FailingWorld(str(tmp_path / "without"), (f"{how} 9",), "process")
+    Path(without.folder).mkdir()
+    collect = collector(without)
+    assert by_task(collect(tasks=1, group_size=1)) == {f"{how} 9": ["finished"]}
     collect.close()
 
 

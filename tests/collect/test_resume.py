@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -26,6 +27,7 @@ from small_world import SmallWorld
 
 import agentrl_core as arl
 from agentrl_core import recipes, rollout
+from agentrl_core.data.codes import CODES
 from agentrl_core.engine import Request, Segment
 from agentrl_core.env import Outcome, Task
 from agentrl_core.exceptions import InvalidInputError
@@ -213,6 +215,52 @@ def test_a_changed_program_says_what_was_not_asked_for_again(tmp_path: Path) -> 
         assert batch.num_draws == 2
         assert len(told) == 1
         assert f"of {recorded} recorded answers were not asked for again (the first: 0.0/0.2/" in str(told[0].message)
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["store", "memory"])
+def test_what_a_changed_program_had_sampled_is_kept_undrawn(tmp_path: Path, *, kept: bool) -> None:
+    """The first program starts three, the second two, and samples the first turn of its second one otherwise."""
+    changed: list[bool] = []
+
+    class Changes(rollout.Rollout):
+        async def group(self, group: Group) -> None:
+            if not changed:
+                await group.run(group.start_many(3))
+                await group.spawn(group.task, program=rollout.Independent())
+                raise InvalidInputError("stop here")
+            first, second = group.start_many(2)
+            await second.turn(sampling=group.sampling(temperature=0.5))
+            await group.run([first, second])
+
+    world, recipe = SmallWorld(), recipes.GRPO.replace(rollout=Changes())
+    store = arl.Store.open(tmp_path) if kept else None
+    collect = arl.Collector(world, world, recipe, store=store, task_pool=8)
+    with pytest.raises(InvalidInputError, match="stop here"):
+        collect(tasks=1, group_size=2)
+    changed.append(True)
+    if kept:
+        collect = arl.Collector(world, world, recipe, store=store, task_pool=8)
+    with pytest.warns(RuntimeWarning, match=r"recorded answers were not asked for again.* is kept in it undrawn"):
+        batch = collect(tasks=1, group_size=2)
+    rows = pl.DataFrame(batch.trajectories)
+    left = rows.filter(pl.col("info").str.contains("recorded as"))
+    # Of the third branch and of the derived group two turns each; of the second branch the first, asked for otherwise:
+    # it is answered alike, so that the second fits again.
+    assert sorted(json.loads(info)["aborted"].split()[2].rstrip(",") for info in left["info"]) == [
+        *(f"0.0.0/0.0/segment{turn}" for turn in range(2)),
+        "0.0/0.1/segment0",
+        *(f"0.0/0.2/segment{turn}" for turn in range(2)),
+    ]
+    assert set(left["status"]) == {CODES["status"].index("aborted")}
+    assert set(left["role"]) == {CODES["role"].index("helper")}
+    assert (batch.num_draws, rows.height) == (2, 2 + 5)
+    nodes = pl.DataFrame(batch.nodes).filter(pl.col("node_id").is_in(left["leaf_node_id"].implode()))
+    assert nodes["tokens"].list.len().to_list() == [4] * 5
+    assert nodes["logprobs"].null_count() == 0
+    collect.update(recipe.credit(batch), {})
+    if store is not None:
+        assert store.verify() == []
+        store.close()
 
 
 def test_an_engine_with_older_weights_is_refused(tmp_path: Path) -> None:

@@ -62,3 +62,6 @@ def test_a_line_says_how_it_goes() -> None:
     assert str(progress).endswith("2 ended")
     progress.failed, progress.abandoned = 1, 5
     assert str(progress).endswith("2 ended, 1 failed, 5 threads abandoned")
+    progress.grew(300, shared=False)
+    progress.grew(100, shared=True)
+    assert str(progress).endswith("5 threads abandoned, sharing 1.33")

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from agentrl_core.env import TOOL_ERROR, TOOL_RESULT, Fact, Outcome, Task
 
 TURNS = 3
@@ -82,6 +84,10 @@ class FailingEpisode:
             time.sleep(self.world.hang)
         if how.endswith("die"):
             os._exit(7)
+        if how == "hog":
+            self.held = bytearray(1 << 30)
+        if how == "hungry":
+            self.held = np.zeros(1 << 28, np.float64)
         if how == "unreadable":
             raise OddError(1, 2)
 

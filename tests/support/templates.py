@@ -80,7 +80,18 @@ MISTRAL = (
 # Says nothing of messages with roles that it does not know.
 SILENT = CHATML.replace("{% else %}<|im_start|>{{ m.role }}", "{% elif m.role != 'system' %}<|im_start|>{{ m.role }}")
 
+# Texts and images in the parts of a message, as the templates of models that see have them.
+SEEING = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.content is string %}{{ m.content }}{% else %}"
+    "{% for part in m.content %}{% if part.type == 'image' %}<image>{% else %}{{ part.text }}{% endif %}{% endfor %}"
+    "{% endif %}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+# Knows parts, and has nothing for an image.
+BLIND = SEEING.replace("<image>", "")
+
 TEMPLATES = {
+    "seeing": (SEEING, ["<s>", "<|im_start|>", "<|im_end|>", "<image>"], "<|im_end|>"),
+    "blind": (BLIND, ["<s>", "<|im_start|>", "<|im_end|>"], "<|im_end|>"),
     "chatml": (CHATML, ["<s>", "<|im_start|>", "<|im_end|>"], "<|im_end|>"),
     "llama": (LLAMA, ["<s>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"], "<|eot_id|>"),
     "qwen": (QWEN, ["<s>", "<|im_start|>", "<|im_end|>"], "<|im_end|>"),

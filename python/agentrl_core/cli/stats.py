@@ -27,6 +27,7 @@ _COLUMNS = """
   sharing      tokens of the draws over tokens stored for them: 2 where each is used twice
   staleness    how many updates old the weights were that generated a token, on average
   tool_errors  share of tool calls that failed
+  success@d    share of the iteration's trajectories of domain d that solved their task, drawn or not
 """
 
 
@@ -44,7 +45,7 @@ def run(path: str) -> int:
 
     with opened(path) as store:
         tables = scan(store)
-        rows = statistics(tables)
+        rows = statistics(tables).join(_by_domain(store), on="iteration", how="left")
         print_columns(out, rows.columns, [[number(value) for value in row] for row in rows.rows()])
         out.print(_bytes(store, tables))
     return 0
@@ -63,6 +64,14 @@ def statistics(tables: Tables) -> pl.DataFrame:
         for part in sizes.with_columns(chunk=chunk).partition_by("chunk", maintain_order=True)
     ]
     return pl.concat(made or [_of_draws(draws, tables)]).sort("iteration")
+
+
+def _by_domain(store: Store) -> pl.DataFrame:
+    """What the metrics say of each domain, a row for each iteration that was closed."""
+    import polars as pl
+
+    said = pl.DataFrame(store.metrics).filter(pl.col("name").str.starts_with("success@")).sort("name", "iteration")
+    return said.pivot("name", index="iteration", values="value")
 
 
 def _of_draws(draws: Any, tables: Tables) -> pl.DataFrame:

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from agentrl_core.env.base import Content, Fact, Outcome
+from agentrl_core.env.image import is_said
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.rollout.match import seen_by
 from agentrl_core.rollout.runtime import Answer, Joint
@@ -40,10 +41,13 @@ class Checks:
             said = message.get("content") if isinstance(message, Mapping) else None
             if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
                 self.refuse(f"{name} has {shown(message)}, which is no message", remedy)
-            if not isinstance(said, str) and not message.get("tool_calls"):
+            if not is_said(said) and (said is not None or not message.get("tool_calls")):
                 self.refuse(f"{name} has the message {shown(message)} without a text in content", remedy)
         # As the journal gives them back.
-        return [dict(message) for message in messages]  # type: ignore[misc]
+        return [
+            {name: list(part) if isinstance(part, tuple) else part for name, part in message.items()}  # type: ignore[misc]
+            for message in messages
+        ]
 
     def state(self, key: object) -> bytes | str:
         """What state_key() gave."""
@@ -74,10 +78,10 @@ class Checks:
             gym = ": observation, reward, terminated, truncated and info, by name" if isinstance(outcome, tuple) else ""
             self.refuse(f"step gave {shown(outcome)}", f"return an env.Outcome{gym}")
         ends = {name: self._verdict(getattr(outcome, name), name) for name in ("terminated", "truncated")}
-        over = any(ends.values())
+        over, observation = any(ends.values()), None
         if outcome.observation is not None:
             remedy = "give a text or messages with role and content, or None where the episode is over"
-            self.content(outcome.observation, "Outcome.observation", remedy)
+            observation = self.content(outcome.observation, "Outcome.observation", remedy)
         elif not over and not waits:
             self.refuse(
                 "Outcome.observation is None, but the episode goes on (terminated and truncated are False)",
@@ -89,7 +93,7 @@ class Checks:
         if outcome.info is not None and not isinstance(outcome.info, Mapping):
             self.refuse(f"Outcome.info is {shown(outcome.info)}", "give a table of facts, or None")
         checked = Outcome(
-            observation=outcome.observation,
+            observation=observation,
             reward=self._reward(outcome.reward),
             flags=int(flags),
             success=None if outcome.success is None else self._verdict(outcome.success, "success"),

@@ -82,6 +82,8 @@ class Collector:
         staleness: how many iterations ahead of the trainer rollouts are made, while it steps: the batch of iteration i
             is sampled by weights of version i - staleness and later. 0: nothing runs between two calls.
         processes: how many processes an environment that runs in processes gets; None: one for each core.
+        memory_bytes: most memory of such a process, that of all its episodes together; None: no limit. One that needs
+            more is ended, the step that it was in is charged, and its other episodes go on in another.
         progress: called ten times a second with a `Progress`, in the thread that collects.
         models: whom programs ask for numbers (`Group.ask`), by the name of the column: functions from token paths to a
             number for each, such as a quality head. They run in a thread.
@@ -118,6 +120,7 @@ class Collector:
         concurrency: int | Mapping[str, int] = 1024,
         staleness: int = 0,
         processes: int | None = None,
+        memory_bytes: int | None = None,
         progress: Callable[[Progress], None] | None = None,
         models: Mapping[str, Model] | None = None,
         allow_changes: bool = False,
@@ -131,7 +134,11 @@ class Collector:
         check_whole("Collector", task_pool=task_pool, processes=processes)
         check_concurrency(concurrency, list(environments))
         check_ahead(engines, staleness)
-        for name, value in (("context_tokens", context_tokens), ("turn_limit", turn_limit)):
+        for name, value in (
+            ("context_tokens", context_tokens),
+            ("turn_limit", turn_limit),
+            ("memory_bytes", memory_bytes),
+        ):
             if value is not None and not isinstance(value, Schedule):
                 check_whole("Collector", **{name: value})
         if isinstance(call_seconds, bool) or not isinstance(call_seconds, (int, float, Schedule, type(None))):
@@ -144,7 +151,7 @@ class Collector:
         if recipe.replay is not None and store is None:
             raise RecipeError(f"recipe {recipe.name!r}: replay draws from a store; give one: Collector(..., store=...)")
         self.engines = engines
-        self.worlds = {name: World(each, name, processes) for name, each in environments.items()}
+        self.worlds = {name: World(each, name, processes, memory_bytes) for name, each in environments.items()}
         self.recipe = recipe
         self.store = store
         self.seed = seed
@@ -218,8 +225,10 @@ class Collector:
     def update(self, batch: Batch, metrics: Mapping[str, object], *, checkpoint: str | None = None) -> None:
         """Close the iteration: its computed columns and metrics go to the store, and the next one begins.
 
-        The metrics get a table `collect`: how many `draws` the batch has, how many of them are `unscored` (their score
-        is not known, so that no update uses them), and how many trajectories `failed` (their episode broke down).
+        The metrics get `success` and `success@<domain>`, the share of the trajectories of the iteration that solved
+        their task, and a table `collect`: how many `draws` the batch has, how many of them are `unscored` (their score
+        is not known, so that no update uses them), how many trajectories `failed` (their episode broke down, be it
+        before their first token), and how many threads were `abandoned` (in which a call took too long).
 
         Args:
             batch: the batch that was trained, with its computed columns.
@@ -247,6 +256,8 @@ class Collector:
         # Over the whole batch and from the state that the iteration began with, so that a restart comes to the same.
         pool = self._known_pool(self._tasks if self.store is None else head.tasks)
         ended = closed(batch, metrics, head.iteration, pool, scores(self.recipe, batch, head.components))
+        solved = {name: value for name, value in ended.metrics.items() if name.split("@")[0] == "success"}
+        metrics = {**solved, **metrics}
         components = self.recipe.next_states(head.components, ended)
         if self.store is None:
             # One assignment: an interrupt finds it done or not begun.
@@ -450,7 +461,8 @@ class Collector:
                 "journal",
                 f"{len(unasked)} of {len(journal)} recorded answers were not asked for again (the first: "
                 f"{unasked[0]}): the program, the recipe or an engine has changed since then, or the program is not "
-                "orderly (the clock, random numbers of its own); what does not fit was sampled anew",
+                "orderly (the clock, random numbers of its own); what does not fit was sampled anew, and what had been "
+                "sampled for a group of the iteration is kept in it undrawn",
             )
 
     def _nothing_scored(self, drawn: int, iteration: int, *, rewarded: bool) -> None:

@@ -20,6 +20,7 @@ from agentrl_core.collect.journal import (
     write_segment,
     write_value,
 )
+from agentrl_core.collect.left_over import keep_left_over
 from agentrl_core.collect.library import Solved
 from agentrl_core.collect.notices import Notices
 from agentrl_core.collect.progress import Progress
@@ -110,6 +111,7 @@ class Conductor:
         self.forest = forest
         self.program = program
         self.progress = Progress()
+        self.began, self.ended, self.grew = self.progress.began, self.progress.over, self.progress.grew
         self.context_tokens = limits.context_tokens
         self.turn_limit = limits.turns
         self._engines = engines
@@ -164,6 +166,9 @@ class Conductor:
             groups.append(group)
         self._groups += len(groups)
         await self.program.cohort(Cohort(self, groups, (self.forest.iteration, first)))
+        left = self._journal.left_over()
+        for group in groups:
+            keep_left_over(self.forest, group.number, left.get(group.name, ()), len(self._engines))
         if len(self._failed) > _MOST_FAILED * self._groups:
             raise self._failed[0]
         self._say_what_was_missed()
@@ -178,7 +183,7 @@ class Conductor:
             try:
                 await group.play(program)
                 self._done += 1
-            except InvalidInputError:
+            except (InvalidInputError, UnsupportedError):
                 raise  # a wrong call is wrong in every group
             except Exception as error:
                 for branch in group.branches:
@@ -205,6 +210,16 @@ class Conductor:
     def vocabulary_size(self, agent: str) -> int:
         """V, the width of the logits of an agent's model."""
         return self._engine(agent).vocabulary_size
+
+    def check_images(self, agent: str, title: str) -> None:
+        """Refuse images of an environment for an agent whose engine takes none."""
+        engine = self._engine(agent)
+        if not getattr(engine, "takes_images", False):
+            raise UnsupportedError(
+                f"environment {title} shows images, and engine {list(self._engines)[self.policy(agent)]!r} "
+                f"({type(engine).__name__}) takes none; give an engine that does (takes_images = True), or an "
+                "environment that says in words what it shows"
+            )
 
     def sampling(self, agent: str) -> Sampling:
         """How segments are sampled where a program does not say."""

@@ -33,12 +33,13 @@ class World:
         environment: what it says of itself is checked here.
         name: where a collection has several.
         processes: how many processes or actors, where it runs in those.
+        memory_bytes: most memory of a process; None: no limit.
 
     Raises:
         InvalidInputError: `runs` or `facts` is not what it can be.
     """
 
-    def __init__(self, environment: Environment, name: str, processes: int) -> None:
+    def __init__(self, environment: Environment, name: str, processes: int, memory_bytes: int | None = None) -> None:
         self.environment = environment
         self.name = name
         self.title = type(environment).__name__
@@ -54,7 +55,7 @@ class World:
         kinds: dict[str, Callable[[], Workers]] = {
             "inline": lambda: Inline(environment),
             "thread": lambda: Threads(environment),
-            "process": lambda: Hosts(lambda: Process(environment), processes),
+            "process": lambda: Hosts(lambda: Process(environment, memory_bytes), processes),
             "ray": lambda: Hosts(lambda: Actor(environment), processes),
         }
         if runs not in kinds:
@@ -117,6 +118,11 @@ class Episode:
         self._begin: tuple[Any, bytes | str, Any] | None = None
         self._played: list[Played] = []
         self._handle: Any = None
+
+    @property
+    def title(self) -> str:
+        """Of its environment, for messages."""
+        return self._world.title
 
     @property
     def observation(self) -> Any:

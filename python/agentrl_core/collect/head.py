@@ -80,16 +80,17 @@ class Known:
 
     def __call__(self, task_id: str) -> Mapping[str, Any]:
         """What is known of a task; nothing of a new one."""
-        return self._rows.get(task_id, {})
+        rows, columns = self._table
+        row = rows.get(task_id)
+        return {} if row is None else {name: values[row] for name, values in columns.items()}
 
     @cached_property
-    def _rows(self) -> dict[str, Mapping[str, Any]]:
+    def _table(self) -> tuple[dict[str, int], dict[str, Any]]:
+        """The row of each task, and the columns."""
         table = self.tasks.tasks
-        columns = {name: table.column(name) for name in table.column_names}
-        ids = columns.pop("task_id")
-        each = zip(ids, zip(*columns.values(), strict=True), strict=True)
+        columns = {name: table.column(name) for name in table.column_names if name != "task_id"}
         # Rows are appended when they change: the last one of a task counts.
-        return {task: dict(zip(columns, row, strict=True)) for task, row in each}
+        return dict(zip(table.column("task_id"), range(table.num_rows), strict=True)), columns
 
 
 def changes(before: Mapping[Any, Any], now: Mapping[Any, Any], path: str = "") -> Iterator[tuple[str, Any, Any]]:

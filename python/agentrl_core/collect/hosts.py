@@ -230,10 +230,16 @@ def _stop(hosts: list[Host | None]) -> None:
 
 
 class Hosted:
-    """The other side of a `Host`: the environment and its episodes, where they run."""
+    """The other side of a `Host`: the environment and its episodes, where they run.
 
-    def __init__(self, dumps: Dumps) -> None:
+    Args:
+        dumps: how things become bytes.
+        raises: errors that end all of it, in place of being the answer.
+    """
+
+    def __init__(self, dumps: Dumps, *, raises: tuple[type[Exception], ...] = ()) -> None:
         self._dumps = dumps
+        self._raises = raises
         self._environment: Any = None
         self._episodes: dict[int, Any] = {}
 
@@ -253,10 +259,14 @@ class Hosted:
                 value = act(self._episodes[episode], *arguments)
             else:
                 end(self._episodes.pop(episode, None))
+        except self._raises:
+            raise
         except Exception as raised:  # noqa: BLE001 -- the one who asked gets it
             error = raised
         try:
             return self._dumps((value, error))
+        except self._raises:
+            raise
         except Exception as unsent:  # noqa: BLE001 -- whatever somebody's class does when it is pickled
             what = f"{value!r:.200}" if error is None else f"{type(error).__name__}: {error}"
             return self._dumps((None, RuntimeError(f"{what} (which could not be sent: {unsent})")))

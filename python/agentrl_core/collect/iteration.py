@@ -26,6 +26,8 @@ from agentrl_core.schedule import Rate, Skip
 from agentrl_core.select import Pool, Selection, Wanted
 from agentrl_core.select.selection import SURVEY, TRAIN
 
+_BROKEN = "broken_down"
+"""Where the state of a batch has what broke down while it was made, of which its tables may have no row."""
 _COLUMNS = "columns"
 """Where the state of a batch that is not closed has the columns of its draws."""
 _BEGAN = "began"
@@ -141,7 +143,12 @@ def make_batch(
     batch = parts[0] if len(parts) == 1 and batch.num_draws == drawn else score(batch)
     batch = with_old_logprobs(_mixed(begin, batch, score), recipe.old_logprob)
     said = Selection.concat(selections) if selections else Selection.of(taken, group_size)
-    state = {**batch.state, SELECTION: said.to_dict(), _COLUMNS: packed(_draw_columns(batch))}
+    state = {
+        **batch.state,
+        SELECTION: said.to_dict(),
+        _COLUMNS: packed(_draw_columns(batch)),
+        _BROKEN: {"failed": runner.progress.failed, "abandoned": runner.progress.abandoned},
+    }
     return Made(batch.with_state(state), domains, drawn, known, rewarded)
 
 
@@ -160,7 +167,7 @@ def as_committed(batch: Batch) -> Batch:
 
 def delivered(batch: Batch, recipe: Recipe, states: Mapping[str, State]) -> Batch:
     """A batch that was begun ahead, as it is trained: with what the components remember now, and what they did then."""
-    kept = {name: value for name, value in batch.state.items() if name in (SELECTION, _COLUMNS)}
+    kept = {name: value for name, value in batch.state.items() if name in (SELECTION, _COLUMNS, _BROKEN)}
     began = {name: value for name, value in batch.state.items() if name not in kept}
     return batch.with_state({**recipe.with_states(batch, states).state, **kept, _BEGAN: began})
 
@@ -176,8 +183,13 @@ def scores(recipe: Recipe, batch: Batch, states: Mapping[str, State]) -> Callabl
 def counts(batch: Batch) -> dict[str, int]:
     """How many draws a batch has, and how many of them no update can use."""
     unscored = int(np.isnan(batch.column("score", "draw")).sum()) if batch.has("score", "draw") else 0
-    failed = int((batch.trajectories.column("status") == CODES["status"].index("failed")).sum())
-    return {"draws": batch.num_draws, "unscored": unscored, "failed": failed}
+    return {"draws": batch.num_draws, "unscored": unscored, **broken_down(batch)}
+
+
+def broken_down(batch: Batch) -> dict[str, int]:
+    """How many trajectories failed, also before their first token, and how many threads were abandoned."""
+    rows = int((batch.trajectories.column("status") == CODES["status"].index("failed")).sum())
+    return {"failed": rows, "abandoned": 0, **batch.state.get(_BROKEN, {})}
 
 
 def _with_tasks(begin: Begin, batch: Batch, places: Mapping[str, int]) -> Batch:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import struct
@@ -14,11 +15,14 @@ import numpy as np
 from agentrl_core.data.json_text import to_json
 from agentrl_core.engine.base import Request, Segment, Top
 from agentrl_core.env.base import Outcome
+from agentrl_core.env.image import Image
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.rollout.runtime import Answer, Joint
 
 _SEGMENT = struct.Struct("<BqQII?")
 _FINISHES = ("stop", "length", "abort")
+DIGEST_BYTES = 16
+"""How long the digest is that stands before each payload."""
 
 Begin = tuple[Any, bytes | str, Any]
 """What an episode began with: observation, state and tools."""
@@ -53,45 +57,77 @@ class Journal:
         """What was recorded since then, with the digest of its question."""
         self._stored: dict[str, bytes] = {}
         """What the file held before: digest and payload."""
-        self._asked: set[str] = set()
-        if file is not None:
-            self._stored = {name.decode(): bytes(payload) for name, payload in file.records()}
+        self._replaced: list[tuple[str, Any]] = []
+        """What another record has taken the place of, as values or as digest and payload."""
+        for name, payload in () if file is None else file.records():
+            title, record = name.decode(), bytes(payload)
+            if self._stored.get(title, record) != record:
+                self._replaced.append((title, self._stored[title]))
+            self._stored[title] = record
+        self.begin()
 
     def __len__(self) -> int:
         return len(self._stored.keys() | self._values.keys())
 
     def begin(self) -> None:
         """The programs are run from their beginnings."""
-        self._asked = set()
+        self._unasked = dict.fromkeys((*self._stored, *self._values))
 
     @property
     def unasked(self) -> list[str]:
-        """The records that nobody has asked for since the programs began."""
-        return [name for name in {**self._stored, **self._values} if name not in self._asked]
+        """The records that no question has asked for since the programs began, in their order."""
+        return list(self._unasked)
 
     def __contains__(self, name: str) -> bool:
         return name in self._values or name in self._stored
 
     def find(self, name: str, digest: bytes, read: Callable[[bytes], Value]) -> Value | None:
         """What was recorded for a question, or None; `read` makes it of the payload in the file."""
-        self._asked.add(name)
         if name in self._values:
             known, value = self._values[name]
-            return value if known == digest else None
-        record = self._stored.get(name)
-        return read(record[len(digest) :]) if record is not None and record.startswith(digest) else None
+            if known != digest:
+                return None
+        else:
+            record = self._stored.get(name)
+            if record is None or not record.startswith(digest):
+                return None
+            value = read(record[len(digest) :])
+        self._unasked.pop(name, None)
+        return value  # type: ignore[no-any-return]
 
     def keep(self, name: str, digest: bytes, value: Value, write: Callable[[Value], bytes]) -> None:
         """Record what a question got; `write` makes its payload in the file."""
-        self._asked.add(name)
+        if name in self._unasked and name in self:
+            self._replaced.append((name, self._latest(name)))
         if self._file is not None:
             self._file.append(name.encode(), digest + write(value))
         self._values[name] = digest, value
 
+    def _latest(self, name: str) -> Any:
+        """The value of a record, or its digest and payload."""
+        return self._values[name][1] if name in self._values else self._stored[name]
+
+    def left_over(self) -> dict[str, list[tuple[str, Segment]]]:
+        """What was sampled and never asked for again, by the group of the selection; each with its name, in order."""
+        replaced = {name for name, _ in self._replaced}
+        left: dict[str, list[tuple[str, Segment]]] = {}
+        for name, each in [
+            (name, self._latest(name)) for name in self._unasked if name not in replaced
+        ] + self._replaced:
+            if "/segment" in name:
+                segment = read_segment(each[DIGEST_BYTES:]) if isinstance(each, bytes) else each
+                # What came of a group has a key behind its.
+                group = ".".join(name.split("/")[0].split(".")[:2])
+                left.setdefault(group, []).append((name, segment))
+        return {
+            group: sorted(segments, key=lambda named: (named[0], named[1].tokens.tolist()))
+            for group, segments in left.items()
+        }
+
 
 def digest(*parts: bytes | str) -> bytes:
     """16 bytes that tell questions apart."""
-    hashed = hashlib.blake2b(digest_size=16)
+    hashed = hashlib.blake2b(digest_size=DIGEST_BYTES)
     for part in parts:
         raw = part.encode() if isinstance(part, str) else part
         hashed.update(len(raw).to_bytes(8, "little"))
@@ -101,7 +137,8 @@ def digest(*parts: bytes | str) -> bytes:
 
 def question(request: Request, engine: str) -> bytes:
     """The digest of a request to an engine."""
-    return digest(request.tokens.astype(np.int32, copy=False).tobytes(), _said(request.sampling), engine)
+    images = (image.sha256 for image in request.images)
+    return digest(request.tokens.astype(np.int32, copy=False).tobytes(), _said(request.sampling), engine, *images)
 
 
 _said = lru_cache(maxsize=64)(repr)
@@ -170,7 +207,7 @@ def _table(answer: Answer) -> dict[str, Any]:
     outcome = answer.outcome
     facts = {name: _packed(value) for name, value in (outcome.facts or {}).items()}
     return {
-        "observation": outcome.observation,
+        "observation": _shown(outcome.observation),
         "reward": None if outcome.reward is None else repr(float(outcome.reward)),
         "terminated": outcome.terminated,
         "truncated": outcome.truncated,
@@ -186,6 +223,7 @@ def _answer(table: dict[str, Any]) -> Answer:
     state = _unpacked(table.pop("state_key"))
     reward = table.pop("reward")
     facts = {name: _unpacked(value) for name, value in (table.pop("facts") or {}).items()}
+    table["observation"] = _seen(table["observation"])
     outcome = Outcome(reward=None if reward is None else float(reward), facts=facts or None, **table)
     return Answer(outcome, state)
 
@@ -217,9 +255,12 @@ def read_value(payload: bytes) -> Any:
 def write_begin(begin: Begin) -> bytes:
     """What an episode began with, as bytes."""
     observation, state_key, tools = begin
-    table = {"observation": observation, "state_key": _packed(state_key), "tools": tools}
+    table: dict[str, Any] = {"state_key": _packed(state_key), "tools": tools}
     if isinstance(observation, Joint):
-        table |= {"observation": observation.of, "turn_of": list(observation.turn_of)}
+        of = {agent: _shown(content) for agent, content in observation.of.items()}
+        table |= {"observation": of, "turn_of": list(observation.turn_of)}
+    else:
+        table["observation"] = _shown(observation)
     return _json(table, "Episode.observation")
 
 
@@ -235,8 +276,38 @@ def read_begin(payload: bytes) -> Begin:
     table: Mapping[str, Any] = json.loads(payload)
     observation = table["observation"]
     if "turn_of" in table:
-        observation = Joint(observation, tuple(table["turn_of"]))
+        of = {agent: _seen(content) for agent, content in observation.items()}
+        observation = Joint(of, tuple(table["turn_of"]))
+    else:
+        observation = _seen(observation)
     return observation, _unpacked(table["state_key"]), table["tools"]
+
+
+def _shown(content: Any) -> Any:
+    """A content as JSON: the bytes of its images in base64."""
+    if content is None or isinstance(content, str):
+        return content
+    return [
+        {**message, "content": [_part(part) for part in message["content"]]}
+        if isinstance(message.get("content"), list)
+        else message
+        for message in content
+    ]
+
+
+def _part(part: str | Image) -> Any:
+    return {"base64": base64.b64encode(part.content).decode()} if isinstance(part, Image) else part
+
+
+def _seen(content: Any) -> Any:
+    """The content that `_shown` wrote."""
+    for message in content if isinstance(content, list) else ():
+        if isinstance(message.get("content"), list):
+            message["content"] = [
+                Image(base64.b64decode(part["base64"])) if isinstance(part, dict) else part
+                for part in message["content"]
+            ]
+    return content
 
 
 def _packed(value: Any) -> Any:

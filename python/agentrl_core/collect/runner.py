@@ -123,6 +123,11 @@ class Runner:
             shared=setting.rooms,
         )
 
+    @property
+    def progress(self) -> Progress:
+        """What was counted so far."""
+        return self._conductor.progress
+
     def roll_out(
         self,
         chosen: Sequence[tuple[str, Task]],

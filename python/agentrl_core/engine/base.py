@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from agentrl_core.engine.chat import Chat
+    from agentrl_core.env.image import Image
 
 
 @dataclass(frozen=True)
@@ -76,8 +77,9 @@ class Request:
     """One segment to generate: continue `tokens` (int32 [n], n >= 1) as `sampling` says.
 
     `seed` (0 to 2^63 - 1) decides every draw of the segment and nothing else does: hash it per segment
-    (`structural_seed`), since two requests with one seed draw the same numbers. A request is itself and equals no
-    other: `Engine.abort` knows it by that.
+    (`structural_seed`), since two requests with one seed draw the same numbers. `images` are those that the tokens
+    have placeholders of, in their order; only an engine that says `takes_images = True` gets any. A request is itself
+    and equals no other: `Engine.abort` knows it by that.
 
     Requests of one `group` have long beginnings in common: an engine of several servers sends them all to one, whose
     cache holds what they share. It changes nothing of what is drawn; "" belongs to no group.
@@ -96,6 +98,7 @@ class Request:
     seed: int
     sampling: Sampling
     group: str = ""
+    images: tuple[Image, ...] = ()
 
     def __post_init__(self) -> None:
         tokens: object = self.tokens

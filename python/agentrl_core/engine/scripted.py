@@ -71,6 +71,7 @@ class Scripted:
 
     entropy_estimator = "exact"
     shares_parameters = False
+    takes_images = True
 
     def __init__(
         self,

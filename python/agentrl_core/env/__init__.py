@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from agentrl_core.env.calculator import Calculator
     from agentrl_core.env.checking import Report, check
     from agentrl_core.env.gymnasium import Gymnasium
+    from agentrl_core.env.image import Image
     from agentrl_core.env.mcp import MCP
     from agentrl_core.env.minigrid import MiniGrid
     from agentrl_core.env.python import Python
@@ -65,6 +66,7 @@ _HOME = {
     ),
     "Calculator": "calculator",
     "Gymnasium": "gymnasium",
+    "Image": "image",
     "MCP": "mcp",
     "MiniGrid": "minigrid",
     "Python": "python",
@@ -88,6 +90,7 @@ __all__ = [
     "Episode",
     "Fact",
     "Gymnasium",
+    "Image",
     "Message",
     "MiniGrid",
     "MultiEpisode",

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol, TypedDict
 
 from agentrl_core.data.codes import StepFlag
+from agentrl_core.env.image import Image
 
 Split = Literal["train", "held_out"]
 
@@ -19,12 +20,12 @@ TOOL_RESULT = int(StepFlag.TOOL_RESULT)
 class Message(TypedDict, total=False):
     """A message of a chat, as OpenAI and the templates of models have it.
 
-    `role` is `system`, `user`, `assistant` or `tool`; `content` its text; an assistant's message may have `tool_calls`,
-    and a tool's says by `tool_call_id` or `name` which call it answers.
+    `role` is `system`, `user`, `assistant` or `tool`; `content` its text, or its parts in order, texts and images; an
+    assistant's message may have `tool_calls`, and a tool's says by `tool_call_id` or `name` which call it answers.
     """
 
     role: str
-    content: str
+    content: str | Sequence[str | Image]
     tool_calls: list[dict[str, Any]]
     tool_call_id: str
     name: str

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from agentrl_core.env.base import Content, Environment, Fact, Outcome, Task
+from agentrl_core.env.image import is_said
 
-_RUNS = ("inline", "thread", "process")
+_RUNS = ("inline", "thread", "process", "ray")
 _ROLES = ("system", "user", "assistant", "tool")
 
 
@@ -100,7 +101,7 @@ def of_observation(observation: object, place: str) -> list[str]:
         if not (
             isinstance(message, Mapping)
             and message.get("role") in _ROLES
-            and (isinstance(message.get("content"), str) or "tool_calls" in message)
+            and (is_said(message.get("content")) or "tool_calls" in message)
         )
     ]
 

@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import Any, Literal, cast
 
 from agentrl_core.env.base import Content
-from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.env.image import images_in
+from agentrl_core.exceptions import InvalidInputError, UnsupportedError
 from agentrl_core.rollout.match import Match, Seat
 from agentrl_core.rollout.path import Path, Place
 from agentrl_core.rollout.runtime import RunningEpisode
@@ -199,6 +200,8 @@ class Branch(Trajectory):
         self._path.flush()
         ordinal, tools = self._ordinal_at(0), self._episode.tools
         content = self._episode.observation if prompt is None else prompt
+        if images_in(content):
+            raise UnsupportedError(f"branch {self.name}: under cannot show images; give a prompt that is all text")
         chat = self._runtime.chat(self.agent)
         tokens = chat.prompt(content, tools=tools) if tools else chat.prompt(content)
         handle = self._runtime.forest.under(self.handle, tokens)
@@ -210,6 +213,8 @@ class Branch(Trajectory):
         self.group.forked(self, child, None, None, operation="replace")
         child._take_turns(self, 0, len(tokens) - begin.tokens)  # noqa: SLF001
         self._runtime.forest.replace(self.handle, by=handle)
+        if not self.over:
+            self._runtime.ended()
         self.status = "pruned"
         if isinstance(self._episode, Seat):
             match = self._episode.match
@@ -237,7 +242,9 @@ class Branch(Trajectory):
         if kept is not before:
             self._episode = kept
             before.close()
+        self._runtime.grew(self._path.grown(), shared=False)
         self._path = self._path.copy(handle, to, self.name, self._begin_at(to))
+        self._runtime.grew(to.tokens, shared=True)
         self._path.acted[-1] = len(kept.answers)
         self.turns, self.record = self.turns[: to.turns], self.record.behind(to.turns)
 
@@ -255,7 +262,9 @@ class Branch(Trajectory):
         self._check_running()
         items = [item.index if isinstance(item, Turn) else item for item in context]
         tokens, begins = self._path.context(items, self._episode.tools)
-        self._runtime.forest.rewrite(self.handle, tokens, state=self.state_key)
+        shared = self._runtime.forest.rewrite(self.handle, tokens, state=self.state_key)
+        self._runtime.grew(shared, shared=True)
+        self._runtime.grew(len(tokens) - shared, shared=False)
         self._path.rewritten(len(tokens), begins)
         self.group.log("replace", self, self._path.here)
 

@@ -85,6 +85,7 @@ class Group:
         self._names: dict[str, int] = {}
         self._decider: asyncio.Task[Any] | None = None
         self._tree: GroupTree | None = None
+        self._asked: set[bytes] = set()
         self._late: list[Branch] = []
         """Forks that branches' programs made, until they are delivered."""
 
@@ -403,6 +404,12 @@ class Group:
         for branch in branches:
             branch.drop(reason)
 
+    def asked_before(self, prompt: NDArray[np.int32]) -> bool:
+        """Whether another branch of it began with these tokens (for who counts what is shared)."""
+        known = prompt.tobytes() in self._asked
+        self._asked.add(prompt.tobytes())
+        return known
+
     async def play(self, program: Callable[[Group], Awaitable[Any]]) -> None:
         """Run a program on it, in the task that calls; what it leaves running is aborted."""
         self._decider = asyncio.current_task()
@@ -424,6 +431,7 @@ class Group:
         """A branch made another one."""
         (self.branches if self._is_decider() else self._late).append(child)
         self.answered(child)
+        self._runtime.grew(0 if place is None else place.tokens, shared=True)
         score = None if score is None or np.isnan(score) else score
         self.log(operation, parent, place, result=child, score=score)
 

@@ -10,6 +10,7 @@ from typing import ClassVar, Literal, NamedTuple
 from agentrl_core.component.component import Component
 from agentrl_core.component.options import option
 from agentrl_core.env.base import Content, Message
+from agentrl_core.env.image import Image
 from agentrl_core.rollout.branch import Branch
 from agentrl_core.rollout.group import Group
 
@@ -230,8 +231,16 @@ def beside(content: Content, template: str, text: str) -> Content:
     last = max((place for place, message in enumerate(messages) if message["role"] == "user"), default=None)
     if last is None:
         return [{"role": "user", "content": text}, *messages]
-    asked = str(messages[last].get("content", ""))
-    shown: Message = {**messages[last], "content": _replaced(template, {"{prompt}": asked, "{text}": text})}
+    asked = messages[last].get("content", "")
+    if isinstance(asked, str):
+        said: str | list[str | Image] = _replaced(template, {"{prompt}": asked, "{text}": text})
+    else:  # texts and images stay in their order
+        around = template.split("{prompt}")
+        said = [_replaced(around[0], {"{text}": text})]
+        for piece in around[1:]:
+            said += [*asked, _replaced(piece, {"{text}": text})]
+        said = [part for part in said if part != ""]
+    shown: Message = {**messages[last], "content": said}
     return [*messages[:last], shown, *messages[last + 1 :]]
 
 

@@ -181,6 +181,11 @@ class Seat:
         self.agent = agent
 
     @property
+    def title(self) -> str:
+        """What plays it, for messages."""
+        return self.match.episode.title
+
+    @property
     def observation(self) -> Content:
         """What it began with, and what it was told since, before its first action."""
         begin = self.match.begin

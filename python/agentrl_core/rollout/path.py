@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from agentrl_core.data.forest import Forest, Kind
 from agentrl_core.engine.base import Segment
 from agentrl_core.env.base import TOOL_RESULT, Content, as_messages
-from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.env.image import Image, images_in
+from agentrl_core.exceptions import InvalidInputError, UnsupportedError
 from agentrl_core.rollout.runtime import Answer
 
 if TYPE_CHECKING:
@@ -68,6 +69,10 @@ class Path:
         self._ends: list[Place] = []
         """Where each turn ends, answer included; and below, where its action does."""
         self._closings: list[Place] = []
+        self._counted = 0
+        """How many of its tokens somebody counted."""
+        self._images: list[tuple[int, int, tuple[Image, ...]]] = []
+        """What the nodes show that show images, and the tokens between which they lie."""
         self.spans: dict[int, tuple[int, int]] = {}
 
     @property
@@ -86,6 +91,11 @@ class Path:
         return self._nodes[-1][1] if self._nodes else 0
 
     @property
+    def images(self) -> tuple[Image, ...]:
+        """All that it shows, in order."""
+        return tuple(image for _, _, images in self._images for image in images)
+
+    @property
     def text(self) -> str:
         """The open action, without its stop token."""
         parts = [part.tokens if isinstance(part, Segment) else part for part in self.open]
@@ -101,26 +111,42 @@ class Path:
             return last.finish_reason != "stop"
         return int(last[-1]) not in self._chat.stop_token_ids
 
-    def prompt(self, content: Content, tools: Any, state: bytes | str, most: int) -> None:
-        """Begin with a prompt, which has to be shorter than `most` tokens."""
+    def prompt(self, content: Content, tools: Any, state: bytes | str, most: int) -> NDArray[np.int32]:
+        """Begin with a prompt, which has to be shorter than `most` tokens; returns it."""
         tokens = self._chat.prompt(content, tools=tools) if tools else self._chat.prompt(content)
         if len(tokens) >= most:
             raise InvalidInputError(
                 f"context_tokens={most} leaves no room behind the {len(tokens)} tokens of the prompt of branch "
                 f"{self.name}; raise it"
             )
-        self.append(tokens, "prompt", state=state)
+        self.append(tokens, "prompt", state=state, images=images_in(content))
         self.here = self._end()
+        return tokens
 
     def act(self, part: Segment | NDArray[np.int32], **options: Any) -> None:
         """Another part of the open action."""
         self.append(part.tokens if isinstance(part, Segment) else part, "action", **options)
         self.open.append(part)
 
-    def append(self, tokens: Sequence[int] | NDArray[np.int32], kind: Kind, **options: Any) -> None:
-        """Add a node."""
+    def append(
+        self,
+        tokens: Sequence[int] | NDArray[np.int32],
+        kind: Kind,
+        *,
+        images: tuple[Image, ...] = (),
+        **options: Any,
+    ) -> None:
+        """Add a node, with the images that it shows."""
+        if images:
+            options["blobs"] = [self._forest.add_blob(image.content) for image in images]
+            self._images.append((self.length, self.length + len(tokens), images))
         node = self._forest.append(self.handle, tokens, kind=kind, **options)
         self._nodes.append((node, self.length + len(tokens)))
+
+    def grown(self) -> int:
+        """How many tokens it got since this was last asked."""
+        before, self._counted = self._counted, self.length
+        return self.length - before
 
     def length_with(self, observation: Content) -> int:
         """Its tokens if the open action were answered so."""
@@ -179,7 +205,8 @@ class Path:
             return
         content = _together(self._said)
         answer, self._said, self._answer = self._answer, [], None
-        self.append(self._chat.observation(content), "observation", state=None if answer is None else answer.state_key)
+        state = None if answer is None else answer.state_key
+        self.append(self._chat.observation(content), "observation", state=state, images=images_in(content))
         self.here = self._end(follows_tool=answer is not None and bool(answer.outcome.flags & TOOL_RESULT))
         if answer is not None:
             self._ends.append(self.here)
@@ -193,9 +220,14 @@ class Path:
         """The place behind so many tokens.
 
         Raises:
-            InvalidInputError: there are not so many, or the place lies in a context that was rewritten.
+            InvalidInputError: there are not so many, or the place lies in a context that was rewritten or among images.
         """
         self.flush()
+        if any(begin < token < end for begin, end, _ in self._images):
+            raise InvalidInputError(
+                f"branch {self.name}: place token={token} lies in what shows images, which is not cut; give its begin "
+                "or its end, or a place of an action"
+            )
         first = 0
         for node, end in self._nodes:
             if first < token <= end and node is not None:
@@ -225,6 +257,11 @@ class Path:
                     "begin and end the context with a message, and put one between two turns"
                 )
             content, said = _together(said), []
+            if images_in(content):
+                raise UnsupportedError(
+                    f"branch {self.name}: rewrite cannot show images; say in words what they show, or let the context "
+                    "grow: what was shown stays where it is"
+                )
             if pieces:
                 pieces.append(self._chat.observation(content))
             else:
@@ -244,14 +281,17 @@ class Path:
         lengths = {turn: end - begin for turn, (begin, end) in self.spans.items()}
         self.spans = {turn: (begin, begin + lengths[turn]) for turn, begin in begins.items()}
         self._said, self._answer, self.open = [], None, []
-        self._nodes = [(None, length)]
+        self._nodes, self._images = [(None, length)], []
+        self._counted = length
         self.here = self._end()
 
     def copy(self, handle: int, place: Place, name: str, begin: Place | None = None) -> Path:
         """What another trajectory has that leaves this one at a place; `begin`: of the action that it may cut."""
         path = Path(name, self._forest, self._chat, handle)
+        path._images = [shown for shown in self._images if shown[0] < place.tokens]
         path._nodes = [(node, end) for node, end in self._nodes if end < place.tokens]
         path._nodes.append((place.node, place.tokens))
+        path._counted = place.tokens
         path._ends = self._ends[: place.turns]
         path._closings = self._closings[: place.turns]
         path.spans = {turn: span for turn, span in self.spans.items() if turn < place.turns}
@@ -303,6 +343,9 @@ class Path:
         copies = self._forest.tree(group).path(tip)[-len(ends) :].tolist()
         shift = self.length - start.tokens
         self._nodes += [(node, end + shift) for node, end in zip(copies, ends, strict=True)]
+        self._images += [
+            (first + shift, end + shift, images) for first, end, images in suffix._images if first >= start.tokens
+        ]
         before = self.turns
         self._ends += [
             replace(self.place(end.tokens + shift, before + number), follows_tool=end.follows_tool)

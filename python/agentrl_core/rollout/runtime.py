@@ -13,6 +13,9 @@ from agentrl_core.env.base import Content, Outcome, Task
 from agentrl_core.exceptions import InvalidInputError
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from agentrl_core.engine.chat import Chat
 
 
@@ -45,6 +48,11 @@ class EpisodeError(Exception):
 
 class RunningEpisode(Protocol):
     """An episode, and everything that it answered so far."""
+
+    @property
+    def title(self) -> str:
+        """Of its environment, for messages."""
+        ...
 
     @property
     def observation(self) -> Content:
@@ -130,6 +138,14 @@ class Runtime(Protocol):
         """The number of the policy that speaks for an agent."""
         ...
 
+    def check_images(self, agent: str, title: str) -> None:
+        """Refuse images of an environment for an agent whose engine takes none.
+
+        Raises:
+            UnsupportedError: as said.
+        """
+        ...
+
     def sampling(self, agent: str) -> Sampling:
         """How segments are sampled where a program does not say."""
         ...
@@ -148,6 +164,18 @@ class Runtime(Protocol):
 
     def turned(self, flags: int, failed: str | None) -> None:
         """A turn was answered with these flags, or its episode broke down."""
+        ...
+
+    def began(self) -> None:
+        """There is one more branch."""
+        ...
+
+    def ended(self) -> None:
+        """A branch is over."""
+        ...
+
+    def grew(self, tokens: int, *, shared: bool) -> None:
+        """A path got so many tokens; `shared`: others had put them there."""
         ...
 
     def seed_of(self, *parts: object) -> int:
@@ -181,6 +209,10 @@ class Family(Protocol):
     @property
     def number(self) -> int:
         """Of the group in the forest."""
+        ...
+
+    def asked_before(self, prompt: NDArray[np.int32]) -> bool:
+        """Whether another branch of it began with these tokens."""
         ...
 
     @property

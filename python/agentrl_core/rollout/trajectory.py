@@ -230,7 +230,8 @@ class Trajectory(View):
         content, own = self._episode.observation, self._prompt
         content = content if own is None else own(content) if callable(own) else own
         self._content = content
-        self._path.prompt(content, self._episode.tools, self._episode.state_key, self._runtime.context_tokens)
+        tokens = self._path.prompt(content, self._episode.tools, self._episode.state_key, self._runtime.context_tokens)
+        self._runtime.grew(self._path.grown(), shared=self.group.asked_before(tokens))
         await self._begin(self._prefix or Prefix())
 
     async def _begin(self, prefix: Prefix) -> None:
@@ -279,7 +280,11 @@ class Trajectory(View):
             sampling = _sampled(sampling, most, runtime.chat(self.agent).stop_token_ids)
             self._asking = f"{self.name}/segment{self._segments}"
             self._segments += 1
-            request = Request(tokens, runtime.forest.segment_seed(self.handle), sampling, self.group.name)
+            images = self._path.images
+            if images:
+                runtime.check_images(self.agent, self._episode.title)
+            seed = runtime.forest.segment_seed(self.handle)
+            request = Request(tokens, seed, sampling, group=self.group.name, images=images)
             segment = await runtime.generate(self._asking, self.agent, request)
         if len(segment.tokens) and not self.over:
             self._path.act(
@@ -304,6 +309,7 @@ class Trajectory(View):
         """Store what the environment answered to the open action."""
         runtime, outcome = self._runtime, answer.outcome
         runtime.turned(outcome.flags, None)
+        runtime.grew(self._path.grown(), shared=False)
         facts = self.record.add(outcome)
         truncated = outcome.truncated
         if outcome.observation is not None:
@@ -352,6 +358,7 @@ class Trajectory(View):
     def _end(self, status: Status, reason: str | None = None) -> None:
         """End the trajectory in the forest, and the episode with it."""
         self.status = status
+        self._runtime.ended()
         if status == "pruned":
             self._runtime.forest.prune(self.handle, reason or "")
         else:

@@ -70,6 +70,7 @@ class View:
         self._asking = ""
         self._failure: str | None = None
         self._awaited = OneAtATime(self.name)
+        runtime.began()
 
     @property
     def handle(self) -> int:

@@ -1,0 +1,273 @@
+"""Images in observations: they are tokens on the path, blobs in the store, and with the request that is sampled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from gallery import TURNS, Gallery, Viewing, picture, scripted
+from small_world import SmallWorld
+from templates import TEMPLATES, bytes_tokenizer
+
+import agentrl_core as arl
+from agentrl_core import env, recipes, rollout
+from agentrl_core.collect.journal import read_answer, read_begin, write_answer, write_begin
+from agentrl_core.engine import Chat, Request
+from agentrl_core.env import Image, Outcome
+from agentrl_core.exceptions import InvalidInputError, UnsupportedError
+from agentrl_core.rollout import Branch
+from agentrl_core.rollout.runtime import Answer, Joint
+
+IMAGE = 3
+"""The template's placeholder, by its token."""
+TABLES = ("nodes", "steps", "trajectories", "draws", "decisions")
+
+
+def frames(batch: Any) -> dict[str, pl.DataFrame]:
+    return {name: pl.DataFrame(getattr(batch, name)).drop("created_us", strict=False) for name in TABLES}
+
+
+def shown(nodes: Any) -> dict[bytes, int]:
+    """How often nodes name each blob."""
+    hashes = pl.DataFrame(nodes)["blobs"].explode().drop_nulls().to_list()
+    return {each: hashes.count(each) for each in hashes}
+
+
+def processor(size: int = 28) -> Any:
+    """The real processor of Llava, for pictures of `size` by `size` in patches of 14 by 14."""
+    from transformers import CLIPImageProcessorPil, LlavaProcessor
+
+    template, special, end = TEMPLATES["seeing"]
+    return LlavaProcessor(
+        CLIPImageProcessorPil(size={"shortest_edge": size}, crop_size={"height": size, "width": size}),
+        bytes_tokenizer(template, special, end),
+        patch_size=14,
+        vision_feature_select_strategy="full",
+        chat_template=template,
+    )
+
+
+@pytest.mark.parametrize(
+    ("make", "each"), [(lambda: bytes_tokenizer(*TEMPLATES["seeing"]), 1), (processor, 4), (lambda: processor(42), 9)]
+)
+def test_the_tokens_of_an_image_are_what_the_tokenizer_or_the_processor_says(
+    make: Callable[[], Any], each: int
+) -> None:
+    chat = Chat(make())
+    asked = [{"role": "user", "content": ["Two:", picture(0), picture(1), "?"]}]
+    prompt = chat.prompt(asked)
+    assert prompt.tolist().count(IMAGE) == 2 * each
+    runs = "".join("i" if token == IMAGE else "." for token in prompt.tolist())
+    assert "i" * (2 * each) in runs, "where the template has them: one behind the other"
+    answer = chat.observation([{"role": "user", "content": (picture(2), "Go on.")}])
+    assert answer.tolist().count(IMAGE) == each
+    plain = chat.tokenizer.apply_chat_template(
+        [
+            {"role": "user", "content": [{"type": "text", "text": "Two:"}, *[{"type": "image"}] * 2, _text("?")]},
+            {"role": "assistant", "content": "a"},
+            {"role": "user", "content": [{"type": "image"}, _text("Go on.")]},
+        ],
+        tokenize=False,
+        add_generation_prompt=True,
+    )
+    whole = np.repeat(
+        tokens := chat.tokenizer(plain, add_special_tokens=False)["input_ids"], [_wide(t, each) for t in tokens]
+    )
+    assert np.concatenate([prompt, chat.action("a"), answer]).tolist() == whole.tolist()
+    assert chat.prompt(asked).tolist() == prompt.tolist()
+
+
+def _text(text: str) -> dict[str, str]:
+    return {"type": "text", "text": text}
+
+
+def _wide(token: int, each: int) -> int:
+    return each if token == IMAGE else 1
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("chatml", "does not know parts in a message of role 'user'"),
+        ("blind", "shows no images in a message of role 'user'"),
+        ("strict", "refuses|does not know|leaves out"),
+    ],
+)
+def test_a_template_without_a_place_for_images_refuses_them(name: str, message: str) -> None:
+    chat = Chat(bytes_tokenizer(*TEMPLATES[name]))
+    content = [{"role": "user", "content": ["Look:", picture(0)]}]
+    for say in (chat.prompt, chat.observation):
+        with pytest.raises(UnsupportedError, match=message):
+            say(content)
+
+
+def test_requests_have_the_images_of_their_paths_and_the_store_has_each_once(tmp_path: Path) -> None:
+    requests: list[Request] = []
+
+    def says(request: Request) -> str:
+        requests.append(request)
+        return "a" * (1 + request.seed % 5)
+
+    with arl.Store.open(tmp_path) as store:
+        collect = arl.Collector(scripted(says), Gallery(), recipes.GRPO, store=store, task_pool=4)
+        batch = collect(tasks=2, group_size=3)
+        collect.update(recipes.GRPO.credit(batch), {})
+    assert len(requests) == 2 * 3 * TURNS
+    for request in requests:
+        assert len(request.images) == request.tokens.tolist().count(IMAGE)
+        assert request.images[:2] in [(picture(task), picture(1000 + task)) for task in range(4)]
+    assert {len(request.images) for request in requests} == {2, 3, 4}
+    expected = {image.sha256: image.content for request in requests for image in request.images}
+    with arl.Store.open(tmp_path, read_only=True) as store:
+        assert {each: store.blob(each) for each in shown(store.nodes)} == expected
+        assert store.verify() == []
+        assert shown(batch.nodes) == shown(store.nodes)
+    files = [path for path in (tmp_path / "blobs").rglob("*") if path.is_file()]
+    assert len(files) == len(expected) < sum(shown(batch.nodes).values())
+
+
+@pytest.mark.parametrize("runs", ["thread", "process"])
+def test_wherever_episodes_run_the_trees_are_the_same(runs: str) -> None:
+    collect = arl.Collector(scripted(), Gallery(runs), recipes.GRPO, task_pool=4, processes=1)
+    inline = arl.Collector(scripted(), Gallery(), recipes.GRPO, task_pool=4)
+    batches = [frames(each(tasks=2, group_size=2)) for each in (collect, inline)]
+    collect.close()
+    for name in TABLES:
+        assert batches[0][name].equals(batches[1][name], null_equal=True), name
+    assert shown(batches[0]["nodes"])
+
+
+@pytest.mark.parametrize("count", [1, 4, 9, 17])
+def test_a_run_that_was_cut_off_shows_the_same_images_again(tmp_path: Path, count: int) -> None:
+    expected = frames(arl.Collector(scripted(), Gallery(), recipes.GRPO, task_pool=4)(tasks=2, group_size=3))
+    asked: list[int] = []
+
+    def says(request: Request) -> str:
+        if len(asked) == count:
+            raise KeyboardInterrupt
+        asked.append(request.seed)
+        return "a" * (1 + request.seed % 5)
+
+    with arl.Store.open(tmp_path) as store, pytest.raises(KeyboardInterrupt):
+        arl.Collector(scripted(says), Gallery(), recipes.GRPO, store=store, task_pool=4)(tasks=2, group_size=3)
+    later: list[int] = []
+
+    def goes_on(request: Request) -> str:
+        later.append(request.seed)
+        return "a" * (1 + request.seed % 5)
+
+    with arl.Store.open(tmp_path) as store:
+        batch = arl.Collector(scripted(goes_on), Gallery(), recipes.GRPO, store=store, task_pool=4)(
+            tasks=2, group_size=3
+        )
+    assert len(asked) == count
+    assert len(asked + later) == len(set(asked + later)) == 2 * 3 * TURNS, "nothing is sampled twice"
+    for name, table in frames(batch).items():
+        assert table.equals(expected[name], null_equal=True), name
+
+
+def test_what_an_engine_saw_is_part_of_its_question() -> None:
+    """The same tokens with another picture are another request: the journal does not answer it."""
+    from agentrl_core.collect.journal import question
+    from agentrl_core.engine import Sampling
+
+    tokens = np.array([1, IMAGE], np.int32)
+    digests = {
+        question(Request(tokens, 0, Sampling(), images), "policy")
+        for images in ((), (picture(1),), (picture(2),), (picture(1), picture(2)), (picture(2), picture(1)))
+    }
+    assert len(digests) == 5
+
+
+class Forks(rollout.Rollout):
+    """A fork before the second action, one in the middle of it, and the first again from the begin."""
+
+    async def branch(self, branch: Branch) -> None:
+        first, second = await branch.turn(), await branch.turn()
+        before, within = branch.fork(second.begin), branch.fork(second.place(1))
+        assert len(branch.path.images) == 4
+        for fork in (before, within):
+            assert fork.path.images == branch.path.images[:3]
+            await fork.turn()
+            await fork.turn()
+        with pytest.raises(InvalidInputError, match="token=3 lies in what shows images, which is not cut"):
+            branch.place(3)
+        with pytest.raises(UnsupportedError, match="rewrite cannot show images"):
+            await branch.rewrite([*branch.asked])
+        with pytest.raises(UnsupportedError, match="under cannot show images"):
+            branch.under(None)
+        branch.rollback(first.begin)
+        assert len(branch.path.images) == 2
+        await branch.rewrite(["In words: two pictures."])
+        assert branch.path.images == ()
+        while not branch.over:
+            await branch.turn()
+
+
+def test_forks_and_rollbacks_show_what_lies_before_them() -> None:
+    requests: list[Request] = []
+
+    def says(request: Request) -> str:
+        requests.append(request)
+        return "a" * (1 + request.seed % 5)
+
+    collect = arl.Collector(scripted(says), Gallery(), recipes.GRPO.replace(rollout=Forks()), task_pool=4)
+    batch = collect(tasks=1, group_size=1)
+    assert batch.num_draws == 3
+    assert len(requests) == 2 + 2 + 2 + 3
+    assert all(len(request.images) == request.tokens.tolist().count(IMAGE) for request in requests)
+    seen = sorted(len(request.images) for request in requests)
+    assert seen == [0, 1, 2, 2, 3, 3, 3, 4, 4]
+
+
+def test_an_engine_that_takes_no_images_is_refused_by_name() -> None:
+    says = scripted()
+    says.takes_images = False
+    collect = arl.Collector(says, Gallery(), recipes.GRPO, task_pool=4)
+    with pytest.raises(
+        UnsupportedError, match=r"environment Gallery shows images, and engine 'policy' \(Scripted\) takes none"
+    ):
+        collect(tasks=2, group_size=2)
+
+
+def test_the_journal_gives_images_back_as_they_were() -> None:
+    observation: Any = [{"role": "user", "content": ["Two:", picture(0), picture(1)]}, {"role": "tool", "content": "4"}]
+    answer = Answer(Outcome(observation, reward=0.5), b"x")
+    assert read_answer(write_answer(answer)) == answer
+    assert read_begin(write_begin((observation, "s", None))) == (observation, "s", None)
+    joint = (Joint({"one": observation, "two": "text"}, ("one",)), b"s", None)
+    assert read_begin(write_begin(joint)) == joint
+
+
+def test_check_knows_images() -> None:
+    assert env.check(Gallery(), actions=["a", "bb"], steps=TURNS).ended == 3
+    world = SmallWorld(observation=[{"role": "user", "content": ["text", 7]}])
+    with pytest.raises(InvalidInputError, match="a message of the observation is"):
+        env.check(world, actions=["a"], steps=2)
+    collect = arl.Collector(world, world, recipes.GRPO, task_pool=4)
+    with pytest.raises(InvalidInputError, match=r"Episode\.observation has the message"):
+        collect(tasks=1, group_size=1)
+
+
+def test_an_image_is_bytes_or_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "page.png"
+    path.write_bytes(picture(3).content)
+    assert Image(path) == Image(str(path)) == picture(3)
+    assert len({Image(path), picture(3), picture(4)}) == 2
+    assert repr(Image(b"abc")).startswith("Image(3 bytes, ba7816bf8f01cfea")
+    with pytest.raises(InvalidInputError, match="cannot be read"):
+        Image(tmp_path / "missing.png")
+    for wrong in (b"", 7, None):
+        with pytest.raises(InvalidInputError, match="give the bytes of a picture, or a path"):
+            Image(wrong)  # type: ignore[arg-type]
+
+
+def test_help_stands_around_the_images_of_a_question() -> None:
+    from agentrl_core.rollout.guidance import beside
+
+    said = beside(Viewing(1).observation, "{prompt}\n\nHint: {text}", "look left")
+    assert said[1]["content"] == ["Two:", picture(1), picture(1001), "?", "\n\nHint: look left"]  # type: ignore[index]

@@ -1,0 +1,84 @@
+"""A world of pictures: every observation shows some, and the engine says what a script says of the request."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from typing import Any
+
+from PIL import Image as Picture
+from templates import TEMPLATES, bytes_tokenizer
+
+from agentrl_core import engine
+from agentrl_core.engine import Request
+from agentrl_core.env import Content, Image, Outcome, Task
+
+TURNS = 3
+
+
+def picture(number: int) -> Image:
+    """A small PNG of one colour."""
+    made = io.BytesIO()
+    Picture.new("RGB", (40, 30), (number % 256, number // 256, 7)).save(made, "PNG")
+    return Image(made.getvalue())
+
+
+class Gallery:
+    """Tasks `train 0`, `train 1`, …; each shows pictures that the task and the actions decide.
+
+    Args:
+        runs: where episodes run.
+    """
+
+    def __init__(self, runs: str = "inline") -> None:
+        self.runs = runs
+
+    def tasks(self, count: int, *, split: str = "train", start: int = 0) -> list[Task]:
+        return [Task(f"{split} {number}", "?", "gallery", number) for number in range(start, start + count)]
+
+    def reset(self, task: Task, seed: int) -> Viewing:
+        del seed
+        return Viewing(task.payload)  # type: ignore[arg-type]
+
+
+class Viewing:
+    """Two pictures at first, and one after each action but the last."""
+
+    def __init__(self, task: int) -> None:
+        self.task = task
+        self.said: list[str] = []
+        self.observation: Content = [
+            {"role": "system", "content": "Look."},
+            {"role": "user", "content": ("Two:", picture(task), picture(1000 + task), "?")},
+        ]
+
+    def shown(self) -> Image:
+        """What the next observation shows."""
+        return picture(100 * self.task + 10 * len(self.said) + len(self.said[-1]))
+
+    def step(self, action: str) -> Outcome:
+        self.said.append(action)
+        if len(self.said) == TURNS:
+            return Outcome(reward=float(len(action) % 2), terminated=True, success=True)
+        return Outcome({"role": "user", "content": [self.shown(), "Go on."]})
+
+    def state_key(self) -> bytes:
+        return repr((self.task, self.said)).encode()
+
+
+def scripted(says: Callable[[Request], str] | None = None, chat: Any = None) -> engine.Scripted:
+    """An engine whose template has a place for images."""
+
+    def reply(request: Request) -> str:
+        return "a" * (1 + request.seed % 5) if says is None else says(request)
+
+    return engine.Scripted(bytes_tokenizer(*TEMPLATES["seeing"]) if chat is None else chat, reply_of(reply))
+
+
+def reply_of(reply: Callable[[Request], str]) -> Callable[..., str]:
+    """As the engine asks for it."""
+
+    def function(*, request: Request) -> str:
+        return reply(request)
+
+    return function
