@@ -213,7 +213,7 @@ class Recorder:
                     reward=end.get("reward"),
                     success=end.get("success"),
                     status=end.get("status", "finished"),
-                    info=json.dumps({"session": recorded.session, **(end.get("info") or {})}),
+                    info={"session": recorded.session, **(end.get("info") or {})},
                 )
         return forest.freeze(partial=True)
 

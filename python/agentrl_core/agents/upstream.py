@@ -226,7 +226,7 @@ class VllmUpstream:
             response = await self._client.request(method, self._url + path, headers=self._headers, **options)
         except httpx.HTTPError as error:
             raise EngineError(
-                f"the server at {self._url} does not answer {path}: {error or type(error).__name__}"
+                f"the server at {self._url} does not answer {path}: {str(error) or type(error).__name__}"
             ) from error
         try:
             reply = response.json()

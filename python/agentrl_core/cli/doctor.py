@@ -70,7 +70,7 @@ def run(model: str, *, engine: list[str], json: bool, **options: Any) -> int:
     samplings = _samplings(options)
     try:
         tokenizer = AutoTokenizer.from_pretrained(model, local_files_only=True)
-        policy = AutoModelForCausalLM.from_pretrained(model, local_files_only=True).eval()
+        policy: Any = AutoModelForCausalLM.from_pretrained(model, local_files_only=True)
     except (OSError, ValueError) as error:
         raise InvalidInputError(f"{model} holds no model with a tokenizer: {error}") from error
     generate = _engine(engine, model, policy, tokenizer)

@@ -92,7 +92,7 @@ class Ahead:
         """Forget what was made, and all before it: its batch is committed."""
         for table in (self._underway, self._journals):
             for number in [number for number in table if number <= iteration]:
-                del table[number]  # type: ignore[attr-defined]
+                del table[number]
 
     def stop(self) -> None:
         """Give up what runs, as a kill does: what was asked and got stays in the journals."""

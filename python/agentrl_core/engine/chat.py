@@ -64,8 +64,9 @@ class Chat:
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase | ProcessorMixin) -> None:
-        self._processor: Any = tokenizer if hasattr(tokenizer, "image_processor") else None
-        self.tokenizer: Any = tokenizer if self._processor is None else self._processor.tokenizer
+        given: Any = tokenizer
+        self._processor: Any = given if hasattr(given, "image_processor") else None
+        self.tokenizer: Any = given if self._processor is None else self._processor.tokenizer
         self._name = repr(self.tokenizer.name_or_path)
         self._template = getattr(tokenizer, "chat_template", None) or self.tokenizer.chat_template
         if not self._template:
@@ -295,8 +296,10 @@ def _frozen(content: Content, role: str) -> str:
                 f"Chat: the content of message {index} is {said!r}; give a text, texts and env.Image in a list, or "
                 "tool_calls without one"
             )
-        parts = said is None or isinstance(said, str)
-        plain.append(message if parts else {**message, "content": [_part(part) for part in said]})
+        if said is None or isinstance(said, str):
+            plain.append(message)
+        else:
+            plain.append({**message, "content": [_part(part) for part in said]})
     return _json(plain, "messages")
 
 

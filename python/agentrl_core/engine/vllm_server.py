@@ -184,13 +184,14 @@ class VllmServer:
             raise InvalidInputError(
                 "update_weights: this VllmServer has no folder; give it folder=, which trainer and servers share"
             )
-        if not hasattr(model, "save_pretrained"):
+        given: Any = model
+        if not hasattr(given, "save_pretrained"):
             raise InvalidInputError(
                 f"update_weights: a {type(model).__name__} has no save_pretrained; give the model of Hugging Face"
             )
         path, part = self._folder / f"version-{version}", self._folder / f".version-{version}"
         shutil.rmtree(part, ignore_errors=True)
-        model.save_pretrained(part)
+        given.save_pretrained(part)
         shutil.rmtree(path, ignore_errors=True)
         part.rename(path)
         before = self._folder / f"version-{self.policy_version}"
@@ -279,7 +280,7 @@ class VllmServer:
         able = [one for one in self._servers if one not in tried and one.version == self.policy_version]
         now = time.monotonic()
         home = self._homes.get(group) if group else None
-        if home not in able or (home is not None and home.rests_until > now):
+        if home is None or home not in able or home.rests_until > now:
             home = min(
                 able, key=lambda one: (one.rests_until if one.rests_until > now else 0.0, one.busy), default=None
             )

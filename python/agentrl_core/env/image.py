@@ -32,14 +32,15 @@ class Image:
     """
 
     def __init__(self, source: bytes | str | os.PathLike[str]) -> None:
+        content: object = source
         if isinstance(source, (str, os.PathLike)):
             try:
-                source = Path(source).read_bytes()
+                content = Path(source).read_bytes()
             except OSError as error:
                 raise InvalidInputError(f"Image: {os.fspath(source)!r} cannot be read ({error})") from error
-        if not isinstance(source, bytes) or not source:
+        if not isinstance(content, bytes) or not content:
             raise InvalidInputError(f"Image: source is {source!r:.60}; give the bytes of a picture, or a path")
-        self.content = source
+        self.content = content
 
     @cached_property
     def sha256(self) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from agentrl_core.component import Column, option
 from agentrl_core.loss.base import ADVANTAGES, REFERENCE, Denominator, WeightedLoss, sums
@@ -128,6 +128,6 @@ class Policy(WeightedLoss):
         outside = (bounds.above(ratio) & (tokens.advantage_positive > 0)) | (
             bounds.below(ratio) & (tokens.advantage_negative < 0)
         )
-        metrics = {"ratio": ratio, "clip_fraction": outside, "approximate_kl": (-moved).expm1() + moved}
+        metrics: dict[str, Any] = {"ratio": ratio, "clip_fraction": outside, "approximate_kl": (-moved).expm1() + moved}
         said = sums(tokens, entropy=tokens.entropy, **extra)
         return loss, said | sums(tokens, tokens.compared, "compared", **metrics)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from agentrl_core.component import Column, option, token
 from agentrl_core.exceptions import InvalidInputError
@@ -109,7 +109,8 @@ class Value(WeightedLoss):
                 error = torch.maximum(error, bounded) if self.combine == "max" else (error + bounded) / 2.0
             error, value = error.sum(-1), heads.mean(-1)
         loss = (tokens.stream("weight_kl") * error).sum()
-        return loss, sums(tokens, **{"value": value, "return": target, "value_error": error})
+        metrics: dict[str, Any] = {"value": value, "return": target, "value_error": error}
+        return loss, sums(tokens, **metrics)
 
     def _error(self, value: Tensor, target: Tensor) -> Tensor:
         target = target.expand_as(value).to(value.dtype)

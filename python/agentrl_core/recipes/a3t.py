@@ -150,5 +150,6 @@ A3T = Recipe(
     source="arXiv:2403.14589",
     rollout=Autonomy(column="success"),
     advantage=Contrast(),
-    loss=Policy(clip=None, surrogate=Reinforce(), aggregate="constant", constant=1.0, old_logprob="recomputed"),
+    loss=Policy(clip=None, surrogate=Reinforce(), aggregate="constant", constant=1.0),
+    old_logprob="recomputed",
 )

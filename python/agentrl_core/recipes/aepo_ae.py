@@ -101,5 +101,6 @@ AEPO_AE = Recipe(
     reward=(Outcome(), AtTemperatureOne()),
     advantage=GroupRelative(group_by="group_id,tilted"),
     weight=Substituted(share=BangBang("entropy", threshold=0.5, below=1.0, above=0.5)),
-    loss=Policy(old_logprob="recomputed"),
+    loss=Policy(),
+    old_logprob="recomputed",
 )

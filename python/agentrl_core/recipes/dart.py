@@ -68,5 +68,6 @@ DART = Recipe(
     rollout=Window(observations=5),
     advantage=GroupRelative(level="step"),
     weight=(UncertainSteps(), ImportanceWeight(at_most=1.0)),
-    loss=Policy(clip=Clip(0.1, 0.28, dual=10.0), kl=KL(0.1), old_logprob="recomputed"),
+    loss=Policy(clip=Clip(0.1, 0.28, dual=10.0), kl=KL(0.1)),
+    old_logprob="recomputed",
 )

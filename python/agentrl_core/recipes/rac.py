@@ -62,5 +62,6 @@ RAC = Recipe(
     source="RaC",
     rollout=Recovered(column="success", at_most=4),
     advantage=GroupRelative(),
-    loss=Policy(old_logprob="recomputed"),
+    loss=Policy(),
+    old_logprob="recomputed",
 )

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar, Literal
 
 from agentrl_core.component import Component, Controller, column_name, option
 
 BEGIN = "begin"
 """The name of what a model was when the iteration began, where an action names a model."""
-
-
-def _keyword(default: Any = None, **bounds: Any) -> Any:
-    declared = option(default, **bounds)
-    return field(default=default, kw_only=True, metadata=declared.metadata)
 
 
 @dataclass(frozen=True)
@@ -39,11 +34,12 @@ class Action(Component, ABC):
 
     phase: ClassVar[str] = "actions"
 
-    every: int | None = _keyword(at_least=1)
-    once: int | None = _keyword(at_least=1)
-    until: int | None = _keyword(at_least=1)
-    when: Controller | None = field(default=None, kw_only=True)
-    unit: Literal["iterations", "steps"] = _keyword("iterations")
+    _: KW_ONLY
+    every: int | None = option(None, at_least=1)
+    once: int | None = option(None, at_least=1)
+    until: int | None = option(None, at_least=1)
+    when: Controller | None = None
+    unit: Literal["iterations", "steps"] = "iterations"
 
     def falls(self, number: int) -> bool:
         """Whether it is done in the iteration or step of this number, as far as `when` allows."""
@@ -192,7 +188,8 @@ class Skip(Action):
     """
 
     model: str = option("policy", filled=True)
-    unit: Literal["iterations", "steps"] = _keyword("steps")
+    _: KW_ONLY
+    unit: Literal["iterations", "steps"] = "steps"
 
 
 @dataclass(frozen=True)
@@ -221,7 +218,8 @@ class Rate(Action):
     base: float = option(1.0, above=0)
     power: float = option(0.5, above=0)
     model: str = option("policy", filled=True)
-    unit: Literal["iterations", "steps"] = _keyword("steps")
+    _: KW_ONLY
+    unit: Literal["iterations", "steps"] = "steps"
 
     def of(self, weights: Any) -> float:
         """The factor, by the weights of the step's draws; None: it has none."""

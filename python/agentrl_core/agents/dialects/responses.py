@@ -32,8 +32,9 @@ def asked(body: Json) -> Json:
     if body.get("tools"):
         request["tools"] = [_tool(tool) for tool in body["tools"]]
         choice = body.get("tool_choice") or "auto"
-        is_named = isinstance(choice, dict) and choice.get("name")
-        request["tool_choice"] = {"type": "function", "function": {"name": choice["name"]}} if is_named else choice
+        if isinstance(choice, dict) and choice.get("name"):
+            choice = {"type": "function", "function": {"name": choice["name"]}}
+        request["tool_choice"] = choice
     form = (body.get("text") or {}).get("format") or {"type": "text"}
     if form.get("type") == "json_schema":
         schema = {name: form[name] for name in ("name", "schema", "strict", "description") if name in form}
@@ -122,7 +123,7 @@ def events(reply: Json, body: Json) -> Iterator[Event]:  # noqa: ARG001 -- all d
             part = item["content"][0]
             kind = "reasoning_text" if item["type"] == "reasoning" else "output_text"
             place["content_index"] = 0
-            more = {} if item["type"] == "reasoning" else {"logprobs": []}
+            more: Json = {} if item["type"] == "reasoning" else {"logprobs": []}
             yield event("response.content_part.added", **place, part=part | {"text": ""})
             yield event(f"response.{kind}.delta", **place, delta=part["text"], **more)
             yield event(f"response.{kind}.done", **place, text=part["text"], **more)
@@ -136,7 +137,7 @@ def history(body: Json, reply: Json) -> list[Json]:
     """The items of a request and of its reply: what `previous_response_id` stands for."""
     given = body["input"]
     items = [{"role": "user", "content": given}] if isinstance(given, str) else list(given)
-    return items + reply["output"]
+    return [*items, *reply["output"]]
 
 
 def _add(chat: list[Json], item: Any) -> None:
