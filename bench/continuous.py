@@ -34,22 +34,22 @@ class Watched(engine.Transformers):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self.busy = self._since = 0.0
-        self._asked = 0
-        self._counts = threading.Lock()
+        self.busy = self._busy_since = 0.0
+        self._waiting = 0
+        self._tallies = threading.Lock()
 
     async def generate(self, request: engine.Request) -> engine.Segment:
         """One segment."""
-        with self._counts:
-            self._since = self._since if self._asked else time.perf_counter()
-            self._asked += 1
+        with self._tallies:
+            self._busy_since = self._busy_since if self._waiting else time.perf_counter()
+            self._waiting += 1
         try:
             return await super().generate(request)
         finally:
-            with self._counts:
-                self._asked -= 1
-                if not self._asked:
-                    self.busy += time.perf_counter() - self._since
+            with self._tallies:
+                self._waiting -= 1
+                if not self._waiting:
+                    self.busy += time.perf_counter() - self._busy_since
 
 
 def age(batch: arl.Batch, version: int) -> float:
