@@ -187,6 +187,8 @@ def main() -> None:
             if iteration % 20 == 19:
                 store.drop_before(iteration - 10)
             memory.append(resident())
+            minutes = (time.monotonic() - begin) / 60
+            print(f"iteration {iteration}: {minutes:.1f} minutes, {memory[-1]:.0f} MB, {dict(statuses)}", flush=True)
         collect.close()
         assert store.verify() == []
         seconds, iterations = time.monotonic() - begin, collect.iteration
