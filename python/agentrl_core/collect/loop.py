@@ -71,7 +71,7 @@ def run(
     Args:
         make: makes the coroutine, on the loop.
         watch: called in the waiting thread, ten times a second and in the end.
-        alone: whether nothing else of this process has much to do, so that code which holds the loop can be told. Beside
+        alone: whether nothing else of this process has much to do, so that code which holds the loop is told. Beside
             a trainer that steps, the loop waits for the interpreter, and nobody is to blame.
 
     Raises:
