@@ -34,22 +34,28 @@ class Watched(engine.Transformers):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self.busy = self._since = 0.0
-        self._asked = 0
-        self._counts = threading.Lock()
+        self._busy = self._busy_since = 0.0
+        self._waiting = 0
+        self._tallies = threading.Lock()
+
+    @property
+    def busy(self) -> float:
+        """Seconds until now."""
+        with self._tallies:
+            return self._busy + (time.perf_counter() - self._busy_since if self._waiting else 0.0)
 
     async def generate(self, request: engine.Request) -> engine.Segment:
         """One segment."""
-        with self._counts:
-            self._since = self._since if self._asked else time.perf_counter()
-            self._asked += 1
+        with self._tallies:
+            self._busy_since = self._busy_since if self._waiting else time.perf_counter()
+            self._waiting += 1
         try:
             return await super().generate(request)
         finally:
-            with self._counts:
-                self._asked -= 1
-                if not self._asked:
-                    self.busy += time.perf_counter() - self._since
+            with self._tallies:
+                self._waiting -= 1
+                if not self._waiting:
+                    self._busy += time.perf_counter() - self._busy_since
 
 
 def age(batch: arl.Batch, version: int) -> float:
@@ -69,7 +75,7 @@ def trained(start: Any, tokenizer: Any, world: Any, staleness: int, options: Any
     )
     optimizer = torch.optim.AdamW(model.parameters(), lr=options.learning_rate, weight_decay=0.0)
     before = collect.evaluate(tasks=options.held_out).success
-    generate.busy = waited = 0.0
+    waited, idle = 0.0, generate.busy
     ages, success = [], []
     begin = time.perf_counter()
     for iteration in range(options.iterations):
@@ -91,7 +97,7 @@ def trained(start: Any, tokenizer: Any, world: Any, staleness: int, options: Any
         generate.update_weights(model, version=iteration + 1)
         collect.update(batch, updates.metrics)
     seconds = time.perf_counter() - begin
-    busy = generate.busy
+    busy = generate.busy - idle
     collect.close()
     after = collect.evaluate(tasks=options.held_out).success
     collect.close()

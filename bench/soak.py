@@ -35,7 +35,7 @@ from agentrl_core.rollout import Branch, Rollout
 from agentrl_core.train import warm_start
 
 GROUP = 8
-RAISES, HANGS, STOPS = 0.01, 0.002, 0.05
+RAISES, HANGS, STOPS = 0.01, 0.0005, 0.05
 """How probable they are, of each turn; raising is repaired twice before it fails an episode."""
 
 
@@ -167,7 +167,7 @@ def main() -> None:
             seed=options.seed,
             staleness=options.staleness,
             concurrency=options.episodes,
-            call_seconds=0.5,
+            call_seconds=5.0,
         )
         while time.monotonic() - begin < 60 * options.minutes:
             if rng.random() < 0.2:
@@ -187,6 +187,8 @@ def main() -> None:
             if iteration % 20 == 19:
                 store.drop_before(iteration - 10)
             memory.append(resident())
+            minutes = (time.monotonic() - begin) / 60
+            print(f"iteration {iteration}: {minutes:.1f} minutes, {memory[-1]:.0f} MB, {dict(statuses)}", flush=True)
         collect.close()
         assert store.verify() == []
         seconds, iterations = time.monotonic() - begin, collect.iteration

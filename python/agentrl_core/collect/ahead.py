@@ -90,9 +90,8 @@ class Ahead:
 
     def end(self, iteration: int) -> None:
         """Forget what was made, and all before it: its batch is committed."""
-        for table in (self._underway, self._journals):
-            for number in [number for number in table if number <= iteration]:
-                del table[number]
+        self._underway = {number: each for number, each in self._underway.items() if number > iteration}
+        self._journals = {number: each for number, each in self._journals.items() if number > iteration}
 
     def stop(self) -> None:
         """Give up what runs, as a kill does: what was asked and got stays in the journals."""

@@ -61,7 +61,9 @@ def _running() -> _Running:
         return running
 
 
-def run(make: Callable[[], Coroutine[Any, Any, Value]], watch: Callable[[], object] | None = None) -> Value:
+def run(
+    make: Callable[[], Coroutine[Any, Any, Value]], watch: Callable[[], object] | None = None, *, alone: bool = True
+) -> Value:
     """Run a coroutine on the loop and wait for what it gives.
 
     A Ctrl-C in the waiting thread cancels the coroutine, waits until it has cleaned up, and is raised.
@@ -69,6 +71,8 @@ def run(make: Callable[[], Coroutine[Any, Any, Value]], watch: Callable[[], obje
     Args:
         make: makes the coroutine, on the loop.
         watch: called in the waiting thread, ten times a second and in the end.
+        alone: whether nothing else of this process has much to do, so that code which holds the loop is told. Beside
+            a trainer that steps, the loop waits for the interpreter, and nobody is to blame.
 
     Raises:
         InvalidInputError: it is called by code that runs on this loop itself, such as a rollout program.
@@ -97,7 +101,8 @@ def run(make: Callable[[], Coroutine[Any, Any, Value]], watch: Callable[[], obje
         loop.call_soon_threadsafe(start)
         watchdog, watched = Watchdog(loop, running.selector), time.monotonic()
         while not done.wait(LOOK_SECONDS):
-            watchdog.look(running.thread.ident or 0)
+            if alone:
+                watchdog.look(running.thread.ident or 0)
             if watch is not None and time.monotonic() - watched >= _WATCH_SECONDS:
                 watched = time.monotonic()
                 watch()

@@ -156,5 +156,5 @@ class Runner:
 
         if turn is not None:
             turn.come()
-        loop.run(begin, None if watch is None else lambda: watch(conductor.progress))
+        loop.run(begin, None if watch is None else lambda: watch(conductor.progress), alone=turn is None)
         return self._forest.freeze()

@@ -6,8 +6,8 @@
 32 is the size of a minibatch and stays it whatever was filtered; so many dropped rollouts come back, those of largest
 |A| first, that 8 ranks share them evenly. Old log-probs are recomputed by the trainer. Turns and trajectories have
 one ratio with `Ratio("step", "sum", "segment")` and `Ratio("sequence", "sum", "segment")`; the released option with a
-spread is `GroupRelative(center="leave_one_out", ddof=0, eps=0.0, scale_at_least=1e-7)`. Cancelling stragglers belongs
-to the collection.
+spread is `GroupRelative(center="leave_one_out", ddof=0, eps=0.0, scale_at_least=1e-7)`. The public recipe
+also stops stragglers, `LOOP.replace(rollout=rollout.EarlyStop())`; its default does not.
 
 Needs: `recomputed_logprob`.
 """

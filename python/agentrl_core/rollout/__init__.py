@@ -9,6 +9,7 @@ from agentrl_core.rollout.best_first import BestFirst
 from agentrl_core.rollout.branch import Branch
 from agentrl_core.rollout.cohort import Cohort
 from agentrl_core.rollout.context import Window
+from agentrl_core.rollout.early_stop import EarlyStop
 from agentrl_core.rollout.entropy_branching import EntropyBranching
 from agentrl_core.rollout.group import Group
 from agentrl_core.rollout.guidance import Advice, Examples, Fixed, Guidance, Help, Solution
@@ -35,6 +36,7 @@ __all__ = [
     "BestFirst",
     "Branch",
     "Cohort",
+    "EarlyStop",
     "EntropyBranching",
     "Examples",
     "Fault",

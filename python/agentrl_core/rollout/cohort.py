@@ -52,6 +52,10 @@ class Cohort(Sequence[Group]):
             scores.append(np.array([found.get(branch.handle, np.nan) for branch in group.branches]))
         return scores
 
+    async def effect(self, name: str, function: Callable[[], Awaitable[Any]]) -> Any:
+        """What `function()` gives, recorded before it is returned; once for each name. See `Group.effect`."""
+        return await self._runtime.record(f"cohort {'.'.join(map(str, self.key))}/{name}", function)
+
     def uniform(self, *key: object) -> float:
         """A number in [0, 1): the same for the same seed, cohort and key, whatever ran before."""
         return uniform(self._runtime.seed_of("cohort", *self.key, *key))
