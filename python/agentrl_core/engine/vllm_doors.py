@@ -183,7 +183,12 @@ class Server:
         import httpx
 
         try:
-            response = await self._client.request(method, path, json=body)
+            try:
+                response = await self._client.request(method, path, json=body)
+            except (httpx.ReadError, httpx.RemoteProtocolError):
+                # A server lets go of a connection that was idle at the moment that it is used again. Nothing here does
+                # harm when it is done twice.
+                response = await self._client.request(method, path, json=body)
         except httpx.HTTPError as error:
             raise EngineError(
                 f"VllmServer: {self.url} does not answer ({type(error).__name__}: {error}); "

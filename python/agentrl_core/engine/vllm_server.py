@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 _Answer = TypeVar("_Answer")
 # So many groups have a server of their own; the one asked for longest ago is forgotten first.
 _MOST_GROUPS = 65_536
+# Connections that are idle for so long are closed, before the servers do it after five seconds.
+_IDLE_SECONDS = 2.0
 
 
 @dataclass(eq=False)
@@ -126,7 +128,7 @@ class VllmServer:
         self._asked: dict[Request, list[_Asked]] = {}
         """Who waits, under the lock."""
         # Of the loop alone.
-        limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=_IDLE_SECONDS)
         timeout = httpx.Timeout(seconds, connect=min(seconds, 10.0), pool=None)
         self._clients = [httpx.AsyncClient(base_url=url, limits=limits, timeout=timeout) for url in urls]
         self._servers = [Server(url, client) for url, client in zip(urls, self._clients, strict=True)]
