@@ -73,12 +73,13 @@ class VllmServer:
     is not sampled from until it gets new ones.
 
     Segments end as aborted under the old version when weights are replaced; who asks meanwhile waits. Entropies are as
-    of `Vllm`. Each token takes about 700 bytes of JSON, since the likeliest others are in it.
+    of `Vllm`; for them each token takes about 700 bytes of JSON, since the ten likeliest are in it.
 
     Args:
         urls: of the servers: "http://host:8000", or several.
         tokenizer: of the model, with a chat template.
         folder: seen by the trainer and all servers, where `update_weights` leaves a checkpoint; None: weights stay.
+        entropies: whether segments have them; without, a server has less to write (`entropy_estimator` is "none" then).
         seconds: a server that takes longer for a segment counts as one that does not answer.
 
     Raises:
@@ -95,7 +96,6 @@ class VllmServer:
         agentrl_core.exceptions.EngineError: VllmServer: http://127.0.0.1:9 does not answer ...
     """
 
-    entropy_estimator = vllm_output.ENTROPY_ESTIMATOR
     shares_parameters = False
 
     def __init__(
@@ -104,6 +104,7 @@ class VllmServer:
         tokenizer: PreTrainedTokenizerBase,
         *,
         folder: str | os.PathLike[str] | None = None,
+        entropies: bool = True,
         seconds: float = 600.0,
     ) -> None:
         try:
@@ -117,6 +118,7 @@ class VllmServer:
             raise InvalidInputError(f"VllmServer: seconds is {seconds}; give a positive number")
         self.chat = Chat(tokenizer)
         self.vocabulary_size = len(tokenizer)
+        self.entropy_estimator = vllm_output.ENTROPY_ESTIMATOR if entropies else "none"
         self._folder = None if folder is None else Path(folder).absolute()
         self._process = os.getpid()
         self._closed = False
@@ -257,7 +259,7 @@ class VllmServer:
             asked.server = server
             server.busy += 1
             try:
-                segment = await server.generate(asked.name, asked.request)
+                segment = await server.generate(asked.name, asked.request, entropies=self.entropy_estimator != "none")
             except EngineError as error:
                 failure = error
                 server.rest()
