@@ -193,6 +193,7 @@ class Server:
                 # harm when it is done twice.
                 response = await self._client.request(method, path, json=body)
         except httpx.HTTPError as error:
+            self._loads = False  # when it is back it may have been started otherwise
             raise EngineError(
                 f"VllmServer: {self.url} does not answer ({type(error).__name__}: {error}); "
                 f"see whether it runs, and what it last wrote"
