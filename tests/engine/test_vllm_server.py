@@ -113,6 +113,21 @@ def test_the_likeliest_tokens_are_in_order_and_minus_infinity_comes_through(gene
     assert not set(segments[2].tokens.tolist()) <= set(segments[2].top.tokens.ravel().tolist())
 
 
+def test_without_entropies_the_rest_is_the_same(generate, server, tokenizer):
+    lean = engine.VllmServer(server.url, tokenizer, entropies=False)
+    assert (lean.entropy_estimator, generate.entropy_estimator) == ("none", "top_10")
+    for sampling in (Sampling(temperature=0.7, max_tokens=8), Sampling(max_tokens=8, top=3)):
+        requests = some_requests(generate.vocabulary_size, sampling, count=6)
+        for one, other in zip(complete(lean, requests), complete(generate, requests), strict=True):
+            assert one.entropies is None
+            assert one.tokens.tolist() == other.tokens.tolist()
+            np.testing.assert_allclose(one.logprobs, other.logprobs, atol=1e-5)
+            assert (one.top is None) == (sampling.top == 0)
+            if one.top is not None:
+                assert one.top.tokens.tolist() == other.top.tokens.tolist()
+    lean.close()
+
+
 def test_a_fork_reuses_the_blocks_that_its_origin_left(generate):
     random = np.random.default_rng(11)
     prompt = random.integers(0, generate.vocabulary_size, 70, dtype=np.int32)

@@ -14,7 +14,7 @@ from transformers import DynamicCache
 
 from agentrl_core.engine.base import Request, Sampling, Segment, Top
 from agentrl_core.engine.draw import Drawn, draw
-from agentrl_core.engine.prefixes import Layers, Prefixes
+from agentrl_core.engine.kept_cache import KeptCache, Layers
 from agentrl_core.engine.row_cache import RowCache
 
 # Padded prompt tokens of one forward pass before the first draw: bounds its memory, and its padding, since the prompts
@@ -36,12 +36,12 @@ class Rows:
     Args:
         model: a causal model of Hugging Face.
         requests: by number. Identical prompts are computed once.
-        prefixes: known beforehand, and where rows that leave put theirs; None: each row is computed from its beginning.
+        kept: known beforehand, and where rows that leave put theirs; None: each row is computed from its beginning.
     """
 
-    def __init__(self, model: Any, requests: Mapping[int, Request], prefixes: Prefixes | None = None) -> None:
+    def __init__(self, model: Any, requests: Mapping[int, Request], kept: KeptCache | None = None) -> None:
         self._model = model
-        self._prefixes = prefixes
+        self._kept = kept
         self._requests = list(requests.values())
         samplings = [_without_limit(request.sampling) for request in self._requests]
         self._samplings = {id(sampling): sampling for sampling in samplings}
@@ -140,12 +140,12 @@ class Rows:
             int(self._rows["number"][row]): self._segment(row, version, aborted=aborted)
             for row in np.flatnonzero(leaving).tolist()
         }
-        if self._prefixes is not None:
+        if self._kept is not None:
             for row in np.flatnonzero(leaving).tolist():
                 drawn = self._steps["token"][row, : int(self._rows["drawn"][row])]
                 # The last token was drawn and not fed.
                 tokens = np.concatenate([self._requests[row].tokens, drawn])[:-1].astype(np.int32, copy=False)
-                self._prefixes.keep(tokens, self._cache.row(row))
+                self._kept.keep(tokens, self._cache.row(row))
         order = self._cache.keep(~leaving)
         moved = np.flatnonzero(order != np.arange(len(order)))
         self._steps[moved] = self._steps[order[moved]]
@@ -192,7 +192,7 @@ class Rows:
         """
         lengths = np.array([len(prompt) for prompt in prompts], np.int64)
         cache = RowCache(lengths, self._model.device, self._model.dtype)
-        found = [([], 0) if self._prefixes is None else self._prefixes.find(prompt) for prompt in prompts]
+        found = [([], 0) if self._kept is None else self._kept.find(prompt) for prompt in prompts]
         known = np.array([count for _, count in found], np.int64)
         missing = lengths - known
         order = np.argsort(missing, kind="stable")

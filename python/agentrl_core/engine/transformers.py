@@ -12,7 +12,7 @@ from transformers import AutoTokenizer
 
 from agentrl_core.engine.base import Request, Segment
 from agentrl_core.engine.chat import Chat
-from agentrl_core.engine.prefixes import Prefixes
+from agentrl_core.engine.kept_cache import KeptCache
 from agentrl_core.engine.rows import Rows
 from agentrl_core.engine.stepping import Stepping
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
@@ -87,7 +87,7 @@ class Transformers(Stepping):
         self.shares_parameters = not copy
         """Whether the model may be the one that is trained: until the weights of another one are taken."""
         self._batches: list[Rows] = []
-        self._prefixes = Prefixes(kept_tokens) if kept_tokens and not batch_invariant else None
+        self._kept = KeptCache(kept_tokens) if kept_tokens and not batch_invariant else None
         self._weights: tuple[tuple[int, int], ...] = ()
         """What the kept keys and values were computed with: see `_stamp`."""
         _check_attention(self.model)
@@ -107,10 +107,10 @@ class Transformers(Stepping):
     @torch.inference_mode()
     def _begin(self, newcomers: Mapping[int, Request]) -> dict[int, Segment]:
         apart = [{number: request} for number, request in newcomers.items()] if self.batch_invariant else [newcomers]
-        if self._prefixes is not None and self._weights != (stamp := _stamp(self.model)):
-            self._prefixes.forget()
+        if self._kept is not None and self._weights != (stamp := _stamp(self.model)):
+            self._kept.forget()
             self._weights = stamp
-        batches = [Rows(self.model, requests, self._prefixes) for requests in apart]
+        batches = [Rows(self.model, requests, self._kept) for requests in apart]
         ended = self._of_each(batches, lambda rows: rows.step(self.policy_version))
         self._batches += batches
         if not self.batch_invariant:
@@ -141,7 +141,7 @@ class Transformers(Stepping):
 
     def _release(self) -> None:
         self._batches = []
-        self._prefixes = None
+        self._kept = None
 
     @staticmethod
     def _of_each(batches: list[Rows], do: Callable[[Rows], dict[int, Segment]]) -> dict[int, Segment]:

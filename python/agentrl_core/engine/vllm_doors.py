@@ -78,14 +78,16 @@ class Server:
             )
         self.version = self._version(choice)
 
-    async def generate(self, name: str, request: Request) -> Segment:
+    async def generate(self, name: str, request: Request, *, entropies: bool) -> Segment:
         """The segment of a request, which the server knows by a name.
 
         Raises:
             InvalidInputError: the server does not take the request.
             EngineError: it failed, or does not answer.
         """
-        wanted = 1 + vllm_output.columns(request)
+        likeliest = vllm_output.columns(request, entropies=entropies)
+        # One more, since the sampled token is always among them; none where no others are needed.
+        wanted = likeliest + 1 if likeliest else 0
         params = vllm_output.params(request, wanted)
         body = {"request_id": name, "token_ids": request.tokens.tolist(), "sampling_params": params}
         answer = await self._post(_GENERATE, body)
@@ -102,7 +104,7 @@ class Server:
         ids = np.fromiter(map(itemgetter("token_id"), rows), np.int32, len(rows)).reshape(len(content), -1)
         logprobs = np.fromiter(map(itemgetter("logprob"), rows), np.float32, len(rows)).reshape(ids.shape)
         logprobs[logprobs <= _FLOOR] = -np.inf
-        order = np.argsort(-logprobs, axis=1, kind="stable")[:, : wanted - 1]
+        order = np.argsort(-logprobs, axis=1, kind="stable")[:, :likeliest]
         return vllm_output.segment(
             request,
             (ids[:, 0].copy(), logprobs[:, 0]),
@@ -110,6 +112,7 @@ class Server:
             aborted=choice["finish_reason"] == "abort",
             version=self.version,
             cached_tokens=details.get("cached_tokens"),
+            entropies=entropies,
         )
 
     async def abort(self, name: str, ended: asyncio.Event) -> None:
@@ -183,8 +186,14 @@ class Server:
         import httpx
 
         try:
-            response = await self._client.request(method, path, json=body)
+            try:
+                response = await self._client.request(method, path, json=body)
+            except (httpx.ReadError, httpx.RemoteProtocolError):
+                # A server lets go of a connection that was idle at the moment that it is used again. Nothing here does
+                # harm when it is done twice.
+                response = await self._client.request(method, path, json=body)
         except httpx.HTTPError as error:
+            self._loads = False  # when it is back it may have been started otherwise
             raise EngineError(
                 f"VllmServer: {self.url} does not answer ({type(error).__name__}: {error}); "
                 f"see whether it runs, and what it last wrote"

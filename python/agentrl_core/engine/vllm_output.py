@@ -37,9 +37,9 @@ def check(request: Request, context_tokens: int, remedy: str) -> None:
         )
 
 
-def columns(request: Request) -> int:
+def columns(request: Request, *, entropies: bool = True) -> int:
     """How many of the likeliest tokens are needed at each place: for the entropy, and those that are asked for."""
-    return max(_TOP, request.sampling.top)
+    return max(_TOP if entropies else 0, request.sampling.top)
 
 
 def params(request: Request, logprobs: int) -> dict[str, Any]:
@@ -66,6 +66,7 @@ def segment(
     aborted: bool,
     version: int,
     cached_tokens: int | None,
+    entropies: bool = True,
 ) -> Segment:
     """The segment of a request.
 
@@ -78,19 +79,20 @@ def segment(
         aborted: whether it was ended before its end.
         version: of the weights.
         cached_tokens: see `Segment`.
+        entropies: whether they are estimated.
     """
     (tokens, logprobs), (ids, of_ids) = chosen, likeliest
     ten = of_ids[:, :_TOP]
-    entropies = -(np.exp(ten) * np.where(np.isfinite(ten), ten, 0)).sum(axis=1)
+    estimated = -(np.exp(ten) * np.where(np.isfinite(ten), ten, 0)).sum(axis=1)
     if request.sampling.temperature == 0.0:
-        logprobs, entropies = np.zeros_like(logprobs), np.zeros_like(entropies)
+        logprobs, estimated = np.zeros_like(logprobs), np.zeros_like(estimated)
     count = request.sampling.top
     stopped = len(tokens) > 0 and int(tokens[-1]) in request.sampling.stop_token_ids
     ended: Literal["stop", "length"] = "stop" if stopped else "length"
     return Segment(
         tokens=tokens,
         logprobs=logprobs.copy(),
-        entropies=entropies,
+        entropies=estimated if entropies else None,
         finish_reason="abort" if aborted else ended,
         policy_version=version,
         seed=request.seed,

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 _Answer = TypeVar("_Answer")
 # So many groups have a server of their own; the one asked for longest ago is forgotten first.
 _MOST_GROUPS = 65_536
+# Connections that are idle for so long are closed, before the servers do it after five seconds.
+_IDLE_SECONDS = 2.0
 
 
 @dataclass(eq=False)
@@ -71,12 +73,13 @@ class VllmServer:
     is not sampled from until it gets new ones.
 
     Segments end as aborted under the old version when weights are replaced; who asks meanwhile waits. Entropies are as
-    of `Vllm`. Each token takes about 700 bytes of JSON, since the likeliest others are in it.
+    of `Vllm`; for them each token takes about 700 bytes of JSON, since the ten likeliest are in it.
 
     Args:
         urls: of the servers: "http://host:8000", or several.
         tokenizer: of the model, with a chat template.
         folder: seen by the trainer and all servers, where `update_weights` leaves a checkpoint; None: weights stay.
+        entropies: whether segments have them; without, a server has less to write (`entropy_estimator` is "none" then).
         seconds: a server that takes longer for a segment counts as one that does not answer.
 
     Raises:
@@ -93,7 +96,6 @@ class VllmServer:
         agentrl_core.exceptions.EngineError: VllmServer: http://127.0.0.1:9 does not answer ...
     """
 
-    entropy_estimator = vllm_output.ENTROPY_ESTIMATOR
     shares_parameters = False
 
     def __init__(
@@ -102,6 +104,7 @@ class VllmServer:
         tokenizer: PreTrainedTokenizerBase,
         *,
         folder: str | os.PathLike[str] | None = None,
+        entropies: bool = True,
         seconds: float = 600.0,
     ) -> None:
         try:
@@ -115,6 +118,7 @@ class VllmServer:
             raise InvalidInputError(f"VllmServer: seconds is {seconds}; give a positive number")
         self.chat = Chat(tokenizer)
         self.vocabulary_size = len(tokenizer)
+        self.entropy_estimator = vllm_output.ENTROPY_ESTIMATOR if entropies else "none"
         self._folder = None if folder is None else Path(folder).absolute()
         self._process = os.getpid()
         self._closed = False
@@ -126,7 +130,7 @@ class VllmServer:
         self._asked: dict[Request, list[_Asked]] = {}
         """Who waits, under the lock."""
         # Of the loop alone.
-        limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=_IDLE_SECONDS)
         timeout = httpx.Timeout(seconds, connect=min(seconds, 10.0), pool=None)
         self._clients = [httpx.AsyncClient(base_url=url, limits=limits, timeout=timeout) for url in urls]
         self._servers = [Server(url, client) for url, client in zip(urls, self._clients, strict=True)]
@@ -256,7 +260,7 @@ class VllmServer:
             asked.server = server
             server.busy += 1
             try:
-                segment = await server.generate(asked.name, asked.request)
+                segment = await server.generate(asked.name, asked.request, entropies=self.entropy_estimator != "none")
             except EngineError as error:
                 failure = error
                 server.rest()

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from agentrl_core import engine
 from agentrl_core.engine import Request, Sampling, complete
-from agentrl_core.engine.prefixes import Prefixes
+from agentrl_core.engine.kept_cache import KeptCache
 from agentrl_core.exceptions import InvalidInputError
 
 TOKENS = st.lists(st.integers(0, 2), max_size=9).map(lambda tokens: np.array(tokens, np.int32))
@@ -23,11 +23,11 @@ def layers_of(tokens):
 @settings(deadline=None)
 @given(st.lists(TOKENS, max_size=12), TOKENS, st.integers(1, 40))
 def test_the_longest_known_beginning_is_found(kept, wanted, most):
-    prefixes = Prefixes(most)
+    cache = KeptCache(most)
     for tokens in kept:
-        prefixes.keep(tokens, layers_of(tokens))
-        assert len(prefixes) <= most
-    layers, count = prefixes.find(wanted)
+        cache.keep(tokens, layers_of(tokens))
+        assert len(cache) <= most
+    layers, count = cache.find(wanted)
     naive = 0
     for tokens in kept:
         same = [a == b for a, b in zip(tokens, wanted, strict=False)]
@@ -43,18 +43,18 @@ def test_the_longest_known_beginning_is_found(kept, wanted, most):
 
 
 def test_what_was_used_longest_ago_goes_first():
-    prefixes = Prefixes(6)
+    cache = KeptCache(6)
     for first in range(3):
-        prefixes.keep(np.full(2, first, np.int32), layers_of(np.full(2, first, np.int32)))
-    assert prefixes.find(np.zeros(2, np.int32))[1] == 2
-    prefixes.keep(np.full(2, 7, np.int32), layers_of(np.full(2, 7, np.int32)))
-    assert [prefixes.find(np.full(2, first, np.int32))[1] for first in (0, 1, 2, 7)] == [2, 0, 2, 2]
-    prefixes.keep(np.array([0, 0, 5], np.int32), layers_of(np.array([0, 0, 5], np.int32)))
-    assert len(prefixes) == 5, "0 0 became 0 0 5, for which 2 2 or 7 7 went"
-    prefixes.keep(np.arange(10, 20, dtype=np.int32), layers_of(np.arange(10, 20)))
-    assert len(prefixes) == 5, "longer than all there is room for"
-    prefixes.forget()
-    assert prefixes.find(np.zeros(2, np.int32)) == ([], 0)
+        cache.keep(np.full(2, first, np.int32), layers_of(np.full(2, first, np.int32)))
+    assert cache.find(np.zeros(2, np.int32))[1] == 2
+    cache.keep(np.full(2, 7, np.int32), layers_of(np.full(2, 7, np.int32)))
+    assert [cache.find(np.full(2, first, np.int32))[1] for first in (0, 1, 2, 7)] == [2, 0, 2, 2]
+    cache.keep(np.array([0, 0, 5], np.int32), layers_of(np.array([0, 0, 5], np.int32)))
+    assert len(cache) == 5, "0 0 became 0 0 5, for which 2 2 or 7 7 went"
+    cache.keep(np.arange(10, 20, dtype=np.int32), layers_of(np.arange(10, 20)))
+    assert len(cache) == 5, "longer than all there is room for"
+    cache.forget()
+    assert cache.find(np.zeros(2, np.int32)) == ([], 0)
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen3"])
