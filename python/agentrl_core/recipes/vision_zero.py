@@ -11,7 +11,7 @@ thresholds are not public; its code changes every step). Of the votes v that a p
 The rewards of the clues of a game add up to 0.
 
 Needs: trajectories with the facts `suspected`, how many valid votes the player got, and `spy`, 1 for the spy; steps
-with the fact `vote`, 1 for a vote; rewards of steps; the metric `right_votes` of the iteration, the share of right votes.
+with the fact `vote`, 1 for a vote; rewards of steps; the metric `right_votes` of the iteration, their share.
 """
 
 from __future__ import annotations
