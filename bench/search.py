@@ -140,6 +140,8 @@ class OneTask:
         self._world, self._first, self.only = world, first, 0
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
         return getattr(self._world, name)
 
     def tasks(self, count: int, *, split: str = "train", start: int = 0) -> list[env.Task]:
@@ -166,15 +168,15 @@ def demo(steps: int, folder: Path | None) -> tuple[Any, Any, Any]:
 
 
 def textworld(tasks: int, games: str) -> tuple[Any, Any, Any]:
-    """Coin collectors of TextWorld, two rooms away, and a model that plays them at random."""
+    """Coin collectors of TextWorld, a room away, and a model that plays them at random."""
     import learning
 
-    world = env.TextWorld("coin_collector", {"level": 3}, show_commands=True, max_turns=6, folder=games)
+    world = env.TextWorld("coin_collector", {"level": 2}, show_commands=True, max_turns=5, folder=games)
     rng = random.Random(0)  # noqa: S311
     chosen = world.tasks(tasks)
-    plays = [learning.played(world, task, rng) for task in chosen for _ in range(400 // tasks)]
+    plays = [learning.played(world, task, rng) for task in chosen for _ in range(128 // tasks)]
     tokenizer = learning.made_tokenizer(plays)
-    return world, learning.warm_start(plays, tokenizer, 0, 150), tokenizer
+    return world, learning.warm_start(plays, tokenizer, 0, 60), tokenizer
 
 
 def found(bench: Bench, title: str, parts: tuple[Any, Any, Any], first: int, options: Any) -> None:
@@ -215,6 +217,7 @@ def found(bench: Bench, title: str, parts: tuple[Any, Any, Any], first: int, opt
             f"tokens for each solved task {np.mean(cost):.0f} (from {min(cost):.0f} to {max(cost):.0f})",
             flush=True,
         )
+    bench.write()
 
 
 def main() -> None:

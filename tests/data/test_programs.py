@@ -142,6 +142,25 @@ def test_what_a_branch_does_not_train_stays_so_whatever_becomes_of_it(forest: Fo
     }
 
 
+def test_forks_of_one_episode_say_so(forest: Forest) -> None:
+    one, two = begun(forest), begun(forest, 1)
+    acted(forest, one, [3], observation=[5])
+    acted(forest, two, [4], observation=[5])
+    first = forest.fork(one)
+    second = forest.fork(two, episode=first)
+    third = forest.fork(two, episode=second)
+    for branch in (first, second, third):
+        forest.finish(branch, reward=0.0)
+    forest.add_group(1, "task")
+    with pytest.raises(InvalidInputError, match="a trajectory of another group"):
+        forest.fork(one, episode=forest.start(1, 0))
+    forest.abort()
+    rows = pl.DataFrame(forest.freeze().trajectories)
+    shared = rows.filter(pl.col("status") == 0)["episode_id"]
+    assert (len(shared), shared.n_unique()) == (3, 1)
+    assert rows.filter(pl.col("status") != 0)["episode_id"].n_unique() == 2, "those that were forked are others"
+
+
 def tokens_of(batch: Batch, column: str = "token") -> list[list[int]]:
     """Those of each draw."""
     offsets = batch.offsets("token")[batch.offsets("step")]

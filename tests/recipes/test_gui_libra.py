@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rollouts import plain, ragged, small
 
-from agentrl_core import Batch
+from agentrl_core import Batch, loss
 from agentrl_core.advantage import GroupRelative
+from agentrl_core.exceptions import RecipeError
 from agentrl_core.recipes.gui_libra import NegativeBySuccess
 
 SEEDS = st.integers(0, 10**6)
@@ -42,3 +44,12 @@ def test_signs_by_hand() -> None:
     for mean, factor in ((0.0, 0.5), (0.1, 0.65), (0.25, 0.875), (1 / 3, 1.0), (0.5, 1.0)):
         failed = small([(0, [1])], draw_advantage=[-1.0], draw_score=[mean])
         close(column(NegativeBySuccess()(failed), "weight", "draw"), [factor], 1e-6)
+
+
+def test_what_weights_of_tokens_may_be_normalised() -> None:
+    with pytest.raises(RecipeError, match="use tokens='expert' or tokens='imitation'"):
+        loss.Imitation(tokens="positive", normalised=True)
+    weighted = loss.Imitation("token_mean", tokens="imitation", normalised=True)
+    with pytest.raises(RecipeError, match="give it the denominator"):
+        loss.Sum(loss.Policy(aggregate="token_mean"), weighted)
+    assert weighted.normaliser == "imitation"

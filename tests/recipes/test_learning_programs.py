@@ -14,7 +14,7 @@ from sampled import Heard, check_sampled
 import agentrl_core as arl
 from agentrl_core import recipes
 from agentrl_core.component import Closed
-from agentrl_core.engine import Request
+from agentrl_core.engine import Request, Sampling
 from agentrl_core.exceptions import InvalidInputError, RecipeError
 from agentrl_core.recipe import Recipe
 from agentrl_core.recipes.arise import Skills
@@ -64,7 +64,9 @@ def test_what_a_group_learned_is_shown_to_the_next(tmp_path: Path) -> None:
 
     recipe = recipes.TRAINING_FREE
     for seed in range(20):  # until the group has both outcomes
-        (rows, batch), (after, _) = iterations(recipe, [first, second], tmp_path / str(seed), seed=seed)
+        (rows, batch), (after, _) = iterations(
+            recipe, [first, second], tmp_path / str(seed), seed=seed, sampling=Sampling(max_tokens=512)
+        )
         if len({row.actions[0] for row in rows if row.drawn}) == 2:
             break
     assert notes(batch, "plan") == [[json.loads(add)]]

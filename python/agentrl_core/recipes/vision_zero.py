@@ -10,8 +10,8 @@ thresholds are not public; its code changes every step). Of the votes v that a p
 
 The rewards of the clues of a game add up to 0.
 
-Needs: trajectories with the facts `votes`, how many valid votes the player got, and `spy`, 1 for the spy; steps with
-the fact `vote`, 1 for a vote; rewards of steps; the metric `votes` of the iteration, the share of right votes.
+Needs: trajectories with the facts `suspected`, how many valid votes the player got, and `spy`, 1 for the spy; steps
+with the fact `vote`, 1 for a vote; rewards of steps; the metric `right_votes` of the iteration, their share.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ class ZeroSumVotes(BatchComponent):
     Example:
         >>> from agentrl_core.recipes.vision_zero import ZeroSumVotes
         >>> ZeroSumVotes().needs
-        (draw('votes'), draw('spy'))
+        (draw('suspected'), draw('spy'))
     """
 
     phase: ClassVar[str] = "reward"
-    needs: ClassVar[tuple[Column, ...]] = (draw("votes"), draw("spy"))
+    needs: ClassVar[tuple[Column, ...]] = (draw("suspected"), draw("spy"))
     makes: ClassVar[tuple[Column, ...]] = (draw("score"),)
 
     coefficient: float = option(0.1, at_least=0)
@@ -63,7 +63,7 @@ class ZeroSumVotes(BatchComponent):
     def __call__(self, batch: Batch) -> Batch:
         """Return `batch` with the column `score` on draws."""
         rows = Rows(batch, "draw")
-        games, spy, votes = rows.keys("episode_id"), rows.flags("spy"), rows.values("votes")
+        games, spy, votes = rows.keys("episode_id"), rows.flags("spy"), rows.values("suspected")
         length = int(games.max(initial=0)) + 1
 
         def total(values: np.ndarray) -> np.ndarray:
@@ -102,7 +102,7 @@ class PhaseSteps(BatchComponent):
         return rows.keep(rows.flags("vote") == self.votes)
 
 
-_PHASE = Hysteresis("votes", low=0.3, high=0.7)
+_PHASE = Hysteresis("right_votes", low=0.3, high=0.7)
 
 VISION_ZERO = Recipe(
     name="vision_zero",
