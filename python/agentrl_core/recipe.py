@@ -28,8 +28,8 @@ from agentrl_core.component.some_draws import written
 from agentrl_core.component.state import SELECTION, Closed, Remembers, State, StatefulComponent, packed, unpacked
 from agentrl_core.component.toml_text import toml_lines
 from agentrl_core.data.batch import Batch
-from agentrl_core.data.draws import with_old_logprobs
 from agentrl_core.data.facts import Declared
+from agentrl_core.data.old_logprobs import with_old_logprobs
 from agentrl_core.exceptions import InvalidInputError, RecipeError
 
 if TYPE_CHECKING:

@@ -101,7 +101,7 @@ def test_sources_origins_and_roles() -> None:
 
 @pytest.mark.parametrize("options", [{"column": "difficulty"}, {"at_least": 1.0}])
 def test_a_column_has_a_bound(options: dict[str, object]) -> None:
-    with pytest.raises(RecipeError, match="give a column together with bounds: at_least, above, at_most, below"):
+    with pytest.raises(RecipeError, match="give it with at_least, above, at_most or below"):
         Where(**options)  # type: ignore[arg-type]
 
 

@@ -243,13 +243,14 @@ def test_only_some_draws_are_run() -> None:
     tokens = np.asarray(batch.column("token", "token"), np.float32).reshape(4, 2)
     found = first.column("answer", "token").reshape(4, 2)
     np.testing.assert_array_equal(found, np.where(chosen[:, None], tokens, np.nan))
-    second = annotate(first, "answer", lambda pack: answers(pack) + 100.0, draws=Where(column="reward", at_most=0.0))
+    failed = Where(column="reward", at_most=0.0).holds(first)
+    second = annotate(first, "answer", lambda pack: answers(pack) + 100.0, draws=failed)
     # Rewards are 0, 1, 0, 1: draws 0 and 2 are run now; draw 3 keeps its answer, draw 1 still has none.
     expected = np.stack([tokens[0] + 100, [np.nan] * 2, tokens[2] + 100, tokens[3]])
     np.testing.assert_array_equal(second.column("answer", "token").reshape(4, 2), expected)
     assert ran == [4, 4]
     for wrong in ([0, 1], [True], np.ones((4, 1), bool)):
-        with pytest.raises(InvalidInputError, match="give a Where, or a bool for each of the 4 draws"):
+        with pytest.raises(InvalidInputError, match="give a bool for each of the 4 draws"):
             annotate(batch, "answer", answers, draws=wrong)  # type: ignore[arg-type]
 
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import polars as pl
 import pytest
 from replayed import grow, keep, scored
+from small_world import SmallWorld
 
-from agentrl_core import Batch, Forest, Store, replay
+from agentrl_core import Batch, Collector, Forest, Store, replay
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import Closed, Where
 from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.recipes import GRPO
 
 
 @pytest.fixture
@@ -180,3 +183,42 @@ def test_mix_shares_and_replaces(store: Store) -> None:
     draws = one.mix(state, grow(1, {"b": [0, 0]}), key=1)
     assert draws is not None
     assert draws.trajectory_ids.tolist() == [3], "the newest of the task"
+
+
+def test_a_mixture_of_memories_draws_nothing_twice(tmp_path: Path) -> None:
+    """The first takes the newest group, the second any other one: of an only one there is none left for it."""
+    world = SmallWorld()
+    newest = replay.Mix(replay.Memory(unit="group", order="newest"), count=1)
+    recipe = GRPO.replace(replay=(newest, replay.Mix(replay.Memory(unit="group"), count=1)))
+    found = []
+    with Store.open(tmp_path / "run") as store:
+        for _ in range(4):
+            collect = Collector(world, world, recipe, store=store, task_pool=2)  # a new process each time
+            batch = recipe.credit(collect(tasks=1, group_size=2))
+            rolled = pl.DataFrame(store.trajectories).select("trajectory_id", pl.col("iteration").alias("rolled"))
+            groups = table(batch).join(rolled, on="trajectory_id").group_by("group_id").agg(pl.col("rolled").first())
+            found.append(sorted(groups["rolled"].to_list()))
+            assert batch.num_draws == 2 * len(groups)
+            collect.update(batch, {})
+        assert store.verify() == []
+    assert found[:3] == [[0], [0, 1], [0, 1, 2]]
+    assert found[3] in ([0, 2, 3], [1, 2, 3])
+
+
+@pytest.mark.parametrize("unit", ["trajectory", "group"])
+def test_a_second_mix_replaces_fresh_draws_alone(store: Store, unit: Literal["trajectory", "group"]) -> None:
+    """What the first one put there stays: the second takes the place of the last fresh draws, or of a fresh group."""
+    memory = replay.Memory(unit=unit)
+    mix = replay.Mix(memory, count=1, replaces=True)
+    state = mix.next(mix.initial_state(), Closed.of(store.batch(0)))
+    batch = grow(1, {"c": [0, 1], "d": [0, 1]})
+    for number in range(2):
+        draws = mix.mix(state, batch, key=number)
+        assert draws is not None
+        sources = np.asarray(batch.column("source", "draw"))
+        assert (sources[draws.replaces] == 0).all()
+        batch = scored(batch.join(store.trajectory_batch(np.unique(draws.trajectory_ids)), draws))
+        assert batch.num_draws == 4
+    assert (np.asarray(batch.column("source", "draw")) == 1).sum() == (2 if unit == "trajectory" else 4)
+    ids = batch.column("trajectory_id", "draw").tolist()
+    assert len(set(ids)) == 4

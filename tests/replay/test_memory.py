@@ -85,6 +85,23 @@ def test_a_memory_of_groups_keeps_them_whole(tmp_path: Path) -> None:
     assert chances.tolist() == [0.5] * len(rows)
 
 
+def test_what_is_kept_is_said_as_everywhere(tmp_path: Path) -> None:
+    """By who made a trajectory, and by a column that only credit made; both must hold."""
+    with Store.open(tmp_path / "run") as store:
+        closed = keep(store, grow(0, {"a": [0.0, 1.0], "b": [1.0]}), advantage=[-0.5, 0.5, 0.0])
+    for where, expected in (
+        (Where(origin="generated"), [0, 1, 2]),
+        (Where(origin="imported"), []),
+        (Where(column="advantage", at_least=0.0), [1, 2]),
+        (Where(column="advantage", above=0.0, below=0.5), []),
+        (Where(origin="generated", source="fresh", column="advantage", above=0.0), [1]),
+        (Where(column="nobody_made_it", above=0.0), []),
+    ):
+        memory = replay.Memory(where=where)
+        kept = Kept.from_state(memory.next(memory.initial_state(), closed))
+        assert kept.trajectory_id.tolist() == expected
+
+
 def rows_of(scores: list[float]) -> Kept:
     kept = Kept.empty()
     count = len(scores)

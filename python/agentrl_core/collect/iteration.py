@@ -16,7 +16,7 @@ from agentrl_core.collect.runner import Runner
 from agentrl_core.component.state import SELECTION, Closed, State, packed, unpacked
 from agentrl_core.data.batch import Batch
 from agentrl_core.data.codes import CODES
-from agentrl_core.data.draws import with_old_logprobs
+from agentrl_core.data.old_logprobs import with_old_logprobs
 from agentrl_core.data.store import Store
 from agentrl_core.exceptions import RecipeError
 from agentrl_core.recipe import Recipe, place_of

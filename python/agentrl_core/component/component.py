@@ -326,18 +326,11 @@ class Where(Component):
 
     def check_options(self) -> None:
         """A column has a bound, and a bound a column."""
-        bounds = (self.at_least, self.above, self.at_most, self.below)
-        has_bound = any(bound is not None for bound in bounds)
-        remedy = "give a column together with bounds: at_least, above, at_most, below"
-        self.require(has_bound == bool(self.column), "column", remedy)
+        has_bound = any(getattr(self, bound) is not None for bound in ("at_least", "above", "at_most", "below"))
+        self.require(has_bound == bool(self.column), "column", "give it with at_least, above, at_most or below")
 
     def holds(self, batch: Batch, values: NDArray[np.float64] | None = None) -> NDArray[np.bool_]:
-        """Which draws they are, `bool[draws]`.
-
-        Args:
-            batch: their batch.
-            values: of the column, where they are known from elsewhere; None: as the batch has it.
-        """
+        """Which draws they are, `bool[draws]`; `values`: of the column, where they are known from elsewhere."""
         held = np.ones(batch.num_draws, np.bool_)
         for name in ("source", "origin", "role"):
             wanted = getattr(self, name)

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from agentrl_core.data.codes import CODES
 from agentrl_core.exceptions import InvalidInputError
-
-if TYPE_CHECKING:
-    from agentrl_core.data.batch import Batch
 
 OWN, NEW = -1, -2
 """In `votes_in`: the group that a trajectory was rolled out in, intact; or a new group, by `new_group`."""
@@ -141,13 +138,3 @@ class Draws:
             "reason": self.reason or [""] * count,
             "columns": list(self.columns.items()),
         }
-
-
-def with_old_logprobs(batch: Batch, name: OldLogprob) -> Batch:
-    """The batch whose fresh draws name these old log-probs; with `behaviour` it stays as it is."""
-    if name == "behaviour":
-        return batch
-    codes = np.asarray(batch.column("old_logprob", "draw"), np.uint8)
-    fresh = np.asarray(batch.column("source", "draw")) == CODES["source"].index("fresh")
-    said = np.where(fresh, np.uint8(CODES["old_logprob"].index(name)), codes)
-    return type(batch)(batch._core.with_old_logprobs(said))

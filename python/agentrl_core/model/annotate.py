@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from agentrl_core.component import Where
-from agentrl_core.component.rows import Rows, first_of
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.model.lazy_torch import require_torch, torch
 
@@ -28,7 +26,7 @@ def annotate(
     *,
     max_tokens: int = 16_384,
     probe: Probe | None = None,
-    draws: Where | ArrayLike | None = None,
+    draws: ArrayLike | None = None,
     level: Literal["node_token", "step"] = "node_token",
 ) -> Batch:
     """Add a column that only a model can make, such as the log-probs of a reference model.
@@ -44,8 +42,8 @@ def annotate(
             reference.
         max_tokens: tokens of a pack.
         probe: what to ask at every step instead, at temperature 1; then `model` is a model.
-        draws: which are run, a `Where` or `bool[draws]`, such as `batch.column("old_logprob", "draw") == 1`; None: all.
-            Tokens of the others keep the value that they have. Not with a probe.
+        draws: `bool[draws]`, which are run, such as `Where(source="replay").holds(batch)`; None: all. Tokens of the
+            others keep the value that they have. Not with a probe.
         level: `step`: what is said where the first trained token of each step is predicted, before the action: V(s_t)
             of a critic of steps (`loss.Value(level="step")` trains it).
 
@@ -93,23 +91,27 @@ def annotate(
         return batch.with_columns("node_token", **{column: values})
     if level != "step":
         raise InvalidInputError(f"level is {level!r}; give 'node_token' or 'step'")
-    tokens, steps = Rows(batch, "token"), Rows(batch, "step")
-    found = np.full(len(steps), np.nan, np.float32)
+    of_steps = batch.offsets("token")
+    found = np.full(len(of_steps) - 1, np.nan, np.float32)
     if len(chosen) < batch.num_draws and batch.has(column, "step"):
-        found[:] = steps.values(column)
-    first = first_of(tokens.within("step"), tokens.flags("trainable")) & np.isin(tokens.draws, chosen)
-    found[tokens.within("step")[first]] = values[batch.column("node_token", "token")[first]]
+        found[:] = batch.column(column, "step")
+    steps = np.repeat(np.arange(len(found)), np.diff(of_steps))
+    trained = np.flatnonzero(np.asarray(batch.column("trainable", "token")) != 0)
+    begun, first = np.unique(steps[trained], return_index=True)
+    run = np.isin(np.repeat(np.arange(batch.num_draws), np.diff(batch.offsets("step")))[begun], chosen)
+    answered = batch.column("node_token", "token")[trained[first[run]]]
+    found[begun[run]] = values[answered]
     return batch.with_columns("step", **{column: found})
 
 
-def _chosen(batch: Batch, draws: Where | ArrayLike | None) -> NDArray[np.int64]:
+def _chosen(batch: Batch, draws: ArrayLike | None) -> NDArray[np.int64]:
     """The draws that are run."""
     if draws is None:
         return np.arange(batch.num_draws)
-    mask = draws.holds(batch) if isinstance(draws, Where) else np.asarray(draws)
+    mask = np.asarray(draws)
     if mask.dtype != np.bool_ or mask.shape != (batch.num_draws,):
         raise InvalidInputError(
-            f"draws is of dtype {mask.dtype} and shape {mask.shape}; give a Where, or a bool for each of the "
+            f"draws is of dtype {mask.dtype} and shape {mask.shape}; give a bool for each of the "
             f"{batch.num_draws} draws"
         )
     return np.flatnonzero(mask)

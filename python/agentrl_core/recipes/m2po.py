@@ -3,6 +3,9 @@
 With data that is many updates old a fixed clip range silences much of what could be learnt. Here the second moment of
 the log-ratios, over the tokens that an update would push further away, is held below a budget, by the widest range that
 does.
+
+`M2PO_DELAYED` is its setting of stale data: every iteration trains the batch of 64 iterations before, and what it rolls
+out waits. Before there is one, it trains on its own.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from agentrl_core.loss import Bounds, Clip, ClipRange, Policy, Tokens
 from agentrl_core.loss.base import ADVANTAGES, Unit
 from agentrl_core.model.lazy_torch import torch
 from agentrl_core.recipe import Recipe
+from agentrl_core.replay import Memory, Mix
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -78,3 +82,6 @@ class SecondMomentClip(ClipRange):
 
 
 M2PO = Recipe(name="m2po", source="arXiv:2510.01161", advantage=GroupRelative(), loss=Policy(clip=SecondMomentClip()))
+
+_DELAY = Memory(min_age=64, max_age=64, unit="group", order="oldest")
+M2PO_DELAYED = M2PO.replace(name="m2po_delayed", replay=Mix(_DELAY, share=1.0, replaces=True))

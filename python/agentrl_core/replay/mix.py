@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from agentrl_core.component import option
 from agentrl_core.component.state import Closed, State
+from agentrl_core.data.codes import CODES
 from agentrl_core.data.draws import NEW, OWN, Draws, OldLogprob, Source
 from agentrl_core.replay.inject import newest_version, reasons
 from agentrl_core.replay.kept import task_hashes
@@ -26,7 +27,9 @@ class Mix(Replay):
 
     A memory of groups gives them intact, under their own ids, and they vote among themselves. Of a memory of
     trajectories, `joins` says where each votes. DOTS (arXiv:2506.05316): (1 - sigma) B groups of a FIFO of 512. ReMix:
-    a share of the last two iterations. M2PO: the whole batch of 64 iterations before, `replaces=True, share=1`.
+    a share of the last two iterations. M2PO: the whole batch of 64 iterations before, `replaces=True, share=1`. Several
+    in a chain are a mixture of memories with a quota each: each sees the batch with what those before it mixed in, and
+    draws nothing that is there already.
 
     Args:
         memory: what is remembered.
@@ -78,6 +81,9 @@ class Mix(Replay):
         if not wanted:
             return None
         kept = self.memory.drawable(state["memory"], _iteration(batch), newest_version(batch))
+        # Ids of fresh draws are not those of the store yet.
+        there = np.asarray(own if groups else batch.column("trajectory_id", "draw"))[~_fresh(batch)]
+        kept = kept.take(~np.isin(kept.group_id if groups else kept.trajectory_id, there))
         if self.joins == "task" and not groups:
             kept = kept.take(np.isin(kept.task, task_hashes(batch)))
         rows, probability = self.memory.draw(kept, wanted, key)
@@ -93,7 +99,7 @@ class Mix(Replay):
             chosen.trajectory_id,
             votes_in=votes_in,
             new_group=new_group,
-            replaces=self._replaced(own, chosen.group_id if groups else chosen.trajectory_id),
+            replaces=self._replaced(batch, chosen.group_id if groups else chosen.trajectory_id),
             votes=self.votes,
             trained=self.trained,
             source=self.source,
@@ -108,19 +114,28 @@ class Mix(Replay):
             return min(self.count, size) if self.replaces else self.count
         return int(self.share * size) if self.replaces else int(self.share / (1.0 - self.share) * size + 1e-9)
 
-    def _replaced(self, own: NDArray[np.int64], units: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _replaced(self, batch: Batch, units: NDArray[np.int64]) -> NDArray[np.int64]:
         """The fresh draw that each gives way to it: of groups, as many as they have in common."""
-        if not self.replaces:
-            return np.full(len(units), -1, np.int64)
-        if self.memory.unit == "trajectory":
-            return np.arange(len(own) - len(units), len(own), dtype=np.int64)
         replaced = np.full(len(units), -1, np.int64)
-        fresh = list(dict.fromkeys(own.tolist()))[::-1]
-        for number, unit in enumerate(dict.fromkeys(units.tolist())):
-            places, rows = np.flatnonzero(own == fresh[number]), np.flatnonzero(units == unit)
+        if not self.replaces:
+            return replaced
+        fresh = np.flatnonzero(_fresh(batch))
+        if self.memory.unit == "trajectory":
+            common = min(len(units), len(fresh))
+            replaced[:common] = fresh[len(fresh) - common :]
+            return replaced
+        own = np.asarray(batch.column("group_id", "draw"))
+        for group, unit in zip(
+            list(dict.fromkeys(own[fresh].tolist()))[::-1], dict.fromkeys(units.tolist()), strict=False
+        ):
+            places, rows = np.flatnonzero(own == group), np.flatnonzero(units == unit)
             common = min(len(places), len(rows))
             replaced[rows[:common]] = places[:common]
         return replaced
+
+
+def _fresh(batch: Batch) -> NDArray[np.bool_]:
+    return np.asarray(np.asarray(batch.column("source", "draw")) == CODES["source"].index("fresh"))
 
 
 def _iteration(batch: Batch) -> int:

@@ -1,0 +1,163 @@
+"""TraPO: tasks without an answer are trained on when they are learnt as those with one are (arXiv:2512.13106).
+
+A task without an answer is scored by the answer that most of its rollouts give (none, if two tie: all score 0). Each
+visit adds its mean score p to the task's curve. For eight visits labelled tasks are trained alone. Then an unlabelled
+task u is trained on where its curve is like theirs: with z the curves less their mean, over their deviation + 1e-8, cut
+to the length of the shortest,
+
+    sim(u) = mean over reference curves of cos(z_u, z_ref) >= 0.4,   or u is among the tenth most similar of its batch.
+
+Reference curves are those of all labelled tasks and of the unlabelled ones that were chosen when last seen. Scores are
+centred and not scaled, tokens are divided by a constant, nothing is clipped.
+
+Source: arXiv:2512.13106; code ShenzhiYang2000/TRAPO, which counts epochs where this counts a task's visits.
+Needs: facts `labelled` (1 or 0), `answer_cluster` and `answer_parsed` of an episode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentrl_core.advantage import GroupRelative
+from agentrl_core.component import Column, Rows, StatefulComponent, column_name, draw, option
+from agentrl_core.loss import Policy
+from agentrl_core.recipe import Recipe
+from agentrl_core.reward import Outcome, cluster_votes
+
+if TYPE_CHECKING:
+    from agentrl_core.component.state import Closed, State
+    from agentrl_core.data.batch import Batch
+
+
+@dataclass(frozen=True)
+class SimilarCurves(StatefulComponent):
+    """Scores unlabelled tasks by their majority, and leaves those without a score that are learnt unlike labelled ones.
+
+    Args:
+        labelled: the draw column that tells which tasks have an answer.
+        visits: of a task before it is compared.
+        fraction: the most similar of a batch's unlabelled tasks that stay however similar they are, at least one.
+        at_least: similarity from which on a task stays.
+
+    Example:
+        >>> from agentrl_core.recipes.trapo import SimilarCurves
+        >>> SimilarCurves().initial_state()
+        {'labelled': {}, 'unlabelled': {}, 'chosen': []}
+    """
+
+    phase: ClassVar[str] = "reward"
+    needs: ClassVar[tuple[Column, ...]] = (
+        draw("score"),
+        draw("answer_cluster"),
+        draw("answer_parsed"),
+        draw("group_id"),
+        draw("task_id"),
+    )
+    makes: ClassVar[tuple[Column, ...]] = (draw("score"), draw("pass_rate"))
+
+    labelled: str = column_name("labelled", level="draw")
+    visits: int = option(8, at_least=0)
+    fraction: float = option(0.1, at_least=0, at_most=1)
+    at_least: float = option(0.4, at_least=-1, at_most=1)
+
+    def initial_state(self) -> State:
+        """No curves."""
+        return {"labelled": {}, "unlabelled": {}, "chosen": []}
+
+    def add_columns(self, state: State, batch: Batch) -> Batch:
+        """Return `batch` with another `score`, and `pass_rate`: the mean score of each task under its label."""
+        rows = Rows(batch, "draw")
+        own, scores, tasks = rows.flags(self.labelled), rows.values("score"), rows.names("task_id")
+        scores = np.where(own, scores, _majority(rows))
+        known = np.isfinite(scores)
+        names, place = np.unique(tasks, return_inverse=True)
+        counts = np.bincount(place, known, minlength=len(names))
+        rates = np.bincount(place, np.where(known, scores, 0.0), minlength=len(names)) / np.maximum(counts, 1)
+        curves = {
+            kind: {
+                name: [*state[kind].get(name, []), float(rate)]
+                for name, rate, of_task, count in zip(names.tolist(), rates, _any(own, place), counts, strict=True)
+                if count and of_task == (kind == "labelled")
+            }
+            for kind in ("labelled", "unlabelled")
+        }
+        kept = self.kept(state, curves["labelled"], curves["unlabelled"]) | set(curves["labelled"])
+        stays = np.array([name in kept for name in names], np.bool_)[place]
+        return rows.write(score=np.where(stays, scores, np.nan), pass_rate=np.where(known, rates[place], np.nan))
+
+    def kept(
+        self, state: State, labelled: Mapping[str, list[float]], unlabelled: Mapping[str, list[float]]
+    ) -> set[str]:
+        """The unlabelled tasks of a batch that are trained on, by the curves of its tasks."""
+        candidates = {name: curve for name, curve in sorted(unlabelled.items()) if len(curve) > self.visits}
+        chosen = {name: state["unlabelled"][name] for name in state["chosen"] if name not in candidates}
+        references = [*({**state["labelled"], **labelled}).values(), *chosen.values()]
+        if not candidates or not references:
+            return set()
+        length = min(map(len, (*references, *candidates.values())))
+        like = _standardised([curve[:length] for curve in candidates.values()])
+        similar = (like @ _standardised([curve[:length] for curve in references]).T).mean(axis=1)
+        first = np.argsort(-similar, kind="stable")[: max(int(self.fraction * len(candidates)), 1)]
+        names = list(candidates)
+        return {names[row] for row in (*first.tolist(), *np.flatnonzero(similar >= self.at_least).tolist())}
+
+    def next(self, state: State, closed: Closed) -> State:
+        """The curves with the visits of an iteration, and which unlabelled tasks are references now."""
+        rows = Rows(closed.batch, "draw")
+        if not len(rows) or not closed.batch.has("pass_rate", "draw"):
+            return state
+        following = {kind: dict(state[kind]) for kind in ("labelled", "unlabelled")}
+        chosen, seen = set(state["chosen"]), set[str]()
+        columns = zip(
+            rows.names("task_id"),
+            rows.flags(self.labelled).tolist(),
+            rows.values("pass_rate").tolist(),
+            np.isfinite(rows.values("score")).tolist(),
+            strict=True,
+        )
+        for name, own, rate, scored in columns:
+            if name in seen or rate != rate:  # noqa: PLR0124 - NaN: no rollout of it had a score
+                continue
+            seen.add(name)
+            curves = following["labelled" if own else "unlabelled"]
+            curves[name] = [*curves.get(name, []), rate]
+            if not own:
+                chosen = chosen | {name} if scored else chosen - {name}
+        return {**following, "chosen": sorted(chosen)}
+
+
+def _majority(rows: Rows) -> NDArray[np.float64]:
+    """1 for the answer that most rollouts of a group give, where there is one, else 0."""
+    groups = rows.keys("group_id")
+    votes = cluster_votes(rows.keys("answer_cluster"), groups, parsed=rows.flags("answer_parsed"))
+    most = np.zeros(int(groups.max(initial=0)) + 1)
+    np.maximum.at(most, groups, votes.share)
+    ties = _any((votes.share == most[groups]) & ~votes.winner & (votes.share > 0), groups)
+    return np.where(ties[groups], 0.0, votes.winner.astype(np.float64))
+
+
+def _any(flags: NDArray[np.bool_], place: NDArray[Any]) -> NDArray[np.bool_]:
+    """Whether one of each group's flags is set."""
+    found: NDArray[np.bool_] = np.bincount(place, flags) > 0
+    return found
+
+
+def _standardised(curves: list[list[float]]) -> NDArray[np.float64]:
+    """Curves less their mean, over their deviation, of length 1; zero where a curve does not move."""
+    rows = np.array(curves, np.float64)
+    rows = (rows - rows.mean(axis=1, keepdims=True)) / (rows.std(axis=1, keepdims=True) + 1e-8)
+    return np.asarray(rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-8))
+
+
+TRAPO = Recipe(
+    name="trapo",
+    source="arXiv:2512.13106",
+    reward=(Outcome(), SimilarCurves()),
+    advantage=GroupRelative(scale="none"),
+    loss=Policy(clip=None, aggregate="constant", constant=8192.0),
+)

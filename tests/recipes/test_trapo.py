@@ -1,0 +1,124 @@
+"""TraPO: similarity against loops, ties, and a run that leaves out what is learnt otherwise."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rollouts import small
+from small_world import SmallWorld
+
+from agentrl_core import Collector, Store
+from agentrl_core.component import Closed
+from agentrl_core.env import Fact, Outcome, Task
+from agentrl_core.recipe import Recipe
+from agentrl_core.recipes.trapo import TRAPO, SimilarCurves
+
+RATES = st.sampled_from([0.0, 0.25, 0.5, 0.75, 1.0])
+CURVES = st.dictionaries(st.sampled_from("abcd"), st.lists(RATES, min_size=2, max_size=4), max_size=3)
+
+
+def similarity(curve: list[float], references: list[list[float]], length: int) -> float:
+    """The mean cosine of standardised curves, by the formula."""
+    found = []
+    for other in references:
+        x, y = (np.array(each[:length]) for each in (curve, other))
+        x, y = ((each - each.mean()) / (each.std() + 1e-8) for each in (x, y))
+        norm = float(np.linalg.norm(x) * np.linalg.norm(y))
+        found.append(float(x @ y) / norm if norm else 0.0)
+    return sum(found) / len(found)
+
+
+@settings(max_examples=150, deadline=None)
+@given(CURVES, CURVES, st.sampled_from([0.0, 0.5, 1.0]), st.sampled_from([-0.5, 0.4, 0.9]), st.integers(1, 3))
+def test_what_is_kept_by_definition(
+    labelled: dict[str, list[float]],
+    unlabelled: dict[str, list[float]],
+    fraction: float,
+    at_least: float,
+    visits: int,
+) -> None:
+    component = SimilarCurves(visits=visits, fraction=fraction, at_least=at_least)
+    state = {"labelled": {"z": [0.0, 0.5, 1.0]}, "unlabelled": {"y": [1.0, 0.5, 0.0]}, "chosen": ["y"]}
+    own = {f"own {name}": curve for name, curve in labelled.items()}
+    candidates = {name: curve for name, curve in unlabelled.items() if len(curve) > visits}
+    references = [[0.0, 0.5, 1.0], *own.values(), [1.0, 0.5, 0.0]]
+    expected = set()
+    if candidates:
+        length = min(len(curve) for curve in (*references, *candidates.values()))
+        found = {name: similarity(curve, references, length) for name, curve in candidates.items()}
+        if any(abs(value - at_least) < 1e-6 for value in found.values()):
+            return  # on the edge rounding decides
+        expected = {name for name, value in found.items() if value >= at_least}
+        count = max(int(fraction * len(candidates)), 1)
+        order = sorted(found, key=lambda name: (-round(found[name], 9), name))
+        if count < len(order) and abs(found[order[count - 1]] - found[order[count]]) < 1e-6:
+            return  # equal ones: any may be first
+        expected |= set(order[:count])
+    assert component.kept(state, own, unlabelled) == expected
+
+
+def test_majorities_by_hand() -> None:
+    """Clusters 1 1 2: the first two are right, mean 2/3. A tie 1 2: nobody. One without an answer: no vote."""
+    batch = small(
+        [(0, [1])] * 3 + [(1, [1])] * 2 + [(2, [1])] * 3,
+        draw_score=[0.0] * 8,
+        draw_labelled=[0.0] * 5 + [1.0] * 3,
+        draw_answer_cluster=[1, 1, 2, 3, 4, 5, 5, 6],
+        draw_answer_parsed=[1, 1, 1, 1, 1, 1, 1, 1],
+    ).with_columns("draw", score=[0.0] * 5 + [1.0, 0.0, 0.0])
+    made = SimilarCurves(visits=0, at_least=-1.0).add_columns({"labelled": {}, "unlabelled": {}, "chosen": []}, batch)
+    assert made.column("pass_rate", "draw").tolist() == pytest.approx([2 / 3] * 3 + [0.0] * 2 + [1 / 3] * 3)
+    assert made.column("score", "draw").tolist() == [1, 1, 0, 0, 0, 1, 0, 0]
+    waits = SimilarCurves().add_columns({"labelled": {}, "unlabelled": {}, "chosen": []}, batch)
+    assert np.isnan(waits.column("score", "draw")).tolist() == [True] * 5 + [False] * 3, "labelled tasks alone"
+
+
+class Learns(SmallWorld):
+    """Even tasks have an answer. Task 1 is learnt as they are, task 3 the other way round."""
+
+    facts = {"labelled": Fact("trajectory"), "answer_cluster": Fact("trajectory"), "answer_parsed": Fact("trajectory")}  # noqa: RUF012 - as an author writes it
+
+    def __init__(self) -> None:
+        super().__init__(self.answered)
+        self.iteration = 0
+        self.asked = 0
+
+    def answered(self, task: Task, seed: int, actions: list[str]) -> Outcome:
+        del seed, actions
+        number = int(task.task_id.split()[1])
+        self.asked += 1
+        rate = self.iteration + 1 if number != 3 else 4 - self.iteration
+        # Of four rollouts of a group `rate` give the right answer, the others one of their own each.
+        right = self.asked % 4 < rate
+        facts = {"labelled": float(number % 2 == 0), "answer_parsed": 1.0}
+        facts["answer_cluster"] = 0.0 if right else float(self.asked)
+        return Outcome(reward=float(right), terminated=True, success=right, facts=facts)
+
+
+def test_a_run_leaves_out_what_is_learnt_otherwise(tmp_path: Path) -> None:
+    recipe = TRAPO.replace(reward=(TRAPO.chain("reward")[0], SimilarCurves(visits=2, fraction=0.0, at_least=0.4)))
+    assert Recipe.from_toml(TRAPO.to_toml()) == TRAPO
+    world = Learns()
+    with Store.open(tmp_path / "run") as store:
+        for iteration in range(4):
+            world.iteration = iteration
+            collect = Collector(world, world, recipe, store=store, task_pool=4, concurrency=1)
+            batch = recipe.credit(collect(tasks=4, group_size=4))
+            tasks, scores = np.array(batch.texts("task_id", "draw")), batch.column("score", "draw")
+            trained = sorted(set(tasks[np.isfinite(scores)].tolist()))
+            if iteration < 2:
+                assert trained == ["train 0", "train 2"], "labelled tasks alone"
+            else:
+                assert {"train 0", "train 1", "train 2"} <= set(trained)
+            collect.update(batch, {})
+        state = collect._now().components["reward[1].SimilarCurves"]
+        assert store.verify() == []
+    assert set(state["labelled"]) == {"train 0", "train 2"}
+    assert {name: len(curve) for name, curve in state["unlabelled"].items()} == {"train 1": 4, "train 3": 4}
+    assert "train 1" in state["chosen"]
+    again = SimilarCurves(visits=2).next(state, Closed.of(batch))
+    assert {len(curve) for curve in again["labelled"].values()} == {5}
