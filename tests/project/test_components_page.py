@@ -16,7 +16,7 @@ from agentrl_core.component.component import BatchComponent, Component
 
 TEXT = (Path(__file__).parents[2] / "docs" / "components.md").read_text(encoding="utf-8")
 PACKAGES = {"advantage": advantage, "loss": loss, "reward": reward, "select": select, "weight": weight}
-COMPONENT = re.compile(r"`((?:advantage|loss|reward|weight)\.[A-Z]\w*\([^`]*)`")
+COMPONENT = re.compile(r"`((?:advantage|loss|reward|weight)\.[A-Z]\w*\((?!\.\.\.)[^`]*)`")
 ROWS = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in TEXT.splitlines() if line.startswith("| ")]
 PROJECTS = [row for row in ROWS if len(row) == 6 and row[1].startswith("`")]
 
