@@ -195,7 +195,7 @@ def fused_step(model: torch.nn.Module, pack: Pack, policy: loss.Loss) -> object:
 
 @pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("family", ["qwen3", "gemma2, window"])
-@pytest.mark.parametrize("name", ["plain", "A4 SPEAR", "light_if, policy, update", "segment gradient"])
+@pytest.mark.parametrize("name", ["plain", "covariance", "light_if, policy, update", "segment gradient"])
 def test_an_update_takes_it_like_a_run(batch: Batch, name: str, family: str, tied: bool) -> None:
     policy = loss.Policy(entropy=0.05) if name == "plain" else LOSSES[name]
     model = tiny_model(family, tie_word_embeddings=tied)

@@ -1,4 +1,4 @@
-"""What holds for the loss of every published system, as docs/losses.md lists them, and for more variants."""
+"""What holds for the loss of every published system, and for more variants."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from cases import Case
-from systems import FILES, LINE, LOSSES, ROWS, SYSTEMS, TABLE
+from systems import LOSSES, SYSTEMS
 from torch import Tensor
 
 from agentrl_core import loss, recipes
@@ -78,11 +78,7 @@ def take(case: Case, rows: Tensor) -> Case:
 
 
 def test_every_system_is_there() -> None:
-    text = TABLE.read_text(encoding="utf-8")
-    lines = [line for line in text.splitlines() if re.match(r"\| [A-E]\d", line)]
-    assert len(lines) == len(LINE.findall(text)) == len(ROWS) > 0
-    assert len(FILES) >= len(recipes.names()) > 0
-    assert len(SYSTEMS) == len(ROWS) + len(FILES)
+    assert len(SYSTEMS) >= len(recipes.names()) > 150
     assert all(isinstance(found, loss.Loss) for found in SYSTEMS.values())
 
 
@@ -262,7 +258,7 @@ def test_all_clipped_has_no_gradient() -> None:
         assert sums["clip_fraction"] == len(case.logprob)
 
 
-@pytest.mark.parametrize("name", ["A4 SPEAR", "bapo", "rl_plus", "pacs", "minpro", "rank_grpo", "everything"])
+@pytest.mark.parametrize("name", ["covariance", "bapo", "rl_plus", "pacs", "minpro", "rank_grpo", "everything"])
 def test_it_compiles_without_a_break(name: str) -> None:
     policy, case = LOSSES[name], case_of(name)
 

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from agentrl_core import Batch, Forest, recipes
 from agentrl_core.component import Closed
 from agentrl_core.component.component import Component
+from agentrl_core.component.state import packed
 from agentrl_core.env import StepFlag
 from agentrl_core.model.pack import PackOutput
 from agentrl_core.recipe import Recipe
@@ -162,7 +163,7 @@ def run(case: Case, recipe: Recipe, layout: Literal["tree", "sequence"], seed: i
     """What the recipe gives for each iteration, by the names of the case, its draws in another order for each seed."""
     found, state = [], {}
     for place, iteration in enumerate(case.iterations):
-        batch = rollouts(iteration["members"], place).with_state(state)
+        batch = rollouts(iteration["members"], place).with_state(packed(state))
         for level, columns in iteration.get("columns", {}).items():
             numbers = {name: np.array([number(value) for value in values]) for name, values in columns.items()}
             batch = batch.with_columns(level, **numbers)

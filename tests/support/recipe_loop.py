@@ -31,6 +31,8 @@ from agentrl_core.component.component import PHASES
 from agentrl_core.model.probe import Probe
 from agentrl_core.recipe import Recipe
 from agentrl_core.recipes.brorl import Pieces
+from agentrl_core.schedule import Above, Freeze, Stop
+from agentrl_core.select import Stages, Tasks
 
 NOT_RUNNING = Path(__file__).parents[1] / "recipes" / "not_running.toml"
 ITERATIONS = 3
@@ -39,8 +41,15 @@ TOKENS = 1 << 20
 """Most tokens of a pack: all of them."""
 GROUP_SIZES = {"rstar2": 20}
 """Of recipes that keep so many draws of each group that a small one would be left out."""
-SMALLER = {"brorl": {"rollout": Pieces(count=8, piece=4)}}
-"""Recipes that would roll out hundreds for each task."""
+SMALLER: dict[str, dict[str, Any]] = {
+    "ac_flow": {"actions": Freeze("policy", until=2)},
+    "ace_reason": {"select": Tasks(stage=Stages("domain", "even,odd", above=None, iterations=2, earlier=0.0))},
+    "brorl": {"rollout": Pieces(count=8, piece=4)},
+    "vla_rl": {"actions": (Freeze("policy", until=2), Stop(when=Above("approximate_kl", 0.02), unit="steps"))},
+}
+"""Recipes that would roll out hundreds for each task, wait for long, or name the domains of other tasks."""
+HEADS = {"hyper_pp": 8, "safe": 2, "td3": 2}
+"""Recipes whose critic says several numbers."""
 
 
 @functools.cache
@@ -103,6 +112,9 @@ class Loop:
 
     def __post_init__(self) -> None:
         self.models = {name: copy.deepcopy(model(place)) for place, name in enumerate(names(self.recipe))}
+        if heads := HEADS.get(self.recipe.name):
+            torch.manual_seed(5)
+            self.models["critic"].value_head = nn.Linear(WIDTH, heads)
         self.optimizers = {name: torch.optim.SGD(each.parameters(), lr=0.05) for name, each in self.models.items()}
         self.world = AnyWorld(self.recipe)
 
@@ -145,7 +157,7 @@ class Loop:
         stages = dict.fromkeys(training.stage for training in self.recipe._trainings())
         for stage in stages if first else ():
             if stage != "update":
-                self.step(self.recipe.updates(batch, stage=stage))
+                self.step(self.recipe.updates(self.prepared(batch, stage), stage=stage))
         batch = self.recipe.credit(batch)
         updates = self.recipe.updates(batch, seed=collect.iteration, models=self.models)
         self.step(updates)
@@ -155,6 +167,18 @@ class Loop:
         if folder is not None:
             torch.save({name: each.state_dict() for name, each in self.models.items()}, folder / checkpoint)
         collect.update(batch, updates.metrics, checkpoint=checkpoint)
+
+    def prepared(self, batch: arl.Batch, stage: str) -> arl.Batch:
+        """The batch as a stage wants it that trains on data of its own: with targets and preferences."""
+        given = {"return": np.linspace(0.0, 1.0, batch.num_draws), "advantage": np.resize([1.0, -1.0], batch.num_draws)}
+        needed = {column.name for training in self.recipe.training(stage) for column in training.needs}
+        columns = {name: values for name, values in given.items() if name in needed and not batch.has(name, "token")}
+        return batch.with_columns("draw", **columns) if columns else batch
+
+    def reader(self, name: str) -> nn.Module:
+        """The model that says a column, which is one number: of a critic with several, another one."""
+        several = name == "critic" and self.recipe.name in HEADS
+        return model(len(self.models)) if several else self.models[name]
 
     def step(self, updates: Any) -> None:
         for update in updates:
@@ -174,14 +198,17 @@ class Loop:
         for column in _asked(self.recipe):
             if batch.has(column.name, column.level):
                 continue
-            if column.level == "draw":
-                if not column.name.endswith("_before"):  # a number that somebody else works out for each trajectory
-                    batch = batch.with_columns("draw", **{column.name: np.linspace(0.1, 0.9, batch.num_draws)})
+            rows = batch.num_draws if column.level == "draw" else int(batch.offsets("step")[-1])
+            if column.level == "draw" or (column.level == "step" and not _is_answer(column.name)):
+                if not column.name.endswith(
+                    "_before"
+                ):  # a number that somebody else works out for each trajectory or step
+                    batch = batch.with_columns(column.level, **{column.name: np.linspace(0.1, 0.9, rows)})
             elif column.level == "step":
                 probe = Probe(np.full((batch.num_draws, 3), 5), start=1)
-                batch = arl.annotate(batch, column.name, self.models[column.model], probe=probe, max_tokens=TOKENS)
+                batch = arl.annotate(batch, column.name, self.reader(column.model), probe=probe, max_tokens=TOKENS)
             elif column.model in self.models and _is_answer(column.name):
-                batch = arl.annotate(batch, column.name, self.models[column.model], max_tokens=TOKENS)
+                batch = arl.annotate(batch, column.name, self.reader(column.model), max_tokens=TOKENS)
             else:
                 batch = arl.annotate(batch, column.name, lambda pack: (pack.target % 3).float(), max_tokens=TOKENS)
         return batch

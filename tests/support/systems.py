@@ -1,9 +1,6 @@
-"""The losses of every published system: those that docs/losses.md lists, those of the recipes, and more variants."""
+"""The losses of every published system, by its name and what they train, and more variants."""
 
 from __future__ import annotations
-
-import re
-from pathlib import Path
 
 from agentrl_core import loss, recipes
 from agentrl_core.recipes.dppo import DivergenceMask
@@ -16,14 +13,6 @@ from agentrl_core.recipes.p3o import PairwiseProximal
 from agentrl_core.recipes.rl_plus import MixtureExpert
 from agentrl_core.recipes.steer import EntropyChange
 
-TABLE = Path(__file__).parents[2] / "docs" / "losses.md"
-SCOPE = {name: getattr(loss, name) for name in loss.__all__}
-LINE = re.compile(r"^\| (\w\d+) \| ([^|]+) \| `([^`]+)` \| .*\|$", re.MULTILINE)
-ROWS = {
-    f"{key} {name}": eval(expression, {"__builtins__": {}}, SCOPE)  # the table is ours
-    for key, name, expression in LINE.findall(TABLE.read_text(encoding="utf-8"))
-}
-
 
 def of_recipe(name: str) -> dict[str, loss.Loss]:
     """The losses of a recipe, by its name and what they train."""
@@ -33,10 +22,20 @@ def of_recipe(name: str) -> dict[str, loss.Loss]:
     return {f"{name}, {link.model}, {link.stage}" if len(links) > 1 else name: link.loss for link in links}
 
 
-FILES = {key: one for name in recipes.names() for key, one in of_recipe(name).items()}
-SYSTEMS = {**ROWS, **FILES}
+SYSTEMS = {key: one for name in recipes.names() for key, one in of_recipe(name).items()}
 VARIANTS = {
     "plain": loss.Policy(clip=None),
+    "covariance": loss.Policy(
+        clip=loss.Clip(0.2, 0.28, dual=10.0),
+        mask=loss.CovarianceMask(0.02, 1.0, 40.0),
+        aggregate="constant",
+        constant=8192.0,
+    ),
+    "shifted bounds": loss.Policy(
+        clip=loss.Clip(center="proximal_shift"),
+        kl=loss.KL(0.0005),
+        drift=loss.KL(0.0005, column="proximal_logprob"),
+    ),
     "everything": loss.Policy(
         clip=loss.Clip(0.2, 0.3, 1.5), kl=loss.KL(0.1), drift=loss.KL(0.1, "k2", only=DivergenceMask()), entropy=0.1
     ),

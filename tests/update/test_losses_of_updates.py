@@ -25,7 +25,7 @@ from agentrl_core.update.update import Update
 EACH = pytest.mark.parametrize("name", LOSSES)
 # Bounds, shares or means of these are over all rows: packs that do not hold the whole update do not add up.
 OVER_ALL_ROWS = [
-    "A4 SPEAR",
+    "covariance",
     "clip_cov",
     "kl_cov",
     "d3s",

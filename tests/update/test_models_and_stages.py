@@ -3,39 +3,24 @@
 from __future__ import annotations
 
 import functools
-from collections import defaultdict
 
 import numpy as np
 import pytest
 import torch
 from hand_made import tiny_model
-from systems import LINE, SYSTEMS, TABLE
 from torch import nn
 from updates import columns, grow, of_groups
 
 from agentrl_core import Batch, Recipe, advantage, annotate, loss, recipes
 from agentrl_core.exceptions import RecipeError
 
-# What docs/losses.md writes behind the name of a system's second line, and what it stands for in a recipe.
-SAID = {
-    "critic": {"model": "critic"},
-    "critics": {"model": "critic"},
-    "warm start": {"stage": "warm_start"},
-    "pairs": {"stage": "pairs"},
-}
-
 
 def with_two_losses() -> dict[str, Recipe]:
-    """One recipe for each system that has two lines."""
-    lines = defaultdict(list)
-    for key, name, _ in LINE.findall(TABLE.read_text(encoding="utf-8")):
-        said = name.partition(", ")[2]
-        lines[key].append((said, SYSTEMS[f"{key} {name}"]))
+    """The losses of each system that has two, of other models or in other stages, under a credit of its own."""
     found = {}
-    for key, members in lines.items():
-        if any(said in SAID for said, _ in members):
-            links = tuple(loss.Train(one, **SAID[said]) if said in SAID else one for said, one in members)
-            found[key] = recipes.GRPO.replace(name=key.lower(), advantage=advantage.Gae(), loss=links)
+    for name in ("dapo_direct", "ver_ipo", "vl_dac", "safe", "gui_libra"):
+        links = recipes.get(name).at(0).chain("loss")
+        found[name] = recipes.GRPO.replace(name=name, advantage=advantage.Gae(), loss=links)
     return found
 
 
@@ -59,8 +44,7 @@ def snapshot(model: nn.Module) -> torch.Tensor:
     return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
 
 
-def test_the_table_has_such_systems() -> None:
-    assert set(RECIPES) == {"A16", "A40", "A47", "B8", "B15", "B28", "B48", "E44"}
+def test_they_have_two() -> None:
     assert all(len(recipe.chain("loss")) == 2 for recipe in RECIPES.values())
 
 

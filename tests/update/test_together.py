@@ -27,8 +27,8 @@ from agentrl_core.update.update import Update
 from agentrl_core.update.updates import Updates
 
 EACH = pytest.mark.parametrize("name", LOSSES)
-SOME = ["A4 SPEAR", "bapo", "siren", "light_if, policy, update", "forking_tokens", "pacs", "m2po", "drpo"]
-SEVERAL = pytest.mark.parametrize("name", [*SOME, "B48 SAFE, critic", "inpo", "everything"])
+SOME = ["covariance", "bapo", "siren", "light_if, policy, update", "forking_tokens", "pacs", "m2po", "drpo"]
+SEVERAL = pytest.mark.parametrize("name", [*SOME, "safe, critic, update", "inpo", "everything"])
 WHOLE = 10**6
 
 Found = tuple[Tensor, list[Tensor]]
@@ -327,7 +327,7 @@ def test_ranks_make_one_loss(name: str, layout: str) -> None:
 
 
 def test_the_loop_of_the_docs() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "losses.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[2] / "docs" / "components.md").read_text(encoding="utf-8")
     (code,) = [block for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if ".together(" in block]
     policy = network()
     before = policy.lm_head.weight.detach().clone()

@@ -21,6 +21,7 @@ from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import Column, option
 from agentrl_core.loss import Policy, Sum, Tokens, Train
 from agentrl_core.loss.base import Unit, WeightedLoss, sums
+from agentrl_core.model.lazy_torch import functional
 from agentrl_core.recipe import Recipe
 from agentrl_core.schedule import Above, Dual, Repeat
 
@@ -62,7 +63,8 @@ class OldDivergence(WeightedLoss):
         away = tokens.log_ratio_to("old_logprob")
         estimate = away.expm1() - away
         loss = self.coefficient * (tokens.stream("weight_kl") * estimate).sum()
-        largest = tokens.segments("sequence").mean(estimate.detach()).max()
+        means = tokens.segments("sequence").mean(estimate.detach())
+        largest = functional.pad(means, (0, 1)).max()  # 0 where there is no row
         return loss, {**sums(tokens, old_kl=estimate), "max_kl": largest}
 
 

@@ -87,7 +87,7 @@ ISTAR = Recipe(
     reward=(Outcome(), ImplicitProcess(level="step")),
     advantage=(
         GroupRelative(column="process_reward", level="step", scale="none"),
-        GroupRelative(level="step", scale="none", singleton="raw", add=True),
+        GroupRelative(scale="none", singleton="raw", add=True),
     ),
     loss=(Train(TrajectoryPairs(), model="reward_model"), Policy()),
 )

@@ -1,0 +1,108 @@
+"""SAFE: two pessimistic value heads, and a price on divergence that a controller sets from reward and entropy.
+
+    V = -0.3 log mean_k exp(-v_k / 0.3)
+    L_critic = mean over draws of (huber(V, R) + huber(V_old + clip(V - V_old, +-0.2), R)) / 2,   delta 0.5
+    A = R - V_old, compared over the batch, the same for all tokens of an answer;   L = PPO's, with 0.01 of entropy and
+    beta of k3 to the reference, beta = 0.2 (KL - threshold) gate where KL is above it (`PredictivePenalty`)
+
+Its public code adds the penalty as a plain number, which has no gradient; here its slope is the coefficient of one. Its
+asymmetric variant and its bound on steps of large divergence are not here.
+
+Source: SAFE: Stable Alignment Finetuning with Entropy-Aware Predictive Control for RLHF. Needs: the critic as step
+columns `value` and `old_value`, answering `value` as `[N, 2]`; the model reference; the loop's metric `reward`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from agentrl_core.advantage import Gae, GroupRelative
+from agentrl_core.component import Controller, State, option
+from agentrl_core.loss import KL, Policy, Train, Value
+from agentrl_core.recipe import Recipe
+
+
+@dataclass(frozen=True)
+class PredictivePenalty(Controller):
+    """The price on divergence: 0 below a threshold that moves with the reward, rising above it, more so at low entropy.
+
+    kl <- 0.9 kl + 0.1 KL;   e: the change of the reward's average (0.95) less 0.001;   I: the sum of e within +-1
+    threshold = clip((0.3 + 0.3 e + 0.01 I + 0.05 (e - e of before)) phase, 0.1, 0.6)
+    number = 0.2 (kl - threshold) max(0.5, entropy_floor / (H + 0.1)) where kl is above it, else `at_least`
+
+    The phase is 1.5 before `window` rewards are known; then 1.2 where the mean of their newer half is above that of the
+    older by more than 0.01; else 1 where they are within a spread of 0.02 above 0.7; else 0.8. How the public code
+    compares means is not certain.
+
+    Args:
+        entropy_floor: entropy below which the price rises, above 0.
+        window: rewards that tell the phase, at least 2.
+        at_least: the price below the threshold, above 0: a coefficient is not 0.
+
+    Example:
+        >>> from agentrl_core.recipes.safe import PredictivePenalty
+        >>> price = PredictivePenalty()
+        >>> state = price.moved(price.initial_state(), {"reference_kl": 0.9, "entropy": 1.9, "reward": 0.5})
+        >>> round(price.value(state), 6)  # 0.2 (0.9 - 0.3 * 1.5) * 2 / 2
+        0.09
+    """
+
+    entropy_floor: float = option(2.0, above=0)
+    window: int = option(50, at_least=2)
+    at_least: float = option(1e-8, above=0)
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Divergence, entropy, reward."""
+        return ("reference_kl", "entropy", "reward")
+
+    def begin(self) -> State:
+        """Nothing measured."""
+        return {"value": self.at_least, "kl": None, "average": None, "error": None, "integral": 0.0, "rewards": []}
+
+    def move(self, state: State, *metrics: float) -> State:
+        """One measurement."""
+        divergence, entropy, reward = metrics
+        smooth = divergence if state["kl"] is None else 0.9 * state["kl"] + 0.1 * divergence
+        average, error, integral, moved = reward, None, 0.0, 0.0
+        if state["average"] is not None:
+            average = 0.95 * state["average"] + 0.05 * reward
+            error = average - state["average"] - 0.001
+            integral = min(max(state["integral"] + error, -1.0), 1.0)
+            change = 0.0 if state["error"] is None else error - state["error"]
+            moved = 0.3 * error + 0.01 * integral + 0.05 * change
+        rewards = [*state["rewards"], reward][-self.window :]
+        threshold = min(max((0.3 + moved) * self._phase(rewards), 0.1), 0.6)
+        gate = max(0.5, self.entropy_floor / (entropy + 0.1))
+        price = max(0.2 * (smooth - threshold) * gate, self.at_least)
+        found = {"value": price, "kl": smooth, "average": average, "error": error, "integral": integral}
+        return {**found, "rewards": rewards}
+
+    def _phase(self, rewards: list[float]) -> float:
+        if len(rewards) < self.window:
+            return 1.5
+        older, newer = rewards[: self.window // 2], rewards[self.window // 2 :]
+        if np.mean(newer) - np.mean(older) > 0.01:
+            return 1.2
+        return 1.0 if np.std(rewards) < 0.02 and np.mean(rewards) > 0.7 else 0.8
+
+    def value(self, state: State) -> float:
+        """The price."""
+        return float(state["value"])
+
+
+SAFE = Recipe(
+    name="safe",
+    source="SAFE: Stable Alignment Finetuning with Entropy-Aware Predictive Control for RLHF",
+    advantage=(Gae(level="step"), GroupRelative(column="advantage", level="step", group_by="batch")),
+    loss=(
+        Train(
+            Value(kind="huber", delta=0.5, clip=0.2, combine="mean", heads="soft_minimum", temperature=0.3),
+            model="critic",
+        ),
+        Train(Policy(kl=KL(PredictivePenalty()), entropy=0.01)),
+    ),
+    epochs=2,
+)
