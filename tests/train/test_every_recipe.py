@@ -15,9 +15,11 @@ from agentrl_core.component.component import PHASES
 from agentrl_core.component.needs import facts_of
 from agentrl_core.exceptions import AgentRLError
 from agentrl_core.recipe import Recipe
+from agentrl_core.train import warm_start
 from agentrl_core.train.models import check_runs
 
 SHORT = ["--iterations", "2", "--rollouts", "8", "--group-size", "4", "--held-out", "4", "--families", "lcm"]
+SHORT += ["--turn-tokens", "6", "--task-pool", "64"]
 KINDS = {
     "ppo": [],  # a critic
     "prime": [],  # a reward model, and its reference
@@ -33,13 +35,18 @@ KINDS = {
     "tree_grpo": [],  # facts of the program
 }
 REPLAYS = recipes.GRPO.replace(name="replays", replay=replay.Inject(replay.Memory(per_task=2), count=1))
-WITH_CRITIC = recipes.GRPO.replace(name="mine", loss=(loss.Train(loss.Policy()), loss.Train(loss.Value(), "judge")))
+WITH_JUDGE = recipes.PPO.replace(name="mine", loss=(loss.Policy(), loss.Train(loss.Value(), "judge")))
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory, _warm_policy: Any) -> Path:
+def demo() -> env.ReasoningGym:
+    return env.ReasoningGym(["lcm"], seed=0, held_out=4)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory, demo: env.ReasoningGym) -> Path:
     folder = tmp_path_factory.mktemp("model")
-    for part in _warm_policy:
+    for part in warm_start.build(demo, seed=0):
         part.save_pretrained(folder)
     return folder
 
@@ -68,11 +75,6 @@ def test_a_user_s_file_runs(model: Path, tmp_path: Path) -> None:
     assert ran(str(tmp_path / "mine.toml"), [], model, tmp_path / "run")["models"].keys() == {"policy"}
 
 
-@pytest.fixture(scope="module")
-def demo() -> env.ReasoningGym:
-    return env.ReasoningGym(["lcm"], seed=0, held_out=4)
-
-
 def missing(recipe: Recipe, world: env.ReasoningGym) -> list[str]:
     read = facts_of({phase: recipe.chain(phase) for phase in PHASES})
     return [column.name for column in read if column.name not in world.facts]
@@ -99,7 +101,7 @@ def test_most_recipes_are_taken(demo: env.ReasoningGym) -> None:
 
 
 def test_refusals_come_before_anything_is_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "mine.toml").write_text(WITH_CRITIC.to_toml())
+    (tmp_path / "mine.toml").write_text(WITH_JUDGE.to_toml())
     for arguments, message in (
         (["fapo"], "recipe 'fapo' reads facts that these tasks do not say: flawed; they say: points, answer, tool"),
         (["dpo"], "call with --group-size 2"),
