@@ -2,7 +2,7 @@
 
 A case with a table `pool` is run by a collector with a store, iteration after iteration: `pool.tasks` tasks (`train 0`,
 `train 1`, ...) with `pool.columns`, of which phase select chooses; an iteration says with `tasks` and `group_size` what
-is asked for, with `answers` what its episodes pay, by task in the order of the members, and with `metrics` how it ended.
+is asked for, with `answers` what its episodes pay, by task in the order of members, and with `metrics` how it ended.
 """
 
 from __future__ import annotations
