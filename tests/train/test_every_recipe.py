@@ -31,7 +31,8 @@ KINDS = {
     "light_if": [],  # a stage before
     "remax": [],  # other members
     "rover": [],  # another answer of the model
-    "m2po": [],
+    "gigpo": [],  # steps
+    "rloo": [],
     "tree_grpo": [],  # facts of the program
 }
 REPLAYS = recipes.GRPO.replace(name="replays", replay=replay.Inject(replay.Memory(per_task=2), count=1))

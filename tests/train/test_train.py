@@ -25,7 +25,7 @@ def weights(run, name="start"):
 
 # After so short a warm start the model may call no tool: ARPO has nothing to fork at then, and says so.
 @pytest.mark.filterwarnings("ignore:rollout.EntropyBranching forks at tool results")
-@pytest.mark.parametrize("recipe", ["grpo", "arpo", "gigpo", "rloo"])
+@pytest.mark.parametrize("recipe", ["grpo", "arpo"])
 def test_a_run_leaves_what_it_promises(tmp_path, capsys, recipe):
     run = tmp_path / "run"
     assert main(["train", "--run", str(run), "--recipe", recipe, *SHORT]) == 0
@@ -146,8 +146,8 @@ def closed(run):
 @pytest.mark.slow
 def test_ctrl_c_saves_and_resume_goes_on(tmp_path):
     run = tmp_path / "run"
-    command = [sys.executable, "-m", "agentrl_core", "train", "--run", str(run), *SHORT]
-    command[command.index("--iterations") + 1] = "6"
+    short = [*SHORT, "--families", "lcm", "--turn-tokens", "8", "--task-pool", "256", "--iterations", "6"]
+    command = [sys.executable, "-m", "agentrl_core", "train", "--run", str(run), *short]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     deadline = time.monotonic() + 1000
     while closed(run) < 2:
@@ -160,7 +160,7 @@ def test_ctrl_c_saves_and_resume_goes_on(tmp_path):
     assert "--resume" in output
     assert not (run / "summary.json").exists()
     before = pl.scan_ipc(run / "nodes" / "*.arrow").collect()
-    assert main(["train", "--run", str(run), *SHORT, "--iterations", "6", "--resume"]) == 0
+    assert main(["train", "--run", str(run), *short, "--resume"]) == 0
     after = pl.scan_ipc(run / "nodes" / "*.arrow").collect()
     assert after.head(len(before)).equals(before, null_equal=True)
     draws = pl.scan_ipc(run / "draws" / "*.arrow").collect()
