@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 from arithmetic import number
-from case_files import FOLDER, Case, agree, mutants, run
+from case_files import COLLECTED, FOLDER, MUTATED, Case, agree, mutants, run
 
 from agentrl_core.recipe import Recipe
 
@@ -43,7 +43,7 @@ def tells(case: Case, mutant: Callable[[], Recipe]) -> bool:
 def test_every_option_and_link_matters(name: str) -> None:
     told: dict[str, bool] = {}
     for case in OF_RECIPE[name]:
-        for said, mutant in mutants(case.recipe):
+        for said, mutant in mutants(case.recipe, (*COLLECTED, *MUTATED) if case.pool else MUTATED):
             told[said] = told.get(said, False) or tells(case, mutant)
     idle = {place for case in OF_RECIPE[name] for place in case.idle}
     untold = {said for said in told if not told[said]}

@@ -18,11 +18,12 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import numpy as np
 import torch
 from arithmetic import number
+from case_collector import running
 from numpy.typing import NDArray
 
 from agentrl_core import Batch, Forest, recipes
 from agentrl_core.component import Closed
-from agentrl_core.component.component import Component
+from agentrl_core.component.component import Component, find_component
 from agentrl_core.component.state import packed
 from agentrl_core.env import StepFlag
 from agentrl_core.model.pack import PackOutput
@@ -45,18 +46,20 @@ class Case:
     iterations: list[dict[str, Any]]
     idle: dict[str, str]
     """Options that make no difference, with the reason."""
+    pool: dict[str, Any]
+    """Of a case that a collector runs: its tasks; see case_collector."""
 
     @classmethod
     def read(cls, path: Path) -> Case:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
-        unknown = table.keys() - {"recipe", "checks", "from", "why", "replace", "idle", "iteration"}
+        unknown = table.keys() - {"recipe", "checks", "from", "why", "replace", "idle", "iteration", "pool"}
         assert not unknown, f"{path.name} has {unknown}"
         for said in ("checks", "from", "why"):
             assert table[said].strip(), f"{path.name} does not say {said}"
         recipe = recipes.get(table["recipe"])
         for place, value in table.get("replace", {}).items():
             recipe = replaced(recipe, place.split("."), value)
-        return cls(path.stem, recipe, table["iteration"], table.get("idle", {}))
+        return cls(path.stem, recipe, table["iteration"], table.get("idle", {}), table.get("pool", {}))
 
     @property
     def expected(self) -> list[Numbers]:
@@ -161,21 +164,46 @@ def _tell(forest: Forest, handle: int, member: Mapping[str, Any], components: Se
 
 def run(case: Case, recipe: Recipe, layout: Literal["tree", "sequence"], seed: int) -> list[Numbers]:
     """What the recipe gives for each iteration, by the names of the case, its draws in another order for each seed."""
+    if case.pool:
+        return _collected(case, recipe, layout, seed)
     found, state = [], {}
     for place, iteration in enumerate(case.iterations):
         batch = rollouts(iteration["members"], place).with_state(packed(state))
         for level, columns in iteration.get("columns", {}).items():
             numbers = {name: np.array([number(value) for value in values]) for name, values in columns.items()}
             batch = batch.with_columns(level, **numbers)
-        for level in LEVELS:
-            rows = batch.num_draws if level == "draw" else int(batch.offsets(level)[-1])
-            batch = batch.with_columns(level, **{f"case_{level}": np.arange(rows)})
-        order = np.random.default_rng(seed).permutation(batch.num_draws) if seed else np.arange(batch.num_draws)
-        batch = batch.select_draws(order)
+        batch = _numbered(batch, seed)
         if iteration.get("stage", "update") == "update" and recipe.advantage is not None:
             batch = recipe.credit(batch)
         found.append(_numbers(batch, recipe, iteration, layout))
         state = recipe.next_states(state, Closed.of(batch))
+    return found
+
+
+def _numbered(batch: Batch, seed: int) -> Batch:
+    """The batch with the places of the case as columns, its draws in another order for each seed."""
+    for level in LEVELS:
+        rows = batch.num_draws if level == "draw" else int(batch.offsets(level)[-1])
+        batch = batch.with_columns(level, **{f"case_{level}": np.arange(rows)})
+    order = np.random.default_rng(seed).permutation(batch.num_draws) if seed else np.arange(batch.num_draws)
+    return batch.select_draws(order)
+
+
+def _collected(case: Case, recipe: Recipe, layout: Literal["tree", "sequence"], seed: int) -> list[Numbers]:
+    """The same of a case that a collector runs."""
+    found = []
+    with running(recipe, case.pool) as run_:
+        for iteration in case.iterations:
+            options = run_.options(iteration["expect"].get("option", {}))
+            batch = run_.batch(iteration)
+            for level, columns in iteration.get("columns", {}).items():
+                numbers = {name: np.array([number(value) for value in values]) for name, values in columns.items()}
+                batch = batch.with_columns(level, **numbers)
+            shuffled = _numbered(batch, seed)
+            if recipe.advantage is not None:
+                batch, shuffled = recipe.credit(batch), recipe.credit(shuffled)
+            found.append(options | _numbers(shuffled, recipe, iteration, layout))
+            run_.close(batch, iteration)
     return found
 
 
@@ -257,6 +285,8 @@ def agree(found: Sequence[Numbers], expected: Sequence[Numbers]) -> str:
 def replaced(value: Any, place: Sequence[str], new: Any) -> Any:
     """A recipe, chain or component with another value at a place, such as `["loss", "clip", "low"]`."""
     if not place:
+        if isinstance(new, Mapping):
+            return find_component("agentrl_core.loss", new)
         return tuple(new) if isinstance(new, list) else new
     if isinstance(value, tuple):
         index = int(place[0])
@@ -269,17 +299,19 @@ def replaced(value: Any, place: Sequence[str], new: Any) -> Any:
 
 MUTATED = ("reward", "advantage", "weight", "loss")
 """The phases that cases run."""
+COLLECTED = ("select", "replay")
+"""The phases that only a collector runs."""
 
 
-def mutants(recipe: Recipe) -> Iterator[tuple[str, Callable[[], Recipe]]]:
+def mutants(recipe: Recipe, phases: Sequence[str] = MUTATED) -> Iterator[tuple[str, Callable[[], Recipe]]]:
     """The recipe with each option that it sets put back or changed, and with each link of its chains left out.
 
     Each is made when it is called, since one that is not possible is told apart as well.
     """
-    for phase in MUTATED:
+    for phase in phases:
         chain = recipe.chain(phase)
         for link, component in enumerate(chain):
-            if len(chain) > 1 or phase == "weight":
+            if len(chain) > 1 or phase in ("weight", "replay"):
                 rest = (*chain[:link], *chain[link + 1 :])
                 yield f"{phase} without {component!r}", partial(recipe.replace, **{phase: rest or None})
             for place, value in _changes(component):
@@ -288,7 +320,8 @@ def mutants(recipe: Recipe) -> Iterator[tuple[str, Callable[[], Recipe]]]:
 
 
 def _changed(recipe: Recipe, phase: str, place: Sequence[str], value: Any) -> Recipe:
-    return recipe.replace(**{phase: replaced(recipe.chain(phase), place, value)})
+    links = replaced(recipe.chain(phase), place, value)
+    return recipe.replace(**{phase: links if len(links) > 1 else links[0]})
 
 
 def _changes(component: Component) -> Iterator[tuple[list[str], Any]]:

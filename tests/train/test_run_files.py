@@ -62,8 +62,8 @@ def test_a_folder_gets_its_name_when_its_files_are_on_the_disk(
 
 def test_a_checkpoint_is_durable_before_the_store_names_it(tmp_path: Path, synced: list[tuple[str, list[str]]]) -> None:
     policy = torch.nn.Linear(2, 2)
-    optimizer = torch.optim.AdamW(policy.parameters())
-    names = [loop._save_checkpoint(tmp_path, iteration, policy, optimizer) for iteration in (1, 2)]
+    state = {"models": {"policy": policy.state_dict()}}
+    names = [loop._save_checkpoint(tmp_path, iteration, state) for iteration in (1, 2)]
     assert names == ["checkpoints/00000001.pt", "checkpoints/00000002.pt"]
     folder = tmp_path / "checkpoints"
     assert synced[-2:] == [
@@ -73,7 +73,7 @@ def test_a_checkpoint_is_durable_before_the_store_names_it(tmp_path: Path, synce
     loop._drop_checkpoints(tmp_path, names[1])
     assert [file.name for file in folder.iterdir()] == ["00000002.pt"]
     saved = torch.load(folder / "00000002.pt", weights_only=True)
-    assert torch.equal(saved["policy"]["weight"], policy.weight)
+    assert torch.equal(saved["models"]["policy"]["weight"], policy.weight)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.9])

@@ -25,7 +25,7 @@ def weights(run, name="start"):
 
 # After so short a warm start the model may call no tool: ARPO has nothing to fork at then, and says so.
 @pytest.mark.filterwarnings("ignore:rollout.EntropyBranching forks at tool results")
-@pytest.mark.parametrize("recipe", ["grpo", "arpo", "gigpo", "rloo"])
+@pytest.mark.parametrize("recipe", ["grpo", "arpo"])
 def test_a_run_leaves_what_it_promises(tmp_path, capsys, recipe):
     run = tmp_path / "run"
     assert main(["train", "--run", str(run), "--recipe", recipe, *SHORT]) == 0
@@ -52,7 +52,7 @@ def test_without_a_learning_rate_nothing_changes(tmp_path):
     assert main(["train", "--run", str(run), "--learning-rate", "0", *SHORT]) == 0
     summary = json.loads((run / "summary.json").read_text())
     assert summary["success_after"] == summary["success_before"]
-    checkpoint = torch.load(next((run / "checkpoints").glob("*.pt")), weights_only=True)["policy"]
+    checkpoint = torch.load(next((run / "checkpoints").glob("*.pt")), weights_only=True)["models"]["policy"]
     start = weights(run)
     assert len(start) > 10
     assert all(torch.equal(checkpoint[name], value) for name, value in start.items())
@@ -67,7 +67,7 @@ def test_a_local_model_is_trained_instead(tmp_path, capsys, warm_policy):
     assert main(["train", "--run", str(run), "--model", str(model), *SHORT]) == 0
     start = weights(run)
     assert all(torch.equal(start[name], value) for name, value in policy.state_dict().items())
-    checkpoint = torch.load(next((run / "checkpoints").glob("*.pt")), weights_only=True)["policy"]
+    checkpoint = torch.load(next((run / "checkpoints").glob("*.pt")), weights_only=True)["models"]["policy"]
     assert not all(torch.equal(checkpoint[name], value) for name, value in start.items())
     capsys.readouterr()
     for wrong, message in (
@@ -82,18 +82,6 @@ def test_a_local_model_is_trained_instead(tmp_path, capsys, warm_policy):
         printed = capsys.readouterr().err
         assert message in printed
         assert len(printed.splitlines()) == 1
-
-
-def test_a_recipe_with_a_critic_is_refused(tmp_path, capsys):
-    from agentrl_core import advantage, loss, recipes
-
-    file = tmp_path / "mine.toml"
-    links = (loss.Train(loss.Value(), model="critic"), loss.Policy())
-    file.write_text(recipes.GRPO.replace(name="mine", advantage=advantage.Gae(), loss=links).to_toml())
-    assert main(["train", "--recipe", str(file), "--run", str(tmp_path / "run")]) == 1
-    printed = capsys.readouterr().err
-    assert "recipe 'mine' trains model 'critic' in stage 'update', but agentrl train makes one model" in printed
-    assert not (tmp_path / "run").exists()
 
 
 def test_a_recipe_file_holds_options(tmp_path, capsys):
@@ -158,8 +146,8 @@ def closed(run):
 @pytest.mark.slow
 def test_ctrl_c_saves_and_resume_goes_on(tmp_path):
     run = tmp_path / "run"
-    command = [sys.executable, "-m", "agentrl_core", "train", "--run", str(run), *SHORT]
-    command[command.index("--iterations") + 1] = "6"
+    short = [*SHORT, "--families", "lcm", "--turn-tokens", "8", "--task-pool", "256", "--iterations", "6"]
+    command = [sys.executable, "-m", "agentrl_core", "train", "--run", str(run), *short]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     deadline = time.monotonic() + 1000
     while closed(run) < 2:
@@ -172,7 +160,7 @@ def test_ctrl_c_saves_and_resume_goes_on(tmp_path):
     assert "--resume" in output
     assert not (run / "summary.json").exists()
     before = pl.scan_ipc(run / "nodes" / "*.arrow").collect()
-    assert main(["train", "--run", str(run), *SHORT, "--iterations", "6", "--resume"]) == 0
+    assert main(["train", "--run", str(run), *short, "--resume"]) == 0
     after = pl.scan_ipc(run / "nodes" / "*.arrow").collect()
     assert after.head(len(before)).equals(before, null_equal=True)
     draws = pl.scan_ipc(run / "draws" / "*.arrow").collect()

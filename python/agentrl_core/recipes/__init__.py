@@ -7,6 +7,7 @@ needs, and the `Recipe`, a constant that is the name in capitals. The folder is 
 from __future__ import annotations
 
 import difflib
+import functools
 import importlib
 import pkgutil
 import re
@@ -26,7 +27,12 @@ def names() -> list[str]:
         >>> "grpo" in recipes.names()
         True
     """
-    return sorted(module.name for module in pkgutil.iter_modules(__path__))
+    return list(_names())
+
+
+@functools.cache
+def _names() -> tuple[str, ...]:
+    return tuple(sorted(module.name for module in pkgutil.iter_modules(__path__)))
 
 
 def get(name: str) -> Recipe:

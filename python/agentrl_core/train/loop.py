@@ -28,10 +28,9 @@ from agentrl_core.collect import Progress as Rollouts
 from agentrl_core.data.batch import Batch
 from agentrl_core.data.store import Store
 from agentrl_core.exceptions import InvalidInputError
-from agentrl_core.loss import Train
-from agentrl_core.model.annotate import annotate
 from agentrl_core.recipe import Recipe
 from agentrl_core.train.files import rename_whole, sync_folder, write_whole
+from agentrl_core.train.models import Models, check_runs, other_stages
 from agentrl_core.train.warm_start import warm_start
 
 if TYPE_CHECKING:
@@ -132,19 +131,13 @@ def train(options: TrainOptions, recipe: Recipe, progress: Progress) -> dict[str
             recipe or other options.
         KeyboardInterrupt: the run was interrupted; `resume` goes on.
     """
-    recipe.check()
-    for link in recipe.chain("loss"):
-        if isinstance(link, Train) and (link.model, link.stage) != ("policy", "update"):
-            raise InvalidInputError(
-                f"recipe {recipe.name!r} trains model {link.model!r} in stage {link.stage!r}, but agentrl train makes "
-                "one model, the policy, and trains it in stage 'update'; copy its loop, and step update.model there"
-            )
+    world = env.ReasoningGym(list(options.families), seed=options.seed, held_out=options.held_out)
+    check_runs(recipe, world, options.group_size)
     run = Path(options.run)
     with Store.open(run) as store:
         _begin(options, recipe, run, store)
         seconds: dict[str, float] = defaultdict(float, store.state.get("metrics", {}).get("seconds", {}))
         torch.manual_seed(options.seed)
-        world = env.ReasoningGym(list(options.families), seed=options.seed, held_out=options.held_out)
         with _timed(seconds, "warm_start"):
             policy, tokenizer = _policy(options, run, world, store, progress)
         generate = _engine(options, run, policy, tokenizer)
@@ -227,7 +220,7 @@ def _learn(
     seconds: dict[str, float],
 ) -> dict[str, Any]:
     run = Path(options.run)
-    optimizer = torch.optim.AdamW(policy.parameters(), lr=options.learning_rate, weight_decay=0.0)
+    models = Models(recipe, policy, _start(run, policy), options.learning_rate, options.seed)
     sampling = engines.Sampling(max_tokens=options.turn_tokens)
     limits = {"sampling": sampling, "context_tokens": options.context_tokens, "progress": progress.rollouts}
     collect = Collector(
@@ -242,10 +235,9 @@ def _learn(
     )
     measured = store.state.get("metrics", {})
     if store.iteration:
-        optimizer.load_state_dict(_checkpoint(run, store)["optimizer"])
+        models.load_state_dict(_checkpoint(run, store))
         generate.update_weights(policy, version=store.iteration)
     generated = int(measured.get("generated_tokens", 0))
-    reference = _frozen_copy(policy, run) if "reference" in recipe.models else None
 
     def success(phase: str) -> float:
         # The same tasks and seeds before and after: with unchanged weights the difference is exactly zero.
@@ -265,24 +257,24 @@ def _learn(
             group = recipe.rollout.at(iteration).branches(options.group_size)
             batch = collect(tasks=max(options.rollouts // group, 1), group_size=options.group_size)
         with _timed(seconds, "update"):
-            if reference is not None:
-                batch = annotate(batch, "reference_logprob", reference, max_tokens=options.pack_tokens)
+            stepping: dict[str, Any] = {
+                "rate": options.learning_rate * _schedule(iteration, options.iterations),
+                "gradient_clip": options.gradient_clip,
+                "max_tokens": options.pack_tokens,
+            }
+            batch = models.annotated(batch, options.pack_tokens)
+            for stage in other_stages(recipe) if iteration == 0 else ():
+                models.step(recipe.updates(batch, stage=stage, seed=options.seed), **stepping)
             batch = recipe.credit(batch)
-            updates = recipe.updates(batch, seed=options.seed + iteration)
-            for step in optimizer.param_groups:
-                step["lr"] = options.learning_rate * _schedule(iteration, options.iterations)
-            for update in updates:
-                for pack in update.pack(max_tokens=options.pack_tokens):
-                    update.loss(pack.run(policy), pack).backward()
-                torch.nn.utils.clip_grad_norm_(policy.parameters(), options.gradient_clip)
-                optimizer.step()
-                optimizer.zero_grad()
+            updates = recipe.updates(batch, seed=options.seed + iteration, models=models.named)
+            models.step(updates, **stepping)
+            recipe.after(updates, **models.named)
             generate.update_weights(policy, version=iteration + 1)
         with _timed(seconds, "store"):
             shown = _shown(batch)
             generated += int(shown["tokens"])
             kept = {"update": updates.metrics, **shown, "generated_tokens": generated, "success_before": success_before}
-            checkpoint = _save_checkpoint(run, iteration + 1, policy, optimizer)
+            checkpoint = _save_checkpoint(run, iteration + 1, models.state_dict())
             collect.update(batch, {**kept, "seconds": dict(seconds)}, checkpoint=checkpoint)
             _drop_checkpoints(run, checkpoint)
         progress.step(**shown)
@@ -333,16 +325,16 @@ def _policy(
     policy = AutoModelForCausalLM.from_pretrained(start, dtype=torch.float32, local_files_only=True)
     tokenizer = AutoTokenizer.from_pretrained(start, local_files_only=True)
     if store.iteration:
-        policy.load_state_dict(_checkpoint(run, store)["policy"])
+        policy.load_state_dict(_checkpoint(run, store)["models"]["policy"])
     return policy.to(options.device), tokenizer
 
 
-def _frozen_copy(policy: PreTrainedModel, run: Path) -> PreTrainedModel:
+def _start(run: Path, policy: PreTrainedModel) -> PreTrainedModel:
     """The policy as it was before reinforcement learning."""
     from transformers import AutoModelForCausalLM
 
-    reference = AutoModelForCausalLM.from_pretrained(run / "start", dtype=torch.float32, local_files_only=True)
-    return reference.to(policy.device).requires_grad_(requires_grad=False)  # type: ignore[no-any-return, arg-type]
+    start = AutoModelForCausalLM.from_pretrained(run / "start", dtype=torch.float32, local_files_only=True)
+    return start.to(policy.device)  # type: ignore[no-any-return]
 
 
 def _engine(options: TrainOptions, run: Path, policy: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Engine:
@@ -376,14 +368,13 @@ def _checkpoint(run: Path, store: Store) -> dict[str, Any]:
     return torch.load(run / str(store.state["checkpoint"]), map_location="cpu", weights_only=True)  # type: ignore[no-any-return]
 
 
-def _save_checkpoint(run: Path, iteration: int, policy: PreTrainedModel, optimizer: torch.optim.Optimizer) -> str:
+def _save_checkpoint(run: Path, iteration: int, state: Mapping[str, Any]) -> str:
     """Write the weights after an iteration, durably: the store is about to name them. The older ones stay till then."""
     folder = run / "checkpoints"
     if not folder.is_dir():
         folder.mkdir()
         sync_folder(run)
     path = folder / f"{iteration:08d}.pt"
-    state: Mapping[str, Any] = {"policy": policy.state_dict(), "optimizer": optimizer.state_dict()}
     write_whole(path, lambda file: torch.save(state, file))
     return str(path.relative_to(run))
 

@@ -1,0 +1,163 @@
+"""The models of a recipe beside the policy: what is trained or asked, its columns, and what cannot be run here."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from agentrl_core.component.component import PHASES
+from agentrl_core.component.needs import facts_of
+from agentrl_core.data.batch import Batch
+from agentrl_core.data.facts import by_level
+from agentrl_core.env.base import Environment
+from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.loss import Train
+from agentrl_core.model.annotate import annotate
+from agentrl_core.recipe import Recipe
+from agentrl_core.select import Pool, Wanted
+from agentrl_core.update.updates import Updates
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from agentrl_core.component.column import Column
+
+_OF_POLICY = ("policy", "proximal")
+"""Models that are the policy as it is before the updates."""
+_FROZEN = ("reference", "reward_reference")
+"""Models that stay as the policy was before reinforcement learning."""
+_TRAINED = ("critic", "reward_model")
+"""Models that begin as a copy of the policy."""
+_LOOKED_AT = 64
+"""Tasks that a selector is tried on."""
+
+
+def check_runs(recipe: Recipe, world: Environment, group_size: int) -> None:
+    """Refuse a recipe that the reference loop cannot run with an environment, before anything is made.
+
+    Raises:
+        InvalidInputError: the environment says too little, or a model is another one than the loop makes.
+        RecipeError: the recipe itself cannot run.
+    """
+    name = f"recipe {recipe.name!r}"
+    said: Mapping[str, Any] = getattr(world, "facts", {})
+    missing = [
+        column.name for column in facts_of({phase: recipe.chain(phase) for phase in PHASES}) if column.name not in said
+    ]
+    if missing:
+        raise InvalidInputError(
+            f"{name} reads facts that these tasks do not say: {', '.join(missing)}; they say: {', '.join(said)}. Give "
+            "the recipe's column options the names of those, or copy the loop, and collect in an environment of yours "
+            "that declares them; `agentrl recipes --facts` lists who needs what"
+        )
+    recipe.check(facts=by_level({**said, **recipe.rollout.facts}))
+    for training in _trainings(recipe):
+        if training.model not in ("policy", *_TRAINED):
+            raise InvalidInputError(
+                f"{name} trains model {training.model!r}, but agentrl train makes policy, {', '.join(_TRAINED)}; copy "
+                "its loop, and step update.model there"
+            )
+        if "pair" in training.loss.streams and recipe.rollout.at(0).branches(group_size) != 2:
+            raise InvalidInputError(f"{name} compares two answers to a task; call with --group-size 2")
+    for column in asked(recipe):
+        if column.model not in (*_OF_POLICY, *_FROZEN, *_TRAINED) or column.level != "token":
+            raise InvalidInputError(
+                f"{name} asks model {column.model!r} for column {column.name!r} of each {column.level}, which "
+                "agentrl train does not make; copy its loop, and add the column there: arl.annotate or "
+                "batch.with_columns"
+            )
+    tasks = world.tasks(_LOOKED_AT)
+    select = recipe.at(0).select
+    wanted = Wanted(1, max(group_size, 1), 0, np.zeros(0, np.int64), iteration=0)
+    select.choose(Pool([("world", task) for task in tasks]), select.initial_state(), wanted, 0)
+
+
+def asked(recipe: Recipe) -> list[Column]:
+    """The columns that models make for a recipe."""
+    columns = (column for phase in PHASES for link in recipe.chain(phase) for column in link.needs if column.model)
+    return list(dict.fromkeys(columns))
+
+
+def other_stages(recipe: Recipe) -> list[str]:
+    """The stages before that of the updates; the first batch trains them, before it has credit."""
+    return [stage for stage in dict.fromkeys(each.stage for each in _trainings(recipe)) if stage != "update"]
+
+
+def _trainings(recipe: Recipe) -> list[Train]:
+    return [link if isinstance(link, Train) else Train(link) for link in recipe.chain("loss")]
+
+
+@dataclass
+class Models:
+    """The models of a run by name, and an optimizer for each that is trained.
+
+    Args:
+        recipe: that is run.
+        policy: the model that speaks.
+        start: as it was before reinforcement learning.
+        learning_rate: of every optimizer.
+        seed: of the heads that are new.
+    """
+
+    recipe: Recipe
+    policy: PreTrainedModel
+    start: PreTrainedModel
+    learning_rate: float
+    seed: int
+    named: dict[str, Any] = field(default_factory=dict)
+    optimizers: dict[str, torch.optim.Optimizer] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.named = {"policy": self.policy}
+        trained = {training.model for training in _trainings(self.recipe)}
+        for name in dict.fromkeys([*self.recipe.models, *sorted(trained)]):
+            if name in _FROZEN:
+                self.named[name] = copy.deepcopy(self.start).requires_grad_(requires_grad=False)
+            elif name in _TRAINED:
+                model: Any = copy.deepcopy(self.start)
+                with torch.random.fork_rng(devices=[]):
+                    torch.manual_seed(self.seed)
+                    model.value_head = torch.nn.Linear(model.config.hidden_size, 1).to(self.policy.device)
+                self.named[name] = model
+        for name in sorted(trained | {"policy"}):
+            weights = self.named[name].parameters()
+            self.optimizers[name] = torch.optim.AdamW(weights, lr=self.learning_rate, weight_decay=0.0)
+
+    def annotated(self, batch: Batch, max_tokens: int) -> Batch:
+        """The batch with what its models say of each token."""
+        for column in asked(self.recipe):
+            if not batch.has(column.name, column.level):
+                model = self.named[str(column.model) if column.model not in _OF_POLICY else "policy"]
+                batch = annotate(batch, column.name, model, max_tokens=max_tokens)
+        return batch
+
+    def step(self, updates: Updates, *, rate: float, gradient_clip: float, max_tokens: int) -> None:
+        """Take the optimizer's steps at a learning rate."""
+        for optimizer in self.optimizers.values():
+            for group in optimizer.param_groups:
+                group["lr"] = rate
+        for update in updates:
+            model = self.named[update.model]
+            for pack in update.pack(max_tokens=max_tokens):
+                update.loss(pack.run(model), pack).backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), gradient_clip)
+            update.step(self.optimizers[update.model])
+
+    def state_dict(self) -> dict[str, Any]:
+        """The weights of what is trained or moved, and the optimizers."""
+        return {
+            "models": {name: model.state_dict() for name, model in self.named.items()},
+            "optimizers": {name: optimizer.state_dict() for name, optimizer in self.optimizers.items()},
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what was saved."""
+        for name, weights in state["models"].items():
+            self.named[name].load_state_dict(weights)
+        for name, saved in state["optimizers"].items():
+            self.optimizers[name].load_state_dict(saved)

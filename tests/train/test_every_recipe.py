@@ -1,0 +1,115 @@
+"""Which recipes the reference loop runs: one of each kind is run, of all it is told at once whether they are."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from agentrl_core import env, loss, recipes, replay
+from agentrl_core.cli import main
+from agentrl_core.component.component import PHASES
+from agentrl_core.component.needs import facts_of
+from agentrl_core.exceptions import AgentRLError
+from agentrl_core.recipe import Recipe
+from agentrl_core.train import warm_start
+from agentrl_core.train.models import check_runs
+
+SHORT = ["--iterations", "2", "--rollouts", "8", "--group-size", "4", "--held-out", "4", "--families", "lcm"]
+SHORT += ["--turn-tokens", "6", "--task-pool", "64"]
+KINDS = {
+    "ppo": [],  # a critic
+    "prime": [],  # a reward model, and its reference
+    "reinforce_plus_plus": [],  # a reference in the reward
+    "areal": [],  # the policy as it was
+    "longcat_flash": [],  # log-probs that are made again
+    "dpo": ["--group-size", "2"],  # pairs
+    "mopps": [],  # tasks are chosen
+    "light_if": [],  # a stage before
+    "remax": [],  # other members
+    "rover": [],  # another answer of the model
+    "gigpo": [],  # steps
+    "rloo": [],
+    "tree_grpo": [],  # facts of the program
+}
+REPLAYS = recipes.GRPO.replace(name="replays", replay=replay.Inject(replay.Memory(per_task=2), count=1))
+WITH_JUDGE = recipes.PPO.replace(name="mine", loss=(loss.Policy(), loss.Train(loss.Value(), "judge")))
+
+
+@pytest.fixture(scope="module")
+def demo() -> env.ReasoningGym:
+    return env.ReasoningGym(["lcm"], seed=0, held_out=4)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory, demo: env.ReasoningGym) -> Path:
+    folder = tmp_path_factory.mktemp("model")
+    for part in warm_start.build(demo, seed=0):
+        part.save_pretrained(folder)
+    return folder
+
+
+def ran(recipe: str, options: list[str], model: Path, run: Path) -> dict[str, Any]:
+    """The weights of a short run, which went well."""
+    assert main(["train", "--run", str(run), "--recipe", recipe, "--model", str(model), *SHORT, *options]) == 0
+    assert json.loads((run / "summary.json").read_text())["iterations"] == 2
+    (checkpoint,) = (run / "checkpoints").glob("*.pt")
+    saved: dict[str, Any] = torch.load(checkpoint, weights_only=True)
+    return saved
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", KINDS)
+def test_a_recipe_of_each_kind_runs(name: str, model: Path, tmp_path: Path) -> None:
+    saved = ran(name, KINDS[name], model, tmp_path / "run")
+    trained = {link.model for link in recipes.get(name).training()}
+    assert saved["optimizers"].keys() == trained | {"policy"}
+    assert saved["models"].keys() >= trained
+    assert all(value.isfinite().all() for weights in saved["models"].values() for value in weights.values())
+
+
+def test_a_user_s_file_runs(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text(REPLAYS.to_toml())
+    assert ran(str(tmp_path / "mine.toml"), [], model, tmp_path / "run")["models"].keys() == {"policy"}
+
+
+def missing(recipe: Recipe, world: env.ReasoningGym) -> list[str]:
+    read = facts_of({phase: recipe.chain(phase) for phase in PHASES})
+    return [column.name for column in read if column.name not in world.facts]
+
+
+@pytest.mark.parametrize("name", recipes.names())
+def test_a_recipe_is_taken_or_refused_in_one_line(name: str, demo: env.ReasoningGym) -> None:
+    recipe = recipes.get(name)
+    try:
+        check_runs(recipe, demo, 2)
+    except AgentRLError as error:
+        said = str(error)
+        assert "\n" not in said
+        assert all(fact in said for fact in missing(recipe, demo))
+        assert any(word in said for word in ("reads facts", "asks model", "the pool has no column"))
+    else:
+        assert not missing(recipe, demo)
+
+
+def test_most_recipes_are_taken(demo: env.ReasoningGym) -> None:
+    taken = [name for name in recipes.names() if not missing(recipes.get(name), demo)]
+    assert set(KINDS) <= set(taken)
+    assert len(taken) > 0.75 * len(recipes.names())
+
+
+def test_refusals_come_before_anything_is_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "mine.toml").write_text(WITH_JUDGE.to_toml())
+    for arguments, message in (
+        (["fapo"], "recipe 'fapo' reads facts that these tasks do not say: flawed; they say: points, answer, tool"),
+        (["dpo"], "call with --group-size 2"),
+        ([str(tmp_path / "mine.toml")], "recipe 'mine' trains model 'judge', but agentrl train makes policy, critic"),
+        (["vppo"], "recipe 'vppo' asks model 'perturbed' for column 'perturbed_logprob'"),
+        (["v0"], "the pool has no column 'prior'"),
+    ):
+        assert main(["train", "--run", str(tmp_path / "run"), "--recipe", *arguments]) == 1
+        assert message in capsys.readouterr().err
+        assert not (tmp_path / "run").exists()
