@@ -43,6 +43,7 @@ class World:
         self.name = name
         self.title = type(environment).__name__
         self.replayable = bool(getattr(environment, "replayable", True))
+        self.imagined = bool(getattr(environment, "imagined", False))
         self.restores = hasattr(environment, "restore")
         self.facts: Mapping[str, Fact] = getattr(environment, "facts", None) or {}
         for fact, declared in self.facts.items():
