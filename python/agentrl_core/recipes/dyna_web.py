@@ -1,4 +1,6 @@
-"""DynaWeb: an agent that is trained mostly in the dreams of a world model, with an expert's trajectories among them.
+"""DynaWeb: Model-Based Reinforcement Learning of Web Agents, of which no number is known here.
+
+An agent is trained mostly in the dreams of a world model, with an expert's trajectories among them.
 
 Each member of a group is drawn by chance: with probability p_e it is the expert's trajectory (`Task.solution`, in the
 real world), with probability p_r the policy acts in the real world, else it acts in the world model for at most H
