@@ -88,7 +88,13 @@ class Dreams(Rollout):
 
 @dataclass(frozen=True)
 class Demonstrated(BatchComponent):
-    """The expert's draws have advantage 0, and the stream `expert` is 1 on their tokens: they are imitated alone."""
+    """The expert's draws have advantage 0, and the stream `expert` is 1 on their tokens: they are imitated alone.
+
+    Example:
+        >>> from agentrl_core.recipes.dyna_web import Demonstrated
+        >>> Demonstrated().needs
+        (draw('advantage'), draw('demonstrated'))
+    """
 
     phase: ClassVar[str] = "advantage"
     needs: ClassVar[tuple[Column, ...]] = (draw("advantage"), draw("demonstrated"))
