@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 from PIL import Image as Picture
@@ -16,11 +17,15 @@ from agentrl_core.env import Content, Image, Outcome, Task
 TURNS = 3
 
 
+@cache
 def picture(number: int) -> Image:
     """A small PNG of one colour."""
     made = io.BytesIO()
     Picture.new("RGB", (40, 30), (number % 256, number // 256, 7)).save(made, "PNG")
     return Image(made.getvalue())
+
+
+picture(0)  # the first one loads what writes files, which would hold the loop
 
 
 class Gallery:

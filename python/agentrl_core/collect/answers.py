@@ -19,16 +19,27 @@ _LARGEST_FLAGS = 2**32 - 1
 
 
 class Checks:
-    """Checks what an environment says at a place.
+    """Checks what an environment says.
 
     Args:
-        place: the environment and the task, for messages.
+        title: of the environment, for messages.
+        task: its id, for messages.
         facts: what the environment declares.
+
+    Attributes:
+        step: the number of the step that is checked; 0: the reset.
     """
 
-    def __init__(self, place: str, facts: Mapping[str, Fact]) -> None:
-        self._place = place
+    def __init__(self, title: str, task: str, facts: Mapping[str, Fact]) -> None:
+        self.step = 0
+        self._title = title
+        self._task = task
         self._facts = facts
+
+    @property
+    def place(self) -> str:
+        """What is checked, for messages."""
+        return f"step {self.step}" if self.step else "reset"
 
     def content(self, value: Any, name: str, remedy: str) -> Content:
         """A text or messages."""
@@ -77,8 +88,9 @@ class Checks:
         if not isinstance(outcome, Outcome):
             gym = ": observation, reward, terminated, truncated and info, by name" if isinstance(outcome, tuple) else ""
             self.refuse(f"step gave {shown(outcome)}", f"return an env.Outcome{gym}")
-        ends = {name: self._verdict(getattr(outcome, name), name) for name in ("terminated", "truncated")}
-        over, observation = any(ends.values()), None
+        terminated = self._verdict(outcome.terminated, "terminated")
+        truncated = self._verdict(outcome.truncated, "truncated")
+        over, observation = terminated or truncated, None
         if outcome.observation is not None:
             remedy = "give a text or messages with role and content, or None where the episode is over"
             observation = self.content(outcome.observation, "Outcome.observation", remedy)
@@ -87,25 +99,26 @@ class Checks:
                 "Outcome.observation is None, but the episode goes on (terminated and truncated are False)",
                 "give the next observation, or end the episode with terminated=True or truncated=True",
             )
-        flags = outcome.flags
-        if not isinstance(flags, Integral) or not 0 <= int(flags) <= _LARGEST_FLAGS:
+        flags: object = outcome.flags
+        if not isinstance(flags, (int, Integral)) or not 0 <= int(flags) <= _LARGEST_FLAGS:
             self.refuse(f"Outcome.flags is {shown(flags)}", "give env.StepFlag bits, a whole number from 0 to 2^32 - 1")
         if outcome.info is not None and not isinstance(outcome.info, Mapping):
             self.refuse(f"Outcome.info is {shown(outcome.info)}", "give a table of facts, or None")
         checked = Outcome(
             observation=observation,
             reward=self._reward(outcome.reward),
+            terminated=terminated,
+            truncated=truncated,
             flags=int(flags),
             success=None if outcome.success is None else self._verdict(outcome.success, "success"),
             info=outcome.info,
             facts=self._told(outcome.facts),
-            **ends,
         )
         return Answer(checked, None if over or (waits and state is None) else self.state(state))
 
     def refuse(self, found: str, remedy: str) -> NoReturn:
         """Raise the error."""
-        raise InvalidInputError(f"{self._place}: {found}; {remedy}")
+        raise InvalidInputError(f"environment {self._title}, {self.place} of task {self._task!r}: {found}; {remedy}")
 
     def _reward(self, value: Any) -> float | None:
         if value is None:
@@ -122,7 +135,9 @@ class Checks:
         return number
 
     def _verdict(self, value: object, name: str) -> bool:
-        if not (isinstance(value, (bool, np.bool_)) or (isinstance(value, Integral) and value in (0, 1))):
+        if isinstance(value, bool):
+            return value
+        if not (isinstance(value, np.bool_) or (isinstance(value, Integral) and value in (0, 1))):
             self.refuse(f"Outcome.{name} is {shown(value)}", "give True or False")
         return bool(value)
 

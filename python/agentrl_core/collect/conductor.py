@@ -246,12 +246,8 @@ class Conductor:
 
     def episode(self, task: Task, environment: str | None, seed: int) -> Episode:
         """An episode of a task, which is reset when it is first asked."""
-        name = self._world_of(task) if environment is None else environment
-        if name not in self._worlds:
-            known = ", ".join(map(repr, self._worlds))
-            raise InvalidInputError(f"start: environment={name!r} is none of the collector's; it has: {known}")
         return Episode(
-            self._worlds[name],
+            self._world(task, environment),
             task,
             seed,
             journal=self._journal,
@@ -263,6 +259,17 @@ class Conductor:
     def _world_of(self, task: Task) -> str:
         """The name of a task's world; one that no selection chose is of the first."""
         return self._worlds_of.get(task.task_id, next(iter(self._worlds)))
+
+    def imagines(self, task: Task, environment: str | None) -> bool:
+        """Whether an episode of a task is a dream of a world model."""
+        return self._world(task, environment).imagined
+
+    def _world(self, task: Task, environment: str | None) -> World:
+        name = self._world_of(task) if environment is None else environment
+        if name not in self._worlds:
+            known = ", ".join(map(repr, self._worlds))
+            raise InvalidInputError(f"start: environment={name!r} is none of the collector's; it has: {known}")
+        return self._worlds[name]
 
     def statistics(self, task_id: str) -> Mapping[str, Any]:
         """What the run knows of a task."""

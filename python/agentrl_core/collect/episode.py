@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -44,6 +43,7 @@ class World:
         self.name = name
         self.title = type(environment).__name__
         self.replayable = bool(getattr(environment, "replayable", True))
+        self.imagined = bool(getattr(environment, "imagined", False))
         self.restores = hasattr(environment, "restore")
         self.facts: Mapping[str, Fact] = getattr(environment, "facts", None) or {}
         for fact, declared in self.facts.items():
@@ -118,6 +118,7 @@ class Episode:
         self._begin: tuple[Any, bytes | str, Any] | None = None
         self._played: list[Played] = []
         self._handle: Any = None
+        self._checks = Checks(world.title, task.task_id, world.facts)
 
     @property
     def title(self) -> str:
@@ -177,20 +178,21 @@ class Episode:
             self._drop()
             self._played.append(Played(action, recorded, None))
             return recorded
-        place = f"step {len(self._played) + 1}"
+        number = len(self._played) + 1
 
         async def act() -> Played:
             if self._handle is None:
                 await self._build()
             reply = await self._world.workers.act(self._handle, action, self._seconds)
-            return Played(action, self._checked(place, action, reply), reply.snapshot)
+            return Played(action, self._checked(number, action, reply), reply.snapshot)
 
         played: Played = await self._whole(act)
         answers = played.answer.of.values() if isinstance(played.answer, Joint) else [played.answer]
-        if any(each.outcome.reward is not None and math.isnan(each.outcome.reward) for each in answers):
+        # NaN is the one number that is not itself.
+        if [each for each in answers if each.outcome.reward != each.outcome.reward]:
             self._notices.once(
                 "reward",
-                f"environment {self._world.title}: the reward of {place} of task {self._task.task_id!r} is NaN; "
+                f"environment {self._world.title}: the reward of step {number} of task {self._task.task_id!r} is NaN; "
                 "trajectories without a known reward are left out of the update and counted in the metric "
                 "collect.unscored; pay a number, or None where nothing is paid",
             )
@@ -269,7 +271,8 @@ class Episode:
             self._compare(f"step {len(played)}", {"state_key": played[-1].answer.state_key}, {"state_key": state})
             return
         self._handle, first = await workers.begin(self._task, self._seed, self._seconds)
-        checks = self._checks("reset")
+        checks = self._checks
+        checks.step = 0
         remedy = "give a text, or messages with role and content"
         observation = first.observation
         if isinstance(observation, Joint):
@@ -281,18 +284,18 @@ class Episode:
         if self._begin is None:
             self._begin = begin
         self._compare("reset", _named(*self._begin[:2]), _named(*begin[:2]))
-        for number, each in enumerate(played):
-            place = f"step {number + 1}"
+        for number, each in enumerate(played, start=1):
             reply = await workers.act(self._handle, each.action, self._seconds)
-            answer = self._checked(place, each.action, reply)
-            self._compare(place, _shown(each.answer), _shown(answer))
+            answer = self._checked(number, each.action, reply)
+            self._compare(f"step {number}", _shown(each.answer), _shown(answer))
 
-    def _checked(self, place: str, action: Any, reply: Reply) -> Any:
+    def _checked(self, step: int, action: Any, reply: Reply) -> Any:
         """What a step gave, as it should be."""
+        self._checks.step = step
         agents: Any = self._known[0]
         if isinstance(agents, Joint):
-            return self._checks(place).joint(reply.outcome, reply.state_key, action, agents.of)
-        return self._checks(place).answer(reply.outcome, reply.state_key)
+            return self._checks.joint(reply.outcome, reply.state_key, action, agents.of)
+        return self._checks.answer(reply.outcome, reply.state_key)
 
     def _compare(self, place: str, before: Mapping[str, object], now: Mapping[str, object]) -> None:
         for name, old in before.items():
@@ -302,9 +305,6 @@ class Episode:
                     f"{name} of {place} was {shown(old)} and is {shown(now[name])} in the replay: environment "
                     f"{self._world.title} does not replay task {self._task.task_id!r} equally"
                 )
-
-    def _checks(self, place: str) -> Checks:
-        return Checks(f"environment {self._world.title}, {place} of task {self._task.task_id!r}", self._world.facts)
 
 
 def _named(observation: object, state_key: object) -> dict[str, object]:

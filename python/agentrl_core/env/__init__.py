@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from agentrl_core.env.checking import Report, check
     from agentrl_core.env.gymnasium import Gymnasium
     from agentrl_core.env.image import Image
+    from agentrl_core.env.imagined import Imagined
     from agentrl_core.env.mcp import MCP
     from agentrl_core.env.minigrid import MiniGrid
     from agentrl_core.env.python import Python
@@ -67,6 +68,7 @@ _HOME = {
     "Calculator": "calculator",
     "Gymnasium": "gymnasium",
     "Image": "image",
+    "Imagined": "imagined",
     "MCP": "mcp",
     "MiniGrid": "minigrid",
     "Python": "python",
@@ -91,6 +93,7 @@ __all__ = [
     "Fact",
     "Gymnasium",
     "Image",
+    "Imagined",
     "Message",
     "MiniGrid",
     "MultiEpisode",

@@ -162,6 +162,7 @@ class Environment(Protocol):
     - `runs`: where its episodes run: `inline` (in the loop itself, for what is pure and fast), `thread` (the default)
       or `process` (it is pickled; an episode that hangs or crashes harms no other).
     - `replayable: bool`: False where the same actions do not lead to the same place again; forks are refused then.
+    - `imagined: bool`: True where a model makes up what happens; trajectories have the origin `imagined` then.
     - `task(task_id) -> Task`: finds a task again in a new process, where the payload is not plain JSON.
     - `restore(task, seed, actions, snapshot) -> Episode`: an episode as it is behind these actions, where that is
       cheaper than playing them again; `snapshot` is what `Episode.snapshot()` gave there, or None.

@@ -27,6 +27,7 @@ class Branch(Trajectory):
         name: the key as a text that is unique in the run.
         agent: who speaks.
         role: `member` (drawn and trained), `baseline` (scored, never trained) or `helper` (kept, never drawn).
+        origin: `generated`, `expert` or `imagined`.
         parent: the branch that it was forked from or that it answers, or None.
         turns: what was done and answered on its path, inherited turns included.
         status: `running`, or how it ended.

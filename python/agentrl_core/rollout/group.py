@@ -24,7 +24,7 @@ from agentrl_core.rollout.path import Path, Place
 from agentrl_core.rollout.prefix import Prefix
 from agentrl_core.rollout.search_tree import GroupTree
 from agentrl_core.rollout.turn import Turn, uniform
-from agentrl_core.rollout.view import Prompt, Role
+from agentrl_core.rollout.view import Origin, Prompt, Role
 from agentrl_core.rollout.waiting import cancel, first_of, side_by_side
 
 BranchProgram = Callable[[Branch], Awaitable[None]]
@@ -164,6 +164,7 @@ class Group:
         episode: Branch | None = None,
         parent: Branch | None = None,
         role: Role | None = None,
+        origin: Origin = "generated",
         facts: Mapping[str, Any] | None = None,
     ) -> Branch:
         """A branch at the prompt. Nothing runs before it is awaited.
@@ -178,6 +179,7 @@ class Group:
             parent: the branch that it answers without sharing tokens.
             role: `member`; `baseline`: it is scored and votes, and is never trained; `helper`: it is kept, and never
                 drawn. None: that of the group.
+            origin: where what it does comes from; in an imagined environment it is `imagined`.
             facts: what the program says of it, as declared in `Rollout.facts`.
         """
         self._decides()
@@ -193,7 +195,10 @@ class Group:
                 f"start: agent={agent!r} plays the episode of branch {episode} already; fork that branch for another"
             )
         together = None if episode is None else episode.handle
-        handle = forest.start(self.number, member, agent=speaker, episode=together, parent=above, role=role)
+        origin = "imagined" if match is None and runtime.imagines(self.task, environment) else origin
+        handle = forest.start(
+            self.number, member, agent=speaker, episode=together, parent=above, role=role, origin=origin
+        )
         seed, key = forest.segment_seed(handle), (speaker, member)
         if prefix is not None and prefix.seed is not None:
             seed = prefix.seed
@@ -212,6 +217,7 @@ class Group:
             sampling=sampling,
             facts=facts,
         )
+        branch.origin = origin
         if match is not None:
             branch.sit(match)
         reason = None if prefix is None else prefix.title

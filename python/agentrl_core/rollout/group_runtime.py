@@ -46,6 +46,10 @@ class GroupRuntime(Runtime, Protocol):
         """An episode of a task, which is reset when it is first asked."""
         ...
 
+    def imagines(self, task: Task, environment: str | None) -> bool:
+        """Whether an episode of a task is a dream of a world model."""
+        ...
+
     def statistics(self, task_id: str) -> Mapping[str, Any]:
         """What the run knows of a task."""
         ...

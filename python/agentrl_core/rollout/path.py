@@ -69,6 +69,10 @@ class Path:
         self._ends: list[Place] = []
         """Where each turn ends, answer included; and below, where its action does."""
         self._closings: list[Place] = []
+        self._rendered: tuple[Content, NDArray[np.int32]] = "", np.empty(0, np.int32)
+        """The last observation that was looked at, and its tokens."""
+        self._read: tuple[object, str] = None, ""
+        """The last part of the open action that was decoded, and the text up to its end."""
         self._counted = 0
         """How many of its tokens somebody counted."""
         self._images: list[tuple[int, int, tuple[Image, ...]]] = []
@@ -98,8 +102,13 @@ class Path:
     @property
     def text(self) -> str:
         """The open action, without its stop token."""
-        parts = [part.tokens if isinstance(part, Segment) else part for part in self.open]
-        return self._chat.decode(np.concatenate(parts)) if parts else ""
+        if not self.open:
+            return ""
+        last = self.open[-1]
+        if self._read[0] is not last:
+            parts = [part.tokens if isinstance(part, Segment) else part for part in self.open]
+            self._read = last, self._chat.decode(parts[0] if len(parts) == 1 else np.concatenate(parts))
+        return self._read[1]
 
     @property
     def cut(self) -> bool:
@@ -150,7 +159,8 @@ class Path:
 
     def length_with(self, observation: Content) -> int:
         """Its tokens if the open action were answered so."""
-        return self.length + self.cut + len(self._chat.observation(observation))
+        self._rendered = observation, self._chat.observation(observation)
+        return self.length + self.cut + len(self._rendered[1])
 
     def go_on(self, answer: Answer | None, acted: int) -> None:
         """The open action is closed; the next context begins with the answer, if there is one."""
@@ -159,10 +169,11 @@ class Path:
         self.open = []
         if answer is not None:
             self.acted.append(acted)
-            self._closings.append(self._end())
+        self.here = self._end()
+        if answer is not None:
+            self._closings.append(self.here)
         self._said = [] if answer is None else [answer.outcome.observation or ""]
         self._answer = answer
-        self.here = self._end()
 
     def close(self, acted: int) -> None:
         """The open action was the last."""
@@ -206,7 +217,9 @@ class Path:
         content = _together(self._said)
         answer, self._said, self._answer = self._answer, [], None
         state = None if answer is None else answer.state_key
-        self.append(self._chat.observation(content), "observation", state=state, images=images_in(content))
+        known, tokens = self._rendered
+        tokens = tokens if known is content and len(tokens) else self._chat.observation(content)
+        self.append(tokens, "observation", state=state, images=images_in(content))
         self.here = self._end(follows_tool=answer is not None and bool(answer.outcome.flags & TOOL_RESULT))
         if answer is not None:
             self._ends.append(self.here)

@@ -67,7 +67,8 @@ class Trajectory(View):
         Returns:
             What was generated last; None where nothing could be: the episode failed, or there is no room.
         """
-        await self._prompted()
+        if self._path.here is None:
+            await self._prompted()
         sampling = self._sampling if sampling is None else sampling
         sampling = self._runtime.sampling(self.agent) if sampling is None else sampling
         wanted = sampling.max_tokens - sum(map(_length, self._path.open))
@@ -86,7 +87,8 @@ class Trajectory(View):
         Raises:
             InvalidInputError: no action is open.
         """
-        await self._prompted()
+        if self._path.here is None:
+            await self._prompted()
         if not (self._path.open or self.over):
             raise InvalidInputError(f"branch {self.name}: no action is open; generate() or write() one, or use turn()")
         if isinstance(self._episode, Seat):

@@ -19,6 +19,7 @@ from agentrl_core.rollout.runtime import Family, OneAtATime, RunningEpisode, Run
 from agentrl_core.rollout.turn import Turn, uniform
 
 Status = Literal["running", "finished", "truncated", "failed", "aborted", "pruned"]
+Origin = Literal["generated", "expert", "imagined"]
 Role = Literal["member", "baseline", "helper"]
 Prompt = Content | Callable[[Content], Content]
 """What a branch is asked, or what makes it of what the environment says first."""
@@ -50,6 +51,7 @@ class View:
         self.name = path.name
         self.agent = agent
         self.role: Role = role
+        self.origin: Origin = "generated" if parent is None else parent.origin
         self.parent = parent
         self.turns: list[Turn] = []
         self.status: Status = "running"

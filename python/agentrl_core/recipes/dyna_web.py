@@ -1,0 +1,117 @@
+"""DynaWeb: Model-Based Reinforcement Learning of Web Agents, of which no number is known here.
+
+An agent is trained mostly in the dreams of a world model, with an expert's trajectories among them.
+
+Each member of a group is drawn by chance: with probability p_e it is the expert's trajectory (`Task.solution`, in the
+real world), with probability p_r the policy acts in the real world, else it acts in the world model for at most H
+steps, which judges itself whether the task is done. A dream that is not over then counts as a failure.
+
+    dreams and real ones:  A = (r - mean) / std over those of the group,   clipped policy gradient
+    the expert's tokens:   - mean of log p, added with a coefficient
+
+Only the paper's abstract could be read: that dreams and expert trajectories are interleaved at random and that the
+model judges itself is said there; p_e = 0.2, p_r = 0, H = 8, GRPO and the plain likelihood are choices of ours.
+Give the collector `{"real": world, "imagined": env.Imagined(world, model)}`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from agentrl_core.advantage import GroupRelative
+from agentrl_core.component import BatchComponent, Column, Rows, Where, draw, option, token
+from agentrl_core.data.batch import Batch
+from agentrl_core.env import Fact
+from agentrl_core.loss import Imitation, Policy, Sum
+from agentrl_core.recipe import Recipe
+from agentrl_core.rollout import Branch, Group, Rollout
+
+
+@dataclass(frozen=True)
+class Dreams(Rollout):
+    """Members that are dreamt, that are real, and that are the expert's, by chance.
+
+    The draw column `demonstrated` is 1 for a trajectory of the expert.
+
+    Args:
+        expert: p_e; a task without a solution has none.
+        real: p_r.
+        horizon: H, the most steps of a dream.
+        environment: the name of the imagined one.
+
+    Raises:
+        RecipeError: an option is out of range.
+
+    Example:
+        >>> from agentrl_core.recipes.dyna_web import Dreams
+        >>> Dreams(horizon=5)
+        Dreams(expert=0.2, real=0.0, horizon=5, environment='imagined')
+    """
+
+    facts: ClassVar[Mapping[str, Fact]] = {"demonstrated": Fact("trajectory")}
+
+    expert: float = option(0.2, at_least=0, at_most=1)
+    real: float = option(0.0, at_least=0, at_most=1)
+    horizon: int = option(8, at_least=1)
+    environment: str = option("imagined", filled=True)
+
+    async def group(self, group: Group) -> None:
+        """All of them side by side."""
+        experts: set[str] = set()
+        branches = []
+        for member in range(group.size):
+            drawn = group.uniform("source", member)
+            if drawn < self.expert and group.task.solution:
+                branches.append(group.start(origin="expert", facts={"demonstrated": 1}))
+                experts.add(branches[-1].name)
+            elif drawn < self.expert + self.real:
+                branches.append(group.start(facts={"demonstrated": 0}))
+            else:
+                branches.append(group.start(environment=self.environment, facts={"demonstrated": 0}))
+
+        async def drive(branch: Branch) -> None:
+            if branch.name in experts:
+                for action in group.task.solution:
+                    if not branch.over:
+                        await branch.turn(action)
+                return
+            while not branch.over and (branch.origin == "generated" or len(branch.turns) < self.horizon):
+                await branch.turn()
+            branch.stop("the dream is as long as it may be", status="truncated")
+
+        await group.run(branches, drive)
+
+
+@dataclass(frozen=True)
+class Demonstrated(BatchComponent):
+    """The expert's draws have advantage 0, and the stream `expert` is 1 on their tokens: they are imitated alone.
+
+    Example:
+        >>> from agentrl_core.recipes.dyna_web import Demonstrated
+        >>> Demonstrated().needs
+        (draw('advantage'), draw('demonstrated'))
+    """
+
+    phase: ClassVar[str] = "advantage"
+    needs: ClassVar[tuple[Column, ...]] = (draw("advantage"), draw("demonstrated"))
+    makes: ClassVar[tuple[Column, ...]] = (draw("advantage"), token("expert"))
+
+    def __call__(self, batch: Batch) -> Batch:
+        """Return `batch` with both columns."""
+        expert = batch.column("demonstrated", "draw") == 1
+        advantages = np.where(expert, np.float32(0), batch.column("advantage", "draw"))
+        stream = expert[Rows(batch, "token").draws].astype(np.float32)
+        return batch.with_columns("draw", advantage=advantages).with_columns("token", expert=stream)
+
+
+DYNA_WEB = Recipe(
+    name="dyna_web",
+    source="DynaWeb: Model-Based Reinforcement Learning of Web Agents",
+    rollout=Dreams(),
+    advantage=(GroupRelative(where=Where(column="demonstrated", at_most=0.5)), Demonstrated()),
+    loss=Sum(Policy(), Imitation("token_mean", tokens="expert")),
+)
