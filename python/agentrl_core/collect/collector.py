@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from agentrl_core import _core
 from agentrl_core.collect import loop
@@ -325,7 +324,9 @@ class Collector:
                 batch = self._evaluated(chosen, recipe, samples, iteration=kept.iteration)
                 batch = kept.rebase(batch)
                 kept.append(batch, iteration=kept.iteration)
-                state = {"iteration": self.iteration, "split": split, "success": float(np.mean(_solved(batch)))}
+                # Where nobody said that a task was solved, it was not.
+                solved = float(np.mean(batch.column("success", "draw") == 1))
+                state = {"iteration": self.iteration, "split": split, "success": solved}
                 kept.close_iteration(batch, state)
         return Evaluation.of([task for _, task in chosen], batch, samples)
 
@@ -497,8 +498,3 @@ class Collector:
                             "tasks ids that name their environment"
                         )
         return self._pool
-
-
-def _solved(batch: Batch) -> NDArray[np.bool_]:
-    """Which draws solved their task; where nobody said so, they did not."""
-    return np.asarray(batch.column("success", "draw") == 1)

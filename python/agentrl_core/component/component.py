@@ -15,7 +15,7 @@ import types
 import typing
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import KW_ONLY, MISSING, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -108,7 +108,7 @@ class Component:
         missed = [
             name
             for name, hint in hints.items()
-            if name not in names and ClassVar not in (hint, typing.get_origin(hint))
+            if name not in names and hint is not KW_ONLY and ClassVar not in (hint, typing.get_origin(hint))
         ]
         if missed:
             raise RecipeError(

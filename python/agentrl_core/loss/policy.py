@@ -96,7 +96,7 @@ class Policy(WeightedLoss):
         positive, negative = self.surrogate(tokens, log_ratio, bounds)
         if factor is not None:
             positive, negative = positive * factor, negative * factor
-        extra = {}
+        extra: dict[str, Any] = {}
         if self.mask is not None:
             open_positive, open_negative = self.mask(tokens, log_ratio, bounds)
             positive, negative = positive * open_positive, negative * open_negative

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 import torch
@@ -333,8 +333,9 @@ def _start(run: Path, policy: PreTrainedModel) -> PreTrainedModel:
     """The policy as it was before reinforcement learning."""
     from transformers import AutoModelForCausalLM
 
-    start = AutoModelForCausalLM.from_pretrained(run / "start", dtype=torch.float32, local_files_only=True)
-    return start.to(policy.device)  # type: ignore[no-any-return]
+    start: Any = AutoModelForCausalLM.from_pretrained(run / "start", dtype=torch.float32, local_files_only=True)
+    start.to(policy.device)
+    return cast("PreTrainedModel", start)
 
 
 def _engine(options: TrainOptions, run: Path, policy: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Engine:

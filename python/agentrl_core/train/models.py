@@ -89,7 +89,8 @@ def other_stages(recipe: Recipe) -> list[str]:
 
 
 def _trainings(recipe: Recipe) -> list[Train]:
-    return [link if isinstance(link, Train) else Train(link) for link in recipe.chain("loss")]
+    links: tuple[Any, ...] = recipe.chain("loss")
+    return [link if isinstance(link, Train) else Train(link) for link in links]
 
 
 @dataclass
