@@ -102,7 +102,7 @@ def run(
         watchdog, watched = Watchdog(loop, running.selector), time.monotonic()
         while not done.wait(LOOK_SECONDS):
             if alone:
-                watchdog.look(running.thread.ident or 0)
+                watchdog.look(running.thread)
             if watch is not None and time.monotonic() - watched >= _WATCH_SECONDS:
                 watched = time.monotonic()
                 watch()

@@ -6,6 +6,7 @@ import asyncio
 import selectors
 import sys
 import sysconfig
+import threading
 import time
 import warnings
 from pathlib import Path
@@ -47,11 +48,15 @@ class Watchdog:
         self._selector = selector
         self._seen: tuple[int, Any] = (0, None)
         self._since = self._last = time.monotonic()
+        self._waited = 0.0
 
-    def look(self, thread: int) -> None:
+    def look(self, thread: threading.Thread) -> None:
         """Look once; `thread` is the one that the loop runs in."""
-        now = time.monotonic()
-        late, self._last = now - self._last > _LATE_SECONDS, now
+        # A thread that waits for a core holds nobody: that time does not count.
+        waited = _waited_for_a_core(thread)
+        now = time.monotonic() - waited
+        late, self._last = now + waited - self._last - self._waited > _LATE_SECONDS, now
+        self._waited = waited
         task = asyncio.current_task(self._loop)
         seen = (self._selector.turns, task)
         # Where this thread has to wait too, the machine is busy, and nobody's code is to blame.
@@ -59,7 +64,8 @@ class Watchdog:
             self._seen, self._since = seen, now
         elif now - self._since > _MOST_SECONDS:
             self._since = now
-            self._tell(sys._current_frames().get(thread))  # noqa: SLF001 -- Python's own way to see another thread
+            # Python's own way to see another thread.
+            self._tell(sys._current_frames().get(thread.ident or 0))  # noqa: SLF001
 
     def _tell(self, frame: FrameType | None) -> None:
         while frame is not None and frame.f_code.co_filename.startswith(_NOBODYS):
@@ -74,3 +80,11 @@ class Watchdog:
             RuntimeWarning,
             stacklevel=2,
         )
+
+
+def _waited_for_a_core(thread: threading.Thread) -> float:
+    """Seconds that a thread could have run and had to wait, in all; 0 where the system does not say (Linux does)."""
+    try:
+        return int(Path(f"/proc/self/task/{thread.native_id}/schedstat").read_bytes().split()[1]) * 1e-9
+    except (OSError, ValueError, IndexError):
+        return 0.0
