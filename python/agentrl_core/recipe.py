@@ -16,8 +16,8 @@ from agentrl_core.component.column import Column
 from agentrl_core.component.component import PHASES, BatchComponent, Component, find_component
 from agentrl_core.component.controller import Choice, Controller
 from agentrl_core.component.needs import (
-    RECOMPUTED,
     annotate_call,
+    answers_of,
     check_columns,
     check_recomputed,
     checked,
@@ -215,7 +215,7 @@ class Recipe:
         phases = _COLLECTION if only_collects else (*_COLLECTION, "advantage", "weight", "loss", "actions")
         check_columns(self.name, self._links(phases), batch, facts)
         if batch is not None and self.old_logprob == "recomputed":
-            check_recomputed(self.name, tuple(training.loss for training in self._trainings()), batch)
+            check_recomputed(self.name, (each.loss for each in self._trainings()), batch)
 
     def credit(self, batch: Batch) -> Batch:
         """The batch with its credit: phase advantage, then phase weight, as new columns.
@@ -253,18 +253,20 @@ class Recipe:
         return tuple(column for _, link in self._reward()[0] for column in link.makes)
 
     @property
-    def models(self) -> tuple[str, ...]:
-        """The models whose answers it reads: what `annotate` has to be called with, such as `reference`.
+    def answers(self) -> tuple[Column, ...]:
+        """The columns that only a model can say: for each, `annotate(batch, column.name, models[column.model])`.
 
         Example:
             >>> from agentrl_core import loss, recipes
-            >>> recipes.GRPO.replace(loss=loss.Policy(kl=loss.KL(0.1))).models
-            ('reference',)
+            >>> recipes.GRPO.replace(loss=loss.Policy(kl=loss.KL(0.1))).answers
+            (token('reference_logprob'),)
         """
-        columns = [column for phase in PHASES for link in self.chain(phase) for column in link.needs]
-        if "recomputed" in (self.old_logprob, *(getattr(link, "old_logprob", "") for link in self.chain("replay"))):
-            columns.append(RECOMPUTED)
-        return tuple(dict.fromkeys(column.model for column in columns if column.model))
+        return answers_of([link for phase in PHASES for link in self.chain(phase)], self.old_logprob)
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The models of `answers`, such as `reference`."""
+        return tuple(dict.fromkeys(str(column.model) for column in self.answers))
 
     def next_states(self, states: Mapping[str, State], closed: Closed) -> dict[str, State]:
         """What the components that remember remember after an iteration: the states that its successor begins with.
@@ -290,10 +292,7 @@ class Recipe:
         return following
 
     def with_states(self, batch: Batch, states: Mapping[str, State]) -> Batch:
-        """The batch with what the components remember that add its columns, as of the iteration's begin.
-
-        Those of phases select and replay, which may be large, stay where they are.
-        """
+        """The batch with what its components remember as it begins; select and replay, which may be large, keep theirs."""
         kept = {key: state for key, state in states.items() if not key.startswith(("select[", "replay["))}
         return batch.with_state(packed(kept) | {k: v for k, v in batch.state.items() if k == SELECTION})
 

@@ -353,7 +353,7 @@ def test_sum() -> None:
     assert both.foldable
     assert not loss.Sum(first, loss.Regression("token_mean")).foldable
     assert set(both.evaluate(case.tokens())[1]) > {"ratio", "nll"}
-    with pytest.raises(RecipeError, match="give it the denominator and old log-probs of the first"):
+    with pytest.raises(RecipeError, match="give it the denominator of the first"):
         loss.Sum(first, loss.Imitation())
 
 

@@ -22,7 +22,7 @@ LAYERS = (  # a module imports what stands above its line, and what lies in its 
     {"update"},
     {"recipe"},
     {"recipes", "collect", "integrations"},
-    {"train"},
+    {"agents", "train"},
     {"cli"},
     {"__main__", ROOT},
 )

@@ -12,7 +12,6 @@ import pytest
 from rollouts import bare, filled, small
 
 from agentrl_core import Batch, recipes
-from agentrl_core.component import Column
 from agentrl_core.component.component import PHASES, BatchComponent, Component
 from agentrl_core.exceptions import RecipeError
 from agentrl_core.recipe import Recipe
@@ -39,7 +38,7 @@ def with_facts(recipe: Recipe) -> Batch:
     batch = small([(0, [2, 1]), (0, [1])])
     links = [link for phase in PHASES for link in recipe.chain(phase)]
     made = {name for link in links for _, name in link.makes} | {"score", "advantage", "return", "weight", "keep"}
-    for column in (Column(*column) for link in links for column in link.needs):
+    for column in dict.fromkeys([*(column for link in links for column in link.needs), *recipe.answers]):
         if column.name not in made and not column.is_fact:
             rows = batch.num_draws if column.level == "draw" else int(batch.offsets(column.level)[-1])
             batch = batch.with_columns(column.level, **{column.name: np.ones(rows)})

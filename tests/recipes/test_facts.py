@@ -93,7 +93,8 @@ def test_it_is_scored_and_credited_on_what_its_environment_says(name: str) -> No
     said, asked = wanted(recipe)
     facts = declaration(said)
     recipe.check(facts=by_level(facts))
-    batch = recipe.score(collected(facts, MEMBERS.get(name, 6)))
+    # Programs say facts of their own.
+    batch = recipe.score(collected({**facts, **recipe.rollout.facts}, MEMBERS.get(name, 6)))
     assert np.isfinite(batch.column("score", "draw")).any()
     for column in recipe.select.makes:
         batch = batch.with_columns("draw", **{column.name: np.full(batch.num_draws, 0.5)})

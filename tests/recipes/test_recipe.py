@@ -83,8 +83,12 @@ def test_names_are_the_files_and_the_values() -> None:
         assert recipe is getattr(recipes, name.upper())
         assert recipe.source
         recipe.check()
-    with pytest.raises(RecipeError, match=r"there is no recipe 'nope'; use one of: .*arpo, .*gigpo, .*grpo, .*rloo"):
-        recipes.get("nope")
+    with pytest.raises(
+        RecipeError, match=r"there is no recipe 'zzzzzzzz'; use one of: .*arpo, .*gigpo, .*grpo, .*rloo"
+    ):
+        recipes.get("zzzzzzzz")
+    with pytest.raises(RecipeError, match=r"there is no recipe 'gigppo'; did you mean gigpo"):
+        recipes.get("gigppo")
     with pytest.raises(AttributeError, match="NOPE"):
         _ = recipes.NOPE
 

@@ -150,8 +150,8 @@ def test_aepo_ae_rolls_out_twice_and_turns_the_temperature() -> None:
     recipe = recipes.AEPO_AE
     run = solve(recipe, lambda _, request: RIGHT if request.seed % 2 else WRONG, group_size=3)
     assert run.fact("tilted") == [0] * 3 + [1] * 3
-    temperatures = pl.DataFrame(run.batch.nodes)["temperature"].drop_nulls()
-    assert sorted(temperatures.round(3).to_list()) == [1.0] * 3 + [1.2] * 3
+    temperatures = pl.DataFrame(run.batch.nodes)["sampling"].struct.field("temperature").drop_nulls()
+    assert sorted(temperatures.cast(pl.Float64).round(3).to_list()) == [1.0] * 3 + [1.2] * 3
     assert (run.batch.column("inverse_temperature", "token") == 1.0).all(), "all is trained at temperature 1"
     # Of an entropy above 0.5 the next iteration is cold, and half as many take a place.
     states = recipe.next_states({}, Closed.of(run.batch, {"entropy": 0.6}))

@@ -215,11 +215,12 @@ class Loop:
 
 
 def _asked(recipe: Recipe) -> Iterator[Column]:
+    yield from recipe.answers
     made = {"score", "advantage", "return", "weight", "keep"}
     for phase in PHASES:
         for link in recipe.chain(phase):
             for column in link.needs:
-                if column.model or (column.level == "token" and not column.is_fact and column.name not in made):
+                if column.level == "token" and not (column.model or column.is_fact or column.name in made):
                     yield column
             made |= {column.name for column in link.makes}
 

@@ -246,9 +246,7 @@ def step(recipe: Recipe, batch: arl.Batch) -> int:
     before = [parameter.detach().clone() for parameter in policy.parameters()]
     optimizer = torch.optim.SGD(policy.parameters(), lr=0.1)
     recipe = recipe.at(0)
-    phases = ("advantage", "weight", "loss")
-    asked = [column for phase in phases for link in recipe.chain(phase) for column in link.needs if column.model]
-    for name in dict.fromkeys(column.name for column in asked if not batch.has(column.name, column.level)):
+    for name in dict.fromkeys(column.name for column in recipe.answers if not batch.has(column.name, column.level)):
         batch = arl.annotate(batch, name, policy, max_tokens=65536)
     updates = recipe.updates(recipe.credit(batch))
     for update in updates:

@@ -1,5 +1,4 @@
-# The compiled core: what the Python classes and functions of this package are thin forms of. Private.
-# Arrays that come back belong to the caller. Errors are those of `agentrl_core.exceptions`, and `TypeError`.
+# The compiled core, private. Arrays that come back are the caller's; errors those of `exceptions`, and `TypeError`.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from os import PathLike

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -82,7 +82,7 @@ def _check_column(
     )
 
 
-def check_recomputed(recipe: str, losses: tuple[Component, ...], batch: Batch) -> None:
+def check_recomputed(recipe: str, losses: Iterable[Component], batch: Batch) -> None:
     """Refuse a batch without recomputed log-probs where a loss takes ratios to them."""
     ratios = any("old_logprob" in getattr(loss, "streams", ()) for loss in losses)
     if ratios and not batch.has(RECOMPUTED.name, "token"):
@@ -144,6 +144,14 @@ def require_batch(batch: object) -> None:
     """
     if not isinstance(batch, Batch):
         raise InvalidInputError(f"batch is {type(batch).__name__}; give a Batch, as a collector or a store returns it")
+
+
+def answers_of(links: Sequence[Component], old_logprob: str) -> tuple[Column, ...]:
+    """What models have to say for a recipe: the columns of its components, and what fresh draws are compared with."""
+    columns = [column for link in links for column in link.needs if column.model]
+    if "recomputed" in (old_logprob, *(getattr(link, "old_logprob", "") for link in links)):
+        columns.append(RECOMPUTED)
+    return tuple(dict.fromkeys(columns))
 
 
 def facts_of(phases: Mapping[str, tuple[Component, ...]]) -> tuple[Column, ...]:

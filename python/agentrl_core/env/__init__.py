@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from agentrl_core.env.checking import Report, check
     from agentrl_core.env.gymnasium import Gymnasium
     from agentrl_core.env.image import Image
-    from agentrl_core.env.imagined import Imagined
     from agentrl_core.env.mcp import MCP
     from agentrl_core.env.minigrid import MiniGrid
     from agentrl_core.env.python import Python
@@ -68,7 +67,6 @@ _HOME = {
     "Calculator": "calculator",
     "Gymnasium": "gymnasium",
     "Image": "image",
-    "Imagined": "imagined",
     "MCP": "mcp",
     "MiniGrid": "minigrid",
     "Python": "python",
@@ -93,7 +91,6 @@ __all__ = [
     "Fact",
     "Gymnasium",
     "Image",
-    "Imagined",
     "Message",
     "MiniGrid",
     "MultiEpisode",

@@ -11,7 +11,7 @@ steps, which judges itself whether the task is done. A dream that is not over th
 
 Only the paper's abstract could be read: that dreams and expert trajectories are interleaved at random and that the
 model judges itself is said there; p_e = 0.2, p_r = 0, H = 8, GRPO and the plain likelihood are choices of ours.
-Give the collector `{"real": world, "imagined": env.Imagined(world, model)}`.
+Give the collector `{"real": world, "imagined": rollout.Imagined(world, model)}`.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ from agentrl_core.rollout.entropy_branching import EntropyBranching
 from agentrl_core.rollout.group import Group
 from agentrl_core.rollout.guidance import Advice, Examples, Fixed, Guidance, Help, Solution
 from agentrl_core.rollout.horizon import Horizon
+from agentrl_core.rollout.imagined import Imagined
 from agentrl_core.rollout.independent import Independent
 from agentrl_core.rollout.later import Later, later_tasks
 from agentrl_core.rollout.learning import Learning, notes
@@ -47,6 +48,7 @@ __all__ = [
     "Guidance",
     "Help",
     "Horizon",
+    "Imagined",
     "Independent",
     "Judged",
     "Later",

@@ -25,7 +25,6 @@ from agentrl_core.update.updates import Updates
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from agentrl_core.component.column import Column
 
 _OF_POLICY = ("policy", "proximal")
 """Models that are the policy as it is before the updates."""
@@ -64,7 +63,7 @@ def check_runs(recipe: Recipe, world: Environment, group_size: int) -> None:
             )
         if "pair" in training.loss.streams and recipe.rollout.at(0).branches(group_size) != 2:
             raise InvalidInputError(f"{name} compares two answers to a task; call with --group-size 2")
-    for column in asked(recipe):
+    for column in recipe.answers:
         if column.model not in (*_OF_POLICY, *_FROZEN, *_TRAINED) or column.level != "token":
             raise InvalidInputError(
                 f"{name} asks model {column.model!r} for column {column.name!r} of each {column.level}, which "
@@ -75,12 +74,6 @@ def check_runs(recipe: Recipe, world: Environment, group_size: int) -> None:
     select = recipe.at(0).select
     wanted = Wanted(1, max(group_size, 1), 0, np.zeros(0, np.int64), iteration=0)
     select.choose(Pool([("world", task) for task in tasks]), select.initial_state(), wanted, 0)
-
-
-def asked(recipe: Recipe) -> list[Column]:
-    """The columns that models make for a recipe."""
-    columns = (column for phase in PHASES for link in recipe.chain(phase) for column in link.needs if column.model)
-    return list(dict.fromkeys(columns))
 
 
 def other_stages(recipe: Recipe) -> list[str]:
@@ -131,7 +124,7 @@ class Models:
 
     def annotated(self, batch: Batch, max_tokens: int) -> Batch:
         """The batch with what its models say of each token."""
-        for column in asked(self.recipe):
+        for column in self.recipe.answers:
             if not batch.has(column.name, column.level):
                 model = self.named[str(column.model) if column.model not in _OF_POLICY else "policy"]
                 batch = annotate(batch, column.name, model, max_tokens=max_tokens)

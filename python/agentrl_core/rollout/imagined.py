@@ -40,10 +40,10 @@ class Imagined:
         instruction: what it is told to do.
 
     Example:
-        >>> from agentrl_core import engine, env, warm_start
+        >>> from agentrl_core import engine, env, rollout, warm_start
         >>> world = env.ReasoningGym(["lcm"], seed=0, held_out=0)
         >>> _, tokenizer = warm_start.build(world, seed=0)
-        >>> dreams = env.Imagined(world, engine.Scripted(tokenizer, ["a page", "<success>"]))
+        >>> dreams = rollout.Imagined(world, engine.Scripted(tokenizer, ["a page", "<success>"]))
         >>> episode = dreams.reset(world.tasks(1)[0], seed=0)
         >>> import asyncio
         >>> [asyncio.run(episode.step(action)).reward for action in ("open it", "answer it")]
