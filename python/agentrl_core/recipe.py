@@ -292,7 +292,7 @@ class Recipe:
         return following
 
     def with_states(self, batch: Batch, states: Mapping[str, State]) -> Batch:
-        """The batch with what its components remember as it begins; select and replay, which may be large, keep theirs."""
+        """The batch with what its components remember as it begins; select and replay (which may be large) keep it."""
         kept = {key: state for key, state in states.items() if not key.startswith(("select[", "replay["))}
         return batch.with_state(packed(kept) | {k: v for k, v in batch.state.items() if k == SELECTION})
 

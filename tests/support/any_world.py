@@ -19,6 +19,7 @@ from agentrl_core.component.needs import facts_of
 from agentrl_core.engine import Request
 from agentrl_core.env import TOOL_ERROR, TOOL_RESULT, Fact, Outcome, Task
 from agentrl_core.recipe import Recipe
+from agentrl_core.rollout import Play
 
 AGENTS = ("first", "second", "monitor")
 """Whom programs of several agents let speak."""
@@ -59,28 +60,35 @@ class AnyEpisode:
 
 
 class AnyGame:
-    """An episode of two players who move in turn, twice each; the second wins what the first loses."""
-
-    players = AGENTS[:2]
+    """An episode of players who move in turn, twice each; the others win what the first loses, who is the spy."""
 
     def __init__(self, world: AnyWorld, task: Task, seed: int) -> None:
+        self.players = world.players
         self.observations = {player: f"{task.question} {player}" for player in self.players}
         self._world, self._key = world, (task.task_id, seed)
         self._said: list[str] = []
 
     def turn_of(self) -> Sequence[str]:
-        return [self.players[len(self._said) % 2]] if len(self._said) < 4 else []
+        return [self._next] if len(self._said) < self._moves else []
+
+    @property
+    def _moves(self) -> int:
+        return 2 * len(self.players)
+
+    @property
+    def _next(self) -> str:
+        return self.players[len(self._said) % len(self.players)]
 
     def step(self, actions: Mapping[str, str]) -> Mapping[str, Outcome]:
         ((player, action),) = actions.items()
         self._said.append(action)
         said = self._world.said(*self._key, player, *self._said, step=len(self._said))
-        if len(self._said) < 4:
-            other = self.players[len(self._said) % 2]
+        said |= {"spy": float(player == self.players[0])} if "spy" in said else {}
+        if len(self._said) < self._moves:
             pay = round(chance("pay", *self._key, *self._said), 1)
-            return {player: Outcome(reward=pay, facts=said), other: Outcome("go on")}
+            return {player: Outcome(reward=pay, facts=said), self._next: Outcome("go on")}
         first = float(chance(*self._key, *self._said) < 0.5)
-        ends = zip(self.players, (first, 1 - first), strict=True)
+        ends = [(name, first if name == self.players[0] else 1 - first) for name in self.players]
         return {
             name: Outcome(reward=won, terminated=True, success=won == 1.0, facts=said if name == player else None)
             for name, won in ends
@@ -103,7 +111,7 @@ class AnyWorld:
 
     def __init__(self, recipe: Recipe) -> None:
         self.facts = facts(recipe)
-        self.plays = type(recipe.rollout).__name__ == "Play"
+        self.players = tuple(recipe.rollout.agents.split(",")) if isinstance(recipe.rollout, Play) else ()
         self.named = tuple(_texts(recipe.select))
 
     def said(self, *key: object, step: int) -> dict[str, float]:
@@ -122,7 +130,7 @@ class AnyWorld:
         return made
 
     def reset(self, task: Task, seed: int) -> AnyEpisode | AnyGame:
-        return AnyGame(self, task, seed) if self.plays else AnyEpisode(self, task, seed)
+        return AnyGame(self, task, seed) if self.players else AnyEpisode(self, task, seed)
 
 
 def _texts(component: Component) -> list[str]:
