@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import ExitStack
 
 import anthropic
 import openai
@@ -17,17 +18,20 @@ KEY = "none"
 @pytest.fixture
 def scripted():
     """An endpoint that is served, for answers that are given in order."""
-    contexts = []
+    with ExitStack() as stack:
 
-    def serve(replies, **options):
-        served = endpoint(replies, **options)
-        context = served.running()
-        contexts.append(context)
-        return served, context.__enter__()
+        def serve(replies, **options):
+            served = endpoint(replies, **options)
+            return served, stack.enter_context(served.running())
 
-    yield serve
-    for context in contexts:
-        context.__exit__(None, None, None)
+        yield serve
+
+
+@pytest.fixture
+def opened():
+    """Closes the clients of a test."""
+    with ExitStack() as stack:
+        yield stack.enter_context
 
 
 def check_two_turns(served, name="s"):
@@ -44,9 +48,9 @@ def check_two_turns(served, name="s"):
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_openai_chat(scripted, stream) -> None:
+def test_openai_chat(scripted, opened, stream) -> None:
     served, url = scripted(TOOL_TURNS)
-    client = openai.OpenAI(base_url=f"{url}/s/s/v1", api_key=KEY)
+    client = opened(openai.OpenAI(base_url=f"{url}/s/s/v1", api_key=KEY))
 
     def ask(messages):
         if not stream:
@@ -81,9 +85,9 @@ def test_openai_chat(scripted, stream) -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("named", [False, True])
-def test_openai_responses(scripted, stream, named) -> None:
+def test_openai_responses(scripted, opened, stream, named) -> None:
     served, url = scripted(TOOL_TURNS)
-    client = openai.OpenAI(base_url=f"{url}/s/s/v1", api_key=KEY)
+    client = opened(openai.OpenAI(base_url=f"{url}/s/s/v1", api_key=KEY))
     tools = [{"type": "function", **CALCULATOR["function"]}]
 
     def ask(items, **options):
@@ -108,9 +112,9 @@ def test_openai_responses(scripted, stream, named) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_anthropic_messages(scripted, stream) -> None:
+def test_anthropic_messages(scripted, opened, stream) -> None:
     served, url = scripted(TOOL_TURNS)
-    client = anthropic.Anthropic(base_url=f"{url}/s/s", api_key=KEY)
+    client = opened(anthropic.Anthropic(base_url=f"{url}/s/s", api_key=KEY))
     function = CALCULATOR["function"]
     tools = [{"name": function["name"], "description": "", "input_schema": function["parameters"]}]
 
@@ -141,42 +145,41 @@ def test_anthropic_messages(scripted, stream) -> None:
     check_two_turns(served)
 
 
-def test_openai_completions(scripted) -> None:
+def test_openai_completions(scripted, opened) -> None:
     served, url = scripted(["one", "two"])
-    client = openai.OpenAI(base_url=f"{url}/s/s/v1", api_key=KEY)
+    client = opened(openai.OpenAI(base_url=f"{url}/s/s/v1", api_key=KEY))
     assert client.completions.create(model="m", prompt="begin").choices[0].text == "one"
     parts = client.completions.create(model="m", prompt=[5, 6, 7], stream=True)
     assert "".join(part.choices[0].text for part in parts) == "two"
     assert served._recorder.sessions["s"].context(1).tolist() == [5, 6, 7]
 
 
-def test_a_client_that_hangs_up_asks_again_and_is_trained_once(scripted) -> None:
+def test_a_client_that_hangs_up_asks_again_and_is_trained_once(scripted, opened) -> None:
     served, url = scripted(lambda request: f"answer {request.seed}")
     served.upstream._engine._delay = lambda _: 0.3
-    impatient = openai.OpenAI(base_url=f"{url}/s/s/v1", api_key=KEY, timeout=0.1, max_retries=0)
+    impatient = opened(openai.OpenAI(base_url=f"{url}/s/s/v1", api_key=KEY, timeout=0.1, max_retries=0))
     messages = [{"role": "user", "content": "hello"}]
     with pytest.raises(openai.APITimeoutError):
         impatient.chat.completions.create(model="m", messages=messages)
-    patient = openai.OpenAI(base_url=f"{url}/s/s/v1", api_key=KEY)
+    patient = opened(openai.OpenAI(base_url=f"{url}/s/s/v1", api_key=KEY))
     told = patient.chat.completions.create(model="m", messages=messages).choices[0].message.content
     [turn] = served._recorder.sessions["s"].turns
     assert told == turn.message["content"]
 
 
-def test_the_keys_and_errors_of_clients(scripted) -> None:
+def test_the_keys_and_errors_of_clients(scripted, opened) -> None:
     served, url = scripted(["yes"], api_key="secret")
-    opened = served.open("s")
+    key = served.open("s")["api_key"]
+    guess = opened(openai.OpenAI(base_url=f"{url}/v1", api_key="guess", max_retries=0))
     with pytest.raises(openai.AuthenticationError):
-        openai.OpenAI(base_url=f"{url}/v1", api_key="guess", max_retries=0).chat.completions.create(
-            model="m", messages=[]
-        )
-    ours = openai.OpenAI(base_url=f"{url}/v1", api_key=opened["api_key"], max_retries=0)
+        guess.chat.completions.create(model="m", messages=[])
+    ours = opened(openai.OpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0))
     with pytest.raises(openai.BadRequestError, match="messages is missing"):
         ours.chat.completions.create(model="m", messages=[])
     assert (
         ours.chat.completions.create(model="m", messages=[{"role": "user", "content": "?"}]).choices[0].message.content
     )
-    theirs = anthropic.Anthropic(base_url=url, api_key="guess", max_retries=0)
+    theirs = opened(anthropic.Anthropic(base_url=url, api_key="guess", max_retries=0))
     with pytest.raises(anthropic.AuthenticationError):
         theirs.messages.create(model="m", max_tokens=1, messages=[{"role": "user", "content": "?"}])
 
@@ -193,7 +196,8 @@ def test_sub_agents_in_parallel_keep_their_own_histories(scripted) -> None:
         return messages
 
     async def work():
-        return await asyncio.gather(sub("a"), sub("b"))
+        async with client:
+            return await asyncio.gather(sub("a"), sub("b"))
 
     asyncio.run(work())
     recorded = served._recorder.sessions["s"]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
+from contextlib import ExitStack
 
 import pytest
 from tool_agents import call, endpoint
@@ -14,17 +16,15 @@ KEY = "none"
 
 @pytest.fixture
 def served_url():
-    contexts = []
+    """An endpoint that is served. What frameworks leave open is collected in the end."""
+    with ExitStack() as stack:
 
-    def serve(replies):
-        served = endpoint(replies)
-        context = served.running()
-        contexts.append(context)
-        return served, context.__enter__()
+        def serve(replies):
+            served = endpoint(replies)
+            return served, stack.enter_context(served.running())
 
-    yield serve
-    for context in contexts:
-        context.__exit__(None, None, None)
+        yield serve
+    gc.collect()
 
 
 def turns_of(served, count, name="s"):
@@ -155,10 +155,10 @@ def test_an_agent_that_compacts_its_history(served_url) -> None:
     import openai
 
     served, url = served_url(["a long story", "a summary", "the end"])
-    client = openai.OpenAI(base_url=f"{url}/s/s/v1", api_key=KEY)
 
     def ask(messages):
-        message = client.chat.completions.create(model="m", messages=messages).choices[0].message
+        with openai.OpenAI(base_url=f"{url}/s/s/v1", api_key=KEY) as client:
+            message = client.chat.completions.create(model="m", messages=messages).choices[0].message
         return {"role": "assistant", "content": message.content}
 
     system, question = {"role": "system", "content": "be brief"}, {"role": "user", "content": "tell me"}

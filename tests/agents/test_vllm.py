@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import ExitStack
 
 import numpy as np
 import openai
@@ -65,6 +66,13 @@ def served(policy, tmp_path_factory):
             yield endpoint, url
 
 
+@pytest.fixture
+def opened():
+    """Closes the clients of a test."""
+    with ExitStack() as stack:
+        yield stack.enter_context
+
+
 def logprobs_of(policy, context, output):
     """What the model itself says."""
     with torch.no_grad():
@@ -87,9 +95,9 @@ def check_recorded(served, policy, name, turns):
     return recorded
 
 
-def test_turns_go_on_from_the_very_tokens(served, policy) -> None:
+def test_turns_go_on_from_the_very_tokens(served, opened, policy) -> None:
     endpoint, url = served
-    client = openai.OpenAI(base_url=f"{url}/s/chat/v1", api_key="none")
+    client = opened(openai.OpenAI(base_url=f"{url}/s/chat/v1", api_key="none"))
     messages = [{"role": "user", "content": "hello"}]
     for turn in range(4):
         stream = turn % 2 == 1
@@ -106,9 +114,9 @@ def test_turns_go_on_from_the_very_tokens(served, policy) -> None:
     assert batch.column("token", "token").size == sum(len(turn.output) for turn in recorded.turns)
 
 
-def test_calls_of_tools_are_parsed_by_the_server(served) -> None:
+def test_calls_of_tools_are_parsed_by_the_server(served, opened) -> None:
     endpoint, url = served
-    client = openai.OpenAI(base_url=f"{url}/s/tools/v1", api_key="none")
+    client = opened(openai.OpenAI(base_url=f"{url}/s/tools/v1", api_key="none"))
     messages = [{"role": "user", "content": "6*7?"}]
     choice = {"type": "function", "function": {"name": "calculate"}}
     options = {"model": "m", "tools": [CALCULATOR], "max_tokens": 200, "temperature": TEMPERATURE}
@@ -128,7 +136,7 @@ def test_calls_of_tools_are_parsed_by_the_server(served) -> None:
     assert "42" in tokenizer(QWEN).decode(second.added)
 
 
-def test_the_server_is_looked_at_and_its_refusals_are_told(served) -> None:
+def test_the_server_is_looked_at_and_its_refusals_are_told(served, opened) -> None:
     endpoint, url = served
 
     async def look() -> None:
@@ -137,7 +145,7 @@ def test_the_server_is_looked_at_and_its_refusals_are_told(served) -> None:
         await upstream.close()
 
     asyncio.run(look())
-    client = openai.OpenAI(base_url=f"{url}/s/bad/v1", api_key="none", max_retries=0)
+    client = opened(openai.OpenAI(base_url=f"{url}/s/bad/v1", api_key="none", max_retries=0))
     with pytest.raises(openai.BadRequestError):
         client.chat.completions.create(model="m", messages=[{"role": "user", "content": "x" * 5000}])
     assert json.loads(client.models.list().model_dump_json())["data"]

@@ -135,7 +135,13 @@ def test_a_batch_that_was_not_trained_is_given_again(world, warm_policy, tmp_pat
         again.update(recipes.GRPO.credit(batch), {"loss": 0.5}, checkpoint="weights.pt")
         assert store.iteration == again.iteration == 1
         assert store.state == {
-            "metrics": {"collect": {"draws": 8, "unscored": 0, "failed": 0}, "loss": 0.5},
+            "metrics": {
+                "success": 0.25,
+                "success@chain_sum": 0.0,
+                "success@lcm": 0.5,
+                "collect": {"draws": 8, "unscored": 0, "failed": 0, "abandoned": 0},
+                "loss": 0.5,
+            },
             "checkpoint": "weights.pt",
             "components": {},
             "policy_versions": {"policy": 0},

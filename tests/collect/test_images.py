@@ -177,7 +177,7 @@ def test_what_an_engine_saw_is_part_of_its_question() -> None:
 
     tokens = np.array([1, IMAGE], np.int32)
     digests = {
-        question(Request(tokens, 0, Sampling(), images), "policy")
+        question(Request(tokens, 0, Sampling(), images=images), "policy")
         for images in ((), (picture(1),), (picture(2),), (picture(1), picture(2)), (picture(2), picture(1)))
     }
     assert len(digests) == 5

@@ -197,7 +197,8 @@ def test_the_doctor_tells_the_mode_the_version_and_the_weights(generate, make_mo
 def _report(worker, mode):
     """Runs in vLLM's worker: report log-probs of another mode; the one before."""
     sampler = worker.model_runner.sampler
-    before, sampler.logprobs_mode = sampler.logprobs_mode, mode
+    before = sampler.logprobs_mode
+    sampler.logprobs_mode = sampler.topk_topp_sampler.logprobs_mode = mode
     return before
 
 

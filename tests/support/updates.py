@@ -157,6 +157,9 @@ class Rollouts:
             each["constant"] = 1 / (policy.denominator_constant or 1.0) / len(of_draw)
             weights.append(each[policy.denominator])
         chosen = np.array([token for _, _, token in rows])
+        if policy.normaliser is not None:  # the mean by that column, where it would be one by tokens
+            column = np.asarray(batch.column(policy.normaliser, "token"), np.float64)[chosen]
+            weights = np.array(weights) * sum(weights) / (np.array(weights) @ column)
         weight = torch.tensor(weights, dtype=torch.float32)
         streams: dict[str, Tensor] = {}
         group = batch.keys("group_id", "draw")

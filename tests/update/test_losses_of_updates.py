@@ -38,6 +38,7 @@ OVER_ALL_ROWS = [
     "light_if, policy, update",
     "m2po",
     "siren",
+    "spear, policy, update",
     "steer",
     "strata",
     "second moment",
