@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
+import subprocess
+import sys
 from contextlib import ExitStack
 
+import httpx
 import numpy as np
 import openai
 import pytest
 import torch
 from templates import QWEN
 from tool_agents import CALCULATOR, tokenizer
-from vllm_server import serving
+from vllm_server import free_port, serving
 
+from agentrl_core import Store
 from agentrl_core.agents import Endpoint, VllmUpstream
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow]
@@ -150,3 +155,27 @@ def test_the_server_is_looked_at_and_its_refusals_are_told(served, opened) -> No
         client.chat.completions.create(model="m", messages=[{"role": "user", "content": "x" * 5000}])
     assert json.loads(client.models.list().model_dump_json())["data"]
     assert endpoint._recorder.sessions["bad"].turns == []
+
+
+def test_agentrl_serve_records_to_a_store(served, opened, tmp_path) -> None:
+    endpoint, _ = served
+    port = free_port()
+    command = [sys.executable, "-m", "agentrl_core", "serve", "--upstream", endpoint.upstream._url]
+    command += ["--store", str(tmp_path / "run"), "--port", str(port)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        assert f"recording at http://127.0.0.1:{port}" in process.stderr.readline()
+        client = opened(openai.OpenAI(base_url=f"http://127.0.0.1:{port}/s/one/v1", api_key="none", max_retries=20))
+        messages = [{"role": "user", "content": "hello"}]
+        said = client.chat.completions.create(model="m", messages=messages, max_tokens=8).choices[0]
+        closed = httpx.post(f"http://127.0.0.1:{port}/sessions/one/close", json={"reward": 1.0}, timeout=60)
+        assert closed.status_code == 200
+        assert httpx.post(f"http://127.0.0.1:{port}/iterations", timeout=60).status_code == 200
+        process.send_signal(signal.SIGINT)
+        process.communicate()
+    with Store.open(tmp_path / "run", read_only=True) as store:
+        assert store.verify() == []
+        batch = store.batch(0)
+    assert batch.column("reward", "draw").tolist() == [1.0]
+    assert said.message.content or said.message.tool_calls
+    assert batch.column("token", "token").size <= 8

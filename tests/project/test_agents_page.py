@@ -1,0 +1,34 @@
+"""The page of agents names the doors that there are, and its loop is Python that finds its names."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from agentrl_core import agents, engine
+from agentrl_core.agents import Endpoint, VllmUpstream
+
+
+@pytest.fixture(scope="module")
+def page(root: Path) -> str:
+    return (root / "docs" / "agents.md").read_text(encoding="utf-8")
+
+
+def test_the_doors_are_those_of_the_endpoint(page: str) -> None:
+    routes = {route.path for route in Endpoint(VllmUpstream("http://127.0.0.1:1")).app.routes}
+    told = set(re.findall(r"^\| `(/v1/[a-z/]+)`", page, flags=re.M))
+    assert told == {path for path in routes if path.startswith("/v1/")} - {"/v1/models"}
+    for path in re.findall(r"localhost:8800(/[a-z0-9/]+)", page):
+        assert path.replace("/a1", "/{session}") in routes, path
+
+
+def test_the_loop_is_python_and_its_names_are_there(page: str) -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", page, flags=re.S)
+    tree = ast.parse(code)
+    called = {node.func.attr for node in ast.walk(tree) if isinstance(node, ast.Call) and hasattr(node.func, "attr")}
+    assert {"open", "close", "commit", "running"} <= called & set(dir(Endpoint))
+    assert hasattr(agents, "EngineUpstream")
+    assert hasattr(engine, "Transformers")
