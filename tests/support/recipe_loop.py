@@ -86,7 +86,7 @@ def names(recipe: Recipe) -> list[str]:
     trained = [training.model for training in recipe._trainings()]
     moved = [
         value
-        for action in recipe.chain("actions")
+        for action in recipe.at(0).chain("actions")
         for name, value in vars(action).items()
         if name in ("of", "to", "one", "other", "model") and value != "begin"
     ]
