@@ -43,6 +43,8 @@ def with_facts(recipe: Recipe) -> Batch:
         if column.name not in made and not column.is_fact:
             rows = batch.num_draws if column.level == "draw" else int(batch.offsets(column.level)[-1])
             batch = batch.with_columns(column.level, **{column.name: np.ones(rows)})
+    if recipe.old_logprob == "recomputed":
+        batch = batch.with_columns("token", recomputed_logprob=np.ones(int(batch.offsets("token")[-1])))
     return batch
 
 

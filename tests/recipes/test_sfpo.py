@@ -92,4 +92,3 @@ def test_an_unlike_entropy_leaves_the_fast_steps_out_from_then_on() -> None:
     before = second[-1]
     assert third[:3] == [before] * 3, "no step was taken"
     assert third[-1] == pytest.approx(step(before), abs=1e-7)
-

@@ -28,6 +28,7 @@ import agentrl_core as arl
 from agentrl_core import recipes
 from agentrl_core.component import Column
 from agentrl_core.component.component import PHASES
+from agentrl_core.component.needs import RECOMPUTED
 from agentrl_core.model.probe import Probe
 from agentrl_core.recipe import Recipe
 from agentrl_core.recipes.brorl import Pieces
@@ -44,6 +45,7 @@ GROUP_SIZES = {"rstar2": 20}
 SMALLER: dict[str, dict[str, Any]] = {
     "ac_flow": {"actions": Freeze("policy", until=2)},
     "ace_reason": {"select": Tasks(stage=Stages("domain", "even,odd", above=None, iterations=2, earlier=0.0))},
+    "bu_po": {"actions": (Freeze("policy", until=2), Freeze("internal", since=2))},
     "brorl": {"rollout": Pieces(count=8, piece=4)},
     "vla_rl": {"actions": (Freeze("policy", until=2), Stop(when=Above("approximate_kl", 0.02), unit="steps"))},
 }
@@ -216,6 +218,8 @@ class Loop:
 
 def _asked(recipe: Recipe) -> Iterator[Column]:
     made = {"score", "advantage", "return", "weight", "keep"}
+    if recipe.old_logprob == "recomputed":
+        yield RECOMPUTED
     for phase in PHASES:
         for link in recipe.chain(phase):
             for column in link.needs:

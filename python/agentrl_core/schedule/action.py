@@ -25,6 +25,7 @@ class Action(Component, ABC):
         every: in each of which the number is a multiple of this; None: in all.
         once: in this one alone; None: in all.
         until: in those before this one; None: in all.
+        since: in this one and those behind it; None: in all.
         when: where this controller (a condition such as `schedule.Above`) is not 0, by what was just measured.
         unit: what is counted: `iterations`, optimizer `steps`, or `steps_of_iteration`: the steps of each iteration by
             themselves, from 1.
@@ -41,6 +42,7 @@ class Action(Component, ABC):
     every: int | None = option(None, at_least=1)
     once: int | None = option(None, at_least=1)
     until: int | None = option(None, at_least=1)
+    since: int | None = option(None, at_least=1)
     when: Controller | None = None
     unit: Unit = "iterations"
 
@@ -50,6 +52,7 @@ class Action(Component, ABC):
             (self.every is None or number % self.every == 0)
             and (self.once is None or number == self.once)
             and (self.until is None or number < self.until)
+            and (self.since is None or number >= self.since)
         )
 
 

@@ -100,9 +100,7 @@ class Between:
     @property
     def listens(self) -> bool:
         """Whether anything reads what each step says."""
-        return bool(self._followed) or any(
-            a.unit != "iterations" and a.when is not None for _, a in self._actions
-        )
+        return bool(self._followed) or any(a.unit != "iterations" and a.when is not None for _, a in self._actions)
 
     def frozen(self, model: str) -> bool:
         """Whether the updates of a model are left out of this iteration."""
