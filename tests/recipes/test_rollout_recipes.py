@@ -156,12 +156,12 @@ def test_ad_hint_compares_both_kinds_fairly() -> None:
     np.testing.assert_allclose(weights[hint], [np.exp(-0.5)] * 12 + [0.0] * 4, rtol=1e-6)
 
 
-def after_one(recipe: Recipe, first: Speaker, second: Speaker, folder: Any, **options: Any) -> Any:
+def after_one(recipe: Recipe, first: Speaker, second: Speaker, folder: Any, task_pool: int = 64, **options: Any) -> Any:
     """What a recipe collects in its second iteration, on a store that has the first."""
     with arl.Store.open(folder) as store:
         for iteration, speaker in enumerate((first, second)):
             heard = Heard(script(speaker))
-            collect = arl.Collector(heard, Riddles(), recipe, store=store, task_pool=64)
+            collect = arl.Collector(heard, Riddles(), recipe, store=store, task_pool=task_pool)
             batch = collect(**options)
             check_sampled(batch, heard)
             if not iteration:
@@ -182,6 +182,18 @@ def test_icpo_shows_a_demonstration_and_trains_without(tmp_path: Any) -> None:
     [shown] = [row for row in rows if not row.drawn]
     assert shown.prompt == f"by heart {RIGHT}\n\nriddle?"
     assert batch.column("shown", "draw").tolist() == [0] * 7 + [1]
+
+
+def test_what_solved_the_task_before_is_retrieved(tmp_path: Any) -> None:
+    """Of four that solved it in the iteration before the newest three are shown; a failure never is."""
+    texts = [f"{word} {RIGHT}" for word in ("one", "two", "three", "four")]
+    speaker = in_turn(*texts, WRONG)
+    rows, batch = after_one(recipes.RETRIEVAL, speaker, lambda *_: WRONG, tmp_path, task_pool=1, tasks=1, group_size=5)
+    shown = "\n\n".join(texts[1:])
+    assert [row.prompt for row in rows] == [f"{shown}\n\nriddle?"] * 5
+    assert batch.column("retrieved", "draw").tolist() == [1] * 5
+    alone = solve(recipes.RETRIEVAL, in_turn(RIGHT, WRONG), group_size=2)
+    assert alone.fact("retrieved") == [0, 0], "nothing was solved yet"
 
 
 def test_icpo_keeps_only_what_is_good() -> None:

@@ -101,7 +101,7 @@ class AnyGame:
 class AnyTasks(list[Task]):
     """Tasks with the columns that phase select names."""
 
-    columns: Mapping[str, np.ndarray]
+    columns: dict[str, np.ndarray]
 
 
 class AnyWorld:
@@ -127,6 +127,8 @@ class AnyWorld:
             for number in numbers
         )
         made.columns = {name: np.array([chance(name, number) for number in numbers]) for name in self.named}
+        if "embedding" in made.columns:
+            made.columns["embedding"] = np.array([[chance(place, number) for place in range(2)] for number in numbers])
         return made
 
     def reset(self, task: Task, seed: int) -> AnyEpisode | AnyGame:

@@ -59,8 +59,8 @@ class World:
     def tasks(self, count: int, *, split: str = "train", start: int = 0) -> list[Task]:
         numbers = range(start, min(start + count, self.pool["tasks"]))
         made = Tasks(Task(f"{split} {place}", str(place), "all", None) for place in numbers)
-        columns = {name: [number(each) for each in values] for name, values in self.pool.get("columns", {}).items()}
-        made.columns = {name: np.array(values)[list(numbers)] for name, values in columns.items()}
+        columns = {name: np.array(values, np.float64) for name, values in self.pool.get("columns", {}).items()}
+        made.columns = {name: values[list(numbers)] for name, values in columns.items()}
         return made
 
     def reset(self, task: Task, seed: int) -> Any:

@@ -47,6 +47,7 @@ SMALLER: dict[str, dict[str, Any]] = {
     "ace_reason": {"select": Tasks(stage=Stages("domain", "even,odd", above=None, iterations=2, earlier=0.0))},
     # What a script says is far from what the models would.
     "marft": {"actions": Skip(when=Above("approximate_kl", 1e6))},
+    "bu_po": {"actions": (Freeze("policy", until=2), Freeze("internal", since=2))},
     "brorl": {"rollout": Pieces(count=8, piece=4)},
     "vla_rl": {"actions": (Freeze("policy", until=2), Stop(when=Above("approximate_kl", 0.02), unit="steps"))},
 }
@@ -89,7 +90,7 @@ def names(recipe: Recipe) -> list[str]:
     trained = [training.model for training in recipe._trainings()]
     moved = [
         value
-        for action in recipe.chain("actions")
+        for action in recipe.at(0).chain("actions")
         for name, value in vars(action).items()
         if name in ("of", "to", "one", "other", "model") and value != "begin"
     ]

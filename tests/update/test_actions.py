@@ -111,6 +111,21 @@ def test_it_follows_softly_every_few_steps_of_the_run() -> None:
     assert models["reference"].mean[0].item() == 7.5
 
 
+def test_it_counts_the_steps_of_each_iteration_by_themselves() -> None:
+    """Two steps an iteration; the second of each from iteration to iteration. The policy is held still by rate 0."""
+    models = {"policy": Model(1.0), "reference": Model(0.0)}
+    second = Sync("policy", "reference", mix=0.5, once=2, unit="steps_of_iteration")
+    found = [models["reference"].shift[0].item() for _ in iterations(recipe(second, Rate(0.0)), 3, models)]
+    assert found == [0.5, 0.75, 0.875]
+
+
+def test_it_begins_at_an_iteration() -> None:
+    assert [number for number in range(1, 9) if Freeze("critic", since=3, until=7, every=2).falls(number)] == [4, 6]
+    models = {"policy": Model(1.0)}
+    taken = [len(list(updates)) for updates, _ in iterations(recipe(Freeze("policy", since=2)), 3, models)]
+    assert taken == [2, 0, 0]
+
+
 def test_an_average_is_corrected() -> None:
     """decay 0.5: the n-th is the mean of n + 1 terms weighted 1, 0.5, 0.25, ... from the newest."""
     models = {"policy": Model(0.0), "proximal": Model(0.0)}

@@ -10,6 +10,8 @@ from agentrl_core.component import Component, Controller, column_name, option
 
 BEGIN = "begin"
 """The name of what a model was when the iteration began, where an action names a model."""
+Unit = Literal["iterations", "steps", "steps_of_iteration"]
+"""What an action counts."""
 
 
 @dataclass(frozen=True)
@@ -23,8 +25,10 @@ class Action(Component, ABC):
         every: in each of which the number is a multiple of this; None: in all.
         once: in this one alone; None: in all.
         until: in those before this one; None: in all.
+        since: in this one and those behind it; None: in all.
         when: where this controller (a condition such as `schedule.Above`) is not 0, by what was just measured.
-        unit: what is counted: `iterations` or optimizer `steps`.
+        unit: what is counted: `iterations`, optimizer `steps`, or `steps_of_iteration`: the steps of each iteration by
+            themselves, from 1.
 
     Example:
         >>> from agentrl_core import schedule
@@ -38,8 +42,9 @@ class Action(Component, ABC):
     every: int | None = option(None, at_least=1)
     once: int | None = option(None, at_least=1)
     until: int | None = option(None, at_least=1)
+    since: int | None = option(None, at_least=1)
     when: Controller | None = None
-    unit: Literal["iterations", "steps"] = "iterations"
+    unit: Unit = "iterations"
 
     def falls(self, number: int) -> bool:
         """Whether it is done in the iteration or step of this number, as far as `when` allows."""
@@ -47,6 +52,7 @@ class Action(Component, ABC):
             (self.every is None or number % self.every == 0)
             and (self.once is None or number == self.once)
             and (self.until is None or number < self.until)
+            and (self.since is None or number >= self.since)
         )
 
 
@@ -60,7 +66,7 @@ class Sync(Action):
     - a reference that follows: Sync("policy", "reference", every=4), or softly with mix=0.6 and unit="steps" (TR-DPO,
       arXiv:2404.09656);
     - an average: Sync("policy", "proximal", mix=1 - decay), with `corrected` the one of PPO-EWMA (arXiv:2110.00641);
-    - the slow step after fast ones: Sync("begin", "policy", mix=1 - alpha) (SFPO);
+    - the slow step after fast ones: Sync("begin", "policy", mix=1 - alpha, once=3, unit="steps_of_iteration") (SFPO);
     - a restart: Sync("start", "policy", when=schedule.Plateau("evaluation")).
 
     Numbers are computed in float32 (float64 where a model is) and stored as `to` stores them: an average that moves
@@ -189,7 +195,7 @@ class Skip(Action):
 
     model: str = option("policy", filled=True)
     _: KW_ONLY
-    unit: Literal["iterations", "steps"] = "steps"
+    unit: Unit = "steps"
 
 
 @dataclass(frozen=True)
@@ -219,7 +225,7 @@ class Rate(Action):
     power: float = option(0.5, above=0)
     model: str = option("policy", filled=True)
     _: KW_ONLY
-    unit: Literal["iterations", "steps"] = "steps"
+    unit: Unit = "steps"
 
     def of(self, weights: Any) -> float:
         """The factor, by the weights of the step's draws; None: it has none."""

@@ -100,7 +100,7 @@ class Between:
     @property
     def listens(self) -> bool:
         """Whether anything reads what each step says."""
-        return bool(self._followed) or any(a.unit == "steps" and a.when is not None for _, a in self._actions)
+        return bool(self._followed) or any(a.unit != "iterations" and a.when is not None for _, a in self._actions)
 
     def frozen(self, model: str) -> bool:
         """Whether the updates of a model are left out of this iteration."""
@@ -147,7 +147,7 @@ class Between:
         """A step is done: what it said moves controllers, and actions of steps are done."""
         said = update.said() if self.listens else {}
         for place, action in self._of(Sync, Swap, Rollback, Stop):
-            if action.unit == "steps" and self._holds(place, action, said):
+            if action.unit != "iterations" and self._holds(place, action, said):
                 self._do(action, self._before + self.steps, self._models)
         if self._followed:
             self._said.append(said)
@@ -211,7 +211,8 @@ class Between:
         return [(place, action) for place, action in self._actions if isinstance(action, kinds)]
 
     def _holds(self, place: str, action: Action, said: Mapping[str, float]) -> bool:
-        number = self._before + self.steps if action.unit == "steps" else self._iteration + 1
+        numbers = {"steps": self._before + self.steps, "steps_of_iteration": self.steps}
+        number = numbers.get(action.unit, self._iteration + 1)
         return action.falls(number) and (action.when is None or self._value(place, action.when, said) != 0.0)
 
     def _value(self, place: str, when: Controller, said: Mapping[str, float]) -> float:

@@ -1,0 +1,102 @@
+"""SFPO: three fast steps, most of the way of them, and a slow step from there, all on the same rollouts.
+
+    theta_1, theta_2, theta_3: steps of the optimizer from theta_0 on L
+    theta' = theta_0 + 0.8 (theta_3 - theta_0)
+    theta_next: a step from theta' on L
+
+The fast steps find a direction that single noisy gradients miss; going back a part of the way keeps the slow step near
+the policy that sampled. L is GRPO's. When the entropy of an iteration is unlike those before,
+
+    |H - mean| >= 2.5 (std + 1e-8)   over the last ten of them, H among them,
+
+the fast steps are left out from the next iteration on, and what is left is one step an iteration.
+
+Source: arXiv:2510.04072. The three steps, 0.8, ten and 2.5 are proposals, as is the population's standard deviation;
+whether the moments of the optimizer go back as well is not said: they stay. The fast steps that are left out still pay
+for their passes: from then on `SFPO.replace(actions=None, epochs=1)` does the same for less.
+Needs: the metric `entropy` of each iteration, given to `collect.update`; the policy, given to `recipe.updates`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from agentrl_core.advantage import GroupRelative
+from agentrl_core.component import Controller, State, option
+from agentrl_core.loss import Policy
+from agentrl_core.recipe import Recipe
+from agentrl_core.schedule import Choice, Skip, Sync
+
+FAST = 3
+"""Steps before the policy goes back a part of the way."""
+
+
+@dataclass(frozen=True)
+class Unlike(Controller):
+    """0 until a metric was unlike its last values, and 1 from then on: |x - mean| >= threshold (std + 1e-8).
+
+    Args:
+        metric: name of the metric.
+        window: how many values count, x among them, at least 2.
+        threshold: above 0.
+
+    Raises:
+        RecipeError: an option is out of range.
+
+    Example:
+        >>> from agentrl_core.recipes.sfpo import Unlike
+        >>> trigger = Unlike("entropy", window=3, threshold=1.4)
+        >>> state, values = trigger.initial_state(), []
+        >>> for entropy in (1.0, 1.1, 1.0, 1.0, 3.0, 1.0):
+        ...     state = trigger.moved(state, {"entropy": entropy})
+        ...     values.append(trigger.value(state))
+        >>> values  # 1.1 is one standard deviation from the mean of two; 3.0 of 1, 1, 3 is sqrt(2)
+        [0.0, 0.0, 0.0, 0.0, 1.0, 1.0]
+    """
+
+    metric: str = option("entropy", filled=True)
+    window: int = option(10, at_least=2)
+    threshold: float = option(2.5, above=0)
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The metric."""
+        return (self.metric,)
+
+    @property
+    def examples(self) -> tuple[float, ...]:
+        """Both."""
+        return 0.0, 1.0
+
+    def begin(self) -> State:
+        """Nothing measured."""
+        return {"value": 0.0, "recent": []}
+
+    def move(self, state: State, *metrics: float) -> State:
+        """One measurement."""
+        recent = [*state["recent"], metrics[0]][-self.window :]
+        mean = math.fsum(recent) / len(recent)
+        deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in recent) / len(recent))
+        unlike = len(recent) > 1 and abs(metrics[0] - mean) >= self.threshold * (deviation + 1e-8)
+        return {"value": max(state["value"], float(unlike)), "recent": recent}
+
+    def value(self, state: State) -> float:
+        """0 or 1."""
+        return float(state["value"])
+
+
+SFPO = Recipe(
+    name="sfpo",
+    source="arXiv:2510.04072",
+    advantage=GroupRelative(),
+    loss=Policy(),
+    epochs=FAST + 1,
+    actions=Choice(
+        (
+            Sync("begin", "policy", mix=0.2, once=FAST, unit="steps_of_iteration"),
+            Skip(until=FAST + 1, unit="steps_of_iteration"),
+        ),
+        by=Unlike(),
+    ),
+)
