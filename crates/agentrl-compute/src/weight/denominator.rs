@@ -341,30 +341,38 @@ mod tests {
 
         #[test]
         fn weights_follow_the_formulas(
-            rows in prop::collection::vec((0_u32..4, 0.0_f64..1.0, 0_u8..2), 0..40),
+            rows in prop::collection::vec((0_u32..4, 0.0_f64..1.0, 0_u8..2, 0_u32..2), 0..40),
             valid in prop::collection::vec(any::<bool>(), 4),
             constant in 0.5_f64..100.0,
         ) {
             let draws: Vec<u32> = rows.iter().map(|row| row.0).collect();
+            let named: Vec<u32> = rows.iter().map(|row| 2 * row.0 + row.3).collect();
+            let dense = |turn: &u32| named.iter().position(|name| name == turn).unwrap_or_default() as u32;
+            let turns: Vec<u32> = named.iter().map(dense).collect();
+            let units = TokenUnits { draws: &draws, turns: &turns, episodes: &draws };
             let shares: Vec<f64> = rows.iter().map(|row| row.1).collect();
             let trainable: Vec<u8> = rows.iter().map(|row| row.2).collect();
             let m: Vec<f64> =
                 rows.iter().map(|row| if row.2 == 1 && valid[row.0 as usize] { row.1 } else { 0.0 }).collect();
             let of_draw = |draw: u32| (0..m.len()).filter(|&row| draws[row] == draw).map(|row| m[row]).sum::<f64>();
+            let of_turn = |turn: u32| (0..m.len()).filter(|&row| turns[row] == turn).map(|row| m[row]).sum::<f64>();
             let voters = (0..4).filter(|&draw| of_draw(draw) > 0.0).count() as f64;
+            let trained_turns = (0..m.len() as u32).filter(|&turn| of_turn(turn) > 0.0).count() as f64;
             let denominators = [
                 Denominator::TokenMean,
                 Denominator::SequenceMean,
                 Denominator::SequenceMeanSum(constant),
+                Denominator::StepMean,
                 Denominator::Constant(constant),
             ];
             for denominator in denominators {
-                let found = token_weights(&TokenUnits::of_draws(&draws), &shares, &trainable, &valid, denominator)?;
+                let found = token_weights(&units, &shares, &trainable, &valid, denominator)?;
                 for row in 0..m.len() {
                     let below = match denominator {
                         Denominator::TokenMean => m.iter().sum::<f64>(),
                         Denominator::SequenceMean => of_draw(draws[row]) * voters,
                         Denominator::SequenceMeanSum(constant) => of_draw(draws[row]) * constant,
+                        Denominator::StepMean => of_turn(turns[row]) * trained_turns,
                         Denominator::Constant(constant) => constant * voters,
                         Denominator::TurnMean | Denominator::EpisodeMean => unreachable!("not among them"),
                     };
