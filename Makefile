@@ -144,7 +144,7 @@ $(STAMPS)/test: requirements/test.txt requirements/test-no-deps.in requirements/
 # The wheels: release for the demo; dev, which builds faster and checks for overflow, for the tests.
 target/wheels/.stamp: $(SOURCES) $(STAMPS)/build
 	rm -rf $(@D)
-	$(BIN)/maturin build --release --interpreter $(BIN)/python --out $(@D)
+	$(BIN)/maturin build --release --compression-level 9 --interpreter $(BIN)/python --out $(@D)
 	@touch $@
 
 target/wheels-dev/.stamp: $(SOURCES) $(STAMPS)/build

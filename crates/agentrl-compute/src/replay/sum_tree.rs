@@ -341,11 +341,12 @@ fn set_bits(words: &[u64]) -> impl Iterator<Item = usize> {
 /// What each of some siblings and its elders hold: by pairs, so that no sum waits for more than three others. It never
 /// falls, and a sibling that holds nothing adds nothing.
 fn running(family: &Family) -> [f64; WIDTH] {
-    let [a, b, c, d, e, f, g, h] = family.0;
-    let second = a + b;
-    let fourth = second + (c + d);
-    let sixth = fourth + (e + f);
-    [a, second, second + c, fourth, fourth + e, sixth, sixth + g, sixth + (g + h)]
+    let held = family.0;
+    let second = held[0] + held[1];
+    let fourth = second + (held[2] + held[3]);
+    let sixth = fourth + (held[4] + held[5]);
+    let all = sixth + (held[6] + held[7]);
+    [held[0], second, second + held[2], fourth, fourth + held[4], sixth, sixth + held[6], all]
 }
 
 /// The sum of siblings.

@@ -301,8 +301,8 @@ impl Forest {
         Ok(())
     }
 
-    /// Brings the tree of a group up to date, by what changed since it was read last. The last step of a trajectory that runs is there as soon as the forest holds
-    /// a token behind it, since only then is known what it led to.
+    /// Brings the tree of a group up to date, by what changed since it was read last. The last step of a trajectory that
+    /// runs is there as soon as the forest holds a token behind it, since only then is known what it led to.
     pub fn follow(&self, group: u32, tree: &mut SearchTree) -> Result<()> {
         tree.read(self.of_number(group)?)
     }

@@ -10,6 +10,7 @@ use crate::forest::{Forest, Handle, Place, split};
 #[derive(Clone, Copy, Debug)]
 struct GroupMark {
     nodes: usize,
+    changed: usize,
 }
 
 /// Where a trajectory stood.
@@ -37,7 +38,7 @@ impl Forest {
             }
             let (key, index) = split(trajectory);
             let group = self.live_group(trajectory)?;
-            groups.entry(key).or_insert(GroupMark { nodes: group.nodes.len() });
+            groups.entry(key).or_insert(GroupMark { nodes: group.nodes.len(), changed: group.changed.len() });
             let entry = &group.trajectories[index];
             let mark = TrajectoryMark {
                 tip: entry.tip,
@@ -62,6 +63,7 @@ impl Forest {
             for (key, mark) in &groups {
                 let Some(group) = self.groups.get_mut(key) else { continue };
                 group.nodes.truncate(mark.nodes);
+                group.changed.truncate(mark.changed);
                 group.roots.retain(|_, alike| {
                     alike.retain(|&root| root < mark.nodes);
                     !alike.is_empty()
