@@ -327,6 +327,36 @@ def test_a_key_of_a_session_opens_no_other() -> None:
     assert len(session_of(served, "mine").turns) == 1
 
 
+def test_a_history_is_that_of_its_own_session() -> None:
+    served = endpoint(lambda _: "yes")
+
+    async def work():
+        async with client(served) as agent:
+            first = (await agent.post("/s/mine/v1/responses", json={"input": "hello"})).json()
+            body = {"input": "and?", "previous_response_id": first["id"]}
+            refused = await agent.post("/s/yours/v1/responses", json=body)
+            assert refused.status_code == 404
+            assert (await agent.post("/s/mine/v1/responses", json=body)).status_code == 200
+
+    run(work())
+    assert len(session_of(served, "mine").turns) == 2
+
+
+def test_an_equal_request_that_was_sampled_twice_is_answered_with_the_last() -> None:
+    served = endpoint(lambda request: f"answer {request.seed}")
+
+    async def work():
+        async with client(served) as agent:
+            await say(agent, [ASK])
+            second = await say(agent, [ASK])
+            again = await say(agent, [ASK], headers={"x-stainless-retry-count": "1"})
+            assert again["choices"] == second["choices"]
+            assert again["usage"] == second["usage"]
+
+    run(work())
+    assert len(session_of(served).turns) == 2
+
+
 def test_what_clients_change_without_an_edit_does_not_count() -> None:
     asked = [{"role": "user", "content": "hi"}]
     first = {

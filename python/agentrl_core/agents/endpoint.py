@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import hmac
 import json
 import re
@@ -87,10 +88,8 @@ class Endpoint:
         self._max_bytes = max_bytes
         self._max_sessions = max_sessions
         self._keys: dict[str, str] = {}
-        """Sessions by their keys."""
+        """Sessions by the digests of their keys, so that finding one tells nothing of the others."""
         self._sessions = {name: self._session(name) for name in self._recorder.sessions}
-        self._histories: dict[str, list[Json]] = {}
-        """Items of conversations, by the response that ends them."""
         self._checked: asyncio.Task[None] | None = None
         self.app = Starlette(routes=self._routes(), lifespan=self._life)
 
@@ -119,7 +118,7 @@ class Endpoint:
         self._recorder.open(session, task, task if group is None else group)
         self._sessions[session] = self._session(session)
         key = secrets.token_urlsafe(24)
-        self._keys[key] = session
+        self._keys[_digest(key)] = session
         return {"session_id": session, "api_key": key, "path": f"/s/{session}/v1"}
 
     def reward(self, session: str, reward: float, turn: int | None = None) -> None:
@@ -160,7 +159,7 @@ class Endpoint:
         """The batch of all groups whose sessions are closed, and the store's next iteration; None: there are none."""
         batch = self._recorder.commit()
         self._sessions = {name: self._sessions[name] for name in self._recorder.sessions}
-        self._keys = {key: name for key, name in self._keys.items() if name in self._sessions}
+        self._keys = {digest: name for digest, name in self._keys.items() if name in self._sessions}
         return batch
 
     @contextmanager
@@ -225,7 +224,7 @@ class Endpoint:
             session = self._named(request)
             body = await self._body(request)
             if name == "responses" and body.get("previous_response_id"):
-                body = self._continued(body)
+                body = _continued(session, body)
             asked = dialect.asked(body)
             await self._check()
             retry = request.headers.get(RETRIES, "0") not in ("", "0")
@@ -233,7 +232,7 @@ class Endpoint:
             found = await answer(asked, self.policy_version, path=name, retry=retry, is_gone=request.is_disconnected)
             reply = dialect.reply(found, body, secrets.token_hex(12))
             if name == "responses":
-                self._histories[reply["id"]] = responses.history(body, reply)
+                session.histories[reply["id"]] = responses.history(body, reply)
             if body.get("stream"):
                 return StreamingResponse(_sse(dialect.events(reply, body)), media_type="text/event-stream")
             return JSONResponse(reply)
@@ -280,7 +279,7 @@ class Endpoint:
     def _named(self, request: Request) -> Session:
         """The session of a request. One that is named and not open yet begins with its first request."""
         key = _key(request)
-        owner = next((name for known, name in self._keys.items() if _same(key, known)), None) if key else None
+        owner = self._keys.get(_digest(key))
         if owner is None and self._api_key is not None and not _same(key, self._api_key):
             raise PermissionError
         name = request.path_params.get("session") or request.headers.get("x-session-id") or owner
@@ -317,16 +316,6 @@ class Endpoint:
         if self._checked is None or (self._checked.done() and self._checked.exception() is not None):
             self._checked = asyncio.ensure_future(self.upstream.check())
         await asyncio.shield(self._checked)
-
-    def _continued(self, body: Json) -> Json:
-        known = self._histories.get(str(body["previous_response_id"]))
-        if known is None:
-            raise NotFoundError(
-                f"there is no response {str(body['previous_response_id'])[:80]!r} here; send the history"
-            )
-        given = body.get("input") or []
-        items = [{"role": "user", "content": given}] if isinstance(given, str) else given
-        return body | {"input": [*known, *items]}
 
     async def _health(self, _: Request) -> Response:
         return JSONResponse({"status": "ok", "sessions": len(self._sessions), "iteration": self._recorder.iteration})
@@ -383,6 +372,16 @@ class Endpoint:
         return Response(traces.arrow(batch), media_type="application/vnd.apache.arrow.stream")
 
 
+def _continued(session: Session, body: Json) -> Json:
+    """A body with the history that it names, which is one of its own session."""
+    named = str(body["previous_response_id"])
+    if named not in session.histories:
+        raise NotFoundError(f"there is no response {named[:80]!r} in this session; send the history")
+    given = body.get("input") or []
+    items = [{"role": "user", "content": given}] if isinstance(given, str) else given
+    return body | {"input": [*session.histories[named], *items]}
+
+
 def _sse(events: Iterator[tuple[str | None, Json | None]]) -> Iterator[str]:
     for name, data in events:
         head = "" if name is None else f"event: {name}\n"
@@ -393,6 +392,10 @@ def _key(request: Request) -> str:
     """The key that a client shows, as OpenAI's and Anthropic's do."""
     kind, _, key = request.headers.get("authorization", "").partition(" ")
     return key.strip() if kind.lower() == "bearer" else request.headers.get("x-api-key", "")
+
+
+def _digest(key: str) -> str:
+    return hashlib.sha256(key.encode()).hexdigest()
 
 
 def _same(first: str, second: str) -> bool:

@@ -17,11 +17,11 @@ from agentrl_core.exceptions import InvalidInputError
 
 @dataclass
 class Asked:
-    """A request that is being answered, or was."""
+    """A request that is being answered."""
 
     answer: asyncio.Future[Answer]
     is_gone: Callable[[], Awaitable[bool]]
-    """Whether who asked has hung up, before he was answered."""
+    """Whether who asked has hung up."""
 
 
 class Session:
@@ -46,8 +46,12 @@ class Session:
         self._template = template
         self._turns: dict[str, int] = {turn.chat: turn.number for turn in recorded.turns if turn.chat}
         """The turn whose answer is the last message of a chat, by the chat's digest."""
+        self.histories: dict[str, list[Json]] = {}
+        """Items of conversations, by the response that ends them."""
         self._asked: dict[str, Asked] = {}
-        """Requests by their bodies, the last one with each."""
+        """Requests that are being answered, by their bodies."""
+        self._unheard: set[str] = set()
+        """Those whose client had hung up when they were answered."""
 
     async def chat(
         self, request: Json, version: int, *, path: str, retry: bool, is_gone: Callable[[], Awaitable[bool]]
@@ -86,35 +90,38 @@ class Session:
             raise InvalidInputError(f"session {self.recorded.session!r} is closed; open another one")
         text = json.dumps([path, request], sort_keys=True, separators=(",", ":"), ensure_ascii=False)
         key = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
-        known = self._asked.get(key) or (self._before(key) if retry else None)
+        known = self._asked.get(key)
         if known is not None and (retry or await known.is_gone()):
             known.is_gone = asked.is_gone
             asked = known
+        elif known is None and (retry or key in self._unheard) and (answer := self._before(key, request)) is not None:
+            self._unheard.discard(key)
+            return answer
         else:
             self._asked[key] = asked
             asked.answer = asyncio.ensure_future(ask(key))
         try:
             # Shielded: one who gives up waiting must not take the answer from the others.
             answer = await asyncio.shield(asked.answer)
-        except Exception:
-            # What failed was not answered: who asks again is asked for.
-            if self._asked.get(key) is asked:
+        finally:
+            if asked.answer.done() and self._asked.get(key) is asked:
                 del self._asked[key]
-            raise
-        asked.is_gone = _yes if await asked.is_gone() else _no
+        if await asked.is_gone():
+            self._unheard.add(key)
         return answer
 
-    def _before(self, key: str) -> Asked | None:
-        """A request that was answered before the process was killed."""
-        turns = [turn for turn in self.recorded.turns if turn.asked == key]
+    def _before(self, key: str, request: Json) -> Answer | None:
+        """The last answer to a request, from what was recorded; without details that a client may have asked for."""
+        turns = [turn for turn in self.recorded.turns if turn.asked == key][-int(request.get("n", 1)) :]
         if not turns:
             return None
+        prompt = self.recorded.context(turns[0].number).tolist()
+        sampled = sum(len(turn.output) for turn in turns)
+        usage = {"prompt_tokens": len(prompt), "completion_tokens": sampled, "total_tokens": len(prompt) + sampled}
         choices = [
             Choice(turn.message, turn.output.tolist(), turn.logprobs.tolist(), turn.finish_reason) for turn in turns
         ]
-        answer = asyncio.get_running_loop().create_future()
-        answer.set_result(Answer(self.recorded.context(turns[0].number).tolist(), choices))
-        return Asked(answer, _no)
+        return Answer(prompt, choices, usage)
 
     async def _answer(self, request: Json, version: int, asked: str) -> Answer:
         messages, tools = request["messages"], request.get("tools")
@@ -145,11 +152,3 @@ class Session:
             raise InvalidInputError(f"session {self.recorded.session!r} was closed while it was answered")
         turns = self._recorder.turn(self.recorded, answer, request, version, near=near, chats=chats, asked=asked)
         self._turns.update((turn.chat, turn.number) for turn in turns if turn.chat)
-
-
-async def _yes() -> bool:
-    return True
-
-
-async def _no() -> bool:
-    return False
