@@ -67,7 +67,7 @@ class Recorded:
 
     session: str
     task: str
-    group: int
+    group: str
     member: int
     turns: list[Turn] = field(default_factory=list)
     closed: Json | None = None
@@ -109,7 +109,6 @@ class Recorder:
         self.iteration = 0 if store is None else store.iteration
         self.sessions: dict[str, Recorded] = {}
         self._seed = seed
-        self._groups: dict[str, int] = {}
         self._journal: Journal | None = None
         if store is not None:
             self._journal = store.journal(self.iteration)
@@ -119,9 +118,8 @@ class Recorder:
 
     def open(self, session: str, task: str, group: str) -> Recorded:
         """Begin a session of a task, as the next member of a group."""
-        number = self._groups.setdefault(group, len(self._groups))
-        member = sum(known.group == number for known in self.sessions.values())
-        recorded = Recorded(session, task, number, member)
+        member = sum(known.group == group for known in self.sessions.values())
+        recorded = Recorded(session, task, group, member)
         self._write(session, "open", {"task": task, "group": group, "member": member})
         self.sessions[session] = recorded
         return recorded
@@ -193,17 +191,18 @@ class Recorder:
     def batch(self, sessions: list[Recorded]) -> Batch:
         """The rows of some sessions, which are closed, or `partial` as they stand."""
         forest = Forest(iteration=self.iteration, seed=self._seed)
-        tasks: dict[int, str] = {}
+        tasks: dict[str, str] = {}
         for recorded in sessions:
             if tasks.setdefault(recorded.group, recorded.task) != recorded.task:
                 raise InvalidInputError(
                     f"session {recorded.session!r} is of task {recorded.task!r}, "
                     f"and its group of {tasks[recorded.group]!r}"
                 )
+        numbers = {group: number for number, group in enumerate(tasks)}
         for group, task in tasks.items():
-            forest.add_group(group, task)
+            forest.add_group(numbers[group], task)
         for recorded in sessions:
-            trajectory = forest.start(recorded.group, recorded.member)
+            trajectory = forest.start(numbers[recorded.group], recorded.member)
             if recorded.turns:
                 _ingest(forest, trajectory, recorded)
             if recorded.closed is not None:
@@ -246,9 +245,8 @@ class Recorder:
 
     def _records(self, recorded: Recorded) -> list[tuple[str, Json]]:
         """A session as the records of a journal."""
-        group = next(name for name, number in self._groups.items() if number == recorded.group)
         records: list[tuple[str, Json]] = [
-            (f"{recorded.session} open", {"task": recorded.task, "group": group, "member": recorded.member})
+            (f"{recorded.session} open", {"task": recorded.task, "group": recorded.group, "member": recorded.member})
         ]
         for turn in recorded.turns:
             records.append((f"{recorded.session} turn", {"turns": [_packed(turn)]}))
@@ -267,8 +265,8 @@ class Recorder:
         session, _, what = name.partition(" ")
         recorded = self.sessions.get(session)
         if what == "open":
-            number = self._groups.setdefault(payload["group"], len(self._groups))
-            self.sessions.setdefault(session, Recorded(session, payload["task"], number, payload["member"]))
+            opened = Recorded(session, payload["task"], payload["group"], payload["member"])
+            self.sessions.setdefault(session, opened)
         elif recorded is None:
             return
         elif what == "turn":
