@@ -31,6 +31,12 @@ class EngineUpstream:
         engine: who generates.
         seed: of the sampling, where a request has none.
         max_tokens: of an answer, where a request says none.
+
+    Example:
+        >>> from agentrl_core import engine, env, warm_start
+        >>> from agentrl_core.agents import Endpoint, EngineUpstream
+        >>> _, tokenizer = warm_start.build(env.ReasoningGym(["lcm"]), seed=0)
+        >>> endpoint = Endpoint(EngineUpstream(engine.Scripted(tokenizer, ["42"])))
     """
 
     def __init__(self, engine: Engine, *, seed: int = 0, max_tokens: int = 256) -> None:

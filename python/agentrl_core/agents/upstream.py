@@ -108,6 +108,13 @@ class VllmUpstream:
         api_key: of the server, where it wants one.
         seconds: most seconds of one request.
         client: an `httpx.AsyncClient` to use in place of its own.
+
+    Raises:
+        InvalidInputError: the URL is none.
+
+    Example:
+        >>> from agentrl_core.agents import Endpoint, VllmUpstream
+        >>> endpoint = Endpoint(VllmUpstream("http://127.0.0.1:8000", model="policy"))
     """
 
     def __init__(
