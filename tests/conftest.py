@@ -8,6 +8,11 @@ from pathlib import Path
 
 import psutil
 import pytest
+from hypothesis import HealthCheck, settings
+
+# How long an example takes says how busy the machine is, and nothing about what is tested.
+settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("untimed")
 
 # What tests of several folders import: with importlib mode pytest puts no folder on the path.
 sys.path.append(str(Path(__file__).parent / "support"))

@@ -16,11 +16,11 @@ from agentrl_core.component.column import Column
 from agentrl_core.component.component import PHASES, BatchComponent, Component, find_component
 from agentrl_core.component.controller import Choice, Controller
 from agentrl_core.component.needs import (
-    annotate_call,
     answers_of,
     check_columns,
     check_recomputed,
     checked,
+    refuse_missing,
     refuse_unknown,
     require_batch,
 )
@@ -363,15 +363,7 @@ class Recipe:
         if stage == "update":
             self.check(batch)
         for training in self.training(stage):
-            for column in training.needs:
-                if not batch.has(column.name, column.level):
-                    remedy = "add the credit first: batch = recipe.credit(batch)"
-                    if stage != "update":
-                        remedy = f"stage {stage!r} needs it first: {annotate_call(column)}, or batch.with_columns"
-                    raise RecipeError(
-                        f"recipe {self.name!r}: the batch has no column {column.name!r} at level {column.level}; "
-                        f"{remedy}"
-                    )
+            refuse_missing(f"recipe {self.name!r}", training.needs, batch, stage)
         batch = with_old_logprobs(batch, self.old_logprob)
         recipe, states = self._of(batch), unpacked(batch.state)
         between = None
@@ -382,7 +374,15 @@ class Recipe:
 
             between = Between(self, batch, _iteration(batch), states, models or {})
         again = {repeat.stage: recipe.training(repeat.stage) for _, repeat in (between.repeats() if between else ())}
-        return Updates(batch, recipe.training(stage), shared=recipe.shared, seed=seed, between=between, stages=again)
+        return Updates(
+            batch,
+            recipe.training(stage),
+            shared=recipe.shared,
+            seed=seed,
+            between=between,
+            stages=again,
+            metrics_of_all=bool(self.controllers),
+        )
 
     def after(self, updates: Updates, **models: Any) -> Outcome:
         """Do what the recipe's actions do after the updates of an iteration: to models, in place, under `no_grad`.

@@ -5,30 +5,16 @@ from __future__ import annotations
 from collections import defaultdict
 
 import numpy as np
-import polars as pl
 import pytest
-from branches import agree_on_branches, by_stored
+from branches import agree_on_branches, by_place, contexts, places
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from systems import LOSSES
 from updates import Rollouts, close, grow
 
-from agentrl_core import Batch
+from agentrl_core import Forest
 
 EACH = pytest.mark.parametrize("name", LOSSES)
-
-
-def contexts(batch: Batch, draws: np.ndarray) -> dict[int, list[int]]:
-    """Of every trained token the tokens before it, as indices of stored tokens: from the sequence layout."""
-    found = {}
-    stored = batch.column("token", "node_token")
-    by_node = batch.column("node_token", "token")
-    for pack in batch.plan(draws, 10**6):
-        for source, token in zip(pack.source_row, pack.token, strict=True):
-            begin = pack.cu_seqlens[np.searchsorted(pack.cu_seqlens, source, side="right") - 1]
-            found[int(token)] = pack.input_ids[begin : source + 1].tolist()
-            assert stored[by_node[token]] == batch.column("token", "token")[token]
-    return found
 
 
 def seen(pack: object, row: int) -> list[int]:
@@ -69,7 +55,7 @@ def test_a_row_sees_its_own_path_and_every_token_is_trained_once(seed: int, room
             assert pack.position_ids[rows].tolist() == list(range(len(rows)))
         assert pack.target.tolist() == targets[pack.token].tolist()
         # No row is there twice: what two rows see differs.
-        paths = {tuple(seen(pack, row)) for row in range(len(pack.input_ids))}
+        paths = {tuple(pack.input_ids[seen(pack, row)]) for row in range(len(pack.input_ids))}
         assert len(paths) == len(pack.input_ids)
         trained += pack.token.tolist()
         for draw in of_draw[pack.token].tolist():
@@ -77,28 +63,63 @@ def test_a_row_sees_its_own_path_and_every_token_is_trained_once(seed: int, room
     assert sorted(trained) == sorted(before)
     if by_group:
         assert all(len(numbers) == 1 for numbers in units.values())
-    # Stored tokens that some trained token has before it, each once.
-    assert len(whole.input_ids) == len(read_tokens(batch, draws))
+    # Everything that some trained token has before it, each once.
+    assert len(whole.input_ids) == len(prefixes(before))
 
 
-def read_tokens(batch: Batch, draws: np.ndarray) -> set[int]:
-    """The stored tokens that come before a trained one: from the tables, leaf to root."""
-    nodes = {row["node_id"]: row for row in pl.DataFrame(batch.nodes).iter_rows(named=True)}
-    ids = list(nodes)
-    first = dict(zip(ids, batch.offsets("node_token")[:-1].tolist(), strict=True))
-    node_of = np.repeat(ids, np.diff(batch.offsets("node_token")))
-    stored, trainable = batch.column("node_token", "token"), batch.column("trainable", "token")
-    draw_of, _, _ = batch.locate(np.arange(len(stored)))
-    found: set[int] = set()
-    for token in np.flatnonzero(trainable & np.isin(draw_of, draws)):
-        node, end = int(node_of[stored[token]]), int(stored[token]) - first[int(node_of[stored[token]])]
-        while node is not None:
-            found |= set(range(first[node], first[node] + end))
-            parent, end = nodes[node]["parent_id"], nodes[node]["parent_end"]
-            if parent is not None and end is None:
-                end = len(nodes[parent]["tokens"])
-            node = parent
-    return found
+def prefixes(before: dict[int, list[int]]) -> set[tuple[int, ...]]:
+    """All different beginnings of what comes before some tokens."""
+    return {tuple(path[:end]) for path in before.values() for end in range(1, len(path) + 1)}
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 10**6), vocabulary=st.integers(1, 3))
+def test_what_was_sampled_alike_is_run_once(seed: int, vocabulary: int) -> None:
+    """Draws of few words, sampled one by one: what they share lies nowhere together, in nodes of any lengths."""
+    rng = np.random.default_rng(seed)
+    forest = Forest()
+    for group in range(2):
+        forest.add_group(group, f"task {group}")
+        for member in range(4):
+            trajectory = forest.start(group, member)
+            forest.append(trajectory, rng.integers(0, vocabulary, rng.integers(1, 3)), kind="prompt")
+            for _ in range(rng.integers(1, 4)):
+                count = int(rng.integers(1, 4))
+                old = -rng.integers(1, 3, count).astype(float)
+                forest.append(trajectory, rng.integers(0, vocabulary, count), kind="action", logprobs=old)
+                forest.step(trajectory)
+            forest.finish(trajectory, reward=0.0)
+    batch = forest.freeze()
+    draws = np.arange(batch.num_draws)
+    before = contexts(batch, draws)
+    old = np.asarray(batch.column("behaviour_logprob", "token"), np.float32)
+    (pack,) = batch.plan(draws, 10**6, layout="tree", fold=[old])
+    assert len(pack.input_ids) == len(prefixes(before))
+    for source, token in zip(pack.source_row, pack.token.tolist(), strict=True):
+        assert pack.input_ids[seen(pack, source)].tolist() == before[token]
+    # Equal tokens behind equal ones are one pair as far as their old log-probs agree.
+    kinds = dict.fromkeys(zip(places(batch).tolist(), old.tolist(), strict=True))
+    assert len(pack.token) == len(kinds)
+    ends = pack.pair_offsets
+    assert sorted(pack.pair_tokens.tolist()) == list(range(len(old)))
+    for pair in range(len(pack.token)):
+        joined = pack.pair_tokens[ends[pair] : ends[pair + 1]]
+        assert len({(places(batch)[token], old[token]) for token in joined.tolist()}) == 1
+
+
+def test_equal_placeholders_of_other_images_are_not_one() -> None:
+    forest = Forest()
+    forest.add_group(0, "task")
+    shown = [forest.add_blob(content) for content in (b"one", b"two")]
+    for member, image in enumerate([shown[0], shown[1], shown[0]]):
+        trajectory = forest.start(0, member)
+        forest.append(trajectory, [1, 2], kind="prompt")
+        forest.append(trajectory, [9, 9], kind="observation", blobs=[image])
+        forest.append(trajectory, [3, 4], kind="action", logprobs=[-0.5, -0.1])
+        forest.finish(trajectory, reward=0.0)
+    (pack,) = forest.freeze().plan([0, 1, 2], 100, layout="tree")
+    assert pack.input_ids.tolist() == [1, 2, 9, 9, 3, 9, 9, 3]
+    assert pack.source_row.tolist().count(3) == 2  # the first and the third draw
 
 
 @EACH
@@ -110,15 +131,16 @@ def test_the_tree_layout_is_the_sequence_layout(name: str, shards: int | None) -
     agree_on_branches(rollouts)
     update = rollouts.update(policy)
     (single,) = update.pack(max_tokens=10**6)
-    wanted = by_stored(rollouts, rollouts.by_packs(update, [single]))
+    wanted = by_place(rollouts, rollouts.by_packs(update, [single]))
     (tree,) = update.pack(max_tokens=10**6, layout="tree")
     assert len(tree.input_ids) < len(single.input_ids)
     folds = policy.foldable and not {"step", "sequence", "group", "pair", "stratum"} & set(policy.streams)
-    stored = np.unique(single.node_token).size
-    assert len(tree.token) == (stored if folds else len(single.token))
+    same = [places(rollouts.batch), *update.prepared.same.values()]
+    apart = np.unique([column[single.token] for column in same], axis=1).shape[1]
+    assert len(tree.token) == (apart if folds else len(single.token))
     assert sorted(tree.pair_tokens.tolist()) == sorted(single.token.tolist())
     if shards is None:
-        assert close(by_stored(rollouts, rollouts.by_packs(update, [tree])), wanted, 1e-6)
+        assert close(by_place(rollouts, rollouts.by_packs(update, [tree])), wanted, 1e-6)
     if policy.unit == "update":
         return
     for limit in (60, 200) if policy.unit not in ("pair", "group") else (200, 400):
@@ -131,4 +153,4 @@ def test_the_tree_layout_is_the_sequence_layout(name: str, shards: int | None) -
                 single.token.tolist()
             )
             assert sum(len(pack.token) for pack in every) == len(tree.token)
-            assert close(by_stored(rollouts, rollouts.by_packs(update, every)), wanted, 1e-6)
+            assert close(by_place(rollouts, rollouts.by_packs(update, every)), wanted, 1e-6)

@@ -4,22 +4,42 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from updates import Rollouts
 
+from agentrl_core import Batch
 
-def by_stored(rollouts: Rollouts, found: tuple[Tensor, list[Tensor]]) -> tuple[Tensor, list[Tensor]]:
-    """Gradients summed over the branches of each stored token: what a model would feel."""
-    _, place = np.unique(rollouts.batch.column("node_token", "token"), return_inverse=True)
-    rows = torch.from_numpy(place)
+
+def contexts(batch: Batch, draws: NDArray[np.int64]) -> dict[int, list[int]]:
+    """The tokens before every trained token: from the sequence layout."""
+    found = {}
+    for pack in batch.plan(draws, 10**6):
+        for source, token in zip(pack.source_row, pack.token, strict=True):
+            begin = pack.cu_seqlens[np.searchsorted(pack.cu_seqlens, source, side="right") - 1]
+            found[int(token)] = pack.input_ids[begin : source + 1].tolist()
+    return found
+
+
+def places(batch: Batch) -> NDArray[np.int64]:
+    """A number for each action token: the same for equal trained tokens behind equal tokens."""
+    tokens = batch.column("token", "token")
+    known: dict[object, int] = {}
+    before = contexts(batch, np.arange(batch.num_draws))
+    keys = [(tuple(before[token]), tokens[token]) if token in before else token for token in range(len(tokens))]
+    return np.array([known.setdefault(key, len(known)) for key in keys])
+
+
+def by_place(rollouts: Rollouts, found: tuple[Tensor, list[Tensor]]) -> tuple[Tensor, list[Tensor]]:
+    """Gradients summed over the branches of each token: what a model would feel."""
+    rows = torch.from_numpy(places(rollouts.batch))
     summed = [torch.zeros_like(gradient).index_add(0, rows, gradient) for gradient in found[1]]
     return found[0], summed
 
 
 def agree_on_branches(rollouts: Rollouts) -> None:
     """Give what a model says, and what columns hold beside advantages, the same value on all branches."""
-    stored = rollouts.batch.column("node_token", "token")
-    _, first, place = np.unique(stored, return_index=True, return_inverse=True)
+    _, first, place = np.unique(places(rollouts.batch), return_index=True, return_inverse=True)
     rows = torch.from_numpy(first[place])
     with torch.no_grad():
         for leaf in rollouts.leaves.values():

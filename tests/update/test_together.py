@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from branches import agree_on_branches, by_stored
+from branches import agree_on_branches, by_place
 from hand_made import tiny_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -97,7 +97,7 @@ def test_the_tree_layout_is_the_same(name: str, room: int) -> None:
     found, count = added(name, values)
     assert count > 1
     # Sums of float32 weights over branches.
-    assert close(by_stored(rolled(name), found), by_stored(rolled(name), wanted), 1e-6)
+    assert close(by_place(rolled(name), found), by_place(rolled(name), wanted), 1e-6)
     if policy.foldable:  # a row may stand for several tokens, and metrics count rows
         assert updates.metrics["loss"] == pytest.approx(metrics["loss"], rel=1e-6)
     else:
@@ -322,7 +322,7 @@ def test_ranks_make_one_loss(name: str, layout: str) -> None:
     assert metrics_of_one == metrics_of_other
     assert metrics_of_one["loss"] == pytest.approx(metrics["loss"], rel=1e-6)
     total = one[0] + other[0], [sum(pair) for pair in zip(one[1], other[1], strict=True)]
-    assert close(by_stored(rolled(name), total), by_stored(rolled(name), wanted), 1e-6)
+    assert close(by_place(rolled(name), total), by_place(rolled(name), wanted), 1e-6)
     assert all(sum(gradient.abs().sum() for gradient in gradients) > 0 for _, gradients in (one, other))
 
 

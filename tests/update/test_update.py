@@ -154,7 +154,8 @@ def test_metrics_are_means_over_tokens_of_all_updates(batch: Batch, model: Llama
     assert metrics["ratio"] == pytest.approx(torch.cat(ratios).mean().item(), rel=1e-6)
     assert metrics["loss"] == pytest.approx(np.mean(losses))
     assert metrics["updates"] == 2
-    assert set(metrics) == {"loss", "ratio", "clip_fraction", "approximate_kl", "entropy", "tokens", "updates"}
+    said = {"loss", "ratio", "clip_fraction", "approximate_kl", "entropy", "tokens", "idle_tokens", "updates"}
+    assert set(metrics) == said
 
 
 def test_recomputed_old_log_probs(batch: Batch, model: LlamaForCausalLM) -> None:

@@ -118,6 +118,16 @@ def annotate_call(column: Column) -> str:
     return f"batch = arl.annotate(batch, {column.name.removesuffix('_before')!r}, {column.model}{probe})"
 
 
+def refuse_missing(recipe: str, needs: Iterable[Column], batch: Batch, stage: str) -> None:
+    """Refuse a batch that lacks a column of the losses of a stage, with the call that adds it."""
+    for column in needs:
+        if not batch.has(column.name, column.level):
+            remedy = "add the credit first: batch = recipe.credit(batch)"
+            if stage != "update":
+                remedy = f"stage {stage!r} needs it first: {annotate_call(column)}, or batch.with_columns"
+            raise RecipeError(f"{recipe}: the batch has no column {column.name!r} at level {column.level}; {remedy}")
+
+
 def refuse_unknown(recipe: str, phases: Mapping[str, tuple[Component, ...]], batch: Batch) -> None:
     """Refuse an advantage or weight that is no number where a token with a score is trained."""
     tokens = Rows(batch, "token")

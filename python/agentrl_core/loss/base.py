@@ -82,6 +82,10 @@ class Part(Component):
         """Whether branches that share a token may add up their advantages and weights on one row."""
         return self.own_unit() == "token"
 
+    def own_by_advantage(self) -> bool:
+        """Whether draws without advantage may be left out: they add nothing to it, nor to what it makes of others."""
+        return UNITS.index(self.own_unit()) <= UNITS.index("trajectory")
+
     def own_needs(self) -> Iterable[Column]:
         """The token columns among what it reads."""
         return [stream for stream in self.own_reads() if isinstance(stream, Column)]
@@ -126,6 +130,11 @@ class Part(Component):
         return all(part.own_foldable() for part in self._parts())
 
     @property
+    def by_advantage(self) -> bool:
+        """Whether a draw whose advantages are all 0 changes neither the loss nor its gradient, and need not be run."""
+        return all(part.own_by_advantage() for part in self._parts())
+
+    @property
     def separable(self) -> bool:
         """Whether the term of a row depends on that row alone, so that gradients can be formed chunk by chunk."""
         return self.unit == "token"
@@ -164,6 +173,10 @@ class Loss(Part, ABC):
         if "old_logprob" in streams:
             yield token("behaviour_logprob")
         yield from super().own_needs()
+
+    def own_by_advantage(self) -> bool:
+        """Not unless a loss says so: there may be terms that read something else."""
+        return False
 
     @property
     @abstractmethod

@@ -82,6 +82,10 @@ class Imitation(WeightedLoss):
         """Not for `positive`, which counts branches."""
         return self.tokens != "positive"
 
+    def own_by_advantage(self) -> bool:
+        """Where the advantage says what is imitated."""
+        return self.tokens in ("positive", "advantage")
+
     def evaluate(self, tokens: Tokens) -> tuple[Tensor, dict[str, Tensor]]:
         """The negative log-likelihood of the imitated tokens, and its metrics."""
         factor = tokens.stream("weight_kl")
@@ -130,6 +134,10 @@ class Sum(Loss):
             (loss.denominator, loss.denominator_constant, loss.normaliser) for loss in (self.first, self.second)
         )
         self.require(mine == other, "second", f"give it the denominator of the first, {mine}")
+
+    def own_by_advantage(self) -> bool:
+        """Where it is so of both."""
+        return True
 
     @property
     def denominator(self) -> Denominator:

@@ -84,6 +84,10 @@ class Policy(WeightedLoss):
         if self.expert is not None:
             yield "expert"
 
+    def own_by_advantage(self) -> bool:
+        """Without penalties and an entropy term, which are of all tokens."""
+        return self.kl is None and self.drift is None and not self.entropy
+
     @property
     def needs_entropy_gradient(self) -> bool:
         """Only with an entropy term."""

@@ -84,7 +84,7 @@ def annotate(
             raise InvalidInputError(f"{given} is given together with probe, which asks at every step; leave one out")
         return _with_answers_to_probe(batch, column, model, max_tokens, probe)
     answer_pack = _answerer(column, model) if isinstance(model, torch.nn.Module) else model
-    # A function may not know trees. Either way a stored token is one pair, whichever draws train it.
+    # A function may not know trees. Either way a stored token is asked once, whichever draws train it.
     layout: Layout = "tree" if isinstance(model, torch.nn.Module) else "sequence"
     values = _answers(batch, column, answer_pack, max_tokens, layout, chosen)
     if level == "node_token":
@@ -132,7 +132,8 @@ def _answers(
     if len(draws) < batch.num_draws and batch.has(column, "node_token"):
         values[:] = batch.column(column, "node_token")
     same = {"inverse_temperature": np.asarray(batch.column("inverse_temperature", "token"), dtype=np.float32)}
-    plan = batch.plan(draws, max_tokens, layout=layout, fold=[])
+    plan = batch.plan(draws, max_tokens, layout=layout, fold=list(same.values()))
+    stored = batch.column("node_token", "token")
     for index in range(len(plan)):
         planned = plan.pack(index, same=same)
         pack = Pack.from_plan(planned, planned.streams, entropy_gradient=False)
@@ -143,7 +144,8 @@ def _answers(
                 f"the function for column {column!r} returned shape {tuple(answers.shape)} for a pack of "
                 f"{len(pack.target)} prediction pairs; return one value per pair"
             )
-        values[planned.node_token] = answers.to("cpu", torch.float32).numpy()
+        answered = answers.to("cpu", torch.float32).numpy()
+        values[stored[planned.pair_tokens]] = np.repeat(answered, np.diff(planned.pair_offsets))
     return values
 
 

@@ -65,7 +65,7 @@ def _means(sums: Mapping[str, Tensor], updates: int) -> dict[str, float]:
         tokens = numbers.get(f"tokens{source}", 0.0)
         if kind == "compared" or (source and not tokens):
             continue
-        if kind == "tokens" or kind.startswith(_LARGEST):
+        if kind in ("tokens", "idle_tokens") or kind.startswith(_LARGEST):
             means[name] = number
         else:
             count = numbers.get(f"compared{source}", tokens) if kind in _OF_RATIOS else tokens

@@ -48,6 +48,7 @@ class Prepared:
         credit: the columns in those products, `float32[tokens]` each.
         ids: the streams that number segments, a whole number for each token.
         unknown: by column the tokens that it has no finite value for, and what it has.
+        idle: `bool[tokens]`, those of draws without any advantage, where these change nothing; None: they might.
     """
 
     batch: Batch
@@ -63,10 +64,17 @@ class Prepared:
     credit: dict[str, NDArray[np.float32]]
     ids: dict[str, NDArray[Any]]
     unknown: dict[str, tuple[NDArray[np.int64], NDArray[np.float32]]]
+    idle: NDArray[np.bool_] | None = None
 
     @classmethod
-    def of(cls, batch: Batch, training: Train, shared: Shared) -> Prepared:
+    def of(cls, batch: Batch, training: Train, shared: Shared, *, metrics_of_all: bool = False) -> Prepared:
         """Read from a batch what a loss needs.
+
+        Args:
+            batch: the batch.
+            training: the loss, and which draws it trains.
+            shared: see the class.
+            metrics_of_all: draws that change nothing are run too, for their metrics.
 
         Raises:
             InvalidInputError: the loss needs pairs, and a pair has more than two draws.
@@ -114,6 +122,7 @@ class Prepared:
         if old is not None and old.values is not None and old.none is not None:
             same["old_logprob"] = columns[old.column] = old.values
             unknown[old.column] = np.flatnonzero(~np.isfinite(old.values) & ~old.none)
+        credit = {column: columns[column] for column in factors if column in columns}
         return cls(
             batch=batch,
             loss=loss,
@@ -125,9 +134,10 @@ class Prepared:
             keep=keep,
             same=same,
             summed=summed,
-            credit={column: columns[column] for column in factors if column in columns},
+            credit=credit,
             ids=_ids(batch, loss, segments),
             unknown={name: (tokens, columns[name][tokens]) for name, tokens in unknown.items() if len(tokens)},
+            idle=None if metrics_of_all or not loss.by_advantage else _idle(batch, credit),
         )
 
     @property
@@ -162,6 +172,15 @@ class Prepared:
             total = float(weights @ of)
             weights = weights * (weights.sum() / total) if total > 0 else weights
         return weights
+
+
+def _idle(batch: Batch, credit: dict[str, NDArray[np.float32]]) -> NDArray[np.bool_]:
+    """The tokens of draws all of whose advantages are 0."""
+    advantages = [values != 0 for column, values in credit.items() if column.startswith("advantage")]
+    ends = batch.offsets("token")[batch.offsets("step")]
+    before = np.concatenate([[0], np.cumsum(np.logical_or.reduce(advantages))])
+    idle: NDArray[np.bool_] = np.repeat(np.diff(before[ends]) == 0, np.diff(ends))
+    return idle
 
 
 def _units(loss: Loss, segments: dict[str, NDArray[np.int64]]) -> NDArray[np.int64] | None:

@@ -49,6 +49,7 @@ class Update:
         self._metrics = metrics
         self._between = between
         self._begun = False
+        self._idle: int | None = None
 
     @overload
     def pack(
@@ -86,13 +87,16 @@ class Update:
         The denominators of the whole step are in the weights, so the losses of the packs add up to that of the step.
         Where a loss has statistics over all rows (its `unit` is the update), one pack has to hold them all; `together`
         takes packs of any size. There are prediction pairs for the tokens that have weight in this step, and for no
-        others.
+        others. Where a loss is only of advantages (`Loss.by_advantage`: no penalty, no entropy term, no statistic over
+        other draws), draws without any are not run: the gradients are the same, the denominators still count them, and
+        metrics are of the tokens that were run, with `idle_tokens` how many were not.
 
-        In the layout `tree` the tokens that draws share are run once; a tree that is too long for one pack is cut
-        where its branches part, and each piece repeats the beginning that its branches share. If the loss is
-        `foldable`, a token that several draws train is one pair, in one pack: its advantages and weights are summed
-        over the draws. That needs all else that the loss reads to be the same on them, bit for bit, else there is one
-        pair for each draw, on the same row.
+        In the layout `tree` tokens that are equal behind equal ones are run once, whether they were sampled once or
+        again and again; a tree that is too long for one pack is cut where its branches part, and each piece repeats
+        the beginning that its branches share. If the loss is `foldable`, a token that several draws train is one pair,
+        in one pack: its advantages and weights are summed over the draws. That needs all else that the loss reads
+        (such as the old log-prob) to be the same on them, bit for bit; those that differ are pairs of their own, on
+        the same row.
 
         Args:
             max_tokens: tokens of a pack; at least those of the longest sequence up to its last trained token, or, where
@@ -232,12 +236,19 @@ class Update:
         prepared = self.prepared
         weights = prepared.weights(self.draws)
         folds = layout == "tree" and prepared.foldable
+        trained = weights > 0
+        if prepared.idle is not None:
+            run = trained & ~prepared.idle
+            # A step without any gradient is one of zeros, which an optimizer with momentum notices.
+            if run.any():
+                self._idle = int(trained.sum() - run.sum())
+                trained = run
         plan = prepared.batch.plan(
             self.draws,
             max_tokens,
             layout=layout,
             unit_of=units,
-            trained=weights > 0,
+            trained=trained,
             fold=list(prepared.same.values()) if folds else None,
             shards=shards,
             balance=balance,
@@ -315,6 +326,8 @@ class Update:
         if not self._begun:
             self._metrics.begin_update()
             self._begun = True
+            if self._idle is not None:
+                sums = {**sums, "idle_tokens": sums["tokens"].new_tensor(self._idle)}
         self._metrics.add({"loss": value.detach(), **sums})
         return value
 

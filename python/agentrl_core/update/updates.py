@@ -36,6 +36,7 @@ class Updates:
         seed: of the order in which draws are dealt.
         between: what happens between steps; None: nothing.
         stages: the losses of stages that are repeated behind the others.
+        metrics_of_all: draws that change nothing are run too, for their metrics; see `Update.pack`.
 
     Attributes:
         batch: the batch.
@@ -51,19 +52,19 @@ class Updates:
         seed: int = 0,
         between: Between | None = None,
         stages: Mapping[str, Sequence[Train]] | None = None,
+        metrics_of_all: bool = False,
     ) -> None:
         self.batch = batch
         self.between = between
         self._seed = seed
+
+        def part(training: Train) -> _Part:
+            return _Part(training, Prepared.of(batch, training, shared, metrics_of_all=metrics_of_all), Metrics())
+
         self._parts = [
-            _Part(training, Prepared.of(batch, training, shared), Metrics())
-            for training in trainings
-            if between is None or not between.frozen(training.model)
+            part(training) for training in trainings if between is None or not between.frozen(training.model)
         ]
-        self._again = {
-            stage: [_Part(training, Prepared.of(batch, training, shared), Metrics()) for training in each]
-            for stage, each in (stages or {}).items()
-        }
+        self._again = {stage: [part(training) for training in each] for stage, each in (stages or {}).items()}
 
     def __len__(self) -> int:
         """How many optimizer steps there are, but for passes that are repeated."""
@@ -109,7 +110,8 @@ class Updates:
     def metrics(self) -> dict[str, Any]:
         """Means over what `Update.loss` has seen so far: `loss` per update, everything else per trained token.
 
-        Also `tokens`, how many trained tokens that were, and `updates`. Those of another model than `policy` have its
+        Also `tokens`, how many trained tokens that were, `idle_tokens`, how many were not run because nothing would
+        have come of them (see `Update.pack`), and `updates`. Those of another model than `policy` have its
         name before them: `critic.loss`; those of passes that are repeated their stage. A recipe whose controllers move
         with every step has in `steps` what they read of each. Reading it waits for the device.
         """

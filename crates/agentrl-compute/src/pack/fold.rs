@@ -33,7 +33,7 @@ impl Pairs {
     }
 }
 
-/// Joins the trained items of one identity into a pair, if they agree in some columns; else each is a pair of its own.
+/// Joins the trained items of one identity that agree in some columns into a pair.
 ///
 /// Values agree if their bits do, or if both are NaN. `identities` are below `count`.
 ///
@@ -69,41 +69,42 @@ pub(super) struct Folded {
 impl Folded {
     /// As [`fold`]; the memory of the identities becomes that of the pairs.
     pub(super) fn new(identities: Vec<u32>, count: usize, trained: &[bool], same: &[&[f32]]) -> Result<Self> {
-        // What is known of an identity: nothing, that its items differ, or its first item.
-        const APART: u32 = Pairs::NONE - 1;
         let items = identities.len();
-        if items >= APART as usize {
+        if items >= Pairs::NONE as usize - 1 {
             return Err(Error::overflow(format!("{items} tokens are too many for one update; make it of fewer draws")));
         }
         let lengths = std::iter::once(trained.len()).chain(same.iter().map(|column| column.len()));
         if let Some(other) = lengths.into_iter().find(|&length| length != items) {
             return Err(Error::invalid(format!("a column has {other} values for {items} tokens; give one for each")));
         }
-        let mut first = vec![Pairs::NONE; count];
-        for (item, &identity) in identities.iter().enumerate().filter(|&(item, _)| trained[item]) {
-            let known = &mut first[identity as usize];
-            match *known {
-                Pairs::NONE => *known = item as u32,
-                APART => {}
-                earliest if same.iter().all(|column| agree(column[earliest as usize], column[item])) => {}
-                _ => *known = APART,
-            }
-        }
+        // Of an identity the pair that came last, and of a pair the one of the same identity before it.
+        let mut last = vec![Pairs::NONE; count];
+        let mut before: Vec<u32> = Vec::new();
+        let mut earliest: Vec<u32> = Vec::new();
         let mut folded = Self { of: identities, pairs: 0, items: 0 };
         for (item, &trained) in trained.iter().enumerate() {
             if !trained {
                 folded.of[item] = Pairs::NONE;
                 continue;
             }
-            let earliest = first[folded.of[item] as usize];
-            folded.of[item] = if earliest == APART || earliest == item as u32 {
-                folded.pairs += 1;
-                folded.pairs as u32 - 1
-            } else {
-                folded.of[earliest as usize]
-            };
+            let known = &mut last[folded.of[item] as usize];
+            let mut pair = *known;
+            while pair != Pairs::NONE {
+                let other = earliest[pair as usize] as usize;
+                if same.iter().all(|column| agree(column[other], column[item])) {
+                    break;
+                }
+                pair = before[pair as usize];
+            }
+            if pair == Pairs::NONE {
+                pair = earliest.len() as u32;
+                earliest.push(item as u32);
+                before.push(std::mem::replace(known, pair));
+            }
+            folded.of[item] = pair;
             folded.items += 1;
         }
+        folded.pairs = earliest.len();
         Ok(folded)
     }
 

@@ -153,19 +153,11 @@ proptest! {
         let old: Vec<f32> = items.iter().map(|item| if item.2 == 2 { f32::NAN } else { item.2 as f32 }).collect();
         let other: Vec<f32> = items.iter().map(|item| item.3 as f32).collect();
         let pairs = fold(identities, 4, &trained, &[&old, &other])?;
-        // By identity, the trained items and their values.
-        let mut known: BTreeMap<u32, Vec<(usize, i32, i32)>> = BTreeMap::new();
+        let mut known: BTreeMap<(u32, i32, i32), Vec<i64>> = BTreeMap::new();
         for (index, item) in items.iter().enumerate().filter(|(_, item)| item.1) {
-            known.entry(item.0).or_default().push((index, item.2, item.3));
+            known.entry((item.0, item.2, item.3)).or_default().push(index as i64);
         }
-        let mut expected: Vec<Vec<i64>> = Vec::new();
-        for members in known.values() {
-            if members.iter().all(|member| (member.1, member.2) == (members[0].1, members[0].2)) {
-                expected.push(members.iter().map(|member| member.0 as i64).collect());
-            } else {
-                expected.extend(members.iter().map(|member| vec![member.0 as i64]));
-            }
-        }
+        let mut expected: Vec<Vec<i64>> = known.into_values().collect();
         expected.sort();
         let found: Vec<Vec<i64>> = (0..pairs.len()).map(|pair| pairs.items(pair).to_vec()).collect();
         prop_assert_eq!(found, expected);

@@ -1,10 +1,7 @@
 //! The flat arrays of one forward pass.
 
 use agentrl_compute::pack::{Span, Trie};
-use arrow_array::cast::AsArray;
-use arrow_array::types::Int32Type;
 
-use super::lists;
 use super::plan::{PackLayout, Paths, Plan};
 use crate::{Error, Result};
 
@@ -104,7 +101,9 @@ impl Plan {
         let sequences = self.packs.get(index).ok_or_else(|| {
             Error::not_found(format!("pack {index} does not exist; the plan has {count}, numbered from 0"))
         })?;
-        let trie = (self.layout == PackLayout::Tree).then(|| Trie::new(&self.paths(), sequences));
+        let trie = (self.layout == PackLayout::Tree)
+            .then(|| self.paths().map(|paths| Trie::new(&paths, sequences)))
+            .transpose()?;
         let mut sizes = PackSizes { paths: sequences.len(), runs: sequences.len(), ..PackSizes::default() };
         for sequence in sequences.iter().map(|&sequence| &self.sequences[sequence]) {
             sizes.rows += sequence.rows;
@@ -120,10 +119,6 @@ impl Plan {
             (sizes.rows, sizes.runs) = (1, 1);
         }
         Ok(LaidOut { plan: self, sequences, trie, sizes })
-    }
-
-    fn paths(&self) -> Paths<'_> {
-        Paths { batch: &self.batch, sequences: &self.sequences }
     }
 }
 
@@ -167,13 +162,11 @@ impl LaidOut<'_> {
 
     /// Writes the pack into arrays that are as long as [`LaidOut::sizes`] says.
     pub fn fill(&self, out: &mut PackArrays<'_>) -> Result<()> {
-        let list = lists(self.plan.batch.nodes(), "tokens")?;
-        let first = list.value_offsets()[0] as usize;
-        let tokens = &list.values().as_primitive::<Int32Type>().values()[first..];
+        let paths = self.plan.paths()?;
         out.pair_offsets[0] = 0;
         if self.sequences.is_empty() {
             // A rank with nothing to train runs one token, so that it takes part in what all ranks do together.
-            out.input_ids[0] = tokens.first().map_or(0, |&token| i64::from(token));
+            out.input_ids[0] = paths.tokens.first().map_or(0, |&token| i64::from(token));
             (out.position_ids[0], out.subtree_end[0]) = (0, 1);
             out.cu_seqlens.copy_from_slice(&[0, 1]);
             return Ok(());
@@ -181,45 +174,48 @@ impl LaidOut<'_> {
         let draws = self.sequences.iter().map(|&sequence| self.plan.sequences[sequence].draw);
         out.draw.iter_mut().zip(draws).for_each(|(out, draw)| *out = draw);
         match &self.trie {
-            Some(trie) => self.fill_tree(trie, tokens, out),
-            None => self.fill_sequences(tokens, out),
+            Some(trie) => self.fill_tree(trie, &paths, out),
+            None => self.fill_sequences(&paths, out),
         }
         Ok(())
     }
 
-    fn fill_sequences(&self, tokens: &[i32], out: &mut PackArrays<'_>) {
+    fn fill_sequences(&self, paths: &Paths<'_>, out: &mut PackArrays<'_>) {
         let (mut begin, mut pairs) = (0, PairWriter::default());
         out.cu_seqlens[0] = 0;
         for (place, &index) in self.sequences.iter().enumerate() {
             let rows = self.plan.sequences[index].rows;
             let end = begin + rows;
-            self.copy(index, 0, tokens, &mut out.input_ids[begin..end]);
+            copy(paths, index, 0, &mut out.input_ids[begin..end]);
             out.position_ids[begin..end].iter_mut().zip(0..).for_each(|(out, position)| *out = position);
             out.subtree_end[begin..end].fill(end as i32);
             out.cu_seqlens[place + 1] = end as i32;
-            self.fill_pairs(index, &[Span { from: 0, to: rows, node: begin, row: begin }], tokens, &mut pairs, out);
+            self.fill_pairs(
+                index,
+                &[Span { from: 0, to: rows, node: begin, row: begin }],
+                paths.tokens,
+                &mut pairs,
+                out,
+            );
             begin = end;
         }
     }
 
-    fn fill_tree(&self, trie: &Trie, tokens: &[i32], out: &mut PackArrays<'_>) {
+    fn fill_tree(&self, trie: &Trie, paths: &Paths<'_>, out: &mut PackArrays<'_>) {
         trie.depths(out.position_ids);
         trie.subtree_ends(out.subtree_end);
         out.cu_seqlens.iter_mut().zip(trie.starts()).for_each(|(out, &start)| *out = start as i32);
-        let mut pairs = PairWriter::default();
+        let mut places: Vec<(usize, usize)> = Vec::with_capacity(trie.branches().len());
         for (place, branch) in trie.branches().iter().enumerate() {
             let rows = branch.row..branch.row + branch.rows;
-            self.copy(branch.sequence, branch.from, tokens, &mut out.input_ids[rows]);
-            self.fill_pairs(branch.sequence, &trie.path(place), tokens, &mut pairs, out);
+            copy(paths, branch.sequence, branch.from, &mut out.input_ids[rows]);
+            places.push((branch.sequence, place));
         }
-    }
-
-    /// Copies tokens of a sequence from some depth on.
-    fn copy(&self, sequence: usize, from: usize, tokens: &[i32], mut out: &mut [i64]) {
-        for run in self.plan.paths().runs(sequence, from..from + out.len()) {
-            let (head, rest) = out.split_at_mut(run.len());
-            head.iter_mut().zip(&tokens[run]).for_each(|(out, &token)| *out = i64::from(token));
-            out = rest;
+        // Pairs are in the order of their draws, as they are where each sequence lies by itself.
+        places.sort_unstable();
+        let mut pairs = PairWriter::default();
+        for (sequence, place) in places {
+            self.fill_pairs(sequence, &trie.path(place), paths.tokens, &mut pairs, out);
         }
     }
 
@@ -246,6 +242,15 @@ impl LaidOut<'_> {
             next.token += stands_for.len();
             out.pair_offsets[next.pair] = next.token as i64;
         }
+    }
+}
+
+/// Copies tokens of a sequence from some depth on.
+fn copy(paths: &Paths<'_>, sequence: usize, from: usize, mut out: &mut [i64]) {
+    for run in paths.runs(sequence, from..from + out.len()) {
+        let (head, rest) = out.split_at_mut(run.len());
+        head.iter_mut().zip(&paths.tokens[run]).for_each(|(out, &token)| *out = i64::from(token));
+        out = rest;
     }
 }
 

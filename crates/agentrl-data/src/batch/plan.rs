@@ -1,12 +1,17 @@
 //! From draws to packs: which paths are run together, and which tokens they predict.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use agentrl_compute::names;
-use agentrl_compute::pack::{Cost, Pairs, Sequences, Shards, fold, in_order, packs, pieces};
+use agentrl_compute::pack::{Cost, Pairs, Sequences, Shards, Trie, fold, in_order, packs, pieces};
+use agentrl_compute::prefix::common_prefix;
+use arrow_array::Array;
+use arrow_array::cast::AsArray;
+use arrow_array::types::Int32Type;
 
 use super::layout::PathNode;
-use super::{Batch, Level, Numbers};
+use super::{Batch, Level, Numbers, lists};
 use crate::{Error, Result};
 
 names! {
@@ -34,7 +39,8 @@ pub struct PlanOptions<'a> {
     pub unit_of: Option<&'a [i64]>,
     /// Action tokens that are predicted; `None`: the trainable ones.
     pub trained: Option<&'a [bool]>,
-    /// Columns of action tokens: predictions of one stored token that agree in all of them are one. `None`: each is one.
+    /// Columns of action tokens: predictions of one token that agree in all of them are one. In the layout `tree` tokens
+    /// are one that are equal behind equal ones, in `sequence` those that are stored once. `None`: each is one.
     pub fold: Option<&'a [&'a [f32]]>,
     /// Ranks that run packs at the same time.
     pub shards: Option<Shards>,
@@ -57,6 +63,7 @@ pub struct Plan {
     pub(super) batch: Batch,
     pub(super) layout: PackLayout,
     pub(super) sequences: Vec<Sequence>,
+    images: Vec<u32>,
     /// The sequences of each pack, in the order in which they lie.
     pub(super) packs: Vec<Vec<usize>>,
     /// Whether a token makes a pair in the sequence that it lies in.
@@ -79,7 +86,8 @@ impl Batch {
         }
         let sequences = self.sequences(options.draws, &trained);
         let units = units(&sequences, options.unit_of);
-        let paths = Paths { batch: self, sequences: &sequences };
+        let images = images(self)?;
+        let paths = Paths::new(self, &sequences, &images)?;
         let order = (options.layout == PackLayout::Tree).then(|| in_order(&paths, sequences.len()));
         // Sequence bounds are 32-bit, which is what attention kernels take.
         let max_tokens = options.max_tokens.min(i32::MAX as usize);
@@ -96,12 +104,12 @@ impl Batch {
         for pack in &mut packs {
             pack.sort_unstable_by_key(|&sequence| rank[sequence]);
         }
-        let folded = options.fold.map(|same| self.folded(&trained, &sequences, same)).transpose()?;
+        let folded = options.fold.map(|same| self.folded(&trained, &paths, order.as_deref(), same)).transpose()?;
         let makes_pair = match &folded {
             None => trained,
             Some(folded) => first_of_pairs(folded, &sequences, &packs),
         };
-        Ok(Plan { batch: self.clone(), layout: options.layout, sequences, packs, makes_pair, folded })
+        Ok(Plan { batch: self.clone(), layout: options.layout, sequences, images, packs, makes_pair, folded })
     }
 
     fn trained(&self, given: Option<&[bool]>) -> Result<Vec<bool>> {
@@ -138,14 +146,31 @@ impl Batch {
         sequences
     }
 
-    /// The pairs of the trained tokens of these sequences, by where they are stored.
-    fn folded(&self, trained: &[bool], sequences: &[Sequence], same: &[&[f32]]) -> Result<Pairs> {
-        let stored: Vec<u32> = self.layout.node_tokens.iter().map(|&token| token as u32).collect();
+    /// The pairs of the trained tokens of these sequences: by their places in the tree of all that is read, if there is
+    /// an order, else by where they are stored.
+    fn folded(&self, trained: &[bool], paths: &Paths<'_>, order: Option<&[usize]>, same: &[&[f32]]) -> Result<Pairs> {
         let mut run = vec![false; trained.len()];
-        for sequence in sequences {
+        for sequence in paths.sequences {
             run[sequence.tokens.clone()].copy_from_slice(&trained[sequence.tokens.clone()]);
         }
-        fold(stored, self.level_len(Level::NodeToken), &run, same)
+        let Some(order) = order else {
+            let stored = self.layout.node_tokens.iter().map(|&token| token as u32).collect();
+            return fold(stored, self.level_len(Level::NodeToken), &run, same);
+        };
+        let trie = Trie::new(paths, order);
+        let mut nodes = vec![0; trained.len()];
+        for (place, branch) in trie.branches().iter().enumerate() {
+            let path = trie.path(place);
+            let mut spans = path.iter().peekable();
+            for token in paths.sequences[branch.sequence].tokens.clone() {
+                let depth = self.layout.positions[token] as usize;
+                while spans.next_if(|span| span.to <= depth).is_some() {}
+                // Behind its last trained token a sequence is not read.
+                let Some(span) = spans.peek() else { break };
+                nodes[token] = (span.node + depth - span.from) as u32;
+            }
+        }
+        fold(nodes, trie.nodes(), &run, same)
     }
 }
 
@@ -180,28 +205,63 @@ fn too_long(sequences: &[Sequence], unit: &[usize], rows: usize, max_tokens: usi
     })
 }
 
-/// Whether a token is the one of its pair that the first pack with any of them holds.
+/// Whether a token is the first of its pair in the first pack with any of them.
 fn first_of_pairs(pairs: &Pairs, sequences: &[Sequence], packs: &[Vec<usize>]) -> Vec<bool> {
     let mut made = vec![false; pairs.len()];
     let mut first = vec![false; pairs.of.len()];
-    for token in packs.iter().flatten().flat_map(|&sequence| sequences[sequence].tokens.clone()) {
-        let pair = pairs.of[token];
-        if pair != Pairs::NONE && !std::mem::replace(&mut made[pair as usize], true) {
-            first[token] = true;
+    for pack in packs {
+        let mut pack = pack.clone();
+        pack.sort_unstable();
+        for token in pack.into_iter().flat_map(|sequence| sequences[sequence].tokens.clone()) {
+            let pair = pairs.of[token];
+            if pair != Pairs::NONE && !std::mem::replace(&mut made[pair as usize], true) {
+                first[token] = true;
+            }
         }
     }
     first
 }
 
-/// The sequences as paths of stored tokens: those are equal that were sampled once.
-pub(super) struct Paths<'a> {
-    pub(super) batch: &'a Batch,
-    pub(super) sequences: &'a [Sequence],
+/// What belongs to the tokens of each node beside their numbers: 0, or the same number for the same images.
+fn images(batch: &Batch) -> Result<Vec<u32>> {
+    let column = lists(batch.nodes(), "blobs")?;
+    let mut known = BTreeMap::new();
+    let mut number = |row: usize| {
+        let hashes = column.value(row);
+        let hashes: Vec<_> = hashes.as_fixed_size_binary().iter().map(|hash| hash.map(<[u8]>::to_vec)).collect();
+        let next = known.len() as u32 + 1;
+        *known.entry(hashes).or_insert(next)
+    };
+    let holds = |row| !column.is_null(row) && column.value_length(row) > 0;
+    Ok((0..column.len()).map(|row| if holds(row) { number(row) } else { 0 }).collect())
 }
 
-impl Paths<'_> {
-    fn path(&self, sequence: usize) -> &[PathNode] {
+/// The sequences by what the model reads: equal tokens behind equal tokens are one, stored once or not.
+pub(super) struct Paths<'a> {
+    batch: &'a Batch,
+    sequences: &'a [Sequence],
+    /// All stored tokens.
+    pub(super) tokens: &'a [i32],
+    /// As [`images`].
+    images: &'a [u32],
+}
+
+impl<'a> Paths<'a> {
+    fn new(batch: &'a Batch, sequences: &'a [Sequence], images: &'a [u32]) -> Result<Self> {
+        let list = lists(batch.nodes(), "tokens")?;
+        let first = list.value_offsets()[0] as usize;
+        let tokens = &list.values().as_primitive::<Int32Type>().values()[first..];
+        Ok(Self { batch, sequences, tokens, images })
+    }
+
+    fn path(&self, sequence: usize) -> &'a [PathNode] {
         self.batch.layout.path(self.sequences[sequence].context)
+    }
+
+    /// The tokens of a node that a path uses.
+    fn tokens_of(&self, node: PathNode) -> &'a [i32] {
+        let first = self.batch.layout.node_offsets[node.row] as usize;
+        &self.tokens[first..first + node.used]
     }
 
     /// Indices of stored tokens at some depths of a sequence, as runs.
@@ -218,26 +278,58 @@ impl Paths<'_> {
     }
 }
 
+impl Plan {
+    pub(super) fn paths(&self) -> Result<Paths<'_>> {
+        Paths::new(&self.batch, &self.sequences, &self.images)
+    }
+}
+
 impl Sequences for Paths<'_> {
     fn length(&self, sequence: usize) -> usize {
         self.sequences[sequence].rows + 1
     }
 
     fn common(&self, a: usize, b: usize) -> usize {
-        let mut common = 0;
-        for (left, right) in self.path(a).iter().zip(self.path(b)) {
-            if left.row != right.row {
+        let (mut left, mut right) = (self.path(a).iter().copied(), self.path(b).iter().copied());
+        let (mut here, mut there) = (left.next(), right.next());
+        let most = self.length(a).min(self.length(b));
+        // How many tokens of both nodes are behind.
+        let (mut common, mut of_here, mut of_there) = (0, 0, 0);
+        while let (Some(one), Some(other)) = (here, there) {
+            if common >= most || self.images[one.row] != self.images[other.row] {
                 break;
             }
-            common += left.used.min(right.used);
-            if left.used != right.used {
+            let room = (one.used - of_here).min(other.used - of_there);
+            // What is stored once needs no look.
+            let same = if one.row == other.row && of_here == of_there {
+                room
+            } else {
+                common_prefix(&self.tokens_of(one)[of_here..], &self.tokens_of(other)[of_there..])
+            };
+            common += same;
+            if same < room {
                 break;
+            }
+            (of_here, of_there) = (of_here + room, of_there + room);
+            if of_here == one.used {
+                (here, of_here) = (left.next(), 0);
+            }
+            if of_there == other.used {
+                (there, of_there) = (right.next(), 0);
             }
         }
-        common.min(self.length(a)).min(self.length(b))
+        common.min(most)
     }
 
     fn element(&self, sequence: usize, depth: usize) -> i64 {
-        self.runs(sequence, depth..depth + 1).next().map_or(-1, |run| run.start as i64)
+        let mut begin = 0;
+        for &node in self.path(sequence) {
+            if depth < begin + node.used {
+                let token = i64::from(self.tokens_of(node)[depth - begin]);
+                return token + (i64::from(self.images[node.row]) << i32::BITS);
+            }
+            begin += node.used;
+        }
+        -1
     }
 }

@@ -1,0 +1,155 @@
+"""Draws that change nothing are not run, and what was sampled alike is run once: gradients stay what they were."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hand_made import tiny_model
+
+from agentrl_core import Batch, Forest, Recipe, loss, recipes, schedule
+from agentrl_core.update.updates import Updates
+
+LOSSES = {
+    "grpo": loss.Policy(),
+    "sequence ratio": loss.Policy(ratio=loss.Ratio("sequence"), aggregate="sequence_mean"),
+    "behind a mask": loss.Policy(mask=loss.InBounds()),
+    "cloning": loss.Imitation("token_mean", tokens="positive"),
+    "both": loss.Sum(loss.Policy(), loss.Imitation("token_mean", tokens="advantage"), 1.0, 0.5),
+}
+OTHERS = {
+    "kl": loss.Policy(kl=loss.KL(0.1)),
+    "drift": loss.Policy(drift=loss.KL(0.1)),
+    "entropy": loss.Policy(entropy=0.1),
+    "statistics over all rows": loss.Policy(mask=loss.CovarianceMask()),
+    "likelihood": loss.Imitation("token_mean"),
+    "one of both": loss.Sum(loss.Policy(), loss.Imitation("token_mean"), 1.0, 0.5),
+}
+
+
+REWARDS = [[1.0, 1.0, 1.0], [0.0, 0.0, 0.0], [1.0, 1.0, 1.0], [1.0, 0.0, 0.0]]
+
+
+def late(groups: int = 4) -> Batch:
+    """Groups as they are late in training: two say all the same, one agrees about the reward, one learns."""
+    rng = np.random.default_rng(3)
+    forest = Forest()
+    for group, rewards in enumerate(REWARDS[:groups]):
+        forest.add_group(group, f"task {group}")
+        for member, reward in enumerate(rewards):
+            trajectory = forest.start(group, member)
+            forest.append(trajectory, [1, 2, 3 + group], kind="prompt")
+            for turn in range(2):
+                said = [7, 8, 9] if group < 2 else [7, *rng.integers(10, 20, 2).tolist()]
+                forest.append(trajectory, said, kind="action", logprobs=[-0.5, -0.2, -rng.uniform(0.1, 3.0)])
+                forest.step(trajectory)
+                if not turn:
+                    forest.append(trajectory, [4, 5], kind="observation")
+            forest.finish(trajectory, reward=reward)
+    return forest.freeze()
+
+
+def gradients(updates: Updates, layout: str) -> tuple[list[torch.Tensor], int, dict[str, float]]:
+    """What an optimizer would step by, after how many tokens, and what the updates said."""
+    model = tiny_model()
+    tokens = 0
+    for update in updates:
+        for pack in update.pack(max_tokens=10**6, layout=layout):
+            tokens += len(pack.input_ids)
+            update.loss(pack.run(model), pack).backward()
+    return [parameter.grad for parameter in model.parameters()], tokens, updates.metrics
+
+
+def updates_of(recipe: Recipe, batch: Batch, *, metrics_of_all: bool) -> Updates:
+    (training,) = recipe.training()
+    return Updates(batch, [replace(training, epochs=1, minibatches=1)], metrics_of_all=metrics_of_all)
+
+
+@pytest.mark.parametrize("layout", ["sequence", "tree"])
+@pytest.mark.parametrize("name", LOSSES)
+def test_gradients_are_those_of_all_draws(name: str, layout: str) -> None:
+    recipe = recipes.GRPO.replace(loss=LOSSES[name])
+    batch = recipe.credit(late())
+    wanted, every, said = gradients(updates_of(recipe, batch, metrics_of_all=True), "sequence")
+    found, run, fewer = gradients(updates_of(recipe, batch, metrics_of_all=False), layout)
+    for one, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-8)
+    assert sum(float(gradient.abs().sum()) for gradient in wanted) > 0.01
+    # Nine of twelve draws agree with their group; of 10 tokens that a draw has the last is never read.
+    assert every == 12 * 10
+    assert run == (3 * 10 if layout == "sequence" else run)
+    assert "idle_tokens" not in said
+    assert fewer["idle_tokens"] == 9 * 6
+    assert fewer["tokens"] + (0 if layout == "tree" else 9 * 6) <= said["tokens"]
+    assert fewer["loss"] == pytest.approx(said["loss"], rel=1e-6)
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_what_reads_all_draws_gets_them(name: str) -> None:
+    recipe = recipes.GRPO.replace(loss=OTHERS[name])
+    assert not recipe.loss.by_advantage
+    batch = recipe.credit(late())
+    tokens = len(batch.column("token", "token"))
+    batch = batch.with_columns("token", reference_logprob=np.full(tokens, -1.0))
+    (update,) = recipe.updates(batch)
+    assert sum(len(pack.token) for pack in update.pack(max_tokens=10**6)) == tokens
+
+
+def test_what_steers_by_metrics_has_them_of_all_draws() -> None:
+    clip = loss.Clip(high=schedule.PID("entropy", target=0.5, start=0.2, at_least=0.1, at_most=0.4))
+    recipe = recipes.GRPO.replace(loss=loss.Policy(clip=clip))
+    batch = recipe.credit(late())
+    (update,) = recipe.updates(batch)
+    assert sum(len(pack.token) for pack in update.pack(max_tokens=10**6)) == len(batch.column("token", "token"))
+
+
+def test_a_step_without_any_gradient_is_one_of_zeros() -> None:
+    recipe = recipes.GRPO
+    batch = recipe.credit(late(groups=2))
+    found, tokens, said = gradients(updates_of(recipe, batch, metrics_of_all=False), "sequence")
+    assert tokens == 6 * 10
+    assert "idle_tokens" not in said
+    assert all(gradient is not None and not gradient.any() for gradient in found)
+
+
+@pytest.mark.parametrize("layout", ["sequence", "tree"])
+def test_ranks_and_gradient_caching_leave_out_the_same(layout: str) -> None:
+    recipe = recipes.GRPO
+    batch = recipe.credit(late())
+    wanted, _, _ = gradients(updates_of(recipe, batch, metrics_of_all=True), "sequence")
+    for ways in ("ranks", "together"):
+        model = tiny_model()
+        (update,) = updates_of(recipe, batch, metrics_of_all=False)
+        if ways == "ranks":
+            for rank in update.pack(max_tokens=20, layout=layout, shards=2):
+                for pack in rank:
+                    update.loss(pack.run(model), pack).backward()
+        else:
+            for value in update.together(model, max_tokens=11, layout=layout):
+                value.backward()
+        for parameter, other in zip(model.parameters(), wanted, strict=True):
+            torch.testing.assert_close(parameter.grad, other, rtol=1e-5, atol=1e-8)
+
+
+def test_tokens_that_were_sampled_again_and_again_are_run_once() -> None:
+    """All twelve draws, with a penalty that reads them: the tree of what they say, not of where it is stored."""
+    recipe = recipes.GRPO.replace(loss=loss.Policy(kl=loss.KL(0.1)))
+    batch = recipe.credit(late())
+    batch = batch.with_columns("token", reference_logprob=np.full(len(batch.column("token", "token")), -1.0))
+    wanted, every, _ = gradients(updates_of(recipe, batch, metrics_of_all=False), "sequence")
+    found, run, _ = gradients(updates_of(recipe, batch, metrics_of_all=False), "tree")
+    for one, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-8)
+    (update,) = recipe.updates(batch)
+    (pack,) = update.pack(max_tokens=10**6, layout="tree")
+    rows = {
+        tuple(path[:end])
+        for one in update.pack(max_tokens=10**6)
+        for begin, stop in zip(one.cu_seqlens[:-1], one.cu_seqlens[1:], strict=True)
+        for path in [one.input_ids[begin:stop].tolist()]
+        for end in range(1, len(path) + 1)
+    }
+    assert run == len(rows) == len(pack.input_ids)
+    assert run < every / 2
