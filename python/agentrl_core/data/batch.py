@@ -310,10 +310,10 @@ class Batch:
         A path ends with its last trained token, which is predicted and not read. Of every trained token there is one
         prediction pair; `pack.token` is its index at level `token`.
 
-        In the layout `sequence` each path lies by itself. In the layout `tree` the paths of one tree lie together and
-        what they share is there once: paths in lexicographic order, so that tokens come depth-first and a token of row
-        `q` attends to row `k` if and only if `k <= q < pack.subtree_end[k]`. Branches of a tree with more than
-        `max_tokens` tokens go to several packs, each with the beginning that its branches share.
+        In the layout `sequence` each path lies by itself. In the layout `tree` what paths begin with alike is there
+        once, stored once or not: paths in lexicographic order, so that tokens come depth-first and a token of row `q`
+        attends to row `k` if and only if `k <= q < pack.subtree_end[k]`. Branches of a tree with more than `max_tokens`
+        tokens go to several packs, each with the beginning that its branches share.
 
         Args:
             draws: indices of draws.
@@ -322,8 +322,8 @@ class Batch:
             unit_of: the unit of each draw of the batch, whole numbers: the draws of one unit are in one pack. None:
                 each path may be in any.
             trained: `bool[action tokens of the batch]`, which are predicted. None: the trainable ones.
-            fold: columns of action tokens, float32: trained tokens that are stored once and agree in all of them are
-                one prediction pair, whichever draws train them. None: each is its own.
+            fold: columns of action tokens, float32: trained tokens that are one (in the layout `tree` equal behind equal
+                ones, in `sequence` stored once) and agree in all of them are one prediction pair. None: each is its own.
             shards: number of ranks that run packs at the same time: pack `round * shards + rank` is what a rank runs in
                 a round, and there may be packs without pairs. None: one.
             balance: what a row costs where packs are dealt to ranks; see `Update.pack`.
