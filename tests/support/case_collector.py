@@ -43,6 +43,7 @@ class World:
     entropy_estimator = "exact"
     shares_parameters = False
     policy_version = 0
+    said = 0
     runs = "inline"
 
     def __post_init__(self) -> None:
@@ -76,7 +77,8 @@ class World:
         return SimpleNamespace(observation=task.question, step=lambda _: outcome, state_key=lambda: b"begin")
 
     async def generate(self, request: Request) -> Segment:
-        tokens = np.array([5, END], np.int32)
+        self.said += 1  # no two answers are equal, so that what a model says of each is its own
+        tokens = np.array([10 + self.said, END], np.int32)
         return Segment(tokens, np.full(2, -1, np.float32), np.ones(2, np.float32), "stop", 0, request.seed)
 
     def update_weights(self, _model: object, version: int) -> None:

@@ -128,6 +128,10 @@ def _runs(path: str) -> list[tuple[str, list[int]]]:
     return [(kind, [token for _, token in run]) for kind, run in runs]
 
 
+_WORDS = 1_000
+"""More than the tokens that cases name, and than their members."""
+
+
 def _tell(forest: Forest, handle: int, member: Mapping[str, Any], components: Sequence[str]) -> list[int]:
     """Append what a member was told and said; returns its nodes."""
 
@@ -141,6 +145,8 @@ def _tell(forest: Forest, handle: int, member: Mapping[str, Any], components: Se
     columns = {name: iter(member[name]) for name in ("logprobs", "entropies", "trainable") if name in member}
     nodes = []
     for kind, tokens in _runs(member["path"]):
+        if kind == "prompt":  # of their own, so that what a model says of equal words is each member's own as well
+            tokens[0] += _WORDS * (handle % _WORDS)
         step = steps[done] if done < len(steps) else {}
         if kind != "action":
             nodes.append(forest.append(handle, tokens, kind=kind, state=step.get("state")))
