@@ -21,6 +21,7 @@
 //! open.
 
 mod blobs;
+mod blocks;
 mod commit;
 mod folders;
 mod fs;
