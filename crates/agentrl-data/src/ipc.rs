@@ -19,8 +19,11 @@ use arrow_schema::{DataType, Schema, SchemaRef};
 
 use crate::{Error, Result, arrow_bug};
 
-/// Bodies begin at multiples of this, so that mapped columns are aligned for every reader.
+/// Columns begin at multiples of this, so that mapped ones are aligned for every reader.
 const ALIGNMENT: usize = 64;
+
+/// The same in files of many small record batches, which would else be mostly what lies between their columns.
+const CLOSE_ALIGNMENT: usize = 8;
 
 /// Bytes at the end of a file that say how long the footer is.
 const TRAILER: usize = 10;
@@ -126,7 +129,7 @@ fn guarded<T>(name: &str, read: impl FnOnce() -> std::result::Result<T, String>)
 
 /// The bytes of an Arrow IPC file with some record batches of one schema.
 pub fn encode(schema: &Schema, parts: &[RecordBatch]) -> Result<Vec<u8>> {
-    written(schema, parts)?.0.into_inner().map_err(arrow_bug)
+    written(schema, parts, ALIGNMENT)?.0.into_inner().map_err(arrow_bug)
 }
 
 /// [`encode`], with what `say` answers about the bytes before the footer, and where each record batch ends in them, in the
@@ -137,15 +140,15 @@ pub(crate) fn encode_saying(
     key: &str,
     say: impl FnOnce(&[u8], &[usize]) -> Result<String>,
 ) -> Result<Vec<u8>> {
-    let (mut writer, ends) = written(schema, parts)?;
+    let (mut writer, ends) = written(schema, parts, CLOSE_ALIGNMENT)?;
     let said = say(writer.get_ref(), &ends)?;
     writer.write_metadata(key, said);
     writer.into_inner().map_err(arrow_bug)
 }
 
 /// A file without its footer, and where each record batch ends.
-fn written(schema: &Schema, parts: &[RecordBatch]) -> Result<(FileWriter<Vec<u8>>, Vec<usize>)> {
-    let options = IpcWriteOptions::try_new(ALIGNMENT, false, MetadataVersion::V5).map_err(arrow_bug)?;
+fn written(schema: &Schema, parts: &[RecordBatch], alignment: usize) -> Result<(FileWriter<Vec<u8>>, Vec<usize>)> {
+    let options = IpcWriteOptions::try_new(alignment, false, MetadataVersion::V5).map_err(arrow_bug)?;
     // Room for the rows and what is said about them: a buffer that grows is copied each time.
     let columns = parts.iter().flat_map(RecordBatch::columns);
     let bytes: usize = columns.map(|column| column.to_data().get_slice_memory_size().unwrap_or_default()).sum();

@@ -5,6 +5,8 @@
 //! that, in its own metadata, which rows and keys each has and its checksum. So what a commit says of a file is the same
 //! however many blocks it has.
 
+use std::collections::HashMap;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -29,7 +31,7 @@ const MOST_BYTES: usize = 4 << 20;
 /// Bytes of a block of nodes, and of other rows that are looked up by a key. Smaller ones would be mostly what Arrow says
 /// about their columns.
 const NODES_BYTES: usize = 32 << 10;
-const ROWS_BYTES: usize = 8 << 10;
+const ROWS_BYTES: usize = 4 << 10;
 
 /// The key of [`Said`] in the metadata of a footer.
 const KEY: &str = "agentrl_blocks";
@@ -175,35 +177,34 @@ fn bounds(keys: &[i64]) -> (i64, i64) {
 }
 
 /// The rows of several parts as record batches: of the units that belong together, as many as a block of the folder has
-/// room for. A larger unit has a block of its own.
+/// room for. A larger unit has a block of its own, and so has what several long ones share: it is not read with the first
+/// of them.
 fn chunked(schema: &SchemaRef, parts: &[RecordBatch], folder: &str) -> Result<Vec<RecordBatch>> {
-    let most = block_bytes(folder);
-    let (mut chunks, mut open, mut open_bytes) = (Vec::new(), Vec::new(), 0);
-    let mut close = |open: &mut Vec<RecordBatch>| -> Result<()> {
-        match open.len() {
-            0 => {}
-            // What stands alone is written from where it is.
-            1 => chunks.append(open),
-            _ => {
-                chunks.push(arrow_select::concat::concat_batches(schema, open.iter()).map_err(arrow_bug)?);
-                open.clear();
-            }
+    let (most, units) = (block_bytes(folder), units(parts, folder)?);
+    let alone =
+        |place: usize| units[place].is_shared && units.get(place + 1).is_some_and(|next| next.bytes >= most / 4);
+    let (mut chunks, mut open, mut open_bytes) = (Vec::new(), Vec::<RecordBatch>::new(), 0);
+    let mut first = 0;
+    for end in 1..=units.len() {
+        open_bytes += units[end - 1].bytes;
+        let next = units.get(end);
+        let goes_on = next.is_some_and(|next| open_bytes + next.bytes <= most && !alone(end) && !alone(end - 1));
+        // Units of one part lie side by side.
+        if !goes_on || next.is_some_and(|next| next.part != units[first].part) {
+            let begin = &units[first];
+            open.push(parts[begin.part].slice(begin.rows.start, units[end - 1].rows.end - begin.rows.start));
+            first = end;
         }
-        Ok(())
-    };
-    for part in parts {
-        let mut begin = 0;
-        for Unit { first_row, bytes } in units(part, folder)? {
-            if open_bytes > 0 && open_bytes + bytes > most {
-                open.extend((begin < first_row).then(|| part.slice(begin, first_row - begin)));
-                close(&mut open)?;
-                (begin, open_bytes) = (first_row, 0);
-            }
-            open_bytes += bytes;
+        if !goes_on {
+            chunks.push(match open.len() {
+                // What stands alone is written from where it is.
+                1 => open.remove(0),
+                _ => arrow_select::concat::concat_batches(schema, open.iter()).map_err(arrow_bug)?,
+            });
+            open.clear();
+            open_bytes = 0;
         }
-        open.extend((begin < part.num_rows()).then(|| part.slice(begin, part.num_rows() - begin)));
     }
-    close(&mut open)?;
     Ok(chunks)
 }
 
@@ -218,43 +219,51 @@ fn block_bytes(folder: &str) -> usize {
 
 /// Rows that are read together: of one key, or the nodes of one trajectory from where it left another.
 struct Unit {
-    first_row: usize,
+    part: usize,
+    rows: Range<usize>,
     bytes: usize,
+    /// Whether several go on from its last row.
+    is_shared: bool,
 }
 
-fn units(part: &RecordBatch, folder: &str) -> Result<Vec<Unit>> {
-    let begins = begins(part, folder)?;
-    let mut sizes = vec![0; part.num_rows()];
-    part.columns().iter().for_each(|column| add_bytes(column, &mut sizes));
+fn units(parts: &[RecordBatch], folder: &str) -> Result<Vec<Unit>> {
+    let children = children(parts, folder)?;
     let mut units: Vec<Unit> = Vec::new();
-    for (row, &bytes) in sizes.iter().enumerate() {
-        match units.last_mut().filter(|unit| !begins[row] && unit.bytes + bytes <= MOST_BYTES) {
-            Some(unit) => unit.bytes += bytes,
-            None => units.push(Unit { first_row: row, bytes }),
+    for (number, part) in parts.iter().enumerate() {
+        let mut sizes = vec![0; part.num_rows()];
+        part.columns().iter().for_each(|column| add_bytes(column, &mut sizes));
+        let keys = key_of(folder).map(|key| i64s(part, key)).transpose()?;
+        let parents = if folder == Table::Nodes.name() { Some(i64s(part, "parent_id")?) } else { None };
+        let is_shared =
+            |row: usize| keys.is_some_and(|keys| children.get(&keys.value(row)).is_some_and(|&count| count > 1));
+        let goes_on = |row: usize| match (keys, parents) {
+            _ if row == 0 => false,
+            (Some(keys), Some(parents)) => {
+                parents.is_valid(row) && parents.value(row) == keys.value(row - 1) && !is_shared(row - 1)
+            }
+            (Some(keys), None) => keys.value(row) == keys.value(row - 1),
+            (None, _) => false,
+        };
+        for (row, &bytes) in sizes.iter().enumerate() {
+            let is_shared = is_shared(row);
+            match units.last_mut().filter(|unit| goes_on(row) && unit.bytes + bytes <= MOST_BYTES) {
+                Some(unit) => {
+                    (unit.rows.end, unit.bytes, unit.is_shared) = (row + 1, unit.bytes + bytes, is_shared);
+                }
+                None => units.push(Unit { part: number, rows: row..row + 1, bytes, is_shared }),
+            }
         }
     }
     Ok(units)
 }
 
-/// Whether a unit begins with each row.
-fn begins(part: &RecordBatch, folder: &str) -> Result<Vec<bool>> {
-    let rows = part.num_rows();
-    let Some(key) = key_of(folder) else { return Ok(vec![true; rows]) };
-    let keys = i64s(part, key)?.values();
-    if folder != Table::Nodes.name() {
-        return Ok((0..rows).map(|row| row == 0 || keys[row] != keys[row - 1]).collect());
+/// How many nodes of some parts go on from each.
+fn children(parts: &[RecordBatch], folder: &str) -> Result<HashMap<i64, u32>> {
+    let mut children = HashMap::new();
+    for part in parts.iter().filter(|_| folder == Table::Nodes.name()) {
+        i64s(part, "parent_id")?.iter().flatten().for_each(|id| *children.entry(id).or_default() += 1);
     }
-    let parents = i64s(part, "parent_id")?;
-    let parent = |row: usize| (!parents.is_null(row)).then(|| parents.value(row));
-    let mut children = vec![0_u32; rows];
-    for row in 0..rows {
-        if let Some(parent) = parent(row).and_then(|id| keys.binary_search(&id).ok()) {
-            children[parent] += 1;
-        }
-    }
-    // What several share is not read with the first of them.
-    let goes_on = |row: usize| row > 0 && parent(row) == Some(keys[row - 1]) && children[row - 1] == 1;
-    Ok((0..rows).map(|row| !goes_on(row)).collect())
+    Ok(children)
 }
 
 /// Adds to each row the bytes that a column has for it.
