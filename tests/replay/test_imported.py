@@ -77,19 +77,20 @@ def test_what_was_brought_is_drawn_again_without_old_log_probs(tmp_path: Path) -
         assert trained.sum() == 6, "three tokens of each"
 
 
-def test_the_ratio_is_one_with_the_gradient_of_the_log_prob(tmp_path: Path) -> None:
-    batch = train(tmp_path / "run", recipe())[1]
+def test_ratios_are_those_of_the_rows_that_were_sampled_here(tmp_path: Path) -> None:
+    batch = recipe().credit(train(tmp_path / "run", recipe())[1])
     policy = tiny_model("llama", torch.float32, vocab_size=10, max_position_embeddings=64)
     updates = recipe().updates(batch)
     for update in updates:
         for pack in update.pack(max_tokens=4096):
             update.loss(pack.run(policy), pack).backward()
-    said = updates.metrics["updates"][0]
-    # The policy is not the one that sampled the fresh rows, and what was brought has nothing to be compared with.
-    assert said["ratio"] != pytest.approx(1.0)
-    assert np.isnan(said.get("replay.ratio", np.nan))
-    assert all(torch.isfinite(each.grad).all() for each in policy.parameters() if each.grad is not None)
-    assert any(each.grad is not None and each.grad.abs().sum() > 0 for each in policy.parameters())
+    said = updates.metrics
+    assert (said["tokens@fresh"], said["tokens@replay"]) == (48, 6)
+    assert said["ratio"] == said["ratio@fresh"] != 1.0
+    assert said["approximate_kl"] == said["approximate_kl@fresh"]
+    gradients = [each.grad for each in policy.parameters() if each.grad is not None]
+    assert all(torch.isfinite(gradient).all() for gradient in gradients)
+    assert any(gradient.abs().sum() > 0 for gradient in gradients)
 
 
 def test_it_counts_in_no_success_rate_and_no_tracker(tmp_path: Path) -> None:
@@ -114,14 +115,18 @@ def test_it_is_the_same_after_a_new_start_at_every_iteration(tmp_path: Path) -> 
 
 
 def test_what_breaks_off_is_brought_again(tmp_path: Path) -> None:
-    with arl.Store.open(tmp_path / "run") as store:
-        collect = collector(store, recipe())
-        with pytest.raises(InvalidInputError), replay.bring(collect) as forest:
-            chats(forest, [1.0])
-            forest.add_group(0, "again")
-        assert (collect.iteration, store.sequence) == (0, 0), "nothing was written"
+    def bring(*, breaks: bool) -> None:
         with replay.bring(collect) as forest:
             chats(forest, [1.0])
+            if breaks:
+                raise ZeroDivisionError
+
+    with arl.Store.open(tmp_path / "run") as store:
+        collect = collector(store, recipe())
+        with pytest.raises(ZeroDivisionError):
+            bring(breaks=True)
+        assert (collect.iteration, store.sequence) == (0, 0), "nothing was written"
+        bring(breaks=False)
         assert collect.iteration == 1
 
 
