@@ -82,4 +82,6 @@ def bring(collect: Collector) -> Iterator[Forest]:
             f"bring: iteration {now} of {store.path} has a batch already, which is not this one; close it with "
             "collect.update, or bring this one at the beginning of the run"
         )
-    collect.update(kept, {})
+    # As a batch that is rolled out: with a score of every draw, of which there are none.
+    recipe = collect.recipe
+    collect.update(recipe.score(recipe.with_states(kept, collect._now().components)), {})  # noqa: SLF001
