@@ -111,7 +111,7 @@ def train(collect: Collector, *, until: int = ITERATIONS, seconds: float = 0.0) 
     """Go on to a number of closed iterations; each step takes so long."""
     while collect.iteration < until:
         if collect.iteration == 0 and "expert" in collect.recipe.to_toml():
-            with bring(collect) as forest:
+            with bring(collect, {"score": 0.3}) as forest:
                 demonstrations(forest)
             say("closed", collect.iteration)
             continue

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -19,7 +19,7 @@ _FOREIGN = [CODES["origin"].index(name) for name in ("expert", "imported")]
 
 
 @contextmanager
-def bring(collect: Collector) -> Iterator[Forest]:
+def bring(collect: Collector, metrics: Mapping[str, object] | None = None) -> Iterator[Forest]:
     """Give trajectories that were not sampled here to the memories of a run.
 
     What is put into the forest becomes an iteration of the run in which nothing is rolled out, drawn or trained: phase
@@ -32,6 +32,8 @@ def bring(collect: Collector) -> Iterator[Forest]:
 
     Args:
         collect: a collector with a store.
+        metrics: of the iteration, what controllers of the recipe follow; without it they stay where they are, and a
+            warning says so.
 
     Yields:
         A forest with the facts of the run. Trajectories are started with `origin="imported"` or `"expert"`; tasks are
@@ -84,4 +86,4 @@ def bring(collect: Collector) -> Iterator[Forest]:
         )
     # As a batch that is rolled out: with a score of every draw, of which there are none.
     recipe = collect.recipe
-    collect.update(recipe.score(recipe.with_states(kept, collect._now().components)), {})  # noqa: SLF001
+    collect.update(recipe.score(recipe.with_states(kept, collect._now().components)), metrics or {})  # noqa: SLF001
