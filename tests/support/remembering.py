@@ -32,6 +32,8 @@ from agentrl_core.schedule import BangBang, Proportional
 from agentrl_core.select import Band, DynamicSampling, Pool, Selection, Selector, Wanted
 
 ITERATIONS = 12
+BROUGHT = {"score": 0.3}
+"""The metrics of the iteration in which demonstrations are brought."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,7 @@ def train(collect: Collector, *, until: int = ITERATIONS, seconds: float = 0.0) 
     """Go on to a number of closed iterations; each step takes so long."""
     while collect.iteration < until:
         if collect.iteration == 0 and "expert" in collect.recipe.to_toml():
-            with bring(collect, {"score": 0.3}) as forest:
+            with bring(collect, BROUGHT) as forest:
                 demonstrations(forest)
             say("closed", collect.iteration)
             continue
@@ -132,6 +134,8 @@ def demonstrations(forest: Forest) -> None:
 
 def metrics(batch: Batch) -> dict[str, float]:
     """What a trainer would say."""
+    if not batch.num_draws:
+        return BROUGHT
     return {"score": float(batch.column("score", "draw").mean())}
 
 
