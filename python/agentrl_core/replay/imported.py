@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -13,13 +13,29 @@ from agentrl_core.data.forest import Forest
 from agentrl_core.exceptions import InvalidInputError
 
 if TYPE_CHECKING:
-    from agentrl_core.collect import Collector
+    from agentrl_core.data.store import Store
 
 _FOREIGN = [CODES["origin"].index(name) for name in ("expert", "imported")]
 
 
+class _Collector(Protocol):
+    """What is asked of a collector, which stands above this package."""
+
+    recipe: Any
+    store: Store | None
+
+    @property
+    def iteration(self) -> int: ...
+
+    def update(self, batch: Any, metrics: Mapping[str, object]) -> None: ...
+
+    def _setting(self) -> Any: ...
+
+    def _now(self) -> Any: ...
+
+
 @contextmanager
-def bring(collect: Collector, metrics: Mapping[str, object] | None = None) -> Iterator[Forest]:
+def bring(collect: _Collector, metrics: Mapping[str, object] | None = None) -> Iterator[Forest]:
     """Give trajectories that were not sampled here to the memories of a run.
 
     What is put into the forest becomes an iteration of the run in which nothing is rolled out, drawn or trained: phase
