@@ -229,12 +229,13 @@ def test_states_are_a_fold_over_what_the_store_has(tmp_path: Path) -> None:
         for iteration in range(8):
             batch = store.batch(iteration)
             scored = loop.recipe.with_states(batch, states)
+            scored = scored if batch.num_draws else loop.recipe.score(scored)  # a column of no draws is not stored
             ended = closed(scored, metrics(batch), iteration, loop._known_pool(loop._now().tasks), loop.recipe.score)
             states = loop.recipe.next_states(states, ended)
             table, arrays = split(states)
             assert table == kept["states"][iteration]
         assert {name: array.tolist() for name, array in arrays.items()} == kept["arrays"]
-        assert len(states) == 5
+        assert len(states) == 6
 
 
 def test_a_batch_that_was_given_again_has_the_same_scores(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from agentrl_core.component.needs import facts_of
 from agentrl_core.engine import Request
 from agentrl_core.env import TOOL_ERROR, TOOL_RESULT, Fact, Outcome, Task
 from agentrl_core.recipe import Recipe
+from agentrl_core.recipes.ss_orl import Imputed
 from agentrl_core.rollout import Play
 
 AGENTS = ("first", "second", "monitor")
@@ -113,6 +114,7 @@ class AnyWorld:
         self.facts = facts(recipe)
         self.players = tuple(recipe.rollout.agents.split(",")) if isinstance(recipe.rollout, Play) else ()
         self.named = tuple(_texts(recipe.select))
+        self.half_recorded = isinstance(recipe.rollout, Imputed)
 
     def said(self, *key: object, step: int) -> dict[str, float]:
         """What an episode says behind a step: 0 or 1 by a seed, except where only other numbers make sense."""
@@ -123,13 +125,17 @@ class AnyWorld:
     def tasks(self, count: int, *, split: str = "train", start: int = 0) -> list[Task]:
         numbers = range(start, start + count)
         made = AnyTasks(
-            Task(f"{split} {number}", f"{number}?", ("even", "odd")[number % 2], None, ("look", RIGHT))
+            Task(f"{split} {number}", f"{number}?", ("even", "odd")[number % 2], None, self.solution(number))
             for number in numbers
         )
         made.columns = {name: np.array([chance(name, number) for number in numbers]) for name in self.named}
         if "embedding" in made.columns:
             made.columns["embedding"] = np.array([[chance(place, number) for place in range(2)] for number in numbers])
         return made
+
+    def solution(self, number: int) -> tuple[str, ...]:
+        """Of recordings every other one has no actions."""
+        return () if self.half_recorded and number % 2 else ("look", RIGHT)
 
     def reset(self, task: Task, seed: int) -> AnyEpisode | AnyGame:
         return AnyGame(self, task, seed) if self.players else AnyEpisode(self, task, seed)

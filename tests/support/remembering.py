@@ -20,18 +20,20 @@ import polars as pl
 from small_world import SmallWorld
 
 import agentrl_core.loss.linear  # noqa: F401 -- loads torch here, and not in each of the processes
-from agentrl_core import Batch, Collector, Store, _core
+from agentrl_core import Batch, Collector, Forest, Store, _core
 from agentrl_core.advantage import TrackedBaseline
 from agentrl_core.component import Closed, State, Where
 from agentrl_core.env import Outcome, Task
 from agentrl_core.recipe import Recipe
 from agentrl_core.recipes import GRPO
 from agentrl_core.recipes.recap import BalancedSum
-from agentrl_core.replay import Failed, Inject, Memory
+from agentrl_core.replay import Failed, Inject, Memory, Mix, bring
 from agentrl_core.schedule import BangBang, Proportional
 from agentrl_core.select import Band, DynamicSampling, Pool, Selection, Selector, Wanted
 
 ITERATIONS = 12
+BROUGHT = {"score": 0.3}
+"""The metrics of the iteration in which demonstrations are brought."""
 
 
 @dataclass(frozen=True)
@@ -53,8 +55,9 @@ class Weak(Selector):
         return replace(chosen, counts=counts, purpose=purpose, probabilities=drawn[rows])
 
     def next(self, state: State, closed: Closed) -> State:
-        assert closed.selection is not None
         assert closed.pool is not None
+        if closed.selection is None:  # nothing was selected: it was brought
+            return dict(state)
         visits, sums = state["visits"].copy(), state["sums"].copy()
         places = {task: row for row, task in enumerate(closed.pool.ids(np.arange(len(closed.pool))))}
         finished = closed.finished
@@ -80,10 +83,14 @@ RECIPES: dict[str, Recipe] = {
         # Select, replay, advantage and two controllers remember; what is selected depends on all that was measured.
         name="everything",
         select=Weak(),
-        replay=Inject(
-            Memory(per_task=3, where=Where(column="score", at_least=0.5)),
-            when=Failed(best_at_most=None, mean_below=0.35),
-            count=2,
+        replay=(
+            Inject(
+                Memory(per_task=3, where=Where(origin="generated", column="score", at_least=0.5)),
+                when=Failed(best_at_most=None, mean_below=0.35),
+                count=2,
+            ),
+            # What an expert did, brought before the first iteration.
+            Mix(Memory(where=Where(origin="expert", column="score", above=0.0)), count=2, old_logprob="none"),
         ),
         advantage=TrackedBaseline(kind="ema", decay=BangBang("score", threshold=0.3, below=0.5, above=0.9)),
         admit=DynamicSampling(Band(at_least=Proportional("score", target=0.3, start=0.2, at_most=0.3, gain=0.5))),
@@ -105,14 +112,30 @@ def world() -> SmallWorld:
 def train(collect: Collector, *, until: int = ITERATIONS, seconds: float = 0.0) -> None:
     """Go on to a number of closed iterations; each step takes so long."""
     while collect.iteration < until:
+        if collect.iteration == 0 and "expert" in collect.recipe.to_toml():
+            with bring(collect, BROUGHT) as forest:
+                demonstrations(forest)
+            say("closed", collect.iteration)
+            continue
         batch = collect.recipe.credit(collect(tasks=4, group_size=4))
         time.sleep(seconds)
         collect.update(batch, metrics(batch))
         say("closed", collect.iteration)
 
 
+def demonstrations(forest: Forest) -> None:
+    """What an expert did in eight tasks."""
+    for number in range(8):
+        forest.add_group(number, f"train {number}")
+        path = forest.start(number, 0, origin="expert")
+        forest.append_chats([path], [[1, 2, number, 3, 4, 9]], [[0, 0, 0, 1, 1, 1]])
+        forest.finish(path, reward=number / 8)
+
+
 def metrics(batch: Batch) -> dict[str, float]:
     """What a trainer would say."""
+    if not batch.num_draws:
+        return BROUGHT
     return {"score": float(batch.column("score", "draw").mean())}
 
 
@@ -124,17 +147,19 @@ def collector(name: str, store: Store | None, staleness: int = 0) -> Collector:
 def outcome(store: Store) -> dict[str, Any]:
     """Everything of a run that a kill must not change: what was trained on, and what is remembered."""
     batches = [store.batch(iteration) for iteration in range(store.iteration)]
+    trained = [batch for batch in batches if batch.num_draws]
+    assert len(batches) - len(trained) <= 1, "what was brought"
     closes = pl.DataFrame(store.writes)["state"].drop_nulls()
     states = [json.loads(text)["components"] for text in closes]
     tasks = pl.DataFrame(store.tasks).unique("task_id", keep="last", maintain_order=True).sort("task_id")
     return {
         "tokens": [batch.column("token", "token").tolist() for batch in batches],
-        "scores": [batch.column("score", "draw").tolist() for batch in batches],
-        "advantages": [batch.column("advantage", "draw").tolist() for batch in batches],
+        "scores": [batch.column("score", "draw").tolist() for batch in trained],
+        "advantages": [batch.column("advantage", "draw").tolist() for batch in trained],
         "states": states,
         "arrays": {name: array.tolist() for name, array in store.arrays.items()},
         "sources": [batch.column("source", "draw").tolist() for batch in batches],
-        "selections": [batch.state["selection"] for batch in batches],
+        "selections": [batch.state["selection"] for batch in trained],
         "tasks": tasks.rows(),
     }
 

@@ -4,6 +4,7 @@
 //! allocated, only types that this format writes are let through, and what the Arrow crates panic on is an error.
 
 use std::cell::Cell;
+use std::collections::HashMap;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -18,15 +19,21 @@ use arrow_schema::{DataType, Schema, SchemaRef};
 
 use crate::{Error, Result, arrow_bug};
 
-/// Bodies begin at multiples of this, so that mapped columns are aligned for every reader.
+/// Columns begin at multiples of this, so that mapped ones are aligned for every reader.
 const ALIGNMENT: usize = 64;
+
+/// The same in files of many small record batches, which would else be mostly what lies between their columns.
+const CLOSE_ALIGNMENT: usize = 8;
 
 /// Bytes at the end of a file that say how long the footer is.
 const TRAILER: usize = 10;
 
 /// What the end of a file says about the rest of it.
+#[derive(Debug)]
 pub(crate) struct Footer {
     pub(crate) schema: SchemaRef,
+    /// What it says beside that.
+    pub(crate) metadata: HashMap<String, String>,
     version: MetadataVersion,
     /// Where each record batch lies, in order.
     blocks: Vec<Block>,
@@ -47,7 +54,9 @@ impl Footer {
             let schema = fb_to_schema(footer.schema().ok_or("its footer has no schema")?);
             check_types(&schema)?;
             let blocks = footer.recordBatches().map(|blocks| blocks.iter().copied().collect()).unwrap_or_default();
-            Ok(Self { schema: Arc::new(schema), version: footer.version(), blocks })
+            let pairs = footer.custom_metadata().into_iter().flatten();
+            let pairs = pairs.filter_map(|pair| Some((pair.key()?.to_owned(), pair.value()?.to_owned())));
+            Ok(Self { schema: Arc::new(schema), metadata: pairs.collect(), version: footer.version(), blocks })
         })
     }
 
@@ -120,15 +129,37 @@ fn guarded<T>(name: &str, read: impl FnOnce() -> std::result::Result<T, String>)
 
 /// The bytes of an Arrow IPC file with some record batches of one schema.
 pub fn encode(schema: &Schema, parts: &[RecordBatch]) -> Result<Vec<u8>> {
-    let options = IpcWriteOptions::try_new(ALIGNMENT, false, MetadataVersion::V5).map_err(arrow_bug)?;
+    written(schema, parts, ALIGNMENT)?.0.into_inner().map_err(arrow_bug)
+}
+
+/// [`encode`], with what `say` answers about the bytes before the footer, and where each record batch ends in them, in the
+/// footer's metadata.
+pub(crate) fn encode_saying(
+    schema: &Schema,
+    parts: &[RecordBatch],
+    key: &str,
+    say: impl FnOnce(&[u8], &[usize]) -> Result<String>,
+) -> Result<Vec<u8>> {
+    let (mut writer, ends) = written(schema, parts, CLOSE_ALIGNMENT)?;
+    let said = say(writer.get_ref(), &ends)?;
+    writer.write_metadata(key, said);
+    writer.into_inner().map_err(arrow_bug)
+}
+
+/// A file without its footer, and where each record batch ends.
+fn written(schema: &Schema, parts: &[RecordBatch], alignment: usize) -> Result<(FileWriter<Vec<u8>>, Vec<usize>)> {
+    let options = IpcWriteOptions::try_new(alignment, false, MetadataVersion::V5).map_err(arrow_bug)?;
     // Room for the rows and what is said about them: a buffer that grows is copied each time.
     let columns = parts.iter().flat_map(RecordBatch::columns);
     let bytes: usize = columns.map(|column| column.to_data().get_slice_memory_size().unwrap_or_default()).sum();
-    let buffer = Vec::with_capacity(bytes + bytes / 16 + 16_384);
+    let buffer = Vec::with_capacity(bytes + bytes / 16 + 4096 * parts.len() + 16_384);
     let mut writer = FileWriter::try_new_with_options(buffer, schema, options).map_err(arrow_bug)?;
-    parts.iter().try_for_each(|rows| writer.write(rows)).map_err(arrow_bug)?;
-    writer.finish().map_err(arrow_bug)?;
-    writer.into_inner().map_err(arrow_bug)
+    let mut ends = Vec::with_capacity(parts.len());
+    for rows in parts {
+        writer.write(rows).map_err(arrow_bug)?;
+        ends.push(writer.get_ref().len());
+    }
+    Ok((writer, ends))
 }
 
 /// The table of an Arrow IPC file; `name` says in errors where the bytes came from. Columns share the buffer's memory.

@@ -1,9 +1,12 @@
 """RL-PLUS: tokens of an unknown expert are weighted by a mixture of behaviours (arXiv:2508.00222).
 
 Demonstrations come without log-probs, and their plain importance ratio would explode. The ratio to a mixture of the old
-policy and a guess of the expert stays bounded, and tokens that the policy already finds likely count less. The paper's
-guess is uniform over the vocabulary, `prior=1 / 151_936`; the public code takes 1, as here. Statistics of the
-advantages over the policy's own draws alone: give the expert's no score, and a column as their advantage.
+policy and a guess of the expert stays bounded, and tokens that the policy already finds likely count less. The old
+policy's p of a demonstration is that of the policy before the update, recomputed for all tokens, as the public code
+does (`old_log_probs` of the whole batch). The guess is uniform over the vocabulary, of 151 936 tokens for the paper's
+models; the public code has 1 in its place, `MixtureExpert(prior=1.0)`, where a token can weigh 2/(1.5 p_old + 0.5) p at
+most. Statistics of the advantages over the policy's own draws alone: give the expert's no score, and a column as their
+advantage.
 """
 
 from __future__ import annotations
@@ -36,8 +39,8 @@ class MixtureExpert(Surrogate):
 
     Args:
         share: of q in the mixture; between 0 and 1.
-        prior: q, one probability for every token: 1 / |V| in the paper, 1 in its code; above 0, at most 1. None: q is
-            the stream `other_logprob`, the log-probs of a second behaviour policy.
+        prior: q, one probability for every token: 1 / |V| in the paper (here of the models it trains), 1 in its code;
+            above 0, at most 1. None: q is the stream `other_logprob`, the log-probs of a second behaviour policy.
         exploration: at least 0; tokens that are likely already count less.
 
     Example:
@@ -46,12 +49,13 @@ class MixtureExpert(Surrogate):
         >>> from agentrl_core.recipes.rl_plus import MixtureExpert
         >>> streams = {"weight_kl": torch.ones(1), "old_logprob": torch.tensor([0.2]).log()}
         >>> tokens = Tokens(torch.tensor([0.4]).log(), None, streams)
-        >>> MixtureExpert(exploration=0.0)(tokens, torch.zeros(1), Bounds())[0].tolist()  # 0.4 / (0.75 0.2 + 0.25)
+        >>> expert = MixtureExpert(prior=1.0, exploration=0.0)  # 0.4 / (0.75 0.2 + 0.25)
+        >>> expert(tokens, torch.zeros(1), Bounds())[0].tolist()
         [1.0]
     """
 
     share: float = option(0.25, above=0, below=1)
-    prior: float | None = option(1.0, above=0, at_most=1)
+    prior: float | None = option(1 / 151_936, above=0, at_most=1)
     exploration: float = option(0.5, at_least=0)
 
     def own_reads(self) -> Iterable[str | Column]:
@@ -74,4 +78,5 @@ RL_PLUS = Recipe(
     advantage=GroupRelative(scale="none"),
     weight=UnsampledExpert(),
     loss=Policy(clip=None, expert=MixtureExpert(), aggregate="constant", constant=8192.0, entropy=0.001),
+    old_logprob="recomputed",
 )

@@ -1,6 +1,7 @@
 """Phase replay: stored trajectories that are drawn again."""
 
 from agentrl_core.replay.draws import NEW, OWN, Draws
+from agentrl_core.replay.imported import bring
 from agentrl_core.replay.inject import Failed, Inject
 from agentrl_core.replay.memory import Memory
 from agentrl_core.replay.mix import Mix
@@ -22,6 +23,7 @@ __all__ = [
     "SumTree",
     "Text",
     "Texts",
+    "bring",
     "explain",
     "pairs",
 ]

@@ -13,7 +13,7 @@ from agentrl_core.component import column_name, option
 from agentrl_core.component.component import Component
 from agentrl_core.component.state import Closed, State
 from agentrl_core.data.draws import Draws, OldLogprob, Source
-from agentrl_core.replay.kept import Kept, task_hashes
+from agentrl_core.replay.kept import Kept, policy_versions, task_hashes
 from agentrl_core.replay.memory import Memory
 from agentrl_core.replay.replay import Replay
 
@@ -145,7 +145,7 @@ class Inject(Replay):
 
 def newest_version(batch: Batch) -> int | None:
     """The newest policy version among the actions of a batch."""
-    versions = np.asarray(batch.column("max_policy_version", "draw"), np.float64)
+    versions = policy_versions(batch, "max_policy_version")
     known = versions[np.isfinite(versions)]
     return int(known.max()) if len(known) else None
 

@@ -69,7 +69,7 @@ class Kept:
         ids = np.asarray(batch.column("trajectory_id", "draw"))
         _, rows = np.unique(ids, return_index=True)
         rows = np.sort(rows)
-        version = np.asarray(batch.column("min_policy_version", "draw"), np.float64)[rows]
+        version = policy_versions(batch, "min_policy_version")[rows]
         score = _column(batch, "score")[rows]
         tasks = task_hashes(batch)
         count = len(rows)
@@ -124,6 +124,16 @@ def task_hashes(batch: Batch) -> NDArray[np.int64]:
     names, place = np.unique(batch.texts("task_id", "draw"), return_inverse=True)
     hashes = [int.from_bytes(hashlib.blake2b(str(name).encode(), digest_size=8).digest()) >> 1 for name in names]
     return np.asarray(hashes, np.int64)[place]
+
+
+def policy_versions(batch: Batch, name: str) -> NDArray[np.float64]:
+    """The oldest or newest policy version among the actions of each draw; NaN where nobody says, as of a data set."""
+    table = batch.trajectories
+    ids, versions = np.asarray(table.column("trajectory_id")), np.asarray(table.column(name), np.float64)
+    order = np.argsort(ids, kind="stable")
+    drawn = np.asarray(batch.column("trajectory_id", "draw"))
+    found: NDArray[np.float64] = versions[order[np.searchsorted(ids, drawn, sorter=order)]]
+    return found
 
 
 def _column(batch: Batch, name: str) -> NDArray[np.float64]:

@@ -7,13 +7,14 @@ use std::sync::Arc;
 use arrow_array::{ArrayRef, Float64Array, Int64Array, RecordBatch, StringArray};
 
 use super::blobs::check_blobs;
+use super::blocks::size;
 use super::folders::{COMPUTED, FOLDERS, JOURNAL, METRICS, STATES, key_of, schema_of};
 use super::fs::failed;
 use super::journal::{self, Entry, Kind};
 use super::manifest::{self, Manifest};
 use super::read::{joined, taken};
 use super::recover::{MARKER, mark, publish, write};
-use super::segment::{Segment, size};
+use super::segment::Segment;
 use super::states::{Arrays, check_state};
 use super::united::united;
 use super::{Store, Sync, Writer, tiers};
@@ -371,7 +372,7 @@ impl Commit {
         mut row: u64,
     ) -> Result<()> {
         for rows in united(parts)? {
-            let (segment, bytes) = Segment::seal(&rows, key_of(folder), row, self.next.head.version)?;
+            let (segment, bytes) = Segment::seal(&rows, folder, row, self.next.head.version)?;
             row = segment.end_row();
             self.stage(store, folder, segment, &bytes)?;
         }

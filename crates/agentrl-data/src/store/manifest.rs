@@ -23,8 +23,13 @@ pub(super) const FOLDER: &str = "manifest";
 const MOST_BYTES: u64 = 1 << 30;
 
 /// What one has to know to read what this version writes, and the version that knew it first.
-const READER_FLAGS: [(&str, &str); 4] =
-    [("names_with_commits", "0.2.0"), ("united_columns", "0.2.0"), ("facts_and_roles", "0.2.0"), ("states", "0.2.0")];
+const READER_FLAGS: [(&str, &str); 5] = [
+    ("names_with_commits", "0.2.0"),
+    ("united_columns", "0.2.0"),
+    ("facts_and_roles", "0.2.0"),
+    ("states", "0.2.0"),
+    ("blocks_in_footers", "0.2.0"),
+];
 
 /// A feature of the format that not every version knows.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -250,7 +255,7 @@ impl Manifest {
                 }
                 row = segment
                     .checked_end()
-                    .ok_or_else(|| format!("the blocks of a file of {folder} are out of order"))?;
+                    .ok_or_else(|| format!("a file of {folder} has more rows or bytes than can be"))?;
             }
             if row > self.head.end(folder) {
                 return Err(format!("{folder} has more rows than were written"));

@@ -17,10 +17,12 @@
 //! temporary names, syncs them, and publishes a manifest that names them: from there on it is durable, and the files get
 //! their own names. So stock tools that read `*.arrow` never see a row that is not committed. A file is never changed: a
 //! small last file is replaced, at once, by one that begins with the same bytes and goes on with the new rows, so files
-//! stay few and every reader finds its rows where they were. A crash between manifest and names is made good by the next
+//! stay few and every reader finds its rows where they were. The footer of a file tells of its blocks, the record batches
+//! that are read and checked at once ([`blocks`]). A crash between manifest and names is made good by the next
 //! open.
 
 mod blobs;
+mod blocks;
 mod commit;
 mod folders;
 mod fs;

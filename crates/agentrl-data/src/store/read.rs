@@ -13,7 +13,7 @@ use super::folders::{COMPUTED, JOURNAL, METRICS, STATES, key_of, schema_of};
 use super::fs::{failed, missing};
 use super::journal::{self, Entry, Kind};
 use super::manifest::{Head, Manifest};
-use super::segment::{Segment, is_other};
+use super::segment::{Piece, Segment, is_other};
 use crate::batch::{Batch, i64s};
 use crate::facts::Facts;
 use crate::schema::Table;
@@ -190,7 +190,11 @@ impl Store {
             let mut found = Vec::new();
             for segment in store.files.of(JOURNAL).iter().filter(|segment| segment.first_row < store.head.end(JOURNAL))
             {
-                let pieces: Vec<_> = segment.pieces().filter(|piece| near(segment, piece.keys)).collect();
+                if !near(segment, segment.keys()) {
+                    continue;
+                }
+                let pieces: Vec<_> =
+                    store.blocks(JOURNAL, segment)?.filter(|piece| near(segment, piece.keys)).collect();
                 let indices: Vec<usize> = pieces.iter().map(|piece| piece.index).collect();
                 for (piece, rows) in pieces.iter().zip(store.pieces(JOURNAL, segment, &indices)?) {
                     let seen = store.head.end(JOURNAL).saturating_sub(piece.first_row);
@@ -215,9 +219,11 @@ impl Store {
         self.located(|store| {
             let mut found = Vec::new();
             for segment in store.files.of(folder) {
-                let pieces =
-                    segment.pieces().filter(|piece| piece.first_row < range.end && piece.end_row > range.start);
-                let pieces: Vec<_> = pieces.collect();
+                if segment.first_row >= range.end || segment.end_row() <= range.start {
+                    continue;
+                }
+                let within = |piece: &Piece| piece.first_row < range.end && piece.end_row > range.start;
+                let pieces: Vec<_> = store.blocks(folder, segment)?.filter(within).collect();
                 let indices: Vec<usize> = pieces.iter().map(|piece| piece.index).collect();
                 for (piece, rows) in pieces.iter().zip(store.pieces(folder, segment, &indices)?) {
                     let from = range.start.max(piece.first_row) - piece.first_row;
@@ -256,11 +262,11 @@ impl Store {
                 let near = |(first, last): (i64, i64)| {
                     keys.get(keys.partition_point(|&key| key < first)).is_some_and(|&key| key <= last)
                 };
-                let indices: Vec<usize> =
-                    segment.pieces().filter(|piece| near(piece.keys)).map(|piece| piece.index).collect();
-                if indices.is_empty() {
+                if !near(segment.keys()) {
                     continue;
                 }
+                let near = store.blocks(folder, segment)?.filter(|piece| near(piece.keys));
+                let indices: Vec<usize> = near.map(|piece| piece.index).collect();
                 for rows in store.pieces(folder, segment, &indices)?.into_iter().flatten() {
                     let chosen = i64s(&rows, key)?.values().iter().enumerate();
                     let chosen = chosen.filter(|(_, key)| keys.binary_search(key).is_ok());
@@ -280,10 +286,22 @@ impl Store {
             let mut found = Vec::new();
             // Ids of parents are smaller: one walk from the last rows to the first finds all.
             for segment in store.files.of(nodes).iter().rev() {
-                for piece in segment.pieces().collect::<Vec<_>>().into_iter().rev() {
-                    if needed.range(piece.keys.0..=piece.keys.1).next().is_none() {
+                let (first, last) = segment.keys();
+                if needed.range(first..).next().is_none_or(|&id| id > last) {
+                    continue;
+                }
+                let pieces: Vec<Piece> = store.blocks(nodes, segment)?.collect();
+                let mut before = pieces.len();
+                // The last piece that can have the last node that is needed, then the one before that.
+                while let Some(id) =
+                    before.checked_sub(1).and_then(|last| needed.range(..=pieces[last].keys.1).next_back().copied())
+                {
+                    before = pieces[..before].partition_point(|piece| piece.keys.0 <= id);
+                    let Some(piece) = before.checked_sub(1).map(|last| pieces[last]) else { break };
+                    if piece.keys.1 < id {
                         continue;
                     }
+                    before -= 1;
                     for rows in store.pieces(nodes, segment, &[piece.index])?.into_iter().flatten().rev() {
                         let (ids, parents) = (i64s(&rows, "node_id")?, i64s(&rows, "parent_id")?);
                         let mut chosen = Vec::new();
@@ -311,8 +329,13 @@ impl Store {
 
     /// All rows of a file, with the columns of today.
     pub(super) fn whole_rows(&self, folder: &str, segment: &Segment) -> Result<Vec<RecordBatch>> {
-        let all: Vec<usize> = segment.pieces().map(|piece| piece.index).collect();
+        let all: Vec<usize> = self.blocks(folder, segment)?.map(|piece| piece.index).collect();
         Ok(self.pieces(folder, segment, &all)?.into_iter().flatten().collect())
+    }
+
+    /// The record batches that a file has.
+    fn blocks(&self, folder: &str, segment: &Segment) -> Result<impl Iterator<Item = Piece> + use<>> {
+        segment.pieces(self.fs.as_ref(), &self.path.join(folder))
     }
 
     /// Some record batches of a file, each as parts with the columns that they were written with.

@@ -1,56 +1,96 @@
-//! A sealed file of rows, and its blocks: what is read and checked at once.
+//! A sealed file of rows. A manifest says where it is and what its footer is; the footer says where its blocks are.
 
+use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
 
-use arrow_array::{Array, RecordBatch};
-use arrow_schema::SchemaRef;
+use arrow_array::RecordBatch;
+use arrow_buffer::Buffer;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
+use super::blocks::{self, Block, Index};
 use super::fs::{Fs, MOST_BYTES, failed};
-use super::united::{Parts, Rows};
-use crate::batch::i64s;
-use crate::ipc::{self, Footer};
-use crate::{Error, ErrorKind, Result, arrow_bug};
+use super::united::Rows;
+use crate::{Error, ErrorKind, Result};
 
-/// Bytes of a block, about: what is read to find one row.
-const BLOCK_BYTES: usize = 4 << 20;
-
-/// A piece of a file: one record batch, or the footer (the last one, without rows).
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(from = "(u64, u64, i64, i64, u64)", into = "(u64, u64, i64, i64, u64)")]
-pub(super) struct Block {
-    /// Byte of the file where it ends; it begins where the one before it ends.
-    end: u64,
-    rows: u64,
-    /// Smallest and greatest key.
-    keys: (i64, i64),
-    hash: u64,
-}
-
-impl From<(u64, u64, i64, i64, u64)> for Block {
-    fn from((end, rows, first, last, hash): (u64, u64, i64, i64, u64)) -> Self {
-        Self { end, rows, keys: (first, last), hash }
-    }
-}
-
-impl From<Block> for (u64, u64, i64, i64, u64) {
-    fn from(block: Block) -> Self {
-        (block.end, block.rows, block.keys.0, block.keys.1, block.hash)
-    }
-}
+/// Blocks that lie side by side are read at once, up to so many bytes.
+const READ_BYTES: u64 = 4 << 20;
 
 /// A sealed file.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(try_from = "Written", into = "Written")]
 pub(super) struct Segment {
     /// Number of its first row among all rows of its folder.
     pub(super) first_row: u64,
     /// The commit that wrote it.
     pub(super) commit: u64,
-    blocks: Vec<Block>,
+    rows: u64,
+    /// Smallest and greatest key.
+    keys: (i64, i64),
+    /// The bytes behind its blocks.
+    footer: Footer,
+    /// Blocks of a file whose footer does not tell of them, because an older version wrote it.
+    listed: Option<Arc<[Block]>>,
     /// Whether its name does not tell its commit, as in stores of the first version.
-    #[serde(skip)]
     pub(super) is_named_by_row: bool,
+    /// What its footer says, once it was read. Copies of a segment share it.
+    index: Arc<OnceLock<Index>>,
+}
+
+/// Where the footer of a file begins, where the file ends, and the hash of what lies between.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Footer(u64, u64, u64);
+
+impl PartialEq for Segment {
+    fn eq(&self, other: &Self) -> bool {
+        let known = |segment: &Self| {
+            let Self { first_row, commit, rows, keys, footer, is_named_by_row, .. } = segment;
+            (*first_row, *commit, *rows, *keys, *footer, *is_named_by_row)
+        };
+        known(self) == known(other) && self.listed == other.listed
+    }
+}
+
+/// A segment as a manifest has it.
+#[derive(Serialize, Deserialize)]
+struct Written {
+    first_row: u64,
+    commit: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    sealed: Option<(u64, (i64, i64), Footer)>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    blocks: Vec<Block>,
+}
+
+impl From<Segment> for Written {
+    fn from(Segment { first_row, commit, rows, keys, footer, listed, .. }: Segment) -> Self {
+        match listed {
+            None => Self { first_row, commit, sealed: Some((rows, keys, footer)), blocks: Vec::new() },
+            Some(listed) => {
+                let footer = Block { end: footer.1, rows: 0, keys: (0, 0), hash: footer.2 };
+                Self { first_row, commit, sealed: None, blocks: listed.iter().copied().chain([footer]).collect() }
+            }
+        }
+    }
+}
+
+impl TryFrom<Written> for Segment {
+    type Error = String;
+
+    fn try_from(Written { first_row, commit, sealed, mut blocks }: Written) -> std::result::Result<Self, String> {
+        let index = Arc::default();
+        if let Some((rows, keys, footer)) = sealed {
+            return Ok(Self { first_row, commit, rows, keys, footer, listed: None, is_named_by_row: false, index });
+        }
+        let last = blocks.pop().filter(|footer| footer.rows == 0).ok_or("a file has no footer")?;
+        let begin = blocks.last().map_or(0, |block| block.end);
+        blocks::check_order(&blocks, begin)?;
+        let rows = blocks.iter().try_fold(0_u64, |rows, block| rows.checked_add(block.rows)).ok_or("too many rows")?;
+        let (keys, footer) = (blocks::bounds_of(&blocks), Footer(begin, last.end, last.hash));
+        let listed = Some(blocks.into());
+        Ok(Self { first_row, commit, rows, keys, footer, listed, is_named_by_row: false, index })
+    }
 }
 
 /// A record batch of a segment: where it is, and which rows and keys it has.
@@ -63,61 +103,55 @@ pub(super) struct Piece {
 }
 
 impl Segment {
-    /// Seals rows: the segment, and the bytes of its file.
-    pub(super) fn seal(
-        (schema, parts): &Rows,
-        key: Option<&str>,
-        first_row: u64,
-        commit: u64,
-    ) -> Result<(Self, Vec<u8>)> {
-        let chunks = chunked(schema, parts)?;
-        let bytes = ipc::encode(schema, &chunks)?;
-        let footer = Footer::read("a new segment", &bytes)?;
-        let (mut blocks, mut from) = (Vec::with_capacity(chunks.len() + 1), 0);
-        let ends = footer.ends().map(|end| end as usize).chain([bytes.len()]);
-        for (end, chunk) in ends.zip(chunks.iter().map(Some).chain([None])) {
-            let keys = match (chunk, key) {
-                (Some(chunk), Some(key)) => bounds(i64s(chunk, key)?.values()),
-                _ => (0, 0),
-            };
-            let rows = chunk.map_or(0, RecordBatch::num_rows) as u64;
-            blocks.push(Block { end: end as u64, rows, keys, hash: xxh3_64(&bytes[from..end]) });
-            from = end;
-        }
-        Ok((Self { first_row, commit, blocks, is_named_by_row: false }, bytes))
+    /// Seals rows of a folder: the segment, and the bytes of its file.
+    pub(super) fn seal(rows: &Rows, folder: &str, first_row: u64, commit: u64) -> Result<(Self, Vec<u8>)> {
+        let (blocks, begin, bytes) = blocks::encode(rows, folder)?;
+        let segment = Self {
+            first_row,
+            commit,
+            rows: blocks.iter().map(|block| block.rows).sum(),
+            keys: blocks::bounds_of(&blocks),
+            footer: Footer(begin, bytes.len() as u64, xxh3_64(&bytes[begin as usize..])),
+            listed: None,
+            is_named_by_row: false,
+            index: Arc::default(),
+        };
+        Ok((segment, bytes))
     }
 
-    /// Number of the row after its last one, where its blocks are in order.
+    /// Number of the row after its last one, where what is said of it can be.
     pub(super) fn checked_end(&self) -> Option<u64> {
-        // A block is read at once: none is so large that there is no memory for it.
-        let follows = |from: u64, end: u64| from < end && end - from <= MOST_BYTES;
-        let ordered = self.blocks.windows(2).all(|pair| follows(pair[0].end, pair[1].end))
-            && self.blocks.first().is_some_and(|block| follows(0, block.end));
-        let footer = self.blocks.last().is_some_and(|footer| footer.rows == 0 && footer.end > 0);
+        let Footer(begin, end, _) = self.footer;
         // No file of ours comes near: a length that is read into memory must be one that can be.
-        let sane = self.bytes() < 1 << 48;
-        let end = self.blocks.iter().try_fold(self.first_row, |row, block| row.checked_add(block.rows));
-        end.filter(|_| ordered && footer && sane)
+        let sane = begin < end && end - begin <= MOST_BYTES && end < 1 << 48;
+        self.first_row.checked_add(self.rows).filter(|_| sane)
     }
 
     /// Number of the row after its last one.
     pub(super) fn end_row(&self) -> u64 {
-        self.first_row + self.blocks.iter().map(|block| block.rows).sum::<u64>()
+        self.first_row + self.rows
     }
 
     /// Bytes of the file.
     pub(super) fn bytes(&self) -> u64 {
-        self.blocks.last().map_or(0, |footer| footer.end)
+        self.footer.1
+    }
+
+    /// Smallest and greatest key of its rows.
+    pub(super) fn keys(&self) -> (i64, i64) {
+        self.keys
     }
 
     /// Its record batches.
-    pub(super) fn pieces(&self) -> impl Iterator<Item = Piece> {
+    pub(super) fn pieces(&self, fs: &dyn Fs, folder: &Path) -> Result<impl DoubleEndedIterator<Item = Piece> + use<>> {
+        let blocks = self.found(folder, |path| self.index(fs, path).map(|index| Arc::clone(&index.blocks)))?;
         let mut row = self.first_row;
-        self.blocks[..self.blocks.len() - 1].iter().enumerate().map(move |(index, block)| {
+        let pieces = blocks.iter().enumerate().map(|(index, block)| {
             let first_row = row;
             row += block.rows;
             Piece { index, first_row, end_row: row, keys: block.keys }
-        })
+        });
+        Ok(pieces.collect::<Vec<_>>().into_iter())
     }
 
     /// Where it lies once its commit is over: under a name that no other file ever has, before it or after it. What was
@@ -136,62 +170,76 @@ impl Segment {
         folder.join(format!("{:012}.{:08}.tmp", self.first_row, self.commit))
     }
 
-    /// Reads some of the record batches, each as parts with the columns that they were written with; every byte read is
-    /// compared with its checksum.
+    /// Reads some of the record batches, in their order, each as parts with the columns that they were written with; every
+    /// byte read is compared with its checksum.
     ///
     /// The file lies under its own name, or under its staged one while its commit is not over. Where neither holds what
     /// was written, the error is `Corrupt`, or a later manifest knows better.
     pub(super) fn read(&self, fs: &dyn Fs, folder: &Path, wanted: &[usize]) -> Result<Vec<Vec<RecordBatch>>> {
+        self.found(folder, |path| self.read_at(fs, path, wanted))
+    }
+
+    /// Looks at the file wherever it lies.
+    fn found<T>(&self, folder: &Path, look: impl Fn(&Path) -> Result<T>) -> Result<T> {
         // It can be renamed between the first look and the second, but only once.
         let (path, staged) = (self.path(folder), self.staged(folder));
-        let first = self.read_at(fs, &path, wanted);
+        let first = look(&path);
         if first.is_ok() {
             return first;
         }
-        self.read_at(fs, &staged, wanted).or_else(|_| self.read_at(fs, &path, wanted)).or(first)
+        look(&staged).or_else(|_| look(&path)).or(first)
     }
 
     fn read_at(&self, fs: &dyn Fs, path: &Path, wanted: &[usize]) -> Result<Vec<Vec<RecordBatch>>> {
-        let name = path.display().to_string();
-        let last = self.blocks.len() - 1;
-        let (_, footer) = self.block(fs, path, last)?;
-        let footer = Footer::read(&name, &footer)?;
-        let parts = Parts::of(&name, &footer.schema)?;
-        let rows = wanted.iter().map(|&index| {
-            let (from, bytes) = self.block(fs, path, index)?;
-            let rows = footer.rows(&name, index, &bytes, from)?;
-            match &parts {
-                None => Ok(vec![rows]),
-                Some(parts) => {
-                    let from = self.blocks[..index].iter().map(|block| block.rows).sum();
-                    parts.divide(&name, &rows, from)
-                }
+        let index = self.index(fs, path)?;
+        let mut rows = Vec::with_capacity(wanted.len());
+        let mut rest = wanted;
+        while let Some(&first) = rest.first() {
+            let begin = index.begin(first);
+            let follows = |&(place, &block): &(usize, &usize)| {
+                block == first + place
+                    && index.blocks[block].end - begin <= READ_BYTES.max(index.blocks[first].end - begin)
+            };
+            let count = rest.iter().enumerate().take_while(follows).count();
+            let run = first..first + count;
+            let bytes = self.bytes_of(fs, path, begin..index.blocks[run.end - 1].end)?;
+            for block in run {
+                let range = index.begin(block)..index.blocks[block].end;
+                let piece = bytes.slice_with_length((range.start - begin) as usize, (range.end - range.start) as usize);
+                check_hash(path, &piece, range, index.blocks[block].hash)?;
+                rows.push(index.rows(path, block, &piece)?);
             }
-        });
-        rows.collect()
+            rest = &rest[count..];
+        }
+        Ok(rows)
     }
 
-    /// Where a block begins, and its bytes.
-    fn block(&self, fs: &dyn Fs, path: &Path, index: usize) -> Result<(u64, arrow_buffer::Buffer)> {
-        let block = &self.blocks[index];
-        let from = if index == 0 { 0 } else { self.blocks[index - 1].end };
-        let corrupt = |why: &str| {
-            Error::corrupt(format!(
-                "{} is damaged in bytes {from} to {}: {why}; restore it from a copy",
-                path.display(),
-                block.end
-            ))
-        };
-        let bytes = fs.read(path, from..block.end).map_err(|error| match error.kind() {
-            std::io::ErrorKind::UnexpectedEof => corrupt(&error.to_string()),
-            _ => failed("read", path)(error),
-        })?;
-        if xxh3_64(&bytes) == block.hash {
-            Ok((from, bytes))
-        } else {
-            Err(corrupt("its checksum is not the written one"))
+    /// What the footer says, read once.
+    fn index(&self, fs: &dyn Fs, path: &Path) -> Result<&Index> {
+        if let Some(index) = self.index.get() {
+            return Ok(index);
         }
+        let Footer(begin, end, hash) = self.footer;
+        let bytes = self.bytes_of(fs, path, begin..end)?;
+        check_hash(path, &bytes, begin..end, hash)?;
+        let index = Index::read(path, &bytes, begin, self.rows, self.listed.clone())?;
+        Ok(self.index.get_or_init(|| index))
     }
+
+    fn bytes_of(&self, fs: &dyn Fs, path: &Path, range: Range<u64>) -> Result<Buffer> {
+        fs.read(path, range.clone()).map_err(|error| match error.kind() {
+            std::io::ErrorKind::UnexpectedEof => damaged(path, range, &error.to_string()),
+            _ => failed("read", path)(error),
+        })
+    }
+}
+
+fn check_hash(path: &Path, bytes: &[u8], range: Range<u64>, hash: u64) -> Result<()> {
+    if xxh3_64(bytes) == hash { Ok(()) } else { Err(damaged(path, range, "its checksum is not the written one")) }
+}
+
+fn damaged(path: &Path, Range { start, end }: Range<u64>, why: &str) -> Error {
+    Error::corrupt(format!("{} is damaged in bytes {start} to {end}: {why}; restore it from a copy", path.display()))
 }
 
 /// The first row and the commit that a name given by [`Segment::path`] or [`Segment::staged`] tells. Other names are not
@@ -203,52 +251,18 @@ pub(super) fn numbers(name: &str) -> Option<(u64, Option<u64>)> {
         (None, "arrow") => (stem.parse().ok()?, None),
         _ => return None,
     };
-    let segment =
-        Segment { first_row: row, commit: commit.unwrap_or(0), blocks: Vec::new(), is_named_by_row: commit.is_none() };
+    let segment = Segment {
+        first_row: row,
+        commit: commit.unwrap_or(0),
+        rows: 0,
+        keys: (0, 0),
+        footer: Footer(0, 0, 0),
+        listed: None,
+        is_named_by_row: commit.is_none(),
+        index: Arc::default(),
+    };
     let is_own = [segment.path(Path::new("")), segment.staged(Path::new(""))].iter().any(|own| own == Path::new(name));
     is_own.then_some((row, commit))
-}
-
-/// The rows of several parts in record batches of about [`BLOCK_BYTES`].
-fn chunked(schema: &SchemaRef, parts: &[RecordBatch]) -> Result<Vec<RecordBatch>> {
-    let (mut chunks, mut small, mut small_bytes) = (Vec::new(), Vec::new(), 0);
-    let mut join = |small: &mut Vec<RecordBatch>| -> Result<()> {
-        match small.len() {
-            0 => {}
-            // What stands alone is written from where it is.
-            1 => chunks.append(small),
-            _ => {
-                chunks.push(arrow_select::concat::concat_batches(schema, small.iter()).map_err(arrow_bug)?);
-                small.clear();
-            }
-        }
-        Ok(())
-    };
-    for part in parts {
-        let bytes = size(part);
-        let pieces = bytes.div_ceil(BLOCK_BYTES).clamp(1, part.num_rows().max(1));
-        let rows = part.num_rows().div_ceil(pieces).max(1);
-        for from in (0..part.num_rows()).step_by(rows) {
-            let piece = part.slice(from, rows.min(part.num_rows() - from));
-            if small_bytes + bytes / pieces > BLOCK_BYTES {
-                join(&mut small)?;
-                small_bytes = 0;
-            }
-            small_bytes += bytes / pieces;
-            small.push(piece);
-        }
-    }
-    join(&mut small)?;
-    Ok(chunks)
-}
-
-/// Bytes that the rows take in a file, about.
-pub(super) fn size(rows: &RecordBatch) -> usize {
-    rows.columns().iter().map(|column| column.to_data().get_slice_memory_size().unwrap_or_default()).sum()
-}
-
-fn bounds(keys: &[i64]) -> (i64, i64) {
-    keys.iter().fold((i64::MAX, i64::MIN), |(first, last), &key| (first.min(key), last.max(key)))
 }
 
 /// Whether an error says that a file is not the one that a manifest describes: a later manifest may describe it.

@@ -152,3 +152,83 @@ fn an_iteration_is_found_without_reading_the_journal() {
     let journal = store.writes().unwrap();
     assert!(i64s(&journal, "iteration").unwrap().values().is_sorted());
 }
+
+/// Four groups of four agents' trajectories of some thousand tokens, in turns of 400.
+fn long(iteration: i64) -> Batch {
+    let mut forest = Forest::new(iteration, 1);
+    for group in 0..4 {
+        forest.add_group(group, &format!("task {group}")).unwrap();
+        for member in 0..4 {
+            let trajectory = forest.start(group, member).unwrap();
+            forest.append(trajectory, NewNode::prompt((0..300).collect())).unwrap();
+            for turn in 0..12 + group {
+                forest.append(trajectory, NewNode::action(vec![turn as i32; 400], vec![-0.5; 400])).unwrap();
+                forest.step(trajectory, &StepOutcome::default()).unwrap();
+                forest.append(trajectory, NewNode::observation(vec![member as i32; 100])).unwrap();
+            }
+            forest.finish(trajectory, Finish { reward: Some(1.0), ..Finish::default() }).unwrap();
+        }
+    }
+    forest.freeze().unwrap()
+}
+
+fn rows_bytes(batch: &Batch) -> u64 {
+    let tables = [Table::Nodes, Table::Steps, Table::Trajectories];
+    tables.map(|table| crate::store::blocks::size(batch.table(table)) as u64).iter().sum()
+}
+
+#[test]
+fn scattered_trajectories_are_read_without_their_neighbours() {
+    let memory = Memory::new();
+    let mut store = open(&memory);
+    for iteration in 0..24 {
+        let batch = store.rebase(&long(iteration)).unwrap();
+        store.append(&batch, iteration, false).unwrap();
+        store.close_iteration(&credited(&batch, 1), "null").unwrap();
+    }
+    let count = i64s(&store.whole_table(Table::Trajectories).unwrap(), "trajectory_id").unwrap().len() as i64;
+    assert_eq!(count, 24 * 16);
+    let mut reader = Store::read_on(Arc::new(memory.clone()), run()).unwrap();
+    let first = memory.bytes_read();
+    reader.trajectories(&[0]).unwrap();
+    assert!(memory.bytes_read() > first, "reads are counted");
+    let mut random = Random(7);
+    for wanted in [1, 16, 64] {
+        let ids: Vec<i64> = (0..wanted).map(|_| random.below(count as usize) as i64).collect();
+        // Footers are read once.
+        let found = reader.trajectories(&ids).unwrap();
+        let before = memory.bytes_read();
+        assert_eq!(reader.trajectories(&ids).unwrap().nodes(), found.nodes());
+        let read = memory.bytes_read() - before;
+        let own = rows_bytes(&found);
+        assert!(read > own / 2 && 2 * read <= 3 * own, "{read} bytes read for {own} of {wanted} trajectories");
+    }
+    let whole: u64 = memory.image().files().values().map(|bytes| bytes.len() as u64).sum();
+    let footers = {
+        let fresh = Store::read_on(Arc::new(memory.clone()), run());
+        let before = memory.bytes_read();
+        fresh.unwrap().trajectories(&[5]).unwrap();
+        memory.bytes_read() - before
+    };
+    assert!(footers < whole / 50, "{footers} bytes of {whole} to find one trajectory in a store that was just opened");
+}
+
+#[test]
+fn a_manifest_says_as_much_of_a_large_file_as_of_a_small_one() {
+    let memory = Memory::new();
+    let mut store = open(&memory);
+    let mut sizes = Vec::new();
+    for iteration in 0..24 {
+        let batch = store.rebase(&long(iteration)).unwrap();
+        store.append(&batch, iteration, false).unwrap();
+        store.close_iteration(&credited(&batch, 1), "null").unwrap();
+        let files: usize = store.files.segments.values().map(Vec::len).sum();
+        let bytes = store.files.to_bytes().unwrap().len();
+        assert!(bytes <= 1600 + 120 * files, "{bytes} bytes of manifest for {files} files");
+        sizes.push(bytes);
+    }
+    let nodes = store.files.of("nodes");
+    let blocks = nodes.iter().map(|file| file.pieces(&memory, &run().join("nodes")).unwrap().count()).sum::<usize>();
+    assert!(blocks > 24 * 16, "{blocks} blocks of nodes, one a trajectory and some prompts");
+    assert!(sizes[23] < 3 * sizes[0], "{sizes:?}");
+}

@@ -156,6 +156,8 @@ struct State {
     operations: usize,
     /// Bytes that were written to files.
     written: u64,
+    /// Bytes that were read from files.
+    read: u64,
     /// The operation that fails, and how.
     fault: Option<(usize, i32)>,
     locked: BTreeSet<PathBuf>,
@@ -195,6 +197,11 @@ impl Memory {
 
     pub(super) fn written(&self) -> u64 {
         self.state().written
+    }
+
+    /// Bytes that were read from files so far.
+    pub(super) fn bytes_read(&self) -> u64 {
+        self.state().read
     }
 
     /// Takes every lock back without telling those who hold one.
@@ -265,8 +272,10 @@ impl Fs for Memory {
     }
 
     fn read(&self, path: &Path, range: Range<u64>) -> io::Result<Buffer> {
-        let state = self.state();
-        let bytes = &state.image.files[state.image.id(path)?].now;
+        let mut state = self.state();
+        let id = state.image.id(path)?;
+        state.read += range.end.saturating_sub(range.start);
+        let bytes = &state.image.files[id].now;
         bytes.get(range.start as usize..range.end as usize).map(Buffer::from).ok_or_else(|| {
             io::Error::new(io::ErrorKind::UnexpectedEof, format!("the file ends at byte {}", bytes.len()))
         })

@@ -1,0 +1,155 @@
+"""Reading stored trajectories by reference: milliseconds and bytes, and what a commit writes, in a store that grows.
+
+    python bench/store_read.py [--gigabytes 2] [--tokens 4000] [--trajectories 256] [--folder FOLDER]
+
+Iterations of 16 groups of 16 trajectories are appended until the store has its size. At each tenth of it a line says
+what the last commit of an iteration's state wrote (its manifest included), and what reading random trajectories takes:
+bytes that the process asked the system for (`/proc/self/io`) beside the bytes of their rows, and milliseconds from a
+warm cache. The last line is a memory that refers to all trajectories: the commit of its state after one iteration.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+from common import RECORD, circumstances
+from numpy.typing import NDArray
+
+import agentrl_core as arl
+from agentrl_core.replay.kept import Kept
+
+GROUPS, MEMBERS, TURNS, PROMPT = 16, 16, 8, 300
+
+
+def batch_of(iteration: int, tokens: int) -> arl.Batch:
+    """Groups of linear trajectories behind one prompt each: half of a turn is an action, half an observation."""
+    rng = np.random.default_rng(iteration)
+    forest = arl.Forest(iteration=iteration)
+    length = tokens // TURNS // 2
+    for group in range(GROUPS):
+        forest.add_group(group, f"task {(iteration * GROUPS + group) % 1000}")
+        prompt = rng.integers(0, 50_000, PROMPT, np.int32)
+        for member in range(MEMBERS):
+            path = forest.start(group, member)
+            forest.append(path, prompt, kind="prompt")
+            for _ in range(TURNS):
+                said = rng.integers(0, 50_000, length, np.int32)
+                forest.append(path, said, kind="action", logprobs=-rng.random(length, np.float32))
+                forest.step(path)
+                forest.append(path, rng.integers(0, 50_000, length, np.int32), kind="observation")
+            forest.finish(path, reward=float(rng.integers(0, 2)))
+    return forest.freeze()
+
+
+def counted(name: str) -> int:
+    """Bytes that this process has read or written so far (`rchar`, `wchar`)."""
+    lines = Path("/proc/self/io").read_text(encoding="utf-8").splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(name))
+
+
+def row_bytes(batch: arl.Batch) -> int:
+    """Bytes of the rows of a batch."""
+    return sum(table_bytes(table) for table in (batch.nodes, batch.steps, batch.trajectories))
+
+
+def table_bytes(table: object) -> int:
+    """Bytes of a table's values."""
+    return int(pl.DataFrame(table).estimated_size())
+
+
+def read(store: arl.Store, ids: NDArray[np.int64]) -> tuple[float, float, int, int]:
+    """Milliseconds of the first and of the fastest read, bytes read by the last one, and bytes of what was read."""
+    times = []
+    for _ in range(6):
+        before, begin = counted("rchar"), time.perf_counter()
+        batch = store.trajectory_batch(ids)
+        times.append(1e3 * (time.perf_counter() - begin))
+        spent = counted("rchar") - before
+    return times[0], min(times), spent, row_bytes(batch)
+
+
+def main() -> None:
+    """Fill, and measure at each tenth."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--gigabytes", type=float, default=2.0)
+    parser.add_argument("--tokens", type=int, default=4000)
+    parser.add_argument("--trajectories", type=int, default=256)
+    parser.add_argument("--folder")
+    options = parser.parse_args()
+    lines = []
+    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+        run, rng = Path(folder) / "run", np.random.default_rng(0)
+        held = options.gigabytes * 1e9
+        if shutil.disk_usage(folder).free < 1.5 * held:
+            raise SystemExit(f"{folder} has no room for {options.gigabytes} GB; give --folder or fewer --gigabytes")
+        print("     GB  trajectories  commit kB  manifest kB  rows MB  read MB  times  first ms  warm ms")
+        with arl.Store.open(run, sync="never") as store:
+            measured = 0.0
+            while measured < held:
+                made = batch_of(store.iteration, options.tokens)
+                batch = store.rebase(made)
+                store.append(batch, iteration=store.iteration)
+                store.flush()
+                before = counted("wchar")
+                advantages = np.zeros(batch.num_draws, np.float32)
+                store.close_iteration(batch.with_columns("draw", advantage=advantages), {"loss": 0.5})
+                commit = counted("wchar") - before
+                size = sum(path.stat().st_size for path in (run / "nodes").iterdir())
+                if size < measured + held / 10:
+                    continue
+                measured = size if size < 0.999 * held else held
+                trajectories = store.iteration * GROUPS * MEMBERS
+                ids = np.sort(rng.choice(trajectories, min(options.trajectories, trajectories), replace=False))
+                first, warm, spent, own = read(store, ids)
+                manifest = next((run / "manifest").glob("*.json")).stat().st_size
+                line = {
+                    "gigabytes": size / 1e9,
+                    "trajectories": trajectories,
+                    "commit_kb": commit / 1e3,
+                    "manifest_kb": manifest / 1e3,
+                    "rows_mb": own / 1e6,
+                    "read_mb": spent / 1e6,
+                    "times": spent / own,
+                    "first_ms": first,
+                    "warm_ms": warm,
+                }
+                lines.append(line)
+                print(
+                    f"{size / 1e9:7.2f}  {trajectories:12}  {commit / 1e3:9.1f}  {manifest / 1e3:11.1f}"
+                    f"  {own / 1e6:7.1f}  {spent / 1e6:7.1f}  {spent / own:5.2f}  {first:8.1f}  {warm:7.1f}",
+                    flush=True,
+                )
+            snapshot = snapshots(store, trajectories)
+            print(f"state of a memory of {trajectories} trajectories after one iteration: {snapshot:.1f} ms")
+    RECORD.mkdir(exist_ok=True)
+    record = {"bench": "store_read", **circumstances(), "lines": lines, "snapshot_ms": snapshot}
+    (RECORD / "store_read.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+
+
+def snapshots(store: arl.Store, rows: int) -> float:
+    """Milliseconds of a commit with the state of a memory of which an iteration changed little, the best of three."""
+    numbers = np.arange(rows)
+    kept = Kept.empty().to_state()
+    state = {name: numbers.astype(values.dtype) for name, values in kept.items() if name != "columns"}
+    times = []
+    for turn in range(4):
+        batch = store.rebase(arl.Forest(iteration=store.iteration).freeze())
+        store.append(batch, iteration=store.iteration)
+        state["priority"] = state["priority"].copy()
+        state["priority"][turn :: max(rows // 4096, 1)] += 0.5
+        arrays = {f"replay[0].Mix/memory/{name}": values for name, values in state.items()}
+        begin = time.perf_counter()
+        store.close_iteration(batch, {}, arrays)
+        times.append(1e3 * (time.perf_counter() - begin))
+    return min(times[1:])
+
+
+if __name__ == "__main__":
+    main()

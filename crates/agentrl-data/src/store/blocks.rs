@@ -1,0 +1,298 @@
+//! Blocks of a sealed file: what is read and checked at once.
+//!
+//! A block is a record batch of the file. Where rows are looked up by a key, blocks are small, and cut where the rows of one
+//! trajectory begin: the trajectory is read without its neighbours. The Arrow footer says where the blocks are, and beside
+//! that, in its own metadata, which rows and keys each has and its checksum. So what a commit says of a file is the same
+//! however many blocks it has.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+
+use arrow_array::cast::AsArray;
+use arrow_array::{Array, ArrayRef, RecordBatch};
+use arrow_buffer::Buffer;
+use arrow_schema::{DataType, SchemaRef};
+use serde::{Deserialize, Serialize};
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::folders::key_of;
+use super::fs::MOST_BYTES as MOST_READ_BYTES;
+use super::united::{Parts, Rows};
+use crate::batch::i64s;
+use crate::ipc::{self, Footer};
+use crate::schema::Table;
+use crate::{Error, Result, arrow_bug};
+
+/// Bytes of a block where nothing is looked up, about, and of the largest one with several rows.
+const MOST_BYTES: usize = 4 << 20;
+
+/// Bytes of a block of nodes, and of other rows that are looked up by a key. Smaller ones would be mostly what Arrow says
+/// about their columns.
+const NODES_BYTES: usize = 32 << 10;
+const ROWS_BYTES: usize = 4 << 10;
+
+/// The key of [`Said`] in the metadata of a footer.
+const KEY: &str = "agentrl_blocks";
+
+/// A piece of a file: one record batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "(u64, u64, i64, i64, u64)", into = "(u64, u64, i64, i64, u64)")]
+pub(super) struct Block {
+    /// Byte of the file where it ends; it begins where the one before it ends.
+    pub(super) end: u64,
+    pub(super) rows: u64,
+    /// Smallest and greatest key.
+    pub(super) keys: (i64, i64),
+    pub(super) hash: u64,
+}
+
+impl From<(u64, u64, i64, i64, u64)> for Block {
+    fn from((end, rows, first, last, hash): (u64, u64, i64, i64, u64)) -> Self {
+        Self { end, rows, keys: (first, last), hash }
+    }
+}
+
+impl From<Block> for (u64, u64, i64, i64, u64) {
+    fn from(block: Block) -> Self {
+        (block.end, block.rows, block.keys.0, block.keys.1, block.hash)
+    }
+}
+
+/// What a footer says of a block beside where it is: rows, smallest and greatest key, checksum.
+type Said = (u64, i64, i64, u64);
+
+/// What is known of a file when its footer was read.
+#[derive(Debug)]
+pub(super) struct Index {
+    footer: Footer,
+    /// Which rows have which columns, where not all have the same.
+    parts: Option<Parts>,
+    pub(super) blocks: Arc<[Block]>,
+}
+
+impl Index {
+    /// What the bytes of a footer say, which begins at byte `begin` of a file with so many rows. `listed` are the blocks of
+    /// a file whose footer does not tell of them.
+    pub(super) fn read(
+        path: &Path,
+        bytes: &Buffer,
+        begin: u64,
+        rows: u64,
+        listed: Option<Arc<[Block]>>,
+    ) -> Result<Self> {
+        let name = path.display().to_string();
+        let footer = Footer::read(&name, bytes)?;
+        let parts = Parts::of(&name, &footer.schema)?;
+        let corrupt = |why: &str| {
+            let end = begin + bytes.len() as u64;
+            Error::corrupt(format!("{name} has a footer (bytes {begin} to {end}) that contradicts itself: {why}"))
+        };
+        let blocks = match listed {
+            Some(listed) => listed,
+            None => {
+                let said = footer.metadata.get(KEY).ok_or_else(|| corrupt("it does not tell of its blocks"))?;
+                let said: Vec<Said> = serde_json::from_str(said).map_err(|error| corrupt(&error.to_string()))?;
+                let block = |(end, (rows, first, last, hash))| Block { end, rows, keys: (first, last), hash };
+                footer.ends().zip(said).map(block).collect()
+            }
+        };
+        check_order(&blocks, begin).map_err(|why| corrupt(&why))?;
+        let count = blocks.iter().try_fold(0_u64, |count, block| count.checked_add(block.rows));
+        if blocks.len() != footer.ends().count() || count != Some(rows) {
+            return Err(corrupt("it has other blocks than rows need"));
+        }
+        Ok(Self { footer, parts, blocks })
+    }
+
+    /// Where a block begins.
+    pub(super) fn begin(&self, block: usize) -> u64 {
+        block.checked_sub(1).map_or(0, |before| self.blocks[before].end)
+    }
+
+    /// The rows of a block from its bytes, as parts with the columns that they were written with.
+    pub(super) fn rows(&self, path: &Path, block: usize, bytes: &Buffer) -> Result<Vec<RecordBatch>> {
+        let name = path.display().to_string();
+        let rows = self.footer.rows(&name, block, bytes, self.begin(block))?;
+        if rows.num_rows() as u64 != self.blocks[block].rows {
+            return Err(Error::corrupt(format!("{name} has other rows in block {block} than its footer says")));
+        }
+        match &self.parts {
+            None => Ok(vec![rows]),
+            Some(parts) => parts.divide(&name, &rows, self.blocks[..block].iter().map(|block| block.rows).sum()),
+        }
+    }
+}
+
+/// Blocks come one after the other and end where the footer begins; each is read at once, so none is so large that there is
+/// no memory for it.
+pub(super) fn check_order(blocks: &[Block], end: u64) -> std::result::Result<(), String> {
+    let mut from = 0;
+    for block in blocks {
+        if block.end <= from || block.end - from > MOST_READ_BYTES {
+            return Err("its blocks are out of order".to_owned());
+        }
+        from = block.end;
+    }
+    if from == end || blocks.is_empty() {
+        Ok(())
+    } else {
+        Err("its blocks do not end where its footer begins".to_owned())
+    }
+}
+
+/// Smallest and greatest key of some blocks.
+pub(super) fn bounds_of(blocks: &[Block]) -> (i64, i64) {
+    let known = blocks.iter().map(|block| block.keys);
+    known.reduce(|one, other| (one.0.min(other.0), one.1.max(other.1))).unwrap_or_default()
+}
+
+/// Rows of a folder as the bytes of a file, with its blocks and the byte where its footer begins.
+pub(super) fn encode((schema, parts): &Rows, folder: &str) -> Result<(Vec<Block>, u64, Vec<u8>)> {
+    let chunks = chunked(schema, parts, folder)?;
+    let mut blocks = Vec::with_capacity(chunks.len());
+    let bytes = ipc::encode_saying(schema, &chunks, KEY, |bytes, ends| {
+        let mut from = 0;
+        for (chunk, &end) in chunks.iter().zip(ends) {
+            let keys = key_of(folder).map_or(Ok((0, 0)), |key| i64s(chunk, key).map(|keys| bounds(keys.values())))?;
+            blocks.push(Block {
+                end: end as u64,
+                rows: chunk.num_rows() as u64,
+                keys,
+                hash: xxh3_64(&bytes[from..end]),
+            });
+            from = end;
+        }
+        let said: Vec<Said> = blocks.iter().map(|block| (block.rows, block.keys.0, block.keys.1, block.hash)).collect();
+        serde_json::to_string(&said)
+            .map_err(|error| Error::internal("blocks cannot be written as JSON").with_source(error))
+    })?;
+    let begin = blocks.last().map_or(0, |block| block.end);
+    Ok((blocks, begin, bytes))
+}
+
+fn bounds(keys: &[i64]) -> (i64, i64) {
+    keys.iter().fold((i64::MAX, i64::MIN), |(first, last), &key| (first.min(key), last.max(key)))
+}
+
+/// The rows of several parts as record batches: of the units that belong together, as many as a block of the folder has
+/// room for. A larger unit has a block of its own, and so has what several long ones share: it is not read with the first
+/// of them.
+fn chunked(schema: &SchemaRef, parts: &[RecordBatch], folder: &str) -> Result<Vec<RecordBatch>> {
+    let (most, units) = (block_bytes(folder), units(parts, folder)?);
+    let alone =
+        |place: usize| units[place].is_shared && units.get(place + 1).is_some_and(|next| next.bytes >= most / 4);
+    let (mut chunks, mut open, mut open_bytes) = (Vec::new(), Vec::<RecordBatch>::new(), 0);
+    let mut first = 0;
+    for end in 1..=units.len() {
+        open_bytes += units[end - 1].bytes;
+        let next = units.get(end);
+        let goes_on = next.is_some_and(|next| open_bytes + next.bytes <= most && !alone(end) && !alone(end - 1));
+        // Units of one part lie side by side.
+        if !goes_on || next.is_some_and(|next| next.part != units[first].part) {
+            let begin = &units[first];
+            open.push(parts[begin.part].slice(begin.rows.start, units[end - 1].rows.end - begin.rows.start));
+            first = end;
+        }
+        if !goes_on {
+            chunks.push(match open.len() {
+                // What stands alone is written from where it is.
+                1 => open.remove(0),
+                _ => arrow_select::concat::concat_batches(schema, open.iter()).map_err(arrow_bug)?,
+            });
+            open.clear();
+            open_bytes = 0;
+        }
+    }
+    Ok(chunks)
+}
+
+/// Bytes of a block of a folder, about.
+fn block_bytes(folder: &str) -> usize {
+    match key_of(folder) {
+        Some(_) if folder == Table::Nodes.name() => NODES_BYTES,
+        Some(_) => ROWS_BYTES,
+        None => MOST_BYTES,
+    }
+}
+
+/// Rows that are read together: of one key, or the nodes of one trajectory from where it left another.
+struct Unit {
+    part: usize,
+    rows: Range<usize>,
+    bytes: usize,
+    /// Whether several go on from its last row.
+    is_shared: bool,
+}
+
+fn units(parts: &[RecordBatch], folder: &str) -> Result<Vec<Unit>> {
+    let children = children(parts, folder)?;
+    let mut units: Vec<Unit> = Vec::new();
+    for (number, part) in parts.iter().enumerate() {
+        let mut sizes = vec![0; part.num_rows()];
+        part.columns().iter().for_each(|column| add_bytes(column, &mut sizes));
+        let keys = key_of(folder).map(|key| i64s(part, key)).transpose()?;
+        let parents = if folder == Table::Nodes.name() { Some(i64s(part, "parent_id")?) } else { None };
+        let is_shared =
+            |row: usize| keys.is_some_and(|keys| children.get(&keys.value(row)).is_some_and(|&count| count > 1));
+        let goes_on = |row: usize| match (keys, parents) {
+            _ if row == 0 => false,
+            (Some(keys), Some(parents)) => {
+                parents.is_valid(row) && parents.value(row) == keys.value(row - 1) && !is_shared(row - 1)
+            }
+            (Some(keys), None) => keys.value(row) == keys.value(row - 1),
+            (None, _) => false,
+        };
+        for (row, &bytes) in sizes.iter().enumerate() {
+            let is_shared = is_shared(row);
+            match units.last_mut().filter(|unit| goes_on(row) && unit.bytes + bytes <= MOST_BYTES) {
+                Some(unit) => {
+                    (unit.rows.end, unit.bytes, unit.is_shared) = (row + 1, unit.bytes + bytes, is_shared);
+                }
+                None => units.push(Unit { part: number, rows: row..row + 1, bytes, is_shared }),
+            }
+        }
+    }
+    Ok(units)
+}
+
+/// How many nodes of some parts go on from each.
+fn children(parts: &[RecordBatch], folder: &str) -> Result<HashMap<i64, u32>> {
+    let mut children = HashMap::new();
+    for part in parts.iter().filter(|_| folder == Table::Nodes.name()) {
+        i64s(part, "parent_id")?.iter().flatten().for_each(|id| *children.entry(id).or_default() += 1);
+    }
+    Ok(children)
+}
+
+/// Adds to each row the bytes that a column has for it.
+fn add_bytes(column: &ArrayRef, sizes: &mut [usize]) {
+    let lengths = |offsets: &[i32], width: usize, sizes: &mut [usize]| {
+        for (size, pair) in sizes.iter_mut().zip(offsets.windows(2)) {
+            *size += 4 + (pair[1] - pair[0]) as usize * width;
+        }
+    };
+    match column.data_type() {
+        DataType::Utf8 => lengths(column.as_string::<i32>().value_offsets(), 1, sizes),
+        DataType::List(item) => {
+            let width = width(item.data_type());
+            lengths(column.as_list::<i32>().value_offsets(), width, sizes);
+        }
+        DataType::Struct(_) => column.as_struct().columns().iter().for_each(|column| add_bytes(column, sizes)),
+        kind => sizes.iter_mut().for_each(|size| *size += width(kind)),
+    }
+}
+
+/// Bytes of a value, about: texts in lists are short, and there are few of them.
+fn width(kind: &DataType) -> usize {
+    match kind {
+        DataType::FixedSizeBinary(size) => *size as usize,
+        kind => kind.primitive_width().unwrap_or(16),
+    }
+}
+
+/// Bytes that the rows take in a file, about.
+pub(super) fn size(rows: &RecordBatch) -> usize {
+    rows.columns().iter().map(|column| column.to_data().get_slice_memory_size().unwrap_or_default()).sum()
+}

@@ -1,0 +1,172 @@
+"""EnvGen: an agent writes environments that train what the policy is weak at (arXiv:2403.12014).
+
+Tasks have skills (their domain, or a key column). In a cycle the share of rollouts that succeed is measured for each
+skill, on the original tasks alone; at its end an agent (`designer`) reads these shares and writes configurations of
+environments, JSON objects that say what of a task is to be different: its `question`, its `payload`. In the next cycle
+each group is rolled out on one of them with probability `share`, else on its own task. There are few calls: four in the
+paper, one a cycle here. Training is whatever it was; GRPO here, PPO in the paper.
+
+Of the paper only the abstract could be read: the share of 0.5, the length of a cycle and four configurations are
+choices of ours. Configurations are those of the last cycle; those that are no such JSON are left out.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from agentrl_core.advantage import GroupRelative
+from agentrl_core.component import Closed, option
+from agentrl_core.component.state import State
+from agentrl_core.env import Fact, Task
+from agentrl_core.loss import Policy
+from agentrl_core.recipe import Recipe
+from agentrl_core.rollout import Cohort, Group, Independent, Learning, notes
+from agentrl_core.rollout.guidance import consult
+
+_CHANGED = ("question", "payload")
+"""What of a task a configuration changes."""
+
+
+@dataclass(frozen=True)
+class Designed(Learning):
+    r"""Groups on their own tasks and on environments that were written for what the policy is weak at.
+
+    The draw column `designed` is 1 for the latter.
+
+    Args:
+        every: iterations of a cycle.
+        count: configurations that are asked for.
+        share: chance of a group to be rolled out on one of them, from 0 to 1.
+        designer: who writes them.
+        question: what it is asked: `{skills}` is a line of each skill with its share, `{count}` how many are wanted.
+
+    Raises:
+        RecipeError: an option is out of range.
+
+    Example:
+        >>> from agentrl_core.recipes.env_gen import Designed
+        >>> Designed().said({"skills": {"dig": [1, 4], "cut": [2, 2]}})
+        'dig: 25 %\ncut: 100 %'
+    """
+
+    facts: ClassVar[Mapping[str, Fact]] = {"designed": Fact("trajectory")}
+
+    every: int = option(10, at_least=1)
+    count: int = option(4, at_least=1)
+    share: float = option(0.5, at_least=0, at_most=1)
+    designer: str = option("designer", filled=True)
+    question: str = option(
+        "An agent succeeds so often at each of these skills:\n{skills}\n\nWrite {count} environments that train those "
+        'it is weak at, each as a JSON object with "question" or "payload".',
+        filled=True,
+    )
+
+    def initial_state(self) -> State:
+        """No environments, and nothing measured."""
+        return {"made": [], "skills": {}}
+
+    def next(self, state: State, closed: Closed) -> State:
+        """What was measured; at the end of a cycle the environments that were written, and a new measurement."""
+        if self.ends(closed.iteration):
+            return {"made": notes(closed.finished, "environment"), "skills": {}}
+        return {"made": state["made"], "skills": _added(state["skills"], notes(closed.finished, "solved"))}
+
+    def ends(self, iteration: int) -> bool:
+        """Whether an iteration is the last of a cycle."""
+        return (iteration + 1) % self.every == 0
+
+    def said(self, state: Mapping[str, Any]) -> str:
+        """How often each skill succeeds, in words."""
+        return "\n".join(f"{skill}: {100 * won / tried:.0f} %" for skill, (won, tried) in state["skills"].items())
+
+    def changed(self, task: Task, number: int, configuration: Mapping[str, Any]) -> Task:
+        """The task of a configuration."""
+        given = {name: configuration[name] for name in _CHANGED if name in configuration}
+        return replace(task, task_id=f"{task.task_id}/designed {number}", solution=(), **given)
+
+    async def group(self, group: Group) -> None:
+        """Rollouts of its own task, or on an environment that was written."""
+        made = self.remembered(group)["made"]
+        if made and group.uniform("designed") < self.share:
+            number = int(group.uniform("which") * len(made))
+            task = self.changed(group.task, number, made[number])
+            await group.spawn(task, size=group.size, program=_OnDesigned())
+        else:
+            await group.run(group.start_many(group.size, facts={"designed": 0.0}))
+
+    async def cohort(self, groups: Cohort) -> None:
+        """All groups; at the end of a cycle, environments for the next one."""
+        await groups.run()
+        original = [group for group in groups if group.branches]
+        solved = [_outcome(group) for group in original]
+        for group, outcome in zip(original, solved, strict=True):
+            self.note(group, "solved", outcome, group.branches[0])
+        if original and self.ends(groups[0].iteration):
+            skills = _added(self.remembered(groups[0])["skills"], solved)
+            await groups.each(lambda group: self.design(group, skills), original[:1])
+
+    async def design(self, group: Group, skills: Mapping[str, Any]) -> None:
+        """Ask for environments, and note those that are ones."""
+        question = self.question.replace("{skills}", self.said({"skills": skills}))
+        about = group.branches[0]
+        text = await consult(group, question.replace("{count}", str(self.count)), agent=self.designer, about=about)
+        for configuration in configurations(text)[: self.count]:
+            self.note(group, "environment", configuration, about)
+
+
+@dataclass(frozen=True)
+class _OnDesigned(Independent):
+    """Rollouts on an environment that was written."""
+
+    facts: ClassVar[Mapping[str, Fact]] = Designed.facts
+
+    async def group(self, group: Group) -> None:
+        """As many as were asked for."""
+        await group.run(group.start_many(group.size, facts={"designed": 1.0}))
+
+
+def configurations(text: str) -> list[dict[str, Any]]:
+    """The JSON objects in a text that change something of a task.
+
+    Example:
+        >>> from agentrl_core.recipes.env_gen import configurations
+        >>> configurations('Here: {"question": "dig"} and {"x": 1} and {')
+        [{'question': 'dig'}]
+    """
+    decoder, found, place = json.JSONDecoder(), [], text.find("{")
+    while place >= 0:
+        try:
+            value, end = decoder.raw_decode(text, place)
+        except (ValueError, RecursionError):
+            end = place + 1
+        else:
+            if any(name in value for name in _CHANGED) and isinstance(value.get("question", ""), str):
+                found.append(value)
+        place = text.find("{", end)
+    return found
+
+
+def _outcome(group: Group) -> list[Any]:
+    """The skill of a group, how many of its rollouts succeeded, and how many there are."""
+    return [group.task.domain, sum(bool(branch.success) for branch in group.branches), len(group.branches)]
+
+
+def _added(skills: Mapping[str, Any], solved: list[Any]) -> dict[str, list[int]]:
+    """What was measured, with what groups add to it."""
+    total = {skill: list(counts) for skill, counts in skills.items()}
+    for skill, won, tried in solved:
+        before = total.get(skill, [0, 0])
+        total[skill] = [before[0] + won, before[1] + tried]
+    return total
+
+
+ENV_GEN = Recipe(
+    name="env_gen",
+    source="arXiv:2403.12014",
+    rollout=Designed(),
+    advantage=GroupRelative(),
+    loss=Policy(),
+)

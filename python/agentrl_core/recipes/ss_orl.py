@@ -1,0 +1,149 @@
+"""SS-ORL: recordings without actions are trained on, once a model has said which actions they must have been.
+
+Of some tasks it is recorded what was seen and done (`Task.solution`), of others only what was seen. A second model, the
+policy `inverse`, learns from the first kind which action led from one observation to the next, given what was seen just
+before, too:
+
+    p(a_t | o_{t-past}, .., o_t, o_{t+1}),    L_inverse = - mean over tokens of labelled actions of log p
+
+Then it fills in the actions of the second kind, and the policy is trained on both by an offline loss. The paper tries
+CQL, TD3BC and decision transformers; here a trajectory is imitated as much as it was paid:
+
+    L = - sum of max(r, 0) log p / number of tokens
+
+The environment answers every action with what was recorded, and ends with the recording; it is rolled out once without
+actions where they are not known, to see what follows. Actions are compared with nobody: groups have one member. In an
+iteration the actions are filled in by the model as it was when the iteration began; in the paper it is trained to its
+end first (`schedule.Freeze("policy", until=n)` does that).
+
+Source: Semi-Supervised Offline Reinforcement Learning with Action-Free Trajectories, arXiv:2210.06518, of which only
+the abstract could be read; one observation of the past and the offline loss are choices of ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from agentrl_core.advantage import GroupRelative
+from agentrl_core.component import Where, option
+from agentrl_core.env import Fact
+from agentrl_core.env.base import as_messages
+from agentrl_core.loss import Imitation, Train
+from agentrl_core.recipe import Recipe
+from agentrl_core.rollout import Branch, Group, Rollout
+from agentrl_core.rollout.guidance import consult
+
+
+@dataclass(frozen=True)
+class Imputed(Rollout):
+    r"""Recordings as trajectories, with the actions that they have or that a model fills in.
+
+    The draw column `imputed` is 1 where the model did, `inverse` is 1 for what the model itself is trained on.
+
+    Args:
+        past: how many observations before the last one the model sees.
+        agent: who is asked for actions.
+        question: what it is asked: `{seen}` is what was seen, `{next}` what was seen after the action.
+        nothing: the action with which a recording is looked at.
+
+    Raises:
+        RecipeError: an option is out of range.
+
+    Example:
+        >>> from agentrl_core.recipes.ss_orl import Imputed
+        >>> Imputed(past=1).asked(["a door", "a room", "a key", "the end"], 2)
+        'Seen:\na room\na key\n\nThen:\nthe end\n\nWhat was done in between?'
+    """
+
+    facts: ClassVar[Mapping[str, Fact]] = {"imputed": Fact("trajectory"), "inverse": Fact("trajectory")}
+
+    past: int = option(1, at_least=0)
+    agent: str = option("inverse", filled=True)
+    question: str = option("Seen:\n{seen}\n\nThen:\n{next}\n\nWhat was done in between?", filled=True)
+    nothing: str = option("?", filled=True)
+
+    def asked(self, seen: Sequence[str], step: int) -> str:
+        """The question for the action between two observations; behind the last one there is nothing."""
+        before = "\n".join(seen[max(step - self.past, 0) : step + 1])
+        after = seen[step + 1] if step + 1 < len(seen) else ""
+        return self.question.replace("{seen}", before).replace("{next}", after)
+
+    async def group(self, group: Group) -> None:
+        """One trajectory, and the questions that it answers."""
+        actions, labelled = list(group.task.solution), bool(group.task.solution)
+        if not labelled:
+            seen = await self.looked_at(group)
+            actions = [await consult(group, self.asked(seen, step), agent=self.agent) for step in range(len(seen))]
+        origin = "expert" if labelled else "imported"
+        [branch] = await group.run(
+            [group.start(origin=origin, facts={"imputed": float(not labelled), "inverse": 0.0})],
+            lambda branch: _taken(branch, actions),
+        )
+        seen = _seen(branch)
+        for step, turn in enumerate(branch.turns if labelled else ()):
+            task = replace(group.task, task_id=f"{group.task.task_id}/action {step}")
+            program = _Answered(question=self.asked(seen, step), answer=turn.text, agent=self.agent)
+            await group.spawn(task, program=program, parent=branch)
+
+    async def looked_at(self, group: Group) -> list[str]:
+        """What a recording shows, one text before each action."""
+        branch = group.start(role="helper")
+        while not branch.over:
+            await branch.turn(self.nothing)
+        return _seen(branch)
+
+    def branches(self, group_size: int) -> int:
+        """One, whatever was asked for."""
+        del group_size
+        return 1
+
+
+@dataclass(frozen=True)
+class _Answered(Rollout):
+    """A question whose answer is known, which the environment does not see."""
+
+    facts: ClassVar[Mapping[str, Fact]] = Imputed.facts
+
+    question: str = ""
+    answer: str = ""
+    agent: str = option("inverse", filled=True)
+
+    async def group(self, group: Group) -> None:
+        """The question, and its answer."""
+        facts = {"imputed": 0.0, "inverse": 1.0}
+        await group.run([group.start(self.question, agent=self.agent, origin="expert", facts=facts)])
+
+    async def branch(self, branch: Branch) -> None:
+        """The one action; it is as good as it gets."""
+        await branch.begin()
+        branch.write(self.answer)
+        branch.finish(reward=1.0, success=True)
+
+
+async def _taken(branch: Branch, actions: Sequence[str]) -> None:
+    """The actions, as far as the recording goes."""
+    for action in actions:
+        if not branch.over:
+            await branch.turn(action)
+
+
+def _seen(branch: Branch) -> list[str]:
+    """What was seen before each action."""
+    told = [branch.asked, *(turn.observation for turn in branch.turns[:-1])]
+    return [str(as_messages(each or "")[-1]["content"]) for each in told]
+
+
+INVERSE, RECORDED = Where(column="inverse", at_least=0.5), Where(column="inverse", at_most=0.5)
+
+SS_ORL = Recipe(
+    name="ss_orl",
+    source="arXiv:2210.06518",
+    rollout=Imputed(),
+    advantage=GroupRelative(singleton="raw"),
+    loss=(
+        Train(Imitation("token_mean"), "inverse", where=INVERSE),
+        Train(Imitation("token_mean", tokens="advantage"), where=RECORDED),
+    ),
+)

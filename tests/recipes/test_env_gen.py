@@ -1,0 +1,102 @@
+"""Environments that are written for what the policy is weak at, told by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from riddles import RIGHT, WRONG, Riddle, Riddles, check_resumes, script, told
+
+import agentrl_core as arl
+from agentrl_core import recipes
+from agentrl_core.engine import Request, Sampling
+from agentrl_core.env import Task
+from agentrl_core.recipes.env_gen import Designed, configurations
+from agentrl_core.rollout import notes
+
+TWO = 'One: {"question": "dig here"}, another: {"question": "dig there", "payload": {"depth": 2}}. {"no": 1} {'
+LONG = Sampling(max_tokens=512)
+
+
+class Skilled(Riddles):
+    """Tasks of two skills, whose questions name them."""
+
+    def tasks(self, count: int, *, split: str = "train", start: int = 0) -> list[Task]:
+        made = super().tasks(count, split=split, start=start)
+        skills = [("dig", "cut")[place % 2] for place in range(count)]
+        return [replace(task, question=skill, domain=skill) for task, skill in zip(made, skills, strict=True)]
+
+    def reset(self, task: Task, seed: int) -> Riddle:
+        if "/designed" in task.task_id:
+            assert task.question in ("dig here", "dig there")
+            assert task.payload == ({"depth": 2} if task.question == "dig there" else None)
+        return super().reset(task, seed)
+
+
+def speak(context: str, request: Request) -> str:
+    """Cuts always and digs never, except in an environment for it."""
+    del request
+    if "Write 4 environments" in context:
+        assert "dig: 0 %" in context
+        assert "cut: 100 %" in context
+        return TWO
+    return RIGHT if "cut" in context or "dig here" in context else WRONG
+
+
+def test_a_cycle_measures_asks_and_trains_on_what_was_written(tmp_path: Path) -> None:
+    program = Designed(every=2, share=0.5)
+    recipe = recipes.ENV_GEN.replace(rollout=program)
+    found: list[Any] = []
+    for _ in range(4):
+        with arl.Store.open(tmp_path, sync="never") as store:
+            says = script(speak)
+            collect = arl.Collector(says, Skilled(), recipe, store=store, task_pool=64, seed=1, sampling=LONG)
+            batch = collect(tasks=12, group_size=2)
+            state = store.state.get("components", {}).get("rollout[0].Designed", program.initial_state())
+            collect.update(batch, {})
+        found.append((batch, state, told(batch)))
+    for batch, state, _ in found[:2]:
+        assert state["made"] == []
+        assert not batch.column("designed", "draw").any()
+    first = found[1][1]["skills"]
+    assert sum(tried for _, tried in first.values()) == 24
+    assert first["dig"][0] == 0
+    assert first["cut"][0] == first["cut"][1] > 0
+    assert sum(row.role == "helper" for row in found[1][2]) == 1, "the designer is asked once a cycle"
+    assert [len(notes(batch, "environment")) for batch, _, _ in found] == [0, 2, 0, 2]
+    batch, state, _ = found[2]
+    assert state["skills"] == {}, "every cycle measures anew"
+    assert state["made"] == [{"question": "dig here"}, {"question": "dig there", "payload": {"depth": 2}}]
+    designed = batch.column("designed", "draw")
+    assert 0 < designed.sum() < len(designed)
+    assert len(designed) == 24
+    measured = notes(batch, "solved")
+    assert sum(tried for _, _, tried in measured) == int((designed == 0).sum()), "on the original tasks alone"
+    keys = batch.keys("group_id", "draw")
+    assert all(len(np.unique(designed[keys == group])) == 1 for group in np.unique(keys))
+
+
+def test_half_of_the_groups_are_on_environments_that_were_written() -> None:
+    """400 groups: 4 standard deviations of a fair coin are 40."""
+    program = Designed(every=1, share=0.5)
+    made = program.initial_state() | {"made": [{"question": "dig here"}]}
+    collect = arl.Collector(script(speak), Skilled(), recipes.ENV_GEN.replace(rollout=program), task_pool=512)
+    collect._head = replace(collect._head, components={"rollout[0].Designed": made})
+    batch = collect(tasks=400, group_size=1)
+    assert 160 <= batch.column("designed", "draw").sum() <= 240
+
+
+def test_what_is_no_configuration_is_left_out() -> None:
+    assert configurations('{"question": 3} {"payload": null} [{"question": "a {b}"}] {"question": "c"') == [
+        {"payload": None},
+        {"question": "a {b}"},
+    ]
+    task = Task("train 3", "?", "dig", {"depth": 1}, ("look",))
+    changed = Designed().changed(task, 1, {"payload": None})
+    assert changed == Task("train 3/designed 1", "?", "dig", None, ())
+
+
+def test_it_goes_on_where_it_was_cut_off() -> None:
+    assert check_resumes(recipes.ENV_GEN.replace(rollout=Designed(every=1)), speak, world=Skilled(), tasks=8)

@@ -1,0 +1,75 @@
+"""Recordings with and without actions, told by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+from riddles import check_resumes, solve
+
+from agentrl_core import recipes
+from agentrl_core.engine import Request
+from agentrl_core.env import Outcome, Task
+from agentrl_core.recipes.ss_orl import Imputed
+
+SEEN = ("a door", "a hall", "a key")
+DONE = ("open it", "walk on", "take it")
+
+
+class Recordings:
+    """Every other task is a recording with its actions; all of them show the same, whatever is done."""
+
+    runs = "inline"
+
+    def tasks(self, count: int, *, split: str = "train", start: int = 0) -> list[Task]:
+        solutions: Sequence[tuple[str, ...]] = (DONE, ())
+        return [
+            Task(f"{split} {number}", "?", "recorded", None, solutions[number % 2])
+            for number in range(start, start + count)
+        ]
+
+    def reset(self, task: Task, seed: int) -> Any:
+        del task, seed
+        said: list[str] = []
+
+        def step(action: str) -> Outcome:
+            said.append(action)
+            if len(said) == len(SEEN):
+                return Outcome(reward=0.5, terminated=True, success=True)
+            return Outcome(SEEN[len(said)])
+
+        return SimpleNamespace(observation=SEEN[0], step=step, state_key=lambda: repr(said).encode())
+
+
+def infer(context: str, request: Request) -> str:
+    """The action between two observations, if the question shows both and the one before."""
+    del request
+    asked = context.rsplit("<|im_start|>user\n", 1)[1].partition("<|im_end|>")[0]
+    questions = {Imputed().asked(SEEN, step): f"perhaps {action}" for step, action in enumerate(DONE)}
+    return questions[asked]
+
+
+def test_actions_are_taken_from_the_recording_or_filled_in() -> None:
+    run = solve(recipes.SS_ORL, infer, world=Recordings(), tasks=2, group_size=1)
+    assert run.asked == 3, "for each action that is not known"
+    recorded = {tuple(row.actions) for row in run.drawn if len(row.actions) == 3}
+    assert recorded == {DONE, tuple(f"perhaps {action}" for action in DONE)}
+    answers = {(row.prompt, *row.actions) for row in run.drawn if len(row.actions) == 1}
+    assert answers == {(Imputed().asked(SEEN, step), action) for step, action in enumerate(DONE)}
+    imputed, inverse = run.fact("imputed"), run.fact("inverse")
+    assert sorted(zip(imputed, inverse, strict=True)) == [(0, 0), (0, 1), (0, 1), (0, 1), (1, 0)]
+    paid = dict(zip(zip(imputed, inverse, strict=True), run.fact("score"), strict=True))
+    assert paid == {(0, 0): 0.5, (1, 0): 0.5, (0, 1): 1.0}
+    helpers = [row for row in run.rows if row.role == "helper"]
+    assert [row.actions for row in helpers].count(["?", "?", "?"]) == 1, "a recording is looked at once"
+    assert sum(row.prompt.startswith("Seen:") for row in helpers) == 3
+
+
+def test_what_is_asked_shows_what_was_seen_before() -> None:
+    assert Imputed(past=0, question="{seen}>{next}").asked(SEEN, 1) == "a hall>a key"
+    assert Imputed(past=5, question="{seen}>{next}").asked(SEEN, 2) == "a door\na hall\na key>"
+
+
+def test_it_goes_on_where_it_was_cut_off() -> None:
+    assert check_resumes(recipes.SS_ORL, infer, world=Recordings(), every=2, group_size=1) >= 1
