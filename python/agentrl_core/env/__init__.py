@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         TOOL_ERROR,
         TOOL_RESULT,
         Content,
+        Context,
         Environment,
         Episode,
         Fact,
@@ -47,6 +48,7 @@ _HOME = {
     **dict.fromkeys(
         (
             "Content",
+            "Context",
             "Environment",
             "Episode",
             "FORMAT_ERROR",
@@ -86,6 +88,7 @@ __all__ = [
     "TOOL_RESULT",
     "Calculator",
     "Content",
+    "Context",
     "Environment",
     "Episode",
     "Fact",
