@@ -2,26 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-import hashlib
-import json
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 from agentrl_core.agents.conversation import Json, digests
 from agentrl_core.agents.recorder import Recorded, Recorder
+from agentrl_core.agents.repeats import IsGone, Repeats
 from agentrl_core.agents.template import Template
 from agentrl_core.agents.upstream import Answer, Choice, Upstream
 from agentrl_core.exceptions import InvalidInputError
-
-
-@dataclass
-class Asked:
-    """A request that is being answered."""
-
-    answer: asyncio.Future[Answer]
-    is_gone: Callable[[], Awaitable[bool]]
-    """Whether who asked has hung up."""
 
 
 class Session:
@@ -48,14 +36,9 @@ class Session:
         """The turn whose answer is the last message of a chat, by the chat's digest."""
         self.histories: dict[str, list[Json]] = {}
         """Items of conversations, by the response that ends them."""
-        self._asked: dict[str, Asked] = {}
-        """Requests that are being answered, by their bodies."""
-        self._unheard: set[str] = set()
-        """Those whose client had hung up when they were answered."""
+        self._repeats = Repeats(self._before)
 
-    async def chat(
-        self, request: Json, version: int, *, path: str, retry: bool, is_gone: Callable[[], Awaitable[bool]]
-    ) -> Answer:
+    async def chat(self, request: Json, version: int, *, path: str, retry: bool, is_gone: IsGone) -> Answer:
         """Answer a chat, and keep the turn.
 
         Args:
@@ -66,12 +49,11 @@ class Session:
             is_gone: whether the client has hung up. Who asks the same behind it gets its answer, for it is likely the
                 same client.
         """
-        asked = Asked(asyncio.get_running_loop().create_future(), is_gone)
-        return await self._once(request, path, lambda key: self._answer(request, version, key), asked, retry=retry)
+        self._check_open()
+        answer = lambda key: self._answer(request, version, key)  # noqa: E731
+        return await self._repeats.once(request, path, answer, is_gone, retry=retry)
 
-    async def complete(
-        self, request: Json, version: int, *, path: str, retry: bool, is_gone: Callable[[], Awaitable[bool]]
-    ) -> Answer:
+    async def complete(self, request: Json, version: int, *, path: str, retry: bool, is_gone: IsGone) -> Answer:
         """Answer a request to `/v1/completions`, and keep the turn; the arguments are those of `chat`."""
 
         async def ask(asked: str) -> Answer:
@@ -79,36 +61,12 @@ class Session:
             self._keep(request, answer, version, near=-1, chats=[""] * len(answer.choices), asked=asked)
             return answer
 
-        asked = Asked(asyncio.get_running_loop().create_future(), is_gone)
-        return await self._once(request, path, ask, asked, retry=retry)
+        self._check_open()
+        return await self._repeats.once(request, path, ask, is_gone, retry=retry)
 
-    async def _once(
-        self, request: Json, path: str, ask: Callable[[str], Awaitable[Answer]], asked: Asked, *, retry: bool
-    ) -> Answer:
-        """The answer to a request, made once for a request that is sent again."""
+    def _check_open(self) -> None:
         if self.recorded.closed is not None:
             raise InvalidInputError(f"session {self.recorded.session!r} is closed; open another one")
-        text = json.dumps([path, request], sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-        key = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
-        known = self._asked.get(key)
-        if known is not None and (retry or await known.is_gone()):
-            known.is_gone = asked.is_gone
-            asked = known
-        elif known is None and (retry or key in self._unheard) and (answer := self._before(key, request)) is not None:
-            self._unheard.discard(key)
-            return answer
-        else:
-            self._asked[key] = asked
-            asked.answer = asyncio.ensure_future(ask(key))
-        try:
-            # Shielded: one who gives up waiting must not take the answer from the others.
-            answer = await asyncio.shield(asked.answer)
-        finally:
-            if asked.answer.done() and self._asked.get(key) is asked:
-                del self._asked[key]
-        if await asked.is_gone():
-            self._unheard.add(key)
-        return answer
 
     def _before(self, key: str, request: Json) -> Answer | None:
         """The last answer to a request, from what was recorded; without details that a client may have asked for."""

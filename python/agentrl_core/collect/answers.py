@@ -124,7 +124,9 @@ class Checks:
             self.refuse("Outcome.context is given", "leave it out: the agents of an episode have a context each")
         lane = getattr(context, "lane", None)
         if not isinstance(context, Context) or isinstance(lane, bool) or not isinstance(lane, int) or lane < 0:
-            self.refuse(f"Outcome.context is {shown(context)}", "give an env.Context with the number of a lane, or None")
+            self.refuse(
+                f"Outcome.context is {shown(context)}", "give an env.Context with the number of a lane, or None"
+            )
         tools = None if context.tools is None else [dict(tool) for tool in context.tools]
         return Context(lane, self._verdict(context.whole, "context.whole"), tools)
 

@@ -14,6 +14,7 @@ from agentrl_core.lazy import lazy
 
 if TYPE_CHECKING:
     from agentrl_core.data.codes import StepFlag
+    from agentrl_core.env.agents import Agents
     from agentrl_core.env.base import (
         FORMAT_ERROR,
         TOOL_ERROR,
@@ -66,6 +67,7 @@ _HOME = {
         ),
         "base",
     ),
+    "Agents": "agents",
     "Calculator": "calculator",
     "Gymnasium": "gymnasium",
     "Image": "image",
@@ -86,6 +88,7 @@ __all__ = [
     "MCP",
     "TOOL_ERROR",
     "TOOL_RESULT",
+    "Agents",
     "Calculator",
     "Content",
     "Context",

@@ -349,9 +349,7 @@ class Trajectory(View):
         """The empty path of another conversation of its episode."""
         first = cast("Lanes", self._lanes).paths[0]
         ordinal = self._ordinal_at(0)
-        handle = self._runtime.forest.fork(
-            first.handle, node=first.first, end=0, ordinal=ordinal, episode=first.handle
-        )
+        handle = self._runtime.forest.fork(first.handle, node=first.first, end=0, ordinal=ordinal, episode=first.handle)
         return first.anew(handle, f"{self.name}.0.{ordinal}")
 
     def _ordinal_at(self, tokens: int) -> int:
