@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import secrets
 import threading
@@ -37,13 +38,13 @@ class Conversation(Protocol):
     """Items of conversations, by the response that ends them."""
 
     async def chat(
-        self, request: Json, version: int, *, path: str, retry: bool, is_gone: Callable[[], Awaitable[bool]]
+        self, request: Json, version: int, *, key: str, retry: bool, is_gone: Callable[[], Awaitable[bool]]
     ) -> Answer:
         """Answer a request to `/v1/chat/completions`."""
         ...
 
     async def complete(
-        self, request: Json, version: int, *, path: str, retry: bool, is_gone: Callable[[], Awaitable[bool]]
+        self, request: Json, version: int, *, key: str, retry: bool, is_gone: Callable[[], Awaitable[bool]]
     ) -> Answer:
         """Answer a request to `/v1/completions`."""
         ...
@@ -111,33 +112,31 @@ class Doors:
 
     async def body(self, request: Request) -> Json:
         """The JSON object that a request brings, which may not be too long."""
+        return _parsed(await self._read(request))
+
+    async def _read(self, request: Request) -> bytes:
         parts, length = [], 0
         async for part in request.stream():
             length += len(part)
             if length > self._max_bytes:
                 raise OverflowError(f"the body has more than {self._max_bytes} bytes; send less")
             parts.append(part)
-        try:
-            body = json.loads(b"".join(parts) or b"{}")
-        except (ValueError, RecursionError) as error:
-            raise InvalidInputError(f"the body is no JSON: {error}") from error
-        if not isinstance(body, dict):
-            raise InvalidInputError("the body is no JSON object; give one")
-        return body
+        return b"".join(parts)
 
     def _door(self, dialect: ModuleType, name: str) -> Callable[[Request], Awaitable[Response]]:
         """The door of a dialect."""
 
         async def reply_to(request: Request) -> Response:
             session = self.conversation(request)
-            body = await self.body(request)
+            raw = await self._read(request)
+            body, key = _parsed(raw), hashlib.sha256(name.encode() + raw).hexdigest()
             if name == "responses" and body.get("previous_response_id"):
                 body = _continued(session, body)
             asked = dialect.asked(body)
             await self.ready()
             retry = request.headers.get(RETRIES, "0") not in ("", "0")
             answer = session.complete if name == "completions" else session.chat
-            found = await answer(asked, self.policy_version, path=name, retry=retry, is_gone=request.is_disconnected)
+            found = await answer(asked, self.policy_version, key=key, retry=retry, is_gone=request.is_disconnected)
             reply = dialect.reply(found, body, secrets.token_hex(12))
             if name == "responses":
                 session.histories[reply["id"]] = responses.history(body, reply)
@@ -195,6 +194,16 @@ def serving(app: Starlette, host: str = "127.0.0.1", port: int = 0) -> Iterator[
     finally:
         server.should_exit = True
         thread.join()
+
+
+def _parsed(raw: bytes) -> Json:
+    try:
+        body = json.loads(raw or b"{}")
+    except (ValueError, RecursionError) as error:
+        raise InvalidInputError(f"the body is no JSON: {error}") from error
+    if not isinstance(body, dict):
+        raise InvalidInputError("the body is no JSON object; give one")
+    return body
 
 
 def key_of(request: Request) -> str:

@@ -13,7 +13,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from agentrl_core.agents.conversation import Json, digests, text_of
+from agentrl_core.agents.conversation import Histories, Json, digests, text_of
 from agentrl_core.agents.doors import Doors, key_of, serving
 from agentrl_core.agents.lanes import Lanes
 from agentrl_core.agents.repeats import IsGone, Repeats
@@ -72,17 +72,18 @@ class Talk:
         """The last answer to each request, by its digest."""
         self._repeats = Repeats(lambda key, _: self._given.get(key))
         self._lanes = Lanes()
+        self._chats = Histories()
         self._waiting: set[concurrent.futures.Future[str]] = set()
         self._over = False
 
-    async def chat(self, request: Json, version: int, *, path: str, retry: bool, is_gone: IsGone) -> Answer:
+    async def chat(self, request: Json, version: int, *, key: str, retry: bool, is_gone: IsGone) -> Answer:
         """Answer a chat; see `doors.Conversation`."""
         del version
         if self._over:
             raise InvalidInputError(_OVER)
         if request.get("n", 1) != 1:
             raise InvalidInputError(f"n is {request['n']!r}; inside a loop a request is answered once: ask again")
-        return await self._repeats.once(request, path, lambda key: self._ask(request, key), is_gone, retry=retry)
+        return await self._repeats.once(key, request, lambda: self._ask(request, key), is_gone, retry=retry)
 
     async def complete(self, *_: Any, **__: Any) -> Answer:
         """Refuse: the loop's contexts are chats."""
@@ -101,14 +102,15 @@ class Talk:
         for message in messages:
             if text_of(message.get("content")) is None:
                 raise InvalidInputError("inside a loop agents talk in texts; a message holds something else")
-        place = self._lanes.begin(digests(messages, [tools, options]))
+        chain = self._chats.digests(messages, [tools, options])
+        place = self._lanes.begin(chain)
         following = messages if place.behind is None else messages[place.behind + 1 :]
         call = Call(
             place.lane,
             place.behind is None,
             [_said(message) for message in following],
             tools,
-            digests(messages, [tools, options])[-1],
+            chain[-1],
         )
         self._waiting.add(call.answer)
         if self._over:
@@ -124,7 +126,7 @@ class Talk:
             self._waiting.discard(call.answer)
         opening = "" if self._tokenizer is None else _opening(self._tokenizer)
         message = message_of(self._tokenizer, text, opening)
-        chat = digests([*messages, message | {"role": "assistant"}], [tools, options])[-1]
+        chat = digests([*messages, message | {"role": "assistant"}], None, chain)[-1]
         self._lanes.end(place.lane, chat)
         reason = "tool_calls" if message.get("tool_calls") else "stop"
         answer = self._given[key] = Answer([], [Choice(message, [], [], reason)], dict(_NO_USAGE))

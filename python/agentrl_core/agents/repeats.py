@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import json
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
@@ -42,20 +40,18 @@ class Repeats:
         """Those whose client had hung up when they were answered."""
 
     async def once(
-        self, request: Json, path: str, ask: Callable[[str], Awaitable[Any]], is_gone: IsGone, *, retry: bool
+        self, key: str, request: Json, ask: Callable[[], Awaitable[Any]], is_gone: IsGone, *, retry: bool
     ) -> Answer:
         """The answer to a request.
 
         Args:
+            key: digest of the request, as it came.
             request: what is asked.
-            path: the door through which it came.
-            ask: answers it, given its digest.
+            ask: answers it.
             is_gone: whether the client has hung up. Who asks the same behind it gets its answer, for it is likely the
                 same client.
             retry: whether the client says that it asks again.
         """
-        text = json.dumps([path, request], sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-        key = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
         known = self._asked.get(key)
         if known is not None and (retry or await known.is_gone()):
             known.is_gone = is_gone
@@ -64,7 +60,7 @@ class Repeats:
             self._unheard.discard(key)
             return answer
         else:
-            asked = self._asked[key] = _Asked(asyncio.ensure_future(ask(key)), is_gone)
+            asked = self._asked[key] = _Asked(asyncio.ensure_future(ask()), is_gone)
         try:
             # Shielded: one who gives up waiting must not take the answer from the others.
             answer = await asyncio.shield(asked.answer)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
-from agentrl_core.agents.conversation import Json, digests
+from agentrl_core.agents.conversation import Histories, Json, digests
+from agentrl_core.agents.lanes import Lanes
 from agentrl_core.agents.recorder import Recorded, Recorder
 from agentrl_core.agents.repeats import IsGone, Repeats
 from agentrl_core.agents.template import Template
@@ -37,32 +38,35 @@ class Session:
         self.histories: dict[str, list[Json]] = {}
         """Items of conversations, by the response that ends them."""
         self._repeats = Repeats(self._before)
+        self._chats = Histories()
+        self._lanes = Lanes.of((turn.lane, turn.chat, turn.opening) for turn in recorded.turns)
 
-    async def chat(self, request: Json, version: int, *, path: str, retry: bool, is_gone: IsGone) -> Answer:
+    async def chat(self, request: Json, version: int, *, key: str, retry: bool, is_gone: IsGone) -> Answer:
         """Answer a chat, and keep the turn.
 
         Args:
             request: to `/v1/chat/completions`.
             version: of the weights that answer.
-            path: the door through which it came, and
+            key: digest of the request, as it came.
             retry: whether the client says that it asks again: it gets the answer that was made, none is sampled.
             is_gone: whether the client has hung up. Who asks the same behind it gets its answer, for it is likely the
                 same client.
         """
         self._check_open()
-        answer = lambda key: self._answer(request, version, key)  # noqa: E731
-        return await self._repeats.once(request, path, answer, is_gone, retry=retry)
+        return await self._repeats.once(key, request, lambda: self._answer(request, version, key), is_gone, retry=retry)
 
-    async def complete(self, request: Json, version: int, *, path: str, retry: bool, is_gone: IsGone) -> Answer:
+    async def complete(self, request: Json, version: int, *, key: str, retry: bool, is_gone: IsGone) -> Answer:
         """Answer a request to `/v1/completions`, and keep the turn; the arguments are those of `chat`."""
 
-        async def ask(asked: str) -> Answer:
-            answer = await self._upstream.complete(request)
-            self._keep(request, answer, version, near=-1, chats=[""] * len(answer.choices), asked=asked)
-            return answer
+        async def answer() -> tuple[Answer, int, list[str]]:
+            found = await self._upstream.complete(request)
+            return found, -1, [""] * len(found.choices)
+
+        async def ask() -> Answer:
+            return await self._kept(request, version, key, ["completions"], answer)
 
         self._check_open()
-        return await self._repeats.once(request, path, ask, is_gone, retry=retry)
+        return await self._repeats.once(key, request, ask, is_gone, retry=retry)
 
     def _check_open(self) -> None:
         if self.recorded.closed is not None:
@@ -84,8 +88,20 @@ class Session:
     async def _answer(self, request: Json, version: int, asked: str) -> Answer:
         messages, tools = request["messages"], request.get("tools")
         options = request.get("chat_template_kwargs")
-        chain = digests(messages, [tools, options])
-        near, tokens = -1, None
+        chain = self._chats.digests(messages, [tools, options])
+
+        async def ask() -> tuple[Answer, int, list[str]]:
+            near, tokens = await self._near(chain, messages, tools, options)
+            answer = await self._upstream.chat(request, tokens)
+            said = [choice.message | {"role": "assistant"} for choice in answer.choices]
+            return answer, near, [digests([*messages, message], None, chain)[-1] for message in said]
+
+        return await self._kept(request, version, asked, chain, ask)
+
+    async def _near(
+        self, chain: Sequence[str], messages: Sequence[Json], tools: Sequence[Json] | None, options: Json | None
+    ) -> tuple[int, list[int] | None]:
+        """The turn that a chat goes on from, and the tokens of its prompt; -1 and None: the engine renders it anew."""
         for place in range(len(messages) - 2, -1, -1):
             turn = self._turns.get(chain[place])
             if turn is None or messages[place].get("role") != "assistant":
@@ -94,19 +110,31 @@ class Session:
             behind = await self._template.behind(
                 messages[: place + 1], messages[place + 1 :], tools, options, int(path[-1])
             )
-            if behind is not None:
-                near, tokens = turn, [*path.tolist(), *behind]
-            break
-        answer = await self._upstream.chat(request, tokens)
-        said = [choice.message | {"role": "assistant"} for choice in answer.choices]
-        chats = [digests([*messages, message], [tools, options])[-1] for message in said]
-        self._keep(request, answer, version, near=near, chats=chats, asked=asked)
-        return answer
+            return (-1, None) if behind is None else (turn, [*path.tolist(), *behind])
+        return -1, None
 
-    def _keep(
-        self, request: Json, answer: Answer, version: int, *, near: int, chats: Sequence[str], asked: str
-    ) -> None:
-        if self.recorded.closed is not None:
-            raise InvalidInputError(f"session {self.recorded.session!r} was closed while it was answered")
-        turns = self._recorder.turn(self.recorded, answer, request, version, near=near, chats=chats, asked=asked)
-        self._turns.update((turn.chat, turn.number) for turn in turns if turn.chat)
+    async def _kept(
+        self,
+        request: Json,
+        version: int,
+        asked: str,
+        chain: Sequence[str],
+        ask: Callable[[], Awaitable[tuple[Answer, int, list[str]]]],
+    ) -> Answer:
+        """What `ask` gives, kept as turns of the lane that the request belongs to; other choices begin their own."""
+        place = self._lanes.begin(chain)
+        try:
+            answer, near, chats = await ask()
+            self._check_open()
+            lanes = [place.lane, *(self._lanes.another(chain[0]) for _ in chats[1:])]
+            openings = [chain[0] if place.is_new else "", *(chain[0] for _ in chats[1:])]
+            said = list(zip(lanes, chats, openings, strict=True))
+            turns = self._recorder.turn(self.recorded, answer, request, version, near=near, said=said, asked=asked)
+        except BaseException:
+            self._lanes.give_up(place.lane)
+            raise
+        for turn in turns:
+            self._lanes.end(turn.lane, turn.chat)
+            if turn.chat:
+                self._turns[turn.chat] = turn.number
+        return answer
