@@ -9,10 +9,13 @@ import sys
 import threading
 from pathlib import Path
 
+import anthropic
 import httpx
+import openai
 import polars as pl
 import pytest
 from loop_agents import TASKS, TOKENIZER, Client, collector, said, tool_user, user
+from matrix import shows
 
 from agentrl_core import Store, engine, env, recipes
 from agentrl_core.advantage import Discounted
@@ -88,6 +91,40 @@ def test_recipes_credit_what_programs_said(recipe) -> None:
     assert advantages.max() > 0 > advantages.min()
 
 
+@shows("openai SDK", "in a loop")
+@shows("openai SDK, Responses", "in a loop")
+@shows("anthropic SDK", "in a loop")
+@pytest.mark.parametrize("speak", ["chat", "responses", "messages"])
+def test_real_clients_inside_a_loop(speak) -> None:
+    model = Heard(lambda tokens: f"answer {len(tokens)}")
+
+    async def asked(client, messages):
+        if speak == "chat":
+            reply = await client.chat.completions.create(model="m", messages=messages)
+            return reply.choices[0].message.content
+        if speak == "responses":
+            return (await client.responses.create(model="m", input=messages)).output_text
+        return (await client.messages.create(model="m", messages=messages, max_tokens=64)).content[0].text
+
+    async def run(task, base_url, api_key):
+        kind = anthropic.AsyncAnthropic if speak == "messages" else openai.AsyncOpenAI
+        url = base_url.removesuffix("/v1") if speak == "messages" else base_url
+        async with kind(base_url=url, api_key=api_key) as client:
+            messages = [user(task.question)]
+            for _ in range(2):
+                said = await asked(client, messages)
+                messages += [{"role": "assistant", "content": said}, user("go on")]
+        return 1.0
+
+    batch = collected(run, group_size=1, model=model)
+    assert batch.num_draws == 1
+    first, second = model.heard
+    assert second[0].startswith(first[0] + TOKENIZER.decode(first[1].tokens, skip_special_tokens=False))
+    sampled = [token for _, segment in model.heard for token in segment.tokens.tolist()]
+    assert batch.column("token", "token").tolist() == sampled
+
+
+@shows("an agent that compacts (openai SDK)", "in a loop")
 def test_a_rewritten_history_is_what_the_model_saw() -> None:
     model = Heard(["a long story", "the end"] * 2)
 
@@ -108,6 +145,7 @@ def test_a_rewritten_history_is_what_the_model_saw() -> None:
     assert len(contexts.cu_seqlens) - 1 == 4, "each context trains as a sequence of its own"
 
 
+@shows("sub-agents (openai SDK)", "in a loop")
 def test_sub_agents_are_lanes_that_do_not_discount_each_other() -> None:
     async def run(task, base_url, api_key):
         ask = Client(base_url, api_key)

@@ -44,6 +44,7 @@ class Turn:
         asked: digest of the request, by which one that is sent again is known.
         lane: number of its conversation, see `lanes.Lanes`.
         opening: digest of the first message, where the lane begins with it; else empty.
+        details: the client's own `logprobs`, where it asked for them.
         reward: of this turn, where somebody paid it one.
     """
 
@@ -62,6 +63,7 @@ class Turn:
     asked: str
     lane: int = 0
     opening: str = ""
+    details: Json | None = None
     reward: float | None = None
 
 
@@ -179,6 +181,7 @@ class Recorder:
                 asked,
                 lane,
                 opening,
+                choice.details,
             )
             for place, (choice, (lane, chat, opening)) in enumerate(zip(answer.choices, said, strict=True))
         ]

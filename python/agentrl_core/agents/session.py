@@ -73,7 +73,7 @@ class Session:
             raise InvalidInputError(f"session {self.recorded.session!r} is closed; open another one")
 
     def _before(self, key: str, request: Json) -> Answer | None:
-        """The last answer to a request, from what was recorded; without details that a client may have asked for."""
+        """The last answer to a request, from what was recorded."""
         turns = [turn for turn in self.recorded.turns if turn.asked == key][-int(request.get("n", 1)) :]
         if not turns:
             return None
@@ -81,7 +81,8 @@ class Session:
         sampled = sum(len(turn.output) for turn in turns)
         usage = {"prompt_tokens": len(prompt), "completion_tokens": sampled, "total_tokens": len(prompt) + sampled}
         choices = [
-            Choice(turn.message, turn.output.tolist(), turn.logprobs.tolist(), turn.finish_reason) for turn in turns
+            Choice(turn.message, turn.output.tolist(), turn.logprobs.tolist(), turn.finish_reason, turn.details)
+            for turn in turns
         ]
         return Answer(prompt, choices, usage)
 
