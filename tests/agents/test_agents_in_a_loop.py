@@ -124,6 +124,29 @@ def test_real_clients_inside_a_loop(speak) -> None:
     assert batch.column("token", "token").tolist() == sampled
 
 
+@shows("OpenAI Agents SDK", "in a loop")
+@pytest.mark.filterwarnings("ignore")  # of the framework
+def test_the_openai_agents_sdk_inside_a_loop() -> None:
+    from agents import Agent, OpenAIChatCompletionsModel, Runner, function_tool, set_tracing_disabled
+
+    set_tracing_disabled(disabled=True)
+
+    @function_tool
+    def calculate(sum: str) -> str:  # noqa: A002 -- the name that the model is told
+        """Does sums."""
+        return str(7 * int(sum.partition("*")[0]))
+
+    async def run(task, base_url, api_key):
+        async with openai.AsyncOpenAI(base_url=base_url, api_key=api_key) as client:
+            agent = Agent(name="a", tools=[calculate], model=OpenAIChatCompletionsModel("m", client))
+            said = (await Runner.run(agent, task.question)).final_output
+        return float(said == task.payload)
+
+    batch = collected(run, tasks=2, group_size=2)
+    assert batch.column("reward", "draw").tolist() == [1.0] * 4
+    assert pl.DataFrame(batch.steps)["step"].to_list() == [0, 1] * 4
+
+
 @shows("an agent that compacts (openai SDK)", "in a loop")
 def test_a_rewritten_history_is_what_the_model_saw() -> None:
     model = Heard(["a long story", "the end"] * 2)
@@ -194,7 +217,7 @@ def test_a_lane_that_is_resumed_goes_on_from_its_own_tokens() -> None:
 
 def test_programs_that_break_down_fail_and_harm_no_other() -> None:
     tries = dict.fromkeys((task.task_id for task in TASKS), 0)
-    left = []
+    ended = []
 
     async def run(task, base_url, api_key):
         tries[task.task_id] += 1
@@ -205,18 +228,23 @@ def test_programs_that_break_down_fail_and_harm_no_other() -> None:
         if task.task_id == "3*7":
             raise ValueError("a bug of the program")
         if task.task_id == "4*7":
-            left.append((base_url, api_key))
-            await asyncio.sleep(3600)
+            try:
+                await asyncio.sleep(3600)
+            finally:
+                ended.append(task.task_id)
         return 1.0
 
     with pytest.warns(RuntimeWarning, match="broke down 3 times"):
-        batch = collected(run, tasks=4, group_size=1, call_seconds=1.0)
+        batch = collected(run, tasks=4, group_size=1, call_seconds=2.0)
     found = dict(pl.DataFrame(batch.trajectories).select("task_id", "status").iter_rows())
     named = {task: STATUS[status] for task, status in found.items()}
     # One that never asked has said nothing that could be kept.
     assert named == {"3*7": "failed", "4*7": "failed", "5*7": "finished"}
-    assert tries == {"2*7": 3, "3*7": 3, "4*7": 3, "5*7": 1}, "a program that breaks down is run twice more"
+    # On a busy machine others may break down too, and are repaired.
+    assert min(tries["2*7"], tries["3*7"], tries["4*7"]) >= 3, "a program that breaks down is run twice more"
     assert batch.num_draws == 1
+    assert set(ended) == {"4*7"}
+    assert len(ended) >= 3, "what hangs is ended"
 
 
 def test_what_is_asked_behind_the_end_is_refused() -> None:
@@ -313,6 +341,18 @@ def test_a_program_that_returns_no_number_is_told_so() -> None:
     with pytest.raises(InvalidInputError, match=r"run gave None for task .*; return the reward, a number"):
         collect(tasks=1, group_size=1)
     collect.close()
+    world.close()
+
+
+def test_the_protocol_of_environments_is_kept() -> None:
+    async def run(task, base_url, api_key):
+        ask, messages = Client(base_url, api_key), [user(task.question)]
+        for _ in range(2):
+            messages += [await ask(messages), user("go on")]
+        return float(messages[-2]["content"] == task.payload)
+
+    world = env.Agents(run, {"train": TASKS[:2], "held_out": TASKS[2:]})
+    assert env.check(world, tasks=2, actions=["14", "21"]) == env.Report(tasks=4, steps=8, ended=4, hints=())
     world.close()
 
 

@@ -10,11 +10,10 @@ from dataclasses import replace
 import numpy as np
 import polars as pl
 import pytest
-from templates import QWEN3, TEMPLATES, bytes_tokenizer
+from templates import QWEN3
 from tool_agents import CALCULATOR, call, client, endpoint, told
 
-from agentrl_core import Store, engine, recipes
-from agentrl_core.agents import Endpoint, EngineUpstream
+from agentrl_core import Store, recipes
 from agentrl_core.agents.conversation import digests
 from agentrl_core.exceptions import InvalidInputError
 
@@ -433,31 +432,6 @@ def test_what_a_client_asked_of_log_probs_is_told_again(monkeypatch) -> None:
 
     run(work())
     assert len(session_of(served).turns) == 1
-
-
-@pytest.mark.parametrize("name", ["chatml", "llama", "qwen", "qwen3", "r1", "mistral", "strict"])
-def test_every_template_is_gone_on_from_without_code_for_it(name) -> None:
-    template, special, end = TEMPLATES[name]
-    model = engine.Scripted(bytes_tokenizer(template, special, end), ["one", "two", "three"])
-    served = Endpoint(EngineUpstream(model))
-
-    async def work():
-        async with client(served) as agent:
-            messages = [ASK]
-            for _ in range(3):
-                message = (await say(agent, messages))["choices"][0]["message"]
-                messages += [message, {"role": "user", "content": "go on"}]
-        return messages[:-1]
-
-    messages = run(work())
-    turns = session_of(served).turns
-    assert [turn.origin for turn in turns] == [-1, 0, 1]
-    for turn in turns[1:]:
-        assert turn.shared == len(session_of(served).path(turn.number - 1)), "all that was sampled is kept"
-    whole = model.chat.tokenizer.apply_chat_template(messages[:-1], add_generation_prompt=True, tokenize=False)
-    said = model.chat.tokenizer.decode(session_of(served).context(2), skip_special_tokens=False)
-    if name not in ("r1", "qwen3", "mistral"):  # these say earlier answers in another way than they are said
-        assert said == whole
 
 
 def test_new_weights_begin_with_the_next_answer() -> None:

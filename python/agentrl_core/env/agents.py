@@ -196,9 +196,9 @@ class AgentEpisode:
         return cast("list[Message]", list(self._asked.messages))
 
     @property
-    def tools(self) -> Sequence[Mapping[str, Any]] | None:
-        """Schemas of the tools that it offers."""
-        return self._asked.tools if self._shows_tools else None
+    def tools(self) -> Sequence[Mapping[str, Any]]:
+        """Schemas of the tools that it offers, where the template shows any."""
+        return list(self._asked.tools or ()) if self._shows_tools else []
 
     def state_key(self) -> bytes:
         """The conversation that the next answer stands behind."""
@@ -206,9 +206,7 @@ class AgentEpisode:
 
     async def step(self, action: str) -> Outcome:
         """Answer what it asked, and wait for what it asks next, or for its end."""
-        call, self._call = self._asked, None
-        if not call.answer.done():
-            call.answer.set_result(action)
+        self._asked.answer.set_result(action)
         return await self._next()
 
     def tell(self, event: Any) -> None:
@@ -223,14 +221,19 @@ class AgentEpisode:
 
     @property
     def _asked(self) -> Call:
+        """What it asked last."""
         if self._call is None:
-            raise RuntimeError("the agent is over")
+            raise RuntimeError("the agent has not asked anything")
         return self._call
 
     async def _next(self) -> Outcome:
         from agentrl_core.agents.loopback import Call
 
-        event = await self._events.get()
+        try:
+            event = await self._events.get()
+        except asyncio.CancelledError:  # it took too long
+            self.close()
+            raise
         if isinstance(event, Call):
             self._call = event
             context = Context(event.lane, event.whole, self.tools if event.whole else None)
