@@ -33,7 +33,7 @@ def found() -> dict[str, dict[str, list[str]]]:
                 if isinstance(decorator, ast.Call) and getattr(decorator.func, "id", "") == "shows":
                     client, *features = [ast.literal_eval(argument) for argument in decorator.args]
                     for feature in features:
-                        clients.setdefault(client, {}).setdefault(feature, []).append(node.name)  # type: ignore[attr-defined]
+                        clients.setdefault(client, {}).setdefault(feature, []).append(getattr(node, "name", ""))
     return clients
 
 

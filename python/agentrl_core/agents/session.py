@@ -19,7 +19,8 @@ class Session:
     A request goes on from the last answer given here that is in its history, word for word (`conversation.digests` says
     what of a message counts). Its prompt is then the tokens of that turn and the template's tokens of what follows, so
     the model reads what it wrote, its reasoning too, however the client sends it back. Where the history was edited
-    before that, it branches there; where it has no answer of ours, the engine renders it anew.
+    before that, it branches there; where it has no answer of ours, the engine renders it anew. Which conversation it
+    belongs to, and so which trajectory, is what `lanes.Lanes` says.
 
     Args:
         recorded: what is kept of it.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from agentrl_core.data.forest import Forest
 from agentrl_core.env.base import Context, Outcome
@@ -100,6 +100,6 @@ class Lanes:
                 forest.step(path.handle, **(step | ends | {"reward": paid}))
                 path.close(acted)
             if path.turns:
-                forest.finish(path.handle, status=status, **ended)  # type: ignore[arg-type]
+                forest.finish(path.handle, status=cast("Any", status), **ended)
             else:
                 forest.finish(path.handle, status="aborted", info={"aborted": "it never acted"})

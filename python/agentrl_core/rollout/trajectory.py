@@ -318,11 +318,11 @@ class Trajectory(View):
         if outcome.context is not None and self._lanes is None:
             self._lanes = Lanes(self._path, runtime.chat(self.agent), self._episode.title)
         if outcome.observation is not None:
-            limit, place = runtime.turn_limit, self._path if self._lanes is None else self._lanes
-            length = place.length_with(outcome.observation if place is self._path else outcome)  # type: ignore[arg-type]
+            limit, lanes = runtime.turn_limit, self._lanes
+            length = lanes.length_with(outcome) if lanes else self._path.length_with(outcome.observation)
             truncated = truncated or length >= runtime.context_tokens
             truncated = truncated or (limit is not None and self._path.turns + 1 >= limit)
-        step = {
+        step: dict[str, Any] = {
             "reward": outcome.reward,
             "terminated": outcome.terminated,
             "truncated": truncated,
@@ -336,7 +336,7 @@ class Trajectory(View):
                 runtime.forest, answer, step, len(self._episode.answers), self._new_lane, most
             )
             return turn
-        runtime.forest.step(self.handle, **step)  # type: ignore[arg-type]
+        runtime.forest.step(self.handle, **step)
         if turn.over:
             self._path.close(len(self._episode.answers))
             self._end("finished" if outcome.terminated else "truncated")
