@@ -1,6 +1,6 @@
 """A LangGraph program with a calculator learns to use it: the program is as its author wrote it, GRPO trains the model.
 
-    python examples/langgraph_calculator.py [--seeds 0 1 2] [--iterations 24] [--rollouts 128] [--record FILE]
+    python examples/langgraph_calculator.py [--seeds 0 1 2] [--iterations 16] [--rollouts 128] [--record FILE]
 
 The model is the small one that `agentrl train` begins with: it was shown how to call the tool, and then how to do it
 wrong. Everything is made on this machine and runs on its CPU. Success is measured on held-out tasks, before and after.
@@ -140,10 +140,10 @@ def main() -> None:
     """Train, print, and keep a record."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--iterations", type=int, default=24)
+    parser.add_argument("--iterations", type=int, default=16)
     parser.add_argument("--rollouts", type=int, default=128, help="of an iteration")
     parser.add_argument("--steps", type=int, default=480, help="of the warm start")
-    parser.add_argument("--held-out", type=int, default=192, help="tasks that success is measured on")
+    parser.add_argument("--held-out", type=int, default=128, help="tasks that success is measured on")
     parser.add_argument("--record", type=Path, help="file for the figures")
     options = parser.parse_args()
     lines = []
