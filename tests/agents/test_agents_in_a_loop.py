@@ -247,6 +247,26 @@ def test_programs_that_break_down_fail_and_harm_no_other() -> None:
     assert len(ended) >= 3, "what hangs is ended"
 
 
+@pytest.mark.parametrize("raised", [SystemExit("enough"), asyncio.CancelledError()], ids=["exit", "cancelled"])
+@pytest.mark.parametrize("blocks", [False, True])
+def test_a_program_that_exits_takes_nobody_along(raised, blocks) -> None:
+    asked = []
+
+    async def run(task, base_url, api_key):
+        asked.append(await Client(base_url, api_key)([user(task.question)]))
+        raise raised
+
+    def plain(task, base_url, api_key):
+        asyncio.run(Client(base_url, api_key)([user(task.question)]))
+        asked.append(task)
+        raise raised
+
+    with pytest.warns(RuntimeWarning, match=f"the agent ended by {type(raised).__name__}"):
+        batch = collected(plain if blocks else run, group_size=1)
+    assert statuses(batch) == ["failed"]
+    assert len(asked) == 3
+
+
 def test_what_is_asked_behind_the_end_is_refused() -> None:
     heard, asked = [], threading.Event()
 

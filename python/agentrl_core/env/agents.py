@@ -124,25 +124,27 @@ class Agents:
 
     def _start(self, task: Task, episode: AgentEpisode) -> Callable[[], None]:
         """Run the program; returns what stops it."""
-        if not inspect.iscoroutinefunction(self._run):
+        if not any(map(inspect.iscoroutinefunction, (self._run, getattr(self._run, "__call__", None)))):  # noqa: B004
             plain = cast("Callable[[Task, str, str], float]", self._run)
 
             def work() -> None:
                 try:
-                    episode.tell(plain(task, episode.base_url, episode.api_key))
-                except Exception as error:  # noqa: BLE001 -- whatever somebody's agent raises
-                    episode.tell(error)
+                    event: Any = plain(task, episode.base_url, episode.api_key)
+                except BaseException as error:  # noqa: BLE001 -- whatever somebody's agent raises
+                    event = _broken(error)
+                episode.tell(event)
 
             threading.Thread(target=work, name="agentrl agent", daemon=True).start()
             return lambda: None  # it stops when it asks again
 
-        run = self._run
+        run = cast("Callable[[Task, str, str], Awaitable[float]]", self._run)
 
         async def wait() -> None:
             try:
-                episode.tell(await run(task, episode.base_url, episode.api_key))
-            except Exception as error:  # noqa: BLE001 -- whatever somebody's agent raises
-                episode.tell(error)
+                event: Any = await run(task, episode.base_url, episode.api_key)
+            except BaseException as error:  # noqa: BLE001 -- whatever somebody's agent raises
+                event = _broken(error)
+            episode.tell(event)
 
         loop = self._running()
         running = asyncio.run_coroutine_threadsafe(wait(), loop)
@@ -246,6 +248,13 @@ class AgentEpisode:
             )
         reward = float(event)
         return Outcome(reward=reward, terminated=True, success=reward >= 1.0)
+
+
+def _broken(error: BaseException) -> Exception:
+    """What a program raised, as an error of its own: one that exits or is cancelled takes nobody along."""
+    if isinstance(error, Exception):
+        return error
+    return RuntimeError(f"the agent ended by {type(error).__name__}: {error}")
 
 
 def _turn(loop: asyncio.AbstractEventLoop) -> None:
