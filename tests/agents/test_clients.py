@@ -9,6 +9,7 @@ from contextlib import ExitStack
 import anthropic
 import openai
 import pytest
+from matrix import shows
 from tool_agents import CALCULATOR, call, endpoint
 
 TOOL_TURNS = [f"let me see {call(sum='6*7')}", "it is 42"]
@@ -47,6 +48,7 @@ def check_two_turns(served, name="s"):
     assert batch.column("token", "token").size == len(first.output) + len(second.output)
 
 
+@shows("openai SDK", "answers", "streaming", "tools", "history")
 @pytest.mark.parametrize("stream", [False, True])
 def test_openai_chat(scripted, opened, stream) -> None:
     served, url = scripted(TOOL_TURNS)
@@ -83,6 +85,7 @@ def test_openai_chat(scripted, opened, stream) -> None:
     check_two_turns(served)
 
 
+@shows("openai SDK, Responses", "answers", "streaming", "tools", "history")
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("named", [False, True])
 def test_openai_responses(scripted, opened, stream, named) -> None:
@@ -111,6 +114,7 @@ def test_openai_responses(scripted, opened, stream, named) -> None:
     check_two_turns(served)
 
 
+@shows("anthropic SDK", "answers", "streaming", "tools", "history")
 @pytest.mark.parametrize("stream", [False, True])
 def test_anthropic_messages(scripted, opened, stream) -> None:
     served, url = scripted(TOOL_TURNS)
@@ -145,6 +149,7 @@ def test_anthropic_messages(scripted, opened, stream) -> None:
     check_two_turns(served)
 
 
+@shows("openai SDK, Completions", "answers", "streaming")
 def test_openai_completions(scripted, opened) -> None:
     served, url = scripted(["one", "two"])
     client = opened(openai.OpenAI(base_url=f"{url}/s/s/v1", api_key=KEY))
@@ -154,6 +159,7 @@ def test_openai_completions(scripted, opened) -> None:
     assert served._recorder.sessions["s"].context(1).tolist() == [5, 6, 7]
 
 
+@shows("openai SDK", "asked again")
 def test_a_client_that_hangs_up_asks_again_and_is_trained_once(scripted, opened) -> None:
     served, url = scripted(lambda request: f"answer {request.seed}")
     served.upstream._engine._delay = lambda _: 0.3
@@ -184,6 +190,7 @@ def test_the_keys_and_errors_of_clients(scripted, opened) -> None:
         theirs.messages.create(model="m", max_tokens=1, messages=[{"role": "user", "content": "?"}])
 
 
+@shows("sub-agents (openai SDK)", "answers", "in parallel", "history")
 def test_sub_agents_in_parallel_keep_their_own_histories(scripted) -> None:
     served, url = scripted(lambda request: f"answer {request.seed % 1000}")
     client = openai.AsyncOpenAI(base_url=f"{url}/s/s/v1", api_key=KEY)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+from dataclasses import replace
 
 import numpy as np
 import polars as pl
@@ -410,6 +411,27 @@ def test_a_token_whose_log_prob_nobody_knows_is_not_trained(monkeypatch) -> None
     run(work())
     batch = served.commit()
     assert batch.column("trainable", "token").tolist() == [1, 0, 1]
+
+
+def test_what_a_client_asked_of_log_probs_is_told_again(monkeypatch) -> None:
+    served = endpoint(["42"])
+    generated, details = served.upstream._generated, {"content": [{"token": "4", "logprob": -0.5, "top_logprobs": []}]}
+
+    async def detailed(request, tokens, *, is_chat):
+        answer = await generated(request, tokens, is_chat=is_chat)
+        return replace(answer, choices=[replace(choice, details=details) for choice in answer.choices])
+
+    monkeypatch.setattr(served.upstream, "_generated", detailed)
+
+    async def work():
+        async with client(served) as agent:
+            first = await say(agent, [ASK], logprobs=True)
+            again = await say(agent, [ASK], logprobs=True, headers={"x-stainless-retry-count": "1"})
+            assert again["choices"] == first["choices"]
+            assert again["choices"][0]["logprobs"] == details
+
+    run(work())
+    assert len(session_of(served).turns) == 1
 
 
 def test_new_weights_begin_with_the_next_answer() -> None:

@@ -8,6 +8,7 @@ import json
 from contextlib import ExitStack
 
 import pytest
+from matrix import shows
 from tool_agents import call, endpoint
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of the frameworks, about each other
@@ -42,6 +43,7 @@ def added(served, turn):
     return served.upstream._tokenizer.decode(turn.added, skip_special_tokens=False)
 
 
+@shows("LangGraph", "answers", "tools", "history")
 def test_langgraph(served_url) -> None:
     from langchain_core.tools import tool
     from langchain_openai import ChatOpenAI
@@ -67,6 +69,7 @@ def test_langgraph(served_url) -> None:
     assert "<tool_response>\n42\n</tool_response>" in added(served, second)
 
 
+@shows("OpenAI Agents SDK", "answers", "tools", "history")
 @pytest.mark.parametrize("door", ["chat", "responses"])
 def test_openai_agents(served_url, door) -> None:
     from agents import (
@@ -95,6 +98,7 @@ def test_openai_agents(served_url, door) -> None:
     assert "<tool_response>\n42\n</tool_response>" in added(served, second)
 
 
+@shows("smolagents", "answers", "tools", "rewriting")
 def test_smolagents_which_rewrites_its_memory(served_url) -> None:
     from smolagents import OpenAIServerModel, ToolCallingAgent, tool
 
@@ -122,6 +126,7 @@ def test_smolagents_which_rewrites_its_memory(served_url) -> None:
     assert served.commit().column("token", "token").size == len(first.output) + len(second.output)
 
 
+@shows("mini-swe-agent (LiteLLM)", "answers", "tools", "history")
 def test_mini_swe_agent(served_url, tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("MSWEA_SILENT_STARTUP", "1")
     monkeypatch.setenv("MSWEA_COST_TRACKING", "ignore_errors")
@@ -151,6 +156,7 @@ def test_mini_swe_agent(served_url, tmp_path, monkeypatch) -> None:
     assert "6 times 7" in added(served, second)
 
 
+@shows("an agent that compacts (openai SDK)", "answers", "rewriting")
 def test_an_agent_that_compacts_its_history(served_url) -> None:
     import openai
 

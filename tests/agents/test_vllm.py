@@ -14,6 +14,7 @@ import numpy as np
 import openai
 import pytest
 import torch
+from matrix import shows
 from templates import QWEN
 from tool_agents import CALCULATOR, tokenizer
 from vllm_server import free_port, serving
@@ -100,6 +101,7 @@ def check_recorded(served, policy, name, turns):
     return recorded
 
 
+@shows("openai SDK", "vLLM", "streaming")
 def test_turns_go_on_from_the_very_tokens(served, opened, policy) -> None:
     endpoint, url = served
     client = opened(openai.OpenAI(base_url=f"{url}/s/chat/v1", api_key="none"))
@@ -119,6 +121,7 @@ def test_turns_go_on_from_the_very_tokens(served, opened, policy) -> None:
     assert batch.column("token", "token").size == sum(len(turn.output) for turn in recorded.turns)
 
 
+@shows("openai SDK", "vLLM", "tools")
 def test_calls_of_tools_are_parsed_by_the_server(served, opened) -> None:
     endpoint, url = served
     client = opened(openai.OpenAI(base_url=f"{url}/s/tools/v1", api_key="none"))

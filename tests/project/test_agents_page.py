@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import re
 from pathlib import Path
 
 import pytest
 
-from agentrl_core import agents, engine
+from agentrl_core import engine, env, recipes
 from agentrl_core.agents import Endpoint, VllmUpstream
 
 
@@ -28,7 +29,19 @@ def test_the_doors_are_those_of_the_endpoint(page: str) -> None:
 def test_the_loop_is_python_and_its_names_are_there(page: str) -> None:
     (code,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
     tree = ast.parse(code)
-    called = {node.func.attr for node in ast.walk(tree) if isinstance(node, ast.Call) and hasattr(node.func, "attr")}
-    assert {"open", "close", "commit", "running"} <= called & set(dir(Endpoint))
-    assert hasattr(agents, "EngineUpstream")
-    assert hasattr(engine, "Transformers")
+    [run] = [node for node in tree.body if isinstance(node, ast.AsyncFunctionDef)]
+    assert [argument.arg for argument in run.args.args] == ["task", "base_url", "api_key"]
+    names = {node.value.id: node.attr for node in ast.walk(tree) if is_of_package(node)}
+    assert names == {"env": "Agents", "engine": "Transformers", "recipes": "GRPO"}
+    [world] = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and ast.unparse(node.func) == "env.Agents"]
+    assert {keyword.arg for keyword in world.keywords} <= set(inspect.signature(env.Agents).parameters)
+
+
+def is_of_package(node: ast.AST) -> bool:
+    packages = {"env": env, "engine": engine, "recipes": recipes}
+    return (
+        isinstance(node, ast.Attribute)
+        and isinstance(node.value, ast.Name)
+        and node.value.id in packages
+        and hasattr(packages[node.value.id], node.attr)
+    )

@@ -42,6 +42,7 @@ def test_the_tables_name_what_there_is_with_its_extra():
     extras = tomllib.loads((PAGE.parents[1] / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     rows = re.findall(r"^\| `(\w+)[^|]*\|[^|]+\| (?:`([\w-]+)`|\S) \|", PAGE.read_text(), re.MULTILINE)
     assert {name for name, _ in rows} == {
+        "Agents",
         "Calculator",
         "Gymnasium",
         "MCP",

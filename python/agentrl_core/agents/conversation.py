@@ -22,7 +22,7 @@ def text_of(content: object) -> str | None:
     return None
 
 
-def digests(messages: Sequence[Mapping[str, Any]], context: object) -> list[str]:
+def digests(messages: Sequence[Mapping[str, Any]], context: object, known: Sequence[str] = ()) -> list[str]:
     """A digest for each message, of it and of all before it.
 
     Two chats agree up to a message iff its digests are equal. Clients change what they send back: they drop the
@@ -32,16 +32,43 @@ def digests(messages: Sequence[Mapping[str, Any]], context: object) -> list[str]
     Args:
         messages: of a request to `/v1/chat/completions`.
         context: what else the prompt depends on, such as the tools; JSON.
+        known: digests of the first messages, where somebody has them.
     """
-    digest = hashlib.sha256(_json(context)).digest()
-    found, calls = [], dict[str, int]()
-    for message in messages:
+    digest = bytes.fromhex(known[-1]) if known else hashlib.sha256(_json(context)).digest()
+    found = list(known)
+    spoken = (message for message in reversed(messages[: len(known)]) if message.get("role") == "assistant")
+    calls = _places(next(spoken, {}))
+    for message in messages[len(known) :]:
         told = _told(message, calls)
         if message.get("role") == "assistant":
-            calls = {str(call.get("id")): place for place, call in enumerate(message.get("tool_calls") or [])}
+            calls = _places(message)
         digest = hashlib.sha256(digest + _json(told)).digest()
         found.append(digest.hex())
     return found
+
+
+class Histories:
+    """Digests of chats that go on: those of the messages that the chat before had too are not made again."""
+
+    def __init__(self) -> None:
+        self._context: object = None
+        self._messages: list[Json] = []
+        self._chain: list[str] = []
+
+    def digests(self, messages: list[Json], context: object) -> list[str]:
+        """See `digests`."""
+        same = 0
+        if context == self._context:
+            pairs = enumerate(zip(self._messages, messages, strict=False))
+            same = next((place for place, (old, new) in pairs if old != new), min(len(self._messages), len(messages)))
+        chain = digests(messages, context, self._chain[:same])
+        self._context, self._messages, self._chain = context, messages, chain
+        return chain
+
+
+def _places(message: Mapping[str, Any]) -> dict[str, int]:
+    """The places of a message's calls, by their identifiers."""
+    return {str(call.get("id")): place for place, call in enumerate(message.get("tool_calls") or [])}
 
 
 def _told(message: Mapping[str, Any], calls: Mapping[str, int]) -> object:

@@ -5,31 +5,26 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
-import json
 import re
 import secrets
-import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from types import ModuleType
-from typing import Any
 
 from agentrl_core.agents import traces
 from agentrl_core.agents.conversation import Json
-from agentrl_core.agents.dialects import chat, completions, messages, responses
+from agentrl_core.agents.doors import Doors, key_of, serving
 from agentrl_core.agents.recorder import Recorder
 from agentrl_core.agents.session import Session
 from agentrl_core.agents.template import Template
-from agentrl_core.agents.upstream import RefusedError, Upstream
+from agentrl_core.agents.upstream import Upstream
 from agentrl_core.data.batch import Batch
 from agentrl_core.data.store import Store
-from agentrl_core.exceptions import AgentRLError, EngineError, InvalidInputError, MissingDependencyError, NotFoundError
+from agentrl_core.exceptions import InvalidInputError, MissingDependencyError, NotFoundError
 
 try:
-    import uvicorn
     from starlette.applications import Starlette
     from starlette.requests import Request
-    from starlette.responses import JSONResponse, Response, StreamingResponse
+    from starlette.responses import JSONResponse, Response
     from starlette.routing import Route
 except ImportError as error:
     raise MissingDependencyError(
@@ -37,16 +32,15 @@ except ImportError as error:
     ) from error
 
 NAME = re.compile(r"[A-Za-z0-9_.\-]{1,128}\Z")
-RETRIES = "x-stainless-retry-count"
-"""Header in which the clients of OpenAI and Anthropic say how often they have asked before."""
 
 
-class Endpoint:
+class Endpoint(Doors):
     """Records what agents of any framework say, token by token, while they run as they are.
 
     An agent is pointed to it by its base URL and its API key, and speaks OpenAI's chat completions, completions or
-    responses, or Anthropic's messages. Each session is an episode; each answer is a turn of it, stored once with the
-    token ids and log-probs that the engine reported. `app` is an ASGI application; `running` serves it in a thread.
+    responses, or Anthropic's messages. Each session is an episode, each conversation in it a trajectory (`lanes.Lanes`
+    says what is one), and each answer a turn, stored once with the token ids and log-probs that the engine reported.
+    `app` is an ASGI application; `running` serves it in a thread.
 
     A session is named in the path (`/s/NAME/v1`), in the header `X-Session-ID`, or by the API key that `open` gave for
     it (without a key of the endpoint, any key that looks like a name is one). Where an endpoint has a key of its own,
@@ -79,19 +73,17 @@ class Endpoint:
         max_bytes: int = 32 << 20,
         max_sessions: int = 100_000,
     ) -> None:
+        super().__init__(max_bytes)
         self.upstream = upstream
-        self.policy_version = 0
-        """The version of the weights that the upstream answers with: whoever gives it new ones says so."""
         self._recorder = Recorder(store)
         self._template = Template(upstream)
         self._api_key = api_key
-        self._max_bytes = max_bytes
         self._max_sessions = max_sessions
         self._keys: dict[str, str] = {}
         """Sessions by the digests of their keys, so that finding one tells nothing of the others."""
         self._sessions = {name: self._session(name) for name in self._recorder.sessions}
         self._checked: asyncio.Task[None] | None = None
-        self.app = Starlette(routes=self._routes(), lifespan=self._life)
+        self.app = Starlette(routes=self._all_routes(), lifespan=self._life)
 
     def open(self, session: str | None = None, *, task: str | None = None, group: str | None = None) -> Json:
         """Begin a session.
@@ -165,20 +157,8 @@ class Endpoint:
     @contextmanager
     def running(self, host: str = "127.0.0.1", port: int = 0) -> Iterator[str]:
         """Serve in a thread of its own; gives the URL. Port 0: any that is free."""
-        config = uvicorn.Config(self.app, host=host, port=port, log_level="warning", lifespan="on")
-        server = uvicorn.Server(config)
-        thread = threading.Thread(target=server.run, name="agentrl endpoint", daemon=True)
-        thread.start()
-        while not server.started:
-            if not thread.is_alive():
-                raise EngineError(f"the endpoint cannot be served at {host}:{port}; see the message above")
-            thread.join(0.01)
-        address = server.servers[0].sockets[0].getsockname()
-        try:
-            yield f"http://{address[0]}:{address[1]}"
-        finally:
-            server.should_exit = True
-            thread.join()
+        with serving(self.app, host, port) as url:
+            yield url
 
     def _session(self, name: str) -> Session:
         return Session(self._recorder.sessions[name], self._recorder, self.upstream, self._template)
@@ -193,92 +173,21 @@ class Endpoint:
         yield
         await self.upstream.close()
 
-    def _routes(self) -> list[Route]:
-        doors = {
-            "/chat/completions": (chat, "chat"),
-            "/completions": (completions, "completions"),
-            "/responses": (responses, "responses"),
-            "/messages": (messages, "messages"),
-        }
-        routes = [
-            Route(f"{prefix}/v1{path}", self._door(dialect, name), methods=["POST"])
-            for prefix in ("", "/s/{session}")
-            for path, (dialect, name) in doors.items()
-        ]
-        routes += [Route(f"{prefix}/v1/models", self._guarded(self._models)) for prefix in ("", "/s/{session}")]
+    def _all_routes(self) -> list[Route]:
         return [
-            *routes,
+            *self.routes(),
             Route("/health", self._health),
-            Route("/sessions", self._guarded(self._open), methods=["POST"]),
-            Route("/sessions/{session}/reward", self._guarded(self._reward), methods=["POST"]),
-            Route("/sessions/{session}/close", self._guarded(self._close), methods=["POST"]),
-            Route("/sessions/{session}/traces", self._guarded(self._traces)),
-            Route("/weights", self._guarded(self._weights), methods=["POST"]),
-            Route("/iterations", self._guarded(self._commit), methods=["POST"]),
+            Route("/sessions", self.guarded(self._open), methods=["POST"]),
+            Route("/sessions/{session}/reward", self.guarded(self._reward), methods=["POST"]),
+            Route("/sessions/{session}/close", self.guarded(self._close), methods=["POST"]),
+            Route("/sessions/{session}/traces", self.guarded(self._traces)),
+            Route("/weights", self.guarded(self._weights), methods=["POST"]),
+            Route("/iterations", self.guarded(self._commit), methods=["POST"]),
         ]
 
-    def _door(self, dialect: ModuleType, name: str) -> Callable[[Request], Awaitable[Response]]:
-        """The door of a dialect."""
-
-        async def reply_to(request: Request) -> Response:
-            session = self._named(request)
-            body = await self._body(request)
-            if name == "responses" and body.get("previous_response_id"):
-                body = _continued(session, body)
-            asked = dialect.asked(body)
-            await self._check()
-            retry = request.headers.get(RETRIES, "0") not in ("", "0")
-            answer = session.complete if name == "completions" else session.chat
-            found = await answer(asked, self.policy_version, path=name, retry=retry, is_gone=request.is_disconnected)
-            reply = dialect.reply(found, body, secrets.token_hex(12))
-            if name == "responses":
-                session.histories[reply["id"]] = responses.history(body, reply)
-            if body.get("stream"):
-                return StreamingResponse(_sse(dialect.events(reply, body)), media_type="text/event-stream")
-            return JSONResponse(reply)
-
-        return self._told(reply_to, name)
-
-    def _guarded(self, work: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
-        """A door for whoever has the endpoint's key."""
-
-        async def answer(request: Request) -> Response:
-            if self._api_key is not None and not _same(_key(request), self._api_key):
-                raise PermissionError
-            return await work(request)
-
-        return self._told(answer, "chat")
-
-    def _told(
-        self, work: Callable[[Request], Awaitable[Response]], name: str
-    ) -> Callable[[Request], Awaitable[Response]]:
-        """Errors in the client's dialect."""
-
-        async def answer(request: Request) -> Response:
-            try:
-                return await work(request)
-            except PermissionError:
-                return _failed(name, 401, "authentication_error", "the API key is missing or wrong")
-            except RefusedError as error:
-                said = error.body.get("error") or {}
-                told = said.get("message") if isinstance(said, dict) else None
-                return _failed(name, error.status, "invalid_request_error", str(told or error))
-            except NotFoundError as error:
-                return _failed(name, 404, "not_found_error", str(error))
-            except OverflowError as error:
-                return _failed(name, 413, "request_too_large", str(error))
-            except InvalidInputError as error:
-                return _failed(name, 400, "invalid_request_error", str(error))
-            except EngineError as error:
-                return _failed(name, 502, "api_error", str(error))
-            except AgentRLError as error:
-                return _failed(name, 500, "api_error", str(error))
-
-        return answer
-
-    def _named(self, request: Request) -> Session:
+    def conversation(self, request: Request) -> Session:
         """The session of a request. One that is named and not open yet begins with its first request."""
-        key = _key(request)
+        key = key_of(request)
         owner = self._keys.get(_digest(key))
         if owner is None and self._api_key is not None and not _same(key, self._api_key):
             raise PermissionError
@@ -296,22 +205,16 @@ class Endpoint:
             self.open(name)
         return self._sessions[name]
 
-    async def _body(self, request: Request) -> Json:
-        parts, length = [], 0
-        async for part in request.stream():
-            length += len(part)
-            if length > self._max_bytes:
-                raise OverflowError(f"the body has more than {self._max_bytes} bytes; send less")
-            parts.append(part)
-        try:
-            body = json.loads(b"".join(parts) or b"{}")
-        except (ValueError, RecursionError) as error:
-            raise InvalidInputError(f"the body is no JSON: {error}") from error
-        if not isinstance(body, dict):
-            raise InvalidInputError("the body is no JSON object; give one")
-        return body
+    def check_key(self, request: Request) -> None:
+        """See `Doors.check_key`: a key of the endpoint."""
+        if self._api_key is not None and not _same(key_of(request), self._api_key):
+            raise PermissionError
 
-    async def _check(self) -> None:
+    async def models(self) -> Json:
+        """See `Doors.models`."""
+        return await self.upstream.models()
+
+    async def ready(self) -> None:
         """Look at the upstream once, before its first answer."""
         if self._checked is None or (self._checked.done() and self._checked.exception() is not None):
             self._checked = asyncio.ensure_future(self.upstream.check())
@@ -320,17 +223,14 @@ class Endpoint:
     async def _health(self, _: Request) -> Response:
         return JSONResponse({"status": "ok", "sessions": len(self._sessions), "iteration": self._recorder.iteration})
 
-    async def _models(self, _: Request) -> Response:
-        return JSONResponse(await self.upstream.models())
-
     async def _open(self, request: Request) -> Response:
-        body = await self._body(request)
+        body = await self.body(request)
         given = {name: _text(body, name) for name in ("session_id", "task_id", "group")}
         opened = self.open(given["session_id"], task=given["task_id"], group=given["group"])
         return JSONResponse(opened | {"base_url": str(request.base_url).rstrip("/") + opened["path"]})
 
     async def _reward(self, request: Request) -> Response:
-        body = await self._body(request)
+        body = await self.body(request)
         reward, turn = body.get("reward"), body.get("turn")
         if isinstance(reward, bool) or not isinstance(reward, (int, float)):
             raise InvalidInputError(f"reward is {reward!r}; give a number")
@@ -340,7 +240,7 @@ class Endpoint:
         return JSONResponse({"status": "ok"})
 
     async def _close(self, request: Request) -> Response:
-        body = await self._body(request)
+        body = await self.body(request)
         reward, success = body.get("reward"), body.get("success")
         if reward is not None and (isinstance(reward, bool) or not isinstance(reward, (int, float))):
             raise InvalidInputError(f"reward is {reward!r}; give a number")
@@ -359,7 +259,7 @@ class Endpoint:
         return JSONResponse(traces.shaped(recorded, shape))
 
     async def _weights(self, request: Request) -> Response:
-        version = (await self._body(request)).get("version")
+        version = (await self.body(request)).get("version")
         if isinstance(version, bool) or not isinstance(version, int) or version < self.policy_version:
             raise InvalidInputError(f"version is {version!r}; give a whole number, at least {self.policy_version}")
         self.policy_version = version
@@ -370,28 +270,6 @@ class Endpoint:
         if batch is None:
             return Response(status_code=204)
         return Response(traces.arrow(batch), media_type="application/vnd.apache.arrow.stream")
-
-
-def _continued(session: Session, body: Json) -> Json:
-    """A body with the history that it names, which is one of its own session."""
-    named = str(body["previous_response_id"])
-    if named not in session.histories:
-        raise NotFoundError(f"there is no response {named[:80]!r} in this session; send the history")
-    given = body.get("input") or []
-    items = [{"role": "user", "content": given}] if isinstance(given, str) else given
-    return body | {"input": [*session.histories[named], *items]}
-
-
-def _sse(events: Iterator[tuple[str | None, Json | None]]) -> Iterator[str]:
-    for name, data in events:
-        head = "" if name is None else f"event: {name}\n"
-        yield f"{head}data: {'[DONE]' if data is None else json.dumps(data, ensure_ascii=False)}\n\n"
-
-
-def _key(request: Request) -> str:
-    """The key that a client shows, as OpenAI's and Anthropic's do."""
-    kind, _, key = request.headers.get("authorization", "").partition(" ")
-    return key.strip() if kind.lower() == "bearer" else request.headers.get("x-api-key", "")
 
 
 def _digest(key: str) -> str:
@@ -407,10 +285,3 @@ def _text(body: Json, name: str) -> str | None:
     if value is not None and (not isinstance(value, str) or not value):
         raise InvalidInputError(f"{name} is {value!r}; give a text")
     return value
-
-
-def _failed(dialect: str, status: int, kind: str, text: str) -> Response:
-    told: dict[str, Any] = {"type": kind, "message": text}
-    if dialect == "messages":
-        return JSONResponse({"type": "error", "error": told}, status)
-    return JSONResponse({"error": told | {"param": None, "code": None}}, status)

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import json
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
 from agentrl_core import _core
-from agentrl_core.agents.conversation import Json, text_of
+from agentrl_core.agents.conversation import Json
+from agentrl_core.agents.spoken import for_template, message_of
 from agentrl_core.agents.upstream import Answer, Choice, RefusedError
 from agentrl_core.engine.base import Engine, Request, Sampling
 from agentrl_core.exceptions import InvalidInputError
@@ -105,37 +104,21 @@ class EngineUpstream:
         except (InvalidInputError, TypeError, ValueError) as error:
             raise RefusedError(400, {"error": {"message": str(error)}}) from error
         segments = await asyncio.gather(*map(self._engine.generate, requests))
-        choices = []
+        choices, opening = [], self._tokenizer.decode(tokens[-_OPENING:])
         for segment in segments:
             text = self._engine.chat.decode(segment.tokens)
-            message = self._parsed(text, tokens) if is_chat else {"content": text}
+            message = message_of(self._tokenizer, text, opening) if is_chat else {"content": text}
             reason = "tool_calls" if message.get("tool_calls") else segment.finish_reason
             choices.append(Choice(message, segment.tokens.tolist(), segment.logprobs.tolist(), reason))
         sampled = sum(len(segment.tokens) for segment in segments)
         usage = {"prompt_tokens": len(tokens), "completion_tokens": sampled, "total_tokens": len(tokens) + sampled}
         return Answer(tokens, choices, usage)
 
-    def _parsed(self, text: str, prompt: list[int]) -> Json:
-        if getattr(self._tokenizer, "response_template", None) is None:
-            return {"content": text}
-        try:
-            # A template can open the answer, such as with `<think>`.
-            message = dict(self._tokenizer.parse_response(text, prefix=self._tokenizer.decode(prompt[-_OPENING:])))
-        except ValueError:
-            return {"content": text}  # a call that is no JSON is what was said
-        message.pop("role", None)
-        calls = message.pop("tool_calls", None) or []
-        message["content"] = message.get("content") or None
-        if calls:
-            message["tool_calls"] = [_call(call, place, text) for place, call in enumerate(calls)]
-        thinking = message.pop("thinking", None)
-        return message | ({"reasoning": thinking} if thinking else {})
-
     def _rendered(
         self, messages: Sequence[Json], tools: Sequence[Json] | None, options: Json | None, *, open_turn: bool
     ) -> list[int]:
         tokens = self._tokenizer.apply_chat_template(
-            [_for_template(message) for message in messages],
+            [for_template(message) for message in messages],
             tools=None if not tools else list(tools),
             add_generation_prompt=open_turn,
             tokenize=True,
@@ -143,24 +126,3 @@ class EngineUpstream:
             **(options or {}),
         )
         return [int(token) for token in tokens]
-
-
-def _call(call: Json, place: int, text: str) -> Json:
-    function = call.get("function", call)
-    arguments = function.get("arguments")
-    told = arguments if isinstance(arguments, str) else json.dumps(arguments or {})
-    name = f"call_{_core.rng.structural_seed(place, *text.encode()[:64]):016x}"
-    return {"id": name, "type": "function", "function": {"name": function.get("name"), "arguments": told}}
-
-
-def _for_template(message: Json) -> Json:
-    """A message as templates expect it: texts are not in parts, and arguments of calls are objects."""
-    text = text_of(message.get("content"))
-    told = message if text is None else message | {"content": text}
-    calls = []
-    for call in message.get("tool_calls") or []:
-        function = dict(call.get("function") or {})
-        with suppress(TypeError, ValueError):  # what a model wrote need not be JSON
-            function["arguments"] = json.loads(function.get("arguments") or "{}")
-        calls.append(call | {"function": function})
-    return told | {"tool_calls": calls} if calls else told

@@ -42,6 +42,9 @@ class Turn:
         message: what the client was told.
         chat: digest of the chat that ends with this answer, see `conversation.digests`; empty: of no chat.
         asked: digest of the request, by which one that is sent again is known.
+        lane: number of its conversation, see `lanes.Lanes`.
+        opening: digest of the first message, where the lane begins with it; else empty.
+        details: the client's own `logprobs`, where it asked for them.
         reward: of this turn, where somebody paid it one.
     """
 
@@ -58,6 +61,9 @@ class Turn:
     message: Json
     chat: str
     asked: str
+    lane: int = 0
+    opening: str = ""
+    details: Json | None = None
     reward: float | None = None
 
 
@@ -73,10 +79,19 @@ class Recorded:
     closed: Json | None = None
     """Its end: reward, success, status; None while it is open."""
 
+    _last: tuple[int, Tokens] = field(default=(-1, np.empty(0, np.int32)), repr=False)
+    """The path that was asked for last: the next is most often that of the turn behind it."""
+
     def path(self, number: int) -> Tokens:
         """The tokens of a turn: its prompt, and what was sampled behind it."""
-        turn = self.turns[number]
-        return np.concatenate([self.context(number), turn.output])
+        known, path = self._last
+        if known != number:
+            turn = self.turns[number]
+            before = path[: turn.shared] if known == turn.origin else None
+            context = self.context(number) if before is None else np.concatenate([before, turn.added])
+            path = np.concatenate([context, turn.output])
+            self._last = number, path
+        return path
 
     def context(self, number: int) -> Tokens:
         """The tokens of a turn's prompt, as the engine read them."""
@@ -132,7 +147,7 @@ class Recorder:
         version: int,
         *,
         near: int,
-        chats: Sequence[str],
+        said: Sequence[tuple[int, str, str]],
         asked: str,
     ) -> list[Turn]:
         """Keep an answer, a turn for each of its choices. When this returns, no kill loses it.
@@ -143,7 +158,7 @@ class Recorder:
             request: what it was asked.
             version: of the weights.
             near: the turn that the prompt goes on from; -1: none that is known.
-            chats: digest of the chat behind each choice.
+            said: for each choice the lane, the digest of the chat behind it, and what begins the lane.
             asked: digest of the request.
         """
         prompt = np.asarray(answer.prompt, np.int32)
@@ -162,10 +177,13 @@ class Recorder:
                 None if temperature is None else float(temperature),
                 1.0 if top_p is None else float(top_p),
                 choice.message,
-                chats[place],
+                chat,
                 asked,
+                lane,
+                opening,
+                choice.details,
             )
-            for place, choice in enumerate(answer.choices)
+            for place, (choice, (lane, chat, opening)) in enumerate(zip(answer.choices, said, strict=True))
         ]
         self._write(recorded.session, "turn", {"turns": [_packed(turn) for turn in turns]})
         recorded.turns += turns
@@ -201,12 +219,14 @@ class Recorder:
         numbers = {group: number for number, group in enumerate(tasks)}
         for group, task in tasks.items():
             forest.add_group(numbers[group], task)
+        members = dict.fromkeys(tasks, 0)
         for recorded in sessions:
-            trajectory = forest.start(numbers[recorded.group], recorded.member)
-            if recorded.turns:
-                _ingest(forest, trajectory, recorded)
-            if recorded.closed is not None:
-                end = recorded.closed
+            lanes = _ingested(forest, numbers[recorded.group], members[recorded.group], recorded)
+            members[recorded.group] += len(lanes)
+            if recorded.closed is None:
+                continue
+            end = recorded.closed
+            for trajectory in lanes:
                 forest.finish(
                     trajectory,
                     reward=end.get("reward"),
@@ -304,13 +324,27 @@ def _origin(recorded: Recorded, prompt: Tokens, near: int) -> tuple[int, int]:
     return best
 
 
-def _ingest(forest: Forest, trajectory: int, recorded: Recorded) -> None:
-    """Give the turns of a session to a forest. A token whose log-prob nobody knows is not trained."""
-    turns = recorded.turns
-    known = [np.isfinite(turn.logprobs) for turn in turns]
-    for turn, mask in zip(turns, known, strict=True):
-        forest.ingest(
-            [trajectory],
+def _ingested(forest: Forest, group: int, member: int, recorded: Recorded) -> list[int]:
+    """Give the turns of a session to a forest, each lane as a trajectory; returns these.
+
+    A token whose log-prob nobody knows is not trained. Where no turn was paid, the last of each lane is paid what the
+    session was: what a turn led to is what came of its own lane.
+    """
+    lanes: dict[int, int] = {}
+    nodes: list[int] = []
+    last = {turn.lane: turn.number for turn in recorded.turns}
+    is_paid = any(turn.reward is not None for turn in recorded.turns)
+    outcome = None if is_paid or recorded.closed is None else recorded.closed.get("reward")
+    if not recorded.turns:
+        lanes[0] = forest.start(group, member)
+    for turn in recorded.turns:
+        if turn.lane not in lanes:
+            first = next(iter(lanes.values()), None)
+            lanes[turn.lane] = _begun(forest, recorded, turn, lanes, nodes, (group, member + len(lanes), first))
+        reward = outcome if outcome is not None and turn.number == last[turn.lane] else turn.reward
+        mask = np.isfinite(turn.logprobs)
+        stored = forest.ingest(
+            [lanes[turn.lane]],
             prompts=[recorded.context(turn.number)],
             outputs=[turn.output],
             logprobs=[np.where(mask, turn.logprobs, 0.0)],
@@ -320,5 +354,30 @@ def _ingest(forest: Forest, trajectory: int, recorded: Recorded) -> None:
             temperature=turn.temperature,
             top_p=turn.top_p,
             finish_reason="length" if turn.finish_reason == "length" else "stop",
-            reward=[math.nan if turn.reward is None else turn.reward],
+            reward=[math.nan if reward is None else reward],
         )
+        nodes.append(int(stored.nodes[0]))
+    return list(lanes.values())
+
+
+def _begun(
+    forest: Forest,
+    recorded: Recorded,
+    turn: Turn,
+    lanes: dict[int, int],
+    nodes: list[int],
+    start: tuple[int, int, int | None],
+) -> int:
+    """The trajectory of a lane that begins with a turn. One that goes on from an answer is a fork behind it.
+
+    What it inherits is trained by the lane that said it.
+    """
+    group, member, first = start
+    before = recorded.turns[turn.number - 1] if turn.number else None
+    if before is not None and before.asked == turn.asked and before.origin == turn.origin:
+        # Another answer to the same request.
+        return forest.fork(lanes[before.lane], node=nodes[before.number], end=0, train_prefix=False, episode=first)
+    if turn.origin >= 0 and turn.shared == len(recorded.path(turn.origin)):
+        origin = recorded.turns[turn.origin]
+        return forest.fork(lanes[origin.lane], node=nodes[origin.number], train_prefix=False, episode=first)
+    return forest.start(group, member, episode=first)

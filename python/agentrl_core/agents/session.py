@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-import hashlib
-import json
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 
-from agentrl_core.agents.conversation import Json, digests
+from agentrl_core.agents.conversation import Histories, Json, digests
+from agentrl_core.agents.lanes import Lanes
 from agentrl_core.agents.recorder import Recorded, Recorder
+from agentrl_core.agents.repeats import IsGone, Repeats
 from agentrl_core.agents.template import Template
 from agentrl_core.agents.upstream import Answer, Choice, Upstream
 from agentrl_core.exceptions import InvalidInputError
-
-
-@dataclass
-class Asked:
-    """A request that is being answered."""
-
-    answer: asyncio.Future[Answer]
-    is_gone: Callable[[], Awaitable[bool]]
-    """Whether who asked has hung up."""
 
 
 class Session:
@@ -30,7 +19,8 @@ class Session:
     A request goes on from the last answer given here that is in its history, word for word (`conversation.digests` says
     what of a message counts). Its prompt is then the tokens of that turn and the template's tokens of what follows, so
     the model reads what it wrote, its reasoning too, however the client sends it back. Where the history was edited
-    before that, it branches there; where it has no answer of ours, the engine renders it anew.
+    before that, it branches there; where it has no answer of ours, the engine renders it anew. Which conversation it
+    belongs to, and so which trajectory, is what `lanes.Lanes` says.
 
     Args:
         recorded: what is kept of it.
@@ -48,70 +38,43 @@ class Session:
         """The turn whose answer is the last message of a chat, by the chat's digest."""
         self.histories: dict[str, list[Json]] = {}
         """Items of conversations, by the response that ends them."""
-        self._asked: dict[str, Asked] = {}
-        """Requests that are being answered, by their bodies."""
-        self._unheard: set[str] = set()
-        """Those whose client had hung up when they were answered."""
+        self._repeats = Repeats(self._before)
+        self._chats = Histories()
+        self._lanes = Lanes.of((turn.lane, turn.chat, turn.opening) for turn in recorded.turns)
 
-    async def chat(
-        self, request: Json, version: int, *, path: str, retry: bool, is_gone: Callable[[], Awaitable[bool]]
-    ) -> Answer:
+    async def chat(self, request: Json, version: int, *, key: str, retry: bool, is_gone: IsGone) -> Answer:
         """Answer a chat, and keep the turn.
 
         Args:
             request: to `/v1/chat/completions`.
             version: of the weights that answer.
-            path: the door through which it came, and
+            key: digest of the request, as it came.
             retry: whether the client says that it asks again: it gets the answer that was made, none is sampled.
             is_gone: whether the client has hung up. Who asks the same behind it gets its answer, for it is likely the
                 same client.
         """
-        asked = Asked(asyncio.get_running_loop().create_future(), is_gone)
-        return await self._once(request, path, lambda key: self._answer(request, version, key), asked, retry=retry)
+        self._check_open()
+        return await self._repeats.once(key, request, lambda: self._answer(request, version, key), is_gone, retry=retry)
 
-    async def complete(
-        self, request: Json, version: int, *, path: str, retry: bool, is_gone: Callable[[], Awaitable[bool]]
-    ) -> Answer:
+    async def complete(self, request: Json, version: int, *, key: str, retry: bool, is_gone: IsGone) -> Answer:
         """Answer a request to `/v1/completions`, and keep the turn; the arguments are those of `chat`."""
 
-        async def ask(asked: str) -> Answer:
-            answer = await self._upstream.complete(request)
-            self._keep(request, answer, version, near=-1, chats=[""] * len(answer.choices), asked=asked)
-            return answer
+        async def answer() -> tuple[Answer, int, list[str]]:
+            found = await self._upstream.complete(request)
+            return found, -1, [""] * len(found.choices)
 
-        asked = Asked(asyncio.get_running_loop().create_future(), is_gone)
-        return await self._once(request, path, ask, asked, retry=retry)
+        async def ask() -> Answer:
+            return await self._kept(request, version, key, ["completions"], answer)
 
-    async def _once(
-        self, request: Json, path: str, ask: Callable[[str], Awaitable[Answer]], asked: Asked, *, retry: bool
-    ) -> Answer:
-        """The answer to a request, made once for a request that is sent again."""
+        self._check_open()
+        return await self._repeats.once(key, request, ask, is_gone, retry=retry)
+
+    def _check_open(self) -> None:
         if self.recorded.closed is not None:
             raise InvalidInputError(f"session {self.recorded.session!r} is closed; open another one")
-        text = json.dumps([path, request], sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-        key = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
-        known = self._asked.get(key)
-        if known is not None and (retry or await known.is_gone()):
-            known.is_gone = asked.is_gone
-            asked = known
-        elif known is None and (retry or key in self._unheard) and (answer := self._before(key, request)) is not None:
-            self._unheard.discard(key)
-            return answer
-        else:
-            self._asked[key] = asked
-            asked.answer = asyncio.ensure_future(ask(key))
-        try:
-            # Shielded: one who gives up waiting must not take the answer from the others.
-            answer = await asyncio.shield(asked.answer)
-        finally:
-            if asked.answer.done() and self._asked.get(key) is asked:
-                del self._asked[key]
-        if await asked.is_gone():
-            self._unheard.add(key)
-        return answer
 
     def _before(self, key: str, request: Json) -> Answer | None:
-        """The last answer to a request, from what was recorded; without details that a client may have asked for."""
+        """The last answer to a request, from what was recorded."""
         turns = [turn for turn in self.recorded.turns if turn.asked == key][-int(request.get("n", 1)) :]
         if not turns:
             return None
@@ -119,15 +82,28 @@ class Session:
         sampled = sum(len(turn.output) for turn in turns)
         usage = {"prompt_tokens": len(prompt), "completion_tokens": sampled, "total_tokens": len(prompt) + sampled}
         choices = [
-            Choice(turn.message, turn.output.tolist(), turn.logprobs.tolist(), turn.finish_reason) for turn in turns
+            Choice(turn.message, turn.output.tolist(), turn.logprobs.tolist(), turn.finish_reason, turn.details)
+            for turn in turns
         ]
         return Answer(prompt, choices, usage)
 
     async def _answer(self, request: Json, version: int, asked: str) -> Answer:
         messages, tools = request["messages"], request.get("tools")
         options = request.get("chat_template_kwargs")
-        chain = digests(messages, [tools, options])
-        near, tokens = -1, None
+        chain = self._chats.digests(messages, [tools, options])
+
+        async def ask() -> tuple[Answer, int, list[str]]:
+            near, tokens = await self._near(chain, messages, tools, options)
+            answer = await self._upstream.chat(request, tokens)
+            said = [choice.message | {"role": "assistant"} for choice in answer.choices]
+            return answer, near, [digests([*messages, message], None, chain)[-1] for message in said]
+
+        return await self._kept(request, version, asked, chain, ask)
+
+    async def _near(
+        self, chain: Sequence[str], messages: Sequence[Json], tools: Sequence[Json] | None, options: Json | None
+    ) -> tuple[int, list[int] | None]:
+        """The turn that a chat goes on from, and the tokens of its prompt; -1 and None: the engine renders it anew."""
         for place in range(len(messages) - 2, -1, -1):
             turn = self._turns.get(chain[place])
             if turn is None or messages[place].get("role") != "assistant":
@@ -136,19 +112,31 @@ class Session:
             behind = await self._template.behind(
                 messages[: place + 1], messages[place + 1 :], tools, options, int(path[-1])
             )
-            if behind is not None:
-                near, tokens = turn, [*path.tolist(), *behind]
-            break
-        answer = await self._upstream.chat(request, tokens)
-        said = [choice.message | {"role": "assistant"} for choice in answer.choices]
-        chats = [digests([*messages, message], [tools, options])[-1] for message in said]
-        self._keep(request, answer, version, near=near, chats=chats, asked=asked)
-        return answer
+            return (-1, None) if behind is None else (turn, [*path.tolist(), *behind])
+        return -1, None
 
-    def _keep(
-        self, request: Json, answer: Answer, version: int, *, near: int, chats: Sequence[str], asked: str
-    ) -> None:
-        if self.recorded.closed is not None:
-            raise InvalidInputError(f"session {self.recorded.session!r} was closed while it was answered")
-        turns = self._recorder.turn(self.recorded, answer, request, version, near=near, chats=chats, asked=asked)
-        self._turns.update((turn.chat, turn.number) for turn in turns if turn.chat)
+    async def _kept(
+        self,
+        request: Json,
+        version: int,
+        asked: str,
+        chain: Sequence[str],
+        ask: Callable[[], Awaitable[tuple[Answer, int, list[str]]]],
+    ) -> Answer:
+        """What `ask` gives, kept as turns of the lane that the request belongs to; other choices begin their own."""
+        place = self._lanes.begin(chain)
+        try:
+            answer, near, chats = await ask()
+            self._check_open()
+            lanes = [place.lane, *(self._lanes.another(chain[0]) for _ in chats[1:])]
+            openings = [chain[0] if place.is_new else "", *(chain[0] for _ in chats[1:])]
+            said = list(zip(lanes, chats, openings, strict=True))
+            turns = self._recorder.turn(self.recorded, answer, request, version, near=near, said=said, asked=asked)
+        except BaseException:
+            self._lanes.give_up(place.lane)
+            raise
+        for turn in turns:
+            self._lanes.end(turn.lane, turn.chat)
+            if turn.chat:
+                self._turns[turn.chat] = turn.number
+        return answer

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from agentrl_core.env.base import Content, Fact, Outcome
+from agentrl_core.env.base import Content, Context, Fact, Outcome
 from agentrl_core.env.image import is_said
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.rollout.match import seen_by
@@ -113,8 +113,22 @@ class Checks:
             success=None if outcome.success is None else self._verdict(outcome.success, "success"),
             info=outcome.info,
             facts=self._told(outcome.facts),
+            context=self._context(outcome.context, alone=not waits),
         )
         return Answer(checked, None if over or (waits and state is None) else self.state(state))
+
+    def _context(self, context: Any, *, alone: bool) -> Context | None:
+        if context is None:
+            return None
+        if not alone:
+            self.refuse("Outcome.context is given", "leave it out: the agents of an episode have a context each")
+        lane = getattr(context, "lane", None)
+        if not isinstance(context, Context) or isinstance(lane, bool) or not isinstance(lane, int) or lane < 0:
+            self.refuse(
+                f"Outcome.context is {shown(context)}", "give an env.Context with the number of a lane, or None"
+            )
+        tools = None if context.tools is None else [dict(tool) for tool in context.tools]
+        return Context(lane, self._verdict(context.whole, "context.whole"), tools)
 
     def refuse(self, found: str, remedy: str) -> NoReturn:
         """Raise the error."""

@@ -14,7 +14,7 @@ import numpy as np
 
 from agentrl_core.data.json_text import to_json
 from agentrl_core.engine.base import Request, Segment, Top
-from agentrl_core.env.base import Outcome
+from agentrl_core.env.base import Context, Outcome
 from agentrl_core.env.image import Image
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.rollout.runtime import Answer, Joint
@@ -213,6 +213,7 @@ def _table(answer: Answer) -> dict[str, Any]:
         "info": outcome.info,
         "facts": facts or None,
         "state_key": _packed(answer.state_key),
+        "context": None if outcome.context is None else vars(outcome.context),
     }
 
 
@@ -221,6 +222,8 @@ def _answer(table: dict[str, Any]) -> Answer:
     reward = table.pop("reward")
     facts = {name: _unpacked(value) for name, value in (table.pop("facts") or {}).items()}
     table["observation"] = _seen(table["observation"])
+    context = table.pop("context", None)
+    table["context"] = None if context is None else Context(**context)
     outcome = Outcome(reward=None if reward is None else float(reward), facts=facts or None, **table)
     return Answer(outcome, state)
 

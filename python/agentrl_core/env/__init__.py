@@ -14,11 +14,13 @@ from agentrl_core.lazy import lazy
 
 if TYPE_CHECKING:
     from agentrl_core.data.codes import StepFlag
+    from agentrl_core.env.agents import Agents
     from agentrl_core.env.base import (
         FORMAT_ERROR,
         TOOL_ERROR,
         TOOL_RESULT,
         Content,
+        Context,
         Environment,
         Episode,
         Fact,
@@ -47,6 +49,7 @@ _HOME = {
     **dict.fromkeys(
         (
             "Content",
+            "Context",
             "Environment",
             "Episode",
             "FORMAT_ERROR",
@@ -64,6 +67,7 @@ _HOME = {
         ),
         "base",
     ),
+    "Agents": "agents",
     "Calculator": "calculator",
     "Gymnasium": "gymnasium",
     "Image": "image",
@@ -84,8 +88,10 @@ __all__ = [
     "MCP",
     "TOOL_ERROR",
     "TOOL_RESULT",
+    "Agents",
     "Calculator",
     "Content",
+    "Context",
     "Environment",
     "Episode",
     "Fact",

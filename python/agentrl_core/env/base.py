@@ -67,6 +67,27 @@ class Task:
 
 
 @dataclass(frozen=True)
+class Context:
+    """Where an observation stands, if not behind the action that it answers.
+
+    Programs that talk to a model rewrite what was said, and hold several conversations at a time. Each of these is a
+    *lane* of the episode: a trajectory of its own, in the group and the episode of the first, so that what one lane
+    earned is not discounted along the turns of another. When the episode ends all its lanes do, and each gets the
+    episode's reward and verdict.
+
+    Args:
+        lane: number of the conversation that acts next; the episode begins in 0, and the next new one is 1.
+        whole: the observation is the whole context of the lane from here on; else it stands behind the lane's last
+            action, as what that action is answered.
+        tools: JSON schemas of the tools that the template shows with a whole context.
+    """
+
+    lane: int = 0
+    whole: bool = False
+    tools: Sequence[Mapping[str, Any]] | None = None
+
+
+@dataclass(frozen=True)
 class Outcome:
     """What one action gave: the next observation, or the end of the episode.
 
@@ -81,6 +102,7 @@ class Outcome:
         info: facts for the record, saved as JSON with the trajectory: those of the last action as they are, and under
             `earlier_steps` a list of those of each action before it, where there are any.
         facts: values of what the environment declares in `facts`, by name.
+        context: where the observation stands; None: behind this action.
 
     Example:
         >>> from agentrl_core.env import Outcome
@@ -98,6 +120,7 @@ class Outcome:
     success: bool | None = None
     info: Mapping[str, object] | None = None
     facts: Mapping[str, float | str | bytes] | None = None
+    context: Context | None = None
 
 
 class Episode(Protocol):

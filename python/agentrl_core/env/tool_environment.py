@@ -19,7 +19,8 @@ from agentrl_core.env.base import (
     Tool,
     ToolReply,
 )
-from agentrl_core.env.game import check_counts, checked_range
+from agentrl_core.env.game import check_counts
+from agentrl_core.env.task_list import TaskList
 from agentrl_core.exceptions import InvalidInputError
 
 Tools = Sequence[Tool] | Callable[[Task, int], Sequence[Tool]]
@@ -87,16 +88,7 @@ class ToolEnvironment:
         replayable: bool = True,
     ) -> None:
         check_counts("ToolEnvironment", max_turns=max_turns)
-        by_split = tasks if isinstance(tasks, Mapping) else {"train": tasks}
-        self._tasks: dict[Split, list[Task]] = {
-            "train": list(by_split.get("train", ())),
-            "held_out": list(by_split.get("held_out", ())),
-        }
-        self._by_id = {task.task_id: task for each in self._tasks.values() for task in each}
-        if not self._tasks["train"]:
-            raise InvalidInputError("ToolEnvironment: tasks has no training task; give at least one")
-        if len(self._by_id) != sum(map(len, self._tasks.values())):
-            raise InvalidInputError("ToolEnvironment: two tasks have the same task_id; give each its own")
+        self._tasks = TaskList("ToolEnvironment", tasks)
         if not callable(tools):
             _by_name(tools)
         self._tools = tools
@@ -111,10 +103,7 @@ class ToolEnvironment:
         Raises:
             InvalidInputError: a negative number, an unknown split, or more held-out tasks than there are.
         """
-        limit = len(self._tasks["held_out"]) if split == "held_out" else start + count
-        numbers = checked_range(count, split, start, limit)
-        tasks = self._tasks[split]
-        return [tasks[number % len(tasks)] for number in numbers]
+        return self._tasks.tasks(count, split=split, start=start)
 
     def task(self, task_id: str) -> Task:
         """The task of that name.
@@ -122,9 +111,7 @@ class ToolEnvironment:
         Raises:
             InvalidInputError: there is none.
         """
-        if task_id not in self._by_id:
-            raise InvalidInputError(f"task: {task_id!r} is no task of this ToolEnvironment")
-        return self._by_id[task_id]
+        return self._tasks.task(task_id)
 
     def reset(self, task: Task, seed: int) -> ToolEpisode:
         """A fresh episode; `seed` is for the tools, where they are made for each episode."""

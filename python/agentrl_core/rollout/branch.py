@@ -60,6 +60,7 @@ class Branch(Trajectory):
         Raises:
             InvalidInputError: the place is on no path of this branch, or its episode cannot be brought there.
         """
+        self._check_one_lane("forked")
         self._path.flush()
         place = self.end if at is None else at
         acted = self._acted_before(place)
@@ -154,6 +155,7 @@ class Branch(Trajectory):
         Raises:
             InvalidInputError: `start` cuts an action, nothing lies behind it, or an action is open.
         """
+        self._check_one_lane("spliced")
         place = self.end if at is None else at
         begin = suffix._begin_at(start)
         if suffix.open or (begin is not None and begin.tokens < start.tokens):
@@ -194,6 +196,7 @@ class Branch(Trajectory):
         Raises:
             InvalidInputError: it has no action yet, an action is open, or its context was rewritten.
         """
+        self._check_one_lane("told behind another prompt")
         if self.open or not self.turns:
             raise InvalidInputError(
                 f"branch {self.name}: under tells turns that were answered behind another prompt; await a turn first"
@@ -230,6 +233,7 @@ class Branch(Trajectory):
             episode: `copy`: the environment is brought back there too; `keep`: it has seen what it has seen.
         """
         self._check_running()
+        self._check_one_lane("rolled back")
         self._path.flush()
         before = self._episode
         if isinstance(before, Seat) and episode == "copy":
@@ -284,11 +288,6 @@ class Branch(Trajectory):
             sampling=self._sampling,
             asked=self._content,
         )
-
-    def _ordinal_at(self, tokens: int) -> int:
-        """Number of the next branch that leaves it behind so many tokens."""
-        ordinal = self._forks[tokens] = self._forks.get(tokens, -1) + 1
-        return ordinal
 
     def _acted_before(self, place: Place) -> int:
         """How many actions its episode had answered before a place of the path."""

@@ -51,6 +51,7 @@ class Path:
         open: the parts of the action that was not answered yet, sampled or written.
         spans: where the actions of turns lie, of those that are in the present context.
         acted: how many actions the episode had answered behind so many turns; None: of another episode.
+        first: its first node; None: it has none yet.
     """
 
     def __init__(self, name: str, forest: Forest, chat: Chat, handle: int) -> None:
@@ -59,6 +60,7 @@ class Path:
         self.here: Place | None = None
         self.open: list[Segment | NDArray[np.int32]] = []
         self.acted: list[int | None] = [0]
+        self.first: int | None = None
         self._forest = forest
         self._chat = chat
         self._nodes: list[tuple[int | None, int]] = []
@@ -150,6 +152,7 @@ class Path:
             options["blobs"] = [self._forest.add_blob(image.content) for image in images]
             self._images.append((self.length, self.length + len(tokens), images))
         node = self._forest.append(self.handle, tokens, kind=kind, **options)
+        self.first = node if self.first is None else self.first
         self._nodes.append((node, self.length + len(tokens)))
 
     def grown(self) -> int:
@@ -298,9 +301,16 @@ class Path:
         self._counted = length
         self.here = self._end()
 
+    def restart(self, answer: Answer, acted: int, length: int) -> None:
+        """The open action is closed; the next context is a whole one, of so many tokens."""
+        self.go_on(answer, acted)
+        self._ends.append(self._end())
+        self.rewritten(length, {})
+
     def copy(self, handle: int, place: Place, name: str, begin: Place | None = None) -> Path:
         """What another trajectory has that leaves this one at a place; `begin`: of the action that it may cut."""
         path = Path(name, self._forest, self._chat, handle)
+        path.first = self.first
         path._images = [shown for shown in self._images if shown[0] < place.tokens]
         path._nodes = [(node, end) for node, end in self._nodes if end < place.tokens]
         path._nodes.append((place.node, place.tokens))
@@ -318,11 +328,6 @@ class Path:
     def anew(self, handle: int, name: str) -> Path:
         """That of another trajectory which has nothing of this one."""
         return Path(name, self._forest, self._chat, handle)
-
-    @property
-    def first(self) -> int | None:
-        """Its first node; None: it has none yet."""
-        return self._nodes[0][0] if self._nodes else None
 
     def behind(self, token: int) -> tuple[int, int]:
         """The node that lies behind so many tokens, and how many of its tokens come before that place.
@@ -346,6 +351,7 @@ class Path:
         self.carry_on(other, begin, group)
         first = self._forest.tree(group).path(cast("int", self._nodes[-1][0]))[0]
         self._nodes[0] = (int(first), prompt)
+        self.first = int(first)
         self.acted = list(other.acted)
 
     def carry_on(self, suffix: Path, start: Place, group: int) -> None:

@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from agentrl_core.engine.base import Request, Sampling, Segment
 from agentrl_core.env.base import Content, Outcome
 from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.rollout.lanes import Lanes
 from agentrl_core.rollout.match import Match, Seat
-from agentrl_core.rollout.path import Place
+from agentrl_core.rollout.path import Path, Place
 from agentrl_core.rollout.prefix import Action, Prefix
 from agentrl_core.rollout.runtime import Answer, EpisodeError, Joint
 from agentrl_core.rollout.turn import Turn
@@ -314,19 +315,28 @@ class Trajectory(View):
         runtime.grew(self._path.grown(), shared=False)
         facts = self.record.add(outcome)
         truncated = outcome.truncated
+        if outcome.context is not None and self._lanes is None:
+            self._lanes = Lanes(self._path, runtime.chat(self.agent), self._episode.title)
         if outcome.observation is not None:
-            limit = runtime.turn_limit
-            truncated = truncated or self._path.length_with(outcome.observation) >= runtime.context_tokens
+            limit, lanes = runtime.turn_limit, self._lanes
+            length = lanes.length_with(outcome) if lanes else self._path.length_with(outcome.observation)
+            truncated = truncated or length >= runtime.context_tokens
             truncated = truncated or (limit is not None and self._path.turns + 1 >= limit)
-        runtime.forest.step(
-            self.handle,
-            reward=outcome.reward,
-            terminated=outcome.terminated,
-            truncated=truncated,
-            flags=outcome.flags,
-            facts=facts or None,
-        )
+        step: dict[str, Any] = {
+            "reward": outcome.reward,
+            "terminated": outcome.terminated,
+            "truncated": truncated,
+            "flags": outcome.flags,
+            "facts": facts or None,
+        }
         turn = self._turn(text, answer, over=outcome.terminated or truncated)
+        if not turn.over and self._lanes is not None:
+            most = runtime.context_tokens
+            self._path = self._lanes.enter(
+                runtime.forest, answer, step, len(self._episode.answers), self._new_lane, most
+            )
+            return turn
+        runtime.forest.step(self.handle, **step)
         if turn.over:
             self._path.close(len(self._episode.answers))
             self._end("finished" if outcome.terminated else "truncated")
@@ -334,6 +344,18 @@ class Trajectory(View):
             self._path.go_on(answer, len(self._episode.answers))
             self.group.answered(self)
         return turn
+
+    def _new_lane(self) -> Path:
+        """The empty path of another conversation of its episode."""
+        first = cast("Lanes", self._lanes).paths[0]
+        ordinal = self._ordinal_at(0)
+        handle = self._runtime.forest.fork(first.handle, node=first.first, end=0, ordinal=ordinal, episode=first.handle)
+        return first.anew(handle, f"{self.name}.0.{ordinal}")
+
+    def _ordinal_at(self, tokens: int) -> int:
+        """Number of the next trajectory that leaves it behind so many tokens."""
+        ordinal = self._forks[tokens] = self._forks.get(tokens, -1) + 1
+        return ordinal
 
     def _turn(self, text: str, answer: Answer | None, *, over: bool) -> Turn:
         """Another turn of the path, of the open action."""
@@ -361,11 +383,23 @@ class Trajectory(View):
         """End the trajectory in the forest, and the episode with it."""
         self.status = status
         self._runtime.ended()
+        forest, ended = self._runtime.forest, self.record.ended(status, reason)
         if status == "pruned":
-            self._runtime.forest.prune(self.handle, reason or "")
+            for path in [self._path] if self._lanes is None else self._lanes.paths:
+                forest.prune(path.handle, reason or "")
+        elif self._lanes is None:
+            forest.finish(self.handle, status=cast("Any", status), **ended)
         else:
-            self._runtime.forest.finish(self.handle, status=cast("Any", status), **self.record.ended(status, reason))
+            last = self.record.outcomes[-1].reward if status in ("finished", "truncated") else None
+            self._lanes.end(forest, status, last, ended)
         self._episode.close()
+
+    def _check_one_lane(self, what: str) -> None:
+        if self._lanes is not None and len(self._lanes.paths) > 1:
+            raise InvalidInputError(
+                f"branch {self.name}: its episode holds {len(self._lanes.paths)} conversations, and cannot be {what}; "
+                "use a rollout that lets every branch run to its end, such as Independent"
+            )
 
     def _check_running(self) -> None:
         if self.over:

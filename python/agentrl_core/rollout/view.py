@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from agentrl_core.engine.base import Sampling
 from agentrl_core.env.base import Content, Message, as_messages
 from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.rollout.lanes import Lanes
 from agentrl_core.rollout.match import Seat
 from agentrl_core.rollout.path import Path, Place
 from agentrl_core.rollout.prefix import Prefix
@@ -71,6 +72,8 @@ class View:
         self._answers = 0
         self._asking = ""
         self._failure: str | None = None
+        self._lanes: Lanes | None = None
+        """Its conversations, where its episode holds several."""
         self._awaited = OneAtATime(self.name)
         runtime.began()
 

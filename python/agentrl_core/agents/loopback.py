@@ -1,0 +1,207 @@
+"""The doors of an endpoint inside a loop: what an agent asks is handed to whoever plays its episode."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import hmac
+import os
+import secrets
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from agentrl_core.agents.conversation import Histories, Json, digests, text_of
+from agentrl_core.agents.doors import Doors, key_of, serving
+from agentrl_core.agents.lanes import Lanes
+from agentrl_core.agents.repeats import IsGone, Repeats
+from agentrl_core.agents.spoken import for_template, message_of
+from agentrl_core.agents.upstream import Answer, Choice
+from agentrl_core.exceptions import InvalidInputError, NotFoundError
+
+try:
+    from starlette.applications import Starlette
+    from starlette.requests import Request
+except ImportError as error:
+    from agentrl_core.exceptions import MissingDependencyError
+
+    raise MissingDependencyError(
+        "env.Agents needs Starlette and uvicorn: pip install 'agentrl-core[agents]'"
+    ) from error
+
+_OVER = "the episode of this agent is over; what it asks now is not answered"
+_NO_USAGE = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
+
+
+@dataclass(frozen=True)
+class Call:
+    """Something that an agent asks the model, and waits for.
+
+    Attributes:
+        lane: of its conversation.
+        whole: whether the messages are the whole context; else they stand behind the lane's last answer.
+        messages: as templates expect them.
+        tools: schemas of the tools.
+        state: digest of the whole history.
+        answer: set to the text that the model said.
+    """
+
+    lane: int
+    whole: bool
+    messages: Sequence[Mapping[str, Any]]
+    tools: Sequence[Mapping[str, Any]] | None
+    state: str
+    answer: concurrent.futures.Future[str] = field(default_factory=concurrent.futures.Future)
+
+
+class Talk:
+    """What one agent asks, as one session.
+
+    Args:
+        offer: takes each call; it is called in the endpoint's thread.
+        tokenizer: parses what the model says; None: all of it is the message's content.
+    """
+
+    def __init__(self, offer: Callable[[Call], None], tokenizer: Any) -> None:
+        self.histories: dict[str, list[Json]] = {}
+        self._offer = offer
+        self._tokenizer = tokenizer
+        self._given: dict[str, Answer] = {}
+        """The last answer to each request, by its digest."""
+        self._repeats = Repeats(lambda key, _: self._given.get(key))
+        self._lanes = Lanes()
+        self._chats = Histories()
+        self._waiting: set[concurrent.futures.Future[str]] = set()
+        self._over = False
+
+    async def chat(self, request: Json, version: int, *, key: str, retry: bool, is_gone: IsGone) -> Answer:
+        """Answer a chat; see `doors.Conversation`."""
+        del version
+        if self._over:
+            raise InvalidInputError(_OVER)
+        if request.get("n", 1) != 1:
+            raise InvalidInputError(f"n is {request['n']!r}; inside a loop a request is answered once: ask again")
+        return await self._repeats.once(key, request, lambda: self._ask(request, key), is_gone, retry=retry)
+
+    async def complete(self, *_: Any, **__: Any) -> Answer:
+        """Refuse: the loop's contexts are chats."""
+        raise InvalidInputError("inside a loop /v1/completions is not answered; use /v1/chat/completions")
+
+    def end(self) -> None:
+        """Answer nothing from here on."""
+        self._over = True
+        for waiting in list(self._waiting):
+            with suppress(concurrent.futures.InvalidStateError):
+                waiting.set_exception(InvalidInputError(_OVER))
+
+    async def _ask(self, request: Json, key: str) -> Answer:
+        messages, tools = request["messages"], request.get("tools") or None
+        options = request.get("chat_template_kwargs")
+        for message in messages:
+            if text_of(message.get("content")) is None:
+                raise InvalidInputError("inside a loop agents talk in texts; a message holds something else")
+        chain = self._chats.digests(messages, [tools, options])
+        place = self._lanes.begin(chain)
+        following = messages if place.behind is None else messages[place.behind + 1 :]
+        call = Call(
+            place.lane,
+            place.behind is None,
+            [_said(message) for message in following],
+            tools,
+            chain[-1],
+        )
+        self._waiting.add(call.answer)
+        if self._over:
+            self.end()
+        else:
+            self._offer(call)
+        try:
+            text = await asyncio.wrap_future(call.answer)
+        except BaseException:
+            self._lanes.give_up(place.lane)
+            raise
+        finally:
+            self._waiting.discard(call.answer)
+        opening = "" if self._tokenizer is None else _opening(self._tokenizer)
+        message = message_of(self._tokenizer, text, opening)
+        chat = digests([*messages, message | {"role": "assistant"}], None, chain)[-1]
+        self._lanes.end(place.lane, chat)
+        reason = "tool_calls" if message.get("tool_calls") else "stop"
+        answer = self._given[key] = Answer([], [Choice(message, [], [], reason)], dict(_NO_USAGE))
+        return answer
+
+
+class Loopback(Doors):
+    """An endpoint of this machine alone, started when the first agent begins.
+
+    Args:
+        tokenizer: see `Talk`.
+        max_bytes: of a request's body.
+    """
+
+    def __init__(self, tokenizer: Any, max_bytes: int = 32 << 20) -> None:
+        super().__init__(max_bytes)
+        self._tokenizer = tokenizer
+        self._talks: dict[str, tuple[str, Talk]] = {}
+        self._lock = threading.Lock()
+        self._serving = ExitStack()
+        self._url = ""
+        self._process = 0
+
+    def conversation(self, request: Request) -> Talk:
+        """See `Doors.conversation`: every session has a key of its own."""
+        name = str(request.path_params.get("session", ""))
+        if name not in self._talks:
+            raise NotFoundError("there is no such session, or it is over")
+        key, talk = self._talks[name]
+        if not hmac.compare_digest(key_of(request).encode(), key.encode()):
+            raise PermissionError
+        return talk
+
+    def check_key(self, request: Request) -> None:
+        """See `Doors.check_key`."""
+        self.conversation(request)
+
+    async def models(self) -> Json:
+        """See `Doors.models`."""
+        return {"object": "list", "data": [{"id": "policy", "object": "model", "owned_by": "agentrl"}]}
+
+    def open(self, offer: Callable[[Call], None]) -> tuple[str, str, str, Talk]:
+        """Begin a session: its name, its base URL, its key, and what it says."""
+        with self._lock:
+            if not self._url or self._process != os.getpid():  # a forked child has none of its parent's threads
+                app = Starlette(routes=self.routes())
+                self._url, self._process = self._serving.enter_context(serving(app)), os.getpid()
+        name, key, talk = secrets.token_hex(8), secrets.token_urlsafe(24), Talk(offer, self._tokenizer)
+        self._talks[name] = key, talk
+        return name, f"{self._url}/s/{name}/v1", key, talk
+
+    def shut(self, name: str) -> None:
+        """End a session."""
+        _, talk = self._talks.pop(name, ("", None))
+        if talk is not None:
+            talk.end()
+
+    def close(self) -> None:
+        """End them all. The endpoint begins again when an agent does."""
+        for name in list(self._talks):
+            self.shut(name)
+        with self._lock:
+            self._url = ""
+            self._serving.close()
+
+
+def _said(message: Mapping[str, Any]) -> Json:
+    """A message as the loop takes it: one with a text, or with calls."""
+    told = for_template(message)
+    if told.get("content") is None and not told.get("tool_calls"):
+        told["content"] = ""
+    return told
+
+
+def _opening(tokenizer: Any) -> str:
+    """How the template opens an answer."""
+    question = [{"role": "user", "content": "agentrl question"}]
+    return str(tokenizer.apply_chat_template(question, add_generation_prompt=True, tokenize=False))

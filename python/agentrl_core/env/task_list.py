@@ -1,0 +1,51 @@
+"""Tasks from lists: those that are trained on, and those that are held out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from agentrl_core.env.base import Split, Task
+from agentrl_core.env.game import checked_range
+from agentrl_core.exceptions import InvalidInputError
+
+
+class TaskList:
+    """Tasks by split and by name. Training goes round its list; held-out tasks are counted.
+
+    Args:
+        title: of the environment, for messages.
+        tasks: the training tasks, or a mapping of splits to tasks.
+
+    Raises:
+        InvalidInputError: no training task, or an id twice.
+    """
+
+    def __init__(self, title: str, tasks: Sequence[Task] | Mapping[Split, Sequence[Task]]) -> None:
+        by_split = tasks if isinstance(tasks, Mapping) else {"train": tasks}
+        self._title = title
+        self._tasks: dict[Split, list[Task]] = {
+            "train": list(by_split.get("train", ())),
+            "held_out": list(by_split.get("held_out", ())),
+        }
+        self._by_id = {task.task_id: task for each in self._tasks.values() for task in each}
+        if not self._tasks["train"]:
+            raise InvalidInputError(f"{title}: tasks has no training task; give at least one")
+        if len(self._by_id) != sum(map(len, self._tasks.values())):
+            raise InvalidInputError(f"{title}: two tasks have the same task_id; give each its own")
+
+    def tasks(self, count: int, *, split: Split = "train", start: int = 0) -> list[Task]:
+        """See `Environment.tasks`."""
+        limit = len(self._tasks["held_out"]) if split == "held_out" else start + count
+        numbers = checked_range(count, split, start, limit)
+        tasks = self._tasks[split]
+        return [tasks[number % len(tasks)] for number in numbers]
+
+    def task(self, task_id: str) -> Task:
+        """The task of that name.
+
+        Raises:
+            InvalidInputError: there is none.
+        """
+        if task_id not in self._by_id:
+            raise InvalidInputError(f"task: {task_id!r} is no task of this {self._title}")
+        return self._by_id[task_id]

@@ -1,0 +1,405 @@
+"""Programs inside a collector: what they say is trained, whatever they do."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import anthropic
+import httpx
+import openai
+import polars as pl
+import pytest
+from loop_agents import TASKS, TOKENIZER, Client, collector, said, tool_user, user
+from matrix import shows
+
+from agentrl_core import Store, engine, env, recipes
+from agentrl_core.advantage import Discounted
+from agentrl_core.exceptions import InvalidInputError
+
+SUPPORT = Path(__file__).parents[1] / "support"
+STATUS = ("finished", "truncated", "aborted", "pruned", "failed", "partial")
+
+
+def collected(run, *, tasks=1, group_size=2, **options):
+    """A batch of a program's episodes."""
+    collect, world = collector(run, **options)
+    try:
+        return collect(tasks=tasks, group_size=group_size)
+    finally:
+        collect.close()
+        world.close()
+
+
+def statuses(batch):
+    return [STATUS[status] for status in pl.DataFrame(batch.trajectories)["status"]]
+
+
+class Heard(engine.Scripted):
+    """Keeps what it was asked and what it said."""
+
+    def __init__(self, says):
+        super().__init__(TOKENIZER, says)
+        self.heard = []
+
+    async def generate(self, request):
+        segment = await super().generate(request)
+        self.heard.append((TOKENIZER.decode(request.tokens, skip_special_tokens=False), segment))
+        return segment
+
+
+def right_or_wrong(request):
+    """Solves a task, or does not, as the seed of the segment has it."""
+    question = TOKENIZER.decode(request.tokens).partition("*7?")[0]
+    return str(7 * int(question[-1])) if request.seed % 2 else "0"
+
+
+def test_a_program_with_a_tool_is_trained_on_what_it_said() -> None:
+    model = Heard(said)
+    batch = collected(tool_user, tasks=4, group_size=2, model=model)
+    assert batch.num_draws == 8
+    assert batch.column("reward", "draw").tolist() == [1.0] * 8
+    assert batch.column("success", "draw").all()
+    sampled = [token for _, segment in model.heard for token in segment.tokens.tolist()]
+    assert sorted(batch.column("token", "token").tolist()) == sorted(sampled)
+    second = [prompt for prompt, _ in model.heard if "<tool_response>" in prompt]
+    assert len(second) == 8
+    for prompt in second:
+        assert '"calculate"' in prompt.partition("<|im_start|>user")[0], "tools are shown as the template shows them"
+        # What was sampled stands there as it was sampled, and behind it what the program answered.
+        assert "let me see <tool_call>" in prompt
+        assert prompt.endswith("</tool_response><|im_end|>\n<|im_start|>assistant\n")
+
+
+@pytest.mark.parametrize("recipe", [recipes.GRPO, recipes.GIGPO], ids=["grpo", "gigpo"])
+def test_recipes_credit_what_programs_said(recipe) -> None:
+    async def run(task, base_url, api_key):
+        ask = Client(base_url, api_key)
+        first = await ask([user(task.question)])
+        second = await ask([user(task.question), first, user("sure?")])
+        return float(second["content"] == task.payload)
+
+    batch = collected(run, tasks=1, group_size=8, recipe=recipe, says=right_or_wrong)
+    credited = recipe.credit(batch)
+    advantages = credited.column("advantage", "token")
+    rewards = batch.column("reward", "draw")
+    assert 0 < rewards.sum() < 8
+    assert advantages.max() > 0 > advantages.min()
+
+
+@shows("openai SDK", "in a loop")
+@shows("openai SDK, Responses", "in a loop")
+@shows("anthropic SDK", "in a loop")
+@pytest.mark.parametrize("speak", ["chat", "responses", "messages"])
+def test_real_clients_inside_a_loop(speak) -> None:
+    model = Heard(lambda tokens: f"answer {len(tokens)}")
+
+    async def asked(client, messages):
+        if speak == "chat":
+            reply = await client.chat.completions.create(model="m", messages=messages)
+            return reply.choices[0].message.content
+        if speak == "responses":
+            return (await client.responses.create(model="m", input=messages)).output_text
+        return (await client.messages.create(model="m", messages=messages, max_tokens=64)).content[0].text
+
+    async def run(task, base_url, api_key):
+        kind = anthropic.AsyncAnthropic if speak == "messages" else openai.AsyncOpenAI
+        url = base_url.removesuffix("/v1") if speak == "messages" else base_url
+        async with kind(base_url=url, api_key=api_key) as client:
+            messages = [user(task.question)]
+            for _ in range(2):
+                said = await asked(client, messages)
+                messages += [{"role": "assistant", "content": said}, user("go on")]
+        return 1.0
+
+    batch = collected(run, group_size=1, model=model)
+    assert batch.num_draws == 1
+    first, second = model.heard
+    assert second[0].startswith(first[0] + TOKENIZER.decode(first[1].tokens, skip_special_tokens=False))
+    sampled = [token for _, segment in model.heard for token in segment.tokens.tolist()]
+    assert batch.column("token", "token").tolist() == sampled
+
+
+@shows("OpenAI Agents SDK", "in a loop")
+@pytest.mark.filterwarnings("ignore")  # of the framework
+def test_the_openai_agents_sdk_inside_a_loop() -> None:
+    from agents import Agent, OpenAIChatCompletionsModel, Runner, function_tool, set_tracing_disabled
+
+    set_tracing_disabled(disabled=True)
+
+    @function_tool
+    def calculate(sum: str) -> str:  # noqa: A002 -- the name that the model is told
+        """Does sums."""
+        return str(7 * int(sum.partition("*")[0]))
+
+    async def run(task, base_url, api_key):
+        async with openai.AsyncOpenAI(base_url=base_url, api_key=api_key) as client:
+            agent = Agent(name="a", tools=[calculate], model=OpenAIChatCompletionsModel("m", client))
+            said = (await Runner.run(agent, task.question)).final_output
+        return float(said == task.payload)
+
+    batch = collected(run, tasks=2, group_size=2)
+    assert batch.column("reward", "draw").tolist() == [1.0] * 4
+    assert pl.DataFrame(batch.steps)["step"].to_list() == [0, 1] * 4
+
+
+@shows("an agent that compacts (openai SDK)", "in a loop")
+def test_a_rewritten_history_is_what_the_model_saw() -> None:
+    model = Heard(["a long story", "the end"] * 2)
+
+    async def run(_, base_url, api_key):
+        ask = Client(base_url, api_key)
+        system = {"role": "system", "content": "be brief"}
+        await ask([system, user("tell me")])
+        await ask([system, user("so far: a story. Go on")])
+        return 1.0
+
+    batch = collected(run, group_size=2, model=model)
+    assert batch.num_draws == 2, "a history that was summed up goes on in the same lane"
+    prompts = [prompt for prompt, _ in model.heard if "so far" in prompt]
+    assert len(prompts) == 2
+    assert not any("a long story" in prompt for prompt in prompts)
+    assert batch.column("token", "token").size == sum(len(segment.tokens) for _, segment in model.heard)
+    contexts = batch.plan(range(2), max_tokens=10_000)[0]
+    assert len(contexts.cu_seqlens) - 1 == 4, "each context trains as a sequence of its own"
+
+
+@shows("sub-agents (openai SDK)", "in a loop")
+def test_sub_agents_are_lanes_that_do_not_discount_each_other() -> None:
+    async def run(task, base_url, api_key):
+        ask = Client(base_url, api_key)
+        main = [{"role": "system", "content": "you lead"}, user(task.question)]
+        plan = await ask(main)
+
+        async def sub(number):
+            messages = [{"role": "system", "content": f"you help {number}"}, user("do it")]
+            messages += [await ask(messages), user("more")]
+            return (await ask(messages))["content"]
+
+        found = await asyncio.gather(sub(1), sub(2))
+        await ask([*main, plan, user(" ".join(found))])
+        return 0.5
+
+    batch = collected(run, tasks=1, group_size=2, recipe=recipes.GIGPO)
+    # A session has three lanes of two turns each, and each lane has the reward of the session.
+    assert batch.num_draws == 6
+    assert batch.column("reward", "draw").tolist() == [0.5] * 6
+    rewards = pl.DataFrame(batch.steps)["reward"].fill_nan(None).to_list()
+    assert rewards == [None, 0.5] * 6, "the last turn of each lane is paid, and no other"
+    # A = r_2 at the second turn of a lane, 0.95 * r_2 at its first: nothing of other lanes comes in between.
+    returns = Discounted(gamma=0.95)(batch).column("advantage", "step")
+    assert returns.tolist() == pytest.approx([0.475, 0.5] * 6)
+    frame = pl.DataFrame(batch.trajectories)
+    assert frame["episode_id"].n_unique() == 2
+
+
+def test_a_lane_that_is_resumed_goes_on_from_its_own_tokens() -> None:
+    model = Heard(lambda tokens: f"said {len(tokens)}")
+
+    async def run(_, base_url, api_key):
+        ask = Client(base_url, api_key)
+        main = [user("lead")]
+        main += [await ask(main), user("on")]
+        await ask([{"role": "system", "content": "help"}, user("other")])
+        await ask(main)
+        return 1.0
+
+    batch = collected(run, group_size=1, model=model)
+    assert batch.num_draws == 2
+    first, _, third = model.heard
+    assert third[0].startswith(first[0])
+    assert TOKENIZER.decode(first[1].tokens) in third[0]
+
+
+def test_programs_that_break_down_fail_and_harm_no_other() -> None:
+    tries = dict.fromkeys((task.task_id for task in TASKS), 0)
+    ended = []
+
+    async def run(task, base_url, api_key):
+        tries[task.task_id] += 1
+        ask = Client(base_url, api_key)
+        if task.task_id == "2*7":
+            return 1.0  # never asks
+        await ask([user(task.question)])
+        if task.task_id == "3*7":
+            raise ValueError("a bug of the program")
+        if task.task_id == "4*7":
+            try:
+                await asyncio.sleep(3600)
+            finally:
+                ended.append(task.task_id)
+        return 1.0
+
+    with pytest.warns(RuntimeWarning, match="broke down 3 times"):
+        batch = collected(run, tasks=4, group_size=1, call_seconds=2.0)
+    found = dict(pl.DataFrame(batch.trajectories).select("task_id", "status").iter_rows())
+    named = {task: STATUS[status] for task, status in found.items()}
+    # One that never asked has said nothing that could be kept.
+    assert named == {"3*7": "failed", "4*7": "failed", "5*7": "finished"}
+    # On a busy machine others may break down too, and are repaired.
+    assert min(tries["2*7"], tries["3*7"], tries["4*7"]) >= 3, "a program that breaks down is run twice more"
+    assert batch.num_draws == 1
+    assert set(ended) == {"4*7"}
+    assert len(ended) >= 3, "what hangs is ended"
+
+
+@pytest.mark.parametrize("raised", [SystemExit("enough"), asyncio.CancelledError()], ids=["exit", "cancelled"])
+@pytest.mark.parametrize("blocks", [False, True])
+def test_a_program_that_exits_takes_nobody_along(raised, blocks) -> None:
+    asked = []
+
+    async def run(task, base_url, api_key):
+        asked.append(await Client(base_url, api_key)([user(task.question)]))
+        raise raised
+
+    def plain(task, base_url, api_key):
+        asyncio.run(Client(base_url, api_key)([user(task.question)]))
+        asked.append(task)
+        raise raised
+
+    with pytest.warns(RuntimeWarning, match=f"the agent ended by {type(raised).__name__}"):
+        batch = collected(plain if blocks else run, group_size=1)
+    assert statuses(batch) == ["failed"]
+    assert len(asked) == 3
+
+
+def test_what_is_asked_behind_the_end_is_refused() -> None:
+    heard, asked = [], threading.Event()
+
+    def later(base_url, api_key):
+        asked.wait(60)
+        body = {"messages": [user("still there?")]}
+        headers = {"Authorization": f"Bearer {api_key}"}
+        try:
+            heard.append(httpx.post(f"{base_url}/chat/completions", json=body, headers=headers).status_code)
+        except httpx.HTTPError as error:
+            heard.append(error)
+
+    threads = []
+
+    async def run(task, base_url, api_key):
+        await Client(base_url, api_key)([user(task.question)])
+        threads.append(threading.Thread(target=later, args=(base_url, api_key)))
+        threads[-1].start()
+        return 1.0
+
+    collect, world = collector(run)
+    batch = collect(tasks=1, group_size=1)
+    asked.set()
+    for thread in threads:
+        thread.join()
+    collect.close()
+    world.close()
+    assert heard == [404]
+    assert statuses(batch) == ["finished"]
+
+
+def test_a_plain_function_may_block() -> None:
+    def run(task, base_url, api_key):
+        headers = {"Authorization": f"Bearer {api_key}"}
+        body = {"messages": [user(task.question)]}
+        reply = httpx.post(f"{base_url}/chat/completions", json=body, headers=headers, timeout=60).json()
+        return float(reply["choices"][0]["message"]["content"] == task.payload)
+
+    batch = collected(run, tasks=2, group_size=8, says=right_or_wrong)
+    assert 0 < batch.column("reward", "draw").sum() < 16
+
+
+def test_a_request_that_is_sent_again_is_answered_once() -> None:
+    model = Heard(["one", "two"])
+    told = []
+
+    async def run(task, base_url, api_key):
+        ask = Client(base_url, api_key)
+        told.append((await ask([user(task.question)]))["content"])
+        told.append((await ask([user(task.question)], headers={"x-stainless-retry-count": "1"}))["content"])
+        return 1.0
+
+    batch = collected(run, group_size=1, model=model)
+    assert told == ["one", "one"]
+    assert len(model.heard) == 1
+    assert batch.column("token", "token").size == len(model.heard[0][1].tokens)
+
+
+@pytest.mark.parametrize(
+    ("request_body", "headers", "status"),
+    [
+        ({"messages": [{"role": "user", "content": "a"}], "n": 2}, {}, 400),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}, {}, 400),
+        ({"messages": [{"role": "user", "content": "a"}]}, {"Authorization": "Bearer other"}, 401),
+    ],
+    ids=["several answers", "an image", "another key"],
+)
+def test_what_a_loop_does_not_answer_is_said(request_body, headers, status) -> None:
+    found = []
+
+    async def run(_, base_url, api_key):
+        own = {"Authorization": f"Bearer {api_key}"}
+        async with httpx.AsyncClient(timeout=60) as client:
+            url = f"{base_url}/chat/completions"
+            found.append(await client.post(url, json=request_body, headers=own | headers))
+            assert (await client.get(f"{base_url}/models", headers=own)).json()["data"][0]["id"] == "policy"
+            complete = await client.post(f"{base_url}/completions", json={"prompt": "a"}, headers=own)
+            assert complete.status_code == 400
+        await Client(base_url, api_key)([user("a")])
+        return 1.0
+
+    collected(run, group_size=1)
+    assert found[0].status_code == status
+    assert found[0].json()["error"]["message"]
+
+
+def test_a_program_that_returns_no_number_is_told_so() -> None:
+    async def run(task, base_url, api_key):
+        await Client(base_url, api_key)([user(task.question)])
+
+    collect, world = collector(run)
+    with pytest.raises(InvalidInputError, match=r"run gave None for task .*; return the reward, a number"):
+        collect(tasks=1, group_size=1)
+    collect.close()
+    world.close()
+
+
+def test_the_protocol_of_environments_is_kept() -> None:
+    async def run(task, base_url, api_key):
+        ask, messages = Client(base_url, api_key), [user(task.question)]
+        for _ in range(2):
+            messages += [await ask(messages), user("go on")]
+        return float(messages[-2]["content"] == task.payload)
+
+    world = env.Agents(run, {"train": TASKS[:2], "held_out": TASKS[2:]})
+    assert env.check(world, tasks=2, actions=["14", "21"]) == env.Report(tasks=2, steps=4, ended=2, hints=())
+    world.close()
+
+
+def test_bad_arguments_are_refused() -> None:
+    with pytest.raises(InvalidInputError, match="run is 3; give a function"):
+        env.Agents(3, TASKS)  # type: ignore[arg-type]
+    with pytest.raises(InvalidInputError, match="Agents: tasks has no training task"):
+        env.Agents(tool_user, [])
+    with pytest.raises(InvalidInputError, match="two tasks have the same task_id"):
+        env.Agents(tool_user, [TASKS[0], TASKS[0]])
+
+
+def test_a_kill_in_the_middle_loses_and_doubles_nothing(tmp_path) -> None:
+    def ran(folder, answers):
+        command = [sys.executable, str(SUPPORT / "loop_agents.py"), str(folder), str(answers)]
+        return subprocess.run(command, cwd=SUPPORT, check=False).returncode
+
+    assert ran(tmp_path / "killed", 13) == 9
+    assert ran(tmp_path / "killed", 32 - 13 + 1) == 0, "what was answered before is not sampled again"
+    assert ran(tmp_path / "whole", 1000) == 0
+    tables = []
+    for name in ("killed", "whole"):
+        with Store.open(tmp_path / name) as store:
+            assert store.verify() == []
+            batch = store.batch(0)
+            tables.append(
+                (pl.DataFrame(batch.nodes).drop("created_us"), pl.DataFrame(batch.steps), json.dumps(statuses(batch)))
+            )
+    for killed, whole in zip(*tables, strict=True):
+        assert killed.equals(whole) if isinstance(killed, pl.DataFrame) else killed == whole

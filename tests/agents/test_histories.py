@@ -1,0 +1,55 @@
+"""What is remembered of a chat that goes on is what would be made anew."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentrl_core.agents.conversation import Histories, digests
+from agentrl_core.agents.recorder import Recorded, Turn
+
+CALL = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+MESSAGES = st.sampled_from(
+    [
+        {"role": "system", "content": "be brief"},
+        {"role": "user", "content": "a"},
+        {"role": "user", "content": [{"type": "text", "text": "a"}]},
+        {"role": "assistant", "content": "b"},
+        {"role": "assistant", "content": " b\n"},
+        {"role": "assistant", "content": None, "tool_calls": [CALL]},
+        {"role": "assistant", "content": None, "tool_calls": [CALL | {"id": "b"}, CALL]},
+        {"role": "tool", "tool_call_id": "a", "content": "c"},
+    ]
+)
+
+
+@given(st.lists(st.tuples(st.lists(MESSAGES, min_size=1, max_size=6), st.sampled_from(["", "tools"])), max_size=8))
+def test_digests_of_a_chat_that_goes_on_are_those_of_the_whole_chat(chats) -> None:
+    histories = Histories()
+    for messages, context in chats:
+        whole = digests(messages, context)
+        assert histories.digests(messages, context) == whole
+        for known in range(len(messages)):
+            assert digests(messages, context, whole[:known]) == whole
+
+
+def turn(number, origin, shared, added, output):
+    told = np.zeros(len(output), np.float32)
+    return Turn(number, origin, shared, added, output, told, "stop", 0, None, 1.0, {}, "", "")
+
+
+@given(st.data())
+def test_the_tokens_of_a_turn_are_the_same_in_any_order_of_asking(data) -> None:
+    recorded, paths = Recorded("s", "t", "g", 0), []
+    tokens = st.lists(st.integers(0, 9), min_size=1, max_size=5).map(lambda values: np.array(values, np.int32))
+    for number in range(data.draw(st.integers(1, 8))):
+        origin = data.draw(st.integers(-1, number - 1))
+        shared = data.draw(st.integers(0, len(paths[origin]))) if origin >= 0 else 0
+        added, output = data.draw(tokens), data.draw(tokens)
+        recorded.turns.append(turn(number, origin, shared, added, output))
+        before = paths[origin][:shared] if origin >= 0 else np.empty(0, np.int32)
+        paths.append(np.concatenate([before, added, output]))
+        for asked in data.draw(st.lists(st.integers(0, number), max_size=4)):
+            assert recorded.path(asked).tolist() == paths[asked].tolist()
+            assert recorded.context(asked).tolist() == paths[asked][: -len(recorded.turns[asked].output)].tolist()

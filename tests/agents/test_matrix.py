@@ -1,0 +1,46 @@
+"""The table of clients and features in the docs is what the tests say of themselves."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import matrix
+
+# What the recorders of others get wrong (docs/agents.md names each), and the test that we do not.
+MISTAKES = {
+    "tool calls vanish from turn 2": "test_a_tool_agent_sees_the_same_calls_in_every_turn",
+    "edits of an agent are ignored": "test_an_edited_answer_is_a_branch_and_never_the_sampled_one",
+    "ids are lost when tools are streamed": "test_openai_chat",
+    "lists of log-probs are compacted": "test_a_token_whose_log_prob_nobody_knows_is_not_trained",
+    "retries are counted twice": "test_a_client_that_hangs_up_asks_again_and_is_trained_once",
+    "rewards are discounted across sub-agents": "test_sub_agents_do_not_discount_each_other",
+    "log-probs of another distribution": "test_a_server_whose_log_probs_are_raw_is_refused",
+    "reasoning that a client drops is lost": "test_reasoning_that_a_client_drops_stays_in_the_context",
+    "bytes and work grow with the square": "test_bytes_grow_with_the_turns_alone",
+    "code for each model": "test_every_template_is_gone_on_from_without_code_for_it",
+    "truncated turns are trained as whole": "test_a_truncated_answer_is_closed_where_it_goes_on",
+    "a crash loses sessions": "test_kills_lose_no_answer_and_double_none",
+    "only the first choice is read": "test_several_answers_are_forks_of_one_prompt_and_each_is_trained_once",
+    "weights change in mid-session": "test_new_weights_begin_with_the_next_answer",
+    "sessions are confused": "test_a_key_of_a_session_opens_no_other",
+}
+
+
+def test_the_table_is_current() -> None:
+    text = matrix.PAGE.read_text(encoding="utf-8")
+    assert matrix.page(text) == text, "write it again: python tests/support/matrix.py"
+    clients = matrix.found()
+    assert len(clients) >= 8
+    assert all("answers" in shown for shown in clients.values())
+
+
+def test_each_mistake_of_others_has_its_test() -> None:
+    assert len(MISTAKES) == 15
+    sources = [path.read_text(encoding="utf-8") for path in Path(__file__).parent.glob("test_*.py")]
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+    names = {node.name for source in sources for node in ast.walk(ast.parse(source)) if isinstance(node, functions)}
+    assert set(MISTAKES.values()) <= names
+    page = matrix.PAGE.read_text(encoding="utf-8")
+    for test in MISTAKES.values():
+        assert test in page

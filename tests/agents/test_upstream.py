@@ -1,0 +1,91 @@
+"""What a server must say for its answers to be trained, told by servers that say something else."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+
+import httpx
+import numpy as np
+import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+
+from agentrl_core.agents import VllmUpstream
+from agentrl_core.exceptions import EngineError
+
+
+def upstream(*, ids=(5, 6, 7), logprobs=(-0.5, -0.25, 0.0), counted=3, certain=0.0):
+    """A server of one answer."""
+    content = [{"token": "x", "logprob": value} for value in logprobs]
+    choice = {"message": {"content": "x"}, "token_ids": list(ids), "finish_reason": "stop"}
+    chat = {"prompt_token_ids": [1, 2], "usage": {"completion_tokens": counted}}
+    chat["choices"] = [choice | {"logprobs": {"content": content}}]
+    complete = {"text": "x", "token_ids": [9], "prompt_token_ids": [0], "finish_reason": "length"}
+    complete["logprobs"] = {"token_logprobs": [certain]}
+
+    def reply(body):
+        async def answer(_: Request) -> JSONResponse:
+            return JSONResponse(body)
+
+        return answer
+
+    routes = [
+        Route("/v1/models", reply({"data": [{"id": "m"}]})),
+        Route("/v1/chat/completions", reply(chat), methods=["POST"]),
+        Route("/v1/completions", reply({"choices": [complete]}), methods=["POST"]),
+    ]
+    transport = httpx.ASGITransport(app=Starlette(routes=routes))
+    return VllmUpstream("http://server", client=httpx.AsyncClient(transport=transport))
+
+
+def asked(server):
+    async def ask():
+        try:
+            return await server.chat({"messages": [{"role": "user", "content": "?"}]}, None)
+        finally:
+            await server.close()
+
+    return asyncio.run(ask())
+
+
+def checked(server):
+    async def check():
+        try:
+            await server.check()
+        finally:
+            await server.close()
+
+    asyncio.run(check())
+
+
+def test_a_server_whose_log_probs_are_raw_is_refused() -> None:
+    # Of the only token that is kept the processed log-prob is log 1 = 0; raw, a token of probability 0.3 has log 0.3.
+    checked(upstream(certain=0.0))
+    checked(upstream(certain=-1e-7))
+    with pytest.raises(EngineError, match=r"reports log-prob -1.2040 .* --logprobs-mode processed_logprobs"):
+        checked(upstream(certain=math.log(0.3)))
+
+
+def test_ids_that_are_not_all_that_was_sampled_are_refused() -> None:
+    assert asked(upstream()).choices[0].tokens == [5, 6, 7]
+    with pytest.raises(EngineError, match="gives 3 token ids, and says it sampled 4"):
+        asked(upstream(counted=4))
+
+
+@pytest.mark.parametrize(
+    ("logprobs", "expected"),
+    [
+        ((-0.5, -0.25, 0.0), [-0.5, -0.25, 0.0]),
+        ((-0.5, None, 0.0), [-0.5, math.nan, 0.0]),
+        ((-0.5, -9999.0, 0.0), [-0.5, math.nan, 0.0]),
+        ((-0.5, -0.25, 1e-7), [-0.5, -0.25, 0.0]),
+        # Which one is missing cannot be known: none is believed.
+        ((-0.5, -0.25), [math.nan] * 3),
+    ],
+    ids=["all", "a hole", "not computed", "rounded above zero", "compacted"],
+)
+def test_log_probs_stay_with_their_tokens(logprobs, expected) -> None:
+    np.testing.assert_array_equal(asked(upstream(logprobs=logprobs)).choices[0].logprobs, expected)

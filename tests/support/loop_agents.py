@@ -1,0 +1,89 @@
+"""Programs that talk to a scripted model inside a collector."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+
+import httpx
+from tool_agents import CALCULATOR, call, tokenizer
+
+import agentrl_core as arl
+from agentrl_core import engine, env, recipes
+
+TASKS = [env.Task(f"{left}*7", f"{left}*7?", "products", str(left * 7)) for left in range(2, 6)]
+TOKENIZER = tokenizer()
+
+
+def said(tokens):
+    """What a model says to a prompt: it calls its tool, then answers with what that said; else it counts messages."""
+    text = TOKENIZER.decode(tokens, skip_special_tokens=False)
+    if "<tool_response>" in text:
+        return text.rpartition("<tool_response>\n")[2].partition("\n</tool_response>")[0]
+    if "*7?" in text and "calculate" in text:
+        return f"let me see {call(sum=text.rpartition('?')[0].rpartition('user')[2].strip())}"
+    return f"answer {text.count('<|im_start|>user')}"
+
+
+class Client:
+    """Asks as the clients of OpenAI do."""
+
+    def __init__(self, base_url, api_key):
+        self._url = f"{base_url}/chat/completions"
+        self._headers = {"Authorization": f"Bearer {api_key}"}
+
+    async def __call__(self, messages, *, tools=None, headers=None):
+        async with httpx.AsyncClient(timeout=60, headers=self._headers) as client:
+            body = {"model": "m", "messages": messages} | ({"tools": tools} if tools else {})
+            reply = await client.post(self._url, json=body, headers=headers)
+        if reply.status_code != 200:
+            raise RuntimeError(reply.text)
+        return reply.json()["choices"][0]["message"]
+
+
+def user(text):
+    return {"role": "user", "content": text}
+
+
+async def tool_user(task, base_url, api_key):
+    """Calls its tool until it answers."""
+    ask, messages = Client(base_url, api_key), [user(task.question)]
+    while True:
+        message = await ask(messages, tools=[CALCULATOR])
+        messages.append(message)
+        if not message.get("tool_calls"):
+            return float(message["content"] == task.payload)
+        results = [{"role": "tool", "tool_call_id": one["id"]} for one in message["tool_calls"]]
+        messages += [result | {"content": task.payload} for result in results]
+
+
+def collector(run, *, recipe=recipes.GRPO, says=said, model=None, **options):
+    """A collector of a program's episodes."""
+    world = env.Agents(run, TASKS, tokenizer=TOKENIZER)
+    model = engine.Scripted(TOKENIZER, says) if model is None else model
+    sampling = engine.Sampling(max_tokens=200)
+    return arl.Collector(model, world, recipe, task_pool=len(TASKS), sampling=sampling, **options), world
+
+
+class Killed(engine.Scripted):
+    """Dies when it has answered so many times."""
+
+    def __init__(self, answers):
+        super().__init__(TOKENIZER, said)
+        self._left = answers
+
+    async def generate(self, request):
+        await asyncio.sleep(0)
+        if self._left == 0:
+            os._exit(9)
+        self._left -= 1
+        return await super().generate(request)
+
+
+if __name__ == "__main__":
+    folder, answers = sys.argv[1], int(sys.argv[2])
+    with arl.Store.open(folder) as store:
+        collect, _ = collector(tool_user, store=store, model=Killed(answers))
+        collect(tasks=4, group_size=4)
+    sys.exit(0)
