@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from agentrl_core.exceptions import RecipeError
+from agentrl_core.exceptions import InvalidInputError, RecipeError
 from agentrl_core.loss import Train
 from agentrl_core.model.lazy_torch import torch
 
@@ -41,7 +43,7 @@ def row_loss(recipe: Recipe, *, columns: tuple[str, ...] = (), entropy: bool = F
         >>> row_loss(recipes.DPO)
         Traceback (most recent call last):
             ...
-        agentrl_core.exceptions.RecipeError: recipe 'dpo': its loss needs 'pair', which the trainer does not give ...
+        agentrl_core.exceptions.RecipeError: recipe 'dpo': its loss needs 'pair', ...
     """
     name = f"recipe {recipe.name!r}"
     links: tuple[Any, ...] = recipe.chain("loss")
@@ -81,10 +83,10 @@ def _reads_entropy(loss: Loss) -> bool:
             torch.ones_like(logprob),
             weight=torch.full_like(logprob, 1 / 64),
             advantage=advantage,
-            entropy=scale * numbers[3],
+            entropy=entropy,
             columns=columns,
         )[0]
-        for scale in (1.0, 5.0)
+        for entropy in (numbers[3], 2.0 - numbers[3])  # other sizes, in another order
     ]
     return bool(values[0] != values[1])
 
@@ -132,3 +134,25 @@ def evaluate(
         if name not in ("tokens", "compared") and (name != "entropy" or entropy is not None)
     }
     return value, means
+
+
+def paid(mask: Any, reward: float, steps: Sequence[float] | None) -> NDArray[np.float64]:
+    """What is paid at each token of a row: its reward at the end and, beside it, what each turn is paid.
+
+    Args:
+        mask: of the row's tokens which were sampled.
+        reward: of the row.
+        steps: a number for each turn, or None.
+
+    Raises:
+        InvalidInputError: the row has another number of turns.
+    """
+    sampled = np.asarray(mask) != 0
+    rewards = np.zeros(len(sampled))
+    if steps is not None:
+        ends = np.flatnonzero(sampled & ~np.append(sampled[1:], False))
+        if len(ends) != len(steps):
+            raise InvalidInputError(f"step_rewards has {len(steps)} numbers, and its row {len(ends)} turns")
+        rewards[ends] = steps
+    rewards[-1:] += reward
+    return rewards

@@ -55,7 +55,7 @@ class Sequences:
         ... )
         >>> batch = recipes.GRPO.credit(rows.batch)
         >>> rows.batch, [values.round(3).tolist() for values in rows.spread(batch.column("advantage", "token"))]
-        (Batch(2 draws in 1 groups, 2 trajectories, 6 nodes), [[0.707, 0.707, 0.0, 0.707], [-0.707, -0.707]])
+        (Batch(2 draws in 1 groups, 2 trajectories, 5 nodes), [[0.707, 0.707, 0.0, 0.707], [-0.707, -0.707]])
     """
 
     prompts: Sequence[Any]
@@ -72,7 +72,13 @@ class Sequences:
 
     def __post_init__(self) -> None:
         rows = len(self.responses)
-        given = {"rollouts": self.rollouts, "logprobs": self.logprobs, "success": self.success, **self.columns, **self.components}
+        given = {
+            "rollouts": self.rollouts,
+            "logprobs": self.logprobs,
+            "success": self.success,
+            **self.columns,
+            **self.components,
+        }
         given |= {name: getattr(self, name) for name in ("prompts", "masks", "groups", "rewards")}
         for name, values in given.items():
             if values is not None and len(values) != rows:

@@ -41,7 +41,9 @@ class Rollouts:
         self.close()
         size = trainer.num_generations if trainer.model.training else trainer.num_generations_eval
         if trainer.accelerator.num_processes > 1:
-            raise InvalidInputError("Rollouts collects in one process; use RolloutWorker with TRL's asynchronous trainer")
+            raise InvalidInputError(
+                "Rollouts collects in one process; use RolloutWorker with TRL's asynchronous trainer"
+            )
         for engine in self.collector.engines.values():
             if not getattr(engine, "shares_parameters", False) and hasattr(engine, "update_weights"):
                 self._versions += 1
@@ -69,7 +71,9 @@ class Rollouts:
         """A reward function of TRL: what the environment paid."""
         rewards = columns.get("rollout_reward")
         if rewards is None or len(rewards) != len(completions):
-            raise InvalidInputError("no rollouts of this object are being scored; give it to the trainer as rollout_func")
+            raise InvalidInputError(
+                "no rollouts of this object are being scored; give it to the trainer as rollout_func"
+            )
         return list(rewards)
 
     def close(self) -> None:

@@ -107,7 +107,9 @@ class RecipeTrainer(GRPOTrainer):
         scored, step_rewards = self._scored
         held = {"prompt_ids": output["prompt_mask"].bool(), "completion_ids": output["completion_mask"].bool()}
         names = {"old_per_token_logps": "recomputed_logprob", "ref_per_token_logps": _REFERENCE}
-        tensors = {name: output[name] for name in (*held, "tool_mask", "sampling_per_token_logps", *names) if name in output}
+        tensors = {
+            name: output[name] for name in (*held, "tool_mask", "sampling_per_token_logps", *names) if name in output
+        }
         local = [
             {
                 name: values[row][held.get(name, held["completion_ids"])[row]].float().cpu().numpy()
@@ -129,7 +131,7 @@ class RecipeTrainer(GRPOTrainer):
             masks=masks,
             groups=[row // size for row in range(len(rows))],
             rewards=[
-                _paid(mask, reward, row["step_rewards"])
+                padded.paid(mask, reward, row["step_rewards"])
                 for mask, reward, row in zip(masks, rewards.tolist(), rows, strict=True)
             ],
             logprobs=chances if chances is not None and all(np.isfinite(row).all() for row in chances) else None,
@@ -187,15 +189,3 @@ class RecipeTrainer(GRPOTrainer):
 
 _MADE = ("advantage_of_loss", "weight_of_loss")
 """Columns of what the loss multiplies."""
-
-
-def _paid(mask: Any, reward: float, steps: Any) -> Any:
-    """What a row is paid: its reward at the end, and beside it what each turn is."""
-    paid = np.zeros(len(mask))
-    if steps is not None:
-        ends = np.flatnonzero((mask != 0) & ~np.append(mask[1:] != 0, False))
-        if len(ends) != len(steps):
-            raise RecipeError(f"step_rewards has {len(steps)} numbers, and the row {len(ends)} turns; give one for each")
-        paid[ends] = steps
-    paid[-1:] += reward
-    return paid

@@ -61,7 +61,9 @@ def from_dataproto(data: Any, *, iteration: int = 0) -> Batch:
         if name not in fields:
             raise InvalidInputError(f"data has no {name!r}; it has: {', '.join(fields)}")
     if "uid" not in data.non_tensor_batch:
-        raise InvalidInputError("data has no 'uid', which says what rows are of one group; give non_tensors={'uid': ...}")
+        raise InvalidInputError(
+            "data has no 'uid', which says what rows are of one group; give non_tensors={'uid': ...}"
+        )
     rewards = next((name for name in _REWARDS if name in fields), None)
     if rewards is None:
         raise InvalidInputError(f"data has no rewards; give one of {', '.join(_REWARDS)}")
