@@ -138,9 +138,9 @@ def to_verifiers(batch: Batch, tokenizer: PreTrainedTokenizerBase | None = None)
         paid = [turn.reward for turn in turns]
         info = dict(episode.extra.get("info") or {})
         if any(reward is not None for reward in paid):
-            info["step_rewards"] = [0.0 if reward is None else reward for reward in paid]
+            info["step_rewards"] = paid
         rewards = dict(episode.rewards)
-        if episode.reward is not None and not np.isclose(sum(rewards.values()), episode.reward):
+        if episode.reward is not None and not (rewards and np.isclose(sum(rewards.values()), episode.reward)):
             rewards = {"reward": episode.reward}
         yield {
             "version": 1,
