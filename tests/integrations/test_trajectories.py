@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -83,8 +84,7 @@ def test_chats_come_back_as_they_went() -> None:
     assert TOKENIZER.decode(first).strip() == text.strip()
     bounds = batch.offsets("token")
     answers = [
-        TOKENIZER.decode(batch.column("token", "token")[a:b], skip_special_tokens=True)
-        for a, b in zip(bounds, bounds[1:], strict=False)
+        TOKENIZER.decode(batch.column("token", "token")[a:b], skip_special_tokens=True) for a, b in pairwise(bounds)
     ]
     assert answers == ["I add", "3", "4"]
     assert batch.column("reward", "step").tolist()[:2] == [0.25, 0.75]
@@ -195,7 +195,7 @@ def test_branches_of_a_trace_are_contexts_of_one_trajectory() -> None:
     assert batch.column("reward", "draw").tolist() == [1.5]
     assert batch.column("reward.short", "draw").tolist() == [0.5]
     contexts = batch.contexts()
-    assert [contexts.tokens[a:b].tolist() for a, b in zip(contexts.offsets, contexts.offsets[1:], strict=False)] == [
+    assert [contexts.tokens[a:b].tolist() for a, b in pairwise(contexts.offsets)] == [
         [1, 2, 3, 4],
         [1, 2, 5, 6, 7, 8, 9, 10],
     ]

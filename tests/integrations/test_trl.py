@@ -1,8 +1,9 @@
-"""Recipes in the real trainers of TRL, on a tiny model: the same losses, gradients and advantages as our own updates."""
+"""Recipes in the real trainers of TRL, on a tiny model: losses, gradients and advantages of our own updates."""
 
 from __future__ import annotations
 
 import copy
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -253,8 +254,8 @@ def test_the_asynchronous_trainer_gets_rows_with_our_advantages() -> None:
     worker = plugin.RolloutWorker(collector, tasks=2, group_size=4)
     worker.update_model_version(5)
     worker.start()
-    rows = RolloutQueueDataset(worker.rollout_buffer, lambda: 5, worker.check_health, 60.0, {}, poll_interval_s=0.1)
-    rows.metrics = __import__("collections").defaultdict(list)
+    metrics: Any = defaultdict(list)
+    rows = RolloutQueueDataset(worker.rollout_buffer, lambda: 5, worker.check_health, 60.0, metrics)
     taken = iter(rows)
     found = [next(taken) for _ in range(16)]
     worker.stop()

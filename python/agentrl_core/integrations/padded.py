@@ -62,7 +62,7 @@ def row_loss(recipe: Recipe, *, columns: tuple[str, ...] = (), entropy: bool = F
         missing = ["entropy"]
     if missing:
         raise RecipeError(
-            f"{name}: its loss needs {', '.join(map(repr, missing))}, which the trainer does not give to a loss; choose "
+            f"{name}: its loss needs {', '.join(map(repr, missing))}, which the trainer does not give to a loss; take "
             "another loss, or use the recipe's own updates"
         )
     return loss

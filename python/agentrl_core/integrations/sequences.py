@@ -89,7 +89,7 @@ class Sequences:
             for row, (value, length) in enumerate(zip(() if values is None else values, lengths, strict=False)):
                 if np.ndim(value) and len(value) != length:
                     raise InvalidInputError(
-                        f"{name}[{row}] has {len(value)} values, but its response has {length} tokens; give one for each"
+                        f"{name}[{row}] has {len(value)} values, but its response has {length} tokens; give one each"
                     )
         homes: dict[Hashable, Hashable] = {}
         for row, (rollout, group) in enumerate(zip(self._rollouts, self.groups, strict=True)):

@@ -36,7 +36,9 @@ def from_chats(chats: Iterable[Mapping[str, Any]], tokenizer: PreTrainedTokenize
         >>> from agentrl_core.integrations.trajectories import from_chats, to_chats
         >>> tokenizer = warm_start.build(env.ReasoningGym(["chain_sum"]), seed=0)[1]
         >>> chat = {
-        ...     "messages": [{"role": "user", "content": "2 + 2 ="}, {"role": "assistant", "content": "<answer>4</answer>"}],
+        ...     "messages": [
+        ...         {"role": "user", "content": "2 + 2 ="}, {"role": "assistant", "content": "<answer>4</answer>"},
+        ...     ],
         ...     "task": "sum", "reward": 1.0,
         ... }
         >>> batch = from_chats([chat], tokenizer)

@@ -30,7 +30,9 @@ def from_verifiers(traces: Iterable[Mapping[str, Any]]) -> Batch:
 
     Example:
         >>> from agentrl_core.integrations.trajectories import from_verifiers
-        >>> user = {"parent": None, "message": {"role": "user", "content": "hi"}, "token_ids": [1, 2], "mask": [False] * 2}
+        >>> user = {
+        ...     "parent": None, "message": {"role": "user", "content": "hi"}, "token_ids": [1, 2], "mask": [False] * 2,
+        ... }
         >>> answer = {
         ...     "parent": 0, "message": {"role": "assistant", "content": "yo"}, "sampled": True,
         ...     "token_ids": [3, 4, 5], "mask": [False, True, True], "logprobs": [-0.5, -0.25],

@@ -56,7 +56,7 @@ def from_dataproto(data: Any, *, iteration: int = 0) -> Batch:
         >>> verl.from_dataproto(data)
         Batch(2 draws in 1 groups, 2 trajectories, 4 nodes)
     """
-    fields = {name: data.batch[name] for name in data.batch.keys()}
+    fields = {name: data.batch[name] for name in data.batch.keys()}  # noqa: SIM118 - a TensorDict iterates over rows
     for name in ("prompts", "responses", "attention_mask"):
         if name not in fields:
             raise InvalidInputError(f"data has no {name!r}; it has: {', '.join(fields)}")
@@ -88,7 +88,7 @@ def from_dataproto(data: Any, *, iteration: int = 0) -> Batch:
 
 
 def to_dataproto(batch: Batch, *, pad: int = 0) -> Any:
-    """A batch as a `DataProto`: a row for each context of each draw, prompts padded on the left, responses on the right.
+    """A batch as a `DataProto`: a row for each context of each draw, padded before prompts and behind responses.
 
     It has `prompts`, `responses`, `input_ids`, `attention_mask`, `position_ids`, `response_mask`, `token_level_scores`
     and `token_level_rewards`, `rollout_log_probs` where all are known, of the columns in `from_dataproto` those that

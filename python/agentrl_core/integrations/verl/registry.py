@@ -152,7 +152,7 @@ class Estimator:
         self,
         token_level_rewards: Tensor,
         response_mask: Tensor,
-        config: Any = None,
+        config: Any = None,  # noqa: ARG002 - verl gives it by name
         index: Sequence[Any] | None = None,
         **_: Any,
     ) -> tuple[Tensor, Tensor]:

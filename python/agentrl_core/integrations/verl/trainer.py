@@ -1,6 +1,6 @@
-"""Trainers of verl that credit rollouts of several turns and several rows; name this module to verl and it has them.
+r"""Trainers of verl that credit rollouts of several turns and several rows; name this module to verl and it has them.
 
-    VERL_USE_EXTERNAL_MODULES=agentrl_core.integrations.verl.trainer python -m verl.trainer.main_ppo \\
+    VERL_USE_EXTERNAL_MODULES=agentrl_core.integrations.verl.trainer python -m verl.trainer.main_ppo \
         trainer.v1.trainer_mode=agentrl_sync algorithm.adv_estimator=agentrl_gigpo ...
 
 verl tells an estimator rewards, mask and group of each row, and takes every row of a rollout for a member of its group.
@@ -47,11 +47,11 @@ class Credited(PPOTrainer):
         """What the queue has of the rows beyond rewards, mask and uid."""
         fields = [*_TOKENS, *_OF_TOKENS, "extra_fields"]
         found = transfer_queue.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=fields)
-        tensors = {name: [row.cpu().numpy() for row in found[name]] for name in fields[:-1] if name in found.keys()}
+        tensors = {name: [row.cpu().numpy() for row in found[name]] for name in fields[:-1] if name in found.keys()}  # noqa: SIM118
         rows: dict[str, Any] = {ours: tensors[theirs] for theirs, ours in _TOKENS.items() if theirs in tensors}
         rows["columns"] = {ours: tensors[theirs] for theirs, ours in _OF_TOKENS.items() if theirs in tensors}
         rows["rollouts"] = [key.rsplit("_", 1)[0] for key in batch.keys]
-        if "extra_fields" in found.keys():
+        if "extra_fields" in found.keys():  # noqa: SIM118 - a TensorDict iterates over rows
             said = [dict(extra or {}).get("reward_extra_info") or {} for extra in found["extra_fields"].tolist()]
             names = [
                 name for name in said[0] if all(isinstance(row.get(name), (int, float, np.number)) for row in said)
