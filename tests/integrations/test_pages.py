@@ -101,7 +101,6 @@ def test_verl() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:TRL currently supports vLLM:UserWarning")
 @pytest.mark.filterwarnings("ignore:.*pin_memory.*:UserWarning")
 def test_trl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")

@@ -23,7 +23,6 @@ from agentrl_core.recipe import Recipe
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.filterwarnings("ignore:TRL currently supports vLLM:UserWarning"),
     pytest.mark.filterwarnings("ignore:.*rollout_func.*:UserWarning"),
     pytest.mark.filterwarnings("ignore:.*pin_memory.*:UserWarning"),
 ]
