@@ -64,10 +64,11 @@ def _episode(place: int, trajectory: Mapping[str, Any], tokenizer: Any) -> Episo
     if trajectory.get("subagent_trajectories"):
         raise UnsupportedError(f"trajectory {place} holds sub-agents; give their trajectories one by one")
     messages: list[Message] = []
-    told, rewards = [], []
+    told: list[dict[str, Any]] = []
+    rewards: list[float | None] = []
     for step in trajectory.get("steps") or ():
         extra = step.get("extra") or {}
-        message = {"role": _ROLES[step["source"]], "content": _text(place, step.get("message"))}
+        message: dict[str, Any] = {"role": _ROLES[step["source"]], "content": _text(place, step.get("message"))}
         if step.get("reasoning_content"):
             message["reasoning_content"] = step["reasoning_content"]
         if step.get("tool_calls"):
@@ -137,7 +138,11 @@ def to_atif(
                 continue
             source_name = "agent" if message["role"] == "assistant" else message["role"]
             source_name = "user" if source_name == "tool" else source_name
-            step = {"step_id": len(steps) + 1, "source": source_name, "message": message.get("content") or ""}
+            step: dict[str, Any] = {
+                "step_id": len(steps) + 1,
+                "source": source_name,
+                "message": message.get("content") or "",
+            }
             if message["role"] == "assistant":
                 turn = next(turns, None)
                 if turn is None:

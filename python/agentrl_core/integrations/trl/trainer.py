@@ -176,7 +176,7 @@ class RecipeTrainer(GRPOTrainer):
 
     def _old(self, inputs: dict[str, Any], logprob: Tensor) -> Tensor:
         """What ratios are taken to: as sampled where the recipe wants that and nothing else corrects it."""
-        sampled = inputs.get("sampling_per_token_logps")
+        sampled: Tensor | None = inputs.get("sampling_per_token_logps")
         if sampled is not None and self.recipe.old_logprob == "behaviour" and "importance_sampling_ratio" not in inputs:
             return sampled
         old: Tensor | None = inputs.get("old_per_token_logps")

@@ -102,7 +102,8 @@ def register(recipe: Recipe, name: str | None = None) -> tuple[str, ...]:
     """
     core = _core_algos()
     key = PREFIX + (recipe.name if name is None else name)
-    done, refused = [], []
+    done: list[str] = []
+    refused: list[str] = []
     try:
         needs_of_trainer(recipe)
         core.ADV_ESTIMATOR_REGISTRY[key] = Estimator(recipe)
@@ -176,7 +177,7 @@ class Estimator:
         # Behind the last token that was sampled or paid there is padding.
         ends = ((mask | (rewards != 0)) * np.arange(1, mask.shape[1] + 1)).max(axis=1, initial=0)
         cut = ends.tolist()
-        rows = {
+        rows: dict[str, Any] = {
             "prompts": [[0]] * len(cut),
             "responses": [np.zeros(end, np.int32) for end in cut],
             **({} if known is None else known),
