@@ -15,8 +15,6 @@ from agentrl_core.integrations.sequences import Sequences
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
-transfer_queue = pytest.importorskip("transfer_queue", reason="TransferQueue is installed by `make test`")
-trainers = pytest.importorskip("agentrl_core.integrations.verl.trainer")
 
 KEYS = ["a_0_0", "a_0_1", "a_1_0", "a_2_0", "b_x_0_0", "b_x_1_0", "b_x_2_0"]
 ROWS: dict[str, list[list[Any]]] = {
@@ -38,9 +36,17 @@ UIDS = ["a", "a", "a", "a", "b_x", "b_x", "b_x"]
 
 
 @pytest.fixture(scope="module")
-def queue() -> Iterator[Any]:
+def trainers() -> Any:
+    """Imported where a test asks: that takes as long as verl's trainer does."""
+    pytest.importorskip("transfer_queue", reason="TransferQueue is installed by `make test`")
+    return pytest.importorskip("agentrl_core.integrations.verl.trainer")
+
+
+@pytest.fixture(scope="module")
+def queue(trainers: Any) -> Iterator[Any]:
     """A queue with the rows, as an agent loop puts them there."""
     import ray
+    import transfer_queue
     from tensordict import TensorDict
     from tensordict.tensorclass import NonTensorStack
 
@@ -60,7 +66,7 @@ def queue() -> Iterator[Any]:
     ray.shutdown()
 
 
-def advantages(queue: Any, estimator: str) -> list[list[float]]:
+def advantages(queue: Any, trainers: Any, estimator: str) -> list[list[float]]:
     """What the trainer puts into the queue."""
     from omegaconf import OmegaConf
 
@@ -78,6 +84,7 @@ def advantages(queue: Any, estimator: str) -> list[list[float]]:
     return [row.tolist() for row in found]
 
 
+@pytest.mark.usefixtures("trainers")
 def test_the_trainers_are_registered_beside_those_of_verl() -> None:
     from verl.trainer.ppo.v1 import get_trainer_cls
 
@@ -85,16 +92,16 @@ def test_the_trainers_are_registered_beside_those_of_verl() -> None:
         assert issubclass(get_trainer_cls(f"agentrl_{mode}"), get_trainer_cls(mode))
 
 
-def test_rows_of_a_session_are_one_member(queue: Any) -> None:
+def test_rows_of_a_session_are_one_member(queue: Any, trainers: Any) -> None:
     plugin.register_all()
     # Of a: 1, 0, 1 with mean 2/3 and deviation sqrt(1/3): 0.5774 and -1.1547; of b: 1, 0, 0.
-    found = [[round(value, 4) for value in row] for row in advantages(queue, "agentrl_grpo")]
+    found = [[round(value, 4) for value in row] for row in advantages(queue, trainers, "agentrl_grpo")]
     up, down = 0.5773, -1.1547
     assert found[:4] == [[up, up], [up, 0.0, up], [down, down], [up, up, 0.0, up]]
     assert [row[0] for row in found[4:]] == [1.1547, -0.5773, -0.5773]
 
 
-def test_states_are_found_in_the_tokens(queue: Any) -> None:
+def test_states_are_found_in_the_tokens(queue: Any, trainers: Any) -> None:
     plugin.register_all()
     rows = Sequences(
         prompts=ROWS["prompts"],
@@ -106,14 +113,14 @@ def test_states_are_found_in_the_tokens(queue: Any) -> None:
         logprobs=ROWS["rollout_log_probs"],
     )
     batch = recipes.GIGPO.credit(rows.batch)
-    found = advantages(queue, "agentrl_gigpo")
+    found = advantages(queue, trainers, "agentrl_gigpo")
     for ours, theirs in zip(rows.spread(batch.column("advantage", "token")), found, strict=True):
         np.testing.assert_allclose(theirs, ours, atol=1e-6)
     assert np.abs(found[3][0] - found[3][3]) > 0.1  # turns differ
     assert found[2] != found[0]
 
 
-def test_verls_own_estimators_stay_its_own(queue: Any) -> None:
-    found = advantages(queue, "grpo")
+def test_verls_own_estimators_stay_its_own(queue: Any, trainers: Any) -> None:
+    found = advantages(queue, trainers, "grpo")
     assert found[1][1] == 0.0
     assert found[0][0] == pytest.approx(found[3][0])
