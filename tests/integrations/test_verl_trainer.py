@@ -45,6 +45,7 @@ def trainers() -> Any:
 @pytest.fixture(scope="module")
 def queue(trainers: Any) -> Iterator[Any]:
     """A queue with the rows, as an agent loop puts them there."""
+    assert trainers.Trainer
     import ray
     import transfer_queue
     from tensordict import TensorDict
