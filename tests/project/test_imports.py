@@ -21,7 +21,8 @@ LAYERS = (  # a module imports what stands above its line, and what lies in its 
     ),  # a later phase knows earlier ones
     {"update"},
     {"recipe"},
-    {"recipes", "collect", "integrations"},
+    {"recipes", "collect"},
+    {"integrations"},
     {"agents", "train"},
     {"cli"},
     {"__main__", ROOT},

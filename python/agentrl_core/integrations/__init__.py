@@ -1,4 +1,8 @@
-"""Ways to the tools that people have: Polars, and dashboards of metrics."""
+"""Ways to the tools that people have: Polars, dashboards of metrics, trainers and formats of trajectories.
+
+Packages of their own, imported by name: `integrations.verl`, `integrations.trl`, `integrations.slime` and
+`integrations.trajectories`.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +11,13 @@ from typing import TYPE_CHECKING
 from agentrl_core.lazy import lazy
 
 if TYPE_CHECKING:
+    from agentrl_core.integrations.sequences import Sequences
     from agentrl_core.integrations.tensorboard import TensorBoard
     from agentrl_core.integrations.wandb import WeightsAndBiases
 
-_HOME = {"TensorBoard": "tensorboard", "WeightsAndBiases": "wandb"}
+_HOME = {"Sequences": "sequences", "TensorBoard": "tensorboard", "WeightsAndBiases": "wandb"}
 
-__all__ = ["TensorBoard", "WeightsAndBiases"]
+__all__ = ["Sequences", "TensorBoard", "WeightsAndBiases"]
 
 __getattr__ = lazy(__name__, _HOME)
 

@@ -1,0 +1,158 @@
+"""Losses on the padded tensors of a trainer: what verl, TRL and slime have in their hands when they ask for a loss."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentrl_core.exceptions import InvalidInputError, RecipeError
+from agentrl_core.loss import Train
+from agentrl_core.model.lazy_torch import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from agentrl_core.loss import Loss
+    from agentrl_core.recipe import Recipe
+
+_KNOWN = ("advantage_positive", "advantage_negative", "weight_kl", "old_logprob", "sequence", "step")
+_COMPARED = ("ratio", "clip_fraction", "approximate_kl")  # metrics of tokens that have an old log-prob
+_WHOLE = ("token", "step", "trajectory")  # a row of a micro batch is one trajectory, and always whole
+
+
+def row_loss(recipe: Recipe, *, columns: tuple[str, ...] = (), entropy: bool = False) -> Loss:
+    """The loss of a recipe, if it can be made of the rows of one micro batch.
+
+    Args:
+        recipe: the recipe.
+        columns: which further numbers of each token the trainer has, such as `reference_logprob`.
+        entropy: whether the trainer has the entropies of the tokens.
+
+    Raises:
+        RecipeError: the recipe has several losses or none, one that changes with the iteration, or one that needs more
+            than the rows: another answer of the model, a group, a pair or all rows of an update at once.
+
+    Example:
+        >>> from agentrl_core import recipes
+        >>> from agentrl_core.integrations.padded import row_loss
+        >>> row_loss(recipes.GSPO).unit
+        'trajectory'
+        >>> row_loss(recipes.DPO)
+        Traceback (most recent call last):
+            ...
+        agentrl_core.exceptions.RecipeError: recipe 'dpo': its loss needs 'pair', ...
+    """
+    name = f"recipe {recipe.name!r}"
+    links: tuple[Any, ...] = recipe.chain("loss")
+    if len(links) != 1:
+        raise RecipeError(f"{name} has {len(links)} losses; a trainer minimises one: replace(loss=...)")
+    if isinstance(links[0], Train) and (links[0].model, links[0].stage, links[0].where) != ("policy", "update", None):
+        raise RecipeError(f"{name} trains something else than the policy on all rows; the trainer does only that")
+    loss: Loss = links[0].loss if isinstance(links[0], Train) else links[0]
+    if list(loss.changing()):
+        raise RecipeError(f"{name}: its loss changes with the iteration, which the trainer does not say; give numbers")
+    given = (*_KNOWN, *columns, *(("weight_entropy",) if entropy else ()))
+    missing = [stream for stream in loss.streams if stream not in given]
+    missing += [*loss.answers, *(() if loss.unit in _WHOLE else (f"a whole {loss.unit}",))]
+    missing += ["normaliser"] if loss.normaliser is not None else []
+    if not missing and not entropy and _reads_entropy(loss):
+        missing = ["entropy"]
+    if missing:
+        raise RecipeError(
+            f"{name}: its loss needs {', '.join(map(repr, missing))}, which the trainer does not give to a loss; take "
+            "another loss, or use the recipe's own updates"
+        )
+    return loss
+
+
+def _reads_entropy(loss: Loss) -> bool:
+    """Whether a loss depends on the entropy of the rows; found by asking it twice."""
+    if loss.needs_entropy_gradient:
+        return True
+    rng = np.random.default_rng(0)
+    numbers = torch.from_numpy(rng.random((4, 8, 8)))
+    logprob, advantage = -3.0 * numbers[0] - 0.01, numbers[1] - 0.5
+    columns = {name: logprob + 0.3 * (numbers[2] - 0.5) for name in loss.streams if name.endswith("logprob")}
+    values = [
+        evaluate(
+            loss,
+            logprob,
+            torch.ones_like(logprob),
+            weight=torch.full_like(logprob, 1 / 64),
+            advantage=advantage,
+            entropy=entropy,
+            columns=columns,
+        )[0]
+        for entropy in (numbers[3], 2.0 - numbers[3])  # other sizes, in another order
+    ]
+    return bool(values[0] != values[1])
+
+
+def evaluate(
+    loss: Loss,
+    logprob: Tensor,
+    mask: Tensor,
+    *,
+    weight: Tensor,
+    advantage: Tensor,
+    columns: dict[str, Tensor],
+    entropy: Tensor | None = None,
+    factor: Tensor | None = None,
+) -> tuple[Tensor, dict[str, float]]:
+    """A loss of rows of tokens, and the means of its metrics.
+
+    Args:
+        loss: what `row_loss` gave.
+        logprob: `[B, T]`, log-prob of each token under the policy that is trained; gradients flow.
+        mask: `[B, T]`, which tokens the policy sampled; each run of them is a step.
+        weight: `[B, T]`, weight of each token in the loss, the denominators included.
+        advantage: `[B, T]`.
+        columns: `[B, T]` each: `old_logprob`, and what else the loss reads.
+        entropy: `[B, T]`, or None.
+        factor: `[B, T]`, multiplies the advantage: weights of an importance correction; or None.
+    """
+    inside = mask.bool()
+    rows = inside.nonzero()[:, 0]
+    pushed = weight * advantage if factor is None else weight * advantage * factor
+    begins = inside & ~torch.nn.functional.pad(inside, (1, 0))[:, :-1]  # where a run of sampled tokens begins
+    streams = {
+        "weight_kl": weight[inside],
+        "weight_entropy": weight[inside],
+        "advantage_positive": pushed.clamp(min=0.0)[inside],
+        "advantage_negative": pushed.clamp(max=0.0)[inside],
+        "sequence": torch.unique(rows, return_inverse=True)[1],
+        "step": begins.flatten().long().cumsum(0)[inside.flatten()] - 1,
+        **{name: values[inside] for name, values in columns.items()},
+    }
+    value, sums = loss.of_rows(logprob[inside], None if entropy is None else entropy[inside], streams)
+    means = {
+        name: (total / sums["compared" if name in _COMPARED and "compared" in sums else "tokens"].clamp(min=1)).item()
+        for name, total in sums.items()
+        if name not in ("tokens", "compared") and (name != "entropy" or entropy is not None)
+    }
+    return value, means
+
+
+def paid(mask: Any, reward: float, steps: Sequence[float] | None) -> NDArray[np.float64]:
+    """What is paid at each token of a row: its reward at the end and, beside it, what each turn is paid.
+
+    Args:
+        mask: of the row's tokens which were sampled.
+        reward: of the row.
+        steps: a number for each turn, or None.
+
+    Raises:
+        InvalidInputError: the row has another number of turns.
+    """
+    sampled = np.asarray(mask) != 0
+    rewards = np.zeros(len(sampled))
+    if steps is not None:
+        ends = np.flatnonzero(sampled & ~np.append(sampled[1:], False))
+        if len(ends) != len(steps):
+            raise InvalidInputError(f"step_rewards has {len(steps)} numbers, and its row {len(ends)} turns")
+        rewards[ends] = steps
+    rewards[-1:] += reward
+    return rewards

@@ -1,0 +1,340 @@
+"""Sequences: rollouts as trainers hold them, a row of prompt and response each, into a `Batch` and back."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentrl_core.data.batch import Batch
+from agentrl_core.data.forest import Forest
+from agentrl_core.exceptions import InvalidInputError
+
+
+@dataclass(frozen=True, eq=False)
+class Sequences:
+    """Rows of prompt and response with a mask, the form in which verl, TRL and slime hand rollouts to each other.
+
+    Each run of sampled tokens (mask 1) in a response is a turn; what stands between two runs is what the environment
+    said. Rows of the same rollout are the contexts of one trajectory, in their order: an agent that compacts its
+    history, or a rollout that the trainer split into several rows, stays one member of its group.
+
+    Args:
+        prompts: token ids before each response, an array for each row.
+        responses: token ids of each response.
+        masks: of each response which tokens the policy sampled.
+        groups: what the rows of a task have in common, such as verl's `uid`.
+        rewards: what was paid at each token of each response; what was paid after a turn is that turn's reward. Or one
+            number for each row, which is paid at its end.
+        rollouts: which rows are of one rollout; None: each row is one.
+        logprobs: log-prob of each token of the responses as it was sampled; None where nobody knows.
+        components: of each row the parts of its reward by name; they become columns `reward.<name>`. Of a rollout
+            with several rows those of the last count, here and of `success`.
+        success: of each row whether its task was solved; None: nobody says.
+        columns: further numbers of each token of the responses by name, such as `reference_logprob`.
+        iteration: the iteration that the batch is of.
+
+    Raises:
+        InvalidInputError: arrays of different lengths, or rows of one rollout in two groups.
+
+    Example:
+        Two rollouts of a task; the first has two turns, with one token of a tool between them:
+
+        >>> from agentrl_core import recipes
+        >>> from agentrl_core.integrations.sequences import Sequences
+        >>> rows = Sequences(
+        ...     prompts=[[1, 2], [1, 2]],
+        ...     responses=[[3, 4, 9, 5], [6, 7]],
+        ...     masks=[[1, 1, 0, 1], [1, 1]],
+        ...     groups=["a", "a"],
+        ...     rewards=[1.0, 0.0],
+        ... )
+        >>> batch = recipes.GRPO.credit(rows.batch)
+        >>> rows.batch, [values.round(3).tolist() for values in rows.spread(batch.column("advantage", "token"))]
+        (Batch(2 draws in 1 groups, 2 trajectories, 5 nodes), [[0.707, 0.707, 0.0, 0.707], [-0.707, -0.707]])
+    """
+
+    prompts: Sequence[Any]
+    responses: Sequence[Any]
+    masks: Sequence[Any]
+    groups: Sequence[Hashable]
+    rewards: Sequence[Any]
+    rollouts: Sequence[Hashable] | None = None
+    logprobs: Sequence[Any] | None = None
+    components: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    success: Sequence[bool] | None = None
+    columns: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    iteration: int = 0
+
+    def __post_init__(self) -> None:
+        rows = len(self.responses)
+        given = {
+            "rollouts": self.rollouts,
+            "logprobs": self.logprobs,
+            "success": self.success,
+            **self.columns,
+            **self.components,
+        }
+        given |= {name: getattr(self, name) for name in ("prompts", "masks", "groups", "rewards")}
+        for name, values in given.items():
+            if values is not None and len(values) != rows:
+                raise InvalidInputError(f"{name} has {len(values)} rows, but responses has {rows}; give one for each")
+        lengths = self._lengths.tolist()
+        for name in ("masks", "logprobs", "rewards", *self.columns):
+            values = self.columns[name] if name in self.columns else getattr(self, name)
+            for row, (value, length) in enumerate(zip(() if values is None else values, lengths, strict=False)):
+                if np.ndim(value) and len(value) != length:
+                    raise InvalidInputError(
+                        f"{name}[{row}] has {len(value)} values, but its response has {length} tokens; give one each"
+                    )
+        homes: dict[Hashable, Hashable] = {}
+        for row, (rollout, group) in enumerate(zip(self._rollouts, self.groups, strict=True)):
+            if homes.setdefault(rollout, group) != group:
+                raise InvalidInputError(
+                    f"row {row} of rollout {rollout!r} is in group {group!r}, and an earlier one in {homes[rollout]!r}"
+                )
+
+    @property
+    def _rollouts(self) -> Sequence[Hashable]:
+        return range(len(self.responses)) if self.rollouts is None else self.rollouts
+
+    @functools.cached_property
+    def _lengths(self) -> NDArray[np.int64]:
+        return np.fromiter(map(len, self.responses), np.int64, len(self.responses))
+
+    @functools.cached_property
+    def _sampled(self) -> NDArray[np.bool_]:
+        """Of all tokens of the responses, one after the other, which were sampled."""
+        return _joined(self.masks, np.float64) != 0
+
+    @functools.cached_property
+    def _rows(self) -> NDArray[np.int64]:
+        """The row of each token of the responses."""
+        return np.repeat(np.arange(len(self._lengths)), self._lengths)
+
+    @functools.cached_property
+    def _order(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The draw of each row (-1: it has none), and its number among the rows of its rollout (-1: it is left out).
+
+        Draws are in the order of their groups, and in these in the order of the first rows. A row of which nothing was
+        sampled is left out.
+        """
+        live = np.bincount(self._rows[self._sampled], minlength=len(self._lengths)) > 0
+        rows = np.flatnonzero(live)
+        rollouts, groups = _numbered([self._rollouts[row] for row in rows]), _numbered(self.groups)[rows]
+        by_rollout = np.argsort(rollouts, kind="stable")
+        counts = np.bincount(rollouts)
+        within, draws = np.full((2, len(live)), -1, np.int64)
+        within[rows[by_rollout]] = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
+        firsts = np.flatnonzero(within[rows] == 0)
+        draw_of = np.empty(len(counts), np.int64)
+        draw_of[rollouts[firsts[np.argsort(groups[firsts], kind="stable")]]] = np.arange(len(counts))
+        draws[rows] = draw_of[rollouts]
+        return draws, within
+
+    @functools.cached_property
+    def draws(self) -> NDArray[np.int64]:
+        """The draw of each row in `batch`, `int64[rows]`; -1 where nothing was sampled."""
+        return self._order[0]
+
+    @functools.cached_property
+    def _places(self) -> NDArray[np.int64]:
+        """Where the action tokens of the batch, in their order, stand among all tokens of the responses."""
+        draws, within = self._order
+        rows = self._rows[self._sampled]
+        return np.flatnonzero(self._sampled)[np.lexsort((within[rows], draws[rows]))]
+
+    @functools.cached_property
+    def batch(self) -> Batch:
+        """The rollouts as a batch, with the further columns.
+
+        Raises:
+            InvalidInputError: a log-prob that is NaN or positive.
+        """
+        draws, within = self._order
+        forest = Forest(iteration=self.iteration, reward_components=list(self.components) or None)
+        for group, name in enumerate(dict.fromkeys(self.groups)):
+            forest.add_group(group, str(name))
+        groups = _numbered(self.groups)
+        last: dict[int, int] = dict(sorted((int(draw), row) for row, draw in enumerate(draws.tolist()) if draw >= 0))
+        # Draws are sorted by group, so a draw's member number counts from the first draw of its group.
+        firsts: dict[int, int] = {}
+        trajectories = [
+            forest.start(group, draw - firsts.setdefault(group, draw))
+            for draw, group in ((draw, int(groups[row])) for draw, row in last.items())
+        ]
+        handles = np.append(np.asarray(trajectories, np.int64), -1)[draws]
+        for number in range(int(within.max(initial=-1)) + 1):
+            self._grow(forest, handles, within == number)
+        paid = np.bincount(draws[self._rows] + 1, self._paid, minlength=len(last) + 1)[1:]
+        for (draw, row), trajectory in zip(last.items(), trajectories, strict=True):
+            rewards = [float(values[row]) for values in self.components.values()]
+            solved = None if self.success is None else bool(self.success[row])
+            forest.finish(trajectory, reward=float(paid[draw]), rewards=rewards or None, success=solved)
+        batch = forest.freeze()
+        columns = {name: _joined(values, np.float64)[self._places] for name, values in self.columns.items()}
+        return batch.with_columns("token", **columns) if columns else batch
+
+    @functools.cached_property
+    def _paid(self) -> NDArray[np.float64]:
+        """What was paid at each token; one number for a row is paid at its last token."""
+        lengths = self._lengths.tolist()
+        rows = [
+            np.asarray(value, np.float64) if np.ndim(value) else np.append(np.zeros(max(length - 1, 0)), value)[:length]
+            for value, length in zip(self.rewards, lengths, strict=True)
+        ]
+        return _joined(rows, np.float64)
+
+    def _grow(self, forest: Forest, handles: NDArray[np.int64], picked: NDArray[np.bool_]) -> None:
+        """Give trajectories another row each: its prompt opens a context, and what follows is appended to it."""
+        inside = picked[self._rows]
+        tokens = _joined(self.responses, np.int32)[inside]
+        rows, sampled = self._rows[inside], self._sampled[inside]
+        logprobs = None if self.logprobs is None else _joined(self.logprobs, np.float32)[inside]
+        # A run is a stretch of one row that was sampled, or was not; it begins where the row or the mask changes.
+        begins = np.flatnonzero(np.append(True, (np.diff(rows) != 0) | np.diff(sampled)))
+        bounds, owner, action = np.append(begins, len(tokens)), rows[begins], sampled[begins]
+        runs = np.flatnonzero(action)
+        opens = np.append(True, np.diff(owner[runs]) != 0)  # the first action of each row
+        starts = np.flatnonzero(np.append(True, np.diff(rows) != 0))
+        # What is paid from an action to the next one of its row is that action's, and what comes before it the first's.
+        since = begins[runs]
+        since[opens] = starts
+        reward = np.full(len(begins), np.nan, np.float32)
+        reward[runs] = np.add.reduceat(self._paid[inside], since)
+
+        def of(values: NDArray[Any], chosen: NDArray[np.int64]) -> list[NDArray[Any]]:
+            return [values[bounds[run] : bounds[run + 1]] for run in chosen.tolist()]
+
+        first = runs[opens]
+        entering = owner[first]
+        forest.ingest(
+            handles[entering],
+            [
+                np.concatenate([np.asarray(self.prompts[row], np.int32), tokens[start : begins[run]]])
+                for row, start, run in zip(entering.tolist(), starts.tolist(), first.tolist(), strict=True)
+            ],
+            of(tokens, first),
+            logprobs=None if logprobs is None else of(logprobs, first),
+            reward=reward[first],
+            # Rows of a rollout that say the same in the same context are told apart by their seeds.
+            seed=None if self.rollouts is None else entering,
+        )
+        behind = np.flatnonzero(np.arange(len(begins)) > np.repeat(first, np.bincount(owner)[entering]))
+        if len(behind):
+            told = None if logprobs is None else of(logprobs, behind)
+            if told is not None:
+                told = [row if acts else row[:0] for row, acts in zip(told, action[behind].tolist(), strict=True)]
+            forest.append_many(
+                handles[owner[behind]],
+                of(tokens, behind),
+                kind=np.where(action[behind], 1, 2).astype(np.uint8),  # an action, an observation
+                logprobs=told,
+                reward=reward[behind],
+            )
+
+    def spread(self, values: Any, *, fill: float = 0.0) -> list[NDArray[np.float64]]:
+        """Numbers of the action tokens of `batch` as numbers of the responses' tokens, an array for each row.
+
+        Args:
+            values: one for each row at level `token`, in the order of the batch.
+            fill: of tokens that were not sampled.
+
+        Raises:
+            InvalidInputError: there is another number of them.
+        """
+        values = np.asarray(values, np.float64)
+        if values.shape != self._places.shape:
+            raise InvalidInputError(f"values has shape {values.shape}; the batch has {len(self._places)} action tokens")
+        flat = np.full(int(self._lengths.sum()), fill)
+        flat[self._places] = values
+        return np.split(flat, np.cumsum(self._lengths)[:-1])
+
+    @classmethod
+    def of(cls, batch: Batch, *, columns: Sequence[str] = ()) -> Sequences:
+        """The rows of a batch: one for each context of each draw, its prompt up to the first sampled token.
+
+        What follows the last action of a context is left out, and tokens of actions that are not trained count as
+        context. What a step was paid stands at the end of its action; what its trajectory was paid beyond all steps
+        stands at the end of its last row.
+
+        Args:
+            batch: the batch.
+            columns: names of token columns that come along.
+
+        Example:
+            >>> import agentrl_core as arl
+            >>> from agentrl_core.integrations.sequences import Sequences
+            >>> forest = arl.Forest()
+            >>> forest.add_group(0, "task")
+            >>> trajectory = forest.start(0, member=0)
+            >>> _ = forest.append(trajectory, [1, 2], kind="prompt")
+            >>> _ = forest.append(trajectory, [3, 4], kind="action", logprobs=[-0.5, -0.25])
+            >>> forest.finish(trajectory, reward=1.0)
+            >>> rows = Sequences.of(forest.freeze())
+            >>> [row.tolist() for row in (rows.prompts[0], rows.responses[0], rows.masks[0], rows.rewards[0])]
+            [[1, 2], [3, 4], [1, 1], [0.0, 1.0]]
+        """
+        contexts, of_tokens, of_steps = batch.contexts(), batch.offsets("token"), batch.offsets("step")
+        if (contexts.begins < 0).any():
+            step = int(np.flatnonzero(contexts.begins < 0)[0])
+            raise InvalidInputError(f"step {step} of the batch has no action tokens, so it has no place in a row")
+        numbers = {
+            name: np.asarray(batch.column(name, "token"), np.float64)
+            for name in ("trainable", "behaviour_logprob", *columns)
+        }
+        step_rewards = np.nan_to_num(np.asarray(batch.column("reward", "step"), np.float64))
+        rest = np.nan_to_num(np.asarray(batch.column("reward", "draw"), np.float64))
+        rest = rest - np.add.reduceat(np.append(step_rewards, 0.0), of_steps[:-1]) * (np.diff(of_steps) > 0)
+        found: dict[str, list[Any]] = {name: [] for name in ("prompts", "responses", "rewards", *numbers)}
+        groups, rollouts = batch.keys("group_id", "draw"), []
+        last = {int(draw): place for place, draw in enumerate(contexts.draws.tolist())}
+        for place, draw in enumerate(contexts.draws.tolist()):
+            tokens = contexts.tokens[contexts.offsets[place] : contexts.offsets[place + 1]]
+            first, end = int(contexts.steps[place]), int(contexts.steps[place + 1])
+            if first == end:
+                continue
+            cut = int(contexts.begins[first])
+            own = slice(int(of_tokens[first]), int(of_tokens[end]))
+            lengths = np.diff(of_tokens[first : end + 1])
+            starts = contexts.begins[first:end] - cut
+            length = int(starts[-1] + lengths[-1])
+            places = np.repeat(starts - (of_tokens[first:end] - of_tokens[first]), lengths) + np.arange(lengths.sum())
+            reward = np.zeros(length)
+            reward[starts + lengths - 1] = step_rewards[first:end]
+            if last[draw] == place:
+                reward[-1] += rest[draw]
+            found["prompts"].append(tokens[:cut])
+            found["responses"].append(tokens[cut : cut + length])
+            found["rewards"].append(reward)
+            for name, values in numbers.items():
+                found[name].append(np.zeros(length))
+                found[name][-1][places] = values[own]
+            rollouts.append(draw)
+        chances = found.pop("behaviour_logprob")
+        known = np.isfinite(numbers["behaviour_logprob"][numbers["trainable"] != 0]).all()
+        return cls(
+            prompts=found["prompts"],
+            responses=found["responses"],
+            masks=[row.astype(np.int64) for row in found["trainable"]],
+            groups=[int(groups[draw]) for draw in rollouts],
+            rewards=found["rewards"],
+            rollouts=rollouts,
+            logprobs=[np.nan_to_num(row) for row in chances] if known else None,
+            columns={name: found[name] for name in columns},
+            iteration=int(batch.column("iteration", "draw").max(initial=0)),
+        )
+
+
+def _joined(rows: Sequence[Any], dtype: Any) -> NDArray[Any]:
+    return np.concatenate([np.zeros(0, dtype), *(np.asarray(row, dtype) for row in rows)])
+
+
+def _numbered(keys: Sequence[Hashable]) -> NDArray[np.int64]:
+    """Dense numbers of keys in order of first appearance."""
+    numbers: dict[Hashable, int] = {}
+    return np.fromiter((numbers.setdefault(key, len(numbers)) for key in keys), np.int64, len(keys))

@@ -1,0 +1,83 @@
+"""Rollouts of a `Collector` as the `rollout_func` of TRL's `GRPOTrainer`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from agentrl_core.collect import Collector
+from agentrl_core.data.batch import Batch
+from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.integrations.sequences import Sequences
+
+
+class Rollouts:
+    """Lets a `Collector` make the rollouts of TRL's trainer: any environment, any number of turns, all of them stored.
+
+    Give it as `rollout_func`, and its method `reward` among `reward_funcs`. The collector's environment chooses the
+    tasks; of TRL's prompts only the number counts. With `RecipeTrainer` the credit is made of the collected batch
+    itself, with all that the environment said. What the trainer did with a batch ends the iteration of the collector
+    when the next is asked for; call `close` after `trainer.train()` to end the last.
+
+    Args:
+        collector: with an engine that samples from the trainer's own model (`engine.Transformers(model)`), or one that
+            takes its weights.
+
+    Attributes:
+        batch: the batch of the last call, or None.
+
+    Raises:
+        InvalidInputError: from a call: a draw has several contexts, or there are other draws than TRL asked for.
+    """
+
+    def __init__(self, collector: Collector) -> None:
+        self.collector = collector
+        self.batch: Batch | None = None
+        self._versions = 0
+
+    def __call__(self, prompts: list[Any], trainer: Any) -> dict[str, Any]:
+        """As many rollouts as there are prompts, in groups of the trainer's `num_generations`."""
+        self.close()
+        size = trainer.num_generations if trainer.model.training else trainer.num_generations_eval
+        if trainer.accelerator.num_processes > 1:
+            raise InvalidInputError(
+                "Rollouts collects in one process; use RolloutWorker with TRL's asynchronous trainer"
+            )
+        for engine in self.collector.engines.values():
+            if not getattr(engine, "shares_parameters", False) and hasattr(engine, "update_weights"):
+                self._versions += 1
+                engine.update_weights(trainer.accelerator.unwrap_model(trainer.model), version=self._versions)
+        self.batch = batch = self.collector(tasks=len(prompts) // size, group_size=size)
+        rows = Sequences.of(batch)
+        sizes = np.unique(np.asarray(rows.groups), return_counts=True)[1]
+        if len(rows.groups) != batch.num_draws or len(rows.groups) != len(prompts) or (sizes != size).any():
+            raise InvalidInputError(
+                f"TRL asked for {len(prompts) // size} groups of {size}, a row each, and the batch has "
+                f"{batch.num_draws} draws in {len(sizes)} groups, with {len(rows.groups)} contexts; use a recipe that "
+                "admits every group and does not rewrite contexts"
+            )
+        if rows.logprobs is None:
+            raise InvalidInputError("the engine gave no log-probs of what it sampled, and TRL needs them")
+        return {
+            "prompt_ids": [row.tolist() for row in rows.prompts],
+            "completion_ids": [row.tolist() for row in rows.responses],
+            "logprobs": [row.tolist() for row in rows.logprobs],
+            "env_mask": [row.tolist() for row in rows.masks],
+            "rollout_reward": [float(np.sum(row)) for row in rows.rewards],
+        }
+
+    def reward(self, completions: list[Any], **columns: Any) -> list[float]:
+        """A reward function of TRL: what the environment paid."""
+        rewards = columns.get("rollout_reward")
+        if rewards is None or len(rewards) != len(completions):
+            raise InvalidInputError(
+                "no rollouts of this object are being scored; give it to the trainer as rollout_func"
+            )
+        return list(rewards)
+
+    def close(self) -> None:
+        """End the iteration of the last batch: the collector learns from it, its store keeps it."""
+        if self.batch is not None:
+            self.collector.update(self.batch, {})
+            self.batch = None

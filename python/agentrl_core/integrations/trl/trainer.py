@@ -1,0 +1,191 @@
+"""TRL's `GRPOTrainer` with the advantage and the loss of a recipe."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import numpy as np
+import torch
+from accelerate.utils import gather_object
+from torch import Tensor
+from trl import GRPOTrainer
+
+from agentrl_core.data.batch import Batch
+from agentrl_core.exceptions import RecipeError
+from agentrl_core.integrations import padded
+from agentrl_core.integrations.sequences import Sequences
+from agentrl_core.integrations.trl.rollouts import Rollouts
+from agentrl_core.recipe import Recipe
+
+_REFERENCE = "reference_logprob"
+
+
+class RecipeTrainer(GRPOTrainer):
+    """A `GRPOTrainer` that trains by a recipe: its phases reward, advantage and weight, and its loss.
+
+    Everything else is TRL's: generation, tools and environments, reward functions, distribution, logging. Advantages
+    are of tokens where the recipe says so; the rewards of TRL's functions are also parts of the reward, named
+    `reward.<function>`. A `rollout_func` (or a dataset) that gives `step_rewards`, one number for each turn of a row,
+    pays turns. The loss has the denominators of the recipe, over all that one generation made; `loss_type`, `epsilon`,
+    `scale_rewards`, `delta`, `entropy_coef` and `importance_sampling_level` of the configuration say nothing here, and
+    `beta` only that a reference model is kept.
+
+    Args:
+        recipe: the recipe. What it selects, admits and replays is not asked for, unless a `Rollouts` collects for it.
+        arguments: of `GRPOTrainer`.
+        options: of `GRPOTrainer`.
+
+    Raises:
+        RecipeError: the recipe cannot train the rows of a micro batch, or it needs a reference and `beta` is 0.
+    """
+
+    def __init__(self, *arguments: Any, recipe: Recipe, **options: Any) -> None:
+        self.recipe = recipe
+        self.row_loss = padded.row_loss(recipe, columns=(_REFERENCE,), entropy=True)
+        self._scored: tuple[Tensor, list[Any]] | None = None
+        super().__init__(*arguments, **options)
+        if _REFERENCE in self.row_loss.streams and self.beta == 0.0:
+            raise RecipeError(
+                f"recipe {recipe.name!r} compares with a reference model, which TRL keeps where beta is not 0; give "
+                "GRPOConfig(beta=1.0): how much it counts stands in the recipe"
+            )
+
+    def _calculate_rewards(self, inputs: Any, *arguments: Any, **options: Any) -> Any:
+        rewards = super()._calculate_rewards(inputs, *arguments, **options)
+        self._scored = rewards, [example.get("step_rewards") for example in inputs]
+        return rewards
+
+    def _generate_and_score_completions(self, inputs: Any) -> dict[str, Any]:
+        output: dict[str, Any] = super()._generate_and_score_completions(inputs)
+        advantages, weights = self._credited(output)
+        output["advantages"] = advantages
+        output["loss_weight"] = weights
+        return output
+
+    def _credited(self, output: dict[str, Any]) -> tuple[Tensor, Tensor]:
+        """Advantage and loss weight of the tokens of this process, `[B, T]` each."""
+        rollouts = self.rollout_func
+        width, process = output["completion_ids"].shape, self.accelerator.process_index
+        if isinstance(rollouts, Rollouts) and rollouts.batch is not None:
+            batch = self._with_credit(rollouts.batch)
+            rollouts.batch = batch
+            columns = Sequences.of(batch, columns=_MADE).columns
+            spread = [columns[name] for name in _MADE]
+        else:
+            rows = self._rows(output)
+            batch = self._with_credit(rows.batch)
+            spread = [rows.spread(batch.column(name, "token")) for name in _MADE]
+        found = np.zeros((2, *width), np.float32)
+        own = slice(process * width[0], (process + 1) * width[0])
+        for place, columns in enumerate(spread):
+            for row, values in enumerate(columns[own]):
+                found[place, row, : len(values)] = values
+        advantages, weights = torch.from_numpy(found).to(output["completion_ids"].device)
+        return advantages, weights
+
+    def _with_credit(self, batch: Batch) -> Batch:
+        """The batch with the advantage that the loss sees, and the weight of each token in it."""
+        batch = self.recipe.credit(batch)
+        advantage = np.asarray(batch.column("advantage", "token"), np.float64)
+        if batch.has("weight", "token"):
+            advantage = advantage * batch.column("weight", "token")
+        weights = batch.token_weights(
+            np.arange(batch.num_draws),
+            denominator=self.row_loss.denominator,
+            constant=self.row_loss.denominator_constant,
+            shared=self.recipe.shared,
+            valid=np.isfinite(batch.column("score", "draw")),
+            keep=np.asarray(batch.column("keep", "token")) != 0 if batch.has("keep", "token") else None,
+        )
+        return batch.with_columns("token", **dict(zip(_MADE, (advantage, weights), strict=True)))
+
+    def _rows(self, output: dict[str, Any]) -> Sequences:
+        """What was generated, on all processes."""
+        if self._scored is None:
+            raise RecipeError("TRL asked for the credit of completions before it scored them")
+        scored, step_rewards = self._scored
+        held = {"prompt_ids": output["prompt_mask"].bool(), "completion_ids": output["completion_mask"].bool()}
+        names = {"old_per_token_logps": "recomputed_logprob", "ref_per_token_logps": _REFERENCE}
+        tensors = {
+            name: output[name] for name in (*held, "tool_mask", "sampling_per_token_logps", *names) if name in output
+        }
+        local = [
+            {
+                name: values[row][held.get(name, held["completion_ids"])[row]].float().cpu().numpy()
+                for name, values in tensors.items()
+            }
+            | {"step_rewards": step_rewards[row]}
+            for row in range(len(output["prompt_ids"]))
+        ]
+        rows = gather_object(local)
+        size = self.num_generations if self.model.training else self.num_generations_eval
+        rewards = (scored * self.reward_weights.to(scored).unsqueeze(0)).nansum(dim=1)
+        rewards[scored.isnan().all(dim=1)] = torch.nan
+        masks = [row.get("tool_mask", np.ones(len(row["completion_ids"]))) for row in rows]
+        parts = {name: scored[:, place].tolist() for place, name in enumerate(self.reward_func_names)}
+        chances = [row["sampling_per_token_logps"] for row in rows] if "sampling_per_token_logps" in tensors else None
+        return Sequences(
+            prompts=[row["prompt_ids"].astype(np.int64) for row in rows],
+            responses=[row["completion_ids"].astype(np.int64) for row in rows],
+            masks=masks,
+            groups=[row // size for row in range(len(rows))],
+            rewards=[
+                padded.paid(mask, reward, row["step_rewards"])
+                for mask, reward, row in zip(masks, rewards.tolist(), rows, strict=True)
+            ],
+            logprobs=chances if chances is not None and all(np.isfinite(row).all() for row in chances) else None,
+            components=parts,
+            columns={ours: [row[theirs] for row in rows] for theirs, ours in names.items() if theirs in tensors},
+            iteration=int(self.state.global_step),
+        )
+
+    def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
+        completion = inputs["completion_ids"]
+        mask = inputs["completion_mask"] * inputs.get("tool_mask", 1)
+        function = self._get_per_token_logps_and_entropies
+        extra = {name: inputs[name] for name in inspect.signature(function).parameters if name in inputs}
+        logprob, entropy, auxiliary = function(
+            model,
+            torch.cat([inputs["prompt_ids"], completion], dim=1),
+            torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], dim=1),
+            completion.size(1),
+            compute_entropy=True,
+            compute_aux_loss=self.aux_loss_enabled,
+            **extra,
+        )
+        train = self.model.training
+        steps = self.args.steps_per_generation if train else 1
+        parts = self.current_gradient_accumulation_steps if train else 1
+        ratio = inputs.get("importance_sampling_ratio")
+        value, metrics = padded.evaluate(
+            self.row_loss,
+            logprob,
+            mask,
+            # The weights are of all that was generated; an optimizer step sees `parts` of its `steps` parts.
+            weight=inputs["loss_weight"] * (steps / parts * self.accelerator.num_processes),
+            advantage=inputs["advantages"],
+            entropy=entropy,
+            columns={"old_logprob": self._old(inputs, logprob), **self._reference(inputs)},
+            factor=None if ratio is None else ratio.expand_as(logprob),
+        )
+        for name, number in metrics.items():
+            seen = self.accelerator.gather(torch.tensor(number, device=completion.device))
+            self._metrics["train" if train else "eval"][f"recipe/{name}"].append(seen.nanmean().item())
+        return value + self.router_aux_loss_coef * auxiliary / parts if self.aux_loss_enabled else value
+
+    def _old(self, inputs: dict[str, Any], logprob: Tensor) -> Tensor:
+        """What ratios are taken to: as sampled where the recipe wants that and nothing else corrects it."""
+        sampled: Tensor | None = inputs.get("sampling_per_token_logps")
+        if sampled is not None and self.recipe.old_logprob == "behaviour" and "importance_sampling_ratio" not in inputs:
+            return sampled
+        old: Tensor | None = inputs.get("old_per_token_logps")
+        return logprob.detach() if old is None else old
+
+    @staticmethod
+    def _reference(inputs: dict[str, Any]) -> dict[str, Tensor]:
+        return {_REFERENCE: inputs["ref_per_token_logps"]} if "ref_per_token_logps" in inputs else {}
+
+
+_MADE = ("advantage_of_loss", "weight_of_loss")
+"""Columns of what the loss multiplies."""

@@ -1,0 +1,143 @@
+"""A rollout worker for TRL's asynchronous trainer: batches of a `Collector`, credited by its recipe."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from trl.experimental.async_grpo.async_rollout_worker import RolloutSample
+
+from agentrl_core.collect import Collector
+from agentrl_core.data.batch import Batch
+from agentrl_core.exceptions import EngineError, InvalidInputError
+from agentrl_core.integrations.sequences import Sequences
+
+
+class RolloutWorker:
+    """Rollouts of a `Collector` for TRL's `AsyncGRPOTrainer(rollout_worker=...)`, with the advantages of its recipe.
+
+    It collects in a thread of its own and waits while as many rows are ready as two batches have. TRL's rows have one
+    advantage each; a draw whose turns have different ones becomes a row for each turn, with all that came before as
+    context, and a turn with several advantages is refused.
+
+    Args:
+        collector: whose engine samples from the weights that TRL sends (`engine.VllmServer`), or from a model here.
+        tasks: groups of a batch.
+        group_size: rollouts of a group.
+
+    Attributes:
+        rollout_buffer: what the trainer takes its rows from.
+        metrics_queue: what the trainer takes metrics from.
+    """
+
+    def __init__(self, collector: Collector, *, tasks: int, group_size: int) -> None:
+        self.collector = collector
+        self.rollout_buffer: queue.Queue[RolloutSample] = queue.Queue()
+        self.metrics_queue: queue.Queue[dict[str, float]] = queue.Queue()
+        self._tasks, self._group_size = tasks, group_size
+        self._version = 0
+        self._stopped = threading.Event()
+        self._error: Exception | None = None
+        self._seen = time.monotonic()
+        self._thread = threading.Thread(target=self._collect, name="agentrl-rollouts", daemon=True)
+
+    def start(self) -> None:
+        """Begin to collect."""
+        self._seen = time.monotonic()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Collect no further batch; returns when the one that is being collected is there."""
+        self._stopped.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def update_model_version(self, model_version: int) -> None:
+        """Note which weights the engine samples from now on."""
+        self._version = model_version
+
+    def check_health(self, stale_after_s: float) -> None:
+        """Raise what collection raised.
+
+        Raises:
+            EngineError: collection failed, or nothing came for so many seconds.
+        """
+        if self._error is not None:
+            raise EngineError(f"the collector failed: {self._error}") from self._error
+        if self.rollout_buffer.empty() and time.monotonic() - self._seen > stale_after_s:
+            raise EngineError(f"the collector gave nothing for {stale_after_s:g} seconds")
+
+    def _collect(self) -> None:
+        try:
+            while not self._stopped.is_set():
+                version = self._version
+                batch = self.collector.recipe.credit(self.collector(tasks=self._tasks, group_size=self._group_size))
+                samples = list(rollout_samples(batch, version=version))
+                for sample in samples:
+                    self.rollout_buffer.put(sample)
+                self.collector.update(batch, {})
+                self._seen = time.monotonic()
+                while self.rollout_buffer.qsize() > len(samples) and not self._stopped.wait(0.01):
+                    self._seen = time.monotonic()
+        except Exception as error:  # noqa: BLE001 - it is raised in the trainer
+            self._error = error
+
+
+def rollout_samples(batch: Batch, *, version: int = 0) -> Iterator[RolloutSample]:
+    """The rows of a credited batch as TRL's asynchronous trainer takes them.
+
+    Args:
+        batch: with column `advantage`, and `weight` where the recipe makes one.
+        version: of the weights that sampled it.
+
+    Raises:
+        InvalidInputError: a turn whose tokens have different advantages, or log-probs that nobody knows.
+    """
+    has = [name for name in ("advantage", "weight", "keep") if batch.has(name, "token")]
+    rows = Sequences.of(batch, columns=has)
+    if rows.logprobs is None:
+        raise InvalidInputError("the batch has no log-probs of what was sampled, and TRL needs them")
+    for row, (prompt, response, mask) in enumerate(zip(rows.prompts, rows.responses, rows.masks, strict=True)):
+        credit = np.prod([rows.columns[name][row] for name in has if name != "keep"], axis=0)
+        kept = (mask != 0) & (rows.columns["keep"][row] != 0) if "keep" in has else mask != 0
+        turns = np.cumsum(np.append(kept[:1], kept[1:] & ~kept[:-1])) - 1
+        for advantage, held in _parts(credit, kept, turns, row):
+            end = int(np.flatnonzero(held)[-1]) + 1
+            behind = len(prompt) + end
+            masks, chances = np.zeros(behind, np.int64), np.zeros(behind, np.float32)
+            masks[len(prompt) :] = held[:end]
+            chances[len(prompt) :] = np.where(held, rows.logprobs[row], 0.0)[:end]
+            yield RolloutSample(
+                prompt=[],
+                completion=[],
+                input_ids=np.concatenate([prompt, response[:end]]).astype(np.int64),
+                completion_mask=masks,
+                old_log_probs=chances,
+                advantage=advantage,
+                model_version=version,
+                group_id=int(str(rows.groups[row])),
+                metrics={"reward": float(np.sum(rows.rewards[row]))},
+                enqueued_at=time.monotonic(),
+            )
+
+
+def _parts(credit: Any, kept: Any, turns: Any, row: int) -> Iterator[tuple[float, Any]]:
+    """A row as a whole if its tokens have one advantage, else its turns."""
+    if not kept.any():
+        return
+    if np.ptp(credit[kept]) <= 1e-6:
+        yield float(credit[kept][0]), kept
+        return
+    for turn in np.unique(turns[kept]).tolist():
+        held = kept & (turns == turn)
+        if np.ptp(credit[held]) > 1e-6:
+            raise InvalidInputError(
+                f"turn {turn} of row {row} has advantages from {credit[held].min():g} to {credit[held].max():g}; TRL's "
+                "asynchronous trainer takes one for each row: choose a recipe whose credit is of turns or rollouts, or "
+                "RecipeTrainer"
+            )
+        yield float(credit[held][0]), held

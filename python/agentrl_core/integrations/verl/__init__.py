@@ -1,0 +1,31 @@
+"""Advantages and losses of recipes in verl, and its data as a `Batch`.
+
+verl finds this package by its entry point group `verl.plugins`, so that after `pip install agentrl-core` the names
+`agentrl_<recipe>` are there for `algorithm.adv_estimator` and `actor.policy_loss.loss_mode`. For what no estimator of
+verl is told (the tokens, their log-probs, rollouts of several rows) there is a trainer: `integrations.verl.trainer`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from agentrl_core.lazy import lazy
+
+if TYPE_CHECKING:
+    from agentrl_core.integrations.verl.dataproto import from_dataproto, to_dataproto
+    from agentrl_core.integrations.verl.registry import register, register_all
+
+_HOME = {
+    "from_dataproto": "dataproto",
+    "register": "registry",
+    "register_all": "registry",
+    "to_dataproto": "dataproto",
+}
+
+__all__ = ["from_dataproto", "register", "register_all", "to_dataproto"]
+
+__getattr__ = lazy(__name__, _HOME)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

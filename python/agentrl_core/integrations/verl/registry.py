@@ -1,0 +1,257 @@
+"""Recipes in verl's registries: the credit of one as an advantage estimator, its loss as a policy loss."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from agentrl_core import recipes
+from agentrl_core.component.state import Remembers
+from agentrl_core.exceptions import MissingDependencyError, RecipeError
+from agentrl_core.integrations import padded
+from agentrl_core.integrations.sequences import Sequences
+from agentrl_core.model.lazy_torch import torch
+from agentrl_core.rollout import Independent
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from agentrl_core.recipe import Recipe
+
+PREFIX = "agentrl_"
+"""What the names begin with in verl's registries, where no name of verl does."""
+
+TOLD = ("reward", "group_id", "trajectory_id", "task_id", "iteration", "step", "turn")
+"""The facts that follow from what verl tells an estimator: rewards, mask and group of each row."""
+
+_CREDIT = ("reward", "advantage", "weight")
+
+rows_of_trainer: ContextVar[dict[str, Any] | None] = ContextVar("rows_of_trainer", default=None)
+"""More of the rows that are credited now, as `integrations.verl.trainer` knows them; None: what verl tells is all."""
+
+
+@contextmanager
+def knowing(**rows: Any) -> Iterator[None]:
+    """Let the estimators that are called inside see more of the rows than verl tells them."""
+    token = rows_of_trainer.set(rows)
+    try:
+        yield
+    finally:
+        rows_of_trainer.reset(token)
+
+
+def needs_of_trainer(recipe: Recipe) -> tuple[str, ...]:
+    """What the credit of a recipe reads beyond what verl tells an estimator; the trainer gives it.
+
+    Raises:
+        RecipeError: the recipe cannot be credited inside verl at all.
+    """
+    name = f"recipe {recipe.name!r}"
+    if recipe.advantage is None:
+        raise RecipeError(f"{name} has no advantage, so it is no estimator")
+    if type(recipe.rollout) is not Independent:
+        raise RecipeError(
+            f"{name}: its credit is of rollouts that {recipe.rollout.title()} makes, and verl makes others; use a "
+            "Collector for it"
+        )
+    made: set[str] = set()
+    needed: dict[str, None] = {}
+    for link in (link for phase in _CREDIT for link in recipe.chain(phase)):
+        if isinstance(link, Remembers) or list(link.changing()):
+            raise RecipeError(f"{name}: {link.title()} changes from iteration to iteration, which verl's data cannot")
+        needed |= dict.fromkeys(column.name for column in link.needs if column.name not in (*TOLD, *made))
+        made |= {column.name for column in link.makes}
+    if "keep" in made:
+        raise RecipeError(f"{name} takes tokens out of the loss, and an estimator of verl cannot change the mask")
+    return tuple(needed)
+
+
+def register(recipe: Recipe, name: str | None = None) -> tuple[str, ...]:
+    """Put a recipe into verl's registries: its credit as an advantage estimator, its loss as a policy loss.
+
+    Both take the name `agentrl_<recipe>`. What the estimator does is phases reward, advantage and weight, on rows of
+    which it knows rewards, masks and groups; a recipe that reads more is registered too, and needs the trainer
+    (`integrations.verl.trainer`). The loss is the recipe's, with the denominator of verl's `loss_agg_mode` and the
+    importance weights of its rollout correction; terms that verl adds itself (`use_kl_loss`, `entropy_coeff`) stay
+    verl's, and a loss that brings its own reference is refused. Selection, rollouts, admission and replay stay verl's.
+
+    Call it in a module of your own that `VERL_USE_EXTERNAL_MODULES` names, so that driver and workers have it.
+
+    Args:
+        recipe: the recipe.
+        name: the name without its beginning `agentrl_`; None: the recipe's.
+
+    Returns:
+        What was registered: `advantage`, `loss` or both.
+
+    Raises:
+        RecipeError: neither fits verl; the message says why.
+        MissingDependencyError: verl is not installed.
+
+    Example:
+        With `algorithm.adv_estimator=agentrl_mine` in verl's configuration:
+
+        >>> from agentrl_core import advantage, recipes
+        >>> from agentrl_core.integrations import verl
+        >>> verl.register(recipes.GRPO.replace(name="mine", advantage=advantage.GroupRelative(scale="none")))
+        ('advantage', 'loss')
+    """
+    core = _core_algos()
+    key = PREFIX + (recipe.name if name is None else name)
+    done: list[str] = []
+    refused: list[str] = []
+    try:
+        needs_of_trainer(recipe)
+        core.ADV_ESTIMATOR_REGISTRY[key] = Estimator(recipe)
+        done.append("advantage")
+    except RecipeError as error:
+        refused.append(str(error))
+    try:
+        core.POLICY_LOSS_REGISTRY[key] = PolicyLoss(recipe)
+        done.append("loss")
+    except RecipeError as error:
+        refused.append(str(error))
+    if not done:
+        raise RecipeError(" ".join(refused))
+    return tuple(done)
+
+
+def register_all() -> dict[str, tuple[str, ...]]:
+    """Put every recipe of `recipes.names()` into verl's registries as far as it fits.
+
+    Returns:
+        To the name of each that fits what was registered.
+
+    Raises:
+        MissingDependencyError: verl is not installed.
+    """
+    done = {}
+    for name in recipes.names():
+        try:
+            done[name] = register(recipes.get(name))
+        except RecipeError:
+            continue
+    return done
+
+
+class Estimator:
+    """An advantage estimator of verl: the credit of a recipe.
+
+    Args:
+        recipe: the recipe.
+    """
+
+    def __init__(self, recipe: Recipe) -> None:
+        self.recipe = recipe
+        self.needs = needs_of_trainer(recipe)
+
+    def __call__(
+        self,
+        token_level_rewards: Tensor,
+        response_mask: Tensor,
+        config: Any = None,  # noqa: ARG002 - verl gives it by name
+        index: Sequence[Any] | None = None,
+        **_: Any,
+    ) -> tuple[Tensor, Tensor]:
+        """Advantages and returns (the same), `[B, T]` each, 0 where nothing was sampled."""
+        known = rows_of_trainer.get()
+        if known is None and self.needs:
+            raise RecipeError(
+                f"recipe {self.recipe.name!r} needs {', '.join(map(repr, self.needs))}, which verl does not tell an "
+                "estimator; use the trainer: VERL_USE_EXTERNAL_MODULES=agentrl_core.integrations.verl.trainer and "
+                "trainer.v1.trainer_mode=agentrl_sync"
+            )
+        if "success" in self.needs and known is not None and known.get("success") is None:
+            raise RecipeError(
+                f"recipe {self.recipe.name!r} needs to know which rollouts succeeded; let the reward function say "
+                "'success' or 'acc' in its reward_extra_info"
+            )
+        if index is None:
+            raise RecipeError(f"recipe {self.recipe.name!r} compares the rows of a group, and verl gives no uid")
+        rewards = token_level_rewards.detach().cpu().double().numpy()
+        mask = response_mask.detach().cpu().numpy() != 0
+        # Behind the last token that was sampled or paid there is padding.
+        ends = ((mask | (rewards != 0)) * np.arange(1, mask.shape[1] + 1)).max(axis=1, initial=0)
+        cut = ends.tolist()
+        rows: dict[str, Any] = {
+            "prompts": [[0]] * len(cut),
+            "responses": [np.zeros(end, np.int32) for end in cut],
+            **({} if known is None else known),
+        }
+        for name in ("responses", "logprobs"):
+            if rows.get(name) is not None:
+                rows[name] = [values[:end] for values, end in zip(rows[name], cut, strict=True)]
+        rows["columns"] = {
+            name: [values[:end] for values, end in zip(column, cut, strict=True)]
+            for name, column in rows.get("columns", {}).items()
+        }
+        sequences = Sequences(
+            masks=[values[:end] for values, end in zip(mask, cut, strict=True)],
+            rewards=[values[:end] for values, end in zip(rewards, cut, strict=True)],
+            groups=list(index),
+            **rows,
+        )
+        batch = self.recipe.credit(sequences.batch)
+        credit = np.asarray(batch.column("advantage", "token"), np.float64)
+        if batch.has("weight", "token"):
+            credit = credit * batch.column("weight", "token")
+        found = np.zeros(mask.shape)
+        for row, values in enumerate(sequences.spread(credit)):
+            found[row, : len(values)] = values
+        advantages = torch.from_numpy(found).to(token_level_rewards)
+        return advantages, advantages
+
+
+class PolicyLoss:
+    """A policy loss of verl: the loss of a recipe.
+
+    Args:
+        recipe: the recipe.
+    """
+
+    def __init__(self, recipe: Recipe) -> None:
+        self.recipe = recipe
+        self.loss = padded.row_loss(recipe)
+
+    def __call__(
+        self,
+        old_log_prob: Tensor,
+        log_prob: Tensor,
+        advantages: Tensor,
+        response_mask: Tensor,
+        loss_agg_mode: str = "token-mean",
+        config: Any = None,
+        rollout_is_weights: Tensor | None = None,
+    ) -> tuple[Tensor, dict[str, Any]]:
+        """The loss and its metrics, which are named `actor/<recipe>/...`."""
+        value, metrics = padded.evaluate(
+            self.loss,
+            log_prob,
+            response_mask,
+            weight=_weights(response_mask, log_prob, loss_agg_mode, config),
+            advantage=advantages,
+            columns={"old_logprob": old_log_prob},
+            factor=rollout_is_weights,
+        )
+        return value, {f"actor/{self.recipe.name}/{name}": number for name, number in metrics.items()}
+
+
+def _weights(mask: Tensor, like: Tensor, mode: str, config: Any) -> Tensor:
+    """What each token counts in verl's aggregation: that is linear, so the derivatives are the weights."""
+    with torch.enable_grad():
+        terms = torch.zeros_like(like, requires_grad=True)
+        info = {} if config is None else dict(config.global_batch_info)
+        total = _core_algos().agg_loss(loss_mat=terms, loss_mask=mask, loss_agg_mode=mode, **info)
+        return torch.autograd.grad(total, terms)[0]
+
+
+def _core_algos() -> Any:
+    try:
+        from verl.trainer.ppo import core_algos
+    except ImportError as error:
+        raise MissingDependencyError("verl is not installed; install verl 0.9 as its own page says") from error
+    return core_algos

@@ -1,0 +1,75 @@
+r"""Trainers of verl that credit rollouts of several turns and several rows; name this module to verl and it has them.
+
+    VERL_USE_EXTERNAL_MODULES=agentrl_core.integrations.verl.trainer python -m verl.trainer.main_ppo \
+        trainer.v1.trainer_mode=agentrl_sync algorithm.adv_estimator=agentrl_gigpo ...
+
+verl tells an estimator rewards, mask and group of each row, and takes every row of a rollout for a member of its group.
+These trainers (`agentrl_sync`, `agentrl_colocate_async`, `agentrl_separate_async`) are verl's own, and say the rest:
+tokens, log-probs, which rows are contexts of one rollout, parts of the reward, and what a turn was paid.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import transfer_queue
+from verl.trainer.ppo.v1.trainer_base import TRAINER_REGISTRY, PPOTrainer, get_trainer_cls, register_trainer
+from verl.trainer.ppo.v1.trainer_colocate_async import PPOTrainerColocateAsync
+from verl.trainer.ppo.v1.trainer_separate_async import PPOTrainerSeparateAsync
+from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
+
+from agentrl_core.integrations.verl.dataproto import COLUMNS
+from agentrl_core.integrations.verl.registry import Estimator, knowing
+
+_TOKENS = {"prompts": "prompts", "responses": "responses", "rollout_log_probs": "logprobs"}
+_OF_TOKENS = {name: column for name, column in COLUMNS.items() if name != "advantages"}
+
+
+class Credited(PPOTrainer):
+    """A trainer of verl whose estimators see whole rollouts.
+
+    A rollout's rows are those whose keys have the same uid and session. What an agent loop or a reward function says in
+    `extra_fields` is used: the numbers of `reward_extra_info` become parts of the reward (`reward.<name>`, and `acc` or
+    `success` says which rollouts succeeded).
+    """
+
+    def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
+        from verl.trainer.ppo import core_algos
+
+        name = str(self.config.algorithm.adv_estimator)
+        if not isinstance(core_algos.ADV_ESTIMATOR_REGISTRY.get(name), Estimator):
+            return super()._compute_advantage(batch, metrics=metrics)
+        with knowing(**self._rows(batch), iteration=int(self.global_steps)):
+            return super()._compute_advantage(batch, metrics=metrics)
+
+    def _rows(self, batch: Any) -> dict[str, Any]:
+        """What the queue has of the rows beyond rewards, mask and uid."""
+        fields = [*_TOKENS, *_OF_TOKENS, "extra_fields"]
+        found = transfer_queue.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=fields)
+        tensors = {name: [row.cpu().numpy() for row in found[name]] for name in fields[:-1] if name in found.keys()}  # noqa: SIM118
+        rows: dict[str, Any] = {ours: tensors[theirs] for theirs, ours in _TOKENS.items() if theirs in tensors}
+        rows["columns"] = {ours: tensors[theirs] for theirs, ours in _OF_TOKENS.items() if theirs in tensors}
+        rows["rollouts"] = [key.rsplit("_", 1)[0] for key in batch.keys]
+        if "extra_fields" in found.keys():  # noqa: SIM118 - a TensorDict iterates over rows
+            said = [dict(extra or {}).get("reward_extra_info") or {} for extra in found["extra_fields"].tolist()]
+            names = [
+                name for name in said[0] if all(isinstance(row.get(name), (int, float, np.number)) for row in said)
+            ]
+            rows["components"] = {name: [float(row[name]) for row in said] for name in names}
+            solved = next((name for name in ("success", "acc") if name in names), None)
+            if solved is not None:
+                rows["success"] = [row[solved] > 0 for row in said]
+        return rows
+
+
+def _register() -> None:
+    """Once for each kind of trainer that verl has."""
+    for base in (PPOTrainerSync, PPOTrainerColocateAsync, PPOTrainerSeparateAsync):
+        mode = next(name for name, trainer in TRAINER_REGISTRY.items() if trainer is base)
+        register_trainer(f"agentrl_{mode}")(type(f"Credited{base.__name__}", (Credited, base), {}))
+
+
+_register()
+Trainer = get_trainer_cls("agentrl_sync")
+"""The synchronous trainer, `agentrl_sync`."""
