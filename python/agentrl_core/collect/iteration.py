@@ -11,8 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentrl_core import _core
+from agentrl_core.collect.cut import Cut
+from agentrl_core.collect.flight import Flight
 from agentrl_core.collect.journal import Journal, digest, read_value, write_value
+from agentrl_core.collect.progress import Progress
 from agentrl_core.collect.runner import Runner
+from agentrl_core.collect.said import Account, Said
 from agentrl_core.component.state import SELECTION, Closed, State, packed, unpacked
 from agentrl_core.data.batch import Batch
 from agentrl_core.data.codes import CODES
@@ -22,6 +26,7 @@ from agentrl_core.exceptions import RecipeError
 from agentrl_core.recipe import Recipe, place_of
 from agentrl_core.replay.draws import NEW, Draws
 from agentrl_core.replay.replay import Replay
+from agentrl_core.rollout.program import Rollout
 from agentrl_core.schedule import Rate, Skip
 from agentrl_core.select import Pool, Selection, Wanted
 from agentrl_core.select.selection import SURVEY, TRAIN
@@ -81,6 +86,93 @@ class Made:
     rewarded: bool
 
 
+@dataclass(frozen=True)
+class Flying:
+    """How groups are run that may go on behind the iteration's batch.
+
+    Attributes:
+        cut: when the batch is cut.
+        runner: makes one for each round.
+        programs: what is run on groups that began in an iteration.
+        statistics: what is known of a task, by its id.
+        later: the journal of the next iteration.
+    """
+
+    cut: Cut
+    runner: Callable[[], Runner]
+    programs: Callable[[int], Rollout]
+    statistics: Callable[[str], Mapping[str, Any]]
+    later: Callable[[], Journal]
+
+
+class Gathered:
+    """The batch of an iteration as it comes together, round by round: rewarded, injected, admitted.
+
+    Args:
+        begin: what the iteration began with.
+        reward: phase reward, by the states of the iteration's begin.
+    """
+
+    def __init__(self, begin: Begin, reward: Callable[[Batch], Batch]) -> None:
+        self._begin = begin
+        self._reward = reward
+        self._parts: list[Batch] = []
+        self._places: dict[str, int] = {}
+        self._domains: dict[str, str] = {}
+        self._drawn = self._known = self._seen = 0
+        self._rewarded = False
+        self._broken = {"failed": 0, "abandoned": 0}
+        self.admitted = 0
+        self.selections: list[Selection] = []
+        self.account = Account()
+
+    def chose(self, rows: NDArray[np.int64]) -> None:
+        """These rows of the pool are rolled out."""
+        pool = self._begin.pool
+        self._places.update(zip(pool.ids(rows), rows.tolist(), strict=True))
+        self._domains.update((task.task_id, task.domain) for _, task in pool.tasks(rows))
+
+    def survey(self, fresh: Batch) -> None:
+        """Keep groups that nobody draws."""
+        self._parts.append(fresh.select_draws(np.zeros(0, np.int64)))
+
+    def admit(self, fresh: Batch) -> None:
+        """Let the recipe admit groups."""
+        batch = _injected(self._begin, self._score(fresh), self._score, self._seen)
+        groups, scores = batch.keys("group_id", "draw"), batch.column("score", "draw")
+        self._drawn, self._known = self._drawn + len(scores), self._known + int(np.isfinite(scores).sum())
+        self._rewarded = self._rewarded or bool(np.isfinite(batch.column("reward", "draw")).any())
+        # Groups stand in the order of their keys, whichever ended first.
+        accepted = self._begin.recipe.admit(scores, groups)
+        self._seen += len(accepted)
+        self._parts.append(batch if accepted.all() else batch.select_draws(np.flatnonzero(accepted[groups])))
+        self.admitted += int(accepted.sum())
+
+    def ran(self, progress: Progress) -> None:
+        """Note what broke down meanwhile."""
+        self._broken["failed"] += progress.failed
+        self._broken["abandoned"] += progress.abandoned
+
+    def made(self, group_size: int) -> Made:
+        """The batch: what was admitted, with what replay mixes in."""
+        begin, parts = self._begin, self._parts
+        batch = Batch.concat(parts)
+        # A restart scores the batch as a whole, so what came in rounds or was cut is scored again for equal scores.
+        batch = parts[0] if len(parts) == 1 and batch.num_draws == self._drawn else self._score(batch)
+        batch = with_old_logprobs(_mixed(begin, batch, self._score), begin.recipe.old_logprob)
+        said = Selection.concat(self.selections) if self.selections else Selection.of(np.zeros(0, np.int64), group_size)
+        state = {
+            **batch.state,
+            SELECTION: said.to_dict(),
+            _COLUMNS: packed(_draw_columns(batch)),
+            _BROKEN: {**self._broken, **vars(self.account)},
+        }
+        return Made(batch.with_state(state), self._domains, self._drawn, self._known, self._rewarded)
+
+    def _score(self, batch: Batch) -> Batch:
+        return self._reward(_with_tasks(self._begin, batch, self._places))
+
+
 def make_batch(
     begin: Begin, runner: Runner, journal: Journal, reward: Callable[[Batch], Batch], tasks: int, group_size: int
 ) -> Made:
@@ -94,25 +186,16 @@ def make_batch(
         tasks: how many groups are wanted.
         group_size: trajectories of a group, where the selector does not say.
     """
-    recipe, parts, selections = begin.recipe, [], []
-    places: dict[str, int] = {}
-
-    def score(batch: Batch) -> Batch:
-        return reward(_with_tasks(begin, batch, places))
-
+    gathered = Gathered(begin, reward)
     taken = np.zeros(0, np.int64)
-    domains: dict[str, str] = {}
-    admitted = drawn = known = seen = 0
-    rewarded = False
-    for number in range(recipe.admit.rounds):
-        wanted = Wanted(tasks - admitted, group_size, number, taken, begin.iteration)
+    for number in range(begin.recipe.admit.rounds):
+        wanted = Wanted(tasks - gathered.admitted, group_size, number, taken, begin.iteration)
         selection = _selected(begin, journal, wanted)
         if not len(selection):
             break
         first, taken = len(taken), np.concatenate([taken, selection.rows])
-        selections.append(selection)
-        places.update(zip(begin.pool.ids(selection.rows), selection.rows.tolist(), strict=True))
-        domains.update((task.task_id, task.domain) for _, task in begin.pool.tasks(selection.rows))
+        gathered.selections.append(selection)
+        gathered.chose(selection.rows)
         for purpose in (TRAIN, SURVEY):
             rows = np.flatnonzero(selection.purpose == purpose)
             if not len(rows):
@@ -125,31 +208,82 @@ def make_batch(
             )
             first += len(rows)
             if purpose == SURVEY:
-                parts.append(fresh.select_draws(np.zeros(0, np.int64)))
-                continue
-            batch = _injected(begin, score(fresh), score, seen)
-            groups, scores = batch.keys("group_id", "draw"), batch.column("score", "draw")
-            drawn, known = drawn + len(scores), known + int(np.isfinite(scores).sum())
-            rewarded = rewarded or bool(np.isfinite(batch.column("reward", "draw")).any())
-            # Groups stand in the order of their keys, whichever ended first.
-            accepted = recipe.admit(scores, groups)
-            seen += len(accepted)
-            parts.append(batch if accepted.all() else batch.select_draws(np.flatnonzero(accepted[groups])))
-            admitted += int(accepted.sum())
-        if admitted >= tasks:
+                gathered.survey(fresh)
+            else:
+                gathered.admit(fresh)
+        if gathered.admitted >= tasks:
             break
-    batch = Batch.concat(parts)
-    # A restart scores the batch as a whole, so what came in rounds or was cut is scored again for equal scores.
-    batch = parts[0] if len(parts) == 1 and batch.num_draws == drawn else score(batch)
-    batch = with_old_logprobs(_mixed(begin, batch, score), recipe.old_logprob)
-    said = Selection.concat(selections) if selections else Selection.of(taken, group_size)
-    state = {
-        **batch.state,
-        SELECTION: said.to_dict(),
-        _COLUMNS: packed(_draw_columns(batch)),
-        _BROKEN: {"failed": runner.progress.failed, "abandoned": runner.progress.abandoned},
-    }
-    return Made(batch.with_state(state), domains, drawn, known, rewarded)
+    gathered.ran(runner.progress)
+    gathered.account.consume(runner.said.values(), begin.iteration)
+    gathered.account.balance(before=0)
+    return gathered.made(group_size)
+
+
+def cut_batch(
+    begin: Begin, flying: Flying, journal: Journal, reward: Callable[[Batch], Batch], tasks: int, group_size: int
+) -> Made:
+    """The same of groups that are in flight: those that were carried into the iteration, and new ones for the rest.
+
+    What is in flight when the batch is cut is in the journal of the next iteration before this returns.
+
+    Args:
+        begin: what the iteration began with.
+        flying: how groups are run, and when the batch is cut.
+        journal: of the iteration.
+        reward: phase reward, by the states of the iteration's begin.
+        tasks: how many groups are wanted.
+        group_size: trajectories of a group, where the selector does not say.
+
+    Raises:
+        RecipeError: the recipe surveys tasks.
+    """
+    gathered, cut, account = Gathered(begin, reward), flying.cut, Account()
+    gathered.account = account
+    flight = Flight.carried(journal)
+    before, taken, first = flight.undrawn, flight.selection.rows, 0
+    for number in range(begin.recipe.admit.rounds):
+        missing = cut.in_flight(tasks - gathered.admitted) - len(flight)
+        if missing > 0:
+            selection = _selected(begin, journal, Wanted(missing, group_size, number, taken, begin.iteration))
+            if (selection.purpose == SURVEY).any():
+                raise RecipeError(
+                    f"recipe {begin.recipe.name!r}: {begin.recipe.select.title()} surveys tasks, and with "
+                    f"{cut} groups are taken one by one; leave cut out"
+                )
+            statistics = [flying.statistics(task.task_id) for _, task in begin.pool.tasks(selection.rows)]
+            flight = flight.joined(selection, (begin.iteration, first), statistics)
+            first, taken = first + len(selection), np.concatenate([taken, selection.rows])
+        if not len(flight):
+            break
+        gathered.chose(flight.selection.rows)
+        runner = flying.runner()
+        fresh, landed = runner.fly(
+            begin.pool.tasks(flight.selection.rows),
+            flight,
+            programs=flying.programs,
+            cut=cut,
+            number=number,
+            wanted=tasks - gathered.admitted,
+        )
+        gathered.ran(runner.progress)
+        over = sorted(landed.ended + landed.dropped)
+        gathered.selections.append(flight.selection.take(np.array(over, np.int64)))
+        for place in landed.stay:
+            said = runner.said.get(flight.name(place), Said())
+            if place in landed.dropped:
+                account.dropped += said.behind(flight.drawn[place]).tokens.total()
+            else:
+                account.consume([said.behind(flight.drawn[place])], begin.iteration)
+        flight = flight.behind(landed, runner.said)
+        if landed.stay:
+            gathered.admit(fresh)
+        if gathered.admitted >= tasks or cut.window is not None:
+            break
+    flight = flight.weighed(journal)
+    account.in_flight = flight.undrawn
+    account.balance(before)
+    flight.carry(journal, flying.later())
+    return gathered.made(group_size)
 
 
 def _draw_columns(batch: Batch) -> dict[str, NDArray[Any]]:
@@ -355,6 +489,8 @@ def _finished(batch: Batch, iteration: int, score: Callable[[Batch], Batch]) -> 
     table = batch.trajectories
     columns = {name: np.asarray(table.column(name)) for name in ("trajectory_id", "iteration", "status", "role")}
     ended = np.isin(columns["status"], [CODES["status"].index(name) for name in ("finished", "truncated")])
+    # What a window has cut goes on.
+    ended &= np.isfinite(np.asarray(table.column("success"), np.float64))
     own = (columns["iteration"] == iteration) & ended & (columns["role"] != CODES["role"].index("helper"))
     ids = columns["trajectory_id"][own]
     if set(ids.tolist()) == set(batch.column("trajectory_id", "draw").tolist()):
