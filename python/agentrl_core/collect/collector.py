@@ -21,19 +21,17 @@ from agentrl_core.collect.episode import World
 from agentrl_core.collect.evaluation import Evaluation
 from agentrl_core.collect.head import Head, Known
 from agentrl_core.collect.iteration import (
-    Begin,
-    Flying,
     Made,
+    account,
     as_committed,
     check_stepped,
     closed,
     counts,
-    cut_batch,
     delivered,
-    make_batch,
     scores,
 )
 from agentrl_core.collect.journal import Journal
+from agentrl_core.collect.making import Begin, Flying, cut_batch, make_batch
 from agentrl_core.collect.notices import Notices, say_missed, say_nothing_scored, say_unasked
 from agentrl_core.collect.progress import Progress
 from agentrl_core.collect.room import rooms
@@ -236,7 +234,10 @@ class Collector:
         The metrics get `success` and `success@<domain>`, the share of the trajectories of the iteration that solved
         their task, and a table `collect`: how many `draws` the batch has, how many of them are `unscored` (their score
         is not known, so that no update uses them), how many trajectories `failed` (their episode broke down, be it
-        before their first token), and how many threads were `abandoned` (in which a call took too long).
+        before their first token), and how many threads were `abandoned` (in which a call took too long). A table
+        `tokens` says what became of what engines said: `generated` in this iteration, `consumed` by this batch and
+        `stale` of that (said by weights before the update that has the iteration's number), `dropped`, `in_flight`
+        behind the batch, and `cached` of the `context` that engines were given.
 
         Args:
             batch: the batch that was trained, with its computed columns.
@@ -260,7 +261,7 @@ class Collector:
                 "its batch with collect(tasks=..., group_size=...)"
             )
         check_stepped(self.recipe, metrics)
-        metrics = {"collect": counts(batch), **metrics}
+        metrics = {"collect": counts(batch), "tokens": account(batch), **metrics}
         # Over the whole batch and from the state that the iteration began with, so that a restart comes to the same.
         pool = self._known_pool(self._tasks if self.store is None else head.tasks)
         ended = closed(batch, metrics, head.iteration, pool, scores(self.recipe, batch, head.components))

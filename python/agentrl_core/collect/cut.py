@@ -29,12 +29,11 @@ class Cut:
     default, waits for all that is in flight, and has no bias.
 
     With `window` the batch is cut, too, when each trajectory that goes on has said so many tokens in this iteration:
-    it is drawn as it stands, as truncated and with the column `unfinished` (draws) of 1, and goes on in the next one,
-    where what it says is drawn behind what it had said, as context. `weight.Newest` leaves in the loss what an
-    iteration has added.
+    it is drawn as it stands, as truncated and with an unknown `success`, and goes on in the next one, where it is drawn
+    again with what it says then. `weight.Newest` leaves in the loss what the iteration has added.
 
     One trajectory is never in two batches, but for windows; what is dropped is kept in the files, and drawn by nobody.
-    The metrics of an iteration count tokens (`collect.generated`, `used`, `discarded`, `stale`, `in_flight`).
+    The metrics of an iteration say what became of the tokens (`tokens.generated`, `consumed`, `dropped`, …).
 
     Sources: APRIL arXiv:2509.18521 (`Cut(begun=2.0)`: begin twice as many, stop at N, carry over); T-PPO
     arXiv:2506.15050 (`Cut(window=l)`); RollArt (`Cut(begun=1.25, carried=1, late="drop")`: redundant environments, and
