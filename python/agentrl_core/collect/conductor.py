@@ -379,6 +379,8 @@ class Conductor:
         asked = question(request, agent if agent in self._engines else next(iter(self._engines)))
         recorded = self._journal.find(name, asked, read_segment)
         if recorded is not None:
+            if not self._journal.is_carried(name):
+                self._gate.count(name, recorded)
             self._count(name, request, recorded)
             return recorded
         told = await self._gate.enter(name, request)

@@ -29,7 +29,7 @@ class Cut:
     default, waits for all that is in flight, and has no bias.
 
     With `window` the batch is cut, too, when each trajectory that goes on has said so many tokens in this iteration:
-    it is drawn as it stands, as truncated and with an unknown `success`, and goes on in the next one, where it is drawn
+    it is drawn as it stands, as truncated and with a `success` of NaN, and goes on in the next one, where it is drawn
     again with what it says then. `weight.Newest` leaves in the loss what the iteration has added.
 
     One trajectory is never in two batches, but for windows; what is dropped is kept in the files, and drawn by nobody.

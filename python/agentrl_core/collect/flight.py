@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from agentrl_core.collect.cut import Cut
-from agentrl_core.collect.journal import Journal, digest, group_of, read_value, write_value
+from agentrl_core.collect.journal import CARRIED, Journal, digest, group_of, read_value, write_value
 from agentrl_core.collect.said import Said
 from agentrl_core.engine.base import Request, Segment
 from agentrl_core.rollout.group import Group
@@ -20,8 +20,6 @@ from agentrl_core.select import Selection
 if TYPE_CHECKING:
     from agentrl_core.collect.progress import Progress
 
-CARRIED = "carried"
-"""Name of the record of what was in flight behind the cut before."""
 _LOOK_SECONDS = 0.01
 _SETTLED = 2
 """So many looks in a row find nothing that moves."""
@@ -162,6 +160,11 @@ class Gate:
             return request
         return replace(request, sampling=replace(request.sampling, max_tokens=most))
 
+    def count(self, name: str, segment: Segment) -> None:
+        """So much was said in this iteration."""
+        branch = name.rpartition("/")[0]
+        self._said[branch] = self._said.get(branch, 0) + len(segment.tokens)
+
     def leave(self, name: str, asked: Request, request: Request, segment: Segment) -> Segment:
         """What was said. What the window ended goes on as what new weights end.
 
@@ -171,8 +174,7 @@ class Gate:
             request: what the engine got.
             segment: what it said.
         """
-        branch = name.rpartition("/")[0]
-        self._said[branch] = self._said.get(branch, 0) + len(segment.tokens)
+        self.count(name, segment)
         if request is not asked and segment.finish_reason == "length":
             return replace(segment, finish_reason="abort")
         return segment

@@ -22,6 +22,8 @@ from agentrl_core.rollout.runtime import Answer, Joint
 _SEGMENT = struct.Struct("<BqQII?")
 _CACHED = struct.Struct("<I")
 _FINISHES = ("stop", "length", "abort")
+CARRIED = "carried"
+"""The record behind everything that was carried into an iteration; it says what that is."""
 DIGEST_BYTES = 16
 """How long the digest is that stands before each payload."""
 
@@ -60,8 +62,11 @@ class Journal:
         """What the file held before: digest and payload."""
         self._replaced: list[tuple[str, Any]] = []
         """What another record has taken the place of, as values or as digest and payload."""
+        self._carried: frozenset[str] = frozenset()
         for name, payload in () if file is None else file.records():
             title, record = name.decode(), bytes(payload)
+            if title == CARRIED:
+                self._carried = frozenset(self._stored)
             if self._stored.get(title, record) != record:
                 self._replaced.append((title, self._stored[title]))
             self._stored[title] = record
@@ -82,6 +87,10 @@ class Journal:
     def __contains__(self, name: str) -> bool:
         return name in self._values or name in self._stored
 
+    def is_carried(self, name: str) -> bool:
+        """Whether a record was made in an iteration before."""
+        return name in self._carried
+
     def find(self, name: str, digest: bytes, read: Callable[[bytes], Value]) -> Value | None:
         """What was recorded for a question, or None; `read` makes it of the payload in the file."""
         if name in self._values:
@@ -100,6 +109,8 @@ class Journal:
         """Record what a question got; `write` makes its payload in the file."""
         if name in self._unasked and name in self:
             self._replaced.append((name, self._latest(name)))
+        if name == CARRIED:
+            self._carried = frozenset((*self._stored, *self._values))
         if self._file is not None:
             self._file.append(name.encode(), digest + write(value))
         self._values[name] = digest, value, write

@@ -251,7 +251,7 @@ def cut_batch(
                 account.consume([said.behind(flight.drawn[place])], begin.iteration)
         flight = flight.behind(landed, runner.said)
         if landed.stay:
-            gathered.admit(fresh)
+            gathered.admit(fresh if cut.window is None else _with_success(fresh))
         if gathered.admitted >= tasks or cut.window is not None:
             break
     flight = flight.weighed(journal)
@@ -259,6 +259,14 @@ def cut_batch(
     account.balance(before)
     flight.carry(journal, flying.later())
     return gathered.made(group_size)
+
+
+def _with_success(batch: Batch) -> Batch:
+    """The batch with a column `success` on draws that is NaN where a window has cut them."""
+    table = batch.trajectories
+    ids, success = table.column("trajectory_id"), np.asarray(table.column("success"), np.float32)
+    rows = np.searchsorted(ids, batch.column("trajectory_id", "draw"))
+    return batch.with_columns("draw", success=success[rows])
 
 
 def _with_tasks(begin: Begin, batch: Batch, places: Mapping[str, int]) -> Batch:
