@@ -14,11 +14,11 @@ from agentrl_core.collect import Cut
 
 
 class Windowed(Loop):
-    """Its batches are cut when each response has said two tokens."""
+    """Its batches are cut when each response has said a dozen tokens."""
 
     def collector(self, store: arl.Store, **stops: Any) -> arl.Collector:
         collect = super().collector(store, **stops)
-        collect.cut = Cut(window=2)
+        collect.cut = Cut(window=12)
         return collect
 
 

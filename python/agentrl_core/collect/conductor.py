@@ -213,7 +213,7 @@ class Conductor:
             groups,
             lambda group: self._play(group, group.program.group),
             self._stop_all,
-            lambda landed: _end_early(groups, landed),
+            lambda landed: self._end_early(groups, landed, flight),
             cut=cut,
             gate=self._gate,
             progress=self.progress,
@@ -229,6 +229,18 @@ class Conductor:
                 self.forest.start(group, _HELD, role="helper")
         self._end([groups[place] for place in landed.stay])
         return landed
+
+    def _end_early(self, groups: Sequence[Group], landed: Landed, flight: Flight) -> None:
+        """End the branches of groups that are in a batch and have not come to their ends."""
+        for place in landed.stay:
+            groups[place]._deliver()  # noqa: SLF001 -- its program may not come to it
+            for branch in groups[place].branches:
+                if place in landed.dropped:
+                    branch.drop("late")
+                elif branch.over and flight.drawn[place] and not self._gate.has_said(branch.name):
+                    branch.drop("it ended in an earlier window, whose batch has it")
+                elif place in landed.unfinished:
+                    branch.cut_off("the window is over")
 
     def _group(self, task: Task, size: int, variant: int, key: tuple[int, int], place: int) -> Group:
         """A group of a selection."""
@@ -451,14 +463,3 @@ class Conductor:
                 f"{self.forest.iteration}: nothing was forked; set flags=env.TOOL_RESULT in the Outcome of an action "
                 "that a tool answered, or use rollout.Independent",
             )
-
-
-def _end_early(groups: Sequence[Group], landed: Landed) -> None:
-    """End the branches of groups that are in a batch and have not come to their ends."""
-    for place in (*landed.unfinished, *landed.dropped):
-        groups[place]._deliver()  # noqa: SLF001 -- its program does not come to it
-        for branch in groups[place].branches:
-            if place in landed.dropped:
-                branch.drop("late")
-            else:
-                branch.cut_off("the window is over")

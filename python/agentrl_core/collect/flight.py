@@ -165,6 +165,10 @@ class Gate:
         branch = name.rpartition("/")[0]
         self._said[branch] = self._said.get(branch, 0) + len(segment.tokens)
 
+    def has_said(self, branch: str) -> bool:
+        """Whether a branch has said anything in this iteration."""
+        return self._said.get(branch, 0) > 0
+
     def leave(self, name: str, asked: Request, request: Request, segment: Segment) -> Segment:
         """What was said. What the window ended goes on as what new weights end.
 
