@@ -116,9 +116,7 @@ def test_a_run_goes_on_as_what_it_was(tmp_path, capsys):
 
 def test_rollouts_run_ahead_of_the_trainer(tmp_path, capsys):
     run = tmp_path / "run"
-    begin = ["train", "--run", str(run), *SHORT, "--staleness", "1", "--iterations", "2"]
-    assert main(begin) == 0
-    assert main(["train", "--run", str(run), "--resume", "--iterations", "4"]) == 0
+    assert main(["train", "--run", str(run), *SHORT, "--staleness", "1", "--iterations", "4"]) == 0
     with Store.open(run, read_only=True) as store:
         assert store.iteration == 4
         for iteration in range(4):
