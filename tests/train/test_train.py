@@ -123,8 +123,6 @@ def test_rollouts_run_ahead_of_the_trainer(tmp_path, capsys):
             versions = store.batch(iteration).column("policy_version", "token")
             assert len(versions)
             assert iteration - 1 <= versions.min() <= versions.max() <= iteration
-        said = store.state["metrics"]["tokens"]
-        assert said["generated"] == said["consumed"] > 0
     assert json.loads((run / "summary.json").read_text())["iterations"] == 4
     capsys.readouterr()
     assert main(["train", "--run", str(run), "--resume", "--staleness", "2"]) == 1
