@@ -21,7 +21,7 @@ from remembering import ITERATIONS, RECIPES, collector, metrics, outcome, train
 from small_world import SmallWorld
 
 from agentrl_core import Batch, Collector, Store, recipes, select
-from agentrl_core.collect import ahead, head, journal, loop, underway
+from agentrl_core.collect import ahead, head, journal, loop, making, underway
 from agentrl_core.collect import collector as collector_module
 from agentrl_core.collect import iteration as iteration_module
 from agentrl_core.collect.iteration import closed
@@ -36,7 +36,7 @@ KILLS = 100
 class Interrupt:
     """Ctrl-C before the n-th line that Python runs in the collector and the store; keeps which lines it ran."""
 
-    modules = (collector_module, iteration_module, ahead, head, journal, loop, store_module, underway)
+    modules = (collector_module, iteration_module, making, ahead, head, journal, loop, store_module, underway)
     files = tuple(module.__file__ for module in modules)
 
     def __init__(self, at: int = 0) -> None:

@@ -156,6 +156,7 @@ def _tell(forest: Forest, handle: int, member: Mapping[str, Any], components: Se
         if "trainable" in said:
             said["trainable"] = [int(value) for value in said["trainable"]]
         sampling = {name: member[name] for name in ("temperature", "policy", "policy_version") if name in member}
+        sampling = {name: each[done] if isinstance(each, list) else each for name, each in sampling.items()}
         if not member.get("unsampled"):
             said = {"logprobs": [-1.0] * len(tokens), "policy_version": 0, **said, **sampling}
         nodes.append(forest.append(handle, tokens, kind="action", **said))

@@ -64,5 +64,8 @@ class SmallWorld:
         numbers = rng.random(4, np.float32)
         return Segment(tokens, -numbers, numbers, "stop", self.policy_version, request.seed)
 
+    def abort(self, request: Request) -> None:
+        """It says all of it at once, so that there is nothing to end."""
+
     def update_weights(self, _model: object, version: int) -> None:
         self.policy_version = version

@@ -114,6 +114,23 @@ def test_a_run_goes_on_as_what_it_was(tmp_path, capsys):
         assert message in capsys.readouterr().err
 
 
+def test_rollouts_run_ahead_of_the_trainer(tmp_path, capsys):
+    run = tmp_path / "run"
+    assert main(["train", "--run", str(run), *SHORT, "--staleness", "1", "--iterations", "4"]) == 0
+    with Store.open(run, read_only=True) as store:
+        assert store.iteration == 4
+        for iteration in range(4):
+            versions = store.batch(iteration).column("policy_version", "token")
+            assert len(versions)
+            assert iteration - 1 <= versions.min() <= versions.max() <= iteration
+    assert json.loads((run / "summary.json").read_text())["iterations"] == 4
+    capsys.readouterr()
+    assert main(["train", "--run", str(run), "--resume", "--staleness", "2"]) == 1
+    assert "staleness=1, not 2" in capsys.readouterr().err
+    assert main(["train", "--run", str(tmp_path / "other"), "--staleness", "-1"]) == 1
+    assert "staleness=-1" in capsys.readouterr().err
+
+
 def test_options_of_a_wrong_type_are_named(tmp_path, capsys):
     from agentrl_core import recipes
 

@@ -2,7 +2,8 @@
 
 from agentrl_core.collect.alone import evaluate
 from agentrl_core.collect.collector import Collector
+from agentrl_core.collect.cut import Cut
 from agentrl_core.collect.evaluation import Evaluation
 from agentrl_core.collect.progress import Progress
 
-__all__ = ["Collector", "Evaluation", "Progress", "evaluate"]
+__all__ = ["Collector", "Cut", "Evaluation", "Progress", "evaluate"]

@@ -16,28 +16,28 @@ from agentrl_core.collect import loop
 from agentrl_core.collect.ahead import Ahead, Begun
 from agentrl_core.collect.asking import Model
 from agentrl_core.collect.checks import check_ahead, check_concurrency, check_parts, check_whole, checked_tasks
+from agentrl_core.collect.cut import WHOLE, Cut
 from agentrl_core.collect.episode import World
 from agentrl_core.collect.evaluation import Evaluation
 from agentrl_core.collect.head import Head, Known
 from agentrl_core.collect.iteration import (
-    Begin,
     Made,
+    account,
     as_committed,
     check_stepped,
     closed,
     counts,
     delivered,
-    make_batch,
     scores,
 )
 from agentrl_core.collect.journal import Journal
-from agentrl_core.collect.notices import Notices
+from agentrl_core.collect.making import Begin, Flying, cut_batch, make_batch
+from agentrl_core.collect.notices import Notices, say_missed, say_nothing_scored, say_unasked
 from agentrl_core.collect.progress import Progress
 from agentrl_core.collect.room import rooms
 from agentrl_core.collect.runner import Runner, Setting
 from agentrl_core.collect.underway import Underway
 from agentrl_core.component.column import draw
-from agentrl_core.component.controller import MISSED
 from agentrl_core.component.schedule import Schedule
 from agentrl_core.component.state import split
 from agentrl_core.data.batch import Batch
@@ -80,6 +80,8 @@ class Collector:
         concurrency: most trajectories that run at once; or a table of it by the names of the environments.
         staleness: how many iterations ahead of the trainer rollouts are made, while it steps: the batch of iteration i
             is sampled by weights of version i - staleness and later. 0: nothing runs between two calls.
+        cut: when the batch of an iteration is cut, and what becomes of what is in flight then; see `collect.Cut`. The
+            default waits for all that began.
         processes: how many processes an environment that runs in processes gets; None: one for each core.
         memory_bytes: most memory of such a process, that of all its episodes together; None: no limit. One that needs
             more is ended, the step that it was in is charged, and its other episodes go on in another.
@@ -118,6 +120,7 @@ class Collector:
         call_seconds: float | Schedule | None = None,
         concurrency: int | Mapping[str, int] = 1024,
         staleness: int = 0,
+        cut: Cut = WHOLE,
         processes: int | None = None,
         memory_bytes: int | None = None,
         progress: Callable[[Progress], None] | None = None,
@@ -163,8 +166,12 @@ class Collector:
         self._pool_size = task_pool
         self._pool: Mixed | None = None
         self._listeners: list[Callable[[int, Mapping[str, Any]], object]] = []
-        self._journal: tuple[int, Journal] = (-1, Journal())
+        self._journals: dict[int, Journal] = {}
         self._notices = Notices()
+        if not isinstance(cut, Cut):
+            raise InvalidInputError(f"Collector: cut={cut!r}; give a collect.Cut, such as Cut(begun=2.0)")
+        cut.check(recipe, self.worlds, context_tokens=context_tokens, turn_limit=turn_limit)
+        self.cut = cut
         self._models = dict(models or {})
         self._allow_changes = allow_changes
         self._head = Head(0, {}, {}, {}, None, _core.Batch.empty(), 0) if store is None else Head.of(store)
@@ -227,7 +234,10 @@ class Collector:
         The metrics get `success` and `success@<domain>`, the share of the trajectories of the iteration that solved
         their task, and a table `collect`: how many `draws` the batch has, how many of them are `unscored` (their score
         is not known, so that no update uses them), how many trajectories `failed` (their episode broke down, be it
-        before their first token), and how many threads were `abandoned` (in which a call took too long).
+        before their first token), and how many threads were `abandoned` (in which a call took too long). A table
+        `tokens` says what became of what engines said: `generated` in this iteration, `consumed` by this batch and
+        `stale` of that (said by weights before the update that has the iteration's number), `dropped`, `in_flight`
+        behind the batch, and `cached` of the `context` that engines were given.
 
         Args:
             batch: the batch that was trained, with its computed columns.
@@ -251,7 +261,7 @@ class Collector:
                 "its batch with collect(tasks=..., group_size=...)"
             )
         check_stepped(self.recipe, metrics)
-        metrics = {"collect": counts(batch), **metrics}
+        metrics = {"collect": counts(batch), "tokens": account(batch), **metrics}
         # Over the whole batch and from the state that the iteration began with, so that a restart comes to the same.
         pool = self._known_pool(self._tasks if self.store is None else head.tasks)
         ended = closed(batch, metrics, head.iteration, pool, scores(self.recipe, batch, head.components))
@@ -274,19 +284,10 @@ class Collector:
             self._head = Head.of(self.store, tasks=head.tasks)
         if self._ahead is not None:
             self._ahead.end(head.iteration)
-        self._say_missed(components)
+        self._journals = {number: each for number, each in self._journals.items() if number > head.iteration}
+        say_missed(self._notices, self.recipe, components)
         for call in self._listeners:
             call(head.iteration, metrics)
-
-    def _say_missed(self, components: Mapping[str, Any]) -> None:
-        """Tell of controllers that were to follow a metric which was missing or NaN."""
-        for place, controller in self.recipe.controllers.items():
-            if components.get(place, {}).get(MISSED):
-                self._notices.once(
-                    f"controller {place}",
-                    f"{controller.title()} at {place} follows {', '.join(controller.reads)}, which the metrics of an "
-                    "iteration lacked or had as NaN: it stays where it is then; give the metric to collect.update",
-                )
 
     def evaluate(
         self,
@@ -376,25 +377,27 @@ class Collector:
             self._now().check_run(self._run, self.store.path)
 
     def _journal_of(self, iteration: int) -> Journal:
-        """What live groups of an iteration asked and got, where none runs ahead."""
-        if self._journal[0] != iteration:
-            self._journal = iteration, Journal(None if self.store is None else self.store.journal(iteration))
-        return self._journal[1]
+        """What live groups of an iteration asked and got."""
+        if self._ahead is not None:
+            return self._ahead.journal(iteration)
+        if iteration not in self._journals:
+            self._journals[iteration] = Journal(None if self.store is None else self.store.journal(iteration))
+        return self._journals[iteration]
 
     def _collected(self, head: Head, tasks: int, group_size: int) -> Batch:
         """The batch of the open iteration, made now or made ahead, and what the statistics of tasks become with it."""
+        journal = self._journal_of(head.iteration)
         if self._ahead is None:
-            journal = self._journal_of(head.iteration)
             journal.begin()
             made = self._make(head, head.iteration, journal, tasks, group_size, self._setting())
             batch = made.batch
         else:
-            journal = self._ahead.journal(head.iteration)
             made = self._ahead.take(head.iteration, self.progress)
             batch = delivered(made.batch, self.recipe, head.components)
         if made.drawn and not made.scored:
-            self._nothing_scored(made.drawn, head.iteration, rewarded=made.rewarded)
-        self._say_unasked(journal)
+            titles = ", ".join(world.title for world in self.worlds.values())
+            say_nothing_scored(self._notices, self.recipe, titles, made, head.iteration)
+        say_unasked(self._notices, journal)
         with_changes, self._tasks = batch._core.advance_tasks(head.tasks, dict(made.domains))
         return Batch(with_changes)
 
@@ -405,12 +408,28 @@ class Collector:
         states = head.components
         recipe = self.recipe.at(iteration, states)
         begin = Begin(iteration, recipe, states, self._known_pool(head.tasks), self.seed, self.store)
-        runner = self._runner(setting, head, iteration, recipe, journal, "train")
-        return make_batch(begin, runner, journal, self._scores(head), tasks, group_size)
+
+        def runner() -> Runner:
+            return self._runner(setting, head, iteration, recipe, journal, "train")
+
+        if self.cut.waits_for_all:
+            return make_batch(begin, runner(), journal, self._scores(head), tasks, group_size)
+        flying = Flying(
+            self.cut,
+            runner,
+            lambda began: self.recipe.at(began, states).rollout,
+            Known(head.tasks),
+            lambda: self._journal_of(iteration + 1),
+        )
+        return cut_batch(begin, flying, journal, self._scores(head), tasks, group_size)
 
     def _make_ahead(self, iteration: int, begun: Begun, journal: Journal, underway: Underway[Made]) -> Made:
         """The same beside other iterations, in a thread of its own."""
         setting = replace(self._setting(), progress=underway.look, rooms=self._rooms, turn=underway)
+        if not self.cut.waits_for_all:
+            # What is in flight here is what the one before has left.
+            underway.follow()
+            setting = replace(setting, turn=None)
         return self._make(begun.head, iteration, journal, begun.tasks, begun.group_size, setting)
 
     def _setting(self) -> Setting:
@@ -425,6 +444,7 @@ class Collector:
             self.seed,
             self._notices,
             self.progress,
+            self.cut,
         )
 
     def _runner(
@@ -453,29 +473,6 @@ class Collector:
     def _known_pool(self, tasks: _core.Batch) -> Pool:
         """The tasks that are selected from, with what is known of them."""
         return Pool(self._task_pool(), tasks.tasks)
-
-    def _say_unasked(self, journal: Journal) -> None:
-        """Tell of records that nobody asked for again: the programs are not those that were cut off."""
-        unasked = journal.unasked
-        if unasked:
-            self._notices.once(
-                "journal",
-                f"{len(unasked)} of {len(journal)} recorded answers were not asked for again (the first: "
-                f"{unasked[0]}): the program, the recipe or an engine has changed since then, or the program is not "
-                "orderly (the clock, random numbers of its own); what does not fit was sampled anew, and what had been "
-                "sampled for a group of the iteration is kept in it undrawn",
-            )
-
-    def _nothing_scored(self, drawn: int, iteration: int, *, rewarded: bool) -> None:
-        """Say that there is nothing to train on: an error where the environment is why."""
-        found = f"none of the {drawn} draws of iteration {iteration} has a score"
-        if not rewarded:
-            titles = ", ".join(world.title for world in self.worlds.values())
-            raise InvalidInputError(
-                f"{found}, because environment {titles} paid NaN in each of them, so there is nothing to train on; pay "
-                "numbers in Outcome.reward"
-            )
-        self._notices.once("scores", f"{found}: phase reward of recipe {self.recipe.name!r} makes NaN of each reward")
 
     def _scores(self, head: Head) -> Callable[[Batch], Batch]:
         """Phase reward, by what components remember."""

@@ -9,10 +9,13 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from agentrl_core.collect.asking import Asking, Model
+from agentrl_core.collect.cut import Cut
 from agentrl_core.collect.episode import Episode, World
+from agentrl_core.collect.flight import Flight, Gate, Landed, land
 from agentrl_core.collect.journal import (
     Journal,
     digest,
+    group_of,
     plain_value,
     question,
     read_segment,
@@ -25,6 +28,7 @@ from agentrl_core.collect.library import Solved
 from agentrl_core.collect.notices import Notices
 from agentrl_core.collect.progress import Progress
 from agentrl_core.collect.room import Room, rooms
+from agentrl_core.collect.said import Said
 from agentrl_core.data.batch import Batch
 from agentrl_core.data.forest import Forest
 from agentrl_core.data.store import Store
@@ -43,6 +47,8 @@ _FIRST_PAUSE = 0.1
 _MOST_FAILED = 0.2
 """The share of the groups that may fail before the collection does."""
 _FIRST_GROUPS = 8
+_HELD = 1 << 21
+"""Number of a member that nobody has, behind what is left over."""
 _EVALUATION = (1 << 63) - 1
 """Stands in the place of the iteration in the keys of an evaluation."""
 
@@ -85,6 +91,7 @@ class Conductor:
         store: of the run, which says what was solved before; None: nothing was.
         known: how many iterations were closed when this one began: what was solved in them.
         shared: room for branches, by environment, where several iterations run at once; None: this one has its own.
+        window: most tokens that a branch says in this iteration; None: no limit.
     """
 
     def __init__(
@@ -107,6 +114,7 @@ class Conductor:
         store: Store | None = None,
         known: int = 0,
         shared: Mapping[str, Room] | None = None,
+        window: int | None = None,
     ) -> None:
         self.forest = forest
         self.program = program
@@ -133,9 +141,16 @@ class Conductor:
         self._asked: dict[str, tuple[Engine, Request]] = {}
         self._numbers = 1 << 30
         self._groups = self._done = 0
+        self._numbers_of: dict[int, str] = {}
+        """The group of a selection to which each group of the forest belongs."""
         self._failed: list[Exception] = []
         self._worlds_of: dict[str, str] = {}
         self._rooms = rooms(limits.branches, worlds) if shared is None else shared
+        self._gate = Gate(window)
+        self.said: dict[str, Said] = {}
+        """What engines said for each group of a selection."""
+        self._began: dict[str, Mapping[str, Any]] = {}
+        """What was known of a task when its group began, where that was in another iteration."""
 
     async def roll_out(
         self,
@@ -156,22 +171,99 @@ class Conductor:
             variants: prompt variant of each; None: none has one.
         """
         self._worlds_of.update(worlds)
-        groups = []
         arms = [-1] * len(tasks) if variants is None else variants
+        groups = []
         for place, (task, size, variant) in enumerate(zip(tasks, sizes, arms, strict=True), start=first):
             key = (self.forest.iteration if self._mode == "train" else _EVALUATION, place)
-            self.forest.add_group(place, task.task_id, key=key)
-            group = Group(self, task, size, key, place, mode=self._mode, fact_levels=self._facts)
-            group.variant = variant
-            groups.append(group)
-        self._groups += len(groups)
+            groups.append(self._group(task, size, variant, key, place))
         await self.program.cohort(Cohort(self, groups, (self.forest.iteration, first)))
+        self._end(groups)
+
+    async def fly(
+        self,
+        tasks: Sequence[Task],
+        flight: Flight,
+        *,
+        worlds: Mapping[str, str],
+        programs: Callable[[int], Rollout],
+        cut: Cut,
+        number: int,
+        wanted: int,
+    ) -> Landed:
+        """Run groups that are in flight until the batch is cut; the forest has those that are in the batch.
+
+        Args:
+            tasks: of each group.
+            flight: the groups.
+            worlds: the name of the world of each task, by the task's id.
+            programs: what is run on groups that began in an iteration.
+            cut: when.
+            number: of the cut in this iteration.
+            wanted: how many groups are needed.
+        """
+        self._worlds_of.update(worlds)
+        groups, chosen, now = [], flight.selection, self.forest.iteration
+        for place, (task, key) in enumerate(zip(tasks, flight.keys, strict=True)):
+            self._began[task.task_id] = flight.statistics[place]
+            group = self._group(task, int(chosen.counts[place]), int(chosen.variants[place]), key, place)
+            group.program = programs(key[0])
+            groups.append(group)
+        due = {place for place, (began, _) in enumerate(flight.keys) if cut.is_due(now - began)}
+        landed = await land(
+            groups,
+            lambda group: self._play(group, group.program.group),
+            self._stop_all,
+            lambda landed: self._end_early(groups, landed, flight),
+            cut=cut,
+            gate=self._gate,
+            progress=self.progress,
+            journal=self._journal,
+            name=f"cut/{number}",
+            wanted=wanted,
+            due=due,
+        )
+        stay = {groups[place].name for place in landed.stay}
+        for group, of in self._numbers_of.items():
+            if of not in stay:
+                # What runs is not frozen.
+                self.forest.start(group, _HELD, role="helper")
+        self._end([groups[place] for place in landed.stay])
+        return landed
+
+    def _end_early(self, groups: Sequence[Group], landed: Landed, flight: Flight) -> None:
+        """End the branches of groups that are in a batch and have not come to their ends."""
+        for place in landed.stay:
+            groups[place]._deliver()  # noqa: SLF001 -- its program may not come to it
+            for branch in groups[place].branches:
+                if place in landed.dropped:
+                    branch.drop("late")
+                elif branch.over and flight.drawn[place] and not self._gate.has_said(branch.name):
+                    branch.drop("it ended in an earlier window, whose batch has it")
+                elif place in landed.unfinished:
+                    branch.cut_off("the window is over")
+
+    def _group(self, task: Task, size: int, variant: int, key: tuple[int, int], place: int) -> Group:
+        """A group of a selection."""
+        self.forest.add_group(place, task.task_id, key=key)
+        group = Group(self, task, size, key, place, mode=self._mode, fact_levels=self._facts)
+        group.variant = variant
+        self._numbers_of[place] = group.name
+        self._groups += 1
+        return group
+
+    def _end(self, groups: Sequence[Group]) -> None:
+        """What there is to say of groups that have come to their end."""
         left = self._journal.left_over()
         for group in groups:
             keep_left_over(self.forest, group.number, left.get(group.name, ()), len(self._engines))
         if len(self._failed) > _MOST_FAILED * self._groups:
             raise self._failed[0]
         self._say_what_was_missed()
+
+    def _stop_all(self) -> None:
+        """End every segment that is being said, with what there is."""
+        for name in list(self._asked):
+            self.stop(name)
 
     async def play(self, groups: Sequence[Group], program: Callable[[Group], Awaitable[Any]]) -> None:
         """Run a program on each group; one that raises fails alone."""
@@ -200,6 +292,7 @@ class Conductor:
     async def derive(self, group: Group) -> None:
         """Run the program of a group that another group made, to its end."""
         self.forest.add_group(group.number, group.task.task_id, key=group.key)
+        self._numbers_of[group.number] = group_of(group.name)
         # In a task of its own, which is the one that decides about it.
         await side_by_side([group.play(group.program.group)])
 
@@ -239,9 +332,10 @@ class Conductor:
         self._numbers += 1
         return self._numbers - 1
 
-    def seed_of(self, *parts: object) -> int:
-        """63 random bits that depend on the run's seed and on the parts alone."""
-        text = repr((self._seed, self.forest.iteration, *parts)).encode()
+    def seed_of(self, *parts: object, began: int | None = None) -> int:
+        """63 random bits that depend on the run's seed, on the parts, and on the iteration in which a group began."""
+        iteration = self.forest.iteration if began is None or self._mode != "train" else began
+        text = repr((self._seed, iteration, *parts)).encode()
         return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little") >> 1
 
     def episode(self, task: Task, environment: str | None, seed: int) -> Episode:
@@ -273,7 +367,7 @@ class Conductor:
 
     def statistics(self, task_id: str) -> Mapping[str, Any]:
         """What the run knows of a task."""
-        return self._statistics(task_id)
+        return self._began[task_id] if task_id in self._began else self._statistics(task_id)
 
     def turned(self, flags: int, failed: str | None) -> None:
         """A turn was answered with these flags, or its episode broke down."""
@@ -297,17 +391,27 @@ class Conductor:
         asked = question(request, agent if agent in self._engines else next(iter(self._engines)))
         recorded = self._journal.find(name, asked, read_segment)
         if recorded is not None:
+            if not self._journal.is_carried(name):
+                self._gate.count(name, recorded)
+            self._count(name, request, recorded)
             return recorded
+        told = await self._gate.enter(name, request)
         self.progress.at_engine += 1
-        self._asked[name] = engine, request
+        self._asked[name] = engine, told
         try:
-            segment = await self._generate(engine, request)
+            segment = await self._generate(engine, told)
         finally:
             self.progress.at_engine -= 1
             del self._asked[name]
+        segment = self._gate.leave(name, request, told, segment)
         self.progress.tokens += len(segment.tokens)
         self._journal.keep(name, asked, segment, write_segment)
+        self._count(name, request, segment)
         return segment
+
+    def _count(self, name: str, request: Request, segment: Segment) -> None:
+        """Note what was said for a group."""
+        self.said.setdefault(group_of(name), Said()).add(segment, len(request.tokens))
 
     async def _generate(self, engine: Engine, request: Request) -> Segment:
         """Ask an engine; what it raises is asked again, a few times."""

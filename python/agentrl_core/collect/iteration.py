@@ -1,65 +1,30 @@
-"""The order of one iteration: how its batch is made, and what there is of it when it is closed."""
+"""The batch of one iteration: what stands in it, as it is given out, and what there is of it when it is closed."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from agentrl_core import _core
-from agentrl_core.collect.journal import Journal, digest, read_value, write_value
-from agentrl_core.collect.runner import Runner
-from agentrl_core.component.state import SELECTION, Closed, State, packed, unpacked
+from agentrl_core.component.state import SELECTION, Closed, State, unpacked
 from agentrl_core.data.batch import Batch
 from agentrl_core.data.codes import CODES
-from agentrl_core.data.old_logprobs import with_old_logprobs
-from agentrl_core.data.store import Store
 from agentrl_core.exceptions import RecipeError
-from agentrl_core.recipe import Recipe, place_of
-from agentrl_core.replay.draws import NEW, Draws
-from agentrl_core.replay.replay import Replay
+from agentrl_core.recipe import Recipe
 from agentrl_core.schedule import Rate, Skip
-from agentrl_core.select import Pool, Selection, Wanted
-from agentrl_core.select.selection import SURVEY, TRAIN
+from agentrl_core.select import Pool, Selection
 
-_BROKEN = "broken_down"
+BROKEN = "broken_down"
 """Where the state of a batch has what broke down while it was made, of which its tables may have no row."""
-_COLUMNS = "columns"
+TOKENS = "tokens"
+"""Where the state of a batch has what became of the tokens that engines said."""
+COLUMNS = "columns"
 """Where the state of a batch that is not closed has the columns of its draws."""
 _BEGAN = "began"
 """Where the state of a batch that was begun ahead has what the components remembered then."""
-_INJECT, _MIX = 1, 2
-"""Keys of the two moments at which replay draws."""
-
-
-@dataclass(frozen=True)
-class Begin:
-    """What an iteration begins with, which stays as it is until the iteration is closed.
-
-    Attributes:
-        iteration: its number.
-        recipe: with a number wherever it has a schedule or a controller.
-        states: what the components remember, by their places.
-        pool: the tasks, with what is known of them.
-        seed: of the run.
-        store: where stored trajectories are read; None: there are none.
-    """
-
-    iteration: int
-    recipe: Recipe
-    states: Mapping[str, State]
-    pool: Pool
-    seed: int
-    store: Store | None
-
-    def state(self, phase: str, place: int, component: Any) -> State:
-        """What a component remembers."""
-        state = self.states.get(place_of(phase, place, component))
-        return component.initial_state() if state is None else state
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,78 +46,7 @@ class Made:
     rewarded: bool
 
 
-def make_batch(
-    begin: Begin, runner: Runner, journal: Journal, reward: Callable[[Batch], Batch], tasks: int, group_size: int
-) -> Made:
-    """Select, roll out, reward, inject, admit, until enough groups are admitted; then mix, and score what was joined.
-
-    Args:
-        begin: what the iteration began with.
-        runner: runs programs.
-        journal: of the iteration; a selection is in it before its first rollout begins.
-        reward: phase reward, by the states of the iteration's begin.
-        tasks: how many groups are wanted.
-        group_size: trajectories of a group, where the selector does not say.
-    """
-    recipe, parts, selections = begin.recipe, [], []
-    places: dict[str, int] = {}
-
-    def score(batch: Batch) -> Batch:
-        return reward(_with_tasks(begin, batch, places))
-
-    taken = np.zeros(0, np.int64)
-    domains: dict[str, str] = {}
-    admitted = drawn = known = seen = 0
-    rewarded = False
-    for number in range(recipe.admit.rounds):
-        wanted = Wanted(tasks - admitted, group_size, number, taken, begin.iteration)
-        selection = _selected(begin, journal, wanted)
-        if not len(selection):
-            break
-        first, taken = len(taken), np.concatenate([taken, selection.rows])
-        selections.append(selection)
-        places.update(zip(begin.pool.ids(selection.rows), selection.rows.tolist(), strict=True))
-        domains.update((task.task_id, task.domain) for _, task in begin.pool.tasks(selection.rows))
-        for purpose in (TRAIN, SURVEY):
-            rows = np.flatnonzero(selection.purpose == purpose)
-            if not len(rows):
-                continue
-            fresh = runner.roll_out(
-                begin.pool.tasks(selection.rows[rows]),
-                selection.counts[rows].tolist(),
-                first=first,
-                variants=selection.variants[rows].tolist(),
-            )
-            first += len(rows)
-            if purpose == SURVEY:
-                parts.append(fresh.select_draws(np.zeros(0, np.int64)))
-                continue
-            batch = _injected(begin, score(fresh), score, seen)
-            groups, scores = batch.keys("group_id", "draw"), batch.column("score", "draw")
-            drawn, known = drawn + len(scores), known + int(np.isfinite(scores).sum())
-            rewarded = rewarded or bool(np.isfinite(batch.column("reward", "draw")).any())
-            # Groups stand in the order of their keys, whichever ended first.
-            accepted = recipe.admit(scores, groups)
-            seen += len(accepted)
-            parts.append(batch if accepted.all() else batch.select_draws(np.flatnonzero(accepted[groups])))
-            admitted += int(accepted.sum())
-        if admitted >= tasks:
-            break
-    batch = Batch.concat(parts)
-    # A restart scores the batch as a whole, so what came in rounds or was cut is scored again for equal scores.
-    batch = parts[0] if len(parts) == 1 and batch.num_draws == drawn else score(batch)
-    batch = with_old_logprobs(_mixed(begin, batch, score), recipe.old_logprob)
-    said = Selection.concat(selections) if selections else Selection.of(taken, group_size)
-    state = {
-        **batch.state,
-        SELECTION: said.to_dict(),
-        _COLUMNS: packed(_draw_columns(batch)),
-        _BROKEN: {"failed": runner.progress.failed, "abandoned": runner.progress.abandoned},
-    }
-    return Made(batch.with_state(state), domains, drawn, known, rewarded)
-
-
-def _draw_columns(batch: Batch) -> dict[str, NDArray[Any]]:
+def draw_columns(batch: Batch) -> dict[str, NDArray[Any]]:
     """What is computed of the draws so far, and what replay says of them."""
     table = batch.draw_columns
     return {} if table is None else {name: table.column(name) for name in table.column_names if name != "draw_id"}
@@ -161,13 +55,13 @@ def _draw_columns(batch: Batch) -> dict[str, NDArray[Any]]:
 def as_committed(batch: Batch) -> Batch:
     """A batch as it was made: with the columns of its draws, which the store has in its state until it is closed."""
     state = batch.state
-    columns = unpacked(state.pop(_COLUMNS, {}))
+    columns = unpacked(state.pop(COLUMNS, {}))
     return batch.with_state(state).with_columns("draw", **columns)
 
 
 def delivered(batch: Batch, recipe: Recipe, states: Mapping[str, State]) -> Batch:
     """A batch that was begun ahead, as it is trained: with what the components remember now, and what they did then."""
-    kept = {name: value for name, value in batch.state.items() if name in (SELECTION, _COLUMNS, _BROKEN)}
+    kept = {name: value for name, value in batch.state.items() if name in (SELECTION, COLUMNS, BROKEN, TOKENS)}
     began = {name: value for name, value in batch.state.items() if name not in kept}
     return batch.with_state({**recipe.with_states(batch, states).state, **kept, _BEGAN: began})
 
@@ -176,7 +70,13 @@ def scores(recipe: Recipe, batch: Batch, states: Mapping[str, State]) -> Callabl
     """Phase reward for draws of a batch, by the states that its iteration began with: `states`, or those in it."""
     began = batch.state.get(_BEGAN)
     if began is None:
-        return lambda rows: recipe.score(recipe.with_states(rows, states))
+        counted = {name: value for name, value in batch.state.items() if name in (BROKEN, TOKENS)}
+
+        def score(rows: Batch) -> Batch:
+            scored = recipe.score(recipe.with_states(rows, states))
+            return scored.with_state({**scored.state, **counted}) if counted else scored
+
+        return score
     return lambda rows: recipe.score(rows.with_state(began)).with_state(batch.state)
 
 
@@ -186,113 +86,15 @@ def counts(batch: Batch) -> dict[str, int]:
     return {"draws": batch.num_draws, "unscored": unscored, **broken_down(batch)}
 
 
+def account(batch: Batch) -> dict[str, int]:
+    """What became of the tokens that engines said; nothing of a batch that no collector made."""
+    return dict(batch.state.get(TOKENS, {}))
+
+
 def broken_down(batch: Batch) -> dict[str, int]:
     """How many trajectories failed, also before their first token, and how many threads were abandoned."""
     rows = int((batch.trajectories.column("status") == CODES["status"].index("failed")).sum())
-    return {"failed": rows, "abandoned": 0, **batch.state.get(_BROKEN, {})}
-
-
-def _with_tasks(begin: Begin, batch: Batch, places: Mapping[str, int]) -> Batch:
-    """The batch with what the selector knows of the draws' tasks, as columns `task_<name>`."""
-    select = begin.recipe.select
-    rows = np.array([places.get(task, -1) for task in batch.texts("task_id", "draw")], np.int64)
-    known = np.flatnonzero(rows >= 0)
-    columns = select.columns(begin.pool, begin.state("select", 0, select), rows[known]) if len(known) else {}
-    made: dict[str, NDArray[np.float32]] = {}
-    for name, values in columns.items():
-        made[f"task_{name}"] = np.full(len(rows), np.nan, np.float32)
-        made[f"task_{name}"][known] = values
-    return batch.with_columns("draw", **made) if made else batch
-
-
-def _selected(begin: Begin, journal: Journal, wanted: Wanted) -> Selection:
-    """What select answers, which is in the journal before anything of it is rolled out."""
-    select = begin.recipe.select
-    asked = (select.to_dict(), wanted.groups, wanted.group_size, len(begin.pool), begin.seed)
-    name, question = f"selection/{wanted.round}", digest(json.dumps(asked))
-    recorded = journal.find(name, question, read_value)
-    if recorded is None:
-        key = _core.rng.structural_seed(begin.seed, begin.iteration)
-        selection = select.choose(begin.pool, begin.state("select", 0, select), wanted, key)
-        if not isinstance(selection, Selection):
-            raise RecipeError(f"{select.title()}: choose returned {selection!r:.60}; return a select.Selection")
-        selection.check(len(begin.pool), select.title())
-        recorded = selection.take(np.argsort(selection.purpose, kind="stable")).to_dict()  # surveys behind the others
-        journal.keep(name, question, recorded, write_value)
-    return Selection.from_dict(recorded)
-
-
-def _injected(begin: Begin, batch: Batch, score: Callable[[Batch], Batch], before: int) -> Batch:
-    """The batch with what replay injects into each of its groups, in the order of their keys, scored again."""
-    for place, replay in enumerate(cast("tuple[Replay, ...]", begin.recipe.chain("replay"))):
-        state, groups = begin.state("replay", place, replay), batch.keys("group_id", "draw")
-        found: list[Draws] = []
-        for group in range(len(np.unique(groups))):
-            rows = np.flatnonzero(groups == group)
-            key = _core.rng.structural_seed(begin.seed, begin.iteration, _INJECT, place, before + group)
-            draws = replay.inject(state, batch.select_draws(rows), key)
-            if draws is not None and len(draws.trajectory_ids):
-                found.append(_moved(draws, rows, sum(_new_groups(each) for each in found)))
-        if found:
-            batch = score(_joined(begin, batch, _together(found)))
-    return batch
-
-
-def _mixed(begin: Begin, batch: Batch, score: Callable[[Batch], Batch]) -> Batch:
-    """The batch with what replay mixes into it."""
-    for place, replay in enumerate(cast("tuple[Replay, ...]", begin.recipe.chain("replay"))):
-        key = _core.rng.structural_seed(begin.seed, begin.iteration, _MIX, place)
-        draws = replay.mix(begin.state("replay", place, replay), batch, key)
-        if draws is not None and len(draws.trajectory_ids):
-            batch = score(_joined(begin, batch, draws))
-    return batch
-
-
-def _joined(begin: Begin, batch: Batch, draws: Draws) -> Batch:
-    store = cast("Store", begin.store)  # a collector with replay has one
-    stored = store.trajectory_batch(np.unique(draws.trajectory_ids[draws.trajectory_ids >= 0]))
-    return batch.join(stored, draws)
-
-
-def _moved(draws: Draws, rows: NDArray[np.int64], groups: int) -> Draws:
-    """Draws that joined a group, as they join the batch in which the group has these rows."""
-    replaces = np.where(draws.replaces >= 0, rows[np.maximum(draws.replaces, 0)], -1)
-    ids = draws.trajectory_ids
-    again = np.where(ids < 0, -1 - rows[np.maximum(-1 - ids, 0)], ids)
-    columns = {name: getattr(draws, name) for name in draws.__dataclass_fields__}
-    moved = {"trajectory_ids": again, "replaces": replaces, "new_group": draws.new_group + np.int32(groups)}
-    return Draws(**columns | moved)
-
-
-def _new_groups(draws: Draws) -> int:
-    """How many groups of their own some draws make, by the largest number."""
-    new = draws.new_group[draws.votes_in == NEW]
-    return int(new.max()) + 1 if len(new) else 0
-
-
-def _together(parts: list[Draws]) -> Draws:
-    """The draws of several groups, one after the other."""
-    if len(parts) == 1:
-        return parts[0]
-    columns: dict[str, Any] = {}
-    for name in Draws.__dataclass_fields__:
-        values = [getattr(part, name) for part in parts]
-        if name == "columns":
-            names = dict.fromkeys(key for each in values for key in each)
-            lengths = [len(part.trajectory_ids) for part in parts]
-            columns[name] = {
-                key: np.concatenate(
-                    [each.get(key, np.full(n, np.nan, np.float32)) for each, n in zip(values, lengths, strict=True)]
-                )
-                for key in names
-            }
-        elif name == "reason":
-            columns[name] = [text for each in values for text in each]
-        elif any(value is None for value in values):
-            columns[name] = None
-        else:
-            columns[name] = np.concatenate(values)
-    return Draws(**columns)
+    return {"failed": rows, "abandoned": 0, **batch.state.get(BROKEN, {})}
 
 
 def check_stepped(recipe: Recipe, metrics: Mapping[str, object]) -> None:
@@ -355,6 +157,8 @@ def _finished(batch: Batch, iteration: int, score: Callable[[Batch], Batch]) -> 
     table = batch.trajectories
     columns = {name: np.asarray(table.column(name)) for name in ("trajectory_id", "iteration", "status", "role")}
     ended = np.isin(columns["status"], [CODES["status"].index(name) for name in ("finished", "truncated")])
+    # What a window has cut goes on.
+    ended &= np.isfinite(np.asarray(table.column("success"), np.float64))
     own = (columns["iteration"] == iteration) & ended & (columns["role"] != CODES["role"].index("helper"))
     ids = columns["trajectory_id"][own]
     if set(ids.tolist()) == set(batch.column("trajectory_id", "draw").tolist()):

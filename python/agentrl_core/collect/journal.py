@@ -6,7 +6,7 @@ import base64
 import hashlib
 import json
 import struct
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, Protocol, TypeVar
 
@@ -20,7 +20,10 @@ from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.rollout.runtime import Answer, Joint
 
 _SEGMENT = struct.Struct("<BqQII?")
+_CACHED = struct.Struct("<I")
 _FINISHES = ("stop", "length", "abort")
+CARRIED = "carried"
+"""The record behind everything that was carried into an iteration; it says what that is."""
 DIGEST_BYTES = 16
 """How long the digest is that stands before each payload."""
 
@@ -53,14 +56,17 @@ class Journal:
 
     def __init__(self, file: JournalFile | None = None) -> None:
         self._file = file
-        self._values: dict[str, tuple[bytes, Any]] = {}
-        """What was recorded since then, with the digest of its question."""
+        self._values: dict[str, tuple[bytes, Any, Callable[[Any], bytes]]] = {}
+        """What was recorded since then, with the digest of its question and what writes it."""
         self._stored: dict[str, bytes] = {}
         """What the file held before: digest and payload."""
         self._replaced: list[tuple[str, Any]] = []
         """What another record has taken the place of, as values or as digest and payload."""
+        self._carried: frozenset[str] = frozenset()
         for name, payload in () if file is None else file.records():
             title, record = name.decode(), bytes(payload)
+            if title == CARRIED:
+                self._carried = frozenset(self._stored)
             if self._stored.get(title, record) != record:
                 self._replaced.append((title, self._stored[title]))
             self._stored[title] = record
@@ -81,10 +87,14 @@ class Journal:
     def __contains__(self, name: str) -> bool:
         return name in self._values or name in self._stored
 
+    def is_carried(self, name: str) -> bool:
+        """Whether a record was made in an iteration before."""
+        return name in self._carried
+
     def find(self, name: str, digest: bytes, read: Callable[[bytes], Value]) -> Value | None:
         """What was recorded for a question, or None; `read` makes it of the payload in the file."""
         if name in self._values:
-            known, value = self._values[name]
+            known, value, _ = self._values[name]
             if known != digest:
                 return None
         else:
@@ -99,13 +109,44 @@ class Journal:
         """Record what a question got; `write` makes its payload in the file."""
         if name in self._unasked and name in self:
             self._replaced.append((name, self._latest(name)))
+        if name == CARRIED:
+            self._carried = frozenset((*self._stored, *self._values))
         if self._file is not None:
             self._file.append(name.encode(), digest + write(value))
-        self._values[name] = digest, value
+        self._values[name] = digest, value, write
 
     def _latest(self, name: str) -> Any:
         """The value of a record, or its digest and payload."""
         return self._values[name][1] if name in self._values else self._stored[name]
+
+    def carry(self, groups: Collection[str], later: Journal) -> None:
+        """Have another journal hold the records of some groups too; here nobody is to ask for them any more."""
+        for name in list(dict.fromkeys((*self._stored, *self._values))):
+            if group_of(name) not in groups:
+                continue
+            self._unasked.pop(name, None)
+            if name in later:
+                continue
+            if name in self._values:
+                asked, value, write = self._values[name]
+                later.keep(name, asked, value, write)
+            else:
+                record = self._stored[name]
+                later.put(name, record)
+            later._unasked[name] = None
+
+    def put(self, name: str, record: bytes) -> None:
+        """Keep a record as another file has it, digest and payload."""
+        if self._file is not None:
+            self._file.append(name.encode(), record)
+        self._stored[name] = record
+
+    def segments(self, groups: Collection[str]) -> Iterator[Segment]:
+        """What was sampled for some groups."""
+        for name in dict.fromkeys((*self._stored, *self._values)):
+            if "/segment" in name and group_of(name) in groups:
+                each = self._latest(name)
+                yield read_segment(each[DIGEST_BYTES:]) if isinstance(each, bytes) else each
 
     def left_over(self) -> dict[str, list[tuple[str, Segment]]]:
         """What was sampled and never asked for again, by the group of the selection; each with its name, in order."""
@@ -116,13 +157,16 @@ class Journal:
         ] + self._replaced:
             if "/segment" in name:
                 segment = read_segment(each[DIGEST_BYTES:]) if isinstance(each, bytes) else each
-                # What came of a group has a key behind its.
-                group = ".".join(name.split("/")[0].split(".")[:2])
-                left.setdefault(group, []).append((name, segment))
+                left.setdefault(group_of(name), []).append((name, segment))
         return {
             group: sorted(segments, key=lambda named: (named[0], named[1].tokens.tolist()))
             for group, segments in left.items()
         }
+
+
+def group_of(name: str) -> str:
+    """The group of a record by its key, iteration and place; what came of a group has a longer key."""
+    return ".".join(name.partition("/")[0].split(".")[:2])
 
 
 def digest(*parts: bytes | str) -> bytes:
@@ -158,7 +202,8 @@ def write_segment(segment: Segment) -> bytes:
         arrays.append(segment.entropies.astype(np.float32, copy=False))
     if top is not None:
         arrays += [top.tokens.astype(np.int32, copy=False), top.logprobs.astype(np.float32, copy=False)]
-    return header + b"".join(array.tobytes() for array in arrays)
+    cached = b"" if segment.cached_tokens is None else _CACHED.pack(segment.cached_tokens)
+    return header + b"".join(array.tobytes() for array in arrays) + cached
 
 
 def read_segment(payload: bytes) -> Segment:
@@ -178,7 +223,9 @@ def read_segment(payload: bytes) -> Segment:
     if likely:
         shape = (count, likely)
         top = Top(take(np.int32, count * likely).reshape(shape), take(np.float32, count * likely).reshape(shape))
-    return Segment(tokens, logprobs, entropies, _FINISHES[finish], version, seed, top)  # type: ignore[arg-type]
+    # Behind the rest, since earlier versions did not keep it.
+    cached = None if offset == len(payload) else int(_CACHED.unpack_from(payload, offset)[0])
+    return Segment(tokens, logprobs, entropies, _FINISHES[finish], version, seed, top, cached)  # type: ignore[arg-type]
 
 
 def write_answer(answer: Answer | Joint) -> bytes:

@@ -3,6 +3,16 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from agentrl_core.component.controller import MISSED
+from agentrl_core.exceptions import InvalidInputError
+
+if TYPE_CHECKING:
+    from agentrl_core.collect.iteration import Made
+    from agentrl_core.collect.journal import Journal
+    from agentrl_core.recipe import Recipe
 
 
 class Notices:
@@ -16,3 +26,38 @@ class Notices:
         if kind not in self._given:
             self._given.add(kind)
             warnings.warn(message, RuntimeWarning, stacklevel=2)
+
+
+def say_missed(notices: Notices, recipe: Recipe, components: Mapping[str, Any]) -> None:
+    """Tell of controllers that were to follow a metric which was missing or NaN."""
+    for place, controller in recipe.controllers.items():
+        if components.get(place, {}).get(MISSED):
+            notices.once(
+                f"controller {place}",
+                f"{controller.title()} at {place} follows {', '.join(controller.reads)}, which the metrics of an "
+                "iteration lacked or had as NaN: it stays where it is then; give the metric to collect.update",
+            )
+
+
+def say_unasked(notices: Notices, journal: Journal) -> None:
+    """Tell of records that nobody asked for again: the programs are not those that were cut off."""
+    unasked = journal.unasked
+    if unasked:
+        notices.once(
+            "journal",
+            f"{len(unasked)} of {len(journal)} recorded answers were not asked for again (the first: "
+            f"{unasked[0]}): the program, the recipe or an engine has changed since then, or the program is not "
+            "orderly (the clock, random numbers of its own); what does not fit was sampled anew, and what had been "
+            "sampled for a group of the iteration is kept in it undrawn",
+        )
+
+
+def say_nothing_scored(notices: Notices, recipe: Recipe, titles: str, made: Made, iteration: int) -> None:
+    """Say that there is nothing to train on: an error where the environment is why."""
+    found = f"none of the {made.drawn} draws of iteration {iteration} has a score"
+    if not made.rewarded:
+        raise InvalidInputError(
+            f"{found}, because environment {titles} paid NaN in each of them, so there is nothing to train on; pay "
+            "numbers in Outcome.reward"
+        )
+    notices.once("scores", f"{found}: phase reward of recipe {recipe.name!r} makes NaN of each reward")

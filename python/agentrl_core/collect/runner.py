@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from agentrl_core.collect import loop
 from agentrl_core.collect.asking import Model
 from agentrl_core.collect.conductor import Conductor, Limits
+from agentrl_core.collect.cut import WHOLE, Cut
 from agentrl_core.collect.episode import World
+from agentrl_core.collect.flight import Flight, Landed
 from agentrl_core.collect.journal import Journal
 from agentrl_core.collect.notices import Notices
 from agentrl_core.collect.progress import Progress
 from agentrl_core.collect.room import Room
+from agentrl_core.collect.said import Said
 from agentrl_core.collect.underway import Underway
 from agentrl_core.component.schedule import Schedule
 from agentrl_core.data.batch import Batch
@@ -22,13 +25,16 @@ from agentrl_core.data.store import Store
 from agentrl_core.engine.base import Engine, Sampling
 from agentrl_core.env.base import Task
 from agentrl_core.recipe import Recipe
+from agentrl_core.rollout.program import Rollout
+
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
 class Setting:
     """Who speaks, who answers and what a branch may use; see `Collector`, whose arguments they are.
 
-    Where several iterations run at once, they share `rooms`, and each asks for places in its `turn`.
+    Where several iterations run at once, they share `rooms`, and each asks for places in its `turn`, if it has one.
     """
 
     engines: Mapping[str, Engine]
@@ -41,6 +47,7 @@ class Setting:
     seed: int
     notices: Notices
     progress: Callable[[Progress], None] | None
+    cut: Cut = WHOLE
     rooms: Mapping[str, Room] | None = None
     turn: Underway[Any] | None = None
 
@@ -121,12 +128,19 @@ class Runner:
             store=store,
             known=known,
             shared=setting.rooms,
+            window=setting.cut.window,
         )
+        self._alone = setting.rooms is None
 
     @property
     def progress(self) -> Progress:
         """What was counted so far."""
         return self._conductor.progress
+
+    @property
+    def said(self) -> dict[str, Said]:
+        """What engines said for each group."""
+        return self._conductor.said
 
     def roll_out(
         self,
@@ -146,7 +160,7 @@ class Runner:
         """
         worlds = {task.task_id: world for world, task in chosen}
         tasks = [task for _, task in chosen]
-        conductor, watch, turn = self._conductor, self._watch, self._turn
+        conductor, turn = self._conductor, self._turn
 
         def begin() -> Coroutine[Any, Any, None]:
             # Whoever comes behind has its groups started behind these.
@@ -156,5 +170,38 @@ class Runner:
 
         if turn is not None:
             turn.come()
-        loop.run(begin, None if watch is None else lambda: watch(conductor.progress), alone=turn is None)
+        self._run(begin)
         return self._forest.freeze()
+
+    def fly(
+        self,
+        chosen: Sequence[tuple[str, Task]],
+        flight: Flight,
+        *,
+        programs: Callable[[int], Rollout],
+        cut: Cut,
+        number: int,
+        wanted: int,
+    ) -> tuple[Batch, Landed]:
+        """Run groups that are in flight until the batch is cut; those that are in it, frozen, and which they are.
+
+        Args:
+            chosen: the task of each group, with the name of its world.
+            flight: the groups.
+            programs: what is run on groups that began in an iteration.
+            cut: when.
+            number: of the cut in this iteration.
+            wanted: how many groups are needed.
+        """
+        worlds = {task.task_id: world for world, task in chosen}
+        tasks, conductor = [task for _, task in chosen], self._conductor
+
+        def begin() -> Coroutine[Any, Any, Landed]:
+            return conductor.fly(tasks, flight, worlds=worlds, programs=programs, cut=cut, number=number, wanted=wanted)
+
+        landed = self._run(begin)
+        return self._forest.freeze(), landed
+
+    def _run(self, begin: Callable[[], Coroutine[Any, Any, Value]]) -> Value:
+        watch, progress = self._watch, self._conductor.progress
+        return loop.run(begin, None if watch is None else lambda: watch(progress), alone=self._alone)

@@ -87,6 +87,16 @@ class Underway(Generic[Value]):
             self._before._came.wait()  # noqa: SLF001 -- one of its own
             self._before = None
 
+    def follow(self) -> None:
+        """Wait until the one before is made, and be given up where it is not."""
+        if self._before is not None:
+            before, self._before = self._before, None
+            before._came.wait()  # noqa: SLF001 -- one of its own
+            if before.stopped or before._error is not None:  # noqa: SLF001
+                self.stop()
+        if self.stopped:
+            raise _StoppedError
+
     def came(self) -> None:
         """Let the one behind come."""
         self._came.set()

@@ -151,7 +151,7 @@ class Group:
 
     def uniform(self, *key: object) -> float:
         """A number in [0, 1): the same for the same seed, group and key, whatever ran before."""
-        return uniform(self._runtime.seed_of("group", self.name, *key))
+        return uniform(self._runtime.seed_of("group", self.name, *key, began=self.iteration))
 
     def start(
         self,

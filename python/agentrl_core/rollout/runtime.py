@@ -178,8 +178,8 @@ class Runtime(Protocol):
         """A path got so many tokens; `shared`: others had put them there."""
         ...
 
-    def seed_of(self, *parts: object) -> int:
-        """63 random bits that depend on the run's seed and on the parts alone."""
+    def seed_of(self, *parts: object, began: int | None = None) -> int:
+        """63 random bits that depend on the run's seed, on the parts, and on the iteration in which a group began."""
         ...
 
 

@@ -193,6 +193,19 @@ class Trajectory(View):
         self.group.log("stop", self, self._path.here, reason)
         self._end(status, reason)
 
+    def cut_off(self, reason: str) -> None:
+        """Have it drawn as it stands, while what it does goes on later (for who runs it): no success is known."""
+        if self.over:
+            return
+        if self._path.open:
+            self._path.flush()
+            self._runtime.forest.step(self.handle, truncated=True)
+        self.status = "truncated"
+        self._runtime.ended()
+        ended = {**self.record.ended("truncated", reason), "success": None}
+        self._runtime.forest.finish(self.handle, status="truncated", **ended)
+        self._episode.close()
+
     def mask(self, reason: str) -> None:
         """It votes in its group's statistics, and its tokens are not trained."""
         self._runtime.forest.prune(self.handle, reason, gradient_only=True)

@@ -173,7 +173,7 @@ class View:
 
     def uniform(self, *key: object) -> float:
         """A number in [0, 1): the same for the same seed, branch and key, whatever ran before."""
-        return uniform(self._runtime.seed_of("branch", self.name, *key))
+        return uniform(self._runtime.seed_of("branch", self.name, *key, began=self.group.key[0]))
 
     def place(self, token: int) -> Place:
         """The place behind so many tokens of its path, inside whatever node that is.

@@ -55,6 +55,7 @@ class TrainOptions:
     families: tuple[str, ...] = _option(("chain_sum", "products", "lcm"), "families of reasoning-gym tasks")
     iterations: int = _option(40, "iterations of reinforcement learning")
     rollouts: int = _option(256, "trajectories per iteration")
+    staleness: int = _option(0, "how many iterations are rolled out ahead, while the policy is trained")
     group_size: int = _option(8, "trajectories per task, unless the recipe's rollout has a budget of its own")
     learning_rate: float = _option(5e-4, "highest learning rate; it warms up over 4 iterations and decays to a tenth")
     gradient_clip: float = _option(0.5, "largest norm of the gradient")
@@ -87,6 +88,8 @@ class TrainOptions:
         ):
             if getattr(self, name) < 1:
                 raise InvalidInputError(f"{name}={getattr(self, name)} must be at least 1")
+        if self.staleness < 0:
+            raise InvalidInputError(f"staleness={self.staleness} must be at least 0")
         if self.learning_rate < 0 or self.gradient_clip <= 0:
             raise InvalidInputError(
                 f"learning_rate={self.learning_rate} must be at least 0 and gradient_clip={self.gradient_clip} above 0"
@@ -164,6 +167,8 @@ def begun(run: Path) -> tuple[Recipe, dict[str, Any]] | None:
     else:
         why = "options of table [train] are missing"
     options = table.pop("train", {})
+    if options:
+        options.setdefault("staleness", 0)  # earlier versions had no other
     if not options.keys() >= _KEPT:
         raise InvalidInputError(
             f"{about} is not whole: {why}; the run was killed while it began, or somebody changed the file. Remove the "
@@ -230,6 +235,7 @@ def _learn(
         store=store,
         seed=options.seed,
         task_pool=options.task_pool,
+        staleness=options.staleness,
         allow_changes=True,  # what may change is checked against recipe.toml, where it can be insisted on
         **limits,  # type: ignore[arg-type]
     )
@@ -278,6 +284,7 @@ def _learn(
             collect.update(batch, {**kept, "seconds": dict(seconds)}, checkpoint=checkpoint)
             _drop_checkpoints(run, checkpoint)
         progress.step(**shown)
+    collect.close()  # whatever is under way for iterations that do not come
     success_after = success("evaluate after")
     summary = {
         "seed": options.seed,
@@ -341,7 +348,8 @@ def _start(run: Path, policy: PreTrainedModel) -> PreTrainedModel:
 def _engine(options: TrainOptions, run: Path, policy: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Engine:
     if options.engine == "vllm":
         return engines.Vllm(str(run / "start"), tokenizer, max_model_len=options.context_tokens)
-    return engines.Transformers(policy, tokenizer)
+    # What generates while the policy is trained has weights of its own.
+    return engines.Transformers(policy, tokenizer, copy=options.staleness > 0)
 
 
 def _schedule(iteration: int, iterations: int) -> float:

@@ -15,6 +15,7 @@ from agentrl_core.weight.importance import (
     importance_weights,
     trust_region,
 )
+from agentrl_core.weight.newest import Newest
 from agentrl_core.weight.scaled import ColumnScaled, LiveRescale
 from agentrl_core.weight.select import (
     SelectDraws,
@@ -32,6 +33,7 @@ __all__ = [
     "GroupFilter",
     "ImportanceWeight",
     "LiveRescale",
+    "Newest",
     "SelectDraws",
     "SelectTokens",
     "TrustRegion",

@@ -1,0 +1,22 @@
+"""APRIL: twice as many groups are begun as are needed, and those that are not over go on later (arXiv:2509.18521).
+
+    N' = 2 N groups are in flight; as soon as N have ended, the batch is theirs, and what is being said ends
+    groups that have not ended go on in the next iteration, before new ones, under its weights
+    L = - mean of min(r A, clip(r, 0.8, 1.28) A),   r = p / p_start,   A = (R - mean) / std of the group
+
+p_start is the policy at the start of the update, recomputed for all tokens, whichever weights said them. Collect with
+`Collector(..., cut=Cut(begun=2.0))`; N = 32, groups of 8, temperature 0.8. How often a group may go on is not bounded:
+`Cut(begun=2.0, carried=4)` does.
+"""
+
+from agentrl_core.advantage import GroupRelative
+from agentrl_core.loss import Clip, Policy
+from agentrl_core.recipe import Recipe
+
+APRIL = Recipe(
+    name="april",
+    source="arXiv:2509.18521",
+    advantage=GroupRelative(),
+    loss=Policy(clip=Clip(high=0.28)),
+    old_logprob="recomputed",
+)

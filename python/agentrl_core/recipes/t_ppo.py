@@ -1,0 +1,81 @@
+"""T-PPO: updates on windows of responses that have not ended, so that nobody waits for the longest (arXiv:2506.15050).
+
+    each iteration says at most l tokens of each response; one that has not ended goes on in the next, under its weights
+    A_t = sum_k lambda^k delta_{t+k},   delta_t = r_t + V_{t+1} - V_t,   V behind the last token of a window: V_{l-1}
+    L_policy = - mean over the tokens of this window of min(r A, clip(r, 0.8, 1.2) A)
+    L_critic = mean over all tokens of the responses that have ended of 1/2 (V - R)^2,   R their score
+
+with lambda 0.95 and no discount. Collect with `Collector(..., cut=Cut(window=l))` and groups of one; how long the
+paper's windows are is not told, a third of the longest response is proposed. A critic that says 0 gives windows without
+an end no signal: warm it up on responses that have ended.
+
+Needs: the critic as token column `value`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from agentrl_core.advantage import Gae
+from agentrl_core.component import BatchComponent, Column, Rows, Where, draw, token
+from agentrl_core.loss import Policy, Train, Value
+from agentrl_core.recipe import Recipe
+from agentrl_core.weight import Newest
+
+if TYPE_CHECKING:
+    from agentrl_core.data.batch import Batch
+
+
+@dataclass(frozen=True)
+class CutOff(BatchComponent):
+    """Says of each token whether its response was cut off by a window, which is where no `success` is known.
+
+    Example:
+        >>> from agentrl_core.recipes.t_ppo import CutOff
+        >>> CutOff().makes
+        (token('truncated'),)
+    """
+
+    phase: ClassVar[str] = "advantage"
+    needs: ClassVar[tuple[Column, ...]] = (draw("success"),)
+    makes: ClassVar[tuple[Column, ...]] = (token("truncated"),)
+
+    def __call__(self, batch: Batch) -> Batch:
+        """Return `batch` with the column `truncated`."""
+        rows = Rows(batch, "token")
+        return rows.write(truncated=np.isnan(rows.values("success")))
+
+
+@dataclass(frozen=True)
+class ScoreAsReturn(BatchComponent):
+    """The target of the critic is what the response came to: R_t = score, of every token of it (lambda = 1).
+
+    Example:
+        >>> from agentrl_core.recipes.t_ppo import ScoreAsReturn
+        >>> ScoreAsReturn().needs, ScoreAsReturn().makes
+        ((draw('score'),), (token('return'),))
+    """
+
+    phase: ClassVar[str] = "advantage"
+    needs: ClassVar[tuple[Column, ...]] = (draw("score"),)
+    makes: ClassVar[tuple[Column, ...]] = (token("return"),)
+
+    def __call__(self, batch: Batch) -> Batch:
+        """Return `batch` with another `return`."""
+        rows = Rows(batch, "token")
+        return rows.write(**{"return": np.where(rows.valid, rows.values("score"), 0.0)})
+
+
+T_PPO = Recipe(
+    name="t_ppo",
+    source="arXiv:2506.15050",
+    advantage=(CutOff(), Gae(lam=0.95, at_truncation="repeat"), ScoreAsReturn()),
+    weight=Newest(),
+    loss=(
+        Train(Value("token_mean"), model="critic", where=Where(column="success", at_least=0.0)),
+        Policy("token_mean"),
+    ),
+)

@@ -1,0 +1,252 @@
+"""Tokens generated, consumed, stale, dropped and in flight are those of a simulation on paper, cut by cut.
+
+An engine says one token of each segment of one group at each tick; the groups take turns. The paper is `Paper`; the
+next tick comes when the run has come to where the paper stands.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+from small_world import END, SmallWorld
+
+from agentrl_core import Batch, Collector, recipes
+from agentrl_core.collect import Cut
+from agentrl_core.engine import Request, Segment
+from agentrl_core.env import Outcome, Task
+
+QUIET = 60.0
+"""Seconds behind which a wait hangs."""
+TURN = 4
+"""Tokens of an action."""
+SAID, LAST = 7, 8
+"""Tokens that no prompt ends with; the other one begins the last turn."""
+SIZE, TASKS, ITERATIONS = 2, 3, 8
+
+
+def turns(began: int, place: int) -> int:
+    """How many turns both trajectories of a group take."""
+    return (1, 2, 7)[(began + place * place + place // 3) % 3]
+
+
+@dataclass
+class Aloft:
+    """A group in flight: its key, tokens of a trajectory by version, in this iteration, and in batches."""
+
+    began: int
+    place: int
+    said: Counter[int] = field(default_factory=Counter)
+    window: int = 0
+    drawn: Counter[int] = field(default_factory=Counter)
+
+    @property
+    def over(self) -> bool:
+        return self.said.total() == TURN * turns(self.began, self.place)
+
+
+class Paper:
+    """What happens, tick by tick, in plain sums. An iteration's version is its number.
+
+    Args:
+        cut: when a batch is cut.
+    """
+
+    def __init__(self, cut: Cut) -> None:
+        self.cut = cut
+        self.aloft: list[Aloft] = []
+        self.accounts: list[dict[str, int]] = []
+        self.iteration = -1
+
+    def begin(self) -> None:
+        self.iteration += 1
+        self.before = self.undrawn()
+        missing = round(self.cut.begun * TASKS) - len(self.aloft)
+        self.aloft += [Aloft(self.iteration, place) for place in range(missing)]
+        for group in self.aloft:
+            group.window = 0
+        self.ended = [group for group in self.aloft if group.over]
+        self.generated = 0
+        self.delivered = self.is_cut()
+
+    def undrawn(self) -> int:
+        return SIZE * sum((group.said - group.drawn).total() for group in self.aloft)
+
+    def waits(self, group: Aloft) -> bool:
+        return not group.over and group.window != self.cut.window
+
+    def say(self, group: Aloft) -> None:
+        """A token of each of its trajectories."""
+        group.said[self.iteration] += 1
+        group.window += 1
+        self.generated += SIZE
+        if group.over:
+            self.ended.append(group)
+        self.delivered = self.is_cut()
+
+    def is_cut(self) -> bool:
+        """Whether the batch is, and what becomes of everybody then."""
+        cut = self.cut
+        due = [each for each in self.aloft if cut.carried is not None and self.iteration - each.began >= cut.carried]
+        if cut.window is not None:
+            if any(map(self.waits, self.aloft)):
+                return False
+            batch, dropped = list(self.aloft), []
+        else:
+            if len(self.ended) < TASKS or (cut.late == "wait" and not all(each.over for each in due)):
+                return False
+            batch = [each for each in self.ended if each in due]
+            batch += [each for each in self.ended if each not in due][: max(TASKS - len(batch), 0)]
+            batch = batch[:TASKS] if cut.late == "drop" else batch
+            dropped = [each for each in due if each not in batch] if cut.late == "drop" else []
+        new = Counter[int]()
+        for group in batch:
+            new += group.said - group.drawn
+            group.drawn = Counter(group.said)
+        gone = [each for each in batch if each.over] + dropped
+        lost = SIZE * sum((each.said - each.drawn).total() for each in dropped)
+        self.aloft = [each for each in self.aloft if not any(each is other for other in gone)]
+        account = {
+            "generated": self.generated,
+            "consumed": SIZE * new.total(),
+            "stale": SIZE * sum(count for version, count in new.items() if version < self.iteration),
+            "dropped": lost,
+            "in_flight": self.undrawn(),
+        }
+        assert self.before + self.generated == account["consumed"] + lost + account["in_flight"]
+        self.accounts.append(account)
+        return True
+
+
+class Clock(SmallWorld):
+    """An engine that says a token of one group at each tick, and by another token that a turn is the last."""
+
+    runs = "inline"
+
+    def __init__(self) -> None:
+        super().__init__(self._answered)
+        self.ticking: dict[Request, tuple[list[int], int, asyncio.Future[str]]] = {}
+        self.loop: Any = None
+
+    @staticmethod
+    def _answered(task: Task, seed: int, actions: list[str]) -> Outcome:
+        del task
+        if str(LAST) not in actions[-1].split():
+            return Outcome("go on")
+        return Outcome(reward=float(seed % 2), terminated=True, success=True)
+
+    async def generate(self, request: Request) -> Segment:
+        version, said = self.policy_version, list[int]()
+        begun = int(np.argmax(request.tokens[::-1] < SAID))
+        self.loop = asyncio.get_running_loop()
+        over: asyncio.Future[str] = self.loop.create_future()
+        whole = min(TURN - begun, request.sampling.max_tokens)
+        self.ticking[request] = said, whole, over
+        try:
+            reason = await over
+        finally:
+            del self.ticking[request]
+        if reason == "stop" and begun + whole < TURN:
+            reason = "length"
+        elif reason == "stop":
+            said[-1] = END
+        if len(said) and begun == 0 and np.sum(request.tokens == END) + 1 == turns(*map(int, request.group.split("."))):
+            said[0] = LAST
+        numbers = np.zeros(len(said), np.float32)
+        return Segment(np.array(said, np.int32), numbers, numbers, reason, version, request.seed)  # type: ignore[arg-type]
+
+    def waiting(self) -> Counter[str]:
+        """How many trajectories of each group wait."""
+        return Counter(str(request.group) for request, (*_, over) in list(self.ticking.items()) if not over.done())
+
+    def tick(self, group: str) -> None:
+        """A token of each trajectory of a group; those that come to an end wait no more."""
+        done = threading.Event()
+        self.loop.call_soon_threadsafe(self._tick, group, done)
+        assert done.wait(QUIET)
+
+    def _tick(self, group: str, done: threading.Event) -> None:
+        for request, (said, whole, over) in list(self.ticking.items()):
+            if request.group == group and not over.done():
+                said.append(SAID)
+                if len(said) == whole:
+                    over.set_result("stop")
+        done.set()
+
+    def abort(self, request: Request) -> None:
+        *_, over = self.ticking.get(request, (None,))
+        if over is not None and not over.done():
+            over.set_result("abort")
+
+
+@pytest.mark.parametrize(
+    "cut",
+    [
+        Cut(begun=2.0),
+        Cut(begun=2.0, carried=2),
+        Cut(begun=1.67, carried=1),
+        Cut(begun=2.0, carried=1, late="drop"),
+        Cut(begun=1.34, carried=0, late="drop"),
+        Cut(window=5),
+        Cut(begun=1.67, window=3),
+    ],
+    ids=str,
+)
+def test_tokens_are_those_on_paper(cut: Cut) -> None:
+    clock = Clock()
+    collect = Collector(clock, clock, recipes.GRPO, seed=11, task_pool=60, cut=cut)
+    batches: list[Batch] = []
+    accounts: list[dict[str, int]] = []
+    stepped = threading.Semaphore(0)
+    collect.on_iteration(lambda _, metrics: accounts.append(dict(metrics["tokens"])))
+
+    def trains() -> None:
+        for iteration in range(ITERATIONS):
+            batches.append(collect(tasks=TASKS, group_size=SIZE))
+            collect.update(batches[-1], {})
+            clock.policy_version = iteration + 1
+            stepped.acquire()
+
+    paper = Paper(cut)
+    trainer = threading.Thread(target=trains, daemon=True)
+
+    def meet() -> None:
+        limit = time.monotonic() + QUIET
+        while True:
+            waiting = 0 if paper.delivered else SIZE * sum(map(paper.waits, paper.aloft))
+            if (clock.waiting().total(), len(accounts)) == (waiting, len(paper.accounts)):
+                return
+            assert trainer.is_alive(), "the run has failed"
+            assert time.monotonic() < limit, "the run is where the paper is not"
+            time.sleep(0.0005)
+
+    paper.begin()
+    trainer.start()
+    for iteration in range(ITERATIONS):
+        meet()
+        while not paper.delivered:
+            for group in list(paper.aloft):
+                if paper.delivered or not paper.waits(group):
+                    continue
+                clock.tick(f"{group.began}.{group.place}")
+                paper.say(group)
+                meet()
+        if iteration + 1 < ITERATIONS:
+            paper.begin()
+        stepped.release()
+    trainer.join(QUIET)
+    assert not trainer.is_alive()
+    collect.close()
+    assert [{name: each[name] for name in paper.accounts[0]} for each in accounts] == paper.accounts
+    total = Counter[str]()
+    for account in accounts:
+        total.update(account)
+    assert total["generated"] == total["consumed"] + total["dropped"] + accounts[-1]["in_flight"]
+    assert total["consumed"] > 0
+    assert (total["dropped"] > 0) == (cut.late == "drop")

@@ -1,0 +1,41 @@
+"""T-PPO on responses that windows cut: unfinished ones are trained where they were said, the critic on ended ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from recipe_loop import Loop, small
+
+import agentrl_core as arl
+from agentrl_core.collect import Cut
+
+
+class Windowed(Loop):
+    """Its batches are cut when each response has said a dozen tokens."""
+
+    def collector(self, store: arl.Store, **stops: Any) -> arl.Collector:
+        collect = super().collector(store, **stops)
+        collect.cut = Cut(window=12)
+        return collect
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("layout", ["sequence", "tree"])
+def test_windows_are_trained(layout: Any, tmp_path: Path) -> None:
+    loop = Windowed(small("t_ppo"), layout)
+    unfinished = ended = 0
+    with arl.Store.open(tmp_path, sync="never") as store:
+        for iteration in range(6):
+            loop.train(*loop.collect(store))
+            batch = loop.batches[-1]
+            cut = np.isnan(batch.column("success", "draw"))
+            unfinished, ended = unfinished + int(cut.sum()), ended + int((~cut).sum())
+            newest, weight = batch.column("policy_version", "token"), batch.column("weight", "token")
+            assert ((newest == iteration) == (weight > 0)).all(), "what this iteration has said, and nothing else"
+            assert weight.mean() == pytest.approx(1.0)
+    assert unfinished > 0
+    assert ended > 0
+    assert np.isfinite(loop.losses).all()

@@ -1,0 +1,98 @@
+"""Loops whose batches are cut while groups are in flight; run as a program, one that is killed again and again.
+
+`python cutting.py FOLDER NAME STALENESS`: for every line of standard input a new process goes on with the run and kills
+itself at so many requests (the number in the line) or closes all iterations. Each request is a line of `FOLDER/asked`.
+It says `died N` with the signal that ended each process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from small_world import SmallWorld
+
+from agentrl_core import Batch, Collector, Store, recipes
+from agentrl_core.collect import Cut
+from agentrl_core.engine import Request, Segment
+from agentrl_core.env import Outcome, Task
+
+ITERATIONS, TASKS, SIZE, SEED = 8, 4, 2, 9
+LONG = 8
+"""One task in so many has episodes of so many turns; the others have one."""
+CUTS = {
+    "arrival": Cut(begun=2.0),
+    "bound": Cut(begun=2.0, carried=2),
+    "drop": Cut(begun=1.5, carried=0, late="drop"),
+    "window": Cut(window=8),
+}
+
+
+def turns(task: str) -> int:
+    return LONG if int(task.rsplit(maxsplit=1)[-1]) % LONG == 0 else 1
+
+
+class Uneven(SmallWorld):
+    """Episodes of one turn, and some of many. It keeps the seeds that it was asked for.
+
+    Args:
+        asked: where the seeds are kept; None: nowhere.
+        dies: ends its process at so many requests; 0: it does not.
+        seconds: of a segment.
+    """
+
+    runs = "inline"
+
+    def __init__(self, asked: Path | None = None, dies: int = 0, seconds: float = 0.0) -> None:
+        super().__init__(self._answered)
+        self.asked, self.left, self.seconds = asked, dies, seconds
+
+    @staticmethod
+    def _answered(task: Task, seed: int, actions: list[str]) -> Any:
+        if len(actions) < turns(task.task_id):
+            return Outcome("go on")
+        return Outcome(reward=float(seed % 2), terminated=True, success=True)
+
+    async def generate(self, request: Request) -> Segment:
+        if self.asked is not None:
+            with self.asked.open("a", encoding="ascii") as file:
+                file.write(f"{request.seed}\n")
+        self.left -= 1
+        if not self.left:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self.seconds:
+            await asyncio.sleep(self.seconds)
+        return await super().generate(request)
+
+
+def trained(
+    world: Uneven, cut: Cut, store: Store | None = None, until: int = ITERATIONS, **options: Any
+) -> list[Batch]:
+    """The batches from where the store stands."""
+    batches = []
+    collect = Collector(world, world, recipes.GRPO, seed=SEED, task_pool=64, cut=cut, store=store, **options)
+    while collect.iteration < until:
+        world.policy_version = collect.iteration
+        batches.append(collect(tasks=TASKS, group_size=SIZE))
+        collect.update(recipes.GRPO.credit(batches[-1]), {})
+    collect.close()
+    return batches
+
+
+def again(folder: Path, name: str, staleness: int) -> None:
+    for line in sys.stdin:
+        child = os.fork()
+        if not child:
+            with Store.open(folder / "run", sync="never") as store:
+                trained(Uneven(folder / "asked", int(line)), CUTS[name], store, staleness=staleness)
+            os._exit(0)
+        sys.stdout.write(f"died {-os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])}\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    again(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]))
