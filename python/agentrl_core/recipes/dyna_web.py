@@ -49,7 +49,7 @@ class Dreams(Rollout):
     Example:
         >>> from agentrl_core.recipes.dyna_web import Dreams
         >>> Dreams(horizon=5)
-        Dreams(expert=0.2, real=0.0, horizon=5, environment='imagined')
+        Dreams(horizon=5)
     """
 
     facts: ClassVar[Mapping[str, Fact]] = {"demonstrated": Fact("trajectory")}
