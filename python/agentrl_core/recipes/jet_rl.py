@@ -1,6 +1,6 @@
 """Jet-RL: one precision for rollouts and training; where that cannot be, what is left of the mismatch is corrected.
 
-    weight of a token = min(p_trainer_old / p_engine, 2),   then GRPO
+    weight of a token = min(p_trainer_old / p_engine, 2),   then GRPO with ratios to p_trainer_old
 
 Rollouts in FP8 and training in BF16 drift apart in long answers. With one precision both probabilities are equal, and
 the weights are 1. The paper gives no fallback; the bound is a proposal. How far both are apart is said by
@@ -22,4 +22,5 @@ JET_RL = Recipe(
     advantage=GroupRelative(),
     weight=ImportanceWeight(),
     loss=Policy(),
+    old_logprob="recomputed",
 )
