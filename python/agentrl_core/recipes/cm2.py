@@ -1,12 +1,12 @@
 """CM2: open-ended quality as the items of a checklist (arXiv:2602.12268).
 
 A judge says after each step which items of its turn are satisfied; `reward.Checklist` makes a score of it. The paper's
-choice is the level of whole trajectories, A = R - mean of the group: denser credit learns faster at first and collapses
-earlier. Its other levels are, for steps, `ChecklistRelative(items=8)`, and for turns
+choice is the level of whole trajectories, A = R - mean of the group: denser credit learns faster at first and
+collapses earlier. Its other levels are, for steps, `ChecklistRelative(items=8)`, and for turns
 `GroupRelative(column="turn_reward", level="step", group_by="group_id,turn", voter="trajectory", scale="none",
-votes_at_least=5)`. Of the mismatch of engine and trainer, recomputed over sampled, what is above 2 is cut, and draws with
-a token below 1e-4 are left out; the clipped ratio is to the recomputed log-probs. Draws whose judge failed neither vote
-nor train.
+votes_at_least=5)`. Of the mismatch of engine and trainer, recomputed over sampled, what is above 2 is cut, and draws
+with a token below 1e-4 are left out; the clipped ratio is to the recomputed log-probs. Draws whose judge failed
+neither vote nor train.
 """
 
 from __future__ import annotations

@@ -64,7 +64,8 @@ def check_runs(recipe: Recipe, world: Environment, group_size: int) -> None:
         if "pair" in training.loss.streams and recipe.rollout.at(0).branches(group_size) != 2:
             raise InvalidInputError(f"{name} compares two answers to a task; call with --group-size 2")
     for column in recipe.answers:
-        if column.model not in (*_OF_POLICY, *_FROZEN, *_TRAINED) or column.level != "token":
+        known = column.model in (*_OF_POLICY, *_FROZEN, *_TRAINED)
+        if not known or (column.level != "token" and (column.level, column.name) != ("step", "value")):
             raise InvalidInputError(
                 f"{name} asks model {column.model!r} for column {column.name!r} of each {column.level}, which "
                 "agentrl train does not make; copy its loop, and add the column there: arl.annotate or "
@@ -127,7 +128,8 @@ class Models:
         for column in self.recipe.answers:
             if not batch.has(column.name, column.level):
                 model = self.named[str(column.model) if column.model not in _OF_POLICY else "policy"]
-                batch = annotate(batch, column.name, model, max_tokens=max_tokens)
+                level: Any = "step" if column.level == "step" else "node_token"
+                batch = annotate(batch, column.name, model, level=level, max_tokens=max_tokens)
         return batch
 
     def step(self, updates: Updates, *, rate: float, gradient_clip: float, max_tokens: int) -> None:
