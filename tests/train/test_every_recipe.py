@@ -34,6 +34,9 @@ KINDS = {
     "gigpo": [],  # steps
     "rloo": [],
     "tree_grpo": [],  # facts of the program
+    "ac_flow": [],  # a critic of steps
+    "copo": [],  # clusters of answers
+    "spear": [],  # calls of tools
 }
 REPLAYS = recipes.GRPO.replace(name="replays", replay=replay.Inject(replay.Memory(per_task=2), count=1))
 WITH_JUDGE = recipes.PPO.replace(name="mine", loss=(loss.Policy(), loss.Train(loss.Value(), "judge")))

@@ -61,14 +61,15 @@ class ReasoningGym:
         <call>73+15</call>      the tool replies: the next observation is `<result>88</result>`
         <answer>88</answer>     the episode ends: reward 1.0 if reasoning-gym's score is exactly 1.0, else 0.0
 
-    Partial credit of the scorers is kept in `info["score"]` and as the fact `points` only; the fact `answer` is the
-    text that was answered, and `answer_cluster` a number that equal answers share, with `answer_parsed` 1 where there is
-    one; `tool_calls` counts the calls that a tool answered, `reward.format` is the share of actions in one of the two
-    forms, `reward.correct` and `reward.answer` are the verdict; the fact `tool` is the name of the tool that a step
-    called, `executed` 1 where it did not fail. A call that fails is answered with
-    `<result>error text</result>` and flagged TOOL_ERROR; an action in neither form is answered with
-    `<result>no call or answer</result>` and flagged FORMAT_ERROR. The action number `max_turns` that does not answer
-    truncates the episode with reward 0.0. With several tools a call begins with the tool's name:
+    Partial credit of the scorers is kept in `info["score"]` and as the fact `points` only. The other facts of an
+    episode: `answer`, the text that was answered; `answer_parsed`, 1 where there is one, and `answer_cluster`, a number
+    that equal answers share; `tool_calls`, how many calls a tool answered; `reward.format`, the share of actions in one
+    of the two forms; `reward.correct` and `reward.answer`, the verdict. Of a step: `tool`, the name of the tool that it
+    called, and `executed`, 1 where that did not fail.
+
+    A call that fails is answered with `<result>error text</result>` and flagged TOOL_ERROR; an action in neither form
+    is answered with `<result>no call or answer</result>` and flagged FORMAT_ERROR. The action number `max_turns` that
+    does not answer truncates the episode with reward 0.0. With several tools a call begins with the tool's name:
     `<call>calculator 1+2</call>`.
 
     Tasks: the families in turn (`task i` is of family `i mod len(families)`). Held-out questions are distinct; training

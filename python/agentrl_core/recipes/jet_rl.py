@@ -7,8 +7,8 @@ the weights are 1. The paper gives no fallback; the bound is a proposal. How far
 `weight.importance_diagnostics`: worth a look where the mean |log-ratio| is above 0.02 or the effective sample size
 below 0.9 of the draws.
 
-Source: Jet-RL: Enabling On-Policy FP8 Reinforcement Learning. Needs: `recomputed_logprob`, by the trainer before the
-first update.
+Source: Jet-RL: Enabling On-Policy FP8 Reinforcement Learning (arXiv:2601.14243). Needs: `recomputed_logprob`, by the
+trainer before the first update.
 """
 
 from agentrl_core.advantage import GroupRelative
@@ -18,7 +18,7 @@ from agentrl_core.weight import ImportanceWeight
 
 JET_RL = Recipe(
     name="jet_rl",
-    source="Jet-RL: Enabling On-Policy FP8 Reinforcement Learning",
+    source="arXiv:2601.14243",
     advantage=GroupRelative(),
     weight=ImportanceWeight(),
     loss=Policy(),
