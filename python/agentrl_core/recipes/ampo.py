@@ -58,6 +58,11 @@ class Taught(Rounds):
     at_most: int = option(2, at_least=1)
 
     @property
+    def asks(self) -> tuple[str, ...]:
+        """Who says how well a trace is understood."""
+        return (self.comprehension,)
+
+    @property
     def names(self) -> list[str]:
         """The teachers."""
         return [name.strip() for name in self.teachers.split(",")]

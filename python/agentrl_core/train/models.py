@@ -55,11 +55,44 @@ def check_runs(recipe: Recipe, world: Environment, group_size: int) -> None:
             "that declares them; `agentrl recipes --facts` lists who needs what"
         )
     recipe.check(facts=by_level({**said, **recipe.rollout.facts}))
+    if recipe.rollout.at(0).asks:
+        raise InvalidInputError(
+            f"{name} asks model {recipe.rollout.at(0).asks[0]!r} while it collects, which agentrl train does not make; "
+            "copy its loop, and give the collector models="
+        )
+    if getattr(recipe.rollout.at(0), "environment", ""):
+        raise InvalidInputError(
+            f"{name} begins branches in a second environment, of which agentrl train has none; copy its loop, and give the "
+            "collector both"
+        )
+    moved = {getattr(action, at, "") for action in recipe.at(0).chain("actions") for at in ("of", "to", "one", "other")}
+    unknown = moved - {"", "begin", *_OF_POLICY, *_FROZEN, *_TRAINED}
+    if unknown:
+        raise InvalidInputError(
+            f"{name} moves model {min(unknown)!r}, but agentrl train makes policy, {', '.join((*_FROZEN, *_TRAINED))}; "
+            "copy its loop, and give recipe.updates and recipe.after that model"
+        )
     for training in _trainings(recipe):
+        if "value_logits" in training.loss.answers or getattr(training.loss, "heads", "each") != "each":
+            raise InvalidInputError(
+                f"{name} trains model {training.model!r} to say several values, and agentrl train gives it one head; copy "
+                "its loop, and add value_head"
+            )
         if training.model not in ("policy", *_TRAINED):
             raise InvalidInputError(
                 f"{name} trains model {training.model!r}, but agentrl train makes policy, {', '.join(_TRAINED)}; copy "
                 "its loop, and step update.model there"
+            )
+        made = {"advantage", "return"} & {column.name for column in training.needs}
+        if made and training.stage != "update":
+            raise InvalidInputError(
+                f"{name} trains model {training.model!r} in stage {training.stage!r} on data of its own, which has "
+                f"column {min(made)!r}; copy the loop of agentrl train, and give that stage its batch"
+            )
+        if training.model == "policy" and "value" in training.loss.answers:
+            raise InvalidInputError(
+                f"{name} trains model 'policy' to say values, for which agentrl train gives it no head; copy its loop, "
+                "and add policy.value_head"
             )
         if "pair" in training.loss.streams and recipe.rollout.at(0).branches(group_size) != 2:
             raise InvalidInputError(f"{name} compares two answers to a task; call with --group-size 2")
