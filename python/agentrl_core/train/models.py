@@ -62,8 +62,8 @@ def check_runs(recipe: Recipe, world: Environment, group_size: int) -> None:
         )
     if getattr(recipe.rollout.at(0), "environment", ""):
         raise InvalidInputError(
-            f"{name} begins branches in a second environment, of which agentrl train has none; copy its loop, and give the "
-            "collector both"
+            f"{name} begins branches in a second environment, which agentrl train does not have; copy its loop, and give "
+            "the collector both"
         )
     moved = {getattr(action, at, "") for action in recipe.at(0).chain("actions") for at in ("of", "to", "one", "other")}
     unknown = moved - {"", "begin", *_OF_POLICY, *_FROZEN, *_TRAINED}
@@ -75,8 +75,8 @@ def check_runs(recipe: Recipe, world: Environment, group_size: int) -> None:
     for training in _trainings(recipe):
         if "value_logits" in training.loss.answers or getattr(training.loss, "heads", "each") != "each":
             raise InvalidInputError(
-                f"{name} trains model {training.model!r} to say several values, and agentrl train gives it one head; copy "
-                "its loop, and add value_head"
+                f"{name} trains model {training.model!r} to say several values, and agentrl train gives it one head; "
+                "copy its loop, and add value_head"
             )
         if training.model not in ("policy", *_TRAINED):
             raise InvalidInputError(
