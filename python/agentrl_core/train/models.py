@@ -62,7 +62,7 @@ def check_runs(recipe: Recipe, world: Environment, group_size: int) -> None:
         )
     if getattr(recipe.rollout.at(0), "environment", ""):
         raise InvalidInputError(
-            f"{name} begins branches in a second environment, which agentrl train does not have; copy its loop, and give "
+            f"{name} begins branches in a second environment, which agentrl train does not have; copy its loop, give "
             "the collector both"
         )
     moved = {getattr(action, at, "") for action in recipe.at(0).chain("actions") for at in ("of", "to", "one", "other")}
