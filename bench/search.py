@@ -1,14 +1,14 @@
 """What searches cost, and what they find for the tokens that they take.
 
-    python bench/search.py [--turns 1000 10000 100000] [--seeds 5] [--tasks 16] [--model FOLDER] [--games FOLDER]
+    python bench/search.py [--turns 1000 10000 100000] [--worlds demo textworld] [--seeds 5] [--tasks 16] [--budget 512]
 
 1. Decisions: a live group of so many turns, each a fork at a place drawn by chance. How long the tree takes to read all
    of it, and how long a round takes then: 16 more turns are read, and 16 places are chosen by each rule. The decisions
    a second are those 16 by the median time of reading and choosing; growing the forest is not counted.
 2. Tokens for each solved task: programs that search against independent samples, on the demo's task with its model
    after its warm start, and in games of TextWorld with a model that plays at random. Every program gets the same number
-   of generated tokens for a task: it is run again with another seed until they are used up, and its last run is cut
-   where they end. A task is solved if a branch of it is.
+   of generated tokens for a task: it is run again, which draws anew, until they are used up, and its last run is cut
+   where they end. A task is solved if a branch of it is. The games have a record of their own, search_textworld.
 """
 
 from __future__ import annotations
@@ -113,18 +113,19 @@ def solved(
 ) -> tuple[bool, int]:
     """Whether a task is solved before the tokens are used up, and how many were."""
     begun = metered.tokens
-    for again in range(1000):
-        collect = arl.Collector(
-            metered,
-            world,
-            recipes.GRPO.replace(rollout=program),
-            seed=seed * 1000 + again,
-            task_pool=1,
-            sampling=engine.Sampling(max_tokens=32),
-            context_tokens=context,
-            turn_limit=8,
-        )
+    collect = arl.Collector(
+        metered,
+        world,
+        recipes.GRPO.replace(rollout=program),
+        seed=seed,
+        task_pool=1,
+        sampling=engine.Sampling(max_tokens=32),
+        context_tokens=context,
+        turn_limit=8,
+    )
+    for _ in range(1000):
         batch = collect(tasks=1, group_size=1)
+        collect.update(batch, {})
         spent = metered.tokens - begun
         if spent > budget:
             break
@@ -217,7 +218,7 @@ def found(bench: Bench, title: str, parts: tuple[Any, Any, Any], first: int, opt
             f"tokens for each solved task {np.mean(cost):.0f} (from {min(cost):.0f} to {max(cost):.0f})",
             flush=True,
         )
-    bench.write()
+        bench.write()
 
 
 def main() -> None:
@@ -225,6 +226,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--turns", type=int, nargs="*", default=[1000, 10_000, 100_000, 1_000_000])
     parser.add_argument("--rounds", type=int, default=50)
+    parser.add_argument("--worlds", nargs="*", default=["demo", "textworld"])
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--tasks", type=int, default=16)
     parser.add_argument("--steps", type=int, default=480, help="of the warm start")
@@ -237,12 +239,15 @@ def main() -> None:
     bench = Bench("search")
     for turns in arguments.turns:
         decisions(bench, turns, arguments.rounds)
-    if arguments.seeds:
+    if "demo" in arguments.worlds:
         folder = Path(arguments.model) if arguments.model else None
         found(bench, "demo", demo(arguments.steps, folder), 5000, arguments)
+    if bench.lines:
+        bench.write()
+    if "textworld" in arguments.worlds:
         with tempfile.TemporaryDirectory() as games:
-            found(bench, "TextWorld", textworld(arguments.tasks, arguments.games or games), 0, arguments)
-    bench.write()
+            parts = textworld(arguments.tasks, arguments.games or games)
+            found(Bench("search_textworld"), "TextWorld", parts, 0, arguments)
 
 
 if __name__ == "__main__":

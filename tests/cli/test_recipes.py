@@ -11,7 +11,7 @@ import pytest
 
 from agentrl_core import recipes
 from agentrl_core.cli import main
-from agentrl_core.cli._page import Page, differences, short
+from agentrl_core.cli._page import Page, differences
 from agentrl_core.loss import Clip, Policy
 
 
@@ -107,6 +107,6 @@ def test_errors_teach(said: Callable[..., str], arguments: tuple[str, ...], mess
 
 
 def test_a_component_is_told_as_it_is_written() -> None:
-    assert short(Policy(clip=Clip(high=0.28))) == "Policy(clip=Clip(high=0.28))"
-    assert short(Policy()) == "Policy()"
+    assert repr(Policy(clip=Clip(high=0.28))) == "Policy(clip=Clip(high=0.28))"
+    assert repr(Policy()) == "Policy()"
     assert Page(recipes.GRPO).purpose == ""

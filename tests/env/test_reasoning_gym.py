@@ -193,3 +193,35 @@ def test_an_answer_that_the_scorer_cannot_parse_is_wrong():
     world = env.ReasoningGym(["prime_factorization"], seed=0, held_out=0)
     outcome = world.reset(world.tasks(1)[0], seed=0).step("<answer>abc</answer>")
     assert (outcome.reward, outcome.success, outcome.terminated) == (0.0, False, True)
+
+
+def test_facts_of_an_episode(gym):
+    task, episode = start(gym)
+    failed = episode.step("<call>1 +</call>")
+    assert failed.facts == {"tool": "calculator", "executed": 0.0}
+    assert episode.step("<call>1 + 1</call>").facts == {"tool": "calculator", "executed": 1.0}
+    answered = episode.step(f"<answer>{answer_of(task)}</answer>").facts
+    assert {name: answered[name] for name in answered if name not in ("answer_cluster", "points")} == {
+        "answer": answer_of(task),
+        "answer_parsed": 1.0,
+        "tool_calls": 2.0,
+        "reward.format": 1.0,
+        "reward.correct": 1.0,
+        "reward.answer": 1.0,
+    }
+    clusters = []
+    for answer in (answer_of(task), "0.123", "0.123"):
+        said = gym.reset(task, seed=0).step(f"<answer>{answer}</answer>").facts
+        clusters.append(said["answer_cluster"])
+    assert clusters[0] == answered["answer_cluster"]
+    assert clusters[1] == clusters[2] != clusters[0]
+    # Two actions in no form, then a third that is a call: one of three; cut off without an answer.
+    episode = gym.reset(task, seed=0)
+    assert [episode.step("hm").facts for _ in range(2)] == [{"executed": 0.0}] * 2
+    last = episode.step("<call>2</call>").facts
+    assert (last["reward.format"], last["tool_calls"], last["answer_parsed"], last["reward.correct"]) == (
+        pytest.approx(1 / 3),
+        1.0,
+        0.0,
+        0.0,
+    )

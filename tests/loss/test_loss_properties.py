@@ -25,9 +25,10 @@ EACH = pytest.mark.parametrize("name", LOSSES)
 # Their terms depend on sums, means or quantiles over all rows that are given.
 # Detached factors that depend on the log-probs: there the gradient is not that of the value, on purpose.
 DETACHED = re.compile(
-    "Reinforce|Flipped|BoundedDrift|soft='(upper|both)'|Ratio.level='(step|sequence|item)', reduce='\\w+', "
-    "gradient='token'|PrefixMinimum|StratifiedRatio|straight_through=True|EntropyChange|CovarianceEntropy"
-    "|PairwiseProximal|chi_squared|hellinger|LengthDecoupled|exploration=0.5|SecondMoment|EntropyScaled|covariance"
+    "Reinforce|Flipped|BoundedDrift|soft='(upper|both)'"
+    "|Ratio.level='(step|sequence|item)'(, (reduce|log_at_most)=['\\w.]+)?\\)"
+    "|PrefixMinimum|StratifiedRatio|straight_through=True|EntropyChange|CovarianceEntropy"
+    "|PairwiseProximal|chi_squared|hellinger|LengthDecoupled|MixtureExpert..|SecondMoment|EntropyScaled|covariance"
     "|next_value=1|EntropyAdvantage"
 )
 

@@ -96,7 +96,10 @@ def rollouts(members: Sequence[Mapping[str, Any]], iteration: int) -> Batch:
             handle = forest.fork(handles[member["fork"]], node=nodes[member["fork"]][member["nodes"] - 1])
         else:
             handle = forest.start(
-                groups.index(group), counts[group], **{name: member[name] for name in STARTED if name in member}
+                groups.index(group),
+                counts[group],
+                episode=handles[member["episode"]] if "episode" in member else None,
+                **{name: member[name] for name in STARTED if name in member},
             )
             counts[group] += 1
         handles.append(handle)
@@ -111,21 +114,16 @@ def rollouts(members: Sequence[Mapping[str, Any]], iteration: int) -> Batch:
     return batch
 
 
-def _tokens(path: str) -> Iterator[tuple[str, int]]:
-    """The tokens of a path with their kinds: `prompt | action ~ observation | action`; `5*3` is `5 5 5`."""
-    kind = "prompt"
+def _runs(path: str) -> list[tuple[str, list[int]]]:
+    """The nodes of a path, `prompt | action ~ observation | action`: the tokens between two signs; `5*3` is `5 5 5`."""
+    runs: list[tuple[str, list[int]]] = [("prompt", [])]
     for word in path.split():
         if word in "|~":
-            kind = "action" if word == "|" else "observation"
+            runs.append(("action" if word == "|" else "observation", []))
         else:
             token, _, times = word.partition("*")
-            yield from itertools.repeat((kind, int(token)), int(times or 1))
-
-
-def _runs(path: str) -> list[tuple[str, list[int]]]:
-    """The nodes of a path: the tokens between two signs."""
-    runs = itertools.groupby(_tokens(path), key=lambda token: token[0])
-    return [(kind, [token for _, token in run]) for kind, run in runs]
+            runs[-1][1].extend([int(token)] * int(times or 1))
+    return [run for run in runs if run[1]]
 
 
 _WORDS = 1_000
@@ -157,7 +155,8 @@ def _tell(forest: Forest, handle: int, member: Mapping[str, Any], components: Se
             said["trainable"] = [int(value) for value in said["trainable"]]
         sampling = {name: member[name] for name in ("temperature", "policy", "policy_version") if name in member}
         sampling = {name: each[done] if isinstance(each, list) else each for name, each in sampling.items()}
-        if not member.get("unsampled"):
+        unsampled = member.get("unsampled", False)
+        if unsampled is False or (unsampled is not True and done not in unsampled):
             said = {"logprobs": [-1.0] * len(tokens), "policy_version": 0, **said, **sampling}
         nodes.append(forest.append(handle, tokens, kind="action", **said))
         flags = sum(int(StepFlag[name.upper()]) for name in step.get("flags", ()))
@@ -175,7 +174,7 @@ def run(case: Case, recipe: Recipe, layout: Literal["tree", "sequence"], seed: i
         return _collected(case, recipe, layout, seed)
     found, state = [], {}
     for place, iteration in enumerate(case.iterations):
-        batch = rollouts(iteration["members"], place).with_state(packed(state))
+        batch = rollouts(iteration["members"], iteration.get("number", place)).with_state(packed(state))
         for level, columns in iteration.get("columns", {}).items():
             numbers = {name: np.array([number(value) for value in values]) for name, values in columns.items()}
             batch = batch.with_columns(level, **numbers)
@@ -183,7 +182,7 @@ def run(case: Case, recipe: Recipe, layout: Literal["tree", "sequence"], seed: i
         if iteration.get("stage", "update") == "update" and recipe.advantage is not None:
             batch = recipe.credit(batch)
         found.append(_numbers(batch, recipe, iteration, layout))
-        state = recipe.next_states(state, Closed.of(batch))
+        state = recipe.next_states(state, Closed.of(batch, iteration.get("metrics", {})))
     return found
 
 

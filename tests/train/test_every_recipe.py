@@ -34,6 +34,9 @@ KINDS = {
     "gigpo": [],  # steps
     "rloo": [],
     "tree_grpo": [],  # facts of the program
+    "ac_flow": [],  # a critic of steps
+    "copo": [],  # clusters of answers
+    "spear": [],  # calls of tools
 }
 REPLAYS = recipes.GRPO.replace(name="replays", replay=replay.Inject(replay.Memory(per_task=2), count=1))
 WITH_JUDGE = recipes.PPO.replace(name="mine", loss=(loss.Policy(), loss.Train(loss.Value(), "judge")))
@@ -76,6 +79,16 @@ def test_a_user_s_file_runs(model: Path, tmp_path: Path) -> None:
     assert ran(str(tmp_path / "mine.toml"), [], model, tmp_path / "run")["models"].keys() == {"policy"}
 
 
+REFUSED = (
+    "reads facts",
+    "asks model",
+    "trains model",
+    "moves model",
+    "begins branches",
+    "the pool has no column",
+)
+
+
 def missing(recipe: Recipe, world: env.ReasoningGym) -> list[str]:
     read = facts_of({phase: recipe.chain(phase) for phase in PHASES})
     return [column.name for column in read if column.name not in world.facts]
@@ -90,7 +103,7 @@ def test_a_recipe_is_taken_or_refused_in_one_line(name: str, demo: env.Reasoning
         said = str(error)
         assert "\n" not in said
         assert all(fact in said for fact in missing(recipe, demo))
-        assert any(word in said for word in ("reads facts", "asks model", "trains model", "the pool has no column"))
+        assert any(word in said for word in REFUSED)
     else:
         assert not missing(recipe, demo)
 
@@ -104,11 +117,17 @@ def test_most_recipes_are_taken(demo: env.ReasoningGym) -> None:
 def test_refusals_come_before_anything_is_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "mine.toml").write_text(WITH_JUDGE.to_toml())
     for arguments, message in (
-        (["fapo"], "recipe 'fapo' reads facts that these tasks do not say: flawed; they say: points, answer, tool"),
+        (["fapo"], "recipe 'fapo' reads facts that these tasks do not say: flawed; they say: points, answer, "),
         (["dpo"], "call with --group-size 2"),
         ([str(tmp_path / "mine.toml")], "recipe 'mine' trains model 'judge', but agentrl train makes policy, critic"),
         (["vppo"], "recipe 'vppo' asks model 'perturbed' for column 'perturbed_logprob'"),
         (["v0"], "the pool has no column 'prior'"),
+        (["ampo"], "recipe 'ampo' asks model 'comprehension' while it collects"),
+        (["dyna_web"], "recipe 'dyna_web' begins branches in a second environment"),
+        (["ema_weights"], "recipe 'ema_weights' moves model 'average'"),
+        (["safe"], "recipe 'safe' trains model 'critic' to say several values"),
+        (["arsq"], "recipe 'arsq' trains model 'policy' to say values"),
+        (["ver_ipo"], "recipe 'ver_ipo' trains model 'policy' in stage 'pairs' on data of its own"),
     ):
         assert main(["train", "--run", str(tmp_path / "run"), "--recipe", *arguments]) == 1
         assert message in capsys.readouterr().err

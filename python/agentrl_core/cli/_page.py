@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
 import inspect
 import re
@@ -11,7 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from agentrl_core import recipes
-from agentrl_core.component import Column, Component
+from agentrl_core.component import Column
 from agentrl_core.component.component import PHASES
 from agentrl_core.component.needs import facts_of
 from agentrl_core.recipe import Recipe
@@ -49,7 +48,7 @@ class Page:
         for phase in PHASES:
             links = self.recipe.chain(phase)
             if links and links != _PLAIN.chain(phase):
-                found[phase] = " + ".join(map(short, links))
+                found[phase] = " + ".join(map(repr, links))
         return found
 
     @cached_property
@@ -86,19 +85,6 @@ class Page:
             "models": list(self.models),
             "trained": list(self.trained),
         }
-
-
-def short(component: Component) -> str:
-    """A component with the options that are not at their defaults, as it is written: `Clip(high=0.28)`."""
-    said = []
-    for option in dataclasses.fields(component):
-        value = getattr(component, option.name)
-        default = option.default
-        if option.default_factory is not dataclasses.MISSING:
-            default = option.default_factory()
-        if value != default:
-            said.append(f"{option.name}={short(value) if isinstance(value, Component) else repr(value)}")
-    return f"{type(component).__name__}({', '.join(said)})"
 
 
 def differences(one: Recipe, other: Recipe) -> list[tuple[str, str, str]]:

@@ -25,6 +25,7 @@ from agentrl_core.component.column import Column
 from agentrl_core.component.options import ColumnName, Filled, Range, Rule, column_name, declared
 from agentrl_core.component.options import option as bounded
 from agentrl_core.component.schedule import Changing, Schedule
+from agentrl_core.component.written import written
 from agentrl_core.data.codes import CODES
 from agentrl_core.exceptions import RecipeError
 
@@ -44,10 +45,11 @@ PHASES: dict[str, str] = {
 }
 """The phases of a recipe and the package that holds the components of each; those before `replay` in their order."""
 
+_hints = typing.get_type_hints
 _NULL = "none"  # TOML has no null: an option that is None while its default is not is written as this word
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Component:
     """Base of all components: what a recipe is made of, readable as data.
 
@@ -87,6 +89,11 @@ class Component:
     """The columns it reads."""
     makes: ClassVar[tuple[Column, ...]] = ()
     """The columns it adds."""
+
+    __repr__ = written
+
+    def __init_subclass__(cls) -> None:
+        cls.__repr__ = vars(cls).get("__repr__", written)  # type: ignore[method-assign]  # else dataclass writes one
 
     def own_needs(self) -> Iterable[Column]:
         """The columns it reads because of its options, beyond those that an option names."""
@@ -443,14 +450,8 @@ def _package(kind: type[Component]) -> str:
 
 def _address(kind: type[Component], package: str) -> str:
     """How a table names a class where the components of `package` need no module."""
-    exported = _exported(package) if package else {}
-    if exported.get(kind.__name__) is kind:
-        return kind.__name__
-    return f"{kind.__module__}:{kind.__qualname__}"
-
-
-def _hints(kind: type[Any]) -> dict[str, Any]:
-    return typing.get_type_hints(kind)
+    is_known = bool(package) and _exported(package).get(kind.__name__) is kind
+    return kind.__name__ if is_known else f"{kind.__module__}:{kind.__qualname__}"
 
 
 def _fit(value: object, hint: Any) -> tuple[object, bool]:

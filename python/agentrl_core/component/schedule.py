@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn, get_args
 
+from agentrl_core.component.written import written
 from agentrl_core.exceptions import RecipeError
 
 Kind = Literal["linear", "cosine", "exponential", "step", "stairs", "inverse"]
@@ -51,7 +52,7 @@ class Changing(_Number):  # type: ignore[misc]
     __lt__ = __le__ = __gt__ = __ge__ = __call__ = _refuse
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Schedule(Changing):
     """A number that changes with the iteration, for any number among the options of any component.
 
@@ -101,6 +102,8 @@ class Schedule(Changing):
     kind: Kind = "linear"
     stairs: int = 1
     then: Schedule | None = None
+
+    __repr__ = written
 
     def __post_init__(self) -> None:
         for name in ("start", "end"):

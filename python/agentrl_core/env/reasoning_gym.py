@@ -6,6 +6,7 @@ import contextlib
 import random
 import re
 import warnings
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, cast
@@ -34,6 +35,7 @@ _SIZES = {"acre": 1 << 10, "word_ladder": 20_000}
 # This many draws in a row that bring no question to use: the family has run out of them.
 _DRAWS_WITHOUT_NEWS = 2000
 
+_OF_EPISODES = ("answer_cluster", "answer_parsed", "tool_calls", "reward.format", "reward.correct", "reward.answer")
 _ACTION = re.compile(r"<(call|answer)>([^<>]*)</\1>\s*\Z")
 
 
@@ -59,11 +61,15 @@ class ReasoningGym:
         <call>73+15</call>      the tool replies: the next observation is `<result>88</result>`
         <answer>88</answer>     the episode ends: reward 1.0 if reasoning-gym's score is exactly 1.0, else 0.0
 
-    Partial credit of the scorers is kept in `info["score"]` and as the fact `points` only; the fact `answer` is the
-    text that was answered, the fact `tool` the name of the tool that a step called. A call that fails is answered with
-    `<result>error text</result>` and flagged TOOL_ERROR; an action in neither form is answered with
-    `<result>no call or answer</result>` and flagged FORMAT_ERROR. The action number `max_turns` that does not answer
-    truncates the episode with reward 0.0. With several tools a call begins with the tool's name:
+    Partial credit of the scorers is kept in `info["score"]` and as the fact `points` only. The other facts of an
+    episode: `answer`, the text that was answered; `answer_parsed`, 1 where there is one, and `answer_cluster`, a number
+    that equal answers share; `tool_calls`, how many calls a tool answered; `reward.format`, the share of actions in one
+    of the two forms; `reward.correct` and `reward.answer`, the verdict. Of a step: `tool`, the name of the tool that it
+    called, and `executed`, 1 where that did not fail.
+
+    A call that fails is answered with `<result>error text</result>` and flagged TOOL_ERROR; an action in neither form
+    is answered with `<result>no call or answer</result>` and flagged FORMAT_ERROR. The action number `max_turns` that
+    does not answer truncates the episode with reward 0.0. With several tools a call begins with the tool's name:
     `<call>calculator 1+2</call>`.
 
     Tasks: the families in turn (`task i` is of family `i mod len(families)`). Held-out questions are distinct; training
@@ -124,8 +130,9 @@ class ReasoningGym:
         inline = all(getattr(tool, "runs", "thread") == "inline" for tool in self.tools.values())
         self.runs = "inline" if inline else "thread"
         self.facts = {"points": Fact("trajectory"), "answer": Fact("trajectory", "key")}
+        self.facts |= dict.fromkeys(_OF_EPISODES, Fact("trajectory"))
         if self.tools:
-            self.facts["tool"] = Fact("step", "key")
+            self.facts |= {"tool": Fact("step", "key"), "executed": Fact("step")}
         self.seed = seed
         self.max_turns = max_turns
         settings = families if isinstance(families, Mapping) else {n: DEFAULT_FAMILIES.get(n, {}) for n in families}
@@ -208,6 +215,8 @@ class ReasoningGymEpisode:
         self._dataset = dataset
         self._seen = task.question
         self._turns = 0
+        self._formed = 0
+        self._called = 0
         self._over = False
 
     def step(self, action: str) -> Outcome:
@@ -221,6 +230,7 @@ class ReasoningGymEpisode:
         self._turns += 1
         match = _ACTION.search(action)
         kind, text = match.groups() if match else ("", "")
+        self._formed += bool(kind)
         if kind == "answer":
             self._over = True
             score = self._score(text.strip())
@@ -230,19 +240,23 @@ class ReasoningGymEpisode:
                 terminated=True,
                 success=success,
                 info={"answer": text.strip(), "score": score},
-                facts={"answer": text.strip(), "points": score},
+                facts={"answer": text.strip(), "points": score, **self._summary(text.strip(), success=success)},
             )
-        facts = None
+        facts: dict[str, float | str] = {"executed": 0.0} if self._environment.tools else {}
         if kind == "call":
             name, text = self._environment.called(text)
             tool = self._environment.tools.get(name)
             reply, failed = ("no such tool", True) if tool is None else tool(text)
             flags = TOOL_RESULT | (TOOL_ERROR if failed else 0)
-            facts = None if tool is None else {"tool": name}
+            if tool is not None:
+                self._called += 1
+                facts = {"tool": name, "executed": float(not failed)}
         else:
             reply, flags = "no call or answer", FORMAT_ERROR
         self._over = self._turns == self._environment.max_turns
-        if not self._over:
+        if self._over:
+            facts |= self._summary("", success=False)
+        else:
             self._seen = f"<result>{reply}</result>"
         return Outcome(
             observation=None if self._over else self._seen,
@@ -252,6 +266,18 @@ class ReasoningGymEpisode:
             success=False if self._over else None,
             facts=facts,
         )
+
+    def _summary(self, answer: str, *, success: bool) -> dict[str, float]:
+        """What an episode says at its end; clusters are numbers that f32 holds."""
+        numbers = (
+            float(zlib.crc32(answer.encode()) % (1 << 24)),
+            float(bool(answer)),
+            float(self._called),
+            self._formed / self._turns,
+            float(success),
+            float(success),
+        )
+        return dict(zip(_OF_EPISODES, numbers, strict=True))
 
     def _score(self, answer: str) -> float:
         try:

@@ -82,7 +82,7 @@ class Clip(ClipRange):
     Example:
         >>> from agentrl_core.loss import Clip
         >>> Clip(high=0.28)
-        Clip(low=0.2, high=0.28, dual=None, scale='linear', center='one')
+        Clip(high=0.28)
     """
 
     low: float = option(0.2, above=0)

@@ -1,4 +1,4 @@
-"""AMPO: where a group fails, it learns from the teachers that it understands best (AMPO: More Than One Teacher).
+"""AMPO: where a group fails, it learns from the teachers that it understands best (arXiv:2510.02227).
 
 Where no score of a group is above 0.6, each agent of `teachers` solves the task. By c, the mean probability of the
 right answer's tokens behind the question and a teacher's trace (a model of the collector,
@@ -58,6 +58,11 @@ class Taught(Rounds):
     at_most: int = option(2, at_least=1)
 
     @property
+    def asks(self) -> tuple[str, ...]:
+        """Who says how well a trace is understood."""
+        return (self.comprehension,)
+
+    @property
     def names(self) -> list[str]:
         """The teachers."""
         return [name.strip() for name in self.teachers.split(",")]
@@ -112,7 +117,7 @@ class AtLeastOne(BatchComponent):
 
 AMPO = Recipe(
     name="ampo",
-    source="AMPO: More Than One Teacher",
+    source="arXiv:2510.02227",
     rollout=Taught(),
     reward=(Outcome(), AtLeastOne()),
     advantage=GroupRelative(scale="none"),

@@ -80,6 +80,11 @@ class Skills(Learning):
     shown: str = option("A skill that may help:\n{text}\n\n{prompt}", filled=True)
     question: str = option("{question}\n\nAn attempt:\n{attempt}\n\nSay in short the skill that it takes.", filled=True)
 
+    @property
+    def asks(self) -> tuple[str, ...]:
+        """Who says how likely a path is."""
+        return ("logprob",)
+
     def initial_state(self) -> State:
         """No skill."""
         return {"cache": [], "reservoir": []}

@@ -3,7 +3,8 @@
 Every branch splits before turns 0, 3, 6 and 9, so a tree has 16 leaves (`FixedDepthBranching`); of those that
 were one before the last split the best half is trained. A node is worth the mean of the leaves below it and is compared
 with the nodes of its tree at its depth, clipped to ±5. The gradient leaves out the depths of a window that slides to
-shallower ones: it never changes values or statistics. The paper's steps are those of a denoiser; here they are turns,
+shallower ones: it never changes values or statistics. A turn that branches share is one edge: it is trained once, and
+counts once in the mean. The paper's steps are those of a denoiser; here they are turns,
 and its clip of 1e-3 is 0.2.
 """
 
@@ -150,4 +151,5 @@ BRANCH_GRPO = Recipe(
     advantage=TreeRelative(normalisation=Normalisation(eps=1e-8, scale_above=1e-6, at_most=5.0)),
     weight=DepthWindow(first=Schedule(15, 9, iterations=180)),
     loss=Policy(clip=Clip(0.2, 0.2)),
+    shared="owner",
 )

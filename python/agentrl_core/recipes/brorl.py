@@ -1,9 +1,10 @@
 """BroRL: hundreds of rollouts of each task, so that what was not sampled weighs little.
 
-With N rollouts the unsampled part of a policy step, whose sign is open, falls with N; so a task gets 512 instead of 16.
-They run in pieces of 64, and all of them vote in the group's mean and standard deviation, which are exact over the
+With N rollouts the unsampled part of a policy step, whose sign is open, falls with N; so a task gets 512 instead of
+16. They run in pieces of 64, and all of them vote in the group's mean and standard deviation, which are exact over the
 whole group. `trained=M`: chance chooses M of them for the gradient, the others only vote. The paper scales learning
-rate and batch with N; how is not published. Source: BroRL: Scaling Reinforcement Learning via Broadened Exploration.
+rate and batch with N; how is not published. Source: BroRL: Scaling Reinforcement Learning via Broadened Exploration
+(arXiv:2510.01180).
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ class Pieces(Rollout):
 
 BRORL = Recipe(
     name="brorl",
-    source="BroRL: Scaling Reinforcement Learning via Broadened Exploration",
+    source="arXiv:2510.01180",
     rollout=Pieces(),
     advantage=GroupRelative(),
     loss=Policy(),

@@ -8,7 +8,7 @@ A decode step is a step of the trajectory, whose context is the state it was dec
 recorded, and log-probs are those at the step where a token was unmasked. How steps are weighed against tokens is taken
 so; the paper's samplers (EOSER, ASS) belong to the engine.
 
-Source: Taming Masked Diffusion Language Models via Consistency Trajectory Reinforcement Learning.
+Source: Taming Masked Diffusion Language Models via Consistency Trajectory Reinforcement Learning (arXiv:2509.23924).
 """
 
 from agentrl_core.advantage import GroupRelative
@@ -17,7 +17,7 @@ from agentrl_core.recipe import Recipe
 
 CJ_GRPO = Recipe(
     name="cj_grpo",
-    source="Taming Masked Diffusion Language Models via Consistency Trajectory Reinforcement Learning",
+    source="arXiv:2509.23924",
     advantage=GroupRelative(),
     loss=Policy("turn_mean"),
 )

@@ -1,10 +1,11 @@
 """CM2: open-ended quality as the items of a checklist (arXiv:2602.12268).
 
 A judge says after each step which items of its turn are satisfied; `reward.Checklist` makes a score of it. The paper's
-choice is the level of whole trajectories, A = R - mean of the group: denser credit learns faster at first and collapses
-earlier. Its other levels are, for steps, `ChecklistRelative(items=8)`, and for turns
+choice is the level of whole trajectories, A = R - mean of the group: denser credit learns faster at first and
+collapses earlier. Its other levels are, for steps, `ChecklistRelative(items=8)`, and for turns
 `GroupRelative(column="turn_reward", level="step", group_by="group_id,turn", voter="trajectory", scale="none",
-votes_at_least=5)`. Ratios of tokens above 2 are cut, and draws with one below 1e-4 left out. Draws whose judge failed
+votes_at_least=5)`. Of the mismatch of engine and trainer, recomputed over sampled, what is above 2 is cut, and draws
+with a token below 1e-4 are left out; the clipped ratio is to the recomputed log-probs. Draws whose judge failed
 neither vote nor train.
 """
 
@@ -20,7 +21,7 @@ from agentrl_core.component import BatchComponent, Column, Rows, option, step
 from agentrl_core.loss import KL, Policy
 from agentrl_core.operators import group, keys
 from agentrl_core.recipe import Recipe
-from agentrl_core.reward import Checklist, Unscored
+from agentrl_core.reward import Checklist
 from agentrl_core.weight import ImportanceWeight
 
 if TYPE_CHECKING:
@@ -86,8 +87,9 @@ class ChecklistRelative(BatchComponent):
 CM2 = Recipe(
     name="cm2",
     source="arXiv:2602.12268",
-    reward=(Checklist(items=8), Unscored(flags="judge_failed")),
+    reward=Checklist(items=8),
     advantage=GroupRelative(scale="none"),
     weight=(ImportanceWeight(), ImportanceWeight(kind="veto", at_least=1e-4, at_most=None)),
     loss=Policy(kl=KL(0.001)),
+    old_logprob="recomputed",
 )

@@ -1,4 +1,4 @@
-"""DynaWeb: Model-Based Reinforcement Learning of Web Agents, of which no number is known here.
+"""DynaWeb: Model-Based Reinforcement Learning of Web Agents (arXiv:2601.22149), of which no number is known here.
 
 An agent is trained mostly in the dreams of a world model, with an expert's trajectories among them.
 
@@ -9,7 +9,7 @@ steps, which judges itself whether the task is done. A dream that is not over th
     dreams and real ones:  A = (r - mean) / std over those of the group,   clipped policy gradient
     the expert's tokens:   - mean of log p, added with a coefficient
 
-Only the paper's abstract could be read: that dreams and expert trajectories are interleaved at random and that the
+Only the paper's abstract was read: that dreams and expert trajectories are interleaved at random and that the
 model judges itself is said there; p_e = 0.2, p_r = 0, H = 8, GRPO and the plain likelihood are choices of ours.
 Give the collector `{"real": world, "imagined": rollout.Imagined(world, model)}`.
 """
@@ -49,7 +49,7 @@ class Dreams(Rollout):
     Example:
         >>> from agentrl_core.recipes.dyna_web import Dreams
         >>> Dreams(horizon=5)
-        Dreams(expert=0.2, real=0.0, horizon=5, environment='imagined')
+        Dreams(horizon=5)
     """
 
     facts: ClassVar[Mapping[str, Fact]] = {"demonstrated": Fact("trajectory")}
@@ -110,7 +110,7 @@ class Demonstrated(BatchComponent):
 
 DYNA_WEB = Recipe(
     name="dyna_web",
-    source="DynaWeb: Model-Based Reinforcement Learning of Web Agents",
+    source="arXiv:2601.22149",
     rollout=Dreams(),
     advantage=(GroupRelative(where=Where(column="demonstrated", at_most=0.5)), Demonstrated()),
     loss=Sum(Policy(), Imitation("token_mean", tokens="expert")),

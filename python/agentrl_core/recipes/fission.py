@@ -5,7 +5,7 @@ that call, what the environment answered, and a diagnosis of the agent `simulato
 times, in a group of its own: it is compared with itself alone, and nothing of the context is trained. Here that is done
 at once, under the weights that failed; the paper keeps contexts in a queue, the newest first, until there are enough.
 G' and the number of contexts of a group are proposals. Source:
-Robust Tool Use via Fission-GRPO: Learning to Recover from Execution Errors.
+Robust Tool Use via Fission-GRPO: Learning to Recover from Execution Errors (arXiv:2601.15625).
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def _behind(prefix: Prefix, diagnosis: str) -> Rollout:
 
 FISSION = Recipe(
     name="fission",
-    source="Robust Tool Use via Fission-GRPO: Learning to Recover from Execution Errors",
+    source="arXiv:2601.15625",
     rollout=Fission(column="success"),
     advantage=GroupRelative(),
     loss=Policy(),

@@ -5,8 +5,8 @@
 Real steps weigh 1. A discriminator of state, action and next state says D, on a batch of both kinds; the bounds are not
 given. The paper learns a Q-function from both; here the weights enter GRPO.
 
-Source: When to Trust Your Simulator: Dynamics-Aware Hybrid Offline-and-Online Reinforcement Learning. Needs: the step
-column `real_probability`, NaN on real steps.
+Source: When to Trust Your Simulator: Dynamics-Aware Hybrid Offline-and-Online Reinforcement Learning
+(arXiv:2206.13464). Needs: the step column `real_probability`, NaN on real steps.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class SimulatorTrust(BatchComponent):
 
 H2O = Recipe(
     name="h2o",
-    source="When to Trust Your Simulator: Dynamics-Aware Hybrid Offline-and-Online Reinforcement Learning",
+    source="arXiv:2206.13464",
     advantage=GroupRelative(),
     weight=SimulatorTrust(),
     loss=Policy(),

@@ -3,8 +3,9 @@
 For each failure the policy is shown the right solution and names the first bad step and an intervention of less than
 200 tokens. What it had said before that step, with the intervention behind it, is imitated if at least one of 32
 continuations of it succeeds; the continuations, and what follows the intervention, are not. This is the supervised
-stage before reinforcement learning, which is GRPO on the same tasks: nothing else is trained here. An intervention that
-gives the answer away is for `reveals`, a pattern, to refuse. Source: InT: Self-Proposed Interventions.
+stage before reinforcement learning, which is GRPO on the same tasks: nothing else is trained here. An intervention
+that gives the answer away is for `reveals`, a pattern, to refuse. Source: InT: Self-Proposed Interventions
+(arXiv:2601.14209).
 """
 
 from __future__ import annotations
@@ -108,7 +109,7 @@ class Intervene(Repair):
 
 INTERVENTION = Recipe(
     name="intervention",
-    source="InT: Self-Proposed Interventions",
+    source="arXiv:2601.14209",
     rollout=Intervene(column="success"),
     advantage=GroupRelative(),
     loss=Imitation(aggregate="token_mean"),

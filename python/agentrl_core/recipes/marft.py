@@ -4,11 +4,12 @@ Each agent of an episode has a trajectory; their steps are one chain, ordered by
 
     delta = r + 0.99 V_next - V,   A = delta + 0.99 * 0.95 A_next,   V_next that of the next agent's step
 
-The ratio is that of a whole action, clipped at 0.2; entropy 0.01; the critic has a Huber loss (10) with clipped values.
-An optimizer step of the policy is left out where its approximate KL is above 0.001. Five epochs of four minibatches.
-Here are two agents, `first` and `second`; give `Play` the names of your environment's. Public code can also train the
-agents by turns, which is `loss=(Train(..., where=Where("agent", ...)), ...)` by a schedule, and whitens advantages with
-0 as missing, which is not done here. Token level: `Gae(gamma=0.99, lam=0.95)` and no `ratio`.
+The ratio is that of a whole action, clipped at 0.2, and actions count alike; entropy 0.01; the critic has a Huber loss
+(10) with clipped values. An optimizer step of the policy is left out where its approximate KL is above 0.001. Five
+epochs of four minibatches. Here are two agents, `first` and `second`; give `Play` the names of your environment's.
+Public code can also train the agents by turns, which is `loss=(Train(..., where=Where("agent", ...)), ...)` by a
+schedule, and whitens advantages with 0 as missing, which is not done here. Token level: `Gae(gamma=0.99, lam=0.95)`
+and no `ratio`.
 
 Needs: rewards of steps; the model critic.
 """
@@ -25,8 +26,13 @@ MARFT = Recipe(
     rollout=Play(agents="first,second"),
     advantage=Gae(level="agent", gamma=0.99, lam=0.95, column="reward", outcome=""),
     loss=(
-        Train(Policy(ratio=Ratio("step", "sum", "segment"), entropy=0.01), epochs=5, minibatches=4),
-        Train(Value(kind="huber", delta=10.0, clip=0.2), model="critic", epochs=5, minibatches=4),
+        Train(Policy("step_mean", ratio=Ratio("step", "sum", "segment"), entropy=0.01), epochs=5, minibatches=4),
+        Train(
+            Value("step_mean", kind="huber", delta=10.0, clip=0.2, level="step"),
+            model="critic",
+            epochs=5,
+            minibatches=4,
+        ),
     ),
     actions=Skip(when=Above("approximate_kl", 1e-3)),
 )

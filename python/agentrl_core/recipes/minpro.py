@@ -1,8 +1,8 @@
 """MinPRO: the smallest ratio of the prefix stands for the product of its ratios.
 
-Source: "A Step Back: Prefix Importance Ratio Stabilizes Policy Optimization". An off-policy gradient of a token wants
-the product of the ratios before it, which explodes or vanishes with the length. Its smallest factor is bounded, and
-falls where the product falls. How it is clipped is not given; here the surrogate is PPO's.
+Source: "A Step Back: Prefix Importance Ratio Stabilizes Policy Optimization (arXiv:2601.22718)". An off-policy
+gradient of a token wants the product of the ratios before it, which explodes or vanishes with the length. Its smallest
+factor is bounded, and falls where the product falls. How it is clipped is not given; here the surrogate is PPO's.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class PrefixMinimum(ImportanceRatio):
 
 MINPRO = Recipe(
     name="minpro",
-    source="A Step Back: Prefix Importance Ratio Stabilizes Policy Optimization",
+    source="arXiv:2601.22718",
     advantage=GroupRelative(),
     loss=Policy(ratio=PrefixMinimum()),
 )

@@ -7,7 +7,8 @@ An expert's trajectory is a draw of origin `expert` beside those of the policy: 
 and without one xi has nothing to act on. How many successes are enough is not given (here 1), nor how both parts are
 averaged: the weights below make each a mean over tasks where groups are as large. The training code is not public.
 
-Source: MM-HELIX: Boosting Multimodal Long-Chain Reflective Reasoning. Needs: experts' draws; the fact success.
+Source: MM-HELIX: Boosting Multimodal Long-Chain Reflective Reasoning (arXiv:2510.08540). Needs: experts' draws; the
+fact success.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class SparseGate(BatchComponent):
 
 MM_HELIX = Recipe(
     name="mm_helix",
-    source="MM-HELIX: Boosting Multimodal Long-Chain Reflective Reasoning",
+    source="arXiv:2510.08540",
     advantage=(
         GroupRelative(where=Where(origin="generated")),
         GroupRelative(coefficient=0.0, where=Where(origin="expert")),

@@ -8,7 +8,8 @@ members are K rollouts of one token (256 in the paper, at temperature 1.3, train
 baseline. Where none of them is right all are pushed down, which nothing bounds. K, temperature and -0.1 are not
 certain.
 
-Source: One-Token Rollout: Guiding Supervised Fine-Tuning of LLMs with Policy Gradient. Needs: the fact success.
+Source: One-Token Rollout: Guiding Supervised Fine-Tuning of LLMs with Policy Gradient (arXiv:2509.26313). Needs: the
+fact success.
 """
 
 from agentrl_core.advantage import GroupRelative
@@ -18,7 +19,7 @@ from agentrl_core.reward import Outcome
 
 OTR = Recipe(
     name="otr",
-    source="One-Token Rollout: Guiding Supervised Fine-Tuning of LLMs with Policy Gradient",
+    source="arXiv:2509.26313",
     reward=Outcome(success=1.0, failure=-0.1),
     advantage=GroupRelative(center="none", scale="none"),
     loss=Policy(clip=None, surrogate=Reinforce()),

@@ -8,7 +8,8 @@ other direction stands for it. It gives no budget: 0.1 is a proposal, as is the 
 measured. Of two checkpoints of equal reward take the one of smaller F (metric `reference_kl`); instead of the end there
 is `schedule.Rollback`.
 
-Source: RL's Razor: Why Online Reinforcement Learning Forgets Less. Needs: the base model as reference.
+Source: RL's Razor: Why Online Reinforcement Learning Forgets Less (arXiv:2509.04259). Needs: the base model as
+reference.
 """
 
 from agentrl_core.advantage import GroupRelative
@@ -18,7 +19,7 @@ from agentrl_core.schedule import Above, Stop
 
 RL_RAZOR = Recipe(
     name="rl_razor",
-    source="RL's Razor: Why Online Reinforcement Learning Forgets Less",
+    source="arXiv:2509.04259",
     advantage=GroupRelative(),
     loss=Policy(kl=KL(0.001)),
     actions=Stop(when=Above("reference_kl", 0.1)),

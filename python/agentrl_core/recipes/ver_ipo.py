@@ -9,8 +9,8 @@ draw columns `pair` (the two of a pair have one number) and `advantage` (1 for t
 without both gives no pair. In later rounds a fifth of the tasks that were always solved stay. The training code is not
 public.
 
-Source: VerIPO: Cultivating Long Reasoning in Video-LLMs via Verifier-Guided Iterative Policy Optimization. Needs: the
-judge's pairs; the model reference.
+Source: VerIPO: Cultivating Long Reasoning in Video-LLMs via Verifier-Guided Iterative Policy Optimization
+(arXiv:2505.19000). Needs: the judge's pairs; the model reference.
 """
 
 from agentrl_core.advantage import GroupRelative
@@ -20,7 +20,7 @@ from agentrl_core.select import Kept, Tasks
 
 VER_IPO = Recipe(
     name="ver_ipo",
-    source="VerIPO: Cultivating Long Reasoning in Video-LLMs via Verifier-Guided Iterative Policy Optimization",
+    source="arXiv:2505.19000",
     select=Tasks(pool=Kept(below=1.0, spare=0.2, newest=True)),
     advantage=GroupRelative(),
     loss=(Train(Policy()), Train(Preference(beta=0.1), stage="pairs")),

@@ -32,7 +32,7 @@ class Window(Rollout):
     Example:
         >>> from agentrl_core.rollout import Window
         >>> Window(observations=2, turns=5)
-        Window(observations=2, placeholder='(an earlier page)', turns=5)
+        Window(observations=2, turns=5)
     """
 
     observations: int = option(1, at_least=1)

@@ -60,6 +60,11 @@ class Rollout(Component):
         """Run the groups that were selected together. Here: all of them side by side."""
         await groups.run()
 
+    @property
+    def asks(self) -> tuple[str, ...]:
+        """The collector's models that it asks for numbers (`Group.ask`), by name."""
+        return ()
+
     def branches(self, group_size: int) -> int:
         """How many members a group has in the end, as far as that is known before."""
         return group_size

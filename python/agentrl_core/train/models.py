@@ -55,16 +55,50 @@ def check_runs(recipe: Recipe, world: Environment, group_size: int) -> None:
             "that declares them; `agentrl recipes --facts` lists who needs what"
         )
     recipe.check(facts=by_level({**said, **recipe.rollout.facts}))
+    if recipe.rollout.at(0).asks:
+        raise InvalidInputError(
+            f"{name} asks model {recipe.rollout.at(0).asks[0]!r} while it collects, which agentrl train does not make; "
+            "copy its loop, and give the collector models="
+        )
+    if getattr(recipe.rollout.at(0), "environment", ""):
+        raise InvalidInputError(
+            f"{name} begins branches in a second environment, which agentrl train does not have; copy its loop, give "
+            "the collector both"
+        )
+    moved = {getattr(action, at, "") for action in recipe.at(0).chain("actions") for at in ("of", "to", "one", "other")}
+    unknown = moved - {"", "begin", *_OF_POLICY, *_FROZEN, *_TRAINED}
+    if unknown:
+        raise InvalidInputError(
+            f"{name} moves model {min(unknown)!r}, but agentrl train makes policy, {', '.join((*_FROZEN, *_TRAINED))}; "
+            "copy its loop, and give recipe.updates and recipe.after that model"
+        )
     for training in _trainings(recipe):
+        if "value_logits" in training.loss.answers or getattr(training.loss, "heads", "each") != "each":
+            raise InvalidInputError(
+                f"{name} trains model {training.model!r} to say several values, and agentrl train gives it one head; "
+                "copy its loop, and add value_head"
+            )
         if training.model not in ("policy", *_TRAINED):
             raise InvalidInputError(
                 f"{name} trains model {training.model!r}, but agentrl train makes policy, {', '.join(_TRAINED)}; copy "
                 "its loop, and step update.model there"
             )
+        made = {"advantage", "return"} & {column.name for column in training.needs}
+        if made and training.stage != "update":
+            raise InvalidInputError(
+                f"{name} trains model {training.model!r} in stage {training.stage!r} on data of its own, which has "
+                f"column {min(made)!r}; copy the loop of agentrl train, and give that stage its batch"
+            )
+        if training.model == "policy" and "value" in training.loss.answers:
+            raise InvalidInputError(
+                f"{name} trains model 'policy' to say values, for which agentrl train gives it no head; copy its loop, "
+                "and add policy.value_head"
+            )
         if "pair" in training.loss.streams and recipe.rollout.at(0).branches(group_size) != 2:
             raise InvalidInputError(f"{name} compares two answers to a task; call with --group-size 2")
     for column in recipe.answers:
-        if column.model not in (*_OF_POLICY, *_FROZEN, *_TRAINED) or column.level != "token":
+        known = column.model in (*_OF_POLICY, *_FROZEN, *_TRAINED)
+        if not known or (column.level != "token" and (column.level, column.name) != ("step", "value")):
             raise InvalidInputError(
                 f"{name} asks model {column.model!r} for column {column.name!r} of each {column.level}, which "
                 "agentrl train does not make; copy its loop, and add the column there: arl.annotate or "
@@ -127,7 +161,8 @@ class Models:
         for column in self.recipe.answers:
             if not batch.has(column.name, column.level):
                 model = self.named[str(column.model) if column.model not in _OF_POLICY else "policy"]
-                batch = annotate(batch, column.name, model, max_tokens=max_tokens)
+                level: Any = "step" if column.level == "step" else "node_token"
+                batch = annotate(batch, column.name, model, level=level, max_tokens=max_tokens)
         return batch
 
     def step(self, updates: Updates, *, rate: float, gradient_clip: float, max_tokens: int) -> None:

@@ -1,0 +1,17 @@
+"""How components are shown: as they are written."""
+
+from __future__ import annotations
+
+from dataclasses import MISSING, fields
+from typing import Any
+
+
+def written(component: Any) -> str:
+    """A dataclass as it is written, with the options that are not at their defaults: `Clip(high=0.28)`."""
+    said = []
+    for each in fields(component):
+        value = getattr(component, each.name)
+        default = each.default if each.default_factory is MISSING else each.default_factory()
+        if value != default or type(value) is not type(default):
+            said.append(f"{each.name}={value!r}")
+    return f"{type(component).__name__}({', '.join(said)})"

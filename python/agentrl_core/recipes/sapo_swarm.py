@@ -1,0 +1,161 @@
+"""SAPO of the swarm: nodes share rollouts as texts, and each trains on its own and on others' (arXiv:2509.08721).
+
+Nodes that train models of their own, of any kind, share no weights. Of the groups of a batch half are others': their
+tasks and what was said are taken from the folder that the nodes share, and are told again here: the local tokenizer
+makes tokens of the texts, the local environment pays for them, and the local policy says their old log-probs, as if it
+had sampled them. Groups whose rewards are all equal are passed over; of the others as many as are wanted are taken by
+chance. Where there are too few, the node rolls out its own tasks instead. Then GRPO without KL, clip 0.2 and 0.28.
+
+Source: arXiv:2509.08721; code gensyn-ai/rl-swarm. Half is the paper's best share (4 of 8), three quarters are worse.
+It is not the SAPO of soft gates (recipe `sapo`). A node's name and the folder are `rollout=Shared(folder=...,
+node=...)`; without a folder everything is local. Needs: tasks whose payload is plain JSON, the same environment at
+every node.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from agentrl_core.advantage import GroupRelative
+from agentrl_core.component import option
+from agentrl_core.env import Fact, Task
+from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.loss import Clip, Policy
+from agentrl_core.recipe import Recipe
+from agentrl_core.rollout import Cohort, Group, Rollout
+
+
+@dataclass(frozen=True)
+class Shared(Rollout):
+    """Groups of one's own, and groups that others rolled out.
+
+    The draw column `shared` is 1 for those of others. What a node rolled out is written to `<folder>/<node>.jsonl`, a
+    group a line, in place of what it wrote before.
+
+    Args:
+        folder: where the nodes write; empty: nothing is shared.
+        node: the name of this one.
+        external: the share of the groups that are others', 0 to 1.
+
+    Raises:
+        RecipeError: an option is out of range.
+        InvalidInputError: a line of the folder is no group, or a task cannot be written.
+
+    Example:
+        >>> from agentrl_core.recipes.sapo_swarm import Shared
+        >>> Shared(folder="swarm", node="a").external
+        0.5
+    """
+
+    facts: ClassVar[Mapping[str, Fact]] = {"shared": Fact("trajectory")}
+
+    folder: str = option("")
+    node: str = option("node", filled=True)
+    external: float = option(0.5, at_least=0, at_most=1)
+
+    async def group(self, group: Group) -> None:
+        """Rollouts of one's own."""
+        await group.run(group.start_many(group.size, facts={"shared": 0}))
+
+    async def cohort(self, groups: Cohort) -> None:
+        """Others' groups, then one's own in the places that are left; those are written down for the others."""
+        wanted = int(self.external * len(groups)) if self.folder else 0
+        told = 0
+        if wanted:
+
+            async def offered() -> list[dict[str, Any]]:
+                return self.offered()
+
+            lines = await groups.effect("offered", offered)
+            order = sorted(range(len(lines)), key=lambda line: groups.uniform("shared", line))
+            found: list[bool] = []
+            for line in order:
+                if sum(found) == wanted:
+                    break
+
+                async def tell(group: Group, line: int = line) -> None:
+                    found.append(await self.tell(group, lines[line]))
+
+                await groups.each(tell, [groups[len(groups) - 1 - sum(found)]])
+            told = sum(found)
+        own = groups[: len(groups) - told]
+        await groups.each(self.group, own)
+        if self.folder:
+
+            async def write() -> int:
+                return self.write(own)
+
+            await groups.effect("written", write)
+
+    async def tell(self, group: Group, line: Mapping[str, Any]) -> bool:
+        """Tell a group of another node again; whether its rewards differ."""
+        try:
+            task, attempts = Task(**{**line["task"], "solution": ()}), line["attempts"]
+        except (KeyError, TypeError) as error:
+            raise InvalidInputError(f"Shared: {self.folder} holds a line that is no group: {error!r}") from None
+        derived = await group.spawn(task, size=len(attempts), program=_Told(json.dumps(attempts)))
+        return any(branch.status != "pruned" for branch in derived.branches)
+
+    def offered(self) -> list[dict[str, Any]]:
+        """The groups that the other nodes wrote, in the order of their names."""
+        files = sorted(path for path in Path(self.folder).glob("*.jsonl") if path.stem != self.node)
+        try:
+            return [json.loads(line) for path in files for line in path.read_text(encoding="utf-8").splitlines()]
+        except (OSError, ValueError) as error:
+            raise InvalidInputError(f"Shared: {self.folder} cannot be read: {error}") from None
+
+    def write(self, groups: list[Group]) -> int:
+        """Write what was rolled out; how many groups."""
+        lines = []
+        for group in groups:
+            task = {name: getattr(group.task, name) for name in ("task_id", "question", "domain", "payload")}
+            attempts = [[turn.text for turn in branch.turns] for branch in group.branches]
+            try:
+                lines.append(json.dumps({"task": task, "attempts": attempts}))
+            except (TypeError, ValueError) as error:
+                raise InvalidInputError(
+                    f"Shared: task {group.task.task_id!r} cannot be shared: {error}; its payload has to be plain JSON"
+                ) from None
+        folder = Path(self.folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        half = folder / f".{self.node}.part"
+        half.write_text("\n".join(lines) + "\n" * bool(lines), encoding="utf-8")
+        half.replace(folder / f"{self.node}.jsonl")
+        return len(lines)
+
+
+@dataclass(frozen=True)
+class _Told(Rollout):
+    """A group whose actions are given."""
+
+    facts: ClassVar[Mapping[str, Fact]] = Shared.facts
+
+    attempts: str = "[]"
+
+    async def group(self, group: Group) -> None:
+        """Each attempt, as far as the environment goes along; none, where all are paid alike."""
+        for actions in json.loads(self.attempts):
+            branch = group.start(origin="imported", facts={"shared": 1})
+            for action in actions:
+                if not branch.over:
+                    await branch.turn(action)
+            branch.stop("nothing more was said", status="truncated")
+        scores = await group.score()
+        if len(np.unique(scores[np.isfinite(scores)])) < 2:
+            group.drop(group.branches, "all are paid alike")
+
+
+SAPO_SWARM = Recipe(
+    name="sapo_swarm",
+    source="arXiv:2509.08721",
+    rollout=Shared(),
+    advantage=GroupRelative(),
+    loss=Policy(clip=Clip(0.2, 0.28)),
+    old_logprob="recomputed",
+)

@@ -1,0 +1,138 @@
+"""ICPI: what actions are worth is imagined, by hand; the best one is taken, and what it led to is remembered."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from riddles import RIGHT, WRONG, Riddles, script, solve, step, told
+
+import agentrl_core as arl
+from agentrl_core import recipes
+from agentrl_core.engine import Request
+from agentrl_core.recipes.icpi import Imagine, _Transition
+
+LOOK = "look"
+PROGRAM = Imagine(actions=f"{RIGHT}|{WRONG}|{LOOK}", gamma=0.5, horizon=3)
+
+
+def asked(context: str) -> str:
+    """The last line of what is asked."""
+    return context.rpartition("<|im_start|>user\n")[2].partition("<|im_end|>")[0].splitlines()[-1]
+
+
+def test_values_by_hand(tmp_path: Path) -> None:
+    """Nothing is known at first: ties. Then each was taken once, and only what is imagined decides."""
+    questions: list[str] = []
+
+    def imagined(context: str, request: Request) -> str:
+        """To look pays 0.2 and goes on, right pays 1, wrong 0.4; the imagined policy looks, then is right."""
+        del request
+        last = asked(context)
+        questions.append(context)
+        if last.endswith("action:"):
+            return LOOK if "riddle?" in last else RIGHT
+        if f"action: {LOOK};" in last:
+            return "reward: 0.2; done: no; next: go on" if "riddle?" in last else "reward: 0.1; done: no; next: go on"
+        return f"reward: {1 if RIGHT in last else 0.4}; done: yes; next: over"
+
+    def collect(recipe_seed: int) -> list[str]:
+        with arl.Store.open(tmp_path / "run", sync="never") as store:
+            recipe = recipes.ICPI.replace(rollout=PROGRAM)
+            loop = arl.Collector(
+                script(imagined), Riddles(), recipe, store=store, seed=recipe_seed, task_pool=8, turn_limit=3
+            )
+            batch = loop(tasks=8, group_size=2)
+            loop.update(batch, {})
+            return [row.actions[0] for row in told(batch) if row.role == "member"]
+
+    first = collect(3)
+    assert set(first) == {RIGHT, WRONG, LOOK}, "ties are broken by chance"
+    assert not questions, "without a transition nothing is imagined"
+    # look: 0.2 + 0.5 * (the policy says right behind `go on`) 1 = 0.7; right: 1; wrong: 0.4.
+    assert set(collect(3)) == {RIGHT}
+    worlds = [
+        text for text in questions if asked(text).startswith("state: riddle?") and f"action: {LOOK};" in asked(text)
+    ]
+    assert worlds
+    shown = worlds[0].rpartition("<|im_start|>user\n")[2].partition("<|im_end|>")[0].splitlines()[:-1]
+    assert shown
+    assert [line for line in shown if f"action: {LOOK}; reward: 0; done: " not in line] == [], "the same action alone"
+
+
+@pytest.mark.parametrize(
+    ("answers", "value"),
+    [
+        # 1 + 0.5 * 2 + 0.25 * 4, then the horizon of three.
+        (
+            [
+                "reward: 1; done: no; next: b",
+                "no",
+                "reward: 2; done: no; next: c",
+                "no",
+                "reward: 4; done: no; next: d",
+            ],
+            3.0,
+        ),
+        # 1 + 0.5 * -2, where it ends.
+        (["reward: 1; done: no; next: b", "no", "Reward: -2; done: yes; next:"], 0.0),
+        # What cannot be read, and an action that there is not, end it.
+        (["reward: 1; done: no; next: b", "fly"], 1.0),
+        (["something"], 0.0),
+    ],
+)
+def test_an_imagined_episode(answers: list[str], value: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    left = iter(answers)
+
+    async def ask(*_: object) -> str:
+        return next(left)
+
+    monkeypatch.setattr(Imagine, "_ask", ask)
+    program = Imagine(actions="no", gamma=0.5, horizon=3)
+    known = [[_Transition("a", "no", 0.0, False, "b")]]
+    running = program.value(None, known, "a", "no")  # type: ignore[arg-type]
+    with pytest.raises(StopIteration) as end:
+        running.send(None)
+    assert end.value.value == pytest.approx(value)
+    with pytest.raises(StopIteration) as end:
+        program.value(None, known, "a", "other").send(None)  # type: ignore[arg-type]
+    assert end.value.value == 1.0, "optimism"
+
+
+STEPS = st.builds(
+    _Transition, st.just("s"), st.sampled_from("ab"), st.sampled_from([0.0, 1.0]), st.booleans(), st.sampled_from("xyz")
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(STEPS, max_size=20), st.integers(1, 6))
+def test_examples_are_of_one_action_and_balanced(seen: list[_Transition], examples: int) -> None:
+    numbered = [each._replace(before=str(place)) for place, each in enumerate(seen)]
+    found = Imagine(examples=examples).balanced(numbered, "a")
+    own = [each for each in numbered if each.action == "a"]
+    assert len(found) == min(examples, len(own))
+    assert [int(each.before) for each in found] == sorted(int(each.before) for each in found)
+    outcomes = {(each.reward, each.done) for each in own}
+    counts = {outcome: sum((each.reward, each.done) == outcome for each in found) for outcome in outcomes}
+    whole = {outcome: sum((each.reward, each.done) == outcome for each in own) for outcome in outcomes}
+    for one, count in counts.items():
+        newest = [each for each in own if (each.reward, each.done) == one][whole[one] - count :]
+        assert [each for each in found if (each.reward, each.done) == one] == newest, "the newest of each outcome"
+        for other, more in counts.items():
+            assert more <= count + 1 or count == whole[one], f"{other} has more than {one}, of which there are more"
+
+
+def test_it_comes_to_a_step() -> None:
+    recipe = recipes.ICPI.replace(rollout=PROGRAM)
+
+    def speak(context: str, request: Request) -> str:
+        del request
+        return LOOK if asked(context).endswith("action:") else "reward: 1; done: yes; next: over"
+
+    for seed in range(20):
+        run = solve(recipe, speak, tasks=4, group_size=4, seed=seed, turn_limit=3)
+        if len(set(run.batch.column("score", "draw").tolist())) > 1:
+            break
+    assert step(recipe, run.batch) >= 1
