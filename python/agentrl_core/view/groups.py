@@ -1,0 +1,64 @@
+"""A row for each group of a run: what the page filters and sorts by."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import polars as pl
+
+from agentrl_core.data.codes import ACTION, CODES, StepFlag
+from agentrl_core.integrations.polars import Tables
+from agentrl_core.view.blocks import Chosen
+
+_MEMBER, _HELPER = CODES["role"].index("member"), CODES["role"].index("helper")
+_TRUNCATED = CODES["status"].index("truncated")
+_BROKEN = [CODES["status"].index(name) for name in ("aborted", "failed")]
+
+
+def of_groups(tables: Tables, chosen: Chosen) -> pl.DataFrame:
+    """Counts, means and shares of each group, `block` (-1: left out), and the rewards of its members as a list."""
+    status = pl.col("status")
+    members = pl.col("role") == _MEMBER
+    trajectories = tables.trajectories.group_by("group_id").agg(
+        pl.col("task_id").first(),
+        members=members.sum(),
+        agents=pl.col("agent").n_unique(),
+        rewards=pl.col("reward").filter(members).cast(pl.Float32),
+        reward=pl.col("reward").filter(members).mean(),
+        success=pl.col("success").filter(members).mean(),
+        truncated=(status == _TRUNCATED).sum(),
+        failed=status.is_in(_BROKEN).sum(),
+        lag=(pl.col("iteration") - pl.col("min_policy_version")).max(),
+    )
+    action = pl.col("kind") == ACTION
+    nodes = tables.nodes.group_by("group_id").agg(
+        generated=pl.col("tokens").list.len().filter(action).cast(pl.Int64).sum(),
+        length=(pl.col("start") + pl.col("tokens").list.len()).max(),
+        entropy=pl.col("entropies").list.explode().mean(),
+        roots=pl.col("parent_id").is_null().sum(),
+        nodes=pl.len(),
+    )
+    flags = pl.col("flags")
+    steps = tables.steps.join(tables.trajectories.select("trajectory_id", "group_id"), on="trajectory_id")
+    turns = steps.group_by("group_id").agg(
+        turns=pl.len(),
+        tool_errors=(flags & int(StepFlag.TOOL_ERROR) != 0).sum(),
+        format_errors=(flags & int(StepFlag.FORMAT_ERROR) != 0).sum(),
+        drifted=(pl.col("drift").fill_null(0) > 0).sum(),
+    )
+    drawn: Any = tables.draws.select("draw_id", "group_id", "trajectory_id", "iteration", "votes")
+    drawn = drawn.join(tables.draw_columns, on="draw_id", how="left")
+    names = drawn.collect_schema().names()
+    rewards = tables.trajectories.select("trajectory_id", "reward")
+    drawn = drawn.join(rewards, on="trajectory_id", how="left")
+    score = pl.coalesce("score", "reward") if "score" in names else pl.col("reward")
+    largest = pl.col("advantage").abs().max() if "advantage" in names else pl.lit(None, pl.Float32)
+    draws = drawn.group_by("group_id").agg(
+        draws=pl.len(),
+        same_reward=(score.n_unique() == 1).cast(pl.UInt8),
+        largest_advantage=largest,
+    )
+    found = chosen.groups.lazy()
+    for other in (trajectories, nodes, turns, draws):
+        found = found.join(other, on="group_id", how="left")
+    return found.with_columns(pl.col("block").fill_null(-1)).sort("iteration", "group_id").collect()
