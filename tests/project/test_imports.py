@@ -23,6 +23,7 @@ LAYERS = (  # a module imports what stands above its line, and what lies in its 
     {"recipe"},
     {"recipes", "collect", "integrations"},
     {"agents", "train"},
+    {"view"},
     {"cli"},
     {"__main__", ROOT},
 )

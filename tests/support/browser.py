@@ -15,6 +15,8 @@ from typing import Any, Self
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 _SECONDS = 60.0
+_STRICT = {"allowUnsafeEvalBlockedByCSP": False}
+"""What is evaluated is bound by the policy of the page, as its own script is."""
 
 
 def program() -> str | None:
@@ -32,7 +34,12 @@ class Browser:
         to_browser, self._write = os.pipe()
         self._read, from_browser = os.pipe()
         options = ["--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--remote-debugging-pipe"]
-        options += ["--disable-dev-shm-usage", "--no-first-run", "--disable-background-networking", "--disable-extensions"]
+        options += [
+            "--disable-dev-shm-usage",
+            "--no-first-run",
+            "--disable-background-networking",
+            "--disable-extensions",
+        ]
 
         def pipes() -> None:
             os.dup2(to_browser, 103)
@@ -105,13 +112,16 @@ class Browser:
 
     def do(self, expression: str) -> Any:
         """The value of an expression in the page; promises are waited for."""
-        answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
+        options = {"returnByValue": True, "awaitPromise": True, **_STRICT}
+        answer = self.call("Runtime.evaluate", expression=expression, **options)
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
 
     def texts(self, selector: str) -> list[str]:
         """The texts of all elements that a selector finds."""
-        made: list[str] = self.do(f"[...document.querySelectorAll({json.dumps(selector)})].map((each) => each.textContent)")
+        made: list[str] = self.do(
+            f"[...document.querySelectorAll({json.dumps(selector)})].map((each) => each.textContent)"
+        )
         return made
 
     def click(self, selector: str) -> None:
@@ -135,13 +145,12 @@ class Browser:
         """Text into what has the focus."""
         self.call("Input.insertText", text=text)
 
-    def until(self, expression: str) -> Any:
+    def until(self, expression: str) -> None:
         """Wait until an expression is true."""
         end = time.monotonic() + _SECONDS
-        while not (found := self.do(expression)):
+        while not self.do(f"Boolean({expression})"):
             assert time.monotonic() < end, f"never true: {expression}; errors: {self.errors}"
             time.sleep(0.01)
-        return found
 
     def picture(self) -> bytes:
         """What is seen, as a PNG."""
@@ -153,7 +162,8 @@ class Browser:
 
         from PIL import Image
 
-        clip = {"x": x, "y": y, "width": 1, "height": 1, "scale": 1}
+        left, top = self.do("[scrollX, scrollY]")  # a clip counts from the beginning of the page
+        clip = {"x": left + x, "y": top + y, "width": 1, "height": 1, "scale": 1}
         data = self.call("Page.captureScreenshot", format="png", clip=clip)["data"]
         red, green, blue = Image.open(BytesIO(base64.b64decode(data))).convert("RGB").getpixel((0, 0))  # type: ignore[misc]
         return red, green, blue
@@ -174,4 +184,3 @@ class Browser:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
-

@@ -16,6 +16,7 @@ COMMANDS = {
     "recipes": "list the published systems, show one, compare two",
     "ls": "list the iterations of a run, or the trajectories of one",
     "show": "show a trajectory: its group's tree, and what was said",
+    "view": "write a run as one page that opens from disk",
     "stats": "how training went, iteration by iteration",
     "verify": "check that a run's files are whole and agree",
     "doctor": "compare an engine's log-probabilities with the model's, and say why they differ",

@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agentrl_core.data.store import Store
-from agentrl_core.exceptions import CorruptError, NotFoundError, StoreError
+from agentrl_core.exceptions import CorruptError, InvalidInputError, NotFoundError, StoreError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 _UNLIMITED = 100_000
+ALL = (0, 2**62)
+"""Every iteration, as bounds."""
 
 
 @contextmanager
@@ -82,6 +84,22 @@ def print_columns(out: Console, names: Sequence[str], rows: Sequence[Sequence[st
         for row in rows:
             table.add_row(*(Text(row[index]) for index in (0, *part)))
         out.print(table)
+
+
+def iteration_range(text: str | None) -> tuple[int, int]:
+    """`A:B` as two bounds, the second excluded."""
+    if text is None:
+        return ALL
+    begin, colon, end = text.partition(":")
+    try:
+        found = (int(begin or ALL[0]), int(end or ALL[1])) if colon else (int(text), int(text) + 1)
+    except ValueError:
+        found = (0, 0)
+    if not 0 <= found[0] < found[1]:
+        raise InvalidInputError(
+            f"--iterations {text}: give A:B with A below B, such as 3:10, 30: or :10, or one number"
+        )
+    return found
 
 
 def number(value: Any, digits: int = 3) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from agentrl_core.cli._view import opened
+from agentrl_core.cli._view import ALL, iteration_range, opened
 from agentrl_core.exceptions import InvalidInputError, StoreError
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     _Parts = Sequence[Callable[[], pl.DataFrame]]
 
-_ALL = (0, 2**62)
 _DRAWS_AT_ONCE = 4096
 _FORMATS = ("parquet", "jsonl")
 # How the rows of a table belong to an iteration: the column that names it, or a key of a table that does.
@@ -84,8 +83,8 @@ def run(path: str, to: str, format: str | None, table: str, iterations: str | No
     form = format or target.suffix.removeprefix(".")
     if form not in _FORMATS:
         raise InvalidInputError(f"--to {to}: its name ends with neither .parquet nor .jsonl; give --format")
-    chosen = _range(iterations)
-    if chosen != _ALL and table == "tasks":
+    chosen = iteration_range(iterations)
+    if chosen != ALL and table == "tasks":
         raise InvalidInputError("--iterations: tasks are counted over the whole run; leave it out")
     reading = Lock()
     with opened(path) as store:
@@ -112,22 +111,6 @@ def run(path: str, to: str, format: str | None, table: str, iterations: str | No
     return 0
 
 
-def _range(text: str | None) -> tuple[int, int]:
-    """`A:B` as two bounds, the second excluded."""
-    if text is None:
-        return _ALL
-    begin, colon, end = text.partition(":")
-    try:
-        found = (int(begin or _ALL[0]), int(end or _ALL[1])) if colon else (int(text), int(text) + 1)
-    except ValueError:
-        found = (0, 0)
-    if not 0 <= found[0] < found[1]:
-        raise InvalidInputError(
-            f"--iterations {text}: give A:B with A below B, such as 3:10, 30: or :10, or one number"
-        )
-    return found
-
-
 def _rows(tables: Tables, chosen: tuple[int, int]) -> tuple[_Parts, pl.Schema]:
     """Training rows, some draws at a time."""
     import polars as pl
@@ -151,7 +134,7 @@ def _table(tables: Tables, table: str, chosen: tuple[int, int]) -> pl.LazyFrame:
     import polars as pl
 
     frame: pl.LazyFrame = getattr(tables, table)
-    if chosen == _ALL:
+    if chosen == ALL:
         return frame
     inside = pl.col("iteration").is_between(*chosen, closed="left")
     if table not in _KEYS:

@@ -39,7 +39,9 @@ class Chosen:
         wanted = groups.filter(pl.col("iteration").is_between(*iterations, closed="left"))
         before = pl.col("tokens").cum_sum() - pl.col("tokens")
         wanted = wanted.filter((before < most) & (pl.col("tokens").cum_sum() <= most) | (before == 0))
-        blocks = wanted.select("group_id", block=(pl.col("tokens").cum_sum() // _TOKENS_OF_A_BLOCK).rle_id().cast(pl.Int32))
+        blocks = wanted.select(
+            "group_id", block=(pl.col("tokens").cum_sum() // _TOKENS_OF_A_BLOCK).rle_id().cast(pl.Int32)
+        )
         return cls(groups.join(blocks, on="group_id", how="left").sort("iteration", "group_id"))
 
     @property

@@ -10,7 +10,7 @@ from agentrl_core.data.codes import ACTION, CODES, StepFlag
 from agentrl_core.integrations.polars import Tables
 from agentrl_core.view.blocks import Chosen
 
-_MEMBER, _HELPER = CODES["role"].index("member"), CODES["role"].index("helper")
+_MEMBER = CODES["role"].index("member")
 _TRUNCATED = CODES["status"].index("truncated")
 _BROKEN = [CODES["status"].index(name) for name in ("aborted", "failed")]
 
@@ -52,13 +52,23 @@ def of_groups(tables: Tables, chosen: Chosen) -> pl.DataFrame:
     rewards = tables.trajectories.select("trajectory_id", "reward")
     drawn = drawn.join(rewards, on="trajectory_id", how="left")
     score = pl.coalesce("score", "reward") if "score" in names else pl.col("reward")
-    largest = pl.col("advantage").abs().max() if "advantage" in names else pl.lit(None, pl.Float32)
+    drawn = drawn.join(_of_steps(tables), on="draw_id", how="left")
+    of_draw = pl.col("advantage").abs() if "advantage" in names else pl.lit(None, pl.Float32)
     draws = drawn.group_by("group_id").agg(
         draws=pl.len(),
         same_reward=(score.n_unique() == 1).cast(pl.UInt8),
-        largest_advantage=largest,
+        largest_advantage=pl.max_horizontal(of_draw, "of_steps").max().cast(pl.Float32),
     )
     found = chosen.groups.lazy()
     for other in (trajectories, nodes, turns, draws):
         found = found.join(other, on="group_id", how="left")
     return found.with_columns(pl.col("block").fill_null(-1)).sort("iteration", "group_id").collect()
+
+
+def _of_steps(tables: Tables) -> pl.LazyFrame:
+    """The largest advantage of the steps of each draw, or of their tokens."""
+    kind = tables.step_columns.collect_schema().get("advantage")
+    if kind is None:
+        return pl.LazyFrame(schema={"draw_id": pl.Int64, "of_steps": pl.Float32})
+    value = pl.col("advantage").list.explode() if isinstance(kind, pl.List) else pl.col("advantage")
+    return tables.step_columns.group_by("draw_id").agg(of_steps=value.abs().max().cast(pl.Float32))

@@ -48,10 +48,16 @@ def signs(iterations: pl.DataFrame, groups: pl.DataFrame) -> list[Sign]:
         _share("tool errors", rows["tool_errors"], 0.1, 0.3, "of the tool calls failed", "tool_errors"),
     ]
     turns = max(int(mine["turns"].sum()), 1)
-    found.append(_share("drift", mine["drifted"].sum() / turns, 0.01, 0.1, "of the turns were repeated otherwise", "drifted"))
+    found.append(
+        _share("drift", mine["drifted"].sum() / turns, 0.01, 0.1, "of the turns were repeated otherwise", "drifted")
+    )
     members = max(int(mine["members"].sum()), 1)
-    found.append(_share("truncated", mine["truncated"].sum() / members, 0.1, 0.3, "of the rollouts ran out of room", "truncated"))
-    found.append(_share("broken", mine["failed"].sum() / members, 0.01, 0.1, "of the rollouts failed or were aborted", "failed"))
+    found.append(
+        _share("truncated", mine["truncated"].sum() / members, 0.1, 0.3, "of the rollouts ran out of room", "truncated")
+    )
+    found.append(
+        _share("broken", mine["failed"].sum() / members, 0.01, 0.1, "of the rollouts failed or were aborted", "failed")
+    )
     found += _others(iterations.sort("iteration"), rows)
     return [sign for sign in found if sign is not None]
 
@@ -60,7 +66,15 @@ def _others(iterations: pl.DataFrame, rows: dict[str, Any]) -> list[Sign]:
     made = []
     if rows["staleness"] is not None:
         level = "good" if rows["staleness"] < 2 else "watch" if rows["staleness"] < 8 else "bad"
-        made.append(Sign("staleness", f"{rows['staleness']:.1f}", level, "updates between sampling and training, on average", "stale"))
+        made.append(
+            Sign(
+                "staleness",
+                f"{rows['staleness']:.1f}",
+                level,
+                "updates between sampling and training, on average",
+                "stale",
+            )
+        )
     first, last = iterations["entropy"].drop_nulls().head(1), rows["entropy"]
     if len(first) and last is not None and first[0] > 0:
         left = last / first[0]

@@ -148,7 +148,9 @@ def _data(name: str, content: bytes) -> str:
 def _page(title: str, about: dict[str, Any], contents: bytes, parts: list[str]) -> str:
     assets = files("agentrl_core.view") / "assets"
     style = (assets / "page.css").read_text(encoding="utf-8")
-    script = joined({path.name: path.read_text(encoding="utf-8") for path in assets.iterdir() if path.name.endswith(".js")})
+    script = joined(
+        {path.name: path.read_text(encoding="utf-8") for path in assets.iterdir() if path.name.endswith(".js")}
+    )
     # Only this very style and script count, whatever text of a model should get into the page.
     policy = (
         f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; img-src data:; "

@@ -103,7 +103,9 @@ class Vocabulary:
         ends = np.cumsum(sizes)
         source = np.arange(ends[-1] if len(ends) else 0) + np.repeat(offsets[flat] - (ends - sizes), sizes)
         joined = text[source].tobytes()
-        bounds = np.concatenate([np.zeros(1, np.int64), ends])[np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])]
+        bounds = np.concatenate([np.zeros(1, np.int64), ends])[
+            np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+        ]
         places = bounds.tolist()
         made = [joined[begin:end].decode(errors="replace") for begin, end in zip(places, places[1:], strict=False)]
         present = tokens.is_not_null().to_list()
@@ -177,7 +179,9 @@ def used(vocabulary: Vocabulary, tokens: Sequence[int]) -> pl.DataFrame:
     return pl.DataFrame(
         {
             "token": pl.Series(ids, dtype=pl.Int32),
-            "text": pl.Series([whole[vocabulary.offsets[token] : vocabulary.offsets[token + 1]] for token in ids], dtype=pl.Binary),
+            "text": pl.Series(
+                [whole[vocabulary.offsets[token] : vocabulary.offsets[token + 1]] for token in ids], dtype=pl.Binary
+            ),
             "special": pl.Series([int(vocabulary.special[token]) for token in ids], dtype=pl.UInt8),
         }
     )

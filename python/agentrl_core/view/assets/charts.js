@@ -53,8 +53,14 @@ export function curve({ name, says, points, choose }) {
     rule.setAttribute("x2", -9);
   });
   picture.addEventListener("click", (event) => choose(nearest(event)[0]));
-  const ends = h("footer", {}, h("span", {}, number(first)), h("span", { class: "range" }, `${number(low)} … ${number(high)}`), h("span", {}, number(final)));
+  const ends = h("footer", {}, h("span", {}, number(first)), h("span", { class: "range" }, range(known)), h("span", {}, number(final)));
   return h("figure", { class: "card curve", title: says, data: { name } }, head, picture, ends);
+}
+
+function range(points) {
+  const values = points.map((point) => point[1]);
+  const [low, high] = [Math.min(...values), Math.max(...values)];
+  return low === high ? "always the same" : `${number(low)} … ${number(high)}`;
 }
 
 // A card with a histogram. `range` is the chosen [from, to) or null; `choose` is called with the new one.
@@ -78,5 +84,5 @@ export function histogram({ name, values, range, choose }) {
       h("i", { style: { height: `${count ? Math.max(4, (100 * count) / most) : 0}%` } }));
   });
   return h("figure", { class: "card histogram", data: { name } }, head, h("div", { class: "bins" }, bars),
-    h("footer", {}, h("span", {}, number(low)), h("span", {}, number(high))));
+    h("footer", {}, distinct === 1 ? h("span", {}, `all ${number(known[0])}`) : [h("span", {}, number(low)), h("span", {}, number(high))]));
 }

@@ -26,7 +26,7 @@ export function wash([red, green, blue], strength) {
 
 export function diverging(value, most) {
   if (!Number.isFinite(value) || value === 0 || most === 0) return "transparent";
-  const strength = 0.12 + 0.68 * Math.min(1, Math.abs(value) / most);
+  const strength = 0.1 + 0.5 * Math.min(1, Math.abs(value) / most);
   return wash(value > 0 ? POSITIVE : NEGATIVE, strength);
 }
 

@@ -24,7 +24,7 @@ export function sideBySide(group, chosen, other, choose) {
 function side(run, trajectory, path, same, most) {
   const begin = Math.max(0, same - BEFORE);
   const pieces = run.pieces(path.columns.token.subarray(begin, Math.min(path.length, begin + MOST)));
-  const spans = pieces.map((piece, place) => h("span", { class: begin + place < same ? "same" : null, style: { background: diverging(path.columns.advantage?.[begin + place], most) } }, visible(piece)));
+  const spans = pieces.map((piece, place) => h("span", { class: begin + place < same ? "same" : null, style: { background: begin + place < same ? "" : diverging(path.columns.advantage?.[begin + place], most) } }, visible(piece)));
   const advantage = trajectory.draw?.advantage;
   return h("div", { class: "side" },
     h("header", {}, h("b", {}, `Rollout ${trajectory.trajectory_id}`), h("span", {}, `reward ${number(trajectory.reward)}`), Number.isFinite(advantage ?? NaN) && h("span", {}, `advantage ${signed(advantage)}`), h("span", {}, `${number(path.length)} tokens`)),

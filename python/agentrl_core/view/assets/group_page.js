@@ -34,7 +34,7 @@ export async function groupPage(run, state, go) {
   if (state.token !== null && state.token < path.length) tell(state.token);
   else show(facts, h("p", { class: "missing" }, "Point at a token: what is known of it stands here."));
   const tab = TABS[state.tab] ? state.tab : "text";
-  const other = group.trajectory.get(state.other) ?? group.trajectories.find((each) => each !== chosen) ?? null;
+  const other = group.trajectory.get(state.other) ?? farthest(group, chosen);
   const bodies = {
     text: () => [
       contexts.length > 1 && h("div", { class: "contexts", role: "group", "aria-label": "Contexts" }, contexts.map((each, place) => h("button", { class: "tab", "aria-pressed": String(place === context), onclick: () => go({ ...state, trajectory: chosen.trajectory_id, context: place, token: null }) }, place === contexts.length - 1 ? "last context" : `context ${place + 1}`))),
@@ -54,6 +54,12 @@ export async function groupPage(run, state, go) {
         bodies[tab]()),
       h("aside", {}, h("h3", {}, "Why this advantage"), whyPane(group, chosen, choose), h("h3", {}, "This token"), facts, more(run, chosen))));
   return { page, group, chosen, path, spans: pane.spans, overlay: pane.next, choose };
+}
+
+// The member whose reward differs most: what one wants to see beside it.
+function farthest(group, chosen) {
+  const away = (each) => Math.abs((each.reward ?? 0) - (chosen.reward ?? 0));
+  return group.trajectories.filter((each) => each !== chosen).reduce((best, each) => (best === null || away(each) > away(best) ? each : best), null);
 }
 
 function neighbours(run, about, go) {

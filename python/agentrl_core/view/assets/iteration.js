@@ -119,7 +119,7 @@ function cell(group, name) {
 // A small square for each member, blue above the mean of the group and orange below it.
 export function rewards(values, mean) {
   const most = Math.max(...Array.from(values ?? [], (value) => Math.abs(value - mean)), 0);
-  return h("span", { class: "rewards" }, Array.from(values ?? []).slice(0, 48).map((value) =>
+  return h("span", { class: "strip" }, Array.from(values ?? []).slice(0, 48).map((value) =>
     h("i", { title: `reward ${number(value)}`, style: { background: diverging(value - mean, most) } })));
 }
 

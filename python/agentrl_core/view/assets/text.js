@@ -32,7 +32,7 @@ export function textPane(run, path, { token, point }) {
       text.append((spans[place] = h("span", { class: special ? "special" : null, data: { place } }, drawn(pieces[place], special))));
     }
     body.append(h("section", { class: `part ${part.kind}`, data: { begin: part.begin }, id: turn ? `turn-${turn.step.step}` : null },
-      h("header", {}, heading(run, path, part, turn)), text));
+      h("header", {}, heading(run, path, part, turn).map((each) => (typeof each === "string" ? h("span", {}, each) : each))), text));
   }
   body.addEventListener("pointerover", (event) => event.target.dataset.place && point(Number(event.target.dataset.place), false));
   body.addEventListener("click", (event) => event.target.dataset.place && point(Number(event.target.dataset.place), true));
@@ -69,8 +69,8 @@ function heading(run, path, part, turn) {
   if (step.reward !== null) said.push(`reward ${number(step.reward)}`);
   const advantage = path.columns.advantage?.[turn.begin];
   if (Number.isFinite(advantage)) said.push(`advantage ${signed(advantage)}`);
-  for (const [name, bit] of Object.entries(run.about.flags)) if ((step.flags & bit) !== 0) said.push(h("em", {}, name));
-  if (step.drift) said.push(h("em", {}, run.word("drift", step.drift)));
+  for (const [name, bit] of Object.entries(run.about.flags)) if ((step.flags & bit) !== 0) said.push(h("em", { class: name === "tool result" ? null : "bad" }, name));
+  if (step.drift) said.push(h("em", { class: "bad" }, run.word("drift", step.drift)));
   if (step.origin_trajectory_id !== step.trajectory_id) said.push(`inherited from ${step.origin_trajectory_id}`);
   return said;
 }

@@ -11,13 +11,13 @@ export function why(group, chosen, choose) {
   const voters = members.filter((each) => each.draw.votes && Number.isFinite(score(each) ?? NaN));
   const values = voters.map(score);
   const mean = values.reduce((sum, value) => sum + value, 0) / values.length;
-  const most = Math.max(...members.map((each) => Math.abs(each.draw.advantage ?? 0)), 0);
+  const most = Math.max(...members.flatMap(advantageOf).map(Math.abs), 0);
   const reach = Math.max(...values.map((value) => Math.abs(value - mean)), 1e-9);
   const same = values.length > 1 && values.every((value) => value === values[0]);
   const rows = members.map((each) => h("tr", { class: each === chosen ? "chosen" : null, onclick: () => choose(each), data: { trajectory: each.trajectory_id } },
     h("td", {}, number(each.trajectory_id)), h("td", {}, number(score(each), 3), each.draw.votes ? "" : h("small", {}, " no vote")),
     h("td", { class: "away" }, bar(score(each) - mean, reach)),
-    h("td", { class: "advantage" }, h("span", { style: { background: diverging(each.draw.advantage, most) } }, Number.isFinite(each.draw.advantage ?? NaN) ? signed(each.draw.advantage) : "per step"))));
+    h("td", { class: "advantage" }, h("span", { style: { background: diverging(advantageOf(each)[0], most) } }, advantageOf(each).map((value) => signed(value, 2)).join(" … ") || "–"))));
   const recipe = group.run.recipe(draw.iteration);
   const links = recipe?.phases?.advantage ?? [];
   const numbers = links.length === 1 ? inNumbers(links[0], score(chosen), values, draw.advantage) : null;
@@ -27,6 +27,15 @@ export function why(group, chosen, choose) {
     h("p", { class: "facts" }, h("span", {}, h("b", {}, number(mean)), " mean"), h("span", {}, h("b", {}, number(spread(values, 1))), " std"), h("span", {}, h("b", {}, number(values.length)), " votes")),
     numbers,
     recipe === null ? h("p", { class: "missing" }, "The run does not say by which recipe it was made.") : chain(recipe));
+}
+
+// The advantage of a member: one number, or the least and the largest of its steps or tokens.
+function advantageOf(member) {
+  if (Number.isFinite(member.draw?.advantage ?? NaN)) return [member.draw.advantage];
+  const values = member.computed.flatMap((row) => (typeof row.advantage === "number" ? [row.advantage] : Array.from(row.advantage ?? []))).filter(Number.isFinite);
+  if (values.length === 0) return [];
+  const [low, high] = [Math.min(...values), Math.max(...values)];
+  return low === high ? [low] : [low, high];
 }
 
 function bar(value, reach) {
