@@ -1,9 +1,10 @@
 """The page of a run of a million tokens in Chromium, beside Inspect's viewer on the same transcripts.
 
-    python bench/view.py [--iterations 16] [--keep FOLDER] [--pictures docs/images] [--inspect PYTHON]
+    python bench/view.py [--iterations 24] [--keep FOLDER] [--pictures docs/images] [--inspect PYTHON]
 
 Made, in MB; painted, from the navigation to the first view with its numbers; a group opened; a search over all texts
-(the median of eight, once they are read). Inspect reads the transcripts as messages: it has no numbers of tokens.
+(the slowest of eight, once they are read). Texts of a few sentences compress well, so a page of random tokens is
+measured too, which nothing compresses. Inspect reads the transcripts as messages: it has no numbers of tokens.
 `--inspect` names a Python in which inspect-ai is installed, which wants other versions of what is used here.
 """
 
@@ -35,28 +36,36 @@ sys.path.append(str(Path(__file__).parents[1] / "tests" / "support"))
 from browser import Browser
 
 GROUPS, MEMBERS = 8, 8
+SOUGHT = ("Lisbon", "commission wrote", "the index did not answer", "voyager", "tenth", "e", "zebra", "<answer>42")
 MEGABYTES, PAINTED, FOUND = 12.0, 1000.0, 100.0
 """Goals: of a page of a million tokens, milliseconds to the first view, and of a search."""
 
-SUBJECTS = """the Hanseatic League|the Antikythera mechanism|basalt columns|the Voyager probes|bowhead whales|cuneiform tablets
-the Suez Canal|slime moulds|the Carrington event|Byzantine mosaics|tardigrades|the Silk Road|the Lascaux caves|ball lightning
-the Hubble constant|the Domesday Book|deep-sea vents|the Rosetta Stone|monarch butterflies|the Ottoman printing ban""".replace(
-    "\n", "|"
-).split("|")
-ASPECTS = """when it was first described|who paid for it|how its age was measured|what ended it|where the best records are kept
-which numbers disagree|how large it was at its height|what the newest survey says""".split("\n")
-OPENINGS = """Let me look for
-I should check
-The question asks about
-First I need
-It would help to know
-I am not sure about""".split("\n")
-FACTS = """A survey of {year} counted {count} of them, more than anybody had expected.
-The archive in Lisbon keeps {count} letters about {subject}, most of them unread.
-Later measurements put {subject} at {count} years, with an error of a tenth.
-In {year} a commission wrote that {subject} had been described wrongly for decades.
-The oldest source is from {year}; a copy of it names {count} witnesses.
-Two teams disagree: one says {count}, the other says {year} was the turning point.""".split("\n")
+SUBJECTS = """the Hanseatic League, the Antikythera mechanism, basalt columns, the Voyager probes, bowhead whales,
+the Suez Canal, slime moulds, the Carrington event, Byzantine mosaics, tardigrades, the Silk Road, the Lascaux caves,
+ball lightning, the Hubble constant, the Domesday Book, deep-sea vents, the Rosetta Stone, monarch butterflies"""
+ASPECTS = """when it was first described, who paid for it, how its age was measured, what ended it, where its records are,
+which numbers disagree, how large it was at its height, what the newest survey says"""
+OPENINGS = [
+    "Let me look for",
+    "I should check",
+    "The question asks about",
+    "First I need",
+    "It would help to know",
+    "I am not sure about",
+]
+FACTS = [
+    "A survey of {year} counted {count} of them, more than anybody had expected.",
+    "The archive in Lisbon keeps {count} letters about {subject}, most of them unread.",
+    "Later measurements put {subject} at {count} years, with an error of a tenth.",
+    "In {year} a commission wrote that {subject} had been described wrongly for decades.",
+    "The oldest source is from {year}; a copy of it names {count} witnesses.",
+    "Two teams disagree: one says {count}, the other says {year} was the turning point.",
+]
+
+
+def listed(text: str) -> list[str]:
+    """Parts between commas."""
+    return " ".join(text.split()).split(", ")
 
 
 class Writer:
@@ -64,24 +73,33 @@ class Writer:
 
     def __init__(self, seed: int) -> None:
         self.rng = np.random.default_rng(seed)
+        self.subjects, self.aspects = listed(SUBJECTS), listed(ASPECTS)
 
     def pick(self, choices: list[str]) -> str:
+        """One of some texts."""
         return choices[int(self.rng.integers(len(choices)))]
 
     def facts(self, subject: str, count: int) -> str:
+        """So many sentences about a subject."""
         numbers = {"year": int(self.rng.integers(1400, 2020)), "count": int(self.rng.integers(20, 900))}
         return " ".join(self.pick(FACTS).format(subject=subject, **numbers) for _ in range(count))
 
     def thought(self, subject: str) -> str:
-        return f"<think>{self.pick(OPENINGS)} {subject}, and {self.pick(ASPECTS)}. {self.facts(subject, 1)}</think>\n"
+        """What the agent thinks before it acts."""
+        return (
+            f"<think>{self.pick(OPENINGS)} {subject}, and {self.pick(self.aspects)}. {self.facts(subject, 1)}</think>\n"
+        )
 
     def call(self, subject: str) -> str:
-        return self.thought(subject) + f"<search>{subject}: {self.pick(ASPECTS)}</search><|end|>"
+        """A search."""
+        return self.thought(subject) + f"<search>{subject}: {self.pick(self.aspects)}</search><|end|>"
 
     def result(self, subject: str) -> str:
+        """What a search finds."""
         return "\n".join(f"[{place + 1}] {self.facts(subject, 3)}" for place in range(3)) + "<|end|>"
 
     def answer(self, subject: str, value: int) -> str:
+        """The last turn."""
         return self.thought(subject) + f"<answer>{value}</answer><|end|>"
 
 
@@ -100,8 +118,7 @@ def tokenizer_of(texts: list[str]) -> Any:
 def record(folder: Path, iterations: int) -> None:
     """A run of GRPO whose rollouts branch behind their first search."""
     writer, rng = Writer(0), np.random.default_rng(1)
-    subjects = SUBJECTS
-    tokenizer = tokenizer_of([writer.call(name) + writer.result(name) for name in subjects for _ in range(30)])
+    tokenizer = tokenizer_of([writer.call(name) + writer.result(name) for name in writer.subjects for _ in range(30)])
     with arl.Store.open(folder) as store:
         (folder / "start").mkdir()
         tokenizer.save(str(folder / "start" / "tokenizer.json"))
@@ -123,9 +140,11 @@ def record(folder: Path, iterations: int) -> None:
 
 
 def _group(forest: Any, writer: Writer, tokenizer: Any, rng: Any, iteration: int, iterations: int, group: int) -> None:
-    subject = writer.pick(SUBJECTS)
+    subject = writer.pick(writer.subjects)
     forest.add_group(group, f"research/{subject.replace(' ', '-').lower()}")
-    prompt = f"<|user|>Find out about {subject}: {writer.pick(ASPECTS)}. Answer with one number.<|end|><|assistant|>"
+    prompt = (
+        f"<|user|>Find out about {subject}: {writer.pick(writer.aspects)}. Answer with one number.<|end|><|assistant|>"
+    )
     hard = float(np.clip(0.2 + 0.6 * iteration / iterations + 0.25 * rng.standard_normal(), 0.02, 0.97))
     calm = 1.0 - 0.45 * iteration / iterations
 
@@ -178,22 +197,7 @@ def measure(bench: Bench, run: Path, page: Path, pictures: Path | None) -> None:
         painted = [_painted(browser, page) for _ in range(3)]
         browser.until("document.getElementById('page').dataset.indexed")
         indexed = float(browser.do("document.getElementById('page').dataset.indexed"))
-        seconds = []
-        for text in (
-            "Lisbon",
-            "commission wrote",
-            "the index did not answer",
-            "voyager",
-            "tenth",
-            "e",
-            "zebra",
-            "<answer>42",
-        ):
-            browser.do("document.querySelector('.search input').focus()")
-            browser.do(
-                f"(() => {{ const box = document.querySelector('.search input'); box.value = {json.dumps(text)}; box.dispatchEvent(new Event('input')); }})()"
-            )
-            seconds.append(float(browser.do("document.querySelector('.search input').dataset.milliseconds")))
+        seconds = [_searched(browser, text) for text in SOUGHT]
         found = _opened(browser, group)
         if pictures is not None:
             _pictures(browser, page, pictures, group)
@@ -212,14 +216,48 @@ def measure(bench: Bench, run: Path, page: Path, pictures: Path | None) -> None:
         "search_ms": statistics.median(seconds),
         "slowest_search_ms": max(seconds),
     }
+    figures["mb_per_million_random_tokens"] = random_megabytes()
     bench.lines.append({"work": "page", **figures})
     for name, value, goal in (
         ("mb_per_million_tokens", per_million, MEGABYTES),
+        ("mb_per_million_random_tokens", figures["mb_per_million_random_tokens"], MEGABYTES),
         ("painted_ms", min(painted), PAINTED),
         ("slowest_search_ms", max(seconds), FOUND),
     ):
-        print(f"{name:<24} {value:10.1f}  (goal {goal:g}: {'reached' if value <= goal else 'missed'})")
+        print(f"{name:<30} {value:10.1f}  (goal {goal:g}: {'reached' if value <= goal else 'missed'})")
     print(json.dumps({name: round(value, 1) for name, value in figures.items()}))
+
+
+def _searched(browser: Browser, text: str) -> float:
+    """Milliseconds of a search, as its box tells them."""
+    box = "document.querySelector('.search input')"
+    browser.do(f"{box}.focus()")
+    browser.do(f"{box}.value = {json.dumps(text)}")
+    browser.do(f"{box}.dispatchEvent(new Event('input')) && null")
+    return float(browser.do(f"{box}.dataset.milliseconds"))
+
+
+def random_megabytes() -> float:
+    """Of a page of a million tokens that nothing can compress: random ids of a large vocabulary, all with numbers."""
+    rng = np.random.default_rng(0)
+    forest = arl.Forest()
+    for group in range(16):
+        forest.add_group(group, f"task {group}")
+        for member in range(8):
+            path = forest.start(group, member)
+            forest.append(path, rng.integers(0, 150_000, 64, np.int32), kind="prompt")
+            count = 1500
+            numbers = {name: rng.standard_exponential(count, np.float32) for name in ("logprobs", "entropies")}
+            numbers["logprobs"] *= -1
+            forest.append(path, rng.integers(0, 150_000, count, np.int32), kind="action", **numbers)
+            forest.step(path)
+            forest.finish(path, reward=float(member % 2))
+    with tempfile.TemporaryDirectory() as folder, arl.Store.open(folder) as store:
+        batch = store.rebase(forest.freeze())
+        store.append(batch, iteration=0)
+        store.close_iteration(batch.with_columns("draw", advantage=np.ones(batch.num_draws)), {})
+        tokens = scan(store).nodes.select(pl.col("tokens").list.len().sum()).collect().item()
+        return len(store.view().html) / tokens
 
 
 def _mixed(run: Path) -> int:
@@ -230,7 +268,9 @@ def _mixed(run: Path) -> int:
 
 def _painted(browser: Browser, page: Path) -> float:
     browser.open(page)
-    return float(browser.do("document.getElementById('page').dataset.painted"))
+    browser.until("performance.getEntriesByName('first-contentful-paint').length")
+    seen = browser.do("performance.getEntriesByName('first-contentful-paint')[0].startTime")
+    return max(seen, float(browser.do("document.getElementById('page').dataset.painted")))
 
 
 def _opened(browser: Browser, group: int) -> float:
@@ -251,7 +291,7 @@ def _pictures(browser: Browser, page: Path, folder: Path, group: int) -> None:
 INSPECT = """
 import json, sys
 from datetime import datetime, timezone
-from inspect_ai.log import EvalLog, EvalSample, EvalSpec, EvalConfig, EvalDataset, write_eval_log
+from inspect_ai.log import EvalConfig, EvalDataset, EvalLog, EvalSample, EvalSpec, bundle_log_dir, write_eval_log
 from inspect_ai.model import ChatMessageAssistant, ChatMessageTool, ChatMessageUser, ModelOutput
 from inspect_ai.scorer import Score
 kinds = {0: ChatMessageUser, 1: ChatMessageAssistant, 2: ChatMessageTool, 3: ChatMessageTool}
@@ -259,12 +299,16 @@ samples = []
 for line in open(sys.argv[1]):
     row = json.loads(line)
     messages = [kinds[kind](content=text) for kind, text in row["messages"]]
-    samples.append(EvalSample(id=row["id"], epoch=1, input=row["messages"][0][1], target="42", messages=messages,
-        output=ModelOutput.from_content("policy", row["messages"][-1][1]), scores={"reward": Score(value=row["reward"])}))
-spec = EvalSpec(created=datetime.now(timezone.utc).isoformat(), task="research", dataset=EvalDataset(name="research", samples=len(samples)),
-    model="policy", config=EvalConfig())
+    output = ModelOutput.from_content("policy", row["messages"][-1][1])
+    scores = {"reward": Score(value=row["reward"])}
+    asked = row["messages"][0][1]
+    samples.append(
+        EvalSample(id=row["id"], epoch=1, input=asked, target="42", messages=messages, output=output, scores=scores)
+    )
+created = datetime.now(timezone.utc).isoformat()
+dataset = EvalDataset(name="research", samples=len(samples))
+spec = EvalSpec(created=created, task="research", dataset=dataset, model="policy", config=EvalConfig())
 write_eval_log(EvalLog(status="success", eval=spec, samples=samples), sys.argv[2] + "/run.eval")
-from inspect_ai.log import bundle_log_dir
 bundle_log_dir(log_dir=sys.argv[2], output_dir=sys.argv[3])
 """
 
@@ -310,7 +354,7 @@ def beside_inspect(bench: Bench, run: Path, folder: Path, python: str) -> None:
 def main() -> None:
     """Measure and write the record."""
     options = argparse.ArgumentParser()
-    options.add_argument("--iterations", type=int, default=16)
+    options.add_argument("--iterations", type=int, default=24)
     options.add_argument("--keep", type=Path)
     options.add_argument("--pictures", type=Path)
     options.add_argument("--inspect")

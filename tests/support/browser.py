@@ -49,7 +49,7 @@ class Browser:
 
         self._process = subprocess.Popen(
             [found, *options, f"--user-data-dir={self._profile}", f"--window-size={width},{height}", "about:blank"],
-            preexec_fn=pipes,
+            preexec_fn=pipes,  # noqa: PLW1509  # which only renames its own pipes
             close_fds=False,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

@@ -48,5 +48,4 @@ def hostile_file(tmp_path_factory) -> Path:
         batch = store.rebase(forest.freeze())
         store.append(batch, iteration=0)
         store.close_iteration(batch.with_columns("draw", advantage=[0.5, -0.5]), {"metrics": {HOSTILE[1]: 1.0}})
-        file = Page.of(store, tokenizer=tokenizer).save(folder.parent / "page.html")
-    return file
+        return Page.of(store, tokenizer=tokenizer).save(folder.parent / "page.html")

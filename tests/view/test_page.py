@@ -16,6 +16,8 @@ from agentrl_core.integrations.polars import scan
 from agentrl_core.view import Page
 from agentrl_core.view.statistics import statistics
 
+MINUS = "\N{MINUS SIGN}"
+
 BLUE, ORANGE = (2, 0), (0, 2)
 """Which channel is the stronger one, and which the weaker."""
 
@@ -34,7 +36,8 @@ def at(browser, page_file):
 
 def middle(browser, selector: str) -> tuple[float, float]:
     box = browser.do(
-        f"(() => {{ const found = document.querySelector({json.dumps(selector)}); found.scrollIntoView({{block: 'center'}});"
+        f"(() => {{ const found = document.querySelector({json.dumps(selector)});"
+        " found.scrollIntoView({block: 'center'});"
         " const box = found.getBoundingClientRect(); return [box.x + 2, box.y + 2, box.width, box.height]; })()"
     )
     assert box[2] > 0
@@ -87,7 +90,8 @@ def test_filters_and_bins_choose_groups(at, recorded) -> None:
     groups = scan(recorded).trajectories.group_by("group_id").agg(pl.col("reward").mean()).collect()
     assert f"{len(groups)} of {len(groups)} groups" in browser.texts(".count")
     counts = browser.do(
-        "[...document.querySelectorAll('.histogram[data-name=\"mean reward\"] .bin')].map((bin) => Number(bin.title.split(': ').at(-1)))"
+        "[...document.querySelectorAll('.histogram[data-name=\"mean reward\"] .bin')]"
+        ".map((bin) => Number(bin.title.split(': ').at(-1)))"
     )
     assert sum(counts) == len(groups)
     place = int(np.argmax(counts))
@@ -101,7 +105,7 @@ def test_filters_and_bins_choose_groups(at, recorded) -> None:
         scan(recorded).trajectories.join(scan(recorded).steps, on="trajectory_id").filter(pl.col("flags") & 1 != 0)
     )
     expected = failing.select(pl.col("group_id").n_unique()).collect().item()
-    assert 0 < expected
+    assert expected > 0
     browser.until(f"document.querySelectorAll('.groups tbody tr').length === {expected}")
 
 
@@ -109,7 +113,8 @@ def test_the_tree_draws_each_node_once_as_wide_as_its_tokens(at, recorded) -> No
     browser = at("#g0")
     nodes = scan(recorded).nodes.filter(group_id=0).collect()
     drawn = browser.do(
-        "[...document.querySelectorAll('.tree .node')].map((node) => [Number(node.dataset.node), node.getBoundingClientRect().width])"
+        "[...document.querySelectorAll('.tree .node')]"
+        ".map((node) => [Number(node.dataset.node), node.getBoundingClientRect().width])"
     )
     assert sorted(node for node, _ in drawn) == sorted(nodes["node_id"])
     tokens = dict(zip(nodes["node_id"], nodes["tokens"].list.len(), strict=True))
@@ -154,8 +159,8 @@ def test_overlays_show_what_is_known_of_a_token(at, recorded) -> None:
     assert {"text", "advantage", "logprobs", "entropies", "mask", "kind", "version", "value"} <= set(names)
     facts = dict(zip(browser.texts(".facts-of-token dt"), browser.texts(".facts-of-token dd"), strict=True))
     assert facts["token"] == str(row["token"])
-    assert float(facts["advantage"].replace("−", "-")) == pytest.approx(row["advantage"], abs=5.1e-4)
-    assert float(facts["log-prob"].split()[0].replace("−", "-")) == pytest.approx(row["logprob"], abs=2e-3)
+    assert float(facts["advantage"].replace(MINUS, "-")) == pytest.approx(row["advantage"], abs=5.1e-4)
+    assert float(facts["log-prob"].split()[0].replace(MINUS, "-")) == pytest.approx(row["logprob"], abs=2e-3)
     assert facts["trained"] == "yes"
     browser.click(".menu [data-overlay=mask]")
     trained = browser.colour(*middle(browser, f"[data-place='{row['token_position']}']"))
@@ -196,7 +201,8 @@ def test_the_tree_grows_again(at, recorded) -> None:
     count = scan(recorded).nodes.filter(group_id=0).collect().height
     assert browser.do("document.querySelectorAll('.node.unborn').length") == 0
     browser.do(
-        "(() => { const slider = document.querySelector('input[type=range]'); slider.value = 5; slider.dispatchEvent(new Event('input')); })()"
+        "(() => { const slider = document.querySelector('input[type=range]'); slider.value = 5;"
+        " slider.dispatchEvent(new Event('input')); })()"
     )
     assert browser.do("document.querySelectorAll('.node.unborn').length") == count - 5
     assert browser.texts(".replay output")[0].startswith(f"5 of {count} nodes")
@@ -285,7 +291,8 @@ def test_nothing_but_the_script_of_the_page_runs(browser, page_file) -> None:
     )
     assert refused == "EvalError"
     browser.do(
-        "document.body.append(Object.assign(document.createElement('script'), { textContent: 'document.title = \"owned\"' }))"
+        "document.body.append(Object.assign(document.createElement('script'),"
+        " { textContent: 'document.title = \"owned\"' }))"
     )
     assert browser.do("document.title") != "owned"
     answer = browser.do("fetch('https://example.com').then(() => 'answered', () => 'refused')")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from agentrl_core.cli._view import console, number, opened, print_columns
 from agentrl_core.view.statistics import statistics

@@ -81,7 +81,7 @@ def _others(iterations: pl.DataFrame, rows: dict[str, Any]) -> list[Sign]:
         level = "good" if left > 0.5 else "watch" if left > 0.2 else "bad"
         made.append(Sign("entropy", f"{left:.0%}", level, "of the entropy at the beginning is left"))
     if rows["sharing"] is not None:
-        made.append(Sign("sharing", f"{rows['sharing']:.2f}×", "good", "how often a stored token is used"))
+        made.append(Sign("sharing", f"{rows['sharing']:.2f} x", "good", "how often a stored token is used"))
     return made
 
 

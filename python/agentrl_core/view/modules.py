@@ -11,11 +11,11 @@ _EXPORT = re.compile(r"^export ((?:async )?(?:function|class|const) (\w+))", re.
 
 
 def joined(modules: Mapping[str, str]) -> str:
-    """One script of modules, which import by name from each other and export what they declare.
+    r"""One script of modules, which import by name from each other and export what they declare.
 
     Example:
         >>> from agentrl_core.view.modules import joined
-        >>> one, two = "export const one = 1;\\n", 'import { one } from "./one.js";\\nalert(one);\\n'
+        >>> one, two = "export const one = 1;\n", 'import { one } from "./one.js";\\nalert(one);\n'
         >>> print(joined({"two.js": two, "one.js": one}))
         "use strict";
         const one_js = (() => {

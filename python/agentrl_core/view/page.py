@@ -135,7 +135,8 @@ class Page:
     def _repr_html_(self) -> str:
         """The page in a frame of its own, as a notebook shows it."""
         text = html.escape(self.html, quote=True)
-        return f'<iframe srcdoc="{text}" style="width:100%;height:760px;border:1px solid #8884;border-radius:8px"></iframe>'
+        style = "width:100%;height:760px;border:1px solid #8884;border-radius:8px"
+        return f'<iframe srcdoc="{text}" style="{style}"></iframe>'
 
     def __repr__(self) -> str:
         return f"Page({len(self.html) / 1e6:.1f} MB)"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from os import PathLike
 from pathlib import Path
 from typing import Any, Self
@@ -79,12 +80,12 @@ class Vocabulary:
         return None
 
     def texts(self, tokens: pl.Series) -> pl.Series:
-        """The text of each list of tokens; null where there is no list. An id that is no token stands as `<id>`.
+        r"""The text of each list of tokens; null where there is no list. An id that is no token stands as `<id>`.
 
         Example:
             >>> import polars as pl
             >>> from agentrl_core.integrations.polars.vocabulary import Vocabulary
-            >>> words = Vocabulary.from_bytes({0: b"a", 1: b"\\xc3", 2: b"\\xa9"}, set())
+            >>> words = Vocabulary.from_bytes({0: b"a", 1: b"\xc3", 2: b"\xa9"}, set())
             >>> words.texts(pl.Series([[0, 1, 2], [], None])).to_list()
             ['aé', '', None]
         """
@@ -107,7 +108,7 @@ class Vocabulary:
             np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
         ]
         places = bounds.tolist()
-        made = [joined[begin:end].decode(errors="replace") for begin, end in zip(places, places[1:], strict=False)]
+        made = [joined[begin:end].decode(errors="replace") for begin, end in pairwise(places)]
         present = tokens.is_not_null().to_list()
         texts = [text if there else None for text, there in zip(made, present, strict=True)]
         return pl.Series(tokens.name, texts, dtype=pl.String)

@@ -71,7 +71,7 @@ function rank(name) {
 }
 
 function ofNumbers(name, values) {
-  const [label, unit] = LABELS[name] ?? [name.replaceAll("_", " "), "computed for each token"];
+  const [label, unit] = LABELS[name] ?? [name[0].toUpperCase() + name.slice(1).replaceAll("_", " "), "computed for each token"];
   const isSigned = name === "advantage" || name === "mismatch" || (quantile(values, 0.02) < 0 && quantile(values, 0.98) > 0);
   const isLogProb = name.includes("logprob");
   const most = Math.max(...[0.01, 0.99].map((part) => Math.abs(quantile(values, part)))) || 1;

@@ -10,7 +10,8 @@ const whole = new Promise((done) => {
 });
 
 async function bytesOf(id) {
-  if (document.getElementById(id) === null) await whole;
+  // An element that is there may still be growing: only what stands above this script is whole before all is.
+  if (id !== "contents") await whole;
   const text = document.getElementById(id).textContent;
   const packed = Uint8Array.fromBase64 ? Uint8Array.fromBase64(text) : Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
   const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));

@@ -36,7 +36,7 @@ export function number(value, digits = 3) {
   const size = Math.abs(value);
   if (size >= 1000) return Math.round(value).toLocaleString("en");
   if (size < 0.001) return value.toExponential(1).replace("-", "−");
-  return value.toFixed(digits).replace("-", "−");
+  return value.toFixed(size >= 100 ? 1 : size >= 10 ? 2 : digits).replace("-", "−");
 }
 
 export function signed(value, digits = 3) {

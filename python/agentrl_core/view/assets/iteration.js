@@ -110,6 +110,7 @@ function table(run, groups, state, go, set) {
 function cell(group, name) {
   const value = group[name];
   if (name === "task_id") return visible(value ?? "");
+  if (name === "group_id" || name === "iteration") return String(value);
   if (name === "success") return share(value);
   if (name === "rewards") return rewards(value, group.reward);
   if (["lag", "tool_errors", "drifted"].includes(name)) return value ? number(value) : "";

@@ -83,7 +83,6 @@ export function searchBox(search, go) {
   const look = () => {
     const began = performance.now();
     const found = search.find(input.value);
-    input.dataset.milliseconds = (performance.now() - began).toFixed(2);
     list.hidden = input.value === "";
     const open = (to) => {
       list.hidden = true;
@@ -97,6 +96,7 @@ export function searchBox(search, go) {
       found.nodes.map((place) => entry({ group: place.group, node: place.node, inside: place.inside }, h("b", {}, `group ${place.group}`), " ",
         visible(place.around.slice(0, place.before)), h("mark", {}, visible(place.around.slice(place.before, place.before + input.value.length))), visible(place.around.slice(place.before + input.value.length)))),
       h("li", { class: "count" }, `${number(found.count)} places in texts${missing ? `, ${number(missing)} blocks are still being read` : ""}`));
+    input.dataset.milliseconds = (performance.now() - began).toFixed(2);
   };
   input.addEventListener("input", look);
   input.addEventListener("focus", () => input.value && look());

@@ -15,7 +15,7 @@ export function why(group, chosen, choose) {
   const reach = Math.max(...values.map((value) => Math.abs(value - mean)), 1e-9);
   const same = values.length > 1 && values.every((value) => value === values[0]);
   const rows = members.map((each) => h("tr", { class: each === chosen ? "chosen" : null, onclick: () => choose(each), data: { trajectory: each.trajectory_id } },
-    h("td", {}, number(each.trajectory_id)), h("td", {}, number(score(each), 3), each.draw.votes ? "" : h("small", {}, " no vote")),
+    h("td", {}, String(each.trajectory_id)), h("td", {}, number(score(each), 3), each.draw.votes ? "" : h("small", {}, " no vote")),
     h("td", { class: "away" }, bar(score(each) - mean, reach)),
     h("td", { class: "advantage" }, h("span", { style: { background: diverging(advantageOf(each)[0], most) } }, advantageOf(each).map((value) => signed(value, 2)).join(" … ") || "–"))));
   const recipe = group.run.recipe(draw.iteration);
@@ -23,7 +23,7 @@ export function why(group, chosen, choose) {
   const numbers = links.length === 1 ? inNumbers(links[0], score(chosen), values, draw.advantage) : null;
   return h("div", { class: "why" },
     same && h("p", { class: "banner" }, "All scores of this group are the same: whatever the formula, nothing is learnt from it."),
-    h("table", {}, h("thead", {}, h("tr", {}, ["member", "score", "from the mean", "advantage"].map((name) => h("th", {}, name)))), h("tbody", {}, rows)),
+    h("table", {}, h("thead", {}, h("tr", {}, ["member", "score", "from mean", "advantage"].map((name) => h("th", {}, name)))), h("tbody", {}, rows)),
     h("p", { class: "facts" }, h("span", {}, h("b", {}, number(mean)), " mean"), h("span", {}, h("b", {}, number(spread(values, 1))), " std"), h("span", {}, h("b", {}, number(values.length)), " votes")),
     numbers,
     recipe === null ? h("p", { class: "missing" }, "The run does not say by which recipe it was made.") : chain(recipe));
@@ -63,9 +63,13 @@ function inNumbers({ component, options }, score, values, stored) {
   const agrees = Math.abs(made - stored) <= 1e-4 * Math.max(1, Math.abs(stored));
   const name = options.center === "mean" ? "mean" : "mean of the others";
   return h("div", { class: "formula" },
-    h("p", {}, "advantage = ", fraction(`score − ${name}`, scaled ? `std + ${options.eps}` : null)),
-    h("p", {}, "= ", fraction(`${number(score)} − ${number(centre)}`, scaled ? `${number(divisor - options.eps)} + ${options.eps}` : null), " = ", h("b", {}, signed(made))),
+    h("p", {}, "advantage = ", fraction(`score − ${name}`, scaled ? `std + ${small(options.eps)}` : null)),
+    h("p", {}, "= ", fraction(`${number(score)} − ${number(centre)}`, scaled ? `${number(divisor - options.eps)} + ${small(options.eps)}` : null), " = ", h("b", {}, signed(made))),
     agrees ? h("p", { class: "agrees" }, `✓ as stored: ${signed(stored)}`) : h("p", { class: "differs" }, `stored is ${number(stored)}: more than this formula made it`));
+}
+
+function small(value) {
+  return value > 0 && value < 0.001 ? value.toExponential() : String(value);
 }
 
 function fraction(above, below) {
