@@ -203,7 +203,7 @@ def test_show_colours_advantages_on_a_terminal(agentrl, recorded, monkeypatch) -
 
 def test_show_without_a_tokenizer_shows_ids(agentrl, recorded, tmp_path) -> None:
     run = tmp_path / "run"
-    shutil.copytree(recorded, run, ignore=shutil.ignore_patterns("start"))
+    shutil.copytree(recorded, run, ignore=shutil.ignore_patterns("start", "tokenizer"))
     tokens = scan(run).nodes.collect()["tokens"][0].to_list()
     ids = " ".join(map(str, tokens))
     assert ids in agentrl("show", run, 0)
