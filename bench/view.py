@@ -42,8 +42,8 @@ MEGABYTES, PAINTED, FOUND = 12.0, 1000.0, 100.0
 
 SUBJECTS = """the Hanseatic League, the Antikythera mechanism, basalt columns, the Voyager probes, bowhead whales,
 the Suez Canal, slime moulds, the Carrington event, Byzantine mosaics, tardigrades, the Silk Road, the Lascaux caves,
-ball lightning, the Hubble constant, the Domesday Book, deep-sea vents, the Rosetta Stone"""
-ASPECTS = """when it was first described, who paid for it, how its age was measured, what ended it, where its records are,
+ball lightning, the Hubble constant, the Domesday Book, deep-sea vents"""
+ASPECTS = """when it was first described, who paid for it, how its age was measured, what ended it, where records are,
 which numbers disagree, how large it was at its height, what the newest survey says"""
 OPENINGS = [
     "Let me look for",

@@ -18,6 +18,8 @@ COMMANDS = {
     "show": "show a trajectory: its group's tree, and what was said",
     "view": "write a run as one page that opens from disk",
     "stats": "how training went, iteration by iteration",
+    "watch": "show a run in the terminal while it goes on",
+    "compare": "compare two runs, task by task",
     "verify": "check that a run's files are whole and agree",
     "doctor": "compare an engine's log-probabilities with the model's, and say why they differ",
     "export": "write training rows or a table as Parquet or JSONL",

@@ -34,7 +34,7 @@ def opened(path: str) -> Iterator[Store]:
         store = Store.open(path, read_only=True)
     except NotFoundError:
         folder = Path(path)
-        runs = sorted(in_a_line(str(manifest.parent)) for manifest in folder.glob("*/manifest"))
+        runs = [in_a_line(str(found)) for found in runs_in(path)]
         what = "is no run" if folder.is_dir() else "does not exist"
         hint = f"; runs in it: {', '.join(runs[:10])}" if runs else "; give the directory of a run"
         raise NotFoundError(f"{in_a_line(path)} {what}{hint}") from None
@@ -47,6 +47,12 @@ def opened(path: str) -> Iterator[Store]:
             if not type(error).__module__.startswith("polars"):
                 raise
             raise CorruptError(f"{path} cannot be read: {error}; run agentrl verify {path}") from None
+
+
+def runs_in(path: str) -> list[Path]:
+    """The runs that lie in a folder; none if it is a run itself."""
+    folder = Path(path)
+    return [] if (folder / "manifest").exists() else sorted(found.parent for found in folder.glob("*/manifest"))
 
 
 def console() -> Console:

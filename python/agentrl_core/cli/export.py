@@ -46,7 +46,8 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.epilog = (
         "examples:\n  agentrl export runs/demo --to rows.parquet\n"
         "  agentrl export runs/demo --to last.jsonl --iterations 30:\n"
-        "  agentrl export runs/demo --to nodes.parquet --table nodes"
+        "  agentrl export runs/demo --to nodes.parquet --table nodes\n"
+        "  agentrl export runs/demo --to chats.jsonl --table chats"
     )
     command.add_argument("path", metavar="RUN", help="directory of the run")
     command.add_argument("--to", required=True, metavar="FILE", help="the file to write")
@@ -58,10 +59,11 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument(
         "--table",
-        choices=("rows", *_TABLES),
+        choices=("rows", "chats", *_TABLES),
         default="rows",
         metavar="TABLE",
-        help=f"rows (training rows, the default), or one of {', '.join(_TABLES)}",
+        help="rows (training rows, the default), chats (each rollout as messages, for fine-tuning), or one of "
+        + ", ".join(_TABLES),
     )
     command.add_argument(
         "--iterations",
@@ -89,8 +91,8 @@ def run(path: str, to: str, format: str | None, table: str, iterations: str | No
     reading = Lock()
     with opened(path) as store:
         tables = scan(store)
-        if table == "rows":
-            parts, schema = _rows(tables, chosen)
+        if table in ("rows", "chats"):
+            parts, schema = _rows(tables, chosen) if table == "rows" else _chats(path, tables, chosen)
             shown = Console(stderr=True)
             shown_parts = track(parts, f"rows of {path}", console=shown, disable=not shown.is_terminal)
             frame = _streamed(shown_parts, schema, reading)
@@ -127,6 +129,24 @@ def _rows(tables: Tables, chosen: tuple[int, int]) -> tuple[_Parts, pl.Schema]:
     schema = rows(draws.clear(), tables).schema
     parts = [draws[begin : begin + _DRAWS_AT_ONCE] for begin in range(0, len(draws), _DRAWS_AT_ONCE)]
     return [partial(rows, part, tables) for part in parts], schema
+
+
+def _chats(path: str, tables: Tables, chosen: tuple[int, int]) -> tuple[_Parts, pl.Schema]:
+    """A row for each rollout with its messages, some at a time."""
+    import polars as pl
+
+    within = pl.col("iteration").is_between(*chosen, closed="left") & (pl.col("role") == "member")
+    found = tables.trajectories.filter(within).sort("trajectory_id")
+    wanted = ("iteration", "trajectory_id", "group_id", "task_id", "status", "reward", "success")
+    members: Any = found.select(*wanted).collect()
+
+    def rows(part: Any) -> pl.DataFrame:
+        made: pl.DataFrame = part.agentrl.chats(tables, path)
+        return made
+
+    schema = rows(members.clear()).schema
+    parts = [members[begin : begin + _DRAWS_AT_ONCE] for begin in range(0, len(members), _DRAWS_AT_ONCE)]
+    return [partial(rows, part) for part in parts], schema
 
 
 def _table(tables: Tables, table: str, chosen: tuple[int, int]) -> pl.LazyFrame:

@@ -6,6 +6,7 @@ import argparse
 from dataclasses import fields
 from typing import TYPE_CHECKING
 
+from agentrl_core.cli._curves import curves
 from agentrl_core.cli._view import console, number, opened, print_columns
 from agentrl_core.view.statistics import statistics
 
@@ -46,6 +47,8 @@ def run(path: str) -> int:
         tables = scan(store)
         rows = statistics(tables).join(_by_domain(store), on="iteration", how="left")
         print_columns(out, rows.columns, [[number(value) for value in row] for row in rows.rows()])
+        out.print()
+        print_columns(out, ["curve", "over the iterations", "first", "last"], curves(rows))
         out.print(_bytes(store, tables))
     return 0
 

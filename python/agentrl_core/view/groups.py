@@ -6,19 +6,15 @@ from typing import Any
 
 import polars as pl
 
-from agentrl_core.data.codes import ACTION, CODES, StepFlag
+from agentrl_core.data.codes import StepFlag
 from agentrl_core.integrations.polars import Tables
 from agentrl_core.view.blocks import Chosen
-
-_MEMBER = CODES["role"].index("member")
-_TRUNCATED = CODES["status"].index("truncated")
-_BROKEN = [CODES["status"].index(name) for name in ("aborted", "failed")]
 
 
 def of_groups(tables: Tables, chosen: Chosen) -> pl.DataFrame:
     """Counts, means and shares of each group, `block` (-1: left out), and the rewards of its members as a list."""
     status = pl.col("status")
-    members = pl.col("role") == _MEMBER
+    members = pl.col("role") == "member"
     trajectories = tables.trajectories.group_by("group_id").agg(
         pl.col("task_id").first(),
         members=members.sum(),
@@ -26,11 +22,11 @@ def of_groups(tables: Tables, chosen: Chosen) -> pl.DataFrame:
         rewards=pl.col("reward").filter(members).cast(pl.Float32),
         reward=pl.col("reward").filter(members).mean(),
         success=pl.col("success").filter(members).mean(),
-        truncated=(status == _TRUNCATED).sum(),
-        failed=status.is_in(_BROKEN).sum(),
+        truncated=(status == "truncated").sum(),
+        failed=status.is_in(["aborted", "failed"]).sum(),
         lag=(pl.col("iteration") - pl.col("min_policy_version")).max(),
     )
-    action = pl.col("kind") == ACTION
+    action = pl.col("kind") == "action"
     nodes = tables.nodes.group_by("group_id").agg(
         generated=pl.col("tokens").list.len().filter(action).cast(pl.Int64).sum(),
         length=(pl.col("start") + pl.col("tokens").list.len()).max(),
@@ -44,7 +40,7 @@ def of_groups(tables: Tables, chosen: Chosen) -> pl.DataFrame:
         turns=pl.len(),
         tool_errors=(flags & int(StepFlag.TOOL_ERROR) != 0).sum(),
         format_errors=(flags & int(StepFlag.FORMAT_ERROR) != 0).sum(),
-        drifted=(pl.col("drift").fill_null(0) > 0).sum(),
+        drifted=(pl.col("drift").fill_null("clean") != "clean").sum(),
     )
     drawn: Any = tables.draws.select("draw_id", "group_id", "trajectory_id", "iteration", "votes")
     drawn = drawn.join(tables.draw_columns, on="draw_id", how="left")

@@ -15,7 +15,7 @@ def joined(modules: Mapping[str, str]) -> str:
 
     Example:
         >>> from agentrl_core.view.modules import joined
-        >>> one, two = "export const one = 1;\n", 'import { one } from "./one.js";\\nalert(one);\n'
+        >>> one, two = "export const one = 1;\n", 'import { one } from "./one.js";\nalert(one);\n'
         >>> print(joined({"two.js": two, "one.js": one}))
         "use strict";
         const one_js = (() => {

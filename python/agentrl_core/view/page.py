@@ -20,6 +20,7 @@ from agentrl_core.data.codes import CODES, UNTRAINED, StepFlag
 from agentrl_core.data.store import Store
 from agentrl_core.exceptions import InvalidInputError, StoreError
 from agentrl_core.integrations.polars import scan
+from agentrl_core.integrations.polars._names import OPERATIONS
 from agentrl_core.integrations.polars.vocabulary import Vocabulary, used
 from agentrl_core.view.blocks import Chosen, blocks, packed, plain
 from agentrl_core.view.credit import recipes_of
@@ -27,9 +28,6 @@ from agentrl_core.view.groups import of_groups
 from agentrl_core.view.health import signs
 from agentrl_core.view.modules import joined
 from agentrl_core.view.statistics import statistics
-
-OPERATIONS = ("start", "fork", "continue", "inject", "splice", "rollback", "replace", "prune", "stop", "resume")
-"""Names of the codes of `decisions.operation`."""
 
 _ALL = (0, 2**62)
 

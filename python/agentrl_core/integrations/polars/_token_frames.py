@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from agentrl_core.data.codes import ACTION, UNTRAINED
+from agentrl_core.data.codes import UNTRAINED
 from agentrl_core.exceptions import InvalidInputError, NotFoundError
 from agentrl_core.integrations.polars._paths import Indices, PathNodes, Tree, find, ranges, walk
 
@@ -239,7 +239,7 @@ def _token_columns(nodes: pl.DataFrame, tables: Tables) -> dict[str, pl.Series]:
     made = tables.node_columns.join(nodes.lazy().select("node_id"), on="node_id", how="semi").collect()
     nodes = nodes.join(made, on="node_id", how="left", maintain_order="left")
     count = pl.col("tokens").list.len()
-    allowed = (pl.col("kind") == ACTION).cast(pl.UInt8).repeat_by(count)
+    allowed = (pl.col("kind") == "action").cast(pl.UInt8).repeat_by(count)
     lists = nodes.select(
         "tokens",
         pl.col("kind").repeat_by(count).alias("kinds"),

@@ -41,13 +41,15 @@ class Vocabulary:
         """The vocabulary of a tokenizer.
 
         Args:
-            tokenizer: a `tokenizer.json`, a directory with one, a fast tokenizer of Hugging Face, or one of the package
-                tokenizers.
+            tokenizer: a `tokenizer.json`, a directory with one, a run that keeps its own, a fast tokenizer of Hugging
+                Face, one of the package tokenizers, or a vocabulary.
 
         Raises:
             InvalidInputError: it is none of these, or there is no such file.
             MissingDependencyError: a file is given, and the package tokenizers is not installed.
         """
+        if isinstance(tokenizer, cls):
+            return tokenizer
         core = tokenizer if hasattr(tokenizer, "get_vocab") and hasattr(tokenizer, "to_str") else None
         if core is None and hasattr(tokenizer, "backend_tokenizer"):
             core = tokenizer.backend_tokenizer
@@ -122,7 +124,8 @@ def _read(path: Any) -> Any:
         raise InvalidInputError(
             f"tokenizer is a {type(path).__name__}; give a fast tokenizer, a tokenizer.json, or its directory"
         ) from None
-    file = given / "tokenizer.json" if given.is_dir() else given
+    places = [given / "tokenizer.json", *(given / place / "tokenizer.json" for place in PLACES)]
+    file = next(filter(Path.is_file, places), places[0]) if given.is_dir() else given
     if not file.is_file():
         raise InvalidInputError(f"tokenizer={str(path)!r}: there is no {file}; give a tokenizer.json or its directory")
     try:
