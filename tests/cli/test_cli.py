@@ -22,7 +22,7 @@ from agentrl_core.cli import COMMANDS, main
 from agentrl_core.cli._words import Words
 from agentrl_core.integrations.polars import Tables, scan
 
-LOOKING = ("ls", "show", "stats", "export")
+LOOKING = ("ls", "show", "stats", "export", "view", "watch", "compare")
 
 
 @pytest.fixture
@@ -238,9 +238,11 @@ def test_unknown_trajectories_name_their_neighbours(agentrl, recorded) -> None:
 
 @pytest.mark.parametrize("command", [*LOOKING, "verify"])
 def test_what_is_no_run_is_said_so(agentrl, recorded, tmp_path, command) -> None:
-    more = {"show": ["0"], "export": ["--to", str(tmp_path / "x.jsonl")]}.get(command, [])
+    more = {"show": ["0"], "export": ["--to", str(tmp_path / "x.jsonl")], "compare": [recorded]}.get(command, [])
     missing = agentrl(command, tmp_path / "none", *more, status=1)
     assert missing.startswith(f"agentrl: {tmp_path / 'none'} does not exist; give the directory of a run")
+    if command == "ls":  # which lists the runs of a folder
+        return
     above = agentrl(command, recorded.parent, *more, status=1)
     assert above == f"agentrl: {recorded.parent} is no run; runs in it: {recorded}\n"
 
@@ -248,7 +250,7 @@ def test_what_is_no_run_is_said_so(agentrl, recorded, tmp_path, command) -> None
 def test_names_of_folders_cannot_control_the_terminal(agentrl, tmp_path) -> None:
     run = tmp_path / "a\x1b[31m\nb"
     Store.open(run).close()
-    message = agentrl("ls", tmp_path, status=1)
+    message = agentrl("stats", tmp_path, status=1)
     assert message == f"agentrl: {tmp_path} is no run; runs in it: {tmp_path}/a\\x1b[31m\\nb\n"
     assert "\x1b" not in agentrl("ls", f"{run}/none", status=1)
     assert "\x1b" not in agentrl("verify", run)
@@ -411,7 +413,7 @@ def test_a_damaged_file_is_named(agentrl, recorded, tmp_path, command) -> None:
     shutil.copytree(recorded, run)
     file = next((run / "trajectories").glob("*.arrow"))
     file.write_bytes(file.read_bytes()[:-100])
-    more = {"show": ["0"], "export": ["--to", str(tmp_path / "x.jsonl")]}.get(command, [])
+    more = {"show": ["0"], "export": ["--to", str(tmp_path / "x.jsonl")], "compare": [recorded]}.get(command, [])
     message = agentrl(command, run, *more, status=1)
     assert message.startswith(f"agentrl: {run} cannot be read: ")
     assert message.endswith(f"; run agentrl verify {run}\n")

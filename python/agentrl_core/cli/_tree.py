@@ -47,7 +47,7 @@ def group_tree(nodes: pl.DataFrame, members: pl.DataFrame, shown: int, path: set
         label.append(", ".join(f"{node['kind']} {len(node['tokens'])}" for node in line))
         label.append(f"  {words.preview(line[-1]['tokens'], _PREVIEW)}", style="dim")
         if len(alike) > 1:
-            label.append(f"  × {len(alike)}", style="bold")
+            label.append(f"  x {len(alike)}", style="bold")
         branch = above.add(label)
         for told in _told([member for same in alike for member in leaves[same[-1]["node_id"]]], shown):
             branch.add(_leaf(told, shown))

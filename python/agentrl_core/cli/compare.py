@@ -37,13 +37,9 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def run(path: str, other: str) -> int:
     """Print the table and the pairs."""
-    from agentrl_core.integrations.polars import scan
-    from agentrl_core.view.statistics import statistics
-
     out = console()
-    with opened(path) as one, opened(other) as two:
-        tables = scan(one), scan(two)
-        rows, pairs = beside(*map(statistics, tables)), paired(*tables)
+    (numbers, tasks), (other_numbers, other_tasks) = _read(path), _read(other)
+    rows, pairs = beside(numbers, other_numbers), paired(tasks, other_tasks)
     print_columns(out, ["", "first", "second", "difference", "by iteration"], rows)
     out.print()
     if len(pairs) == 0:
@@ -67,33 +63,46 @@ def beside(first: pl.DataFrame, second: pl.DataFrame) -> list[list[str]]:
     Raises:
         NotFoundError: they have no iteration in common.
     """
-    both: Any = first.join(second, on="iteration", suffix=" of second").sort("iteration")
+    both = first.join(second, on="iteration", suffix=" of second").sort("iteration")
     if both.is_empty():
         raise NotFoundError("the runs have no iteration in common that was drawn from")
     made = []
     for name in first.columns[1:]:
         other = f"{name} of second"
         difference = both[other] - both[name]
-        means = both[name].mean(), both[other].mean(), difference.mean()
+        means: tuple[Any, ...] = both[name].mean(), both[other].mean(), difference.mean()
         made.append([name, *map(number, means), sparkline(difference.to_list())])
     return made
 
 
-def paired(first: Tables, second: Tables) -> pl.DataFrame:
+def _read(path: str) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """The numbers of a run by iteration, and how much of each task it solved."""
+    from agentrl_core.integrations.polars import scan
+    from agentrl_core.view.statistics import statistics
+
+    with opened(path) as store:
+        tables = scan(store)
+        return statistics(tables), solved(tables)
+
+
+def solved(tables: Tables) -> pl.DataFrame:
+    """The share of the members that solved each task in each iteration."""
+    import polars as pl
+
+    members = tables.trajectories.filter(pl.col("role") == "member")
+    found: pl.DataFrame = members.group_by("iteration", "task_id").agg(pl.col("success").mean()).collect()
+    return found
+
+
+def paired(first: pl.DataFrame, second: pl.DataFrame) -> pl.DataFrame:
     """A row for each task that both runs met in the same iteration: the difference of the shares that solved it."""
     import polars as pl
 
-    def solved(tables: Tables) -> Any:
-        members = tables.trajectories.filter(pl.col("role") == "member")
-        return members.group_by("iteration", "task_id").agg(pl.col("success").mean())
-
-    both: Any = (
-        solved(first).join(solved(second), on=["iteration", "task_id"], suffix="_of_second").drop_nulls().collect()
+    both = (
+        first.join(second, on=["iteration", "task_id"], suffix="_of_second").drop_nulls().sort("iteration", "task_id")
     )
     difference = pl.col("success_of_second") - pl.col("success")
-    return both.sort("iteration", "task_id").with_columns(  # type: ignore[no-any-return]
-        difference=difference, better=difference > 0, worse=difference < 0
-    )
+    return both.with_columns(difference=difference, better=difference > 0, worse=difference < 0)
 
 
 def interval(differences: list[float]) -> tuple[float, float]:
