@@ -350,3 +350,36 @@ def test_a_notebook_shows_it_in_a_frame(recorded) -> None:
     assert shown.startswith('<iframe srcdoc="&lt;!doctype html&gt;')
     assert '"' not in shown.partition('srcdoc="')[2].partition('" style=')[0]
     assert "<title>mine</title>" in page.html
+
+
+def test_drift_shows_both_texts_from_the_first_token_that_differs(browser, drifted_file) -> None:
+    browser.open(drifted_file, "#g0/t0/drift")
+    assert browser.texts(".drift header b")[0] == "Turn 1"
+    assert browser.texts(".drift header em")[0] == "realigned"
+    # sampled: 1 2 3 4 9; in the next prompt: 1 2 3 4 5; number 4 is the first that differs
+    assert "number 4" in browser.texts(".drift header span")[0]
+    pairs = [text.split() for text in browser.texts(".drift:first-child .pair p")]
+    assert pairs == [["1", "2", "3", "4", "9"], ["1", "2", "3", "4", "5", "6", "9"]]
+    assert [text.strip() for text in browser.texts(".drift:first-child .first")] == ["9", "5"]
+    browser.open(drifted_file, "#g0/t0")
+    assert browser.texts(".contexts button") == ["context 1", "last context"]
+    assert "realigned" in browser.texts(".part header em")
+    browser.click(".contexts button")
+    browser.until("location.hash.endsWith('/c0')")
+    tokens = "[...document.querySelectorAll('.tokens [data-place]')].map((each) => each.textContent.trim())"
+    browser.until(f"{tokens}.join() === '1,2,3,4,9'")
+    browser.go("#g0/t1/drift")
+    assert "Not looked at" in browser.texts(".missing")[0]
+    assert browser.errors == []
+
+
+def test_agents_have_lanes_and_log_probs_a_mismatch(browser, drifted_file) -> None:
+    browser.open(drifted_file, "#g0/t1/k3")
+    assert [text for text in browser.texts(".agents div") if text] == ["agent 0", "agent 1"]
+    facts = dict(zip(browser.texts(".facts-of-token dt"), browser.texts(".facts-of-token dd"), strict=True))
+    # -0.25 of the reference minus -1.0 as it was sampled
+    assert facts["mismatch"] == "0.750"
+    assert "mismatch" in browser.do(
+        "[...document.querySelectorAll('.menu button')].map((each) => each.dataset.overlay)"
+    )
+    assert browser.errors == []

@@ -39,7 +39,7 @@ const LABELS = {
   advantage: ["Advantage", "above or below the baseline"],
   logprobs: ["Log-prob", "of the token as it was sampled, nats"],
   entropies: ["Entropy", "of the distribution it was sampled from, nats"],
-  mismatch: ["Mismatch", "log-prob of the trainer minus that of the sampler, nats"],
+  mismatch: ["Mismatch", "log-prob of the model that was asked minus that of the sampler, nats"],
 };
 
 function quantile(values, share) {
@@ -72,7 +72,7 @@ function rank(name) {
 
 function ofNumbers(name, values) {
   const [label, unit] = LABELS[name] ?? [name[0].toUpperCase() + name.slice(1).replaceAll("_", " "), "computed for each token"];
-  const isSigned = name === "advantage" || name === "mismatch" || (quantile(values, 0.02) < 0 && quantile(values, 0.98) > 0);
+  const isSigned = name === "advantage" || name.startsWith("mismatch") || (quantile(values, 0.02) < 0 && quantile(values, 0.98) > 0);
   const isLogProb = name.includes("logprob");
   const most = Math.max(...[0.01, 0.99].map((part) => Math.abs(quantile(values, part)))) || 1;
   if (isSigned) {

@@ -40,7 +40,7 @@ function rewardParts(trajectory) {
   return h("div", { class: "parts" }, Array.from(parts, (part) => h("i", { title: number(part), style: { width: `${(100 * Math.abs(part)) / most}%`, background: diverging(part, most) } })));
 }
 
-// Every turn whose tokens a later prompt has otherwise, with both texts from the first token that differs.
+// Every turn whose prompt has otherwise what was sampled before it: both texts, and the first token that differs.
 export function driftPane(group, chosen) {
   const run = group.run;
   const contexts = group.contexts(chosen);
@@ -50,23 +50,22 @@ export function driftPane(group, chosen) {
     const known = chosen.steps.some((step) => step.drift !== null);
     return h("p", { class: "missing" }, known ? "No turn of this rollout drifted: every prompt repeats what was sampled, token for token." : "Not looked at: drift is known of rollouts that were recorded as messages, and this one was sampled as tokens.");
   }
+  const of = (step) => contexts.find((path) => path.turns.some((turn) => turn.step === step));
   const cards = drifted.map((step) => {
-    const mine = contexts.find((path) => path.turns.some((turn) => turn.step === step));
-    const turn = mine?.turns.find((each) => each.step === step);
-    const later = contexts.find((path) => path !== mine && contexts.indexOf(path) > contexts.indexOf(mine)) ?? null;
-    const sampled = mine.columns.token.subarray(turn.begin, turn.end);
-    const at = step.drift_at ?? (later ? shared(mine, later) : turn.begin);
-    const window = (path) => path && path.columns.token.subarray(Math.max(0, at - BEFORE), Math.min(path.length, at + 3 * BEFORE));
-    return h("article", { class: "drift" },
-      h("header", {}, h("b", {}, `Turn ${step.step}`), h("em", {}, run.word("drift", step.drift)), h("span", {}, step.drift_at === null ? `${number(sampled.length)} tokens` : `first other token: ${number(step.drift_at)}`)),
-      pair("as it was sampled", run, window(mine), at), later ? pair("in the next prompt", run, window(later), at) : h("p", { class: "missing" }, "no later prompt of this rollout is in the data"));
+    const [mine, before] = [of(step), of(chosen.steps[chosen.steps.indexOf(step) - 1])];
+    const head = h("header", {}, h("b", {}, `Turn ${step.step}`), h("em", { class: "bad" }, run.word("drift", step.drift)));
+    if (mine === undefined || before === undefined) return h("article", { class: "drift" }, head, h("p", { class: "missing" }, "The turn before it is not in the data."));
+    const at = step.drift_at ?? shared(before, mine);
+    const window = (path) => path.columns.token.subarray(Math.max(0, at - BEFORE), Math.min(path.length, at + 3 * BEFORE));
+    head.append(h("span", {}, `the first other token is number ${number(at)}`));
+    return h("article", { class: "drift" }, head, pair("as it was sampled", run, window(before), at), pair(`in the prompt of turn ${step.step}`, run, window(mine), at));
   });
   const rewrites = rewritten.filter((node) => group.node.has(node.origin_node_id)).map((node) => {
     const origin = group.node.get(node.origin_node_id);
     let at = 0;
     while (at < Math.min(origin.tokens.length, node.tokens.length) && origin.tokens[at] === node.tokens[at]) at++;
     return h("article", { class: "drift" }, h("header", {}, h("b", {}, `Node ${node.node_id}`), h("em", {}, `rewrite of ${origin.node_id}`), h("span", {}, `first other token: ${number(at)}`)),
-      pair("as it was", run, origin.tokens.subarray(Math.max(0, at - BEFORE), at + 3 * BEFORE), at), pair("rewritten", run, node.tokens.subarray(Math.max(0, at - BEFORE), at + 3 * BEFORE), at));
+      pair("as it was", run, origin.tokens.subarray(Math.max(0, at - BEFORE), at + 3 * BEFORE), at), pair("as it is repeated", run, node.tokens.subarray(Math.max(0, at - BEFORE), at + 3 * BEFORE), at));
   });
   return h("section", { class: "drifts" }, cards, rewrites);
 }

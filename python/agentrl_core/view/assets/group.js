@@ -85,7 +85,10 @@ export class Group {
     const turns = [];
     for (const step of trajectory.steps) {
       const [first, node] = [place.get(step.first_node_id), place.get(step.node_id)];
-      if (first === undefined || node === undefined || node.count < Math.min(step.end ?? 0, node.node.tokens.length)) continue;
+      if (first === undefined || node === undefined) continue;
+      const leaf = step.node_id === trajectory.leaf_node_id ? trajectory.leaf_end : null;
+      // Where the context was rewritten, a part of the action may be left: that is not the turn.
+      if (node.count < (step.end ?? leaf ?? node.node.tokens.length)) continue;
       turns.push({ step, begin: first.begin, end: node.begin + Math.min(step.end ?? Infinity, node.count) });
     }
     return { trajectory, parts, length, turns, columns: this.tokenColumns(trajectory, parts, turns, length) };
@@ -103,6 +106,10 @@ export class Group {
         columns[name] ??= new Float64Array(length).fill(NaN);
         columns[name].set(node[name].subarray(0, count), begin);
       }
+    }
+    for (const name of this.columns.node) {
+      if (name === "logprobs" || !name.includes("logprob") || !columns[name] || !columns.logprobs) continue;
+      columns[columns.mismatch ? `mismatch_${name}` : "mismatch"] = columns[name].map((value, place) => value - columns.logprobs[place]);
     }
     const { draw } = trajectory;
     const untrained = this.run.about.untrained;
