@@ -47,16 +47,14 @@ def signs(iterations: pl.DataFrame, groups: pl.DataFrame) -> list[Sign]:
         _share("same rewards", rows["same_reward"], 0.5, 0.8, "of the groups teach nothing: all scores alike", "same"),
         _share("tool errors", rows["tool_errors"], 0.1, 0.3, "of the tool calls failed", "tool_errors"),
     ]
-    turns = max(int(mine["turns"].sum()), 1)
+    sums: dict[str, Any] = {name: mine[name].sum() for name in ("turns", "drifted", "members", "truncated", "failed")}
+    turns, members = max(sums["turns"], 1), max(sums["members"], 1)
+    found.append(_share("drift", sums["drifted"] / turns, 0.01, 0.1, "of the turns were repeated otherwise", "drifted"))
     found.append(
-        _share("drift", mine["drifted"].sum() / turns, 0.01, 0.1, "of the turns were repeated otherwise", "drifted")
-    )
-    members = max(int(mine["members"].sum()), 1)
-    found.append(
-        _share("truncated", mine["truncated"].sum() / members, 0.1, 0.3, "of the rollouts ran out of room", "truncated")
+        _share("truncated", sums["truncated"] / members, 0.1, 0.3, "of the rollouts ran out of room", "truncated")
     )
     found.append(
-        _share("broken", mine["failed"].sum() / members, 0.01, 0.1, "of the rollouts failed or were aborted", "failed")
+        _share("broken", sums["failed"] / members, 0.01, 0.1, "of the rollouts failed or were aborted", "failed")
     )
     found += _others(iterations.sort("iteration"), rows)
     return [sign for sign in found if sign is not None]

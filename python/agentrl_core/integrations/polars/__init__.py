@@ -319,10 +319,13 @@ class _Namespace(Generic[Frame]):
         """
         vocabulary = Vocabulary.of(tokenizer)
         self._require("tokens")
-        if not self._is_lazy():
-            return _texts.text(self._frame, vocabulary)  # type: ignore[return-value]
-        schema = {**self._frame.collect_schema(), "text": pl.String}
-        made: Frame = self._frame.map_batches(lambda frame: _texts.text(frame, vocabulary), schema=schema)
+        found: Any
+        if self._is_lazy():
+            schema = {**self._frame.collect_schema(), "text": pl.String}
+            found = self._frame.map_batches(lambda frame: _texts.text(frame, vocabulary), schema=schema)
+        else:
+            found = _texts.text(self._frame, vocabulary)
+        made: Frame = found
         return made
 
     def chats(self, source: Source, tokenizer: Any) -> Frame:
