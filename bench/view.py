@@ -294,7 +294,7 @@ from datetime import datetime, timezone
 from inspect_ai.log import EvalConfig, EvalDataset, EvalLog, EvalSample, EvalSpec, bundle_log_dir, write_eval_log
 from inspect_ai.model import ChatMessageAssistant, ChatMessageTool, ChatMessageUser, ModelOutput
 from inspect_ai.scorer import Score
-kinds = {0: ChatMessageUser, 1: ChatMessageAssistant, 2: ChatMessageTool, 3: ChatMessageTool}
+kinds = {"prompt": ChatMessageUser, "action": ChatMessageAssistant, "observation": ChatMessageTool}
 samples = []
 for line in open(sys.argv[1]):
     row = json.loads(line)
