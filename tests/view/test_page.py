@@ -383,3 +383,32 @@ def test_agents_have_lanes_and_log_probs_a_mismatch(browser, drifted_file) -> No
         "[...document.querySelectorAll('.menu button')].map((each) => each.dataset.overlay)"
     )
     assert browser.errors == []
+
+
+def test_a_selection_is_exported_with_texts_and_tokens(at, recorded) -> None:
+    browser = at("#i0")
+    browser.do("URL.createObjectURL = (blob) => { globalThis.saved = blob; return 'blob:none'; }; null")
+    browser.do("HTMLAnchorElement.prototype.click = () => {}; null")
+    browser.do(
+        "[...document.querySelectorAll('button')].find((each) => each.textContent === 'Export selection').click()"
+    )
+    browser.until("globalThis.saved")
+    found = json.loads(browser.do("saved.text()"))
+    run = scan(recorded)
+    assert [group["group_id"] for group in found] == [0, 1, 2]
+    paths = run.trajectories.filter(group_id=1).agentrl.paths(run).agentrl.text(recorded).collect()
+    for member, row in zip(found[1]["members"], paths.rows(named=True), strict=True):
+        (context,) = member["contexts"]
+        assert (member["trajectory_id"], member["reward"]) == (row["trajectory_id"], row["reward"])
+        assert (context["tokens"], context["text"]) == (row["tokens"], row["text"])
+
+
+def test_on_paper_there_is_what_is_read_and_no_buttons(at) -> None:
+    browser = at("#g0")
+    seen = "[...document.querySelectorAll('{}')].filter((each) => each.getClientRects().length > 0).length"
+    assert browser.do(seen.format(".replay")) == 1
+    browser.call("Emulation.setEmulatedMedia", media="print")
+    assert browser.do(seen.format(".replay, .tabs, .menu, .top")) == 0
+    assert browser.do(seen.format(".part")) > 2
+    assert browser.do(seen.format(".tree")) == 1
+    browser.call("Emulation.setEmulatedMedia", media="")
