@@ -45,8 +45,16 @@ test-rust: | tools
 	cargo test --doc --workspace --locked
 
 # The installed wheel is tested, never the source tree: its own doc examples included.
-test-python: $(STAMPS)/test $(STAMPS)/wheel-dev
+test-python: $(STAMPS)/test $(STAMPS)/wheel-dev browser
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses=$(WORKERS) --dist=worksteal --pyargs ./tests agentrl_core
+
+.PHONY: browser
+browser: ## Install Chromium where there is none: tests look at the page of a run in it.
+	@for name in chromium chromium-browser google-chrome; do command -v $$name >/dev/null && exit 0; done; \
+	echo "installing Chromium, once"; \
+	root=$$([ "$$(id -u)" = 0 ] || echo "sudo -n"); \
+	{ $$root apt-get update -qq && $$root apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core >/dev/null; } || \
+	{ echo "Chromium is missing and could not be installed: install a package of the system that has chromium or google-chrome"; exit 1; }
 
 .PHONY: catalogue count
 catalogue: $(STAMPS)/test $(STAMPS)/wheel-dev ## Write docs/recipes.md, and a page for each recipe in target/catalogue.

@@ -13,7 +13,20 @@ from typing import TYPE_CHECKING
 from agentrl_core.lazy import lazy
 
 if TYPE_CHECKING:
-    from agentrl_core import advantage, engine, env, loss, recipes, replay, reward, rollout, schedule, select, weight
+    from agentrl_core import (
+        advantage,
+        engine,
+        env,
+        loss,
+        recipes,
+        replay,
+        reward,
+        rollout,
+        schedule,
+        select,
+        view,
+        weight,
+    )
     from agentrl_core._core import Table, __version__, num_threads, set_num_threads
     from agentrl_core.collect import Collector
     from agentrl_core.component.schedule import Schedule
@@ -57,6 +70,7 @@ __all__ = [
     "select",
     "set_num_threads",
     "tree",
+    "view",
     "warm_start",
     "weight",
 ]

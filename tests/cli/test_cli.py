@@ -22,7 +22,7 @@ from agentrl_core.cli import COMMANDS, main
 from agentrl_core.cli._words import Words
 from agentrl_core.integrations.polars import Tables, scan
 
-LOOKING = ("ls", "show", "stats", "export")
+LOOKING = ("ls", "show", "stats", "export", "view", "watch", "compare")
 
 
 @pytest.fixture
@@ -100,11 +100,11 @@ def test_ls_counts_what_is_there(agentrl, recorded) -> None:
         assert row["trajectories"] == str(len(mine))
         assert row["success"] == f"{mine['success'].mean():.3f}"
         assert row["reward"] == f"{mine['reward'].mean():.3f}"
-        nodes = run.nodes.filter(pl.col("kind") == 1, pl.col("group_id").is_in(mine["group_id"].to_list()))
+        nodes = run.nodes.filter(pl.col("kind") == "action", pl.col("group_id").is_in(mine["group_id"].to_list()))
         assert row["generated"].replace(",", "") == str(
             nodes.select(pl.col("tokens").list.len().sum()).collect().item()
         )
-        assert row["finished"] == str((mine["status"] == 0).sum())
+        assert row["finished"] == str((mine["status"] == "finished").sum())
     assert f"3 iterations closed, {trajectories['group_id'].n_unique()} groups, {len(trajectories)} traj" in printed
 
 
@@ -171,8 +171,8 @@ def test_show_tells_the_whole_story(agentrl, recorded, columns) -> None:
     flat = re.sub(r"[\s│├└─]+", "", printed)
     run = scan(recorded)
     members = run.trajectories.filter(group_id=branch["group_id"]).collect()
-    for member in members.rows(named=True):
-        assert f"trajectory{member['trajectory_id']}:finished" in flat
+    told = re.findall(r"trajector(?:y|ies)([\d,]+):finished", flat)
+    assert sorted(int(number) for ids in told for number in ids.split(",")) == sorted(members["trajectory_id"])
     assert f"reward{branch['reward']:.3f},shownbelow" in flat
     assert f"branchoftrajectory{branch['parent_trajectory']}" in flat
     path = run.trajectories.filter(trajectory_id=branch["trajectory_id"]).agentrl.paths(run).collect()["tokens"][0]
@@ -203,7 +203,7 @@ def test_show_colours_advantages_on_a_terminal(agentrl, recorded, monkeypatch) -
 
 def test_show_without_a_tokenizer_shows_ids(agentrl, recorded, tmp_path) -> None:
     run = tmp_path / "run"
-    shutil.copytree(recorded, run, ignore=shutil.ignore_patterns("start"))
+    shutil.copytree(recorded, run, ignore=shutil.ignore_patterns("start", "tokenizer"))
     tokens = scan(run).nodes.collect()["tokens"][0].to_list()
     ids = " ".join(map(str, tokens))
     assert ids in agentrl("show", run, 0)
@@ -238,9 +238,11 @@ def test_unknown_trajectories_name_their_neighbours(agentrl, recorded) -> None:
 
 @pytest.mark.parametrize("command", [*LOOKING, "verify"])
 def test_what_is_no_run_is_said_so(agentrl, recorded, tmp_path, command) -> None:
-    more = {"show": ["0"], "export": ["--to", str(tmp_path / "x.jsonl")]}.get(command, [])
+    more = {"show": ["0"], "export": ["--to", str(tmp_path / "x.jsonl")], "compare": [recorded]}.get(command, [])
     missing = agentrl(command, tmp_path / "none", *more, status=1)
     assert missing.startswith(f"agentrl: {tmp_path / 'none'} does not exist; give the directory of a run")
+    if command == "ls":  # which lists the runs of a folder
+        return
     above = agentrl(command, recorded.parent, *more, status=1)
     assert above == f"agentrl: {recorded.parent} is no run; runs in it: {recorded}\n"
 
@@ -248,7 +250,7 @@ def test_what_is_no_run_is_said_so(agentrl, recorded, tmp_path, command) -> None
 def test_names_of_folders_cannot_control_the_terminal(agentrl, tmp_path) -> None:
     run = tmp_path / "a\x1b[31m\nb"
     Store.open(run).close()
-    message = agentrl("ls", tmp_path, status=1)
+    message = agentrl("stats", tmp_path, status=1)
     assert message == f"agentrl: {tmp_path} is no run; runs in it: {tmp_path}/a\\x1b[31m\\nb\n"
     assert "\x1b" not in agentrl("ls", f"{run}/none", status=1)
     assert "\x1b" not in agentrl("verify", run)
@@ -411,7 +413,7 @@ def test_a_damaged_file_is_named(agentrl, recorded, tmp_path, command) -> None:
     shutil.copytree(recorded, run)
     file = next((run / "trajectories").glob("*.arrow"))
     file.write_bytes(file.read_bytes()[:-100])
-    more = {"show": ["0"], "export": ["--to", str(tmp_path / "x.jsonl")]}.get(command, [])
+    more = {"show": ["0"], "export": ["--to", str(tmp_path / "x.jsonl")], "compare": [recorded]}.get(command, [])
     message = agentrl(command, run, *more, status=1)
     assert message.startswith(f"agentrl: {run} cannot be read: ")
     assert message.endswith(f"; run agentrl verify {run}\n")

@@ -24,6 +24,7 @@ LAYERS = (  # a module imports what stands above its line, and what lies in its 
     {"recipes", "collect"},
     {"integrations"},
     {"agents", "train"},
+    {"view"},
     {"cli"},
     {"__main__", ROOT},
 )

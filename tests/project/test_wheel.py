@@ -35,6 +35,8 @@ def test_wheel_holds_the_typed_package_and_its_licence(wheel: Path) -> None:
         "agentrl_core/_core/__init__.pyi",
         "agentrl_core/_core/weight.pyi",
         "agentrl_core/py.typed",
+        "agentrl_core/view/assets/main.js",
+        "agentrl_core/view/assets/page.css",
     } <= set(names)
     assert any(name.endswith("licenses/LICENSE") for name in names)
 

@@ -27,19 +27,18 @@ def arrow(batch: Batch) -> bytes:
     """The turns of a batch as an Arrow stream: a row for each, with the ids of its prompt and of what was sampled."""
     import polars as pl
 
-    from agentrl_core.integrations.polars import scan
-
-    run = scan(batch)
-    steps = run.steps.select("trajectory_id", "step", "node_id", "reward", "drift", "drift_at")
-    nodes = run.nodes.select("node_id", "parent_id", "tokens", "logprobs", "policy_version", "finish_reason")
-    facts = run.trajectories.select(
+    steps = pl.DataFrame(batch.steps).select("trajectory_id", "step", "node_id", "reward", "drift", "drift_at")
+    nodes = pl.DataFrame(batch.nodes).select(
+        "node_id", "parent_id", "tokens", "logprobs", "policy_version", "finish_reason"
+    )
+    facts = pl.DataFrame(batch.trajectories).select(
         "trajectory_id", "task_id", "group_id", "status", "success", pl.col("reward").alias("outcome")
     )
     turns = steps.join(nodes, on="node_id", maintain_order="left").join(
         facts, on="trajectory_id", maintain_order="left"
     )
     target = io.BytesIO()
-    turns.collect().write_ipc_stream(target)
+    turns.write_ipc_stream(target)
     return target.getvalue()
 
 

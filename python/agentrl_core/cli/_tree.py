@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from agentrl_core.cli._view import number
 from agentrl_core.cli._words import Words
-from agentrl_core.data.codes import CODES
 
 if TYPE_CHECKING:
     import polars as pl
@@ -17,7 +16,7 @@ _PREVIEW = 24
 
 
 def group_tree(nodes: pl.DataFrame, members: pl.DataFrame, shown: int, path: set[int], words: Words) -> Tree:
-    """The branches of a group; nodes without a fork between them share a line.
+    """The branches of a group; nodes without a fork between them share a line, and so do branches that say the same.
 
     Args:
         nodes: rows of the group's nodes.
@@ -37,21 +36,43 @@ def group_tree(nodes: pl.DataFrame, members: pl.DataFrame, shown: int, path: set
     for member in members.sort("trajectory_id").rows(named=True):
         leaves[member["leaf_node_id"]].append(member)
     tree = Tree(Text(f"group of {len(members)} trajectories, {nodes['tokens'].list.len().sum()} tokens"))
-    pending: list[tuple[Tree, dict[str, Any]]] = [(tree, row) for row in reversed(children[None])]
+    pending = [(tree, alike) for alike in reversed(_alike(children[None], children, leaves))]
     while pending:
-        above, row = pending.pop()
-        line = _chain(row, children, leaves)
+        above, alike = pending.pop()
+        row, line = alike[0][0], alike[0]
         last = line[-1]["node_id"]
-        label = Text("", style="bold" if last in path else "")
+        label = Text("", style="bold" if any(same[-1]["node_id"] in path for same in alike) else "")
         if row["parent_end"] is not None and row["parent_end"] < len(rows[row["parent_id"]]["tokens"]):
             label.append(f"after token {row['parent_end']} of {len(rows[row['parent_id']]['tokens'])}: ")
-        label.append(", ".join(f"{CODES['kind'][node['kind']]} {len(node['tokens'])}" for node in line))
+        label.append(", ".join(f"{node['kind']} {len(node['tokens'])}" for node in line))
         label.append(f"  {words.preview(line[-1]['tokens'], _PREVIEW)}", style="dim")
+        if len(alike) > 1:
+            label.append(f"  x {len(alike)}", style="bold")
         branch = above.add(label)
-        for member in leaves[last]:
-            branch.add(_leaf(member, shown))
-        pending.extend((branch, child) for child in reversed(children[last]))
+        for told in _told([member for same in alike for member in leaves[same[-1]["node_id"]]], shown):
+            branch.add(_leaf(told, shown))
+        pending.extend((branch, same) for same in reversed(_alike(children[last], children, leaves)))
     return tree
+
+
+def _alike(rows: list[dict[str, Any]], children: Any, leaves: Any) -> list[list[list[dict[str, Any]]]]:
+    """The lines that begin with some nodes; those that say the same and then end, from the same place, are together."""
+    found: dict[object, list[list[dict[str, Any]]]] = {}
+    for row in rows:
+        line = _chain(row, children, leaves)
+        said = (row["parent_end"], *((node["kind"], *node["tokens"]) for node in line))
+        goes_on = bool(children[line[-1]["node_id"]])
+        found.setdefault(row["node_id"] if goes_on else said, []).append(line)
+    return list(found.values())
+
+
+def _told(members: list[dict[str, Any]], shown: int) -> list[list[dict[str, Any]]]:
+    """Members that ended alike, together; the one that is shown stands alone."""
+    found: dict[object, list[dict[str, Any]]] = {}
+    for member in members:
+        ended = (member["status"], member["success"], member["reward"], member["trajectory_id"] == shown)
+        found.setdefault(ended, []).append(member)
+    return list(found.values())
 
 
 def _chain(row: dict[str, Any], children: Any, leaves: Any) -> list[dict[str, Any]]:
@@ -65,11 +86,16 @@ def _chain(row: dict[str, Any], children: Any, leaves: Any) -> list[dict[str, An
     return line
 
 
-def _leaf(member: dict[str, Any], shown: int) -> Any:
+def _leaf(members: list[dict[str, Any]], shown: int) -> Any:
+    """The line of members that ended alike."""
     from rich.text import Text
 
-    verdict = {None: "", 0: ", no success", 1: ", success"}[member["success"]]
-    text = f"trajectory {member['trajectory_id']}: {member['status']}{verdict}, reward {number(member['reward'])}"
-    style = "green" if member["success"] else "red" if member["success"] == 0 else ""
+    member = members[0]
+
+    verdict = {None: "", False: ", no success", True: ", success"}[member["success"]]
+    ids = ", ".join(str(each["trajectory_id"]) for each in members)
+    who = "trajectory" if len(members) == 1 else "trajectories"
+    text = f"{who} {ids}: {member['status']}{verdict}, reward {number(member['reward'])}"
+    style = "green" if member["success"] else "red" if member["success"] is False else ""
     is_shown = member["trajectory_id"] == shown
     return Text(text + (", shown below" if is_shown else ""), style=f"bold {style}" if is_shown else style)

@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agentrl_core.data.store import Store
-from agentrl_core.exceptions import CorruptError, NotFoundError, StoreError
+from agentrl_core.exceptions import CorruptError, InvalidInputError, NotFoundError, StoreError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 _UNLIMITED = 100_000
+ALL = (0, 2**62)
+"""Every iteration, as bounds."""
 
 
 @contextmanager
@@ -32,7 +34,7 @@ def opened(path: str) -> Iterator[Store]:
         store = Store.open(path, read_only=True)
     except NotFoundError:
         folder = Path(path)
-        runs = sorted(in_a_line(str(manifest.parent)) for manifest in folder.glob("*/manifest"))
+        runs = [in_a_line(str(found)) for found in runs_in(path)]
         what = "is no run" if folder.is_dir() else "does not exist"
         hint = f"; runs in it: {', '.join(runs[:10])}" if runs else "; give the directory of a run"
         raise NotFoundError(f"{in_a_line(path)} {what}{hint}") from None
@@ -45,6 +47,12 @@ def opened(path: str) -> Iterator[Store]:
             if not type(error).__module__.startswith("polars"):
                 raise
             raise CorruptError(f"{path} cannot be read: {error}; run agentrl verify {path}") from None
+
+
+def runs_in(path: str) -> list[Path]:
+    """The runs that lie in a folder; none if it is a run itself."""
+    folder = Path(path)
+    return [] if (folder / "manifest").exists() else sorted(found.parent for found in folder.glob("*/manifest"))
 
 
 def console() -> Console:
@@ -82,6 +90,22 @@ def print_columns(out: Console, names: Sequence[str], rows: Sequence[Sequence[st
         for row in rows:
             table.add_row(*(Text(row[index]) for index in (0, *part)))
         out.print(table)
+
+
+def iteration_range(text: str | None) -> tuple[int, int]:
+    """`A:B` as two bounds, the second excluded."""
+    if text is None:
+        return ALL
+    begin, colon, end = text.partition(":")
+    try:
+        found = (int(begin or ALL[0]), int(end or ALL[1])) if colon else (int(text), int(text) + 1)
+    except ValueError:
+        found = (0, 0)
+    if not 0 <= found[0] < found[1]:
+        raise InvalidInputError(
+            f"--iterations {text}: give A:B with A below B, such as 3:10, 30: or :10, or one number"
+        )
+    return found
 
 
 def number(value: Any, digits: int = 3) -> str:

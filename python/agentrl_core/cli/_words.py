@@ -7,6 +7,7 @@ from pathlib import Path
 
 from agentrl_core.cli._view import escaped
 from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.integrations.polars.vocabulary import PLACES
 
 _UNFINISHED = "\ufffd"
 _LONGEST_CHARACTER = 4  # bytes, hence tokens
@@ -24,13 +25,14 @@ class Words:
 
     @classmethod
     def find(cls, run: str, given: str | None) -> Words:
-        """Those of a tokenizer that is given, or else of the one that training left in the run.
+        """Those of a tokenizer that is given, or else of the one that the run keeps.
 
         Raises:
             InvalidInputError: there is no tokenizer where one was said to be.
             ModuleNotFoundError: one is given, and the package tokenizers is not installed.
         """
-        path = Path(run, "start") if given is None else Path(given)
+        kept = [Path(run, place) for place in PLACES]
+        path = next(filter(Path.is_dir, kept), kept[0]) if given is None else Path(given)
         file = path / "tokenizer.json" if path.is_dir() else path
         if not file.is_file():
             if given is None:

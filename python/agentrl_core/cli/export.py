@@ -13,7 +13,7 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from agentrl_core.cli._view import opened
+from agentrl_core.cli._view import ALL, iteration_range, opened
 from agentrl_core.exceptions import InvalidInputError, StoreError
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     _Parts = Sequence[Callable[[], pl.DataFrame]]
 
-_ALL = (0, 2**62)
 _DRAWS_AT_ONCE = 4096
 _FORMATS = ("parquet", "jsonl")
 # How the rows of a table belong to an iteration: the column that names it, or a key of a table that does.
@@ -47,7 +46,8 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.epilog = (
         "examples:\n  agentrl export runs/demo --to rows.parquet\n"
         "  agentrl export runs/demo --to last.jsonl --iterations 30:\n"
-        "  agentrl export runs/demo --to nodes.parquet --table nodes"
+        "  agentrl export runs/demo --to nodes.parquet --table nodes\n"
+        "  agentrl export runs/demo --to chats.jsonl --table chats"
     )
     command.add_argument("path", metavar="RUN", help="directory of the run")
     command.add_argument("--to", required=True, metavar="FILE", help="the file to write")
@@ -59,10 +59,11 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument(
         "--table",
-        choices=("rows", *_TABLES),
+        choices=("rows", "chats", *_TABLES),
         default="rows",
         metavar="TABLE",
-        help=f"rows (training rows, the default), or one of {', '.join(_TABLES)}",
+        help="rows (training rows, the default), chats (each rollout as messages, for fine-tuning), or one of "
+        + ", ".join(_TABLES),
     )
     command.add_argument(
         "--iterations",
@@ -84,14 +85,14 @@ def run(path: str, to: str, format: str | None, table: str, iterations: str | No
     form = format or target.suffix.removeprefix(".")
     if form not in _FORMATS:
         raise InvalidInputError(f"--to {to}: its name ends with neither .parquet nor .jsonl; give --format")
-    chosen = _range(iterations)
-    if chosen != _ALL and table == "tasks":
+    chosen = iteration_range(iterations)
+    if chosen != ALL and table == "tasks":
         raise InvalidInputError("--iterations: tasks are counted over the whole run; leave it out")
     reading = Lock()
     with opened(path) as store:
         tables = scan(store)
-        if table == "rows":
-            parts, schema = _rows(tables, chosen)
+        if table in ("rows", "chats"):
+            parts, schema = _rows(tables, chosen) if table == "rows" else _chats(path, tables, chosen)
             shown = Console(stderr=True)
             shown_parts = track(parts, f"rows of {path}", console=shown, disable=not shown.is_terminal)
             frame = _streamed(shown_parts, schema, reading)
@@ -112,22 +113,6 @@ def run(path: str, to: str, format: str | None, table: str, iterations: str | No
     return 0
 
 
-def _range(text: str | None) -> tuple[int, int]:
-    """`A:B` as two bounds, the second excluded."""
-    if text is None:
-        return _ALL
-    begin, colon, end = text.partition(":")
-    try:
-        found = (int(begin or _ALL[0]), int(end or _ALL[1])) if colon else (int(text), int(text) + 1)
-    except ValueError:
-        found = (0, 0)
-    if not 0 <= found[0] < found[1]:
-        raise InvalidInputError(
-            f"--iterations {text}: give A:B with A below B, such as 3:10, 30: or :10, or one number"
-        )
-    return found
-
-
 def _rows(tables: Tables, chosen: tuple[int, int]) -> tuple[_Parts, pl.Schema]:
     """Training rows, some draws at a time."""
     import polars as pl
@@ -146,12 +131,30 @@ def _rows(tables: Tables, chosen: tuple[int, int]) -> tuple[_Parts, pl.Schema]:
     return [partial(rows, part, tables) for part in parts], schema
 
 
+def _chats(path: str, tables: Tables, chosen: tuple[int, int]) -> tuple[_Parts, pl.Schema]:
+    """A row for each rollout with its messages, some at a time."""
+    import polars as pl
+
+    within = pl.col("iteration").is_between(*chosen, closed="left") & (pl.col("role") == "member")
+    found = tables.trajectories.filter(within).sort("trajectory_id")
+    wanted = ("iteration", "trajectory_id", "group_id", "task_id", "status", "reward", "success")
+    members: Any = found.select(*wanted).collect()
+
+    def rows(part: Any) -> pl.DataFrame:
+        made: pl.DataFrame = part.agentrl.chats(tables, path)
+        return made
+
+    schema = rows(members.clear()).schema
+    parts = [members[begin : begin + _DRAWS_AT_ONCE] for begin in range(0, len(members), _DRAWS_AT_ONCE)]
+    return [partial(rows, part) for part in parts], schema
+
+
 def _table(tables: Tables, table: str, chosen: tuple[int, int]) -> pl.LazyFrame:
     """A table, which is read file by file."""
     import polars as pl
 
     frame: pl.LazyFrame = getattr(tables, table)
-    if chosen == _ALL:
+    if chosen == ALL:
         return frame
     inside = pl.col("iteration").is_between(*chosen, closed="left")
     if table not in _KEYS:

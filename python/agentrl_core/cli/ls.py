@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agentrl_core.cli._view import console, nearest, number, opened, print_columns
+from agentrl_core.cli._curves import sparkline
+from agentrl_core.cli._view import console, nearest, number, opened, print_columns, runs_in
 from agentrl_core.exceptions import NotFoundError
 
 if TYPE_CHECKING:
@@ -18,16 +20,16 @@ if TYPE_CHECKING:
 def add_arguments(command: argparse.ArgumentParser) -> None:
     """`RUN --iteration N`."""
     command.description = (
-        "List the iterations of a run with what was rolled out in each, or the trajectories of one iteration. "
-        "Works while the run is written."
+        "List the iterations of a run with what was rolled out in each, or the trajectories of one iteration; or the "
+        "runs of a folder. Works while the run is written."
     )
     command.epilog = (
-        "examples:\n  agentrl ls runs/demo\n  agentrl ls runs/demo --iteration 3\n\n"
+        "examples:\n  agentrl ls runs/demo\n  agentrl ls runs/demo --iteration 3\n  agentrl ls runs\n\n"
         "columns:\n"
         "  generated  tokens that the policy generated, each counted once\n"
         "  length     tokens of a trajectory, prompt, observations and what it shares with others included"
     )
-    command.add_argument("path", metavar="RUN", help="directory of the run")
+    command.add_argument("path", metavar="RUN", help="directory of the run, or a folder of runs")
     command.add_argument("--iteration", type=int, metavar="N", help="list the trajectories of this iteration")
 
 
@@ -36,6 +38,9 @@ def run(path: str, iteration: int | None) -> int:
     out = console()
     from agentrl_core.integrations.polars import scan
 
+    if iteration is None and (found := runs_in(path)):
+        _runs(out, found)
+        return 0
     with opened(path) as store:
         tables = scan(store)
         if iteration is None:
@@ -45,21 +50,46 @@ def run(path: str, iteration: int | None) -> int:
     return 0
 
 
+def _runs(out: Console, paths: list[Path]) -> None:
+    """A line for each run of a folder, the one that was written last at the end."""
+    import polars as pl
+
+    from agentrl_core.integrations.polars import scan
+
+    rows = []
+    for path in sorted(paths, key=lambda each: each.joinpath("manifest").stat().st_mtime):
+        with opened(str(path)) as store:
+            solved = scan(store).trajectories.group_by("iteration").agg(pl.col("success").mean()).sort("iteration")
+            success = solved.collect()["success"].to_list()
+            recipe = (store.state.get("run") or {}).get("recipe") or {}
+            rows.append(
+                [
+                    path.name,
+                    str(recipe.get("name", "-")),
+                    number(store.iteration),
+                    number(success[0] if success else None),
+                    number(success[-1] if success else None),
+                    sparkline(success),
+                ]
+            )
+    print_columns(out, ["run", "recipe", "iterations", "first", "last", "success"], rows)
+
+
 def _iterations(out: Console, store: Store, tables: Tables) -> None:
     import polars as pl
 
-    from agentrl_core.data.codes import ACTION, CODES
+    from agentrl_core.data.codes import CODES
 
     trajectories = tables.trajectories.select("group_id", "iteration", "success", "reward", "status").collect()
     groups = trajectories.select("group_id", "iteration").unique("group_id").lazy()
     tokens = (
-        tables.nodes.filter(pl.col("kind") == ACTION)
+        tables.nodes.filter(pl.col("kind") == "action")
         .select("group_id", pl.col("tokens").list.len())
         .join(groups, on="group_id")
         .group_by("iteration")
         .agg(generated=pl.col("tokens").cast(pl.Int64).sum())
     )
-    statuses = [code for code in range(len(CODES["status"])) if (trajectories["status"] == code).any()]
+    statuses = [name for name in CODES["status"] if (trajectories["status"] == name).any()]
     rows = (
         trajectories.lazy()
         .group_by("iteration")
@@ -68,7 +98,7 @@ def _iterations(out: Console, store: Store, tables: Tables) -> None:
             pl.len().alias("trajectories"),
             pl.col("success").mean(),
             pl.col("reward").mean(),
-            *((pl.col("status") == code).sum().alias(CODES["status"][code]) for code in statuses),
+            *((pl.col("status") == name).sum().alias(name) for name in statuses),
         )
         .join(tables.draws.group_by("iteration").agg(draws=pl.len()), on="iteration", how="left")
         .join(tokens, on="iteration", how="left")
@@ -76,7 +106,7 @@ def _iterations(out: Console, store: Store, tables: Tables) -> None:
         .collect()
     )
     names = ["iteration", "groups", "trajectories", "draws", "success", "reward", "generated"]
-    names += [CODES["status"][code] for code in statuses]
+    names += statuses
     shown = rows.with_columns(pl.col("draws", "generated").fill_null(0)).select(names)
     print_columns(out, names, [[number(value) for value in row] for row in shown.rows()])
     out.print(
@@ -95,7 +125,7 @@ def _trajectories(out: Console, tables: Tables, iteration: int) -> None:
     found = rows.join(steps, on="trajectory_id", how="left").join(drawn, on="trajectory_id", how="left")
     found = found.sort("group_id", "trajectory_id").with_columns(pl.col("turns", "draws").fill_null(0))
     named: Any = found.collect()
-    frame = named.agentrl.words().agentrl.paths(tables).with_columns(length=pl.col("tokens").list.len())
+    frame = named.agentrl.paths(tables).with_columns(length=pl.col("tokens").list.len())
     if frame.is_empty():
         iterations = tables.trajectories.select(pl.col("iteration").unique()).collect()["iteration"].to_list()
         raise NotFoundError(f"the run has no trajectories of iteration {iteration}; {nearest(iteration, iterations)}")

@@ -10,7 +10,7 @@ from agentrl_core import env
 from agentrl_core.cli._tree import group_tree
 from agentrl_core.cli._view import console, escaped, nearest, number, opened
 from agentrl_core.cli._words import Words
-from agentrl_core.data.codes import CODES, UNTRAINED
+from agentrl_core.data.codes import UNTRAINED
 from agentrl_core.exceptions import NotFoundError
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def _show(out: Console, tables: Tables, trajectory: int, words: Words) -> None:
     if found.is_empty():
         ids = tables.trajectories.select("trajectory_id").collect()["trajectory_id"].to_list()
         raise NotFoundError(f"the run has no trajectory {trajectory}; {nearest(trajectory, ids)}")
-    facts = found.agentrl.words().row(0, named=True)
+    facts = found.row(0, named=True)
     members: Any = tables.trajectories.filter(pl.col("group_id") == facts["group_id"]).collect()
     nodes = tables.nodes.filter(pl.col("group_id") == facts["group_id"]).collect()
     path: Any = found.select("trajectory_id").agentrl.nodes(tables)
@@ -77,7 +77,7 @@ def _show(out: Console, tables: Tables, trajectory: int, words: Words) -> None:
     for draw in _draws(draws, tables):
         out.print(Text(draw))
     out.print()
-    out.print(group_tree(nodes, members.agentrl.words(), trajectory, set(path["node_id"]), words))
+    out.print(group_tree(nodes, members, trajectory, set(path["node_id"]), words))
     # What was computed is that of the last draw.
     rows: Any = draws.select("draw_id", "trajectory_id").tail(1) if len(draws) else found.select("trajectory_id")
     tokens = rows.agentrl.tokens(tables).rows(named=True)
@@ -89,7 +89,7 @@ def _show(out: Console, tables: Tables, trajectory: int, words: Words) -> None:
             out.print(Text(_of_step(item, of_step), style="bold cyan"))
             out.print(_coloured(of_step, strongest, words))
         else:
-            title = f"{CODES['kind'][item['kind']]}: {len(item['tokens'])} tokens"
+            title = f"{item['kind']}: {len(item['tokens'])} tokens"
             out.print(Text(title, style="bold"))
             out.print(Text("".join(words.pieces(item["tokens"]))))
 
@@ -97,7 +97,7 @@ def _show(out: Console, tables: Tables, trajectory: int, words: Words) -> None:
 def _facts(facts: dict[str, Any]) -> Iterator[str]:
     yield f"trajectory {facts['trajectory_id']}, group {facts['group_id']}, iteration {facts['iteration']}"
     yield f"task {escaped(facts['task_id'])}"
-    success = {None: "", 0: ", no success", 1: ", success"}[facts["success"]]
+    success = {None: "", False: ", no success", True: ", success"}[facts["success"]]
     parts = f" of {', '.join(map(number, facts['rewards']))}" if facts["rewards"] is not None else ""
     yield f"{facts['status']}{success}, reward {number(facts['reward'])}{parts}"
     if facts["min_policy_version"] is not None:
@@ -110,7 +110,7 @@ def _facts(facts: dict[str, Any]) -> Iterator[str]:
 
 
 def _draws(draws: Any, tables: Tables) -> Iterator[str]:
-    for draw in draws.agentrl.computed(tables).agentrl.words().rows(named=True):
+    for draw in draws.agentrl.computed(tables).rows(named=True):
         made = [f"{name} {number(value)}" for name, value in draw.items() if name not in draws.columns]
         yield ", ".join([f"drawn in iteration {draw['iteration']} ({draw['source']}, draw {draw['draw_id']})", *made])
 
@@ -145,7 +145,7 @@ def _of_step(step: dict[str, Any], tokens: Sequence[dict[str, Any]]) -> str:
     parts += [name for bit, name in _FLAGS.items() if step["flags"] & bit]
     parts += [name for name in ("terminated", "truncated") if step[name]]
     if step.get("drift") is not None:
-        parts.append(f"drift {CODES['drift'][step['drift']]}")
+        parts.append(f"drift {step['drift']}")
     return ", ".join(parts)
 
 

@@ -31,6 +31,7 @@ from agentrl_core.collect.iteration import (
     scores,
 )
 from agentrl_core.collect.journal import Journal
+from agentrl_core.collect.kept_tokenizer import keep_tokenizer
 from agentrl_core.collect.making import Begin, Flying, cut_batch, make_batch
 from agentrl_core.collect.notices import Notices, say_missed, say_nothing_scored, say_unasked
 from agentrl_core.collect.progress import Progress
@@ -136,11 +137,8 @@ class Collector:
         check_whole("Collector", task_pool=task_pool, processes=processes)
         check_concurrency(concurrency, list(environments))
         check_ahead(engines, staleness)
-        for name, value in (
-            ("context_tokens", context_tokens),
-            ("turn_limit", turn_limit),
-            ("memory_bytes", memory_bytes),
-        ):
+        limits = {"context_tokens": context_tokens, "turn_limit": turn_limit, "memory_bytes": memory_bytes}
+        for name, value in limits.items():
             if value is not None and not isinstance(value, Schedule):
                 check_whole("Collector", **{name: value})
         if isinstance(call_seconds, bool) or not isinstance(call_seconds, (int, float, Schedule, type(None))):
@@ -182,6 +180,7 @@ class Collector:
         self._rooms = rooms(concurrency, environments)
         self._run: dict[str, Any] = {"recipe": json.loads(json.dumps(recipe.to_dict())), "seed": seed}
         self._check_run()
+        keep_tokenizer(store, engines.values())
 
     @property
     def iteration(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 from collections.abc import Callable, Mapping
@@ -320,6 +321,15 @@ class Store:
         reads the other ones as before (`batch`, `has_batch`, `trajectory_batch`), but no more whole tables.
         """
         self._core.refresh()
+
+    def view(self, **options: Any) -> Any:
+        """The page of what is committed now, which shows itself in a notebook; `save` writes it as one file.
+
+        Args:
+            options: those of `view.Page.of`: `iterations`, `tokenizer`, `tokens`, `title`.
+        """
+        # Named when it is called: the data knows nothing of who looks at it.
+        return importlib.import_module("agentrl_core.view").Page.of(self, **options)
 
     def compact(self) -> int:
         """Merge neighbouring files up to 64 MB and remove unused blobs; returns by how many files there are fewer.

@@ -3,11 +3,13 @@
     from agentrl_core.integrations.polars import scan
 
     run = scan("runs/demo")                                     # lazy frames of what is committed now
-    failed = run.trajectories.filter(pl.col("success") == 0)
+    failed = run.trajectories.filter(~pl.col("success"))
     failed.agentrl.paths(run)                                   # with all tokens of each
     failed.agentrl.steps(run)                                   # a row for each turn, with the tokens of its action
     run.draws.agentrl.tokens(run)                               # a row for each token of an action, with its advantage
     run.draws.agentrl.trajectories(run)                         # with task, reward, success
+    failed.agentrl.paths(run).agentrl.text("runs/demo")         # as text, by the tokenizer that the run keeps
+    failed.agentrl.chats(run, "runs/demo")                      # as messages
     run.trajectories.agentrl.group_relative("reward")           # with the advantage of GRPO
 
 A method takes any frame that has its key column (`trajectory_id`, `draw_id` or `node_id`), filtered and joined as you
@@ -33,11 +35,12 @@ except ImportError as error:
 
 from agentrl_core.advantage import group_relative
 from agentrl_core.data.batch import Batch
-from agentrl_core.data.codes import CODES
 from agentrl_core.data.forest import Forest
 from agentrl_core.data.store import Store
-from agentrl_core.integrations.polars import _stored, _token_frames
+from agentrl_core.integrations.polars import _stored, _texts, _token_frames
+from agentrl_core.integrations.polars._names import named
 from agentrl_core.integrations.polars.tables import Tables
+from agentrl_core.integrations.polars.vocabulary import Vocabulary
 
 __all__ = ["Tables", "example", "scan"]
 
@@ -49,6 +52,9 @@ Source = Tables | Store | Batch | str | PathLike[str]
 
 def scan(source: Source) -> Tables:
     """The tables of a run as lazy frames, of exactly what is committed now. Works while another process writes the run.
+
+    Where the files have codes, the frames have names: `pl.col("kind") == "action"`, `pl.col("status") == "finished"`
+    (types `Enum`); `success`, `terminated`, `truncated`, `votes` and `trained` are truth values.
 
     A frame reads the same rows whenever it is collected, from the files where they are then: the writer may have merged
     them. (Where it has dropped iterations since, collecting is an error that says so: scan again.) A new call sees new
@@ -65,16 +71,19 @@ def scan(source: Source) -> Tables:
     Example:
         >>> from agentrl_core.integrations.polars import example, scan
         >>> scan(example()).nodes.select("kind", "tokens").collect().rows()
-        [(0, [1, 2]), (1, [3, 4, 5]), (1, [7])]
+        [('prompt', [1, 2]), ('action', [3, 4, 5]), ('action', [7])]
     """
     if isinstance(source, Tables):
         return source
     if isinstance(source, Batch):
-        return Tables(**{field.name: _of_batch(source, field.name) for field in fields(Tables)})
+        return Tables(**{field.name: named(_of_batch(source, field.name)) for field in fields(Tables)})
     store = source.snapshot() if isinstance(source, Store) else Store.open(source, read_only=True)
     empty = Batch.concat([])
     return Tables(
-        **{field.name: _stored.frame(store, field.name, _of_batch(empty, field.name)) for field in fields(Tables)}
+        **{
+            field.name: named(_stored.frame(store, field.name, _of_batch(empty, field.name)))
+            for field in fields(Tables)
+        }
     )
 
 
@@ -173,8 +182,8 @@ class _Namespace(Generic[Frame]):
             source: where the nodes and trajectories are.
 
         Returns:
-            The frame and lists of one length, a value for each token: `tokens` i32, `kinds` u8 (0 prompt, 1 action,
-            2 observation, 3 injected), `trainable` u8, `logprobs` f32 and `entropies` f32 (null where not known), and
+            The frame and lists of one length, a value for each token: `tokens` i32, `kinds` (prompt, action,
+            observation, injected), `trainable` u8, `logprobs` f32 and `entropies` f32 (null where not known), and
             the columns computed for stored tokens.
 
         Raises:
@@ -288,6 +297,62 @@ class _Namespace(Generic[Frame]):
         self._require("draw_id")
         return self._eagerly(_token_frames.sequences, source, "trajectory_id")
 
+    def text(self, tokenizer: Any) -> Frame:
+        """Each row with its column `tokens` as text, markers of the template included.
+
+        Args:
+            tokenizer: a run that keeps its own (`"runs/demo"`), a `tokenizer.json`, its directory, or a fast tokenizer.
+
+        Returns:
+            The frame and `text`; an id that the tokenizer does not have stands as `<id>`.
+
+        Raises:
+            InvalidInputError: there is no such tokenizer, or the frame has no `tokens`, or has a column `text`.
+
+        Example:
+            >>> import polars as pl
+            >>> from agentrl_core import env, warm_start
+            >>> _, tokenizer = warm_start.build(env.ReasoningGym(["lcm"], seed=0, held_out=0), seed=0)
+            >>> frame = pl.DataFrame({"tokens": [tokenizer("least common")["input_ids"]]})
+            >>> frame.agentrl.text(tokenizer)["text"].to_list()
+            ['least common']
+        """
+        vocabulary = Vocabulary.of(tokenizer)
+        self._require("tokens")
+        found: Any
+        if self._is_lazy():
+            schema = {**self._frame.collect_schema(), "text": pl.String}
+            found = self._frame.map_batches(lambda frame: _texts.text(frame, vocabulary), schema=schema)
+        else:
+            found = _texts.text(self._frame, vocabulary)
+        made: Frame = found
+        return made
+
+    def chats(self, source: Source, tokenizer: Any) -> Frame:
+        """Each row with the messages of its trajectory, as supervised fine-tuning takes them.
+
+        Args:
+            source: where the nodes and trajectories are.
+            tokenizer: as for `text`.
+
+        Returns:
+            The frame and `messages`, a list of `role` and `content`: the prompt is a user's, what was sampled or said
+            for the policy an assistant's, what the environment answered a tool's. Markers of the template are left out.
+
+        Raises:
+            InvalidInputError: there is no such tokenizer; the frame has no `trajectory_id`, or has a column `messages`.
+
+        Example:
+            >>> from agentrl_core.integrations.polars import example, scan
+            >>> from agentrl_core.integrations.polars.vocabulary import Vocabulary
+            >>> words = Vocabulary.from_bytes({1: b"6*", 2: b"7=", 3: b"4", 4: b"2", 5: b".", 7: b"6"}, special={5})
+            >>> run = scan(example())
+            >>> run.trajectories.agentrl.chats(run, words).collect()["messages"][0].to_list()
+            [{'role': 'user', 'content': '6*7='}, {'role': 'assistant', 'content': '42'}]
+        """
+        vocabulary = Vocabulary.of(tokenizer)
+        return self._eagerly(lambda frame, tables: _texts.chats(frame, tables, vocabulary), source, "trajectory_id")
+
     def group_relative(
         self, score: str = "reward", by: str = "group_id", *, name: str = "advantage", **options: Any
     ) -> Frame:
@@ -312,24 +377,18 @@ class _Namespace(Generic[Frame]):
         return made
 
     def words(self) -> Frame:
-        """The frame with words for its codes.
+        """A frame of a batch's table, or of the files, with names for its codes, as `scan` has them.
 
-        These are the columns `kind`, `status`, `finish_reason`, `origin`, `source`, `old_logprob` and `drift`.
+        These are the columns `kind`, `status`, `finish_reason`, `origin`, `role`, `source`, `old_logprob`, `drift` and
+        `operation`, and the truth values.
 
         Example:
-            >>> from agentrl_core.integrations.polars import example, scan
-            >>> scan(example()).nodes.agentrl.words().select("kind", "finish_reason").collect().rows()
+            >>> import polars as pl
+            >>> from agentrl_core.integrations.polars import example
+            >>> pl.DataFrame(example().nodes).agentrl.words().select("kind", "finish_reason").rows()
             [('prompt', 'none'), ('action', 'none'), ('action', 'none')]
         """
-        schema = self._frame.collect_schema()
-        codes = [name for name in schema.names() if name in CODES and schema[name].is_integer()]
-        words = (
-            pl.col(name).replace_strict(
-                list(range(len(CODES[name]))), list(CODES[name]), default=None, return_dtype=pl.Enum(CODES[name])
-            )
-            for name in codes
-        )
-        made: Frame = self._frame.with_columns(*words)
+        made: Frame = named(self._frame)
         return made
 
     def _lazily(self, work: Callable[[pl.LazyFrame], Any], *keys: str) -> Frame:

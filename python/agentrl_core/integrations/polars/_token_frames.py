@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from agentrl_core.data.codes import ACTION, UNTRAINED
+from agentrl_core.data.codes import UNTRAINED
 from agentrl_core.exceptions import InvalidInputError, NotFoundError
 from agentrl_core.integrations.polars._paths import Indices, PathNodes, Tree, find, ranges, walk
 
@@ -231,7 +231,9 @@ def _with_lists(rows: pl.DataFrame, nodes: _Nodes, found: PathNodes, tables: Tab
     values = {name: column[taken] for name, column in _token_columns(nodes.frame, tables).items()}
     for name in values:
         _refuse_taken(rows, name)
-    return pl.concat([rows, _lists(path, values)], how="horizontal")
+    names = pl.element().cat.to(nodes.frame.schema["kind"])
+    lists = _lists(path, values).with_columns(pl.col("kinds").list.eval(names))
+    return pl.concat([rows, lists], how="horizontal")
 
 
 def _token_columns(nodes: pl.DataFrame, tables: Tables) -> dict[str, pl.Series]:
@@ -239,10 +241,10 @@ def _token_columns(nodes: pl.DataFrame, tables: Tables) -> dict[str, pl.Series]:
     made = tables.node_columns.join(nodes.lazy().select("node_id"), on="node_id", how="semi").collect()
     nodes = nodes.join(made, on="node_id", how="left", maintain_order="left")
     count = pl.col("tokens").list.len()
-    allowed = (pl.col("kind") == ACTION).cast(pl.UInt8).repeat_by(count)
+    allowed = (pl.col("kind") == "action").cast(pl.UInt8).repeat_by(count)
     lists = nodes.select(
         "tokens",
-        pl.col("kind").repeat_by(count).alias("kinds"),
+        pl.col("kind").to_physical().repeat_by(count).alias("kinds"),  # names come last: codes are faster
         pl.col("trainable").fill_null(allowed),
         *(_filled(name) for name in ("logprobs", "entropies", *made.drop("node_id").columns)),
     )

@@ -1,0 +1,31 @@
+"""Names for the codes of the tables, and truth values for their zeros and ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import polars as pl
+
+from agentrl_core.data.codes import CODES
+
+TRUTHS = ("success", "terminated", "truncated", "votes", "trained")
+"""Columns of zeros and ones."""
+
+OPERATIONS = ("start", "fork", "continue", "inject", "splice", "rollback", "replace", "prune", "stop", "resume")
+"""Names of the codes of `decisions.operation`."""
+
+_NAMES = {**CODES, "operation": OPERATIONS}
+
+
+def named(frame: Any) -> Any:
+    """A frame, or a lazy one, with names for its codes; columns that have them already stay. Unknown codes are null."""
+    schema = frame.collect_schema()
+    codes = [name for name in schema.names() if name in _NAMES and schema[name].is_integer()]
+    truths = [name for name in schema.names() if name in TRUTHS and schema[name].is_integer()]
+    words = (
+        pl.col(name).replace_strict(
+            list(range(len(_NAMES[name]))), list(_NAMES[name]), default=None, return_dtype=pl.Enum(_NAMES[name])
+        )
+        for name in codes
+    )
+    return frame.with_columns(*words, *(pl.col(name).cast(pl.Boolean) for name in truths))

@@ -1,0 +1,91 @@
+"""What is well and what is not, in a few words: the strip at the top of a page."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import polars as pl
+
+
+class Sign(NamedTuple):
+    """One of the signs of health.
+
+    Args:
+        name: what was looked at.
+        value: the number, as a person reads it.
+        level: `good`, `watch` or `bad`.
+        says: what it means, and what to do.
+        filter: which groups show it, as the page names its filters; empty where none do.
+    """
+
+    name: str
+    value: str
+    level: str
+    says: str
+    filter: str = ""
+
+
+def signs(iterations: pl.DataFrame, groups: pl.DataFrame) -> list[Sign]:
+    """The signs of a run, over its latest quarter of iterations (at least one).
+
+    Args:
+        iterations: `statistics` of the run.
+        groups: `of_groups` of the run.
+
+    Example:
+        >>> import polars as pl
+        >>> from agentrl_core.view.health import signs
+        >>> signs(pl.DataFrame({"iteration": []}), pl.DataFrame())
+        []
+    """
+    if iterations.is_empty():
+        return []
+    recent = iterations.sort("iteration").tail(max(1, len(iterations) // 4))
+    mine = groups.filter(pl.col("iteration").is_in(recent["iteration"].implode()))
+    rows: dict[str, Any] = {name: recent[name].mean() for name in recent.columns}
+    found = [
+        _share("same rewards", rows["same_reward"], 0.5, 0.8, "of the groups teach nothing: all scores alike", "same"),
+        _share("tool errors", rows["tool_errors"], 0.1, 0.3, "of the tool calls failed", "tool_errors"),
+    ]
+    sums: dict[str, Any] = {name: mine[name].sum() for name in ("turns", "drifted", "members", "truncated", "failed")}
+    turns, members = max(sums["turns"], 1), max(sums["members"], 1)
+    found.append(_share("drift", sums["drifted"] / turns, 0.01, 0.1, "of the turns were repeated otherwise", "drifted"))
+    found.append(
+        _share("truncated", sums["truncated"] / members, 0.1, 0.3, "of the rollouts ran out of room", "truncated")
+    )
+    found.append(
+        _share("broken", sums["failed"] / members, 0.01, 0.1, "of the rollouts failed or were aborted", "failed")
+    )
+    found += _others(iterations.sort("iteration"), rows)
+    return [sign for sign in found if sign is not None]
+
+
+def _others(iterations: pl.DataFrame, rows: dict[str, Any]) -> list[Sign]:
+    made = []
+    if rows["staleness"] is not None:
+        level = "good" if rows["staleness"] < 2 else "watch" if rows["staleness"] < 8 else "bad"
+        made.append(
+            Sign(
+                "staleness",
+                f"{rows['staleness']:.1f}",
+                level,
+                "updates between sampling and training, on average",
+                "stale",
+            )
+        )
+    first, last = iterations["entropy"].drop_nulls().head(1), rows["entropy"]
+    if len(first) and last is not None and first[0] > 0:
+        left = last / first[0]
+        level = "good" if left > 0.5 else "watch" if left > 0.2 else "bad"
+        made.append(Sign("entropy", f"{left:.0%}", level, "of the entropy at the beginning is left"))
+    if rows["sharing"] is not None:
+        made.append(Sign("sharing", f"{rows['sharing']:.2f} x", "good", "how often a stored token is used"))
+    return made
+
+
+def _share(name: str, value: float | None, watch: float, bad: float, says: str, filtered: str) -> Sign | None:
+    """A share that should be small; none where it is not known."""
+    if value is None or value != value:  # noqa: PLR0124  # NaN
+        return None
+    level = "bad" if value >= bad else "watch" if value >= watch else "good"
+    return Sign(name, f"{value:.0%}", level, says, filtered)

@@ -1,0 +1,177 @@
+"""The page of a run: one file with everything in it, that opens from disk."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.resources import files
+from os import PathLike
+from pathlib import Path
+from typing import Any, Self
+
+import polars as pl
+
+from agentrl_core import _core
+from agentrl_core.data.codes import CODES, UNTRAINED, StepFlag
+from agentrl_core.data.store import Store
+from agentrl_core.exceptions import InvalidInputError, StoreError
+from agentrl_core.integrations.polars import scan
+from agentrl_core.integrations.polars._names import OPERATIONS
+from agentrl_core.integrations.polars.vocabulary import Vocabulary, used
+from agentrl_core.view.blocks import Chosen, blocks, packed, plain
+from agentrl_core.view.credit import recipes_of
+from agentrl_core.view.groups import of_groups
+from agentrl_core.view.health import signs
+from agentrl_core.view.modules import joined
+from agentrl_core.view.statistics import statistics
+
+_ALL = (0, 2**62)
+
+
+@dataclass(frozen=True)
+class Page:
+    """Everything one looks at in a run, as one file that needs neither a server nor a network.
+
+    Curves over iterations, the groups of an iteration, the token tree of a group with its advantages, the text of a
+    path with what is known of each token, why an advantage is what it is, members side by side, drift. In a notebook
+    it shows itself.
+
+    Args:
+        html: the file.
+
+    Example:
+        >>> import tempfile
+        >>> import agentrl_core as arl
+        >>> from agentrl_core.view import Page
+        >>> with arl.Store.open(tempfile.mkdtemp()) as store:
+        ...     page = Page.of(store)
+        >>> page.html.startswith("<!doctype html>"), page
+        (True, Page(0.1 MB))
+    """
+
+    html: str
+
+    @classmethod
+    def of(
+        cls,
+        store: Store,
+        *,
+        iterations: tuple[int, int] = _ALL,
+        tokenizer: Any = None,
+        tokens: int = 1_000_000,
+        title: str | None = None,
+    ) -> Self:
+        """The page of what is committed now.
+
+        Args:
+            store: the run, open.
+            iterations: the first, and the one behind the last, whose groups are in the page; curves are those of all.
+            tokenizer: makes text of tokens: a `tokenizer.json`, its directory, or a fast tokenizer. None: the one that
+                the run keeps; where there is none, tokens are shown as their ids.
+            tokens: how many stored tokens the page has at most (a million make about 10 MB). The groups of the latest
+                iterations are taken; the page says what was left out.
+            title: of the page; None: the name of the run's directory.
+
+        Raises:
+            InvalidInputError: `tokens` is not positive, or `tokenizer` is none.
+        """
+        if tokens < 1:
+            raise InvalidInputError(f"tokens={tokens}; a page needs at least one")
+        vocabulary = Vocabulary.find(store.path) if tokenizer is None else Vocabulary.of(tokenizer)
+        tables = scan(store)
+        chosen = Chosen.of(tables, iterations, tokens)
+        numbers, groups = statistics(tables), of_groups(tables, chosen)
+        kept = tables.nodes.join(chosen.kept.lazy(), on="group_id", how="semi")
+        ids = kept.select(pl.col("tokens").list.explode().unique().sort()).collect()["tokens"].drop_nulls().to_list()
+        words = used(vocabulary or Vocabulary.from_bytes({}, set()), ids)
+        contents = {
+            "iterations": plain(numbers),
+            "metrics": plain(tables.metrics.collect()),
+            "groups": plain(groups),
+            "vocabulary": words,
+        }
+        made, of = recipes_of(store)
+        name = title or Path(store.path).resolve().name
+        about = {
+            "title": name,
+            "made": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+            "version": _core.__version__,
+            "commit": store.version,
+            "closed": store.iteration,
+            "tokenizer": vocabulary is not None,
+            "codes": {**CODES, "operation": OPERATIONS},
+            "flags": {flag.name.lower().replace("_", " "): int(flag) for flag in StepFlag if flag.name},
+            "untrained": UNTRAINED,
+            "recipes": made,
+            "recipe_of": of,
+            "signs": [sign._asdict() for sign in signs(numbers, groups)],
+            "draw_columns": [name for name in tables.draw_columns.collect_schema().names() if name != "draw_id"],
+        }
+        parts = [_data(f"block-{number}", block) for number, block in enumerate(blocks(tables, chosen))]
+        return cls(_page(name, about, packed(contents), parts))
+
+    def save(self, path: str | PathLike[str]) -> Path:
+        """Write the file; it is there whole, or not at all.
+
+        Raises:
+            StoreError: it cannot be written.
+        """
+        target = Path(path)
+        half = target.with_name(f".{target.name}.half")
+        try:
+            half.write_text(self.html, encoding="utf-8")
+            half.replace(target)
+        except OSError as error:
+            half.unlink(missing_ok=True)
+            raise StoreError(f"{target} cannot be written: {error}") from None
+        return target
+
+    def _repr_html_(self) -> str:
+        """The page in a frame of its own, as a notebook shows it."""
+        text = html.escape(self.html, quote=True)
+        style = "width:100%;height:760px;border:1px solid #8884;border-radius:8px"
+        return f'<iframe srcdoc="{text}" style="{style}"></iframe>'
+
+    def __repr__(self) -> str:
+        return f"Page({len(self.html) / 1e6:.1f} MB)"
+
+
+def _data(name: str, content: bytes) -> str:
+    return f'<script type="text/plain" id="{name}">{base64.b64encode(content).decode()}</script>'
+
+
+def _page(title: str, about: dict[str, Any], contents: bytes, parts: list[str]) -> str:
+    assets = files("agentrl_core.view") / "assets"
+    style = (assets / "page.css").read_text(encoding="utf-8")
+    script = joined(
+        {path.name: path.read_text(encoding="utf-8") for path in assets.iterdir() if path.name.endswith(".js")}
+    )
+    # Only this very style and script count, whatever text of a model should get into the page.
+    policy = (
+        f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    said = json.dumps(about).replace("<", "\\u003c")
+    return "\n".join(
+        [
+            '<!doctype html><html lang="en"><head><meta charset="utf-8">',
+            f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            f"<title>{html.escape(title)}</title>",
+            f"<style>{style}</style></head>",
+            '<body><div id="page"></div>',
+            f'<script type="text/plain" id="about">{said}</script>',
+            _data("contents", contents),
+            f"<script>{script}</script>",  # paints before the blocks are there
+            *parts,
+            "</body></html>",
+        ]
+    )
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

@@ -1,0 +1,147 @@
+"""What the page is made of: Arrow as the browser reads it, blocks, signs of health, recipes told."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import struct
+from graphlib import CycleError
+
+import numpy as np
+import polars as pl
+import pytest
+
+from agentrl_core import recipes
+from agentrl_core.integrations.polars import scan
+from agentrl_core.view.blocks import Chosen, packed, plain
+from agentrl_core.view.credit import told
+from agentrl_core.view.health import signs
+from agentrl_core.view.modules import joined
+
+
+def frame(seed: int, rows: int) -> pl.DataFrame:
+    """A column of each type that a page holds, with and without nulls."""
+    rng = np.random.default_rng(seed)
+    made: dict[str, pl.Series] = {}
+    for kind in (pl.Int8, pl.Int16, pl.Int32, pl.Int64, pl.UInt8, pl.UInt16, pl.UInt32, pl.UInt64):
+        made[f"{kind}"] = pl.Series(rng.integers(0, 100, rows), dtype=kind)
+    for kind in (pl.Float32, pl.Float64):
+        made[f"{kind}"] = pl.Series(rng.standard_normal(rows).round(3), dtype=kind)
+    texts = ["", "plain", "é€😀", "\x00<b>"]
+    made["text"] = pl.Series([texts[place] for place in rng.integers(0, 4, rows)], dtype=pl.String)
+    made["truth"] = pl.Series(rng.integers(0, 2, rows).astype(bool), dtype=pl.Boolean)
+    lists = [rng.integers(0, 9, count).tolist() for count in rng.integers(0, 4, rows)]
+    made["list"] = pl.Series(lists, dtype=pl.List(pl.Int32))
+    made["floats"] = pl.Series([[value / 4 for value in each] for each in lists], dtype=pl.List(pl.Float32))
+    hollow = [[None if value == 3 else value / 2 for value in each] for each in lists]
+    made["hollow"] = pl.Series(hollow, dtype=pl.List(pl.Float32))
+    whole = pl.DataFrame(made)
+    holes = whole.select(
+        pl.when(pl.Series(rng.random(rows) < 0.6)).then(pl.col(name)).alias(f"{name} or null") for name in whole.columns
+    )
+    return pl.concat([whole, holes], how="horizontal")
+
+
+@pytest.mark.parametrize("rows", [0, 1, 7, 8, 9, 300])
+def test_the_browser_reads_what_polars_wrote(browser, page_file, rows) -> None:
+    if not browser.do("location.href").endswith(page_file.name):
+        browser.open(page_file)
+    for seed in range(3):
+        given = frame(seed, rows)
+        data = gzip.decompress(packed({"x": given}))
+        name, size = struct.unpack_from("<II", data)
+        stream = base64.b64encode(data[8 + name : 8 + name + size]).decode()
+        found = json.loads(
+            browser.do(
+                f"(() => {{ const bytes = Uint8Array.from(atob('{stream}'), (letter) => letter.charCodeAt(0));"
+                " const rows = arrow_js.records(arrow_js.readStream(bytes.buffer));"
+                " const plain = (key, value) => (ArrayBuffer.isView(value) ? Array.from(value) : value);"
+                " return JSON.stringify(rows, plain); })()"
+            )
+        )
+        expected = given.with_columns(pl.selectors.boolean().cast(pl.UInt8)).rows(named=True)
+        assert len(found) == rows
+        for mine, theirs in zip(found, expected, strict=True):
+            assert same(mine, theirs), (mine, theirs)
+
+
+def same(mine: dict[str, object], theirs: dict[str, object]) -> bool:
+    """Whether two rows are equal; numbers to seven digits, and what is missing in a list as null."""
+
+    def alike(one: object, other: object) -> bool:
+        if isinstance(other, list):
+            return np.allclose(np.array(one, float), np.array(other, float), equal_nan=True)
+        return one == (pytest.approx(other, rel=1e-6) if isinstance(other, float) else other)
+
+    return mine.keys() == theirs.keys() and all(alike(mine[name], value) for name, value in theirs.items())
+
+
+def test_every_group_is_in_one_block_until_the_budget(recorded) -> None:
+    tables = scan(recorded)
+    tokens = tables.nodes.group_by("group_id").agg(tokens=pl.col("tokens").list.len().sum()).sort("group_id").collect()
+    everything = Chosen.of(tables, (0, 2**62), 10**9)
+    assert everything.kept["group_id"].to_list() == tokens["group_id"].to_list()
+    for most in (1, 300, 700):
+        kept = Chosen.of(tables, (0, 2**62), most).kept
+        size = tokens.filter(pl.col("group_id").is_in(kept["group_id"].implode()))["tokens"].sum()
+        assert len(kept) == 1 or size <= most
+        first = tables.trajectories.filter(pl.col("group_id").is_in(kept["group_id"].implode()))
+        latest = tables.trajectories.select(pl.col("iteration").max()).collect().item()
+        assert first.select(pl.col("iteration").max()).collect().item() == latest, "the latest are kept first"
+    assert len(Chosen.of(tables, (1, 2), 10**9).kept) == 3
+
+
+def test_numbers_of_tokens_keep_three_digits() -> None:
+    rng = np.random.default_rng(0)
+    values = np.concatenate([rng.standard_normal(1000) * 10.0 ** rng.integers(-6, 6, 1000), [0.0, 1e35, -1e35]])
+    given = pl.DataFrame({"x": pl.Series([values.astype(np.float32).tolist()], dtype=pl.List(pl.Float32))})
+    found = plain(given)["x"][0].to_numpy()
+    # 12 bits: half a unit of the last is 2^-12 of the number
+    np.testing.assert_allclose(found, values.astype(np.float32), rtol=2.0**-12)
+    assert np.unique(found[:1000].view(np.uint32) & 0xFFF).tolist() == [0]
+
+
+def test_signs_are_bad_where_a_run_is() -> None:
+    def of(**changed: float) -> dict[str, str]:
+        usual = {"same_reward": 0.1, "tool_errors": 0.0, "staleness": 0.0, "entropy": 1.0, "sharing": 1.5}
+        iterations = pl.DataFrame([{"iteration": 0, **usual}, {"iteration": 1, **usual, **changed}], strict=False)
+        groups = pl.DataFrame(
+            {
+                "iteration": [0, 1],
+                "turns": [10, 10],
+                "drifted": [0, 0],
+                "members": [4, 4],
+                "truncated": [0, 4],
+                "failed": [0, 0],
+            }
+        )
+        return {sign.name: sign.level for sign in signs(iterations, groups)}
+
+    assert of()["same rewards"] == "good"
+    assert of(same_reward=0.5)["same rewards"] == "watch"
+    assert of(same_reward=0.9)["same rewards"] == "bad"
+    assert of(entropy=0.1)["entropy"] == "bad"
+    assert of(staleness=3.0)["staleness"] == "watch"
+    assert of()["truncated"] == "bad", "all four of the latest iteration were"
+    assert "tool errors" not in of(tool_errors=float("nan"))
+
+
+def test_recipes_are_told_with_their_formulas() -> None:
+    page = told(recipes.GIGPO.to_dict())
+    names = [link["component"] for link in page["phases"]["advantage"]]
+    assert names == ["Discounted", "GroupRelative", "GroupRelative"]
+    assert "gamma" in page["phases"]["advantage"][0]["formula"]
+    assert page["source"].startswith("arXiv:")
+    strange = {"name": "mine", "advantage": {"component": "not.installed:Thing", "weight": 2}}
+    link = {"component": "not.installed:Thing", "options": {"weight": 2}, "says": "", "formula": ""}
+    assert told(strange)["phases"]["advantage"] == [link]
+
+
+def test_modules_that_need_each_other_are_refused() -> None:
+    one, two = (
+        'import { b } from "./two.js";\nexport const a = b;',
+        'import { a } from "./one.js";\nexport const b = a;',
+    )
+    with pytest.raises(CycleError):
+        joined({"one.js": one, "two.js": two})
