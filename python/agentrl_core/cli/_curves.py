@@ -28,7 +28,7 @@ def sparkline(values: Sequence[float | None], width: int = 32) -> str:
     if len(values) > width:
         bounds = [round(place * len(values) / width) for place in range(width + 1)]
         values = [_mean(values[bounds[place] : bounds[place + 1]]) for place in range(width)]
-    known = [value for value in values if _is_known(value)]
+    known = [float(value) for value in values if value is not None and _is_known(value)]
     if not known:
         return _MISSING * len(values)
     low, high = min(known), max(known)

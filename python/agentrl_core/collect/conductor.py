@@ -223,10 +223,10 @@ class Conductor:
             due=due,
         )
         stay = {groups[place].name for place in landed.stay}
-        for group, of in self._numbers_of.items():
+        for named, of in self._numbers_of.items():
             if of not in stay:
                 # What runs is not frozen.
-                self.forest.start(group, _HELD, role="helper")
+                self.forest.start(named, _HELD, role="helper")
         self._end([groups[place] for place in landed.stay])
         return landed
 

@@ -322,8 +322,8 @@ class Batch:
             unit_of: the unit of each draw of the batch, whole numbers: the draws of one unit are in one pack. None:
                 each path may be in any.
             trained: `bool[action tokens of the batch]`, which are predicted. None: the trainable ones.
-            fold: columns of action tokens, float32: trained tokens that are one (in the layout `tree` equal behind equal
-                ones, in `sequence` stored once) and agree in all of them are one prediction pair. None: each is its own.
+            fold: columns of action tokens, float32: trained tokens that are one (in layout `tree` equal behind equal
+                ones, in `sequence` stored once) and agree in all of these are one pair. None: each is its own.
             shards: number of ranks that run packs at the same time: pack `round * shards + rank` is what a rank runs in
                 a round, and there may be packs without pairs. None: one.
             balance: what a row costs where packs are dealt to ranks; see `Update.pack`.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -127,7 +127,7 @@ def evaluate(
         "step": begins.flatten().long().cumsum(0)[inside.flatten()] - 1,
         **{name: values[inside] for name, values in columns.items()},
     }
-    value, sums = loss.of_rows(logprob[inside], None if entropy is None else entropy[inside], streams)
+    value, sums = loss.of_rows(logprob[inside], cast("Tensor", None if entropy is None else entropy[inside]), streams)
     means = {
         name: (total / sums["compared" if name in _COMPARED and "compared" in sums else "tokens"].clamp(min=1)).item()
         for name, total in sums.items()

@@ -109,7 +109,8 @@ class Sequences:
     @functools.cached_property
     def _sampled(self) -> NDArray[np.bool_]:
         """Of all tokens of the responses, one after the other, which were sampled."""
-        return _joined(self.masks, np.float64) != 0
+        sampled: NDArray[np.bool_] = _joined(self.masks, np.float64) != 0
+        return sampled
 
     @functools.cached_property
     def _rows(self) -> NDArray[np.int64]:
@@ -146,7 +147,8 @@ class Sequences:
         """Where the action tokens of the batch, in their order, stand among all tokens of the responses."""
         draws, within = self._order
         rows = self._rows[self._sampled]
-        return np.flatnonzero(self._sampled)[np.lexsort((within[rows], draws[rows]))]
+        places: NDArray[np.int64] = np.flatnonzero(self._sampled)[np.lexsort((within[rows], draws[rows]))]
+        return places
 
     @functools.cached_property
     def batch(self) -> Batch:

@@ -21,7 +21,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import Closed, State, option
@@ -94,7 +94,7 @@ class Imagine(Learning):
 
     async def branch(self, branch: Branch) -> None:
         """An episode of greedy turns."""
-        group: Group = branch.group
+        group = cast("Group", branch.group)
         known = [[_Transition(*step) for step in episode] for episode in self.remembered(group)["episodes"]]
         seen: list[_Transition] = []
         state = group.prompt
@@ -148,7 +148,7 @@ class Imagine(Learning):
         return [seen[place] for place in sorted(-place for _, place in ranks[: self.examples])]
 
     async def _ask(self, branch: Branch, agent: str, question: str) -> str:
-        return await consult(branch.group, question, agent=agent, about=branch)
+        return await consult(cast("Group", branch.group), question, agent=agent, about=branch)
 
 
 ICPI = Recipe(

@@ -34,6 +34,7 @@ from agentrl_core.loss import Imitation, Train
 from agentrl_core.recipe import Recipe
 from agentrl_core.rollout import Branch, Group, Rollout
 from agentrl_core.rollout.guidance import consult
+from agentrl_core.rollout.view import Origin
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ class Imputed(Rollout):
         if not labelled:
             seen = await self.looked_at(group)
             actions = [await consult(group, self.asked(seen, step), agent=self.agent) for step in range(len(seen))]
-        origin = "expert" if labelled else "imported"
+        origin: Origin = "expert" if labelled else "imported"
         [branch] = await group.run(
             [group.start(origin=origin, facts={"imputed": float(not labelled), "inverse": 0.0})],
             lambda branch: _taken(branch, actions),

@@ -20,7 +20,7 @@ from agentrl_core.rollout.runtime import Family, OneAtATime, RunningEpisode, Run
 from agentrl_core.rollout.turn import Turn, uniform
 
 Status = Literal["running", "finished", "truncated", "failed", "aborted", "pruned"]
-Origin = Literal["generated", "expert", "imagined"]
+Origin = Literal["generated", "expert", "imagined", "imported"]
 Role = Literal["member", "baseline", "helper"]
 Prompt = Content | Callable[[Content], Content]
 """What a branch is asked, or what makes it of what the environment says first."""

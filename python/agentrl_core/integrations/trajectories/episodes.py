@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -157,7 +157,11 @@ def turns_of(
 
     def ids(upto: int, *, opened: bool) -> list[int]:
         found = tokenizer.apply_chat_template(
-            rendered[:upto], tools=list(tools) or None, add_generation_prompt=opened, tokenize=True, return_dict=False
+            rendered[:upto],
+            tools=cast("Any", list(tools)) or None,
+            add_generation_prompt=opened,
+            tokenize=True,
+            return_dict=False,
         )
         return list(found)
 

@@ -70,8 +70,8 @@ class RecipeTrainer(GRPOTrainer):
         if isinstance(rollouts, Rollouts) and rollouts.batch is not None:
             batch = self._with_credit(rollouts.batch)
             rollouts.batch = batch
-            columns = Sequences.of(batch, columns=_MADE).columns
-            spread = [columns[name] for name in _MADE]
+            said = Sequences.of(batch, columns=_MADE).columns
+            spread: list[Any] = [said[name] for name in _MADE]
         else:
             rows = self._rows(output)
             batch = self._with_credit(rows.batch)
