@@ -294,28 +294,28 @@ impl Sequences for Paths<'_> {
         let (mut here, mut there) = (left.next(), right.next());
         let most = self.length(a).min(self.length(b));
         // How many tokens of both nodes are behind.
-        let (mut common, mut of_here, mut of_there) = (0, 0, 0);
+        let (mut common, mut left_behind, mut right_behind) = (0, 0, 0);
         while let (Some(one), Some(other)) = (here, there) {
             if common >= most || self.images[one.row] != self.images[other.row] {
                 break;
             }
-            let room = (one.used - of_here).min(other.used - of_there);
+            let room = (one.used - left_behind).min(other.used - right_behind);
             // What is stored once needs no look.
-            let same = if one.row == other.row && of_here == of_there {
+            let same = if one.row == other.row && left_behind == right_behind {
                 room
             } else {
-                common_prefix(&self.tokens_of(one)[of_here..], &self.tokens_of(other)[of_there..])
+                common_prefix(&self.tokens_of(one)[left_behind..], &self.tokens_of(other)[right_behind..])
             };
             common += same;
             if same < room {
                 break;
             }
-            (of_here, of_there) = (of_here + room, of_there + room);
-            if of_here == one.used {
-                (here, of_here) = (left.next(), 0);
+            (left_behind, right_behind) = (left_behind + room, right_behind + room);
+            if left_behind == one.used {
+                (here, left_behind) = (left.next(), 0);
             }
-            if of_there == other.used {
-                (there, of_there) = (right.next(), 0);
+            if right_behind == other.used {
+                (there, right_behind) = (right.next(), 0);
             }
         }
         common.min(most)

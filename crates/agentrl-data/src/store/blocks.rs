@@ -89,14 +89,13 @@ impl Index {
             let end = begin + bytes.len() as u64;
             Error::corrupt(format!("{name} has a footer (bytes {begin} to {end}) that contradicts itself: {why}"))
         };
-        let blocks = match listed {
-            Some(listed) => listed,
-            None => {
-                let said = footer.metadata.get(KEY).ok_or_else(|| corrupt("it does not tell of its blocks"))?;
-                let said: Vec<Said> = serde_json::from_str(said).map_err(|error| corrupt(&error.to_string()))?;
-                let block = |(end, (rows, first, last, hash))| Block { end, rows, keys: (first, last), hash };
-                footer.ends().zip(said).map(block).collect()
-            }
+        let blocks = if let Some(listed) = listed {
+            listed
+        } else {
+            let said = footer.metadata.get(KEY).ok_or_else(|| corrupt("it does not tell of its blocks"))?;
+            let said: Vec<Said> = serde_json::from_str(said).map_err(|error| corrupt(&error.to_string()))?;
+            let block = |(end, (rows, first, last, hash))| Block { end, rows, keys: (first, last), hash };
+            footer.ends().zip(said).map(block).collect()
         };
         check_order(&blocks, begin).map_err(|why| corrupt(&why))?;
         let count = blocks.iter().try_fold(0_u64, |count, block| count.checked_add(block.rows));

@@ -202,7 +202,7 @@ impl Segment {
             };
             let count = rest.iter().enumerate().take_while(follows).count();
             let run = first..first + count;
-            let bytes = self.bytes_of(fs, path, begin..index.blocks[run.end - 1].end)?;
+            let bytes = bytes_of(fs, path, begin..index.blocks[run.end - 1].end)?;
             for block in run {
                 let range = index.begin(block)..index.blocks[block].end;
                 let piece = bytes.slice_with_length((range.start - begin) as usize, (range.end - range.start) as usize);
@@ -220,18 +220,18 @@ impl Segment {
             return Ok(index);
         }
         let Footer(begin, end, hash) = self.footer;
-        let bytes = self.bytes_of(fs, path, begin..end)?;
+        let bytes = bytes_of(fs, path, begin..end)?;
         check_hash(path, &bytes, begin..end, hash)?;
         let index = Index::read(path, &bytes, begin, self.rows, self.listed.clone())?;
         Ok(self.index.get_or_init(|| index))
     }
+}
 
-    fn bytes_of(&self, fs: &dyn Fs, path: &Path, range: Range<u64>) -> Result<Buffer> {
-        fs.read(path, range.clone()).map_err(|error| match error.kind() {
-            std::io::ErrorKind::UnexpectedEof => damaged(path, range, &error.to_string()),
-            _ => failed("read", path)(error),
-        })
-    }
+fn bytes_of(fs: &dyn Fs, path: &Path, range: Range<u64>) -> Result<Buffer> {
+    fs.read(path, range.clone()).map_err(|error| match error.kind() {
+        std::io::ErrorKind::UnexpectedEof => damaged(path, range, &error.to_string()),
+        _ => failed("read", path)(error),
+    })
 }
 
 fn check_hash(path: &Path, bytes: &[u8], range: Range<u64>, hash: u64) -> Result<()> {
