@@ -11,14 +11,16 @@ of both are compared before anything is timed.
 from __future__ import annotations
 
 import argparse
+import tomllib
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 import torch
 from common import Bench
+from transformers import AutoModelForCausalLM
 
-from agentrl_core import Batch, Recipe, Store, warm_start
-from agentrl_core.env import ReasoningGym
+from agentrl_core import Batch, Recipe, Store
 from agentrl_core.update.update import Update
 from agentrl_core.update.updates import Updates
 
@@ -41,23 +43,23 @@ def update_of(recipe: Recipe, batch: Batch, *, metrics_of_all: bool) -> Update:
 
 
 def stored_once(batch: Batch) -> int:
-    """Tokens of the tree that was stored: those of all nodes, but for what no trained token has before it."""
-    before = set()
-    nodes = batch.column("node_token", "token")
-    trained = np.flatnonzero(np.asarray(batch.column("trainable", "token")) != 0)
-    parents = dict(zip(batch.nodes["node_id"].to_pylist(), batch.nodes["parent_id"].to_pylist(), strict=True))
-    ids = batch.nodes["node_id"].to_pylist()
+    """Tokens of the tree as it is stored: of each node as many as some trained token has before it."""
+    nodes = pl.DataFrame(batch.nodes).select("node_id", "parent_id", "parent_end", pl.col("tokens").list.len())
+    row = {node: place for place, node in enumerate(nodes["node_id"])}
+    parents, ends, lengths = nodes["parent_id"].to_list(), nodes["parent_end"].to_list(), nodes["tokens"].to_list()
+    trained = batch.column("node_token", "token")[np.asarray(batch.column("trainable", "token")) != 0]
     bounds = batch.offsets("node_token")
-    of = np.searchsorted(bounds, nodes[trained], side="right") - 1
-    read = np.zeros(len(ids), np.int64)
-    np.maximum.at(read, of, nodes[trained] - bounds[of])
-    row = {node: place for place, node in enumerate(ids)}
-    for place in np.unique(of).tolist():
-        parent = parents[ids[place]]
-        while parent is not None and parent not in before:
-            before.add(parent)
-            read[row[parent]] = bounds[row[parent] + 1] - bounds[row[parent]]
-            parent = parents[parent]
+    of = np.searchsorted(bounds, trained, side="right") - 1
+    read = np.zeros(len(row), np.int64)
+    np.maximum.at(read, of, trained - bounds[of])
+    for node in np.unique(of).tolist():
+        place = node
+        while parents[place] is not None:
+            above = row[parents[place]]
+            end = lengths[above] if ends[place] is None else ends[place]
+            if read[above] >= end:
+                break
+            read[above], place = end, above
     return int(read.sum())
 
 
@@ -69,8 +71,9 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=3)
     options = parser.parse_args()
     store = Store.open(options.run)
-    recipe = Recipe.load(options.run / "recipe.toml")
-    model, _ = warm_start.build(ReasoningGym(["chain_sum", "lcm"]), seed=0)
+    about = tomllib.loads((options.run / "recipe.toml").read_text(encoding="utf-8"))
+    recipe = Recipe.from_dict({name: value for name, value in about.items() if name != "train"})
+    model = AutoModelForCausalLM.from_pretrained(options.run / "start", dtype=torch.float32)
     bench = Bench("stored_step")
     counts = {}
     for iteration in options.iterations:
