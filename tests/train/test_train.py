@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 import torch
 
-from agentrl_core import Store
+from agentrl_core import Store, env
 from agentrl_core.cli import main
 from agentrl_core.exceptions import AgentRLError
 
@@ -124,6 +124,14 @@ def test_rollouts_run_ahead_of_the_trainer(tmp_path, capsys):
             assert len(versions)
             assert iteration - 1 <= versions.min() <= versions.max() <= iteration
     assert json.loads((run / "summary.json").read_text())["iterations"] == 4
+    # Iteration 4 was under way: what it had recorded is asked for again, and a warning that it is not fails the test.
+    assert main(["train", "--run", str(run), "--resume", "--iterations", "6"]) == 0
+    with Store.open(run, read_only=True) as store:
+        assert store.iteration == 6
+        tasks = [store.batch(iteration).texts("task_id", "draw") for iteration in range(6)]
+    # What the environment gives one thread is what the iterations that ran side by side chose from.
+    world = env.ReasoningGym(["chain_sum", "products", "lcm"], seed=0, held_out=16)
+    assert {task for each in tasks for task in each} <= {task.task_id for task in world.tasks(16_384)}
     capsys.readouterr()
     assert main(["train", "--run", str(run), "--resume", "--staleness", "2"]) == 1
     assert "staleness=1, not 2" in capsys.readouterr().err
