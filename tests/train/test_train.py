@@ -128,6 +128,10 @@ def test_rollouts_run_ahead_of_the_trainer(tmp_path, capsys):
     assert main(["train", "--run", str(run), "--resume", "--iterations", "6"]) == 0
     with Store.open(run, read_only=True) as store:
         assert store.iteration == 6
+        # The loop's own number and the collector's table stand side by side.
+        metrics = store.state["metrics"]
+        assert metrics["tokens"] > 0
+        assert metrics["said"]["generated"] == metrics["said"]["consumed"] == metrics["tokens"]
         tasks = [store.batch(iteration).texts("task_id", "draw") for iteration in range(6)]
     # What the environment gives one thread is what the iterations that ran side by side chose from.
     world = env.ReasoningGym(["chain_sum", "products", "lcm"], seed=0, held_out=16)

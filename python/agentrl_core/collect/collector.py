@@ -244,9 +244,9 @@ class Collector:
         their task, and a table `collect`: how many `draws` the batch has, how many of them are `unscored` (their score
         is not known, so that no update uses them), how many trajectories `failed` (their episode broke down, be it
         before their first token), and how many threads were `abandoned` (in which a call took too long). A table
-        `tokens` says what became of what engines said: `generated` in this iteration, `consumed` by this batch and
-        `stale` of that (said by weights before the update that has the iteration's number), `dropped`, `in_flight`
-        behind the batch, and `cached` of the `context` that engines were given.
+        `said` tells what became of the tokens that engines said: `generated` in this iteration, `consumed` by this
+        batch and `stale` of that (said by weights before the update that has the iteration's number), `dropped`,
+        `in_flight` behind the batch, and `cached` of the `context` that engines were given.
 
         Args:
             batch: the batch that was trained, with its computed columns.
@@ -270,7 +270,7 @@ class Collector:
                 "its batch with collect(tasks=..., group_size=...)"
             )
         check_stepped(self.recipe, metrics)
-        metrics = {"collect": counts(batch), "tokens": account(batch), **metrics}
+        metrics = {"collect": counts(batch), "said": account(batch), **metrics}
         # Over the whole batch and from the state that the iteration began with, so that a restart comes to the same.
         pool = self._known_pool(self._tasks if self.store is None else head.tasks)
         ended = closed(batch, metrics, head.iteration, pool, scores(self.recipe, batch, head.components))
