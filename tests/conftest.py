@@ -40,7 +40,11 @@ def warm_policy(_warm_policy):
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The long tests first: with several workers none of them is left alone at the end."""
+    """The long tests first: with several workers none of them is left alone at the end.
+
+    Those of vLLM before all others: worksteal gives each worker as many tests in a row, and takes from the end of what
+    another one has. So one worker runs them all, and the server of a module is started once.
+    """
     items.sort(key=lambda item: (item.get_closest_marker("vllm") is None, item.get_closest_marker("slow") is None))
 
 

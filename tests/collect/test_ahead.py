@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -227,6 +228,67 @@ def test_each_environment_has_room_of_its_own() -> None:
     found = dict(most)  # what is cut off afterwards never says that it is over
     collect.close()
     assert found == {"slow": 4, "fast": 8}
+
+
+class OneAtATime(Speaker):
+    """Makes its tasks for one thread at a time, and tells whether another one came meanwhile.
+
+    Args:
+        on_demand: whether it makes each task when it is asked for.
+    """
+
+    def __init__(self, *, on_demand: bool) -> None:
+        super().__init__()
+        self.on_demand = on_demand
+        self.asked_for_tasks = self.together = 0
+        self._asking = threading.Lock()
+
+    def tasks(self, count: int, *, split: str = "train", start: int = 0) -> Any:
+        with self.alone():
+            made = super().tasks(count, split=split, start=start)  # type: ignore[arg-type]
+        return OnDemand(made, self) if self.on_demand else made
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        self.asked_for_tasks += 1
+        free = self._asking.acquire(blocking=False)
+        self.together += not free
+        time.sleep(0.005)
+        try:
+            yield
+        finally:
+            if free:
+                self._asking.release()
+
+
+class OnDemand(Sequence[Task]):
+    """Tasks of a world, each made when it is asked for."""
+
+    def __init__(self, made: list[Task], world: OneAtATime) -> None:
+        self.made = made
+        self.world = world
+
+    def __len__(self) -> int:
+        return len(self.made)
+
+    def __getitem__(self, row: Any) -> Any:
+        with self.world.alone():
+            return self.made[row]
+
+
+@pytest.mark.parametrize("on_demand", [False, True])
+def test_tasks_are_asked_for_by_one_thread_at_a_time(*, on_demand: bool) -> None:
+    """Iterations that run side by side, and an evaluation beside them; a world need not expect several threads."""
+    world = OneAtATime(on_demand=on_demand)
+    collect = Collector(world, world, recipes.GRPO, task_pool=16, staleness=3)
+    batch = collect(tasks=4, group_size=2)
+    collect.evaluate(tasks=2)
+    collect.update(batch, {})
+    trained(collect, 2, group_size=2)
+    collect.close()
+    # The training pool and the evaluation; on demand also the first task of each, and those of five iterations.
+    assert world.asked_for_tasks >= (2 + 2 + 5 * 4 if on_demand else 2)
+    assert world.together == 0
 
 
 def test_an_error_of_a_program_ends_the_wait_and_the_run_goes_on(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import asyncio
 
 import numpy as np
 import pytest
+from checked_segments import check, some_requests
 
 from agentrl_core import engine
 from agentrl_core.engine import Request, Sampling, complete
@@ -29,22 +30,6 @@ def generate(policy, tokenizer):
     made.close()
     with pytest.raises(InvalidInputError, match="closed"):
         complete(made, [Request(np.array([1], np.int32), 0, Sampling())])
-
-
-def some_requests(vocabulary, sampling, count=24):
-    random = np.random.default_rng(3)
-    prompts = [random.integers(0, vocabulary, random.integers(1, 60), dtype=np.int32) for _ in range(count // 2)]
-    # Hashed seeds are this large.
-    return [Request(prompts[i % len(prompts)], (1 << 63) - 1 - 12345 * i, sampling) for i in range(count)]
-
-
-def check(generate, model, own_words, sampling, version):
-    requests = some_requests(generate.vocabulary_size, sampling)
-    for request, segment in zip(requests, complete(generate, requests), strict=True):
-        logprobs, entropies = own_words(model, request, segment, sampling, top=10)
-        np.testing.assert_allclose(segment.logprobs, logprobs, atol=1e-5)
-        np.testing.assert_allclose(segment.entropies, entropies, atol=1e-5)
-        assert (segment.policy_version, segment.seed) == (version, request.seed)
 
 
 @pytest.mark.parametrize(

@@ -1,17 +1,23 @@
 """A real vLLM server process: the engine says what the model's own forward says, or says why it cannot."""
 
 import asyncio
+import os
+import subprocess
+import sys
 import time
 import urllib.request
 
 import numpy as np
 import pytest
 import torch
+from checked_segments import check, some_requests
+from pages import block
 from vllm_server import ARGUMENTS, serving
 
-from agentrl_core import engine
+from agentrl_core import Store, engine
 from agentrl_core.engine import Request, Sampling, complete
 from agentrl_core.exceptions import EngineError, InvalidInputError, UnsupportedError
+from agentrl_core.integrations.polars import scan
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow]
 pytest.importorskip("vllm")
@@ -45,22 +51,6 @@ def generate(server, tokenizer, saved):
     made.close()
     with pytest.raises(InvalidInputError, match="closed"):
         complete(made, [Request(np.array([1], np.int32), 0, Sampling())])
-
-
-def some_requests(vocabulary, sampling, count=24):
-    random = np.random.default_rng(3)
-    prompts = [random.integers(0, vocabulary, random.integers(1, 60), dtype=np.int32) for _ in range(count // 2)]
-    return [Request(prompts[i % len(prompts)], (1 << 63) - 1 - 12345 * i, sampling) for i in range(count)]
-
-
-def check(generate, model, own_words, sampling, version):
-    requests = some_requests(generate.vocabulary_size, sampling)
-    for request, segment in zip(requests, complete(generate, requests), strict=True):
-        logprobs, entropies = own_words(model, request, segment, sampling, top=10)
-        np.testing.assert_allclose(segment.logprobs, logprobs, atol=1e-5)
-        np.testing.assert_allclose(segment.entropies, entropies, atol=1e-5)
-        assert (segment.policy_version, segment.seed) == (version, request.seed)
-        assert (segment.tokens.dtype, segment.logprobs.dtype) == (np.int32, np.float32)
 
 
 @pytest.mark.parametrize(
@@ -275,6 +265,35 @@ def test_a_segment_ends_where_the_context_does(generate):
     [segment] = complete(generate, [Request(np.ones(120, np.int32), 0, Sampling(max_tokens=50))])
     assert segment.finish_reason == "length"
     assert len(segment.tokens) == 8
+
+
+def test_the_trainer_of_the_page_runs_beside_a_server(generate, server, policy, saved, tmp_path):
+    """docs/engines.md, as it is written; a trainer of its own, beside the server that the other tests have."""
+    generate.update_weights(policy, 0)
+    (tmp_path / "weights").mkdir()
+    (tmp_path / "trainer.py").write_text(block("engines", "python"))
+    done = subprocess.run(
+        [sys.executable, "trainer.py", str(saved), "weights", "runs/served", server.url],
+        cwd=tmp_path,
+        env=os.environ | {"CUDA_VISIBLE_DEVICES": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert [path.name for path in (tmp_path / "weights").iterdir()] == ["version-3"]
+    with Store.open(tmp_path / "runs" / "served", read_only=True) as store:
+        assert store.iteration == 3
+        assert not store.verify()
+        tables = scan(store)
+        nodes = tables.nodes.select("group_id", "policy_version").drop_nulls()
+        of_group = tables.trajectories.select("group_id", "iteration").unique()
+        rows = nodes.join(of_group, on="group_id").select("iteration", "policy_version").unique().collect()
+    sampled = set(rows.iter_rows())
+    assert {iteration for iteration, _ in sampled} == {0, 1, 2}
+    assert all(iteration - 1 <= version <= iteration for iteration, version in sampled)
+    assert {version for _, version in sampled} >= {0, 1}
+    generate.update_weights(policy, 4)
 
 
 def test_a_server_that_dies_is_left_and_one_that_comes_back_wrong_is_refused(saved, server, tokenizer, policy):

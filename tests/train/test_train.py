@@ -4,15 +4,18 @@ import json
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import polars as pl
 import pytest
 import torch
 
-from agentrl_core import Store
+from agentrl_core import Store, engine, env, recipes
 from agentrl_core.cli import main
 from agentrl_core.exceptions import AgentRLError
+from agentrl_core.train.loop import TrainOptions, train
+from agentrl_core.train.models import Models
 
 SHORT = ["--iterations", "2", "--rollouts", "16", "--group-size", "4", "--warm-start-steps", "5", "--held-out", "16"]
 
@@ -85,8 +88,6 @@ def test_a_local_model_is_trained_instead(tmp_path, capsys, warm_policy):
 
 
 def test_a_recipe_file_holds_options(tmp_path, capsys):
-    from agentrl_core import recipes
-
     file = tmp_path / "mine.toml"
     options = '[train]\niterations = 1\nrollouts = 8\nheld_out = 8\nwarm_start_steps = 3\nfamilies = ["lcm"]\n'
     file.write_text(recipes.GRPO.replace(name="mine", minibatches=2).to_toml() + options)
@@ -124,6 +125,18 @@ def test_rollouts_run_ahead_of_the_trainer(tmp_path, capsys):
             assert len(versions)
             assert iteration - 1 <= versions.min() <= versions.max() <= iteration
     assert json.loads((run / "summary.json").read_text())["iterations"] == 4
+    # Iteration 4 was under way: what it had recorded is asked for again, and a warning that it is not fails the test.
+    assert main(["train", "--run", str(run), "--resume", "--iterations", "6"]) == 0
+    with Store.open(run, read_only=True) as store:
+        assert store.iteration == 6
+        # The loop's own number and the collector's table stand side by side.
+        metrics = store.state["metrics"]
+        assert metrics["tokens"] > 0
+        assert metrics["said"]["generated"] == metrics["said"]["consumed"] == metrics["tokens"]
+        tasks = [store.batch(iteration).texts("task_id", "draw") for iteration in range(6)]
+    # What the environment gives one thread is what the iterations that ran side by side chose from.
+    world = env.ReasoningGym(["chain_sum", "products", "lcm"], seed=0, held_out=16)
+    assert {task for each in tasks for task in each} <= {task.task_id for task in world.tasks(16_384)}
     capsys.readouterr()
     assert main(["train", "--run", str(run), "--resume", "--staleness", "2"]) == 1
     assert "staleness=1, not 2" in capsys.readouterr().err
@@ -131,9 +144,53 @@ def test_rollouts_run_ahead_of_the_trainer(tmp_path, capsys):
     assert "staleness=-1" in capsys.readouterr().err
 
 
-def test_options_of_a_wrong_type_are_named(tmp_path, capsys):
-    from agentrl_core import recipes
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ZeroDivisionError])
+def test_what_runs_ahead_ends_with_the_loop(tmp_path, monkeypatch, error):
+    """Of a Ctrl-C or an error in the update, while the next iteration is rolled out; then the engine is closed."""
+    underway, closed, step, close = [], [], Models.step, engine.Transformers.close
 
+    def breaks(models, *rest, **options):
+        underway.append(running())
+        if len(underway) == 2:
+            raise error
+        step(models, *rest, **options)
+
+    def closes(generate):
+        closed.append(running())
+        close(generate)
+
+    monkeypatch.setattr(Models, "step", breaks)
+    monkeypatch.setattr(engine.Transformers, "close", closes)
+    options = TrainOptions(
+        run=str(tmp_path), iterations=4, rollouts=64, group_size=4, warm_start_steps=5, held_out=4, staleness=1
+    )
+    with pytest.raises(error):
+        train(options, recipes.GRPO, Quiet())
+    # Iteration 1 ran beside iteration 0; so 2 had only begun.
+    assert underway[1] == ["agentrl-iteration-2"]
+    assert closed == [[]]
+
+
+def running():
+    """The iterations that are under way."""
+    names = (thread.name for thread in threading.enumerate())
+    return [name for name in names if name.startswith("agentrl-iteration")]
+
+
+class Quiet:
+    """Watches a run and says nothing."""
+
+    def phase(self, name, total):
+        pass
+
+    def step(self, count=1, /, **shown):
+        pass
+
+    def rollouts(self, progress):
+        pass
+
+
+def test_options_of_a_wrong_type_are_named(tmp_path, capsys):
     file = tmp_path / "mine.toml"
     for line, message in (('iterations = "2"', "iterations='2'"), ("learning_rate = nan", "learning_rate=nan")):
         file.write_text(recipes.GRPO.to_toml() + f"[train]\n{line}\n")

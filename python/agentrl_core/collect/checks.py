@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from numbers import Integral
 
+from agentrl_core.collect.episode import World
 from agentrl_core.data.store import Store
 from agentrl_core.engine.base import Engine
 from agentrl_core.env.base import Environment, Split, Task
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.recipe import Recipe
+from agentrl_core.select.pool import Mixed
 
 
 def check_parts(engine: object, environment: object, recipe: object, store: object) -> None:
@@ -75,3 +78,19 @@ def checked_tasks(environment: Environment, count: int, split: Split) -> Sequenc
                 "question, domain, payload), the first three of them texts"
             )
     return tasks
+
+
+def mixed_tasks(worlds: Mapping[str, World], count: int, asking: AbstractContextManager[object]) -> Mixed:
+    """The training tasks of several worlds, each with its world; `asking` is held where a world is asked for one."""
+    with asking:
+        tasks = {name: checked_tasks(world.environment, count, "train") for name, world in worlds.items()}
+    seen: dict[str, str] = {}
+    for name, each in tasks.items() if len(tasks) > 1 else ():
+        # What is made on demand is not made to be compared.
+        for task in each if isinstance(each, list) else ():
+            if seen.setdefault(task.task_id, name) != name:
+                raise InvalidInputError(
+                    f"environments {seen[task.task_id]!r} and {name!r} both have a task {task.task_id!r}; give "
+                    "tasks ids that name their environment"
+                )
+    return Mixed(tasks, asking)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,14 @@ from agentrl_core import _core
 from agentrl_core.collect import loop
 from agentrl_core.collect.ahead import Ahead, Begun
 from agentrl_core.collect.asking import Model
-from agentrl_core.collect.checks import check_ahead, check_concurrency, check_parts, check_whole, checked_tasks
+from agentrl_core.collect.checks import (
+    check_ahead,
+    check_concurrency,
+    check_parts,
+    check_whole,
+    checked_tasks,
+    mixed_tasks,
+)
 from agentrl_core.collect.cut import WHOLE, Cut
 from agentrl_core.collect.episode import World
 from agentrl_core.collect.evaluation import Evaluation
@@ -163,6 +171,8 @@ class Collector:
         self.progress = progress
         self._pool_size = task_pool
         self._pool: Mixed | None = None
+        self._asking = threading.RLock()
+        """Held while an environment is asked for tasks, which iterations that run ahead do in their threads."""
         self._listeners: list[Callable[[int, Mapping[str, Any]], object]] = []
         self._journals: dict[int, Journal] = {}
         self._notices = Notices()
@@ -234,9 +244,9 @@ class Collector:
         their task, and a table `collect`: how many `draws` the batch has, how many of them are `unscored` (their score
         is not known, so that no update uses them), how many trajectories `failed` (their episode broke down, be it
         before their first token), and how many threads were `abandoned` (in which a call took too long). A table
-        `tokens` says what became of what engines said: `generated` in this iteration, `consumed` by this batch and
-        `stale` of that (said by weights before the update that has the iteration's number), `dropped`, `in_flight`
-        behind the batch, and `cached` of the `context` that engines were given.
+        `said` tells what became of the tokens that engines said: `generated` in this iteration, `consumed` by this
+        batch and `stale` of that (said by weights before the update that has the iteration's number), `dropped`,
+        `in_flight` behind the batch, and `cached` of the `context` that engines were given.
 
         Args:
             batch: the batch that was trained, with its computed columns.
@@ -260,7 +270,7 @@ class Collector:
                 "its batch with collect(tasks=..., group_size=...)"
             )
         check_stepped(self.recipe, metrics)
-        metrics = {"collect": counts(batch), "tokens": account(batch), **metrics}
+        metrics = {"collect": counts(batch), "said": account(batch), **metrics}
         # Over the whole batch and from the state that the iteration began with, so that a restart comes to the same.
         pool = self._known_pool(self._tasks if self.store is None else head.tasks)
         ended = closed(batch, metrics, head.iteration, pool, scores(self.recipe, batch, head.components))
@@ -311,11 +321,12 @@ class Collector:
             InvalidInputError: `tasks` or `samples` is not positive, or there are not so many tasks.
         """
         check_whole("evaluate", tasks=tasks, samples=samples)
-        chosen = [
-            (name, task)
-            for name, world in self.worlds.items()
-            for task in checked_tasks(world.environment, tasks, split)
-        ]
+        with self._asking:
+            chosen = [
+                (name, task)
+                for name, world in self.worlds.items()
+                for task in checked_tasks(world.environment, tasks, split)
+            ]
         recipe = self.recipe.replace(rollout=Independent() if rollout is None else rollout)
         if self.store is None:
             batch = self._evaluated(chosen, recipe, samples, iteration=0)
@@ -479,18 +490,7 @@ class Collector:
 
     def _task_pool(self) -> Mixed:
         """The tasks that are selected from, each with its world; those of several worlds in turn."""
-        if self._pool is None:
-            tasks = {
-                name: checked_tasks(world.environment, self._pool_size, "train") for name, world in self.worlds.items()
-            }
-            self._pool = Mixed(tasks)
-            seen: dict[str, str] = {}
-            for name, each in tasks.items() if len(tasks) > 1 else ():
-                # What is made on demand is not made to be compared.
-                for task in each if isinstance(each, list) else ():
-                    if seen.setdefault(task.task_id, name) != name:
-                        raise InvalidInputError(
-                            f"environments {seen[task.task_id]!r} and {name!r} both have a task {task.task_id!r}; give "
-                            "tasks ids that name their environment"
-                        )
-        return self._pool
+        with self._asking:
+            if self._pool is None:
+                self._pool = mixed_tasks(self.worlds, self._pool_size, self._asking)
+            return self._pool

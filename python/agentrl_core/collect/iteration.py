@@ -19,7 +19,7 @@ from agentrl_core.select import Pool, Selection
 
 BROKEN = "broken_down"
 """Where the state of a batch has what broke down while it was made, of which its tables may have no row."""
-TOKENS = "tokens"
+SAID = "said"
 """Where the state of a batch has what became of the tokens that engines said."""
 COLUMNS = "columns"
 """Where the state of a batch that is not closed has the columns of its draws."""
@@ -61,7 +61,7 @@ def as_committed(batch: Batch) -> Batch:
 
 def delivered(batch: Batch, recipe: Recipe, states: Mapping[str, State]) -> Batch:
     """A batch that was begun ahead, as it is trained: with what the components remember now, and what they did then."""
-    kept = {name: value for name, value in batch.state.items() if name in (SELECTION, COLUMNS, BROKEN, TOKENS)}
+    kept = {name: value for name, value in batch.state.items() if name in (SELECTION, COLUMNS, BROKEN, SAID)}
     began = {name: value for name, value in batch.state.items() if name not in kept}
     return batch.with_state({**recipe.with_states(batch, states).state, **kept, _BEGAN: began})
 
@@ -70,7 +70,7 @@ def scores(recipe: Recipe, batch: Batch, states: Mapping[str, State]) -> Callabl
     """Phase reward for draws of a batch, by the states that its iteration began with: `states`, or those in it."""
     began = batch.state.get(_BEGAN)
     if began is None:
-        counted = {name: value for name, value in batch.state.items() if name in (BROKEN, TOKENS)}
+        counted = {name: value for name, value in batch.state.items() if name in (BROKEN, SAID)}
 
         def score(rows: Batch) -> Batch:
             scored = recipe.score(recipe.with_states(rows, states))
@@ -88,7 +88,7 @@ def counts(batch: Batch) -> dict[str, int]:
 
 def account(batch: Batch) -> dict[str, int]:
     """What became of the tokens that engines said; nothing of a batch that no collector made."""
-    return dict(batch.state.get(TOKENS, {}))
+    return dict(batch.state.get(SAID, {}))
 
 
 def broken_down(batch: Batch) -> dict[str, int]:

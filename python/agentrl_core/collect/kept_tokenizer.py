@@ -21,7 +21,8 @@ def keep_tokenizer(store: Store | None, engines: Iterable[Engine]) -> None:
     if file is None or file.exists() or (file.parents[1] / "start" / "tokenizer.json").exists():
         return
     for engine in engines:
-        core = getattr(engine.chat.tokenizer, "backend_tokenizer", None)
+        # An engine of somebody's own may make its tokens without a tokenizer.
+        core = getattr(getattr(engine.chat, "tokenizer", None), "backend_tokenizer", None)
         if core is None:
             continue
         half = file.with_suffix(f".{os.getpid()}")

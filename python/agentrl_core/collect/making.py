@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from agentrl_core import _core
 from agentrl_core.collect.cut import Cut
 from agentrl_core.collect.flight import Flight
-from agentrl_core.collect.iteration import BROKEN, COLUMNS, TOKENS, Made, draw_columns
+from agentrl_core.collect.iteration import BROKEN, COLUMNS, SAID, Made, draw_columns
 from agentrl_core.collect.journal import Journal, digest, read_value, write_value
 from agentrl_core.collect.progress import Progress
 from agentrl_core.collect.runner import Runner
@@ -140,7 +140,7 @@ class Gathered:
             SELECTION: said.to_dict(),
             COLUMNS: packed(draw_columns(batch)),
             BROKEN: self._broken,
-            TOKENS: vars(self.account),
+            SAID: vars(self.account),
         }
         return Made(batch.with_state(state), self._domains, self._drawn, self._known, self._rewarded)
 

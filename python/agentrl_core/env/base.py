@@ -195,8 +195,9 @@ class Environment(Protocol):
     def tasks(self, count: int, *, split: Split = "train", start: int = 0) -> Sequence[Task]:
         """Tasks `start` to `start + count` of a split; the same call always gives the same tasks.
 
-        A list, or any sequence that makes a task when it is asked for. It may have `columns`: arrays by name, with a
-        value or a vector for each task, which phase select reads (`domain`: its name).
+        A list, or any sequence that makes a task when it is asked for; a collector asks for one at a time, from
+        whatever thread. It may have `columns`: arrays by name, with a value or a vector for each task, which phase
+        select reads (`domain`: its name).
         """
         ...
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, overload
 
 import numpy as np
@@ -22,10 +23,14 @@ class Mixed(Sequence[tuple[str, Task]]):
 
     Args:
         worlds: the tasks of each, by its name.
+        asking: held while a task is asked for, where several threads do; None: one does.
     """
 
-    def __init__(self, worlds: Mapping[str, Sequence[Task]]) -> None:
+    def __init__(
+        self, worlds: Mapping[str, Sequence[Task]], asking: AbstractContextManager[object] | None = None
+    ) -> None:
         self._worlds = worlds
+        self._asking = nullcontext() if asking is None else asking
         lengths = sorted({len(tasks) for tasks in worlds.values()} - {0})
         self._begins: list[int] = []
         """Where the rows begin in which as many worlds take turns."""
@@ -58,7 +63,8 @@ class Mixed(Sequence[tuple[str, Task]]):
         first, names = self._turns[part]
         number, which = divmod(row - self._begins[part], len(names))
         name = names[which]
-        return name, self._worlds[name][first + number]
+        with self._asking:
+            return name, self._worlds[name][first + number]
 
     def column(self, name: str) -> NDArray[Any] | None:
         """A column that every world's tasks have (`columns` of the sequence), in the order of the rows."""

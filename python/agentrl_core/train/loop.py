@@ -13,7 +13,7 @@ import time
 import tomllib
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
@@ -224,8 +224,7 @@ def _learn(
     generate: Engine,
     seconds: dict[str, float],
 ) -> dict[str, Any]:
-    run = Path(options.run)
-    models = Models(recipe, policy, _start(run, policy), options.learning_rate, options.seed)
+    models = Models(recipe, policy, _start(Path(options.run), policy), options.learning_rate, options.seed)
     sampling = engines.Sampling(max_tokens=options.turn_tokens)
     limits = {"sampling": sampling, "context_tokens": options.context_tokens, "progress": progress.rollouts}
     collect = Collector(
@@ -239,6 +238,22 @@ def _learn(
         allow_changes=True,  # what may change is checked against recipe.toml, where it can be insisted on
         **limits,  # type: ignore[arg-type]
     )
+    with closing(collect):  # what runs ahead ends with the loop, whatever ends that
+        return _loop(options, recipe, progress, store, collect, policy, generate, models, seconds)
+
+
+def _loop(
+    options: TrainOptions,
+    recipe: Recipe,
+    progress: Progress,
+    store: Store,
+    collect: Collector,
+    policy: PreTrainedModel,
+    generate: Engine,
+    models: Models,
+    seconds: dict[str, float],
+) -> dict[str, Any]:
+    run = Path(options.run)
     measured = store.state.get("metrics", {})
     if store.iteration:
         models.load_state_dict(_checkpoint(run, store))
