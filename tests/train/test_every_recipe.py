@@ -88,6 +88,7 @@ REFUSED = (
     "moves model",
     "begins branches",
     "plays matches",
+    "chooses none",
     "the pool has no column",
 )
 
@@ -129,6 +130,7 @@ def test_refusals_come_before_anything_is_made(tmp_path: Path, capsys: pytest.Ca
         (["dyna_web"], "recipe 'dyna_web' begins branches in a second environment"),
         (["ema_weights"], "recipe 'ema_weights' moves model 'average'"),
         (["marft"], "recipe 'marft' plays matches of several agents, and an episode of agentrl train has one"),
+        (["ace_reason"], "recipe 'ace_reason' chooses none of these tasks, whose domains are: "),
         (["dots"], "the pool has no column 'embedding'"),
         (["safe"], "recipe 'safe' trains model 'critic' to say several values"),
         (["arsq"], "recipe 'arsq' trains model 'policy' to say values"),

@@ -117,7 +117,11 @@ def check_runs(recipe: Recipe, world: Environment, group_size: int) -> None:
         if isinstance(part, Predicted):  # it looks at its column when it has surveyed
             pool.column(part.by)
     wanted = Wanted(1, max(group_size, 1), 0, np.zeros(0, np.int64), iteration=0)
-    select.choose(pool, select.initial_state(), wanted, 0)
+    if not len(select.choose(pool, select.initial_state(), wanted, 0).rows):
+        raise InvalidInputError(
+            f"{name} chooses none of these tasks, whose domains are: {', '.join(pool.domains)}; write the recipe to a "
+            "file and name them in its phase select"
+        )
 
 
 def other_stages(recipe: Recipe) -> list[str]:
