@@ -50,6 +50,7 @@ class World:
         names = self.pool.get("facts", [])
         self.facts = {name: Fact("trajectory") for name in names}
         self.chat: Any = SimpleNamespace(
+            tokenizer=None,
             prompt=lambda text: np.array([1, 2 + int(text)], np.int32),
             observation=lambda text: np.array([1, len(text)], np.int32),
             decode=lambda tokens: " ".join(map(str, tokens)),

@@ -32,7 +32,7 @@ from agentrl_core.model.probe import Probe
 from agentrl_core.recipe import Recipe
 from agentrl_core.recipes.brorl import Pieces
 from agentrl_core.rollout import Imagined
-from agentrl_core.schedule import Above, Freeze, Skip, Stop
+from agentrl_core.schedule import Above, Freeze, Repeat, Skip, Stop
 from agentrl_core.select import Stages, Tasks
 
 NOT_RUNNING = Path(__file__).parents[1] / "recipes" / "not_running.toml"
@@ -161,8 +161,9 @@ class Loop:
         batch = self.annotated(batch)
         first = collect.iteration == 0
         stages = dict.fromkeys(training.stage for training in self.recipe._trainings())
+        behind = {action.stage for action in self.recipe.at(0).chain("actions") if isinstance(action, Repeat)}
         for stage in stages if first else ():
-            if stage != "update":
+            if stage != "update" and stage not in behind:
                 self.step(self.recipe.updates(self.prepared(batch, stage), stage=stage))
         batch = self.recipe.credit(batch)
         updates = self.recipe.updates(batch, seed=collect.iteration, models=self.models)

@@ -37,6 +37,8 @@ KINDS = {
     "ac_flow": [],  # a critic of steps
     "copo": [],  # clusters of answers
     "spear": [],  # calls of tools
+    "ppo_ewma": [],  # an average of the policy that moves by itself
+    "rl_100": [],  # a pass behind the updates
 }
 REPLAYS = recipes.GRPO.replace(name="replays", replay=replay.Inject(replay.Memory(per_task=2), count=1))
 WITH_JUDGE = recipes.PPO.replace(name="mine", loss=(loss.Policy(), loss.Train(loss.Value(), "judge")))
@@ -85,6 +87,8 @@ REFUSED = (
     "trains model",
     "moves model",
     "begins branches",
+    "plays matches",
+    "chooses none",
     "the pool has no column",
 )
 
@@ -125,6 +129,9 @@ def test_refusals_come_before_anything_is_made(tmp_path: Path, capsys: pytest.Ca
         (["ampo"], "recipe 'ampo' asks model 'comprehension' while it collects"),
         (["dyna_web"], "recipe 'dyna_web' begins branches in a second environment"),
         (["ema_weights"], "recipe 'ema_weights' moves model 'average'"),
+        (["marft"], "recipe 'marft' plays matches of several agents, and an episode of agentrl train has one"),
+        (["ace_reason"], "recipe 'ace_reason' chooses none of these tasks, whose domains are: "),
+        (["dots"], "the pool has no column 'embedding'"),
         (["safe"], "recipe 'safe' trains model 'critic' to say several values"),
         (["arsq"], "recipe 'arsq' trains model 'policy' to say values"),
         (["ver_ipo"], "recipe 'ver_ipo' trains model 'policy' in stage 'pairs' on data of its own"),

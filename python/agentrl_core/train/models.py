@@ -19,7 +19,10 @@ from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.loss import Train
 from agentrl_core.model.annotate import annotate
 from agentrl_core.recipe import Recipe
-from agentrl_core.select import Pool, Wanted
+from agentrl_core.rollout import Play
+from agentrl_core.schedule import Repeat
+from agentrl_core.schedule.action import BEGIN
+from agentrl_core.select import Pool, Predicted, Wanted
 from agentrl_core.update.updates import Updates
 
 if TYPE_CHECKING:
@@ -27,7 +30,7 @@ if TYPE_CHECKING:
 
 
 _OF_POLICY = ("policy", "proximal")
-"""Models that are the policy as it is before the updates."""
+"""Models that are the policy as it is before the updates, unless the recipe moves them by themselves."""
 _FROZEN = ("reference", "reward_reference")
 """Models that stay as the policy was before reinforcement learning."""
 _TRAINED = ("critic", "reward_model")
@@ -60,13 +63,17 @@ def check_runs(recipe: Recipe, world: Environment, group_size: int) -> None:
             f"{name} asks model {recipe.rollout.at(0).asks[0]!r} while it collects, which agentrl train does not make; "
             "copy its loop, and give the collector models="
         )
+    if isinstance(recipe.rollout.at(0), Play):
+        raise InvalidInputError(
+            f"{name} plays matches of several agents, and an episode of agentrl train has one; copy its loop, and "
+            "collect in an environment whose reset gives an env.MultiEpisode"
+        )
     if getattr(recipe.rollout.at(0), "environment", ""):
         raise InvalidInputError(
             f"{name} begins branches in a second environment, which agentrl train does not have; copy its loop, give "
             "the collector both"
         )
-    moved = {getattr(action, at, "") for action in recipe.at(0).chain("actions") for at in ("of", "to", "one", "other")}
-    unknown = moved - {"", "begin", *_OF_POLICY, *_FROZEN, *_TRAINED}
+    unknown = _moved(recipe) - {*_OF_POLICY, *_FROZEN, *_TRAINED}
     if unknown:
         raise InvalidInputError(
             f"{name} moves model {min(unknown)!r}, but agentrl train makes policy, {', '.join((*_FROZEN, *_TRAINED))}; "
@@ -84,7 +91,7 @@ def check_runs(recipe: Recipe, world: Environment, group_size: int) -> None:
                 "its loop, and step update.model there"
             )
         made = {"advantage", "return"} & {column.name for column in training.needs}
-        if made and training.stage != "update":
+        if made and training.stage in other_stages(recipe):
             raise InvalidInputError(
                 f"{name} trains model {training.model!r} in stage {training.stage!r} on data of its own, which has "
                 f"column {min(made)!r}; copy the loop of agentrl train, and give that stage its batch"
@@ -104,15 +111,31 @@ def check_runs(recipe: Recipe, world: Environment, group_size: int) -> None:
                 "agentrl train does not make; copy its loop, and add the column there: arl.annotate or "
                 "batch.with_columns"
             )
-    tasks = world.tasks(_LOOKED_AT)
+    pool = Pool([("world", task) for task in world.tasks(_LOOKED_AT)])
     select = recipe.at(0).select
+    for part in vars(select).values():
+        if isinstance(part, Predicted):  # it looks at its column when it has surveyed
+            pool.column(part.by)
     wanted = Wanted(1, max(group_size, 1), 0, np.zeros(0, np.int64), iteration=0)
-    select.choose(Pool([("world", task) for task in tasks]), select.initial_state(), wanted, 0)
+    if not len(select.choose(pool, select.initial_state(), wanted, 0).rows):
+        raise InvalidInputError(
+            f"{name} chooses none of these tasks, whose domains are: {', '.join(pool.domains)}; write the recipe to a "
+            "file and name them in its phase select"
+        )
 
 
 def other_stages(recipe: Recipe) -> list[str]:
     """The stages before that of the updates; the first batch trains them, before it has credit."""
-    return [stage for stage in dict.fromkeys(each.stage for each in _trainings(recipe)) if stage != "update"]
+    behind = {action.stage for action in recipe.at(0).chain("actions") if isinstance(action, Repeat)}
+    return [
+        stage for stage in dict.fromkeys(each.stage for each in _trainings(recipe)) if stage not in behind | {"update"}
+    ]
+
+
+def _moved(recipe: Recipe) -> set[str]:
+    """The models that actions name."""
+    actions = recipe.at(0).chain("actions")
+    return {getattr(action, at, "") for action in actions for at in ("of", "to", "one", "other")} - {"", BEGIN}
 
 
 def _trainings(recipe: Recipe) -> list[Train]:
@@ -143,8 +166,9 @@ class Models:
     def __post_init__(self) -> None:
         self.named = {"policy": self.policy}
         trained = {training.model for training in _trainings(self.recipe)}
-        for name in dict.fromkeys([*self.recipe.models, *sorted(trained)]):
-            if name in _FROZEN:
+        moved = _moved(self.recipe)
+        for name in dict.fromkeys([*self.recipe.models, *sorted(trained | moved)]):
+            if name in _FROZEN or (name == "proximal" and name in moved):
                 self.named[name] = copy.deepcopy(self.start).requires_grad_(requires_grad=False)
             elif name in _TRAINED:
                 model: Any = copy.deepcopy(self.start)
@@ -160,7 +184,8 @@ class Models:
         """The batch with what its models say of each token."""
         for column in self.recipe.answers:
             if not batch.has(column.name, column.level):
-                model = self.named[str(column.model) if column.model not in _OF_POLICY else "policy"]
+                own = str(column.model)
+                model = self.named[own if own in self.named or own not in _OF_POLICY else "policy"]
                 level: Any = "step" if column.level == "step" else "node_token"
                 batch = annotate(batch, column.name, model, level=level, max_tokens=max_tokens)
         return batch

@@ -1,0 +1,39 @@
+"""ReLIC: rollouts are cut by windows, and both models are trained on what the window has added."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from recipe_loop import Loop, small
+
+import agentrl_core as arl
+from agentrl_core.collect import Cut
+
+
+class Windowed(Loop):
+    """Its batches are cut when each rollout has said a dozen tokens."""
+
+    def collector(self, store: arl.Store, **stops: Any) -> arl.Collector:
+        collect = super().collector(store, **stops)
+        collect.cut = Cut(window=12)
+        return collect
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("layout", ["sequence", "tree"])
+def test_both_models_learn_inside_a_rollout(layout: Any, tmp_path: Path) -> None:
+    loop = Windowed(small("relic"), layout)
+    gone_on = 0
+    with arl.Store.open(tmp_path, sync="never") as store:
+        for iteration in range(6):
+            loop.train(*loop.collect(store))
+            batch = loop.batches[-1]
+            kept = batch.column("keep", "token") > 0
+            assert (kept == (batch.column("policy_version", "token") == iteration)).all()
+            gone_on += int((~kept).any())
+            assert (batch.column("advantage", "token") != 0).any()
+    assert gone_on > 0, "no rollout had tokens of older weights before it"
+    assert np.isfinite(loop.losses).all()
