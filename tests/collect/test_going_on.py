@@ -170,8 +170,10 @@ def killed_until_done(folder: Path, name: str, seed: int, most: int = 1 << 30, s
                 time.sleep(rng.uniform(0.0, 0.03 * (1 + killed / 4)))
                 with contextlib.suppress(ProcessLookupError):  # it was done already
                     os.kill(process, signal.SIGKILL)
-            if heard_word("died") == 0:
+            ended = heard_word("died")
+            if ended == 0:
                 break
+            assert ended == signal.SIGKILL, "it ended by itself, with an error"
             killed += 1
         loops.stdin.close()
     return killed
