@@ -67,7 +67,9 @@ def test_watch_follows_a_run_until_ctrl_c(tmp_path) -> None:
         ours, theirs = pty.openpty()
         command = [sys.executable, "-m", "agentrl_core", "watch", str(tmp_path), "--seconds", "0.1"]
         environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100", "LINES": "40"}
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)  # heard wherever the tests are started
         process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment)
+        signal.signal(signal.SIGINT, before)
         os.close(theirs)
         try:
             shown(ours, "1 iterations closed")

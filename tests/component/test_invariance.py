@@ -91,6 +91,7 @@ LINKS = [
     SelectDraws(kind="pivot"),
     GroupFilter(band=Band(at_least=0.1, at_most=1.9)),
     FlagFilter(flags="", shorter_than=4),
+    weight.Newest(),
     *(gtpo.ConflictTokens(negative=0.5, per_count=per_count) for per_count in (False, True)),
     gtpo.EntropyGate(),
     ColumnScaled(column="advantage", kind="exponential", at_most=20.0),

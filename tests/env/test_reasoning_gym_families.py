@@ -46,7 +46,7 @@ def test_a_family(family):
         episode = world.reset(task, 0)
         before = episode.state_key()
         assert isinstance(before, bytes)
-        assert episode.step("<call>1+1</call>").facts == {"tool": "calculator"}
+        assert episode.step("<call>1+1</call>").facts == {"tool": "calculator", "executed": 1.0}
         assert episode.state_key() != before
         wrong = episode.step("<answer>definitely not</answer>")
         assert wrong.terminated

@@ -70,7 +70,7 @@ def test_reasoning_gym_runs_inline_with_it():
     episode = world.reset(world.tasks(1)[0], seed=0)
     outcome = episode.step("<call>search taxi</call>")
     assert outcome.observation == "<result>[1] The taxi waits at the lake.</result>"
-    assert outcome.facts == {"tool": "search"}
+    assert outcome.facts == {"tool": "search", "executed": 1.0}
 
 
 @pytest.mark.parametrize(

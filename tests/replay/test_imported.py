@@ -20,6 +20,7 @@ from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.recipe import Recipe
 from agentrl_core.recipes import GRPO
 from agentrl_core.select import Tasks, Toward
+from agentrl_core.update.updates import Updates
 
 
 def recipe(old_logprob: str = "none", **options: Any) -> Recipe:
@@ -80,7 +81,7 @@ def test_what_was_brought_is_drawn_again_without_old_log_probs(tmp_path: Path) -
 def test_ratios_are_those_of_the_rows_that_were_sampled_here(tmp_path: Path) -> None:
     batch = recipe().credit(train(tmp_path / "run", recipe())[1])
     policy = tiny_model("llama", torch.float32, vocab_size=10, max_position_embeddings=64)
-    updates = recipe().updates(batch)
+    updates = Updates(batch, recipe().training(), metrics_of_all=True)
     for update in updates:
         for pack in update.pack(max_tokens=4096):
             update.loss(pack.run(policy), pack).backward()

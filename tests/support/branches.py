@@ -60,6 +60,7 @@ def agree_on_branches(rollouts: Rollouts) -> None:
             "entropy_history",
             "return",
             "old_value",
+            "gain",
             "expert",
             "stratum",
         )

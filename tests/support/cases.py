@@ -77,6 +77,7 @@ class Case:
             "old_mean_logprob": -5.0 - uniform(count),
             "return": uniform(count),
             "old_value": uniform(count),
+            "gain": normal(count),
         }
         answers = SimpleNamespace(
             value=normal(count),

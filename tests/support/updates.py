@@ -76,7 +76,7 @@ def columns(batch: Batch, seed: int, *, per: str) -> Batch:
             "reward_reference_logprob",
         )
     }
-    names = ("imitation", "dependency", "clip_low", "clip_high", "entropy_history", "return", "old_value")
+    names = ("imitation", "dependency", "clip_low", "clip_high", "entropy_history", "return", "old_value", "gain")
     named |= {name: rng.uniform(0.1, 0.9, count) for name in names}
     named["expert"] = rng.integers(0, 2, count)
     named["item"] = rng.integers(-1, 3, count)
@@ -153,6 +153,7 @@ class Rollouts:
         for draw, step, _ in rows:
             each = {"token_mean": 1 / len(rows), "sequence_mean": 1 / of_draw[draw] / len(of_draw)}
             each["turn_mean"] = 1 / of_turn[step] / turns[draw] / len(of_draw)
+            each["step_mean"] = 1 / of_turn[step] / len(of_turn)
             each["sequence_mean_sum"] = 1 / of_draw[draw] / (policy.denominator_constant or 1.0)
             each["constant"] = 1 / (policy.denominator_constant or 1.0) / len(of_draw)
             weights.append(each[policy.denominator])

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from agentrl_core.agents.conversation import Histories, Json, digests, text_of
 from agentrl_core.agents.doors import Doors, key_of, serving
@@ -139,7 +139,12 @@ class Loopback(Doors):
     Args:
         tokenizer: see `Talk`.
         max_bytes: of a request's body.
+
+    Attributes:
+        call: the class of what programs ask.
     """
+
+    call: ClassVar = Call
 
     def __init__(self, tokenizer: Any, max_bytes: int = 32 << 20) -> None:
         super().__init__(max_bytes)

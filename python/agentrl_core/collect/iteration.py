@@ -157,8 +157,9 @@ def _finished(batch: Batch, iteration: int, score: Callable[[Batch], Batch]) -> 
     table = batch.trajectories
     columns = {name: np.asarray(table.column(name)) for name in ("trajectory_id", "iteration", "status", "role")}
     ended = np.isin(columns["status"], [CODES["status"].index(name) for name in ("finished", "truncated")])
-    # What a window has cut goes on.
-    ended &= np.isfinite(np.asarray(table.column("success"), np.float64))
+    # What a window has cut goes on: it is truncated, and nobody knows whether it will succeed.
+    cut = columns["status"] == CODES["status"].index("truncated")
+    ended &= ~(cut & np.isnan(np.asarray(table.column("success"), np.float64)))
     own = (columns["iteration"] == iteration) & ended & (columns["role"] != CODES["role"].index("helper"))
     ids = columns["trajectory_id"][own]
     if set(ids.tolist()) == set(batch.column("trajectory_id", "draw").tolist()):

@@ -7,15 +7,13 @@ import inspect
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from importlib import import_module
 from numbers import Real
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import Any, ClassVar, cast
 
 from agentrl_core.env.base import Context, Environment, Message, Outcome, Split, Task
 from agentrl_core.env.task_list import TaskList
 from agentrl_core.exceptions import InvalidInputError
-
-if TYPE_CHECKING:
-    from agentrl_core.agents.loopback import Call, Loopback
 
 Run = Callable[[Task, str, str], Awaitable[float]] | Callable[[Task, str, str], float]
 
@@ -78,8 +76,6 @@ class Agents:
         tokenizer: Any = None,
         replayable: bool = True,
     ) -> None:
-        from agentrl_core.agents.loopback import Loopback
-
         if not callable(run):
             raise InvalidInputError(f"Agents: run is {run!r}; give a function of (task, base_url, api_key)")
         self._run = run
@@ -88,7 +84,8 @@ class Agents:
         if hasattr(self._source, "task"):
             self.task = self._source.task
         self._shows_tools = tokenizer is None or _shows_tools(tokenizer)
-        self._loopback = Loopback(tokenizer)
+        # By name: the endpoint stands above the environments.
+        self._loopback = import_module("agentrl_core.agents.loopback").Loopback(tokenizer)
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self.replayable = replayable
@@ -162,7 +159,7 @@ class Agents:
 class AgentEpisode:
     """One run of one program: what it asks is what the model sees, and what the model says is its answer."""
 
-    def __init__(self, task: Task, loopback: Loopback, *, shows_tools: bool) -> None:
+    def __init__(self, task: Task, loopback: Any, *, shows_tools: bool) -> None:
         self.base_url = ""
         self.api_key = ""
         self._task = task
@@ -170,7 +167,7 @@ class AgentEpisode:
         self._shows_tools = shows_tools
         self._name = ""
         self._stop: Callable[[], None] = lambda: None
-        self._call: Call | None = None
+        self._call: Any = None
         self._events: asyncio.Queue[Any] = asyncio.Queue()
         self._loop = asyncio.get_running_loop()
 
@@ -204,7 +201,7 @@ class AgentEpisode:
 
     def state_key(self) -> bytes:
         """The conversation that the next answer stands behind."""
-        return self._asked.state.encode()
+        return cast("bytes", self._asked.state.encode())
 
     async def step(self, action: str) -> Outcome:
         """Answer what it asked, and wait for what it asks next, or for its end."""
@@ -222,21 +219,19 @@ class AgentEpisode:
         self._stop()
 
     @property
-    def _asked(self) -> Call:
+    def _asked(self) -> Any:
         """What it asked last."""
         if self._call is None:
             raise RuntimeError("the agent has not asked anything")
         return self._call
 
     async def _next(self) -> Outcome:
-        from agentrl_core.agents.loopback import Call
-
         try:
             event = await self._events.get()
         except asyncio.CancelledError:  # it took too long
             self.close()
             raise
-        if isinstance(event, Call):
+        if isinstance(event, self._loopback.call):
             self._call = event
             context = Context(event.lane, event.whole, self.tools if event.whole else None)
             return Outcome(self.observation, context=context)

@@ -45,7 +45,8 @@ def of_declarations(environment: Environment) -> list[str]:
     if not isinstance(facts, Mapping):
         return [*lines, f"facts is a {type(facts).__name__}; give a mapping of names to Fact"]
     for name, fact in facts.items():
-        if not isinstance(name, str) or not name.isidentifier():
+        # `reward.format` is the part `format` of a reward.
+        if not isinstance(name, str) or not name.removeprefix("reward.").isidentifier():
             lines.append(f"fact {name!r} has a name that is no identifier; columns are found by it")
         if not isinstance(fact, Fact) or fact.level not in ("step", "trajectory") or fact.kind not in ("number", "key"):
             lines.append(f"fact {name!r} is {fact!r}; give Fact('step' or 'trajectory', 'number' or 'key')")
