@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from agentrl_core import Forest, _core
@@ -147,6 +147,7 @@ def facts_of(tree: SearchTree) -> list[tuple[object, ...]]:
 
 
 @settings(max_examples=60, deadline=None)
+@example([(4, 1, False), (0, 2, False), (1, 3, True), (4, 1, False)])  # a turn that leads back to a state that failed
 @given(st.lists(st.tuples(st.integers(0, 99), st.integers(0, 5), st.booleans()), min_size=1, max_size=30))
 def test_what_is_read_bit_by_bit_is_what_is_read_at_once(moves: list[tuple[int, int, bool]]) -> None:
     forest = Forest()

@@ -147,6 +147,8 @@ class Rollouts:
                 rows += [(draw, step, token) for token in range(tokens[step], tokens[step + 1])]
         trainable = batch.column("trainable", "token")
         rows = [row for row in rows if trainable[row[2]]]
+        if policy.of_steps:
+            rows = list({step: (draw, step, token) for draw, step, token in reversed(rows)}.values())[::-1]
         of_draw, of_turn = Counter(draw for draw, _, _ in rows), Counter(step for _, step, _ in rows)
         turns = Counter(draw for draw, _ in {(draw, step) for draw, step, _ in rows})
         weights = []

@@ -52,7 +52,7 @@ impl Search {
     ///
     /// ```text
     /// Solved: a solved end, or a turn that was tried in it leads to a solved state
-    /// Failed: another end, or turns were tried in it and all lead to failed states
+    /// Failed: another end, or turns were tried in it and all lead to failed states, none of which failed because of it
     /// ```
     pub fn status(&self, state: u32) -> Status {
         let state = &self.states[state as usize];
@@ -157,12 +157,30 @@ impl Search {
     /// Lets the states of a new turn know of it.
     pub(super) fn join(&mut self, row: u32) {
         let (before, after) = (self.turns[row as usize].before, self.turns[row as usize].after);
+        self.doubt(before);
         self.states[after as usize].reached.push(row);
         self.states[before as usize].tried.push(row);
         self.states[before as usize].hopes += u32::from(!self.states[after as usize].failed);
         self.dirty.push(before);
         if let Some(distance) = self.distance(after).checked_add(1) {
             self.near(before, distance);
+        }
+    }
+
+    /// Takes back that a state failed, and what failed because of it, before another turn is tried in it: the turn may lead
+    /// back to it, and no state fails because of itself.
+    fn doubt(&mut self, state: u32) {
+        let mut doubtful = vec![state];
+        while let Some(row) = doubtful.pop() {
+            if self.states[row as usize].ended || !std::mem::take(&mut self.states[row as usize].failed) {
+                continue;
+            }
+            self.dirty.push(row);
+            for place in 0..self.states[row as usize].reached.len() {
+                let before = self.turns[self.states[row as usize].reached[place] as usize].before;
+                self.states[before as usize].hopes += 1;
+                doubtful.push(before);
+            }
         }
     }
 

@@ -74,6 +74,30 @@ fn a_state_fails_with_the_last_of_its_turns_and_hopes_again_with_another() -> Re
 }
 
 #[test]
+fn no_state_fails_because_of_itself() -> Result<()> {
+    // In state 1 one turn fails and one leads back to it; the same through state 2.
+    for loop_of in [&[(1, 1)][..], &[(1, 2), (2, 1)]] {
+        for fails_first in [true, false] {
+            let mut search = Search::default();
+            let fail =
+                |search: &mut Search| search.add(turn(NONE, 1, After::End(false), -0.5)).map(|_| search.settle());
+            if fails_first {
+                fail(&mut search)?;
+            }
+            for &(before, after) in loop_of {
+                search.add(turn(NONE, before, After::State(after), -0.5))?;
+                search.settle();
+            }
+            if !fails_first {
+                fail(&mut search)?;
+            }
+            assert_eq!(search.status(0), Status::Open, "{loop_of:?}, the failure first: {fails_first}");
+        }
+    }
+    Ok(())
+}
+
+#[test]
 fn walks_by_upper_confidence_bounds() -> Result<()> {
     let mut search = Search::default();
     let descent = Descent { width: 2, depth: 3, exploration: 0.25 };
