@@ -76,11 +76,12 @@ def columns(batch: Batch, seed: int, *, per: str) -> Batch:
             "reward_reference_logprob",
         )
     }
-    names = ("imitation", "dependency", "clip_low", "clip_high", "entropy_history", "return", "old_value", "gain")
+    names = ("imitation", "dependency", "clip_low", "clip_high", "entropy_history", "return", "old_value")
     named |= {name: rng.uniform(0.1, 0.9, count) for name in names}
     named["expert"] = rng.integers(0, 2, count)
     named["item"] = rng.integers(-1, 3, count)
     named["stratum"] = rng.choice([3, 7, 12], count)
+    named["gain"] = np.random.default_rng(seed + 1).normal(size=count)
     if per == "draw":
         sign = np.where(np.arange(draws) % 2, -1.0, 1.0)  # of a pair one is preferred
         return batch.with_columns("draw", advantage=sign * rng.uniform(0.2, 1.0, draws)).with_columns("token", **named)
