@@ -13,19 +13,10 @@ import agentrl_core as arl
 from agentrl_core.collect import Cut
 
 
-class Windowed(Loop):
-    """Its batches are cut when each rollout has said a dozen tokens."""
-
-    def collector(self, store: arl.Store, **stops: Any) -> arl.Collector:
-        collect = super().collector(store, **stops)
-        collect.cut = Cut(window=12)
-        return collect
-
-
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("layout", ["sequence", "tree"])
 def test_both_models_learn_inside_a_rollout(layout: Any, tmp_path: Path) -> None:
-    loop = Windowed(small("relic"), layout)
+    loop = Loop(small("relic"), layout, cut=Cut(window=12))
     gone_on = 0
     with arl.Store.open(tmp_path, sync="never") as store:
         for iteration in range(6):

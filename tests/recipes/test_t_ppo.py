@@ -13,19 +13,10 @@ import agentrl_core as arl
 from agentrl_core.collect import Cut
 
 
-class Windowed(Loop):
-    """Its batches are cut when each response has said a dozen tokens."""
-
-    def collector(self, store: arl.Store, **stops: Any) -> arl.Collector:
-        collect = super().collector(store, **stops)
-        collect.cut = Cut(window=12)
-        return collect
-
-
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("layout", ["sequence", "tree"])
 def test_windows_are_trained(layout: Any, tmp_path: Path) -> None:
-    loop = Windowed(small("t_ppo"), layout)
+    loop = Loop(small("t_ppo"), layout, cut=Cut(window=12))
     unfinished = ended = 0
     with arl.Store.open(tmp_path, sync="never") as store:
         for iteration in range(6):

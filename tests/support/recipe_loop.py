@@ -26,6 +26,7 @@ from torch import nn
 
 import agentrl_core as arl
 from agentrl_core import recipes
+from agentrl_core.collect import Cut
 from agentrl_core.component import Column
 from agentrl_core.component.component import PHASES
 from agentrl_core.model.probe import Probe
@@ -105,6 +106,7 @@ class Loop:
         losses: by iteration and optimizer step.
         batches: those that were trained on, with their credit.
         changed: the models that the recipe's actions moved.
+        cut: when a batch is cut.
     """
 
     recipe: Recipe
@@ -113,6 +115,7 @@ class Loop:
     losses: list[float] = field(default_factory=list)
     batches: list[arl.Batch] = field(default_factory=list)
     changed: set[str] = field(default_factory=set)
+    cut: Cut = Cut()  # noqa: RUF009 - frozen
 
     def __post_init__(self) -> None:
         self.models = {name: copy.deepcopy(model(place)) for place, name in enumerate(names(self.recipe))}
@@ -140,6 +143,7 @@ class Loop:
             seed=3,
             task_pool=16,
             turn_limit=5,
+            cut=self.cut,
         )
 
     def collect(self, store: arl.Store, **stops: Any) -> tuple[arl.Collector, arl.Batch]:

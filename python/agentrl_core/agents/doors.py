@@ -6,6 +6,7 @@ import hashlib
 import json
 import secrets
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from types import ModuleType
@@ -50,7 +51,7 @@ class Conversation(Protocol):
         ...
 
 
-class Doors:
+class Doors(ABC):
     """The routes that agents use. Whoever has them says whose request it is, and which models there are.
 
     Args:
@@ -62,6 +63,7 @@ class Doors:
         """The version of the weights that answer: whoever gives new ones says so."""
         self._max_bytes = max_bytes
 
+    @abstractmethod
     def conversation(self, request: Request) -> Conversation:
         """Whose request it is.
 
@@ -69,21 +71,20 @@ class Doors:
             PermissionError: the key is missing or wrong.
             NotFoundError: there is no such session.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def check_key(self, request: Request) -> None:
         """Refuse whoever may not ask for more than answers.
 
         Raises:
             PermissionError: the key is missing or wrong.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     async def models(self) -> Json:
         """The reply of `/v1/models`."""
-        raise NotImplementedError
 
-    async def ready(self) -> None:
+    async def ready(self) -> None:  # noqa: B027 - nothing, unless somebody has to look
         """Look whether answers can be given, before the first."""
 
     def routes(self) -> list[Route]:
