@@ -109,6 +109,16 @@ fmt: $(STAMPS)/test ## Format Rust and Python.
 .PHONY: build
 build: target/wheels/.stamp ## Build the release wheel in target/wheels.
 
+.PHONY: wheels
+wheels: $(STAMPS)/build ## Build the wheel that runs on any Linux on x86-64 since 2018, and try it in an empty environment.
+	$(INSTALL) --requirement requirements/wheels.txt
+	rm -rf target/wheels-portable
+	$(BIN)/maturin build --release --zig --compatibility manylinux_2_28 --compression-level 9 \
+		--interpreter $(BIN)/python --out target/wheels-portable
+	rm -rf target/empty && $(BIN)/uv venv --quiet --python $(BIN)/python target/empty
+	$(BIN)/uv pip install --quiet --python target/empty/bin/python target/wheels-portable/*.whl
+	target/empty/bin/python -I tests/smoke.py
+
 .PHONY: develop
 develop: $(STAMPS)/test $(STAMPS)/wheel-dev ## Build with the dev profile and install into .venv, with what the tests need.
 

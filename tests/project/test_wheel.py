@@ -8,6 +8,7 @@ from pathlib import Path
 from zipfile import ZipFile
 
 import pytest
+from uv import find_uv_bin
 
 LARGEST_WHEEL = 6 * 1024 * 1024
 
@@ -69,6 +70,16 @@ def test_source_archive_holds_the_kernels(root: Path, tmp_path: Path) -> None:
         files = {name: archive.extractfile(name) for name in archive.getnames() if name.endswith(".cu")}
         held = {name.partition("/python/")[2]: file.read() for name, file in files.items() if file is not None}
     assert held == kernels(root)
+
+
+def test_wheel_works_in_an_empty_environment(wheel: Path, root: Path, tmp_path: Path) -> None:
+    uv, python = find_uv_bin(), tmp_path / "bin" / "python"
+    subprocess.run([uv, "venv", "--quiet", "--python", sys.executable, tmp_path], check=True)
+    subprocess.run([uv, "pip", "install", "--quiet", "--python", python, wheel], check=True)
+    command = [python, "-I", root / "tests" / "smoke.py"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith(" works\n")
 
 
 def test_release_wheel_is_small(wheel: Path, measured: Callable[[str], None]) -> None:
