@@ -76,5 +76,29 @@ def drifted_file(tmp_path_factory) -> Path:
         batch = batch.with_columns("draw", advantage=[0.5, -0.5])
         count = batch.offsets("node_token")[-1]
         batch = batch.with_columns("node_token", reference_logprob=np.full(count, -0.25))
-        store.close_iteration(batch, {})
+        batch = batch.with_columns("node_token", recomputed_logprob=np.full(count, -0.25))
+        store.close_iteration(batch, {"metrics": {"kl": float("nan"), "loss": 0.5}})
+        return store.view().save(folder.parent / "page.html")
+
+
+@pytest.fixture(scope="session")
+def alike_file(tmp_path_factory) -> Path:
+    """A page of a group of five: three and another one go on alike, of which only the three are paid, and one alone."""
+    forest = arl.Forest()
+    forest.add_group(0, "a task")
+    for member, reward in enumerate((1.0, 1.0, 0.0, 1.0, 1.0)):
+        path = forest.start(0, member)
+        forest.append(path, [1, 2], kind="prompt")
+        said = [[3, 4], [6]] if member < 4 else [[7]]
+        for turn, tokens in enumerate(said):
+            if turn:
+                forest.append(path, [5], kind="observation")
+            forest.append(path, tokens, kind="action", logprobs=[-0.5] * len(tokens))
+            forest.step(path)
+        forest.finish(path, reward=reward, success=reward > 0)
+    folder = tmp_path_factory.mktemp("alike") / "run"
+    with arl.Store.open(folder) as store:
+        batch = store.rebase(forest.freeze())
+        store.append(batch, iteration=0)
+        store.close_iteration(batch.with_columns("draw", advantage=[0.5, 0.5, -2.0, 0.5, 0.5]), {})
         return store.view().save(folder.parent / "page.html")

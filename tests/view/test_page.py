@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 
 import numpy as np
@@ -17,6 +18,7 @@ from agentrl_core.view import Page
 from agentrl_core.view.statistics import statistics
 
 MINUS = "\N{MINUS SIGN}"
+TIMES = "\N{MULTIPLICATION SIGN}"
 
 BLUE, ORANGE = (2, 0), (0, 2)
 """Which channel is the stronger one, and which the weaker."""
@@ -116,14 +118,51 @@ def test_the_tree_draws_each_node_once_as_wide_as_its_tokens(at, recorded) -> No
         "[...document.querySelectorAll('.tree .node')]"
         ".map((node) => [Number(node.dataset.node), node.getBoundingClientRect().width])"
     )
-    assert sorted(node for node, _ in drawn) == sorted(nodes["node_id"])
+    paths = scan(recorded).trajectories.filter(group_id=0).agentrl.paths(scan(recorded)).collect()
+    different = paths.unique(["tokens", "reward"])
+    assert {node for node, _ in drawn} <= set(nodes["node_id"])
+    assert len(drawn) == len({node for node, _ in drawn})
     tokens = dict(zip(nodes["node_id"], nodes["tokens"].list.len(), strict=True))
     widths = np.array([width / tokens[node] for node, width in drawn])
     assert widths.max() / widths.min() < 1.05, "a token is as wide everywhere"
-    members = scan(recorded).trajectories.filter(group_id=0).collect()
-    assert sorted(
-        map(int, browser.do("[...document.querySelectorAll('.leaf')].map((leaf) => leaf.dataset.trajectory)"))
-    ) == sorted(members["trajectory_id"])
+    leaves = browser.do(
+        "[...document.querySelectorAll('.leaf')]"
+        ".map((leaf) => [Number(leaf.dataset.trajectory), Number(leaf.dataset.members)])"
+    )
+    assert {trajectory for trajectory, _ in leaves} <= set(paths["trajectory_id"])
+    assert sum(members for _, members in leaves) == len(paths)
+    assert len(different) <= len(leaves) <= len(paths), "siblings that went on alike are one, others are not"
+
+
+def test_members_that_went_on_alike_are_one_line(browser, alike_file) -> None:
+    browser.open(alike_file, "#g0")
+    assert [text.split("reward")[0].split() for text in browser.texts(".leaf")] == [
+        ["✓", "0", f"{TIMES}3"],
+        ["✗", "2"],
+        ["✓", "4"],
+    ]
+    # The prompt, the two answers and the observation of the three, the same answers not paid, the fifth's own answer.
+    assert browser.do("document.querySelectorAll('.tree .node').length") == 1 + 3 + 3 + 1
+    for following in (1, 3, 0):
+        browser.click(".leaf")
+        browser.until(f"document.querySelector('.leaf.chosen').dataset.trajectory === '{following}'")
+    assert browser.do("document.querySelectorAll('.tree .node.on').length") == 4
+    assert browser.errors == []
+
+
+def test_signs_of_health(browser, drifted_file) -> None:
+    browser.open(drifted_file)
+    signs = dict(zip(browser.texts(".sign span"), browser.texts(".sign b"), strict=True))
+    # Behaviour log-probs and those computed again are (-0.5, -0.1, -0.2, -0.3, -0.1, -1, -2) and -0.25 for each.
+    assert signs["effective samples"] == effective([-0.5, -0.1, -0.2, -0.3, -0.1, -1.0, -2.0], -0.25)
+    # Paths of 7 and 5 tokens, in a batch padded to 7: 1 - 6 / 7.
+    assert signs["padding"] == "14%"
+    assert signs["not finite"] == "1"
+
+
+def effective(sampled: list[float], again: float) -> str:
+    weights = [math.exp(again - each) for each in sampled]
+    return f"{sum(weights) ** 2 / (len(weights) * sum(weight**2 for weight in weights)):.0%}"
 
 
 @pytest.mark.parametrize(("sign", "channels"), [(1, BLUE), (-1, ORANGE)])
@@ -196,9 +235,10 @@ def test_members_stand_side_by_side_from_where_they_part(at, recorded) -> None:
     assert browser.texts(".side header b") == [f"Rollout {first}", f"Rollout {second}"]
 
 
-def test_the_tree_grows_again(at, recorded) -> None:
+def test_the_tree_grows_again(at) -> None:
     browser = at("#g0")
-    count = scan(recorded).nodes.filter(group_id=0).collect().height
+    count = browser.do("document.querySelectorAll('.tree .node').length")
+    assert count > 5
     assert browser.do("document.querySelectorAll('.node.unborn').length") == 0
     browser.do(
         "(() => { const slider = document.querySelector('input[type=range]'); slider.value = 5;"

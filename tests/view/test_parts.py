@@ -12,6 +12,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+import agentrl_core as arl
 from agentrl_core import recipes
 from agentrl_core.integrations.polars import scan
 from agentrl_core.view.blocks import Chosen, packed, plain
@@ -102,9 +103,18 @@ def test_numbers_of_tokens_keep_three_digits() -> None:
     assert np.unique(found[:1000].view(np.uint32) & 0xFFF).tolist() == [0]
 
 
-def test_signs_are_bad_where_a_run_is() -> None:
+def test_signs_are_bad_where_a_run_is(tmp_path) -> None:
+    tables = scan(arl.Store.open(tmp_path / "empty"))
+
     def of(**changed: float) -> dict[str, str]:
-        usual = {"same_reward": 0.1, "tool_errors": 0.0, "staleness": 0.0, "entropy": 1.0, "sharing": 1.5}
+        usual = {
+            "length": 8.0,
+            "same_reward": 0.1,
+            "tool_errors": 0.0,
+            "staleness": 0.0,
+            "entropy": 1.0,
+            "sharing": 1.5,
+        }
         iterations = pl.DataFrame([{"iteration": 0, **usual}, {"iteration": 1, **usual, **changed}], strict=False)
         groups = pl.DataFrame(
             {
@@ -114,9 +124,10 @@ def test_signs_are_bad_where_a_run_is() -> None:
                 "members": [4, 4],
                 "truncated": [0, 4],
                 "failed": [0, 0],
+                "length": [10, 10],
             }
         )
-        return {sign.name: sign.level for sign in signs(iterations, groups)}
+        return {sign.name: sign.level for sign in signs(tables, iterations, groups)}
 
     assert of()["same rewards"] == "good"
     assert of(same_reward=0.5)["same rewards"] == "watch"

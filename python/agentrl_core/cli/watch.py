@@ -63,7 +63,7 @@ def looked(store: Store, width: int) -> Any:
     rows = statistics(tables)
     groups = of_groups(tables, Chosen.of(tables, (0, 2**62), 1))
     health = Text()
-    for sign in signs(rows, groups):
+    for sign in signs(tables, rows, groups):
         health.append(f"{sign.value} {sign.name}   ", style=_LEVELS[sign.level])
     measured = pl.DataFrame(store.metrics).sort("name", "iteration")
     if len(measured):

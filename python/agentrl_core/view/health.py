@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import polars as pl
+
+if TYPE_CHECKING:
+    from agentrl_core.integrations.polars import Tables
+
+RECOMPUTED = "recomputed_logprob"
 
 
 class Sign(NamedTuple):
@@ -25,23 +30,31 @@ class Sign(NamedTuple):
     filter: str = ""
 
 
-def signs(iterations: pl.DataFrame, groups: pl.DataFrame) -> list[Sign]:
+def signs(tables: Tables, iterations: pl.DataFrame, groups: pl.DataFrame) -> list[Sign]:
     """The signs of a run, over its latest quarter of iterations (at least one).
 
     Args:
+        tables: the run.
         iterations: `statistics` of the run.
         groups: `of_groups` of the run.
 
     Example:
-        >>> import polars as pl
+        >>> import tempfile
+        >>> import agentrl_core as arl
+        >>> from agentrl_core.view.blocks import Chosen
+        >>> from agentrl_core.view.groups import of_groups
         >>> from agentrl_core.view.health import signs
-        >>> signs(pl.DataFrame({"iteration": []}), pl.DataFrame())
+        >>> from agentrl_core.view.statistics import statistics
+        >>> with tempfile.TemporaryDirectory() as folder, arl.Store.open(f"{folder}/run") as store:
+        ...     run = arl.scan(store)
+        ...     signs(run, statistics(run), of_groups(run, Chosen.of(run, (0, 1), 1)))
         []
     """
     if iterations.is_empty():
         return []
     recent = iterations.sort("iteration").tail(max(1, len(iterations) // 4))
-    mine = groups.filter(pl.col("iteration").is_in(recent["iteration"].implode()))
+    wanted = pl.col("iteration").is_in(recent["iteration"].implode())
+    mine = groups.filter(wanted)
     rows: dict[str, Any] = {name: recent[name].mean() for name in recent.columns}
     found = [
         _share("same rewards", rows["same_reward"], 0.5, 0.8, "of the groups teach nothing: all scores alike", "same"),
@@ -57,6 +70,11 @@ def signs(iterations: pl.DataFrame, groups: pl.DataFrame) -> list[Sign]:
         _share("broken", sums["failed"] / members, 0.01, 0.1, "of the rollouts failed or were aborted", "failed")
     )
     found += _others(iterations.sort("iteration"), rows)
+    longest: Any = mine["length"].max()
+    if longest:
+        empty = 1 - rows["length"] / longest
+        found.append(Sign("padding", f"{empty:.0%}", "good", "of a padded batch would be empty; packs have none"))
+    found += [_effective(tables, wanted), _not_finite(tables, wanted)]
     return [sign for sign in found if sign is not None]
 
 
@@ -81,6 +99,36 @@ def _others(iterations: pl.DataFrame, rows: dict[str, Any]) -> list[Sign]:
     if rows["sharing"] is not None:
         made.append(Sign("sharing", f"{rows['sharing']:.2f} x", "good", "how often a stored token is used"))
     return made
+
+
+def _effective(tables: Tables, wanted: pl.Expr) -> Sign | None:
+    """Effective sample size of the weights that recomputed log-probs make: (sum of w)^2 over n times the sum of w^2."""
+    if RECOMPUTED not in tables.node_columns.collect_schema().names():
+        return None
+    nodes = tables.nodes.join(tables.trajectories.filter(wanted).select("group_id").unique(), on="group_id", how="semi")
+    pairs = (
+        nodes.select("node_id", "logprobs")
+        .drop_nulls()
+        .join(tables.node_columns.select("node_id", RECOMPUTED), on="node_id")
+    )
+    weight = (pl.col(RECOMPUTED) - pl.col("logprobs")).exp()
+    tokens: Any = pairs.explode("logprobs", RECOMPUTED).select(weight=weight).filter(pl.col("weight").is_finite())
+    sums = tokens.select(n=pl.len(), first=pl.col("weight").sum(), second=pl.col("weight").pow(2).sum()).collect()
+    n, first, second = sums.row(0)
+    if not second:
+        return None
+    share = first**2 / (n * second)
+    level = "good" if share > 0.8 else "watch" if share > 0.5 else "bad"
+    return Sign("effective samples", f"{share:.0%}", level, "of the tokens count, as the weights have drifted apart")
+
+
+def _not_finite(tables: Tables, wanted: pl.Expr) -> Sign:
+    """How many measured numbers are no numbers."""
+    broken: Any = tables.metrics.filter(wanted, ~pl.col("value").is_finite()).select("name").collect()["name"]
+    names = sorted(set(broken))
+    level = "bad" if "loss" in names else "watch" if names else "good"
+    said = f"measured numbers are not finite: {', '.join(names[:3])}" if names else "all measured numbers are finite"
+    return Sign("not finite", str(len(broken)), level, said)
 
 
 def _share(name: str, value: float | None, watch: float, bad: float, says: str, filtered: str) -> Sign | None:

@@ -108,7 +108,7 @@ class Page:
             "untrained": UNTRAINED,
             "recipes": made,
             "recipe_of": of,
-            "signs": [sign._asdict() for sign in signs(numbers, groups)],
+            "signs": [sign._asdict() for sign in signs(tables, numbers, groups)],
             "draw_columns": [name for name in tables.draw_columns.collect_schema().names() if name != "draw_id"],
         }
         parts = [_data(f"block-{number}", block) for number, block in enumerate(blocks(tables, chosen))]

@@ -9,6 +9,39 @@ const BAR = 14;
 const LABELS = 176;
 const MARKS = { start: "", fork: "⑂", continue: "", inject: "+", splice: "⧉", rollback: "↶", replace: "⇄", prune: "✕", stop: "■", resume: "▸" };
 
+// Of siblings that went on alike, to the last token and to the same rewards, only one is drawn: it stands for the others.
+function withoutTwins(group, leaves) {
+  const kinds = new Map();
+  const kind = new Map();
+  const twin = new Map();
+  const unite = (kept, node) => {
+    twin.set(node, kept);
+    if (leaves.has(node.node_id)) leaves.get(kept.node_id).push(...leaves.get(node.node_id));
+    const mine = new Map(kept.drawn.map((child) => [kind.get(child), child]));
+    for (const child of node.drawn) unite(mine.get(kind.get(child)), child);
+  };
+  const different = (nodes) => {
+    const first = new Map();
+    for (const node of nodes) {
+      if (first.has(kind.get(node))) unite(first.get(kind.get(node)), node);
+      else first.set(kind.get(node), node);
+    }
+    return [...first.values()];
+  };
+  const order = [...group.roots];
+  for (const node of order) order.push(...node.children);
+  for (const node of order.reverse()) {
+    const ended = (leaves.get(node.node_id) ?? []).map(({ trajectory, final }) => [final, trajectory.agent, trajectory.reward, trajectory.success, trajectory.status].join());
+    node.drawn = different(node.children);
+    const sign = [node.kind, node.parent_end, node.tokens.join(), [...new Set(ended)].sort().join(";"), node.drawn.map((child) => kind.get(child)).sort((one, other) => one - other).join()].join("|");
+    if (!kinds.has(sign)) kinds.set(sign, kinds.size);
+    kind.set(node, kinds.get(sign));
+  }
+  const roots = different(group.roots);
+  const standsFor = (node) => (twin.has(node) ? standsFor(twin.get(node)) : node);
+  return { roots, standsFor: (id) => standsFor(group.node.get(id)) };
+}
+
 // Rows for the members: each under the branch that it left, agents one after the other.
 function layout(group) {
   const leaves = new Map();
@@ -24,7 +57,8 @@ function layout(group) {
     const top = path.parts[0]?.node;
     if (top && !agents.has(top.node_id)) agents.set(top.node_id, trajectory.agent);
   }
-  const roots = [...group.roots].sort((one, other) => (agents.get(one.node_id) ?? 0) - (agents.get(other.node_id) ?? 0) || one.node_id - other.node_id);
+  const { roots: different, standsFor } = withoutTwins(group, leaves);
+  const roots = different.sort((one, other) => (agents.get(one.node_id) ?? 0) - (agents.get(other.node_id) ?? 0) || one.node_id - other.node_id);
   const rows = [];
   const boxes = [];
   for (const root of roots) {
@@ -38,27 +72,27 @@ function layout(group) {
       const box = { node, row, begin, end: begin + node.tokens.length, from, next: null };
       boxes.push(box);
       const ends = leaves.get(node.node_id) ?? [];
-      const going = node.children.filter((child) => child.parent_end === null || child.parent_end >= node.tokens.length);
+      const going = node.drawn.filter((child) => child.parent_end === null || child.parent_end >= node.tokens.length);
       // The first child goes on in the same row, unless a member ends here.
       if (going.length && ends.length === 0) box.next = going[0];
       rows[row].end = Math.max(rows[row].end, box.end);
       rows[row].members.push(...ends);
-      const children = [...node.children].sort((one, other) => (one === box.next) - (other === box.next) || other.node_id - one.node_id);
+      const children = [...node.drawn].sort((one, other) => (one === box.next) - (other === box.next) || other.node_id - one.node_id);
       for (const child of children) pending.push({ node: child, from: box, place: begin + Math.min(child.parent_end ?? Infinity, node.tokens.length) });
     }
   }
-  return { rows, boxes, agents: new Set(agents.values()) };
+  return { rows, boxes, standsFor, agents: new Set(agents.values()) };
 }
 
 export function tree(group, { chosen, choose }) {
-  const { rows, boxes, agents } = layout(group);
+  const { rows, boxes, standsFor, agents } = layout(group);
   const advantages = group.advantages();
   const most = Math.max(...[...advantages.values()].map(Math.abs), 0);
   const longest = Math.max(...boxes.map((box) => box.end), 1);
   const x = (place) => `${((100 * place) / longest).toFixed(3)}%`;
-  const onPath = new Set(chosen ? group.contexts(chosen).flatMap((path) => path.parts.map((part) => part.node.node_id)) : []);
+  const onPath = new Set(chosen ? group.contexts(chosen).flatMap((path) => path.parts.map((part) => standsFor(part.node.node_id).node_id)) : []);
   const height = rows.length * ROW + 6;
-  const order = [...group.nodes].sort((one, other) => (one.created_us ?? 0) - (other.created_us ?? 0) || one.node_id - other.node_id);
+  const order = boxes.map((box) => box.node).sort((one, other) => (one.created_us ?? 0) - (other.created_us ?? 0) || one.node_id - other.node_id);
   const born = new Map(order.map((node, place) => [node.node_id, place]));
   const lines = boxes.filter((box) => box.from && box.from.row !== box.row).map((box) => {
     const [from, to] = [box.from.row * ROW + 3 + BAR, box.row * ROW + 3 + BAR / 2];
@@ -79,13 +113,13 @@ export function tree(group, { chosen, choose }) {
   });
   const marks = group.decisions.map((decision) => {
     const sign = MARKS[group.run.word("operation", decision.operation)];
-    const box = boxes.find((each) => each.node.node_id === decision.node_id);
+    const box = boxes.find((each) => each.node === standsFor(decision.node_id));
     if (!sign || box === undefined) return null;
     const place = box.begin + Math.min(decision.end ?? Infinity, box.node.tokens.length);
     return s("text", { class: "decision", x: x(place), y: box.row * ROW + 3 + BAR - 3, data: { born: born.get(box.node.node_id) } }, sign, s("title", {}, `${group.run.word("operation", decision.operation)}${decision.score === null ? "" : `, score ${number(decision.score)}`}${decision.reason ? `: ${decision.reason}` : ""}`));
   });
   const picture = s("svg", { class: "tree", style: { height: `${height}px` } }, lines, bars, marks);
-  const labels = rows.map((row) => h("div", { class: "labels" }, row.members.filter((each) => each.final).slice(0, 1).map((each) => label(group, each.trajectory, row.members, chosen, choose))));
+  const labels = rows.map((row) => h("div", { class: "labels" }, leafOf(group, row.members, chosen, choose)));
   const names = agents.size > 1 && rows.map((row, place) => h("div", {}, place === 0 || rows[place - 1].agent !== row.agent ? `agent ${row.agent}` : ""));
   return h("section", { class: "forest" },
     h("div", { class: "canvas" }, names && h("div", { class: "agents" }, names), picture, h("div", { class: "leaves", style: { width: `${LABELS}px` } }, labels)),
@@ -96,12 +130,20 @@ function member(group, node) {
   return group.trajectories.find((trajectory) => group.contexts(trajectory).some((path) => path.parts.some((part) => part.node === node)));
 }
 
-function label(group, trajectory, members, chosen, choose) {
-  const others = members.filter((each) => each.final).length - 1;
+// Members that end in one row are one button; pressed again, it goes to the next of them.
+function leafOf(group, members, chosen, choose) {
+  const ended = members.filter((each) => each.final).map((each) => each.trajectory);
+  if (ended.length === 0) return [];
+  const at = ended.indexOf(chosen);
+  const trajectory = ended[Math.max(at, 0)];
   const good = trajectory.success === 1 ? "✓" : trajectory.success === 0 ? "✗" : "·";
-  return h("button", { class: `leaf${trajectory === chosen ? " chosen" : ""}`, title: group.run.word("status", trajectory.status), data: { trajectory: trajectory.trajectory_id }, onclick: () => choose(trajectory) },
-    h("span", { class: good === "✓" ? "yes" : good === "✗" ? "no" : "" }, good), ` ${trajectory.trajectory_id}`, others > 0 ? ` ×${others + 1}` : "",
-    h("small", {}, `reward ${number(trajectory.reward, 2)}`));
+  const status = group.run.word("status", trajectory.status);
+  return [h("button", {
+    class: `leaf${at >= 0 ? " chosen" : ""}`, data: { trajectory: trajectory.trajectory_id, members: ended.length },
+    title: ended.length > 1 ? `${status}; ${ended.length} rollouts are alike: press again for the next` : status,
+    onclick: () => choose(ended[(at + 1) % ended.length]),
+  }, h("span", { class: good === "✓" ? "yes" : good === "✗" ? "no" : "" }, good), ` ${trajectory.trajectory_id}`, ended.length > 1 ? ` ×${ended.length}` : "",
+    h("small", {}, `reward ${number(trajectory.reward, 2)}`))];
 }
 
 // A slider over the nodes in the order in which they were made.
