@@ -281,6 +281,7 @@ def go_on(name: str, folder: Path, *, dies: int) -> None:
 
 
 if __name__ == "__main__":
+    model(0)  # what it imports is there for all children
     for recipe_name in sys.argv[2:]:
         for moment in (1, 2, 0):
             child = os.fork()

@@ -7,6 +7,9 @@ one for each that may go, and it takes an empty place with the mean weight of th
 GRPO's within the group; instructions are context, never trained. Numbers are chosen here: the paper's are not public,
 and neither is its check of candidates by a cheap evaluation, which is left out: a bad candidate loses its weight
 instead. Source: INSPO (agentic policy optimisation by instruction-policy co-evolution), arXiv:2512.01945.
+
+Needs: a model that reads an instruction in front of the task. The small one that `agentrl train` makes never saw one:
+all its answers are paid alike, and nothing is learned.
 """
 
 from __future__ import annotations
