@@ -14,6 +14,7 @@ import recipe_loop
 import torch
 from recipe_loop import ITERATIONS, Loop, go_on, model, reasons, small
 from riddles import TABLES
+from sampled import check_sampled
 
 import agentrl_core as arl
 from agentrl_core import recipes
@@ -24,11 +25,13 @@ NAMES = recipes.names()
 
 
 def whole(name: str, folder: Path) -> Loop:
-    """All iterations at once, in sequences."""
+    """All iterations at once, in sequences; what is trained is exactly what was sampled."""
     loop = Loop(small(name), "sequence")
     with arl.Store.open(folder, sync="never") as store:
         for _ in range(ITERATIONS):
-            loop.train(*loop.collect(store))
+            collect, batch = loop.collect(store)
+            check_sampled(batch, loop.heard)
+            loop.train(collect, batch)
     return loop
 
 

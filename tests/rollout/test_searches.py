@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import log
 from pathlib import Path
 from typing import Any
@@ -135,15 +136,50 @@ def test_a_search_goes_on_in_a_later_iteration_and_in_another_run(tmp_path: Path
     solved = int(np.flatnonzero(second.column("reward", "draw") == 1.0)[0])
     begin, end = second.offsets("token")[second.offsets("step")[solved : solved + 2]]
     assert trained[begin:end].tolist() == [0, 0, 1, 1, 1, 1]
-    # Another process, another run: from the newest search of the task, which is solved.
-    other = Maze(DOORS, in_turn({}))
+    # The newest search of the task is solved.
     found = rollout.StoredSearches(str(tmp_path / "run")).find("train 0")
     assert found is not None
     group_id = found[1]
     assert len(SearchTree.of(found[0], group_id).solution()) == 3
     assert rollout.StoredSearches(str(tmp_path / "run")).find("train 0", before=0) is None
     assert rollout.StoredSearches("").find("train 0") is None
-    del other
+
+
+# One turn of the first run leads from a to b. By hand, behind it: best first tries b twice, to d and to an end, and d
+# twice, the second time out; a walk of Monte Carlo goes down to b and is played through d, out.
+GOING_ON: dict[str, tuple[Callable[[str], Rollout], dict[str, list[tuple[int, float]]], list[float]]] = {
+    "best first": (
+        lambda folder: BestFirst(samples=2, budget=4, searches=folder),
+        {"b": [(3, -1.0), (4, -0.1)], "d": [(4, -0.1), (3, -0.5)]},
+        [0.0, 0.0, 1.0],
+    ),
+    "monte carlo": (
+        lambda folder: MonteCarlo(iterations=1, samples=1, depth=3, searches=folder),
+        {"b": [(3, -1.0)], "d": [(3, -0.5)]},
+        [1.0],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", GOING_ON)
+def test_a_stored_search_goes_on_in_another_run(name: str, tmp_path: Path) -> None:
+    program, says, rewards = GOING_ON[name]
+    first = recipes.GRPO.replace(rollout=BestFirst(samples=1, budget=1))
+    maze = Maze(DOORS, in_turn({"a": [(3, -1.0)]}))
+    with arl.Store.open(tmp_path / "run") as store:
+        collect = arl.Collector(maze, maze, first, store=store, task_pool=1)
+        batch = collect(tasks=1, group_size=1)
+        assert len(SearchTree.of(batch, 0)) == 1
+        collect.update(batch, {})
+    other = Maze(DOORS, in_turn(says))
+    batch = searched(program(str(tmp_path / "run")), other, seed=7)
+    assert other.asked == {place: len(said) for place, said in says.items()}, "nothing is tried in a again"
+    assert sorted(batch.column("reward", "draw").tolist()) == rewards
+    tree = SearchTree.of(batch, 0)
+    solution = tree.solution()
+    assert len(solution) == 3
+    assert tree.parent[solution].tolist() == [-1, *solution[:-1]]
+    assert tree.value[solution[-1]] == 1.0
 
 
 def test_a_tree_is_that_of_its_group() -> None:

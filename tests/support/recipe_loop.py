@@ -22,6 +22,7 @@ import torch
 from any_world import AGENTS, AnyWorld, Speaker
 from hand_made import tiny_model
 from riddles import TOKENIZER, Stopping
+from sampled import Heard
 from torch import nn
 
 import agentrl_core as arl
@@ -107,6 +108,7 @@ class Loop:
         batches: those that were trained on, with their credit.
         changed: the models that the recipe's actions moved.
         cut: when a batch is cut.
+        heard: what was said while nothing was stopped.
     """
 
     recipe: Recipe
@@ -116,6 +118,7 @@ class Loop:
     batches: list[arl.Batch] = field(default_factory=list)
     changed: set[str] = field(default_factory=set)
     cut: Cut = Cut()  # noqa: RUF009 - frozen
+    heard: Heard = field(default_factory=lambda: Heard(None))
 
     def __post_init__(self) -> None:
         self.models = {name: copy.deepcopy(model(place)) for place, name in enumerate(names(self.recipe))}
@@ -133,8 +136,7 @@ class Loop:
         """A collector on the store; its engine is gone after so many segments."""
         says: Any = Speaker()
         says.update_weights(self.models["policy"], version=store.iteration)
-        if stops is not None:
-            says = stopping(says, stops, set())
+        says = self.heard.beside(says) if stops is None else stopping(says, stops, set())
         return arl.Collector(
             dict.fromkeys(AGENTS if _speaks_to_others(self.recipe) else ("policy",), says),
             self.world,
@@ -279,6 +281,7 @@ def go_on(name: str, folder: Path, *, dies: int) -> None:
 
 
 if __name__ == "__main__":
+    model(0)  # what it imports is there for all children
     for recipe_name in sys.argv[2:]:
         for moment in (1, 2, 0):
             child = os.fork()

@@ -23,6 +23,12 @@ class Heard:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._engine, name)
 
+    def beside(self, engine: Any) -> Heard:
+        """Another engine, whose words are remembered with those of this one."""
+        other = Heard(engine)
+        other.said = self.said
+        return other
+
     async def generate(self, request: Request) -> Segment:
         segment = await self._engine.generate(request)
         assert request.seed not in self.said, "no segment is sampled twice, and none has the seed of another"

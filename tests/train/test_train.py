@@ -201,10 +201,11 @@ def test_options_of_a_wrong_type_are_named(tmp_path, capsys):
 @pytest.mark.slow
 def test_reinforcement_learning_gains_45_points(tmp_path):
     run = tmp_path / "run"
-    assert main(["train", "--run", str(run), "--seed", "1"]) == 0
+    # The gain comes in the first ten iterations; the other thirty keep it.
+    assert main(["train", "--run", str(run), "--seed", "1", "--iterations", "14"]) == 0
     summary = json.loads((run / "summary.json").read_text())
     assert summary["held_out_tasks"] == 384
-    assert summary["success_before"] < 0.45
+    assert 0.2 < summary["success_before"] < 0.45, "after the warm start the model is able but poor"
     assert summary["success_after"] >= summary["success_before"] + 0.45
 
 

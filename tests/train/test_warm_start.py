@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from agentrl_core import engine, env
-from agentrl_core.collect import evaluate
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
 from agentrl_core.train.warm_start import _expression, _TraceWriter, build, warm_start
 
@@ -109,13 +108,6 @@ def test_the_tokenizer_keeps_digits_apart_and_every_text(gym, tmp_path):
     assert pieces == ["<call>", "7", "3", "+", "1", "5", "</call>", "<end>"]
     # Fixed texts are short: an episode costs what its numbers cost.
     assert max(len(chat.prompt(task.question)) for task in gym.tasks(300)) <= 13
-
-
-@pytest.mark.slow
-def test_the_model_is_able_but_poor(gym):
-    model, tokenizer = warm_start(gym, seed=0)
-    found = evaluate(engine.Transformers(model, tokenizer), gym, tasks=384)
-    assert 0.2 < found.success < 0.45
 
 
 def test_wrong_arguments(gym):

@@ -27,6 +27,11 @@ class Solved:
         self._iteration = iteration
         self._chat = chat
 
+    @property
+    def folder(self) -> str:
+        """Where the store of the run is."""
+        return self._store.path
+
     def solved(self, task_id: str | None = None) -> list[int]:
         """Ids of the trajectories that solved a task, or any; the oldest first."""
         ids, tasks = self._found

@@ -5,6 +5,9 @@ with itself. In the second the model decides first: a task's label is "knowledge
 rollouts without search of the first stage were right (of 8 that are sampled now, where it had none), and a decision
 is paid 1 if it is the label's, else 0. GRPO in both. The paper's numbers are not public: 8, 0.5 and the length of the
 first stage are chosen here.
+
+Needs: a model that follows what is said beside the task. One that does not, such as the small one that `agentrl train`
+makes, answers no task right in either manner: all are paid alike, and nothing is learned.
 """
 
 from __future__ import annotations

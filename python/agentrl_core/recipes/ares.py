@@ -15,6 +15,7 @@ Afterwards coefficient += step_size * (mean N - T) of each difficulty, with the 
 Groups of which nearly all or nearly none succeed leave the loss. Source: arXiv:2510.08457. Its public code takes T from
 the batch itself (`target="batch"`), with which coefficients hardly move, begins the windows after the token and takes
 only tokens of a list of its own (`trigger`). Its KL weights by difficulty are a token column `kl_weight` of one's own.
+The paper also forks rollouts at such tokens, its code does not: `ARES.replace(rollout=TokenForks(width=4))`.
 """
 
 from __future__ import annotations

@@ -6,9 +6,9 @@ are comparable, also those of different tasks:
 
     A_t = G_t - mean of G over all steps of the batch that acted on the same rest,   G_t = sum of the rewards from t on
 
-Source: BQ-NCO: Bisimulation Quotienting for Efficient Neural Combinatorial Optimization. It imitates optimal solutions;
-that steps are compared, and clipped as PPO does, is ours. Needs: an environment whose `state_key` is canonical: of
-what is left to do alone, sets in order, history left out; rewards of steps.
+Source: BQ-NCO: Bisimulation Quotienting for Efficient Neural Combinatorial Optimization (arXiv:2301.03313). It imitates
+optimal solutions; that steps are compared, and clipped as PPO does, is ours. Needs: an environment whose `state_key` is
+canonical: of what is left to do alone, sets in order, history left out; rewards of steps.
 """
 
 from agentrl_core.advantage import Discounted, GroupRelative
@@ -17,7 +17,7 @@ from agentrl_core.recipe import Recipe
 
 BQ_NCO = Recipe(
     name="bq_nco",
-    source="BQ-NCO: Bisimulation Quotienting for Efficient Neural Combinatorial Optimization",
+    source="arXiv:2301.03313",
     advantage=(
         Discounted(gamma=1.0),
         GroupRelative(column="advantage", level="step", group_by="state_key", scale="none"),

@@ -4,7 +4,7 @@ What the policy says is read by the agent `monitor` every `tokens` tokens. Where
 quotes the words from which on; the text is cut there (its first token stays), its guidance is put into the context,
 which is not trained, and the policy goes on; at most twice for a trajectory. What was taken back stays in the files.
 The number of rollbacks and the stride are proposals. This is a way to decode: the recipe trains what came of it by
-GRPO. Source: CooT: Cognition-of-Thought.
+GRPO. Source: CooT: Cognition-of-Thought (arXiv:2509.23441).
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Monitored(Rollout):
 
 COOT = Recipe(
     name="coot",
-    source="CooT: Cognition-of-Thought",
+    source="arXiv:2509.23441",
     rollout=Monitored(),
     advantage=GroupRelative(),
     loss=Policy(),

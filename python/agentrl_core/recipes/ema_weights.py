@@ -6,7 +6,7 @@ Small errors that feed back into what is sampled next make training unstable; th
 out or kept as a reference. The loss is GRPO's. "Butterfly Effects of SGD Noise" studies cloning and language models;
 its rate is not certain, and a rate that begins small is `corrected=True`.
 
-Source: Butterfly Effects of SGD Noise. Needs: a model `average`, given to `recipe.updates`.
+Source: Butterfly Effects of SGD Noise (arXiv:2310.11428). Needs: a model `average`, given to `recipe.updates`.
 """
 
 from agentrl_core.advantage import GroupRelative
@@ -16,7 +16,7 @@ from agentrl_core.schedule import Sync
 
 EMA_WEIGHTS = Recipe(
     name="ema_weights",
-    source="Butterfly Effects of SGD Noise",
+    source="arXiv:2310.11428",
     advantage=GroupRelative(),
     loss=Policy(),
     actions=Sync("policy", "average", mix=0.001, unit="steps"),

@@ -8,7 +8,7 @@ distributions. There is no clip. The multiplier follows its own optimizer in the
 = 2 (eps / C = 0.1, rate 2 * 0.01) from the public code. The bound on the number of passes is ours, and passes train
 every draw and not those alone that went too far.
 
-Source: Guaranteed Trust Region Optimization via Two-Phase KL Penalization.
+Source: Guaranteed Trust Region Optimization via Two-Phase KL Penalization (arXiv:2312.05405).
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class OldDivergence(WeightedLoss):
 
 FIX_PO = Recipe(
     name="fix_po",
-    source="Guaranteed Trust Region Optimization via Two-Phase KL Penalization",
+    source="arXiv:2312.05405",
     advantage=GroupRelative(),
     loss=(
         Train(

@@ -6,8 +6,8 @@ It is the paper's top-1 form; of two answers and a small temperature it is DPO. 
 ranks all answers) and its stabiliser, cloning of the best answer, are not built. beta is 6 to 12 for diffusion models;
 0.1 is a proposal for language models. (`gdro_rl` is another system.)
 
-Source: GDRO: Group-level Reward Post-training Suitable for Diffusion Models. Needs: groups of any origin; the
-reference.
+Source: GDRO: Group-level Reward Post-training Suitable for Diffusion Models (arXiv:2601.02036). Needs: groups of any
+origin; the reference.
 """
 
 from agentrl_core.advantage import GroupRelative
@@ -16,7 +16,7 @@ from agentrl_core.recipe import Recipe
 
 GDRO_DIFFUSION = Recipe(
     name="gdro_diffusion",
-    source="GDRO: Group-level Reward Post-training Suitable for Diffusion Models",
+    source="arXiv:2601.02036",
     advantage=GroupRelative(scale="none"),
     loss=ListMatch(direction="forward", beta=0.1, temperature=0.05),
 )

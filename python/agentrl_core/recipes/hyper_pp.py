@@ -7,8 +7,8 @@ and PPO's policy loss. The paper's hyperbolic layers and their regularisation ar
 (HL-Gauss, arXiv:2403.03950) is what helps a language model's critic whose returns are bounded. The number of bins is
 that of the answer `value_logits`; `loss.expected_value` makes V of it.
 
-Source: Understanding and Improving Hyperbolic Deep Reinforcement Learning. Needs: the token column `value`, and the
-critic's answer `value_logits`.
+Source: Understanding and Improving Hyperbolic Deep Reinforcement Learning (arXiv:2512.14202). Needs: the token column
+`value`, and the critic's answer `value_logits`.
 """
 
 from agentrl_core.advantage import Gae, GroupRelative
@@ -17,7 +17,7 @@ from agentrl_core.recipe import Recipe
 
 HYPER_PP = Recipe(
     name="hyper_pp",
-    source="Understanding and Improving Hyperbolic Deep Reinforcement Learning",
+    source="arXiv:2512.14202",
     advantage=(
         Gae(lam=0.95),
         GroupRelative(column="advantage", level="token", group_by="batch", eps=0.0, variance_eps=1e-8),

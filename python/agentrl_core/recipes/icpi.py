@@ -12,6 +12,9 @@ the greedy one, which is policy iteration. An action that was never taken is wor
 the imagined episode there. The paper asks for end, reward and next state in three prompts, here they are one line. Its
 numbers are not known here: 10 episodes, gamma 0.8 and 8 imagined steps are proposals.
 
+Needs: `Imagine(actions=...)`, the actions of the environment. With others, such as the `yes|no` that stand there in
+`agentrl train`, all members are paid alike.
+
 There is nothing to update: collect, and close the iteration with `collect.update(batch, {})`. Whoever trains as well
 has GRPO on the actions that were taken, with recomputed log-probs, as nobody sampled them.
 """

@@ -6,8 +6,8 @@ Cloning learns an implicit reward beta f'(u), of which plain likelihood drops th
 2 u for Pearson's chi squared (here), 1 for the KL, u^(-1/2) / 2 for Hellinger's (`kind="hellinger"`). It is the stage
 `warm_start`; the preferences of `dpo` follow. The paper's objectives are not public: the form is derived.
 
-Source: Implicit Reward as the Bridge: A Unified View of SFT and DPO Connections. Needs: demonstrations; then pairs; the
-model reference.
+Source: Implicit Reward as the Bridge: A Unified View of SFT and DPO Connections (arXiv:2507.00018). Needs:
+demonstrations; then pairs; the model reference.
 """
 
 from agentrl_core.advantage import GroupRelative
@@ -16,7 +16,7 @@ from agentrl_core.recipe import Recipe
 
 IMPLICIT_REWARD = Recipe(
     name="implicit_reward",
-    source="Implicit Reward as the Bridge: A Unified View of SFT and DPO Connections",
+    source="arXiv:2507.00018",
     advantage=GroupRelative(),
     loss=(Train(Imitation(kind="chi_squared"), stage="warm_start"), Train(Preference(beta=0.1))),
 )

@@ -6,7 +6,10 @@ down to two (`select.Arms`); before that an agent (`proposer`) reads failures un
 one for each that may go, and it takes an empty place with the mean weight of those that are alive. Advantages are
 GRPO's within the group; instructions are context, never trained. Numbers are chosen here: the paper's are not public,
 and neither is its check of candidates by a cheap evaluation, which is left out: a bad candidate loses its weight
-instead. Source: INSPO (agentic policy optimisation by instruction-policy co-evolution).
+instead. Source: INSPO (agentic policy optimisation by instruction-policy co-evolution), arXiv:2512.01945.
+
+Needs: a model that reads an instruction in front of the task. The small one that `agentrl train` makes never saw one:
+all its answers are paid alike, and nothing is learned.
 """
 
 from __future__ import annotations
@@ -156,7 +159,7 @@ class Instructed(Learning):
 
 INSPO = Recipe(
     name="inspo",
-    source="INSPO",
+    source="arXiv:2512.01945",
     rollout=Instructed(),
     advantage=GroupRelative(),
     loss=Policy(),

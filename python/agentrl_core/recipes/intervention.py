@@ -6,6 +6,9 @@ continuations of it succeeds; the continuations, and what follows the interventi
 stage before reinforcement learning, which is GRPO on the same tasks: nothing else is trained here. An intervention
 that gives the answer away is for `reveals`, a pattern, to refuse. Source: InT: Self-Proposed Interventions
 (arXiv:2601.14209).
+
+Needs: `Task.solution`, and a model that can say `number: text`. One that cannot, such as the small one that `agentrl
+train` makes, proposes nothing, and nothing is imitated.
 """
 
 from __future__ import annotations

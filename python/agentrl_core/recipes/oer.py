@@ -9,9 +9,9 @@ the largest come back, as a third of the batch, and are imitated; fresh rollouts
 experience alone would end exploration, therefore successes alone are remembered. The priority of what is drawn again
 is renewed, that of the others stays.
 
-Source: OER: Offline Experience Replay for Continual Offline Reinforcement Learning, of which this idea alone is used:
-neither its model of transitions nor its two policies fit language models. Shares and sizes are ours.
-Needs: `recomputed_logprob`, by the policy before the first update.
+Source: OER: Offline Experience Replay for Continual Offline Reinforcement Learning (arXiv:2305.13804), of which this
+idea alone is used: neither its model of transitions nor its two policies fit language models. Shares and sizes are
+ours. Needs: `recomputed_logprob`, by the policy before the first update.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Likelihood(BatchComponent):
 
 OER = Recipe(
     name="oer",
-    source="OER: Offline Experience Replay for Continual Offline Reinforcement Learning",
+    source="arXiv:2305.13804",
     replay=Mix(Memory(order="best", priority="likelihood", where=Where(column="score", above=0.0)), share=0.34),
     advantage=(GroupRelative(), Likelihood()),
     loss=(Train(Policy(), where=FRESH), Train(Imitation(), where=STORED)),

@@ -3,8 +3,8 @@
 Where a rollout fails at a step that the environment flags, it is taken up behind that step, and says what takes the
 world back (`undo`, an action that the environment has to know). From there the policy goes on, for at most 4 turns. Of
 the new trajectory the failing part is context, the recovery and the correction are trained. From "RaC: robot learning
-for long-horizon tasks by scaling recovery and correction", whose segments are a human's; this is its idea told for
-agents.
+for long-horizon tasks by scaling recovery and correction" (arXiv:2509.07953), whose segments are a human's; this is its
+idea told for agents.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Recovered(Repair):
 
 RAC = Recipe(
     name="rac",
-    source="RaC",
+    source="arXiv:2509.07953",
     rollout=Recovered(column="success", at_most=4),
     advantage=GroupRelative(),
     loss=Policy(),

@@ -7,7 +7,7 @@ There is neither a clip nor a reference. The paper's baseline is weighted by the
 w, whose exact form is not public; at the first step it is the group's mean, which is what stands here for all. How many
 steps a phase feeds is tuned for each task.
 
-Source: RAPID: An Efficient Reinforcement Learning Algorithm for Small Language Models.
+Source: RAPID: An Efficient Reinforcement Learning Algorithm for Small Language Models (arXiv:2510.03515).
 """
 
 from agentrl_core.advantage import GroupRelative
@@ -16,7 +16,7 @@ from agentrl_core.recipe import Recipe
 
 RAPID = Recipe(
     name="rapid",
-    source="RAPID: An Efficient Reinforcement Learning Algorithm for Small Language Models",
+    source="arXiv:2510.03515",
     advantage=GroupRelative(scale="none"),
     loss=Policy(clip=None, surrogate=Reinforce("ratio", "ratio", at_most=2.0)),
     minibatches=4,

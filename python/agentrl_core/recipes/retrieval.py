@@ -5,9 +5,9 @@ retrieved is context: no token of it is trained, and the loss is as it was, here
 
     question = [solution, ..., solution, task],   A = (R - mean) / std of the group
 
-A task that nobody solved yet is asked alone. Source: Retrieval-Augmented Reinforcement Learning, which learns what to
-attend to, by a network that is trained with the policy. Here the key of the index is the task, three are shown, and
-successes alone are kept: all ours. Solutions of other tasks: `rollout.Examples`.
+A task that nobody solved yet is asked alone. Source: Retrieval-Augmented Reinforcement Learning (arXiv:2202.08417),
+which learns what to attend to, by a network that is trained with the policy. Here the key of the index is the task,
+three are shown, and successes alone are kept: all ours. Solutions of other tasks: `rollout.Examples`.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Retrieved(Guidance):
 
 RETRIEVAL = Recipe(
     name="retrieval",
-    source="Retrieval-Augmented Reinforcement Learning",
+    source="arXiv:2202.08417",
     rollout=Rounds(members=Members(shown=Retrieved(), fact="retrieved")),
     advantage=GroupRelative(),
     loss=Policy(),

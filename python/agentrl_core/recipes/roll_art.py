@@ -1,6 +1,6 @@
 """RollArt: each environment runs by itself, more of them than are needed, and what is too old is stopped.
 
-(RollArt: Scaling Agentic RL Training via Disaggregated Infrastructure)
+RollArt: Scaling Agentic RL Training via Disaggregated Infrastructure (arXiv:2512.22560).
 
     more groups run than are wanted: the batch is that of the first to end
     a trajectory that began before version v - alpha is stopped at version v, and drawn by nobody
@@ -20,7 +20,7 @@ from agentrl_core.recipe import Recipe
 
 ROLL_ART = Recipe(
     name="roll_art",
-    source="RollArt: Scaling Agentic RL Training via Disaggregated Infrastructure",
+    source="arXiv:2512.22560",
     advantage=GroupRelative(),
     loss=Policy(),
 )

@@ -6,7 +6,7 @@ The policy that best trades the feedback r against its distance from the last on
 exp(r / beta) / Z, and Z is 1 for an answer as unlikely as any long one is. The paper solves the linearised problem for
 a small part of the parameters by one least-squares step, which is the optimizer's; how large beta is it does not say.
 
-Source: T2PAM, "Test-Time Policy Adaptation for Enhanced Multi-Turn Interactions with LLMs".
+Source: T2PAM, "Test-Time Policy Adaptation for Enhanced Multi-Turn Interactions with LLMs", arXiv:2509.23166.
 """
 
 from agentrl_core.advantage import GroupRelative
@@ -15,7 +15,7 @@ from agentrl_core.recipe import Recipe
 
 ROSA = Recipe(
     name="rosa",
-    source="T2PAM",
+    source="arXiv:2509.23166",
     advantage=GroupRelative(center="none", scale="none"),
     loss=Regression(residual="log_ratio"),
 )

@@ -8,8 +8,9 @@ time:
 Of a language model z is what it writes for itself: an action thinks, writes what is to be remembered, and acts. The
 next one sees the question, that turn and what it was answered, and nothing else; all of its tokens are trained alike.
 
-Source: Time-Efficient Reinforcement Learning with Stochastic Stateful Policies. It is about continuous states of small
-recurrent networks, with critics; that memory is a text, and GRPO in the place of the critics, is ours.
+Source: Time-Efficient Reinforcement Learning with Stochastic Stateful Policies (arXiv:2311.04082). It is about
+continuous states of small recurrent networks, with critics; that memory is a text, and GRPO in the place of the
+critics, is ours.
 """
 
 from agentrl_core.advantage import GroupRelative
@@ -19,7 +20,7 @@ from agentrl_core.rollout import Window
 
 S2PG = Recipe(
     name="s2pg",
-    source="Time-Efficient Reinforcement Learning with Stochastic Stateful Policies",
+    source="arXiv:2311.04082",
     rollout=Window(turns=1),
     advantage=GroupRelative(),
     loss=Policy(),

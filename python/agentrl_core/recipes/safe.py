@@ -8,8 +8,9 @@
 Its public code adds the penalty as a plain number, which has no gradient; here its slope is the coefficient of one. Its
 asymmetric variant and its bound on steps of large divergence are not here.
 
-Source: SAFE: Stable Alignment Finetuning with Entropy-Aware Predictive Control for RLHF. Needs: the critic as step
-columns `value` and `old_value`, answering `value` as `[N, 2]`; the model reference; the loop's metric `reward`.
+Source: SAFE: Stable Alignment Finetuning with Entropy-Aware Predictive Control for RLHF (arXiv:2602.04651). Needs: the
+critic as step columns `value` and `old_value`, answering `value` as `[N, 2]`; the model reference; the loop's metric
+`reward`.
 """
 
 from __future__ import annotations
@@ -95,7 +96,7 @@ class PredictivePenalty(Controller):
 
 SAFE = Recipe(
     name="safe",
-    source="SAFE: Stable Alignment Finetuning with Entropy-Aware Predictive Control for RLHF",
+    source="arXiv:2602.04651",
     advantage=(Gae(level="step"), GroupRelative(column="advantage", level="step", group_by="batch")),
     loss=(
         Train(

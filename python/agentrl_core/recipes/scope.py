@@ -5,7 +5,7 @@ one for a group: what the policy said before the first step that a process rewar
 agent `teacher` says from there on. If the whole succeeds it takes the place of the failure, else it is dropped. Tokens
 of the teacher have the factor p / (p + 0.1) in the place of a ratio. A failure whose first step is bad is left alone.
 Theta, the share, the number of repairs and the factor are proposals: the paper does not publish them. Source:
-Recycling Failures (SCOPE).
+Recycling Failures (SCOPE) (arXiv:2602.24110).
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class LedOn(Repair):
 
 SCOPE = Recipe(
     name="scope",
-    source="Recycling Failures (SCOPE)",
+    source="arXiv:2602.24110",
     rollout=LedOn(column="success"),
     advantage=GroupRelative(),
     weight=UnsampledExpert(),

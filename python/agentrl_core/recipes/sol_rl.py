@@ -9,10 +9,10 @@ stands for what the cheap engine said:
 
 A group of equal scores leaves.
 
-Source: FP4 Explore, BF16 Train: Diffusion Reinforcement Learning via Efficient Rollout Scaling. It regenerates the few
-from their seeds; the same seed does not give the same text in another precision, so the tokens are kept and scored
-again. How large both sets are, and whose mean and deviation count, is not known: a quarter and the whole group's are
-choices of ours, and so is the correction by p_trainer / p_engine.
+Source: FP4 Explore, BF16 Train: Diffusion Reinforcement Learning via Efficient Rollout Scaling (arXiv:2604.06916). It
+regenerates the few from their seeds; the same seed does not give the same text in another precision, so the tokens are
+kept and scored again. How large both sets are, and whose mean and deviation count, is not known: a quarter and the
+whole group's are choices of ours, and so is the correction by p_trainer / p_engine.
 
 Needs: `recomputed_logprob`, by the trainer before the first update; groups of eight or more.
 """
@@ -68,7 +68,7 @@ class Extremes(BatchComponent):
 
 SOL_RL = Recipe(
     name="sol_rl",
-    source="FP4 Explore, BF16 Train: Diffusion Reinforcement Learning via Efficient Rollout Scaling",
+    source="arXiv:2604.06916",
     advantage=GroupRelative(),
     weight=(GroupFilter(), Extremes(), ImportanceWeight()),
     loss=Policy(),

@@ -8,6 +8,9 @@ each other, a proposer alone keeps its raw reward. Source: arXiv:2510.18821, who
 
 The environment shows a task's question, and judges by its payload. Not here: replacing invalid questions from a pool of
 earlier ones, and documents of other trajectories as noise.
+
+Needs: a model that can propose in the form that is asked for. The small one that `agentrl train` makes says no
+`<question>`: its proposers are paid nothing, and nothing is learned.
 """
 
 from __future__ import annotations

@@ -10,6 +10,11 @@ from agentrl_core.rollout.prefix import Prefix
 class Library(Protocol):
     """Solved trajectories of earlier iterations; what it holds does not change while an iteration is collected."""
 
+    @property
+    def folder(self) -> str:
+        """Where the store of the run is; empty where there is none."""
+        ...
+
     def solved(self, task_id: str | None = None) -> list[int]:
         """Ids of the trajectories that solved a task, or any; the oldest first."""
         ...
@@ -29,6 +34,8 @@ class Library(Protocol):
 
 class Nothing:
     """The library of a run that has kept nothing."""
+
+    folder = ""
 
     def solved(self, task_id: str | None = None) -> list[int]:
         """See `Library`."""

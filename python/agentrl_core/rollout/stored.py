@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -48,7 +49,8 @@ class StoredSearches:
 
     def carry_on(self, group: Group) -> SearchTree | None:
         """Have a group go on with the newest search of its task; None where there is none."""
-        found = self.find(group.task.task_id, group.iteration)
+        own = bool(group.library.folder) and Path(group.library.folder).resolve() == Path(self.folder).resolve()
+        found = self.find(group.task.task_id, group.iteration if own else None)
         return None if found is None else group.carry_on(*found)
 
 

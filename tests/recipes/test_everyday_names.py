@@ -1,0 +1,288 @@
+"""The recipes with everyday names, whole: rollouts in, advantages, loss and gradient out, as verl and TRL have them.
+
+verl adds 1e-8 to the token count of a sequence; its dual clip, which papers do not have, is set far away. Its ReMax has
+neither the discount nor the divergence of the paper's scripts, and is compared in tests/operators.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from case_files import Case, agree, run
+from torch import Tensor
+
+from agentrl_core import recipes
+
+core_algos = pytest.importorskip("verl.trainer.ppo.core_algos", reason="verl is installed by `make test`")
+verl_config = pytest.importorskip("verl.workers.config")
+
+SIZES = (4, 3, 5)
+FAR = 1e9
+
+
+class Rollouts:
+    """Answers of one turn, in groups of several sizes, as padded rows and as members of a case."""
+
+    def __init__(self, seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        self.uid = np.repeat(np.arange(len(SIZES)), SIZES)
+        rows = len(self.uid)
+        lengths = rng.integers(1, 7, rows)
+        mask = np.arange(lengths.max()) < lengths[:, None]
+        self.mask = torch.from_numpy(mask).double()
+        self.scores = torch.from_numpy(rng.integers(0, 9, rows) / 8)
+        self.scores[: SIZES[0]] = torch.tensor([1.0, 0.0, 0.5, 0.25])  # one group differs for sure
+        self.lengths = torch.from_numpy(lengths)
+        self.pay(self.scores)
+
+        def logprobs(around: Tensor, scale: float) -> Tensor:
+            return (around + torch.from_numpy(rng.normal(scale=scale, size=mask.shape))).clamp(max=-0.02)
+
+        self.old = logprobs(torch.full_like(self.mask, -2.0), 0.5)
+        self.new, self.reference = logprobs(self.old, 0.3), logprobs(self.old, 0.3)
+        self.values = torch.from_numpy(rng.normal(size=mask.shape))
+        self.new_values = self.values + torch.from_numpy(rng.normal(scale=0.4, size=mask.shape))
+
+    def pay(self, scores: Tensor) -> None:
+        """Each answer its score, at its last token."""
+        self.scores = scores
+        self.rewards = torch.zeros_like(self.mask).scatter(1, self.lengths[:, None] - 1, scores[:, None])
+
+    def tokens(self, values: Tensor) -> list[float]:
+        """Of each token that was said, row after row."""
+        return [float(value) for value in values[self.mask > 0]]
+
+    def case(self, name: str, expected: Mapping[str, Any], **said: Any) -> Case:
+        """What a case file would say."""
+        lengths = self.lengths.tolist()
+        members = [
+            {
+                "group": f"group {uid}",
+                "path": f"{uid + 1} | {' '.join(str(3 + token) for token in range(length))}",
+                "reward": float(score),
+                "logprobs": [float(value) for value in old[:length]],
+            }
+            for uid, length, score, old in zip(self.uid.tolist(), lengths, self.scores, self.old, strict=True)
+        ]
+        columns = {"reference_logprob": self.tokens(self.reference), "value": self.tokens(self.values)}
+        columns["old_value"] = columns["value"]
+        iteration = {
+            "members": members,
+            "columns": {"token": columns},
+            "policy": {"logprob": self.tokens(self.new)},
+            **said,
+            "expect": expected,
+        }
+        return Case(name, recipes.get(name), [iteration], {}, {})
+
+    def advantage(self, estimator: str, rewards: Tensor | None = None, **options: Any) -> Tensor:
+        """What an estimator of verl says."""
+        given = self.rewards if rewards is None else rewards
+        found: Tensor = core_algos.get_adv_estimator_fn(estimator)(given.clone(), response_mask=self.mask, **options)[0]
+        return found
+
+    def loss(self, name: str, advantage: Tensor, aggregate: str, low: float, high: float) -> Callable[[Tensor], Tensor]:
+        """A policy loss of verl."""
+        config = verl_config.ActorConfig(
+            strategy="fsdp",
+            rollout_n=1,
+            ppo_micro_batch_size_per_gpu=1,
+            clip_ratio=low,
+            clip_ratio_low=low,
+            clip_ratio_high=high,
+            clip_ratio_c=FAR,
+        )
+        config.global_batch_info["loss_scale_factor"] = 1
+        policy = core_algos.get_policy_loss_fn(name)
+        return lambda logprob: policy(self.old, logprob, advantage, self.mask, loss_agg_mode=aggregate, config=config)[
+            0
+        ]
+
+
+def grpo(rollouts: Rollouts) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+    made = rollouts.advantage("grpo", index=rollouts.uid)
+    return made, rollouts.loss("vanilla", made, "token-mean", 0.2, 0.2)
+
+
+def dr_grpo(rollouts: Rollouts) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+    made = rollouts.advantage("grpo", index=rollouts.uid, norm_adv_by_std_in_grpo=False)
+    return made, rollouts.loss("vanilla", made, "seq-mean-token-sum", 0.2, 0.2)
+
+
+def dapo(rollouts: Rollouts) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+    made = rollouts.advantage("grpo", index=rollouts.uid)
+    return made, rollouts.loss("vanilla", made, "token-mean", 0.2, 0.28)
+
+
+def rloo(rollouts: Rollouts) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+    made = rollouts.advantage("rloo", index=rollouts.uid)
+    return made, rollouts.loss("vanilla", made, "seq-mean-token-sum", FAR, FAR)
+
+
+def reinforce_plus_plus(rollouts: Rollouts) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+    price = 0.001 * core_algos.kl_penalty(rollouts.old, rollouts.reference, "k1") * rollouts.mask
+    made = rollouts.advantage("reinforce_plus_plus", rollouts.rewards - price, config=SimpleNamespace(gamma=1.0))
+    return made, rollouts.loss("vanilla", made, "token-mean", 0.2, 0.2)
+
+
+def reinforce_plus_plus_baseline(rollouts: Rollouts) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+    made = rollouts.advantage("reinforce_plus_plus_baseline", index=rollouts.uid)
+    policy = rollouts.loss("vanilla", made, "token-mean", 0.2, 0.2)
+
+    def whole(logprob: Tensor) -> Tensor:
+        divergence = core_algos.kl_penalty(logprob, rollouts.reference, "k2")
+        return policy(logprob) + 0.001 * core_algos.agg_loss(divergence, rollouts.mask, "token-mean")
+
+    return made, whole
+
+
+def gspo(rollouts: Rollouts) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+    made = rollouts.advantage("grpo", index=rollouts.uid)
+    return made, rollouts.loss("gspo", made, "seq-mean-token-mean", 3e-4, 4e-4)
+
+
+def cispo(rollouts: Rollouts) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+    made = rollouts.advantage("grpo", index=rollouts.uid)
+    return made, rollouts.loss("cispo", made, "token-mean", 1.0, 0.2)
+
+
+def sapo(rollouts: Rollouts) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+    made = rollouts.advantage("grpo", index=rollouts.uid)
+    return made, rollouts.loss("sapo", made, "seq-mean-token-mean", 0.2, 0.2)
+
+
+def gpg(rollouts: Rollouts) -> tuple[None, Callable[[Tensor], Tensor]]:
+    # verl counts answers without a reward as dead, the paper those without an advantage: here they are the same. The
+    # factor is part of verl's advantage, and a weight of ours.
+    scores = torch.tensor([1.0, 0.125, 0.5, 0.25, 0.25, 0.75, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0], dtype=torch.float64)
+    rollouts.pay(scores)
+    made = rollouts.advantage("gpg", index=rollouts.uid)
+    return None, rollouts.loss("gpg", made, "token-mean", 0.2, 0.2)
+
+
+def opo(rollouts: Rollouts) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+    made = rollouts.advantage("opo", index=rollouts.uid)
+    return made, rollouts.loss("gpg", made, "seq-mean-token-sum", 0.2, 0.2)  # - A log p
+
+
+THEIRS: dict[str, Callable[[Rollouts], tuple[Tensor | None, Callable[[Tensor], Tensor]]]] = {
+    each.__name__: each
+    for each in (
+        grpo,
+        dr_grpo,
+        dapo,
+        rloo,
+        reinforce_plus_plus,
+        reinforce_plus_plus_baseline,
+        gspo,
+        gpg,
+        cispo,
+        sapo,
+        opo,
+    )
+}
+
+
+@pytest.mark.parametrize("layout", ["sequence", "tree"])
+@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("name", THEIRS)
+def test_a_recipe_is_what_verl_computes(name: str, seed: int, layout: Any) -> None:
+    rollouts = Rollouts(seed)
+    advantage, objective = THEIRS[name](rollouts)
+    logprob = rollouts.new.clone().requires_grad_()
+    value = objective(logprob)
+    (gradient,) = torch.autograd.grad(value, logprob)
+    assert gradient.abs().max() > 1e-4
+    expected: dict[str, Any] = {"loss": value.item(), "gradient": {"logprob": rollouts.tokens(gradient)}}
+    if advantage is not None:
+        expected["token"] = {"advantage": rollouts.tokens(advantage)}
+    case = rollouts.case(name, expected)
+    assert agree(run(case, case.recipe, layout, seed), case.expected) == ""
+
+
+@pytest.mark.parametrize("layout", ["sequence", "tree"])
+@pytest.mark.parametrize("seed", [1, 2])
+def test_ppo_and_its_critic_are_what_verl_computes(seed: int, layout: Any) -> None:
+    rollouts = Rollouts(seed)
+    made, target = core_algos.get_adv_estimator_fn("gae")(
+        rollouts.rewards, values=rollouts.values, response_mask=rollouts.mask, gamma=1.0, lam=0.95
+    )
+    logprob, value = rollouts.new.clone().requires_grad_(), rollouts.new_values.clone().requires_grad_()
+    policy = rollouts.loss("vanilla", made, "token-mean", 0.2, 0.2)(logprob)
+    critic, _ = core_algos.compute_value_loss(value, target, rollouts.values, rollouts.mask, 0.2)
+    expected = {
+        "token": {"advantage": rollouts.tokens(made)},
+        "loss": {"policy": policy.item(), "critic": critic.item()},
+        "gradient": {
+            "logprob": rollouts.tokens(torch.autograd.grad(policy, logprob)[0]),
+            "critic": {"value": rollouts.tokens(torch.autograd.grad(critic, value)[0])},
+        },
+    }
+    case = rollouts.case("ppo", expected, critic={"value": rollouts.tokens(rollouts.new_values)})
+    assert agree(run(case, case.recipe, layout, seed), case.expected) == ""
+
+
+class Everything(SimpleNamespace):
+    """The trainer of TRL, as far as its loss asks it: one process, and nothing but the standard loss."""
+
+    def __init__(self) -> None:
+        alone = SimpleNamespace(device="cpu", gather=lambda each: each, gather_for_metrics=lambda each: each)
+        super().__init__(
+            model=SimpleNamespace(training=True),
+            accelerator=alone,
+            aux_loss_enabled=False,
+            ld_alpha=None,
+            precompute_ref_logps=True,
+            f_divergence_type="reverse_kl",
+            loss_types=["sigmoid"],
+            loss_weights=[1.0],
+            label_smoothing=0.0,
+            beta=0.1,
+            use_weighting=False,
+            _total_train_tokens=0,
+            _tp_size=1,
+            _metrics={"train": defaultdict(list)},
+        )
+
+
+@pytest.mark.parametrize("layout", ["sequence", "tree"])
+@pytest.mark.parametrize("seed", [1, 2])
+def test_dpo_is_what_trl_computes(seed: int, layout: Any) -> None:
+    trainer = pytest.importorskip("trl.trainer.dpo_trainer", reason="TRL is installed by `make test`").DPOTrainer
+    rng = np.random.default_rng(seed)
+    pairs, length = 3, 5
+    logprob, reference = (torch.from_numpy(-rng.exponential(size=(2 * pairs, length))) for _ in range(2))
+    prompt = torch.zeros(2 * pairs, 1, dtype=torch.int64)  # of one token, which nobody scores
+    said = torch.arange(3, 3 + length).expand(2 * pairs, length)
+    totals = reference.sum(1)
+    inputs = {
+        "input_ids": torch.cat([prompt, said], 1),
+        "attention_mask": torch.ones(2 * pairs, 1 + length),
+        "completion_mask": torch.cat([prompt, torch.ones_like(said)], 1),
+        "ref_chosen_logps": totals[:pairs],
+        "ref_rejected_logps": totals[pairs:],
+    }
+    now = logprob.clone().requires_grad_()
+    nothing = torch.zeros_like(logprob)
+    answers = SimpleNamespace(log_probs=now, entropy=nothing, mean_logits=nothing, is_top1=nothing.bool())
+    value = trainer._compute_loss(Everything(), lambda **_: answers, inputs, return_outputs=False)
+    (gradient,) = torch.autograd.grad(value, now)
+    rows = [row for pair in range(pairs) for row in (pair, pairs + pair)]  # chosen and rejected side by side
+    members = [
+        {"group": f"pair {place // 2}", "path": f"{1 + place // 2} | 3 4 5 6 7", "reward": 1 - place % 2}
+        for place in range(2 * pairs)
+    ]
+    iteration = {
+        "members": members,
+        "columns": {"token": {"reference_logprob": reference[rows].flatten().tolist()}},
+        "policy": {"logprob": logprob[rows].flatten().tolist()},
+        "expect": {"loss": value.item(), "gradient": {"logprob": gradient[rows].flatten().tolist()}},
+    }
+    case = Case("dpo", recipes.DPO, [iteration], {}, {})
+    assert agree(run(case, case.recipe, layout, seed), case.expected) == ""
