@@ -58,7 +58,7 @@ def systems() -> dict[str, str]:
 
 def figures() -> str:
     """A section for each record of a bench: its command, its machine, and every line that it printed."""
-    parts = [(DOCS / "figures_head.txt").read_text(encoding="utf-8")]
+    parts = [(DOCS / "figures.head").read_text(encoding="utf-8")]
     for path in sorted((ROOT / "bench" / "record").glob("*.json")):
         record = json.loads(path.read_text(encoding="utf-8"))
         versions = ", ".join(f"{name} {version}" for name, version in record["versions"].items())
