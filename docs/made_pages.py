@@ -5,14 +5,9 @@ A hook of MkDocs (`hooks` in mkdocs.yml). Nothing of it is committed: the files 
 
 from __future__ import annotations
 
-import ast
-import contextlib
-import html
 import importlib
 import inspect
-import io
 import json
-import os
 import re
 import sys
 import tempfile
@@ -24,6 +19,7 @@ ROOT = DOCS.parent
 sys.path[:0] = [str(DOCS), str(ROOT / "tests" / "support")]
 
 import catalogue  # noqa: E402 - beside this file, which MkDocs loads by its path
+import notebook  # noqa: E402 - the same
 from mkdocs.config.defaults import MkDocsConfig  # noqa: E402
 from mkdocs.structure.files import File, Files  # noqa: E402
 from public_names import names_of, public_names  # noqa: E402 - the one list of what is public
@@ -123,31 +119,4 @@ def member(module: str, name: str, value: object) -> str:
 def notebooks() -> dict[str, str]:
     """Each notebook as a page, run from the first cell to the last."""
     found = sorted((DOCS / "notebooks").glob("*.ipynb"))
-    return {f"notebooks/{path.stem}.md": run(json.loads(path.read_text(encoding="utf-8"))) for path in found}
-
-
-def run(notebook: dict[str, Any]) -> str:
-    """The cells of a notebook with what each of them printed and showed, run in an empty folder."""
-    names: dict[str, Any] = {"__name__": "__main__"}
-    parts, before = [], Path.cwd()
-    with tempfile.TemporaryDirectory() as folder:
-        os.chdir(folder)
-        try:
-            for cell in notebook["cells"]:
-                source = "".join(cell["source"])
-                parts.append(source if cell["cell_type"] == "markdown" else shown(source, names))
-        finally:
-            os.chdir(before)
-    return "\n\n".join(parts) + "\n"
-
-
-def shown(source: str, names: dict[str, Any]) -> str:
-    """A cell of code, and its output: what it prints, and its last expression."""
-    tree, printed, last = ast.parse(source), io.StringIO(), None
-    if tree.body and isinstance(tree.body[-1], ast.Expr):
-        last = ast.Expression(tree.body.pop().value)  # type: ignore[attr-defined]
-    with contextlib.redirect_stdout(printed):
-        exec(compile(tree, "<cell>", "exec"), names)  # noqa: S102 - a notebook of this repository
-        value = None if last is None else eval(compile(last, "<cell>", "eval"), names)  # noqa: S307 - the same
-    output = printed.getvalue() + ("" if value is None else f"{value}\n")
-    return f"```python\n{source}\n```" + (f'\n\n<pre class="output">{html.escape(output)}</pre>' if output else "")
+    return {f"notebooks/{path.stem}.md": notebook.page(path) for path in found}

@@ -109,7 +109,7 @@ def test_losses_of_ones_own(trained_on: Callable[[Any], tuple[float, Any]]) -> N
 
 def test_a_run_that_goes_on() -> None:
     names = run("howto/resume")
-    assert names["again"].iteration == 3
+    assert names["again"] == 3
     assert {path.name for path in Path("runs/resumed").glob("*.pt")} == {f"weights-{n}.pt" for n in (1, 2, 3)}
 
 
@@ -157,7 +157,7 @@ def test_the_loops_of_the_components(world: Any, warm_policy: tuple[Any, Any]) -
     trained = {"policy": (policy, optimizer), "critic": (critic, optimizer)}
     names = {"recipes": recipes, "advantage": advantage, "loss": loss, "policy": policy, "trained": trained}
     recipe = recipes.GRPO.replace(advantage=advantage.Gae())
-    batch = arl.annotate(batch, "value", critic)
+    batch = arl.annotate(arl.annotate(batch, "value", critic), "old_value", critic)
     run("components", {**names, "optimizer": optimizer, "batch": recipe.credit(batch)})
     assert any(not torch.equal(before[name], value) for name, value in policy.state_dict().items())
 
