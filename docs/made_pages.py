@@ -1,4 +1,4 @@
-"""Pages of the site that are made when it is built: the systems, the figures, the API, and the notebooks with their outputs.
+"""Pages of the site that are made when it is built: systems, figures, API, and notebooks with their outputs.
 
 A hook of MkDocs (`hooks` in mkdocs.yml). Nothing of it is committed: the files that it is made from are the only list.
 """
@@ -49,7 +49,9 @@ def systems() -> dict[str, str]:
     """A page for each system, and the index by phase."""
     with tempfile.TemporaryDirectory() as folder:
         catalogue.write_pages(Path(folder))
-        return {f"catalogue/{path.name}": path.read_text(encoding="utf-8") for path in sorted(Path(folder).glob("*.md"))}
+        return {
+            f"catalogue/{path.name}": path.read_text(encoding="utf-8") for path in sorted(Path(folder).glob("*.md"))
+        }
 
 
 def figures() -> str:
@@ -60,8 +62,8 @@ def figures() -> str:
         versions = ", ".join(f"{name} {version}" for name, version in record["versions"].items())
         load = f", load {record['load'][0]:g}" if "load" in record else ""
         parts.append(
-            f"\n## {record['bench']}\n\n```sh\n{record['command']}\n```\n\n{record['processor']}, {record['cores']} cores, "
-            f"{record['threads']} threads{load}; {versions}.\n\n{table_of(record['lines'])}"
+            f"\n## {record['bench']}\n\n```sh\n{record['command']}\n```\n\n{record['processor']}, "
+            f"{record['cores']} cores, {record['threads']} threads{load}; {versions}.\n\n{table_of(record['lines'])}"
         )
     return "".join(parts)
 

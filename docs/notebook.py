@@ -35,7 +35,7 @@ def shown(source: str, names: dict[str, Any]) -> str:
     if tree.body and isinstance(tree.body[-1], ast.Expr):
         last = ast.Expression(tree.body.pop().value)  # type: ignore[attr-defined]
     with contextlib.redirect_stdout(printed):
-        exec(compile(tree, "<cell>", "exec"), names)  # noqa: S102 - a notebook of this repository
-        value = None if last is None else eval(compile(last, "<cell>", "eval"), names)  # noqa: S307 - the same
+        exec(compile(tree, "<cell>", "exec", dont_inherit=True), names)  # noqa: S102 - a notebook of this repository
+        value = None if last is None else eval(compile(last, "<cell>", "eval", dont_inherit=True), names)  # noqa: S307 - the same
     output = printed.getvalue() + ("" if value is None else f"{value}\n")
     return f"```python\n{source}\n```" + (f'\n\n<pre class="output">{html.escape(output)}</pre>' if output else "")

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from pages import DOCS, ROOT, run
+from pages import DOCS, ROOT, blocks, run
 
 ELSEWHERE = {
     "agents": "tests/project/test_agents_page.py",
@@ -72,7 +72,11 @@ def test_the_code_of_every_page_is_run_somewhere() -> None:
 def test_the_loop_of_the_first_page() -> None:
     names = run(
         "start",
-        cuts={"warm_start(world, seed=0)": "warm_start(world, seed=0, steps=3)", "iteration, 40": "iteration, 2", "=16,": "=2,"},
+        cuts={
+            "warm_start(world, seed=0)": "warm_start(world, seed=0, steps=3)",
+            "iteration, 40": "iteration, 2",
+            "=16,": "=2,",
+        },
     )
     assert names["store"].iteration == 2
     assert np.isfinite(names["batch"].column("advantage", "draw")).any()
@@ -158,8 +162,14 @@ def test_the_loops_of_the_components(world: Any, warm_policy: tuple[Any, Any]) -
     names = {"recipes": recipes, "advantage": advantage, "loss": loss, "policy": policy, "trained": trained}
     recipe = recipes.GRPO.replace(advantage=advantage.Gae())
     batch = arl.annotate(arl.annotate(batch, "value", critic), "old_value", critic)
-    run("components", {**names, "optimizer": optimizer, "batch": recipe.credit(batch)})
-    assert any(not torch.equal(before[name], value) for name, value in policy.state_dict().items())
+    assert len(blocks("components")) == 2
+    made = run("components", {**names, "batch": recipe.credit(batch)}, only=0)
+    assert [each.model for each in made["recipe"].updates(recipe.credit(batch))] == ["critic", "critic", "policy"]
+    once = copy.deepcopy(policy.state_dict())
+    assert any(not torch.equal(before[name], value) for name, value in once.items())
+    batch = recipes.GRPO.credit(batch).with_columns("draw", advantage=np.linspace(-1.0, 1.0, batch.num_draws))
+    run("components", {**names, "recipe": recipes.GRPO, "optimizer": optimizer, "batch": batch}, only=1)
+    assert any(not torch.equal(once[name], value) for name, value in policy.state_dict().items())
 
 
 def test_every_block_says_its_language() -> None:

@@ -1,4 +1,4 @@
-"""docs/format.md: real stores are read by the rules of the page, with pyarrow and json alone, and are the same stores."""
+"""docs/format.md: stores are read by the rules of the page, with pyarrow and json alone, and are the same stores."""
 
 from __future__ import annotations
 
@@ -207,7 +207,7 @@ def test_names_and_checksums_are_those_of_the_page(page: dict[str, Any], store: 
 
 
 def block_ends(data: bytes) -> list[int]:
-    """Where the record batches of an Arrow file end, from the flatbuffer of its footer (field 3: blocks of 24 bytes)."""
+    """Where the record batches of an Arrow file end, from its footer, a flatbuffer (field 3: blocks of 24 bytes)."""
     (length,) = struct.unpack("<i", data[-10:-6])
     footer = data[-10 - length : -10]
     (table,) = struct.unpack_from("<I", footer)
@@ -223,7 +223,9 @@ def block_ends(data: bytes) -> list[int]:
 def sections() -> dict[str, list[list[str]]]:
     """The columns that the page says each folder has: name, type, meaning."""
     parts = re.split(r"^### ", text_of("format"), flags=re.MULTILINE)[1:]
-    found = {part.split("\n", 1)[0]: re.findall(r"^\| `(\w+)` \| (\S.*?) \| (.*) \|$", part, re.MULTILINE) for part in parts}
+    found = {
+        part.split("\n", 1)[0]: re.findall(r"^\| `(\w+)` \| (\S.*?) \| (.*) \|$", part, re.MULTILINE) for part in parts
+    }
     return {name: columns for name, columns in found.items() if columns}
 
 

@@ -59,7 +59,9 @@ def test_the_site_is_built_strictly(tmp_path: Path) -> None:
         assert json.loads(record.read_text(encoding="utf-8"))["command"].split(" --")[0] in figures
     api = (tmp_path / "api" / "agentrl_core.loss.html").read_text(encoding="utf-8")
     assert 'id="agentrl_core.loss.policy.Policy"' in api
-    loaded = re.compile(r"""<(?:script|link|img)[^>]+(?:src|href)=["']?(https?://[^"'> ]+\.(?:js|css|woff2?|png|svg))""")
+    loaded = re.compile(
+        r"""<(?:script|link|img)[^>]+(?:src|href)=["']?(https?://[^"'> ]+\.(?:js|css|woff2?|png|svg))"""
+    )
     for page in tmp_path.rglob("*.html"):
         assert not loaded.findall(page.read_text(encoding="utf-8")), page.name
 

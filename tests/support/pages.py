@@ -25,15 +25,18 @@ def block(page: str, language: str, index: int = 0) -> str:
     return blocks(page, language)[index]
 
 
-def run(page: str, names: dict[str, Any] | None = None, cuts: dict[str, str] | None = None) -> dict[str, Any]:
+def run(
+    page: str, names: dict[str, Any] | None = None, cuts: dict[str, str] | None = None, *, only: int | None = None
+) -> dict[str, Any]:
     """Run the Python of a page from top to bottom, with some names given and long numbers cut short; the names it made.
 
-    Every text that is cut has to stand in the page once.
+    Every text that is cut has to stand in the page once. `only` is the place of a block that stands for itself.
     """
-    code = "\n".join(blocks(page))
+    found = blocks(page)
+    code = "\n".join(found if only is None else [found[only]])
     for long, short in (cuts or {}).items():
         assert code.count(long) == 1, f"{long!r} is not once in the code of {page}"
         code = code.replace(long, short)
     made: dict[str, Any] = {"__name__": "__main__", **(names or {})}
-    exec(compile(code, f"docs/{page}.md", "exec"), made)
+    exec(compile(code, f"docs/{page}.md", "exec", dont_inherit=True), made)
     return made
