@@ -66,7 +66,7 @@ count: $(STAMPS)/test $(STAMPS)/wheel-dev ## Print what is proved of each recipe
 
 .PHONY: docs
 docs: $(STAMPS)/docs $(STAMPS)/wheel-dev ## Build the documentation site in target/site, with links checked.
-	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
 	@echo "open target/site/index.html"
 
 .PHONY: fuzz

@@ -96,26 +96,30 @@ def figure(value: object) -> str:
 def api() -> dict[str, str]:
     """A page for each module that has public names, from its docstrings, and their index."""
     index, pages = "# API\n\nWhat is public, from the docstrings. Every example there runs as a test.\n\n", {}
+    homes: dict[str, str] = {}
     modules = [*public_names(), *(f"agentrl_core.{name}" for name in BESIDE)]
     for name in modules:
         module = importlib.import_module(name)
         first, _, rest = inspect.cleandoc(module.__doc__ or "").partition("\n")
         index += f"- [`{name}`]({name}.md): {first}\n"
         members = {public: getattr(module, public) for public in names_of(module)}
-        described = "".join(member(name, public, value) for public, value in members.items())
+        described = "".join(member(name, public, value, homes) for public, value in members.items())
         pages[f"api/{name}.md"] = f"# {name}\n\n{first}\n{rest}\n\n{described}"
     return {"api/index.md": index, **pages}
 
 
-def member(module: str, name: str, value: object) -> str:
-    """A public name: its docstring where it is defined; of a module the link to its page, of what has none the name."""
+def member(module: str, name: str, value: object, homes: dict[str, str]) -> str:
+    """A public name: its docstring on the first page that has it; a link to that page from others, and to a module."""
     if inspect.ismodule(value):
         return f"- [`{name}`]({value.__name__}.md)\n"
     home = getattr(value, "__module__", "")
     if not home.startswith("agentrl_core") or home.startswith("agentrl_core._core"):
         about = inspect.cleandoc(value.__doc__ or "") if callable(value) else ""
         return f"\n## {name} {{ #{module}.{name} }}\n\n{about}\n"
-    return f"\n::: {home}.{getattr(value, '__qualname__', name)}\n"
+    path = f"{home}.{getattr(value, '__qualname__', name)}"
+    if homes.setdefault(path, module) != module:
+        return f"\n## {name} {{ #{module}.{name} }}\n\nSee [`{homes[path]}`]({homes[path]}.md#{path}).\n"
+    return f"\n::: {path}\n"
 
 
 def notebooks() -> dict[str, str]:
