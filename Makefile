@@ -64,6 +64,11 @@ catalogue: $(STAMPS)/test $(STAMPS)/wheel-dev ## Write docs/recipes.md, and a pa
 count: $(STAMPS)/test $(STAMPS)/wheel-dev ## Print what is proved of each recipe: that it runs, its numbers, its facts.
 	$(BIN)/python docs/catalogue.py count
 
+.PHONY: docs
+docs: $(STAMPS)/docs $(STAMPS)/wheel-dev ## Build the documentation site in target/site, with links checked.
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
+	@echo "open target/site/index.html"
+
 .PHONY: fuzz
 fuzz: ## Fuzz every parser of bytes from disk, ten minutes each: make fuzz SECONDS_EACH=60 for less.
 	@cargo +nightly fuzz --version >/dev/null 2>&1 || { echo "a nightly toolchain and cargo-fuzz are needed: rustup toolchain install nightly, cargo install cargo-fuzz"; exit 1; }
@@ -157,6 +162,10 @@ $(STAMPS)/demo: requirements/demo.txt requirements/overrides.txt $(STAMPS)/build
 $(STAMPS)/test: requirements/test.txt requirements/test-no-deps.in requirements/overrides.txt $(STAMPS)/build
 	$(INSTALL) --requirement requirements/test.txt --override requirements/overrides.txt
 	$(INSTALL) --requirement requirements/test-no-deps.in --no-deps
+	@touch $@
+
+$(STAMPS)/docs: requirements/docs.txt $(STAMPS)/test
+	$(INSTALL) --requirement requirements/docs.txt
 	@touch $@
 
 # The wheels: release for the demo; dev, which builds faster and checks for overflow, for the tests.

@@ -1,36 +1,28 @@
 """The programs of docs/environments.md run as they are written, and its tables name what there is."""
 
 import re
-from pathlib import Path
 
 import pytest
+from pages import ROOT, blocks, run, text_of
 
 from agentrl_core import env
 
-PAGE = Path(__file__).parents[2] / "docs" / "environments.md"
 
-
-@pytest.fixture
-def blocks() -> list[str]:
-    found = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    assert len(found) == 3
-    return found
-
-
-def test_an_environment_of_thirty_lines_keeps_the_protocol(blocks, capsys):
-    assert len([line for line in blocks[0].splitlines() if line.strip() and not line.startswith("print")]) <= 34
-    exec(blocks[0], {})
+def test_an_environment_of_thirty_lines_keeps_the_protocol(capsys):
+    first, _, _ = blocks("environments")
+    assert len([line for line in first.splitlines() if line.strip() and not line.startswith("print")]) <= 34
+    run("environments", only=0)
     assert capsys.readouterr().out.startswith("Report(tasks=3, steps=24, ended=3, hints=())")
 
 
-def test_an_environment_of_several_agents_keeps_the_protocol(blocks, capsys):
-    exec(blocks[1], {})
+def test_an_environment_of_several_agents_keeps_the_protocol(capsys):
+    run("environments", only=1)
     assert capsys.readouterr().out.startswith("Report(tasks=3, steps=6, ended=3, hints=())")
 
 
-def test_the_environment_with_tools_runs(blocks, capsys):
+def test_the_environment_with_tools_runs(capsys):
     pytest.importorskip("bm25s")
-    exec(blocks[2], {})
+    run("environments", only=2)
     assert capsys.readouterr().out == (
         "[{'role': 'tool', 'name': 'search', 'content': '[1] Polar bears live in the north.'}]\n1.0\n"
     )
@@ -39,8 +31,8 @@ def test_the_environment_with_tools_runs(blocks, capsys):
 def test_the_tables_name_what_there_is_with_its_extra():
     import tomllib
 
-    extras = tomllib.loads((PAGE.parents[1] / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    rows = re.findall(r"^\| `(\w+)[^|]*\|[^|]+\| (?:`([\w-]+)`|\S) \|", PAGE.read_text(), re.MULTILINE)
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    rows = re.findall(r"^\| `(\w+)[^|]*\|[^|]+\| (?:`([\w-]+)`|\S) \|", text_of("environments"), re.MULTILINE)
     assert {name for name, _ in rows} == {
         "Agents",
         "Calculator",

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
-
-PAGE = Path(__file__).parents[2] / "docs" / "rollouts.md"
+from pages import block, run
 
 
 def test_the_program_runs() -> None:
-    [block] = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    program = block[block.index("@dataclass") : block.index("world =")]
+    code = block("rollouts", "python")
+    program = code[code.index("@dataclass") : code.index("world =")]
     assert len([line for line in program.splitlines() if line.strip()]) <= 18
-    names: dict[str, object] = {}
-    exec(block, names)
-    assert names["batch"].num_draws >= 8
+    assert run("rollouts")["batch"].num_draws >= 8

@@ -1,9 +1,11 @@
-"""The pages of docs/."""
+"""The pages of docs/, and their blocks of code."""
 
 import re
 from pathlib import Path
+from typing import Any
 
-DOCS = Path(__file__).parents[2] / "docs"
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
 
 
 def text_of(page: str) -> str:
@@ -11,6 +13,30 @@ def text_of(page: str) -> str:
     return (DOCS / f"{page}.md").read_text(encoding="utf-8")
 
 
+def blocks(page: str, language: str = "python") -> list[str]:
+    """The blocks of code of a page in a language."""
+    found = re.findall(rf"^```{language}\n(.*?)^```", text_of(page), re.DOTALL | re.MULTILINE)
+    assert found, f"{page} has no block in {language}"
+    return found
+
+
 def block(page: str, language: str, index: int = 0) -> str:
     """A block of code of a page, by its place among those of the language."""
-    return re.findall(rf"```{language}\n(.*?)```", text_of(page), re.DOTALL)[index]
+    return blocks(page, language)[index]
+
+
+def run(
+    page: str, names: dict[str, Any] | None = None, cuts: dict[str, str] | None = None, *, only: int | None = None
+) -> dict[str, Any]:
+    """Run the Python of a page from top to bottom, with some names given and long numbers cut short; the names it made.
+
+    Every text that is cut has to stand in the page once. `only` is the place of a block that stands for itself.
+    """
+    found = blocks(page)
+    code = "\n".join(found if only is None else [found[only]])
+    for long, short in (cuts or {}).items():
+        assert code.count(long) == 1, f"{long!r} is not once in the code of {page}"
+        code = code.replace(long, short)
+    made: dict[str, Any] = {"__name__": "__main__", **(names or {})}
+    exec(compile(code, f"docs/{page}.md", "exec", dont_inherit=True), made)
+    return made

@@ -1,0 +1,182 @@
+"""The Python of every page runs as it is written, but for long numbers that are cut short."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pages import DOCS, ROOT, blocks, run
+
+ELSEWHERE = {
+    "agents": "tests/project/test_agents_page.py",
+    "continuous": "tests/project/test_continuous_page.py",
+    "engines": "tests/engine/test_vllm_server.py",
+    "environments": "tests/project/test_environments_page.py",
+    "format": "tests/docs/test_format_page.py",
+    "integrations/slime": "tests/integrations/test_pages.py",
+    "integrations/trajectories": "tests/integrations/test_pages.py",
+    "integrations/trl": "tests/integrations/test_pages.py",
+    "integrations/verl": "tests/integrations/test_pages.py",
+    "rollouts": "tests/project/test_rollouts_page.py",
+}
+"""Pages whose code runs in a test that knows what it has to come to, or has what it needs."""
+
+HERE = ("components", "concepts", "howto/cluster", "howto/component", "howto/loss", "howto/resume", "start")
+
+
+@pytest.fixture(autouse=True)
+def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def trained_on(world: Any, warm_policy: tuple[Any, Any]) -> Callable[[Any], tuple[Any, Any]]:
+    """Value and gradients of a recipe on a batch of the small world."""
+    import torch
+
+    import agentrl_core as arl
+    from agentrl_core import engine, recipes
+
+    policy, tokenizer = warm_policy
+    batch = arl.Collector(engine.Transformers(policy, tokenizer), world, recipes.GRPO)(tasks=4, group_size=4)
+
+    def gradient(recipe: Any) -> tuple[float, Any]:
+        policy.zero_grad()
+        [update] = recipe.updates(recipe.credit(batch))
+        total = 0.0
+        for pack in update.pack(max_tokens=2048):
+            value = update.loss(pack.run(policy), pack)
+            value.backward()
+            total += value.item()
+        return total, torch.cat([each.grad.flatten() for each in policy.parameters() if each.grad is not None])
+
+    return gradient
+
+
+def test_the_code_of_every_page_is_run_somewhere() -> None:
+    pages = {
+        str(path.relative_to(DOCS).with_suffix(""))
+        for path in DOCS.rglob("*.md")
+        if "```python" in path.read_text(encoding="utf-8")
+    }
+    assert pages == {*ELSEWHERE, *HERE}
+    for page, test in ELSEWHERE.items():
+        assert page.rpartition("/")[2] in (ROOT / test).read_text(encoding="utf-8")
+
+
+def test_the_loop_of_the_first_page() -> None:
+    names = run(
+        "start",
+        cuts={
+            "warm_start(world, seed=0)": "warm_start(world, seed=0, steps=3)",
+            "iteration, 40": "iteration, 2",
+            "=16,": "=2,",
+        },
+    )
+    assert names["store"].iteration == 2
+    assert np.isfinite(names["batch"].column("advantage", "draw")).any()
+    names["store"].close()
+
+
+def test_the_tree_of_the_concepts(capsys: pytest.CaptureFixture[str]) -> None:
+    import polars as pl
+
+    batch = run("concepts")["batch"]
+    assert pl.DataFrame(batch.nodes)["tokens"].list.len().sum() == 8
+    assert "advantage" in capsys.readouterr().out
+    np.testing.assert_allclose(batch.column("advantage", "draw"), [-0.7071, 0.7071], atol=1e-4)
+
+
+def test_a_component_of_ones_own(capsys: pytest.CaptureFixture[str]) -> None:
+    from rollouts import small
+
+    bonus = run("howto/component")["ShortBonus"](coefficient=0.2)
+    assert "ShortBonus" in capsys.readouterr().out
+    # Answers of one and of two tokens, and a wrong one: ranks 0, 2, 1 of lengths 1, 2, 1.
+    batch = small([(0, [1]), (0, [2]), (0, [1])], draw_score=[1.0, 1.0, 0.0])
+    np.testing.assert_allclose(bonus(batch).column("score", "draw"), [1.2, 1.0 - 0.2, 0.0], atol=1e-6)
+
+
+def test_losses_of_ones_own(trained_on: Callable[[Any], tuple[float, Any]]) -> None:
+    names = run("howto/loss")
+    (value, gradient), (again, other) = (trained_on(names[name]) for name in ("recipe", "same"))
+    assert gradient.abs().max() > 0.0
+    assert value == pytest.approx(again, abs=1e-6)
+    np.testing.assert_allclose(gradient.numpy(), other.numpy(), atol=1e-6)
+    assert names["mine"].streams
+
+
+def test_a_run_that_goes_on() -> None:
+    names = run("howto/resume")
+    assert names["again"] == 3
+    assert {path.name for path in Path("runs/resumed").glob("*.pt")} == {f"weights-{n}.pt" for n in (1, 2, 3)}
+
+
+@pytest.mark.slow
+def test_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    ray = pytest.importorskip("ray")
+    pytest.importorskip("tensorboard")
+    from agentrl_core import env, warm_start
+
+    # A cluster of this machine alone, and an engine without a GPU.
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    begin = ray.init
+    monkeypatch.setattr(ray, "init", lambda _: begin(num_cpus=2, include_dashboard=False, log_to_driver=False))
+    _, tokenizer = warm_start.build(env.ReasoningGym(["lcm"], seed=0), seed=0)
+    try:
+        names = run(
+            "howto/cluster",
+            {"tokenizer": tokenizer},
+            {
+                'engine.Vllm("model"), options={"num_gpus": 1}': 'engine.Scripted(tokenizer, lambda tokens: "12")',
+                "processes=64": "processes=2",
+            },
+        )
+        batch = names["collect"](tasks=2, group_size=2)
+        assert batch.num_draws == 4
+        names["collect"].close()
+        names["generate"].close()
+    finally:
+        ray.shutdown()
+
+
+@pytest.mark.filterwarnings("ignore:.*GroupRelative.*")
+def test_the_loops_of_the_components(world: Any, warm_policy: tuple[Any, Any]) -> None:
+    import torch
+
+    import agentrl_core as arl
+    from agentrl_core import advantage, engine, loss, recipes
+
+    policy, tokenizer = warm_policy
+    critic = copy.deepcopy(policy)
+    critic.value_head = torch.nn.Linear(policy.config.hidden_size, 1)
+    batch = arl.Collector(engine.Transformers(policy, tokenizer), world, recipes.GRPO)(tasks=2, group_size=2)
+    optimizer = torch.optim.SGD([*policy.parameters(), *critic.parameters()], lr=1e-3)
+    before = copy.deepcopy(policy.state_dict())
+    trained = {"policy": (policy, optimizer), "critic": (critic, optimizer)}
+    names = {"recipes": recipes, "advantage": advantage, "loss": loss, "policy": policy, "trained": trained}
+    recipe = recipes.GRPO.replace(advantage=advantage.Gae())
+    batch = arl.annotate(arl.annotate(batch, "value", critic), "old_value", critic)
+    assert len(blocks("components")) == 2
+    made = run("components", {**names, "batch": recipe.credit(batch)}, only=0)
+    assert [each.model for each in made["recipe"].updates(recipe.credit(batch))] == ["critic", "critic", "policy"]
+    once = copy.deepcopy(policy.state_dict())
+    assert any(not torch.equal(before[name], value) for name, value in once.items())
+    batch = recipes.GRPO.credit(batch).with_columns("draw", advantage=np.linspace(-1.0, 1.0, batch.num_draws))
+    run("components", {**names, "recipe": recipes.GRPO, "optimizer": optimizer, "batch": batch}, only=1)
+    assert any(not torch.equal(once[name], value) for name, value in policy.state_dict().items())
+
+
+def test_every_block_says_its_language() -> None:
+    checked = 0
+    for path in [*DOCS.rglob("*.md"), *ROOT.glob("*.md")]:
+        fences = re.findall(r"^```(.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+        assert len(fences) % 2 == 0, f"{path.name} has a block that does not end"
+        assert not any(fences[1::2]), f"{path.name} has a block that begins in another"
+        checked += len(fences) // 2
+    assert checked > 40

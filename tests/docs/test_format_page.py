@@ -1,0 +1,257 @@
+"""docs/format.md: stores are read by the rules of the page, with pyarrow and json alone, and are the same stores."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from forests import grow
+from pages import run, text_of
+from small_world import SmallWorld
+from stores import trained
+
+import agentrl_core as arl
+from agentrl_core import recipes
+
+pa = pytest.importorskip("pyarrow")
+ipc = pytest.importorskip("pyarrow.ipc")
+xxhash = pytest.importorskip("xxhash")
+
+ITERATIONS = 18  # so many that small files have been merged
+TABLES = ("nodes", "steps", "trajectories", "draws", "tasks", "decisions", "metrics")
+
+FACTS = {"step": {"flawed": "number", "tool": "key"}, "trajectory": {"answer": "key"}}
+
+
+@pytest.fixture(scope="module")
+def page() -> dict[str, Any]:
+    """What the code of the page defines."""
+    names = run("format")
+    assert {"manifest", "table", "arrays", "tokens", "records"} <= names.keys()
+    assert not [name for name in names if "agentrl" in name]
+    return names
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[arl.Store]:
+    """A store of many iterations, with an iteration under way."""
+    with arl.Store.open(tmp_path_factory.mktemp("plain") / "run") as store:
+        for iteration in range(ITERATIONS):
+            trained(store, iteration)
+        store.append(store.rebase(grow(99, iteration=ITERATIONS)[0]), iteration=ITERATIONS)
+        store.flush()
+        yield store
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[arl.Store]:
+    """A store with facts, an image, arrays that change, and live records."""
+    with arl.Store.open(tmp_path_factory.mktemp("told") / "run") as store:
+        arrays = {"a/means": np.arange(40.0), "a/table": np.arange(12, dtype=np.int32).reshape(4, 3)}
+        for iteration in range(4):
+            forest = arl.Forest(iteration=iteration, facts=FACTS, reward_components=["style", "truth"])
+            forest.add_group(0, "Überall")
+            trajectory = forest.start(0, member=0)
+            image = forest.add_blob(b"an image")
+            forest.append(trajectory, [1, 2], kind="prompt", blobs=[image])
+            forest.append(trajectory, [3], kind="action", logprobs=[-0.5], policy_version=iteration)
+            forest.step(trajectory, rewards=[0.5, 1.0], facts={"flawed": 1.0} if iteration else {"tool": "search"})
+            forest.finish(trajectory, reward=1.0, facts={"answer": "42"} if iteration else {})
+            batch = store.rebase(forest.freeze())
+            store.append(batch, iteration=iteration)
+            arrays = {name: values.copy() for name, values in arrays.items()}
+            if iteration == 1:  # rows that change, and one more
+                arrays["a/means"] = np.append(arrays["a/means"], 7.0)
+                arrays["a/means"][3] = -1.0
+                arrays["a/table"][2] = 9
+            if iteration == 2:
+                del arrays["a/table"]
+            store.close_iteration(batch, {"iteration": iteration}, arrays)
+        journal = store.journal(4)
+        journal.append(b"0.1/segment", b"payload")
+        journal.append(b"0.2/segment", b"")
+        yield store
+
+
+@pytest.fixture(scope="module")
+def collected(tmp_path_factory: pytest.TempPathFactory) -> Iterator[arl.Store]:
+    """A store that a Collector wrote."""
+    world = SmallWorld()
+    with arl.Store.open(tmp_path_factory.mktemp("collected") / "run") as store:
+        collect = arl.Collector(world, world, recipes.GRPO, store=store)
+        for _ in range(3):
+            collect.update(recipes.GRPO.credit(collect(tasks=2, group_size=4)), {"loss": 0.5})
+        yield store
+
+
+def rows(value: Any) -> list[dict[str, Any]]:
+    return pa.table(value).to_pylist()  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("name", [name for name in TABLES if name not in ("tasks", "decisions")])
+def test_tables_are_read_without_the_library(page: dict[str, Any], store: arl.Store, name: str) -> None:
+    expected = rows(getattr(store, name))
+    assert len(expected) >= ITERATIONS
+    # As texts: not a number is not itself.
+    assert repr(page["table"](store.path, name).to_pylist()) == repr(expected)
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_what_a_collector_writes_is_read_without_the_library(
+    page: dict[str, Any], collected: arl.Store, name: str
+) -> None:
+    expected = rows(getattr(collected, name))
+    assert len(expected) >= 3
+    assert repr(page["table"](collected.path, name).to_pylist()) == repr(expected)
+
+
+def test_facts_are_read_without_the_library(page: dict[str, Any], told: arl.Store) -> None:
+    for name in ("steps", "trajectories", "nodes"):
+        assert page["table"](told.path, name).to_pylist() == rows(getattr(told, name))
+    steps = page["table"](told.path, "steps")
+    assert steps["facts"].to_pylist()[:2] == [{"flawed": None, "tool": "search"}, {"flawed": 1.0, "tool": None}]
+    assert json.loads(steps.schema.metadata[b"reward_components"]) == ["style", "truth"]
+    assert page["manifest"](told.path)["facts"] == FACTS
+
+
+def test_the_journal_finds_the_computed_columns_of_an_iteration(page: dict[str, Any], store: arl.Store) -> None:
+    writes = page["table"](store.path, "journal")
+    assert writes.to_pylist() == rows(store.writes)
+    [close] = writes.filter(
+        pa.compute.and_(pa.compute.equal(writes["iteration"], 5), pa.compute.equal(writes["kind"], 2))
+    ).to_pylist()
+    batch = store.batch(5)
+    for name in ("draw_columns", "step_columns", "node_columns"):
+        first, end = close[f"{name}_first"], close[f"{name}_end"]
+        found = page["table"](store.path, name, first).slice(0, end - first)
+        expected = rows(getattr(batch, name))
+        assert len(expected) > 3
+        assert found.to_pylist() == expected
+    assert json.loads(close["state"])["iteration"] == 5
+
+
+def test_arrays_are_read_without_the_library(page: dict[str, Any], told: arl.Store, store: arl.Store) -> None:
+    kinds = set(page["table"](told.path, "states")["kind"].to_pylist())
+    assert kinds == {0, 1, 2}
+    found, expected = page["arrays"](told.path), told.arrays
+    expected = expected() if callable(expected) else expected
+    assert found.keys() == expected.keys() == {"a/means"}
+    np.testing.assert_array_equal(found["a/means"], expected["a/means"])
+    assert page["arrays"](store.path) == {}
+
+
+def test_the_tokens_of_paths(page: dict[str, Any], tmp_path: Path) -> None:
+    batch, paths = grow(7, groups=8, members=4)
+    with arl.Store.open(tmp_path / "run") as store:
+        store.append(batch, iteration=0)
+        store.flush()
+        nodes = {node["node_id"]: node for node in page["table"](store.path, "nodes").to_pylist()}
+        trajectories = page["table"](store.path, "trajectories").to_pylist()
+    expected = [[token.token for token in path.tokens] for path in paths]
+    found = [page["tokens"](nodes, row["leaf_node_id"], row["leaf_end"]) for row in trajectories]
+    assert found == expected
+    assert any(row["parent_end"] is not None for row in nodes.values()), "no fork inside of a node"
+
+
+def test_live_records_are_read_up_to_where_they_were_cut_off(page: dict[str, Any], told: arl.Store) -> None:
+    path = Path(told.path, "live", "4.records")
+    expected = [(b"0.1/segment", b"payload"), (b"0.2/segment", b"")]
+    assert list(page["records"](path)) == expected == told.journal(4).records()
+    cut = path.with_name("cut")
+    cut.write_bytes(path.read_bytes()[:-1])
+    assert list(page["records"](cut)) == expected[:1]
+    cut.unlink()
+
+
+def test_blobs_are_named_by_their_hash(told: arl.Store) -> None:
+    name = hashlib.sha256(b"an image").hexdigest()
+    assert Path(told.path, "blobs", name[:2], name).read_bytes() == b"an image"
+
+
+def test_names_and_checksums_are_those_of_the_page(page: dict[str, Any], store: arl.Store) -> None:
+    known = page["manifest"](store.path)
+    [path] = Path(store.path, "manifest").iterdir()
+    assert path.name == f"{known['version']:08}.json"
+    body, checksum, nothing = path.read_bytes().rsplit(b"\n", 2)
+    assert (xxhash.xxh3_128_hexdigest(body).encode(), b"") == (checksum, nothing)
+    checked = several = 0
+    for folder, segments in known["segments"].items():
+        names = {f"{segment['first_row']:012}-{segment['commit']:08}.arrow" for segment in segments}
+        assert {found.name for found in Path(store.path, folder).glob("*.arrow")} == names
+        row = 0
+        for segment in segments:
+            data = Path(store.path, folder, f"{segment['first_row']:012}-{segment['commit']:08}.arrow").read_bytes()
+            count, keys, (begin, end, digest) = segment["sealed"]
+            assert (segment["first_row"], end) == (row, len(data))
+            assert xxhash.xxh3_64_intdigest(data[begin:end]) == digest
+            said = json.loads(ipc.open_file(pa.py_buffer(data)).metadata[b"agentrl_blocks"])
+            assert sum(block[0] for block in said) == count
+            assert [min(block[1] for block in said), max(block[2] for block in said)] == keys
+            from_, ends = 0, block_ends(data)
+            assert ends[-1] == begin
+            for (_, _, _, hash_), to in zip(said, ends, strict=True):
+                assert xxhash.xxh3_64_intdigest(data[from_:to]) == hash_
+                from_, checked = to, checked + 1
+            several += len(said) > 1
+            row += count
+        assert known["rows"][folder] == row
+    assert checked > 20
+    assert several, "no file of several blocks"
+
+
+def block_ends(data: bytes) -> list[int]:
+    """Where the record batches of an Arrow file end, from its footer, a flatbuffer (field 3: blocks of 24 bytes)."""
+    (length,) = struct.unpack("<i", data[-10:-6])
+    footer = data[-10 - length : -10]
+    (table,) = struct.unpack_from("<I", footer)
+    (back,) = struct.unpack_from("<i", footer, table)
+    (field,) = struct.unpack_from("<H", footer, table - back + 4 + 2 * 3)
+    (to,) = struct.unpack_from("<I", footer, table + field)
+    vector = table + field + to
+    (count,) = struct.unpack_from("<I", footer, vector)
+    blocks = (struct.unpack_from("<qi4xq", footer, vector + 4 + 24 * place) for place in range(count))
+    return [sum(block) for block in blocks]
+
+
+def sections() -> dict[str, list[list[str]]]:
+    """The columns that the page says each folder has: name, type, meaning."""
+    parts = re.split(r"^### ", text_of("format"), flags=re.MULTILINE)[1:]
+    found = {
+        part.split("\n", 1)[0]: re.findall(r"^\| `(\w+)` \| (\S.*?) \| (.*) \|$", part, re.MULTILINE) for part in parts
+    }
+    return {name: columns for name, columns in found.items() if columns}
+
+
+def test_the_columns_are_those_of_the_files(page: dict[str, Any], told: arl.Store, collected: arl.Store) -> None:
+    said = sections()
+    assert set(said) == {*TABLES, "journal", "states"}
+    for folder, columns in said.items():
+        found = page["table"](told.path, folder)
+        schema = (page["table"](collected.path, folder) if found is None else found).schema
+        bounds = re.compile(r"\w+_(first|end)")
+        fields = [field for field in schema if folder != "journal" or not bounds.fullmatch(field.name)]
+        assert [name for name, _, _ in columns] == [field.name for field in fields]
+        for (name, kind, meaning), field in zip(columns, fields, strict=True):
+            assert kind.endswith("?") == field.nullable, f"{folder}.{name}"
+            if name != "facts":
+                written = re.sub(r"(item: )| not null", "", str(field.type))
+                assert kind.rstrip("?") == written, f"{folder}.{name}"
+            codes = (field.metadata or {}).get(b"codes")
+            if codes is not None:
+                told_codes = re.findall(r"(\d) (\w+)", meaning)
+                assert ",".join(f"{code}={word}" for code, word in told_codes) == codes.decode(), f"{folder}.{name}"
+
+
+def test_the_manifest_has_the_fields_and_flags_of_the_page(page: dict[str, Any], told: arl.Store) -> None:
+    known, text = page["manifest"](told.path), text_of("format")
+    fields, flags = text.split("## The manifest")[1].split("## The Arrow files")[0].split("| reader flag |")
+    assert re.findall(r"^\| `(\w+)` \|", fields, re.MULTILINE) == list(known)
+    assert re.findall(r"^\| `(\w+)` \|", flags, re.MULTILINE) == [flag["name"] for flag in known["reader_flags"]]
+    assert known["format"] == 3
