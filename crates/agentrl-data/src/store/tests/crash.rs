@@ -38,7 +38,19 @@ impl Workload {
                     store.flush()?;
                 }
                 1 => {
-                    store.compact(&mut || Ok(()))?;
+                    // Beside a commit that comes somewhere in the middle.
+                    let mut pause = random.below(12);
+                    let beside = &mut |work: &mut dyn FnMut(&mut Store) -> Result<()>| {
+                        work(&mut store)?;
+                        if pause == 0 {
+                            store.append(&grown_with(&store, iteration), iteration, true)?;
+                            store.flush()?;
+                            self.acknowledge();
+                        }
+                        pause = pause.wrapping_sub(1);
+                        Ok(())
+                    };
+                    compact(beside, &mut || Ok(()))?;
                 }
                 2 if iteration > 0 => store.drop_before(iteration, true, &mut || Ok(()))?,
                 3 => {
