@@ -7,7 +7,6 @@ use std::sync::Arc;
 use arrow_array::{ArrayRef, Float64Array, Int64Array, RecordBatch, StringArray};
 
 use super::blobs::check_blobs;
-use super::blocks::size;
 use super::folders::{COMPUTED, FOLDERS, JOURNAL, METRICS, STATES, key_of, schema_of};
 use super::fs::failed;
 use super::journal::{self, Entry, Kind};
@@ -20,6 +19,7 @@ use super::united::united;
 use super::{Store, Sync, Writer, tiers};
 use crate::batch::{Batch, Blobs, NextIds, i64s};
 use crate::facts::Facts;
+use crate::ipc::size;
 use crate::schema::{FORMAT_VERSION, Table};
 use crate::{Error, Result, arrow_bug};
 

@@ -218,7 +218,9 @@ mod disk {
                 let begun = all.map(|one| (one, std::thread::Builder::new().spawn_scoped(scope, move || sync(one))));
                 let begun: Vec<_> = begun.collect();
                 begun.into_iter().try_for_each(|(one, thread)| match thread {
-                    Ok(thread) => thread.join().unwrap_or_else(|_| Err(failed(one.1, one.0)(io::ErrorKind::Other.into()))),
+                    Ok(thread) => {
+                        thread.join().unwrap_or_else(|_| Err(failed(one.1, one.0)(io::ErrorKind::Other.into())))
+                    }
                     // There can be no more threads.
                     Err(_) => sync(one),
                 })
