@@ -19,6 +19,8 @@ def compare() -> ModuleType:
     if not (BENCH / "compare.py").exists():
         pytest.skip("the benches lie beside the tests in a checkout only")
     spec = importlib.util.spec_from_file_location("bench_compare", BENCH / "compare.py")
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
