@@ -111,6 +111,14 @@ fmt: $(STAMPS)/test ## Format Rust and Python.
 	$(BIN)/ruff format $(PYTHON_CHECKED)
 	$(BIN)/ruff check --fix $(PYTHON_CHECKED)
 
+.PHONY: bench-compare
+# The commit to compare with, the bench that is run, and how often.
+BASE ?= HEAD
+BENCH ?= group_advantage
+ROUNDS ?= 10
+bench-compare: $(STAMPS)/test $(STAMPS)/wheel-dev ## Whether a bench is faster than at a commit: make bench-compare BASE=v0.1.0 BENCH=scan.
+	$(BIN)/python bench/compare.py $(BASE) $(BENCH) --rounds $(ROUNDS) $(if $(ARGS),-- $(ARGS))
+
 .PHONY: build
 build: target/wheels/.stamp ## Build the release wheel in target/wheels.
 

@@ -8,6 +8,7 @@ Every figure is the best of five, and every result is compared with the peer's b
 from __future__ import annotations
 
 import argparse
+import json
 import tempfile
 import time
 from collections.abc import Callable
@@ -16,11 +17,14 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+from common import RECORD, circumstances
 from polars.testing import assert_frame_equal
 
 import agentrl_core as arl
 from agentrl_core.cli import main as agentrl
 from agentrl_core.integrations.polars import Tables, scan
+
+LINES: list[dict[str, Any]] = []
 
 GROUPS, MEMBERS, TURNS, ACTION, OBSERVATION = 32, 8, 4, 128, 32
 
@@ -78,6 +82,8 @@ def best(work: Callable[[], Any], times: int = 5) -> tuple[float, Any]:
 
 
 def line(what: str, ours: float, theirs: float, peer: str) -> None:
+    """Print a figure, and keep it for the record."""
+    LINES.append({"work": what.partition(",")[0], "peer": peer, "ours_ms": 1e3 * ours, "peer_ms": 1e3 * theirs})
     print(f"{what:<44} {1e3 * ours:9.1f} ms   {peer} {1e3 * theirs:9.1f} ms   {theirs / ours:6.1f} x")
 
 
@@ -119,6 +125,16 @@ def main() -> None:
         assert paths["tokens"].to_list() == expected_paths
         tokens = int(paths["tokens"].list.len().sum())
         line(f"paths, {tokens / ours / 1e6:.0f} M tokens a second", ours, theirs, "Python")
+
+        one = run.trajectories.filter(pl.col("iteration") == iterations // 2).select("trajectory_id")
+        ours, paths = best(lambda: one.agentrl.paths(scan(store)).collect())
+        whole = run.trajectories.agentrl.paths(run).filter(pl.col("iteration") == iterations // 2)
+        theirs, expected = best(lambda: whole.select(paths.columns).collect(), 2)
+        assert_frame_equal(paths, expected)
+        line("paths of one iteration", ours, theirs, "paths of all, then one")
+    RECORD.mkdir(exist_ok=True)
+    text = json.dumps({"bench": "scan", **circumstances(), "lines": LINES}, indent=1)
+    (RECORD / "scan.json").write_text(text + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

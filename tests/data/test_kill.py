@@ -157,6 +157,29 @@ def test_nothing_acknowledged_is_lost_in_two_hundred_kills(tmp_path: Path) -> No
             assert store.batch(iteration).num_draws == (6 if iteration % 3 == 2 else 4)
 
 
+def test_a_process_is_killed_while_it_merges_files(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    closed = kills = merging = 0
+    with start(tmp_path, "again", "compact") as writers:
+        while kills < 20 or (merging == 0 and kills < 300):
+            for word, number in killed(writers, int(rng.integers(0, 6)), rng.uniform(0.0, 0.02)):
+                closed = max(closed, number) if word in ("open", "closed") else closed
+            kills += 1
+            merging += bool(list(tmp_path.rglob("*.merged.tmp")))
+            with Store.open(tmp_path, read_only=True) as store:
+                assert store.iteration in (closed, closed + 1)
+                for iteration in range(max(store.iteration - 3, 0), store.iteration):
+                    tokens = store.batch(iteration).column("token", "token").tolist()
+                    assert tokens[:24] == [token for member in range(4) for token in tokens_of(iteration, member)]
+        writers.stdin.close()
+        assert writers.wait() == 0
+    assert merging > 0, "killed with merged files that did not count yet"
+    with Store.open(tmp_path) as store:
+        assert store.verify() == []
+        assert not list(tmp_path.rglob("*.tmp"))
+        assert all(store.has_batch(iteration) for iteration in range(store.iteration))
+
+
 def test_a_killed_writer_frees_the_lock_while_its_worker_lives(tmp_path: Path) -> None:
     process = start(tmp_path, "fork")
     assert process.stdout is not None

@@ -78,7 +78,7 @@ def test_what_changed_is_what_is_written(tmp_path: Path) -> None:
             numbers = numbers.copy()
             numbers[[3, 77]] += 0.5
             close(store, {"memory/priority": numbers})
-        rows = pl.concat(pl.read_ipc(path) for path, _ in store.files("states"))
+        rows = pl.concat(pl.read_ipc(path) for path, *_ in store.files("states"))
     assert rows["kind"].to_list() == [0, 1, 1, 1, 1]
     assert rows["values"].list.len().to_list() == [80_000, 16, 16, 16, 16]
     assert rows["indices"].to_list()[1] == [3, 77]

@@ -3,6 +3,8 @@
 `python writer.py FOLDER [fork]`: says `open N` and then `closed N` on standard output for every iteration that is
 durable. With `fork`, a child that inherited the store lives on for a minute.
 
+With `compact`, a thread merges files all the while.
+
 `python writer.py FOLDER again`: for every line of standard input, a new process does the same, which says `process N`
 first; `died N` with the signal that ended it says that it is gone, and that all that it said came before.
 """
@@ -11,6 +13,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
 
 from agentrl_core import Batch, Forest, Store
@@ -70,12 +73,21 @@ def again() -> None:
         say("died", -os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 
+def compact(store: Store) -> None:
+    """Merge whatever can be merged, again and again."""
+    while True:
+        store.compact()
+        time.sleep(0.001)
+
+
 def write() -> None:
     with Store.open(sys.argv[1]) as store:
         if "fork" in sys.argv[2:] and os.fork() == 0:
             time.sleep(60)
             os._exit(0)
         say("open", store.iteration)
+        if "compact" in sys.argv[2:]:
+            threading.Thread(target=compact, args=(store,), daemon=True).start()
         while True:
             train(store)
 

@@ -9,7 +9,8 @@ use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use arrow_array::RecordBatch;
+use arrow_array::cast::AsArray as _;
+use arrow_array::{Array as _, ArrayRef, RecordBatch};
 use arrow_buffer::Buffer;
 use arrow_ipc::convert::fb_to_schema;
 use arrow_ipc::reader::{FileDecoder, read_footer_length};
@@ -150,9 +151,10 @@ pub(crate) fn encode_saying(
 fn written(schema: &Schema, parts: &[RecordBatch], alignment: usize) -> Result<(FileWriter<Vec<u8>>, Vec<usize>)> {
     let options = IpcWriteOptions::try_new(alignment, false, MetadataVersion::V5).map_err(arrow_bug)?;
     // Room for the rows and what is said about them: a buffer that grows is copied each time.
-    let columns = parts.iter().flat_map(RecordBatch::columns);
-    let bytes: usize = columns.map(|column| column.to_data().get_slice_memory_size().unwrap_or_default()).sum();
-    let buffer = Vec::with_capacity(bytes + bytes / 16 + 4096 * parts.len() + 16_384);
+    let bytes: usize = parts.iter().map(size).sum();
+    let mut buffer = Vec::new();
+    // Without so much memory in one piece it grows, as far as there is any.
+    let _ = buffer.try_reserve_exact(bytes + bytes / 16 + 4096 * parts.len() + 16_384);
     let mut writer = FileWriter::try_new_with_options(buffer, schema, options).map_err(arrow_bug)?;
     let mut ends = Vec::with_capacity(parts.len());
     for rows in parts {
@@ -160,6 +162,24 @@ fn written(schema: &Schema, parts: &[RecordBatch], alignment: usize) -> Result<(
         ends.push(writer.get_ref().len());
     }
     Ok((writer, ends))
+}
+
+/// Bytes that rows take in a file, about: of lists only what lies between the first row and the last.
+pub(crate) fn size(rows: &RecordBatch) -> usize {
+    rows.columns().iter().map(column_size).sum()
+}
+
+fn column_size(column: &ArrayRef) -> usize {
+    match column.data_type() {
+        DataType::List(_) => {
+            let list = column.as_list::<i32>();
+            let (offsets, rows) = (list.value_offsets(), list.len());
+            let (first, last) = (offsets[0] as usize, offsets[rows] as usize);
+            4 * (rows + 1) + rows / 8 + column_size(&list.values().slice(first, last - first))
+        }
+        DataType::Struct(_) => column.as_struct().columns().iter().map(column_size).sum(),
+        _ => column.to_data().get_slice_memory_size().unwrap_or_default(),
+    }
 }
 
 /// The table of an Arrow IPC file; `name` says in errors where the bytes came from. Columns share the buffer's memory.
@@ -171,5 +191,30 @@ pub fn decode(name: &str, bytes: &Buffer) -> Result<RecordBatch> {
         1 => Ok(parts.swap_remove(0)),
         _ => arrow_select::concat::concat_batches(&footer.schema, &parts)
             .map_err(|error| Error::corrupt(format!("{name} holds more than one table can: {error}"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow_array::types::Int32Type;
+    use arrow_array::{Int64Array, ListArray};
+
+    use super::*;
+
+    #[test]
+    fn room_is_made_for_the_rows_and_not_for_what_they_are_cut_from() {
+        let lists = (0..4096).map(|row| Some((0..64).map(move |place| Some(row + place)).collect::<Vec<_>>()));
+        let columns: [(&str, ArrayRef); 2] = [
+            ("id", Arc::new(Int64Array::from_iter_values(0..4096))),
+            ("tokens", Arc::new(ListArray::from_iter_primitive::<Int32Type, _, _>(lists))),
+        ];
+        let rows = RecordBatch::try_from_iter(columns).unwrap();
+        // 8 bytes of id, 4 of an offset and one offset more, a bit for whether there is a list, 64 tokens of 4 bytes.
+        assert_eq!(size(&rows.slice(100, 10)), 10 * 8 + (4 * 11 + 1) + 640 * 4);
+        let parts: Vec<_> = (0..256).map(|part| rows.slice(16 * part, 16)).collect();
+        let (writer, _) = written(&rows.schema(), &parts, CLOSE_ALIGNMENT).unwrap();
+        let (whole, room) = (writer.get_ref().len(), writer.get_ref().capacity());
+        assert!(whole > 4096 * 64 * 4 && room < 3 * whole, "{room} bytes for {whole}");
+        assert_eq!(decode("rows", &encode(&rows.schema(), &parts).unwrap().into()).unwrap(), rows);
     }
 }

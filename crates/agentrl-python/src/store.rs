@@ -129,7 +129,7 @@ impl Store {
         released(py, || self.with(|store| store.journal(iteration))).map(Journal)
     }
 
-    fn files(&self, py: Python<'_>, name: &str) -> PyResult<Vec<(PathBuf, u64)>> {
+    fn files(&self, py: Python<'_>, name: &str) -> PyResult<Vec<(PathBuf, u64, store::Bounds)>> {
         released(py, || self.with(|store| store.files(name)))
     }
 
@@ -202,7 +202,7 @@ impl Store {
     }
 
     fn compact(&self, py: Python<'_>) -> PyResult<usize> {
-        interruptible(py, |check| self.with(|store| store.compact(check)))
+        interruptible(py, |check| store::compact(&mut |work| self.with(work), check))
     }
 
     #[pyo3(signature = (iteration, *, rewrite=false))]

@@ -66,6 +66,6 @@ def _bytes(store: Store, tables: Tables) -> str:
     import polars as pl
 
     tokens = tables.nodes.select(pl.col("tokens").list.len().cast(pl.Int64).sum()).collect().item()
-    sizes = {field.name: sum(file.stat().st_size for file, _ in store.files(field.name)) for field in fields(tables)}
+    sizes = {field.name: sum(file.stat().st_size for file, *_ in store.files(field.name)) for field in fields(tables)}
     each = [number(size / tokens if tokens else None, 1) for size in (sizes["nodes"], sum(sizes.values()))]
     return f"{number(tokens)} tokens stored; bytes per token on disk: {each[0]} in nodes, {each[1]} in all tables"

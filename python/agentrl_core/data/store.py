@@ -179,12 +179,13 @@ class Store:
         """
         return Journal(self._core.journal(iteration))
 
-    def files(self, table: str) -> list[tuple[Path, int]]:
-        """The Arrow files of a table, and how many rows of each are committed: what a scanner reads for this snapshot.
+    def files(self, table: str) -> list[tuple[Path, int, dict[str, tuple[int, int]]]]:
+        """The Arrow files of a table, in the order of their rows: what a scanner reads for this snapshot.
+
+        Of each how many rows are committed, and the bounds of their `iteration`, `group_id` and ids, where known.
 
         Args:
-            table: one of the tables, or `metrics`, `states`, `draw_columns`, `step_columns`,
-                `node_columns`.
+            table: one of the tables, or `metrics`, `states`, `draw_columns`, `step_columns`, `node_columns`.
 
         Raises:
             NotFoundError: there is no such table.
@@ -334,8 +335,9 @@ class Store:
     def compact(self) -> int:
         """Merge neighbouring files up to 64 MB and remove unused blobs; returns by how many files there are fewer.
 
-        Open readers go on undisturbed. Stock tools that read a folder in the moment in which its files are exchanged
-        get an error, never a part of the rows. Ctrl-C ends it between two merges.
+        In a thread of its own it goes on beside `append`, `flush` and reads; while one thread is at it, another's call
+        returns 0. Stock tools that read a folder in the moment in which its files are exchanged get an error, never a
+        part of the rows. Ctrl-C ends it between two merges.
         """
         return self._core.compact()
 

@@ -290,8 +290,3 @@ fn width(kind: &DataType) -> usize {
         kind => kind.primitive_width().unwrap_or(16),
     }
 }
-
-/// Bytes that the rows take in a file, about.
-pub(super) fn size(rows: &RecordBatch) -> usize {
-    rows.columns().iter().map(|column| column.to_data().get_slice_memory_size().unwrap_or_default()).sum()
-}

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use arrow_array::{ArrayRef, Float64Array, Int64Array, RecordBatch, StringArray};
 
 use super::blobs::check_blobs;
-use super::blocks::size;
 use super::folders::{COMPUTED, FOLDERS, JOURNAL, METRICS, STATES, key_of, schema_of};
 use super::fs::failed;
 use super::journal::{self, Entry, Kind};
@@ -20,6 +19,7 @@ use super::united::united;
 use super::{Store, Sync, Writer, tiers};
 use crate::batch::{Batch, Blobs, NextIds, i64s};
 use crate::facts::Facts;
+use crate::ipc::size;
 use crate::schema::{FORMAT_VERSION, Table};
 use crate::{Error, Result, arrow_bug};
 
@@ -381,14 +381,29 @@ impl Commit {
 
     /// Writes a file under its temporary name.
     fn stage(&mut self, store: &Store, folder: &'static str, segment: Segment, bytes: &[u8]) -> Result<()> {
-        write(store.fs.as_ref(), &segment.staged(&store.path.join(folder)), bytes, store.sync())?;
+        // All files of a commit are synced together.
+        write(store.fs.as_ref(), &segment.staged(&store.path.join(folder)), bytes, Sync::Never)?;
+        self.insert(folder, segment);
+        Ok(())
+    }
+
+    /// Makes a merged file one of this commit.
+    pub(super) fn take(&mut self, store: &Store, folder: &'static str, mut segment: Segment) -> Result<()> {
+        let path = store.path.join(folder);
+        let merged = segment.merged(&path);
+        segment.commit = self.next.head.version;
+        store.fs.rename(&merged, &segment.staged(&path)).map_err(failed("rename", &merged))?;
+        self.insert(folder, segment);
+        Ok(())
+    }
+
+    fn insert(&mut self, folder: &'static str, segment: Segment) {
         let end = self.next.head.rows.entry(folder.to_owned()).or_default();
         *end = segment.end_row().max(*end);
         let segments = self.next.segments.entry(folder.to_owned()).or_default();
         let place = segments.partition_point(|other| other.first_row < segment.first_row);
         segments.insert(place, segment.clone());
         self.staged.push((folder, segment));
-        Ok(())
     }
 
     /// Takes files out of a folder, whose rows are sealed again in others, or dropped.
@@ -403,14 +418,9 @@ impl Commit {
     pub(super) fn finish(self, store: &mut Store) -> Result<()> {
         let Self { next, staged, replaced } = self;
         let (fs, sync) = (store.fs.as_ref(), store.sync());
-        let changed: BTreeSet<&str> = staged.iter().map(|&(folder, _)| folder).collect();
-        if sync != Sync::Never {
-            for folder in changed {
-                let folder = store.path.join(folder);
-                fs.sync_folder(&folder).map_err(failed("sync folder", &folder))?;
-            }
-        }
-        publish(fs, &store.path, &next, sync)?;
+        let files = staged.iter().map(|(folder, segment)| segment.staged(&store.path.join(folder))).collect();
+        let folders: BTreeSet<PathBuf> = staged.iter().map(|(folder, _)| store.path.join(folder)).collect();
+        publish(fs, &store.path, &next, sync, files, &folders.into_iter().collect::<Vec<_>>())?;
         for &folder in FOLDERS.iter() {
             let path = store.path.join(folder);
             let old: Vec<_> = replaced.iter().filter(|(name, _)| *name == folder).map(|(_, path)| path).collect();

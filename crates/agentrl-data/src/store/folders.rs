@@ -37,6 +37,9 @@ pub(super) fn key_of(folder: &str) -> Option<&'static str> {
     }
 }
 
+/// Columns that rows of a run are chosen by: a manifest says between which values they lie in each file.
+pub(super) const CHOSEN_BY: [&str; 3] = ["iteration", "group_id", "trajectory_id"];
+
 /// Whether a folder keeps its rows when iterations are dropped: they are small, and say how the run went.
 pub(super) fn is_kept(folder: &str) -> bool {
     [METRICS, JOURNAL].contains(&folder)

@@ -4,7 +4,7 @@ use std::any::Any;
 use std::fmt::Debug;
 use std::io;
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use arrow_buffer::Buffer;
@@ -41,6 +41,12 @@ pub(crate) trait Fs: Debug + Send + Sync {
 
     /// Makes the names in a folder durable.
     fn sync_folder(&self, folder: &Path) -> io::Result<()>;
+
+    /// [`Fs::sync`] of some files and [`Fs::sync_folder`] of some folders, in any order or all at once.
+    fn sync_all(&self, files: &[PathBuf], folders: &[PathBuf]) -> Result<()> {
+        files.iter().try_for_each(|path| self.sync(path).map_err(failed("sync", path)))?;
+        folders.iter().try_for_each(|path| self.sync_folder(path).map_err(failed("sync folder", path)))
+    }
 
     /// Gives a file another name in its folder, at once. `AlreadyExists`: something has that name, and keeps it.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
@@ -128,7 +134,7 @@ mod disk {
     use rustix::fs::{CWD, FlockOperation, OFlags, RenameFlags, flock, renameat_with};
     use rustix::io::Errno;
 
-    use super::{Any, Arc, Buffer, Disk, Fs, MOST_BYTES, Path, Range, Tail, io, too_long};
+    use super::{Any, Arc, Buffer, Disk, Fs, MOST_BYTES, Path, PathBuf, Range, Result, Tail, failed, io, too_long};
 
     impl Fs for Disk {
         fn create_folder(&self, path: &Path) -> io::Result<()> {
@@ -199,6 +205,26 @@ mod disk {
 
         fn sync_folder(&self, folder: &Path) -> io::Result<()> {
             File::open(folder)?.sync_all()
+        }
+
+        /// A disk that is asked for everything at once waits once, and not for one after the other.
+        fn sync_all(&self, files: &[PathBuf], folders: &[PathBuf]) -> Result<()> {
+            let sync = |(path, what): (&PathBuf, &str)| {
+                File::open(path).and_then(|file| file.sync_all()).map_err(failed(what, path))
+            };
+            std::thread::scope(|scope| {
+                let all = files.iter().map(|path| (path, "sync"));
+                let all = all.chain(folders.iter().map(|path| (path, "sync folder")));
+                let begun = all.map(|one| (one, std::thread::Builder::new().spawn_scoped(scope, move || sync(one))));
+                let begun: Vec<_> = begun.collect();
+                begun.into_iter().try_for_each(|(one, thread)| match thread {
+                    Ok(thread) => {
+                        thread.join().unwrap_or_else(|_| Err(failed(one.1, one.0)(io::ErrorKind::Other.into())))
+                    }
+                    // There can be no more threads.
+                    Err(_) => sync(one),
+                })
+            })
         }
 
         fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {

@@ -1,6 +1,7 @@
-//! Upkeep: many files merged into few, and old iterations dropped. Each is a commit like any other.
+//! Old iterations dropped, in a commit like any other.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use arrow_array::cast::AsArray;
 use arrow_array::{Array, RecordBatch, UInt32Array};
@@ -10,47 +11,11 @@ use super::commit::Commit;
 use super::folders::{FOLDERS, STATES, is_kept};
 use super::journal::Kind;
 use super::segment::Segment;
-use super::tiers::MERGED_BYTES;
-use super::united::united;
 use crate::batch::{array, i64s, lists};
 use crate::schema::Table;
 use crate::{Check, Error, Result, arrow_bug};
 
 impl Store {
-    /// Merges neighbouring files of up to 64 MB, and removes blobs that no node refers to. Rows and their order stay, so
-    /// readers go on undisturbed. Returns by how many files the store became smaller.
-    pub fn compact(&mut self, check: Check<'_>) -> Result<usize> {
-        self.writable()?;
-        self.settle()?;
-        let mut fewer = 0;
-        for &folder in FOLDERS.iter() {
-            for group in groups(self.files.of(folder)) {
-                check()?;
-                fewer += self.merge(folder, &group)?;
-            }
-        }
-        check()?;
-        self.remove_unused_blobs(check)?;
-        Ok(fewer)
-    }
-
-    /// Merges neighbouring files, unless a column has one type in the one and another in the other.
-    fn merge(&mut self, folder: &'static str, group: &[Segment]) -> Result<usize> {
-        let (Some(first), Some(last)) = (group.first(), group.last()) else { return Ok(0) };
-        let (first_row, end_row) = (first.first_row, last.end_row());
-        let rows = self.numbered(folder, first_row..end_row)?;
-        let files = united(rows.clone())?.len();
-        if files < group.len() {
-            self.poisoning(|store| {
-                let mut commit = Commit::begin(store);
-                commit.replace(store, folder, |segment| (first_row..end_row).contains(&segment.first_row));
-                commit.seal(store, folder, rows, first_row)?;
-                commit.finish(store)
-            })?;
-        }
-        Ok(group.len().saturating_sub(files))
-    }
-
     /// Drops the iterations below `iteration`, their journal and their metrics excepted. Later rows can need older ones (a replayed
     /// trajectory, a node that was forked), and components can refer to them (arrays of the state whose paths end in
     /// `trajectory_id`): with `rewrite` those stay, else the call is refused.
@@ -164,15 +129,15 @@ impl Store {
         if self.blob_files()?.is_empty() {
             return Ok(());
         }
-        let kept = self.blobs_in_use(check)?;
+        let nodes = Table::Nodes.name();
+        let kept = self.blobs_in_use(0..self.head.end(nodes), check)?;
         self.remove_blobs_except(&kept)
     }
 
-    /// Hashes that nodes refer to.
-    pub(super) fn blobs_in_use(&mut self, check: Check<'_>) -> Result<BTreeSet<[u8; 32]>> {
+    /// Hashes that some nodes refer to.
+    pub(super) fn blobs_in_use(&mut self, nodes: Range<u64>, check: Check<'_>) -> Result<BTreeSet<[u8; 32]>> {
         let mut found = BTreeSet::new();
-        let nodes = Table::Nodes.name();
-        self.walk(nodes, 0..self.head.end(nodes), check, |rows| {
+        self.walk(Table::Nodes.name(), nodes, check, |rows| {
             let blobs = lists(rows, "blobs")?;
             for list in (0..blobs.len()).filter(|&row| !blobs.is_null(row)).map(|row| blobs.value(row)) {
                 found.extend(
@@ -183,23 +148,4 @@ impl Store {
         })?;
         Ok(found)
     }
-}
-
-/// Neighbouring files that together stay below [`MERGED_BYTES`].
-fn groups(segments: &[Segment]) -> Vec<Vec<Segment>> {
-    let mut groups: Vec<Vec<Segment>> = Vec::new();
-    let mut bytes = 0;
-    for segment in segments {
-        let follows =
-            groups.last().and_then(|group| group.last()).is_some_and(|last| last.end_row() == segment.first_row);
-        bytes += segment.bytes();
-        if let Some(group) = groups.last_mut().filter(|_| follows && bytes <= MERGED_BYTES) {
-            group.push(segment.clone());
-        } else {
-            bytes = segment.bytes();
-            groups.push(vec![segment.clone()]);
-        }
-    }
-    groups.retain(|group| group.len() > 1);
-    groups
 }

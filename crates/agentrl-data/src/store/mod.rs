@@ -24,6 +24,7 @@
 mod blobs;
 mod blocks;
 mod commit;
+mod compact;
 mod folders;
 mod fs;
 mod journal;
@@ -53,7 +54,9 @@ use live::Journals;
 use manifest::{Head, Manifest};
 use states::Known;
 
+pub use compact::{Enter, compact};
 pub use live::{Journal, Record};
+pub use segment::Bounds;
 pub use states::{Arrays, Dtype, StateArray};
 pub use verify::Finding;
 
@@ -102,6 +105,8 @@ struct Writer {
     states: Option<Known>,
     /// What failed; set once and for all, because a disk that lost one write can claim that the next one succeeded.
     poisoned: Option<String>,
+    /// Held by whoever merges files.
+    compacting: Arc<()>,
     /// Ended before the lock is given up.
     journals: Journals,
     _lock: Box<dyn Any + Send + std::marker::Sync>,
@@ -148,6 +153,7 @@ impl Store {
             facts: files.head.declared(),
             states: None,
             poisoned: None,
+            compacting: Arc::default(),
             journals: Journals::default(),
             _lock: lock,
         };

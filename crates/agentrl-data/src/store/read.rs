@@ -13,7 +13,7 @@ use super::folders::{COMPUTED, JOURNAL, METRICS, STATES, key_of, schema_of};
 use super::fs::{failed, missing};
 use super::journal::{self, Entry, Kind};
 use super::manifest::{Head, Manifest};
-use super::segment::{Piece, Segment, is_other};
+use super::segment::{Bounds, Piece, Segment, is_other};
 use crate::batch::{Batch, i64s};
 use crate::facts::Facts;
 use crate::schema::Table;
@@ -49,9 +49,9 @@ impl Store {
         joined(&known_schema(JOURNAL)?, &rows)
     }
 
-    /// The files of a folder (a table, or a level of computed columns) in the order of their rows, and how many rows of
-    /// each belong to what this store sees.
-    pub fn files(&mut self, name: &str) -> Result<Vec<(PathBuf, u64)>> {
+    /// The files of a folder (a table, or a level of computed columns) in the order of their rows, how many rows of each
+    /// belong to what this store sees, and between which values those columns lie that rows are chosen by.
+    pub fn files(&mut self, name: &str) -> Result<Vec<(PathBuf, u64, Bounds)>> {
         if ![METRICS, STATES].contains(&name) && COMPUTED.iter().all(|&(folder, _)| folder != name) {
             Table::from_name(name)?;
         }
@@ -66,7 +66,7 @@ impl Store {
                 // A commit renames its files when its manifest is there.
                 let path = [segment.path(&folder), segment.staged(&folder)].into_iter().find(is_there);
                 let path = path.ok_or_else(|| missing(&segment.path(&folder)))?;
-                Ok((path, segment.end_row().min(end) - segment.first_row))
+                Ok((path, segment.end_row().min(end) - segment.first_row, segment.bounds(name)))
             });
             found.collect()
         })

@@ -45,7 +45,7 @@ pub(super) fn recover(fs: &dyn Fs, store: &Path, sync: Sync) -> Result<Manifest>
         create_folders(fs, store, sync)?;
     }
     if is_new {
-        publish(fs, store, &manifest, sync)?;
+        publish(fs, store, &manifest, sync, Vec::new(), &[])?;
     }
     Ok(manifest)
 }
@@ -175,11 +175,23 @@ fn create_folders(fs: &dyn Fs, store: &Path, sync: Sync) -> Result<()> {
     Ok(())
 }
 
-/// Writes a manifest under its number. When this returns, the commit is durable, and no other writer's takes its place.
-pub(super) fn publish(fs: &dyn Fs, store: &Path, manifest: &Manifest, sync: Sync) -> Result<()> {
+/// Writes a manifest under its number, once it is durable itself, and with it the files of its commit and the names in
+/// their folders. When this returns, the commit is durable, and no other writer's takes its place.
+pub(super) fn publish(
+    fs: &dyn Fs,
+    store: &Path,
+    manifest: &Manifest,
+    sync: Sync,
+    mut files: Vec<PathBuf>,
+    folders: &[PathBuf],
+) -> Result<()> {
     let path = manifest::path(store, manifest.head.version);
     let staged = path.with_extension("tmp");
-    write(fs, &staged, &manifest.to_bytes()?, sync)?;
+    write(fs, &staged, &manifest.to_bytes()?, Sync::Never)?;
+    if sync != Sync::Never {
+        files.push(staged.clone());
+        fs.sync_all(&files, folders)?;
+    }
     fs.rename(&staged, &path).map_err(|error| match error.kind() {
         std::io::ErrorKind::AlreadyExists => other_writer(&path),
         _ => failed("rename", &staged)(error),

@@ -1,15 +1,19 @@
 //! A sealed file of rows. A manifest says where it is and what its footer is; the footer says where its blocks are.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
-use arrow_array::RecordBatch;
+use arrow_array::cast::AsArray as _;
+use arrow_array::types::Int64Type;
+use arrow_array::{Array as _, RecordBatch};
 use arrow_buffer::Buffer;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::blocks::{self, Block, Index};
+use super::folders::{CHOSEN_BY, key_of};
 use super::fs::{Fs, MOST_BYTES, failed};
 use super::united::Rows;
 use crate::{Error, ErrorKind, Result};
@@ -28,6 +32,8 @@ pub(super) struct Segment {
     rows: u64,
     /// Smallest and greatest key.
     keys: (i64, i64),
+    /// Smallest and greatest value of other columns that rows are chosen by. An older version did not say.
+    bounds: Arc<Bounds>,
     /// The bytes behind its blocks.
     footer: Footer,
     /// Blocks of a file whose footer does not tell of them, because an older version wrote it.
@@ -37,6 +43,9 @@ pub(super) struct Segment {
     /// What its footer says, once it was read. Copies of a segment share it.
     index: Arc<OnceLock<Index>>,
 }
+
+/// Smallest and greatest value of some columns.
+pub type Bounds = BTreeMap<String, (i64, i64)>;
 
 /// Where the footer of a file begins, where the file ends, and the hash of what lies between.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -48,7 +57,7 @@ impl PartialEq for Segment {
             let Self { first_row, commit, rows, keys, footer, is_named_by_row, .. } = segment;
             (*first_row, *commit, *rows, *keys, *footer, *is_named_by_row)
         };
-        known(self) == known(other) && self.listed == other.listed
+        known(self) == known(other) && self.bounds == other.bounds && self.listed == other.listed
     }
 }
 
@@ -61,15 +70,19 @@ struct Written {
     sealed: Option<(u64, (i64, i64), Footer)>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     blocks: Vec<Block>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    bounds: Bounds,
 }
 
 impl From<Segment> for Written {
-    fn from(Segment { first_row, commit, rows, keys, footer, listed, .. }: Segment) -> Self {
+    fn from(Segment { first_row, commit, rows, keys, bounds, footer, listed, .. }: Segment) -> Self {
+        let bounds = Arc::unwrap_or_clone(bounds);
         match listed {
-            None => Self { first_row, commit, sealed: Some((rows, keys, footer)), blocks: Vec::new() },
+            None => Self { first_row, commit, sealed: Some((rows, keys, footer)), blocks: Vec::new(), bounds },
             Some(listed) => {
                 let footer = Block { end: footer.1, rows: 0, keys: (0, 0), hash: footer.2 };
-                Self { first_row, commit, sealed: None, blocks: listed.iter().copied().chain([footer]).collect() }
+                let blocks = listed.iter().copied().chain([footer]).collect();
+                Self { first_row, commit, sealed: None, blocks, bounds }
             }
         }
     }
@@ -78,10 +91,12 @@ impl From<Segment> for Written {
 impl TryFrom<Written> for Segment {
     type Error = String;
 
-    fn try_from(Written { first_row, commit, sealed, mut blocks }: Written) -> std::result::Result<Self, String> {
-        let index = Arc::default();
+    fn try_from(written: Written) -> std::result::Result<Self, String> {
+        let Written { first_row, commit, sealed, mut blocks, bounds } = written;
+        let (index, bounds) = (Arc::default(), Arc::new(bounds));
+        let is_named_by_row = false;
         if let Some((rows, keys, footer)) = sealed {
-            return Ok(Self { first_row, commit, rows, keys, footer, listed: None, is_named_by_row: false, index });
+            return Ok(Self { first_row, commit, rows, keys, bounds, footer, listed: None, is_named_by_row, index });
         }
         let last = blocks.pop().filter(|footer| footer.rows == 0).ok_or("a file has no footer")?;
         let begin = blocks.last().map_or(0, |block| block.end);
@@ -89,7 +104,7 @@ impl TryFrom<Written> for Segment {
         let rows = blocks.iter().try_fold(0_u64, |rows, block| rows.checked_add(block.rows)).ok_or("too many rows")?;
         let (keys, footer) = (blocks::bounds_of(&blocks), Footer(begin, last.end, last.hash));
         let listed = Some(blocks.into());
-        Ok(Self { first_row, commit, rows, keys, footer, listed, is_named_by_row: false, index })
+        Ok(Self { first_row, commit, rows, keys, bounds, footer, listed, is_named_by_row, index })
     }
 }
 
@@ -111,6 +126,7 @@ impl Segment {
             commit,
             rows: blocks.iter().map(|block| block.rows).sum(),
             keys: blocks::bounds_of(&blocks),
+            bounds: Arc::new(bounds(rows, folder)),
             footer: Footer(begin, bytes.len() as u64, xxh3_64(&bytes[begin as usize..])),
             listed: None,
             is_named_by_row: false,
@@ -142,6 +158,13 @@ impl Segment {
         self.keys
     }
 
+    /// Between which values its columns lie that rows are chosen by, as far as it is known.
+    pub(super) fn bounds(&self, folder: &str) -> Bounds {
+        let mut bounds = Bounds::clone(&self.bounds);
+        bounds.extend(key_of(folder).filter(|_| self.rows > 0).map(|key| (key.to_owned(), self.keys)));
+        bounds
+    }
+
     /// Its record batches.
     pub(super) fn pieces(&self, fs: &dyn Fs, folder: &Path) -> Result<impl DoubleEndedIterator<Item = Piece> + use<>> {
         let blocks = self.found(folder, |path| self.index(fs, path).map(|index| Arc::clone(&index.blocks)))?;
@@ -168,6 +191,11 @@ impl Segment {
     /// Where it lies until its commit has a manifest.
     pub(super) fn staged(&self, folder: &Path) -> PathBuf {
         folder.join(format!("{:012}.{:08}.tmp", self.first_row, self.commit))
+    }
+
+    /// Where it lies while it is merged beside the commits, which have names of their own.
+    pub(super) fn merged(&self, folder: &Path) -> PathBuf {
+        folder.join(format!("{:012}.{:08}.merged.tmp", self.first_row, self.commit))
     }
 
     /// Reads some of the record batches, in their order, each as parts with the columns that they were written with; every
@@ -227,6 +255,26 @@ impl Segment {
     }
 }
 
+/// Smallest and greatest value of the columns that [`CHOSEN_BY`] names, beside the key of the folder. Where a value is
+/// missing nothing is said: a row without one can be wanted too.
+fn bounds((_, parts): &Rows, folder: &str) -> Bounds {
+    let mut bounds = Bounds::new();
+    for &name in CHOSEN_BY.iter().filter(|&&name| key_of(folder) != Some(name)) {
+        let mut found: Option<(i64, i64)> = None;
+        let columns = parts.iter().map(|part| part.column_by_name(name)?.as_primitive_opt::<Int64Type>());
+        let Some(columns) = columns.collect::<Option<Vec<_>>>() else { continue };
+        if columns.iter().any(|column| column.null_count() > 0) {
+            continue;
+        }
+        for &value in columns.iter().flat_map(|column| column.values()) {
+            let (first, last) = found.unwrap_or((value, value));
+            found = Some((first.min(value), last.max(value)));
+        }
+        bounds.extend(found.map(|found| (name.to_owned(), found)));
+    }
+    bounds
+}
+
 fn bytes_of(fs: &dyn Fs, path: &Path, range: Range<u64>) -> Result<Buffer> {
     fs.read(path, range.clone()).map_err(|error| match error.kind() {
         std::io::ErrorKind::UnexpectedEof => damaged(path, range, &error.to_string()),
@@ -242,10 +290,11 @@ fn damaged(path: &Path, Range { start, end }: Range<u64>, why: &str) -> Error {
     Error::corrupt(format!("{} is damaged in bytes {start} to {end}: {why}; restore it from a copy", path.display()))
 }
 
-/// The first row and the commit that a name given by [`Segment::path`] or [`Segment::staged`] tells. Other names are not
+/// The first row and the commit that a name given by [`Segment::path`], [`Segment::staged`] or [`Segment::merged`] tells. Other names are not
 /// a store's, however much like them they are.
 pub(super) fn numbers(name: &str) -> Option<(u64, Option<u64>)> {
     let (stem, ending) = name.rsplit_once('.')?;
+    let stem = if ending == "tmp" { stem.strip_suffix(".merged").unwrap_or(stem) } else { stem };
     let (row, commit) = match (stem.split_once(['-', '.']), ending) {
         (Some((row, commit)), "arrow" | "tmp") => (row.parse().ok()?, Some(commit.parse().ok()?)),
         (None, "arrow") => (stem.parse().ok()?, None),
@@ -256,12 +305,15 @@ pub(super) fn numbers(name: &str) -> Option<(u64, Option<u64>)> {
         commit: commit.unwrap_or(0),
         rows: 0,
         keys: (0, 0),
+        bounds: Arc::default(),
         footer: Footer(0, 0, 0),
         listed: None,
         is_named_by_row: commit.is_none(),
         index: Arc::default(),
     };
-    let is_own = [segment.path(Path::new("")), segment.staged(Path::new(""))].iter().any(|own| own == Path::new(name));
+    let folder = Path::new("");
+    let own = [segment.path(folder), segment.staged(folder), segment.merged(folder)];
+    let is_own = own.iter().any(|own| own == Path::new(name));
     is_own.then_some((row, commit))
 }
 

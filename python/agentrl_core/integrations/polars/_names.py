@@ -22,10 +22,9 @@ def named(frame: Any) -> Any:
     schema = frame.collect_schema()
     codes = [name for name in schema.names() if name in _NAMES and schema[name].is_integer()]
     truths = [name for name in schema.names() if name in TRUTHS and schema[name].is_integer()]
+    known = {name: pl.col(name).cast(pl.UInt8) for name in codes}
     words = (
-        pl.col(name).replace_strict(
-            list(range(len(_NAMES[name]))), list(_NAMES[name]), default=None, return_dtype=pl.Enum(_NAMES[name])
-        )
-        for name in codes
+        pl.when(code < len(_NAMES[name])).then(code).cat.to(pl.Enum(_NAMES[name])).alias(name)
+        for name, code in known.items()
     )
     return frame.with_columns(*words, *(pl.col(name).cast(pl.Boolean) for name in truths))

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import TypeVar
 
 import polars as pl
 from polars.io.plugins import register_io_source
 
 from agentrl_core.data.store import Store
+from agentrl_core.integrations.polars._bounds import can_be_true
 
 # Columns of computed tables that are always there.
 KEYS: dict[str, dict[str, pl.DataType]] = {
@@ -24,7 +26,13 @@ METRICS: dict[str, pl.DataType] = {"iteration": pl.Int64(), "name": pl.String(),
 # How often files that the writer merges away are looked for again.
 _ATTEMPTS = 100
 
+# So few rows are read with all columns at once.
+_FEW = 4096
+
 Found = TypeVar("Found")
+
+Read = Callable[[Path, int, int, dict[str, tuple[int, int]]], pl.DataFrame | None]
+"""What is wanted of some rows of a file: its place, the first row and how many, and the bounds of its columns."""
 
 
 def frame(store: Store, name: str, empty: pl.LazyFrame) -> pl.LazyFrame:
@@ -42,29 +50,48 @@ def frame(store: Store, name: str, empty: pl.LazyFrame) -> pl.LazyFrame:
     schema = pl.Schema(empty.collect_schema())
     if name in KEYS:
         # Each iteration has the computed columns of its recipe.
-        schemas = _again(lambda: [pl.read_ipc_schema(file) for file, _ in store.files(name)])
+        schemas = _again(lambda: [pl.read_ipc_schema(file) for file, *_ in store.files(name)])
         schema = _diagonal([pl.LazyFrame(schema=schema), *map(_empty, schemas)]).collect_schema()
 
     elif name in ("steps", "trajectories"):
         # All files of a store have the same facts.
-        for own in _again(lambda: [pl.read_ipc_schema(file) for file, _ in store.files(name)[-1:]]):
+        for own in _again(lambda: [pl.read_ipc_schema(file) for file, *_ in store.files(name)[-1:]]):
             schema.update({column: kind for column, kind in own.items() if column == "facts"})
 
     def rows(
         columns: list[str] | None, predicate: pl.Expr | None, most: int | None, _: int | None
     ) -> Iterator[pl.DataFrame]:
         wanted = pl.Schema({column: schema[column] for column in columns or schema})
-        place = 0
-        while most is None or place < most:
-            part = _again(partial(_rows_at, store, name, place, most, wanted, schema))
-            if part is None:
-                break
-            place += part.height
-            yield part if predicate is None else part.filter(predicate)
-        if place == 0:
+        found = False
+        for part in _parts(store, name, most, partial(_chosen, wanted, schema, predicate)):
+            found = True
+            yield part
+        if not found:
             yield pl.DataFrame(schema=wanted)
 
     return register_io_source(rows, schema=schema, is_pure=True)
+
+
+def _parts(store: Store, name: str, most: int | None, read: Read) -> Iterator[pl.DataFrame]:
+    """What is read of each file in turn; where the writer has merged some meanwhile, of those that have their rows."""
+    place, attempts = 0, 0
+    while True:
+        try:
+            first = 0
+            for file, count, bounds in store.files(name):
+                end = first + count if most is None else min(first + count, most)
+                if place < end:
+                    part = read(file, place - first, end - place, bounds)
+                    place = end
+                    if part is not None:
+                        yield part
+                first += count
+        except FileNotFoundError:
+            attempts += 1
+            if attempts == _ATTEMPTS:
+                raise
+        else:
+            return
 
 
 def _again(read: Callable[[], Found]) -> Found:
@@ -77,25 +104,43 @@ def _again(read: Callable[[], Found]) -> Found:
     return read()
 
 
-def _rows_at(
-    store: Store, name: str, place: int, most: int | None, wanted: pl.Schema, schema: pl.Schema
+def _chosen(
+    wanted: pl.Schema,
+    schema: pl.Schema,
+    predicate: pl.Expr | None,
+    file: Path,
+    first: int,
+    count: int,
+    bounds: dict[str, tuple[int, int]],
 ) -> pl.DataFrame | None:
-    """The rows from a place on to the end of their file, with some of the columns; None behind the last."""
-    first = 0
-    for file, count in store.files(name):
-        if place < first + count:
-            end = first + count if most is None else min(first + count, most)
-            part = pl.scan_ipc(file.absolute(), glob=False).slice(place - first, end - place)
-            own = part.collect_schema()
-            part = part.rename(_renamed(own, set(schema)))
-            own = part.collect_schema()
-            columns = (
-                (pl.col(column) if column in own else pl.repeat(None, pl.len())).cast(kind).alias(column)
-                for column, kind in wanted.items()
-            )
-            return part.select(*columns).collect()
-        first += count
-    return None
+    """The rows of a part of a file that a predicate is true of, with some of the columns; None where there are none."""
+    if predicate is None:
+        return _columns(file, first, count, wanted, schema)
+    if not can_be_true(predicate, bounds):
+        return None
+    asked = pl.Schema({column: schema[column] for column in predicate.meta.root_names()})
+    if count <= _FEW or not asked or any(isinstance(kind, pl.List) for kind in asked.values()):
+        return _columns(file, first, count, wanted, schema).filter(predicate)
+    # What the predicate reads tells where its rows are: those of a group or an iteration lie side by side.
+    mask = _columns(file, first, count, asked, schema).select(predicate.fill_null(value=False)).to_series()
+    places = mask.arg_true()
+    if len(places) == 0:
+        return None
+    begin, end = places[0], places[-1] + 1
+    part = _columns(file, first + begin, end - begin, wanted, schema)
+    return part if len(places) == end - begin else part.filter(mask[begin:end])
+
+
+def _columns(file: Path, first: int, count: int, wanted: pl.Schema, schema: pl.Schema) -> pl.DataFrame:
+    """Some rows of a file, with some of the columns."""
+    part = pl.scan_ipc(file.absolute(), glob=False).slice(first, count)
+    part = part.rename(_renamed(part.collect_schema(), set(schema)))
+    own = part.collect_schema()
+    columns = (
+        (pl.col(column) if column in own else pl.repeat(None, pl.len())).cast(kind).alias(column)
+        for column, kind in wanted.items()
+    )
+    return part.select(*columns).collect()
 
 
 def _empty(schema: dict[str, pl.DataType]) -> pl.LazyFrame:

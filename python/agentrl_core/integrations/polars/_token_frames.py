@@ -43,7 +43,7 @@ def paths(frame: pl.DataFrame, tables: Tables) -> pl.DataFrame:
 def steps(frame: pl.DataFrame, tables: Tables) -> pl.DataFrame:
     """`agentrl.steps`."""
     facts = _trajectories(frame, tables)
-    taken = tables.steps.join(facts.lazy(), on="trajectory_id", how="semi").collect()
+    taken = tables.steps.filter(_among(facts["trajectory_id"])).collect()
     taken = taken.rename({"reward": "step_reward", "rewards": "step_rewards"})
     prefix = {name: f"step_{name}" for name in taken.columns if name in frame.columns and name != "trajectory_id"}
     rows = frame.join(taken.rename(prefix), on="trajectory_id", how="inner", maintain_order="left_right")
@@ -201,9 +201,8 @@ def _trajectories(frame: pl.DataFrame, tables: Tables) -> pl.DataFrame:
     # A branch without tokens of its own ends where it left its parent.
     end = pl.when(branch).then("branch_end").fill_null(-1).cast(pl.Int64)
     ids = frame.select("trajectory_id")
-    wanted = ids.unique().lazy()
     columns = tables.trajectories.select("trajectory_id", "group_id", "leaf_node_id", leaf_end=end)
-    facts = columns.join(wanted, on="trajectory_id", how="semi")
+    facts = columns.filter(_among(ids["trajectory_id"]))
     rows = ids.join(facts.collect(), on="trajectory_id", how="left", maintain_order="left")
     missing = rows.filter(pl.col("group_id").is_null())
     if len(missing):
@@ -212,8 +211,7 @@ def _trajectories(frame: pl.DataFrame, tables: Tables) -> pl.DataFrame:
 
 
 def _nodes(groups: pl.Series, tables: Tables) -> _Nodes:
-    wanted = groups.unique().to_frame().lazy()
-    frame = tables.nodes.join(wanted, on="group_id", how="semi").collect()
+    frame = tables.nodes.filter(_among(groups)).collect()
     columns = frame.select(
         "node_id",
         pl.col("parent_id").fill_null(-1),
@@ -221,6 +219,11 @@ def _nodes(groups: pl.Series, tables: Tables) -> _Nodes:
         pl.col("tokens").list.len().cast(pl.Int64),
     )
     return _Nodes(frame, Tree.of(*(column.to_numpy() for column in columns)))
+
+
+def _among(values: pl.Series) -> pl.Expr:
+    """Whether a column has one of some values. As a filter, files that have none of them are not read."""
+    return pl.col(values.name).is_in(values.unique().implode())
 
 
 def _with_lists(rows: pl.DataFrame, nodes: _Nodes, found: PathNodes, tables: Tables) -> pl.DataFrame:
@@ -238,7 +241,7 @@ def _with_lists(rows: pl.DataFrame, nodes: _Nodes, found: PathNodes, tables: Tab
 
 def _token_columns(nodes: pl.DataFrame, tables: Tables) -> dict[str, pl.Series]:
     """What each token of each node has, all in a row."""
-    made = tables.node_columns.join(nodes.lazy().select("node_id"), on="node_id", how="semi").collect()
+    made = tables.node_columns.filter(_among(nodes["node_id"])).collect()
     nodes = nodes.join(made, on="node_id", how="left", maintain_order="left")
     count = pl.col("tokens").list.len()
     allowed = (pl.col("kind") == "action").cast(pl.UInt8).repeat_by(count)

@@ -38,7 +38,19 @@ impl Workload {
                     store.flush()?;
                 }
                 1 => {
-                    store.compact(&mut || Ok(()))?;
+                    // Beside a commit that comes somewhere in the middle.
+                    let mut pause = random.below(12);
+                    let beside = &mut |work: &mut dyn FnMut(&mut Store) -> Result<()>| {
+                        work(&mut store)?;
+                        if pause == 0 {
+                            store.append(&grown_with(&store, iteration), iteration, true)?;
+                            store.flush()?;
+                            self.acknowledge();
+                        }
+                        pause = pause.wrapping_sub(1);
+                        Ok(())
+                    };
+                    compact(beside, &mut || Ok(()))?;
                 }
                 2 if iteration > 0 => store.drop_before(iteration, true, &mut || Ok(()))?,
                 3 => {
@@ -204,16 +216,20 @@ fn every_failing_operation_stops_the_run_and_loses_nothing() {
 
 #[test]
 fn after_a_failure_nothing_more_is_written() {
-    let memory = Memory::new();
-    let mut store = open(&memory);
-    let first = trained(&mut store, &[]);
-    let seen = Seen::of(&mut store);
-    let batch = grown(1, 1).rebase(store.next_ids()).unwrap();
-    store.append(&batch, 1, false).unwrap();
-    // The third operation of the commit is the sync of its first file.
-    memory.fail(memory.operations() + 2, 5);
-    let error = store.flush().unwrap_err();
-    assert!(error.to_string().contains("cannot sync /run/"), "{error}");
+    // A commit writes its files first, and syncs them all then.
+    let attempts = (1..40).map(|later| {
+        let memory = Memory::new();
+        let mut store = open(&memory);
+        let first = trained(&mut store, &[]);
+        let seen = Seen::of(&mut store);
+        let batch = grown(1, 1).rebase(store.next_ids()).unwrap();
+        store.append(&batch, 1, false).unwrap();
+        memory.fail(memory.operations() + later, 5);
+        let error = store.flush().unwrap_err();
+        (memory, store, first, seen, batch, error.to_string())
+    });
+    let mut attempts = attempts.skip_while(|(.., error)| !error.contains("cannot sync /run/"));
+    let (memory, mut store, first, seen, batch, _) = attempts.next().unwrap();
     let operations = memory.operations();
     for error in [
         store.flush().unwrap_err(),

@@ -174,7 +174,7 @@ fn long(iteration: i64) -> Batch {
 
 fn rows_bytes(batch: &Batch) -> u64 {
     let tables = [Table::Nodes, Table::Steps, Table::Trajectories];
-    tables.map(|table| crate::store::blocks::size(batch.table(table)) as u64).iter().sum()
+    tables.map(|table| crate::ipc::size(batch.table(table)) as u64).iter().sum()
 }
 
 #[test]

@@ -382,3 +382,105 @@ fn verify_follows_every_context() {
     }
     assert_eq!(broken(Table::Trajectories, "group_id", 0, 0), []);
 }
+
+/// Compacts while something is done between any two moments in which the store is entered. Returns how often that was.
+fn compacted_beside(store: &mut Store, mut other: impl FnMut(&mut Store, usize)) -> usize {
+    let mut entered = 0;
+    let mut enter = |work: &mut dyn FnMut(&mut Store) -> Result<()>| {
+        work(store)?;
+        other(store, entered);
+        entered += 1;
+        Ok(())
+    };
+    compact(&mut enter, &mut go_on).unwrap();
+    entered
+}
+
+#[test]
+fn merging_goes_on_beside_commits() {
+    let memory = Memory::new();
+    let (mut store, mut batches) = scattered(&memory, 3, &[0]);
+    store.split_for_test();
+    let files = |store: &Store| store.files.segments.values().map(Vec::len).sum::<usize>();
+    let before = files(&store);
+    // A commit in each pause, which merges some of the files that are just being read.
+    let mut reader = Store::read_on(Arc::new(memory.clone()), run()).unwrap();
+    let seen = Seen::of_parts(&mut reader);
+    let mut tried_twice = None;
+    let entered = compacted_beside(&mut store, |store, turn| {
+        if turn % 3 == 1 {
+            batches.push(trained(store, &[0]));
+        }
+        if turn == 2 {
+            // As if another thread asked for the same.
+            let other = store.writer.as_ref().unwrap().compacting.clone();
+            tried_twice = Some(store.compact(&mut go_on).unwrap());
+            drop(other);
+        }
+    });
+    assert_eq!(tried_twice, Some(0), "one merges at a time");
+    assert!(entered > 10 && batches.len() > 5, "{entered} pauses");
+    assert!(files(&store) < before, "{} files after {before}", files(&store));
+    assert_eq!(Seen::of_parts(&mut reader), seen, "a reader stays with what it sees");
+    for (iteration, batch) in batches.iter().enumerate() {
+        assert_same(&store.batch(iteration as i64).unwrap(), batch);
+    }
+    assert!(store.verify(&mut go_on).unwrap().is_empty());
+    let left = memory.image().files().into_keys();
+    assert_eq!(left.filter(|path| path.extension().is_some_and(|end| end == "tmp")).count(), 0);
+}
+
+#[test]
+fn what_is_dropped_while_it_is_merged_stays_dropped() {
+    for turn in 0..12 {
+        let memory = Memory::new();
+        let (mut store, batches) = scattered(&memory, 4, &[0]);
+        store.split_for_test();
+        compacted_beside(&mut store, |store, at| {
+            if at == turn {
+                store.drop_before(3, true, &mut go_on).unwrap();
+            }
+        });
+        assert!(!store.has_batch(0).unwrap() && store.verify(&mut go_on).unwrap().is_empty(), "turn {turn}");
+        let found = store.batch(3).unwrap();
+        for table in Table::ALL {
+            assert_eq!(found.table(table), batches[3].table(table), "turn {turn}: {}", table.name());
+        }
+    }
+}
+
+#[test]
+fn bounds_of_files_are_those_of_their_rows() {
+    let memory = Memory::new();
+    let (store, _) = scattered(&memory, 20, &[0]);
+    let mut compared = 0;
+    for &folder in FOLDERS.iter() {
+        for segment in store.files.of(folder).to_vec() {
+            let bounds = segment.bounds(folder);
+            let rows = store.whole_rows(folder, &segment).unwrap();
+            for name in ["iteration", "group_id", "trajectory_id", "node_id", "draw_id"] {
+                let columns: Option<Vec<_>> = rows.iter().map(|part| part.column_by_name(name)).collect();
+                let Some(columns) = columns else { continue };
+                let values: Vec<i64> =
+                    columns.iter().flat_map(|column| column.as_primitive::<Int64Type>().iter().flatten()).collect();
+                // The key of a folder, and what rows are chosen by.
+                if let Some(bounds) = bounds.get(name) {
+                    assert_eq!(Some(&bounds.0), values.iter().min(), "{folder}.{name}");
+                    assert_eq!(Some(&bounds.1), values.iter().max(), "{folder}.{name}");
+                    compared += 1;
+                }
+            }
+        }
+    }
+    assert!(compared > 15, "{compared}");
+    for (folder, name) in [("nodes", "group_id"), ("trajectories", "iteration"), ("draws", "trajectory_id")] {
+        assert!(store.files.of(folder)[0].bounds(folder).contains_key(name), "{folder}.{name}");
+    }
+    // They are said by the manifest, so nothing has to be read for them.
+    let before = memory.bytes_read();
+    let reader = Store::read_on(Arc::new(memory.clone()), run()).unwrap();
+    let manifest = memory.bytes_read() - before;
+    assert_eq!(reader.files, store.files);
+    assert!(reader.files.of("nodes")[0].bounds("nodes").contains_key("group_id"));
+    assert_eq!(memory.bytes_read() - before, manifest);
+}

@@ -1,0 +1,147 @@
+"""Whether a bench became faster or slower since a commit: both are built, and run in turn on the same machine.
+
+    python bench/compare.py BASE [BENCH] [--rounds 10] [-- OPTION ...]
+
+BASE is a commit or branch; BENCH a script of this folder without its ending, `group_advantage` unless it is given; what
+follows `--` are its options. The package of BASE is checked out and compiled under `target/compare`, where it stays for
+the next time; the package of this tree is copied and compiled beside it. Both run the bench of this tree, in processes
+of their own, one after the other, and the other one first in every second round: what else the machine does meets both.
+
+Of each time in the bench's record (`..._ms` of ours, not of a peer) the table has the medians, and the ratio base /
+this tree: above 1 this tree is faster. It is the geometric mean over rounds, with the interval that holds 95 % of it
+when the rounds are drawn again (studentised bootstrap of 10 000 samples). An interval that contains 1 says nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+ROOT = Path(__file__).parents[1]
+PLACE = ROOT / "target" / "compare"
+BINDING = "_core.abi3.so"
+RESAMPLES = 10_000
+
+Times = dict[str, float]
+"""Milliseconds by the line and name of a record."""
+
+
+def times_of(record: dict[str, Any]) -> Times:
+    """Our times in a record. A line is told by its texts, and by its number among those with the same ones."""
+    times: Times = {}
+    seen: Counter[str] = Counter()
+    for line in record["lines"]:
+        label = ", ".join(value for value in line.values() if isinstance(value, str))
+        seen[label] += 1
+        for name, value in line.items():
+            if name.endswith("_ms") and name != "peer_ms":
+                times[f"{label} #{seen[label]} {name.removesuffix('_ms')}"] = float(value)
+    return times
+
+
+def ratio(base: NDArray[np.float64], head: NDArray[np.float64], seed: int = 0) -> tuple[float, float, float]:
+    """Geometric mean of base / head over pairs, and the bounds of its 95 % interval (studentised bootstrap)."""
+    logs = np.log(base) - np.log(head)
+    mean, spread = logs.mean(), logs.std(ddof=1)
+    if spread < 1e-12:  # all rounds alike
+        return (float(np.exp(mean)),) * 3
+    drawn = logs[np.random.default_rng(seed).integers(0, len(logs), (RESAMPLES, len(logs)))]
+    spreads = drawn.std(axis=1, ddof=1)
+    # Few rounds make the plain bootstrap too sure: what is drawn again is the mean in units of its own spread.
+    away = (drawn.mean(axis=1) - mean)[spreads > 0] / spreads[spreads > 0]
+    low, high = mean - np.quantile(away, [0.975, 0.025]) * spread
+    return float(np.exp(mean)), float(np.exp(low)), float(np.exp(high))
+
+
+def table(base: list[Times], head: list[Times]) -> list[str]:
+    """A line for each time that both have in every round."""
+    names = [name for name in head[0] if all(name in times for times in (*base, *head))]
+    if not names:
+        raise SystemExit("the bench wrote no time (`..._ms`) that both sides have; give one that does")
+    lines = [f"{'base ms':>10} {'here ms':>10} {'ratio':>7}  95 %"]
+    for name in names:
+        before, now = (np.array([times[name] for times in side]) for side in (base, head))
+        mean, low, high = ratio(before, now)
+        verdict = "" if low <= 1 <= high else "  faster" if low > 1 else "  SLOWER"
+        medians = f"{np.median(before):10.3f} {np.median(now):10.3f}"
+        lines.append(f"{medians} {mean:7.3f}  [{low:.3f}, {high:.3f}]{verdict}  {name}")
+    return lines
+
+
+def call(*command: str | Path, folder: Path = ROOT, **environment: str) -> str:
+    """What a command of this script says."""
+    done = subprocess.run(  # noqa: S603 -- the programs below
+        command, cwd=folder, env={**os.environ, **environment}, check=True, stdout=subprocess.PIPE, text=True
+    )
+    return done.stdout
+
+
+def built(source: Path, side: Path) -> None:
+    """Put the package of a source tree into a folder, with its binding, optimised as in the wheel."""
+    target = PLACE / "cargo"
+    command = ("cargo", "build", "--release", "--locked", "--package", "agentrl-python", "--lib")
+    call(*command, folder=source, CARGO_TARGET_DIR=str(target), PYO3_BUILD_EXTENSION_MODULE="1")
+    shutil.copytree(source / "python", side / "python", ignore=shutil.ignore_patterns("*.so", "__pycache__"))
+    (library,) = (path for path in (target / "release").glob("lib_core.*") if path.suffix in (".so", ".dylib"))
+    shutil.copy2(library, side / "python" / "agentrl_core" / BINDING)
+
+
+def base_of(revision: str) -> Path:
+    """The folder of a commit's package, which is built once."""
+    side = PLACE / call("git", "rev-parse", "--short=12", f"{revision}^{{commit}}").strip()
+    if not (side / "python" / "agentrl_core" / BINDING).exists():
+        shutil.rmtree(side, ignore_errors=True)
+        source = PLACE / "source"
+        call("git", "worktree", "add", "--force", "--detach", source, revision)
+        try:
+            built(source, side)
+        finally:
+            call("git", "worktree", "remove", "--force", source)
+    return side
+
+
+def run(side: Path, bench: str, options: list[str]) -> Times:
+    """One run of a bench with the package of a side."""
+    call(sys.executable, side / "bench" / f"{bench}.py", *options, PYTHONPATH=str(side / "python"))
+    return times_of(json.loads((side / "bench" / "record" / f"{bench}.json").read_text(encoding="utf-8")))
+
+
+def main() -> None:
+    """Build, run in turn, print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("base")
+    parser.add_argument("bench", nargs="?", default="group_advantage")
+    parser.add_argument("--rounds", type=int, default=10)
+    given = sys.argv[1:]
+    end = given.index("--") if "--" in given else len(given)
+    options = parser.parse_args(given[:end])
+    if not (ROOT / "bench" / f"{options.bench}.py").exists():
+        parser.error(f"there is no bench/{options.bench}.py")
+    head = PLACE / "here"
+    shutil.rmtree(head, ignore_errors=True)
+    built(ROOT, head)
+    sides = (base_of(options.base), head)
+    for side in sides:
+        shutil.rmtree(side / "bench", ignore_errors=True)
+        shutil.copytree(ROOT / "bench", side / "bench", ignore=shutil.ignore_patterns("record", "__pycache__"))
+    found: dict[Path, list[Times]] = {side: [] for side in sides}
+    for number in range(options.rounds):
+        for side in sides if number % 2 == 0 else sides[::-1]:
+            found[side].append(run(side, options.bench, given[end + 1 :]))
+        print(f"round {number + 1} of {options.rounds}", file=sys.stderr, flush=True)
+    print(f"{options.bench}: {options.base} beside this tree, {options.rounds} rounds")
+    print("\n".join(table(found[sides[0]], found[sides[1]])))
+
+
+if __name__ == "__main__":
+    main()
