@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use crate::simd::wide;
 use crate::{Error, Float, Result, par};
 
 /// Two arguments must have one value for each other's value.
@@ -52,7 +53,11 @@ pub(crate) fn finite_piece<T: Float>(
     piece: Range<usize>,
 ) -> Result<()> {
     // Without an early end, several values are looked at at once.
-    let fine = values[piece.clone()].iter().fold(true, |fine, value| fine & value.to_f64().is_finite());
+    let rows = &values[piece.clone()];
+    let fine = wide(
+        #[inline(always)]
+        || rows.iter().fold(true, |fine, value| fine & value.to_f64().is_finite()),
+    );
     for row in piece.filter(|&row| !fine && valid.is_none_or(|valid| valid[row])) {
         finite(name, row, values[row].to_f64())?;
     }

@@ -35,10 +35,12 @@ pub trait Float: sealed::Sealed + Copy + Send + Sync + std::fmt::Debug + 'static
 impl Float for f32 {
     const NAME: &'static str = "f32";
 
+    #[inline(always)]
     fn to_f64(self) -> f64 {
         f64::from(self)
     }
 
+    #[inline(always)]
     fn from_f64(value: f64) -> Self {
         value as f32
     }
@@ -47,10 +49,12 @@ impl Float for f32 {
 impl Float for f64 {
     const NAME: &'static str = "f64";
 
+    #[inline(always)]
     fn to_f64(self) -> f64 {
         self
     }
 
+    #[inline(always)]
     fn from_f64(value: f64) -> Self {
         value
     }

@@ -4,6 +4,7 @@ use super::columns::{Columns, Units};
 use super::options::{Center, Options, Scale};
 use super::rule::{Line, Rule, rule_maker, rules};
 use crate::check::{finite, same_length};
+use crate::simd::{BLOCK, wide};
 use crate::{Error, Float, Result, par};
 
 /// What a centre or a scale may need besides the columns.
@@ -129,22 +130,34 @@ impl<T: Float> Rows<'_, T> {
         let Columns { values, groups, valid, .. } = *self.columns;
         let bound = self.options.at_most.unwrap_or(f64::INFINITY);
         let rows = start..start + out.len();
-        let result = |value: T, group: u32| {
-            let line = lines[group as usize - first];
-            Self::cut((value.to_f64() - line.centre) / line.divisor, bound)
-        };
-        for (place, (&value, &group)) in out.iter_mut().zip(values[rows.clone()].iter().zip(&groups[rows.clone()])) {
-            *place = O::from_f64(result(value, group));
+        let line = |group: u32| lines[group as usize - first];
+        let result = |value: T, Line { centre, divisor }: Line| Self::cut((value.to_f64() - centre) / divisor, bound);
+        let mut block = [Line { centre: 0.0, divisor: 1.0 }; BLOCK];
+        for (start, out) in rows.clone().step_by(BLOCK).zip(out.chunks_mut(BLOCK)) {
+            let rows = start..start + out.len();
+            block.iter_mut().zip(&groups[rows.clone()]).for_each(|(place, &group)| *place = line(group));
+            wide(
+                #[inline(always)]
+                || {
+                    for (place, (&value, &line)) in out.iter_mut().zip(values[rows].iter().zip(&block)) {
+                        *place = O::from_f64(result(value, line));
+                    }
+                },
+            );
         }
         if let Some(valid) = valid {
             let invalid = out.iter_mut().zip(&valid[rows.clone()]);
             invalid.for_each(|(place, &valid)| *place = if valid { *place } else { O::from_f64(0.0) });
         }
-        if out.iter().fold(true, |sound, place| sound & (place.to_f64().abs() < f64::INFINITY)) {
+        let finite = wide(
+            #[inline(always)]
+            || out.iter().fold(true, |finite, place| finite & place.to_f64().is_finite()),
+        );
+        if finite {
             return Ok(());
         }
         let mut valid = rows.filter(|&row| self.columns.counts(row));
-        valid.try_for_each(|row| O::result(row, result(values[row], groups[row])).map(drop))
+        valid.try_for_each(|row| O::result(row, result(values[row], line(groups[row]))).map(drop))
     }
 
     /// The result of a valid row.

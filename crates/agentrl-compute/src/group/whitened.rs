@@ -3,6 +3,7 @@
 use super::moments::{Extent, Moments, Statistics};
 use super::options::Options;
 use super::statistics::check_distance;
+use crate::simd::wide;
 use crate::{Float, Result, par};
 
 /// Shifts and scales the valid values of a column to mean 0 and unbiased variance 1; the others become 0.
@@ -27,17 +28,20 @@ pub(crate) fn whitened<T: Float>(
     let alone = found.count < options.fewest();
     let (centre, divisor) = if alone { (0.0, f64::INFINITY) } else { (found.mean, options.divisor(found.std)) };
     par::fill(values, |start, piece| {
-        // Adding zero turns a negative zero into zero.
-        for value in piece.iter_mut() {
-            *value = T::from_f64((value.to_f64() - centre) / divisor + 0.0);
-        }
-        if let Some(valid) = valid {
-            let zero = T::from_f64(0.0);
-            piece
-                .iter_mut()
-                .zip(&valid[start..])
-                .for_each(|(value, &valid)| *value = if valid { *value } else { zero });
-        }
+        wide(
+            #[inline(always)]
+            || {
+                // Adding zero turns a negative zero into zero.
+                for value in piece.iter_mut() {
+                    *value = T::from_f64((value.to_f64() - centre) / divisor + 0.0);
+                }
+                if let Some(valid) = valid {
+                    let zero = T::from_f64(0.0);
+                    let rows = piece.iter_mut().zip(&valid[start..]);
+                    rows.for_each(|(value, &valid)| *value = if valid { *value } else { zero });
+                }
+            },
+        );
         Ok(())
     })
 }
