@@ -2,7 +2,6 @@
 
 use std::ops::Range;
 
-use crate::simd::wide;
 use crate::{Error, Float, Result, par};
 
 /// Two arguments must have one value for each other's value.
@@ -52,12 +51,7 @@ pub(crate) fn finite_piece<T: Float>(
     valid: Option<&[bool]>,
     piece: Range<usize>,
 ) -> Result<()> {
-    // Without an early end, several values are looked at at once.
-    let rows = &values[piece.clone()];
-    let fine = wide(
-        #[inline(always)]
-        || rows.iter().fold(true, |fine, value| fine & value.to_f64().is_finite()),
-    );
+    let fine = T::all_finite(&values[piece.clone()]);
     for row in piece.filter(|&row| !fine && valid.is_none_or(|valid| valid[row])) {
         finite(name, row, values[row].to_f64())?;
     }

@@ -18,8 +18,79 @@ pub(crate) fn wide<R, F: FnOnce() -> R>(work: F) -> R {
     work()
 }
 
+/// What is not marked becomes NaN.
+pub(crate) fn keep(numbers: &mut [f64], mask: &[bool]) {
+    wide(
+        #[inline(always)]
+        || {
+            let marked = numbers.iter_mut().zip(mask);
+            marked.for_each(|(number, &kept)| *number = if kept { *number } else { f64::NAN });
+        },
+    );
+}
+
+const LANES: usize = 16;
+
+/// Sums of every so manieth number.
+#[derive(Debug)]
+pub(crate) struct Lanes {
+    sums: [f64; LANES],
+    counts: [u64; LANES],
+    least: [f64; LANES],
+    most: [f64; LANES],
+}
+
+impl Lanes {
+    pub(crate) const NONE: Self = Self {
+        sums: [0.0; LANES],
+        counts: [0; LANES],
+        least: [f64::INFINITY; LANES],
+        most: [f64::NEG_INFINITY; LANES],
+    };
+
+    /// Adds numbers; those that are NaN are none.
+    pub(crate) fn add(&mut self, numbers: &[f64]) {
+        wide(
+            #[inline(always)]
+            || {
+                let (chunks, rest) = numbers.as_chunks::<LANES>();
+                let mut last = [f64::NAN; LANES];
+                last[..rest.len()].copy_from_slice(rest);
+                for numbers in chunks.iter().chain([&last]) {
+                    for lane in 0..LANES {
+                        let number = numbers[lane];
+                        self.counts[lane] += u64::from(!number.is_nan());
+                        self.sums[lane] += if number.is_nan() { 0.0 } else { number };
+                        self.least[lane] = if number < self.least[lane] { number } else { self.least[lane] };
+                        self.most[lane] = if number > self.most[lane] { number } else { self.most[lane] };
+                    }
+                }
+            },
+        );
+    }
+
+    /// All lanes together.
+    pub(crate) fn sum(&self) -> Sum {
+        Sum {
+            sum: self.sums.iter().sum(),
+            count: self.counts.iter().sum(),
+            least: self.least.iter().copied().fold(f64::INFINITY, f64::min),
+            most: self.most.iter().copied().fold(f64::NEG_INFINITY, f64::max),
+        }
+    }
+}
+
+/// What is known of some numbers.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sum {
+    pub(crate) sum: f64,
+    pub(crate) count: u64,
+    pub(crate) least: f64,
+    pub(crate) most: f64,
+}
+
 /// Whether keys never decrease.
-pub(crate) fn ascend<K: PartialOrd + Copy>(keys: &[K]) -> bool {
+pub(crate) fn ascend(keys: &[u32]) -> bool {
     // Each block with the key after it, so that blocks hang together.
     (0..keys.len()).step_by(4 * BLOCK).all(|start| {
         let block = &keys[start..keys.len().min(start + 4 * BLOCK + 1)];
@@ -111,10 +182,10 @@ mod tests {
 
     #[test]
     fn keys_ascend_unless_one_is_below_the_one_before() {
-        let mut keys: Vec<i64> = (0..10 * BLOCK as i64).map(|key| key / 3).collect();
-        assert!(ascend(&keys) && ascend(&keys[..1]) && ascend::<u32>(&[]));
+        let mut keys: Vec<u32> = (0..10 * BLOCK as u32).map(|key| key / 3).collect();
+        assert!(ascend(&keys) && ascend(&keys[..1]) && ascend(&[]));
         for place in (0..keys.len()).step_by(61) {
-            let key = std::mem::replace(&mut keys[place], i64::MAX);
+            let key = std::mem::replace(&mut keys[place], u32::MAX);
             assert_eq!(ascend(&keys), place + 1 == 10 * BLOCK, "{place}");
             keys[place] = key;
         }

@@ -7,6 +7,7 @@
 use super::accumulator::{Accumulator, binary_order, times_power_of_two};
 use super::grid::{Grid, SMALL, headroom};
 use crate::Float;
+use crate::simd::{BLOCK, Lanes, Sum, keep};
 
 /// How many values there are, between which bounds, and the largest weight.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -52,23 +53,17 @@ impl Extent {
 
     /// Of those of some values that are valid.
     pub(crate) fn of_valid<T: Float>(values: &[T], valid: Option<&[bool]>) -> Self {
-        let Some(valid) = valid else { return Self::of(values, &[]) };
-        let (mut count, mut least, mut most) = ([0_u64; LANES], [f64::INFINITY; LANES], [f64::NEG_INFINITY; LANES]);
-        for (values, valid) in values.chunks(LANES).zip(valid.chunks(LANES)) {
-            for (lane, (value, &valid)) in values.iter().zip(valid).enumerate() {
-                let value = value.to_f64();
-                count[lane] += u64::from(valid);
-                least[lane] = lesser(if valid { value } else { f64::INFINITY }, least[lane]);
-                most[lane] = greater(if valid { value } else { f64::NEG_INFINITY }, most[lane]);
+        let (mut numbers, mut lanes) = ([0.0; BLOCK], Lanes::NONE);
+        for (place, values) in values.chunks(BLOCK).enumerate() {
+            let numbers = &mut numbers[..values.len()];
+            T::read(values, numbers);
+            if let Some(valid) = valid {
+                keep(numbers, &valid[place * BLOCK..][..values.len()]);
             }
+            lanes.add(numbers);
         }
-        let (count, heaviest) = (count.iter().sum(), f64::from(valid.contains(&true)));
-        Self {
-            count,
-            least: least.into_iter().fold(f64::INFINITY, lesser),
-            most: most.into_iter().fold(f64::NEG_INFINITY, greater),
-            heaviest,
-        }
+        let Sum { count, least, most, .. } = lanes.sum();
+        Self { count, least, most, heaviest: f64::from(count > 0) }
     }
 
     /// Of the values of both.
@@ -140,22 +135,20 @@ impl Moments {
 
     /// Of those of some values that are valid.
     pub(crate) fn of_valid<T: Float>(extent: Extent, values: &[T], valid: Option<&[bool]>) -> Self {
-        let Some(valid) = valid else { return Self::of(extent, values, &[]) };
-        if extent.least >= extent.most {
+        if extent.count == 0 || extent.least >= extent.most {
             return Self::default();
         }
         let grid = Grid::of(extent);
-        let (mut first, mut second) = (0, 0);
-        for (few, valid) in values.chunks(1 << SMALL).zip(valid.chunks(1 << SMALL)) {
-            let mut sum = 0;
-            for (value, &valid) in few.iter().zip(valid) {
-                let value = if valid { grid.round(value.to_f64()) } else { 0 };
-                sum += value;
-                second += i128::from(value) * i128::from(value);
+        let (mut numbers, mut found) = ([0.0; BLOCK], Self::default());
+        for (place, values) in values.chunks(BLOCK).enumerate() {
+            let numbers = &mut numbers[..values.len()];
+            T::read(values, numbers);
+            if let Some(valid) = valid {
+                keep(numbers, &valid[place * BLOCK..][..values.len()]);
             }
-            first += i128::from(sum);
+            found = found.merge(grid.moments(numbers));
         }
-        Self { weight: 0, first, second }
+        found
     }
 
     /// Of the values of both.

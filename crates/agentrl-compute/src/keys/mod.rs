@@ -15,7 +15,6 @@ pub use history::{History, history};
 pub use similar::{Similarity, Sketch, sequence_ratio, similar};
 
 use crate::check::same_length;
-use crate::simd::{ascend, wide};
 use crate::{Result, par};
 
 /// Ids of the keys of some rows.
@@ -90,10 +89,9 @@ pub fn label_integers<K: Integer>(keys: &[K]) -> Result<Vec<u32>> {
     table::check(keys.len())?;
     let mut labels = vec![0; keys.len()];
     par::fill(&mut labels, |start, piece| {
-        wide(
-            #[inline(always)]
-            || piece.iter_mut().zip(&keys[start..]).for_each(|(label, key)| *label = (key.key() - least) as u32),
-        );
+        for (label, key) in piece.iter_mut().zip(&keys[start..]) {
+            *label = (key.key() - least) as u32;
+        }
         Ok(())
     })?;
     Ok(labels)
@@ -119,14 +117,11 @@ struct Span {
 fn spans<K: Integer>(keys: &[K]) -> Result<Vec<Span>> {
     par::each(par::pieces(keys.len()), |piece| {
         let keys = &keys[piece.start.saturating_sub(1)..piece.end];
-        let sorted = ascend(keys);
+        let sorted = keys.is_sorted();
         let (least, most) = if sorted {
             (keys[0].key(), keys[keys.len() - 1].key())
         } else {
-            wide(
-                #[inline(always)]
-                || keys.iter().fold((u64::MAX, 0), |(a, b), key| (a.min(key.key()), b.max(key.key()))),
-            )
+            keys.iter().fold((u64::MAX, 0), |(a, b), key| (a.min(key.key()), b.max(key.key())))
         };
         Ok(Span { least, most, sorted })
     })

@@ -1,8 +1,10 @@
 //! The best scores of one long column, found without bringing it in order.
 
+use std::ops::Range;
+
 use super::select::{Ties, Top};
 use crate::check::{column, mask_length};
-use crate::simd::wide;
+use crate::simd::{BLOCK, wide};
 use crate::{Float, Result, par};
 
 /// Scores by which it is guessed between which two the last chosen one lies.
@@ -34,19 +36,12 @@ pub(super) fn best_of_checked<T: Float>(scores: &[T], valid: Option<&[bool]>, op
     let Some(place) = options.amount.of(votes).checked_sub(1) else { return Ok(chosen) };
     let last = rows.at(place, votes)?;
     par::fill(&mut chosen, |start, piece| {
-        let scores = &scores[start..start + piece.len()];
-        wide(
-            #[inline(always)]
-            || {
-                piece
-                    .iter_mut()
-                    .zip(scores)
-                    .for_each(|(chosen, score)| *chosen = rows.sign * score.to_f64() <= last.score);
-                if let Some(valid) = valid {
-                    piece.iter_mut().zip(&valid[start..]).for_each(|(chosen, &valid)| *chosen &= valid);
-                }
-            },
-        );
+        let mut numbers = [0.0; BLOCK];
+        for (block, chosen) in (start..).step_by(BLOCK).zip(piece.chunks_mut(BLOCK)) {
+            let numbers = &mut numbers[..chosen.len()];
+            rows.read(block..block + chosen.len(), numbers);
+            at_most(numbers, last.score, chosen);
+        }
         Ok(())
     })?;
     if options.ties == Ties::First && last.chosen < last.equal {
@@ -83,6 +78,13 @@ impl<T: Float> Rows<'_, T> {
         self.valid.is_none_or(|valid| valid[row])
     }
 
+    /// Reads some scores with their sign; NaN for those that are not valid.
+    fn read(&self, rows: Range<usize>, numbers: &mut [f64]) {
+        T::read(&self.scores[rows.clone()], numbers);
+        let valid = self.valid.map(|valid| &valid[rows]);
+        with_sign(numbers, self.sign, valid);
+    }
+
     /// The score at a place, if the valid ones stood in order.
     fn at(&self, place: usize, votes: usize) -> Result<Last> {
         let (low, high) = self.around(place, votes);
@@ -115,20 +117,62 @@ impl<T: Float> Rows<'_, T> {
     /// How many scores are below the first of two, and those from there to the second.
     fn between(&self, low: f64, high: f64) -> Result<(usize, Vec<f64>)> {
         let parts = par::each(par::pieces(self.scores.len()), |piece| {
-            let (mut near, mut found, mut below) = (vec![0.0; piece.len()], 0, 0);
-            for row in piece {
-                let (score, counts) = (self.sign * self.scores[row].to_f64(), self.counts(row));
-                below += usize::from(counts & (score < low));
-                // Every score is written, and the next one over it if it is not near: there is no branch to mistake.
-                near[found] = score;
-                found += usize::from(counts & (low <= score) & (score <= high));
+            let (mut numbers, mut near, mut below) = ([0.0; BLOCK], Vec::new(), 0);
+            for start in piece.clone().step_by(BLOCK) {
+                let rows = start..piece.end.min(start + BLOCK);
+                let numbers = &mut numbers[..rows.len()];
+                self.read(rows, numbers);
+                below += sort_out(numbers, low, high, &mut near);
             }
-            near.truncate(found);
             Ok((below, near))
         })?;
         let below = parts.iter().map(|(below, _)| below).sum();
         Ok((below, parts.into_iter().flat_map(|(_, near)| near).collect()))
     }
+}
+
+/// Gives numbers a sign; what is not valid becomes NaN.
+fn with_sign(numbers: &mut [f64], sign: f64, valid: Option<&[bool]>) {
+    wide(
+        #[inline(always)]
+        || {
+            numbers.iter_mut().for_each(|number| *number *= sign);
+            if let Some(valid) = valid {
+                let rows = numbers.iter_mut().zip(valid);
+                rows.for_each(|(number, &valid)| *number = if valid { *number } else { f64::NAN });
+            }
+        },
+    );
+}
+
+/// How many of a block of numbers are below the first of two; those from there to the second are added to `near`.
+fn sort_out(numbers: &[f64], low: f64, high: f64, near: &mut Vec<f64>) -> usize {
+    let (below, within) = wide(
+        #[inline(always)]
+        || {
+            numbers.iter().fold((0_u64, false), |(below, within), &number| {
+                (below + u64::from(number < low), within | (low <= number) & (number <= high))
+            })
+        },
+    );
+    if within {
+        // Every number is written, and the next one over it if it is not near: there is no branch to mistake.
+        let (mut kept, mut found) = ([0.0; BLOCK + 1], 0);
+        for &number in numbers {
+            kept[found] = number;
+            found += usize::from((low <= number) & (number <= high));
+        }
+        near.extend_from_slice(&kept[..found]);
+    }
+    below as usize
+}
+
+/// Whether numbers are no larger than a bound.
+fn at_most(numbers: &[f64], bound: f64, out: &mut [bool]) {
+    wide(
+        #[inline(always)]
+        || out.iter_mut().zip(numbers).for_each(|(out, &number)| *out = number <= bound),
+    );
 }
 
 #[cfg(test)]

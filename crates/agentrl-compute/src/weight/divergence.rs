@@ -1,9 +1,9 @@
 //! How far the policy that is trained is from the one that acted: measured, and bounded.
 
-use super::ratios::{Ratios, Sum, kept};
+use super::ratios::{Ratios, kept};
 use crate::check::same_length;
 use crate::group::{Extent, Grid, total};
-use crate::simd::{BLOCK, exp_m1, wide};
+use crate::simd::{BLOCK, Sum, exp_m1, wide};
 use crate::{Error, Float, Result, names, par};
 
 names! {
@@ -200,25 +200,37 @@ fn means_of_tokens<T: Float>(ratios: &Ratios<'_, T>, count: u64, least: f64, mos
             let tokens = start..piece.end.min(start + BLOCK);
             let (numbers, powers) = (&mut numbers[..tokens.len()], &mut powers[..tokens.len()]);
             ratios.read(tokens, numbers);
-            numbers.iter_mut().for_each(|number| *number = if number.is_nan() { 0.0 } else { kept(*number) });
-            powers.copy_from_slice(numbers);
-            exp_m1(powers);
-            // So few integers of the grid add up to no more than 64 bits hold.
-            let mut few = [0_i64; 4];
-            wide(
-                #[inline(always)]
-                || {
-                    for (&number, &power) in numbers.iter().zip(&*powers) {
-                        let terms = terms(number, power);
-                        for term in 0..4 {
-                            few[term] += grids[term].round(terms[term]);
-                        }
-                    }
-                },
-            );
+            let few = add_terms(&grids, numbers, powers);
             (0..4).for_each(|term| sums[term] += i128::from(few[term]));
         }
         Ok(sums)
     })?;
     Ok(std::array::from_fn(|term| grids[term].mean(count, sums.iter().map(|sums| sums[term]).sum())))
+}
+
+/// The sums of the terms of a block of log-ratios, which few enough integers of the grids make for 64 bits to hold them.
+fn add_terms(grids: &[Grid; 4], numbers: &mut [f64], powers: &mut [f64]) -> [i64; 4] {
+    wide(
+        #[inline(always)]
+        || {
+            for (number, power) in numbers.iter_mut().zip(&mut *powers) {
+                *number = if number.is_nan() { 0.0 } else { kept(*number) };
+                *power = *number;
+            }
+        },
+    );
+    exp_m1(powers);
+    wide(
+        #[inline(always)]
+        || {
+            let mut sums = [0; 4];
+            for (&number, &power) in numbers.iter().zip(&*powers) {
+                let terms = terms(number, power);
+                for term in 0..4 {
+                    sums[term] += grids[term].round(terms[term]);
+                }
+            }
+            sums
+        },
+    )
 }

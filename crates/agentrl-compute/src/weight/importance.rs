@@ -118,30 +118,27 @@ struct Bounds {
 }
 
 impl Bounds {
-    /// Writes the weights of some tokens as they are within the bounds, and 0 where tokens take no part; whether a weight of
-    /// the others was outside.
-    fn write<T: Float>(&self, weights: &[f64], mask: Option<&[bool]>, out: &mut [T]) -> bool {
+    /// Brings weights within the bounds; those of tokens that take no part become 0. Whether one of the others was outside.
+    fn apply(&self, weights: &mut [f64], mask: Option<&[bool]>) -> bool {
         let &Self { least, most, action } = self;
         let (below, above) = if action == Action::Truncate { (least, most) } else { (0.0, 0.0) };
         let filter = action == Action::Filter;
         wide(
             #[inline(always)]
             || {
+                if let Some(mask) = mask {
+                    // What is NaN is not outside.
+                    let tokens = weights.iter_mut().zip(mask);
+                    tokens.for_each(|(weight, &acted)| *weight = if acted { *weight } else { f64::NAN });
+                }
                 let mut outside = false;
-                let mut bounded = |weight: f64, acted: bool| {
-                    let (low, high) = (weight < least, weight > most);
-                    outside |= acted & (low | high);
-                    let kept = if filter { 1.0 } else { weight };
-                    let bounded = if high { above } else { kept };
-                    let bounded = if low { below } else { bounded };
-                    T::from_f64(if acted { bounded } else { 0.0 })
-                };
-                match mask {
-                    None => out.iter_mut().zip(weights).for_each(|(out, &weight)| *out = bounded(weight, true)),
-                    Some(mask) => {
-                        let tokens = out.iter_mut().zip(weights.iter().zip(mask));
-                        tokens.for_each(|(out, (&weight, &acted))| *out = bounded(weight, acted));
-                    }
+                for weight in weights {
+                    let (low, high) = (*weight < least, *weight > most);
+                    outside |= low | high;
+                    let kept = if filter { 1.0 } else { *weight };
+                    let kept = if high { above } else { kept };
+                    let kept = if low { below } else { kept };
+                    *weight = if weight.is_nan() { 0.0 } else { kept };
                 }
                 outside
             },
@@ -157,7 +154,7 @@ fn fill_unit<T: Float>(
     bounds: &Bounds,
     out: &mut [T],
 ) -> bool {
-    // What all tokens of the unit share.
+    // The weight that all tokens of the unit share.
     let shared = match level {
         Level::Step | Level::Sequence => Some(ratios.sum(unit.clone()).sum),
         Level::StepGeometric | Level::Geometric => {
@@ -167,16 +164,17 @@ fn fill_unit<T: Float>(
         Level::Token | Level::Prefix | Level::PrefixMin => None,
     };
     let mut numbers = [0.0; BLOCK];
-    if let Some(log_weight) = shared {
-        numbers[0] = log_weight;
-        exp_of_log_ratios(&mut numbers[..1]);
-        numbers = [numbers[0]; BLOCK];
-    }
+    let shared = shared.map(|mut log_weight| {
+        exp_of_log_ratios(std::slice::from_mut(&mut log_weight));
+        log_weight
+    });
     let (mut so_far, mut least) = (0.0, None);
     let mut outside = false;
     for (start, out) in unit.step_by(BLOCK).zip(out.chunks_mut(BLOCK)) {
         let (tokens, numbers) = (start..start + out.len(), &mut numbers[..out.len()]);
-        if shared.is_none() {
+        if let Some(weight) = shared {
+            numbers.fill(weight);
+        } else {
             ratios.read(tokens.clone(), numbers);
             match level {
                 Level::Prefix => numbers.iter_mut().filter(|number| !number.is_nan()).for_each(|number| {
@@ -192,14 +190,18 @@ fn fill_unit<T: Float>(
             }
             exp_of_log_ratios(numbers);
         }
-        outside |= bounds.write(numbers, ratios.mask.map(|mask| &mask[tokens]), out);
+        outside |= bounds.apply(numbers, ratios.mask.map(|mask| &mask[tokens]));
+        T::write(numbers, out);
     }
     outside
 }
 
 /// The ratios of logarithms within ± 20.
 fn exp_of_log_ratios(numbers: &mut [f64]) {
-    numbers.iter_mut().for_each(|number| *number = kept(*number));
+    wide(
+        #[inline(always)]
+        || numbers.iter_mut().for_each(|number| *number = kept(*number)),
+    );
     exp(numbers);
 }
 

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use crate::check::{column, same_length};
 use crate::ragged::Ragged;
-use crate::simd::{BLOCK, wide};
+use crate::simd::{BLOCK, Lanes, Sum, keep};
 use crate::{Error, Float, Result};
 
 /// Log-ratios are kept within ± this before they are exponentiated, as verl does.
@@ -45,59 +45,24 @@ impl<T: Float> Ratios<'_, T> {
 
     /// Reads the log-ratios of some tokens; NaN for those that take no part.
     pub(super) fn read(&self, tokens: Range<usize>, numbers: &mut [f64]) {
-        let (values, mask) = (&self.log_ratios[tokens.clone()], self.mask.map(|mask| &mask[tokens]));
-        wide(
-            #[inline(always)]
-            || {
-                numbers.iter_mut().zip(values).for_each(|(number, value)| *number = value.to_f64());
-                if let Some(mask) = mask {
-                    let tokens = numbers.iter_mut().zip(mask);
-                    tokens.for_each(|(number, &acted)| *number = if acted { *number } else { f64::NAN });
-                }
-            },
-        );
+        T::read(&self.log_ratios[tokens.clone()], numbers);
+        if let Some(mask) = self.mask {
+            keep(numbers, &mask[tokens]);
+        }
     }
 
     /// What the log-ratios of a range sum up to.
     pub(super) fn sum(&self, tokens: Range<usize>) -> Sum {
-        const LANES: usize = 16;
         let mut numbers = [0.0; BLOCK];
-        let (mut sums, mut least, mut most) = ([0.0; LANES], [f64::INFINITY; LANES], [f64::NEG_INFINITY; LANES]);
-        let mut counts = [0; LANES];
+        let mut lanes = Lanes::NONE;
         for start in tokens.clone().step_by(BLOCK) {
             let tokens = start..tokens.end.min(start + BLOCK);
             let numbers = &mut numbers[..tokens.len()];
             self.read(tokens, numbers);
-            wide(
-                #[inline(always)]
-                || {
-                    for numbers in numbers.chunks(LANES) {
-                        for (lane, &number) in numbers.iter().enumerate() {
-                            counts[lane] += u64::from(!number.is_nan());
-                            sums[lane] += if number.is_nan() { 0.0 } else { number };
-                            least[lane] = if number < least[lane] { number } else { least[lane] };
-                            most[lane] = if number > most[lane] { number } else { most[lane] };
-                        }
-                    }
-                },
-            );
+            lanes.add(numbers);
         }
-        Sum {
-            sum: sums.iter().sum(),
-            count: counts.iter().sum(),
-            least: least.into_iter().fold(f64::INFINITY, f64::min),
-            most: most.into_iter().fold(f64::NEG_INFINITY, f64::max),
-        }
+        lanes.sum()
     }
-}
-
-/// What is known of the log-ratios of some tokens that take part.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Sum {
-    pub(super) sum: f64,
-    pub(super) count: u64,
-    pub(super) least: f64,
-    pub(super) most: f64,
 }
 
 /// Offsets must go from the first to the last of some tokens.
