@@ -51,8 +51,10 @@ pub(crate) fn finite_piece<T: Float>(
     valid: Option<&[bool]>,
     piece: Range<usize>,
 ) -> Result<()> {
-    let fine = T::all_finite(&values[piece.clone()]);
-    for row in piece.filter(|&row| !fine && valid.is_none_or(|valid| valid[row])) {
+    if T::all_finite(&values[piece.clone()]) {
+        return Ok(());
+    }
+    for row in piece.filter(|&row| valid.is_none_or(|valid| valid[row])) {
         finite(name, row, values[row].to_f64())?;
     }
     Ok(())

@@ -79,6 +79,7 @@ pub(super) fn cover(name: &str, offsets: &[i64], count: usize) -> Result<()> {
 }
 
 /// A log-ratio as far as it is kept.
+#[inline(always)]
 pub(super) fn kept(log_ratio: f64) -> f64 {
     log_ratio.clamp(-MOST_LOG_RATIO, MOST_LOG_RATIO)
 }
